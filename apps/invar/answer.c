@@ -56,7 +56,7 @@ static int run_to_end(run *r, iv_error *err) {
     while (!r->done) {
         bool busy;
         if (!r->out->signal && (r->out->signal = cli_interrupt_caught()) != 0) {
-            /* IV_NOT_FOUND: it has just ended by itself. */
+            /* IV_NOT_FOUND: it has just finished. */
             iv_status status = iv_engine_cancel(r->engine, r->id, err);
             if (status != IV_OK && status != IV_NOT_FOUND) return CLI_FAILED;
         }
@@ -119,7 +119,7 @@ static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
                         "--chat-template-kwargs: wanted a JSON object such as {\"enable_thinking\": false}, found %s",
                         cli_shown(kwargs, found));
     else if (json_object_get(object, "messages"))
-        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: \"messages\" is the conversation itself");
+        code = cli_fail(err, CLI_USAGE, "--chat-template-kwargs: \"messages\" is reserved for the conversation");
     else if (json_object_update(variables, object) != 0)
         code = cli_fail(err, CLI_FAILED, "out of memory");
     json_decref(object);

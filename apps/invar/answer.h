@@ -24,16 +24,14 @@ typedef struct cli_answer {
     int signal; /* the signal that cut it short, or 0 */
 } cli_answer;
 
-/* Submits the request, runs the engine, passes events to the sink (NULL is fine) and gathers the answer. A
- * first SIGINT, SIGTERM or SIGHUP cancels the request; a second one ends the program. On failure out is
- * zeroed; the request may still be in the engine, which is then fit for closing only. A request that ends in
- * an error fails. */
+/* Submits the request, runs the engine, passes events to the sink (NULL is fine) and collects the answer. The first
+ * SIGINT, SIGTERM or SIGHUP cancels the request; a second one ends the program. A request that ends in an error fails.
+ * On failure out is zeroed; the request may still be in the engine, which can then only be closed. */
 int cli_answer_get(iv_engine *engine, const iv_request *request, cli_sink sink, void *user, cli_answer *out,
                    iv_error *err);
 void cli_answer_free(cli_answer *answer);
 
-/* Tokens a second: of the prompt, and of the answer behind its first token (which prefill gives). 0 if
- * unknown. */
+/* Tokens per second of the prompt, and of the answer after its first token (which prefill computes). 0 if unknown. */
 double cli_prefill_rate(const cli_answer *answer);
 double cli_decode_rate(const cli_answer *answer);
 

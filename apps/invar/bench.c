@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct figures {
-    double *prefill, *decode, *total; /* tokens a second, one for each run */
+    double *prefill, *decode, *total; /* tokens per second, one per run */
     char digest[96];                  /* of the first run's first request */
 } figures;
 
@@ -23,7 +23,7 @@ static double median(double *values, size_t n) {
     return cli_sample_percentile(&s, 50);
 }
 
-typedef struct load { /* of one run: `requests` at once, all alike but for their prompts */
+typedef struct load { /* one run: `requests` concurrent requests that differ only in their prompts */
     size_t requests, prompt, decode;
     int32_t *ids;          /* [prompt] */
     uint64_t *request_ids; /* [requests] */
@@ -49,8 +49,8 @@ static int submit_all(iv_engine *engine, size_t run, load *l, iv_error *err) {
 }
 
 typedef struct progress {      /* of one run */
-    size_t generated, started; /* tokens; requests that have their first */
-    uint64_t *begun;           /* [requests]: 1 once its first token has come */
+    size_t generated, started; /* tokens; requests that have their first token */
+    uint64_t *begun;           /* [requests]: 1 after its first token */
 } progress;
 
 static int note_event(const iv_event *event, size_t run, const load *l, progress *p, figures *f, iv_error *err) {
@@ -72,7 +72,8 @@ static int note_event(const iv_event *event, size_t run, const load *l, progress
     return CLI_OK;
 }
 
-/* Reading lasts until every request has its first token; tokens that the earlier ones make meanwhile count with it. */
+/* Prefill lasts until every request has its first token; tokens that earlier requests generate meanwhile count as
+ * prefill. */
 static int run_once(iv_engine *engine, size_t run, load *l, figures *f, iv_error *err) {
     progress p = {.begun = calloc(l->requests, sizeof *p.begun)};
     if (!p.begun) return cli_fail(err, CLI_FAILED, "out of memory");
@@ -143,7 +144,7 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
         else
             fprintf(page.file, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
         fprintf(page.file, "loaded in %.2f s\n", info.load_seconds);
-        if (l->requests > 1) fprintf(page.file, "%zu requests at once, each of:\n", l->requests);
+        if (l->requests > 1) fprintf(page.file, "%zu concurrent requests, each of:\n", l->requests);
         fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, l->prompt);
         fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, l->decode);
         if (l->requests > 1) fprintf(page.file, "total   %10.1f tokens/s\n", total_rate);
@@ -207,7 +208,8 @@ static int take_event(void *user, size_t job, const iv_event *e, iv_error *err) 
     if (b->iteration == 0) {
         snprintf(b->digests[job], sizeof b->digests[job], "%s", e->digest);
     } else if (strcmp(b->digests[job], e->digest) != 0) {
-        return cli_fail(err, CLI_FAILED, "request %zu of the batch: the digest was %s at first, and is %s in round %zu",
+        return cli_fail(err, CLI_FAILED,
+                        "request %zu of the batch: the digest was %s in the first round and is %s in round %zu",
                         job + 1, b->digests[job], e->digest, b->iteration + 1);
     }
     return CLI_OK;
@@ -258,12 +260,12 @@ static void write_latency_json(const cli_args *args, const batch *b, FILE *out) 
 }
 
 static void write_latency_text(const cli_args *args, const batch *b, FILE *out) {
-    fprintf(out, "%s: %zu requests at once, each %zu tokens in and %zu out; %zu rounds after %zu to warm up\n",
+    fprintf(out, "%s: %zu concurrent requests, each %zu tokens in and %zu out; %zu rounds after %zu to warm up\n",
             args->operands[0], b->size, b->input, b->output, b->timed, b->warmup);
     fprintf(out, "mean %.6g s\n", cli_sample_mean(&b->seconds));
     for (size_t i = 0; i < sizeof percents / sizeof *percents; i++)
         fprintf(out, "p%-3g %.6g s\n", percents[i], cli_sample_percentile(&b->seconds, percents[i]));
-    fprintf(out, "digests the same in all %zu rounds\ndigest %s\n", b->warmup + b->timed, b->digests[0]);
+    fprintf(out, "digests equal in all %zu rounds\ndigest %s\n", b->warmup + b->timed, b->digests[0]);
 }
 
 static int open_engine(const cli_args *args, const batch *b, iv_engine **out, iv_error *err) {
@@ -272,7 +274,7 @@ static int open_engine(const cli_args *args, const batch *b, iv_engine **out, iv
     iv_engine_options o;
     iv_engine_options_init(&o);
     o.model = path;
-    o.prefix_caching = false; /* or every round but the first would read nothing */
+    o.prefix_caching = false; /* otherwise only the first round would compute its prompts */
     cli_engine_options(args, &o);
     if (!cli_has(args, "max-num-seqs") && b->size > 1) o.max_num_seqs = b->size;
     return cli_engine_open_with(&o, args->operands[0], out, err);

@@ -51,14 +51,14 @@ static void ready(void *user, uint16_t port) {
 
 static void drop_line(void *user, const char *line) { (void)user, (void)line; }
 
-/* What the child does: it never returns. */
+/* The child process; never returns. */
 static void serve(const cli_args *args, char *model, int fd, pid_t parent) {
     child c = {.pipe = fd};
     iv_server_options o;
     iv_error err = {0};
     char line[SAID_BYTES];
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(CLI_FAILED); /* it ended before it could be noticed */
+    if (getppid() != parent) _exit(CLI_FAILED); /* the parent exited before PR_SET_PDEATHSIG took effect */
     iv_server_options_init(&o);
     o.http.port = 0;
     o.log_requests = false, o.status_every_ms = 0;
@@ -74,7 +74,7 @@ static void serve(const cli_args *args, char *model, int fd, pid_t parent) {
     _exit(status == IV_OK ? CLI_OK : CLI_FAILED);
 }
 
-/* The first line from the pipe, without its end; false: none came. */
+/* The first line from the pipe, without its end; false if there is none. */
 static bool read_first_line(int fd, char out[SAID_BYTES]) {
     size_t n = 0;
     while (n + 1 < SAID_BYTES) {
@@ -87,7 +87,7 @@ static bool read_first_line(int fd, char out[SAID_BYTES]) {
     return n > 0;
 }
 
-/* The child says nothing of it. What is wrong with the files it will drop_line itself. */
+/* The child does not print this warning; it reports errors in the files itself. */
 static void look_for_index(const cli_args *args, const char *model) {
     iv_engine_options o;
     iv_model_info info;
@@ -106,7 +106,7 @@ static int stop_server(own_server *server, iv_error *err) {
     while (waitpid(server->pid, &status, 0) < 0 && errno == EINTR) continue;
     server->pid = 0;
     if (WIFEXITED(status) && WEXITSTATUS(status) == CLI_OK) return CLI_OK;
-    if (WIFSIGNALED(status)) return cli_fail(err, CLI_FAILED, "the server was ended by signal %d", WTERMSIG(status));
+    if (WIFSIGNALED(status)) return cli_fail(err, CLI_FAILED, "the server was killed by signal %d", WTERMSIG(status));
     return cli_fail(err, CLI_FAILED, "the server failed");
 }
 
@@ -141,7 +141,7 @@ static int start_server(const cli_args *args, own_server *out, iv_error *err) {
     }
     iv_error ignored;
     stop_server(out, &ignored);
-    return cli_fail(err, CLI_FAILED, "%s", heard ? said : "a server: it ended before it listened");
+    return cli_fail(err, CLI_FAILED, "%s", heard ? said : "a server: exited before it listened");
 }
 
 /* ---- the plan ----------------------------------------------------------------------------------------- */
@@ -157,14 +157,14 @@ typedef struct plan {
     int32_t *ids;               /* of all prompts, or ... */
     char *text;                 /* ... their texts */
     bool chat, other;           /* other: not an invar server */
-    char model[256];            /* what another server calls it */
+    char model[256];            /* its name on another server */
     iv_load_request *requests;  /* [count] */
 } plan;
 
 typedef struct outcome {
     iv_load_result *load, *quiet; /* [count], [checked] */
     double seconds, quiet_seconds;
-    cli_sample samples[KINDS]; /* seconds: first token, per token after it, between tokens, whole answer */
+    cli_sample samples[KINDS]; /* seconds: to the first token, per later token, between tokens, whole answer */
     size_t completed, input, output, cached, compared, differing;
     size_t first_failed, first_differing;
     char fingerprint[128];
@@ -202,14 +202,14 @@ static int read_plan(const cli_args *args, plan *p, iv_error *err) {
     return read_rate(args, &p->rate, err);
 }
 
-/* A length near the middle; at least 1. */
+/* A length around the middle; at least 1. */
 static size_t draw_length(size_t middle, double ratio, uint64_t *state) {
     double low = floor((double)middle * (1 - ratio)), high = ceil((double)middle * (1 + ratio));
     double length = low + floor(cli_random_unit(state) * (high - low + 1) * (1 - 0x1p-52));
     return length < 1 ? 1 : (size_t)(length > high ? high : length);
 }
 
-/* Words that nearly every tokenizer has as one token, with a space: tokens and words are about as many. */
+/* Words that are one token, with their space, in nearly every tokenizer: as many tokens as words, roughly. */
 static void write_words(char *at, size_t count, uint64_t *state) {
     static const char words[][6] = {" time", " year", " work", " life", " hand", " part", " case", " week",
                                     " fact", " home", " room", " area", " book", " word", " side", " line"};
@@ -262,7 +262,7 @@ static int make_requests(plan *p, iv_error *err) {
         for (size_t k = 0; k < input; k++) *at++ = (int32_t)(cli_random(&state) % p->vocabulary);
         r->max_tokens = draw_length(p->output, p->ratio, &state);
         r->temperature = p->temperature;
-        r->seed = cli_random(&state) >> 11; /* every reader of JSON holds it */
+        r->seed = cli_random(&state) >> 11; /* exact in every JSON reader */
         r->at = when;
         if (isfinite(p->rate)) when -= log(cli_random_unit(&state)) / p->rate;
     }
@@ -275,12 +275,11 @@ static int engine_flag_without_model(const cli_args *args, iv_error *err) {
     for (size_t i = 0; i < args->value_count; i++)
         for (const cli_flag *f = cli_engine_section.flags; f->name; f++)
             if (args->values[i].flag == f)
-                return cli_fail(err, CLI_USAGE, "--%s: wanted a MODEL with it: a server that runs has its own flags",
-                                f->name);
+                return cli_fail(err, CLI_USAGE, "--%s: needs a MODEL: a running server has its own flags", f->name);
     return CLI_OK;
 }
 
-/* The first model of a server that is not invar's, unless one is named. */
+/* The named model of a server other than invar, or its first one. */
 static int ask_other(const iv_load_options *o, const char *named, plan *p, outcome *r, iv_error *err) {
     json_t *models = NULL;
     if (iv_load_get(o, "/v1/models", &models, err) != IV_OK) return CLI_FAILED;
@@ -298,8 +297,8 @@ static int ask_other(const iv_load_options *o, const char *named, plan *p, outco
     snprintf(r->fingerprint, sizeof r->fingerprint, "%.127s", p->model);
     if (code == CLI_OK)
         fprintf(stderr,
-                "invar: %s is not an invar server: digests are not checked, and prompts are words, about as many as "
-                "tokens\n",
+                "invar: %s is not an invar server: digests are not checked, and prompts are words, about one per "
+                "token\n",
                 o->host);
     json_decref(models);
     return code;
@@ -346,7 +345,7 @@ static void show(void *user, size_t done, size_t total) {
     cli_progress_count(&b->progress, done, total, b->what);
 }
 
-/* Loads it, then asks again in quiet. Interrupted: 128 + n. */
+/* The load, then the same requests one at a time. 128 + n after a signal. */
 static int drive(const iv_load_options *given, const plan *p, outcome *r, iv_error *err) {
     iv_load_options o = *given;
     bar b = {.what = "requests"};
@@ -363,7 +362,7 @@ static int drive(const iv_load_options *given, const plan *p, outcome *r, iv_err
     cli_progress_end(&b.progress);
     for (size_t i = 0; i < p->count; i++) again[i] = p->requests[i], again[i].at = 0;
     o.concurrency = 1;
-    b.what = "requests again, in quiet";
+    b.what = "requests again, one at a time";
     cli_progress_start(&b.progress, "check");
     if (status == IV_OK && !interrupted(NULL))
         status = iv_load_run(&o, again, p->checked, r->quiet, &r->quiet_seconds, err);
@@ -404,7 +403,7 @@ static int judge(const plan *p, outcome *r, iv_error *err) {
     return ok ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
 }
 
-/* The exit code, with one line for what is wrong. */
+/* The exit code, with one line about the failure. */
 static int verdict(const plan *p, const outcome *r, iv_error *err) {
     if (r->differing)
         return cli_fail(err, CLI_FAILED,
@@ -507,7 +506,7 @@ static void free_all(plan *p, outcome *r) {
     for (size_t k = 0; k < KINDS; k++) cli_sample_free(&r->samples[k]);
 }
 
-/* HOST:PORT, as other programs take it, and no model's folder? */
+/* HOST:PORT without a scheme, and not a model directory? */
 static int scheme_is_missing(const char *target, iv_error *err) {
     const char *colon = strchr(target, ':');
     struct stat st;
@@ -528,8 +527,7 @@ int cli_bench_serve(const cli_args *args, iv_error *err) {
     iv_error closing = {0};
     int code = read_plan(args, &p, err);
     if (code == CLI_OK && cli_has_other_ranks())
-        code = cli_fail(err, CLI_USAGE,
-                        "is a client, of which one is enough: not under mpirun (--tp makes ranks of a server)");
+        code = cli_fail(err, CLI_USAGE, "runs one client only: do not use mpirun (--tp sets the server's ranks)");
     if (code == CLI_OK && !running) code = scheme_is_missing(target, err);
     if (code == CLI_OK && running) code = engine_flag_without_model(args, err);
     if (code == CLI_OK && running && iv_load_url_parse(target, &url, err) != IV_OK) code = CLI_USAGE;

@@ -1,5 +1,5 @@
-/* chat.c: invar chat. Invariant: the conversation holds whole turns only: a user's message whose answer
- * failed is taken back. Answers go to standard output, everything else to standard error. */
+/* chat.c: invar chat. Invariant: the conversation holds complete turns only: if an answer fails, its user message is
+ * removed. Answers go to standard output, everything else to standard error. */
 #include "answer.h"
 #include "commands.h"
 #include "input.h"
@@ -21,8 +21,8 @@ typedef struct chat {
     char *instruction; /* the system message, or NULL */
     json_t *turns;     /* {"role", "content"} objects, users' and the model's */
     cli_style style;
-    bool terminal; /* messages are typed */
-    bool failed;   /* some message got no answer */
+    bool terminal; /* standard input is a terminal */
+    bool failed;   /* some message failed */
     bool leave;
 } chat;
 
@@ -86,7 +86,7 @@ static int do_temperature(chat *c, const char *rest, iv_error *err) {
     return code;
 }
 
-/* The file is what invar render --input reads. */
+/* The file has the format of invar render --input. */
 static int do_save(chat *c, const char *rest, iv_error *err) {
     json_t *messages = NULL;
     if (!*rest) return cli_fail(err, CLI_FAILED, "/save: wanted a file name");
@@ -108,13 +108,13 @@ static const struct {
     const char *name, *metavar, *help;
     int (*run)(chat *c, const char *rest, iv_error *err);
 } chat_commands[] = {
-    {"/help", "", "this list", do_help},
-    {"/reset", "", "forget the conversation, keep the settings", do_reset},
-    {"/system", " TEXT", "set the system message; alone: none", set_instruction},
-    {"/seed", " N", "the seed of the answers to come", do_seed},
-    {"/temperature", " F", "0 takes the likeliest token", do_temperature},
+    {"/help", "", "print this list", do_help},
+    {"/reset", "", "forget the conversation but keep the settings", do_reset},
+    {"/system", " TEXT", "set the system message; without TEXT, remove it", set_instruction},
+    {"/seed", " N", "set the seed of later answers", do_seed},
+    {"/temperature", " F", "set the temperature; 0 is greedy", do_temperature},
     {"/save", " FILE", "write the conversation as JSON", do_save},
-    {"/exit", "", "leave, as Ctrl-D does", do_exit},
+    {"/exit", "", "exit, like Ctrl-D", do_exit},
 };
 enum { CHAT_COMMANDS = sizeof chat_commands / sizeof *chat_commands };
 
@@ -125,7 +125,7 @@ static int do_help(chat *c, const char *rest, iv_error *err) {
         fprintf(stderr, "%*s%s\n", 20 - n, "", chat_commands[i].help);
     }
     fputs("  //...             a message that begins with a slash\n"
-          "  ...\\              a backslash at the end: the message goes on in the next line\n"
+          "  ...\\              a backslash at the end continues the message on the next line\n"
           "  Ctrl-C            stop the answer\n",
           stderr);
     return CLI_OK;
@@ -202,7 +202,7 @@ static int say(chat *c, const char *text, size_t bytes, iv_error *err) {
 
 /* ---- messages ----------------------------------------------------------------------------------------- */
 
-/* A message: lines up to the first that does not end in a backslash. The caller frees out->data. */
+/* A message: lines up to the first without a trailing backslash. The caller frees out->data. */
 static cli_line read_message(const chat *c, cli_bytes *out) {
     *out = (cli_bytes){0};
     for (bool more = true; more;) {
@@ -246,7 +246,7 @@ static int take_message(chat *c, const cli_bytes *message, iv_error *err) {
     return say(c, text + skip, message->count - skip, err);
 }
 
-/* An error ends a message, not the conversation; without a terminal it is remembered for the exit code. */
+/* An error ends the message, not the conversation; without a terminal it decides the exit code. */
 static int converse(chat *c, iv_error *err) {
     while (!c->leave) {
         cli_bytes message;
@@ -269,7 +269,7 @@ static int converse(chat *c, iv_error *err) {
     }
     if (c->terminal && !c->leave) fputc('\n', stderr);
     if (!c->failed || c->terminal) return CLI_OK;
-    return cli_fail(err, CLI_FAILED, "%s", ""); /* said already */
+    return cli_fail(err, CLI_FAILED, "%s", ""); /* already printed */
 }
 
 /* Ctrl-C while typing drops the line instead of ending the program: the read must fail with EINTR. */
@@ -282,7 +282,7 @@ int cli_chat(const cli_args *args, iv_error *err) {
               .turns = json_array()};
     char *variables = NULL;
     int code = c.turns ? CLI_OK : no_memory(err);
-    /* For its errors, before a long load. */
+    /* Reports errors in the flag before a long load. */
     if (code == CLI_OK)
         code = cli_chat_variables(c.turns, cli_text(args, "chat-template-kwargs", NULL), &variables, err);
     if (code == CLI_OK) code = set_instruction(&c, cli_text(args, "system", ""), err);
@@ -292,7 +292,7 @@ int cli_chat(const cli_args *args, iv_error *err) {
         struct sigaction action = {.sa_handler = on_interrupt};
         sigemptyset(&action.sa_mask);
         if (c.terminal) sigaction(SIGINT, &action, NULL);
-        if (c.terminal) fprintf(stderr, "%s/help lists what can be typed%s\n", c.style.dim, c.style.plain);
+        if (c.terminal) fprintf(stderr, "%s/help lists the commands%s\n", c.style.dim, c.style.plain);
         code = converse(&c, err);
     }
     iv_engine_close(c.engine);

@@ -12,14 +12,14 @@ static uint32_t bits_of(float x) {
     return u;
 }
 
-/* Larger floats have larger places. */
-static uint32_t place(float x) {
+/* Maps floats to integers in the same order. */
+static uint32_t ordered(float x) {
     uint32_t u = bits_of(x);
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
 uint64_t cli_ulp_distance(float a, float b) {
-    uint32_t x = place(a), y = place(b);
+    uint32_t x = ordered(a), y = ordered(b);
     return x > y ? x - y : y - x;
 }
 
@@ -59,8 +59,8 @@ double cli_probability_divergence(const float *a, const float *b, size_t n) {
     return most;
 }
 
-/* Ids of the `most` greatest, by insertion: most is small. Returns how many there are. */
-static size_t likeliest(const float *row, size_t n, size_t most, size_t out[CLI_TOP_MAX]) {
+/* Ids of the top `most` values, by insertion: most is small. Returns their number. */
+static size_t top_ids(const float *row, size_t n, size_t most, size_t out[CLI_TOP_MAX]) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
         size_t at = count;
@@ -81,7 +81,7 @@ double cli_top_divergence(const float *a, const float *b, size_t n, size_t most)
     if (cli_first_difference(a, b, n) == n) return 0;
     if (!softmax_of(a, n, &x) || !softmax_of(b, n, &y)) return 1;
     for (int side = 0; side < 2; side++) {
-        count = likeliest(side ? b : a, n, most, top);
+        count = top_ids(side ? b : a, n, most, top);
         for (size_t i = 0; i < count; i++) worst = fmax(worst, apart(&x, a[top[i]], &y, b[top[i]]));
     }
     return worst;

@@ -1,4 +1,4 @@
-/* eval.c: invar eval: every problem in every configuration, results as they come, the report at the end. */
+/* eval.c: invar eval: runs every problem in every configuration, writes results as they arrive, then the report. */
 #include "eval.h"
 #include "answer.h"
 #include "commands.h"
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Without flags, also in eval_syntax.c: so that configurations can be compared at all. */
+/* Defaults, also in syntax.c: without them configurations could not be compared. */
 enum { SEED = 42, MAX_TOKENS = 512 };
 
-/* An answer on its way into a record. */
+/* An answer in progress, later a record. */
 typedef struct job {
     cli_page text;
     cli_record record;
@@ -35,7 +35,7 @@ typedef struct eval {
     cli_sampling sampling;
     size_t longest; /* prompt, in tokens: */
     const cli_problem *longest_of;
-    /* The configuration at work: jobs[i] answers problem first + i. */
+    /* The current configuration: jobs[i] answers problem first + i. */
     job *jobs;
     size_t first, job_count;
     cli_progress progress;
@@ -93,7 +93,7 @@ static int make_prompts(eval *e, iv_error *err) {
 
 /* ---- settings ----------------------------------------------------------------------------------------- */
 
-/* A template may look at the clock: the same questions are not always the same prompts. */
+/* Templates may depend on the clock: equal questions do not imply equal prompts. */
 static uint64_t prompts_hash(const cli_dataset *d) {
     uint64_t hash = CLI_HASH_START;
     for (size_t i = 0; i < d->count; i++)
@@ -101,7 +101,7 @@ static uint64_t prompts_hash(const cli_dataset *d) {
     return hash;
 }
 
-/* All that decides what the results are, of a baseline too, as a JSON object on one line. */
+/* Everything that determines the results, including those of baselines, as a JSON object on one line. */
 static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     const iv_engine_options *o = &e->configs.items[0].options;
     iv_engine_info info;
@@ -205,7 +205,7 @@ static void job_free(job *j) {
     *j = (job){0};
 }
 
-/* Scores the job, writes its line and moves its record to where the report looks. */
+/* Scores the job, writes its line and moves its record to the report's table. */
 static int hand_over(eval *e, job *j, iv_error *err) {
     const cli_problem *p = &e->dataset.items[e->results.problem];
     char found[CLI_SCORE_BYTES];
@@ -291,7 +291,7 @@ static int run_config(eval *e, iv_engine *engine, iv_error *err) {
     return code;
 }
 
-/* The first engine is always opened: its model decides the sampling and the settings. */
+/* The first engine is always opened: its model determines the sampling and the settings. */
 static int start(eval *e, iv_engine **engine, iv_error *err) {
     int code = open_engine(e, 0, engine, err);
     if (code != CLI_OK) return code;
@@ -322,7 +322,7 @@ static int run_configs(eval *e, iv_error *err) {
     iv_engine_close(engine);
     cli_progress_end(&e->progress);
     if (code > 128 && e->results.file)
-        fprintf(stderr, "eval: interrupted; the same command goes on behind '%s', problem %zu\n",
+        fprintf(stderr, "eval: interrupted; the same command resumes after '%s', problem %zu\n",
                 e->configs.items[e->results.config].label, e->results.problem);
     return code;
 }
@@ -342,7 +342,7 @@ static int write_file(const char *dir, const char *name, void (*write)(const cli
     return bad ? cli_fail(err, CLI_FAILED, "%s: write failed: %s", path, strerror(errno)) : CLI_OK;
 }
 
-/* Reports are shown to others: where the files lay is not their business. */
+/* Reports are shared: local directories are left out. */
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash && slash[1] ? slash + 1 : path;
@@ -389,7 +389,7 @@ static int prepare(eval *e, iv_error *err) {
     if (code == CLI_OK && e->configs.count > 1 && cli_has_other_ranks())
         code = cli_fail(err, CLI_USAGE,
                         "--configs: wanted one configuration under mpirun, found %zu (without it, tp "
-                        "makes ranks of threads)",
+                        "runs ranks as threads)",
                         e->configs.count);
     if (code == CLI_OK)
         code = cli_dataset_read(dataset, cli_count(e->args, "limit", CLI_PROBLEMS_MAX), &e->dataset, err);

@@ -38,7 +38,7 @@ static bool has_nul(const json_t *value) {
     return json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value);
 }
 
-/* The first of the names that is there, and under which name; NULL: none. */
+/* The first of the names that is present, and which; NULL: none. */
 static const json_t *first_of(const json_t *object, const char *const *names, const char **name) {
     for (; *names; names++) {
         const json_t *value = json_object_get(object, *names);
@@ -161,8 +161,8 @@ void cli_dataset_free(cli_dataset *dataset) {
 /* ---- configurations ----------------------------------------------------------------------------------- */
 
 typedef struct axis_kind {
-    const char *key, *flag; /* the flag whose values it takes; NULL: on or off */
-    bool changes_bits;      /* parts configurations into methods */
+    const char *key, *flag; /* the flag with the same values; NULL: on or off */
+    bool changes_bits;      /* configurations with different values are different methods */
 } axis_kind;
 
 enum { BS, TP, THREADS, ISA, CHUNK, PREFIX, SPECULATIVE, DTYPE, ARITHMETIC, NUMERICS };
@@ -197,7 +197,7 @@ static int check_value(const axis_kind *kind, const char *text, iv_error *err) {
     return cli_fail(err, CLI_USAGE, "--configs: %s: %.800s", kind->key, why.message);
 }
 
-/* Cuts one word "key=a,b" in place. */
+/* Splits one word "key=a,b" in place. */
 static int parse_axis(char *word, axis *out, iv_error *err) {
     char shown[CLI_SHOWN_BYTES], *equals = strchr(word, '='), *rest = NULL;
     *out = (axis){0};
@@ -216,7 +216,7 @@ static int parse_axis(char *word, axis *out, iv_error *err) {
         if (code != CLI_OK) return code;
         for (size_t i = 0; i < out->count; i++)
             if (strcmp(out->values[i], value) == 0)
-                return cli_fail(err, CLI_USAGE, "--configs: %s: %s comes twice", word, value);
+                return cli_fail(err, CLI_USAGE, "--configs: %s: %s is given twice", word, value);
         out->values[out->count++] = value;
     }
     return out->count ? CLI_OK : cli_fail(err, CLI_USAGE, "--configs: %s: wanted a value, found none", word);
@@ -243,7 +243,7 @@ static void add_word(char label[CLI_LABEL_BYTES], const char *key, const char *v
     snprintf(label + n, CLI_LABEL_BYTES - n, "%s%s=%s", n ? " " : "", key, value);
 }
 
-/* The index-th of the product. */
+/* The index-th configuration of the product. */
 static void make_config(const axis *axes, size_t count, size_t index, const iv_engine_options *base, cli_config *out) {
     size_t at[CLI_AXES_MAX];
     *out = (cli_config){.options = *base};
@@ -267,7 +267,7 @@ static int parse_axes(char *text, axis *axes, size_t *count, size_t *product, iv
         int code = parse_axis(word, a, err);
         if (code != CLI_OK) return code;
         for (size_t i = 0; i < *count; i++)
-            if (axes[i].kind == a->kind) return cli_fail(err, CLI_USAGE, "--configs: %s comes twice", a->kind->key);
+            if (axes[i].kind == a->kind) return cli_fail(err, CLI_USAGE, "--configs: %s is given twice", a->kind->key);
         ++*count;
         *product *= a->count; /* at most 64 times 256 before the check */
         if (*product > CLI_CONFIGS_MAX)

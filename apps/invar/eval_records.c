@@ -1,5 +1,5 @@
-/* eval_records.c: results.jsonl, written line by line and read back. Invariant: lines are in the order of
- * configurations and problems, so the next one to compute is known from their number. */
+/* eval_records.c: results.jsonl, written line by line and read back. Invariant: lines are ordered by configuration and
+ * problem, so their number determines the next one to compute. */
 #include "eval.h"
 #include "base/json_out.h"
 #include "output.h"
@@ -104,21 +104,21 @@ int cli_results_close(cli_results *results, iv_error *err) {
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-/* What is being read, for errors and for the order. */
+/* The reader's position, for errors and for the order. */
 typedef struct reading {
     cli_results *results;
     const cli_configs *configs;
     const cli_dataset *dataset;
     cli_records *records;
     size_t line;
-    char *fingerprint; /* of the configuration that is being read; owned */
+    char *fingerprint; /* of the configuration being read; owned */
 } reading;
 
 static int bad(const reading *r, iv_error *err, const char *what) {
     return cli_fail(err, CLI_FAILED, "%s:%zu: %s", r->results->path, r->line, what);
 }
 
-/* The token ids and log-probabilities of the likeliest tokens. */
+/* The token ids and log-probabilities of the top tokens. */
 static int read_top(const reading *r, const json_t *object, cli_record *record, iv_error *err) {
     const json_t *count = json_object_get(object, "top"), *ids = json_object_get(object, "top_ids");
     const char *bits = json_string_value(json_object_get(object, "top_bits"));
@@ -225,7 +225,7 @@ static int read_line(reading *r, const char *line, size_t n, const char *setting
     return code;
 }
 
-/* Forgets a started configuration of a baseline: its bits depend on what ran together. */
+/* Drops an incomplete configuration of a baseline: its bits depend on the composition of batches. */
 static void drop_started(reading *r, long *keep, long config_start) {
     cli_results *results = r->results;
     if (results->problem == 0 || results->config == r->configs->count) return;
@@ -238,7 +238,7 @@ static void drop_started(reading *r, long *keep, long config_start) {
 
 static const char settings_begin[] = "{\"eval\": ";
 
-/* The line at which a run was cut is dropped; where it is the first, it has to be one of ours for that. */
+/* A truncated last line is dropped; if it is the first line, it must begin as one of ours. */
 static int check_cut(const reading *r, const char *line, size_t n, iv_error *err) {
     size_t most = sizeof settings_begin - 1;
     if (r->line > 0 || memcmp(line, settings_begin, n < most ? n : most) == 0) return CLI_OK;
@@ -246,7 +246,7 @@ static int check_cut(const reading *r, const char *line, size_t n, iv_error *err
                     r->results->path);
 }
 
-/* Reads all whole lines; the file is then cut behind the last good one. */
+/* Reads all complete lines, then truncates the file after the last good one. */
 static int read_file(reading *r, const char *settings, iv_error *err) {
     FILE *file = r->results->file;
     char *line = NULL;
@@ -267,7 +267,7 @@ static int read_file(reading *r, const char *settings, iv_error *err) {
     if (code != CLI_OK) return code;
     drop_started(r, &keep, config_start);
     if (keep < 0 || ftruncate(fileno(file), keep) != 0 || fseek(file, keep, SEEK_SET) != 0)
-        return cli_fail(err, CLI_FAILED, "%s: cannot be continued: %s", r->results->path, strerror(errno));
+        return cli_fail(err, CLI_FAILED, "%s: cannot be resumed: %s", r->results->path, strerror(errno));
     return CLI_OK;
 }
 
@@ -278,7 +278,7 @@ int cli_results_open(const char *dir, const char *settings, const cli_configs *c
              (unsigned long long)cli_hash(CLI_HASH_START, settings, strlen(settings)));
     if (!dir) return CLI_OK;
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
-        return cli_fail(err, CLI_FAILED, "%s: cannot make the folder: %s", dir, strerror(errno));
+        return cli_fail(err, CLI_FAILED, "%s: cannot create the directory: %s", dir, strerror(errno));
     if (asprintf(&out->path, "%s/results.jsonl", dir) < 0) {
         out->path = NULL;
         return cli_fail(err, CLI_FAILED, "out of memory");
@@ -286,7 +286,7 @@ int cli_results_open(const char *dir, const char *settings, const cli_configs *c
     out->file = fopen(out->path, "a+e");
     if (!out->file) return cli_fail(err, CLI_FAILED, "%s: cannot open: %s", out->path, strerror(errno));
     if (flock(fileno(out->file), LOCK_EX | LOCK_NB) != 0)
-        return cli_fail(err, CLI_FAILED, "%s: another process is at work on it", out->path);
+        return cli_fail(err, CLI_FAILED, "%s: in use by another process", out->path);
     rewind(out->file);
     reading r = {.results = out, .configs = configs, .dataset = dataset, .records = records};
     int code = read_file(&r, settings, err);

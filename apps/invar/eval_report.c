@@ -33,7 +33,7 @@ size_t cli_unique_outputs(const cli_record *const *records, size_t n) { return c
 
 size_t cli_unique_digests(const cli_record *const *records, size_t n) { return count_unique(records, n, same_digest); }
 
-/* Probability that a record gives to a token at a position: its own, or that of its least likely listed token. */
+/* A record's probability of a token at a position, or that of its least likely listed token. */
 static double probability(const cli_record *r, size_t position, int32_t id) {
     const iv_logprob *top = r->top + position * r->top_count;
     for (size_t i = 0; i < r->top_count; i++)
@@ -73,7 +73,7 @@ double cli_output_divergence(const cli_record *const *records, size_t n) {
 
 /* ---- over everything ---------------------------------------------------------------------------------- */
 
-/* Methods in the order of their first configuration. */
+/* Methods in order of their first configuration. */
 static void find_methods(const cli_configs *configs, cli_metrics *m) {
     for (size_t c = 0; c < configs->count; c++) {
         size_t i = 0;
@@ -192,7 +192,7 @@ static size_t tokens_of(const cli_study *s, size_t config) {
     return tokens;
 }
 
-/* One number for all outputs of a configuration: a hash of their digests in order. */
+/* One number for all outputs of a configuration: a hash of its digests in order. */
 static uint64_t digest_of(const cli_study *s, size_t config) {
     uint64_t hash = CLI_HASH_START;
     for (size_t p = 0; p < s->dataset->count; p++) {
@@ -218,7 +218,7 @@ static void write_configs(const cli_study *s, FILE *out) {
     }
 }
 
-/* The first problems whose output is not always the same. */
+/* The first problems with more than one output. */
 static void write_unsteady(const cli_study *s, FILE *out) {
     const cli_metrics *m = s->metrics;
     size_t shown = 0, all = 0;
@@ -346,7 +346,7 @@ typedef struct panel {
     FILE *out;
     double x;
     cli_svg_scale scale;
-    size_t places;
+    size_t slots;
 } panel;
 
 static const char *paint(size_t i) {
@@ -355,23 +355,23 @@ static const char *paint(size_t i) {
     return classes[i % (sizeof classes / sizeof *classes)];
 }
 
-static panel panel_begin(FILE *out, size_t index, const char *title, double low, double high, size_t places) {
-    panel p = {.out = out, .x = LEFT + (double)index * (PANEL_WIDTH + PANEL_GAP), .places = places};
+static panel panel_begin(FILE *out, size_t index, const char *title, double low, double high, size_t slots) {
+    panel p = {.out = out, .x = LEFT + (double)index * (PANEL_WIDTH + PANEL_GAP), .slots = slots};
     p.scale = (cli_svg_scale){.low = low, .high = high, .from = TOP + PANEL_HEIGHT, .to = TOP};
     cli_svg_text(out, "ink strong", p.x, TOP - 18, title);
     cli_svg_axis_y(out, &p.scale, 5, p.x, p.x + PANEL_WIDTH, NULL);
     return p;
 }
 
-static double center(const panel *p, size_t place) {
-    return p->x + PANEL_WIDTH * ((double)place + 0.5) / (double)p->places;
+static double center(const panel *p, size_t slot) {
+    return p->x + PANEL_WIDTH * ((double)slot + 0.5) / (double)p->slots;
 }
 
-static void bar(const panel *p, size_t place, double value, const char *format, const char *tip) {
-    double width = fmin(BAR_MAX, 0.7 * PANEL_WIDTH / (double)p->places), x = center(p, place);
+static void bar(const panel *p, size_t slot, double value, const char *format, const char *tip) {
+    double width = fmin(BAR_MAX, 0.7 * PANEL_WIDTH / (double)p->slots), x = center(p, slot);
     double y = cli_svg_position(&p->scale, value), floor = TOP + PANEL_HEIGHT;
     char label[32];
-    cli_svg_rect(p->out, paint(place), x - width / 2, y, width, fmax(floor - y, 1), 2, tip);
+    cli_svg_rect(p->out, paint(slot), x - width / 2, y, width, fmax(floor - y, 1), 2, tip);
     snprintf(label, sizeof label, format, value);
     cli_svg_text(p->out, "ink small middle", x, y - 5, label);
 }
@@ -395,7 +395,7 @@ static void draw_divergence(const cli_study *s, FILE *out) {
         bar(&p, i, 1e3 * m->methods[i].divergence_mean, "%.3g", m->methods[i].name);
 }
 
-/* A dot for each configuration around a line at the mean. */
+/* One dot per configuration around a line at the mean. */
 static void draw_accuracy(const cli_study *s, FILE *out) {
     const cli_metrics *m = s->metrics;
     double low = 100, high = 0;
@@ -404,7 +404,7 @@ static void draw_accuracy(const cli_study *s, FILE *out) {
         low = fmin(low, 100 * m->accuracy[c]), high = fmax(high, 100 * m->accuracy[c]);
     low = fmax(0, low - fmax(1, 0.3 * (high - low))), high = fmin(100, high + fmax(1, 0.3 * (high - low)));
     panel p = panel_begin(out, 2, "Accuracy, %: a dot for each configuration", low, high, m->method_count);
-    double reach = 0.35 * PANEL_WIDTH / (double)p.places;
+    double reach = 0.35 * PANEL_WIDTH / (double)p.slots;
     for (size_t c = 0; c < s->configs->count; c++) {
         size_t i = m->config_method[c], n = m->methods[i].configs, k = drawn[i]++;
         double offset = n > 1 ? reach * (2.0 * (double)k / (double)(n - 1) - 1) : 0;

@@ -1,5 +1,5 @@
-/* score.c: finding and comparing final answers. Invariant: numbers are compared as integers times powers of ten, never
- * as floats. */
+/* eval_score.c: finding and comparing final answers. Invariant: numbers are compared as integers times powers of ten,
+ * never as floats. */
 #include "eval.h"
 
 #include <stdint.h>
@@ -7,7 +7,7 @@
 
 /* ---- numbers ------------------------------------------------------------------------------------------ */
 
-/* up / down; at most 18 digits each, so that products fit 128 bits. */
+/* up / down; at most 18 digits each, so that products fit in 128 bits. */
 typedef struct number {
     int64_t up, down;
 } number;
@@ -31,7 +31,7 @@ static size_t read_whole(const char *s, int64_t *out, size_t *digits) {
     }
 }
 
-/* 12.50, .5, 7. (without taking a full stop that no digit follows). */
+/* 12.50, .5, 7. (a full stop without a digit after it is not consumed). */
 static size_t read_decimal(const char *s, number *out) {
     size_t digits, n = read_whole(s, &out->up, &digits);
     out->down = 1;
@@ -89,7 +89,7 @@ static size_t read_number(const char *s, number *out) {
 
 static bool equal_numbers(number a, number b) { return (__int128)a.up * b.down == (__int128)b.up * a.down; }
 
-/* The whole text is a number, perhaps with words, a unit or a percent sign behind it but no further digit. */
+/* The whole text is a number, optionally followed by words, a unit or a percent sign but no further digit. */
 static bool is_number(const char *s, number *out) {
     s += strspn(s, " \t\n");
     size_t n = read_number(s, out);
@@ -103,7 +103,7 @@ static bool is_number(const char *s, number *out) {
 
 /* ---- finding ------------------------------------------------------------------------------------------ */
 
-/* Without blanks around it; cut to whole UTF-8 characters. */
+/* Trims blanks; truncates at a UTF-8 character boundary. */
 static const char *take(const char *s, size_t n, char out[CLI_SCORE_BYTES]) {
     while (n && strchr(" \t\r\n", *s)) s++, n--;
     while (n && strchr(" \t\r\n", s[n - 1])) n--;
@@ -122,7 +122,7 @@ static const char *last_of(const char *s, const char *word) {
     return found;
 }
 
-/* Inside the last \boxed{...} whose braces close. */
+/* The contents of the last \boxed{...} with balanced braces. */
 static bool find_boxed(const char *s, char out[CLI_SCORE_BYTES]) {
     static const char head[] = "\\boxed{";
     bool found = false;
@@ -180,7 +180,7 @@ const char *cli_score_reference(const char *text, char out[CLI_SCORE_BYTES]) {
 
 /* ---- comparing ---------------------------------------------------------------------------------------- */
 
-/* The next byte that counts, from *at on; 0 at the end. */
+/* The next significant byte from *at; 0 at the end. */
 static char next_byte(const char *s, size_t *at) {
     while (s[*at] && strchr(" \t\r\n$", s[*at])) ++*at;
     if (s[*at] == '.' && s[*at + 1 + strspn(s + *at + 1, " \t\r\n$.")] == 0) return 0;

@@ -1,5 +1,5 @@
-/* flags.c: the parser behind every command. Invariant: a cli_args that cli_parse called good holds only
- * values inside the ranges of their table lines, and no flag more often than its table line allows. */
+/* flags.c: the parser of every command line. Invariant: after CLI_OK a cli_args holds only values within the ranges of
+ * their rows, and no flag more often than its row allows. */
 #include "flags.h"
 #include "text.h"
 
@@ -24,7 +24,7 @@ static const char *wanted(const cli_flag *flag, char out[160]) {
         else
             snprintf(out, 160, "a number above %g and at most %g", flag->low, flag->high);
         break;
-    case CLI_MEMORY: snprintf(out, 160, "bytes such as 1048576, 512M or 2G, or a share such as 0.5"); break;
+    case CLI_MEMORY: snprintf(out, 160, "bytes such as 1048576, 512M or 2G, or a fraction such as 0.5"); break;
     case CLI_BYTES:
         snprintf(out, 160, "from %llu to %llu bytes, such as 1048576 or 32M", (unsigned long long)flag->least,
                  (unsigned long long)flag->greatest);
@@ -52,7 +52,8 @@ static bool read_count(const char *text, size_t n, uint64_t *out) {
     return true;
 }
 
-/* Decimal only: no blanks, hexadecimal, infinities or NaN. Rounded twice, as numbers in JSON requests are. */
+/* Decimal only: no blanks, hexadecimal, infinities or NaN. Rounded to double, then to float, as numbers in JSON
+ * requests are. */
 static bool read_real(const char *text, float *out) {
     if (text[0] == 0 || strspn(text, "+-.0123456789eE") != strlen(text)) return false;
     char *end;
@@ -85,14 +86,14 @@ int cli_parse_ids(const char *text, int32_t *out, size_t *count, iv_error *err) 
         size_t length = strspn(at, "0123456789");
         uint64_t id;
         if (!read_count(at, length, &id) || id > INT32_MAX)
-            return cli_fail(err, CLI_USAGE, "wanted token ids such as 1,2,3, found '%.40s' in place %zu", at, n + 1);
+            return cli_fail(err, CLI_USAGE, "wanted token ids such as 1,2,3, found '%.40s' at position %zu", at, n + 1);
         if (n == CLI_IDS_MAX) return cli_fail(err, CLI_USAGE, "wanted at most %d token ids", CLI_IDS_MAX);
         if (out) out[n] = (int32_t)id;
         n++;
         at += length;
         at += strspn(at, " ");
         if (*at == 0) break;
-        if (*at != ',') return cli_fail(err, CLI_USAGE, "wanted a comma behind token id %zu, found '%.40s'", n, at);
+        if (*at != ',') return cli_fail(err, CLI_USAGE, "wanted a comma after token id %zu, found '%.40s'", n, at);
         at++;
     }
     *count = n;
@@ -105,7 +106,7 @@ static bool read_bias(const cli_flag *flag, const char *text, cli_value *out) {
            read_real(text + digits + 1, &out->real) && in_range(flag, out->real);
 }
 
-/* 1048576, 512M, 2GiB, or 0.5: a share of what is free. */
+/* 1048576, 512M, 2GiB, or 0.5: a fraction of what is free. */
 static bool read_bytes(const char *text, cli_value *out) {
     static const char units[] = "KMGT";
     size_t digits = strspn(text, "0123456789");
@@ -206,7 +207,7 @@ static int add_value(cli_args *args, const cli_value *value, iv_error *err) {
     return CLI_OK;
 }
 
-/* One flag and its value; *used is how many words they took. */
+/* One flag and its value; *used is the number of words consumed. */
 static int take_flag(cli_args *args, int left, char *const *words, int *used, iv_error *err) {
     const char *word = words[0], *text = NULL;
     const cli_flag *flag;

@@ -5,19 +5,19 @@
 
 #include "invar.h"
 
-/* Exit codes, as docs/CLI.md promises. */
+/* Exit codes; documented in docs/CLI.md. */
 enum {
     CLI_OK = 0,
     CLI_FAILED = 1,
     CLI_USAGE = 2,
-    CLI_SERVED = -1 /* inside the program: it has served another rank to the end (rank.h); exits with 0 */
+    CLI_SERVED = -1 /* internal: served rank 0 to the end (model.h); exits with 0 */
 };
 
 enum {
     CLI_VALUES_MAX = 1024, /* flags in one command line, repeats included */
     CLI_OPERANDS_MAX = 2,
-    CLI_SECTIONS_MAX = 8,       /* of a command, the NULL included */
-    CLI_TOKENS_MAX = INT32_MAX, /* what an id can count */
+    CLI_SECTIONS_MAX = 8,       /* per command, including the NULL */
+    CLI_TOKENS_MAX = INT32_MAX, /* the range of a token index */
     CLI_IDS_MAX = 1 << 20       /* token ids in one flag */
 };
 
@@ -29,8 +29,8 @@ typedef enum cli_kind {
     CLI_REAL,   /* a finite number in [low, high], or (low, high] with above_low */
     CLI_CHOICE, /* one of `choices` */
     CLI_IDS,    /* token ids: 1,2,3 */
-    CLI_MEMORY, /* bytes, with K, M, G or T (powers of 1024), into count; or a share in (0, 1) into real */
-    CLI_BYTES,  /* such bytes in [least, greatest], no share */
+    CLI_MEMORY, /* bytes, with K, M, G or T (powers of 1024), into count; or a fraction in (0, 1) into real */
+    CLI_BYTES,  /* such bytes in [least, greatest], no fraction */
     CLI_BIAS    /* ID=F: a token id and a number in [low, high] */
 } cli_kind;
 
@@ -40,10 +40,10 @@ typedef struct cli_flag {
     cli_kind kind;
     char letter;         /* short form, or 0 */
     const char *metavar; /* NULL for a switch */
-    const char *choices; /* space between them */
-    const char *unset;   /* what holds without the flag, for help; NULL: nothing worth saying */
+    const char *choices; /* separated by spaces */
+    const char *unset;   /* the default, for help; NULL for a switch */
     const char *help;    /* one line */
-    size_t most;         /* times it may be given; 0 is once */
+    size_t most;         /* how often it may be given; 0 means once */
     uint64_t least, greatest;
     double low, high;
     bool above_low;
@@ -54,7 +54,7 @@ typedef struct cli_section {
     const cli_flag *flags;
 } cli_section;
 
-/* Where a command holds something else without a flag that it shares with others. */
+/* A command's own default for a shared flag. */
 typedef struct cli_unset {
     const char *flag, *unset; /* flag NULL ends the list */
 } cli_unset;
@@ -70,10 +70,10 @@ typedef struct cli_syntax {
     bool operand_command;        /* for completion: the name of a command */
     bool operand_optional;
     const char *second;                            /* metavar of an optional second operand, NULL: there is none */
-    const char *usage;                             /* the line behind "invar NAME" */
+    const char *usage;                             /* the usage line after "invar NAME" */
     const char *text;                              /* a paragraph for help */
     const cli_section *sections[CLI_SECTIONS_MAX]; /* ends with NULL */
-    const cli_unset *unset;                        /* NULL: all as the sections say */
+    const cli_unset *unset;                        /* NULL: the defaults of the sections */
     const cli_example *examples;
 } cli_syntax;
 
@@ -81,7 +81,7 @@ typedef struct cli_value {
     const cli_flag *flag;
     const char *text; /* as given; NULL for a switch */
     uint64_t count;   /* COUNT, bytes of MEMORY, and the id of BIAS */
-    float real;       /* REAL, BIAS, and the share of MEMORY */
+    float real;       /* REAL, BIAS, and the fraction of MEMORY */
 } cli_value;
 
 /* A parsed command line. Texts point into argv. */
@@ -91,12 +91,12 @@ typedef struct cli_args {
     size_t value_count;
     const char *operands[CLI_OPERANDS_MAX];
     size_t operand_count;
-    bool help; /* --help or -h was met; the rest was not looked at */
+    bool help; /* --help or -h was found; the rest was not parsed */
 } cli_args;
 
-/* Parses the words behind the command's name: --flag VALUE, --flag=VALUE, -p VALUE, -- before operands. Every
- * value has been checked against its table line when this returns CLI_OK. CLI_USAGE fills err: the flag, what
- * was wanted, what was found, and for an unknown flag the nearest known one. */
+/* Parses the words after the command's name: --flag VALUE, --flag=VALUE, -p VALUE, and -- before operands. On CLI_OK
+ * every value is within the range of its row. CLI_USAGE fills err: the flag, what was wanted, what was found, and for
+ * an unknown flag the nearest known one. */
 int cli_parse(const cli_syntax *syntax, int count, char *const *words, cli_args *args, iv_error *err);
 
 /* The last value of a flag, NULL if it was not given. The name must be in the command's table. */
@@ -105,17 +105,17 @@ bool cli_has(const cli_args *args, const char *name);
 const char *cli_text(const cli_args *args, const char *name, const char *otherwise);
 uint64_t cli_count(const cli_args *args, const char *name, uint64_t otherwise);
 
-/* The n-th value of a flag that may be repeated, NULL behind the last. */
+/* The n-th value of a repeatable flag, NULL after the last. */
 const cli_value *cli_nth(const cli_args *args, const char *name, size_t n);
 
 /* Reads "1,2,3" (spaces around numbers are fine) into out, which may be NULL to count only. CLI_USAGE if it
  * is anything else, an id is above INT32_MAX, or there are more than CLI_IDS_MAX. */
 int cli_parse_ids(const char *text, int32_t *out, size_t *count, iv_error *err);
 
-/* The line of a flag, NULL if the command has none of this name. */
+/* The row of a flag, NULL if the command has no flag of this name. */
 const cli_flag *cli_flag_find(const cli_syntax *syntax, const char *name);
 
-/* Reads all of text as a value of the flag. CLI_USAGE names the flag. */
+/* Parses the whole text as a value of the flag. CLI_USAGE names the flag. */
 int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_error *err);
 
 #endif

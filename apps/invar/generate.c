@@ -15,13 +15,13 @@
 
 /* ---- the prompt --------------------------------------------------------------------------------------- */
 
-/* What the model is to read. */
+/* The prompt and the constraint of the answer. */
 typedef struct prompt {
     cli_bytes file;  /* --prompt-file */
     char *variables; /* --chat */
     int32_t *ids;    /* --ids */
     size_t id_count;
-    iv_text text; /* rendered, or the text of --ids */
+    iv_text text; /* the rendered text, or the text of --ids */
     iv_constraint_kind constraint;
     const char *constraint_text;
     cli_bytes constraint_file;
@@ -30,7 +30,7 @@ typedef struct prompt {
 typedef struct constraint_flag {
     const char *name;
     iv_constraint_kind kind;
-    bool file; /* its value names one */
+    bool file; /* the value is a file name */
 } constraint_flag;
 
 static const constraint_flag constraint_flags[] = {{"json-schema", IV_CONSTRAINT_JSON_SCHEMA, true},
@@ -73,19 +73,19 @@ static int chat_variables(const cli_args *args, const char *text, size_t bytes, 
     return code;
 }
 
-/* The flag that constrains the answer, of which there is one at most; *flag NULL: none. */
+/* The constraint flag, of which at most one is allowed; *flag NULL: none. */
 static int find_constraint(const cli_args *args, const constraint_flag **flag, iv_error *err) {
     *flag = NULL;
     for (size_t i = 0; i < sizeof constraint_flags / sizeof *constraint_flags; i++) {
         const constraint_flag *f = &constraint_flags[i];
         if (!cli_has(args, f->name)) continue;
-        if (*flag) return cli_fail(err, CLI_USAGE, "--%s: not beside --%s", f->name, (*flag)->name);
+        if (*flag) return cli_fail(err, CLI_USAGE, "--%s: cannot be combined with --%s", f->name, (*flag)->name);
         *flag = f;
     }
     return CLI_OK;
 }
 
-/* --json-schema: a text that begins like JSON is the schema itself, anything else names a file. */
+/* --json-schema: text that begins like JSON is the schema itself; anything else is a file name. */
 static bool names_file(const constraint_flag *f, const char *text) {
     bool json = text[strspn(text, " \t\r\n")] == '{' || strcmp(text, "true") == 0;
     return f->file && !(f->kind == IV_CONSTRAINT_JSON_SCHEMA && json);
@@ -101,10 +101,10 @@ static int read_constraint(const cli_args *args, prompt *p, iv_error *err) {
     code = cli_read_file(text, true, &p->constraint_file, err);
     p->constraint_text = p->constraint_file.data;
     if (code != CLI_OK || strlen(p->constraint_file.data) == p->constraint_file.count) return code;
-    return cli_fail(err, CLI_FAILED, "%s: a NUL at byte %zu", text, strlen(p->constraint_file.data));
+    return cli_fail(err, CLI_FAILED, "%s: wanted no NUL, found one at byte %zu", text, strlen(p->constraint_file.data));
 }
 
-/* All of the prompt that needs no model, so that a mistake shows before a long load. */
+/* Everything that needs no model, so that errors show before a long load. */
 static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
     int code = check_sources(args, err);
     if (code == CLI_OK) code = read_constraint(args, p, err);
@@ -120,7 +120,7 @@ static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
                : CLI_OK;
 }
 
-/* As ids, so that special tokens which the prompt spells are text. */
+/* As ids, so that special tokens spelled in the prompt stay text. */
 static iv_status prompt_split(const iv_textual *t, prompt *p, iv_request *r, iv_error *err) {
     iv_text marked = {0};
     iv_ids ids = {0};
@@ -141,7 +141,7 @@ static iv_status prompt_split(const iv_textual *t, prompt *p, iv_request *r, iv_
     return IV_OK;
 }
 
-/* Fills the request's prompt. p->text holds the text when it was not given as one. */
+/* Fills the request's prompt. p->text holds the text if it was rendered or decoded. */
 static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r, iv_error *err) {
     const iv_textual *t = iv_engine_textual(engine);
     iv_status status = IV_OK;
@@ -164,7 +164,7 @@ static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, 
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
-/* Behind the prompt, as what reasons before it answers is free to do so. */
+/* Depends on the prompt: reasoning before the answer is not constrained. */
 static void use_constraint(const iv_engine *engine, const prompt *p, iv_request *r) {
     r->constraint = p->constraint, r->constraint_text = p->constraint_text;
     if (r->constraint != IV_CONSTRAINT_NONE && p->variables)
@@ -205,7 +205,7 @@ static void json_logprobs(view *v, const iv_event *event) {
     iv_out_close(json, '}');
 }
 
-/* One cell of the table, padded by characters and not by bytes, unless it is the last of its line. */
+/* One cell of the table, padded to a width in characters; the last cell of a line is not padded. */
 static void print_token(view *v, int32_t id, float logprob, bool last) {
     enum { CELL = 12 };
     size_t n = 0, width = 0;

@@ -16,8 +16,8 @@ static void print_general(FILE *out, cli_style s) {
         fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
     }
     fprintf(out,
-            "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also looked for in\n"
-            "$INVAR_MODELS and beside the program.\n"
+            "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also searched in\n"
+            "$INVAR_MODELS and next to the program.\n"
             "\n%sExamples%s\n"
             "  invar generate tiny-math --chat -p 'What is 17 * 6?' --temperature 0\n"
             "  invar chat tiny-math\n"
@@ -60,6 +60,7 @@ static void print_command(FILE *out, cli_style s, const cli_syntax *c) {
         fprintf(out, "\n%s%s%s\n", s.bold, (*section)->title, s.plain);
         for (const cli_flag *f = (*section)->flags; f->name; f++) print_flag(out, c, f);
     }
+    if (c->sections[0]) fputs("\nDefaults are in brackets; a flag without a value is off by default.\n", out);
     fprintf(out, "\n%sExamples%s\n", s.bold, s.plain);
     for (const cli_example *e = c->examples; e->line; e++)
         fprintf(out, "  %s%s%s\n  %s\n", s.dim, e->what, s.plain, e->line);
@@ -93,7 +94,7 @@ static void each_flag(FILE *out, const cli_syntax *syntax, flag_visitor visit) {
         for (const cli_flag *f = (*s)->flags; f->name; f++) visit(out, syntax, f);
 }
 
-/* Text inside single quotes, in a shell's way. zsh also gives meaning to the characters in `escape`. */
+/* Text inside single quotes, escaped for a shell. In zsh the characters in `escape` are special too. */
 static void quoted(FILE *out, const char *text, const char *escape) {
     for (const char *c = text; *c; c++) {
         if (*c == '\'') {
@@ -105,7 +106,7 @@ static void quoted(FILE *out, const char *text, const char *escape) {
     }
 }
 
-/* What may stand as a command's operand, between spaces. False: a folder. */
+/* The words allowed as a command's operand. False: a directory. */
 static bool write_operands(FILE *out, const cli_syntax *syntax, const char *before, const char *after) {
     if (!syntax->operand_choices && !syntax->operand_command) return false;
     fputs(before, out);

@@ -1,4 +1,4 @@
-/* input.c: whole files and lines. Invariant: nothing grows past its maximum, whatever is at the other end. */
+/* input.c: whole files and lines. Invariant: no input grows past its maximum, whatever its source. */
 #include "input.h"
 #include "text.h"
 

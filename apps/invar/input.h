@@ -15,15 +15,14 @@ typedef struct cli_bytes {
     size_t count;
 } cli_bytes;
 
-/* Reads a whole file, or standard input for "-"; a byte order mark at its beginning, as Windows writes one there, is
- * not part of it. CLI_FAILED names the path: missing, a directory, over CLI_INPUT_MAX, and with utf8 the first byte
- * that is not. */
+/* Reads a whole file, or standard input for "-", and drops a leading byte order mark (Windows editors write one).
+ * CLI_FAILED names the path: missing, a directory, over CLI_INPUT_MAX, or, with utf8, the first invalid byte. */
 int cli_read_file(const char *path, bool utf8, cli_bytes *out, iv_error *err);
 
-/* The lines of a text that are not blank: starts with {.text = the text} and all else zero. */
+/* Iterates over the nonblank lines of a text. Initialize with {.text = the text} and zeros. */
 typedef struct cli_lines {
     cli_bytes text;   /* borrowed */
-    size_t at;        /* where the next line begins */
+    size_t at;        /* offset of the next line */
     size_t number;    /* of the current line, from 1 */
     const char *line; /* the current one, without its end; not NUL-terminated */
     size_t line_bytes;

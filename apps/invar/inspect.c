@@ -55,10 +55,11 @@ static void print_shape(FILE *out, const iv_model_info *m) {
     print_count(out, "layers", m->layers);
     print_count(out, "hidden size", m->hidden_size);
     print_count(out, "intermediate size", m->intermediate_size);
-    fprintf(out, "  %-18s %lld, %lld of keys and values, of %lld\n", "heads", (long long)m->heads,
+    fprintf(out, "  %-18s %lld, %lld for keys and values, dimension %lld\n", "heads", (long long)m->heads,
             (long long)m->kv_heads, (long long)m->head_dim);
     if (m->experts)
-        fprintf(out, "  %-18s %lld, %lld a token\n", "experts", (long long)m->experts, (long long)m->experts_per_token);
+        fprintf(out, "  %-18s %lld, %lld per token\n", "experts", (long long)m->experts,
+                (long long)m->experts_per_token);
     if (m->sliding_window) print_count(out, "sliding window", m->sliding_window);
     fprintf(out, "  %-18s %lld%s\n", "vocabulary", (long long)m->vocab_size,
             m->tied_embeddings ? ", embeddings tied" : "");
@@ -67,15 +68,14 @@ static void print_shape(FILE *out, const iv_model_info *m) {
 
 static void print_files(FILE *out, const iv_model_info *m) {
     if (!m->shards) {
-        fprintf(out, "  %-18s none: neither model.safetensors nor model.safetensors.index.json is there;\n", "weights");
-        fprintf(out, "  %-18s what stands here is what config.json asks for\n", "");
+        fprintf(out, "  %-18s none: model.safetensors and model.safetensors.index.json are missing;\n", "weights");
+        fprintf(out, "  %-18s this report is based on config.json\n", "");
         return;
     }
     fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,
             m->shards == 1 ? "file" : "files", m->stored_dtype);
     print_bytes(out, "size", m->file_bytes);
-    if (m->index_unread)
-        fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json beside it is not looked at\n", "read");
+    if (m->index_unread) fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json is ignored\n", "read");
 }
 
 static void print_table(FILE *out, cli_style s, const char *model, const iv_model_info *m) {
@@ -91,12 +91,12 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     print_files(out, m);
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
-    print_bytes(out, "cache a token", m->kv_bytes_per_token);
+    print_bytes(out, "cache per token", m->kv_bytes_per_token);
     print_bytes(out, "memory available", m->memory_available);
     if (m->tokens_that_fit)
         fprintf(out, "  %-18s %llu\n", "tokens that fit", (unsigned long long)m->tokens_that_fit);
     else
-        fprintf(out, "  %-18s none: the weights leave no room\n", "tokens that fit");
+        fprintf(out, "  %-18s none: the weights need all of it\n", "tokens that fit");
 }
 
 int cli_inspect(const cli_args *args, iv_error *err) {

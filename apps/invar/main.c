@@ -1,4 +1,4 @@
-/* main.c: which command, its flags, its errors, its exit code. */
+/* main.c: dispatch to a command, error messages, exit codes. */
 #include "commands.h"
 #include "model.h"
 #include "output.h"
@@ -32,7 +32,7 @@ static const struct {
     {&cli_bench_latency_syntax, cli_bench_latency},
 };
 
-/* The forms of a command in two words: "bench serve" is the command "bench-serve". */
+/* Commands in two words: "bench serve" is the command "bench-serve". */
 static const struct {
     const char *first, *second;
     const cli_syntax *syntax;
@@ -47,7 +47,7 @@ static const cli_syntax *find_pair(int count, char *const *words) {
 }
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
-    static cli_args args; /* large, and there is one command line */
+    static cli_args args; /* large; there is only one command line */
     int code = cli_parse(syntax, count, words, &args, err);
     if (code == CLI_OK && args.help) return cli_help_show(syntax, err);
     if (code == CLI_OK) code = cli_device_check(&args, err);
@@ -67,7 +67,7 @@ static int run(int count, char *const *words, iv_error *err) {
     if (count == 0) return cli_fail(err, CLI_USAGE, "wanted a command (see invar help)");
     const char *word = words[0];
     const cli_syntax *pair = find_pair(count - 1, words + 1);
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) /* the page of what follows, if that is a command */
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) /* help of the command that follows, if any */
         return cli_help_show(pair || count < 2 ? pair : cli_syntax_find(words[1]), err);
     if (strcmp(word, "help") == 0 && pair && count == 3) return cli_help_show(pair, err);
     if (strcmp(word, "--version") == 0) {
@@ -87,8 +87,8 @@ static int run(int count, char *const *words, iv_error *err) {
     return cli_fail(err, CLI_USAGE, "unknown %s '%s' (see invar help)", what, shown);
 }
 
-/* A descriptor that was closed before the start would be the number of the next file or socket that is opened, and get
- * what is meant for the terminal. Standard input and output fail on use, as closed ones do; messages are dropped. */
+/* If a standard descriptor was closed at start, the next opened file or socket would take its number and receive
+ * terminal output. Standard input and output fail on use, as closed descriptors do; messages are dropped. */
 static bool open_standard_files(void) {
     static const int flags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
@@ -98,7 +98,7 @@ static bool open_standard_files(void) {
 
 int main(int argc, char **argv) {
     if (!open_standard_files()) return CLI_FAILED;
-    /* A reader that goes away is an error value (EPIPE), not a death in the middle of something. */
+    /* A closed reader is an error (EPIPE), not a signal. */
     signal(SIGPIPE, SIG_IGN);
     iv_error err = {0};
     bool other = cli_is_other_rank();
@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     if (other && code == CLI_FAILED) cli_let_rank_0_speak();
     if (code == CLI_FAILED || (code == CLI_USAGE && !other)) cli_complain(&err);
     if (code > 128) {
-        /* Die of the signal itself, so that a shell loop around this program ends too. */
+        /* Exit by the signal itself, so that a shell loop around this program ends too. */
         signal(code - 128, SIG_DFL);
         raise(code - 128);
     }

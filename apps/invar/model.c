@@ -15,7 +15,7 @@ static bool is_directory(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The folder of this program's file; empty if the system does not tell. */
+/* The directory of this program's file; empty if unknown. */
 static void own_folder(char out[CLI_PATH_BYTES]) {
     ssize_t n = readlink("/proc/self/exe", out, CLI_PATH_BYTES - 1);
     out[n < 0 ? 0 : n] = 0;
@@ -26,7 +26,7 @@ static void own_folder(char out[CLI_PATH_BYTES]) {
         out[0] = 0;
 }
 
-/* OWNER/MODEL, as models are called where they are published? */
+/* OWNER/MODEL, the form of Hugging Face names? */
 static bool is_hub_name(const char *name) {
     const char *slash = strchr(name, '/');
     return name[0] != '.' && slash && slash > name && slash[1] && !strchr(slash + 1, '/');
@@ -42,20 +42,20 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
         if ((size_t)snprintf(out, CLI_PATH_BYTES, "%s", name) < CLI_PATH_BYTES) return CLI_OK;
         return cli_fail(err, CLI_FAILED, "%.80s...: path too long", name);
     }
-    size_t bare = strlen(name); /* less the slashes behind it */
+    size_t bare = strlen(name); /* without trailing slashes */
     while (bare > 0 && name[bare - 1] == '/') bare--;
     if (memchr(name, '/', bare) || bare == 0)
         return cli_fail(err, CLI_FAILED, "%s: no such model directory%s", name,
-                        is_hub_name(name) ? " (models are read from folders: nothing is downloaded)" : "");
+                        is_hub_name(name) ? " (models are read from directories; nothing is downloaded)" : "");
     char own[CLI_PATH_BYTES];
     own_folder(own);
     const char *models = getenv("INVAR_MODELS");
     const struct {
         const char *base, *below;
-    } places[] = {{models, ""}, {own, "/../share/invar/models"}, {own, "/../models"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (!places[i].base || !places[i].base[0]) continue;
-        int n = snprintf(out, CLI_PATH_BYTES, "%s%s/%.*s", places[i].base, places[i].below, (int)bare, name);
+    } roots[] = {{models, ""}, {own, "/../share/invar/models"}, {own, "/../models"}};
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        if (!roots[i].base || !roots[i].base[0]) continue;
+        int n = snprintf(out, CLI_PATH_BYTES, "%s%s/%.*s", roots[i].base, roots[i].below, (int)bare, name);
         if (n < CLI_PATH_BYTES && is_directory(out)) return CLI_OK;
     }
     return cli_fail(err, CLI_FAILED,
@@ -68,7 +68,7 @@ void cli_warn_of_index(const char *name) {
     char shown[CLI_SHOWN_BYTES];
     if (said) return;
     said = true;
-    fprintf(stderr, "invar: warning: %s: model.safetensors was read, model.safetensors.index.json beside it was not\n",
+    fprintf(stderr, "invar: warning: %s: model.safetensors was read, model.safetensors.index.json next to it was not\n",
             cli_shown(name, shown));
 }
 
@@ -112,7 +112,7 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
     iv_engine_options_init(&o);
     o.model = path;
     cli_engine_options(args, &o);
-    if (sequences > 1 && strcmp(o.load_format, "dummy") == 0) { /* there are no files to look into */
+    if (sequences > 1 && strcmp(o.load_format, "dummy") == 0) { /* no files to inspect */
         if (!cli_has(args, "max-num-seqs")) o.max_num_seqs = sequences;
         if (!o.max_model_len) o.max_model_len = tokens;
     } else if (sequences > 1) {

@@ -9,24 +9,24 @@
 
 enum { CLI_PATH_BYTES = 4096 };
 
-/* The directory that a MODEL operand means: itself if it is there; else, for a bare name, that name in
- * $INVAR_MODELS, in ../share/invar/models and in ../models seen from this program's file. */
+/* The directory of a MODEL operand: the operand itself if it is a directory; otherwise, for a bare name, that name in
+ * $INVAR_MODELS, ../share/invar/models and ../models, relative to this program's file. */
 int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err);
 
-/* Opens the engine of the MODEL operand and the engine flags, for one request at a time, showing progress. */
+/* Opens the engine of the MODEL operand with the engine flags, for one request at a time, showing progress. */
 int cli_engine_open(const cli_args *args, iv_engine **out, iv_error *err);
 
-/* The same with room for `sequences` at once of up to `tokens` each, where the flags leave that open. */
+/* The same for `sequences` concurrent requests of up to `tokens` each, unless flags set these limits. */
 int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, iv_engine **out, iv_error *err);
 
 /* Opens an engine with these options, showing progress under the name; overwrites options->progress. */
 int cli_engine_open_with(iv_engine_options *options, const char *name, iv_engine **out, iv_error *err);
 
-/* That two models are in one directory, of which one was read. Said once, however often it is opened; the functions
- * above say it themselves. */
+/* Warns that a directory holds two models, of which one was read. Printed once per process; the functions above call it
+ * themselves. */
 void cli_warn_of_index(const char *name);
 
-/* What generation_config.json asks for and is not done: a line each. Said once too. */
+/* Warns of settings in generation_config.json that are not applied, one per line. Printed once per process. */
 void cli_warn_of_generation(const char *unapplied);
 
 /* Opens the tokenizer and template of the MODEL operand. */
@@ -34,10 +34,10 @@ int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
 
 /* ---- engine flags ------------------------------------------------------------------------------------- */
 
-/* --device, or what the environment says. */
+/* --device, or $INVAR_DEVICE. */
 const char *cli_device(const cli_args *args);
 
-/* Where the environment stands for --device: is what it says a device? CLI_USAGE names the variable. */
+/* Checks $INVAR_DEVICE where it replaces --device. CLI_USAGE names the variable. */
 int cli_device_check(const cli_args *args, iv_error *err);
 
 /* Overwrites the options that were given. Strings point into args. */
@@ -45,17 +45,17 @@ void cli_engine_options(const cli_args *args, iv_engine_options *options);
 
 /* ---- the ranks of mpirun ------------------------------------------------------------------------------ */
 
-/* Is this a process of mpirun other than the first? From the environment alone. */
+/* Whether mpirun started this process with a rank other than 0. Looks at the environment only. */
 bool cli_is_other_rank(void);
 
-/* Is this one of several processes of mpirun, the first included? */
+/* Whether mpirun started several processes, this one included. */
 bool cli_has_other_ranks(void);
 
-/* When something failed rank 0 tells it, and mpirun then ends everybody. Whoever is still here after this pause has to
- * speak up itself: it may have failed alone, or rank 0 may be the one that is lost. */
+/* After a failure rank 0 prints the error, and mpirun ends all processes. A rank that is still running after this pause
+ * prints its own error: it may have failed alone, or rank 0 may be lost. */
 void cli_let_rank_0_speak(void);
 
-/* Serves until rank 0 closes its engine, which is CLI_SERVED. Closes the engine. */
+/* Serves rank 0 until it closes its engine, then closes this one. CLI_SERVED on success. */
 int cli_serve_rank(iv_engine *engine, iv_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* output.c: standard output, styles, error lines, the progress bar. Invariant: bytes that came from outside
- * reach a terminal only through cli_print_safe. */
+/* output.c: standard output, styles, error lines, the progress bar. Invariant: external bytes reach a terminal only
+ * through cli_print_safe. */
 #include "output.h"
 #include "text.h"
 
@@ -56,11 +56,10 @@ int cli_page_out(cli_page *page, iv_error *err) {
     return code;
 }
 
-/* Where a file of this name is or would be: a symbolic link stays, what it leads to is replaced. NULL: out of memory.
- */
-static char *place_of(const char *path) {
-    char *place = realpath(path, NULL);
-    return place ? place : strdup(path);
+/* The file to replace: a symbolic link stays, its target is replaced. NULL: out of memory. */
+static char *target_of(const char *path) {
+    char *target = realpath(path, NULL);
+    return target ? target : strdup(path);
 }
 
 static bool put_file(const cli_page *page, const char *path) {
@@ -70,17 +69,17 @@ static bool put_file(const cli_page *page, const char *path) {
     return good;
 }
 
-/* A file is replaced when it is written whole, so that a full disk leaves what was there; a device or a pipe, or a file
- * in a folder that takes no others, is just written to. errno says what went wrong. */
+/* A file is replaced only after it is completely written, so that a full disk preserves the old one. A device, a pipe,
+ * or a file in a read-only directory is written in place. errno gives the reason of a failure. */
 static bool replace_file(const cli_page *page, const char *path) {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return put_file(page, path);
-    char *place = place_of(path), *part = NULL;
-    if (!place || asprintf(&part, "%s.tmp.%ld", place, (long)getpid()) < 0) part = NULL;
-    bool good = part && put_file(page, part) && rename(part, place) == 0;
+    char *target = target_of(path), *part = NULL;
+    if (!target || asprintf(&part, "%s.tmp.%ld", target, (long)getpid()) < 0) part = NULL;
+    bool good = part && put_file(page, part) && rename(part, target) == 0;
     int why = errno;
     if (part && !good) unlink(part);
-    free(part), free(place);
+    free(part), free(target);
     errno = why;
     return good || (why == EACCES && put_file(page, path));
 }
@@ -118,7 +117,7 @@ cli_style cli_style_of(int fd) {
 }
 
 void cli_complain(const iv_error *err) {
-    cli_page page; /* so that the line is written at once: ranks share standard error */
+    cli_page page; /* so that the line is one write: ranks share standard error */
     iv_error unused;
     if (!err->message[0]) return;
     cli_style style = cli_style_of(STDERR_FILENO);
@@ -157,12 +156,11 @@ void cli_progress_start(cli_progress *progress, const char *name) {
     *progress = (cli_progress){.name = name, .started = now, .terminal = isatty(STDERR_FILENO) != 0};
 }
 
-/* What is too long for the terminal's width is cut while these stand around it: a line that went on in the next row
- * could not be drawn over. */
+/* Disable line wrap around the bar: a wrapped line could not be redrawn. */
 #define LINE_BEGINS "\r\033[K\033[?7l"
 #define LINE_ENDS "\033[?7h"
 
-/* Draws the bar up to the percentage; false when there is no need for one now. */
+/* Draws the bar up to the percentage; false if no update is due. */
 static bool draw_bar(cli_progress *progress, size_t done, size_t total) {
     if (!progress->terminal || total == 0) return false;
     double now = cli_seconds(), part = (double)done / (double)total;

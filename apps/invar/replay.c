@@ -31,15 +31,15 @@ typedef struct replayed {
     replay_verdict verdict;
     char *why; /* of OTHER_MAKER and FAILED; owned */
     char digest[96];
-    size_t compared;  /* tokens that came so far */
-    bool has_first;   /* something differs, and this is the first of it: */
+    size_t compared;  /* tokens so far */
+    bool has_first;   /* the first difference: */
     size_t position;  /* among the generated tokens */
-    int32_t token;    /* what came there; -1: nothing, the answer had ended */
-    float logprob;    /* of it */
+    int32_t token;    /* the token found; -1: the answer had ended */
+    float logprob;    /* of that token */
     uint64_t ulps;    /* between the log-probabilities; 0 when the tokens differ */
     size_t unequal;   /* positions whose token or log-probability differ */
-    iv_finish finish; /* what came */
-    char *stop;       /* the stop string that was met, NULL: none; owned */
+    iv_finish finish; /* of the new answer */
+    char *stop;       /* the matched stop string, NULL: none; owned */
 } replayed;
 
 typedef struct replayed_list {
@@ -49,14 +49,14 @@ typedef struct replayed_list {
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-/* The receipt of a line of results: *inner is its text, NULL for a line that has none. CLI_OK with *inner NULL and
- * *whole true: the line is itself to be read as a receipt. */
+/* The receipt inside a line of results: *inner is its text, NULL if the line has none. CLI_OK with *inner NULL and
+ * *whole true: the line itself is the receipt. */
 static int unwrap(const char *name, const char *line, size_t n, char **inner, bool *whole, iv_error *err) {
     json_error_t why;
     json_t *value = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
     *inner = NULL;
     *whole = true;
-    if (!value) return CLI_OK; /* the reader of receipts says what is wrong with it */
+    if (!value) return CLI_OK; /* iv_receipt_read reports the error */
     json_t *nested = json_object_get(value, "receipt");
     int code = CLI_OK;
     if (json_is_object(nested)) {
@@ -129,7 +129,7 @@ static void request_of(const replayed *item, iv_request *out) {
     iv_receipt_get_info(item->receipt, &info);
     iv_receipt_get_request(item->receipt, out);
     out->max_tokens = info.id_count;
-    if (out->min_tokens > info.id_count) out->min_tokens = info.id_count; /* of one that was cut, or is of few words */
+    if (out->min_tokens > info.id_count) out->min_tokens = info.id_count; /* a truncated answer may be shorter */
     out->logprobs = -1;
 }
 
@@ -157,7 +157,7 @@ static void note_end(replayed *item, const iv_receipt_info *want, const iv_event
         return;
     }
     if (item->compared < want->id_count) note_first(item, item->compared, -1, 0, 0);
-    /* A cancelled or failed answer was cut where nothing in the request says so. */
+    /* A cancelled or failed answer was truncated at a point that its request does not determine. */
     bool whole = want->finish == IV_FINISH_STOP || want->finish == IV_FINISH_LENGTH;
     bool same = !item->has_first && (!whole || same_end(want->finish, want->stop, event->finish, event->stop)) &&
                 strcmp(want->digest, item->digest) == 0;
@@ -269,7 +269,7 @@ static void json_item(const replayed *item, iv_json_out *json) {
 
 /* ---- engines ------------------------------------------------------------------------------------------ */
 
-/* What tells engines apart. Strings point into receipts and flags. */
+/* What distinguishes engines. Strings point into receipts and flags. */
 typedef struct maker {
     char path[CLI_PATH_BYTES];
     const char *arithmetic, *dtype, *numerics;
@@ -281,8 +281,8 @@ typedef struct replay {
     replayed_list all;
     bool json, force;
     cli_progress progress;
-    size_t shown; /* items whose line is out */
-    /* The engine at work and the items it serves. */
+    size_t shown; /* items already printed */
+    /* The current engine and its items. */
     iv_engine *engine;
     size_t *jobs, job_count, ended_before;
 } replay;
@@ -294,7 +294,7 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* The MODEL operand; else the receipt's directory, or what is known by its last name here. */
+/* The MODEL operand; else the receipt's directory, or a local model of the same name. */
 static int find_model(const replay *r, const iv_receipt_info *info, char out[CLI_PATH_BYTES], iv_error *err) {
     if (r->args->operand_count > 1) return cli_model_path(r->args->operands[1], out, err);
     if (cli_model_path(info->model, out, err) == CLI_OK) return CLI_OK;
@@ -302,10 +302,10 @@ static int find_model(const replay *r, const iv_receipt_info *info, char out[CLI
     iv_error ignored;
     if (*name && cli_model_path(name, out, &ignored) == CLI_OK) return CLI_OK;
     iv_error why = *err;
-    return cli_fail(err, CLI_FAILED, "the receipt's model: %.600s (give MODEL behind the receipt)", why.message);
+    return cli_fail(err, CLI_FAILED, "the receipt's model: %.600s (give MODEL after RECEIPTS)", why.message);
 }
 
-/* Its receipt cannot be computed here; the others can. */
+/* This receipt cannot be computed here; others may. */
 static void fail_item(replayed *item, const iv_error *why) {
     item->verdict = REPLAY_FAILED;
     item->why = strdup(why->message);
@@ -317,7 +317,7 @@ static int maker_of(const replay *r, const replayed *item, maker *out, iv_error 
     *out = (maker){.arithmetic = cli_text(r->args, "arithmetic", info.maker.arithmetic),
                    .dtype = cli_text(r->args, "dtype", info.maker.dtype),
                    .numerics = cli_text(r->args, "numerics", info.maker.numerics)};
-    size_t ranks = strcmp(out->numerics, "invar") == 0 ? 0 : info.maker.tensor_parallel_size; /* 0: as they come */
+    size_t ranks = strcmp(out->numerics, "invar") == 0 ? 0 : info.maker.tensor_parallel_size; /* 0: the default */
     out->ranks = cli_count(r->args, "tensor-parallel-size", ranks);
     return find_model(r, &info, out->path, err);
 }
@@ -327,7 +327,7 @@ static bool same_maker(const maker *a, const maker *b) {
            strcmp(a->dtype, b->dtype) == 0 && strcmp(a->numerics, b->numerics) == 0 && a->ranks == b->ranks;
 }
 
-/* Room for the longest of the jobs, unless flags say how much. */
+/* Room for the longest job, unless flags set the limit. */
 static int open_engine(replay *r, const maker *m, iv_error *err) {
     iv_engine_options o;
     iv_engine_options_init(&o);
@@ -375,7 +375,7 @@ static int on_event(void *user, size_t job, const iv_event *event, iv_error *err
     return CLI_OK;
 }
 
-/* A prompt that another model cannot even read. */
+/* The model cannot accept the prompt. */
 static int on_refused(void *user, size_t job, const iv_error *why) {
     replay *r = user;
     fail_item(&r->all.items[r->jobs[job]], why);
@@ -389,7 +389,7 @@ static int on_turn(void *user, size_t ended, iv_error *err) {
     return code;
 }
 
-/* An answer that would be cut says nothing about its bits. */
+/* A truncated answer would prove nothing about its bits. */
 static bool too_long(const replayed *item, const iv_engine_info *engine, iv_error *why) {
     iv_request request;
     request_of(item, &request);
@@ -400,7 +400,7 @@ static bool too_long(const replayed *item, const iv_engine_info *engine, iv_erro
     return true;
 }
 
-/* Sets aside receipts whose fingerprint differs, those that do not fit, and those without a token to compute. */
+/* Filters out receipts with another fingerprint, those that do not fit, and those without tokens. */
 static int sort_out(replay *r, iv_error *err) {
     size_t kept = 0;
     iv_engine_info engine;
@@ -431,14 +431,14 @@ static int check_ranks(const maker *makers, size_t count, iv_error *err) {
     for (size_t i = 1; i < count && cli_has_other_ranks(); i++)
         if (!same_maker(&makers[0], &makers[i]))
             return cli_fail(err, CLI_USAGE,
-                            "wanted receipts of one maker under mpirun, found others (without it, --tp makes ranks of "
+                            "wanted receipts of one maker under mpirun, found others (without it, --tp runs ranks as "
                             "threads)");
     return CLI_OK;
 }
 
 static int run_group(replay *r, const maker *m, iv_error *err) {
     int code = open_engine(r, m, err);
-    if (code == CLI_FAILED && !cli_has_other_ranks()) { /* this maker cannot be had; others may */
+    if (code == CLI_FAILED && !cli_has_other_ranks()) { /* this maker cannot be opened; others may */
         for (size_t i = 0; i < r->job_count; i++) fail_item(&r->all.items[r->jobs[i]], err);
         r->ended_before += r->job_count;
         return show_ready(r, err);
@@ -462,8 +462,8 @@ static int run_group(replay *r, const maker *m, iv_error *err) {
     return code;
 }
 
-/* makers[i] of each receipt; done: its model is not to be found. Processes of mpirun have but one maker: no other is
- * harmed, and only the error is said by all of them. */
+/* makers[i] of each receipt; done[i]: its model was not found. Under mpirun there is only one maker, so the error of
+ * all ranks is the command's. */
 static int find_makers(replay *r, maker *makers, bool *done, iv_error *err) {
     for (size_t i = 0; i < r->all.count; i++) {
         if (maker_of(r, &r->all.items[i], &makers[i], err) == CLI_OK) continue;
@@ -526,7 +526,7 @@ static int finish(replay *r, iv_error *err) {
     if (code != CLI_OK || counts[REPLAY_EQUAL] == r->all.count) return code;
     return cli_fail(err, CLI_FAILED, "receipts: %zu equal, %zu differ, %zu from another maker%s, %zu failed",
                     counts[REPLAY_EQUAL], counts[REPLAY_DIFFERS], counts[REPLAY_OTHER_MAKER],
-                    counts[REPLAY_OTHER_MAKER] ? " (--force computes them all the same)" : "", counts[REPLAY_FAILED]);
+                    counts[REPLAY_OTHER_MAKER] ? " (--force computes them anyway)" : "", counts[REPLAY_FAILED]);
 }
 
 int cli_replay(const cli_args *args, iv_error *err) {

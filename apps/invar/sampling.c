@@ -1,4 +1,4 @@
-/* sampling.c: one table of parameters, used to read flags, to report them, and to say who set them. */
+/* sampling.c: one table of parameters, used to read flags, to report values, and to report where a value comes from. */
 #include "sampling.h"
 #include "text.h"
 
@@ -9,7 +9,7 @@ typedef struct parameter {
     const char *flag, *json;
     size_t offset; /* into iv_request: a float, or an int32_t if whole */
     bool whole;
-    float neutral; /* the value that does nothing */
+    float neutral; /* the value without effect */
 } parameter;
 
 static const parameter parameters[] = {
@@ -73,8 +73,7 @@ void cli_sampling_init(cli_sampling *s, const iv_engine *engine, const cli_args 
     r->logit_bias_count = n;
 }
 
-/* A value that differs from the neutral one and is the model's suggestion was not set by a flag, or need not
- * have been. */
+/* Whether a value comes from generation_config.json: it equals the default and is not neutral. */
 static const char *origin(const cli_sampling *s, const parameter *p) {
     float value = get(&s->request, p);
     return value != p->neutral && value == get(&s->suggested, p) ? " (generation_config.json)" : "";

@@ -22,7 +22,7 @@ typedef struct view {
     bool loaded;
 } view;
 
-/* The bar goes when the model is there: from then on lines of the log are written, by another thread. */
+/* The bar ends when the model is loaded: from then on another thread writes log lines. */
 static void show_progress(void *user, size_t done_bytes, size_t total_bytes) {
     view *v = user;
     if (v->loaded) return;
@@ -31,14 +31,13 @@ static void show_progress(void *user, size_t done_bytes, size_t total_bytes) {
     if (v->loaded) cli_progress_end(&v->progress);
 }
 
-/* Standard error may be a full pipe without a reader: the last line must not keep the program from
- * ending. */
+/* Standard error may be a full pipe without a reader; printing the last line must not block the exit. */
 static bool can_complain(void) {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
     return poll(&p, 1, COMPLAIN_MS) > 0;
 }
 
-/* A key from a flag or, so that it need not show in a list of processes, from the environment or a file. */
+/* A key from a flag or, to keep it out of process lists, from the environment or a file. */
 static int read_key(const cli_args *args, const char *flag, const char *variable, const char **out, const char **file,
                     iv_error *err) {
     const char *set = getenv(variable);
@@ -55,7 +54,7 @@ static int read_key(const cli_args *args, const char *flag, const char *variable
     return **out ? CLI_OK : cli_fail(err, CLI_USAGE, "--%s: wanted a key, found nothing", flag);
 }
 
-/* An IPv6 address may stand in brackets, as in a URL. */
+/* An IPv6 address may be in brackets, as in a URL. */
 static const char *read_host(const cli_args *args) {
     static char bare[INET6_ADDRSTRLEN];
     const char *host = cli_text(args, "host", "127.0.0.1");
@@ -68,7 +67,7 @@ static const char *read_host(const cli_args *args) {
 static int server_options(const cli_args *args, iv_server_options *o, iv_error *err) {
     const char *compat = cli_text(args, "metrics-compat", "");
     o->http.host = read_host(args);
-    o->http.port = (uint16_t)cli_count(args, "port", PORT); /* at most 65535: the table says so */
+    o->http.port = (uint16_t)cli_count(args, "port", PORT); /* at most 65535 by the flag table */
     o->http.open_cache = cli_has(args, "allow-flush");
     o->http.allowed_origins = cli_text(args, "allowed-origins", NULL);
     o->http.allowed_hosts = cli_text(args, "allowed-hosts", NULL);
@@ -105,10 +104,10 @@ int cli_serve(const cli_args *args, iv_error *err) {
     int code = server_options(args, &o, err);
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
     if (code != CLI_OK) return code;
-    signal(SIGHUP, SIG_IGN); /* until the server watches for it */
+    signal(SIGHUP, SIG_IGN); /* until the server handles it */
     signal(SIGUSR1, SIG_IGN), signal(SIGUSR2, SIG_IGN);
     if (cli_has_other_ranks()) o.launcher = getppid();
-    /* mpirun sends its signals to all; rank 0 drains, and the others compute for it until it has. */
+    /* mpirun forwards signals to all ranks; rank 0 drains while the others keep computing for it. */
     if (cli_is_other_rank()) signal(SIGTERM, SIG_IGN), signal(SIGINT, SIG_IGN);
     cli_progress_start(&v.progress, args->operands[0]);
     o.bridge.engine.model = path;
@@ -130,7 +129,7 @@ static bool interrupted(void *user) {
 
 static void say_counts(const iv_batch_counts *c) {
     fprintf(stderr, "batch: %zu lines: %zu answered before, %zu answered now, %zu refused%s\n", c->lines, c->kept,
-            c->answered, c->refused, c->stopped ? "; interrupted: the same command goes on" : "");
+            c->answered, c->refused, c->stopped ? "; interrupted; repeat the command to resume" : "");
 }
 
 static int batch_options(const cli_args *args, iv_batch_options *o, iv_error *err) {
@@ -167,7 +166,7 @@ int cli_batch(const cli_args *args, iv_error *err) {
     cli_progress_end(&progress);
     if (counts.index_unread) cli_warn_of_index(args->operands[0]);
     if (counts.other_rank) return status == IV_OK ? CLI_SERVED : CLI_FAILED;
-    if (status != IV_OK) return caught ? 128 + caught : CLI_FAILED; /* perhaps while standard input was read */
+    if (status != IV_OK) return caught ? 128 + caught : CLI_FAILED; /* possibly while reading standard input */
     if (!cli_is_other_rank()) say_counts(&counts);
     return counts.stopped ? 128 + caught : CLI_OK;
 }

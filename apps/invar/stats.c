@@ -1,4 +1,4 @@
-/* bench_stats.c: sorting, percentiles and bars. */
+/* stats.c: splitmix64, sorting, percentiles and histograms. */
 #include "stats.h"
 
 #include <math.h>

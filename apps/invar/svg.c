@@ -1,11 +1,11 @@
-/* svg.c: the style sheet and the elements. Invariant: whatever the texts hold, the document is well-formed XML. */
+/* svg.c: the style sheet and the elements. Invariant: the document is well-formed XML for any text. */
 #include "svg.h"
 #include "text.h"
 
 #include <math.h>
 #include <string.h>
 
-/* currentColor, not CSS variables: converters that know only the older standard draw it too. */
+/* currentColor instead of CSS variables: older converters draw it too. */
 static const char style[] =
     "<style>\n"
     "text{font:12px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:currentColor}\n"
@@ -69,7 +69,7 @@ void cli_svg_begin(FILE *file, double width, double height, const char *title, c
 
 void cli_svg_end(FILE *file) { fputs("</svg>\n", file); }
 
-/* Shapes that have a tip hold it as a child. */
+/* A tip is a child element of its shape. */
 static void end_shape(FILE *file, const char *element, const char *tip) {
     if (!tip) {
         fputs("/>\n", file);
@@ -111,9 +111,9 @@ void cli_svg_line(FILE *file, const char *classes, double x1, double y1, double 
 double cli_svg_position(const cli_svg_scale *s, double value) {
     double v = value, low = s->low, high = s->high;
     if (s->logarithmic) v = v > 0 ? log10(v) : -HUGE_VAL, low = log10(low), high = log10(high);
-    double share = high > low ? (v - low) / (high - low) : 0;
-    share = share > 0 ? share < 1 ? share : 1 : 0; /* NaN goes to 0 */
-    return s->from + share * (s->to - s->from);
+    double t = high > low ? (v - low) / (high - low) : 0;
+    t = t > 0 ? t < 1 ? t : 1 : 0; /* NaN goes to 0 */
+    return s->from + t * (s->to - s->from);
 }
 
 size_t cli_svg_ticks(const cli_svg_scale *s, size_t wanted, double out[CLI_SVG_TICKS_MAX]) {

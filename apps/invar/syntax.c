@@ -27,73 +27,75 @@ enum { ID_MAX = INT32_MAX, THREADS_MAX = 256, SEQS_MAX = 1024, BATCHED_TOKENS_MA
                                                      .help = "how dot products are summed; part of the fingerprint"
 #define DTYPE_ROW                                                                                \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), .unset = "auto: the checkpoint's", \
-                                                              .help = "type the weights are held in"
+                                                              .help = "data type of the weights in memory"
 #define NUMERICS_ROW                                              \
     CHOICE("numerics", "NAME", "invar bio vanilla vanilla-blas"), \
-        .unset = "invar", .help = "all but invar are baselines to compare with: they do change bits"
+        .unset = "invar", .help = "bio and vanilla are baselines for comparison; they do change bits"
 
 /* ---- sections shared by commands ---------------------------------------------------------------------- */
 
 static const cli_flag sampling_flags[] = {
-    {REAL("temperature", "F", 0, 100), .unset = "1", .help = "0 takes the likeliest token; below 0.0001 is 0"},
+    {REAL("temperature", "F", 0, 100), .unset = "1",
+     .help = "0 is greedy: the most likely token; below 0.0001 counts as 0"},
     {REAL("top-p", "F", 0, 1), .above_low = true, .unset = "1",
-     .help = "keep the likeliest tokens of this total probability"},
-    {COUNT("top-k", "N", 0, ID_MAX), .unset = "0: all", .help = "keep the N likeliest tokens"},
-    {REAL("min-p", "F", 0, 1), .unset = "0", .help = "keep tokens at least F times as likely as the likeliest"},
+     .help = "keep the most likely tokens up to this total probability"},
+    {COUNT("top-k", "N", 0, ID_MAX), .unset = "0: all", .help = "keep the N most likely tokens"},
+    {REAL("min-p", "F", 0, 1), .unset = "0", .help = "keep tokens at least F times as likely as the most likely one"},
     {REAL("repetition-penalty", "F", 0, 100), .above_low = true, .unset = "1",
-     .help = "divide logits of tokens seen before"},
-    {REAL("presence-penalty", "F", -2, 2), .unset = "0", .help = "subtract from logits of tokens generated before"},
-    {REAL("frequency-penalty", "F", -2, 2), .unset = "0", .help = "the same, for each time they were generated"},
-    {BIAS("logit-bias", "ID=F", -100, 100), .most = 512, .help = "add F to a token's logit (repeatable)"},
+     .help = "divide the logits of tokens in the prompt or the answer so far"},
+    {REAL("presence-penalty", "F", -2, 2), .unset = "0", .help = "subtract from the logits of tokens generated so far"},
+    {REAL("frequency-penalty", "F", -2, 2), .unset = "0", .help = "the same, once per occurrence"},
+    {BIAS("logit-bias", "ID=F", -100, 100), .most = 512, .unset = "none",
+     .help = "add F to a token's logit (repeatable)"},
     {COUNT("seed", "N", 0, UINT64_MAX), .unset = "drawn and reported", .help = "same seed, same answer"},
-    {.name = "no-generation-config", .help = "ignore what generation_config.json suggests"},
+    {.name = "no-generation-config", .help = "ignore the model's generation_config.json"},
     {0},
 };
-const cli_section cli_sampling_section = {"Sampling (what is not set comes from the model's generation_config.json)",
-                                          sampling_flags};
+const cli_section cli_sampling_section = {
+    "Sampling (defaults come from the model's generation_config.json if it has them)", sampling_flags};
 
 static const cli_flag stopping_flags[] = {
-    {COUNT("max-tokens", "N", 1, CLI_TOKENS_MAX), .unset = "what the model holds", .help = "most tokens to generate"},
-    {COUNT("min-tokens", "N", 0, CLI_TOKENS_MAX), .unset = "0", .help = "tokens before which nothing ends the answer"},
-    {TEXT("stop", "TEXT"), .most = 16, .help = "end before this text (repeatable)"},
-    {COUNT("stop-id", "N", 0, ID_MAX), .most = 64, .help = "end at this token (repeatable)"},
-    {.name = "ignore-eos", .help = "go on past the end-of-sequence token"},
+    {COUNT("max-tokens", "N", 1, CLI_TOKENS_MAX), .unset = "up to the model's limit",
+     .help = "most tokens to generate"},
+    {COUNT("min-tokens", "N", 0, CLI_TOKENS_MAX), .unset = "0", .help = "fewest tokens to generate"},
+    {TEXT("stop", "TEXT"), .most = 16, .unset = "none", .help = "stop before this text (repeatable)"},
+    {COUNT("stop-id", "N", 0, ID_MAX), .most = 64, .unset = "none", .help = "stop at this token (repeatable)"},
+    {.name = "ignore-eos", .help = "continue past the end-of-sequence token"},
     {0},
 };
 const cli_section cli_stopping_section = {"Stopping", stopping_flags};
 
 static const cli_flag engine_flags[] = {
     {CHOICE("load-format", "NAME", "auto dummy"), .unset = "auto: the model's files",
-     .help = "dummy: seeded random weights, for measuring: config.json is enough"},
+     .help = "dummy: seeded random weights for benchmarks; needs only config.json"},
     {COUNT("dummy-seed", "N", 0, UINT64_MAX), .unset = "0", .help = "seed of --load-format dummy"},
     {DEVICE_ROW},
-    {.name = "enforce-eager", .help = "cuda: launch kernels one by one, capture no graphs; never changes a bit"},
+    {.name = "enforce-eager", .help = "cuda: launch kernels one by one, without CUDA graphs; never changes a bit"},
     {ARITHMETIC_ROW},
     {DTYPE_ROW},
     {NUMERICS_ROW},
     {CHOICE("isa", "NAME", "auto scalar avx2 avx512"), .unset = "auto: the CPU's best",
-     .help = "instructions to use; never changes a bit"},
-    {COUNT("threads", "N", 0, THREADS_MAX), .unset = "0: one for each CPU",
-     .help = "worker threads; never changes a bit"},
-    {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tp", .unset = "1, or the processes of mpirun",
-     .help = "ranks that share the model; never changes a bit"},
-    {CHOICE("rank-transport", "HOW", "auto nccl host"), .unset = "auto: nccl where every rank finds it",
-     .help = "how GPUs of several processes (mpirun) get each other's bytes; never changes one"},
+     .help = "instruction set; never changes a bit"},
+    {COUNT("threads", "N", 0, THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads; never changes a bit"},
+    {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tp", .unset = "1, or the number of mpirun processes",
+     .help = "tensor-parallel ranks; never changes a bit"},
+    {CHOICE("rank-transport", "HOW", "auto nccl host"), .unset = "auto: nccl if every rank has it",
+     .help = "transport between GPUs of several processes (mpirun); never changes a bit"},
     {COUNT("rank-timeout", "MS", 100, 3600000), .unset = "6000",
-     .help = "milliseconds that a rank waits for another before the job ends"},
+     .help = "milliseconds until a rank that waits for another gives up"},
     {COUNT("max-model-len", "N", 1, CLI_TOKENS_MAX), .unset = "the model's",
-     .help = "longest sequence, prompt and answer, in tokens"},
+     .help = "longest sequence (prompt and answer) in tokens"},
     {COUNT("max-num-seqs", "N", 1, SEQS_MAX), .unset = "16; on GPUs 256",
-     .help = "sequences run together; never changes a bit"},
+     .help = "sequences in one batch; never changes a bit"},
     {COUNT("max-num-batched-tokens", "N", 1, BATCHED_TOKENS_MAX), .unset = "512; on GPUs 8192",
-     .help = "tokens in one step; longer prompts are read in chunks"},
+     .help = "tokens in one step; longer prompts are split into chunks"},
     {MEMORY("kv-cache-memory", "SIZE"),
-     .unset = "all sequences at full length, or a quarter of what is free (on GPUs 0.9)",
-     .help = "memory for keys and values: 2G, 512M, or 0.5 of what is free"},
-    {.name = "no-enable-prefix-caching", .help = "compute every prompt anew"},
+     .unset = "all sequences at full length, at most 0.25 of free memory (0.9 on GPUs)",
+     .help = "memory for keys and values: 2G, 512M, or 0.5 of free memory"},
+    {.name = "no-enable-prefix-caching", .help = "do not reuse cached prefixes"},
     {CHOICE("speculative", "HOW", "off ngram"), .unset = "off",
-     .help = "ngram: verify drafts looked up in the text so far; never changes a bit"},
-    {COUNT("num-speculative-tokens", "N", 1, 16), .unset = "5", .help = "most tokens of a draft"},
+     .help = "ngram: draft tokens from the text so far; never changes a bit"},
+    {COUNT("num-speculative-tokens", "N", 1, 16), .unset = "5", .help = "most tokens in a draft"},
     {0},
 };
 const cli_section cli_engine_section = {"Engine", engine_flags};
@@ -101,41 +103,42 @@ const cli_section cli_engine_section = {"Engine", engine_flags};
 /* ---- generate ----------------------------------------------------------------------------------------- */
 
 static const cli_flag prompt_flags[] = {
-    {TEXT("prompt", "TEXT"), .letter = 'p', .help = "the prompt"},
-    {PATH("prompt-file", "FILE"), .help = "read the prompt from a file; - is standard input"},
-    {IDS("ids", "1,2,3"), .help = "the prompt as token ids"},
-    {.name = "chat", .help = "make the prompt a user's message in the model's chat template"},
-    {TEXT("system", "TEXT"), .help = "with --chat: the system message"},
-    {TEXT("chat-template-kwargs", "JSON"), .help = "with --chat: more template variables, an object"},
-    {.name = "split-special-tokens", .help = "special tokens that the prompt spells are plain text"},
+    {TEXT("prompt", "TEXT"), .letter = 'p', .unset = "none", .help = "the prompt"},
+    {PATH("prompt-file", "FILE"), .unset = "none", .help = "read the prompt from a file; - is standard input"},
+    {IDS("ids", "1,2,3"), .unset = "none", .help = "the prompt as token ids"},
+    {.name = "chat", .help = "wrap the prompt as a user message in the model's chat template"},
+    {TEXT("system", "TEXT"), .unset = "none", .help = "with --chat: the system message"},
+    {TEXT("chat-template-kwargs", "JSON"), .unset = "none",
+     .help = "with --chat: extra template variables, a JSON object"},
+    {.name = "split-special-tokens", .help = "treat special tokens spelled in the prompt as plain text"},
     {0},
 };
 static const cli_section prompt = {"Prompt (one of -p, --prompt-file, --ids)", prompt_flags};
 
 static const cli_flag constraint_flags[] = {
-    {PATH("json-schema", "FILE|JSON"), .help = "answer with JSON that satisfies this schema"},
-    {TEXT("regex", "REGEX"), .help = "answer with a text that this matches as a whole"},
-    {TEXT("grammar", "GBNF"), .help = "answer by this grammar's rule root"},
-    {PATH("grammar-file", "FILE"), .help = "by a grammar in a file"},
+    {PATH("json-schema", "FILE|JSON"), .unset = "none", .help = "answer with JSON that satisfies this schema"},
+    {TEXT("regex", "REGEX"), .unset = "none", .help = "answer with text that this expression matches in full"},
+    {TEXT("grammar", "GBNF"), .unset = "none", .help = "answer according to the rule root of this grammar"},
+    {PATH("grammar-file", "FILE"), .unset = "none", .help = "the same, with the grammar in a file"},
     {0},
 };
 static const cli_section constraint = {"Constraint (docs/STRUCTURED.md)", constraint_flags};
 
 static const cli_flag generate_output_flags[] = {
-    {COUNT("logprobs", "N", 0, 20), .help = "log-probabilities of each token and of the N likeliest"},
+    {COUNT("logprobs", "N", 0, 20), .unset = "none", .help = "report log-probabilities of each token and of the top N"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
-    {PATH("receipt", "FILE"), .help = "write a receipt for invar replay, in place of what FILE held"},
+    {PATH("receipt", "FILE"), .unset = "none", .help = "write a receipt for invar replay, replacing FILE"},
     {.name = "quiet", .help = "no report on standard error"},
     {0},
 };
 static const cli_section generate_output = {"Output", generate_output_flags};
 
 static const cli_example generate_examples[] = {
-    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --seed 7", "sample an answer that anyone can repeat"},
+    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --seed 7", "sample a reproducible answer"},
     {"invar generate tiny-math --prompt-file - --max-tokens 20 < notes.txt", "continue a text"},
     {"invar generate tiny-math -p '2 + 2 =' --temperature 0 --logprobs 3 --json",
      "greedy, with log-probabilities, for a program"},
-    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --regex '[0-9]+'", "nothing but a number"},
+    {"invar generate tiny-math --chat -p 'What is 17 * 6?' --regex '[0-9]+'", "only a number"},
     {0}};
 
 const cli_syntax cli_generate_syntax = {
@@ -144,11 +147,9 @@ const cli_syntax cli_generate_syntax = {
     .summary = "continue a prompt, or answer it with --chat",
     .operand = "MODEL",
     .usage = "MODEL -p TEXT [flags]",
-    .text = "The text goes to standard output as it is made. A report follows on standard error; its last "
-            "two lines\n"
-            "are the fingerprint (everything that may change a bit) and the digest (every token id and "
-            "log-probability\n"
-            "bit of the answer).",
+    .text = "The text streams to standard output. A report follows on standard error; its last two lines are the\n"
+            "fingerprint (everything that may change a bit) and the digest (every token id and every bit of its\n"
+            "log-probability).",
     .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &constraint, &generate_output,
                  &cli_engine_section},
     .examples = generate_examples};
@@ -156,16 +157,16 @@ const cli_syntax cli_generate_syntax = {
 /* ---- chat --------------------------------------------------------------------------------------------- */
 
 static const cli_flag chat_flags[] = {
-    {TEXT("system", "TEXT"), .help = "the system message"},
-    {TEXT("chat-template-kwargs", "JSON"), .help = "more template variables, an object"},
-    {.name = "quiet", .help = "no line of figures behind an answer"},
+    {TEXT("system", "TEXT"), .unset = "none", .help = "the system message"},
+    {TEXT("chat-template-kwargs", "JSON"), .unset = "none", .help = "extra template variables, a JSON object"},
+    {.name = "quiet", .help = "no statistics line after an answer"},
     {0},
 };
 static const cli_section chat_section = {"Conversation", chat_flags};
 
 static const cli_example chat_examples[] = {
-    {"invar chat tiny-math --temperature 0", "talk; /help lists what can be typed"},
-    {"printf '%s\\n' 'What is 5 + 6?' | invar chat tiny-math --quiet", "one message a line"},
+    {"invar chat tiny-math --temperature 0", "talk; /help lists the commands"},
+    {"printf '%s\\n' 'What is 5 + 6?' | invar chat tiny-math --quiet", "one message per line"},
     {0}};
 
 const cli_syntax cli_chat_syntax = {
@@ -174,8 +175,8 @@ const cli_syntax cli_chat_syntax = {
     .summary = "hold a conversation",
     .operand = "MODEL",
     .usage = "MODEL [flags]",
-    .text = "One message a line; a backslash at the end of a line continues "
-            "it. Ctrl-C stops an answer, Ctrl-D leaves.",
+    .text =
+        "One message per line; a backslash at the end of a line continues it. Ctrl-C stops an answer, Ctrl-D exits.",
     .sections = {&chat_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
     .examples = chat_examples};
 
@@ -183,57 +184,59 @@ const cli_syntax cli_chat_syntax = {
 
 static const cli_flag server_flags[] = {
     {TEXT("host", "ADDRESS"), .unset = "127.0.0.1",
-     .help = "where to listen: all addresses of a name; 0.0.0.0 is everywhere"},
-    {COUNT("port", "N", 0, 65535), .unset = "8000", .help = "0: any that is free; a line says which"},
-    {TEXT("served-model-name", "NAME"), .unset = "the directory's", .help = "what clients call the model"},
+     .help = "address to listen on; a name means all its addresses, 0.0.0.0 all interfaces"},
+    {COUNT("port", "N", 0, 65535), .unset = "8000", .help = "port to listen on; 0 picks a free one and logs it"},
+    {TEXT("served-model-name", "NAME"), .unset = "the directory's name", .help = "model name in the API"},
     {CHOICE("tool-call-parser", "NAME", "auto hermes llama3_json mistral qwen3_coder qwen3_xml none"),
-     .unset = "auto: as its chat template writes them", .help = "the form in which the model calls tools"},
+     .unset = "auto: from the chat template", .help = "format of the model's tool calls"},
     {.name = "split-special-tokens",
-     .help = "special tokens that requests spell are plain text, unless one says otherwise"},
-    {TEXT("proof-urls", "LIST"), .unset = "none", .help = "other servers of the model that the page's Proof asks, too"},
+     .help = "treat special tokens spelled in requests as plain text, unless the request overrides it"},
+    {TEXT("proof-urls", "LIST"), .unset = "none", .help = "other servers of the same model for the page's Proof tab"},
     {COUNT("max-queued-requests", "N", 1, 4096), .unset = "1024",
-     .help = "requests that may wait; more are answered with 429"},
+     .help = "longest queue; further requests receive 429"},
     {COUNT("max-connections-per-client", "N", 1, 4096), .unset = "no limit",
-     .help = "connections of one address; more are answered with 429"},
+     .help = "connections per client address; further ones receive 429"},
     {BYTES("max-request-body", "SIZE", 1 << 10, 1 << 29), .unset = "8M",
-     .help = "the longest body of a request, such as 32M; more is answered with 413"},
+     .help = "largest request body, such as 32M; larger ones receive 413"},
     {BYTES("max-unread-bytes", "SIZE", 0, (uint64_t)1 << 40), .unset = "64M",
-     .help = "of streams that wait for slow readers; beyond it their requests pause"},
+     .help = "output buffered for slow readers; above it their requests pause"},
     {COUNT("drain-timeout", "SECONDS", 0, 86400), .unset = "30",
-     .help = "how long accepted requests may take after SIGTERM"},
+     .help = "time that accepted requests have to finish after SIGTERM"},
     {0},
 };
 static const cli_section server_section = {"Server", server_flags};
 
 static const cli_flag access_flags[] = {
-    {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "clients must send it as a bearer token"},
+    {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "clients must send this bearer token"},
     {TEXT("admin-api-key", "KEY"), .unset = "$INVAR_ADMIN_API_KEY, or none",
-     .help = "for routes that change the server; without it they are off"},
-    {PATH("api-key-file", "FILE"), .unset = "none", .help = "keys for clients, one a line; SIGHUP reads them again"},
-    {PATH("admin-api-key-file", "FILE"), .unset = "none", .help = "likewise, for routes that change the server"},
-    {.name = "allow-flush", .help = "/flush_cache without the admin key: it makes answers later, never other ones"},
-    {TEXT("allowed-hosts", "LIST"), .unset = "localhost, --host, addresses",
-     .help = "names by which it may be asked without a key: with commas, *.NAME, or *"},
+     .help = "bearer token for administrative routes; without it they are disabled"},
+    {PATH("api-key-file", "FILE"), .unset = "none", .help = "client keys, one per line; SIGHUP rereads the file"},
+    {PATH("admin-api-key-file", "FILE"), .unset = "none", .help = "the same for administrative routes"},
+    {.name = "allow-flush",
+     .help = "allow /flush_cache without the admin key; it delays answers but never changes them"},
+    {TEXT("allowed-hosts", "LIST"), .unset = "localhost, --host, IP addresses",
+     .help = "Host names accepted without a key: comma-separated, *.NAME, or *"},
     {TEXT("allowed-origins", "LIST"), .unset = "none",
-     .help = "web pages of other origins that may ask: with commas, or *"},
+     .help = "origins of other web pages to allow (CORS): comma-separated, or *"},
     {0},
 };
 static const cli_section access_section = {"Access", access_flags};
 
 static const cli_flag watch_flags[] = {
-    {CHOICE("metrics-compat", "NAME", "vllm sglang"), .unset = "our own names alone",
-     .help = "/metrics has the names of this server too"},
-    {CHOICE("log-format", "HOW", "text json"), .unset = "text", .help = "of the log's lines"},
-    {PATH("log-file", "FILE"), .unset = "standard error", .help = "append the log to FILE; SIGHUP opens it again"},
-    {.name = "disable-log-requests", .help = "no line for each request"},
+    {CHOICE("metrics-compat", "NAME", "vllm sglang"), .unset = "invar's names only",
+     .help = "add this server's metric names to /metrics"},
+    {CHOICE("log-format", "HOW", "text json"), .unset = "text", .help = "format of log lines"},
+    {PATH("log-file", "FILE"), .unset = "standard error", .help = "append the log to FILE; SIGHUP reopens it"},
+    {.name = "disable-log-requests", .help = "do not log each request"},
     {0},
 };
-static const cli_section watch_section = {"Watching", watch_flags};
+static const cli_section watch_section = {"Metrics and log", watch_flags};
 
 static const cli_example serve_examples[] = {
-    {"invar serve tiny-math", "on this machine alone, port 8000"},
-    {"invar serve tiny-math --host 0.0.0.0 --api-key secret", "for others who know the key"},
-    {"invar serve tiny-math --metrics-compat vllm --log-format json", "into a place made for another server"},
+    {"invar serve tiny-math", "for this machine only, port 8000"},
+    {"invar serve tiny-math --host 0.0.0.0 --api-key secret", "for the network, with a key"},
+    {"invar serve tiny-math --metrics-compat vllm --log-format json",
+     "for dashboards and log pipelines built for vLLM"},
     {0}};
 
 const cli_syntax cli_serve_syntax = {
@@ -243,20 +246,21 @@ const cli_syntax cli_serve_syntax = {
     .operand = "MODEL",
     .usage = "MODEL [flags]",
     .text =
-        "Lines about what happens go to standard error. SIGTERM or Ctrl-C takes no new requests and ends when the\n"
-        "accepted ones are answered; a second one ends at once. SIGHUP reads files of keys again and opens the log\n"
-        "file again; SIGUSR1 and SIGUSR2 are ignored.",
+        "The log goes to standard error. On SIGTERM or Ctrl-C the server accepts no new requests and exits when the\n"
+        "accepted ones have finished; a second signal stops it immediately. SIGHUP rereads key files and reopens the\n"
+        "log file; SIGUSR1 and SIGUSR2 are ignored.",
     .sections = {&server_section, &access_section, &watch_section, &cli_engine_section},
     .examples = serve_examples};
 
 /* ---- batch -------------------------------------------------------------------------------------------- */
 
 static const cli_flag batch_flags[] = {
-    {PATH("input", "FILE"), .letter = 'i', .help = "the requests, one a line; - is standard input"},
-    {PATH("output", "FILE"), .letter = 'o', .help = "the answers, in the same order; - is standard output"},
-    {TEXT("served-model-name", "NAME"), .unset = "the directory's", .help = "what requests call the model"},
+    {PATH("input", "FILE"), .letter = 'i', .unset = "required", .help = "requests, one per line; - is standard input"},
+    {PATH("output", "FILE"), .letter = 'o', .unset = "required",
+     .help = "answers, in the same order; - is standard output"},
+    {TEXT("served-model-name", "NAME"), .unset = "the directory's name", .help = "model name in the requests"},
     {CHOICE("tool-call-parser", "NAME", "auto hermes llama3_json mistral qwen3_coder qwen3_xml none"),
-     .unset = "auto: as its chat template writes them", .help = "the form in which the model calls tools"},
+     .unset = "auto: from the chat template", .help = "format of the model's tool calls"},
     {0},
 };
 static const cli_section batch_section = {"Batch", batch_flags};
@@ -273,25 +277,25 @@ const cli_syntax cli_batch_syntax = {
     .operand = "MODEL",
     .usage = "MODEL -i FILE -o FILE [flags]",
     .text =
-        "The files are those of OpenAI's batch API: /v1/chat/completions, /v1/completions and /v1/responses. What is\n"
-        "wrong with a line is its answer. The same command again goes on where an earlier one was ended.",
+        "The files have the format of OpenAI's batch API, with the routes /v1/chat/completions, /v1/completions and\n"
+        "/v1/responses. A bad line receives an error as its answer. Repeating an interrupted command resumes it.",
     .sections = {&batch_section, &cli_engine_section},
     .examples = batch_examples};
 
 /* ---- bench -------------------------------------------------------------------------------------------- */
 
 static const cli_flag bench_flags[] = {
-    {COUNT("concurrency", "N", 1, 1024), .unset = "1", .help = "requests at once"},
-    {COUNT("prompt-tokens", "N", 1, CLI_IDS_MAX), .unset = "512", .help = "tokens to read"},
-    {COUNT("decode-tokens", "N", 2, CLI_TOKENS_MAX), .unset = "64", .help = "tokens to generate"},
+    {COUNT("concurrency", "N", 1, 1024), .unset = "1", .help = "concurrent requests"},
+    {COUNT("prompt-tokens", "N", 1, CLI_IDS_MAX), .unset = "512", .help = "tokens in each prompt"},
+    {COUNT("decode-tokens", "N", 2, CLI_TOKENS_MAX), .unset = "64", .help = "tokens to generate per request"},
     {COUNT("repeat", "N", 1, 1000), .unset = "3", .help = "runs; medians are reported"},
     {.name = "json", .help = "one JSON object"},
     {0},
 };
 static const cli_section bench_section = {"Flags", bench_flags};
 static const cli_example bench_examples[] = {
-    {"invar bench tiny-math --prompt-tokens 256 --threads 2", "tokens a second, reading and writing"},
-    {"invar bench throughput tiny-math --concurrency 16", "the same by its other name"},
+    {"invar bench tiny-math --prompt-tokens 256 --threads 2", "prefill and decode speed in tokens per second"},
+    {"invar bench throughput tiny-math --concurrency 16", "with concurrent requests"},
     {0}};
 
 const cli_syntax cli_bench_syntax = {
@@ -300,26 +304,26 @@ const cli_syntax cli_bench_syntax = {
     .summary = "time prefill and decode",
     .operand = "MODEL",
     .usage = "[throughput] MODEL [flags]",
-    .text = "Prompts are fixed pseudo-random token ids, another for each run and request; decoding is greedy and\n"
-            "goes past any end of sequence. Reading lasts until every request has its first token. The digest is\n"
-            "the first request's: it must not change with threads, instructions or the company it runs in.",
+    .text = "Prompts are fixed pseudo-random token ids, different for each run and request; decoding is greedy and\n"
+            "ignores end-of-sequence tokens. Prefill ends when every request has its first token. The digest is that\n"
+            "of the first request: it must not change with threads, instruction set or concurrent requests.",
     .sections = {&bench_section, &cli_engine_section},
     .examples = bench_examples};
 
 /* ---- bench latency ------------------------------------------------------------------------------------ */
 
 static const cli_flag latency_flags[] = {
-    {COUNT("batch-size", "N", 1, 1024), .unset = "8", .help = "requests at once"},
-    {COUNT("input-len", "N", 1, CLI_IDS_MAX), .unset = "32", .help = "tokens of each prompt"},
-    {COUNT("output-len", "N", 1, CLI_TOKENS_MAX), .unset = "128", .help = "tokens of each answer"},
-    {COUNT("num-iters-warmup", "N", 0, 100000), .unset = "10", .help = "batches before the clock starts"},
-    {COUNT("num-iters", "N", 1, 100000), .unset = "30", .help = "batches that are timed"},
+    {COUNT("batch-size", "N", 1, 1024), .unset = "8", .help = "concurrent requests"},
+    {COUNT("input-len", "N", 1, CLI_IDS_MAX), .unset = "32", .help = "tokens in each prompt"},
+    {COUNT("output-len", "N", 1, CLI_TOKENS_MAX), .unset = "128", .help = "tokens in each answer"},
+    {COUNT("num-iters-warmup", "N", 0, 100000), .unset = "10", .help = "untimed warm-up batches"},
+    {COUNT("num-iters", "N", 1, 100000), .unset = "30", .help = "timed batches"},
     {.name = "json", .help = "one JSON object"},
     {0},
 };
 static const cli_section latency_section = {"Flags", latency_flags};
 static const cli_example latency_examples[] = {
-    {"invar bench latency tiny-math --batch-size 4 --output-len 32", "seconds for a batch of four"}, {0}};
+    {"invar bench latency tiny-math --batch-size 4 --output-len 32", "latency of a batch of four"}, {0}};
 
 const cli_syntax cli_bench_latency_syntax = {
     .name = "bench-latency",
@@ -327,50 +331,49 @@ const cli_syntax cli_bench_latency_syntax = {
     .summary = "time one batch, many times",
     .operand = "MODEL",
     .usage = "MODEL [flags]",
-    .text = "Also written invar bench latency. The same batch every time, without a cache of prefixes, from the\n"
-            "first request's submission to the last one's end. Every time it must have the same digests.",
+    .text = "Also written invar bench latency. Repeats one batch without a prefix cache and times it from the first\n"
+            "submission to the end of the last request. Every repetition must have the same digests.",
     .sections = {&latency_section, &cli_engine_section},
     .examples = latency_examples};
 
 /* ---- bench serve -------------------------------------------------------------------------------------- */
 
 static const cli_flag load_flags[] = {
-    {COUNT("num-prompts", "N", 1, 1000000), .unset = "100", .help = "requests in all"},
-    {TEXT("request-rate", "R"), .unset = "inf: all at once", .help = "requests a second on average, at random moments"},
-    {COUNT("max-concurrency", "N", 1, 4000), .unset = "no limit", .help = "requests under way at the same time"},
-    {CHOICE("dataset-name", "NAME", "random"), .unset = "random", .help = "what is asked: random token ids"},
-    {COUNT("random-input-len", "N", 1, CLI_IDS_MAX), .unset = "512", .help = "tokens of a prompt"},
-    {COUNT("random-output-len", "N", 1, CLI_TOKENS_MAX), .unset = "64", .help = "tokens of an answer"},
-    {REAL("random-range-ratio", "R", 0, 0.99), .unset = "0", .help = "both lengths vary by this share, up and down"},
-    {COUNT("random-prefix-len", "N", 0, CLI_IDS_MAX), .unset = "0",
-     .help = "tokens before each prompt, the same for all"},
-    {REAL("temperature", "T", 0, 100), .unset = "0",
-     .help = "above 0 answers are sampled, each from a seed of its own"},
-    {COUNT("seed", "N", 0, INT64_MAX), .unset = "0", .help = "of lengths, ids, moments and answers"},
+    {COUNT("num-prompts", "N", 1, 1000000), .unset = "100", .help = "number of requests"},
+    {TEXT("request-rate", "R"), .unset = "inf: all at once", .help = "average requests per second (Poisson arrivals)"},
+    {COUNT("max-concurrency", "N", 1, 4000), .unset = "no limit", .help = "concurrent requests"},
+    {CHOICE("dataset-name", "NAME", "random"), .unset = "random", .help = "prompts: random token ids"},
+    {COUNT("random-input-len", "N", 1, CLI_IDS_MAX), .unset = "512", .help = "tokens in a prompt"},
+    {COUNT("random-output-len", "N", 1, CLI_TOKENS_MAX), .unset = "64", .help = "tokens in an answer"},
+    {REAL("random-range-ratio", "R", 0, 0.99), .unset = "0", .help = "both lengths vary up and down by this fraction"},
+    {COUNT("random-prefix-len", "N", 0, CLI_IDS_MAX), .unset = "0", .help = "tokens of a prefix common to all prompts"},
+    {REAL("temperature", "T", 0, 100), .unset = "0", .help = "above 0, answers are sampled, each with its own seed"},
+    {COUNT("seed", "N", 0, INT64_MAX), .unset = "0", .help = "seed of lengths, ids, arrival times and answers"},
     {COUNT("check-prompts", "N", 0, 1000000), .unset = "all",
-     .help = "asked again afterwards, one at a time; 0: no check"},
-    {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "what the server wants as a bearer token"},
-    {.name = "chat", .help = "ask /v1/chat/completions, with words in place of ids"},
-    {TEXT("model", "NAME"), .unset = "the first of /v1/models", .help = "the model of a server that is not invar's"},
+     .help = "requests to repeat one at a time afterwards; 0: no check"},
+    {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "bearer token for the server"},
+    {.name = "chat", .help = "use /v1/chat/completions, with words instead of token ids"},
+    {TEXT("model", "NAME"), .unset = "the first of /v1/models", .help = "model name, for a server other than invar"},
     {.name = "json", .help = "one JSON object, with vLLM's names"},
     {0},
 };
 static const cli_section load_section = {"Load", load_flags};
 static const cli_example bench_serve_examples[] = {
-    {"invar bench serve http://127.0.0.1:8000 --request-rate 5", "a server that runs"},
-    {"invar bench serve http://127.0.0.1:8080 --chat", "any server of OpenAI's API, without checks"},
-    {"invar bench serve tiny-math --max-concurrency 16 --temperature 1", "one that is started for it"},
+    {"invar bench serve http://127.0.0.1:8000 --request-rate 5", "a running server"},
+    {"invar bench serve http://127.0.0.1:8080 --chat", "any OpenAI-compatible server, without checks"},
+    {"invar bench serve tiny-math --max-concurrency 16 --temperature 1", "a server started for the benchmark"},
     {0}};
 
 const cli_syntax cli_bench_serve_syntax = {
     .name = "bench-serve",
     .group = "Run a model",
-    .summary = "load a server, and check that it answers as when it is quiet",
+    .summary = "load a server, and compare its answers with unloaded runs",
     .operand = "URL|MODEL",
     .usage = "URL|MODEL [flags]",
-    .text = "Also written invar bench serve. With a MODEL a server of it is started and ended; engine flags are\n"
-            "its own. Times are those that clients see. Afterwards the same requests are sent one at a time: a\n"
-            "digest that differs is named, and the exit code is 1, as where a request failed.",
+    .text =
+        "Also written invar bench serve. Given a MODEL, it starts a server with the engine flags and stops it at the\n"
+        "end. Latencies are measured by the clients. Afterwards the same requests are sent one at a time. The exit\n"
+        "code is 1 if a digest differs, which is then named, or if a request failed.",
     .sections = {&load_section, &cli_engine_section},
     .examples = bench_serve_examples};
 
@@ -383,25 +386,25 @@ static const cli_flag json_flags[] = {
 };
 static const cli_section inspect_section = {"Flags", json_flags};
 static const cli_example inspect_examples[] = {
-    {"invar inspect tiny-math", "shape, size and whether it fits"},
-    {"invar inspect ./model --dtype float32 --json", "the same for a program, had the weights that type"},
+    {"invar inspect tiny-math", "shape, size and whether it fits in memory"},
+    {"invar inspect ./model --dtype float32 --json", "the same as JSON, with float32 weights"},
     {0}};
 
 const cli_syntax cli_inspect_syntax = {.name = "inspect",
                                        .group = "Look into a model",
-                                       .summary = "what a model is and what it needs",
+                                       .summary = "a model's shape, size and memory needs",
                                        .operand = "MODEL",
                                        .usage = "MODEL [flags]",
-                                       .text = "Reads headers only, no weights.",
+                                       .text = "Reads headers only, not the weights.",
                                        .sections = {&inspect_section},
                                        .examples = inspect_examples};
 
 static const cli_flag tokenize_flags[] = {
-    {TEXT("text", "TEXT"), .help = "the text"},
-    {PATH("text-file", "FILE"), .help = "read the text from a file; - is standard input"},
-    {IDS("ids", "1,2,3"), .help = "turn token ids into text instead"},
-    {.name = "split-special-tokens", .help = "special tokens that the text spells are plain text"},
-    {.name = "no-special", .help = "add no BOS; with --ids: leave special tokens out"},
+    {TEXT("text", "TEXT"), .unset = "none", .help = "the text"},
+    {PATH("text-file", "FILE"), .unset = "standard input", .help = "read the text from a file; - is standard input"},
+    {IDS("ids", "1,2,3"), .unset = "none", .help = "convert token ids to text instead"},
+    {.name = "split-special-tokens", .help = "treat special tokens spelled in the text as plain text"},
+    {.name = "no-special", .help = "do not add BOS; with --ids, omit special tokens"},
     {.name = "json", .help = "JSON: {\"ids\": [...]} or {\"text\": ...}"},
     {0},
 };
@@ -423,15 +426,16 @@ const cli_syntax cli_tokenize_syntax = {
     .examples = tokenize_examples};
 
 static const cli_flag render_flags[] = {
-    {PATH("template", "FILE"), .help = "a Jinja template, in place of MODEL's"},
-    {PATH("input", "FILE"), .help = "a JSON object: the template's variables; - is standard input"},
-    {TEXT("strftime-now", "TEXT"), .unset = "the clock", .help = "what strftime_now() gives to the template"},
+    {PATH("template", "FILE"), .unset = "MODEL's", .help = "a Jinja template"},
+    {PATH("input", "FILE"), .unset = "required",
+     .help = "the template's variables, a JSON object; - is standard input"},
+    {TEXT("strftime-now", "TEXT"), .unset = "the clock", .help = "result of strftime_now() in the template"},
     {0},
 };
 static const cli_section render_section = {"Flags", render_flags};
 static const cli_example render_examples[] = {
-    {"invar render tiny-math --input chat.json", "the prompt that a conversation becomes"},
-    {"invar render --template chat_template.jinja --input chat.json", "a template of its own"},
+    {"invar render tiny-math --input chat.json", "the prompt of a conversation"},
+    {"invar render --template chat_template.jinja --input chat.json", "a template file without a model"},
     {0}};
 
 const cli_syntax cli_render_syntax = {
@@ -441,21 +445,21 @@ const cli_syntax cli_render_syntax = {
     .operand = "MODEL",
     .operand_optional = true,
     .usage = "MODEL|--template FILE --input FILE [flags]",
-    .text = "Writes what the template renders, and nothing else. chat.json holds for example\n"
+    .text = "Writes the rendered template and nothing else. Example of chat.json:\n"
             "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}\n"
-            "MODEL's template gets messages as from the server; --template gets them as they are.",
+            "With MODEL, messages are prepared as the server does; with --template they are passed unchanged.",
     .sections = {&render_section},
     .examples = render_examples};
 
 static const cli_flag logits_flags[] = {
-    {IDS("ids", "1,2,3"), .help = "token ids"},
-    {TEXT("text", "TEXT"), .help = "or a text"},
-    {PATH("out", "FILE"), .help = "the safetensors file to write"},
+    {IDS("ids", "1,2,3"), .unset = "none", .help = "the input as token ids"},
+    {TEXT("text", "TEXT"), .unset = "none", .help = "the input as text"},
+    {PATH("out", "FILE"), .unset = "required", .help = "the safetensors file to write"},
     {0},
 };
 static const cli_section logits_section = {"Flags", logits_flags};
 static const cli_example logits_examples[] = {
-    {"invar logits tiny-math --text '2 + 2 =' --out logits.safetensors", "logits after every token"}, {0}};
+    {"invar logits tiny-math --text '2 + 2 =' --out logits.safetensors", "logits at every position"}, {0}};
 
 const cli_syntax cli_logits_syntax = {
     .name = "logits",
@@ -472,31 +476,32 @@ const cli_syntax cli_logits_syntax = {
 static const cli_flag verify_prompt_flags[] = {
     {PATH("prompts", "FILE"), .unset = "24 built-in ones",
      .help = "JSONL: prompt, messages or ids; - is standard input"},
-    {COUNT("max-tokens", "N", 1, 4096), .unset = "16", .help = "tokens to generate where the prompt does not say"},
+    {COUNT("max-tokens", "N", 1, 4096), .unset = "16", .help = "tokens to generate if the prompt sets no max_tokens"},
     {0},
 };
 static const cli_section verify_prompt_section = {"Requests", verify_prompt_flags};
 
 static const cli_flag verify_axis_flags[] = {
-    {TEXT("axes", "LIST"), .unset = "all", .help = "what to vary: names with commas"},
-    {TEXT("batch-sizes", "LIST"), .unset = "2,5,16", .help = "requests at once"},
-    {TEXT("chunk-sizes", "LIST"), .unset = "16,61,256", .help = "tokens in one step"},
-    {TEXT("thread-counts", "LIST"), .unset = "2,3", .help = "worker threads"},
-    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .help = "ranks that share the model"},
+    {TEXT("axes", "LIST"), .unset = "all", .help = "axes to vary, comma-separated"},
+    {TEXT("batch-sizes", "LIST"), .unset = "2,5,16", .help = "values of the axis batch: concurrent requests"},
+    {TEXT("chunk-sizes", "LIST"), .unset = "16,61,256", .help = "values of the axis chunk: tokens in one step"},
+    {TEXT("thread-counts", "LIST"), .unset = "2,3", .help = "values of the axis threads"},
+    {TEXT("tp-sizes", "LIST"), .unset = "2,4,8", .help = "values of the axis tp: tensor-parallel ranks"},
     {COUNT("combinations", "N", 0, 1000), .unset = "8", .help = "random configurations of several axes"},
-    {.name = "product", .help = "all combinations of all values instead"},
-    {COUNT("seed", "N", 0, UINT64_MAX), .unset = "1", .help = "of what is drawn"},
+    {.name = "product", .help = "run all combinations of all values instead"},
+    {COUNT("seed", "N", 0, UINT64_MAX), .unset = "1", .help = "seed of random choices"},
     {COUNT("scalar-tokens", "N", 0, CLI_TOKENS_MAX), .unset = "200",
-     .help = "most tokens for the slow scalar instructions; 0: all"},
+     .help = "most tokens to compute with the slow scalar instruction set; 0: all"},
     {0},
 };
 static const cli_section verify_axis_section = {
-    "What is varied (batch order chunk prefix preempt threads isa tp restart sampling logprobs speculative device)",
+    "Axes (batch order chunk prefix preempt threads isa tp restart sampling logprobs speculative device)",
     verify_axis_flags};
 
 static const cli_flag verify_output_flags[] = {
-    {PATH("json", "FILE"), .help = "everything as JSON; - is standard output, without a table"},
-    {PATH("plot", "FILE"), .help = "a picture (SVG)"},
+    {PATH("json", "FILE"), .unset = "none",
+     .help = "write all results as JSON; - is standard output, without the table"},
+    {PATH("plot", "FILE"), .unset = "none", .help = "write a picture (SVG)"},
     {0},
 };
 static const cli_section verify_output_section = {"Output", verify_output_flags};
@@ -507,9 +512,10 @@ static const cli_flag verify_engine_flags[] = {
 static const cli_section verify_engine_section = {"Engine", verify_engine_flags};
 
 static const cli_example verify_examples[] = {
-    {"invar verify tiny-math", "every axis, and random combinations"},
-    {"invar verify tiny-math --axes batch,tp --product --plot verify.svg", "all pairs, as a picture"},
-    {"invar verify tiny-math --numerics vanilla --axes batch,chunk", "what others do: exit code 1"},
+    {"invar verify tiny-math", "every axis, then random combinations"},
+    {"invar verify tiny-math --axes batch,tp --product --plot verify.svg",
+     "all combinations of two axes, as a picture"},
+    {"invar verify tiny-math --numerics vanilla --axes batch,chunk", "what other engines do: exit code 1"},
     {0}};
 
 const cli_syntax cli_verify_syntax = {
@@ -518,24 +524,25 @@ const cli_syntax cli_verify_syntax = {
     .summary = "check that nothing changes a bit",
     .operand = "MODEL",
     .usage = "MODEL [flags]",
-    .text = "Runs requests alone, on one thread, with nothing cached; then in every other way, and compares all\n"
-            "logits, tokens and log-probabilities bit for bit. Exit code 1 names the first difference.",
+    .text = "Runs each request alone, on one thread, with an empty cache; then in every other configuration. Compares\n"
+            "all logits, tokens and log-probabilities bit for bit. Exit code 1: the first difference is named.",
     .sections = {&verify_prompt_section, &verify_axis_section, &verify_output_section, &verify_engine_section},
     .examples = verify_examples};
 
 /* ---- eval --------------------------------------------------------------------------------------------- */
 
 static const cli_flag eval_flags[] = {
-    {PATH("dataset", "FILE"),
-     .help = "problems, one JSON object a line: question, problem or prompt; answer; perhaps id"},
-    {TEXT("configs", "AXES"), .unset = "one: the engine flags",
-     .help = "the product of axes such as \"bs=8,16,32 tp=1,2,4,8\""},
-    {PATH("out", "DIR"), .help = "keep results.jsonl there, continue from it, and write report.md, .json and .svg"},
-    {COUNT("limit", "N", 1, CLI_TOKENS_MAX), .unset = "all", .help = "the first N problems"},
-    {.name = "no-chat", .help = "give the question as plain text, without the chat template"},
-    {TEXT("system", "TEXT"), .help = "the system message"},
-    {TEXT("chat-template-kwargs", "JSON"), .help = "more template variables, an object"},
-    {TEXT("title", "TEXT"), .help = "the report's heading"},
+    {PATH("dataset", "FILE"), .unset = "required",
+     .help = "problems, one JSON object per line: question, problem or prompt; optional answer and id"},
+    {TEXT("configs", "AXES"), .unset = "one, from the engine flags",
+     .help = "product of axes such as \"bs=8,16,32 tp=1,2,4,8\""},
+    {PATH("out", "DIR"), .unset = "none",
+     .help = "keep results.jsonl there, resume from it, and write report.md, .json and .svg"},
+    {COUNT("limit", "N", 1, CLI_TOKENS_MAX), .unset = "all", .help = "use the first N problems"},
+    {.name = "no-chat", .help = "use the question as plain text, without the chat template"},
+    {TEXT("system", "TEXT"), .unset = "none", .help = "the system message"},
+    {TEXT("chat-template-kwargs", "JSON"), .unset = "none", .help = "extra template variables, a JSON object"},
+    {TEXT("title", "TEXT"), .unset = "Evaluation", .help = "heading of the report"},
     {.name = "json", .help = "the report as one JSON object instead of Markdown"},
     {0},
 };
@@ -544,7 +551,7 @@ static const cli_unset eval_unset[] = {{"seed", "42"}, {"max-tokens", "512"}, {0
 static const cli_example eval_examples[] = {
     {"invar eval tiny-math --dataset problems.jsonl --temperature 0", "accuracy"},
     {"invar eval tiny-math --dataset problems.jsonl --seed 42 --configs 'bs=8,16,32 tp=1,2,4,8' --out runs/a",
-     "twelve ways to run the same requests: do the answers change?"},
+     "the same requests in twelve configurations: do answers change?"},
     {0}};
 
 const cli_syntax cli_eval_syntax = {
@@ -554,8 +561,8 @@ const cli_syntax cli_eval_syntax = {
     .operand = "MODEL",
     .usage = "MODEL --dataset FILE [--configs AXES] [--out DIR] [flags]",
     .text = "Axes are bs (requests in flight, max-num-seqs), tp, threads, chunk (max-num-batched-tokens), numerics,\n"
-            "arithmetic, isa, dtype, prefix (on, off) and speculative (off, ngram). Results are appended as problems\n"
-            "end: the same command with the same --out continues where it stopped.",
+            "arithmetic, isa, dtype, prefix (on, off) and speculative (off, ngram). Results are appended as they\n"
+            "arrive: the same command with the same --out resumes.",
     .sections = {&eval_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
     .unset = eval_unset,
     .examples = eval_examples};
@@ -563,15 +570,15 @@ const cli_syntax cli_eval_syntax = {
 /* ---- replay ------------------------------------------------------------------------------------------- */
 
 static const cli_flag replay_flags[] = {
-    {.name = "force", .help = "compute receipts of another fingerprint too, and say where they part"},
-    {.name = "json", .help = "one JSON object instead of a line for each receipt"},
+    {.name = "force", .help = "compute receipts of another fingerprint too, and report the first difference"},
+    {.name = "json", .help = "one JSON object instead of one line per receipt"},
     {0},
 };
 static const cli_section replay_section = {"Flags", replay_flags};
 static const cli_example replay_examples[] = {
     {"invar generate tiny-math -p '2 + 2 =' --receipt r.json && invar replay r.json", "the same bits again"},
-    {"invar replay runs/a/results.jsonl --threads 1 --isa scalar", "a whole evaluation, computed another way"},
-    {"invar replay r.json --arithmetic tc16 --force", "where another arithmetic parts from it"},
+    {"invar replay runs/a/results.jsonl --threads 1 --isa scalar", "a whole evaluation, in another configuration"},
+    {"invar replay r.json --arithmetic tc16 --force", "where another arithmetic differs"},
     {0}};
 
 const cli_syntax cli_replay_syntax = {
@@ -582,9 +589,9 @@ const cli_syntax cli_replay_syntax = {
     .operand_optional = false,
     .second = "MODEL",
     .usage = "RECEIPTS [MODEL] [flags]",
-    .text = "RECEIPTS is a file with a receipt a line, or the results.jsonl of an evaluation. Without MODEL the\n"
-            "receipt's own directory is opened, or the model that is known here by its name. Arithmetic, dtype and\n"
-            "numerics are the receipt's unless flags say otherwise. Exit code 0: every token and every bit agree.",
+    .text = "RECEIPTS is a file with one receipt per line, or the results.jsonl of an evaluation. Without MODEL, the\n"
+            "receipt's own directory is opened, or a model of the same name. Arithmetic, dtype and numerics come\n"
+            "from the receipt unless set by flags. Exit code 0: every token and every bit agree.",
     .sections = {&replay_section, &cli_engine_section},
     .examples = replay_examples};
 
@@ -602,7 +609,7 @@ const cli_syntax cli_completion_syntax = {.name = "completion",
                                           .operand = "SHELL",
                                           .operand_choices = "bash zsh fish",
                                           .usage = "bash|zsh|fish",
-                                          .text = "Made from the same tables as this help.",
+                                          .text = "Generated from the same tables as this help.",
                                           .sections = {NULL},
                                           .examples = completion_examples};
 
@@ -615,7 +622,7 @@ const cli_syntax cli_help_syntax = {.name = "help",
                                     .operand_command = true,
                                     .operand_optional = true,
                                     .usage = "[COMMAND]",
-                                    .text = "invar COMMAND --help shows the same.",
+                                    .text = "invar COMMAND --help prints the same.",
                                     .sections = {NULL},
                                     .examples = help_examples};
 

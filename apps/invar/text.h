@@ -1,4 +1,4 @@
-/* text.h: small string work: showing foreign bytes safely, the nearest word, errors. */
+/* text.h: small string helpers: safe display of external bytes, the nearest word, errors. */
 #ifndef INVAR_CLI_TEXT_H
 #define INVAR_CLI_TEXT_H
 
@@ -6,17 +6,17 @@
 #include "invar.h"
 #include <stdio.h>
 
-/* Writes s so that a terminal only ever sees printable characters: control characters (C0, DEL, C1) and bytes
- * that are not UTF-8 appear as \xNN. Newline and tab pass if keep_layout. */
+/* Writes s with printable characters only: control characters (C0, DEL, C1) and bytes that are not UTF-8 appear as
+ * \xNN. Newline and tab pass if keep_layout. */
 void cli_print_safe(FILE *out, const char *s, size_t n, bool keep_layout);
 
-/* s, cut to whole characters with "..." if it is long. Returns out. */
+/* s, truncated at a character boundary with "..." if it is long. Returns out. */
 enum { CLI_SHOWN_BYTES = 72 };
 const char *cli_shown(const char *s, char out[CLI_SHOWN_BYTES]);
 
-/* How alike two words are; smaller is nearer. At most 40 bytes of each are looked at. */
+/* Edit distance of two words, of which at most 40 bytes are compared. */
 size_t cli_word_distance(const char *a, const char *b);
-/* Whether a distance is near enough to suggest the word. */
+/* Whether the distance is small enough to suggest the word. */
 bool cli_is_near(size_t distance, const char *word);
 
 /* Fills *err (status IV_INVALID) and returns code, so that a failure is one line. */

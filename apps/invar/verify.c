@@ -1,4 +1,4 @@
-/* verify.c: invar verify: the quiet run, then every configuration, then what was found. */
+/* verify.c: invar verify: the quiet run, then every configuration, then the report. */
 #include "commands.h"
 #include "model.h"
 #include "answer.h"
@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a run owns. Configuration 0 is the quiet run. */
+/* The state of a run. Configuration 0 is the quiet run. */
 typedef struct verify {
     verify_axes axes;
     verify_configs configs;
     verify_result *results;
-    size_t ran; /* results that are filled */
+    size_t ran; /* filled results */
     verify_prompts prompts;
     iv_model_info model;
     verify_job job;
@@ -46,17 +46,17 @@ static int open_job(const cli_args *args, const char *path, verify *v, iv_error 
                    : verify_prompts_make(&v->model, max_tokens, &v->prompts, err);
 }
 
-/* The quiet run, then each value alone. More follows once it is known which values there are. */
+/* Checks flags and files before anything runs. */
 static int plan(const cli_args *args, verify *v, iv_error *err) {
-    if (cli_has_other_ranks()) /* they serve one engine and end with it */
+    if (cli_has_other_ranks()) /* other ranks serve one engine and exit with it */
         return cli_fail(err, CLI_USAGE,
-                        "opens an engine for each configuration: not under mpirun (--axes tp makes "
-                        "ranks of threads)");
+                        "opens one engine per configuration: do not use mpirun (--axes tp runs "
+                        "ranks as threads)");
     int code = verify_axes_read(args, &v->axes, err);
     if (code == CLI_OK) code = cli_check_writable(v->json, err);
     if (code == CLI_OK) code = cli_check_writable(v->plot, err);
     if (code != CLI_OK) return code;
-    /* Too large a product shows before anything has run. */
+    /* Reports a product that is too large before anything runs. */
     verify_configs all = {0};
     if (cli_has(args, "product")) code = verify_configs_product(&v->axes, 0, &all, err);
     verify_configs_free(&all);
@@ -72,7 +72,7 @@ static int add_result(verify *v, iv_error *err) {
 
 /* ---- running ------------------------------------------------------------------------------------------ */
 
-/* A row goes out as soon as it is known: a long run shows what it has. */
+/* Prints a row as soon as it is known, so that a long run shows its progress. */
 static int show_row(verify *v, const verify_config *config, const verify_result *result, bool first, iv_error *err) {
     cli_page page;
     if (!v->table) return CLI_OK;
@@ -92,7 +92,7 @@ static int run_quiet(verify *v, iv_error *err) {
     return code;
 }
 
-/* A refusal of a value that stood alone takes it out of the combinations. */
+/* A value that was refused alone is removed from the combinations. */
 static void forget(verify *v, const verify_config *config) {
     for (size_t a = 0; a < VERIFY_AXES; a++)
         if (config->value[a]) verify_axes_drop(&v->axes, (verify_axis)a, config->value[a]);
@@ -114,7 +114,7 @@ static int run_from(verify *v, size_t from, bool singles, iv_error *err) {
     return code;
 }
 
-/* The quiet run's own device; and GPUs, where it took none and nobody asked for them. */
+/* Removes the quiet run's own device, and GPUs if it ran on the CPU and --axes does not ask for them. */
 static void drop_devices(const cli_args *args, verify *v) {
     bool cuda = strcmp(v->job.options.device, "cuda") == 0;
     verify_axes_drop(&v->axes, VERIFY_DEVICE, cuda ? VERIFY_DEVICE_CUDA : VERIFY_DEVICE_CPU);
@@ -191,7 +191,7 @@ static int report(const verify *v, iv_error *err) {
 }
 
 int cli_verify(const cli_args *args, iv_error *err) {
-    static verify v; /* one a process; its address is in the job */
+    static verify v; /* one per process; the job holds its address */
     char path[CLI_PATH_BYTES];
     v.json = cli_text(args, "json", NULL);
     v.plot = cli_text(args, "plot", NULL);

@@ -1,5 +1,5 @@
-/* verify_axes.c: axes from flags, configurations from axes. Invariant: no two configurations of a run are the same,
- * but for random ones of few axes. */
+/* verify_axes.c: axes from flags, configurations from axes. Invariant: all configurations of a run are distinct, except
+ * random ones of few axes. */
 #include "verify.h"
 #include "stats.h"
 #include "text.h"
@@ -9,7 +9,7 @@
 
 enum { WORDS_MAX = 4 };
 
-/* Axes with words have all of them as values; the others take numbers from a flag. */
+/* Axes with named values have all of them; the others take numbers from a flag. */
 static const struct {
     const char *name, *words[WORDS_MAX];
     const char *flag;
@@ -72,7 +72,7 @@ static int read_axes(const char *list, bool chosen[VERIFY_AXES], iv_error *err) 
     }
 }
 
-/* Numbers of a sizes flag, without doubles and without the quiet run's own. */
+/* Numbers of a sizes flag, without duplicates and without the quiet run's own. */
 static int read_sizes(const cli_args *args, size_t axis, verify_axes *out, iv_error *err) {
     const char *flag = axis_table[axis].flag, *text = cli_text(args, flag, NULL);
     size_t count, quiet = axis == VERIFY_CHUNK ? 0 : 1;
@@ -207,7 +207,7 @@ int verify_configs_product(const verify_axes *axes, uint64_t seed, verify_config
             value[a] = digit[a] ? axes->values[a][digit[a] - 1] : 0;
             set += digit[a] > 0;
         }
-        if (set >= 2) code = verify_configs_add(out, value, seed, err); /* fewer: the quiet run, and the single ones */
+        if (set >= 2) code = verify_configs_add(out, value, seed, err); /* fewer: the quiet run and single values */
     }
     return code;
 }

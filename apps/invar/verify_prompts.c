@@ -1,5 +1,5 @@
-/* verify_prompts.c: built-in prompts and prompt files. Invariant: every request's ids lie inside the vocabulary, and
- * its prompt and answer inside the model's positions. */
+/* verify_prompts.c: built-in prompts and prompt files. Invariant: the ids of every request are in the vocabulary, and
+ * its prompt and answer fit in the model's positions. */
 #include "verify.h"
 #include "answer.h"
 #include "input.h"
@@ -71,8 +71,8 @@ int verify_prompts_make(const iv_model_info *model, size_t max_tokens, verify_pr
             verify_prompts_free(out);
             return cli_fail(err, CLI_FAILED, "out of memory");
         }
-        uint64_t state = i % 6 == 0 ? 0 : i;                        /* every sixth begins alike */
-        size_t fresh = i % 6 == 3 && lengths[i] > 7 ? 7 : SIZE_MAX; /* and others repeat, for drafts to come true */
+        uint64_t state = i % 6 == 0 ? 0 : i;                        /* every sixth has a common prefix */
+        size_t fresh = i % 6 == 3 && lengths[i] > 7 ? 7 : SIZE_MAX; /* others repeat, so that drafts are accepted */
         for (size_t t = 0; t < lengths[i]; t++)
             item->ids[t] =
                 t < fresh ? (int32_t)(cli_random(&state) % (uint64_t)model->vocab_size) : item->ids[t - fresh];
@@ -87,7 +87,7 @@ int verify_prompts_make(const iv_model_info *model, size_t max_tokens, verify_pr
 typedef struct reader {
     const char *path;
     size_t line;
-    const iv_textual *textual; /* opened when a line needs it */
+    const iv_textual *textual; /* for prompts and messages */
     const iv_model_info *model;
     size_t max_tokens;
 } reader;
@@ -96,7 +96,7 @@ static int field_error(const reader *at, const char *field, const char *wanted, 
     return cli_fail(err, CLI_FAILED, "%.300s: line %zu: %s: wanted %s", at->path, at->line, field, wanted);
 }
 
-/* Ranges of sampling parameters are the engine's to check; these are about what the types hold. */
+/* The engine checks ranges of sampling parameters; this checks what the types can hold. */
 static int read_real(const reader *at, const json_t *object, const char *field, float *out, iv_error *err) {
     const json_t *value = json_object_get(object, field);
     if (!value) return CLI_OK;

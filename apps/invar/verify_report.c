@@ -79,7 +79,7 @@ void verify_table_row(FILE *out, const verify_config *config, const verify_resul
                       const cli_style *style) {
     char name[NAME_CELL + 1], equal[48], did[128], difference[256];
     const char *full = config->name[0] ? config->name : "quiet run";
-    bool cut = strlen(full) > NAME_CELL; /* the whole name then has a line of its own */
+    bool cut = strlen(full) > NAME_CELL; /* the full name is printed on its own line */
     if (cut) fprintf(out, "%s\n", full);
     snprintf(name, sizeof name, "%.*s", NAME_CELL, cut ? "" : full);
     if (result->skipped) {
@@ -90,7 +90,7 @@ void verify_table_row(FILE *out, const verify_config *config, const verify_resul
     }
     snprintf(equal, sizeof equal, "%zu/%zu", result->ran - result->differing, result->ran);
     const char *colour = result->differing ? style->red : "";
-    /* A digest over fewer requests can equal no other. */
+    /* A digest over fewer requests cannot match. */
     const char *digest = result->ran < prompts ? "(fewer)" : result->digest + 7;
     fprintf(out, "%s%-*s %9s %6zu  %-12.12s", colour, NAME_CELL, name, equal, result->rows, digest);
     print_divergence(out, result->most);
@@ -113,8 +113,8 @@ void verify_table_foot(FILE *out, const verify_report *r, const cli_style *style
     fprintf(out, "%scompared%s %zu rows of %lld logits%s\n", style->bold, style->plain, r->rows,
             (long long)r->job->model->vocab_size, kept < most ? "" : ", bit for bit");
     if (kept < most)
-        fprintf(out, "  bit for bit the first %zu rows of an answer (%zu MiB), by a 64-bit hash those behind them\n",
-                kept, VERIFY_KEPT_BYTES >> 20);
+        fprintf(out, "  bit for bit the first %zu rows of an answer (%zu MiB), the later ones by a 64-bit hash\n", kept,
+                VERIFY_KEPT_BYTES >> 20);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------------------- */
@@ -219,7 +219,7 @@ typedef struct layout {
     double notes; /* y of the first */
 } layout;
 
-/* Configurations of many axes are numbered in the field and spelt out below it. */
+/* Configurations of many axes are numbered in the picture and spelled out below it. */
 static bool has_note(const verify_config *config) {
     size_t axes = 0;
     for (size_t a = 0; a < VERIFY_AXES; a++) axes += config->value[a] != 0;
@@ -257,7 +257,7 @@ static layout lay_out(const verify_report *r) {
     return l;
 }
 
-/* Where tokens part, early is grave: hot5 at the first token, hot0 at the last. */
+/* An early token difference is severe: hot5 at the first token, hot0 at the last. */
 static const char *cell_class(const verify_cell *cell, size_t tokens) {
     static const char *const hot[CLI_SVG_HOT] = {"fill hot0", "fill hot1", "fill hot2",
                                                  "fill hot3", "fill hot4", "fill hot5"};

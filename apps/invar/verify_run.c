@@ -26,7 +26,7 @@ uint64_t verify_row_hash(const float *row, size_t n) {
 
 int verify_record_token(const verify_job *job, verify_answer *answer, const iv_event *event, iv_error *err) {
     size_t vocab = (size_t)job->model->vocab_size, at = answer->count;
-    if (!event->logits) return cli_fail(err, CLI_FAILED, "the engine gave no logits");
+    if (!event->logits) return cli_fail(err, CLI_FAILED, "the engine returned no logits");
     answer->tokens[at] = event->token;
     answer->logprobs[at] = event->logprob;
     answer->hashes[at] = verify_row_hash(event->logits, vocab);
@@ -119,7 +119,7 @@ const char *verify_difference(const verify_cell *cell, char out[256]) {
     case VERIFY_TOKEN:
         snprintf(out, 256, "position %zu: found token %d from the same logits", cell->position, (int)cell->token);
         break;
-    case VERIFY_END: snprintf(out, 256, "position %zu: the answer ends otherwise", cell->position); break;
+    case VERIFY_END: snprintf(out, 256, "position %zu: the answer ends differently", cell->position); break;
     }
     return out;
 }
@@ -130,7 +130,7 @@ enum { BLOCK = 64, DECOYS = 2, DECOY_TOKENS_MAX = 40, RANDOM_PREEMPT_IN = 5, ARR
 
 typedef struct flight {
     uint64_t id;
-    size_t prompt; /* SIZE_MAX: a stranger */
+    size_t prompt; /* SIZE_MAX: a decoy */
     size_t tokens; /* so far */
     bool apart;    /* tokens have differed */
 } flight;
@@ -145,10 +145,10 @@ typedef struct runner {
     iv_engine *engine;
     pass_kind kind;
     flight *flights;
-    size_t flying, width, decoys; /* decoys: of those flying */
-    size_t *order, count;         /* prompts that take part, in order of submission */
-    size_t preempted;             /* asked for; bounded, or long prompts in small chunks would never end */
-    uint64_t state;               /* of random choices */
+    size_t flying, width, decoys; /* decoys: of those in flight */
+    size_t *order, count;         /* prompts in order of submission */
+    size_t preempted; /* requested; bounded, because long prompts in small chunks might otherwise never finish */
+    uint64_t state;   /* of random choices */
 } runner;
 
 static size_t below(runner *r, size_t n) { return (size_t)(cli_random(&r->state) % n); }
@@ -166,12 +166,13 @@ static int fail_at(const runner *r, size_t prompt, iv_error *err) {
 
 static size_t blocks(size_t tokens) { return (tokens + BLOCK - 1) / BLOCK; }
 
-/* Room for all that run at once; with a prefix cache for all prompts; for `preempt memory` only the longest. */
+/* Room for all concurrent requests; with a prefix cache, for all prompts; for `preempt memory`, only for the longest.
+ * */
 static size_t kv_bytes(const verify_job *job, const verify_config *c, size_t seats) {
     size_t one = blocks(job->prompts->longest), pages = one * seats;
     if (c->value[VERIFY_PREFIX]) pages += blocks(job->prompts->prompt_tokens + job->prompts->answer_tokens);
     if (c->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_MEMORY) pages = one;
-    size_t ranks = c->value[VERIFY_TP] ? c->value[VERIFY_TP] : 1; /* heads that are not split are held by each rank */
+    size_t ranks = c->value[VERIFY_TP] ? c->value[VERIFY_TP] : 1; /* unsplit heads are held by each rank */
     return pages * BLOCK * (size_t)job->model->kv_bytes_per_token * ranks;
 }
 
@@ -196,7 +197,7 @@ static iv_status open_engine(runner *r, iv_error *err) {
     return iv_engine_open(&o, &r->engine, err);
 }
 
-/* What the machine, the model or this build cannot do is no difference. */
+/* An unsupported value is not a difference. */
 static bool may_refuse(const verify_config *c, iv_status status) {
     return (status == IV_UNSUPPORTED || status == IV_INVALID) &&
            (c->value[VERIFY_ISA] || c->value[VERIFY_TP] || c->value[VERIFY_SPECULATIVE] || c->value[VERIFY_DEVICE]);
@@ -218,7 +219,7 @@ static flight *add_flight(runner *r, uint64_t id, size_t prompt) {
     return &r->flights[r->flying++];
 }
 
-/* A prompt's request as the pass wants it; ids must hold the prompt. */
+/* A prompt's request for the pass; ids must hold the prompt. */
 static void shape_request(runner *r, size_t prompt, int32_t *ids, iv_request *out) {
     static const int logprobs[] = {-1, 0, 5, 20};
     const verify_prompt *p = &r->job->prompts->items[prompt];
@@ -228,7 +229,7 @@ static void shape_request(runner *r, size_t prompt, int32_t *ids, iv_request *ou
     if (out->logprobs > (int)vocab) out->logprobs = (int)vocab;
     if (r->config->value[VERIFY_ORDER] == VERIFY_SHUFFLED) out->priority = (int32_t)below(r, PRIORITIES);
     if (r->kind != PASS_BEGINNINGS) return;
-    /* Two thirds of the prompt, then another token than the prompt's: a beginning in common and no more. */
+    /* Two thirds of the prompt, then a different token: a common prefix and no more. */
     size_t common = out->id_count * 2 / 3;
     memcpy(ids, p->ids, common * sizeof *ids);
     ids[common] = (int32_t)(((size_t)p->ids[common] + 1) % vocab);
@@ -236,7 +237,7 @@ static void shape_request(runner *r, size_t prompt, int32_t *ids, iv_request *ou
     out->max_tokens = 1, out->keep_logits = false;
 }
 
-/* *taken: whether it got in; an engine that is full is tried again later. */
+/* *taken: whether it was accepted; a full engine is tried again later. */
 static int submit(runner *r, size_t prompt, bool *taken, iv_error *err) {
     iv_request request;
     uint64_t id;
@@ -252,7 +253,7 @@ static int submit(runner *r, size_t prompt, bool *taken, iv_error *err) {
     return CLI_OK;
 }
 
-/* Another request in the batch, with parameters of its own. */
+/* A decoy: another request in the batch, with its own parameters. */
 static int submit_decoy(runner *r, iv_error *err) {
     int32_t ids[DECOY_TOKENS_MAX / 2];
     size_t vocab = (size_t)r->job->model->vocab_size, n = 1 + below(r, sizeof ids / sizeof *ids);
@@ -276,8 +277,8 @@ static int submit_decoy(runner *r, iv_error *err) {
                           .logprobs = (int)below(r, 2),
                           .prompt_logprobs = -1,
                           .ignore_eos = true};
-    /* Behind every prompt that came before it: there is always another stranger, and where memory holds one request
-     * they would come first for ever. */
+    /* At the lowest priority: decoys are always available, and with memory for one request they would otherwise starve
+     * the prompts. */
     if (r->config->value[VERIFY_ORDER] == VERIFY_SHUFFLED) request.priority = PRIORITIES - 1;
     uint64_t id;
     iv_status status = iv_engine_submit(r->engine, &request, &id, err);
@@ -290,10 +291,10 @@ static int submit_decoy(runner *r, iv_error *err) {
 
 /* ---- what happens between steps ----------------------------------------------------------------------- */
 
-/* IV_NOT_FOUND: it waits, or has just ended. */
+/* IV_NOT_FOUND: it is queued, or has just finished. */
 static int disturb(runner *r, iv_error *err) {
     if (r->config->value[VERIFY_PREEMPT] == VERIFY_PREEMPT_RANDOM && r->flying && r->preempted < 3 * r->count &&
-        (r->preempted == 0 || below(r, RANDOM_PREEMPT_IN) == 0)) { /* once at least, however short the run is */
+        (r->preempted == 0 || below(r, RANDOM_PREEMPT_IN) == 0)) { /* at least once, even in a short run */
         iv_status status = iv_engine_preempt(r->engine, r->flights[below(r, r->flying)].id, err);
         if (status != IV_OK && status != IV_NOT_FOUND) return CLI_FAILED;
         r->preempted += status == IV_OK;
@@ -433,7 +434,7 @@ static void choose_order(runner *r) {
     }
 }
 
-/* Sums over cells, and the digest of digests. */
+/* Sums over cells, and a digest of digests. */
 static int summarize(const verify_job *job, verify_result *out, iv_error *err) {
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned bytes = 0;
@@ -497,7 +498,7 @@ int verify_run(verify_job *job, const verify_config *config, verify_result *out,
     return code;
 }
 
-/* Arrays of the quiet answers; how many whole rows fit. */
+/* Allocates the quiet answers; computes how many whole rows fit. */
 static int open_quiet(verify_job *job, iv_error *err) {
     size_t row = (size_t)job->model->vocab_size * sizeof(float), longest = 0;
     const verify_prompts *p = job->prompts;
@@ -532,7 +533,7 @@ int verify_run_quiet(verify_job *job, verify_result *out, iv_error *err) {
         snprintf(job->fingerprint, sizeof job->fingerprint, "%s", info.fingerprint);
         snprintf(job->isa, sizeof job->isa, "%s", info.isa);
         snprintf(job->dtype, sizeof job->dtype, "%s", info.dtype);
-        /* What was left to the engine is settled for all. */
+        /* The engine's automatic choices are fixed for all configurations. */
         job->options.device = strcmp(info.device, "cuda") == 0 ? "cuda" : "cpu";
         job->options.arithmetic = strcmp(info.arithmetic, "tc16") == 0 ? "tc16" : "fma32";
         code = run_pass(&r, PASS_RECORD, r.order, r.count, err);

@@ -295,7 +295,7 @@ static void log_start(const loop *l) {
            i->kv_tokens, i->load_seconds);
     if (i->index_unread)
         iv_log(&l->server.log, "warning", "weights",
-               "model.safetensors was read, model.safetensors.index.json beside it was not");
+               "model.safetensors was read, model.safetensors.index.json next to it was not");
     iv_log(&l->server.log, "info", "fingerprint", "fingerprint %s", i->fingerprint);
     log_defaults(l);
     if (!o->http.api_key && !o->http.api_key_file && strcmp(o->http.host, "127.0.0.1") != 0 &&

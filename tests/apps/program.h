@@ -1,5 +1,5 @@
-/* program.h: running the real binary: its output, its words on standard error, its exit code. Files of a test live in a
- * folder of its own: pass make_folder and remove_folder to the group. */
+/* program.h: runs the real binary and captures its output, standard error and exit code. A test's files are in a
+ * temporary directory: pass make_folder and remove_folder to the group. */
 #ifndef IV_TESTS_PROGRAM_H
 #define IV_TESTS_PROGRAM_H
 
@@ -17,15 +17,15 @@ enum { ARGS_MAX = 40, OUTPUT_MAX = 1 << 20 };
 
 static char folder[] = "/tmp/invar_cli_XXXXXX";
 
-/* What a run left behind. Overwritten by the next. */
+/* The results of the last run. */
 static struct {
     char out[OUTPUT_MAX], err[OUTPUT_MAX];
     size_t out_bytes;
-    int code; /* as a shell shows it */
+    int code; /* as in a shell */
 } came;
 
 static inline const char *in_folder(const char *name) {
-    static char paths[16][256]; /* enough for the paths that are alive at the same time */
+    static char paths[16][256]; /* enough for the paths in use at the same time */
     static int next;
     char *path = paths[next++ % 16];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
@@ -92,8 +92,7 @@ static inline void expect_ok(void) {
     if (came.code != 0) fail_msg("exit code %d: %s", came.code, came.err);
 }
 
-/* The run failed with this code, said so in one line that begins as errors do and holds `words`, and wrote
- * nothing to standard output. */
+/* The run failed with this code, printed one error line that contains `words`, and wrote nothing to standard output. */
 static inline void expect_error(int code, const char *words) {
     const char *line_end = strchr(came.err, '\n');
     if (came.code != code || strncmp(came.err, "invar: ", 7) != 0 || !strstr(came.err, words) || !line_end ||
@@ -123,6 +122,18 @@ static inline int make_folder(void **state) {
     (void)state;
     unsetenv("INVAR_MODELS");
     return mkdtemp(folder) ? 0 : -1;
+}
+
+/* A model directory in the test's folder: links to the named files of tiny-math, which itself stays as it is. */
+static inline int link_model(const char *dir, const char *const *files, size_t count) {
+    char from[400], to[400];
+    if (mkdir(dir, 0700) != 0) return -1;
+    for (size_t i = 0; i < count; i++) {
+        snprintf(from, sizeof from, "%s/models/tiny-math/%s", INVAR_SOURCE_DIR, files[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+        if (symlink(from, to) != 0) return -1;
+    }
+    return 0;
 }
 
 static inline int remove_folder(void **state) {

@@ -14,7 +14,7 @@ static char reply[OUTPUT_MAX];
 
 static inline void rest(void) { nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL); }
 
-/* Waits until standard error has the words; returns what follows them. */
+/* Waits until standard error has the words; returns the text after them. */
 static inline const char *await_words(pid_t pid, const char *words) {
     for (int waited = 0; waited < START_MS; waited += STEP_MS) {
         int status;
@@ -33,7 +33,7 @@ static inline pid_t serve(uint16_t *port, const char *const *more) {
     const char *words[ARGS_MAX] = {"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256"};
     size_t n = 8;
     for (; more && *more; more++) words[n++] = *more;
-    write_file("err", "", 0); /* what an earlier one said is not meant */
+    write_file("err", "", 0); /* drop the log of an earlier server */
     pid_t pid = start(NULL, -1, words);
     unsigned found;
     assert_int_equal(sscanf(await_words(pid, "listening on http://127.0.0.1:"), "%u", &found), 1);
@@ -42,7 +42,7 @@ static inline pid_t serve(uint16_t *port, const char *const *more) {
     return pid;
 }
 
-/* The standard error of a server that ended as it should. */
+/* Stops a server, which must exit with 0; its log is in came.err. */
 static inline void end(pid_t pid, int signal_number) {
     assert_int_equal(kill(pid, signal_number), 0);
     finish(pid);

@@ -1,4 +1,4 @@
-/* invar batch as a user meets it: the bits a server gives, in order, whatever was cut, and lines that are wrong. */
+/* invar batch as a user runs it: the bits of a server, in order, after any truncation; invalid lines. */
 #include "program.h"
 
 #include <arpa/inet.h>
@@ -44,7 +44,7 @@ static json_t *body_of(const json_t *answer, int status) {
     return json_object_get(response, "body");
 }
 
-/* Ids and times are a run's own; everything else is to be the same. */
+/* Ids and times differ from run to run; everything else must be equal. */
 static void same_answer(json_t *a, json_t *b) {
     static const char *const own[] = {"id", "created"};
     for (size_t i = 0; i < 2; i++) assert_int_equal(json_object_del(a, own[i]), 0), json_object_del(b, own[i]);
@@ -125,7 +125,7 @@ static void answers_as_the_server(void **state) {
     json_decref(chat), json_decref(text), json_decref(a), json_decref(b);
 }
 
-/* Cut at many places, the same command ends with the same file but for times. */
+/* Truncated at many offsets, the output is completed by the same command to the same file, except for times. */
 static void goes_on_after_a_cut(void **state) {
     (void)state;
     static const char in[] = TEXT_LINE("one") TEXT_LINE("two") CHAT_LINE("three");
@@ -155,7 +155,7 @@ static void goes_on_after_a_cut(void **state) {
     }
 }
 
-/* A file that is no answer to this input stays as it is. */
+/* A file that does not belong to this input is left unchanged. */
 static void other_files_stay(void **state) {
     (void)state;
     static const char in[] = TEXT_LINE("one"), other[] = TEXT_LINE("other");
@@ -233,7 +233,7 @@ static void wrong_lines_are_answered(void **state) {
     expect_counts("15 answered before, 0 answered now, 0 refused");
 }
 
-/* More lines than a window, of very different lengths, come out in order; an interrupt leaves a good beginning. */
+/* More lines than a window, of very different lengths, come out in order; an interrupt leaves a valid prefix. */
 static void order_and_interrupt(void **state) {
     (void)state;
     size_t n = 0;
@@ -244,7 +244,7 @@ static void order_and_interrupt(void **state) {
                               i, i, i % 7 == 6 ? 60 : 1 + i % 5);
     forget();
     write_file("in.jsonl", first, n);
-    write_file("out.jsonl", "", 0); /* to look at before it is made */
+    write_file("out.jsonl", "", 0); /* to be readable before it is created */
     pid_t pid =
         start(NULL, -1,
               (const char *const[]){"batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"),
@@ -273,7 +273,7 @@ static void order_and_interrupt(void **state) {
     assert_int_equal(*at, 0);
 }
 
-/* Lines that do not all fit into the engine's queue wait; none is answered with 429. */
+/* Lines that exceed the engine's queue wait; none receives 429. */
 static void more_than_fit(void **state) {
     (void)state;
     enum { LINES = 5 }; /* of 1024 answers each; 4096 may wait */
@@ -337,7 +337,7 @@ static void expect_replayed(json_t *body) {
     free(receipt);
 }
 
-/* A prompt of which the last tokens are read is that of these tokens, and so its receipt has it. */
+/* A truncated prompt is equivalent to its last tokens, and the receipt records these. */
 static void a_cut_prompt_replays(void **state) {
     (void)state;
 #define FIELDS "\"max_tokens\":6,\"seed\":3,\"temperature\":2,\"return_receipt\":true,\"return_token_ids\":true"
@@ -375,8 +375,8 @@ static json_int_t tokens_of(const json_t *body) {
     return json_integer_value(json_object_get(json_object_get(body, "usage"), "completion_tokens"));
 }
 
-/* No fewer than asked for, by way of the whole program; the receipt knows. So does that of an answer which a constraint
- * ended sooner. */
+/* min_tokens through the whole program; the receipt records it. So does the receipt of an answer that a constraint
+ * ended earlier. */
 static void least_tokens_replay(void **state) {
     (void)state;
 #define BODY(more)                                              \
@@ -404,7 +404,7 @@ static void least_tokens_replay(void **state) {
     json_decref(a), json_decref(b), json_decref(c);
 }
 
-/* A body is read as it stands: no digit of a large seed is lost, and what -1 means is what 2^64 - 1 means. */
+/* Bodies are read exactly: large seeds keep every digit, and -1 is equivalent to 2^64 - 1. */
 static void large_seeds(void **state) {
     (void)state;
     static const char in[] = LINE(
@@ -424,7 +424,8 @@ static void large_seeds(void **state) {
     expect_counts("2 answered before, 0 answered now");
 }
 
-/* In a pipe: what a file would hold comes out, but for ids and times; nothing is kept, so that again it is all anew. */
+/* In a pipe the output equals that of a file, except for ids and times; nothing is kept, so a second run computes
+ * everything again. */
 static void standard_input_and_output(void **state) {
     (void)state;
     static const char in[] = CHAT_LINE("one") "\n" TEXT_LINE("two") RESPONSE_LINE;
@@ -458,7 +459,7 @@ static void standard_input_and_output(void **state) {
     expect_error(1, "standard input: wanted lines with requests");
 }
 
-/* A reader that has gone ends it, without a word. */
+/* A closed reader ends it silently. */
 static void reader_that_leaves(void **state) {
     (void)state;
     int ends[2];
@@ -484,7 +485,7 @@ static void output_that_is_full(void **state) {
     expect_error(1, "standard output: No space left on device");
 }
 
-/* Also while it waits for requests that do not come. */
+/* The same while it waits for input. */
 static void interrupted_while_it_reads(void **state) {
     (void)state;
     int status, ends[2];
@@ -498,7 +499,7 @@ static void interrupted_while_it_reads(void **state) {
         execl(INVAR_BINARY, INVAR_BINARY, "batch", "tiny-math", "-i", "-", "-o", "-", (char *)NULL);
         _exit(99);
     }
-    usleep(500000); /* the model takes some milliseconds */
+    usleep(500000); /* loading takes some milliseconds */
     assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
     kill(pid, SIGTERM);
     assert_int_equal(waitpid(pid, &status, 0), pid);

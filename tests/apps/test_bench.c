@@ -1,4 +1,4 @@
-/* The forms of invar bench: their figures are there, their checks can fail. */
+/* The forms of invar bench: they report figures, and their checks can fail. */
 #include "stats.h"
 #include "program.h"
 
@@ -87,7 +87,7 @@ static void latency(void **state) {
     }
     RUN("bench-latency", "tiny-math", "--batch-size", "2", "--num-iters", "2", "--num-iters-warmup", "0");
     expect_ok();
-    expect_out("digests the same in all 2 rounds");
+    expect_out("digests equal in all 2 rounds");
     RUN("bench", "latency", "tiny-math", "--output-len", "50", "--max-model-len", "40");
     expect_error(1, "wanted 50 generated tokens");
 }
@@ -118,7 +118,7 @@ static void serve_own(void **state) {
     expect_out("checked  5 of 5 digests");
 }
 
-/* The control: sums that depend on the company are seen. */
+/* Negative control: sums that depend on the batch are detected. */
 static void serve_finds(void **state) {
     (void)state;
     RUN("bench", "serve", "tiny-math", SMALL, "--numerics", "vanilla");
@@ -159,7 +159,7 @@ static void serve_running(void **state) {
     assert_non_null(strstr(came.err, "requests failed; the first: request "));
     assert_non_null(strstr(came.err, "HTTP status 429"));
     RUN("bench", "serve", url, "--threads", "2");
-    expect_error(2, "--threads: wanted a MODEL with it");
+    expect_error(2, "--threads: needs a MODEL");
     kill(server, SIGTERM);
     finish(server);
     assert_int_equal(came.code, 0);
@@ -192,7 +192,7 @@ static void serve_refuses(void **state) {
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     RUN("bench", "serve", "tiny-math");
     unsetenv("OMPI_COMM_WORLD_SIZE");
-    expect_error(2, "not under mpirun");
+    expect_error(2, "do not use mpirun");
 }
 
 int main(void) {

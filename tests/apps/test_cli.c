@@ -1,5 +1,5 @@
-/* The program as a user meets it: each case runs the real binary and looks at its output, its words on
- * standard error and its exit code. Models: models/tiny-math of the source tree, found by its bare name. */
+/* The program as a user runs it: each case runs the real binary and checks its output, standard error and exit code.
+ * Model: models/tiny-math of the source tree, found by its bare name. */
 #include "program.h"
 
 #include <sys/resource.h>
@@ -17,66 +17,7 @@ static void digest_of_report(char out[80]) {
     assert_int_equal(strlen(out), 7 + 64);
 }
 
-/* ---- help and usage ------------------------------------------------------------------------------------ */
-
-static const char *const commands[] = {"generate", "chat",     "serve",  "batch",  "bench",  "eval",       "replay",
-                                       "inspect",  "tokenize", "render", "logits", "verify", "completion", "help"};
-enum { COMMANDS = sizeof commands / sizeof *commands };
-
-static void help_for_everything(void **state) {
-    (void)state;
-    RUN("help");
-    expect_ok();
-    for (size_t i = 0; i < COMMANDS; i++) expect_out(commands[i]);
-    expect_out("Exit codes");
-    assert_null(strchr(came.out, '\033'));
-    for (size_t i = 0; i < COMMANDS; i++) {
-        static char page[OUTPUT_MAX];
-        RUN("help", commands[i]);
-        expect_ok();
-        expect_out("Usage\n");
-        expect_out("Examples\n");
-        memcpy(page, came.out, came.out_bytes + 1);
-        RUN(commands[i], "--help");
-        expect_ok();
-        assert_string_equal(came.out, page);
-        RUN(commands[i], "-h");
-        expect_ok();
-        assert_string_equal(came.out, page);
-    }
-    RUN("help", "eval"); /* not what generate holds */
-    expect_out("same seed, same answer [42]\n");
-    expect_out("most tokens to generate [512]\n");
-    RUN("--version");
-    expect_ok();
-    assert_string_equal(came.out, "invar " INVAR_VERSION "\n");
-    RUN("generate", "--temperature", "0", "--help", "--nonsense");
-    expect_ok();
-}
-
-/* Where a newcomer asks for a page: before the command, and by the two words of one. */
-static void help_in_other_places(void **state) {
-    (void)state;
-    static char page[OUTPUT_MAX];
-    RUN("help", "bench-serve");
-    expect_ok();
-    memcpy(page, came.out, came.out_bytes + 1);
-    RUN("help", "bench", "serve");
-    expect_ok();
-    assert_string_equal(came.out, page);
-    RUN("--help", "bench", "serve", "http://127.0.0.1:1");
-    expect_ok();
-    assert_string_equal(came.out, page);
-    RUN("--help", "bench-serve");
-    expect_ok();
-    assert_string_equal(came.out, page);
-    RUN("help", "bench", "throughput");
-    expect_ok();
-    expect_out("invar bench: ");
-    RUN("-h", "nonsense");
-    expect_ok();
-    expect_out("Exit codes");
-}
+/* ---- usage ------------------------------------------------------------------------------------------- */
 
 static void usage_errors(void **state) {
     (void)state;
@@ -124,7 +65,8 @@ static void usage_errors(void **state) {
         {{"generate", "tiny-math", "--\x1b[2J"}, "unknown flag '--\\x1b[2J'"},
         {{"chat", "tiny-math", "--chat-template-kwargs", "[1]"}, "such as {\"enable_thinking\": false}, found [1]"},
         {{"chat", "tiny-math", "--chat-template-kwargs", "{"}, "--chat-template-kwargs: column"},
-        {{"chat", "tiny-math", "--chat-template-kwargs", "{\"messages\":[]}"}, "\"messages\" is the conversation"},
+        {{"chat", "tiny-math", "--chat-template-kwargs", "{\"messages\":[]}"},
+         "\"messages\" is reserved for the conversation"},
         {{"tokenize", "tiny-math", "--text", "a", "--ids", "1"}, "found more"},
         {{"render", "--input", "x.json"}, "wanted MODEL or --template FILE, found neither"},
         {{"render", "tiny-math"}, "wanted --input FILE"},
@@ -151,7 +93,7 @@ static void bad_models_and_files(void **state) {
     RUN("inspect", "./no/such");
     expect_error(1, "./no/such: no such model directory\n");
     RUN("inspect", "Qwen/Qwen3-8B");
-    expect_error(1, "Qwen/Qwen3-8B: no such model directory (models are read from folders: nothing is downloaded)");
+    expect_error(1, "Qwen/Qwen3-8B: no such model directory (models are read from directories; nothing is downloaded)");
     RUN("inspect", "//");
     expect_error(1, "config.json");
     RUN("generate", "", "-p", "x");
@@ -227,8 +169,8 @@ static void inspects(void **state) {
     json_decref(info);
 }
 
-/* A configuration alone says what the same model with its weights says, but for the files; and nothing else takes it.
- */
+/* config.json alone gives the same report as the model with its weights, except for the files; no other command accepts
+ * it. */
 static void inspects_a_configuration(void **state) {
     (void)state;
     static const char *const same[] = {"model_type", "dtype",        "parameters",         "layers",
@@ -242,7 +184,7 @@ static void inspects_a_configuration(void **state) {
     RUN("inspect", dir);
     expect_ok();
     expect_out("4.98 million (4984448)");
-    expect_out("none: neither model.safetensors nor model.safetensors.index.json is there");
+    expect_out("none: model.safetensors and model.safetensors.index.json are missing");
     assert_null(strstr(came.out, "mostly"));
     RUN("inspect", dir, "--json");
     expect_ok();
@@ -292,13 +234,13 @@ static void device_of_the_environment(void **state) {
     setenv("INVAR_DEVICE", "gpu", 1);
     RUN("generate", "tiny-math", "-p", "x", "--max-tokens", "1");
     expect_error(2, "generate: $INVAR_DEVICE: wanted one of: auto cpu cuda, found 'gpu'");
-    RUN("generate", "tiny-math", "-p", "x", "--max-tokens", "1", "--device", "cpu"); /* the flag goes before it */
+    RUN("generate", "tiny-math", "-p", "x", "--max-tokens", "1", "--device", "cpu"); /* the flag overrides it */
     expect_ok();
     RUN("tokenize", "tiny-math", "--text", "x"); /* computes nothing */
     expect_ok();
     RUN("help", "generate");
     expect_ok();
-    setenv("INVAR_DEVICE", kept, 1); /* empty is as good as unset */
+    setenv("INVAR_DEVICE", kept, 1); /* empty equals unset */
 }
 
 static void tokenizes_both_ways(void **state) {
@@ -347,7 +289,7 @@ static void renders(void **state) {
     RUN_WITH(chat, "render", "tiny-math", "--input", "-");
     expect_ok();
     assert_string_equal(came.out, rendered);
-    /* messages are what the server makes of them */
+    /* messages are prepared as the server does */
     static const char made[] =
         "{\"messages\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
         "{\"type\":\"text\",\"text\":\"b\"}],\"name\":null},{\"role\":\"assistant\",\"content\":null}]}";
@@ -360,7 +302,7 @@ static void renders(void **state) {
     assert_string_equal(came.out, "then:3");
 }
 
-/* Ids as the tokenizers package gives them with encode_special_tokens. */
+/* Ids of the tokenizers package with encode_special_tokens. */
 static void splits_special_tokens(void **state) {
     (void)state;
     static const char spelled[] = "hi<|im_end|> x";
@@ -485,7 +427,7 @@ static void prompts_come_from_anywhere(void **state) {
     for (size_t i = 1; i < 4; i++) assert_string_equal(digests[i], digests[0]);
 }
 
-static void stops_where_told(void **state) {
+static void stops_at_stop_texts(void **state) {
     (void)state;
     RUN("generate", "tiny-math", "--chat", "--temperature", "0", "-p", MARBLES, "--stop", "52", "--stop", "never");
     expect_ok();
@@ -500,7 +442,7 @@ static void stops_where_told(void **state) {
     assert_non_null(strstr(came.err, "finish length"));
 }
 
-static void goes_on_where_told(void **state) {
+static void continues_past_eos(void **state) {
     (void)state;
     char least[16];
     size_t short_one, long_one;
@@ -545,7 +487,7 @@ static void answers_are_held_to_a_schema(void **state) {
     expect_ok();
     assert_true(strcmp(came.out, "yes!!") == 0 || strcmp(came.out, "no!!") == 0);
     RUN("generate", "tiny-math", "-p", "2", "--regex", "a", "--json-schema", "{}");
-    expect_error(2, "--regex: not beside --json-schema");
+    expect_error(2, "--regex: cannot be combined with --json-schema");
     RUN("generate", "tiny-math", "-p", "2", "--json-schema", "nowhere.json");
     expect_error(1, "nowhere.json");
     RUN("generate", "tiny-math", "-p", "2", "--json-schema", broken);
@@ -570,7 +512,7 @@ static void answers_are_held_to_rules(void **state) {
     RUN("generate", "tiny-math", "-p", "2", "--grammar", "root ::= x");
     expect_error(1, "grammar: line 1, \"x\": no rule of this name");
     RUN("generate", "tiny-math", "-p", "2", "--regex", "a", "--grammar-file", rules);
-    expect_error(2, "--grammar-file: not beside --regex");
+    expect_error(2, "--grammar-file: cannot be combined with --regex");
 }
 
 static void logprobs_as_a_table(void **state) {
@@ -612,7 +554,7 @@ static void a_full_disk(void **state) {
 
 static void a_signal_ends_the_answer(void **state) {
     (void)state;
-    /* Slow on purpose: the first byte must come long before the last. */
+    /* Slow, so that the first byte comes long before the last. */
     static const char *const words[] = {
         "generate", "tiny-math",    "--isa", "scalar",  "--threads",    "1",    "--temperature",
         "0",        "--ignore-eos", "-p",    "2 + 2 =", "--max-tokens", "2000", NULL};
@@ -631,7 +573,7 @@ static void a_signal_ends_the_answer(void **state) {
     assert_non_null(strstr(came.err, "\ndigest sha256:"));
 }
 
-/* The limit on file sizes stands in for a full disk. */
+/* A file size limit simulates a full disk. */
 static void a_file_that_cannot_be_written_stays(void **state) {
     (void)state;
     struct rlimit before, small;
@@ -656,7 +598,7 @@ static void a_file_that_cannot_be_written_stays(void **state) {
     fclose(file);
     RUN("generate", "tiny-math", "--ids", "1024", "--quiet", "--receipt", in_folder("none.json"));
     expect_error(1, "wanted an id below 1024");
-    assert_int_equal(lstat(in_folder("none.json"), &st), -1); /* and nothing empty is left */
+    assert_int_equal(lstat(in_folder("none.json"), &st), -1); /* and no empty file is left */
 }
 
 /* ---- chat, bench, completion --------------------------------------------------------------------------- */
@@ -723,7 +665,7 @@ static void benches(void **state) {
     json_t *o = expect_json();
     assert_int_equal(json_integer_value(json_object_get(o, "concurrency")), 20);
     assert_true(json_number_value(json_object_get(o, "total_tokens_per_s")) > 0);
-    assert_string_equal(text_of(o, "digest"), digest[0]); /* in company as alone */
+    assert_string_equal(text_of(o, "digest"), digest[0]); /* in a batch as alone */
     json_decref(o);
     RUN("bench", "tiny-math", "--prompt-tokens", "16", "--decode-tokens", "4", "--concurrency", "20", "--json",
         "--numerics", "vanilla");
@@ -734,12 +676,12 @@ static void benches(void **state) {
     json_decref(o);
 }
 
-/* Ranks share standard error: a line in pieces would be torn by another's. */
+/* Ranks share standard error: a line in several writes would interleave with another's. */
 static void an_error_is_written_at_once(void **state) {
     (void)state;
     int ends[2], status;
     char line[500];
-    assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0); /* what is written in pieces is read in pieces */
+    assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0); /* one read per write */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -757,8 +699,6 @@ static void an_error_is_written_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(help_for_everything),
-        cmocka_unit_test(help_in_other_places),
         cmocka_unit_test(usage_errors),
         cmocka_unit_test(an_error_is_written_at_once),
         cmocka_unit_test(bad_models_and_files),
@@ -776,8 +716,8 @@ int main(void) {
         cmocka_unit_test(threads_and_isa_change_nothing),
         cmocka_unit_test(json_says_it_all),
         cmocka_unit_test(prompts_come_from_anywhere),
-        cmocka_unit_test(stops_where_told),
-        cmocka_unit_test(goes_on_where_told),
+        cmocka_unit_test(stops_at_stop_texts),
+        cmocka_unit_test(continues_past_eos),
         cmocka_unit_test(answers_are_held_to_a_schema),
         cmocka_unit_test(answers_are_held_to_rules),
         cmocka_unit_test(logprobs_as_a_table),

@@ -1,4 +1,4 @@
-/* Distances between floats and between rows, against values worked out by hand and against plain definitions. */
+/* Distances between floats and between rows, compared with hand-computed values and plain definitions. */
 #include "random.h"
 
 #include "divergence.h"
@@ -46,7 +46,7 @@ static void probabilities_by_hand(void **state) {
     float a[2] = {0.0f, 0.0f}, b[2] = {logf(3.0f), 0.0f};
     assert_true(fabs(cli_probability_divergence(a, b, 2) - 0.25) < 1e-7);
     assert_true(cli_probability_divergence(a, a, 2) == 0.0);
-    /* Bits that differ and no probability that does. */
+    /* Different bits but equal probabilities. */
     float c[2] = {100.0f, 100.0f};
     assert_true(cli_probability_divergence(a, c, 2) == 0.0);
     float low[2] = {-INFINITY, 5.0f}, none[2] = {-INFINITY, -INFINITY}, bad[2] = {NAN, 5.0f},
@@ -58,7 +58,7 @@ static void probabilities_by_hand(void **state) {
     assert_true(cli_probability_divergence(bad, bad, 2) == 0.0);
 }
 
-/* The likeliest by sorting everything. */
+/* The top tokens by sorting the whole row. */
 static double plain_top(const float *a, const float *b, size_t n, size_t most) {
     double sums[2] = {0, 0}, worst = 0;
     for (size_t i = 0; i < n; i++) sums[0] += exp((double)a[i]), sums[1] += exp((double)b[i]);
@@ -74,9 +74,9 @@ static double plain_top(const float *a, const float *b, size_t n, size_t most) {
     return worst;
 }
 
-static void top_looks_at_the_likeliest(void **state) {
+static void top_divergence_of_sorted_rows(void **state) {
     (void)state;
-    rng r = rng_start("top_looks_at_the_likeliest");
+    rng r = rng_start("top_divergence_of_sorted_rows");
     bool smaller = false;
     for (size_t trial = 0; trial < 2000; trial++) {
         float a[40], b[40];
@@ -104,7 +104,7 @@ static void unique_texts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ulps_count_steps),      cmocka_unit_test(first_difference_is_of_bits),
-        cmocka_unit_test(probabilities_by_hand), cmocka_unit_test(top_looks_at_the_likeliest),
+        cmocka_unit_test(probabilities_by_hand), cmocka_unit_test(top_divergence_of_sorted_rows),
         cmocka_unit_test(unique_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

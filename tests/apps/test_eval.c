@@ -1,5 +1,5 @@
-/* invar eval: what may stand in a dataset and in --configs; metrics against values worked out by hand; the command:
- * that stopping and going on leaves the same files, and that the comparison can find differences. */
+/* invar eval: valid and invalid datasets and --configs; metrics against hand-computed values; the command: interrupting
+ * and resuming gives the same files, and the comparison can find differences. */
 #include "program.h"
 #include "xml.h"
 
@@ -25,7 +25,7 @@ static void reads_datasets(void **state) {
     assert_int_equal(d.count, 3);
     assert_string_equal(d.items[0].id, "5");
     assert_string_equal(d.items[0].answer, "27");
-    assert_string_equal(d.items[1].id, "3"); /* its line */
+    assert_string_equal(d.items[1].id, "3"); /* its line number */
     assert_string_equal(d.items[1].question, "b");
     assert_string_equal(d.items[1].answer, "1,000");
     assert_string_equal(d.items[2].id, "C");
@@ -36,7 +36,7 @@ static void reads_datasets(void **state) {
     assert_int_equal(cli_dataset_read(in_folder("d.jsonl"), 2, &d, &err), CLI_OK);
     assert_true(d.count == 2 && d.scored == 2 && d.hash != hash);
     cli_dataset_free(&d);
-    char marked[sizeof text + 3] = "\xef\xbb\xbf"; /* as Windows writes it: the same dataset */
+    char marked[sizeof text + 3] = "\xef\xbb\xbf"; /* with a byte order mark: the same dataset */
     memcpy(marked + 3, text, sizeof text);
     write_file("d.jsonl", marked, sizeof marked - 1);
     assert_int_equal(cli_dataset_read(in_folder("d.jsonl"), 100, &d, &err), CLI_OK);
@@ -115,8 +115,8 @@ static void bad_axes_are_usage_errors(void **state) {
         {"bs=", "--configs: bs: wanted a value, found none"},
         {"bs=0", "--configs: bs: --max-num-seqs: wanted a whole number from 1"},
         {"tp=9", "--configs: tp: --tensor-parallel-size: wanted a whole number from 1 to 8, found '9'"},
-        {"bs=8,8", "--configs: bs: 8 comes twice"},
-        {"bs=8 bs=16", "--configs: bs comes twice"},
+        {"bs=8,8", "--configs: bs: 8 is given twice"},
+        {"bs=8 bs=16", "--configs: bs is given twice"},
         {"prefix=maybe", "--configs: prefix: wanted on or off, found 'maybe'"},
         {"numerics=exact", "--configs: numerics: --numerics: wanted one of"},
         {"bs=1,2,3,4,5,6,7,8 tp=1,2,3,4,5,6,7,8 threads=1,2,3,4,5", "wanted at most 256 configurations"},
@@ -137,7 +137,7 @@ static void bad_axes_are_usage_errors(void **state) {
 
 /* ---- metrics ------------------------------------------------------------------------------------------- */
 
-/* A record of n tokens whose two likeliest are `token` (probability p) and 9 (probability q). */
+/* A record of n tokens whose top two are `token` (probability p) and 9 (probability q). */
 static cli_record make_record(size_t n, const int32_t *tokens, const double *p, const double *q) {
     cli_record r = {.count = n, .top_count = 2, .done = true};
     r.ids = calloc(n + 1, sizeof *r.ids);
@@ -167,7 +167,7 @@ static void metrics_by_hand(void **state) {
     assert_true(cli_output_divergence(all, 1) == 0);
     /* Positions 0 to 2: 0.1, 0, 0. */
     assert_true(fabs(cli_output_divergence(all, 2) - 0.1 / 3) < near);
-    /* Position 0: 0.1. Position 1, the last that all reach alike: token 2 has 0.6, 0.6 and at most 0.25 in c; token 4
+    /* Position 0: 0.1. Position 1, the last with equal prefixes: token 2 has 0.6, 0.6 and at most 0.25 in c; token 4
      * has 0.5 in c and at most 0.2 in a and b. */
     assert_true(fabs(cli_output_divergence(all, 3) - (0.1 + 0.35) / 2) < near);
     const cli_record *same[] = {&a, &a, &a};
@@ -235,7 +235,7 @@ static void scores_and_compares(void **state) {
     json_decref(o);
 }
 
-/* The comparison finds what there is to find: vanilla's bits depend on the batch and the ranks, bio's on the ranks. */
+/* The comparison finds differences: vanilla's bits depend on batch and ranks, bio's on ranks. */
 static void baselines_differ(void **state) {
     (void)state;
     RUN("eval", "tiny-math", "--dataset", PROBLEMS, "--limit", "6", "--max-tokens", "12", "--json", "--configs",
@@ -259,7 +259,7 @@ static void baselines_differ(void **state) {
     json_decref(o);
 }
 
-/* Runs that were cut at any byte go on to the same files; numerics "vanilla" too, whose bits depend on the batch. */
+/* Runs truncated at any byte resume to the same files; numerics "vanilla" too, whose bits depend on the batch. */
 static void goes_on_where_it_stopped(void **state) {
     (void)state;
     static const char axes[] = "numerics=invar,vanilla bs=3,8";
@@ -295,7 +295,7 @@ static void ctrl_c_can_be_continued(void **state) {
     kill(pid, SIGINT);
     finish(pid);
     if (came.code != 128 + SIGINT) fail_msg("wanted to end by SIGINT, found %d: %s", came.code, came.err);
-    assert_non_null(strstr(came.err, "the same command goes on behind 'bs="));
+    assert_non_null(strstr(came.err, "the same command resumes after 'bs="));
     assert_true(lines_of(in_run("stopped", "results.jsonl")) < 1 + 8 * 8);
     RUN(ARGUMENTS(in_folder("stopped")));
     expect_ok();
@@ -319,7 +319,7 @@ static void other_settings_are_refused(void **state) {
     expect_error(1, "other settings: problems is 8 there and 7 here");
     RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--max-model-len", "60"));
     expect_error(1, "other settings: max_model_len is 0 there and 60 here");
-    RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--tp", "2")); /* a baseline would answer otherwise */
+    RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--tp", "2")); /* a baseline could answer differently */
     expect_error(1, "other settings: tensor_parallel_size is 1 there and 2 here");
     RUN(EVAL(in_folder("set"), "--max-tokens", "4", "--isa", "scalar")); /* neutral: not a setting */
     expect_ok();
@@ -331,7 +331,7 @@ static void one_process_at_a_time(void **state) {
     assert_non_null(file);
     assert_int_equal(flock(fileno(file), LOCK_EX), 0);
     RUN(EVAL(in_folder("set"), "--max-tokens", "4"));
-    expect_error(1, "results.jsonl: another process is at work on it");
+    expect_error(1, "results.jsonl: in use by another process");
     fclose(file);
 }
 
@@ -360,7 +360,7 @@ static void damaged_results_are_named(void **state) {
     BAD("results.jsonl:3: wanted the result of problem 'held-out-0002' with as given");
 #undef BAD
     free(all);
-    static const char other[] = "{\"ours\": false}"; /* without a newline, as if it had been cut */
+    static const char other[] = "{\"ours\": false}"; /* without a newline, as if truncated */
     write_file("bad/results.jsonl", other, sizeof other - 1);
     RUN(EVAL(in_folder("bad"), "--max-tokens", "4"));
     expect_error(1, "results.jsonl: wanted results of invar eval, found another file");
@@ -371,7 +371,7 @@ static void damaged_results_are_named(void **state) {
     RUN(EVAL(in_folder("file"), "--max-tokens", "4"));
     expect_error(1, "file/results.jsonl: cannot open: Not a directory");
     RUN(EVAL(in_folder("no/such/folder"), "--max-tokens", "4"));
-    expect_error(1, "cannot make the folder");
+    expect_error(1, "cannot create the directory");
 }
 
 static void plain_prompts_and_long_ones(void **state) {

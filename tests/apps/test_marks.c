@@ -1,5 +1,5 @@
-/* Files as Windows writes them: a byte order mark at the beginning is no part of what a person wrote. A model's own
- * files are read as transformers reads them: JSON that begins so is refused, and says why. */
+/* Files with a byte order mark, as Windows editors write them: the mark is not part of the text. A model's own files
+ * are read as by transformers: JSON with a byte order mark is refused with a reason. */
 #include "program.h"
 
 #define MARK "\xef\xbb\xbf"
@@ -22,7 +22,8 @@ static void texts(void **state) {
     RUN_WITH(MARK "2 + 2 =", "tokenize", "tiny-math", "--json");
     expect_ok();
     assert_string_equal(came.out, plain);
-    RUN_WITH(MARK MARK "2 + 2 =", "tokenize", "tiny-math", "--json"); /* one is the file's, the other is text */
+    RUN_WITH(MARK MARK "2 + 2 =", "tokenize", "tiny-math",
+             "--json"); /* the first is a byte order mark, the second is text */
     expect_ok();
     assert_string_not_equal(came.out, plain);
     RUN("tokenize", "tiny-math", "--json", "--text", MARK "2 + 2 ="); /* no file */
@@ -88,7 +89,7 @@ static void batches(void **state) {
     RUN_WITH(MARK REQUEST, "batch", "tiny-math", "-i", "-", "-o", "-", "--max-model-len", "256");
     expect_ok();
     assert_non_null(strstr(came.err, "1 answered now, 0 refused"));
-    put("in.jsonl", REQUEST MARK REQUEST); /* a mark inside is no beginning */
+    put("in.jsonl", REQUEST MARK REQUEST); /* only the first one is a byte order mark */
     unlink(in_folder("out.jsonl"));
     RUN("batch", "tiny-math", "-i", in_folder("in.jsonl"), "-o", in_folder("out.jsonl"), "--max-model-len", "256");
     expect_ok();

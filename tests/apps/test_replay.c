@@ -1,4 +1,5 @@
-/* invar replay as a user meets it: receipts computed again in other ways, damaged ones, ones of other makers. */
+/* invar replay as a user runs it: receipts recomputed in other configurations, damaged receipts, receipts of other
+ * makers. */
 #include "program.h"
 
 #define MODEL INVAR_SOURCE_DIR "/models/tiny-math"
@@ -25,7 +26,7 @@ static int make_receipts(void **state) {
         assert_true(n > 0 && n < RECEIPT_MAX && strchr(text, '\n') == text + n - 1);
         memcpy(receipts[i], text, n + 1);
         fputs(text, all);
-        if (i == 0) fputs("\n", all); /* an empty line is passed over */
+        if (i == 0) fputs("\n", all); /* empty lines are skipped */
     }
     fclose(all);
     return 0;
@@ -41,7 +42,7 @@ static const char *changed(size_t i, const char *from, const char *to) {
     return in_folder("changed");
 }
 
-/* The run ended with exit code 1 and one line of error behind its output. */
+/* Exit code 1 and one error line after the output. */
 static void expect_unequal(const char *words, const char *line) {
     if (came.code != 1 || !strstr(came.err, line) || strncmp(came.err, "invar: ", 7) != 0)
         fail_msg("wanted exit code 1 and '%s', found %d: %s", line, came.code, came.err);
@@ -77,14 +78,14 @@ static void a_changed_request_shows(void **state) {
     expect_unequal("changed:1  differs: token ", "receipts: 0 equal, 1 differ");
     RUN("replay", changed(1, "\"temperature\":2.0", "\"temperature\":1.5"), "--json");
     expect_unequal("\"verdict\": \"differs\"", "1 differ");
-    /* Without the stop string the same tokens come, and another end. */
+    /* Without the stop string: the same tokens, another end. */
     RUN("replay", changed(2, "\"stop\":[\"</think>\"]", "\"stop\":[]"));
     expect_unequal("wanted the end by stop at '</think>', found length", "1 differ");
     RUN("replay", changed(2, "\"stop\":\"</think>\"", "\"stop\":\"<think>\""));
     expect_unequal("wanted the end by stop at '<think>', found stop at '</think>'", "1 differ");
 }
 
-static void other_makers_are_told_apart(void **state) {
+static void other_makers_are_distinguished(void **state) {
     (void)state;
     const char *all = in_folder("all.jsonl");
     RUN("replay", all, "--arithmetic", "tc16");
@@ -112,7 +113,7 @@ static void force_says_where_they_part(void **state) {
                 !json_equal(json_object_get(first, "token"), json_object_get(first, "found_token")));
     assert_string_not_equal(text_of(item, "digest"), text_of(item, "found_digest"));
     json_decref(o);
-    /* A model that has no such tokens: that receipt fails, the command does not. */
+    /* A model without these tokens: the receipt fails, the command does not. */
     RUN("replay", in_folder("0"), INVAR_SOURCE_DIR "/tests/data/hf/qwen3", "--force");
     expect_unequal("0:1  failed: ", "1 failed");
 }
@@ -158,7 +159,7 @@ static void the_model_is_found(void **state) {
     expect_ok();
 }
 
-/* What cannot be computed here does not keep the rest from it, and the fingerprint that differs is shown whole. */
+/* A receipt that cannot be computed does not prevent the others; a different fingerprint is shown in full. */
 static void the_rest_is_computed(void **state) {
     (void)state;
     char many[4 * RECEIPT_MAX];
@@ -184,7 +185,7 @@ static void the_rest_is_computed(void **state) {
     assert_non_null(strstr(came.out, "many:4  equal"));
 }
 
-/* One that does not fit is not computed: cut, it would differ. */
+/* A receipt that does not fit is not computed: truncated, it would differ. */
 static void what_is_too_long_fails(void **state) {
     (void)state;
     RUN("replay", in_folder("all.jsonl"), "--max-model-len", "33");
@@ -198,7 +199,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_in_every_way),
         cmocka_unit_test(a_changed_request_shows),
-        cmocka_unit_test(other_makers_are_told_apart),
+        cmocka_unit_test(other_makers_are_distinguished),
         cmocka_unit_test(force_says_where_they_part),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(the_model_is_found),

@@ -1,5 +1,4 @@
-/* invar serve as a user meets it: it says where it listens and what it is, answers, and ends as it promises. What it
- * answers is tested in tests/serve. */
+/* invar serve as a user runs it: its log, its answers, its shutdown. The API is tested in tests/serve. */
 #include "server.h"
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
@@ -45,7 +44,7 @@ static void keys_and_names(void **state) {
     end(pid, SIGTERM);
 }
 
-/* Every line is an object, also about a path that tries to be something else. */
+/* Every line is a JSON object, even for a hostile path. */
 static void lines_for_programs(void **state) {
     (void)state;
     uint16_t port;
@@ -74,7 +73,7 @@ static void lines_for_programs(void **state) {
     assert_true(lines >= 6);
 }
 
-/* A connection that says nothing does not keep a server from ending, with or without time to drain. */
+/* A silent connection does not delay the exit, with or without a drain timeout. */
 static void idle_connections_do_not_hold_it(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -110,7 +109,7 @@ static int begin_stream(uint16_t port) {
     return fd;
 }
 
-/* Reads what is left. Did the stream come to its own end? */
+/* Reads the rest. Returns whether the stream ended regularly. */
 static bool read_stream(int fd) {
     size_t n = strlen(reply);
     for (ssize_t got; (got = recv(fd, reply + n, sizeof reply - 1 - n, 0)) > 0;) n += (size_t)got;
@@ -119,7 +118,7 @@ static bool read_stream(int fd) {
     return strstr(reply, "data: [DONE]") != NULL;
 }
 
-/* What was accepted is finished, unless time is up or somebody insists; nothing new gets in. */
+/* Accepted requests finish, unless the timeout expires or a second signal arrives; no new request is accepted. */
 static void drains(void **state) {
     (void)state;
     static const char *const none[] = {"--isa", "scalar", "--drain-timeout", "0", NULL}, *const some[] = {
@@ -147,7 +146,7 @@ static void drains(void **state) {
     }
 }
 
-/* As long as the flag says, and not a byte more. */
+/* The limit of the flag is exact. */
 static void bodies_have_a_length(void **state) {
     (void)state;
     enum { LONGEST = 9 << 20 };
@@ -165,7 +164,7 @@ static void bodies_have_a_length(void **state) {
         memcpy(text + at, body, sizeof body - 1);
         for (size_t sent = 0, all = (size_t)at + LONGEST + more; sent < all;) {
             ssize_t n = send(fd, text + sent, all - sent, MSG_NOSIGNAL);
-            if (n <= 0) break; /* it is refused by its head already */
+            if (n <= 0) break; /* refused after its head */
             sent += (size_t)n;
         }
         size_t n = 0;
@@ -178,8 +177,8 @@ static void bodies_have_a_length(void **state) {
     end(pid, SIGTERM);
 }
 
-/* A page whose name was pointed to this machine is recognised by that name, whatever it asks; the message says what
- * would let it in. */
+/* A page whose host name was rebound to this machine is recognized by that name on every route; the message names the
+ * flag that would allow it. */
 static void foreign_names(void **state) {
     (void)state;
     static const char *const paths[] = {"GET /", "GET /health", "GET /metrics", "GET /v1/models", "GET /nowhere"};
@@ -198,7 +197,7 @@ static void foreign_names(void **state) {
     }
     snprintf(own, sizeof own, "127.0.0.1:%u", port);
     assert_int_equal(ask_host(port, own, "GET /v1/models", ""), 200);
-    assert_int_equal(ask_host(port, "192.0.2.1", "GET /health", ""), 200); /* as a probe of a cluster asks */
+    assert_int_equal(ask_host(port, "192.0.2.1", "GET /health", ""), 200); /* as a cluster's probe does */
     end(pid, SIGTERM);
     assert_non_null(strstr(came.err, "GET /metrics 403"));
 }
@@ -260,7 +259,8 @@ static void what_cannot_start(void **state) {
     expect_error(2, "--served-model-name: wanted a name, found nothing");
     RUN("batch", "tiny-math", "-i", "-", "-o", "-", "--served-model-name", "");
     expect_error(2, "--served-model-name: wanted a name, found nothing");
-    RUN("serve", "tiny-math", "--port", "0", "--host", "[2001:db8::1]"); /* of documents: nobody has it */
+    RUN("serve", "tiny-math", "--port", "0", "--host",
+        "[2001:db8::1]"); /* reserved for documentation: no host has it */
     expect_error(1, "cannot listen on 2001:db8::1 port 0: ");
     RUN("serve", "tiny-math", "--metrics-compat", "other");
     expect_error(2, "--metrics-compat: wanted one of: vllm sglang, found 'other'");

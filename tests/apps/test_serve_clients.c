@@ -1,4 +1,4 @@
-/* Those of tests/clients that need no package, against one `invar serve`. Other projects' clients are run by
+/* The tests/clients that need no package, against one `invar serve`. Other projects' clients are run by
  * tests/clients/run.py. $INVAR_PYTHON is the Python. */
 #include "program.h"
 
@@ -78,13 +78,13 @@ static void split_special(void **state) {
     run_client("split_special.py");
 }
 
-/* invar's client against servers of others. */
+/* invar's client against other servers. */
 static void load_others(void **state) {
     (void)state;
     run_client("load_others.py");
 }
 
-/* This one starts a server of its own, whose memory it measures. */
+/* Starts its own server and measures its memory. */
 static void memory(void **state) {
     (void)state;
     run_client("memory.py");
@@ -95,7 +95,7 @@ static void disconnects(void **state) {
     run_client("disconnects.py");
 }
 
-/* A control: a client that must fail is seen to fail. */
+/* Negative control: a failing client is detected. */
 static void failure_is_seen(void **state) {
     (void)state;
     char saved[sizeof url];

@@ -1,17 +1,17 @@
-/* The log of invar serve: it never delays the server, whatever becomes of what it is written to. */
+/* The log of invar serve never delays the server, whatever happens to its file or pipe. */
 #include "server.h"
 
 #include <poll.h>
 
 enum { PATIENCE_S = 20, AT_ONCE = 50, LONG_PATH = 480 };
 
-/* A reader that is too slow must not make a test hang: each wait has an end. */
+/* Every wait has a timeout, so that a slow reader cannot hang a test. */
 static void set_patience(int fd) {
     struct timeval t = {.tv_sec = PATIENCE_S};
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t), 0);
 }
 
-/* So many requests with long lines, on one connection. All are answered. */
+/* Many requests with long log lines, on one connection. All are answered. */
 static void ask_often(uint16_t port, size_t count) {
     static char text[AT_ONCE * (LONG_PATH + 100)];
     char path[LONG_PATH + 1];
@@ -45,7 +45,7 @@ static double metric(uint16_t port, const char *name) {
     return strtod(at + strlen(find), NULL);
 }
 
-/* Reads the pipe until it has the words; the lines before them are counted. Returns what follows the words. */
+/* Reads the pipe up to the words and counts the lines before them. Returns the text after them. */
 static const char *read_until(int pipe_fd, const char *words, size_t *lines) {
     static char text[8 << 20];
     static size_t n;
@@ -64,7 +64,7 @@ static const char *read_until(int pipe_fd, const char *words, size_t *lines) {
     return at + strlen(words);
 }
 
-/* Exit code of a process that must end within the time; 128 and the signal when it does not. */
+/* Exit code of a process that must end in time; 128 and the signal if it does not. */
 static int await_end(pid_t pid) {
     int status;
     for (int waited = 0; waited < PATIENCE_S * 1000; waited += STEP_MS, rest())
@@ -75,9 +75,9 @@ static int await_end(pid_t pid) {
     return 128 + SIGKILL;
 }
 
-/* Nobody reads standard error: requests are answered all the same, lines are dropped and counted, and once somebody
- * reads, a line says how many. Full again, it does not keep the server from ending. */
-static void a_pipe_that_nobody_reads(void **state) {
+/* Without a reader of standard error requests are still answered; lines are dropped and counted, and the next reader
+ * receives their number. A full pipe does not delay the exit. */
+static void a_pipe_without_reader(void **state) {
     (void)state;
     enum { MANY = 8000 };
     size_t lines, more;
@@ -139,7 +139,7 @@ static void is_null_file(pid_t pid, int fd) {
     assert_string_equal(target, "/dev/null");
 }
 
-/* No socket gets a number below 3, where what is meant for people would go to a client. */
+/* No socket gets a number below 3, or a client would receive terminal output. */
 static void closed_descriptors(void **state) {
     (void)state;
     char number[8];
@@ -160,7 +160,7 @@ static void closed_descriptors(void **state) {
     assert_true(body && length && strlen(body + 4) == strtoul(length + 16, NULL, 10));
     kill(pid, SIGTERM);
     assert_int_equal(await_end(pid), 0);
-    /* What cannot be written is an error as before. */
+    /* A write error is reported as before. */
     static const char *const list[] = {"inspect", "tiny-math", NULL}, *const read_in[] = {"tokenize", "tiny-math",
                                                                                           NULL};
     assert_int_equal(await_end(start_closed(0, list)), 0);
@@ -179,8 +179,7 @@ static void await_in_file(const char *name, const char *words) {
     fail_msg("no \"%s\" in %s: %s", words, name, came.out);
 }
 
-/* The log is a file that is renamed, as logrotate does it; SIGHUP begins a new one. One that cannot be opened leaves
- * the log where it was. */
+/* The log file is renamed as by logrotate; SIGHUP opens a new one. If that fails, the old one stays in use. */
 static void a_log_that_rotates(void **state) {
     (void)state;
     char path[256], error[400];
@@ -220,7 +219,7 @@ static int with_key(uint16_t port, const char *key) {
     return ask(port, "GET /v1/models", field);
 }
 
-/* None of them ends the server. SIGHUP reads keys again, all of them or, when a file is not as it should be, none. */
+/* None of these signals ends the server. SIGHUP rereads keys, all or, if a file is invalid, none. */
 static void signals(void **state) {
     (void)state;
     static const char one[] = "# of today\nfirst\n\nsecond \r\n", two[] = "third";
@@ -268,7 +267,7 @@ static void signals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_that_nobody_reads), cmocka_unit_test(closed_descriptors),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_without_reader), cmocka_unit_test(closed_descriptors),
                                        cmocka_unit_test(a_log_that_rotates), cmocka_unit_test(signals)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

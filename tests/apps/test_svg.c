@@ -1,4 +1,4 @@
-/* Pictures are well-formed whatever their texts hold; ticks are round numbers inside their scale. */
+/* Pictures are well-formed for any text; ticks are round numbers inside their scale. */
 #include "random.h"
 #include "xml.h"
 
@@ -97,7 +97,7 @@ static void ticks_are_round(void **state) {
     }
 }
 
-static void places_stay_inside(void **state) {
+static void positions_stay_inside(void **state) {
     (void)state;
     const cli_svg_scale s = {.low = 1e-8, .high = 1, .from = 100, .to = 200, .logarithmic = true};
     assert_true(fabs(cli_svg_position(&s, 1e-4) - 150) < 1e-9);
@@ -109,7 +109,7 @@ int main(void) {
         cmocka_unit_test(any_text_is_well_formed),
         cmocka_unit_test(the_check_can_fail),
         cmocka_unit_test(ticks_are_round),
-        cmocka_unit_test(places_stay_inside),
+        cmocka_unit_test(positions_stay_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* invar verify as a user meets it, and its comparisons alone: what should be equal is, what is not is found. The
- * baseline `vanilla` is the control that shows that each of these checks can fail. */
+/* invar verify as a user runs it, and its comparisons alone: equal results pass, differences are found. The baseline
+ * `vanilla` is the negative control of these checks. */
 #include "program.h"
 #include "random.h"
 #include "xml.h"
@@ -14,7 +14,7 @@ static const char few[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \"What is 5 + 6?\"}], \"temperature\": 1}\n"
     "{\"ids\": [17, 289, 220], \"temperature\": 0.7, \"top_k\": 20, \"seed\": 7, \"ignore_eos\": true}\r\n";
 
-/* Lengths around a block of attention; two begin alike; one is sampled. Every model of the tests has these ids. */
+/* Lengths around an attention block; two with a common prefix; one sampled. Every test model has these ids. */
 static void write_lengths(void) {
     static const size_t lengths[] = {1, 40, 64, 65, 130};
     static char text[8192];
@@ -127,7 +127,7 @@ static void bio_holds_across_batches(void **state) {
     if (came.code != 0) fail_msg("exit code %d: %s%s", came.code, came.out, came.err);
 }
 
-/* The same axis for both: ranks, which only the tree of invar makes neutral. */
+/* The same axis for both: ranks, which only invar's summation tree makes neutral. */
 static void bio_differs_across_ranks(void **state) {
     (void)state;
     write_lengths();
@@ -168,7 +168,7 @@ static void prompts_from_a_file(void **state) {
     expect_ok();
 }
 
-/* Another seed draws other combinations; the answers stay. */
+/* Another seed draws other combinations; the answers are unchanged. */
 static void seeds_draw_combinations(void **state) {
     (void)state;
     char names[3][1024] = {"", "", ""};
@@ -187,8 +187,8 @@ static void seeds_draw_combinations(void **state) {
     assert_string_not_equal(names[0], names[2]);
 }
 
-/* Strangers that never end, and memory for one request: whoever has the lowest priority still gets his turn. */
-static void nobody_waits_for_ever(void **state) {
+/* Endless decoys and memory for one request: the request of the lowest priority is still served. */
+static void no_request_starves(void **state) {
     (void)state;
     write_lengths();
     RUN("verify", "tiny-math", "--prompts", in_folder("lengths.jsonl"), "--axes", "order,preempt,sampling", "--product",
@@ -227,10 +227,10 @@ static void usage_is_checked(void **state) {
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     RUN("verify", "tiny-math");
     unsetenv("OMPI_COMM_WORLD_SIZE");
-    expect_error(2, "not under mpirun");
+    expect_error(2, "do not use mpirun");
 }
 
-/* Before anything has run, not behind it. */
+/* Before anything has run, not afterwards. */
 static void files_that_cannot_be_written(void **state) {
     (void)state;
     RUN("verify", "tiny-math", "--axes", "batch", "--plot", in_folder("no/such/folder.svg"));
@@ -325,12 +325,12 @@ static void other_families(void **state) {
 
 enum { WIDE_ROW = 50, ANSWER = 4, KEPT = 2 };
 
-/* A quiet answer of ANSWER random rows, whole rows kept of the first KEPT. */
+/* A quiet answer of ANSWER random rows, of which the first KEPT are kept whole. */
 typedef struct sample {
     iv_model_info model;
     verify_job job;
     verify_answer answer;
-    float rows[ANSWER * WIDE_ROW]; /* all of them: what is beyond KEPT only the test needs */
+    float rows[ANSWER * WIDE_ROW]; /* all rows: those beyond KEPT only the test needs */
     float logprobs[ANSWER];
     int32_t tokens[ANSWER];
     uint64_t hashes[ANSWER];
@@ -357,7 +357,7 @@ static void make_sample(sample *s, rng *r) {
     memcpy(s->rows, rows, sizeof rows);
 }
 
-/* Plays the answer again with one change, made by `change` to event `at`. */
+/* Replays the answer with one change, made by `change` to event `at`. */
 typedef void (*change_fn)(iv_event *event, float *row, rng *r);
 static verify_cell play(const sample *s, size_t at, change_fn change, rng *r) {
     verify_cell cell = {.token_from = SIZE_MAX};
@@ -453,13 +453,13 @@ static void ends_are_compared(void **state) {
     assert_int_equal(late.kind, VERIFY_END);
 }
 
-/* Standard error of a run that has a terminal there, as the terminal gets it; standard output goes nowhere. */
+/* Standard error of a run with a terminal; standard output is discarded. */
 static void run_on_terminal(const char *const *words, char *out, size_t room) {
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     char name[64];
     assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
     assert_int_equal(ptsname_r(terminal, name, sizeof name), 0);
-    int held = open(name, O_RDWR | O_NOCTTY); /* until the program has it too: else reading fails at once */
+    int held = open(name, O_RDWR | O_NOCTTY); /* held until the program has it too: otherwise reading fails at once */
     assert_true(held >= 0);
     fflush(NULL);
     pid_t pid = fork();
@@ -474,13 +474,13 @@ static void run_on_terminal(const char *const *words, char *out, size_t room) {
     close(held);
     size_t n = 0;
     ssize_t got;
-    while ((got = read(terminal, out + n, room - 1 - n)) > 0) n += (size_t)got; /* EIO: nobody writes any more */
+    while ((got = read(terminal, out + n, room - 1 - n)) > 0) n += (size_t)got; /* EIO: no writer is left */
     out[n] = 0;
     close(terminal);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-/* Whatever the terminal's width: a line that wraps could not be taken back. */
+/* For any terminal width: a wrapped line could not be erased. */
 static void the_bar_does_not_wrap(void **state) {
     (void)state;
     static char said[OUTPUT_MAX];
@@ -503,7 +503,7 @@ int main(void) {
         cmocka_unit_test(any_single_bit_is_seen),   cmocka_unit_test(ends_are_compared),
         cmocka_unit_test(usage_is_checked),         cmocka_unit_test(files_that_cannot_be_written),
         cmocka_unit_test(bad_prompt_files),         cmocka_unit_test(prompts_from_a_file),
-        cmocka_unit_test(seeds_draw_combinations),  cmocka_unit_test(nobody_waits_for_ever),
+        cmocka_unit_test(seeds_draw_combinations),  cmocka_unit_test(no_request_starves),
         cmocka_unit_test(every_axis_is_equal),      cmocka_unit_test(vanilla_is_found_out),
         cmocka_unit_test(bio_holds_across_batches), cmocka_unit_test(bio_differs_across_ranks),
         cmocka_unit_test(an_interrupt_ends_it),     cmocka_unit_test(other_families),

@@ -1,4 +1,4 @@
-/* xml.h: whether a text is well-formed XML, as far as pictures go: one root, elements closed in order, quoted
+/* xml.h: checks that a text is well-formed XML, as far as pictures need: one root, elements closed in order, quoted
  * attributes given once, known entities, no stray < or &. Comments, CDATA and declarations are not expected. */
 #ifndef IV_TESTS_XML_H
 #define IV_TESTS_XML_H
@@ -12,7 +12,7 @@ static inline size_t xml_name(const char *s) {
     return s[0] >= '0' && s[0] <= '9' ? 0 : n;
 }
 
-/* Characters up to the first of `end`; NULL if something is not allowed there. */
+/* Skips characters up to the first of `end`; NULL if one is not allowed. */
 static inline const char *xml_characters(const char *s, char end) {
     static const char *const entities[] = {"&lt;", "&gt;", "&amp;", "&quot;"};
     for (; *s && *s != end; s++) {
@@ -23,7 +23,7 @@ static inline const char *xml_characters(const char *s, char end) {
     return *s == end ? s : NULL;
 }
 
-/* Behind <name: attributes up to > or />; NULL if they are broken. */
+/* Skips the attributes of a tag up to > or />; NULL if they are malformed. */
 static inline const char *xml_attributes(const char *s) {
     const char *names[XML_ATTRIBUTES_MAX];
     size_t lengths[XML_ATTRIBUTES_MAX], count = 0;
@@ -41,7 +41,7 @@ static inline const char *xml_attributes(const char *s) {
     }
 }
 
-/* Where it breaks, or NULL when it is well-formed. */
+/* The first error, or NULL for a well-formed text. */
 static inline const char *xml_broken_at(const char *s) {
     const char *open[XML_DEPTH_MAX];
     size_t depth = 0, roots = 0;
