@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one request -------------------------------------------------------------------------------------- */
+/* ---- one request --------------------------------------------------------------------------------------- */
 
 typedef struct run {
     iv_engine *engine;
@@ -105,7 +105,7 @@ double cli_decode_rate(const cli_answer *answer) {
     return (double)(answer->id_count - 1) / answer->decode_seconds;
 }
 
-/* ---- chat variables ----------------------------------------------------------------------------------- */
+/* ---- chat variables ------------------------------------------------------------------------------------ */
 
 static int add_kwargs(json_t *variables, const char *kwargs, iv_error *err) {
     char found[CLI_SHOWN_BYTES];
@@ -141,7 +141,7 @@ int cli_chat_variables(const struct json_t *messages, const char *kwargs, char *
     return code;
 }
 
-/* ---- a workload --------------------------------------------------------------------------------------- */
+/* ---- a workload ---------------------------------------------------------------------------------------- */
 
 static int take_workload_events(const cli_workload *c, size_t *ended, iv_error *err) {
     for (iv_event event; iv_engine_next_event(c->engine, &event);) {
@@ -191,7 +191,7 @@ int cli_workload_run(const cli_workload *workload, iv_error *err) {
     return code;
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------ */
+/* ---- signals ------------------------------------------------------------------------------------------- */
 
 static const int watched[CLI_INTERRUPTS] = {SIGINT, SIGTERM, SIGHUP};
 static volatile sig_atomic_t caught;

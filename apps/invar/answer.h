@@ -6,7 +6,7 @@
 
 #include <signal.h>
 
-/* ---- one request -------------------------------------------------------------------------------------- */
+/* ---- one request --------------------------------------------------------------------------------------- */
 
 /* Called for every event in order; anything but CLI_OK ends the run. */
 typedef int (*cli_sink)(void *user, const iv_event *event, iv_error *err);
@@ -40,7 +40,7 @@ double cli_decode_rate(const cli_answer *answer);
 struct json_t;
 int cli_chat_variables(const struct json_t *messages, const char *kwargs, char **out, iv_error *err);
 
-/* ---- a workload --------------------------------------------------------------------------------------- */
+/* ---- a workload ---------------------------------------------------------------------------------------- */
 
 /* Many requests through one engine. Callbacks return CLI_OK to continue; any other code ends the run, with err filled.
  */
@@ -62,7 +62,7 @@ typedef struct cli_workload {
  * the request id i + 1. */
 int cli_workload_run(const cli_workload *workload, iv_error *err);
 
-/* ---- signals ------------------------------------------------------------------------------------------ */
+/* ---- signals ------------------------------------------------------------------------------------------- */
 
 /* While SIGINT, SIGTERM and SIGHUP are watched, the first signal of a kind is only recorded; the second has its usual
  * effect. A signal that was ignored (nohup) stays ignored. Watches do not nest. */

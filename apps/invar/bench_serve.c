@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- a server of our own ------------------------------------------------------------------------------ */
+/* ---- a server of our own ------------------------------------------------------------------------------- */
 
 /* A server of MODEL in a child process, for as long as it is needed. */
 typedef struct own_server {
@@ -144,7 +144,7 @@ static int start_server(const cli_args *args, own_server *out, iv_error *err) {
     return cli_fail(err, CLI_FAILED, "%s", heard ? said : "a server: exited before it listened");
 }
 
-/* ---- the plan ----------------------------------------------------------------------------------------- */
+/* ---- the plan ------------------------------------------------------------------------------------------ */
 
 enum { TIMEOUT_S = 600, KINDS = 4 };
 
@@ -174,7 +174,7 @@ static const struct {
     const char *name, *key;
 } kinds[KINDS] = {{"TTFT", "ttft"}, {"TPOT", "tpot"}, {"ITL", "itl"}, {"E2E", "e2el"}};
 
-/* ---- what to ask -------------------------------------------------------------------------------------- */
+/* ---- what to ask --------------------------------------------------------------------------------------- */
 
 static int read_rate(const cli_args *args, double *out, iv_error *err) {
     const char *text = cli_text(args, "request-rate", "inf");
@@ -269,7 +269,7 @@ static int make_requests(plan *p, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- the server --------------------------------------------------------------------------------------- */
+/* ---- the server ---------------------------------------------------------------------------------------- */
 
 static int engine_flag_without_model(const cli_args *args, iv_error *err) {
     for (size_t i = 0; i < args->value_count; i++)
@@ -372,7 +372,7 @@ static int drive(const iv_load_options *given, const plan *p, outcome *r, iv_err
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
-/* ---- what came ---------------------------------------------------------------------------------------- */
+/* ---- what came ----------------------------------------------------------------------------------------- */
 
 static bool add_times(outcome *r, const iv_load_result *one) {
     bool ok = cli_sample_add(&r->samples[0], one->first) && cli_sample_add(&r->samples[3], one->end);
@@ -486,7 +486,7 @@ static int report(const cli_args *args, const plan *p, const outcome *r, iv_erro
     return cli_page_out(&page, err);
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------------- */
+/* ---- all of it ----------------------------------------------------------------------------------------- */
 
 static int run(const cli_args *args, const iv_load_options *o, plan *p, outcome *r, iv_error *err) {
     iv_load_options asked = *o;

@@ -54,7 +54,7 @@ static int set_instruction(chat *c, const char *text, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- commands of a conversation ----------------------------------------------------------------------- */
+/* ---- commands of a conversation ------------------------------------------------------------------------ */
 
 static int do_help(chat *c, const char *rest, iv_error *err);
 
@@ -147,7 +147,7 @@ static int run_chat_command(chat *c, const char *line, iv_error *err) {
     return cli_fail(err, CLI_FAILED, "unknown command '%s': /help lists them", name);
 }
 
-/* ---- answers ------------------------------------------------------------------------------------------ */
+/* ---- answers ------------------------------------------------------------------------------------------- */
 
 static int on_event(void *user, const iv_event *event, iv_error *err) {
     (void)user;
@@ -200,7 +200,7 @@ static int say(chat *c, const char *text, size_t bytes, iv_error *err) {
     return code;
 }
 
-/* ---- messages ----------------------------------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* A message: lines up to the first without a trailing backslash. The caller frees out->data. */
 static cli_line read_message(const chat *c, cli_bytes *out) {

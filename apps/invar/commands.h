@@ -25,7 +25,7 @@ int cli_help(const cli_args *args, iv_error *err);
 /* The page of one command, or with NULL of the whole program, on standard output. */
 int cli_help_show(const cli_syntax *syntax, iv_error *err);
 
-/* ---- what they accept --------------------------------------------------------------------------------- */
+/* ---- what they accept ---------------------------------------------------------------------------------- */
 
 extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax, cli_tokenize_syntax,
     cli_render_syntax, cli_logits_syntax, cli_bench_syntax, cli_verify_syntax, cli_completion_syntax, cli_help_syntax,

@@ -43,7 +43,7 @@ typedef struct eval {
     double started;
 } eval;
 
-/* ---- prompts ------------------------------------------------------------------------------------------ */
+/* ---- prompts ------------------------------------------------------------------------------------------- */
 
 static int render(const eval *e, const iv_textual *t, const cli_problem *p, iv_text *out, iv_error *err) {
     const char *system = cli_text(e->args, "system", NULL);
@@ -91,7 +91,7 @@ static int make_prompts(eval *e, iv_error *err) {
     return code;
 }
 
-/* ---- settings ----------------------------------------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------------------------------------ */
 
 /* Templates may depend on the clock: equal questions do not imply equal prompts. */
 static uint64_t prompts_hash(const cli_dataset *d) {
@@ -149,7 +149,7 @@ static void make_sampling(eval *e, const iv_engine *engine) {
     r->keep_receipt = true;
 }
 
-/* ---- jobs --------------------------------------------------------------------------------------------- */
+/* ---- jobs ---------------------------------------------------------------------------------------------- */
 
 static int make_request(void *user, size_t index, iv_request *request, iv_error *err) {
     eval *e = user;
@@ -254,7 +254,7 @@ static int on_turn(void *user, size_t ended, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- configurations ----------------------------------------------------------------------------------- */
+/* ---- configurations ------------------------------------------------------------------------------------ */
 
 static int open_engine(const eval *e, size_t config, iv_engine **out, iv_error *err) {
     iv_engine_options o = e->configs.items[config].options;
@@ -327,7 +327,7 @@ static int run_configs(eval *e, iv_error *err) {
     return code;
 }
 
-/* ---- the report --------------------------------------------------------------------------------------- */
+/* ---- the report ---------------------------------------------------------------------------------------- */
 
 static int write_file(const char *dir, const char *name, void (*write)(const cli_study *, FILE *),
                       const cli_study *study, iv_error *err) {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- problems ----------------------------------------------------------------------------------------- */
+/* ---- problems ------------------------------------------------------------------------------------------ */
 
 uint64_t cli_hash(uint64_t hash, const void *bytes, size_t n) {
     const unsigned char *at = bytes;
@@ -158,7 +158,7 @@ void cli_dataset_free(cli_dataset *dataset) {
     *dataset = (cli_dataset){0};
 }
 
-/* ---- configurations ----------------------------------------------------------------------------------- */
+/* ---- configurations ------------------------------------------------------------------------------------ */
 
 typedef struct axis_kind {
     const char *key, *flag; /* the flag with the same values; NULL: on or off */

@@ -16,7 +16,7 @@
 
 enum { LINE_BYTES_MAX = 64 << 20 };
 
-/* ---- records ------------------------------------------------------------------------------------------ */
+/* ---- records ------------------------------------------------------------------------------------------- */
 
 int cli_records_open(size_t configs, size_t problems, cli_records *out, iv_error *err) {
     *out = (cli_records){.configs = configs, .problems = problems};
@@ -39,7 +39,7 @@ cli_record *cli_record_at(const cli_records *records, size_t config, size_t prob
     return &records->items[config * records->problems + problem];
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static uint32_t bits_of(float value) {
     uint32_t bits;
@@ -102,7 +102,7 @@ int cli_results_close(cli_results *results, iv_error *err) {
     return code;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 /* The reader's position, for errors and for the order. */
 typedef struct reading {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- metrics of one problem --------------------------------------------------------------------------- */
+/* ---- metrics of one problem ---------------------------------------------------------------------------- */
 
 static bool same_output(const cli_record *a, const cli_record *b) {
     return a->count == b->count && (a->count == 0 || memcmp(a->ids, b->ids, a->count * sizeof *a->ids) == 0);
@@ -71,7 +71,7 @@ double cli_output_divergence(const cli_record *const *records, size_t n) {
     return compared ? sum / (double)compared : 0;
 }
 
-/* ---- over everything ---------------------------------------------------------------------------------- */
+/* ---- over everything ----------------------------------------------------------------------------------- */
 
 /* Methods in order of their first configuration. */
 static void find_methods(const cli_configs *configs, cli_metrics *m) {
@@ -157,7 +157,7 @@ enum { SHOWN_PROBLEMS = 10 };
 
 static const char *method_name(const cli_method *m) { return m->name[0] ? m->name : "as given"; }
 
-/* ---- Markdown ----------------------------------------------------------------------------------------- */
+/* ---- Markdown ------------------------------------------------------------------------------------------ */
 
 /* Inside a table a bar would end the cell. */
 static void cell(FILE *out, const char *text) {
@@ -265,7 +265,7 @@ void cli_study_markdown(const cli_study *s, FILE *out) {
     fprintf(out, "\nSettings: `%s`\n", s->settings);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 static void json_methods(const cli_study *s, iv_json_out *json) {
     iv_out_kv_open(json, "methods", '[');
@@ -338,7 +338,7 @@ void cli_study_json(const cli_study *s, FILE *out) {
     fputc('\n', out);
 }
 
-/* ---- picture ------------------------------------------------------------------------------------------ */
+/* ---- picture ------------------------------------------------------------------------------------------- */
 
 enum { PANEL_WIDTH = 250, PANEL_GAP = 70, PANEL_HEIGHT = 200, LEFT = 60, TOP = 92, BAR_MAX = 46 };
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ---- numbers ------------------------------------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------------------------------------- */
 
 /* up / down; at most 18 digits each, so that products fit in 128 bits. */
 typedef struct number {
@@ -101,7 +101,7 @@ static bool is_number(const char *s, number *out) {
     return true;
 }
 
-/* ---- finding ------------------------------------------------------------------------------------------ */
+/* ---- finding ------------------------------------------------------------------------------------------- */
 
 /* Trims blanks; truncates at a UTF-8 character boundary. */
 static const char *take(const char *s, size_t n, char out[CLI_SCORE_BYTES]) {
@@ -178,7 +178,7 @@ const char *cli_score_reference(const char *text, char out[CLI_SCORE_BYTES]) {
     return take(text, strlen(text), out);
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------------------------------------- */
 
 /* The next significant byte from *at; 0 at the end. */
 static char next_byte(const char *s, size_t *at) {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- values ------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------- */
 
 /* What the flag wants, for errors. Returns out. */
 static const char *wanted(const cli_flag *flag, char out[160]) {
@@ -159,7 +159,7 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
                     cli_shown(text, found));
 }
 
-/* ---- words -------------------------------------------------------------------------------------------- */
+/* ---- words --------------------------------------------------------------------------------------------- */
 
 static bool is_name(const char *known, const char *name, size_t n) {
     return strlen(known) == n && memcmp(known, name, n) == 0;
@@ -277,7 +277,7 @@ int cli_parse(const cli_syntax *syntax, int count, char *const *words, cli_args 
     return CLI_OK;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------- */
+/* ---- asking -------------------------------------------------------------------------------------------- */
 
 const cli_flag *cli_flag_find(const cli_syntax *syntax, const char *name) {
     return known_flag(syntax, name, strlen(name));

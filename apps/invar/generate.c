@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the prompt --------------------------------------------------------------------------------------- */
+/* ---- the prompt ---------------------------------------------------------------------------------------- */
 
 /* The prompt and the constraint of the answer. */
 typedef struct prompt {
@@ -171,7 +171,7 @@ static void use_constraint(const iv_engine *engine, const prompt *p, iv_request 
         r->reasoning = iv_reasoning_after(iv_engine_textual(engine), r->text, r->text_bytes);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 typedef struct view {
     const iv_textual *textual;
@@ -238,7 +238,7 @@ static int on_event(void *user, const iv_event *event, iv_error *err) {
     return v->stream && event->text_bytes ? cli_out_text(event->text, event->text_bytes, err) : CLI_OK;
 }
 
-/* ---- reports ------------------------------------------------------------------------------------------ */
+/* ---- reports ------------------------------------------------------------------------------------------- */
 
 static void print_report(const cli_answer *a, const cli_sampling *s, const iv_engine_info *info, const view *v) {
     cli_style style = cli_style_of(STDERR_FILENO);
@@ -306,7 +306,7 @@ static int write_receipt(const char *path, const cli_answer *a, iv_error *err) {
     return cli_page_write(&page, path, err);
 }
 
-/* ---- the command -------------------------------------------------------------------------------------- */
+/* ---- the command --------------------------------------------------------------------------------------- */
 
 static int finish_output(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine *engine,
                          const view *v, iv_error *err) {

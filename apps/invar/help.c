@@ -117,7 +117,7 @@ static bool write_operands(FILE *out, const cli_syntax *syntax, const char *befo
     return true;
 }
 
-/* ---- bash --------------------------------------------------------------------------------------------- */
+/* ---- bash ---------------------------------------------------------------------------------------------- */
 
 static void bash_name(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
     (void)syntax;
@@ -164,7 +164,7 @@ static void bash(FILE *out) {
     fputs("        *) _invar_folders ;;\n    esac\n}\ncomplete -F _invar invar\n", out);
 }
 
-/* ---- zsh ---------------------------------------------------------------------------------------------- */
+/* ---- zsh ----------------------------------------------------------------------------------------------- */
 
 static void zsh_action(FILE *out, const cli_flag *f) {
     if (f->kind == CLI_SWITCH) return;
@@ -214,7 +214,7 @@ static void zsh(FILE *out) {
     fputs("    esac\n}\n_invar \"$@\"\n", out);
 }
 
-/* ---- fish --------------------------------------------------------------------------------------------- */
+/* ---- fish ---------------------------------------------------------------------------------------------- */
 
 static void fish_description(FILE *out, const char *text) {
     fputs(" -d '", out);

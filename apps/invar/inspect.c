@@ -114,7 +114,7 @@ int cli_inspect(const cli_args *args, iv_error *err) {
     return cli_page_out(&page, err);
 }
 
-/* ---- logits ------------------------------------------------------------------------------------------- */
+/* ---- logits -------------------------------------------------------------------------------------------- */
 
 static int write_text_logits(const char *text, iv_engine *engine, const char *path, iv_error *err) {
     iv_ids ids = {0};

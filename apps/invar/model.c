@@ -130,7 +130,7 @@ int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err) {
     return iv_textual_open(path, out, err) == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
-/* ---- engine flags ------------------------------------------------------------------------------------- */
+/* ---- engine flags -------------------------------------------------------------------------------------- */
 
 const char *cli_device(const cli_args *args) {
     const char *set = getenv("INVAR_DEVICE");
@@ -172,7 +172,7 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->speculative_tokens = cli_count(args, "num-speculative-tokens", o->speculative_tokens);
 }
 
-/* ---- the ranks of mpirun ------------------------------------------------------------------------------ */
+/* ---- the ranks of mpirun ------------------------------------------------------------------------------- */
 
 static bool is_above(long least, const char *name) {
     const char *text = getenv(name);

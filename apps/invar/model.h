@@ -32,7 +32,7 @@ void cli_warn_of_generation(const char *unapplied);
 /* Opens the tokenizer and template of the MODEL operand. */
 int cli_textual_open(const cli_args *args, iv_textual **out, iv_error *err);
 
-/* ---- engine flags ------------------------------------------------------------------------------------- */
+/* ---- engine flags -------------------------------------------------------------------------------------- */
 
 /* --device, or $INVAR_DEVICE. */
 const char *cli_device(const cli_args *args);
@@ -43,7 +43,7 @@ int cli_device_check(const cli_args *args, iv_error *err);
 /* Overwrites the options that were given. Strings point into args. */
 void cli_engine_options(const cli_args *args, iv_engine_options *options);
 
-/* ---- the ranks of mpirun ------------------------------------------------------------------------------ */
+/* ---- the ranks of mpirun ------------------------------------------------------------------------------- */
 
 /* Whether mpirun started this process with a rank other than 0. Looks at the environment only. */
 bool cli_is_other_rank(void);

@@ -47,7 +47,7 @@ typedef struct replayed_list {
     size_t count;
 } replayed_list;
 
-/* ---- reading ------------------------------------------------------------------------------------------ */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 /* The receipt inside a line of results: *inner is its text, NULL if the line has none. CLI_OK with *inner NULL and
  * *whole true: the line itself is the receipt. */
@@ -122,7 +122,7 @@ static int read_receipts(const char *path, replayed_list *out, iv_error *err) {
     return code;
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------------------------------------- */
 
 static void request_of(const replayed *item, iv_request *out) {
     iv_receipt_info info;
@@ -180,7 +180,7 @@ static void note_event(replayed *item, const iv_event *event) {
         note_first(item, at, event->token, event->logprob, ulps);
 }
 
-/* ---- reporting ---------------------------------------------------------------------------------------- */
+/* ---- reporting ----------------------------------------------------------------------------------------- */
 
 static const char *const verdict_names[] = {"pending", "equal", "differs", "other maker", "failed"};
 
@@ -267,7 +267,7 @@ static void json_item(const replayed *item, iv_json_out *json) {
     iv_out_close(json, '}');
 }
 
-/* ---- engines ------------------------------------------------------------------------------------------ */
+/* ---- engines ------------------------------------------------------------------------------------------- */
 
 /* What distinguishes engines. Strings point into receipts and flags. */
 typedef struct maker {
@@ -287,7 +287,7 @@ typedef struct replay {
     size_t *jobs, job_count, ended_before;
 } replay;
 
-/* ---- makers ------------------------------------------------------------------------------------------- */
+/* ---- makers -------------------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -348,7 +348,7 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
     return cli_engine_open_with(&o, r->args->operands[0], &r->engine, err);
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------ */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static int show_ready(replay *r, iv_error *err) {
     if (r->json) return CLI_OK;
@@ -502,7 +502,7 @@ static int run_all(replay *r, iv_error *err) {
     return code;
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------ */
+/* ---- the end ------------------------------------------------------------------------------------------- */
 
 static int write_json(const replay *r, const size_t counts[], iv_error *err) {
     cli_page page;

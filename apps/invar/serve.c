@@ -118,7 +118,7 @@ int cli_serve(const cli_args *args, iv_error *err) {
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
-/* ---- batch -------------------------------------------------------------------------------------------- */
+/* ---- batch --------------------------------------------------------------------------------------------- */
 
 static void show_lines(void *user, size_t done, size_t total) { cli_progress_count(user, done, total, "lines"); }
 

@@ -53,7 +53,7 @@ static void escaped(FILE *file, const char *s) {
     }
 }
 
-/* ---- elements ----------------------------------------------------------------------------------------- */
+/* ---- elements ------------------------------------------------------------------------------------------ */
 
 void cli_svg_begin(FILE *file, double width, double height, const char *title, const char *description) {
     fprintf(file,
@@ -106,7 +106,7 @@ void cli_svg_line(FILE *file, const char *classes, double x1, double y1, double 
             y2);
 }
 
-/* ---- scales ------------------------------------------------------------------------------------------- */
+/* ---- scales -------------------------------------------------------------------------------------------- */
 
 double cli_svg_position(const cli_svg_scale *s, double value) {
     double v = value, low = s->low, high = s->high;
@@ -167,7 +167,7 @@ void cli_svg_axis_y(FILE *file, const cli_svg_scale *scale, size_t wanted, doubl
         cli_svg_text(file, "soft middle turned", x < x_far ? x - 44 : x + 52, (scale->from + scale->to) / 2, label);
 }
 
-/* ---- labels ------------------------------------------------------------------------------------------- */
+/* ---- labels -------------------------------------------------------------------------------------------- */
 
 double cli_svg_text_width(const char *text) {
     size_t characters = 0;

@@ -32,7 +32,7 @@ enum { ID_MAX = INT32_MAX, THREADS_MAX = 256, SEQS_MAX = 1024, BATCHED_TOKENS_MA
     CHOICE("numerics", "NAME", "invar bio vanilla vanilla-blas"), \
         .unset = "invar", .help = "bio and vanilla are baselines for comparison; they do change bits"
 
-/* ---- sections shared by commands ---------------------------------------------------------------------- */
+/* ---- sections shared by commands ----------------------------------------------------------------------- */
 
 static const cli_flag sampling_flags[] = {
     {REAL("temperature", "F", 0, 100), .unset = "1",
@@ -100,7 +100,7 @@ static const cli_flag engine_flags[] = {
 };
 const cli_section cli_engine_section = {"Engine", engine_flags};
 
-/* ---- generate ----------------------------------------------------------------------------------------- */
+/* ---- generate ------------------------------------------------------------------------------------------ */
 
 static const cli_flag prompt_flags[] = {
     {TEXT("prompt", "TEXT"), .letter = 'p', .unset = "none", .help = "the prompt"},
@@ -154,7 +154,7 @@ const cli_syntax cli_generate_syntax = {
                  &cli_engine_section},
     .examples = generate_examples};
 
-/* ---- chat --------------------------------------------------------------------------------------------- */
+/* ---- chat ---------------------------------------------------------------------------------------------- */
 
 static const cli_flag chat_flags[] = {
     {TEXT("system", "TEXT"), .unset = "none", .help = "the system message"},
@@ -180,7 +180,7 @@ const cli_syntax cli_chat_syntax = {
     .sections = {&chat_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
     .examples = chat_examples};
 
-/* ---- serve -------------------------------------------------------------------------------------------- */
+/* ---- serve --------------------------------------------------------------------------------------------- */
 
 static const cli_flag server_flags[] = {
     {TEXT("host", "ADDRESS"), .unset = "127.0.0.1",
@@ -252,7 +252,7 @@ const cli_syntax cli_serve_syntax = {
     .sections = {&server_section, &access_section, &watch_section, &cli_engine_section},
     .examples = serve_examples};
 
-/* ---- batch -------------------------------------------------------------------------------------------- */
+/* ---- batch --------------------------------------------------------------------------------------------- */
 
 static const cli_flag batch_flags[] = {
     {PATH("input", "FILE"), .letter = 'i', .unset = "required", .help = "requests, one per line; - is standard input"},
@@ -282,7 +282,7 @@ const cli_syntax cli_batch_syntax = {
     .sections = {&batch_section, &cli_engine_section},
     .examples = batch_examples};
 
-/* ---- bench -------------------------------------------------------------------------------------------- */
+/* ---- bench --------------------------------------------------------------------------------------------- */
 
 static const cli_flag bench_flags[] = {
     {COUNT("concurrency", "N", 1, 1024), .unset = "1", .help = "concurrent requests"},
@@ -310,7 +310,7 @@ const cli_syntax cli_bench_syntax = {
     .sections = {&bench_section, &cli_engine_section},
     .examples = bench_examples};
 
-/* ---- bench latency ------------------------------------------------------------------------------------ */
+/* ---- bench latency ------------------------------------------------------------------------------------- */
 
 static const cli_flag latency_flags[] = {
     {COUNT("batch-size", "N", 1, 1024), .unset = "8", .help = "concurrent requests"},
@@ -336,7 +336,7 @@ const cli_syntax cli_bench_latency_syntax = {
     .sections = {&latency_section, &cli_engine_section},
     .examples = latency_examples};
 
-/* ---- bench serve -------------------------------------------------------------------------------------- */
+/* ---- bench serve --------------------------------------------------------------------------------------- */
 
 static const cli_flag load_flags[] = {
     {COUNT("num-prompts", "N", 1, 1000000), .unset = "100", .help = "number of requests"},
@@ -377,7 +377,7 @@ const cli_syntax cli_bench_serve_syntax = {
     .sections = {&load_section, &cli_engine_section},
     .examples = bench_serve_examples};
 
-/* ---- inspect, tokenize, render, logits ---------------------------------------------------------------- */
+/* ---- inspect, tokenize, render, logits ----------------------------------------------------------------- */
 
 static const cli_flag json_flags[] = {
     {DTYPE_ROW},
@@ -471,7 +471,7 @@ const cli_syntax cli_logits_syntax = {
     .sections = {&logits_section, &cli_engine_section},
     .examples = logits_examples};
 
-/* ---- verify ------------------------------------------------------------------------------------------- */
+/* ---- verify -------------------------------------------------------------------------------------------- */
 
 static const cli_flag verify_prompt_flags[] = {
     {PATH("prompts", "FILE"), .unset = "24 built-in ones",
@@ -529,7 +529,7 @@ const cli_syntax cli_verify_syntax = {
     .sections = {&verify_prompt_section, &verify_axis_section, &verify_output_section, &verify_engine_section},
     .examples = verify_examples};
 
-/* ---- eval --------------------------------------------------------------------------------------------- */
+/* ---- eval ---------------------------------------------------------------------------------------------- */
 
 static const cli_flag eval_flags[] = {
     {PATH("dataset", "FILE"), .unset = "required",
@@ -567,7 +567,7 @@ const cli_syntax cli_eval_syntax = {
     .unset = eval_unset,
     .examples = eval_examples};
 
-/* ---- replay ------------------------------------------------------------------------------------------- */
+/* ---- replay -------------------------------------------------------------------------------------------- */
 
 static const cli_flag replay_flags[] = {
     {.name = "force", .help = "compute receipts of another fingerprint too, and report the first difference"},
@@ -595,7 +595,7 @@ const cli_syntax cli_replay_syntax = {
     .sections = {&replay_section, &cli_engine_section},
     .examples = replay_examples};
 
-/* ---- completion, help --------------------------------------------------------------------------------- */
+/* ---- completion, help ---------------------------------------------------------------------------------- */
 
 static const cli_example completion_examples[] = {
     {"invar completion bash > ~/.local/share/bash-completion/completions/invar", "bash"},
@@ -626,7 +626,7 @@ const cli_syntax cli_help_syntax = {.name = "help",
                                     .sections = {NULL},
                                     .examples = help_examples};
 
-/* ---- all ---------------------------------------------------------------------------------------------- */
+/* ---- all ----------------------------------------------------------------------------------------------- */
 
 const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
                                           &cli_chat_syntax,

@@ -94,7 +94,7 @@ int cli_tokenize(const cli_args *args, iv_error *err) {
     return code;
 }
 
-/* ---- render ------------------------------------------------------------------------------------------- */
+/* ---- render -------------------------------------------------------------------------------------------- */
 
 int cli_render(const cli_args *args, iv_error *err) {
     const char *path = cli_text(args, "template", NULL), *input = cli_text(args, "input", NULL);

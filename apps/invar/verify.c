@@ -24,7 +24,7 @@ typedef struct verify {
     cli_style style;
 } verify;
 
-/* ---- setting up --------------------------------------------------------------------------------------- */
+/* ---- setting up ---------------------------------------------------------------------------------------- */
 
 static int open_job(const cli_args *args, const char *path, verify *v, iv_error *err) {
     verify_job *job = &v->job;
@@ -70,7 +70,7 @@ static int add_result(verify *v, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------------------------------------- */
 
 /* Prints a row as soon as it is known, so that a long run shows its progress. */
 static int show_row(verify *v, const verify_config *config, const verify_result *result, bool first, iv_error *err) {
@@ -142,7 +142,7 @@ static int run_all(const cli_args *args, verify *v, iv_error *err) {
     return code == CLI_OK ? run_from(v, from, false, err) : code;
 }
 
-/* ---- what was found ----------------------------------------------------------------------------------- */
+/* ---- what was found ------------------------------------------------------------------------------------ */
 
 static int write_files(const verify *v, const verify_report *report, iv_error *err) {
     cli_page page;

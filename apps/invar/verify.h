@@ -5,7 +5,7 @@
 #include "flags.h"
 #include "output.h"
 
-/* ---- verify_prompts.c --------------------------------------------------------------------------------- */
+/* ---- verify_prompts.c ---------------------------------------------------------------------------------- */
 
 enum { VERIFY_PROMPTS_MAX = 1024, VERIFY_ANSWER_MAX = 4096 /* tokens */ };
 
@@ -35,7 +35,7 @@ int verify_prompts_read(const char *path, const char *model_path, const iv_model
 
 void verify_prompts_free(verify_prompts *prompts);
 
-/* ---- verify_axes.c ------------------------------------------------------------------------------------ */
+/* ---- verify_axes.c ------------------------------------------------------------------------------------- */
 
 typedef enum verify_axis {
     VERIFY_BATCH, /* a number: concurrent requests */
@@ -113,7 +113,7 @@ void verify_configs_free(verify_configs *configs);
 /* The concurrency of the compared requests. */
 size_t verify_config_width(const verify_config *config);
 
-/* ---- verify_run.c ------------------------------------------------------------------------------------- */
+/* ---- verify_run.c -------------------------------------------------------------------------------------- */
 
 enum { VERIFY_DIGEST_BYTES = 72, VERIFY_REASON_BYTES = 256, VERIFY_TOP = 5 };
 
@@ -181,7 +181,7 @@ int verify_run(verify_job *job, const verify_config *config, verify_result *out,
 void verify_result_free(verify_result *result);
 void verify_job_free(verify_job *job); /* the quiet answers */
 
-/* ---- comparing ---------------------------------------------------------------------------------------- */
+/* ---- comparing ----------------------------------------------------------------------------------------- */
 
 /* Fast, not cryptographic: it detects accidental differences. */
 uint64_t verify_row_hash(const float *row, size_t n);
@@ -199,7 +199,7 @@ void verify_compare_end(const verify_answer *answer, size_t count, const iv_even
 /* "position 3, token 17: wanted ..., found ..., 2 ulps apart". Returns out. */
 const char *verify_difference(const verify_cell *cell, char out[256]);
 
-/* ---- verify_report.c ---------------------------------------------------------------------------------- */
+/* ---- verify_report.c ----------------------------------------------------------------------------------- */
 
 typedef struct verify_report {
     const char *model; /* as given by the user */

@@ -49,7 +49,7 @@ size_t verify_isa_value(const char *name) {
     return 0;
 }
 
-/* ---- from flags --------------------------------------------------------------------------------------- */
+/* ---- from flags ---------------------------------------------------------------------------------------- */
 
 static int unknown_axis(const char *word, size_t n, iv_error *err) {
     char found[CLI_SHOWN_BYTES], list[160] = "";
@@ -122,7 +122,7 @@ void verify_axes_drop(verify_axes *axes, verify_axis axis, size_t value) {
     axes->counts[axis] = kept;
 }
 
-/* ---- configurations ----------------------------------------------------------------------------------- */
+/* ---- configurations ------------------------------------------------------------------------------------ */
 
 size_t verify_config_width(const verify_config *c) {
     if (c->value[VERIFY_BATCH]) return c->value[VERIFY_BATCH];

@@ -48,7 +48,7 @@ static verify_prompt *add_prompt(verify_prompts *p, size_t tokens, iv_request re
     return item;
 }
 
-/* ---- built in ----------------------------------------------------------------------------------------- */
+/* ---- built in ------------------------------------------------------------------------------------------ */
 
 static void vary_sampling(iv_request *r, size_t i) {
     if (i % 3 == 0) return; /* greedy */
@@ -82,7 +82,7 @@ int verify_prompts_make(const iv_model_info *model, size_t max_tokens, verify_pr
                     (long long)model->max_positions);
 }
 
-/* ---- from a file -------------------------------------------------------------------------------------- */
+/* ---- from a file --------------------------------------------------------------------------------------- */
 
 typedef struct reader {
     const char *path;

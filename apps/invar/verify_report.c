@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- sums --------------------------------------------------------------------------------------------- */
+/* ---- sums ---------------------------------------------------------------------------------------------- */
 
 int verify_report_open(verify_report *r, iv_error *err) {
     size_t prompts = r->job->prompts->count;
@@ -55,7 +55,7 @@ const char *verify_deeds(const verify_result *result, char out[128]) {
     return out;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 enum { NAME_CELL = 34 };
 
@@ -117,7 +117,7 @@ void verify_table_foot(FILE *out, const verify_report *r, const cli_style *style
                 VERIFY_KEPT_BYTES >> 20);
 }
 
-/* ---- JSON --------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 static const char *const kind_names[] = {"same", "logits", "logprob", "token", "end"};
 
@@ -209,7 +209,7 @@ void verify_report_json(FILE *out, const verify_report *r) {
     fputc('\n', out);
 }
 
-/* ---- picture ------------------------------------------------------------------------------------------ */
+/* ---- picture ------------------------------------------------------------------------------------------- */
 
 enum { ROW = 18, TOP = 112, BARS = 190, MARGIN = 24, NOTE = 15, NAMED_AXES = 2, LABEL_BYTES = 48 };
 

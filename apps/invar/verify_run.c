@@ -22,7 +22,7 @@ uint64_t verify_row_hash(const float *row, size_t n) {
     return hash;
 }
 
-/* ---- the quiet run ------------------------------------------------------------------------------------ */
+/* ---- the quiet run ------------------------------------------------------------------------------------- */
 
 int verify_record_token(const verify_job *job, verify_answer *answer, const iv_event *event, iv_error *err) {
     size_t vocab = (size_t)job->model->vocab_size, at = answer->count;
@@ -44,7 +44,7 @@ int verify_record_end(const verify_job *job, verify_answer *answer, const iv_eve
     return CLI_OK;
 }
 
-/* ---- the others --------------------------------------------------------------------------------------- */
+/* ---- the others ---------------------------------------------------------------------------------------- */
 
 static void differ(verify_cell *cell, verify_kind kind, size_t position, int32_t token, float want, float found) {
     if (cell->kind != VERIFY_SAME) return;
@@ -124,7 +124,7 @@ const char *verify_difference(const verify_cell *cell, char out[256]) {
     return out;
 }
 
-/* ---- a configuration at work -------------------------------------------------------------------------- */
+/* ---- a configuration at work --------------------------------------------------------------------------- */
 
 enum { BLOCK = 64, DECOYS = 2, DECOY_TOKENS_MAX = 40, RANDOM_PREEMPT_IN = 5, ARRIVAL_STEPS = 4, PRIORITIES = 3 };
 
@@ -162,7 +162,7 @@ static int fail_at(const runner *r, size_t prompt, iv_error *err) {
                     prompt, where, why.message);
 }
 
-/* ---- the engine --------------------------------------------------------------------------------------- */
+/* ---- the engine ---------------------------------------------------------------------------------------- */
 
 static size_t blocks(size_t tokens) { return (tokens + BLOCK - 1) / BLOCK; }
 
@@ -212,7 +212,7 @@ static void close_engine(runner *r) {
     r->engine = NULL;
 }
 
-/* ---- submissions -------------------------------------------------------------------------------------- */
+/* ---- submissions --------------------------------------------------------------------------------------- */
 
 static flight *add_flight(runner *r, uint64_t id, size_t prompt) {
     r->flights[r->flying] = (flight){.id = id, .prompt = prompt};
@@ -289,7 +289,7 @@ static int submit_decoy(runner *r, iv_error *err) {
     return CLI_OK;
 }
 
-/* ---- what happens between steps ----------------------------------------------------------------------- */
+/* ---- what happens between steps ------------------------------------------------------------------------ */
 
 /* IV_NOT_FOUND: it is queued, or has just finished. */
 static int disturb(runner *r, iv_error *err) {
@@ -349,7 +349,7 @@ static int take_events(runner *r, iv_error *err) {
     return code;
 }
 
-/* ---- a pass: some prompts from submission to end ------------------------------------------------------ */
+/* ---- a pass: some prompts from submission to end ------------------------------------------------------- */
 
 static int one_step(runner *r, iv_error *err) {
     bool busy;
@@ -415,7 +415,7 @@ static int run_passes(runner *r, iv_error *err) {
     return code;
 }
 
-/* ---- a configuration ---------------------------------------------------------------------------------- */
+/* ---- a configuration ----------------------------------------------------------------------------------- */
 
 static void choose_order(runner *r) {
     size_t most = r->config->value[VERIFY_ISA] == VERIFY_SCALAR ? r->job->scalar_tokens : 0, used = 0;

@@ -1,4 +1,4 @@
-/* automaton.c: building the network, and what must hold of it before it is used. */
+/* automaton.c: building the network, and the checks before its use. */
 #include "grammar/automaton.h"
 #include "base/size.h"
 
@@ -107,9 +107,9 @@ uint32_t iv_automaton_text(iv_automaton *a, uint32_t from, const char *s) {
     return to;
 }
 
-/* ---- what is alive ------------------------------------------------------------------------------------- */
+/* ---- live states --------------------------------------------------------------------------------------- */
 
-/* An edge lies in the list of the state it leads to, and a call also in that of its rule's start. */
+/* Reverse edges: each edge is in the list of its target state, a call also in that of its rule's start. */
 typedef struct backward {
     uint32_t *from;  /* [edge_count]: the edge's own state */
     uint32_t *heads; /* [state_count + 1] */
@@ -132,7 +132,7 @@ static bool make_backward(const iv_automaton *a, backward *b) {
             if (a->edges[i].rule >= 0) b->heads[a->rules[a->edges[i].rule].start + 1]++;
         }
     for (size_t s = 0; s < a->state_count; s++) b->heads[s + 1] += b->heads[s];
-    for (size_t i = a->edge_count; i-- > 1;) { /* each head moves back to where its list begins */
+    for (size_t i = a->edge_count; i-- > 1;) { /* moves each head back to the start of its list */
         b->lists[--b->heads[a->edges[i].to + 1]] = (uint32_t)i;
         if (a->edges[i].rule >= 0) b->lists[--b->heads[a->rules[a->edges[i].rule].start + 1]] = (uint32_t)i;
     }
@@ -145,7 +145,7 @@ static void wake(bool *marks, backward *b, size_t *count, uint32_t state) {
     b->queue[(*count)++] = state;
 }
 
-/* Marks the states from which their rule's end can be reached; `empty`: without taking anything. */
+/* Marks the states from which the end of their rule can be reached; `empty`: without taking anything. */
 static bool mark(const iv_automaton *a, bool empty, bool *marks) {
     backward b = {0};
     size_t count = 0, total = 0;
@@ -166,16 +166,16 @@ static bool mark(const iv_automaton *a, bool empty, bool *marks) {
     return ok;
 }
 
-/* ---- no rule calls itself first ------------------------------------------------------------------------ */
+/* ---- left recursion ------------------------------------------------------------------------------------ */
 
-/* A walk through all that can be entered without taking anything: into the rule that is called, and past it if it can
- * be empty. */
+/* A depth-first walk of what can be reached without taking anything: into a called rule, and past it if it can be
+ * empty. */
 typedef struct left_walk {
     const iv_automaton *a;
     bool *empty;     /* [state_count]: its rule's end can be reached without taking anything */
     uint8_t *colour; /* [state_count]: 0 new, 1 on the path, 2 done */
     uint32_t *path;  /* states */
-    uint32_t *edge;  /* of each, the one to look at next; PAST: a call that has been entered */
+    uint32_t *edge;  /* of each, the next edge to visit; PAST: a call that was entered */
     size_t depth;
 } left_walk;
 
@@ -187,7 +187,7 @@ static void enter(left_walk *w, uint32_t state) {
     w->path[w->depth] = state, w->edge[w->depth++] = w->a->first[state];
 }
 
-/* The rule that was met again, or IV_NO_RULE. */
+/* The left-recursive rule, or IV_NO_RULE. */
 static int32_t walk_left(left_walk *w, uint32_t start) {
     const iv_automaton *a = w->a;
     if (w->colour[start]) return IV_NO_RULE;
@@ -237,7 +237,7 @@ iv_status iv_automaton_finish(iv_automaton *a, iv_error *err) {
         return iv_fail(err, IV_NO_MEMORY, "constraint: no memory");
     IV_TRY(check_left(a, err));
     if (!a->alive[a->rules[0].start])
-        return iv_fail(err, IV_INVALID, "%s: nothing that ends can satisfy it", a->rules[0].where);
+        return iv_fail(err, IV_INVALID, "%s: no finite text satisfies it", a->rules[0].where);
     for (size_t i = 1; i < a->edge_count; i++) {
         iv_edge *e = &a->edges[i];
         e->tail = e->rule >= 0 && a->ends[e->to] && a->first[e->to] == 0;

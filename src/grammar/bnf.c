@@ -1,4 +1,4 @@
-/* bnf.c: a recursive descent over a grammar's text, and its rules written into an automaton. A rule ends where the next
+/* bnf.c: a recursive descent parser of grammars, and their rules written into an automaton. A rule ends where the next
  * name and ::= begin, so lines may be broken anywhere. */
 #include "grammar/bnf.h"
 #include "base/buf.h"
@@ -13,7 +13,7 @@ typedef struct parser {
     size_t n, i, depth;
     iv_arena *arena;
     iv_bnf_rule *rules;
-    size_t *mentions; /* [rule]: where its name was first met */
+    size_t *mentions; /* [rule]: offset of its first mention */
     size_t count, capacity;
     uint32_t *slots; /* rule + 1 by its name, open addressing */
     size_t slot_count;
@@ -93,7 +93,7 @@ static bool grow(parser *p) {
     return true;
 }
 
-/* The rule of the name of n bytes that stands here; a new one if it was not met before. */
+/* The rule named by the next n bytes; created at its first mention. */
 static iv_status find_rule(parser *p, size_t n, uint32_t *out) {
     if (p->count == p->capacity && !grow(p)) return no_memory(p);
     uint32_t *slot = slot_of(p, p->s + p->i, n);
@@ -121,7 +121,7 @@ static iv_status read_code(parser *p, size_t from, size_t digits, uint32_t *cp) 
     return refuse(p, from, IV_INVALID, "not the code of a character");
 }
 
-/* A character, perhaps escaped. */
+/* A character or an escape. */
 static iv_status read_character(parser *p, uint32_t *cp) {
     static const char named[] = "ntrfvbae0", values[] = "\n\t\r\f\v\b\a\x1b";
     size_t from = p->i;
@@ -148,7 +148,8 @@ static iv_status read_character(parser *p, uint32_t *cp) {
 static iv_status read_text(parser *p, iv_bnf_node **out) {
     size_t from = p->i++, room = 1;
     for (size_t i = p->i; i < p->n && p->s[i] != '"'; i++, room++)
-        if (p->s[i] == '\\' && i + 1 < p->n) i++, room += 3; /* what an escape spells is no longer than it and 2 */
+        if (p->s[i] == '\\' && i + 1 < p->n)
+            i++, room += 3; /* an escape yields at most 2 bytes more than its own length */
     char *text = IV_ARENA_NEW(p->arena, room, char);
     if (!(*out = new_node(p, IV_BNF_TEXT)) || !text) return no_memory(p);
     (*out)->text = text;
@@ -168,7 +169,7 @@ static iv_status read_class(parser *p, iv_bnf_node **out) {
     p->i += negated;
     if (!set || !(*out = new_node(p, IV_BNF_SET))) return no_memory(p);
     (*out)->set = set;
-    if (peek(p) == ']') return refuse(p, from, IV_INVALID, "a class of nothing");
+    if (peek(p) == ']') return refuse(p, from, IV_INVALID, "an empty class");
     while (p->i < p->n && p->s[p->i] != ']') {
         size_t member = p->i;
         uint32_t low, high;
@@ -190,7 +191,7 @@ static iv_status read_any(parser *p, iv_bnf_node **out) {
     iv_codepoints *set = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
     p->i++;
     if (!set || !(*out = new_node(p, IV_BNF_SET)) || !iv_codepoints_invert(set, p->arena)) return no_memory(p);
-    (*out)->set = set; /* all but nothing */
+    (*out)->set = set; /* the complement of the empty set */
     return IV_OK;
 }
 
@@ -200,7 +201,7 @@ static iv_status read_alternatives(parser *p, iv_bnf_node **out);
 
 static iv_status read_group(parser *p, iv_bnf_node **out) {
     size_t from = p->i++;
-    if (peek(p) == '=') return refuse(p, from, IV_UNSUPPORTED, "looking ahead is not supported");
+    if (peek(p) == '=') return refuse(p, from, IV_UNSUPPORTED, "lookahead is not supported");
     if (++p->depth > IV_BNF_DEPTH_MAX)
         return iv_fail(p->err, IV_LIMIT, "%s: groups nested over %d deep", p->where, IV_BNF_DEPTH_MAX);
     IV_TRY(read_alternatives(p, out));
@@ -233,7 +234,7 @@ static bool read_number(parser *p, size_t *out) {
     return p->i > from;
 }
 
-/* {m}, {m,}, {m,n}, {,n}; spaces may stand between. */
+/* {m}, {m,}, {m,n}, {,n}; spaces are allowed. */
 static iv_status read_interval(parser *p, size_t *min, size_t *max) {
     size_t from = p->i++;
     skip_blank(p);
@@ -251,10 +252,10 @@ static iv_status read_interval(parser *p, size_t *min, size_t *max) {
     p->i++;
     if (*min > IV_BNF_REPEATS_MAX || (*max > IV_BNF_REPEATS_MAX && *max != SIZE_MAX))
         return refuse(p, from, IV_LIMIT, "more than 100000 repetitions");
-    return *min <= *max ? IV_OK : refuse(p, from, IV_INVALID, "the least is more than the most");
+    return *min <= *max ? IV_OK : refuse(p, from, IV_INVALID, "the minimum exceeds the maximum");
 }
 
-/* An atom and how often it comes. */
+/* An atom and its quantifiers. */
 static iv_status read_item(parser *p, iv_bnf_node **out) {
     size_t depth = p->depth;
     IV_TRY(read_atom(p, out));
@@ -305,8 +306,8 @@ static iv_status read_rule(parser *p) {
     p->i += n;
     skip_blank(p);
     if (peek(p) == ':' && !at(p, "::="))
-        return refuse(p, from, IV_UNSUPPORTED, "wanted ::= behind a rule's name (Lark's notation is not supported)");
-    if (!at(p, "::=")) return refuse(p, from, IV_INVALID, "wanted ::= behind a rule's name");
+        return refuse(p, from, IV_UNSUPPORTED, "wanted ::= after a rule's name (Lark's notation is not supported)");
+    if (!at(p, "::=")) return refuse(p, from, IV_INVALID, "wanted ::= after a rule's name");
     p->i += 3;
     if (p->rules[rule].body) return refuse(p, from, IV_INVALID, "this rule is defined twice");
     IV_TRY(read_alternatives(p, &body));
@@ -338,12 +339,12 @@ iv_status iv_bnf_read(const char *where, const char *text, size_t bytes, iv_aren
     return status;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------ */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 typedef struct writer {
     iv_automaton *a;
     const int32_t *rules; /* [rule]: its number in the automaton */
-    const char *where;    /* of the rule that is written */
+    const char *where;    /* of the current rule */
 } writer;
 
 static void write_node(writer *w, const iv_bnf_node *node, uint32_t from, uint32_t to);
@@ -357,7 +358,7 @@ static void write_sequence(writer *w, const iv_bnf_node *part, uint32_t from, ui
     }
 }
 
-/* Any number of it, or one at least. */
+/* Any number of copies, or at least one. */
 static void write_loop(writer *w, const iv_bnf_node *part, bool one, uint32_t from, uint32_t to) {
     uint32_t before = iv_automaton_state(w->a), after = one ? iv_automaton_state(w->a) : before;
     iv_automaton_skip(w->a, from, before);
@@ -366,7 +367,7 @@ static void write_loop(writer *w, const iv_bnf_node *part, bool one, uint32_t fr
     iv_automaton_skip(w->a, after, to);
 }
 
-/* What is short, or a rule already, is written as often as it comes; anything else once, as a rule of its own. */
+/* Short parts and rules are written as often as needed; anything else is written once, as a rule. */
 static int32_t rule_of_copies(writer *w, const iv_bnf_node *part) {
     if (part->kind == IV_BNF_RULE) return w->rules[part->rule];
     if (part->kind == IV_BNF_SET || (part->kind == IV_BNF_TEXT && part->n <= 4)) return IV_NO_RULE;
@@ -449,5 +450,5 @@ iv_status iv_bnf_write(const char *where, const iv_bnf *g, iv_arena *arena, iv_a
         iv_automaton_end(a, end);
     }
     if (a->failed == IV_OK) iv_automaton_call(a, from, rules[g->root], to);
-    return IV_OK; /* what has failed iv_automaton_finish tells */
+    return IV_OK; /* iv_automaton_finish reports failures */
 }

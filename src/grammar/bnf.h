@@ -1,5 +1,5 @@
-/* bnf.h: grammars written as rules, in the notation that llama.cpp calls GBNF and SGLang and vLLM take as EBNF
- * (docs/STRUCTURED.md): read into trees, and written into an automaton, a rule of theirs a rule there. */
+/* bnf.h: grammars as rules, in the notation that llama.cpp calls GBNF and SGLang and vLLM accept as EBNF
+ * (docs/STRUCTURED.md): parsed into trees, and written into an automaton rule by rule. */
 #ifndef IV_GRAMMAR_BNF_H
 #define IV_GRAMMAR_BNF_H
 
@@ -10,7 +10,7 @@ enum { IV_BNF_DEPTH_MAX = 200, IV_BNF_REPEATS_MAX = 100000 };
 typedef enum iv_bnf_kind {
     IV_BNF_TEXT,         /* bytes */
     IV_BNF_SET,          /* one character of a set */
-    IV_BNF_RULE,         /* what a rule takes */
+    IV_BNF_RULE,         /* the text of a rule */
     IV_BNF_SEQUENCE,     /* its parts, one after another */
     IV_BNF_ALTERNATIVES, /* one of its parts */
     IV_BNF_REPEAT        /* its part, min to max times */
@@ -23,7 +23,7 @@ typedef struct iv_bnf_node {
     iv_codepoints *set;
     uint32_t rule;                   /* of iv_bnf.rules */
     size_t min, max;                 /* SIZE_MAX: any number */
-    struct iv_bnf_node *part, *next; /* the first part; the next one of what this is a part of */
+    struct iv_bnf_node *part, *next; /* the first part; the next sibling */
 } iv_bnf_node;
 
 typedef struct iv_bnf_rule {
@@ -32,18 +32,18 @@ typedef struct iv_bnf_rule {
     iv_bnf_node *body;
 } iv_bnf_rule;
 
-/* All in the arena it was read into, but the names. */
+/* All in the arena, except the names. */
 typedef struct iv_bnf {
     iv_bnf_rule *rules;
     size_t count;
     uint32_t root; /* the rule of that name */
 } iv_bnf;
 
-/* `where` heads errors, which say the line. IV_INVALID: no such grammar; IV_UNSUPPORTED: a part of the notation that is
- * not supported; IV_LIMIT, IV_NO_MEMORY. */
+/* `where` prefixes errors, which name the line. IV_INVALID: not a grammar; IV_UNSUPPORTED: unsupported notation;
+ * IV_LIMIT, IV_NO_MEMORY. */
 iv_status iv_bnf_read(const char *where, const char *text, size_t bytes, iv_arena *arena, iv_bnf *out, iv_error *err);
 
-/* Adds the paths of the root rule between two states. What the arena keeps is needed until iv_automaton_finish. */
+/* Adds the paths of the root rule between two states. The arena must live until iv_automaton_finish. */
 iv_status iv_bnf_write(const char *where, const iv_bnf *g, iv_arena *arena, iv_automaton *a, uint32_t from, uint32_t to,
                        iv_error *err);
 

@@ -1,4 +1,4 @@
-/* grammar.c: walks of the vocabulary's tree through a grammar's machine, and what is kept of them. */
+/* grammar.c: walks of the vocabulary's tree through a grammar's machine, and their cached results. */
 #include "grammar/grammar.h"
 #include "base/arena.h"
 #include "base/size.h"
@@ -17,25 +17,25 @@ struct iv_grammar {
     iv_machine machine;
     const iv_vocabulary *vocabulary;
     pthread_mutex_t lock; /* of everything below, and the machine */
-    uint64_t generation;  /* one more each time the machine is emptied */
+    uint64_t generation;  /* incremented when the machine is emptied */
     uint64_t walked;      /* nodes of the vocabulary's tree, in units of effort */
-    uint64_t effort_end;  /* of spent(): the call under way stops there */
-    size_t states_bytes;  /* more are not kept */
+    uint64_t effort_end;  /* in units of spent(): the limit of the current call */
+    size_t states_bytes;  /* limit of cached states */
     size_t words;         /* of a mask */
     uint64_t *masks;      /* [mask_capacity][words] */
-    int32_t *mask_states; /* [mask_capacity]: whose they are */
+    int32_t *mask_states; /* [mask_capacity]: the state of each mask */
     size_t mask_count, mask_capacity, mask_next, mask_most;
     int32_t *path; /* [longest + 1]: states along a branch of the tree */
     atomic_size_t bytes;
 };
 
-/* Anybody may ask for it, without the lock. */
+/* Read without the lock. */
 static void note_bytes(iv_grammar *g) {
     size_t masks = g->mask_capacity * (g->words * sizeof *g->masks + sizeof *g->mask_states);
     atomic_store(&g->bytes, iv_automaton_memory(&g->automaton) + iv_machine_bytes(&g->machine) + masks);
 }
 
-/* How large an automaton may get where the caller cannot wait: some milliseconds of building it. */
+/* Limits of an automaton if the caller cannot wait: a few milliseconds of building. */
 enum { QUICK_STATES = 1 << 14, QUICK_EFFORT = 1 << 21, QUICK_TEXT_BYTES = 16 << 10 };
 
 static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
@@ -43,7 +43,7 @@ static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning
     iv_arena arena;
     iv_arena_init(&arena, ARENA_BYTES_MAX);
     iv_status status = iv_kind_compile(kind, text, reasoning, v, &arena, a, err);
-    if (status == IV_NO_MEMORY && arena.full) /* trying again would not help */
+    if (status == IV_NO_MEMORY && arena.full) /* a retry would not help */
         status = iv_fail(err, IV_LIMIT, "%s: compiling it takes more than %d bytes", iv_constraint_name(kind),
                          ARENA_BYTES_MAX);
     iv_arena_free(&arena);
@@ -96,7 +96,7 @@ iv_status iv_grammar_open_quick(iv_constraint_kind kind, const char *text, iv_re
     iv_status status = IV_LIMIT;
     if (!text || strlen(text) <= QUICK_TEXT_BYTES) status = open_grammar(kind, text, reasoning, v, true, out, err);
     if (status != IV_LIMIT) return status;
-    return iv_fail(err, IV_BUSY, "%s: compiling it takes long", iv_constraint_name(kind)); /* or is beyond a limit */
+    return iv_fail(err, IV_BUSY, "%s: compiling it takes long", iv_constraint_name(kind)); /* or exceeds a limit */
 }
 
 void iv_grammar_close(iv_grammar *g) {
@@ -110,7 +110,7 @@ void iv_grammar_close(iv_grammar *g) {
 
 /* ---- masks --------------------------------------------------------------------------------------------- */
 
-/* One more place for a mask while there may be more, then the oldest one's. -1: no memory. */
+/* A new slot for a mask up to the limit, then the oldest one's. -1: no memory. */
 static int32_t mask_slot(iv_grammar *g) {
     if (g->mask_count == g->mask_capacity && g->mask_capacity < g->mask_most) {
         size_t n = iv_size_min(iv_size_max(2 * g->mask_capacity, 8), g->mask_most);
@@ -136,21 +136,21 @@ static iv_status walk_specials(iv_grammar *g, int32_t state, uint64_t *mask, iv_
     return IV_OK;
 }
 
-enum { NODES_PER_EFFORT = 8 }; /* of the tree, whose steps are known already: as quick as one place */
+enum { NODES_PER_EFFORT = 8 }; /* with cached steps, as fast as one position */
 
 static uint64_t spent(const iv_grammar *g) { return g->machine.effort + g->walked; }
 
-/* Ends a call whose effort is used up. What it computed is kept, so the next one gets further. */
+/* Ends a call whose budget is exhausted. Its results are cached, so the next call gets further. */
 static iv_status check_effort(const iv_grammar *g, iv_error *err) {
     if (spent(g) <= g->effort_end) return IV_OK;
-    return iv_fail(err, IV_BUSY, "constraint: the tokens that may follow take longer to find");
+    return iv_fail(err, IV_BUSY, "constraint: finding the allowed tokens takes longer");
 }
 
 static iv_status too_many_ways(iv_error *err) {
-    return iv_fail(err, IV_LIMIT, "constraint: there are too many ways to go on from one place of it");
+    return iv_fail(err, IV_LIMIT, "constraint: too many ways to continue from one position");
 }
 
-/* Walks the tree: below a byte that nothing follows there is nothing. */
+/* Walks the tree and skips subtrees below dead states. */
 static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
     const iv_vocabulary *v = g->vocabulary;
     const iv_vocabulary_node *nodes = v->nodes;
@@ -178,7 +178,7 @@ static iv_status walk(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *er
     return walk_specials(g, state, mask, err);
 }
 
-/* The mask of a state; kept where there is memory for it. */
+/* The mask of a state; cached if there is memory. */
 static iv_status find_mask(iv_grammar *g, int32_t state, uint64_t *mask, iv_error *err) {
     int32_t at = g->machine.states[state].mask;
     if (at >= 0) {
@@ -200,7 +200,7 @@ static iv_status take_bytes(iv_grammar *g, int32_t *state, const char *s, size_t
     return IV_OK;
 }
 
-/* *known: the token is one that a grammar may take. */
+/* *known: the token can match a grammar. */
 static iv_status take_token(iv_grammar *g, int32_t *state, int32_t id, bool *known, iv_error *err) {
     const iv_vocabulary *v = g->vocabulary;
     *known = id >= 0 && (size_t)id < v->size && v->offsets[id + 1] > v->offsets[id];
@@ -213,7 +213,7 @@ static iv_status take_token(iv_grammar *g, int32_t *state, int32_t id, bool *kno
     return IV_OK;
 }
 
-/* Forgets all states but one where too many are kept. Masks belong to states. */
+/* Drops all states except one if too many are cached. Masks belong to states. */
 static iv_status forget_if_full(iv_grammar *g, int32_t *keep, iv_error *err) {
     if (iv_machine_bytes(&g->machine) <= g->states_bytes) return IV_OK;
     g->generation++;
@@ -222,7 +222,7 @@ static iv_status forget_if_full(iv_grammar *g, int32_t *keep, iv_error *err) {
     return iv_machine_empty(&g->machine, keep, err);
 }
 
-/* Memory may have run out while the states were forgotten. */
+/* Recreates the start state if memory ran out while the states were dropped. */
 static iv_status have_start(iv_grammar *g, iv_error *err) {
     if (g->machine.state_count > IV_MACHINE_START) return IV_OK;
     g->generation++;
@@ -239,7 +239,7 @@ static iv_status catch_up(iv_grammar *g, iv_matcher *m, const int32_t *ids, size
         if (!known || next == IV_MACHINE_DEAD)
             return iv_fail(err, IV_INVALID, "constraint: token %zu of the answer, id %d, does not continue it",
                            m->tokens, (int)id);
-        IV_TRY(forget_if_full(g, &next, err)); /* between tokens only: what an unfinished walk has found stays */
+        IV_TRY(forget_if_full(g, &next, err)); /* between tokens only: results of an unfinished walk are kept */
         *m = (iv_matcher){.state = next, .tokens = m->tokens + 1, .generation = g->generation};
     }
     return IV_OK;
@@ -261,14 +261,14 @@ static iv_status mask_within(iv_grammar *g, iv_matcher *m, const int32_t *ids, s
     iv_status status = mask_locked(g, m, ids, count, mask, may_end, err);
     uint64_t used = spent(g) - begin;
     *effort -= used < *effort ? used : *effort;
-    if (status != IV_OK && status != IV_BUSY) m->generation = 0; /* it starts anew, should it be asked again */
+    if (status != IV_OK && status != IV_BUSY) m->generation = 0; /* the next call restarts from the tokens */
     note_bytes(g);
     return status;
 }
 
 iv_status iv_grammar_try_mask(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *effort,
                               uint64_t *mask, bool *may_end, iv_error *err) {
-    if (pthread_mutex_trylock(&g->lock)) return iv_fail(err, IV_BUSY, "constraint: another thread is at work on it");
+    if (pthread_mutex_trylock(&g->lock)) return iv_fail(err, IV_BUSY, "constraint: another thread is using it");
     iv_status status = mask_within(g, m, ids, count, effort, mask, may_end, err);
     pthread_mutex_unlock(&g->lock);
     return status;
@@ -289,7 +289,7 @@ void iv_grammar_forget(iv_grammar *g) {
     iv_error unused;
     if (pthread_mutex_trylock(&g->lock)) return;
     g->states_bytes = 0;
-    (void)forget_if_full(g, NULL, &unused); /* without memory it stays as it was, or fails the next request */
+    (void)forget_if_full(g, NULL, &unused); /* without memory nothing changes, or the next request fails */
     g->states_bytes = IV_GRAMMAR_STATES_BYTES;
     free(g->masks), free(g->mask_states);
     g->masks = NULL, g->mask_states = NULL, g->mask_capacity = 0;

@@ -1,4 +1,4 @@
-/* kinds.c: the texts of constraints -> automata: what may stand before the constrained part, and that part. */
+/* kinds.c: constraints as automata: the reasoning that may precede the constrained part, and that part. */
 #include "grammar/kinds.h"
 #include "base/utf8.h"
 #include "format/json.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static const char FORMAT[] = "json_schema"; /* heads the errors of one */
+static const char FORMAT[] = "json_schema"; /* prefix of a schema's errors */
 
 enum { CHOICES_MAX = 20000, LINES_AFTER_REASONING = 2 };
 
@@ -18,7 +18,7 @@ const char *iv_constraint_name(iv_constraint_kind kind) {
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 
-/* ---- the parts ----------------------------------------------------------------------------------------- */
+/* ---- kinds without JSON -------------------------------------------------------------------------------- */
 
 static iv_status write_regex(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
     iv_regular r;
@@ -47,9 +47,9 @@ static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from
     return IV_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------------------------------------- */
+/* ---- reasoning, JSON, the whole ------------------------------------------------------------------------ */
 
-/* Any bytes up to the first </think>. Its only proper beginning that is also inside it is its "<". */
+/* Any bytes up to the first </think>. Only its "<" is both a proper prefix and a repeated byte of it. */
 static uint32_t write_thoughts(iv_automaton *a, uint32_t from) {
     static const char tag[] = "</think>";
     enum { N = sizeof tag - 1 };
@@ -64,8 +64,8 @@ static uint32_t write_thoughts(iv_automaton *a, uint32_t from) {
     return at[N];
 }
 
-/* The state from which the constrained part begins. Line ends may follow the thoughts, as models have learnt to write
- * them: one that is kept from it goes astray. */
+/* The state where the constrained part begins. Line ends may follow the reasoning, as models are trained to write them;
+ * without them models derail. */
 static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_t from) {
     if (reasoning == IV_REASONING_NONE) return from;
     uint32_t thoughts = iv_automaton_state(a), content = iv_automaton_state(a);
@@ -84,14 +84,14 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
     return content;
 }
 
-/* Calls begin in a state of their own: no JSON comes behind one. */
+/* Calls begin in their own state: no JSON may follow one. */
 static iv_status write_calls_or_json(iv_kind_maker *m, json_t *json, bool several, uint32_t from, uint32_t to,
                                      iv_error *err) {
     json_t *schema = json_object_get(json, "schema");
     uint32_t calls = iv_automaton_state(m->a);
     m->format = iv_automaton_state(m->a);
     iv_automaton_skip(m->a, from, calls), iv_automaton_skip(m->a, from, m->format);
-    if (!schema) return iv_fail(err, IV_INVALID, "tools: schema: wanted a JSON schema beside them, found nothing");
+    if (!schema) return iv_fail(err, IV_INVALID, "tools: schema: wanted a JSON schema next to them, found nothing");
     IV_TRY(iv_tool_calls_write(m, json, several, calls, to, err));
     return iv_schema_write(&m->common, FORMAT, schema, schema, m->format, to, err);
 }
@@ -124,15 +124,14 @@ iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasonin
         status = write_grammar(&m, text, from, end, err);
     } else {
         status = iv_json_parse(name, text, strlen(text), &json, err);
-        if (status == IV_FORMAT) status = err->status = IV_INVALID; /* it is no file */
+        if (status == IV_FORMAT) status = err->status = IV_INVALID; /* not a file format error */
         if (status == IV_OK) status = write_json_kind(&m, kind, json, from, end, err);
         json_decref(json);
     }
     if (status != IV_OK) return status;
     status = iv_automaton_finish(a, err);
-    if (status == IV_OK || status == IV_INVALID)
-        IV_TRY(iv_tool_calls_check(&m, err)); /* says more than that nothing ends */
+    if (status == IV_OK || status == IV_INVALID) IV_TRY(iv_tool_calls_check(&m, err)); /* a more specific error */
     if (status == IV_OK && m.format && !a->alive[m.format])
-        return iv_fail(err, IV_INVALID, "%s: nothing that ends can satisfy it", FORMAT);
+        return iv_fail(err, IV_INVALID, "%s: no finite text satisfies it", FORMAT);
     return status;
 }

@@ -1,4 +1,4 @@
-/* machine.c: sets of positions, closed over edges that take nothing, interned. */
+/* machine.c: interned sets of positions, closed over edges that take nothing. */
 #include "grammar/machine.h"
 #include "base/size.h"
 
@@ -83,7 +83,7 @@ static uint32_t push_frame(iv_machine *m, uint32_t back, uint32_t below) {
 
 /* ---- one step ------------------------------------------------------------------------------------------ */
 
-/* A larger table of the positions on the list. */
+/* Grows the table of the positions to follow. */
 static bool widen_seen(iv_machine *m, size_t capacity) {
     uint32_t *stamps = calloc(capacity, sizeof *stamps);
     if (!stamps || !make_table(&m->seen, capacity)) {
@@ -100,7 +100,7 @@ static bool widen_seen(iv_machine *m, size_t capacity) {
     return true;
 }
 
-/* Puts a place on the list of those to follow, unless it was there already. */
+/* Adds a position to those to follow, unless it is already there. */
 static bool follow(iv_machine *m, iv_position p) {
     size_t mask = m->seen.capacity - 1, at = hash_position(p) & mask;
     for (; m->stamps[at] == m->stamp; at = (at + 1) & mask) {
@@ -116,13 +116,13 @@ static bool follow(iv_machine *m, iv_position p) {
 
 static void begin_step(iv_machine *m) {
     m->work_count = m->set_count = 0, m->ends = false;
-    if (++m->stamp == 0) { /* the counter came round */
+    if (++m->stamp == 0) { /* the counter wrapped around */
         memset(m->stamps, 0, m->seen.capacity * sizeof *m->stamps);
         m->stamp = 1;
     }
 }
 
-/* Follows the edges of one place that take nothing. */
+/* Follows the edges of a position that take nothing. */
 static bool close_position(iv_machine *m, iv_position p) {
     const iv_automaton *a = m->a;
     bool takes = false, ok = true;
@@ -178,7 +178,7 @@ static bool add_state(iv_machine *m) {
     return true;
 }
 
-/* The state of the set reached. */
+/* The state of the reached set. */
 static bool intern(iv_machine *m, int32_t *out) {
     if (m->set_count) qsort(m->set, m->set_count, sizeof *m->set, by_position);
     size_t mask = m->state_table.capacity - 1, at = hash_set(m->set, m->set_count) & mask;
@@ -204,7 +204,7 @@ static iv_status close_set(iv_machine *m, int32_t *out, iv_error *err) {
     return iv_fail(err, IV_LIMIT, "constraint: more than %d ways to read the same text", SET_MAX);
 }
 
-/* Over edges of the byte, or, where it is none, of the special token whose `rule` it is. */
+/* Follows the edges over the byte, or, if it is negative, over the special token with this `rule`. */
 static iv_status step_over(iv_machine *m, int32_t state, int byte, int32_t rule, int32_t *out, iv_error *err) {
     const iv_automaton *a = m->a;
     bool ok = true, cut = false;
@@ -217,7 +217,7 @@ static iv_status step_over(iv_machine *m, int32_t state, int byte, int32_t rule,
             const iv_edge *e = &a->edges[i];
             bool over = byte >= 0 ? byte >= e->low && byte <= e->high : e->rule == rule;
             if (!over || !a->alive[e->to] || (cut && !e->cut)) continue;
-            if (e->cut && !cut) begin_step(m); /* without those that were reached before it */
+            if (e->cut && !cut) begin_step(m); /* drops positions reached without the cut */
             cut |= e->cut;
             ok = follow(m, (iv_position){e->to, p.stack});
         }
@@ -241,7 +241,7 @@ iv_status iv_machine_special(iv_machine *m, int32_t state, iv_special special, i
 static iv_status make_empty(iv_machine *m, iv_error *err) {
     int32_t state;
     while (m->block_count) free(m->next[--m->block_count]);
-    m->position_count = m->state_count = 0, m->frame_count = 1; /* no call has frame 0 */
+    m->position_count = m->state_count = 0, m->frame_count = 1; /* frame 0 is the empty stack */
     if (!make_table(&m->state_table, 1024) || !make_table(&m->frame_table, 1024)) return no_memory(err);
     if (m->frame_capacity == 0 && !grow(&m->frames, sizeof *m->frames, &m->frame_capacity, 0)) return no_memory(err);
     m->frames[0] = (iv_frame){0};
@@ -252,13 +252,13 @@ static iv_status make_empty(iv_machine *m, iv_error *err) {
     begin_step(m);
     if (!follow(m, (iv_position){m->a->rules[0].start, 0})) return no_memory(err);
     IV_TRY(close_set(m, &state, err));
-    IV_ASSERT(state == IV_MACHINE_START); /* what is finished matches something, so its start is not dead */
+    IV_ASSERT(state == IV_MACHINE_START); /* a finished automaton matches something, so its start is alive */
     return IV_OK;
 }
 
-/* A state with its stacks written out, so that it outlives the frames. */
+/* A state with its stacks copied, to outlive the frames. */
 typedef struct kept_state {
-    iv_position *positions; /* stack: where its frames begin in `backs` */
+    iv_position *positions; /* stack: index of its frames in `backs` */
     uint32_t *backs;        /* plus one, from the top of each stack down; 0 after the last */
     size_t count, backs_count;
     bool ends;

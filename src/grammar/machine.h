@@ -1,8 +1,6 @@
-/* machine.h: an automaton run deterministically: its states are sets of positions in the network, each with the calls
- * it is inside of, and are made when they are first met. Equal sets are one state, so what was computed for one is
- * kept.
- *
- * Not for several threads at once. States are numbers that hold until the machine is emptied. */
+/* machine.h: deterministic execution of an automaton. A state is a set of positions in the network, each with its call
+ * stack; states are created on demand and interned, so that results cached for a state are found again. Not
+ * thread-safe. State numbers are valid until the machine is emptied. */
 #ifndef IV_GRAMMAR_MACHINE_H
 #define IV_GRAMMAR_MACHINE_H
 
@@ -12,16 +10,15 @@ enum {
     IV_MACHINE_DEAD = 0, /* nothing follows */
     IV_MACHINE_START = 1,
     IV_MACHINE_UNKNOWN = -1,
-    IV_MACHINE_BLOCK =
-        1024 /* states whose tables are allocated together: a block is the system's again once it is freed */
+    IV_MACHINE_BLOCK = 1024 /* states whose tables are allocated together: a freed block returns to the system */
 };
 
-/* A place: a state of the automaton, and the stack of calls it is inside of. */
+/* A position: a state of the automaton and a call stack. */
 typedef struct iv_position {
     uint32_t state, stack;
 } iv_position;
 
-/* Where a call returns to, and what is below it. Stack 0 is empty. */
+/* A call's return state and the stack below it. Stack 0 is empty. */
 typedef struct iv_frame {
     uint32_t back, below;
 } iv_frame;
@@ -42,29 +39,29 @@ typedef struct iv_machine {
     iv_position *positions;
     iv_frame *frames;
     iv_machine_state *states;
-    int32_t (**next)[256]; /* blocks of IV_MACHINE_BLOCK tables: the state behind each byte */
+    int32_t (**next)[256]; /* blocks of IV_MACHINE_BLOCK tables: the state after each byte */
     size_t position_count, position_capacity, frame_count, frame_capacity, state_count, state_capacity, block_count,
         block_capacity;
     iv_table state_table, frame_table;
-    iv_position *work, *set; /* of the step that is being computed: positions to follow, positions reached */
+    iv_position *work, *set; /* of the current step: positions to follow, positions reached */
     size_t work_count, work_capacity, set_count, set_capacity;
     iv_table seen;
     uint32_t *stamps, stamp; /* of seen */
     bool ends;
-    uint64_t effort; /* positions looked at so far */
+    uint64_t effort; /* positions visited so far */
 } iv_machine;
 
 iv_status iv_machine_open(iv_machine *m, const iv_automaton *a, iv_error *err);
 void iv_machine_close(iv_machine *m);
 
-/* Forgets all states but the first two and *keep, which gets a new number. NULL: no other. */
+/* Drops all states except the first two and *keep, which is renumbered. NULL: none. */
 iv_status iv_machine_empty(iv_machine *m, int32_t *keep, iv_error *err);
-/* Memory taken by states. */
+/* Memory used by states. */
 size_t iv_machine_bytes(const iv_machine *m);
 
-/* The state behind a byte. IV_LIMIT: too many positions at once. */
+/* The state after a byte. IV_LIMIT: too many positions at once. */
 iv_status iv_machine_step_slow(iv_machine *m, int32_t state, uint8_t byte, int32_t *out, iv_error *err);
-/* The state behind a special token; not kept, as it is asked for seldom. */
+/* The state after a special token; not cached, as it is rarely needed. */
 iv_status iv_machine_special(iv_machine *m, int32_t state, iv_special special, int32_t *out, iv_error *err);
 
 static inline int32_t *iv_machine_slot(const iv_machine *m, int32_t state, uint8_t byte) {

@@ -17,7 +17,7 @@ typedef struct parser {
     size_t read_again; /* bytes, for copies */
     bool whole, dry;   /* dry: nothing is written */
     iv_arena *arena;
-    uint32_t before, after; /* where any characters may come; 0: not made yet */
+    uint32_t before, after; /* states with any characters; 0: not created */
     iv_regular_edge *edges;
     size_t edge_count, edge_capacity, state_count;
     iv_error *err;
@@ -103,7 +103,7 @@ static iv_status read_code(parser *p, size_t from, char kind, uint32_t *cp) {
     return refuse(p, from, IV_INVALID, "not the code of a character");
 }
 
-/* The escape at p->i. A set goes into *out and *is_set says so; else *cp is a character. */
+/* The escape at p->i: a set in *out (*is_set), or a character in *cp. */
 static iv_status read_escape(parser *p, iv_codepoints *out, bool *is_set, uint32_t *cp) {
     size_t from = p->i++;
     if (p->i == p->n) return refuse(p, from, IV_INVALID, "a backslash at the end");
@@ -129,11 +129,11 @@ static iv_status read_escape(parser *p, iv_codepoints *out, bool *is_set, uint32
     case 'b':
     case 'B': return refuse(p, from, IV_UNSUPPORTED, "word boundaries are not supported");
     case 'p':
-    case 'P': return refuse(p, from, IV_UNSUPPORTED, "properties of Unicode are not supported");
-    case 'k': return refuse(p, from, IV_UNSUPPORTED, "references back are not supported");
+    case 'P': return refuse(p, from, IV_UNSUPPORTED, "Unicode properties are not supported");
+    case 'k': return refuse(p, from, IV_UNSUPPORTED, "back references are not supported");
     default: break;
     }
-    if (isdigit((unsigned char)c)) return refuse(p, from, IV_UNSUPPORTED, "references back are not supported");
+    if (isdigit((unsigned char)c)) return refuse(p, from, IV_UNSUPPORTED, "back references are not supported");
     if (!ispunct((unsigned char)c) && c != ' ') return refuse(p, from, IV_UNSUPPORTED, "this escape is not supported");
     *cp = (unsigned char)c;
     return IV_OK;
@@ -182,7 +182,7 @@ static iv_status read_class(parser *p, iv_codepoints *out) {
 
 static iv_status read_alternatives(parser *p, uint32_t from, uint32_t to);
 
-/* ?<name> or ?P<name>: nothing can refer to it. */
+/* ?<name> or ?P<name>: ignored, as there are no back references. */
 static bool read_group_name(parser *p) {
     size_t i = p->i + (at(p, "?<") ? 2 : at(p, "?P<") ? 3 : 0), begin = i;
     if (i == p->i || (i < p->n && isdigit((unsigned char)p->s[i]))) return false;
@@ -198,7 +198,7 @@ static iv_status read_group(parser *p, uint32_t from, uint32_t to) {
         if (at(p, "?:"))
             p->i += 2;
         else if (at(p, "?=") || at(p, "?!") || at(p, "?<=") || at(p, "?<!"))
-            return refuse(p, start, IV_UNSUPPORTED, "looking ahead or behind is not supported");
+            return refuse(p, start, IV_UNSUPPORTED, "lookahead and lookbehind are not supported");
         else
             return refuse(p, start, IV_UNSUPPORTED, "this kind of group is not supported");
     }
@@ -211,7 +211,7 @@ static iv_status read_group(parser *p, uint32_t from, uint32_t to) {
     return IV_OK;
 }
 
-/* Each copy has a set of its own only while it is written: equal ones cost memory, but no arithmetic. */
+/* Each copy reads its set again: equal sets cost memory but no computation. */
 static iv_status read_atom(parser *p, uint32_t from, uint32_t to) {
     char c = p->s[p->i];
     bool is_set = false;
@@ -248,7 +248,7 @@ static bool read_number(parser *p, size_t *out) {
     return p->i > from;
 }
 
-/* {m}, {m,}, {m,n}, {,n}. False, and nothing read: the brace is a character like others. */
+/* {m}, {m,}, {m,n}, {,n}. False, with nothing consumed: the brace is a literal character. */
 static bool read_interval(parser *p, repeat *r) {
     size_t from = p->i++;
     bool low = read_number(p, &r->min), comma = p->i < p->n && p->s[p->i] == ',', high = false;
@@ -276,8 +276,8 @@ static iv_status read_quantifier(parser *p, repeat *r) {
     }
     if (r->min > REPEATS_MAX || (r->max > REPEATS_MAX && r->max != SIZE_MAX))
         return iv_fail(p->err, IV_LIMIT, "%s: at byte %zu: more than %d repetitions", p->where, from, REPEATS_MAX);
-    if (r->min > r->max) return refuse(p, from, IV_INVALID, "the least is more than the most");
-    if (at(p, "?")) p->i++; /* which of several matches would be found first does not matter here */
+    if (r->min > r->max) return refuse(p, from, IV_INVALID, "the minimum exceeds the maximum");
+    if (at(p, "?")) p->i++; /* lazy or greedy makes no difference here */
     if (at(p, "+")) return refuse(p, p->i, IV_UNSUPPORTED, "possessive repetition is not supported");
     if (at(p, "*") || at(p, "?")) return refuse(p, p->i, IV_INVALID, "nothing to repeat");
     return IV_OK;
@@ -291,7 +291,7 @@ static iv_status write_atom(parser *p, size_t source, uint32_t from, uint32_t *t
     return iv_fail(p->err, IV_LIMIT, "%s: its repetitions are too long", p->where);
 }
 
-/* An atom with its quantifier, from *at to a new *at. */
+/* An atom with its quantifier; advances *state. */
 static iv_status read_piece(parser *p, uint32_t *state) {
     size_t source = p->i, after;
     bool dry = p->dry;
@@ -322,17 +322,17 @@ static iv_status read_piece(parser *p, uint32_t *state) {
     return IV_OK;
 }
 
-/* Any characters, from a state to *loop; made once, however many alternatives share it. */
+/* Any characters, from a state to *loop; created once and shared by all alternatives. */
 static iv_status write_anything(parser *p, uint32_t from, uint32_t *loop) {
-    if (*loop) return IV_OK; /* the start is state 0, so that no loop is */
+    if (*loop) return IV_OK; /* state 0 is the start, never a loop */
     iv_codepoints *set = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
-    if (!set || !iv_codepoints_invert(set, p->arena)) return no_memory(p); /* nothing's complement */
+    if (!set || !iv_codepoints_invert(set, p->arena)) return no_memory(p); /* the complement of the empty set */
     IV_TRY(new_state(p, loop));
     IV_TRY(add(p, from, *loop, NULL));
     return add(p, *loop, *loop, set);
 }
 
-/* The same between the end of an alternative and that of the expression. */
+/* The same from the end of an alternative to the end of the expression. */
 static iv_status write_rest(parser *p, uint32_t from, uint32_t to) {
     bool first = p->after == 0;
     if (!first) return add(p, from, p->after, NULL);
@@ -374,7 +374,7 @@ static iv_status read_alternatives(parser *p, uint32_t from, uint32_t to) {
 
 /* ---- the machine --------------------------------------------------------------------------------------- */
 
-/* Groups the edges by state, in their order. */
+/* Groups the edges by state, preserving their order. */
 static bool settle(const parser *p, iv_regular *out) {
     *out = (iv_regular){.edges = IV_ARENA_NEW(p->arena, p->edge_count + 1, iv_regular_edge),
                         .firsts = IV_ARENA_NEW(p->arena, p->state_count + 2, uint32_t),
@@ -410,19 +410,18 @@ bool iv_regular_anything(iv_arena *arena, iv_regular *out) {
     return ok;
 }
 
-/* ---- without some words ------------------------------------------------------------------------------- */
+/* ---- forbidden words ----------------------------------------------------------------------------------- */
 
 enum { NODES_MAX = 64, CHARACTERS = 128, ROOT = 0, BEGIN = 1 };
 
-/* The words as a tree; a node is how much of them the last characters were. */
+/* The words as a prefix tree; a node is the longest prefix of a word at the end of the text. */
 typedef struct aho_corasick {
     uint8_t next[NODES_MAX][CHARACTERS]; /* ROOT: none */
-    bool is_word[NODES_MAX];             /* not to be reached */
+    bool is_word[NODES_MAX];             /* must not be reached */
     size_t count;
 } aho_corasick;
 
-/* A node's edges lead on through the tree; then, nodes in the order of their depth, to where its longest proper end
- * leads. */
+/* Failure links: in order of depth, missing edges of a node lead where its longest proper suffix leads. */
 static void aho_corasick_build(const char *const *words, aho_corasick *f) {
     uint8_t ends[NODES_MAX] = {0}, queue[NODES_MAX];
     size_t queued = 0;
@@ -459,8 +458,8 @@ typedef struct avoid_product {
     const aho_corasick *f;
     const char *not_first;
     iv_arena *arena;
-    uint32_t *numbers; /* [state][node]: of the new machine; 0: not made */
-    uint32_t *queue;   /* what each new state is ... */
+    uint32_t *numbers; /* [state][node]: of the new machine; 0: not created */
+    uint32_t *queue;   /* the origin of each new state ... */
     uint32_t *firsts;  /* ... and its first edge */
     size_t count;      /* of new states; the first is the end */
     iv_regular_edge *edges;
@@ -502,7 +501,7 @@ static bool has(const iv_codepoints *set, uint32_t c) {
 static iv_range beyond[] = {{CHARACTERS, 0xd7ff}, {0xe000, 0x10ffff}};
 const iv_codepoints iv_beyond_ascii = {.ranges = beyond, .count = 2};
 
-/* One edge, or, where all beyond ASCII are among them, one for these: a rule can stand there. */
+/* One edge; or, if the set has all characters beyond ASCII, a separate edge for these, which can be a shared rule. */
 static bool add_others(avoid_product *p, uint32_t from, uint32_t to, const iv_codepoints *others) {
     iv_codepoints *low = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
     const iv_range *last = others->count > 1 ? &others->ranges[others->count - 2] : NULL;
@@ -517,11 +516,11 @@ static bool add_others(avoid_product *p, uint32_t from, uint32_t to, const iv_co
     return low != NULL;
 }
 
-/* The edges of one: a character that goes on with a word has its own, all others of the set share one. */
+/* The product of one edge: characters that continue a word have their own edges, all others of the set share one. */
 static void avoid_set_edge(avoid_product *p, uint32_t from, size_t node, const iv_regular_edge *e) {
     iv_codepoints *others = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
     bool ok = others && iv_codepoints_add_set(others, p->arena, e->set) && iv_codepoints_settle(others, p->arena) &&
-              iv_codepoints_invert(others, p->arena); /* what is taken out is added to what is not in it */
+              iv_codepoints_invert(others, p->arena); /* characters are removed by adding them to the complement */
     for (uint32_t c = 0; ok && c < CHARACTERS; c++) {
         uint8_t next = p->f->next[node == BEGIN ? p->f->next[ROOT]['\n'] : node][c];
         bool banned = p->f->is_word[next] || (node == BEGIN && c && strchr(p->not_first, (int)c));
@@ -568,7 +567,7 @@ iv_status iv_regular_avoid(const char *where, const iv_regular *m, const char *c
                            iv_arena *arena, iv_regular *out, iv_error *err) {
     aho_corasick f;
     aho_corasick_build(words, &f);
-    size_t all = m->state_count * f.count; /* of two small numbers */
+    size_t all = m->state_count * f.count; /* both are bounded */
     avoid_product p = {.m = m, .f = &f, .not_first = not_first, .arena = arena};
     *out = (iv_regular){.bytes_read = m->bytes_read};
     p.numbers = calloc(all, sizeof *p.numbers);
@@ -576,19 +575,19 @@ iv_status iv_regular_avoid(const char *where, const iv_regular *m, const char *c
     bool ok = p.numbers && p.queue && p.firsts && avoid_make(&p, out);
     free(p.numbers), free(p.queue), free(p.firsts), free(p.edges);
     if (p.full)
-        return iv_fail(err, IV_LIMIT, "%s: it needs more than %d states beside what may not be in it", where,
+        return iv_fail(err, IV_LIMIT, "%s: it needs more than %d states to exclude the forbidden words", where,
                        IV_REGULAR_STATES_MAX);
     return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", where);
 }
 
-/* ---- as bytes ----------------------------------------------------------------------------------------- */
+/* ---- written as bytes ---------------------------------------------------------------------------------- */
 
 enum { PRODUCT_MAX = 1 << 22 };
 
 typedef struct spell_product {
     const iv_regular *m;
     iv_automaton *a;
-    size_t counts; /* numbers of characters that are told apart */
+    size_t counts; /* distinct character counts */
     size_t min, max;
     uint32_t *states;      /* [state_count][counts]: of the automaton, plus one; 0: not made */
     iv_spell_tails *tails; /* the same shape */
@@ -614,7 +613,8 @@ static void write_state(spell_product *p, size_t index, iv_writing how, uint32_t
             continue;
         }
         if (p->max != SIZE_MAX && count == p->max) continue;
-        size_t next = iv_size_min(count + 1, p->counts - 1); /* without a most, all from the least on are one */
+        size_t next =
+            iv_size_min(count + 1, p->counts - 1); /* without a maximum, all counts from the minimum on are one */
         uint32_t there = spell_state(p, e->to, next, &target);
         if (how.any_character >= 0)
             iv_automaton_call(p->a, here, how.any_character, there);

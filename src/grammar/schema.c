@@ -1,5 +1,4 @@
-/* schema.c: from a schema to its rule: references, combinations, the kinds of values it allows, and the rules that wait
- * to be compiled. Two sets of plain keywords merge into one that says what both say, or are refused. */
+/* schema.c: from a schema to its rule: references, merging, combinations, the queue of schemas to compile. */
 #include "base/size.h"
 #include "grammar/schema.h"
 #include "grammar/spell.h"
@@ -10,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REFERENCES_MAX = 64 /* one after another, with nothing in between */ };
+enum { REFERENCES_MAX = 64 /* in a row, with nothing in between */ };
 
-/* ---- the known keywords -------------------------------------------------------------------------------- */
+/* ---- known keywords ------------------------------------------------------------------------------------ */
 
 static const char *const plain_words[] = {"type",
                                           "const",
@@ -55,12 +54,12 @@ static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where,
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
                               "$ref: wanted \"#\" or a JSON pointer in this document, \"#/...\"", err);
     *out = iv_json_pointer(s->root, text);
-    if (!*out) return iv_fail(err, IV_INVALID, "%s: %.300s: $ref: \"%.100s\" is not there", s->name, where, text);
+    if (!*out) return iv_fail(err, IV_INVALID, "%s: %.300s: $ref: \"%.100s\" was not found", s->name, where, text);
     *out_where = iv_arena_strndup(s->arena, text, iv_size_min(strlen(text), 300));
     return *out_where ? IV_OK : iv_schema_no_memory(s, err);
 }
 
-/* ---- keywords ------------------------------------------------------------------------------------------ */
+/* ---- unknown keywords ---------------------------------------------------------------------------------- */
 
 static iv_status check_keywords(const iv_schema_set *s, json_t *schema, const char *where, iv_error *err) {
     const char *key;
@@ -74,7 +73,7 @@ static iv_status check_keywords(const iv_schema_set *s, json_t *schema, const ch
     return IV_OK;
 }
 
-/* ---- merging ------------------------------------------------------------------------------------------ */
+/* ---- merging ------------------------------------------------------------------------------------------- */
 
 /* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */
 static json_t *both_of(iv_schema_set *s, json_t *x, json_t *y) {
@@ -94,9 +93,9 @@ static iv_status cannot(const iv_schema_set *s, const char *where, const char *k
     return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: two different \"%s\" cannot be combined", s->name, where, key);
 }
 
-/* ---- merging objects ------------------------------------------------------------------------------------------- */
+/* ---- merging objects ----------------------------------------------------------------------------------- */
 
-/* What b says of a property that it does not list. */
+/* The schema in b of properties that it does not list. */
 static json_t *rest_of(json_t *b) { return json_object_get(b, "additionalProperties"); }
 
 static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err) {
@@ -125,7 +124,7 @@ static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const 
     return ok ? IV_OK : iv_schema_no_memory(s, err);
 }
 
-/* Each of y is compared with each of x. */
+/* The cost of comparing each of y with each of x. */
 static iv_status spend_on_pairs(iv_schema_set *s, const json_t *x, const json_t *y, const char *where, iv_error *err) {
     return iv_schema_spend(s, json_array_size(y), IV_EFFORT_COMPARE * (1 + json_array_size(x)), where, err);
 }
@@ -151,7 +150,7 @@ static iv_status merge_required(iv_schema_set *s, json_t *a, json_t *list, const
     return set_new(s, a, "required", all, err);
 }
 
-/* ---- merging values -------------------------------------------------------------------------------------------- */
+/* ---- merging values ------------------------------------------------------------------------------------ */
 
 static json_t *common(json_t *x, json_t *y) {
     json_t *out = json_array(), *one, *other;
@@ -194,7 +193,7 @@ static iv_status merge_limit(const iv_schema_set *s, json_t *a, const char *key,
     return take ? set(s, a, key, y, err) : IV_OK;
 }
 
-/* Both say something by this keyword. */
+/* Merges a keyword that both have. */
 static iv_status merge_word(iv_schema_set *s, json_t *a, const char *key, json_t *y, const char *where, iv_error *err) {
     static const char *const least[] = {"minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum"};
     static const char *const most[] = {"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"};
@@ -208,7 +207,7 @@ static iv_status merge_word(iv_schema_set *s, json_t *a, const char *key, json_t
     if (strcmp(key, "enum") == 0) return merge_enum(s, a, y, where, err);
     if (strcmp(key, "required") == 0) return merge_required(s, a, y, where, err);
     if (strcmp(key, "uniqueItems") == 0) return set(s, a, key, json_true(), err);
-    if (strcmp(key, "const") == 0) return set_new(s, a, "enum", json_array(), err); /* no value is both */
+    if (strcmp(key, "const") == 0) return set_new(s, a, "enum", json_array(), err); /* no value equals both */
     if (strcmp(key, "items") == 0) {
         json_t *both = both_of(s, x, y);
         return both ? set(s, a, key, both, err) : iv_schema_no_memory(s, err);
@@ -238,11 +237,11 @@ static iv_status merge(iv_schema_set *s, json_t *a, json_t *b, const char *where
 
 /* ---- combinations -------------------------------------------------------------------------------------- */
 
-/* What a schema says, taken apart. */
+/* A schema taken apart. */
 typedef struct parts {
     json_t *plain;   /* all plain keywords, merged; owned */
     json_t *choices; /* arrays of anyOf and oneOf; owned */
-    bool nothing;    /* a false was among them */
+    bool nothing;    /* one of the schemas is false */
 } parts;
 
 static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where, int depth, parts *out, iv_error *err) {
@@ -283,14 +282,14 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
     return IV_OK;
 }
 
-/* For json_decref. Rules of what is in `plain` know it by address: it stays. */
+/* The caller releases both with json_decref. s->made keeps `plain`, because rules are found by addresses in it. */
 static iv_status open_parts(iv_schema_set *s, json_t *schema, const char *where, parts *out, iv_error *err) {
     *out = (parts){.plain = json_object(), .choices = json_array()};
     if (!out->plain || !out->choices || json_array_append(s->made, out->plain) != 0) return iv_schema_no_memory(s, err);
     return take_apart(s, schema, where, 0, out, err);
 }
 
-/* A schema that stands for everything taken apart, with one branch of the first choice. */
+/* A schema equivalent to the parts, with one branch of the first choice. */
 static json_t *with_branch(iv_schema_set *s, const parts *p, json_t *branch) {
     json_t *all = json_pack("[O, O]", p->plain, branch);
     bool ok = all != NULL;
@@ -355,7 +354,7 @@ iv_status iv_schema_each(iv_schema_set *s, json_t *schema, const char *where, iv
     return each(s, schema, where, 0, write, user, err);
 }
 
-/* A reference with nothing but labels beside it is its target's own rule: so recursion ends. */
+/* A reference with only labels next to it shares its target's rule: so recursion ends. */
 static bool is_reference(json_t *schema) {
     const char *key;
     json_t *value;
@@ -386,7 +385,7 @@ static iv_status compile(iv_schema_set *s, const struct iv_schema_job *job, iv_e
 
 iv_status iv_schema_set_compile(iv_schema_set *s, iv_error *err) {
     while (s->jobs_done < s->job_count && s->a->failed == IV_OK) {
-        struct iv_schema_job job = s->jobs[s->jobs_done++]; /* the array may move */
+        struct iv_schema_job job = s->jobs[s->jobs_done++]; /* by value: the array may move */
         IV_TRY(compile(s, &job, err));
     }
     return IV_OK;

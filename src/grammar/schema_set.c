@@ -1,5 +1,5 @@
-/* schema_set.c: what every part of the schema compiler stands on: errors, effort, the rules of a document and those of
- * any value. Nothing here compiles a schema: iv_schema_rule only queues it. */
+/* schema_set.c: the base of the schema compiler: errors, effort, the rules of a document and of any value. Nothing here
+ * compiles a schema: iv_schema_rule only queues it. */
 #include "base/size.h"
 #include "grammar/schema.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keywords that change nothing. */
+/* Keywords without effect. */
 static const char *const labels[] = {"title",          "description",   "default",  "examples",    "example",
                                      "$schema",        "$id",           "$comment", "deprecated",  "readOnly",
                                      "writeOnly",      "discriminator", "$defs",    "definitions", "contentMediaType",
@@ -21,7 +21,7 @@ bool iv_schema_is_label(const char *key) {
     return false;
 }
 
-/* ---- words --------------------------------------------------------------------------------------------- */
+/* ---- errors and effort --------------------------------------------------------------------------------- */
 
 iv_status iv_schema_no_memory(const iv_schema_set *s, iv_error *err) {
     return iv_fail(err, IV_NO_MEMORY, "%s: no memory", s->name);
@@ -41,7 +41,7 @@ iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const cha
                           "too much work: too many schemas, names, values or repetitions are combined", err);
 }
 
-/* As RFC 6901 has it: ~ and / are escaped. A place is for people: it is cut where it becomes long. */
+/* Escapes ~ and / as in RFC 6901. The pointer is for people: it is truncated if it is long. */
 const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key) {
     char text[400];
     size_t n = iv_size_min(strlen(where), 300);
@@ -83,8 +83,8 @@ void iv_schema_set_close(iv_schema_set *s) {
     s->made = s->known = NULL, s->jobs = NULL;
 }
 
-/* What a schema without schemas in it says, as a key: equal ones are one rule, however often they stand in a document.
- * NULL: it has some, or memory is out. For free(). */
+/* The text of a schema without subschemas, as a key: equal schemas share one rule. NULL: it has subschemas, or memory
+ * ran out. The caller frees it. */
 static char *leaf_key(json_t *schema) {
     const char *key;
     json_t *value, *one, *plain;
@@ -141,12 +141,12 @@ static iv_status add_rule(iv_schema_set *s, json_t *schema, const char *where, i
     if (!full) return iv_schema_no_memory(s, err);
     snprintf(full, bytes, "%s: %s", s->name, where);
     *rule = iv_automaton_rule(s->a, full);
-    if (*rule < 0) return iv_automaton_finish(s->a, err); /* says what is full */
+    if (*rule < 0) return iv_automaton_finish(s->a, err); /* reports the limit */
     s->jobs[s->job_count++] = (struct iv_schema_job){schema, full + strlen(s->name) + 2, *rule};
     return IV_OK;
 }
 
-/* ---- keywords that several kinds share ---------------------------------------------------------------- */
+/* ---- shared keywords ----------------------------------------------------------------------------------- */
 
 static iv_status kind_of(const iv_schema_set *s, const json_t *name, const char *where, unsigned *out, iv_error *err) {
     unsigned bits = json_is_string(name) ? iv_json_kind_named(json_string_value(name)) : 0;

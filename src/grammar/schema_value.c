@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- strings ------------------------------------------------------------------------------------------ */
+/* ---- strings ------------------------------------------------------------------------------------------- */
 
 typedef struct format {
-    const char *name, *pattern; /* NULL: it says what the text is for, and any text will do */
+    const char *name, *pattern; /* NULL: any text; the format only names its purpose */
 } format;
 
 #define DATE                                                                                             \
@@ -81,7 +81,7 @@ iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *wher
         return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
     if (known && !known->pattern) name = NULL;
     if (pattern && name)
-        return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported beside \"format\"", err);
+        return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported next to \"format\"", err);
     snprintf(out->where, sizeof out->where, "%.100s: %.300s/%s", s->name, where,
              pattern ? "pattern"
              : name  ? "format"
@@ -124,8 +124,8 @@ static iv_status read_bound(const iv_schema_set *s, const json_t *schema, const 
         use_open = least ? y >= x : y <= x;
     }
     if (iv_bound_read(use_open ? open : plain, least, use_open, out)) return IV_OK;
-    return iv_fail(err, IV_LIMIT, "%s: %.300s: %s: wanted less than 10^16 and at most 15 digits behind the point",
-                   s->name, where, use_open ? exclusive_key : key);
+    return iv_fail(err, IV_LIMIT, "%s: %.300s: %s: wanted less than 10^16 and at most 15 decimal places", s->name,
+                   where, use_open ? exclusive_key : key);
 }
 
 static iv_status write_number(iv_schema_set *s, json_t *schema, const char *where, bool whole, uint32_t from,
@@ -142,7 +142,7 @@ static iv_status write_number(iv_schema_set *s, json_t *schema, const char *wher
 
 enum { LITERAL_DEPTH_MAX = 64, LITERALS_MAX = 20000 };
 
-/* ---- which literals the other keywords allow --------------------------------------------------------- */
+/* ---- literals that the other keywords allow ------------------------------------------------------------ */
 
 static size_t length_of(const json_t *string) {
     size_t n = 0;
@@ -151,7 +151,7 @@ static size_t length_of(const json_t *string) {
     return n;
 }
 
-/* What a count or number of the value must be at least and at most. */
+/* Keywords that bound a count or a number. */
 typedef struct limit {
     const char *key;
     unsigned kinds;
@@ -190,7 +190,7 @@ static bool within(const json_t *schema, const json_t *v) {
     return true;
 }
 
-/* Keywords that would need more than a look at the value. */
+/* Keywords that are not evaluated on literals. */
 static const char *hard_keyword(const json_t *schema, unsigned kind) {
     static const struct {
         const char *key;
@@ -216,11 +216,11 @@ static iv_status allows(const iv_schema_set *s, const json_t *schema, const json
     *out = kind & allowed && within(schema, v) && (!only || json_equal(only, v));
     const char *hard = *out ? hard_keyword(schema, kind) : NULL;
     if (!hard) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: %s: not supported beside \"enum\" or \"const\"", s->name, where,
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: %s: not supported next to \"enum\" or \"const\"", s->name, where,
                    hard);
 }
 
-/* ---- literals ------------------------------------------------------------------------------------------- */
+/* ---- literals ------------------------------------------------------------------------------------------ */
 
 static void literal_text(iv_automaton *a, const char *text, uint32_t from, uint32_t to) {
     iv_automaton_text_to(a, from, text, strlen(text), to);
@@ -336,7 +336,7 @@ typedef struct array_shape {
     json_t *prefix, *items;
     size_t prefix_count, min, max;
     int32_t *rules; /* of the prefix */
-    int32_t rest;   /* of the others */
+    int32_t rest;   /* of further items */
 } array_shape;
 
 static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where, array_shape *w, iv_error *err) {
@@ -366,16 +366,16 @@ static iv_status write_array(iv_schema_set *s, json_t *schema, const char *where
                              iv_error *err) {
     array_shape w;
     IV_TRY(read_array(s, schema, where, &w, err));
-    if (w.min > w.max) return IV_OK; /* no array is so */
+    if (w.min > w.max) return IV_OK; /* no such array */
     size_t unrolled = w.max != SIZE_MAX ? w.max : w.min > w.prefix_count ? w.min : w.prefix_count;
     uint32_t at = iv_automaton_text(s->a, from, "[");
-    for (size_t i = 0;; i++) { /* `at`: behind i items */
+    for (size_t i = 0;; i++) { /* `at`: after i items */
         if (s->a->failed != IV_OK) return IV_OK;
         if (i >= w.min) iv_automaton_bytes(s->a, at, ']', ']', to);
         if (i == w.max) return IV_OK;
         uint32_t item = i == 0 ? at : iv_json_mark(s->a, at, ',');
         int32_t rule = i < w.prefix_count ? w.rules[i] : w.rest;
-        if (i >= unrolled && i > 0) { /* all further ones are alike */
+        if (i >= unrolled && i > 0) { /* all further items are alike */
             iv_automaton_call(s->a, item, rule, at);
             return IV_OK;
         }
@@ -385,7 +385,7 @@ static iv_status write_array(iv_schema_set *s, json_t *schema, const char *where
     }
 }
 
-enum { NAME_CHARACTERS_MAX = 256 /* of a property beside which others are allowed */ };
+enum { NAME_CHARACTERS_MAX = 256 /* of a listed property if others are allowed */ };
 
 typedef struct property {
     const char *name;
@@ -401,7 +401,7 @@ typedef struct object_shape {
     int32_t rest; /* their rule */
 } object_shape;
 
-/* ---- names that are not listed ------------------------------------------------------------------------- */
+/* ---- unlisted names ------------------------------------------------------------------------------------ */
 
 typedef struct name {
     const uint32_t *characters;
@@ -422,7 +422,7 @@ static int by_characters(const void *a, const void *b) {
     return (x->count > y->count) - (x->count < y->count);
 }
 
-/* From a state behind the first `depth` characters, which names[first..last) share. */
+/* From the state after the first `depth` characters, common to names[first..last). */
 static bool spell_others(namer *w, size_t first, size_t last, size_t depth, uint32_t from) {
     iv_automaton *a = w->s->a;
     iv_codepoints listed = {0};
@@ -452,11 +452,12 @@ static iv_status read_name(iv_schema_set *s, const property *p, const char *wher
     for (size_t i = 0; i < p->bytes;)
         i += iv_utf8_decode((const uint8_t *)p->name + i, p->bytes - i, &characters[out->count++]);
     if (out->count <= NAME_CHARACTERS_MAX) return IV_OK;
-    return iv_fail(err, IV_LIMIT, "%s: %.300s: a property's name of %zu characters, at most %d beside others", s->name,
+    return iv_fail(err, IV_LIMIT,
+                   "%s: %.300s: a property's name of %zu characters, at most %d where others are allowed", s->name,
                    where, out->count, NAME_CHARACTERS_MAX);
 }
 
-/* A rule of every name but the listed ones. In one spelling each: an escape would make them another text. */
+/* A rule for every name except the listed ones, in one spelling each: an escape would make another text. */
 static iv_status make_names(iv_schema_set *s, const object_shape *w, const char *where, int32_t *rule, iv_error *err) {
     if (w->count == 0) {
         *rule = iv_schema_any_string(s);
@@ -487,7 +488,7 @@ static property *find(const object_shape *w, const char *text) {
     return NULL;
 }
 
-/* Names of "required" that are not listed are as others are, but must be there. */
+/* Unlisted names of "required" have the schema of other properties, but must be present. */
 static iv_status read_required(iv_schema_set *s, json_t *schema, const char *where, object_shape *w, bool said,
                                iv_error *err) {
     json_t *list = json_object_get(schema, "required"), *one;
@@ -518,7 +519,7 @@ static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where
     IV_TRY(iv_schema_count(s, schema, "maxProperties", where, &w->max, err));
     if (json_object_size(listed) && (w->min > 0 || w->max != SIZE_MAX))
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "minProperties, maxProperties: not supported beside \"properties\"", err);
+                              "minProperties, maxProperties: not supported next to \"properties\"", err);
     size_t most = json_object_size(listed) + json_array_size(json_object_get(schema, "required"));
     w->properties = IV_ARENA_NEW(s->arena, most + 1, property);
     if (!w->properties) return iv_schema_no_memory(s, err);
@@ -534,13 +535,13 @@ static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where
     IV_TRY(read_required(s, schema, where, w, rest != NULL, err));
     if (w->count && (w->min > 0 || w->max != SIZE_MAX))
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "minProperties, maxProperties: not supported beside \"required\"", err);
+                              "minProperties, maxProperties: not supported next to \"required\"", err);
     return IV_OK;
 }
 
-/* ---- objects as paths ------------------------------------------------------------------------------------------- */
+/* ---- objects as paths ---------------------------------------------------------------------------------- */
 
-/* Any number of pairs of other names, from min to max of them. none: a state behind "{" alone, some: behind a pair. */
+/* From min to max pairs with other names. none: the state after "{"; some: after a pair. */
 static void write_others(iv_schema_set *s, const object_shape *w, int32_t names, uint32_t none, uint32_t to) {
     iv_automaton *a = s->a;
     size_t unrolled = w->max != SIZE_MAX ? w->max : w->min;
@@ -574,7 +575,7 @@ static iv_status write_object(iv_schema_set *s, json_t *schema, const char *wher
         write_others(s, &w, names, none, to);
         return IV_OK;
     }
-    if (w.min > 0) return IV_OK; /* no object without properties has any */
+    if (w.min > 0) return IV_OK; /* an object without properties has none */
     for (size_t i = 0; i < w.count && a->failed == IV_OK; i++) {
         const property *p = &w.properties[i];
         uint32_t none_next = iv_automaton_state(a), some_next = iv_automaton_state(a);
@@ -592,7 +593,7 @@ static iv_status write_object(iv_schema_set *s, json_t *schema, const char *wher
     return IV_OK;
 }
 
-/* ---- plain schemas ----------------------------------------------------------------------------------- */
+/* ---- plain schemas ------------------------------------------------------------------------------------- */
 
 static void write_words(iv_automaton *a, unsigned allowed, uint32_t from, uint32_t to) {
     if (allowed & IV_KIND_NULL) iv_automaton_text_to(a, from, "null", 4, to);
@@ -611,7 +612,7 @@ iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, u
     if (type) {
         IV_TRY(iv_schema_kinds(s, type, where, &allowed, err));
     } else if (iv_json_keyword_kinds(schema)) {
-        allowed = iv_json_keyword_kinds(schema); /* who speaks of lengths means a string */
+        allowed = iv_json_keyword_kinds(schema); /* the keywords imply the type */
     } else {
         iv_automaton_call(s->a, from, iv_schema_any(s), to);
         return IV_OK;

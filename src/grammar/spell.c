@@ -34,7 +34,7 @@ static int by_low(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Adds a range without the surrogates in it. */
+/* Adds a range without surrogates. */
 static bool add_scalars(iv_codepoints *s, iv_arena *arena, uint32_t low, uint32_t high) {
     if (high > LAST) high = LAST;
     bool ok =
@@ -76,7 +76,7 @@ typedef struct speller {
     iv_spell_tails *tails;
 } speller;
 
-/* The state from which n continuation bytes lead to the end. */
+/* The state before n continuation bytes that lead to the end. */
 static uint32_t tail(const speller *w, size_t n) {
     if (n == 0) return w->to;
     uint32_t *state = &w->tails->states[n - 1];
@@ -88,7 +88,8 @@ static uint32_t tail(const speller *w, size_t n) {
     return *state;
 }
 
-/* low and high differ from some byte on only by all that continuation bytes can be, or not at all before it. */
+/* One sequence of byte ranges: the trailing bytes of low and high cover all continuation bytes, the others are equal
+ * except for the last. */
 static void spell_sequence(const speller *w, const uint8_t *low, const uint8_t *high, size_t n) {
     size_t full = 0;
     while (full + 1 < n && low[n - 1 - full] == 0x80 && high[n - 1 - full] == 0xbf) full++;
@@ -109,7 +110,7 @@ static void spell_range(const speller *w, uint32_t low, uint32_t high) {
             return;
         }
     for (unsigned bits = 6; bits < 24 && high > 0x7f; bits += 6) {
-        uint32_t below = ((uint32_t)1 << bits) - 1; /* what the last bytes say */
+        uint32_t below = ((uint32_t)1 << bits) - 1; /* the bits of the trailing bytes */
         if ((low & ~below) == (high & ~below)) break;
         if (low & below) {
             spell_range(w, low, low | below);
@@ -130,7 +131,7 @@ static void spell_range(const speller *w, uint32_t low, uint32_t high) {
 
 /* ---- as JSON ------------------------------------------------------------------------------------------- */
 
-/* What stands behind the backslash; 0: \u00 and two digits. */
+/* The character after the backslash; 0: \u00 and two digits. */
 static char short_escape(uint32_t cp) {
     switch (cp) {
     case '"': return '"';
@@ -144,9 +145,9 @@ static char short_escape(uint32_t cp) {
     }
 }
 
-/* The states of the escapes between two states, made when they are needed. */
+/* The states of the escapes between two states, created on demand. */
 typedef struct escapes {
-    uint32_t slash, high[2]; /* plus one; high: behind \u000 and \u001 */
+    uint32_t slash, high[2]; /* plus one; high: after \u000 and \u001 */
 } escapes;
 
 static uint32_t made(iv_automaton *a, uint32_t *slot, uint32_t from, const char *text) {
@@ -177,7 +178,7 @@ static void hex(iv_automaton *a, uint32_t from, const char *digits, uint32_t to)
 
 #define ANY_DIGIT "0123456789abcdefABCDEF"
 
-/* \uXXXX for all but surrogates, or two of them that make a pair. */
+/* \uXXXX except surrogates, or a surrogate pair. */
 static void spell_any_escape(const speller *w) {
     iv_automaton *a = w->a;
     uint32_t slash = iv_automaton_state(a), u = iv_automaton_state(a), d = iv_automaton_state(a);
@@ -215,7 +216,7 @@ void iv_codepoints_spell(const iv_codepoints *s, iv_automaton *a, iv_spelling sp
     }
 }
 
-/* ---- JSON strings and marks --------------------------------------------------------------------------- */
+/* ---- JSON strings and marks ---------------------------------------------------------------------------- */
 
 uint32_t iv_json_mark(iv_automaton *a, uint32_t from, char mark) {
     uint32_t behind = iv_automaton_state(a);
@@ -236,7 +237,7 @@ void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint3
         iv_range one;
         iv_spell_tails tails = {0};
         size_t n = iv_utf8_decode((const uint8_t *)text + i, bytes - i, &one.low);
-        IV_ASSERT(n > 0); /* what was read as JSON is UTF-8 */
+        IV_ASSERT(n > 0); /* parsed JSON is UTF-8 */
         one.high = one.low;
         uint32_t next = iv_automaton_state(a);
         iv_codepoints_spell(&(iv_codepoints){.ranges = &one, .count = 1}, a, IV_SPELL_JSON, at, next, &tails);
@@ -245,7 +246,7 @@ void iv_json_string_spell(iv_automaton *a, const char *text, size_t bytes, uint3
     iv_automaton_bytes(a, at, '"', '"', to);
 }
 
-/* ---- JSON numbers ------------------------------------------------------------------------------------- */
+/* ---- JSON numbers -------------------------------------------------------------------------------------- */
 
 enum { FINEST = 15, ALL = 2 * IV_NUMBER_DIGITS };
 
@@ -254,7 +255,7 @@ bool iv_bound_read(const json_t *number, bool least, bool exclusive, iv_bound *o
     double x = json_number_value(number);
     int precision = 0;
     *out = (iv_bound){.given = true, .exclusive = exclusive, .negative = x < 0};
-    if (isfinite(x) && (least ? x <= -1e16 : x >= 1e16)) { /* beyond all that can be written */
+    if (isfinite(x) && (least ? x <= -1e16 : x >= 1e16)) { /* beyond all numbers that can be written */
         *out = (iv_bound){.given = true, .negative = least};
         memset(out->whole, '9', IV_NUMBER_DIGITS), memset(out->fraction, '9', IV_NUMBER_DIGITS);
         return true;
@@ -279,13 +280,13 @@ static bool is_zero(const iv_bound *b) {
     return strcmp(b->whole, "0") == 0 && strspn(b->fraction, "0") == strlen(b->fraction);
 }
 
-/* Numbers with so many digits before the point, without sign. */
+/* Numbers with `length` digits before the point, without a sign. */
 typedef struct number_speller {
     iv_automaton *a;
     bool whole, exponent;
     size_t length;
     const iv_bound *low, *high;     /* NULL: no bound among numbers of this length */
-    uint32_t states[ALL + 1][2][2]; /* [digits so far][all are low's][all are high's]; plus one, 0: not made */
+    uint32_t states[ALL + 1][2][2]; /* [digits so far][all equal low's][all equal high's]; plus one, 0: not created */
     uint32_t power;                 /* the state before the exponent's "e" */
     uint32_t to;
 } number_speller;
@@ -294,7 +295,7 @@ static char digit_of(const number_speller *w, const iv_bound *b, size_t at) {
     return at < w->length ? b->whole[at] : b->fraction[at - w->length];
 }
 
-/* May the number end after `at` digits? */
+/* Whether the number may end after `at` digits. */
 static bool may_end(const number_speller *w, size_t at, bool low, bool high) {
     bool low_rest = false, high_rest = false;
     if (at < w->length) return false;
@@ -350,7 +351,7 @@ static uint32_t exponent(iv_automaton *a, uint32_t to) {
     return e;
 }
 
-/* Numbers without a sign from low to high (NULL: without end). */
+/* Numbers without a sign from low to high (NULL: unbounded). */
 static void magnitudes(iv_automaton *a, bool whole, bool exponents, const iv_bound *low, const iv_bound *high,
                        uint32_t from, uint32_t to) {
     uint32_t power = exponents ? exponent(a, to) : 0;

@@ -18,13 +18,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Qwen3-Coder's parameters ------------------------------------------------------------------------- */
+/* ---- Qwen3-Coder's parameters -------------------------------------------------------------------------- */
 
-/* What ends a value for its reader: none of it may stand in one. */
+/* The ends of a value: none may occur in one. */
 static const char *const ends[] = {"</parameter>", "\n<parameter=", "\n</function>", NULL};
 enum {
-    AVOID_EFFORT = 2560, /* for each state of a pattern, with those words */
-    LOOK_EFFORT = 8,     /* for each look at what kinds a parameter may have */
+    AVOID_EFFORT = 2560, /* per state of a pattern, with these words */
+    LOOK_EFFORT = 8,     /* per lookup of a parameter's types */
     OPEN_NAME_BYTES = 64,
     NAME_WRITABLE_BYTES_MAX = 256
 };
@@ -33,7 +33,7 @@ typedef struct writer {
     iv_kind_maker *m;
     json_t *parameters; /* the schema of all */
     uint32_t from, to;
-    unsigned kinds; /* of a value: as what its text is read */
+    unsigned kinds; /* of a value: the types it may be parsed as */
 } writer;
 
 /* Whether a name can be in a tag: 1 to 256 bytes, no '<', '>' or control characters. */
@@ -44,9 +44,10 @@ static bool name_is_writable(const char *name) {
     return n > 0 && n <= NAME_WRITABLE_BYTES_MAX;
 }
 
-/* ---- values -------------------------------------------------------------------------------------------- */
+/* ---- values of parameters ------------------------------------------------------------------------------ */
 
-/* With what a text may not begin that would be read as another kind of value. There is one null, so that it may. */
+/* The characters with which a text would be parsed as another type. null is a single word, so its first letter is
+ * allowed. */
 static void first_of_others(unsigned kinds, char out[20]) {
     static const struct {
         unsigned kinds;
@@ -103,7 +104,7 @@ static iv_status write_text(const writer *w, iv_schema_set *s, json_t *plain, co
     return iv_regular_spell(t.where, &m, s->a, how, t.min, t.max, from, to, err);
 }
 
-/* Those of the values that are strings and can be written, as they are. */
+/* The values, with strings written as they are; strings that cannot be written are left out. */
 static iv_status write_values(const writer *w, iv_schema_set *s, json_t *plain, const char *where, iv_error *err) {
     json_t *list, *v;
     size_t i;
@@ -120,7 +121,7 @@ static iv_status write_values(const writer *w, iv_schema_set *s, json_t *plain, 
     return IV_OK;
 }
 
-/* Without types a text, though it may be anything. */
+/* Without a type, the value is a text. */
 static iv_status write_value(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err) {
     const writer *w = user;
     json_t *type = json_object_get(plain, "type");
@@ -142,11 +143,11 @@ static iv_status write_value(iv_schema_set *s, json_t *plain, const char *where,
         if (bits) ok = json_array_append_new(list, json_string(name)) == 0;
     }
     ok = json_object_set_new(others, "type", list) == 0 && ok;
-    json_decref(others); /* s->made has it */
+    json_decref(others); /* s->made keeps it */
     return ok ? iv_schema_plain(s, others, where, w->from, w->to, err) : iv_schema_no_memory(s, err);
 }
 
-/* "<parameter=" is there; the name is. */
+/* After "<parameter=" and the name. */
 static iv_status write_rest(const writer *w, iv_schema_set *s, json_t *schema, const char *name, const char *where,
                             uint32_t from, uint32_t to, iv_error *err) {
     size_t looks;
@@ -168,13 +169,13 @@ static bool is_required(const json_t *required, const char *name) {
     return false;
 }
 
-/* From *at on; *at is behind it then. */
+/* Advances *at. */
 static iv_status write_named(const writer *w, iv_schema_set *s, const char *name, json_t *schema, bool required,
                              const char *where, uint32_t *at, iv_error *err) {
     uint32_t next = iv_automaton_state(s->a);
     if (!name_is_writable(name))
         return iv_fail(err, IV_UNSUPPORTED,
-                       "%s: %.300s: the model's form of calls wants names of 1 to %d bytes without '<', '>' and "
+                       "%s: %.300s: the model's tool call form requires names of 1 to %d bytes without '<', '>' and "
                        "control characters",
                        s->name, where, NAME_WRITABLE_BYTES_MAX);
     uint32_t named = iv_automaton_text(s->a, iv_automaton_text(s->a, *at, "<parameter="), name);
@@ -184,7 +185,7 @@ static iv_status write_named(const writer *w, iv_schema_set *s, const char *name
     return IV_OK;
 }
 
-/* Any that have names of letters, digits, '_', '-' and '.'. A name may come again, and counts once then. */
+/* Any parameters with names of letters, digits, '_', '-' and '.'. A repeated name counts once. */
 static iv_status write_open(const writer *w, iv_schema_set *s, json_t *plain, json_t *rest, const char *where,
                             uint32_t at, iv_error *err) {
     static const char ranges[] = "azAZ09__--..";
@@ -195,7 +196,7 @@ static iv_status write_open(const writer *w, iv_schema_set *s, json_t *plain, js
     IV_TRY(iv_schema_count(s, plain, "maxProperties", where, &max, err));
     if (min > 1)
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "minProperties: the model's form of calls wants 0 or 1 without \"properties\"", err);
+                              "minProperties: the model's tool call form requires 0 or 1 without \"properties\"", err);
     for (size_t i = 0; a->failed == IV_OK; i++) {
         if (i >= min) iv_automaton_text_to(a, at, "</function>", 11, w->to);
         if (i == max) return IV_OK;
@@ -216,7 +217,7 @@ static iv_status write_open(const writer *w, iv_schema_set *s, json_t *plain, js
     return IV_OK;
 }
 
-/* One of the ways in which the parameters may be. Others than the named ones are not written beside them. */
+/* One alternative of the parameters. Properties other than the named ones are not written. */
 static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err) {
     const writer *w = user;
     json_t *type = json_object_get(plain, "type"), *listed = json_object_get(plain, "properties");
@@ -229,7 +230,7 @@ static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where
     if (!(allowed & IV_KIND_OBJECT)) return IV_OK;
     if (json_object_get(plain, "enum") || json_object_get(plain, "const"))
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "enum, const: not supported for arguments in the model's form of calls", err);
+                              "enum, const: not supported for arguments in the model's tool call form", err);
     if ((listed && !json_is_object(listed)) || (required && !json_is_array(required)))
         return iv_schema_fail(s, IV_INVALID, where, "wanted \"properties\", an object, and \"required\", a list", err);
     bool open = rest ? !json_is_false(rest) : !listed, named = json_object_size(listed) || json_array_size(required);
@@ -237,7 +238,7 @@ static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where
     if (!named && open) return write_open(w, s, plain, rest, where, at, err);
     if (json_object_get(plain, "minProperties") || json_object_get(plain, "maxProperties"))
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "minProperties, maxProperties: not supported beside \"properties\"", err);
+                              "minProperties, maxProperties: not supported next to \"properties\"", err);
     IV_TRY(iv_schema_spend(s, 1 + json_object_size(listed), 1 + json_array_size(required), where, err));
     json_object_foreach(listed, name, v) {
         const char *at_name = iv_schema_at(s, listed_where, name);
@@ -253,7 +254,8 @@ static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where
     return IV_OK;
 }
 
-/* Up to and with </function>. parameters: their schema; NULL, null, true: any. `name` heads errors. */
+/* The parameters up to and including </function>. parameters: their schema; NULL, null, true: any. `name` prefixes
+ * errors. */
 static iv_status write_parameters(iv_kind_maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
                                   iv_error *err) {
     iv_schema_set s;
@@ -266,7 +268,7 @@ static iv_status write_parameters(iv_kind_maker *m, const char *name, json_t *pa
     return status;
 }
 
-/* ---- calls -------------------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 enum { TOOLS_MAX = 512, TOOL_NAME_BYTES_MAX = 256, CALL_ID_CHARS = 9 };
 
@@ -287,7 +289,7 @@ bool iv_tool_name_is_bare(const char *name, size_t bytes) {
 
 /* ---- the parts of a call ------------------------------------------------------------------------------- */
 
-/* Arguments are an object, also where their schema would allow more. */
+/* Arguments are objects, even if their schema allows more. */
 static iv_status write_arguments(iv_kind_maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
                                  iv_error *err) {
     json_t *type = json_object_get(parameters, "type"), *one;
@@ -296,7 +298,7 @@ static iv_status write_arguments(iv_kind_maker *m, const char *name, json_t *par
     if (!parameters || json_is_null(parameters) || json_is_true(parameters))
         return iv_schema_write(&m->common, "json_object", NULL, NULL, from, to, err);
     json_array_foreach(type, i, one) may |= json_is_string(one) && strcmp(json_string_value(one), "object") == 0;
-    if (!may) return iv_fail(err, IV_INVALID, "%s: #: type: wanted \"object\": arguments are one", name);
+    if (!may) return iv_fail(err, IV_INVALID, "%s: #: type: wanted \"object\", as arguments are objects", name);
     if (json_is_string(type) || !json_is_object(parameters))
         return iv_schema_write(&m->common, name, parameters, parameters, from, to, err);
     json_t *object = json_copy(parameters);
@@ -307,7 +309,7 @@ static iv_status write_arguments(iv_kind_maker *m, const char *name, json_t *par
     return status;
 }
 
-/* The token where the vocabulary has it as a special one, else its spelling. */
+/* The special token if the vocabulary has it, else its spelling. */
 static void write_special(iv_kind_maker *m, uint32_t from, iv_special special, uint32_t to) {
     const char *name = iv_special_name(special);
     if (m->vocabulary && m->vocabulary->specials[special] >= 0)
@@ -317,16 +319,16 @@ static void write_special(iv_kind_maker *m, uint32_t from, iv_special special, u
 }
 
 static uint32_t write_call_id(iv_automaton *a, uint32_t from) {
-    static const char ends[] = "azAZ09";
+    static const char ranges[] = "azAZ09";
     for (int i = 0; i < CALL_ID_CHARS && a->failed == IV_OK; i++) {
         uint32_t next = iv_automaton_state(a);
-        for (int k = 0; k < 6; k += 2) iv_automaton_bytes(a, from, (uint8_t)ends[k], (uint8_t)ends[k + 1], next);
+        for (int k = 0; k < 6; k += 2) iv_automaton_bytes(a, from, (uint8_t)ranges[k], (uint8_t)ranges[k + 1], next);
         from = next;
     }
     return from;
 }
 
-/* {"name": "NAME", KEY: {...}}, Mistral's perhaps with an "id" at its end. */
+/* {"name": "NAME", KEY: {...}}; Mistral's form allows an "id" at the end. */
 static iv_status write_object_call(iv_kind_maker *m, const iv_tool_entry *entry, const char *name, iv_tool_form form,
                                    json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
@@ -336,7 +338,7 @@ static iv_status write_object_call(iv_kind_maker *m, const iv_tool_entry *entry,
     at = iv_automaton_text(a, iv_json_mark(a, next, ','), bare ? "\"parameters\"" : "\"arguments\"");
     next = iv_automaton_state(a);
     uint32_t marked = iv_automaton_state(a);
-    if (bare && m->format) /* no sign has told it from other JSON */
+    if (bare && m->format) /* nothing before has distinguished it from other JSON */
         iv_automaton_cut(a, at, ':', marked);
     else
         iv_automaton_bytes(a, at, ':', ':', marked);
@@ -351,13 +353,14 @@ static iv_status write_object_call(iv_kind_maker *m, const iv_tool_entry *entry,
     return write_arguments(m, entry->name, parameters, at, next, err);
 }
 
-/* NAME{...} and what may stand between the two. A name is not escaped there, so that not every one can be written. */
+/* NAME, the form's marks, {...}. A bare name cannot be escaped, so not every name is allowed. */
 static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_entry *entry, iv_tool_form form, const char *name,
                                  json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     if (!iv_tool_name_is_bare(name, strlen(name)))
         return iv_fail(err, IV_UNSUPPORTED,
-                       "%s: the model's form of calls wants a name of letters, digits, '_', '-' and '.'", entry->name);
+                       "%s: the model's tool call form requires a name of letters, digits, '_', '-' and '.'",
+                       entry->name);
     uint32_t at = iv_automaton_text(a, from, name), next;
     if (form == IV_TOOL_FORM_MISTRAL_CALL_ID) {
         next = iv_automaton_state(a);
@@ -373,13 +376,13 @@ static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_entry *entry, i
     return write_arguments(m, entry->name, parameters, at, to, err);
 }
 
-/* <function=NAME> and the parameters, each in a tag of its own. */
+/* <function=NAME> and the parameters, each in its own tag. */
 static iv_status write_tagged_call(iv_kind_maker *m, const iv_tool_entry *entry, const char *name, json_t *parameters,
                                    uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     if (!name_is_writable(name))
         return iv_fail(err, IV_UNSUPPORTED,
-                       "%s: the model's form of calls wants a name without '<', '>' and control characters",
+                       "%s: the model's tool call form requires a name without '<', '>' and control characters",
                        entry->name);
     uint32_t at = iv_automaton_text(a, iv_automaton_text(a, from, "<function="), name);
     at = iv_automaton_text(a, at, ">\n");
@@ -406,7 +409,7 @@ static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_too
 
 /* ---- the forms ----------------------------------------------------------------------------------------- */
 
-/* What stands around the calls: each goes from *open to *close. */
+/* Writes the marks around the calls: each call goes from *open to *close. */
 static void write_around(iv_kind_maker *m, iv_tool_form form, bool several, uint32_t from, uint32_t to, uint32_t *open,
                          uint32_t *close) {
     iv_automaton *a = m->a;
@@ -444,7 +447,7 @@ static iv_status read_form(const json_t *json, iv_tool_form *form, const json_t 
     *list = json_object_get(json, "tools");
     while (*form < IV_TOOL_FORM_NONE && (!name || strcmp(name, iv_tool_form_name(*form)) != 0)) ++*form;
     if (*form != IV_TOOL_FORM_NONE) return IV_OK;
-    return iv_fail(err, IV_INVALID, "tools: form: wanted a form of calls, found \"%.40s\"", name ? name : "nothing");
+    return iv_fail(err, IV_INVALID, "tools: form: wanted a tool call form, found \"%.40s\"", name ? name : "nothing");
 }
 
 iv_status iv_tool_calls_write(iv_kind_maker *m, const json_t *json, bool several, uint32_t from, uint32_t to,
@@ -472,6 +475,6 @@ iv_status iv_tool_calls_write(iv_kind_maker *m, const json_t *json, bool several
 iv_status iv_tool_calls_check(const iv_kind_maker *m, iv_error *err) {
     for (size_t i = 0; i < m->tool_count; i++)
         if (!m->a->alive[m->tools[i].state])
-            return iv_fail(err, IV_INVALID, "%s: no object that ends can satisfy them", m->tools[i].name);
+            return iv_fail(err, IV_INVALID, "%s: no finite object satisfies them", m->tools[i].name);
     return IV_OK;
 }

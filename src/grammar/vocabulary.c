@@ -1,4 +1,4 @@
-/* vocabulary.c: tokens sorted by their bytes, and the tree that their common beginnings make. */
+/* vocabulary.c: tokens sorted by their bytes, and their prefix tree. */
 #include "grammar/vocabulary.h"
 #include "base/buf.h"
 #include "base/size.h"
@@ -37,7 +37,7 @@ static size_t shared(const iv_vocabulary *v, int32_t a, int32_t b) {
     return i;
 }
 
-/* Nodes of the tree: a token adds those that the one before it has not. */
+/* Nodes of the tree: a token adds those that its predecessor lacks. */
 static void count_nodes(iv_vocabulary *v, size_t count) {
     for (size_t i = 0; i < count; i++) {
         size_t n = length_of(v, v->token_ids[i]);
@@ -63,7 +63,7 @@ static void fill_nodes(iv_vocabulary *v, size_t count, uint32_t *open) {
     v->nodes[made] = (iv_vocabulary_node){.token = (uint32_t)count, .skip = (uint32_t)made};
 }
 
-/* From the bytes to the rest. */
+/* Builds everything from the bytes. */
 static iv_status plant(iv_vocabulary *v, iv_error *err) {
     size_t count = 0;
     v->token_ids = calloc(v->size + 1, sizeof *v->token_ids);
@@ -101,8 +101,8 @@ void iv_vocabulary_close(iv_vocabulary *v) {
 
 /* ---- from a tokenizer ---------------------------------------------------------------------------------- */
 
-/* One text of all tokens whose bytes only decoding tells: what each adds to it is its own. It is begun by one that
- * does not count, as the first of a text may lose a space. */
+/* Decodes all tokens whose bytes only decoding reveals, as one text: each token's bytes are what it adds. A first token
+ * is skipped, as the first of a text may lose a space. */
 typedef struct teller {
     const iv_tokenizer *t;
     iv_token_stream *stream;

@@ -1,7 +1,6 @@
-/* vocabulary.h: the bytes of every token, and all of them as one tree, for walks that look at a shared beginning once.
- *
- * A token's bytes are those it adds in the middle of a text. Special tokens have none, nor have ids that name nothing:
- * they never match a grammar, but where it asks for one by its name. Immutable once open; any number of threads. */
+/* vocabulary.h: the bytes of every token, and all tokens as one prefix tree, so that walks visit common prefixes once.
+ * A token's bytes are those it adds in the middle of a text. Special tokens and unused ids have no bytes: they match a
+ * grammar only where it requires them by name. Immutable once open; thread-safe. */
 #ifndef IV_GRAMMAR_VOCABULARY_H
 #define IV_GRAMMAR_VOCABULARY_H
 
@@ -11,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A node of the tree in the order of a walk: children follow their parent, smaller bytes first. */
+/* A node of the tree in depth-first order: children follow their parent, smaller bytes first. */
 typedef struct iv_vocabulary_node {
     uint32_t skip;  /* the first node that is not below this one */
     uint32_t token; /* its tokens are token_ids[token .. the next node's token) */
@@ -23,11 +22,11 @@ typedef struct iv_vocabulary {
     size_t size;     /* ids are below it */
     size_t *offsets; /* [size + 1]: of a token's bytes */
     char *bytes;
-    iv_vocabulary_node *nodes; /* [node_count + 1]; the last one only ends the others */
+    iv_vocabulary_node *nodes; /* [node_count + 1]; the last one is a sentinel */
     size_t node_count;
     int32_t *token_ids;
     size_t longest;                /* bytes of a token */
-    int32_t specials[IV_SPECIALS]; /* ids; -1: there is none that is special */
+    int32_t specials[IV_SPECIALS]; /* ids; -1: no such special token */
 } iv_vocabulary;
 
 struct iv_tokenizer;

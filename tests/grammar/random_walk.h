@@ -1,4 +1,4 @@
-/* random_walk.h: random answers that a grammar allows, over a vocabulary of bytes and of pieces that a test names. */
+/* random_walk.h: random answers that a grammar allows, over a vocabulary of bytes and of a test's own pieces. */
 #ifndef IV_TESTS_GRAMMAR_RANDOM_WALK_H
 #define IV_TESTS_GRAMMAR_RANDOM_WALK_H
 
@@ -19,8 +19,8 @@ static inline void open_pieces(const char *const *pieces, size_t count, iv_vocab
     iv_buf_free(&all), free(offsets);
 }
 
-/* A random answer of at most `most` tokens that ends, or false. One token in bytes_one_of may be a byte where a piece
- * could stand. */
+/* A random complete answer of at most `most` tokens, or false. One token in bytes_one_of may be a byte even if a piece
+ * is allowed. */
 static inline bool random_walk(iv_grammar *g, const iv_vocabulary *v, size_t most, size_t bytes_one_of, rng *r,
                                iv_buf *text) {
     int32_t *ids = calloc(most, sizeof *ids);

@@ -1,4 +1,4 @@
-/* Grammars of rules: what they match, what is refused and where, and that a few words cannot ask for all memory. */
+/* Grammars of rules: what they match, what is refused and where, and that short texts cannot take all memory. */
 #include "base/buf.h"
 #include "grammar/bnf.h"
 #include "with_bytes.h"
@@ -42,7 +42,7 @@ static void what_rules_match(void **state) {
     }
 }
 
-/* JSON as llama.cpp's users write it, in this test's own words. */
+/* A JSON grammar in the style of llama.cpp's users. */
 static void json_by_rules(void **state) {
     (void)state;
     static const char rules[] =
@@ -86,27 +86,27 @@ static void what_is_refused(void **state) {
         {"\"a\"", IV_INVALID, "wanted a rule's name"},
         {"root ::= \"a", IV_INVALID, "without its closing"},
         {"root ::= [a", IV_INVALID, "a class without its ]"},
-        {"root ::= []", IV_INVALID, "a class of nothing"},
+        {"root ::= []", IV_INVALID, "an empty class"},
         {"root ::= [b-a]", IV_INVALID, "not a range"},
         {"root ::= (\"a\"", IV_INVALID, "a ( without its )"},
         {"root ::= \"a\")", IV_INVALID, "a ) without its ("},
         {"root ::= * \"a\"", IV_INVALID, "nothing to repeat"},
         {"root ::= \"a\"{}", IV_INVALID, "wanted {m}"},
-        {"root ::= \"a\"{3,2}", IV_INVALID, "the least is more than the most"},
+        {"root ::= \"a\"{3,2}", IV_INVALID, "the minimum exceeds the maximum"},
         {"root ::= \"a\"{999999}", IV_LIMIT, "repetitions"},
         {"root ::= \"\\q\"", IV_UNSUPPORTED, "line 1, \"\\q\"\": this escape"},
         {"root ::= \"\\", IV_UNSUPPORTED, "this escape"},
         {"root ::= \"\\u12\"", IV_INVALID, "too few hexadecimal digits"},
         {"root ::= \"\\ud800\"", IV_INVALID, "not the code of a character"},
         {"root ::= \"\xff\"", IV_INVALID, "not UTF-8"},
-        {"root ::= (=\"a\")", IV_UNSUPPORTED, "looking ahead"},
+        {"root ::= (=\"a\")", IV_UNSUPPORTED, "lookahead"},
         {"root ::= <think> \"a\"", IV_UNSUPPORTED, "tokens by name"},
         {"root ::= $", IV_INVALID, "line 1, \"$\": wanted a text"},
         {"root ::= root \"a\" | \"b\"", IV_UNSUPPORTED, "rule \"root\": refers to itself"},
         {"root ::= a\na ::= b? c\nb ::= \"x\"\nc ::= a \"y\" | \"z\"", IV_UNSUPPORTED, "refers to itself"},
         {"root ::= e a \"x\"\ne ::= \"\"\na ::= e e root | \"y\"", IV_UNSUPPORTED, "refers to itself"},
         {"root ::= (\"\" | root)* \"a\"", IV_UNSUPPORTED, "refers to itself"},
-        {"root ::= \"a\" root", IV_INVALID, "nothing that ends"},
+        {"root ::= \"a\" root", IV_INVALID, "no finite text"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refusal(cases[i].rules, cases[i].status, cases[i].part);
@@ -133,7 +133,7 @@ static void work_has_an_end(void **state) {
     iv_buf_free(&text);
 }
 
-/* Every place where memory can run out. */
+/* Every allocation that can fail. */
 static void without_states(void **state) {
     (void)state;
     static const char rules[] = "root ::= (\"ab\" [cd]){2,3} x+ | y*\nx ::= [^a]{2,}\ny ::= \"\" | \"a\" y";

@@ -1,5 +1,5 @@
-/* What each kind of constraint matches and what it does not; what is refused, and where; and the sets of allowed tokens
- * against a plain look at every token. */
+/* What each kind of constraint matches; what is refused, and where; the sets of allowed tokens compared with a check of
+ * every token. */
 #include "base/buf.h"
 #include "grammar/kinds.h"
 #include "grammar/regular.h"
@@ -241,7 +241,7 @@ static void tool_calls(void **state) {
     expect(IV_CONSTRAINT_TOOL_CALL, tools, IV_REASONING_OPEN, "well </thin</think>\n\n" ADD, true);
 }
 
-/* Whatever the schema of their parameters would allow beside it. */
+/* Even if the schema of their parameters allows more. */
 static void arguments_are_objects(void **state) {
     (void)state;
     static const struct {
@@ -319,17 +319,17 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"items\":[true]}", IV_UNSUPPORTED, "#: items: "},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"uniqueItems\":true}", IV_UNSUPPORTED, "#: uniqueItems: "},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"http://a/b\"}", IV_UNSUPPORTED, "#: $ref: "},
-        {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"#/$defs/x\"}", IV_INVALID, "\"#/$defs/x\" is not there"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"#/$defs/x\"}", IV_INVALID, "\"#/$defs/x\" was not found"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"#\"}", IV_UNSUPPORTED, "refers to itself"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", IV_UNSUPPORTED,
          "refers to itself"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"allOf\":[{\"$ref\":\"#\"}],\"type\":\"null\"}", IV_UNSUPPORTED,
          "refers to itself"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", IV_INVALID,
-         "nothing that ends"},
-        {IV_CONSTRAINT_JSON_SCHEMA, "false", IV_INVALID, "nothing that ends"},
+         "no finite text"},
+        {IV_CONSTRAINT_JSON_SCHEMA, "false", IV_INVALID, "no finite text"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", IV_INVALID,
-         "nothing that ends"},
+         "no finite text"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":-1}", IV_INVALID,
          "maxLength: wanted an integer"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":99999}", IV_LIMIT, "maxLength: wanted at most"},
@@ -339,7 +339,7 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"maximum\":-1e16}", IV_LIMIT, "maximum: wanted less than 10^16"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"required\":5}", IV_INVALID, "required: wanted a list"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"enum\":[\"a\"],\"pattern\":\"a\"}", IV_UNSUPPORTED,
-         "pattern: not supported beside"},
+         "pattern: not supported next to"},
         {IV_CONSTRAINT_JSON_SCHEMA, "{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", IV_UNSUPPORTED,
          "two different \"pattern\""},
         {IV_CONSTRAINT_JSON_SCHEMA, "[1]", IV_INVALID, "wanted a schema"},
@@ -351,10 +351,10 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_REGEX, "(?<n(b>c)", IV_UNSUPPORTED, "this kind of group"},
         {IV_CONSTRAINT_REGEX, "(?P<1n>c)", IV_UNSUPPORTED, "this kind of group"},
         {IV_CONSTRAINT_REGEX, "(?<n", IV_UNSUPPORTED, "this kind of group"},
-        {IV_CONSTRAINT_REGEX, "a(?<!b)c", IV_UNSUPPORTED, "looking ahead or behind"},
-        {IV_CONSTRAINT_REGEX, "(a)\\1", IV_UNSUPPORTED, "references back"},
+        {IV_CONSTRAINT_REGEX, "a(?<!b)c", IV_UNSUPPORTED, "lookahead and lookbehind"},
+        {IV_CONSTRAINT_REGEX, "(a)\\1", IV_UNSUPPORTED, "back references"},
         {IV_CONSTRAINT_REGEX, "\\ba", IV_UNSUPPORTED, "word boundaries"},
-        {IV_CONSTRAINT_REGEX, "\\p{L}", IV_UNSUPPORTED, "properties of Unicode"},
+        {IV_CONSTRAINT_REGEX, "\\p{L}", IV_UNSUPPORTED, "Unicode properties"},
         {IV_CONSTRAINT_REGEX, "a$b", IV_UNSUPPORTED, "^ and $"},
         {IV_CONSTRAINT_REGEX, "a++", IV_UNSUPPORTED, "possessive"},
         {IV_CONSTRAINT_REGEX, "*a", IV_INVALID, "nothing to repeat"},
@@ -363,7 +363,7 @@ static void refusals(void **state) {
         {IV_CONSTRAINT_REGEX, "[a", IV_INVALID, "a class without its ]"},
         {IV_CONSTRAINT_REGEX, "[b-a]", IV_INVALID, "not a range"},
         {IV_CONSTRAINT_REGEX, "[\\d-z]", IV_INVALID, "begins with a set"},
-        {IV_CONSTRAINT_REGEX, "a{3,2}", IV_INVALID, "the least is more"},
+        {IV_CONSTRAINT_REGEX, "a{3,2}", IV_INVALID, "the minimum exceeds"},
         {IV_CONSTRAINT_REGEX, "a{200000}", IV_LIMIT, "repetitions"},
         {IV_CONSTRAINT_REGEX, "((a{1000}){1000}){1000}", IV_LIMIT, "states"},
         {IV_CONSTRAINT_REGEX, "(.?){28000}", IV_LIMIT, "ways to read the same text"},
@@ -383,9 +383,9 @@ static void refusals(void **state) {
          "parameters of tool \"f\": #: type: wanted \"object\""},
         {IV_CONSTRAINT_TOOL_CALLS,
          "[{\"name\":\"g\"},{\"name\":\"f\",\"parameters\":{\"anyOf\":[{\"type\":\"null\"}]}}]", IV_INVALID,
-         "parameters of tool \"f\": no object that ends"},
+         "parameters of tool \"f\": no finite object"},
         {IV_CONSTRAINT_TOOL_CALL, "[{\"name\":\"f\",\"parameters\":false}]", IV_INVALID,
-         "parameters of tool \"f\": no object that ends"},
+         "parameters of tool \"f\": no finite object"},
         {IV_CONSTRAINT_TOOL_CALL, "[{\"name\":\"f\",\"parameters\":[]}]", IV_INVALID,
          "parameters of tool \"f\": #: wanted a schema"},
         {IV_CONSTRAINT_NONE, "", IV_INVALID, "constraint: wanted a kind"},
@@ -400,7 +400,7 @@ static void refusals(void **state) {
     }
 }
 
-/* Texts of a few bytes or kilobytes that ask for hours of work, or for all memory: refused before it is done. */
+/* Short texts that would need hours of work, or all memory: refused before that. */
 static void expect_refusal(iv_constraint_kind kind, iv_buf *text, iv_status status, const char *part) {
     iv_grammar *g = NULL;
     iv_error err = {0};
@@ -415,7 +415,7 @@ static void expect_limit(iv_constraint_kind kind, iv_buf *text, const char *part
     expect_refusal(kind, text, IV_LIMIT, part);
 }
 
-/* A schema that is read twice for each level above it. */
+/* A schema that is read twice per level above it. */
 static void append_doubling(iv_buf *text, int levels) {
     iv_buf_printf(text, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"d%d\":{\"type\":\"null\"}", levels);
     for (int i = 0; i < levels; i++)
@@ -453,7 +453,7 @@ static void work_has_an_end(void **state) {
     iv_buf_free(&text);
 }
 
-/* Without repetitions that are written several times, every expression of 64 KiB has room. */
+/* Without copied repetitions, every expression of 64 KiB fits. */
 static void longest_expressions(void **state) {
     (void)state;
     static const char *const parts[] = {"a",    "()",  "a|",    "|",    "a*", "a+",  "a?",     "(a)",
@@ -478,7 +478,7 @@ static void longest_expressions(void **state) {
     iv_buf_free(&text);
 }
 
-/* Tools that say nothing of their arguments share what is said of them. */
+/* Tools without parameters share one rule. */
 static void as_many_tools_as_allowed(void **state) {
     (void)state;
     static const char *const parameters[] = {"", ",\"parameters\":{\"properties\":{\"a\":{\"type\":\"object\"}}}"};
@@ -500,7 +500,7 @@ static void as_many_tools_as_allowed(void **state) {
     iv_buf_free(&text);
 }
 
-/* Full at each of its states in turn: refused, with the reason, and no part of it goes on as if it were not. */
+/* Full at each state in turn: refused with the reason, and no part continues as if it were not. */
 static void full_at_any_place(void **state) {
     (void)state;
     static const struct {
@@ -531,13 +531,13 @@ static void full_at_any_place(void **state) {
             if (status != IV_OK && (status != IV_LIMIT || !strstr(err.message, "it needs more than")))
                 fail_msg("%s: %zu states: %s: %s", cases[i].text, most, iv_status_name(status), err.message);
             iv_automaton_free(&a), iv_arena_free(&arena);
-            if (status == IV_OK) break; /* so many are enough */
+            if (status == IV_OK) break; /* large enough */
         }
 }
 
 /* ---- allowed tokens ------------------------------------------------------------------------------------ */
 
-/* Every token by itself, from the text so far. */
+/* Each token separately, from the text so far. */
 static void check_mask(iv_grammar *g, const iv_vocabulary *v, const char *text, size_t n, const uint64_t *mask,
                        bool may_end) {
     iv_error err;
@@ -593,8 +593,8 @@ static void masks_are_what_single_tokens_say(void **state) {
     iv_tokenizer_close(t);
 }
 
-/* A matcher may be copied and the copy go another way; and a state that was forgotten is found again. */
-/* One place from which each byte leads to thousands: looked at as long as it is cheap. */
+/* A copied matcher may take another path, and a dropped state is found again. */
+/* One state in which each byte leads to thousands of positions: visited as long as it is cheap. */
 static void masks_have_an_end(void **state) {
     (void)state;
     iv_vocabulary v;
@@ -608,7 +608,7 @@ static void masks_have_an_end(void **state) {
     ASSERT_OK(iv_grammar_mask(few, &(iv_matcher){0}, NULL, 0, mask, &may_end, &err), &err);
     assert_true(may_end);
     assert_int_equal(iv_grammar_mask(many, &(iv_matcher){0}, NULL, 0, mask, &may_end, &err), IV_LIMIT);
-    assert_non_null(strstr(err.message, "too many ways to go on"));
+    assert_non_null(strstr(err.message, "too many ways to continue"));
     iv_grammar_close(few), iv_grammar_close(many);
     free(mask);
     iv_vocabulary_close(&v), iv_tokenizer_close(t);
@@ -632,13 +632,13 @@ static void matchers_are_numbers(void **state) {
     copy = none;
     assert_int_equal(iv_grammar_mask(g, &copy, wrong, 2, mask, &end, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "token 1"));
-    m.generation += 7; /* as if its states had been forgotten */
+    m.generation += 7; /* as if its states had been dropped */
     ASSERT_OK(iv_grammar_mask(g, &m, one, 3, mask, &end, &err), &err);
     assert_true(has_bit(mask, 'b') && !has_bit(mask, 'd') && !end);
     iv_grammar_close(g);
 }
 
-/* A string that counts its characters has a state for each of them: more than are kept. */
+/* A string with a length limit has a state per character: more than are cached. */
 static void forgotten_states_change_nothing(void **state) {
     (void)state;
     enum { LENGTH = SANITIZED ? 500 : 40000 };
@@ -658,7 +658,7 @@ static void forgotten_states_change_nothing(void **state) {
         assert_true(has_bit(mask, 'x') == (n <= LENGTH) && has_bit(mask, '"') && !end);
         if (n == 1) memcpy(first, mask, sizeof mask), generation = m.generation;
     }
-    assert_true(SANITIZED || m.generation > generation); /* it did forget */
+    assert_true(SANITIZED || m.generation > generation); /* states were dropped */
     fresh = (iv_matcher){0};
     ASSERT_OK(iv_grammar_mask(g, &fresh, ids, 1, mask, &end, &err), &err);
     assert_memory_equal(mask, first, sizeof mask);

@@ -1,4 +1,4 @@
-/* Random schemas and expressions, random answers to them through the allowed tokens of a vocabulary; Python judges
+/* Random schemas and expressions, and random answers through the allowed tokens of a vocabulary, checked by Python
  * (oracle.py). */
 #include "with_vocabulary.h"
 
@@ -115,8 +115,8 @@ static void random_regex(rng *r, int depth, iv_buf *out) {
     }
 }
 
-/* A rule names those behind it anywhere, and any one where it is bracketed: more ways to read the same text than there
- * is room for are not what is tested here. */
+/* A rule may call later rules anywhere, and any rule inside brackets: too many readings of one text are not tested
+ * here. */
 static const char *const rule_names[] = {"root", "x", "y"};
 
 static void random_body(rng *r, size_t rule, size_t depth, iv_buf *out) {
@@ -160,7 +160,7 @@ static void put(FILE *f, json_t *line) {
     free(text), json_decref(line);
 }
 
-/* A walk over random tokens seldom ends by itself where strings are free: what did not end is not judged. */
+/* A random walk rarely ends by itself with free strings: incomplete answers are not checked. */
 static size_t put_schema(FILE *f, rng *r, const iv_vocabulary *v) {
     json_t *schema = whole_schema(r);
     char *text = json_dumps(schema, JSON_COMPACT);
@@ -179,14 +179,14 @@ static size_t put_schema(FILE *f, rng *r, const iv_vocabulary *v) {
             free(answer);
         }
         iv_grammar_close(g);
-    } else if (!strstr(err.message, "nothing that ends")) {
+    } else if (!strstr(err.message, "no finite text")) {
         fail_msg("%s: %s", text, err.message);
     }
     free(text), json_decref(schema);
     return judged;
 }
 
-/* Some rules have more ways to read a text than there is room for: then no more of their texts are judged. */
+/* Some rules exceed the limit of readings: their further texts are not checked. */
 static void put_texts(FILE *f, rng *r, const iv_vocabulary *v, iv_grammar *g, const char *kind, const char *source) {
     static const char alphabet[] = "aab1_-. c2";
     iv_error err;
@@ -197,7 +197,7 @@ static void put_texts(FILE *f, rng *r, const iv_vocabulary *v, iv_grammar *g, co
         bool matches, ended = true;
         for (size_t i = 0; i < n; i++) text[i] = alphabet[rng_below(r, sizeof alphabet - 1)];
         text[n] = 0;
-        if (k % 3 == 0) { /* one that does match, with a character changed now and then */
+        if (k % 3 == 0) { /* a match, sometimes with one character changed */
             iv_status status = try_walk(g, v, r, 3, ids, 30, &n, &ended, &err);
             if (status == IV_LIMIT && strcmp(kind, "grammar") == 0) return;
             ASSERT_OK(status, &err);
@@ -222,7 +222,7 @@ static void put_regex(FILE *f, rng *r, const iv_vocabulary *v) {
     iv_buf_free(&pattern);
 }
 
-/* Whether the rules were of use: not those that begin with themselves, or never end. */
+/* Whether the rules are usable: not left-recursive, and finite. */
 static bool put_rules(FILE *f, rng *r, const iv_vocabulary *v) {
     iv_buf rules = {0};
     iv_grammar *g;
@@ -232,7 +232,7 @@ static bool put_rules(FILE *f, rng *r, const iv_vocabulary *v) {
     if (status == IV_OK) {
         put_texts(f, r, v, g, "grammar", rules.data);
         iv_grammar_close(g);
-    } else if (!strstr(err.message, "nothing that ends") && !strstr(err.message, "refers to itself")) {
+    } else if (!strstr(err.message, "no finite text") && !strstr(err.message, "refers to itself")) {
         fail_msg("%s: %s", rules.data, err.message);
     }
     iv_buf_free(&rules);
@@ -323,7 +323,7 @@ static void rules_match_as_their_reader_says(void **state) {
     iv_vocabulary_close(&v);
 }
 
-/* The judge does judge. */
+/* Negative control of the oracle. */
 static void wrong_ones_are_seen(void **state) {
     (void)state;
     static const char *const lines[] = {"{\"schema\":{\"type\":\"integer\"},\"text\":\"1.5\"}",

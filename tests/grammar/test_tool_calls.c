@@ -1,5 +1,4 @@
-/* Calls of tools in each form: what matches as bytes, and that a special token stands where the form has one, where
- * only that token may stand. */
+/* Tool calls in each form: what matches as bytes, and where only a special token is allowed. */
 #include "base/buf.h"
 #include "with_bytes.h"
 
@@ -71,7 +70,7 @@ static void forms_as_bytes(void **state) {
 #define CALL(body) "<tool_call>\n<function=f>\n" body "</function>\n</tool_call>"
 #define P(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
 
-/* Qwen3-Coder's: the schema of a tool "f", and what calls it. */
+/* Qwen3-Coder's form: the schema of a tool "f", and calls of it. */
 static void tags_as_bytes(void **state) {
     (void)state;
     static const struct {
@@ -94,7 +93,7 @@ static void tags_as_bytes(void **state) {
         {"{\"properties\":{}}", CALL(P("a", "1")), false},
         {"{\"required\":[\"a\"]}", CALL(P("a", "any")), true},
         {"{\"required\":[\"a\"]}", CALL(""), false},
-        /* none are known: any, with plain names */
+        /* no names are known: any, with plain names */
         {"null", CALL(""), true},
         {"null", CALL(P("a-b.c_1", "x\ny") P("d", "")), true},
         {"true", CALL(P("a b", "")), false},
@@ -105,7 +104,7 @@ static void tags_as_bytes(void **state) {
         {"{\"type\":\"object\",\"maxProperties\":1}", CALL(P("a", "1") P("b", "2")), false},
         {"{\"type\":\"object\",\"minProperties\":1}", CALL(""), false},
         {"{\"type\":\"object\",\"minProperties\":1}", CALL(P("a", "1") P("b", "2")), true},
-        /* a text has no end of its own in it, wherever it begins */
+        /* a text cannot contain the end of a value, wherever it begins */
         {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</parameter>y")), false},
         {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter>")), false},
         {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter")), true},
@@ -132,8 +131,8 @@ static void tags_as_bytes(void **state) {
          CALL(P("a", "{\"k\": [\"</parameter>\"]}")), true},
         {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null]}}}", CALL(P("a", "\"x y\"")), false},
         {"{\"properties\":{\"a\":{\"enum\":[\"a</parameter>\",\"b\"]}}}", CALL(P("a", "a</parameter>")), false},
-        {"{\"properties\":{\"a\":{\"enum\":[\"3\",4]}}}", CALL(P("a", "3")), false}, /* would be read as a number */
-        /* other kinds as JSON, beside strings too */
+        {"{\"properties\":{\"a\":{\"enum\":[\"3\",4]}}}", CALL(P("a", "3")), false}, /* would be parsed as a number */
+        /* other types as JSON, also next to strings */
         {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "null")), true},
         {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "nothing")), true},
         {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "7")), true},
@@ -149,8 +148,8 @@ static void tags_as_bytes(void **state) {
          "}}}",
          CALL(P("a", "{\"x\": 1}")), true},
         {"{\"properties\":{\"a\":{\"allOf\":[{\"type\":[\"string\",\"number\"]},{\"type\":[\"string\",\"array\"]}]}}}",
-         CALL(P("a", "1")), true}, /* of the string that is left, any text */
-        /* the whole may have branches */
+         CALL(P("a", "1")), true}, /* any text for the remaining string */
+        /* the parameters may have branches */
         {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
          ","
          "\"required\":[\"b\"]}]}",
@@ -175,29 +174,29 @@ static void refusals(void **state) {
     static const struct {
         const char *text, *says;
     } cases[] = {
-        {"{\"tools\":[{\"name\":\"f\"}]}", "tools: form: wanted a form of calls, found \"nothing\""},
+        {"{\"tools\":[{\"name\":\"f\"}]}", "tools: form: wanted a tool call form, found \"nothing\""},
         {"{\"form\":\"none\",\"tools\":[{\"name\":\"f\"}]}", "found \"none\""},
         {"{\"form\":\"mistral\"}", "tools: wanted a list of 1 to 512, found nothing"},
         {"{\"form\":\"mistral\",\"tools\":[]}", "tools: wanted a list of 1 to 512"},
-        {"{\"form\":\"mistral_name\",\"tools\":[{\"name\":\"a b\"}]}", "wants a name of letters"},
-        {"{\"form\":\"mistral_args\",\"tools\":[{\"name\":\"f\",\"parameters\":false}]}", "no object that ends"},
-        {CODER("{\"type\":\"string\"}"), "parameters of tool \"f\": no object that ends"},
-        {CODER("false"), "no object that ends"},
-        {CODER("{\"properties\":{\"a\":{\"enum\":[\"</parameter>\"]}},\"required\":[\"a\"]}"), "no object that ends"},
-        {CODER("{\"properties\":{\"a\":false},\"required\":[\"a\"]}"), "no object that ends"},
-        {CODER("{\"properties\":{\"a>b\":{}}}"), "#/properties/a>b: the model's form of calls wants names"},
-        {CODER("{\"properties\":{\"\":{}}}"), "wants names of 1 to 256 bytes"},
+        {"{\"form\":\"mistral_name\",\"tools\":[{\"name\":\"a b\"}]}", "requires a name of letters"},
+        {"{\"form\":\"mistral_args\",\"tools\":[{\"name\":\"f\",\"parameters\":false}]}", "no finite object"},
+        {CODER("{\"type\":\"string\"}"), "parameters of tool \"f\": no finite object"},
+        {CODER("false"), "no finite object"},
+        {CODER("{\"properties\":{\"a\":{\"enum\":[\"</parameter>\"]}},\"required\":[\"a\"]}"), "no finite object"},
+        {CODER("{\"properties\":{\"a\":false},\"required\":[\"a\"]}"), "no finite object"},
+        {CODER("{\"properties\":{\"a>b\":{}}}"), "#/properties/a>b: the model's tool call form requires names"},
+        {CODER("{\"properties\":{\"\":{}}}"), "requires names of 1 to 256 bytes"},
         {CODER("{\"properties\":{\"a\":{\"not\":{}}}}"), "#/properties/a/not: this keyword is not supported"},
         {CODER("{\"properties\":{\"a\":{\"type\":\"tuple\"}}}"), "type: wanted null, boolean"},
-        {CODER("{\"properties\":{\"a\":{}},\"minProperties\":1}"), "not supported beside \"properties\""},
-        {CODER("{\"minProperties\":2}"), "minProperties: the model's form of calls wants 0 or 1"},
+        {CODER("{\"properties\":{\"a\":{}},\"minProperties\":1}"), "not supported next to \"properties\""},
+        {CODER("{\"minProperties\":2}"), "minProperties: the model's tool call form requires 0 or 1"},
         {CODER("{\"enum\":[{}]}"), "enum, const: not supported for arguments"},
         {CODER("{\"properties\":[]}"), "wanted \"properties\", an object"},
         {CODER("{\"required\":[1]}"), "required: wanted strings"},
         {CODER("{\"properties\":{\"a\":{\"maxLength\":50000}}}"), "it needs more than"},
         {CODER("{\"properties\":{\"a\":{\"$ref\":\"#/properties/a\"}}}"), "refers to itself"},
         {CODER("{\"properties\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/properties/a\"}]}}}"), "refers to itself"},
-        {"{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"a<b\"}]}", "wants a name without '<'"},
+        {"{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"a<b\"}]}", "requires a name without '<'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_grammar *g = NULL;
@@ -208,7 +207,7 @@ static void refusals(void **state) {
     }
 }
 
-/* To find the kinds of each name, all of what stands beside them is looked at: that is paid for, too. */
+/* Finding the types of a name visits all alternatives: the cost is charged. */
 static void kinds_are_work(void **state) {
     (void)state;
     enum { NAMES = 2000, ENTRIES = 5000 };
@@ -235,7 +234,7 @@ static void kinds_are_work(void **state) {
 #define EITHER(form, schema) "{\"form\":\"" form "\",\"tools\":" TOOLS ",\"schema\":" schema "}"
 #define NAMED "{\"properties\":{\"name\":{\"enum\":[\"add\",\"ad\",\"Bob\"]},\"parameters\":{\"type\":\"integer\"}}}"
 
-/* Calls, or JSON by a schema; never both, one behind the other. */
+/* Calls, or JSON by a schema; never both. */
 static void calls_or_json(void **state) {
     (void)state;
     static const struct {
@@ -259,7 +258,7 @@ static void calls_or_json(void **state) {
          true},
         {EITHER("qwen3_coder", "{\"type\":\"string\"}"), "\"<tool_call>\"", true, true},
         {EITHER("qwen3_coder", "{\"$ref\":\"#/$defs/d\",\"$defs\":{\"d\":{\"const\":5}}}"), "5", true, true},
-        /* What begins as a call is one, also where the schema would let it be something else. */
+        /* A text that begins as a call is one, even if the schema would allow something else. */
         {EITHER("llama3_json", NAMED), "{\"name\": \"add\", \"parameters\": {\"a\": 1}}", true, true},
         {EITHER("llama3_json", NAMED), "{\"name\":\"add\",\"parameters\":{\"a\":1}}", true, true},
         {EITHER("llama3_json", NAMED), "{\"name\": \"add\", \"parameters\": 7}", false, false},
@@ -281,13 +280,13 @@ static void calls_or_json(void **state) {
     static const struct {
         const char *text, *says;
     } wrong[] = {
-        {FORM("hermes"), "tools: schema: wanted a JSON schema beside them, found nothing"},
+        {FORM("hermes"), "tools: schema: wanted a JSON schema next to them, found nothing"},
         {TOOLS, "tools: schema: wanted"},
-        {EITHER("hermes", "false"), "json_schema: nothing that ends can satisfy it"},
+        {EITHER("hermes", "false"), "json_schema: no finite text satisfies it"},
         {EITHER("hermes", "{\"properties\":{\"a\":{\"not\":{}}}}"), "json_schema: #/properties/a/not: this keyword"},
         {"{\"form\":\"hermes\",\"tools\":[{\"name\":\"f\",\"parameters\":false}],\"schema\":true}",
-         "parameters of tool \"f\": no object that ends"},
-        {"{\"form\":\"hermes\",\"tools\":[{\"name\":\"f\",\"parameters\":false}],\"schema\":false}", "that ends"},
+         "parameters of tool \"f\": no finite object"},
+        {"{\"form\":\"hermes\",\"tools\":[{\"name\":\"f\",\"parameters\":false}],\"schema\":false}", "no finite"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         iv_grammar *g = NULL;
@@ -300,7 +299,7 @@ static void calls_or_json(void **state) {
     }
 }
 
-/* Where the vocabulary has the token, bytes that spell it are not it. */
+/* If the vocabulary has the token, its spelling in bytes does not match. */
 static void special_tokens(void **state) {
     (void)state;
     enum { TOOL_CALLS = 256, ARGS = 257 };
@@ -315,7 +314,7 @@ static void special_tokens(void **state) {
     v.specials[IV_SPECIAL_TOOL_CALLS] = TOOL_CALLS, v.specials[IV_SPECIAL_ARGS] = ARGS;
     iv_grammar *g = open_grammar(IV_CONSTRAINT_TOOL_CALLS, FORM("mistral_args"), IV_REASONING_NONE, &v);
     static const int32_t answer[] = {TOOL_CALLS, 'n', 'o', 'w', ARGS, '{', '}', TOOL_CALLS, 'a'};
-    static const size_t choices[] = {1, 2, 1, 1, 1, 1, 2, 1, 2, 1}; /* how many may follow */
+    static const size_t choices[] = {1, 2, 1, 1, 1, 1, 2, 1, 2, 1}; /* number of tokens that may follow */
     uint64_t mask[5];
     for (size_t n = 0; n <= sizeof answer / sizeof *answer; n++) {
         iv_matcher m = {0};
@@ -339,7 +338,7 @@ static void special_tokens(void **state) {
     iv_vocabulary_close(&v);
 }
 
-/* A real vocabulary: drawn at random, every answer begins with the token and is a list of calls behind it. */
+/* With a real vocabulary every random answer begins with the token, followed by a list of calls. */
 static void with_a_real_vocabulary(void **state) {
     (void)state;
     const char *dir = shared_path("tokenizers/mistral_nemo");

@@ -36,8 +36,8 @@ static inline iv_grammar *open_grammar(iv_constraint_kind kind, const char *text
 
 static inline bool has_bit(const uint64_t *mask, size_t i) { return mask[i / 64] >> (i % 64) & 1; }
 
-/* A random answer of *length tokens that the mask allows; its end once in `patience` places where it may end. *ended:
- * it did end. Or what went wrong. */
+/* A random answer of *length tokens that the mask allows; it ends once in `patience` positions where it may. *ended:
+ * whether it did. Returns errors. */
 static inline iv_status try_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, size_t patience, int32_t *ids,
                                  size_t most, size_t *length, bool *ended, iv_error *err) {
     uint64_t *mask = calloc(v->size / 64 + 1, sizeof *mask);
@@ -50,7 +50,7 @@ static inline iv_status try_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, 
         if ((status = iv_grammar_mask(g, &m, ids, n, mask, &may_end, err)) != IV_OK) break;
         for (size_t i = 0; i < v->size; i++)
             if (has_bit(mask, i) && rng_below(r, ++count) == 0) chosen = i;
-        if (count == 0) assert_true(may_end); /* no place from which nothing leads on */
+        if (count == 0) assert_true(may_end); /* no state without continuation */
         *ended = may_end && (count == 0 || rng_below(r, patience) == 0);
         if (!*ended) ids[n++] = (int32_t)chosen;
     }
@@ -59,7 +59,7 @@ static inline iv_status try_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, 
     return status;
 }
 
-/* The same where nothing can go wrong. */
+/* The same without possible errors. */
 static inline size_t random_walk(iv_grammar *g, const iv_vocabulary *v, rng *r, size_t patience, int32_t *ids,
                                  size_t most, bool *ended) {
     size_t length;
