@@ -1,4 +1,4 @@
-/* Any bytes as a grammar of rules: refused with a reason, or answers to it can be drawn. */
+/* fuzz_bnf.c: any bytes as a grammar: refused with a reason, or answers can be drawn from it. */
 #include "grammar_walk.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

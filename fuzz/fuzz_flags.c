@@ -1,6 +1,5 @@
-/* fuzz_flags.c: any command line ends in a usage error, or in values that are all inside their table's ranges
- * and that, written out again, parse to the same. The input is split at NUL into words; the first names the
- * command. */
+/* fuzz_flags.c: any command line is a usage error, or gives values within the ranges of their rows which, written out
+ * again, parse to the same values. The input is split at NUL into words; the first names the command. */
 #include "../apps/invar/flags.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"
@@ -38,7 +37,7 @@ static void check_value(const cli_value *v) {
     }
 }
 
-/* Writes the parsed line as --name=value words behind each other and parses that. */
+/* Writes the parsed values as --name=value words and parses these. */
 static void check_again(const cli_args *first) {
     static cli_args second;
     char *words[WORDS_MAX + 4];

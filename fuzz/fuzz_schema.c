@@ -1,6 +1,6 @@
-/* Any bytes as a schema, choices or tools: refused with a reason, or answers to it can be drawn, and are JSON where
- * they should be. An automaton of a few states, as many as the input says, is full at some place of it. Input: one byte
- * for kind and reasoning, then the text. */
+/* fuzz_schema.c: any bytes as a schema, choices or tools: refused with a reason, or answers can be drawn from it, which
+ * are JSON where they should be. A limit of a few states, chosen by the input, is reached somewhere in the automaton.
+ * Input: one byte for kind and reasoning, then the text. */
 #include "format/json.h"
 #include "grammar/kinds.h"
 #include "grammar_walk.h"
@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         bool ended = walk_grammar(g, (uint32_t)size * 7 + walk, answer, &n);
         json_t *v = NULL;
         if (!ended || kind != IV_CONSTRAINT_JSON_SCHEMA || reasoning != IV_REASONING_NONE) continue;
-        /* Keys that are not listed may come twice, which the strict reader refuses. */
+        /* Unlisted keys may repeat, which the strict reader refuses. */
         if (iv_json_parse("answer", answer, n, &v, &err) != IV_OK) IV_ASSERT(strstr(err.message, "duplicate"));
         json_decref(v);
     }

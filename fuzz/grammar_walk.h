@@ -1,4 +1,4 @@
-/* grammar_walk.h: what the targets of constraints share: answers drawn by the input itself, byte by byte. */
+/* grammar_walk.h: shared by the targets of constraints: answers drawn by the input, byte by byte. */
 #ifndef IV_FUZZ_GRAMMAR_WALK_H
 #define IV_FUZZ_GRAMMAR_WALK_H
 
@@ -20,8 +20,8 @@ static inline const iv_vocabulary *walk_vocabulary(void) {
     return &v;
 }
 
-/* A walk through g; its bytes in out. True if it came to an end. Every place has a way on, and what is allowed is a
- * beginning of what matches. */
+/* A walk through g; its bytes in out. True if it ended. Every state has a continuation, and allowed tokens are prefixes
+ * of matches. */
 static inline bool walk_grammar(iv_grammar *g, uint32_t seed, char *out, size_t *n) {
     uint64_t mask[4];
     int32_t ids[WALK_BYTES];

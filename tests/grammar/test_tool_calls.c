@@ -71,101 +71,100 @@ static void forms_as_bytes(void **state) {
 #define P(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
 
 /* Qwen3-Coder's form: the schema of a tool "f", and calls of it. */
+static const struct {
+    const char *schema, *answer;
+    bool matches;
+} tagged_calls[] = {
+    /* properties in their order, those that are required */
+    {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+     CALL(P("a", "1")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+     CALL(P("a", "-17") P("b", "two\nlines of \"text\" \\ <x> </x> null")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+     CALL(P("b", "") P("a", "1")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
+     CALL(P("b", "")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"integer\"}}}", CALL(P("a", "x")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"integer\"}}}", CALL(P("a", "1") P("a", "1")), false},
+    {"{\"properties\":{\"a\":{}},\"additionalProperties\":true}", CALL(P("a", "{") P("b", "")), false},
+    {"{\"properties\":{},\"additionalProperties\":false}", CALL(""), true},
+    {"{\"properties\":{}}", CALL(P("a", "1")), false},
+    {"{\"required\":[\"a\"]}", CALL(P("a", "any")), true},
+    {"{\"required\":[\"a\"]}", CALL(""), false},
+    /* no names are known: any, with plain names */
+    {"null", CALL(""), true},
+    {"null", CALL(P("a-b.c_1", "x\ny") P("d", "")), true},
+    {"true", CALL(P("a b", "")), false},
+    {"{}", CALL(P("", "")), false},
+    {"{\"type\":\"object\"}", CALL(P("a", "1")), true},
+    {"{\"additionalProperties\":{\"type\":\"integer\"}}", CALL(P("a", "1") P("b", "2")), true},
+    {"{\"additionalProperties\":{\"type\":\"integer\"}}", CALL(P("a", "x")), false},
+    {"{\"type\":\"object\",\"maxProperties\":1}", CALL(P("a", "1") P("b", "2")), false},
+    {"{\"type\":\"object\",\"minProperties\":1}", CALL(""), false},
+    {"{\"type\":\"object\",\"minProperties\":1}", CALL(P("a", "1") P("b", "2")), true},
+    /* a text cannot contain the end of a value, wherever it begins */
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</parameter>y")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter>")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x\n</function>")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</function>")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</function>\n </function>")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n\n<<parameter=b>\n\n")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n\n<parameter=b>")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n<</parameter<\n<")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\xff")), false},
+    /* strings by their keywords */
+    {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "\xc3\xa9\n<")), true},
+    {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "abcd")), false},
+    {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "a")), false},
+    {"{\"properties\":{\"a\":{\"pattern\":\"^<.+>$\"}}}", CALL(P("a", "</x>")), true},
+    {"{\"properties\":{\"a\":{\"pattern\":\"^<.+>$\"}}}", CALL(P("a", "</parameter>")), false},
+    {"{\"properties\":{\"a\":{\"format\":\"date\"}}}", CALL(P("a", "2024-02-29")), true},
+    {"{\"properties\":{\"a\":{\"format\":\"date\"}}}", CALL(P("a", "2023-02-29")), false},
+    {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}", CALL(P("a", "x y")), true},
+    {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}", CALL(P("a", "")), true},
+    {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}",
+     CALL(P("a", "{\"k\": [\"</parameter>\"]}")), true},
+    {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null]}}}", CALL(P("a", "\"x y\"")), false},
+    {"{\"properties\":{\"a\":{\"enum\":[\"a</parameter>\",\"b\"]}}}", CALL(P("a", "a</parameter>")), false},
+    {"{\"properties\":{\"a\":{\"enum\":[\"3\",4]}}}", CALL(P("a", "3")), false}, /* would be parsed as a number */
+    /* other types as JSON, also next to strings */
+    {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "null")), true},
+    {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "nothing")), true},
+    {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "7")), true},
+    {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "4")), false},
+    {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "x4")), true},
+    {"{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"array\",\"maxItems\":0},{\"type\":\"string\"}]}}}",
+     CALL(P("a", "[1]")), false},
+    {"{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}}}",
+     CALL(P("a", "[\"x\", \"</parameter>\"]")), true},
+    {"{\"properties\":{\"a\":{\"type\":\"boolean\"}}}", CALL(P("a", "True")), false},
+    {"{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+     "d\"}},\"$defs\":{\"d\":{\"properties\":{\"x\":{}},\"required\":[\"x\"]"
+     "}}}",
+     CALL(P("a", "{\"x\": 1}")), true},
+    {"{\"properties\":{\"a\":{\"allOf\":[{\"type\":[\"string\",\"number\"]},{\"type\":[\"string\",\"array\"]}]}}}",
+     CALL(P("a", "1")), true}, /* any text for the remaining string */
+    /* the parameters may have branches */
+    {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
+     ","
+     "\"required\":[\"b\"]}]}",
+     CALL(P("b", "2")), true},
+    {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
+     ","
+     "\"required\":[\"b\"]}]}",
+     CALL(P("a", "1") P("b", "2")), false},
+    {"{\"$ref\":\"#/$defs/d\",\"$defs\":{\"d\":{\"properties\":{\"x\":{\"type\":\"null\"}},\"required\":[\"x\"]}}}",
+     CALL(P("x", "null")), true},
+};
+
 static void tags_as_bytes(void **state) {
     (void)state;
-    static const struct {
-        const char *schema, *answer;
-        bool matches;
-    } cases[] = {
-        /* properties in their order, those that are required */
-        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
-         CALL(P("a", "1")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
-         CALL(P("a", "-17") P("b", "two\nlines of \"text\" \\ <x> </x> null")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
-         CALL(P("b", "") P("a", "1")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":[\"a\"]}",
-         CALL(P("b", "")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"integer\"}}}", CALL(P("a", "x")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"integer\"}}}", CALL(P("a", "1") P("a", "1")), false},
-        {"{\"properties\":{\"a\":{}},\"additionalProperties\":true}", CALL(P("a", "{") P("b", "")), false},
-        {"{\"properties\":{},\"additionalProperties\":false}", CALL(""), true},
-        {"{\"properties\":{}}", CALL(P("a", "1")), false},
-        {"{\"required\":[\"a\"]}", CALL(P("a", "any")), true},
-        {"{\"required\":[\"a\"]}", CALL(""), false},
-        /* no names are known: any, with plain names */
-        {"null", CALL(""), true},
-        {"null", CALL(P("a-b.c_1", "x\ny") P("d", "")), true},
-        {"true", CALL(P("a b", "")), false},
-        {"{}", CALL(P("", "")), false},
-        {"{\"type\":\"object\"}", CALL(P("a", "1")), true},
-        {"{\"additionalProperties\":{\"type\":\"integer\"}}", CALL(P("a", "1") P("b", "2")), true},
-        {"{\"additionalProperties\":{\"type\":\"integer\"}}", CALL(P("a", "x")), false},
-        {"{\"type\":\"object\",\"maxProperties\":1}", CALL(P("a", "1") P("b", "2")), false},
-        {"{\"type\":\"object\",\"minProperties\":1}", CALL(""), false},
-        {"{\"type\":\"object\",\"minProperties\":1}", CALL(P("a", "1") P("b", "2")), true},
-        /* a text cannot contain the end of a value, wherever it begins */
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</parameter>y")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter>")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x\n</function>")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</function>")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</function>\n </function>")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n\n<<parameter=b>\n\n")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n\n<parameter=b>")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\n<</parameter<\n<")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "\xff")), false},
-        /* strings by their keywords */
-        {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "\xc3\xa9\n<")), true},
-        {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "abcd")), false},
-        {"{\"properties\":{\"a\":{\"maxLength\":3,\"minLength\":2}}}", CALL(P("a", "a")), false},
-        {"{\"properties\":{\"a\":{\"pattern\":\"^<.+>$\"}}}", CALL(P("a", "</x>")), true},
-        {"{\"properties\":{\"a\":{\"pattern\":\"^<.+>$\"}}}", CALL(P("a", "</parameter>")), false},
-        {"{\"properties\":{\"a\":{\"format\":\"date\"}}}", CALL(P("a", "2024-02-29")), true},
-        {"{\"properties\":{\"a\":{\"format\":\"date\"}}}", CALL(P("a", "2023-02-29")), false},
-        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}", CALL(P("a", "x y")),
-         true},
-        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}", CALL(P("a", "")),
-         true},
-        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null,{\"k\":[\"</parameter>\"]}]}}}",
-         CALL(P("a", "{\"k\": [\"</parameter>\"]}")), true},
-        {"{\"properties\":{\"a\":{\"enum\":[\"x y\",\"\",2,null]}}}", CALL(P("a", "\"x y\"")), false},
-        {"{\"properties\":{\"a\":{\"enum\":[\"a</parameter>\",\"b\"]}}}", CALL(P("a", "a</parameter>")), false},
-        {"{\"properties\":{\"a\":{\"enum\":[\"3\",4]}}}", CALL(P("a", "3")), false}, /* would be parsed as a number */
-        /* other types as JSON, also next to strings */
-        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "null")), true},
-        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", CALL(P("a", "nothing")), true},
-        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "7")), true},
-        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "4")), false},
-        {"{\"properties\":{\"a\":{\"type\":[\"string\",\"integer\"],\"minimum\":5}}}", CALL(P("a", "x4")), true},
-        {"{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"array\",\"maxItems\":0},{\"type\":\"string\"}]}}}",
-         CALL(P("a", "[1]")), false},
-        {"{\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}}}",
-         CALL(P("a", "[\"x\", \"</parameter>\"]")), true},
-        {"{\"properties\":{\"a\":{\"type\":\"boolean\"}}}", CALL(P("a", "True")), false},
-        {"{\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
-         "d\"}},\"$defs\":{\"d\":{\"properties\":{\"x\":{}},\"required\":[\"x\"]"
-         "}}}",
-         CALL(P("a", "{\"x\": 1}")), true},
-        {"{\"properties\":{\"a\":{\"allOf\":[{\"type\":[\"string\",\"number\"]},{\"type\":[\"string\",\"array\"]}]}}}",
-         CALL(P("a", "1")), true}, /* any text for the remaining string */
-        /* the parameters may have branches */
-        {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
-         ","
-         "\"required\":[\"b\"]}]}",
-         CALL(P("b", "2")), true},
-        {"{\"anyOf\":[{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},{\"properties\":{\"b\":{\"const\":2}}"
-         ","
-         "\"required\":[\"b\"]}]}",
-         CALL(P("a", "1") P("b", "2")), false},
-        {"{\"$ref\":\"#/$defs/d\",\"$defs\":{\"d\":{\"properties\":{\"x\":{\"type\":\"null\"}},\"required\":[\"x\"]}}}",
-         CALL(P("x", "null")), true},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof tagged_calls / sizeof *tagged_calls; i++) {
         char text[600];
         snprintf(text, sizeof text, "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
-                 cases[i].schema);
-        expect(false, text, cases[i].answer, cases[i].matches);
+                 tagged_calls[i].schema);
+        expect(false, text, tagged_calls[i].answer, tagged_calls[i].matches);
     }
 }
 
