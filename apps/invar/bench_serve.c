@@ -88,7 +88,7 @@ static bool read_first_line(int fd, char out[SAID_BYTES]) {
 }
 
 /* The child does not print this warning; it reports errors in the files itself. */
-static void look_for_index(const cli_args *args, const char *model) {
+static void warn_of_index(const cli_args *args, const char *model) {
     iv_engine_options o;
     iv_model_info info;
     iv_error ignored;
@@ -120,7 +120,7 @@ static int start_server(const cli_args *args, own_server *out, iv_error *err) {
     *out = (own_server){0};
     int code = cli_model_path(args->operands[0], model, err);
     if (code != CLI_OK) return code;
-    look_for_index(args, model);
+    warn_of_index(args, model);
     if (pipe(ends) != 0) return cli_fail(err, CLI_FAILED, "a server: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0) {
@@ -435,8 +435,8 @@ static void write_text(const cli_args *args, const plan *p, const outcome *r, FI
                 1e3 * cli_sample_percentile(s, 50), 1e3 * cli_sample_percentile(s, 90),
                 1e3 * cli_sample_percentile(s, 99));
     }
-    cli_sample_picture(&r->samples[0], "until the first token (TTFT)", out);
-    cli_sample_picture(&r->samples[2], "between tokens (ITL)", out);
+    cli_sample_histogram(&r->samples[0], "until the first token (TTFT)", out);
+    cli_sample_histogram(&r->samples[2], "between tokens (ITL)", out);
     if (p->checked)
         fprintf(out, "\nchecked  %zu of %zu digests are those of a quiet run (%.3f s)\n", r->compared - r->differing,
                 p->checked, r->quiet_seconds);

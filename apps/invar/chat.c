@@ -264,7 +264,7 @@ static int converse(chat *c, iv_error *err) {
         free(message.data);
         if (code > 128 || (code != CLI_OK && !err->message[0])) return code;
         if (code == CLI_OK) continue;
-        cli_complain(err);
+        cli_print_error(err);
         c->failed = true;
     }
     if (c->terminal && !c->leave) fputc('\n', stderr);

@@ -46,7 +46,7 @@ static bool softmax_of(const float *row, size_t n, softmax *s) {
     return true;
 }
 
-static double apart(const softmax *x, float a, const softmax *y, float b) {
+static double probability_gap(const softmax *x, float a, const softmax *y, float b) {
     return fabs(exp(a - x->greatest) / x->sum - exp(b - y->greatest) / y->sum);
 }
 
@@ -55,7 +55,7 @@ double cli_probability_divergence(const float *a, const float *b, size_t n) {
     double most = 0;
     if (cli_first_difference(a, b, n) == n) return 0;
     if (!softmax_of(a, n, &x) || !softmax_of(b, n, &y)) return 1;
-    for (size_t i = 0; i < n; i++) most = fmax(most, apart(&x, a[i], &y, b[i]));
+    for (size_t i = 0; i < n; i++) most = fmax(most, probability_gap(&x, a[i], &y, b[i]));
     return most;
 }
 
@@ -82,7 +82,7 @@ double cli_top_divergence(const float *a, const float *b, size_t n, size_t most)
     if (!softmax_of(a, n, &x) || !softmax_of(b, n, &y)) return 1;
     for (int side = 0; side < 2; side++) {
         count = top_ids(side ? b : a, n, most, top);
-        for (size_t i = 0; i < count; i++) worst = fmax(worst, apart(&x, a[top[i]], &y, b[top[i]]));
+        for (size_t i = 0; i < count; i++) worst = fmax(worst, probability_gap(&x, a[top[i]], &y, b[top[i]]));
     }
     return worst;
 }

@@ -105,8 +105,8 @@ int main(int argc, char **argv) {
     if (other && !freopen("/dev/null", "w", stdout)) return CLI_FAILED;
     int code = run(argc - 1, argv + (argc > 0), &err);
     if (code == CLI_SERVED) return CLI_OK;
-    if (other && code == CLI_FAILED) cli_let_rank_0_speak();
-    if (code == CLI_FAILED || (code == CLI_USAGE && !other)) cli_complain(&err);
+    if (other && code == CLI_FAILED) cli_wait_for_rank_0();
+    if (code == CLI_FAILED || (code == CLI_USAGE && !other)) cli_print_error(&err);
     if (code > 128) {
         /* Exit by the signal itself, so that a shell loop around this program ends too. */
         signal(code - 128, SIG_DFL);

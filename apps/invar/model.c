@@ -189,4 +189,4 @@ int cli_serve_rank(iv_engine *engine, iv_error *err) {
     return status == IV_OK ? CLI_SERVED : CLI_FAILED;
 }
 
-void cli_let_rank_0_speak(void) { nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); }
+void cli_wait_for_rank_0(void) { nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); }

@@ -53,7 +53,7 @@ bool cli_has_other_ranks(void);
 
 /* After a failure rank 0 prints the error, and mpirun ends all processes. A rank that is still running after this pause
  * prints its own error: it may have failed alone, or rank 0 may be lost. */
-void cli_let_rank_0_speak(void);
+void cli_wait_for_rank_0(void);
 
 /* Serves rank 0 until it closes its engine, then closes this one. CLI_SERVED on success. */
 int cli_serve_rank(iv_engine *engine, iv_error *err);

@@ -116,7 +116,7 @@ cli_style cli_style_of(int fd) {
     return (cli_style){.bold = "\033[1m", .dim = "\033[2m", .red = "\033[31m", .plain = "\033[0m"};
 }
 
-void cli_complain(const iv_error *err) {
+void cli_print_error(const iv_error *err) {
     cli_page page; /* so that the line is one write: ranks share standard error */
     iv_error unused;
     if (!err->message[0]) return;

@@ -35,7 +35,7 @@ typedef struct cli_style {
 cli_style cli_style_of(int fd);
 
 /* "invar: MESSAGE" on standard error, one safe line; nothing if the message is empty. */
-void cli_complain(const iv_error *err);
+void cli_print_error(const iv_error *err);
 
 /* A progress bar on standard error, shown only on a terminal and only after 0.3 s. */
 typedef struct cli_progress {

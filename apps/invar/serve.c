@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PORT = 8000, COMPLAIN_MS = 1000 };
+enum { PORT = 8000, PRINT_ERROR_MS = 1000 };
 
 typedef struct view {
     cli_progress progress;
@@ -32,9 +32,9 @@ static void show_progress(void *user, size_t done_bytes, size_t total_bytes) {
 }
 
 /* Standard error may be a full pipe without a reader; printing the last line must not block the exit. */
-static bool can_complain(void) {
+static bool can_print_error(void) {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-    return poll(&p, 1, COMPLAIN_MS) > 0;
+    return poll(&p, 1, PRINT_ERROR_MS) > 0;
 }
 
 /* A key from a flag or, to keep it out of process lists, from the environment or a file. */
@@ -114,7 +114,7 @@ int cli_serve(const cli_args *args, iv_error *err) {
     o.bridge.engine.progress = show_progress, o.bridge.engine.user = &v;
     iv_status status = iv_server_run(&o, err);
     cli_progress_end(&v.progress);
-    if (status != IV_OK && !can_complain()) err->message[0] = 0;
+    if (status != IV_OK && !can_print_error()) err->message[0] = 0;
     return status == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
@@ -127,7 +127,7 @@ static bool interrupted(void *user) {
     return cli_interrupt_caught() != 0;
 }
 
-static void say_counts(const iv_batch_counts *c) {
+static void print_counts(const iv_batch_counts *c) {
     fprintf(stderr, "batch: %zu lines: %zu answered before, %zu answered now, %zu refused%s\n", c->lines, c->kept,
             c->answered, c->refused, c->stopped ? "; interrupted; repeat the command to resume" : "");
 }
@@ -167,6 +167,6 @@ int cli_batch(const cli_args *args, iv_error *err) {
     if (counts.index_unread) cli_warn_of_index(args->operands[0]);
     if (counts.other_rank) return status == IV_OK ? CLI_SERVED : CLI_FAILED;
     if (status != IV_OK) return caught ? 128 + caught : CLI_FAILED; /* possibly while reading standard input */
-    if (!cli_is_other_rank()) say_counts(&counts);
+    if (!cli_is_other_rank()) print_counts(&counts);
     return counts.stopped ? 128 + caught : CLI_OK;
 }

@@ -61,7 +61,7 @@ static double edge(size_t n) {
     return steps[n % 3] * pow(10, (double)(n / 3) - 3);
 }
 
-void cli_sample_picture(const cli_sample *s, const char *title, FILE *out) {
+void cli_sample_histogram(const cli_sample *s, const char *title, FILE *out) {
     size_t counts[BUCKETS_MAX] = {0}, first = BUCKETS_MAX, last = 0, most = 0;
     if (s->count == 0) return;
     for (size_t i = 0; i < s->count; i++) {

@@ -25,6 +25,6 @@ double cli_sample_percentile(const cli_sample *s, double percent);
 
 /* Prints a sorted sample of seconds as a text histogram, in milliseconds with buckets 1 2 5 10 20 50 ... Prints nothing
  * for an empty sample. */
-void cli_sample_picture(const cli_sample *s, const char *title, FILE *out);
+void cli_sample_histogram(const cli_sample *s, const char *title, FILE *out);
 
 #endif

@@ -231,6 +231,6 @@ void verify_report_json(FILE *out, const verify_report *report);
 void verify_report_plot(FILE *out, const verify_report *report);
 
 /* The engine's actions on the requests: "12 at once, 340 cached". Returns out. */
-const char *verify_deeds(const verify_result *result, char out[128]);
+const char *verify_actions(const verify_result *result, char out[128]);
 
 #endif

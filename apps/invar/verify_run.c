@@ -132,10 +132,10 @@ typedef struct flight {
     uint64_t id;
     size_t prompt; /* SIZE_MAX: a decoy */
     size_t tokens; /* so far */
-    bool apart;    /* tokens have differed */
+    bool diverged; /* tokens have differed */
 } flight;
 
-typedef enum pass_kind { PASS_RECORD, PASS_COMPARE, PASS_BEGINNINGS } pass_kind;
+typedef enum pass_kind { PASS_RECORD, PASS_COMPARE, PASS_PREFIXES } pass_kind;
 
 /* A configuration while it runs. */
 typedef struct runner {
@@ -228,7 +228,7 @@ static void shape_request(runner *r, size_t prompt, int32_t *ids, iv_request *ou
     out->logprobs = logprobs[r->config->value[VERIFY_LOGPROBS]];
     if (out->logprobs > (int)vocab) out->logprobs = (int)vocab;
     if (r->config->value[VERIFY_ORDER] == VERIFY_SHUFFLED) out->priority = (int32_t)below(r, PRIORITIES);
-    if (r->kind != PASS_BEGINNINGS) return;
+    if (r->kind != PASS_PREFIXES) return;
     /* Two thirds of the prompt, then a different token: a common prefix and no more. */
     size_t common = out->id_count * 2 / 3;
     memcpy(ids, p->ids, common * sizeof *ids);
@@ -241,8 +241,8 @@ static void shape_request(runner *r, size_t prompt, int32_t *ids, iv_request *ou
 static int submit(runner *r, size_t prompt, bool *taken, iv_error *err) {
     iv_request request;
     uint64_t id;
-    int32_t *ids = r->kind == PASS_BEGINNINGS ? calloc(r->job->prompts->longest, sizeof *ids) : NULL;
-    if (r->kind == PASS_BEGINNINGS && !ids) return cli_fail(err, CLI_FAILED, "out of memory");
+    int32_t *ids = r->kind == PASS_PREFIXES ? calloc(r->job->prompts->longest, sizeof *ids) : NULL;
+    if (r->kind == PASS_PREFIXES && !ids) return cli_fail(err, CLI_FAILED, "out of memory");
     shape_request(r, prompt, ids, &request);
     iv_status status = iv_engine_submit(r->engine, &request, &id, err);
     free(ids);
@@ -310,10 +310,10 @@ static int disturb(runner *r, iv_error *err) {
 
 static int take_token(runner *r, flight *f, const iv_event *event, iv_error *err) {
     size_t at = f->tokens++;
-    if (f->prompt == SIZE_MAX || r->kind == PASS_BEGINNINGS) return CLI_OK;
+    if (f->prompt == SIZE_MAX || r->kind == PASS_PREFIXES) return CLI_OK;
     verify_answer *answer = &r->job->quiet[f->prompt];
     if (r->kind == PASS_RECORD) return verify_record_token(r->job, answer, event, err);
-    if (!f->apart) f->apart = !verify_compare_token(r->job, answer, at, event, &r->out->cells[f->prompt]);
+    if (!f->diverged) f->diverged = !verify_compare_token(r->job, answer, at, event, &r->out->cells[f->prompt]);
     return CLI_OK;
 }
 
@@ -326,7 +326,7 @@ static int take_end(runner *r, flight *f, const iv_event *event, iv_error *err) 
     }
     r->out->cached += event->cached_tokens, r->out->preemptions += event->preemptions;
     r->out->drafted += event->drafted_tokens, r->out->accepted += event->accepted_tokens;
-    if (r->kind == PASS_BEGINNINGS) return CLI_OK;
+    if (r->kind == PASS_PREFIXES) return CLI_OK;
     verify_answer *answer = &r->job->quiet[prompt];
     verify_cell *cell = &r->out->cells[prompt];
     if (r->kind == PASS_RECORD && verify_record_end(r->job, answer, event, err) != CLI_OK)
@@ -403,7 +403,7 @@ static int run_passes(runner *r, iv_error *err) {
     const verify_config *c = r->config;
     size_t first = c->value[VERIFY_RESTART] ? r->count / 2 : r->count;
     int code = CLI_OK;
-    if (c->value[VERIFY_PREFIX] == VERIFY_SHARED) code = run_pass(r, PASS_BEGINNINGS, r->order, r->count, err);
+    if (c->value[VERIFY_PREFIX] == VERIFY_SHARED) code = run_pass(r, PASS_PREFIXES, r->order, r->count, err);
     if (code == CLI_OK) code = run_pass(r, PASS_COMPARE, r->order, first, err);
     if (code == CLI_OK && first < r->count) {
         close_engine(r);

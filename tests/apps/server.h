@@ -29,10 +29,8 @@ static inline const char *await_words(pid_t pid, const char *words) {
     return NULL;
 }
 
-static inline pid_t serve(uint16_t *port, const char *const *more) {
-    const char *words[ARGS_MAX] = {"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256"};
-    size_t n = 8;
-    for (; more && *more; more++) words[n++] = *more;
+/* Starts a server by these words and waits until it listens on *port. */
+static inline pid_t serve_by(uint16_t *port, const char *const *words) {
     write_file("err", "", 0); /* drop the log of an earlier server */
     pid_t pid = start(NULL, -1, words);
     unsigned found;
@@ -40,6 +38,13 @@ static inline pid_t serve(uint16_t *port, const char *const *more) {
     assert_in_range(found, 1, 65535);
     *port = (uint16_t)found;
     return pid;
+}
+
+/* The same for tiny-math on one thread, with more flags (NULL: none). */
+static inline pid_t serve(uint16_t *port, const char *const *more) {
+    const char *words[ARGS_MAX] = {"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256"};
+    for (size_t n = 8; more && *more; more++) words[n++] = *more;
+    return serve_by(port, words);
 }
 
 /* Stops a server, which must exit with 0; its log is in came.err. */

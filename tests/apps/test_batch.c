@@ -1,11 +1,7 @@
 /* invar batch as a user runs it: the bits of a server, in order, after any truncation; invalid lines. */
-#include "program.h"
+#include "server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-enum { START_MS = 20000, STEP_MS = 10, BIG_LINES = 150 };
+enum { BIG_LINES = 150 };
 
 #define CHAT_BODY                                                                                         \
     "{\"model\":\"tiny-math\",\"messages\":[{\"role\":\"user\",\"content\":\"17 * 6 = ?\"}],\"seed\":11," \
@@ -59,42 +55,14 @@ static void expect_counts(const char *words) {
     if (!strstr(came.err, words)) fail_msg("wanted \"%s\" in: %s", words, came.err);
 }
 
-/* ---- a server to compare with -------------------------------------------------------------------------- */
-
-static pid_t serve(uint16_t *port) {
-    write_file("err", "", 0);
-    pid_t pid = start(
-        NULL, -1,
-        (const char *const[]){"serve", "tiny-math", "--port", "0", "--threads", "1", "--max-model-len", "256", NULL});
-    for (int waited = 0; waited < START_MS; waited += STEP_MS) {
-        unsigned found;
-        read_back("err", came.err);
-        const char *at = strstr(came.err, "listening on http://127.0.0.1:");
-        if (at && strchr(at, '\n') && sscanf(at, "listening on http://127.0.0.1:%u", &found) == 1) {
-            *port = (uint16_t)found;
-            return pid;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
-    }
-    kill(pid, SIGKILL);
-    fail_msg("no server: %s", came.err);
-    return -1;
-}
-
-static json_t *ask(uint16_t port, const char *path, const char *body) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
-    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    n = snprintf(second, sizeof second,
-                 "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", path,
-                 strlen(body), body);
-    assert_int_equal(send(fd, second, (size_t)n, 0), n);
-    size_t have = 0;
-    for (ssize_t got; (got = recv(fd, second + have, sizeof second - 1 - have, 0)) > 0;) have += (size_t)got;
-    second[have] = 0;
-    close(fd);
+/* The server's answer to compare with. */
+static json_t *post(uint16_t port, const char *path, const char *body) {
+    snprintf(second, sizeof second,
+             "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", path,
+             strlen(body), body);
+    ask_text(port, second);
     json_error_t why;
-    const char *at = strstr(second, "\r\n\r\n");
+    const char *at = strstr(reply, "\r\n\r\n");
     json_t *value = at ? json_loads(at, 0, &why) : NULL;
     assert_non_null(value);
     return value;
@@ -106,8 +74,8 @@ static void answers_as_the_server(void **state) {
     (void)state;
     static const char in[] = CHAT_LINE("one") "\n" TEXT_LINE("two");
     uint16_t port = 0;
-    pid_t pid = serve(&port);
-    json_t *chat = ask(port, "/v1/chat/completions", CHAT_BODY), *text = ask(port, "/v1/completions", TEXT_BODY);
+    pid_t pid = serve(&port, NULL);
+    json_t *chat = post(port, "/v1/chat/completions", CHAT_BODY), *text = post(port, "/v1/completions", TEXT_BODY);
     kill(pid, SIGTERM);
     finish(pid);
     forget();
@@ -305,8 +273,8 @@ static void responses(void **state) {
     (void)state;
     char wanted[80], found[80];
     uint16_t port = 0;
-    pid_t pid = serve(&port);
-    json_t *whole = ask(port, "/v1/responses", RESPONSE_BODY);
+    pid_t pid = serve(&port, NULL);
+    json_t *whole = post(port, "/v1/responses", RESPONSE_BODY);
     kill(pid, SIGTERM);
     finish(pid);
     forget();

@@ -33,10 +33,10 @@ static void picture(void **state) {
     char *text = NULL;
     size_t n;
     FILE *out = open_memstream(&text, &n);
-    cli_sample_picture(&s, "nothing", out);
+    cli_sample_histogram(&s, "nothing", out);
     for (size_t i = 0; i < 10; i++) cli_sample_add(&s, i < 8 ? 0.0015 : 0.015);
     cli_sample_sort(&s);
-    cli_sample_picture(&s, "some", out);
+    cli_sample_histogram(&s, "some", out);
     fclose(out);
     assert_string_equal(text, "\nsome\n"
                               "  up to        2 ms |########################################| 8\n"

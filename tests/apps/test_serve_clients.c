@@ -1,8 +1,8 @@
 /* The tests/clients that need no package, against one `invar serve`. Other projects' clients are run by
  * tests/clients/run.py. $INVAR_PYTHON is the Python. */
-#include "program.h"
+#include "server.h"
 
-enum { START_MS = 20000, STEP_MS = 10, SKIPPED_CODE = 77 };
+enum { SKIPPED_CODE = 77 };
 
 static pid_t server;
 static char url[64];
@@ -11,20 +11,10 @@ static int start_server(void **state) {
     const char *const words[] = {"serve", "tiny-math",       "--port", "0", "--threads",
                                  "2",     "--admin-api-key", "admin",  NULL};
     if (make_folder(state) != 0) return -1;
-    write_file("err", "", 0);
-    server = start(NULL, -1, words);
-    for (int waited = 0; waited < START_MS; waited += STEP_MS) {
-        unsigned port;
-        read_back("err", came.err);
-        const char *at = strstr(came.err, "listening on http://127.0.0.1:");
-        if (at && strchr(at, '\n') && sscanf(at, "listening on http://127.0.0.1:%u", &port) == 1) {
-            snprintf(url, sizeof url, "INVAR_URL=http://127.0.0.1:%u", port);
-            return 0;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000L}, NULL);
-    }
-    kill(server, SIGKILL);
-    return -1;
+    uint16_t port;
+    server = serve_by(&port, words);
+    snprintf(url, sizeof url, "INVAR_URL=http://127.0.0.1:%u", (unsigned)port);
+    return 0;
 }
 
 static int stop_server(void **state) {

@@ -25,9 +25,8 @@ static int make_models(void **state) {
 
 /* Starts a server of the model, waits until it listens, ends it: came.err is its log. */
 static void serve_once(const char *model) {
-    write_file("err", "", 0);
-    pid_t pid = start(NULL, -1, (const char *const[]){"serve", model, "--port", "0", "--threads", "1", NULL});
-    await_words(pid, "listening on");
+    uint16_t port;
+    pid_t pid = serve_by(&port, (const char *const[]){"serve", model, "--port", "0", "--threads", "1", NULL});
     end(pid, SIGTERM);
 }
 
