@@ -71,21 +71,21 @@ static int run_to_end(run *r, iv_error *err) {
 int cli_answer_get(iv_engine *engine, const iv_request *request, cli_sink sink, void *user, cli_answer *out,
                    iv_error *err) {
     *out = (cli_answer){0};
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    run r = {.engine = engine, .sink = sink, .user = user, .text = page.file, .out = out};
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    run r = {.engine = engine, .sink = sink, .user = user, .text = buffer.file, .out = out};
     cli_interrupt interrupt;
     cli_interrupt_watch(&interrupt);
     int code = iv_engine_submit(engine, request, &r.id, err) == IV_OK ? run_to_end(&r, err) : CLI_FAILED;
     cli_interrupt_unwatch(&interrupt);
-    if (code == CLI_OK) code = cli_page_end(&page, err);
+    if (code == CLI_OK) code = cli_buffer_end(&buffer, err);
     if (code != CLI_OK) {
-        cli_page_free(&page);
+        cli_buffer_free(&buffer);
         cli_answer_free(out);
         return code;
     }
-    out->text = page.data;
-    out->text_bytes = page.bytes;
+    out->text = buffer.data;
+    out->text_bytes = buffer.bytes;
     return CLI_OK;
 }
 

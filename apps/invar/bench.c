@@ -103,10 +103,10 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
     iv_engine_get_info(engine, &info);
     double prefill_rate = median(f->prefill, repeat), decode_rate = median(f->decode, repeat),
            total_rate = median(f->total, repeat);
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json")) {
-        iv_json_out json = {.spaced = true, .file = page.file};
+        iv_json_out json = {.spaced = true, .file = buffer.file};
         iv_out_kv_open(&json, NULL, '{');
         iv_out_kv_text(&json, "model", args->operands[0]);
         iv_out_kv_uint(&json, "threads", info.threads);
@@ -133,24 +133,24 @@ static int report(const cli_args *args, const iv_engine *engine, const load *l, 
         iv_out_kv_uint(&json, "preemptions", stats.preemptions);
         iv_out_kv_text(&json, "digest", f->digest);
         iv_out_close(&json, '}');
-        fputc('\n', page.file);
+        fputc('\n', buffer.file);
     } else {
         char weights[24];
-        fprintf(page.file, "%s: %s of %s weights, %s, ", args->operands[0],
+        fprintf(buffer.file, "%s: %s of %s weights, %s, ", args->operands[0],
                 cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic);
         if (*info.gpu)
-            fprintf(page.file, "%zu x %s%s%s, ", info.tensor_parallel_size, info.gpu,
+            fprintf(buffer.file, "%zu x %s%s%s, ", info.tensor_parallel_size, info.gpu,
                     *info.rank_transport ? " by " : "", info.rank_transport);
         else
-            fprintf(page.file, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
-        fprintf(page.file, "loaded in %.2f s\n", info.load_seconds);
-        if (l->requests > 1) fprintf(page.file, "%zu concurrent requests, each of:\n", l->requests);
-        fprintf(page.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, l->prompt);
-        fprintf(page.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, l->decode);
-        if (l->requests > 1) fprintf(page.file, "total   %10.1f tokens/s\n", total_rate);
-        fprintf(page.file, "medians of %zu run%s\ndigest %s\n", repeat, repeat == 1 ? "" : "s", f->digest);
+            fprintf(buffer.file, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
+        fprintf(buffer.file, "loaded in %.2f s\n", info.load_seconds);
+        if (l->requests > 1) fprintf(buffer.file, "%zu concurrent requests, each of:\n", l->requests);
+        fprintf(buffer.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, l->prompt);
+        fprintf(buffer.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, l->decode);
+        if (l->requests > 1) fprintf(buffer.file, "total   %10.1f tokens/s\n", total_rate);
+        fprintf(buffer.file, "medians of %zu run%s\ndigest %s\n", repeat, repeat == 1 ? "" : "s", f->digest);
     }
-    return cli_page_out(&page, err);
+    return cli_buffer_out(&buffer, err);
 }
 
 int cli_bench(const cli_args *args, iv_error *err) {
@@ -281,13 +281,13 @@ static int open_engine(const cli_args *args, const batch *b, iv_engine **out, iv
 }
 
 static int report_latency(const cli_args *args, const batch *b, iv_error *err) {
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
-        write_latency_json(args, b, page.file);
+        write_latency_json(args, b, buffer.file);
     else
-        write_latency_text(args, b, page.file);
-    return cli_page_out(&page, err);
+        write_latency_text(args, b, buffer.file);
+    return cli_buffer_out(&buffer, err);
 }
 
 int cli_bench_latency(const cli_args *args, iv_error *err) {

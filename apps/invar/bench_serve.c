@@ -477,13 +477,13 @@ static void write_json(const cli_args *args, const plan *p, const outcome *r, FI
 }
 
 static int report(const cli_args *args, const plan *p, const outcome *r, iv_error *err) {
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
-        write_json(args, p, r, page.file);
+        write_json(args, p, r, buffer.file);
     else
-        write_text(args, p, r, page.file);
-    return cli_page_out(&page, err);
+        write_text(args, p, r, buffer.file);
+    return cli_buffer_out(&buffer, err);
 }
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */

@@ -95,10 +95,10 @@ static int do_save(chat *c, const char *rest, iv_error *err) {
     json_t *whole = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 0);
     if (!whole) return no_memory(err);
     char *text = json_dumps(whole, JSON_INDENT(2));
-    cli_page page = {0};
-    code = text ? cli_page_open(&page, err) : no_memory(err);
-    if (code == CLI_OK) fputs(text, page.file);
-    if (code == CLI_OK) code = cli_page_write(&page, rest, err);
+    cli_buffer buffer = {0};
+    code = text ? cli_buffer_open(&buffer, err) : no_memory(err);
+    if (code == CLI_OK) fputs(text, buffer.file);
+    if (code == CLI_OK) code = cli_buffer_write(&buffer, rest, err);
     free(text);
     json_decref(whole);
     return code;

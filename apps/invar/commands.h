@@ -22,7 +22,7 @@ int cli_replay(const cli_args *args, iv_error *err);
 int cli_completion(const cli_args *args, iv_error *err);
 int cli_help(const cli_args *args, iv_error *err);
 
-/* The page of one command, or with NULL of the whole program, on standard output. */
+/* Prints the help of one command, or with NULL of the whole program, on standard output. */
 int cli_help_show(const cli_syntax *syntax, iv_error *err);
 
 /* ---- what they accept ---------------------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ extern const cli_syntax *const cli_syntaxes[];
 /* By name; NULL if there is none. */
 const cli_syntax *cli_syntax_find(const char *name);
 
-/* "did you mean X?" behind an unknown command, or NULL. */
+/* "did you mean X?" for an unknown command, or NULL. */
 const char *cli_syntax_nearest(const char *name);
 
 #endif

@@ -17,7 +17,7 @@ enum { SEED = 42, MAX_TOKENS = 512 };
 
 /* An answer in progress, later a record. */
 typedef struct job {
-    cli_page text;
+    cli_buffer text;
     cli_record record;
     size_t room; /* tokens that record.top holds */
     char *receipt;
@@ -105,12 +105,12 @@ static uint64_t prompts_hash(const cli_dataset *d) {
 static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     const iv_engine_options *o = &e->configs.items[0].options;
     iv_engine_info info;
-    cli_page page;
+    cli_buffer buffer;
     char hash[20];
     iv_engine_get_info(engine, &info);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)e->dataset.hash);
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    iv_json_out json = {.spaced = true, .file = page.file};
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    iv_json_out json = {.spaced = true, .file = buffer.file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "weights", info.weights_digest);
     iv_out_kv_text(&json, "fingerprint", info.fingerprint);
@@ -131,9 +131,9 @@ static int make_settings(eval *e, const iv_engine *engine, iv_error *err) {
     iv_out_kv_uint(&json, "max_num_batched_tokens", info.max_num_batched_tokens);
     iv_out_kv_bool(&json, "prefix_caching", o->prefix_caching);
     iv_out_close(&json, '}');
-    int code = cli_page_end(&page, err);
-    if (code == CLI_OK && !(e->settings = strdup(page.data))) code = cli_fail(err, CLI_FAILED, "out of memory");
-    cli_page_free(&page);
+    int code = cli_buffer_end(&buffer, err);
+    if (code == CLI_OK && !(e->settings = strdup(buffer.data))) code = cli_fail(err, CLI_FAILED, "out of memory");
+    cli_buffer_free(&buffer);
     return code;
 }
 
@@ -157,7 +157,7 @@ static int make_request(void *user, size_t index, iv_request *request, iv_error 
     *request = e->sampling.request;
     request->ids = p->ids;
     request->id_count = p->id_count;
-    return cli_page_open(&e->jobs[index].text, err);
+    return cli_buffer_open(&e->jobs[index].text, err);
 }
 
 static int note_token(job *j, const iv_event *event, iv_error *err) {
@@ -188,7 +188,7 @@ static int note_end(eval *e, size_t index, const iv_event *event, iv_error *err)
     r->count = event->id_count;
     snprintf(r->digest, sizeof r->digest, "%s", event->digest);
     r->done = true;
-    return cli_page_end(&j->text, err);
+    return cli_buffer_end(&j->text, err);
 }
 
 static int on_event(void *user, size_t index, const iv_event *event, iv_error *err) {
@@ -200,7 +200,7 @@ static int on_event(void *user, size_t index, const iv_event *event, iv_error *e
 }
 
 static void job_free(job *j) {
-    cli_page_free(&j->text);
+    cli_buffer_free(&j->text);
     free(j->record.ids), free(j->record.top), free(j->receipt);
     *j = (job){0};
 }
@@ -350,7 +350,7 @@ static const char *base_name(const char *path) {
 
 static int report(const eval *e, iv_error *err) {
     cli_metrics metrics;
-    cli_page page;
+    cli_buffer buffer;
     const char *dir = cli_text(e->args, "out", NULL);
     int code = cli_metrics_make(&e->configs, &e->dataset, &e->records, &metrics, err);
     if (code != CLI_OK) return code;
@@ -365,10 +365,10 @@ static int report(const eval *e, iv_error *err) {
     if (dir) code = write_file(dir, "report.md", cli_study_markdown, &study, err);
     if (dir && code == CLI_OK) code = write_file(dir, "report.json", cli_study_json, &study, err);
     if (dir && code == CLI_OK) code = write_file(dir, "report.svg", cli_study_svg, &study, err);
-    if (code == CLI_OK) code = cli_page_open(&page, err);
+    if (code == CLI_OK) code = cli_buffer_open(&buffer, err);
     if (code == CLI_OK) {
-        (cli_has(e->args, "json") ? cli_study_json : cli_study_markdown)(&study, page.file);
-        code = cli_page_out(&page, err);
+        (cli_has(e->args, "json") ? cli_study_json : cli_study_markdown)(&study, buffer.file);
+        code = cli_buffer_out(&buffer, err);
     }
     cli_metrics_free(&metrics);
     return code;

@@ -165,9 +165,9 @@ static bool find_answer(const char *s, char out[CLI_SCORE_BYTES]) {
 }
 
 const char *cli_score_extract(const char *text, char out[CLI_SCORE_BYTES]) {
-    const char *thoughts = last_of(text, "</think>");
+    const char *reasoning = last_of(text, "</think>");
     out[0] = 0;
-    if (thoughts && find_answer(thoughts + 8, out)) return out;
+    if (reasoning && find_answer(reasoning + 8, out)) return out;
     out[0] = 0;
     if (!find_answer(text, out)) out[0] = 0;
     return out;

@@ -175,9 +175,9 @@ static void use_constraint(const iv_engine *engine, const prompt *p, iv_request 
 
 typedef struct view {
     const iv_textual *textual;
-    bool stream;       /* text to standard output as it comes */
-    bool table;        /* log-probabilities as a table, else as JSON */
-    cli_page logprobs; /* open when they are wanted */
+    bool stream;         /* text to standard output as it comes */
+    bool table;          /* log-probabilities as a table, else as JSON */
+    cli_buffer logprobs; /* open when they are wanted */
     iv_json_out json;
 } view;
 
@@ -258,9 +258,9 @@ static void print_report(const cli_answer *a, const cli_sampling *s, const iv_en
 static int write_json(const cli_args *args, const cli_answer *a, const cli_sampling *s, const iv_engine_info *info,
                       const view *v, iv_error *err) {
     const iv_request *r = &s->request;
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    iv_json_out json = {.spaced = true, .file = page.file};
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    iv_json_out json = {.spaced = true, .file = buffer.file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "model", args->operands[0]);
     if (r->ids) {
@@ -290,20 +290,20 @@ static int write_json(const cli_args *args, const cli_answer *a, const cli_sampl
     iv_out_close(&json, '}');
     if (r->logprobs >= 0) {
         iv_out_kv_open(&json, "logprobs", '[');
-        fwrite(v->logprobs.data, 1, v->logprobs.bytes, page.file);
+        fwrite(v->logprobs.data, 1, v->logprobs.bytes, buffer.file);
         iv_out_close(&json, ']');
     }
     iv_out_close(&json, '}');
-    fputc('\n', page.file);
-    return cli_page_out(&page, err);
+    fputc('\n', buffer.file);
+    return cli_buffer_out(&buffer, err);
 }
 
 static int write_receipt(const char *path, const cli_answer *a, iv_error *err) {
-    cli_page page;
+    cli_buffer buffer;
     if (!a->receipt) return cli_fail(err, CLI_FAILED, "%s: no memory for the receipt", path);
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    fprintf(page.file, "%s\n", a->receipt);
-    return cli_page_write(&page, path, err);
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    fprintf(buffer.file, "%s\n", a->receipt);
+    return cli_buffer_write(&buffer, path, err);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */
@@ -330,15 +330,15 @@ static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampli
     s->request.keep_receipt = cli_has(args, "receipt");
     int code = prompt_use(args, engine, p, &s->request, err);
     if (code == CLI_OK) use_constraint(engine, p, &s->request);
-    if (code == CLI_OK && logprobs) code = cli_page_open(&v.logprobs, err);
+    if (code == CLI_OK && logprobs) code = cli_buffer_open(&v.logprobs, err);
     v.json = (iv_json_out){.spaced = true, .file = v.logprobs.file};
     if (code != CLI_OK) return code;
     cli_answer a;
     code = cli_answer_get(engine, &s->request, on_event, &v, &a, err);
-    if (code == CLI_OK && logprobs) code = cli_page_end(&v.logprobs, err);
+    if (code == CLI_OK && logprobs) code = cli_buffer_end(&v.logprobs, err);
     if (code == CLI_OK) code = finish_output(args, &a, s, engine, &v, err);
     cli_answer_free(&a);
-    cli_page_free(&v.logprobs);
+    cli_buffer_free(&v.logprobs);
     return code;
 }
 

@@ -67,14 +67,14 @@ static void print_command(FILE *out, cli_style s, const cli_syntax *c) {
 }
 
 int cli_help_show(const cli_syntax *syntax, iv_error *err) {
-    cli_page page;
+    cli_buffer buffer;
     cli_style style = cli_style_of(1);
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (syntax)
-        print_command(page.file, style, syntax);
+        print_command(buffer.file, style, syntax);
     else
-        print_general(page.file, style);
-    return cli_page_out(&page, err);
+        print_general(buffer.file, style);
+    return cli_buffer_out(&buffer, err);
 }
 
 int cli_help(const cli_args *args, iv_error *err) {
@@ -258,10 +258,10 @@ int cli_completion(const cli_args *args, iv_error *err) {
     } shells[] = {{"bash", bash}, {"zsh", zsh}, {"fish", fish}};
     for (size_t i = 0; i < sizeof shells / sizeof *shells; i++) {
         if (strcmp(args->operands[0], shells[i].name) != 0) continue;
-        cli_page page;
-        if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-        shells[i].write(page.file);
-        return cli_page_out(&page, err);
+        cli_buffer buffer;
+        if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+        shells[i].write(buffer.file);
+        return cli_buffer_out(&buffer, err);
     }
     char shown[CLI_SHOWN_BYTES];
     return cli_fail(err, CLI_USAGE, "wanted one of: %s, found '%s'", cli_completion_syntax.operand_choices,

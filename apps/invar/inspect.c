@@ -105,13 +105,13 @@ int cli_inspect(const cli_args *args, iv_error *err) {
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (iv_inspect(path, cli_text(args, "dtype", "auto"), &info, err) != IV_OK) return CLI_FAILED;
     cli_warn_of_generation(info.generation_unapplied);
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
-        write_json(page.file, args->operands[0], &info);
+        write_json(buffer.file, args->operands[0], &info);
     else
-        print_table(page.file, cli_style_of(1), args->operands[0], &info);
-    return cli_page_out(&page, err);
+        print_table(buffer.file, cli_style_of(1), args->operands[0], &info);
+    return cli_buffer_out(&buffer, err);
 }
 
 /* ---- logits -------------------------------------------------------------------------------------------- */

@@ -30,29 +30,29 @@ int cli_out(const char *bytes, size_t n, iv_error *err) {
 
 int cli_out_text(const char *bytes, size_t n, iv_error *err) {
     if (!isatty(STDOUT_FILENO)) return cli_out(bytes, n, err);
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    cli_print_safe(page.file, bytes, n, true);
-    return cli_page_out(&page, err);
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    cli_print_safe(buffer.file, bytes, n, true);
+    return cli_buffer_out(&buffer, err);
 }
 
-int cli_page_open(cli_page *page, iv_error *err) {
-    *page = (cli_page){0};
-    page->file = open_memstream(&page->data, &page->bytes);
-    return page->file ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
+int cli_buffer_open(cli_buffer *buffer, iv_error *err) {
+    *buffer = (cli_buffer){0};
+    buffer->file = open_memstream(&buffer->data, &buffer->bytes);
+    return buffer->file ? CLI_OK : cli_fail(err, CLI_FAILED, "out of memory");
 }
 
-int cli_page_end(cli_page *page, iv_error *err) {
-    bool bad = ferror(page->file) != 0;
-    bad |= fclose(page->file) != 0;
-    page->file = NULL;
+int cli_buffer_end(cli_buffer *buffer, iv_error *err) {
+    bool bad = ferror(buffer->file) != 0;
+    bad |= fclose(buffer->file) != 0;
+    buffer->file = NULL;
     return bad ? cli_fail(err, CLI_FAILED, "out of memory") : CLI_OK;
 }
 
-int cli_page_out(cli_page *page, iv_error *err) {
-    int code = cli_page_end(page, err);
-    if (code == CLI_OK) code = cli_out(page->data, page->bytes, err);
-    cli_page_free(page);
+int cli_buffer_out(cli_buffer *buffer, iv_error *err) {
+    int code = cli_buffer_end(buffer, err);
+    if (code == CLI_OK) code = cli_out(buffer->data, buffer->bytes, err);
+    cli_buffer_free(buffer);
     return code;
 }
 
@@ -62,34 +62,34 @@ static char *target_of(const char *path) {
     return target ? target : strdup(path);
 }
 
-static bool put_file(const cli_page *page, const char *path) {
+static bool put_file(const cli_buffer *buffer, const char *path) {
     FILE *file = fopen(path, "we");
-    bool good = file && fwrite(page->data, 1, page->bytes, file) == page->bytes;
+    bool good = file && fwrite(buffer->data, 1, buffer->bytes, file) == buffer->bytes;
     if (file) good &= fclose(file) == 0;
     return good;
 }
 
 /* A file is replaced only after it is completely written, so that a full disk preserves the old one. A device, a pipe,
  * or a file in a read-only directory is written in place. errno gives the reason of a failure. */
-static bool replace_file(const cli_page *page, const char *path) {
+static bool replace_file(const cli_buffer *buffer, const char *path) {
     struct stat st;
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return put_file(page, path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return put_file(buffer, path);
     char *target = target_of(path), *part = NULL;
     if (!target || asprintf(&part, "%s.tmp.%ld", target, (long)getpid()) < 0) part = NULL;
-    bool good = part && put_file(page, part) && rename(part, target) == 0;
+    bool good = part && put_file(buffer, part) && rename(part, target) == 0;
     int why = errno;
     if (part && !good) unlink(part);
     free(part), free(target);
     errno = why;
-    return good || (why == EACCES && put_file(page, path));
+    return good || (why == EACCES && put_file(buffer, path));
 }
 
-int cli_page_write(cli_page *page, const char *path, iv_error *err) {
-    if (strcmp(path, "-") == 0) return cli_page_out(page, err);
-    int code = cli_page_end(page, err);
-    if (code == CLI_OK && !replace_file(page, path))
+int cli_buffer_write(cli_buffer *buffer, const char *path, iv_error *err) {
+    if (strcmp(path, "-") == 0) return cli_buffer_out(buffer, err);
+    int code = cli_buffer_end(buffer, err);
+    if (code == CLI_OK && !replace_file(buffer, path))
         code = cli_fail(err, CLI_FAILED, "%.800s: cannot write: %s", path, strerror(errno));
-    cli_page_free(page);
+    cli_buffer_free(buffer);
     return code;
 }
 
@@ -104,10 +104,10 @@ int cli_check_writable(const char *path, iv_error *err) {
     return CLI_OK;
 }
 
-void cli_page_free(cli_page *page) {
-    if (page->file) fclose(page->file);
-    free(page->data);
-    *page = (cli_page){0};
+void cli_buffer_free(cli_buffer *buffer) {
+    if (buffer->file) fclose(buffer->file);
+    free(buffer->data);
+    *buffer = (cli_buffer){0};
 }
 
 cli_style cli_style_of(int fd) {
@@ -117,20 +117,20 @@ cli_style cli_style_of(int fd) {
 }
 
 void cli_print_error(const iv_error *err) {
-    cli_page page; /* so that the line is one write: ranks share standard error */
+    cli_buffer buffer; /* so that the line is one write: ranks share standard error */
     iv_error unused;
     if (!err->message[0]) return;
     cli_style style = cli_style_of(STDERR_FILENO);
-    if (cli_page_open(&page, &unused) == CLI_OK) {
-        fprintf(page.file, "%sinvar:%s ", style.red, style.plain);
-        cli_print_safe(page.file, err->message, strlen(err->message), false);
-        fputc('\n', page.file);
+    if (cli_buffer_open(&buffer, &unused) == CLI_OK) {
+        fprintf(buffer.file, "%sinvar:%s ", style.red, style.plain);
+        cli_print_safe(buffer.file, err->message, strlen(err->message), false);
+        fputc('\n', buffer.file);
     }
-    if (page.file && cli_page_end(&page, &unused) == CLI_OK)
-        fwrite(page.data, 1, page.bytes, stderr);
+    if (buffer.file && cli_buffer_end(&buffer, &unused) == CLI_OK)
+        fwrite(buffer.data, 1, buffer.bytes, stderr);
     else
         fputs("invar: out of memory\n", stderr);
-    cli_page_free(&page);
+    cli_buffer_free(&buffer);
 }
 
 double cli_seconds(void) {

@@ -13,20 +13,20 @@ int cli_out(const char *bytes, size_t n, iv_error *err);
 int cli_out_text(const char *bytes, size_t n, iv_error *err);
 
 /* Output that is built in memory and then written as a whole. */
-typedef struct cli_page {
+typedef struct cli_buffer {
     FILE *file; /* write here */
     char *data;
     size_t bytes;
-} cli_page;
-int cli_page_open(cli_page *page, iv_error *err);
+} cli_buffer;
+int cli_buffer_open(cli_buffer *buffer, iv_error *err);
 /* Ends writing: data and bytes are then valid. CLI_FAILED if memory ran out. */
-int cli_page_end(cli_page *page, iv_error *err);
-int cli_page_out(cli_page *page, iv_error *err); /* end, cli_out, free */
+int cli_buffer_end(cli_buffer *buffer, iv_error *err);
+int cli_buffer_out(cli_buffer *buffer, iv_error *err); /* end, cli_out, free */
 /* The same into a file; "-" is standard output. */
-int cli_page_write(cli_page *page, const char *path, iv_error *err);
+int cli_buffer_write(cli_buffer *buffer, const char *path, iv_error *err);
 /* Checks before the work that a file can be written. Its contents stay. */
 int cli_check_writable(const char *path, iv_error *err);
-void cli_page_free(cli_page *page); /* zeroed or freed pages are fine */
+void cli_buffer_free(cli_buffer *buffer); /* zeroed or freed pages are fine */
 
 /* Terminal styles, "" without colour: not a terminal, NO_COLOR, TERM=dumb. */
 typedef struct cli_style {

@@ -107,7 +107,7 @@ static void free_receipts(replayed_list *replays) {
     *replays = (replayed_list){0};
 }
 
-/* Reads receipts, one a line. Lines of an evaluation's results carry theirs as the member "receipt"; its other lines
+/* Reads receipts, one per line. Lines of an evaluation's results carry theirs as the member "receipt"; its other lines
  * and empty ones are skipped. The first bad line is an error that names it; a file without receipts is an error. */
 static int read_receipts(const char *path, replayed_list *out, iv_error *err) {
     cli_bytes file;
@@ -352,13 +352,13 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
 
 static int show_ready(replay *r, iv_error *err) {
     if (r->json) return CLI_OK;
-    cli_page page;
+    cli_buffer buffer;
     if (r->shown == r->all.count || r->all.items[r->shown].verdict == REPLAY_PENDING) return CLI_OK;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     cli_progress_end(&r->progress);
     while (r->shown < r->all.count && r->all.items[r->shown].verdict != REPLAY_PENDING)
-        print_item(&r->all.items[r->shown++], r->engine ? iv_engine_textual(r->engine) : NULL, page.file);
-    return cli_page_out(&page, err);
+        print_item(&r->all.items[r->shown++], r->engine ? iv_engine_textual(r->engine) : NULL, buffer.file);
+    return cli_buffer_out(&buffer, err);
 }
 
 static int make_request(void *user, size_t job, iv_request *request, iv_error *err) {
@@ -505,9 +505,9 @@ static int run_all(replay *r, iv_error *err) {
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
 static int write_json(const replay *r, const size_t counts[], iv_error *err) {
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    iv_json_out json = {.spaced = true, .file = page.file};
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    iv_json_out json = {.spaced = true, .file = buffer.file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_uint(&json, "receipts", r->all.count);
     iv_out_kv_uint(&json, "equal", counts[REPLAY_EQUAL]);
@@ -515,8 +515,8 @@ static int write_json(const replay *r, const size_t counts[], iv_error *err) {
     for (size_t i = 0; i < r->all.count; i++) json_item(&r->all.items[i], &json);
     iv_out_close(&json, ']');
     iv_out_close(&json, '}');
-    fputc('\n', page.file);
-    return cli_page_out(&page, err);
+    fputc('\n', buffer.file);
+    return cli_buffer_out(&buffer, err);
 }
 
 static int finish(replay *r, iv_error *err) {

@@ -1,5 +1,5 @@
 /* syntax.c: the table of every command: flags, ranges, help, examples. Ranges are those of include/invar.h
- * and of the engine behind it; numbers of tokens are bounded by what an id can count. */
+ * and of the engine; numbers of tokens are bounded by the range of a token index. */
 #include "commands.h"
 #include "text.h"
 

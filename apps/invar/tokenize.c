@@ -11,25 +11,25 @@
 #include <string.h>
 
 static int show_ids(const iv_textual *t, const iv_ids *ids, bool as_json, iv_error *err) {
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (as_json) {
-        iv_json_out json = {.spaced = true, .file = page.file};
+        iv_json_out json = {.spaced = true, .file = buffer.file};
         iv_out_kv_open(&json, NULL, '{');
         iv_out_kv_open(&json, "ids", '[');
         for (size_t i = 0; i < ids->count; i++) iv_out_kv_int(&json, NULL, ids->data[i]);
         iv_out_close(&json, ']');
         iv_out_close(&json, '}');
-        fputc('\n', page.file);
+        fputc('\n', buffer.file);
     } else
         for (size_t i = 0; i < ids->count; i++) {
             size_t n = 0;
             const char *token = iv_token_string(t, ids->data[i], &n);
-            fprintf(page.file, "%8d  ", (int)ids->data[i]);
-            if (token) cli_print_safe(page.file, token, n, false);
-            fputc('\n', page.file);
+            fprintf(buffer.file, "%8d  ", (int)ids->data[i]);
+            if (token) cli_print_safe(buffer.file, token, n, false);
+            fputc('\n', buffer.file);
         }
-    return cli_page_out(&page, err);
+    return cli_buffer_out(&buffer, err);
 }
 
 static int show_text(const iv_text *text, bool as_json, iv_error *err) {
@@ -37,14 +37,14 @@ static int show_text(const iv_text *text, bool as_json, iv_error *err) {
         int code = cli_out_text(text->data, text->bytes, err);
         return code == CLI_OK ? cli_out("\n", 1, err) : code;
     }
-    cli_page page;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    iv_json_out json = {.spaced = true, .file = page.file};
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    iv_json_out json = {.spaced = true, .file = buffer.file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_string(&json, "text", text->data, text->bytes);
     iv_out_close(&json, '}');
-    fputc('\n', page.file);
-    return cli_page_out(&page, err);
+    fputc('\n', buffer.file);
+    return cli_buffer_out(&buffer, err);
 }
 
 static int text_of_ids(const cli_args *args, const iv_textual *t, iv_error *err) {
@@ -87,7 +87,7 @@ int cli_tokenize(const cli_args *args, iv_error *err) {
     if (cli_has(args, "text") + cli_has(args, "text-file") + cli_has(args, "ids") > 1)
         return cli_fail(err, CLI_USAGE, "wanted one of --text, --text-file and --ids, found more");
     iv_textual *t;
-    int code = cli_textual_open(args, &t, err);
+    int code = cli_text_model_open(args, &t, err);
     if (code != CLI_OK) return code;
     code = cli_has(args, "ids") ? text_of_ids(args, t, err) : ids_of_text(args, t, err);
     iv_textual_close(t);
@@ -111,7 +111,7 @@ int cli_render(const cli_args *args, iv_error *err) {
     } else {
         iv_textual *t = NULL;
         iv_text chat = {0};
-        code = cli_textual_open(args, &t, err);
+        code = cli_text_model_open(args, &t, err);
         if (code == CLI_OK && (iv_server_chat_variables(variables.data, variables.count, NULL, &chat, err) != IV_OK ||
                                iv_render_chat(t, chat.data, chat.bytes, now, &text, err) != IV_OK))
             code = CLI_FAILED;

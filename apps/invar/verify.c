@@ -74,13 +74,13 @@ static int add_result(verify *v, iv_error *err) {
 
 /* Prints a row as soon as it is known, so that a long run shows its progress. */
 static int show_row(verify *v, const verify_config *config, const verify_result *result, bool first, iv_error *err) {
-    cli_page page;
+    cli_buffer buffer;
     if (!v->table) return CLI_OK;
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-    if (first) verify_table_head(page.file, &v->job, v->job.model_name, &v->style);
-    verify_table_row(page.file, config, result, v->prompts.count, &v->style);
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    if (first) verify_table_head(buffer.file, &v->job, v->job.model_name, &v->style);
+    verify_table_row(buffer.file, config, result, v->prompts.count, &v->style);
     cli_progress_end(&v->progress);
-    return cli_page_out(&page, err);
+    return cli_buffer_out(&buffer, err);
 }
 
 static int run_quiet(verify *v, iv_error *err) {
@@ -145,16 +145,16 @@ static int run_all(const cli_args *args, verify *v, iv_error *err) {
 /* ---- what was found ------------------------------------------------------------------------------------ */
 
 static int write_files(const verify *v, const verify_report *report, iv_error *err) {
-    cli_page page;
+    cli_buffer buffer;
     if (v->json) {
-        if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-        verify_report_json(page.file, report);
-        if (cli_page_write(&page, v->json, err) != CLI_OK) return CLI_FAILED;
+        if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+        verify_report_json(buffer.file, report);
+        if (cli_buffer_write(&buffer, v->json, err) != CLI_OK) return CLI_FAILED;
     }
     if (v->plot) {
-        if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
-        verify_report_plot(page.file, report);
-        if (cli_page_write(&page, v->plot, err) != CLI_OK) return CLI_FAILED;
+        if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+        verify_report_plot(buffer.file, report);
+        if (cli_buffer_write(&buffer, v->plot, err) != CLI_OK) return CLI_FAILED;
     }
     return CLI_OK;
 }
@@ -175,13 +175,13 @@ static int report(const verify *v, iv_error *err) {
                        .configs = v->configs.items,
                        .results = v->results,
                        .count = v->ran};
-    cli_page page;
+    cli_buffer buffer;
     int code = verify_report_open(&r, err);
     if (code == CLI_OK && v->table) {
-        code = cli_page_open(&page, err);
+        code = cli_buffer_open(&buffer, err);
         if (code == CLI_OK) {
-            verify_table_foot(page.file, &r, &v->style);
-            code = cli_page_out(&page, err);
+            verify_table_foot(buffer.file, &r, &v->style);
+            code = cli_buffer_out(&buffer, err);
         }
     }
     if (code == CLI_OK) code = write_files(v, &r, err);

@@ -150,7 +150,7 @@ typedef struct verify_cell {
 typedef struct verify_result {
     bool skipped;                     /* the engine refused the configuration; see reason */
     char reason[VERIFY_REASON_BYTES]; /* or the error of an answer */
-    verify_cell *cells;               /* one a prompt */
+    verify_cell *cells;               /* one per prompt */
     char digest[VERIFY_DIGEST_BYTES]; /* over the digests of all requests that ran, in order */
     size_t ran, differing, rows;
     size_t first; /* differing request; SIZE_MAX: none */
@@ -164,7 +164,7 @@ typedef struct verify_job {
     const iv_model_info *model;
     const verify_prompts *prompts;
     size_t scalar_tokens; /* most to compute with the scalar instruction set; 0: all */
-    verify_answer *quiet; /* one a prompt */
+    verify_answer *quiet; /* one per prompt */
     size_t kept;          /* rows of each answer that are kept whole */
     char fingerprint[160], isa[16], dtype[16];
     cli_progress *progress;
@@ -208,8 +208,10 @@ typedef struct verify_report {
     const verify_result *results; /* [count]; configuration 0 is the quiet run */
     size_t count;
     size_t *unique; /* distinct outputs of each prompt over all configurations */
-    size_t unique_most, compared, differing,
-        rows;         /* compared: configurations other than the quiet run; rows: of those */
+    size_t unique_most;
+    size_t compared;  /* configurations other than the quiet run */
+    size_t differing; /* of these */
+    size_t rows;      /* of these */
     size_t worst;     /* first configuration that differs; SIZE_MAX: none */
     double most, top; /* over all configurations */
 } verify_report;

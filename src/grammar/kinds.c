@@ -50,7 +50,7 @@ static iv_status write_choice(const json_t *list, iv_automaton *a, uint32_t from
 /* ---- reasoning, JSON, the whole ------------------------------------------------------------------------ */
 
 /* Any bytes up to the first </think>. Only its "<" is both a proper prefix and a repeated byte of it. */
-static uint32_t write_thoughts(iv_automaton *a, uint32_t from) {
+static uint32_t write_reasoning_text(iv_automaton *a, uint32_t from) {
     static const char tag[] = "</think>";
     enum { N = sizeof tag - 1 };
     uint32_t at[N + 1];
@@ -68,14 +68,14 @@ static uint32_t write_thoughts(iv_automaton *a, uint32_t from) {
  * without them models derail. */
 static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_t from) {
     if (reasoning == IV_REASONING_NONE) return from;
-    uint32_t thoughts = iv_automaton_state(a), content = iv_automaton_state(a);
+    uint32_t reasoning_text = iv_automaton_state(a), content = iv_automaton_state(a);
     if (reasoning == IV_REASONING_OPTIONAL) {
         iv_automaton_skip(a, from, content);
-        iv_automaton_text_to(a, from, "<think>", 7, thoughts);
+        iv_automaton_text_to(a, from, "<think>", 7, reasoning_text);
     } else {
-        iv_automaton_skip(a, from, thoughts);
+        iv_automaton_skip(a, from, reasoning_text);
     }
-    uint32_t end = write_thoughts(a, thoughts);
+    uint32_t end = write_reasoning_text(a, reasoning_text);
     iv_automaton_skip(a, end, content);
     for (int i = 0; i < LINES_AFTER_REASONING; i++) {
         end = iv_automaton_text(a, end, "\n");

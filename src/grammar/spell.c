@@ -219,9 +219,9 @@ void iv_codepoints_spell(const iv_codepoints *s, iv_automaton *a, iv_spelling sp
 /* ---- JSON strings and marks ---------------------------------------------------------------------------- */
 
 uint32_t iv_json_mark(iv_automaton *a, uint32_t from, char mark) {
-    uint32_t behind = iv_automaton_state(a);
-    iv_automaton_bytes(a, from, (uint8_t)mark, (uint8_t)mark, behind);
-    return iv_json_space(a, behind);
+    uint32_t after = iv_automaton_state(a);
+    iv_automaton_bytes(a, from, (uint8_t)mark, (uint8_t)mark, after);
+    return iv_json_space(a, after);
 }
 
 uint32_t iv_json_space(iv_automaton *a, uint32_t from) {
@@ -325,9 +325,9 @@ static void continue_from(number_speller *w, uint32_t from, size_t at, bool low,
         digits_from(w, from, at, low, high);
         return;
     }
-    uint32_t behind = iv_automaton_state(w->a);
-    iv_automaton_bytes(w->a, from, '.', '.', behind);
-    digits_from(w, behind, at, low, high);
+    uint32_t after = iv_automaton_state(w->a);
+    iv_automaton_bytes(w->a, from, '.', '.', after);
+    digits_from(w, after, at, low, high);
 }
 
 static uint32_t state_at(number_speller *w, size_t at, bool low, bool high) {

@@ -92,9 +92,9 @@ static void a_pipe_without_reader(void **state) {
     ask_often(port, MANY);
     double dropped = metric(port, "invar_log_lines_dropped_total");
     assert_in_range((int)dropped, 1, MANY);
-    const char *behind = read_until(err_fd, "warning: ", &lines);
-    size_t said = strtoul(behind, NULL, 10);
-    assert_non_null(strstr(behind, " log lines were dropped: they could not be written\n"));
+    const char *after = read_until(err_fd, "warning: ", &lines);
+    size_t said = strtoul(after, NULL, 10);
+    assert_non_null(strstr(after, " log lines were dropped: they could not be written\n"));
     assert_int_equal(lines + said, MANY + 1); /* the last one is of /metrics */
     assert_true(said >= (size_t)dropped);
     assert_int_equal(ask(port, "GET /ping", ""), 200);
