@@ -97,59 +97,75 @@ static int run_once(iv_engine *engine, size_t run, load *l, figures *f, iv_error
     return CLI_OK;
 }
 
-static int report(const cli_args *args, const iv_engine *engine, const load *l, size_t repeat, figures *f,
-                  iv_error *err) {
+/* Medians over the runs, in tokens per second. */
+typedef struct rates {
+    double prefill, decode, total;
+    size_t runs;
+    const char *digest;
+} rates;
+
+static void write_json(const cli_args *args, const iv_engine *engine, const load *l, const rates *r, FILE *out) {
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
-    double prefill_rate = median(f->prefill, repeat), decode_rate = median(f->decode, repeat),
-           total_rate = median(f->total, repeat);
+    iv_json_out json = {.spaced = true, .file = out};
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "model", args->operands[0]);
+    iv_out_kv_uint(&json, "threads", info.threads);
+    iv_out_kv_text(&json, "isa", info.isa);
+    iv_out_kv_text(&json, "device", info.device);
+    iv_out_kv_text(&json, "gpu", info.gpu);
+    iv_out_kv_text(&json, "rank_transport", info.rank_transport);
+    iv_out_kv_uint(&json, "tensor_parallel_size", info.tensor_parallel_size);
+    iv_out_kv_text(&json, "arithmetic", info.arithmetic);
+    iv_out_kv_text(&json, "numerics", info.numerics);
+    iv_out_kv_uint(&json, "concurrency", l->requests);
+    iv_out_kv_uint(&json, "prompt_tokens", l->prompt);
+    iv_out_kv_uint(&json, "decode_tokens", l->decode);
+    iv_out_kv_double(&json, "prefill_tokens_per_s", r->prefill);
+    iv_out_kv_double(&json, "decode_tokens_per_s", r->decode);
+    iv_out_kv_double(&json, "total_tokens_per_s", r->total);
+    iv_out_kv_double(&json, "load_s", info.load_seconds);
+    iv_engine_stats stats;
+    iv_engine_get_stats(engine, &stats);
+    iv_out_kv_uint(&json, "steps", stats.steps);
+    iv_out_kv_double(&json, "step_s", stats.step_seconds);
+    iv_out_kv_double(&json, "forward_s", stats.forward_seconds);
+    iv_out_kv_double(&json, "sample_s", stats.sample_seconds);
+    iv_out_kv_uint(&json, "preemptions", stats.preemptions);
+    iv_out_kv_text(&json, "digest", r->digest);
+    iv_out_close(&json, '}');
+    fputc('\n', out);
+}
+
+static void write_text(const cli_args *args, const iv_engine *engine, const load *l, const rates *r, FILE *out) {
+    iv_engine_info info;
+    iv_engine_get_info(engine, &info);
+    char weights[24];
+    fprintf(out, "%s: %s of %s weights, %s, ", args->operands[0], cli_human_bytes((double)info.weight_bytes, weights),
+            info.dtype, info.arithmetic);
+    if (*info.gpu)
+        fprintf(out, "%zu x %s%s%s, ", info.tensor_parallel_size, info.gpu, *info.rank_transport ? " by " : "",
+                info.rank_transport);
+    else
+        fprintf(out, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
+    fprintf(out, "loaded in %.2f s\n", info.load_seconds);
+    if (l->requests > 1) fprintf(out, "%zu concurrent requests, each of:\n", l->requests);
+    fprintf(out, "prefill %10.1f tokens/s (%zu tokens)\n", r->prefill, l->prompt);
+    fprintf(out, "decode  %10.1f tokens/s (%zu tokens)\n", r->decode, l->decode);
+    if (l->requests > 1) fprintf(out, "total   %10.1f tokens/s\n", r->total);
+    fprintf(out, "medians of %zu run%s\ndigest %s\n", r->runs, r->runs == 1 ? "" : "s", r->digest);
+}
+
+static int report(const cli_args *args, const iv_engine *engine, const load *l, size_t repeat, figures *f,
+                  iv_error *err) {
+    rates r = {.prefill = median(f->prefill, repeat),
+               .decode = median(f->decode, repeat),
+               .total = median(f->total, repeat),
+               .runs = repeat,
+               .digest = f->digest};
     cli_buffer buffer;
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
-    if (cli_has(args, "json")) {
-        iv_json_out json = {.spaced = true, .file = buffer.file};
-        iv_out_kv_open(&json, NULL, '{');
-        iv_out_kv_text(&json, "model", args->operands[0]);
-        iv_out_kv_uint(&json, "threads", info.threads);
-        iv_out_kv_text(&json, "isa", info.isa);
-        iv_out_kv_text(&json, "device", info.device);
-        iv_out_kv_text(&json, "gpu", info.gpu);
-        iv_out_kv_text(&json, "rank_transport", info.rank_transport);
-        iv_out_kv_uint(&json, "tensor_parallel_size", info.tensor_parallel_size);
-        iv_out_kv_text(&json, "arithmetic", info.arithmetic);
-        iv_out_kv_text(&json, "numerics", info.numerics);
-        iv_out_kv_uint(&json, "concurrency", l->requests);
-        iv_out_kv_uint(&json, "prompt_tokens", l->prompt);
-        iv_out_kv_uint(&json, "decode_tokens", l->decode);
-        iv_out_kv_double(&json, "prefill_tokens_per_s", prefill_rate);
-        iv_out_kv_double(&json, "decode_tokens_per_s", decode_rate);
-        iv_out_kv_double(&json, "total_tokens_per_s", total_rate);
-        iv_out_kv_double(&json, "load_s", info.load_seconds);
-        iv_engine_stats stats;
-        iv_engine_get_stats(engine, &stats);
-        iv_out_kv_uint(&json, "steps", stats.steps);
-        iv_out_kv_double(&json, "step_s", stats.step_seconds);
-        iv_out_kv_double(&json, "forward_s", stats.forward_seconds);
-        iv_out_kv_double(&json, "sample_s", stats.sample_seconds);
-        iv_out_kv_uint(&json, "preemptions", stats.preemptions);
-        iv_out_kv_text(&json, "digest", f->digest);
-        iv_out_close(&json, '}');
-        fputc('\n', buffer.file);
-    } else {
-        char weights[24];
-        fprintf(buffer.file, "%s: %s of %s weights, %s, ", args->operands[0],
-                cli_human_bytes((double)info.weight_bytes, weights), info.dtype, info.arithmetic);
-        if (*info.gpu)
-            fprintf(buffer.file, "%zu x %s%s%s, ", info.tensor_parallel_size, info.gpu,
-                    *info.rank_transport ? " by " : "", info.rank_transport);
-        else
-            fprintf(buffer.file, "%s, %zu thread%s, ", info.isa, info.threads, info.threads == 1 ? "" : "s");
-        fprintf(buffer.file, "loaded in %.2f s\n", info.load_seconds);
-        if (l->requests > 1) fprintf(buffer.file, "%zu concurrent requests, each of:\n", l->requests);
-        fprintf(buffer.file, "prefill %10.1f tokens/s (%zu tokens)\n", prefill_rate, l->prompt);
-        fprintf(buffer.file, "decode  %10.1f tokens/s (%zu tokens)\n", decode_rate, l->decode);
-        if (l->requests > 1) fprintf(buffer.file, "total   %10.1f tokens/s\n", total_rate);
-        fprintf(buffer.file, "medians of %zu run%s\ndigest %s\n", repeat, repeat == 1 ? "" : "s", f->digest);
-    }
+    (cli_has(args, "json") ? write_json : write_text)(args, engine, l, &r, buffer.file);
     return cli_buffer_out(&buffer, err);
 }
 

@@ -183,7 +183,7 @@ static iv_status read_class(parser *p, iv_bnf_node **out) {
         if (!iv_codepoints_add(set, p->arena, low, high)) return no_memory(p);
     }
     if (p->i++ == p->n) return refuse(p, from, IV_INVALID, "a class without its ]");
-    bool ok = iv_codepoints_settle(set, p->arena) && (!negated || iv_codepoints_invert(set, p->arena));
+    bool ok = iv_codepoints_normalize(set, p->arena) && (!negated || iv_codepoints_invert(set, p->arena));
     return ok ? IV_OK : no_memory(p);
 }
 

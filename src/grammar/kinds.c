@@ -20,13 +20,13 @@ const char *iv_constraint_name(iv_constraint_kind kind) {
 
 /* ---- kinds without JSON -------------------------------------------------------------------------------- */
 
-static iv_status write_regex(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
+static iv_status write_regex(iv_kind_builder *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
     iv_regular r;
     IV_TRY(iv_regular_parse("regex", text, strlen(text), true, m->arena, &r, err));
     return iv_regular_spell("regex", &r, m->a, (iv_writing){IV_SPELL_RAW, IV_NO_RULE, 0}, 0, SIZE_MAX, from, to, err);
 }
 
-static iv_status write_grammar(iv_kind_maker *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
+static iv_status write_grammar(iv_kind_builder *m, const char *text, uint32_t from, uint32_t to, iv_error *err) {
     iv_bnf g;
     IV_TRY(iv_bnf_read("grammar", text, strlen(text), m->arena, &g, err));
     return iv_bnf_write("grammar", &g, m->arena, m->a, from, to, err);
@@ -85,7 +85,7 @@ static uint32_t write_reasoning(iv_automaton *a, iv_reasoning reasoning, uint32_
 }
 
 /* Calls begin in their own state: no JSON may follow one. */
-static iv_status write_calls_or_json(iv_kind_maker *m, json_t *json, bool several, uint32_t from, uint32_t to,
+static iv_status write_calls_or_json(iv_kind_builder *m, json_t *json, bool several, uint32_t from, uint32_t to,
                                      iv_error *err) {
     json_t *schema = json_object_get(json, "schema");
     uint32_t calls = iv_automaton_state(m->a);
@@ -96,7 +96,7 @@ static iv_status write_calls_or_json(iv_kind_maker *m, json_t *json, bool severa
     return iv_schema_write(&m->common, FORMAT, schema, schema, m->format, to, err);
 }
 
-static iv_status write_json_kind(iv_kind_maker *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
+static iv_status write_json_kind(iv_kind_builder *m, iv_constraint_kind kind, json_t *json, uint32_t from, uint32_t to,
                                  iv_error *err) {
     if (kind == IV_CONSTRAINT_CHOICE) return write_choice(json, m->a, from, to, err);
     if (kind == IV_CONSTRAINT_JSON_SCHEMA) return iv_schema_write(&m->common, FORMAT, json, json, from, to, err);
@@ -108,7 +108,7 @@ static iv_status write_json_kind(iv_kind_maker *m, iv_constraint_kind kind, json
 iv_status iv_kind_compile(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, const iv_vocabulary *v,
                           iv_arena *arena, iv_automaton *a, iv_error *err) {
     const char *name = iv_constraint_name(kind);
-    iv_kind_maker m = {.arena = arena, .a = a, .vocabulary = v, .common = {.a = a, .arena = arena}};
+    iv_kind_builder m = {.arena = arena, .a = a, .vocabulary = v, .common = {.a = a, .arena = arena}};
     json_t *json = NULL;
     iv_status status;
     int32_t root = iv_automaton_rule(a, name);

@@ -20,7 +20,7 @@ typedef struct iv_tool_entry {
     const char *name;
 } iv_tool_entry;
 
-typedef struct iv_kind_maker {
+typedef struct iv_kind_builder {
     iv_arena *arena;
     iv_automaton *a;
     const iv_vocabulary *vocabulary; /* NULL: without special tokens */
@@ -28,14 +28,14 @@ typedef struct iv_kind_maker {
     iv_tool_entry *tools; /* [tool_count] */
     size_t tool_count;
     uint32_t format; /* the start of JSON that may replace calls; 0: not allowed */
-} iv_kind_maker;
+} iv_kind_builder;
 
 /* One call, or with `several` any number if the form allows it. json: a list of {"name", "parameters"} in Hermes' form,
  * or {"form", "tools"}; with "schema" if JSON may replace calls (m->format is set). A text that could be either becomes
  * a call at the point where its beginning decides so. */
-iv_status iv_tool_calls_write(iv_kind_maker *m, const json_t *json, bool several, uint32_t from, uint32_t to,
+iv_status iv_tool_calls_write(iv_kind_builder *m, const json_t *json, bool several, uint32_t from, uint32_t to,
                               iv_error *err);
 /* After iv_automaton_finish: a tool that cannot be called is an error, even if others can. */
-iv_status iv_tool_calls_check(const iv_kind_maker *m, iv_error *err);
+iv_status iv_tool_calls_check(const iv_kind_builder *m, iv_error *err);
 
 #endif

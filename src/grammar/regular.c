@@ -174,7 +174,7 @@ static iv_status read_class(parser *p, iv_codepoints *out) {
     }
     if (p->i == p->n) return refuse(p, from, IV_INVALID, "a class without its ]");
     p->i++;
-    bool ok = iv_codepoints_settle(out, p->arena) && (!negated || iv_codepoints_invert(out, p->arena));
+    bool ok = iv_codepoints_normalize(out, p->arena) && (!negated || iv_codepoints_invert(out, p->arena));
     return ok ? IV_OK : no_memory(p);
 }
 
@@ -233,7 +233,7 @@ static iv_status read_atom(parser *p, uint32_t from, uint32_t to) {
     }
     IV_TRY(c == '\\' ? read_escape(p, set, &is_set, &cp) : read_character(p, &cp));
     if (!is_set && !iv_codepoints_add(set, p->arena, cp, cp)) return no_memory(p);
-    if (!iv_codepoints_settle(set, p->arena)) return no_memory(p);
+    if (!iv_codepoints_normalize(set, p->arena)) return no_memory(p);
     return add(p, from, to, set);
 }
 
@@ -375,7 +375,7 @@ static iv_status read_alternatives(parser *p, uint32_t from, uint32_t to) {
 /* ---- the machine --------------------------------------------------------------------------------------- */
 
 /* Groups the edges by state, preserving their order. */
-static bool settle(const parser *p, iv_regular *out) {
+static bool group_edges(const parser *p, iv_regular *out) {
     *out = (iv_regular){.edges = IV_ARENA_NEW(p->arena, p->edge_count + 1, iv_regular_edge),
                         .firsts = IV_ARENA_NEW(p->arena, p->state_count + 2, uint32_t),
                         .edge_count = p->edge_count,
@@ -396,7 +396,7 @@ iv_status iv_regular_parse(const char *where, const char *pattern, size_t bytes,
         return iv_fail(err, IV_LIMIT, "%s: %zu bytes, at most %d are read", where, bytes, IV_REGULAR_BYTES_MAX);
     iv_status status = read_alternatives(&p, 0, 1);
     if (status == IV_OK && p.i < p.n) status = refuse(&p, p.i, IV_INVALID, "a ) without its (");
-    if (status == IV_OK && !settle(&p, out)) status = no_memory(&p);
+    if (status == IV_OK && !group_edges(&p, out)) status = no_memory(&p);
     free(p.edges);
     return status;
 }
@@ -405,7 +405,7 @@ bool iv_regular_anything(iv_arena *arena, iv_regular *out) {
     iv_error unused;
     parser p = {.where = "", .arena = arena, .err = &unused, .state_count = 2};
     uint32_t state = 0;
-    bool ok = write_anything(&p, 0, &state) == IV_OK && add(&p, state, 1, NULL) == IV_OK && settle(&p, out);
+    bool ok = write_anything(&p, 0, &state) == IV_OK && add(&p, state, 1, NULL) == IV_OK && group_edges(&p, out);
     free(p.edges);
     return ok;
 }
@@ -453,7 +453,7 @@ static void aho_corasick_build(const char *const *words, aho_corasick *f) {
     }
 }
 
-typedef struct avoid_product {
+typedef struct exclude_product {
     const iv_regular *m;
     const aho_corasick *f;
     const char *not_first;
@@ -465,9 +465,9 @@ typedef struct avoid_product {
     iv_regular_edge *edges;
     size_t edge_count, edge_capacity;
     bool full, failed;
-} avoid_product;
+} exclude_product;
 
-static uint32_t avoid_state(avoid_product *p, uint32_t state, size_t node) {
+static uint32_t exclude_state(exclude_product *p, uint32_t state, size_t node) {
     uint32_t index = (uint32_t)(state * p->f->count + node);
     if (state == p->m->end && p->m->firsts[state] == p->m->firsts[state + 1]) return 0; /* nothing follows */
     if (p->numbers[index]) return p->numbers[index];
@@ -479,7 +479,7 @@ static uint32_t avoid_state(avoid_product *p, uint32_t state, size_t node) {
     return p->numbers[index] = (uint32_t)p->count++;
 }
 
-static void avoid_edge(avoid_product *p, uint32_t from, uint32_t to, const iv_codepoints *set) {
+static void exclude_edge(exclude_product *p, uint32_t from, uint32_t to, const iv_codepoints *set) {
     if (p->edge_count == p->edge_capacity) {
         size_t n = p->edge_capacity ? 2 * p->edge_capacity : 64;
         iv_regular_edge *more = realloc(p->edges, n * sizeof *more);
@@ -502,7 +502,7 @@ static iv_range beyond[] = {{CHARACTERS, 0xd7ff}, {0xe000, 0x10ffff}};
 const iv_codepoints iv_beyond_ascii = {.ranges = beyond, .count = 2};
 
 /* One edge; or, if the set has all characters beyond ASCII, a separate edge for these, which can be a shared rule. */
-static bool add_others(avoid_product *p, uint32_t from, uint32_t to, const iv_codepoints *others) {
+static bool add_others(exclude_product *p, uint32_t from, uint32_t to, const iv_codepoints *others) {
     iv_codepoints *low = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
     const iv_range *last = others->count > 1 ? &others->ranges[others->count - 2] : NULL;
     bool all = last && last[0].low <= beyond[0].low && last[0].high == beyond[0].high && last[1].low == beyond[1].low &&
@@ -511,15 +511,15 @@ static bool add_others(avoid_product *p, uint32_t from, uint32_t to, const iv_co
         uint32_t high = others->ranges[i].high < CHARACTERS ? others->ranges[i].high : CHARACTERS - 1;
         if (!iv_codepoints_add(low, p->arena, others->ranges[i].low, high)) return false;
     }
-    if (all) avoid_edge(p, from, to, &iv_beyond_ascii);
-    if (low && (!all || low->count)) avoid_edge(p, from, to, all ? low : others);
+    if (all) exclude_edge(p, from, to, &iv_beyond_ascii);
+    if (low && (!all || low->count)) exclude_edge(p, from, to, all ? low : others);
     return low != NULL;
 }
 
 /* The product of one edge: characters that continue a word have their own edges, all others of the set share one. */
-static void avoid_set_edge(avoid_product *p, uint32_t from, size_t node, const iv_regular_edge *e) {
+static void exclude_set_edge(exclude_product *p, uint32_t from, size_t node, const iv_regular_edge *e) {
     iv_codepoints *others = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
-    bool ok = others && iv_codepoints_add_set(others, p->arena, e->set) && iv_codepoints_settle(others, p->arena) &&
+    bool ok = others && iv_codepoints_add_set(others, p->arena, e->set) && iv_codepoints_normalize(others, p->arena) &&
               iv_codepoints_invert(others, p->arena); /* characters are removed by adding them to the complement */
     for (uint32_t c = 0; ok && c < CHARACTERS; c++) {
         uint8_t next = p->f->next[node == BEGIN ? p->f->next[ROOT]['\n'] : node][c];
@@ -529,27 +529,27 @@ static void avoid_set_edge(avoid_product *p, uint32_t from, size_t node, const i
         if (!ok || banned || !has(e->set, c)) continue;
         iv_codepoints *one = IV_ARENA_NEW(p->arena, 1, iv_codepoints);
         ok = one && iv_codepoints_add(one, p->arena, c, c);
-        if (ok) avoid_edge(p, from, avoid_state(p, e->to, next), one);
+        if (ok) exclude_edge(p, from, exclude_state(p, e->to, next), one);
     }
-    ok = ok && iv_codepoints_settle(others, p->arena) && iv_codepoints_invert(others, p->arena);
-    if (ok && others->count) ok = add_others(p, from, avoid_state(p, e->to, ROOT), others);
+    ok = ok && iv_codepoints_normalize(others, p->arena) && iv_codepoints_invert(others, p->arena);
+    if (ok && others->count) ok = add_others(p, from, exclude_state(p, e->to, ROOT), others);
     if (!ok) p->failed = true;
 }
 
-static bool avoid_make(avoid_product *p, iv_regular *out) {
+static bool exclude_make(exclude_product *p, iv_regular *out) {
     p->count = 1;
-    out->start = avoid_state(p, p->m->start, BEGIN), out->end = 0;
+    out->start = exclude_state(p, p->m->start, BEGIN), out->end = 0;
     for (uint32_t i = 1; i < p->count && !p->failed && !p->full; i++) {
         uint32_t state = (uint32_t)(p->queue[i] / p->f->count);
         size_t node = p->queue[i] % p->f->count;
         p->firsts[i] = (uint32_t)p->edge_count;
-        if (state == p->m->end) avoid_edge(p, i, 0, NULL);
+        if (state == p->m->end) exclude_edge(p, i, 0, NULL);
         for (uint32_t k = p->m->firsts[state]; k < p->m->firsts[state + 1] && !p->failed; k++) {
             const iv_regular_edge *e = &p->m->edges[k];
             if (e->set)
-                avoid_set_edge(p, i, node, e);
+                exclude_set_edge(p, i, node, e);
             else
-                avoid_edge(p, i, avoid_state(p, e->to, node), NULL);
+                exclude_edge(p, i, exclude_state(p, e->to, node), NULL);
         }
     }
     if (p->failed) return false;
@@ -563,16 +563,16 @@ static bool avoid_make(avoid_product *p, iv_regular *out) {
     return true;
 }
 
-iv_status iv_regular_avoid(const char *where, const iv_regular *m, const char *const *words, const char *not_first,
-                           iv_arena *arena, iv_regular *out, iv_error *err) {
+iv_status iv_regular_exclude(const char *where, const iv_regular *m, const char *const *words, const char *not_first,
+                             iv_arena *arena, iv_regular *out, iv_error *err) {
     aho_corasick f;
     aho_corasick_build(words, &f);
     size_t all = m->state_count * f.count; /* both are bounded */
-    avoid_product p = {.m = m, .f = &f, .not_first = not_first, .arena = arena};
+    exclude_product p = {.m = m, .f = &f, .not_first = not_first, .arena = arena};
     *out = (iv_regular){.bytes_read = m->bytes_read};
     p.numbers = calloc(all, sizeof *p.numbers);
     p.queue = calloc(all + 2, sizeof *p.queue), p.firsts = calloc(all + 2, sizeof *p.firsts);
-    bool ok = p.numbers && p.queue && p.firsts && avoid_make(&p, out);
+    bool ok = p.numbers && p.queue && p.firsts && exclude_make(&p, out);
     free(p.numbers), free(p.queue), free(p.firsts), free(p.edges);
     if (p.full)
         return iv_fail(err, IV_LIMIT, "%s: it needs more than %d states to exclude the forbidden words", where,

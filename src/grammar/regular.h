@@ -34,13 +34,13 @@ iv_status iv_regular_parse(const char *where, const char *pattern, size_t bytes,
 /* Any sequence of characters. False: no memory. */
 bool iv_regular_anything(iv_arena *arena, iv_regular *out);
 
-/* All characters beyond ASCII; iv_regular_avoid shares this set where possible. */
+/* All characters beyond ASCII; iv_regular_exclude shares this set where possible. */
 extern const iv_codepoints iv_beyond_ascii;
 
 /* The texts of m that contain none of the words (a NULL-terminated list, ASCII), which are searched as if a line end
  * preceded the text, and that do not begin with one of the characters not_first. IV_LIMIT. */
-iv_status iv_regular_avoid(const char *where, const iv_regular *m, const char *const *words, const char *not_first,
-                           iv_arena *arena, iv_regular *out, iv_error *err);
+iv_status iv_regular_exclude(const char *where, const iv_regular *m, const char *const *words, const char *not_first,
+                             iv_arena *arena, iv_regular *out, iv_error *err);
 
 /* How characters are written: spelled out, or, for any set, as one rule that writes any character (IV_NO_RULE:
  * spelled). */

@@ -103,7 +103,7 @@ static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const 
     const char *key;
     if ((pa && !json_is_object(pa)) || (pb && !json_is_object(pb)))
         return iv_schema_fail(s, IV_INVALID, where, "properties: wanted an object", err);
-    IV_TRY(iv_schema_spend(s, json_object_size(pa) + json_object_size(pb), IV_EFFORT_MEMBER, where, err));
+    IV_TRY(iv_schema_charge(s, json_object_size(pa) + json_object_size(pb), IV_EFFORT_MEMBER, where, err));
     json_t *all = json_object();
     if (!all) return iv_schema_no_memory(s, err);
     bool ok = true;
@@ -125,12 +125,12 @@ static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const 
 }
 
 /* The cost of comparing each of y with each of x. */
-static iv_status spend_on_pairs(iv_schema_set *s, const json_t *x, const json_t *y, const char *where, iv_error *err) {
-    return iv_schema_spend(s, json_array_size(y), IV_EFFORT_COMPARE * (1 + json_array_size(x)), where, err);
+static iv_status charge_pairs(iv_schema_set *s, const json_t *x, const json_t *y, const char *where, iv_error *err) {
+    return iv_schema_charge(s, json_array_size(y), IV_EFFORT_COMPARE * (1 + json_array_size(x)), where, err);
 }
 
 static iv_status merge_required(iv_schema_set *s, json_t *a, json_t *list, const char *where, iv_error *err) {
-    IV_TRY(spend_on_pairs(s, json_object_get(a, "required"), list, where, err));
+    IV_TRY(charge_pairs(s, json_object_get(a, "required"), list, where, err));
     json_t *all = json_copy(json_object_get(a, "required")), *name, *known;
     size_t i, k;
     bool ok = all && json_is_array(all) && json_is_array(list);
@@ -163,7 +163,7 @@ static json_t *common(json_t *x, json_t *y) {
 static iv_status merge_enum(iv_schema_set *s, json_t *a, json_t *y, const char *where, iv_error *err) {
     json_t *x = json_object_get(a, "enum");
     if (!json_is_array(x) || !json_is_array(y)) return iv_schema_fail(s, IV_INVALID, where, "enum: wanted a list", err);
-    IV_TRY(spend_on_pairs(s, x, y, where, err));
+    IV_TRY(charge_pairs(s, x, y, where, err));
     return set_new(s, a, "enum", common(x, y), err);
 }
 
@@ -252,7 +252,7 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "refers to itself with nothing in between", err);
     out->nothing |= json_is_false(schema);
     if (json_is_boolean(schema)) return IV_OK;
-    IV_TRY(iv_schema_spend(s, 1 + json_object_size(schema), IV_EFFORT_SCHEMA, where, err));
+    IV_TRY(iv_schema_charge(s, 1 + json_object_size(schema), IV_EFFORT_SCHEMA, where, err));
     IV_TRY(check_keywords(s, schema, where, err));
     if (!(plain = json_object())) return iv_schema_no_memory(s, err);
     bool ok = true;
@@ -311,7 +311,7 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
         int32_t rule;
         char index[24];
         snprintf(index, sizeof index, "%zu", i);
-        IV_TRY(iv_schema_spend(s, json_array_size(p->choices), IV_EFFORT_MEMBER, where, err));
+        IV_TRY(iv_schema_charge(s, json_array_size(p->choices), IV_EFFORT_MEMBER, where, err));
         json_t *one = alone ? branch : with_branch(s, p, branch);
         if (!one) return iv_schema_no_memory(s, err);
         IV_TRY(iv_schema_rule(s, one, alone ? iv_schema_at(s, target_where, index) : where, &rule, err));

@@ -71,7 +71,7 @@ iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *w
 /* Costs in units of iv_automaton.effort. */
 enum { IV_EFFORT_LOOK = 1, IV_EFFORT_COMPARE = 4, IV_EFFORT_VALUE = 16, IV_EFFORT_MEMBER = 64, IV_EFFORT_SCHEMA = 512 };
 /* Charges the cost of `times` operations before they are done. IV_LIMIT: the total is too much. */
-iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err);
+iv_status iv_schema_charge(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err);
 
 /* The bits of a "type" keyword. */
 iv_status iv_schema_kinds(const iv_schema_set *s, const json_t *type, const char *where, unsigned *out, iv_error *err);
@@ -105,7 +105,7 @@ iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const ch
 
 /* A new rule from *from to its end state *to; *slot is its number plus one. On failure IV_NO_RULE, and *slot is
  * unchanged: callers must then stop, or rules that need each other would recurse forever. */
-int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to);
+int32_t iv_schema_new_rule(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to);
 int32_t iv_schema_any_string(iv_schema_set *s);
 int32_t iv_schema_any_array(iv_schema_set *s);
 int32_t iv_schema_any_number(iv_schema_set *s);

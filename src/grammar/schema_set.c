@@ -31,7 +31,7 @@ iv_status iv_schema_fail(const iv_schema_set *s, iv_status status, const char *w
     return iv_fail(err, status, "%s: %.300s: %s", s->name, where, text);
 }
 
-iv_status iv_schema_spend(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err) {
+iv_status iv_schema_charge(iv_schema_set *s, size_t times, size_t each, const char *where, iv_error *err) {
     size_t all, most = s->a->effort_max ? s->a->effort_max : IV_AUTOMATON_EFFORT_MAX;
     if (iv_size_mul(times, each, &all) && all <= most - s->a->effort) {
         s->a->effort += all;
@@ -182,7 +182,7 @@ iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const ch
 
 /* ---- any value ----------------------------------------------------------------------------------------- */
 
-int32_t iv_schema_fresh(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
+int32_t iv_schema_new_rule(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to) {
     int32_t rule = iv_automaton_rule(s->a, s->name);
     *from = *to = 0;
     if (rule < 0) return IV_NO_RULE;
@@ -196,7 +196,7 @@ int32_t iv_schema_any_string(iv_schema_set *s) {
     uint32_t from, to;
     iv_spell_tails tails = {0};
     if (s->common->any_string) return s->common->any_string - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_string, &from, &to);
+    int32_t rule = iv_schema_new_rule(s, &s->common->any_string, &from, &to);
     if (rule < 0) return rule;
     uint32_t body = iv_automaton_text(s->a, from, "\"");
     iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, body, body, &tails);
@@ -208,7 +208,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
     uint32_t from, to;
     const iv_bound none = {0};
     if (s->common->any_number) return s->common->any_number - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_number, &from, &to);
+    int32_t rule = iv_schema_new_rule(s, &s->common->any_number, &from, &to);
     if (rule >= 0) iv_number_spell(s->a, false, &none, &none, from, to);
     return rule;
 }
@@ -216,7 +216,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
 int32_t iv_schema_any_array(iv_schema_set *s) {
     uint32_t from, to;
     if (s->common->any_array) return s->common->any_array - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_array, &from, &to);
+    int32_t rule = iv_schema_new_rule(s, &s->common->any_array, &from, &to);
     int32_t any = rule >= 0 ? iv_schema_any(s) : IV_NO_RULE;
     if (any < 0) return IV_NO_RULE;
     uint32_t begin = iv_automaton_text(s->a, from, "["), more = iv_automaton_state(s->a);
@@ -229,7 +229,7 @@ int32_t iv_schema_any_array(iv_schema_set *s) {
 int32_t iv_schema_any_object(iv_schema_set *s) {
     uint32_t from, to;
     if (s->common->any_object) return s->common->any_object - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_object, &from, &to);
+    int32_t rule = iv_schema_new_rule(s, &s->common->any_object, &from, &to);
     int32_t any = rule >= 0 ? iv_schema_any(s) : IV_NO_RULE;
     int32_t string = any >= 0 ? iv_schema_any_string(s) : IV_NO_RULE;
     if (string < 0) return IV_NO_RULE;
@@ -246,7 +246,7 @@ int32_t iv_schema_any(iv_schema_set *s) {
     static const char *const words[] = {"true", "false", "null"};
     uint32_t from, to;
     if (s->common->any) return s->common->any - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any, &from, &to);
+    int32_t rule = iv_schema_new_rule(s, &s->common->any, &from, &to);
     if (rule < 0) return IV_NO_RULE;
     int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), iv_schema_any_array(s),
                        iv_schema_any_object(s)};

@@ -55,7 +55,7 @@ static int32_t any_character(iv_schema_set *s) {
     uint32_t from, to;
     iv_spell_tails tails = {0};
     if (s->common->any_character) return s->common->any_character - 1;
-    int32_t rule = iv_schema_fresh(s, &s->common->any_character, &from, &to);
+    int32_t rule = iv_schema_new_rule(s, &s->common->any_character, &from, &to);
     if (rule >= 0) iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, from, to, &tails);
     return rule;
 }
@@ -90,7 +90,7 @@ iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *wher
     if (out->any) return iv_regular_anything(s->arena, &out->m) ? IV_OK : iv_schema_no_memory(s, err);
     if (name) pattern = known->pattern;
     IV_TRY(iv_regular_parse(out->where, pattern, strlen(pattern), name != NULL, s->arena, &out->m, err));
-    return iv_schema_spend(s, out->m.bytes_read, IV_EFFORT_COMPARE / 2, where, err);
+    return iv_schema_charge(s, out->m.bytes_read, IV_EFFORT_COMPARE / 2, where, err);
 }
 
 static iv_status write_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
@@ -313,7 +313,7 @@ iv_status iv_schema_values(iv_schema_set *s, const json_t *schema, const char *w
         IV_TRY(allows(s, schema, only, where, &good, err));
         ok = !good || json_array_append(*out, only) == 0;
     }
-    if (list) IV_TRY(iv_schema_spend(s, json_array_size(list), IV_EFFORT_VALUE, where, err));
+    if (list) IV_TRY(iv_schema_charge(s, json_array_size(list), IV_EFFORT_VALUE, where, err));
     json_array_foreach(list, i, v) {
         IV_TRY(allows(s, schema, v, where, &good, err));
         ok = ok && (!good || json_array_append(*out, v) == 0);
@@ -353,7 +353,7 @@ static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where,
     IV_TRY(iv_schema_count(s, schema, "minItems", where, &w->min, err));
     IV_TRY(iv_schema_count(s, schema, "maxItems", where, &w->max, err));
     w->prefix_count = json_array_size(w->prefix);
-    IV_TRY(iv_schema_spend(s, w->prefix_count, IV_EFFORT_MEMBER, where, err));
+    IV_TRY(iv_schema_charge(s, w->prefix_count, IV_EFFORT_MEMBER, where, err));
     w->rules = IV_ARENA_NEW(s->arena, w->prefix_count + 1, int32_t);
     if (!w->rules) return iv_schema_no_memory(s, err);
     json_array_foreach(w->prefix, i, one)
@@ -440,7 +440,7 @@ static bool spell_others(namer *w, size_t first, size_t last, size_t depth, uint
         if (!spell_others(w, i, end, depth + 1, next)) return false;
         i = end;
     }
-    if (!iv_codepoints_settle(&listed, w->s->arena) || !iv_codepoints_invert(&listed, w->s->arena)) return false;
+    if (!iv_codepoints_normalize(&listed, w->s->arena) || !iv_codepoints_invert(&listed, w->s->arena)) return false;
     iv_codepoints_spell(&listed, a, IV_SPELL_JSON, from, w->free, &w->free_tails);
     return true;
 }
@@ -496,7 +496,7 @@ static iv_status read_required(iv_schema_set *s, json_t *schema, const char *whe
     if (list && !json_is_array(list)) return iv_schema_fail(s, IV_INVALID, where, "required: wanted a list", err);
     json_array_foreach(list, i, one) {
         const char *text = json_string_value(one);
-        IV_TRY(iv_schema_spend(s, 1 + w->count, IV_EFFORT_LOOK, where, err));
+        IV_TRY(iv_schema_charge(s, 1 + w->count, IV_EFFORT_LOOK, where, err));
         if (!text) return iv_schema_fail(s, IV_INVALID, where, "required: wanted strings", err);
         property *p = find(w, text);
         if (!p) {
@@ -523,7 +523,7 @@ static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where
     size_t most = json_object_size(listed) + json_array_size(json_object_get(schema, "required"));
     w->properties = IV_ARENA_NEW(s->arena, most + 1, property);
     if (!w->properties) return iv_schema_no_memory(s, err);
-    IV_TRY(iv_schema_spend(s, most, IV_EFFORT_MEMBER, where, err));
+    IV_TRY(iv_schema_charge(s, most, IV_EFFORT_MEMBER, where, err));
     const char *listed_where = iv_schema_at(s, where, "properties");
     json_object_foreach(listed, key, value) {
         property *p = &w->properties[w->count++];

@@ -43,7 +43,7 @@ static bool add_scalars(iv_codepoints *s, iv_arena *arena, uint32_t low, uint32_
     return ok && (low > high || iv_codepoints_add(s, arena, low, high));
 }
 
-bool iv_codepoints_settle(iv_codepoints *s, iv_arena *arena) {
+bool iv_codepoints_normalize(iv_codepoints *s, iv_arena *arena) {
     iv_codepoints out = {0};
     if (s->count) qsort(s->ranges, s->count, sizeof *s->ranges, by_low);
     for (size_t i = 0; i < s->count;) {

@@ -13,7 +13,7 @@ typedef struct iv_range {
     uint32_t low, high;
 } iv_range;
 
-/* Sorted, disjoint and without surrogates after iv_codepoints_settle. */
+/* Sorted, disjoint and without surrogates after iv_codepoints_normalize. */
 typedef struct iv_codepoints {
     iv_range *ranges; /* in an arena */
     size_t count, capacity;
@@ -21,8 +21,8 @@ typedef struct iv_codepoints {
 
 bool iv_codepoints_add(iv_codepoints *s, iv_arena *arena, uint32_t low, uint32_t high); /* false: no memory */
 bool iv_codepoints_add_set(iv_codepoints *s, iv_arena *arena, const iv_codepoints *other);
-bool iv_codepoints_settle(iv_codepoints *s, iv_arena *arena);
-bool iv_codepoints_invert(iv_codepoints *s, iv_arena *arena); /* of a settled set; stays settled */
+bool iv_codepoints_normalize(iv_codepoints *s, iv_arena *arena);
+bool iv_codepoints_invert(iv_codepoints *s, iv_arena *arena); /* of a normalized set; stays normalized */
 
 /* How characters are written. */
 typedef enum iv_spelling {

@@ -23,14 +23,14 @@
 /* The ends of a value: none may occur in one. */
 static const char *const ends[] = {"</parameter>", "\n<parameter=", "\n</function>", NULL};
 enum {
-    AVOID_EFFORT = 2560, /* per state of a pattern, with these words */
-    LOOK_EFFORT = 8,     /* per lookup of a parameter's types */
+    EXCLUDE_EFFORT = 2560, /* per state of a pattern, with these words */
+    LOOK_EFFORT = 8,       /* per lookup of a parameter's types */
     OPEN_NAME_BYTES = 64,
     NAME_WRITABLE_BYTES_MAX = 256
 };
 
 typedef struct writer {
-    iv_kind_maker *m;
+    iv_kind_builder *m;
     json_t *parameters; /* the schema of all */
     uint32_t from, to;
     unsigned kinds; /* of a value: the types it may be parsed as */
@@ -75,7 +75,7 @@ static int32_t beyond_ascii(iv_schema_set *s) {
     uint32_t from, to;
     iv_spell_tails tails = {0};
     int32_t *slot = &s->common->beyond_ascii;
-    if (!*slot && iv_schema_fresh(s, slot, &from, &to) >= 0)
+    if (!*slot && iv_schema_new_rule(s, slot, &from, &to) >= 0)
         iv_codepoints_spell(&iv_beyond_ascii, s->a, IV_SPELL_RAW, from, to, &tails);
     return *slot;
 }
@@ -94,12 +94,12 @@ static iv_status write_text(const writer *w, iv_schema_set *s, json_t *plain, co
         return IV_OK;
     }
     if (free) {
-        int32_t rule = iv_schema_fresh(s, common, &from, &to);
+        int32_t rule = iv_schema_new_rule(s, common, &from, &to);
         if (rule < 0) return IV_OK;
         iv_automaton_call(s->a, w->from, rule, w->to);
     }
-    IV_TRY(iv_schema_spend(s, t.m.state_count, AVOID_EFFORT, where, err));
-    IV_TRY(iv_regular_avoid(t.where, &t.m, ends, not_first, s->arena, &m, err));
+    IV_TRY(iv_schema_charge(s, t.m.state_count, EXCLUDE_EFFORT, where, err));
+    IV_TRY(iv_regular_exclude(t.where, &t.m, ends, not_first, s->arena, &m, err));
     iv_writing how = {IV_SPELL_RAW, IV_NO_RULE, beyond_ascii(s)};
     return iv_regular_spell(t.where, &m, s->a, how, t.min, t.max, from, to, err);
 }
@@ -152,7 +152,7 @@ static iv_status write_rest(const writer *w, iv_schema_set *s, json_t *schema, c
                             uint32_t from, uint32_t to, iv_error *err) {
     size_t looks;
     unsigned kinds = iv_json_parameter_kinds(w->parameters, name, &looks);
-    IV_TRY(iv_schema_spend(s, looks, LOOK_EFFORT, where, err));
+    IV_TRY(iv_schema_charge(s, looks, LOOK_EFFORT, where, err));
     writer value = {.m = w->m, .kinds = kinds, .from = iv_automaton_text(s->a, from, ">\n")};
     value.to = iv_automaton_state(s->a);
     iv_automaton_text_to(s->a, value.to, "\n</parameter>\n", 14, to);
@@ -239,7 +239,7 @@ static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where
     if (json_object_get(plain, "minProperties") || json_object_get(plain, "maxProperties"))
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
                               "minProperties, maxProperties: not supported next to \"properties\"", err);
-    IV_TRY(iv_schema_spend(s, 1 + json_object_size(listed), 1 + json_array_size(required), where, err));
+    IV_TRY(iv_schema_charge(s, 1 + json_object_size(listed), 1 + json_array_size(required), where, err));
     json_object_foreach(listed, name, v) {
         const char *at_name = iv_schema_at(s, listed_where, name);
         IV_TRY(write_named(w, s, name, v, is_required(required, name), at_name, &at, err));
@@ -256,7 +256,7 @@ static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where
 
 /* The parameters up to and including </function>. parameters: their schema; NULL, null, true: any. `name` prefixes
  * errors. */
-static iv_status write_parameters(iv_kind_maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
+static iv_status write_parameters(iv_kind_builder *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
                                   iv_error *err) {
     iv_schema_set s;
     bool none = !parameters || json_is_null(parameters);
@@ -290,7 +290,7 @@ bool iv_tool_name_is_bare(const char *name, size_t bytes) {
 /* ---- the parts of a call ------------------------------------------------------------------------------- */
 
 /* Arguments are objects, even if their schema allows more. */
-static iv_status write_arguments(iv_kind_maker *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
+static iv_status write_arguments(iv_kind_builder *m, const char *name, json_t *parameters, uint32_t from, uint32_t to,
                                  iv_error *err) {
     json_t *type = json_object_get(parameters, "type"), *one;
     size_t i;
@@ -310,7 +310,7 @@ static iv_status write_arguments(iv_kind_maker *m, const char *name, json_t *par
 }
 
 /* The special token if the vocabulary has it, else its spelling. */
-static void write_special(iv_kind_maker *m, uint32_t from, iv_special special, uint32_t to) {
+static void write_special(iv_kind_builder *m, uint32_t from, iv_special special, uint32_t to) {
     const char *name = iv_special_name(special);
     if (m->vocabulary && m->vocabulary->specials[special] >= 0)
         iv_automaton_special(m->a, from, special, to);
@@ -329,7 +329,7 @@ static uint32_t write_call_id(iv_automaton *a, uint32_t from) {
 }
 
 /* {"name": "NAME", KEY: {...}}; Mistral's form allows an "id" at the end. */
-static iv_status write_object_call(iv_kind_maker *m, const iv_tool_entry *entry, const char *name, iv_tool_form form,
+static iv_status write_object_call(iv_kind_builder *m, const iv_tool_entry *entry, const char *name, iv_tool_form form,
                                    json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     bool bare = form == IV_TOOL_FORM_LLAMA3_JSON;
@@ -354,7 +354,7 @@ static iv_status write_object_call(iv_kind_maker *m, const iv_tool_entry *entry,
 }
 
 /* NAME, the form's marks, {...}. A bare name cannot be escaped, so not every name is allowed. */
-static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_entry *entry, iv_tool_form form, const char *name,
+static iv_status write_bare_call(iv_kind_builder *m, const iv_tool_entry *entry, iv_tool_form form, const char *name,
                                  json_t *parameters, uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     if (!iv_tool_name_is_bare(name, strlen(name)))
@@ -377,7 +377,7 @@ static iv_status write_bare_call(iv_kind_maker *m, const iv_tool_entry *entry, i
 }
 
 /* <function=NAME> and the parameters, each in its own tag. */
-static iv_status write_tagged_call(iv_kind_maker *m, const iv_tool_entry *entry, const char *name, json_t *parameters,
+static iv_status write_tagged_call(iv_kind_builder *m, const iv_tool_entry *entry, const char *name, json_t *parameters,
                                    uint32_t from, uint32_t to, iv_error *err) {
     iv_automaton *a = m->a;
     if (!name_is_writable(name))
@@ -390,8 +390,8 @@ static iv_status write_tagged_call(iv_kind_maker *m, const iv_tool_entry *entry,
     return write_parameters(m, entry->name, parameters, at, to, err);
 }
 
-static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_tool_form form, uint32_t from, uint32_t to,
-                            iv_error *err) {
+static iv_status write_call(iv_kind_builder *m, json_t *tool, size_t index, iv_tool_form form, uint32_t from,
+                            uint32_t to, iv_error *err) {
     const char *name = json_string_value(json_object_get(tool, "name"));
     json_t *parameters = json_object_get(tool, "parameters");
     char where[400];
@@ -410,8 +410,8 @@ static iv_status write_call(iv_kind_maker *m, json_t *tool, size_t index, iv_too
 /* ---- the forms ----------------------------------------------------------------------------------------- */
 
 /* Writes the marks around the calls: each call goes from *open to *close. */
-static void write_around(iv_kind_maker *m, iv_tool_form form, bool several, uint32_t from, uint32_t to, uint32_t *open,
-                         uint32_t *close) {
+static void write_around(iv_kind_builder *m, iv_tool_form form, bool several, uint32_t from, uint32_t to,
+                         uint32_t *open, uint32_t *close) {
     iv_automaton *a = m->a;
     *open = from, *close = iv_automaton_state(a);
     if (form == IV_TOOL_FORM_HERMES || form == IV_TOOL_FORM_QWEN3_CODER) {
@@ -450,7 +450,7 @@ static iv_status read_form(const json_t *json, iv_tool_form *form, const json_t 
     return iv_fail(err, IV_INVALID, "tools: form: wanted a tool call form, found \"%.40s\"", name ? name : "nothing");
 }
 
-iv_status iv_tool_calls_write(iv_kind_maker *m, const json_t *json, bool several, uint32_t from, uint32_t to,
+iv_status iv_tool_calls_write(iv_kind_builder *m, const json_t *json, bool several, uint32_t from, uint32_t to,
                               iv_error *err) {
     iv_tool_form form;
     const json_t *list;
@@ -472,7 +472,7 @@ iv_status iv_tool_calls_write(iv_kind_maker *m, const json_t *json, bool several
     return IV_OK;
 }
 
-iv_status iv_tool_calls_check(const iv_kind_maker *m, iv_error *err) {
+iv_status iv_tool_calls_check(const iv_kind_builder *m, iv_error *err) {
     for (size_t i = 0; i < m->tool_count; i++)
         if (!m->a->alive[m->tools[i].state])
             return iv_fail(err, IV_INVALID, "%s: no finite object satisfies them", m->tools[i].name);
