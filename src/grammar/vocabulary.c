@@ -103,13 +103,13 @@ void iv_vocabulary_close(iv_vocabulary *v) {
 
 /* Decodes all tokens whose bytes only decoding reveals, as one text: each token's bytes are what it adds. A first token
  * is skipped, as the first of a text may lose a space. */
-typedef struct teller {
+typedef struct token_decoder {
     const iv_tokenizer *t;
     iv_token_stream *stream;
     iv_buf text;
-} teller;
+} token_decoder;
 
-static iv_status tell(teller *w, int32_t id, iv_error *err) {
+static iv_status decode_token(token_decoder *w, int32_t id, iv_error *err) {
     if (!w->stream) {
         IV_TRY(iv_token_stream_open(w->t, true, &w->stream, err));
         IV_TRY(iv_token_stream_push(w->stream, id, &w->text, err));
@@ -118,12 +118,12 @@ static iv_status tell(teller *w, int32_t id, iv_error *err) {
     return iv_token_stream_push(w->stream, id, &w->text, err);
 }
 
-static iv_status add_token(teller *w, int32_t id, iv_buf *bytes, iv_error *err) {
-    bool told, ok;
+static iv_status add_token(token_decoder *w, int32_t id, iv_buf *bytes, iv_error *err) {
+    bool known, ok;
     if (iv_tokenizer_is_special(w->t, id) || !iv_tokenizer_token(w->t, id, NULL)) return IV_OK;
     iv_buf_clear(&w->text);
-    if (!iv_tokenizer_token_bytes(w->t, id, &w->text, &told)) return no_memory(err);
-    if (!told) IV_TRY(tell(w, id, err));
+    if (!iv_tokenizer_token_bytes(w->t, id, &w->text, &known)) return no_memory(err);
+    if (!known) IV_TRY(decode_token(w, id, err));
     ok = iv_buf_append(bytes, w->text.data, w->text.len);
     return ok ? IV_OK : no_memory(err);
 }
@@ -138,7 +138,7 @@ static void find_specials(const iv_tokenizer *t, iv_vocabulary *v) {
 }
 
 iv_status iv_vocabulary_open(const iv_tokenizer *t, size_t size, iv_vocabulary *out, iv_error *err) {
-    teller w = {.t = t};
+    token_decoder w = {.t = t};
     iv_buf bytes = {0};
     size_t *offsets = calloc(size + 1, sizeof *offsets);
     *out = (iv_vocabulary){0};
