@@ -97,7 +97,7 @@ iv_status iv_comm_threads_open(size_t size, iv_comm **out, iv_error *err) {
     group *g = aligned_alloc(64, (sizeof *g + 63) / 64 * 64);
     member *members[IV_RANKS_MAX] = {NULL};
     bool memory = g != NULL;
-    for (size_t r = 0; r < size; r++) memory = (members[r] = calloc(1, sizeof **made)) && memory;
+    for (size_t r = 0; r < size; r++) memory = (members[r] = calloc(1, sizeof **members)) && memory;
     if (!memory) {
         for (size_t r = 0; r < size; r++) free(members[r]);
         free(g);
