@@ -1,9 +1,9 @@
-/* fuzz_replay_main.c: gives a fuzz target its saved corpus without a fuzzer, so that every build tests it.
+/* fuzz_replay_main.c: replays the saved corpus of a fuzz target without a fuzzer, in every build.
  *
- * Usage: replay_NOUN CORPUS_FOLDER. Each saved file is played as it is, always; then truncations and damaged
- * copies of the files are played in a fixed order until the time is up (INVAR_TEST_LONG: longer). What a run
- * plays depends on the machine's speed only in how far it gets. An input that kills the program is named
- * last. */
+ * Usage: replay NOUN CORPUS_FOLDER. Each saved file is played unchanged; then truncated and damaged copies are
+ * played in a fixed order until the time limit (longer with INVAR_TEST_LONG). The machine's speed decides only
+ * how far a run gets. An input that kills the program is named last. The targets' entry points are compiled as
+ * fuzz_NOUN. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdint.h>
@@ -13,8 +13,18 @@
 #include <time.h>
 #include <unistd.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak));
+#define TARGET(noun) int fuzz_##noun(const uint8_t *data, size_t n);
+#include FUZZ_TARGETS
+#undef TARGET
+#define TARGET(noun) {#noun, fuzz_##noun},
+static const struct target {
+    const char *name;
+    int (*test_one)(const uint8_t *data, size_t n);
+} targets[] = {
+#include FUZZ_TARGETS
+};
+static const struct target *target;
+
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 enum { FILES_MAX = 4096, FILE_BYTES_MAX = 16 << 20, FLIPS_MAX = 8 };
@@ -61,7 +71,7 @@ static void play(const uint8_t *bytes, size_t n) {
     uint8_t *copy = malloc(n ? n : 1);
     if (!copy) fail("out of memory", playing);
     if (n) memcpy(copy, bytes, n);
-    LLVMFuzzerTestOneInput(copy, n);
+    target->test_one(copy, n);
     free(copy);
 }
 
@@ -118,17 +128,20 @@ static double seconds(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) fail("wanted one argument, a corpus folder", argv[0]);
-    if (LLVMFuzzerInitialize) LLVMFuzzerInitialize(&argc, &argv);
+    if (argc != 3) fail("wanted two arguments, a target and a corpus folder", argv[0]);
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++)
+        if (strcmp(targets[i].name, argv[1]) == 0) target = &targets[i];
+    if (!target) fail("no such target", argv[1]);
+    const char *folder = argv[2];
     watch_for_death();
     struct dirent **entries = NULL;
-    int n = scandir(argv[1], &entries, is_visible, alphasort);
-    if (n <= 0) fail("no saved corpus here", argv[1]);
-    if (n > FILES_MAX) fail("more files than a corpus may have", argv[1]);
+    int n = scandir(folder, &entries, is_visible, alphasort);
+    if (n <= 0) fail("no saved corpus here", folder);
+    if (n > FILES_MAX) fail("more files than a corpus may have", folder);
     seed *seeds = calloc((size_t)n, sizeof *seeds);
-    if (!seeds) fail("out of memory", argv[1]);
+    if (!seeds) fail("out of memory", folder);
     for (int i = 0; i < n; i++) {
-        seeds[i] = read_seed(argv[1], entries[i]->d_name);
+        seeds[i] = read_seed(folder, entries[i]->d_name);
         free(entries[i]);
         snprintf(playing, sizeof playing, "%s", seeds[i].name);
         play(seeds[i].bytes, seeds[i].n);

@@ -1,9 +1,11 @@
-/* support.h: what every test program shares: cmocka in the right order, paths to data, skips that are seen. */
+/* support.h: shared by all test programs: cmocka's headers in the required order, the runner, paths to data, skips with
+ * a reason. */
 #ifndef IV_TESTS_SUPPORT_H
 #define IV_TESTS_SUPPORT_H
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +15,16 @@
 #include <cmocka.h>
 
 #include "base/status.h"
+
+#ifndef IV_TESTS_MAIN
+int main(void); /* the build renames it to test_NOUN_main (main.c) */
+#endif
+
+/* Runs the cases of a group that the command line names (main.c). */
+int run_test_cases(const struct CMUnitTest *tests, size_t n, CMFixtureFunction setup, CMFixtureFunction teardown);
+#undef cmocka_run_group_tests
+#define cmocka_run_group_tests(tests, setup, teardown) \
+    run_test_cases(tests, sizeof(tests) / sizeof *(tests), setup, teardown)
 
 /* Fails the test with the library's message unless the call came to IV_OK. */
 #define ASSERT_OK(call, err)                                            \

@@ -1,9 +1,11 @@
 /* The attention kernels in the emulator (emulator/emulator.h) against the one-row reference, bit for bit, on machines
  * without a GPU: small random problems, every kernel that a shape has, work shared out over a few CTAs of devices of
  * all sizes, under random schedules; a deadlock fails. Mistakes that are planted in the synchronisation are found. */
+#pragma push_macro("main")
+#undef main
 #define main test_attention_main
 #include "cuda/test_attention.c"
-#undef main
+#pragma pop_macro("main")
 #define GPU_OK CUDA
 #include "cuda/emulator/emulated.h"
 

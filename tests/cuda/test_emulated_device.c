@@ -3,10 +3,14 @@
  * reach. Requests are those of test_device.c with shorter prompts and answers: a GPU is slow here. */
 #define ANSWER_TOKENS 2
 #define TEST_WITH_CUDA
+#include "support.h"
+
+#pragma push_macro("main")
+#undef main
 #define main test_device_main
 int main(void);
 #include "cuda/test_device.c"
-#undef main
+#pragma pop_macro("main")
 
 #include "cuda/emulator/include/control.h"
 

@@ -1,9 +1,11 @@
 /* The kernels of linear layers in the emulator (emulator/emulator.h) against the scalar law, bit for bit, on machines
  * without a GPU: random problems and configurations of all families under random schedules; a deadlock fails. Mistakes
  * that are planted in the synchronisation are found. */
+#pragma push_macro("main")
+#undef main
 #define main test_linear_main
 #include "cuda/test_linear.c"
-#undef main
+#pragma pop_macro("main")
 #define GPU_OK CUDA
 #include "cuda/emulator/emulated.h"
 #include "kernels/cuda/linear_cost.h"

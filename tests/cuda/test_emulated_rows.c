@@ -2,12 +2,16 @@
  * and combining against the scalar reference. */
 #include "random.h"
 #define trials(usual, longest) trials((usual) / 8, (usual)*2)
+#pragma push_macro("main")
+#undef main
 #define main test_rows_main
 #include "cuda/test_rows.c"
+#pragma pop_macro("main")
+#pragma push_macro("main")
 #undef main
 #define main test_route_main
 #include "cuda/test_route.c"
-#undef main
+#pragma pop_macro("main")
 #undef trials
 #include "cuda/emulator/emulated.h"
 #include "kernels/join.h"

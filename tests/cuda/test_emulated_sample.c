@@ -1,7 +1,9 @@
 /* The sampling kernels in the emulator (emulator/emulator.h) against the host's sampler. */
+#pragma push_macro("main")
+#undef main
 #define main test_sample_main
 #include "cuda/test_sample.c"
-#undef main
+#pragma pop_macro("main")
 #include "cuda/emulator/emulated.h"
 
 static void emulated_samples(void **state) {

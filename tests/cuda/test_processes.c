@@ -1,10 +1,14 @@
 /* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes that the CPU's tc16 gives, by
  * NCCL (a stand-in for it) and through the host's memory, also where logits are scored in slices; what cannot be is
  * refused; a rank that hangs ends the job, also while the ranks connect. A checkpoint's type decides as a flag does. */
+#include "support.h"
+
+#pragma push_macro("main")
+#undef main
 #define main test_mpi_main
 int main(void);
 #include "comm/test_mpi.c"
-#undef main
+#pragma pop_macro("main")
 #include "kernels/cuda/nccl.h"
 
 #include <cuda_runtime_api.h>
