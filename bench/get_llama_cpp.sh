@@ -18,7 +18,7 @@ if [ ! -f "$peer/$archive" ]; then
     if [ -n "${LLAMA_CPP_SDIST:-}" ]; then
         cp -- "$LLAMA_CPP_SDIST" "$peer/$archive"
     else
-        python3 -m pip download --quiet --no-deps --no-binary :all: \
+        "${PYTHON:-python3}" -m pip download --quiet --no-deps --no-binary :all: \
             --dest "$peer" "llama-cpp-python==$version"
     fi
 fi

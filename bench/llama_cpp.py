@@ -19,7 +19,8 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PEER = os.path.join(HERE, "peer")
-ENVIRONMENT = dict(os.environ, LD_LIBRARY_PATH=os.path.join(PEER, "bin"))  # the peer's libraries lie beside it
+# The peer's libraries are in the folder of its programs; its script downloads with this interpreter's pip.
+ENVIRONMENT = dict(os.environ, LD_LIBRARY_PATH=os.path.join(PEER, "bin"), PYTHON=sys.executable)
 PARTS = ("prefill", "decode", "total")  # total: of many requests at once
 
 

@@ -39,6 +39,19 @@ endif()
 configure_file(cmake/invar.pc.in invar.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/invar.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
+# For CMake's find_package(invar).
+include(CMakePackageConfigHelpers)
+set(INVAR_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/invar)
+set(INVAR_CONFIG_CUDA "")
+if(INVAR_WITH_CUDA)
+  set(INVAR_CONFIG_CUDA "${INVAR_CUDART};dl;rt")
+endif()
+configure_package_config_file(cmake/invar-config.cmake.in invar-config.cmake INSTALL_DESTINATION ${INVAR_CMAKE_DIR}
+  PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(invar-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/invar-config.cmake ${CMAKE_BINARY_DIR}/invar-config-version.cmake
+  DESTINATION ${INVAR_CMAKE_DIR})
+
 install(DIRECTORY models/tiny-math DESTINATION ${CMAKE_INSTALL_DATADIR}/invar/models)
 
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

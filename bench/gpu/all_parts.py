@@ -54,6 +54,10 @@ class Setting:
     def program(self, *path):
         return os.path.join(self.build, *path)
 
+    def cuda_test(self, noun):
+        """tests/cuda/test_NOUN.c; the one that replaces functions of the library is a program by itself."""
+        return [self.program("tests", "test_cuda_device" if noun == "device" else "test_cuda"), noun]
+
     def with_ranks(self):
         return [r for r in RANKS if 1 < r <= self.gpus]
 
@@ -79,12 +83,12 @@ def tests(s):
 
     for noun, seconds, limit in (("ex2", 3, 30), ("linear", 45, 90), ("linear_wgmma", 20, 60), ("attention", 25, 60),
                                  ("rows", 5, 30), ("route", 5, 30), ("sample", 30, 60)):
-        add(noun, 1, seconds, limit, [s.program("tests", "test_cuda_" + noun)])
-    add("tree_allreduce", s.gpus, 20, 60, [s.program("tests", "test_cuda_tree_allreduce")])
-    add("device", s.gpus, 40, 120, [s.program("tests", "test_cuda_device")], {"INVAR_DEVICES": "cuda"})
+        add(noun, 1, seconds, limit, s.cuda_test(noun))
+    add("join", s.gpus, 20, 60, s.cuda_test("join"))
+    add("device", s.gpus, 40, 120, s.cuda_test("device"), {"INVAR_DEVICES": "cuda"})
     for part in parts:
         part.missing, part.excused = (NEEDS_A_GPU if s.cpu else ""), s.cpu
-    add("soak", s.most(2), 30, 90, [s.program("tests", "test_engine_soak")],
+    add("soak", s.most(2), 30, 90, [s.program("tests", "test_engine"), "soak"],
         {"INVAR_DEVICE": s.device, "INVAR_SOAK_REQUESTS": "300" if s.cpu else "800"})
     sizes = ",".join(map(str, [1] + s.with_ranks()))
     add("eval", s.most(8), 40, 120, script("eval.py") + [s.program("invar"), "--devices", s.device, "--tp", sizes] +
@@ -202,7 +206,7 @@ def sanitizers(s):
     for noun, seconds in SANITIZED:
         for tool, share in TOOLS:
             env = {"INVAR_TEST_SHORT": "1", "INVAR_DEVICES": "cuda", "INVAR_CASE": "qwen3"}
-            command = [program, "--tool", tool, "--error-exitcode", "9", s.program("tests", "test_cuda_" + noun)]
+            command = [program, "--tool", tool, "--error-exitcode", "9", *s.cuda_test(noun)]
             parts.append(Part("sanitize", f"{tool} {noun}", 1, int(seconds * share), 280, [command], env))
             if not os.access(program, os.X_OK) and not s.assume_all:
                 parts[-1].missing = f"{program} is not here"

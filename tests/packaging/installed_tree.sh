@@ -1,6 +1,7 @@
 #!/bin/sh
-# installed_tree.sh BUILD_FOLDER: installs into a temporary prefix, then builds and runs a small program against
-# what was installed, through pkg-config, linked to the shared library, where it was built, and wholly statically.
+# installed_tree.sh BUILD_FOLDER: installs into a temporary prefix, then builds and runs a small program against the
+# installed files: through pkg-config with the shared library, where it was built, and entirely static; through
+# CMake's find_package with either library.
 set -eu
 
 build=$1
@@ -32,10 +33,18 @@ LD_LIBRARY_PATH=$lib "$prefix/shared"
 ${CC:-cc} -std=c11 -Wall -Werror -static "$here/use_invar.c" -o "$prefix/static" $(flags --static --cflags --libs)
 "$prefix/static"
 
+cmake -S "$here/find_package" -B "$prefix/cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$prefix/cmake.log" 2>&1 &&
+    cmake --build "$prefix/cmake" >>"$prefix/cmake.log" 2>&1 || {
+    cat "$prefix/cmake.log"
+    exit 1
+}
+"$prefix/cmake/by_invar"
+"$prefix/cmake/by_static"
+
 for file in share/invar/models/tiny-math/model.safetensors share/doc/invar/README.md share/doc/invar/LICENSE; do
     [ -s "$prefix/$file" ] || {
         echo "not installed: $file"
         exit 1
     }
 done
-echo "installed tree: shared and static programs run"
+echo "installed tree: shared and static programs run, by pkg-config and by CMake"

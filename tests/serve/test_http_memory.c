@@ -29,8 +29,8 @@ static const char *const scripts[] = {
     "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 70\r\nExpect: 100-continue\r\n\r\n",
     "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     "GET /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /keyed HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\n",
-    "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS /echo HTTP/1.1\r\nHost: x\r\nOrigin: http://o\r\nConnection: "
-    "close\r\n\r\n",
+    ("GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nOPTIONS /echo HTTP/1.1\r\nHost: x\r\nOrigin: http://o\r\nConnection: "
+     "close\r\n\r\n"),
 };
 
 /* Sends the script and reads to the end. True if no allocation failed. */
