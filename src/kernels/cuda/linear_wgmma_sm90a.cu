@@ -25,8 +25,18 @@ static int deepest_ring(const iv_gpu_linear_args *a, const iv_wgmma_instance *w,
     return stages < blocks ? stages : blocks > IV_RING_MIN ? blocks : IV_RING_MIN;
 }
 
-static const iv_wgmma_instance *instances(iv_dtype type, size_t *count) {
-    return type == IV_BF16 ? iv_wgmma_bf16(count) : iv_wgmma_f16(count);
+/* The i-th instance of a type, in the order of linear_wgmma_shapes.cuh; NULL: no more. */
+static const iv_wgmma_instance *instance(iv_dtype type, size_t i) {
+    static const iv_wgmma_instance *(*const parts[2][3])(size_t *) = {
+        {iv_wgmma_bf16_small, iv_wgmma_bf16_large, iv_wgmma_bf16_other},
+        {iv_wgmma_f16_small, iv_wgmma_f16_large, iv_wgmma_f16_other}};
+    for (auto part : parts[type == IV_F16]) {
+        size_t count;
+        const iv_wgmma_instance *all = part(&count);
+        if (i < count) return &all[i];
+        i -= count;
+    }
+    return NULL;
 }
 
 static int ceil_div(size_t a, int b) { return (int)((a + (size_t)b - 1) / (size_t)b); }
@@ -60,21 +70,19 @@ static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int sp
 }
 
 static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c) {
-    size_t count;
-    const iv_wgmma_instance *all = instances(a->type, &count);
-    for (size_t i = 0; i < count; i++)
-        if (all[i].tile_n == c->tile_n && all[i].tile_m == c->tile_m && variant_of(&all[i]) == c->variant &&
-            fits(a, &all[i], c->split, c->stages))
-            return &all[i];
-    return NULL;
+    const iv_wgmma_instance *w;
+    for (size_t i = 0; (w = instance(a->type, i)); i++)
+        if (w->tile_n == c->tile_n && w->tile_m == c->tile_m && variant_of(w) == c->variant &&
+            fits(a, w, c->split, c->stages))
+            break;
+    return w;
 }
 
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
-    size_t kinds, made = 0;
+    size_t made = 0;
     if (!possible(a)) return 0;
-    const iv_wgmma_instance *all = instances(a->type, &kinds);
-    for (size_t i = 0; i < kinds; i++) {
-        const iv_wgmma_instance *w = &all[i];
+    const iv_wgmma_instance *w;
+    for (size_t i = 0; (w = instance(a->type, i)); i++) {
         if (w->leaves > a->w.leaves) continue;
         int split = a->w.leaves / w->leaves, before = 0;
         for (int ctas = 1; ctas <= w->ctas; ctas++) {
@@ -92,10 +100,8 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
  * ring with which `ctas` fit on an SM. */
 static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas,
                  iv_gpu_linear_config *out) {
-    size_t kinds;
-    const iv_wgmma_instance *all = instances(a->type, &kinds);
-    for (size_t i = 0; i < kinds; i++) {
-        const iv_wgmma_instance *w = &all[i];
+    const iv_wgmma_instance *w;
+    for (size_t i = 0; (w = instance(a->type, i)); i++) {
         if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves)
             continue;
         int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);

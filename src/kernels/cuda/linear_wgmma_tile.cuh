@@ -86,8 +86,12 @@ struct iv_wgmma_instance {
     int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
     bool dense;                            /* no experts */
 };
-const iv_wgmma_instance *iv_wgmma_bf16(size_t *count);
-const iv_wgmma_instance *iv_wgmma_f16(size_t *count);
+const iv_wgmma_instance *iv_wgmma_bf16_small(size_t *count);
+const iv_wgmma_instance *iv_wgmma_bf16_large(size_t *count);
+const iv_wgmma_instance *iv_wgmma_bf16_other(size_t *count);
+const iv_wgmma_instance *iv_wgmma_f16_small(size_t *count);
+const iv_wgmma_instance *iv_wgmma_f16_large(size_t *count);
+const iv_wgmma_instance *iv_wgmma_f16_other(size_t *count);
 
 struct iv_wgmma_tile {
     int p, q;        /* first P and Q row, in their own counts */
