@@ -71,7 +71,7 @@ static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int sp
 
 static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c) {
     const iv_wgmma_instance *w;
-    for (size_t i = 0; (w = instance(a->type, i)); i++)
+    for (size_t i = 0; (w = instance(a->type, i)) != NULL; i++)
         if (w->tile_n == c->tile_n && w->tile_m == c->tile_m && variant_of(w) == c->variant &&
             fits(a, w, c->split, c->stages))
             break;
@@ -82,7 +82,7 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
     size_t made = 0;
     if (!possible(a)) return 0;
     const iv_wgmma_instance *w;
-    for (size_t i = 0; (w = instance(a->type, i)); i++) {
+    for (size_t i = 0; (w = instance(a->type, i)) != NULL; i++) {
         if (w->leaves > a->w.leaves) continue;
         int split = a->w.leaves / w->leaves, before = 0;
         for (int ctas = 1; ctas <= w->ctas; ctas++) {
@@ -101,7 +101,7 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
 static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas,
                  iv_gpu_linear_config *out) {
     const iv_wgmma_instance *w;
-    for (size_t i = 0; (w = instance(a->type, i)); i++) {
+    for (size_t i = 0; (w = instance(a->type, i)) != NULL; i++) {
         if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves)
             continue;
         int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
