@@ -44,7 +44,7 @@ int iv_linear_splits(iv_numerics numerics, size_t rows, size_t outputs, int leav
 }
 
 size_t iv_attention_split_blocks(iv_numerics numerics, size_t tiles, size_t blocks) {
-    if (numerics != IV_VANILLA && numerics != IV_VANILLA_BLAS) return IV_ATTENTION_SPLIT / IV_ATTENTION_BLOCK;
+    if (numerics != IV_VANILLA && numerics != IV_VANILLA_BLAS) return IV_KV_SPLIT / IV_ATTENTION_BLOCK;
     size_t splits = iv_size_min(iv_size_max(1, WORKERS / iv_size_max(1, tiles)), iv_size_max(1, blocks));
     return iv_size_max(1, tiles_of(blocks, splits));
 }

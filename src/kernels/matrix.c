@@ -30,7 +30,7 @@ bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool 
     return iv_size_mul(m->panels, m->panel_bytes, &total);
 }
 
-size_t iv_matrix_row_offset(const iv_matrix *m, size_t n) {
+size_t iv_matrix_row_index(const iv_matrix *m, size_t n) {
     if (!m->paired) return n;
     size_t half = m->n / 2, i = n % half;
     return i / 8 * 16 + i % 8 + (n < half ? 0 : 8);
@@ -82,7 +82,7 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
 static iv_status put_runs(const iv_matrix *m, iv_memspace *place, const char *from, size_t from_pitch, size_t first,
                           size_t run, size_t rows, iv_error *err) {
     size_t row = m->panel_bytes;
-    unsigned char *to = m->data + iv_matrix_row_offset(m, first) * row;
+    unsigned char *to = m->data + iv_matrix_row_index(m, first) * row;
     if (run == 1) return place->write(place, to, row, from, from_pitch, m->k * iv_dtype_bytes(m->type), rows, err);
     return place->write(place, to, 2 * run * row, from, run * from_pitch, run * row, rows, err);
 }

@@ -29,7 +29,7 @@ bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
 bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);
 
 /* Where row n of W stands among the rows that are kept. */
-size_t iv_matrix_row_offset(const iv_matrix *m, size_t n);
+size_t iv_matrix_row_index(const iv_matrix *m, size_t n);
 static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
 static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) {
     return m->data + p * m->panel_bytes;

@@ -94,11 +94,11 @@ bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
     if (a->head_dim > HEAD_DIM_MAX) return false;
     row_state *total = calloc(2, sizeof *total), *split = total + 1;
     if (!total) return false;
-    int64_t low = iv_first_visible(a->position, a->window), first_split = low / IV_ATTENTION_SPLIT;
-    for (int64_t i = first_split; i <= a->position / IV_ATTENTION_SPLIT; i++) {
+    int64_t low = iv_first_visible(a->position, a->window), first_split = low / IV_KV_SPLIT;
+    for (int64_t i = first_split; i <= a->position / IV_KV_SPLIT; i++) {
         *split = (row_state){.max = -INFINITY};
-        for (int64_t b = 0; b < IV_ATTENTION_SPLIT; b += IV_ATTENTION_BLOCK) {
-            int64_t first_key = i * IV_ATTENTION_SPLIT + b;
+        for (int64_t b = 0; b < IV_KV_SPLIT; b += IV_ATTENTION_BLOCK) {
+            int64_t first_key = i * IV_KV_SPLIT + b;
             if (first_key + IV_ATTENTION_BLOCK > low && first_key <= a->position) block_step(a, first_key, split);
         }
         split->sum = iv_attention_sum(a->arithmetic, split->lanes);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { IV_ATTENTION_BLOCK = 64, IV_ATTENTION_SPLIT = 256, IV_ATTENTION_LANES = 8 };
+enum { IV_ATTENTION_BLOCK = 64, IV_KV_SPLIT = 256, IV_ATTENTION_LANES = 8 };
 
 typedef enum iv_arithmetic { IV_FMA32, IV_TC16 } iv_arithmetic;
 

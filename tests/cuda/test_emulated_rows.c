@@ -14,7 +14,7 @@
 #pragma pop_macro("main")
 #undef trials
 #include "cuda/emulator/emulated.h"
-#include "kernels/join.h"
+#include "kernels/tree_allreduce.h"
 
 static int any_machine(void **state) {
     (void)state;
@@ -80,14 +80,14 @@ static void local_joins(void **state) {
         GPU_OK(cudaMemset(flags, 0, IV_GPU_FLAG_WORDS * sizeof *flags));
         GPU_OK(iv_gpu_tree_allreduce(&(iv_gpu_peers){.ranks = 1, .flags = {flags}}, &a, NULL));
         for (size_t row = 0; row < rows; row++) {
-            for (size_t c = 0; c < hidden; c += IV_JOIN_COLUMNS) {
+            for (size_t c = 0; c < hidden; c += IV_ALLREDUCE_COLUMNS) {
                 const float *at[IV_LEAVES_MAX];
-                size_t first = row * hidden + c, m = hidden - c < IV_JOIN_COLUMNS ? hidden - c : IV_JOIN_COLUMNS;
+                size_t first = row * hidden + c, m = hidden - c < IV_ALLREDUCE_COLUMNS ? hidden - c : IV_ALLREDUCE_COLUMNS;
                 for (size_t i = 0; i < count; i++) at[i] = nodes[i] + first;
                 if (a.sum)
                     for (size_t i = 0; i < m; i++) x[first + i] = x[first + i] + sum[first + i];
                 else
-                    iv_join(IV_TC16, &a.join, at, NULL, m, x + first);
+                    iv_tree_allreduce(IV_TC16, &a.join, at, NULL, m, x + first);
             }
             iv_ref_rmsnorm(x + row * hidden, w, a.eps, hidden, y);
             for (size_t i = 0; i < hidden; i++) put_type(type, normed, row * hidden + i, y[i]);

@@ -3,7 +3,7 @@
  * own stream. */
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/join.h"
+#include "kernels/tree_allreduce.h"
 #include "numerics/rows.h"
 
 enum { STEPS = 4, REPLAYS = 3, RANKS = IV_RANKS_MAX, RANKS_A_GPU = 4 };
@@ -163,19 +163,19 @@ static cudaGraphExec_t capture(const problem *p, const team *t, int rank) {
 static size_t want_joined(problem *p, int step) {
     size_t differ = 0;
     for (size_t row = 0; row < p->a.rows; row++)
-        for (size_t c = 0; c < p->a.hidden; c += IV_JOIN_COLUMNS) {
+        for (size_t c = 0; c < p->a.hidden; c += IV_ALLREDUCE_COLUMNS) {
             const float *node[IV_LEAVES_MAX];
-            size_t n = p->a.hidden - c < IV_JOIN_COLUMNS ? p->a.hidden - c : IV_JOIN_COLUMNS,
+            size_t n = p->a.hidden - c < IV_ALLREDUCE_COLUMNS ? p->a.hidden - c : IV_ALLREDUCE_COLUMNS,
                    at = row * p->a.hidden + c;
-            float root[IV_JOIN_COLUMNS] = {0};
+            float root[IV_ALLREDUCE_COLUMNS] = {0};
             for (size_t i = 0; i < p->nodes; i++) node[i] = p->source[step][i] + at;
-            iv_join(p->a.arithmetic, &p->a.join, node, NULL, n, root);
+            iv_tree_allreduce(p->a.arithmetic, &p->a.join, node, NULL, n, root);
             for (size_t i = 0; i < n; i++) {
                 float ahead = node[0][i];
                 for (size_t k = 1; k < p->nodes; k++) ahead = ahead + node[k][i];
                 differ += isfinite(root[i]) && ahead != root[i];
             }
-            iv_join(p->a.arithmetic, &p->a.join, node, p->a.bias ? p->bias + c : NULL, n, p->x + at);
+            iv_tree_allreduce(p->a.arithmetic, &p->a.join, node, p->a.bias ? p->bias + c : NULL, n, p->x + at);
         }
     return differ;
 }

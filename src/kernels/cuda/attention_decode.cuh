@@ -15,7 +15,7 @@ enum {
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
-    W_STRIDE = IV_ATTENTION_SPLIT + 8, /* no bank conflicts */
+    W_STRIDE = IV_KV_SPLIT + 8, /* no bank conflicts */
     JOIN_SLOTS = 128,                  /* states merged at a time */
     JOINS_EACH = JOIN_SLOTS / 32,
     AHEAD = 4,                         /* states of a chain that are asked for together; two such at a time */
@@ -213,7 +213,7 @@ typedef struct seen_states {
 IV_DEVICE seen_states seen_of(const iv_attention_params &p, const iv_attention_run &r, int split0, int row) {
     int position = position_of(p, r, row), low = iv_attention_low(position, p.window);
     int before = r.first_split + split0 - 1; /* splits before the second state, less one */
-    return {max(low / IV_ATTENTION_SPLIT - before, 0), max(position / IV_ATTENTION_SPLIT - before, 0)};
+    return {max(low / IV_KV_SPLIT - before, 0), max(position / IV_KV_SPLIT - before, 0)};
 }
 
 /* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.

@@ -291,7 +291,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     /* The split joins the total. */
     template <int H> __device__ __forceinline__ void join_rows(int split) {
-        bool saw = high[H] >= split * IV_ATTENTION_SPLIT && low[H] < (split + 1) * IV_ATTENTION_SPLIT;
+        bool saw = high[H] >= split * IV_KV_SPLIT && low[H] < (split + 1) * IV_KV_SPLIT;
         bool joins = started[H] && saw;
         float m = s->split_max[g + 8 * H], both = total_max[H];
         iv_attention_join j = iv_attention_merge<true>(&both, m);

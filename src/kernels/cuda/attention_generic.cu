@@ -314,7 +314,7 @@ IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run 
         const float *from = p.partial + (size_t)(share.partial + i * rows) * p.stride;
         int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
         bool seen =
-            t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, count * IV_ATTENTION_SPLIT);
+            t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, count * IV_KV_SPLIT);
         const float *end = from + t.row * p.stride + p.stride - 2;
         float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
         join_rows<TC16, true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
@@ -354,7 +354,7 @@ IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, 
     for (int i = r.begin; i < r.end; i++) {
         int split = r.first_split + i;
         run_split<TC16, TYPE>(p, r, s, t, split);
-        bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_ATTENTION_SPLIT, IV_ATTENTION_SPLIT);
+        bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, IV_KV_SPLIT);
         if (r.begin == 0)
             join_rows<TC16, false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
         else

@@ -17,7 +17,7 @@ extern "C" {
 enum {
     IV_ATTENTION_WORKERS_MAX = 1024,
     IV_ATTENTION_PARTIAL_ROWS = 65536, /* packed rows whose state the scratch holds */
-    IV_ATTENTION_BLOCKS_PER_SPLIT = IV_ATTENTION_SPLIT / IV_ATTENTION_BLOCK
+    IV_ATTENTION_BLOCKS_PER_SPLIT = IV_KV_SPLIT / IV_ATTENTION_BLOCK
 };
 
 /* What a shape means for the kernels; a pure function of it. */

@@ -223,8 +223,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         iv_attention_join j[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            bool saw = high[h] >= split * IV_ATTENTION_SPLIT && low[h] < (split + 1) * IV_ATTENTION_SPLIT;
-            bool first = low[h] >= split * IV_ATTENTION_SPLIT;
+            bool saw = high[h] >= split * IV_KV_SPLIT && low[h] < (split + 1) * IV_KV_SPLIT;
+            bool first = low[h] >= split * IV_KV_SPLIT;
             j[h].keep = v_ex2(v_sub(total_max[h], both[h])), j[h].add = v_ex2(v_sub(most[h], both[h]));
             if (first) j[h].keep = 0.0f, j[h].add = 1.0f;
             if (!saw) j[h].keep = 1.0f, j[h].add = -0.0f;

@@ -1,7 +1,7 @@
 /* tp_gather.c: blocks of nodes and logits between CPU ranks. */
 #include "model/cpu/tp_gather.h"
 #include "base/size.h"
-#include "kernels/join.h"
+#include "kernels/tree_allreduce.h"
 #include "kernels/linear.h"
 
 #include <string.h>
@@ -66,15 +66,15 @@ static void reduce_block(void *context, size_t index, size_t worker) {
     (void)worker;
     const reduction *j = context;
     size_t hidden = (size_t)j->s->model->config.hidden_size, row = index / j->blocks,
-           column = index % j->blocks * IV_JOIN_COLUMNS, at = row * hidden + column;
+           column = index % j->blocks * IV_ALLREDUCE_COLUMNS, at = row * hidden + column;
     const float *node[IV_LEAVES_MAX];
     for (size_t i = 0; i <= j->a->cuts->join.count; i++) node[i] = j->node[i] + at;
     const float *bias = j->a->bias ? j->a->bias + column : NULL;
-    size_t n = iv_size_min(IV_JOIN_COLUMNS, hidden - column);
+    size_t n = iv_size_min(IV_ALLREDUCE_COLUMNS, hidden - column);
     if (j->s->compute.numerics >= IV_VANILLA)
-        iv_join_ring(j->s->model->dtype, j->a->cuts->join.count + 1, node, bias, hidden, column, n, j->s->x + at);
+        iv_ring_allreduce(j->s->model->dtype, j->a->cuts->join.count + 1, node, bias, hidden, column, n, j->s->x + at);
     else
-        iv_join(j->s->compute.arithmetic, &j->a->cuts->join, node, bias, n, j->s->x + at);
+        iv_tree_allreduce(j->s->compute.arithmetic, &j->a->cuts->join, node, bias, n, j->s->x + at);
 }
 
 static void run_node(const iv_cpu_model *s, const iv_row_parallel_args *a, size_t i, float *out, bool last) {
@@ -99,7 +99,7 @@ iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *a, iv_err
         return IV_OK;
     }
     const float *parts[IV_RANKS_MAX];
-    reduction j = {.s = s, .a = a, .blocks = (hidden + IV_JOIN_COLUMNS - 1) / IV_JOIN_COLUMNS};
+    reduction j = {.s = s, .a = a, .blocks = (hidden + IV_ALLREDUCE_COLUMNS - 1) / IV_ALLREDUCE_COLUMNS};
     for (size_t i = 0; i < a->cuts->of[s->model->rank].nodes; i++)
         run_node(s, a, i, iv_tp_gather_buffer(s) + i * a->rows * hidden, false);
     for (size_t r = 0; r < tp->ranks; r++) floats[r] = a->cuts->of[r].nodes * a->rows * hidden;

@@ -72,7 +72,7 @@ static const float *gather_bias(gathering *v, const float *from, const iv_matrix
     size_t at = v->count;
     const float *out = gather(v, from, w->n);
     if (out)
-        for (size_t i = 0; i < w->n; i++) v->host[at + iv_matrix_row_offset(w, i)] = from[i];
+        for (size_t i = 0; i < w->n; i++) v->host[at + iv_matrix_row_index(w, i)] = from[i];
     return out;
 }
 

@@ -1,11 +1,11 @@
 /* join.c: plain loops; how many columns are added at once is free. */
-#include "kernels/join.h"
+#include "kernels/tree_allreduce.h"
 #include "kernels/cpu/tile_common.h"
 
 #include <string.h>
 
 typedef struct values {
-    _Alignas(64) float node[IV_LEAVES_MAX][IV_JOIN_COLUMNS];
+    _Alignas(64) float node[IV_LEAVES_MAX][IV_ALLREDUCE_COLUMNS];
 } values;
 
 /* Not inlined: no addition may move across the change of the flushing mode. */
@@ -25,10 +25,10 @@ static void add_to_residual(const float *y, const float *bias, size_t n, float *
     }
 }
 
-void iv_join(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias, size_t n,
+void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias, size_t n,
              float *x) {
     values v;
-    IV_ASSERT(n <= IV_JOIN_COLUMNS);
+    IV_ASSERT(n <= IV_ALLREDUCE_COLUMNS);
     for (size_t i = 0; i <= join->count; i++) memcpy(v.node[i], node[i], n * sizeof(float));
     if (arithmetic == IV_FMA32)
         IV_WITH_FLUSH(add_up(&v, join, n));
@@ -45,10 +45,10 @@ static float rounded(iv_dtype dtype, float x) {
     }
 }
 
-void iv_join_ring(iv_dtype dtype, size_t nodes, const float *const *node, const float *bias, size_t hidden,
+void iv_ring_allreduce(iv_dtype dtype, size_t nodes, const float *const *node, const float *bias, size_t hidden,
                   size_t column, size_t n, float *x) {
-    float sum[IV_JOIN_COLUMNS];
-    IV_ASSERT(n <= IV_JOIN_COLUMNS && nodes >= 1 && column + n <= hidden);
+    float sum[IV_ALLREDUCE_COLUMNS];
+    IV_ASSERT(n <= IV_ALLREDUCE_COLUMNS && nodes >= 1 && column + n <= hidden);
     for (size_t i = 0; i < n; i++) {
         size_t first = (column + i) * nodes / hidden;
         sum[i] = rounded(dtype, node[first][i]);

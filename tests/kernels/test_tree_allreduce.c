@@ -1,6 +1,6 @@
-/* iv_join against the law, value by value: subnormals, infinities and NaN among them. */
+/* iv_tree_allreduce against the law, value by value: subnormals, infinities and NaN among them. */
 #include "random.h"
-#include "kernels/join.h"
+#include "kernels/tree_allreduce.h"
 #include "numerics/fma32.h"
 
 static float add(iv_arithmetic arithmetic, float a, float b) {
@@ -19,7 +19,7 @@ static float reference(iv_arithmetic arithmetic, const iv_tree_join *join, const
 
 /* Returns how many results would differ had subnormals been treated the other way. */
 static size_t one(rng *r, iv_arithmetic arithmetic) {
-    size_t leaves = (size_t)1 << rng_below(r, 4), count = 0, n = 1 + rng_below(r, IV_JOIN_COLUMNS), other = 0;
+    size_t leaves = (size_t)1 << rng_below(r, 4), count = 0, n = 1 + rng_below(r, IV_ALLREDUCE_COLUMNS), other = 0;
     iv_tree_node nodes[IV_LEAVES_MAX], own[IV_COVER_MAX];
     for (size_t at = 0, end; at < leaves; at = end) {
         end = at + 1 + rng_below(r, leaves - at);
@@ -38,7 +38,7 @@ static size_t one(rng *r, iv_arithmetic arithmetic) {
         float y = reference((iv_arithmetic)(1 - arithmetic), &join, (const float *const *)node, bias, i, x[i]);
         other += iv_bits(want[i]) != iv_bits(y);
     }
-    iv_join(arithmetic, &join, (const float *const *)node, bias, n, x);
+    iv_tree_allreduce(arithmetic, &join, (const float *const *)node, bias, n, x);
     assert_same_bits("join", want, x, n, sizeof *x, false);
     for (size_t i = 0; i < count; i++) free(node[i]);
     free(bias), free(x), free(want);
