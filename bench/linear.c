@@ -11,7 +11,7 @@
 
 #include "base/size.h"
 #include "device/memory.h"
-#include "kernels/cpu/tile_common.h"
+#include "kernels/cpu/x86/x86.h"
 #include "kernels/linear.h"
 
 enum { MEMORY_BYTES = 512 * 1024 * 1024, FEW_ROWS = 16 };

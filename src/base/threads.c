@@ -2,20 +2,18 @@
  * handed out it closes the job and waits only for workers that have entered it: a worker that is not even scheduled,
  * because another process has its core, is not waited for. */
 #include "base/threads.h"
+#include "base/cpu.h"
 #include "base/size.h"
 
 #include <errno.h>
-#include <immintrin.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SPINS = 4000, MXCSR_DEFAULT = 0x1f80 };
+enum { SPINS = 4000 };
 
 typedef struct worker {
     iv_pool *pool;
@@ -41,29 +39,25 @@ struct iv_pool {
     atomic_uint sleepers;            /* workers that wait in the kernel */
 };
 
-static void futex_wait(void *word, unsigned seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
-static void futex_wake(void *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
-
 static void take_tasks(iv_pool *p, size_t me) {
-    unsigned saved = _mm_getcsr();
-    _mm_setcsr(MXCSR_DEFAULT);
+    unsigned saved = iv_fp_env_enter(IV_FP_DEFAULT);
     for (;;) {
         size_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
         if (i >= p->count) break;
         p->task(p->context, i, me);
     }
-    _mm_setcsr(saved);
+    iv_fp_env_leave(saved);
 }
 
 static unsigned await_job(iv_pool *p, unsigned seen) {
     for (int i = 0; i < SPINS; i++) {
         unsigned job = atomic_load_explicit(&p->job, memory_order_acquire);
         if (job != seen) return job;
-        _mm_pause();
+        iv_cpu_pause();
     }
     atomic_fetch_add(&p->sleepers, 1);
     unsigned job;
-    while ((job = atomic_load(&p->job)) == seen) futex_wait(&p->job, seen);
+    while ((job = atomic_load(&p->job)) == seen) iv_cpu_wait(&p->job, seen);
     atomic_fetch_sub(&p->sleepers, 1);
     return job;
 }
@@ -85,18 +79,18 @@ static void *work(void *argument) {
         if (!join(p)) continue;
         take_tasks(p, w->index);
         uint64_t before = atomic_fetch_sub(&p->gate, 1);
-        if ((before & CLOSED) && (before & INSIDE) == 1) futex_wake(&p->gate, 1);
+        if ((before & CLOSED) && (before & INSIDE) == 1) iv_cpu_wake(&p->gate, 1);
     }
 }
 
 static void wait_for_joined(iv_pool *p) {
     uint64_t gate = atomic_fetch_or(&p->gate, CLOSED) | CLOSED;
     for (int i = 0; i < SPINS && (gate & INSIDE); i++) {
-        _mm_pause();
+        iv_cpu_pause();
         gate = atomic_load(&p->gate);
     }
     while (gate & INSIDE) {
-        futex_wait(&p->gate, (unsigned)gate); /* little-endian: the low half comes first */
+        iv_cpu_wait(&p->gate, (unsigned)gate); /* little-endian: the low half comes first */
         gate = atomic_load(&p->gate);
     }
 }
@@ -110,7 +104,7 @@ void iv_pool_run(iv_pool *p, size_t count, void (*task)(void *context, size_t in
         unsigned job = atomic_load(&p->job) + 1;
         atomic_store(&p->gate, (uint64_t)job << 32);
         atomic_store(&p->job, job);
-        if (atomic_load(&p->sleepers)) futex_wake(&p->job, (int)p->threads);
+        if (atomic_load(&p->sleepers)) iv_cpu_wake(&p->job, (int)p->threads);
     }
     take_tasks(p, 0);
     if (!alone) wait_for_joined(p);
@@ -155,7 +149,7 @@ void iv_pool_close(iv_pool *p) {
     if (!p) return;
     atomic_store(&p->stop, true);
     atomic_fetch_add(&p->job, 1);
-    futex_wake(&p->job, IV_THREADS_MAX);
+    iv_cpu_wake(&p->job, IV_THREADS_MAX);
     for (size_t i = 0; i + 1 < p->threads; i++) pthread_join(p->workers[i].thread, NULL);
     free(p->workers);
     free(p);

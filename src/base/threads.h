@@ -15,8 +15,8 @@ void iv_pool_close(iv_pool *pool); /* NULL is allowed */
 size_t iv_pool_threads(const iv_pool *pool);
 
 /* Calls task(context, index, worker) for every index below count, in any order, on the caller and the workers (worker <
- * iv_pool_threads); returns when all are done. One call at a time. Tasks run with the default MXCSR, independent of the
- * caller's. */
+ * iv_pool_threads); returns when all are done. One call at a time. Tasks run in IV_FP_DEFAULT (cpu.h), independent of
+ * the caller's mode. */
 void iv_pool_run(iv_pool *pool, size_t count, void (*task)(void *context, size_t index, size_t worker), void *context);
 
 #endif

@@ -2,15 +2,12 @@
  * then a futex, so that ranks that outnumber the CPUs do not waste each other's time. Pointers are in two rows, used
  * alternately: a rank can be one call behind another, never two. */
 #include "comm/comm.h"
+#include "base/cpu.h"
 
-#include <immintrin.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { SPINS = 4000 };
 
@@ -39,15 +36,15 @@ static void barrier(group *g) {
     if (atomic_fetch_add(&g->arrived, 1) + 1 == g->size) {
         atomic_store(&g->arrived, 0);
         atomic_store(&g->turn, turn + 1);
-        if (atomic_load(&g->sleepers)) syscall(SYS_futex, &g->turn, FUTEX_WAKE_PRIVATE, (int)g->size, NULL, NULL, 0);
+        if (atomic_load(&g->sleepers)) iv_cpu_wake(&g->turn, (int)g->size);
         return;
     }
     for (int i = 0; i < g->spins; i++) {
         if (atomic_load_explicit(&g->turn, memory_order_acquire) != turn) return;
-        _mm_pause();
+        iv_cpu_pause();
     }
     atomic_fetch_add(&g->sleepers, 1);
-    while (atomic_load(&g->turn) == turn) syscall(SYS_futex, &g->turn, FUTEX_WAIT_PRIVATE, turn, NULL, NULL, 0);
+    while (atomic_load(&g->turn) == turn) iv_cpu_wait(&g->turn, turn);
     atomic_fetch_sub(&g->sleepers, 1);
 }
 

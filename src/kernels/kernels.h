@@ -91,7 +91,11 @@ typedef struct iv_kernels {
     void (*add)(float *x, const float *y, size_t n);
 } iv_kernels;
 
-/* The best this machine has, not above `limit`. Static storage; never fails. */
+/* Enters a tile for weights of a type: in fma32 for activations of that type and of float32, in tc16 of that type. */
+void iv_kernels_put_fma32(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile);
+void iv_kernels_put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile);
+
+/* The best table of this machine, not above `limit`. Static storage; never fails. */
 const iv_kernels *iv_kernels_select(iv_isa limit);
 
 /* What the machine has. */

@@ -1,6 +1,8 @@
 /* join.c: plain loops; how many columns are added at once is free. */
 #include "kernels/tree_allreduce.h"
-#include "kernels/cpu/tile_common.h"
+#include "base/cpu.h"
+#include "base/status.h"
+#include "numerics/floats.h"
 
 #include <string.h>
 
@@ -25,13 +27,13 @@ static void add_to_residual(const float *y, const float *bias, size_t n, float *
     }
 }
 
-void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias, size_t n,
-             float *x) {
+void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias,
+                       size_t n, float *x) {
     values v;
     IV_ASSERT(n <= IV_ALLREDUCE_COLUMNS);
     for (size_t i = 0; i <= join->count; i++) memcpy(v.node[i], node[i], n * sizeof(float));
     if (arithmetic == IV_FMA32)
-        IV_WITH_FLUSH(add_up(&v, join, n));
+        IV_WITH_FP(IV_FP_FLUSH, add_up(&v, join, n));
     else
         add_up(&v, join, n);
     add_to_residual(v.node[0], bias, n, x);
@@ -46,7 +48,7 @@ static float rounded(iv_dtype dtype, float x) {
 }
 
 void iv_ring_allreduce(iv_dtype dtype, size_t nodes, const float *const *node, const float *bias, size_t hidden,
-                  size_t column, size_t n, float *x) {
+                       size_t column, size_t n, float *x) {
     float sum[IV_ALLREDUCE_COLUMNS];
     IV_ASSERT(n <= IV_ALLREDUCE_COLUMNS && nodes >= 1 && column + n <= hidden);
     for (size_t i = 0; i < n; i++) {

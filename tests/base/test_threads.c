@@ -1,10 +1,10 @@
-/* The pool: every index once, by any number of threads, job after job; MXCSR at its default. Jobs: each comes back
- * once, on the thread that gave it. */
+/* The pool: every index once, by any number of threads, job after job; the floating-point mode as promised. Jobs: each
+ * comes back once, on the thread that submitted it. */
 #include "support.h"
+#include "base/cpu.h"
 #include "base/jobs.h"
 #include "base/threads.h"
 
-#include <immintrin.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,14 +14,14 @@
 
 typedef struct pool_job {
     atomic_uint *hits;
-    atomic_uint wrong_mxcsr;
+    atomic_uint wrong;
     size_t threads;
 } pool_job;
 
 static void task(void *context, size_t index, size_t worker) {
     pool_job *j = context;
     atomic_fetch_add(&j->hits[index], 1);
-    if ((_mm_getcsr() & 0xffc0u) != 0x1f80u || worker >= j->threads) atomic_fetch_add(&j->wrong_mxcsr, 1);
+    if (iv_fp_env() != iv_fp_word(IV_FP_DEFAULT) || worker >= j->threads) atomic_fetch_add(&j->wrong, 1);
 }
 
 static void every_index_once(void **state) {
@@ -34,20 +34,19 @@ static void every_index_once(void **state) {
         pool_job j = {.hits = hits, .threads = threads};
         ASSERT_OK(iv_pool_open(threads, &pool, &err), &err);
         assert_int_equal(iv_pool_threads(pool), threads);
-        unsigned saved = _mm_getcsr();
-        _mm_setcsr(0x9fc0); /* a caller that flushes subnormals */
+        unsigned saved = iv_fp_env_enter(IV_FP_FLUSH); /* a caller that flushes subnormals */
         for (size_t i = 0; i < JOBS; i++) {
             iv_pool_run(pool, 1 + i % COUNT, task, &j);
             if (i % 500 == 0) usleep(1000); /* long enough for the workers to sleep */
         }
-        assert_int_equal(_mm_getcsr() & 0xffc0u, 0x9fc0);
-        _mm_setcsr(saved);
+        assert_int_equal(iv_fp_env(), iv_fp_word(IV_FP_FLUSH));
+        iv_fp_env_leave(saved);
         for (size_t i = 0; i < COUNT; i++) {
             unsigned want = 0;
             for (size_t n = 0; n < JOBS; n++) want += 1 + n % COUNT > i;
             assert_int_equal(atomic_load(&hits[i]), want);
         }
-        assert_int_equal(atomic_load(&j.wrong_mxcsr), 0);
+        assert_int_equal(atomic_load(&j.wrong), 0);
         iv_pool_close(pool);
     }
 }

@@ -3,7 +3,7 @@
  * is in. */
 #include "client.h"
 
-#include <xmmintrin.h>
+#include "base/cpu.h"
 
 enum { REQUESTS = 16, SCALAR_REQUESTS = 3, SANITIZED_REQUESTS = 4 };
 
@@ -106,12 +106,11 @@ static void the_callers_float_mode_is_ignored(void **state) {
     static const way w = {"auto", 1, 512, 16, false, false};
     const size_t n = SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     answer *want = run_way(&w, "fma32", n);
-    unsigned saved = _mm_getcsr();
-    _mm_setcsr(0x1f80 | 0x8040 | 0x6000);
+    unsigned saved = iv_fp_env_enter(IV_FP_FLUSH | IV_FP_TRUNCATE);
     answer *got = run_way(&w, "fma32", n);
-    unsigned after = _mm_getcsr();
-    _mm_setcsr(saved);
-    assert_int_equal(after & 0xffc0, (0x1f80 | 0x8040 | 0x6000)); /* and given back */
+    unsigned after = iv_fp_env();
+    iv_fp_env_leave(saved);
+    assert_int_equal(after, iv_fp_word(IV_FP_FLUSH | IV_FP_TRUNCATE)); /* and given back */
     for (size_t i = 0; i < n; i++) assert_same_answer("odd float mode", &want[i], &got[i]);
     answers_free(want, n), answers_free(got, n);
 }

@@ -1,6 +1,10 @@
 /* Every tile kernel against the scalar form, bit for bit: random shapes, all row counts, all data families. */
 #include "random.h"
+#include "base/cpu.h"
 #include "kernels/cpu/tile_common.h"
+#if defined(__x86_64__)
+#include "kernels/cpu/x86/x86.h"
+#endif
 #include "kernels/matrix.h"
 
 #include <math.h>
@@ -14,6 +18,7 @@ typedef struct candidate {
 } candidate;
 
 static const candidate candidates[] = {
+#if defined(__x86_64__)
     {&iv_tile_bf16_fma32_avx2, &iv_tile_bf16_fma32_scalar, IV_BF16, true, IV_ISA_AVX2, false},
     {&iv_tile_f16_fma32_avx2, &iv_tile_f16_fma32_scalar, IV_F16, true, IV_ISA_AVX2, false},
     {&iv_tile_f32_fma32_avx2, &iv_tile_f32_fma32_scalar, IV_F32, true, IV_ISA_AVX2, false},
@@ -25,10 +30,17 @@ static const candidate candidates[] = {
     {&iv_tile_bf16_fma32_avx512bf16, &iv_tile_bf16_fma32_scalar, IV_BF16, false, IV_ISA_AVX512, true},
     {&iv_tile_bf16_tc16_avx512, &iv_tile_bf16_tc16_scalar, IV_BF16, false, IV_ISA_AVX512, false},
     {&iv_tile_f16_tc16_avx512, &iv_tile_f16_tc16_scalar, IV_F16, false, IV_ISA_AVX512, false},
+#else /* leaves in one call against leaves in two */
+    {&iv_tile_bf16_fma32_scalar, &iv_tile_bf16_fma32_scalar, IV_BF16, true, IV_ISA_SCALAR, false},
+    {&iv_tile_f16_fma32_scalar, &iv_tile_f16_fma32_scalar, IV_F16, true, IV_ISA_SCALAR, false},
+    {&iv_tile_f32_fma32_scalar, &iv_tile_f32_fma32_scalar, IV_F32, true, IV_ISA_SCALAR, false},
+    {&iv_tile_bf16_tc16_scalar, &iv_tile_bf16_tc16_scalar, IV_BF16, false, IV_ISA_SCALAR, false},
+    {&iv_tile_f16_tc16_scalar, &iv_tile_f16_tc16_scalar, IV_F16, false, IV_ISA_SCALAR, false},
+#endif
 };
 
 static bool runs_here(const candidate *c) {
-    return iv_isa_detect() >= c->needs && (!c->needs_dot_product || __builtin_cpu_supports("avx512bf16"));
+    return iv_isa_detect() >= c->needs && (!c->needs_dot_product || iv_cpu_has("avx512bf16"));
 }
 
 static void *packed(const iv_tile_kernel *t, iv_dtype type, const void *a, size_t stride, size_t rows, size_t k,

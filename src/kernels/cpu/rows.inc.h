@@ -1,6 +1,6 @@
 /* rows.inc.h: the row ops in the vector vocabulary. Before including it: a vec_*.h and ROWS_NAME. */
 #include "kernels/cpu/ex2.inc.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/kernels.h"
 #include "numerics/attention.h"
 #include "numerics/elementary.h"
 #include "numerics/rows.h"

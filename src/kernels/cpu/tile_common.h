@@ -2,11 +2,10 @@
 #ifndef IV_KERNELS_TILE_COMMON_H
 #define IV_KERNELS_TILE_COMMON_H
 
+#include "base/cpu.h"
 #include "kernels/kernels.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
-
-#include <immintrin.h>
 
 /* iv_tile_x of the instruction set that the including file names as TILE_ISA. */
 #define TILE_PASTE(name, isa) name##_##isa
@@ -20,25 +19,8 @@
 
 /* Fetches the lines of `bytes` at an address that need not exist. */
 IV_INLINE void iv_fetch(uintptr_t ahead, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)ahead + line, _MM_HINT_T0);
+    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch((const char *)ahead + line);
 }
-
-enum {
-    IV_MXCSR_DEFAULT = 0x1f80,
-    IV_MXCSR_FLUSH = 0x1f80 | 0x8040 /* FTZ, DAZ */,
-    IV_MXCSR_TRUNCATE = 0x1f80 | 0x6000
-};
-
-/* fma32 runs with subnormals flushed. The body must be a function of its own that is not inlined, so that
- * no arithmetic moves across the change. */
-#define IV_WITH_FLUSH(call) IV_WITH_MXCSR(IV_MXCSR_FLUSH, call)
-#define IV_WITH_MXCSR(mode, call)          \
-    do {                                   \
-        unsigned iv_saved_ = _mm_getcsr(); \
-        _mm_setcsr(mode);                  \
-        call;                              \
-        _mm_setcsr(iv_saved_);             \
-    } while (0)
 
 /* Calls fn(rows) with rows a constant, for the row counts a kernel has. */
 #define IV_ROWS_CASE(n, fn) \
@@ -66,10 +48,5 @@ void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, 
 
 extern const iv_tile_kernel iv_tile_bf16_fma32_scalar, iv_tile_f16_fma32_scalar, iv_tile_f32_fma32_scalar;
 extern const iv_tile_kernel iv_tile_bf16_tc16_scalar, iv_tile_f16_tc16_scalar;
-extern const iv_tile_kernel iv_tile_bf16_fma32_avx2, iv_tile_f16_fma32_avx2, iv_tile_f32_fma32_avx2;
-extern const iv_tile_kernel iv_tile_bf16_fma32_avx512, iv_tile_f16_fma32_avx512, iv_tile_f32_fma32_avx512;
-extern const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16;
-extern const iv_tile_kernel iv_tile_bf16_tc16_avx2, iv_tile_f16_tc16_avx2;
-extern const iv_tile_kernel iv_tile_bf16_tc16_avx512, iv_tile_f16_tc16_avx512;
 
 #endif

@@ -92,11 +92,11 @@ static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t ro
 
 static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
                          iv_tile_pending *pending, float *out) {
-    IV_WITH_FLUSH(TILE(linear_body)(a, rows, panel, k, leaves, first, last, pending, out));
+    IV_WITH_FP(IV_FP_FLUSH, TILE(linear_body)(a, rows, panel, k, leaves, first, last, pending, out));
 }
 
 static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k, float *acc) {
-    IV_WITH_FLUSH(TILE(chain_body)(a, rows, panel, k, acc));
+    IV_WITH_FP(IV_FP_FLUSH, TILE(chain_body)(a, rows, panel, k, acc));
 }
 
 const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 4, iv_tile_pack_f32, TILE(linear), TILE(chain)};

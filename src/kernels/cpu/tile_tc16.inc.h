@@ -15,8 +15,7 @@
 static __attribute__((noinline)) void TILE(slow_step)(const float *a, int rows, int r, const uint16_t *panel, size_t k,
                                                       int column, vf old, vf *acc) {
     float c[V_LANES], d[V_LANES];
-    unsigned saved = _mm_getcsr();
-    _mm_setcsr(IV_MXCSR_DEFAULT);
+    unsigned saved = iv_fp_env_enter(IV_FP_DEFAULT);
     v_store(c, old);
     for (int lane = 0; lane < V_LANES; lane++) {
         uint16_t x[IV_CHAIN_STEP], w[IV_CHAIN_STEP];
@@ -30,7 +29,7 @@ static __attribute__((noinline)) void TILE(slow_step)(const float *a, int rows, 
         d[lane] = iv_tc16_chain(TILE_TYPE, c[lane], x, w, IV_CHAIN_STEP);
     }
     *acc = v_load(d);
-    _mm_setcsr(saved);
+    iv_fp_env_leave(saved);
 }
 
 IV_INLINE void TILE(step)(const int rows, const float *threshold, const float *a, const uint16_t *panel, size_t k,
@@ -86,7 +85,7 @@ static __attribute__((noinline)) void TILE(chain_body)(const void *packed, size_
 }
 
 static void TILE(chain)(const void *packed, size_t rows, const void *panel, size_t k, float *acc) {
-    IV_WITH_MXCSR(IV_MXCSR_TRUNCATE, TILE(chain_body)(packed, rows, panel, 0, k, acc));
+    IV_WITH_FP(IV_FP_TRUNCATE, TILE(chain_body)(packed, rows, panel, 0, k, acc));
 }
 
 static void TILE(linear)(const void *packed, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
@@ -95,8 +94,8 @@ static void TILE(linear)(const void *packed, size_t rows, const void *panel, siz
     size_t n = rows * IV_PANEL_COLUMNS, leaf_k = k / (size_t)leaves;
     for (int leaf = first; leaf < last; leaf++) {
         memset(node, 0, n * sizeof *node);
-        IV_WITH_MXCSR(IV_MXCSR_TRUNCATE,
-                      TILE(chain_body)(packed, rows, panel, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, node));
+        IV_WITH_FP(IV_FP_TRUNCATE,
+                   TILE(chain_body)(packed, rows, panel, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, node));
         int level = 0;
         for (int i = leaf; i & 1; i >>= 1, level++)
             for (size_t j = 0; j < n; j += V_LANES)

@@ -1,5 +1,6 @@
 /* tile_avx2.c: fma32 tiles for AVX2 and FMA: six rows by sixteen columns. */
 #include "kernels/cpu/x86/vec_avx2.h"
+#include "kernels/cpu/x86/x86.h"
 #include "kernels/cpu/tile_common.h"
 
 #define TILE_ISA avx2

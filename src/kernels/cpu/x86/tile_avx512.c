@@ -1,5 +1,6 @@
 /* tile_avx512.c: fma32 tiles for AVX-512F: twelve rows by thirty-two columns. */
 #include "kernels/cpu/x86/vec_avx512.h"
+#include "kernels/cpu/x86/x86.h"
 #include "kernels/cpu/tile_common.h"
 
 #define TILE_ISA avx512

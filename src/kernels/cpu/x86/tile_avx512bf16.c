@@ -2,6 +2,7 @@
  *
  * vdpbf16ps flushes subnormals whatever MXCSR says; the tree's adds need the flush set. */
 #include "kernels/cpu/x86/vec_avx512.h"
+#include "kernels/cpu/x86/x86.h"
 #include "kernels/cpu/tile_common.h"
 
 #include <string.h>
@@ -81,7 +82,7 @@ static __attribute__((noinline)) void linear_body(const uint32_t *a, size_t rows
 
 static void linear(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
                    iv_tile_pending *pending, float *out) {
-    IV_WITH_FLUSH(linear_body(a, rows, panel, k, leaves, first, last, pending, out));
+    IV_WITH_FP(IV_FP_FLUSH, linear_body(a, rows, panel, k, leaves, first, last, pending, out));
 }
 
 static void chain(const void *a, size_t rows, const void *panel, size_t k, float *acc) {

@@ -1,5 +1,6 @@
 /* tile_tc16_avx2.c: tc16 tiles with AVX2: a GPU's answers replayed on a CPU. */
 #include "kernels/cpu/x86/vec_avx2.h"
+#include "kernels/cpu/x86/x86.h"
 #include "kernels/cpu/tile_common.h"
 #include "numerics/tc16.h"
 

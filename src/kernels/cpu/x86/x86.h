@@ -1,0 +1,21 @@
+/* x86.h: the kernels of x86-64 and which of them go into the op table. */
+#ifndef IV_KERNELS_X86_H
+#define IV_KERNELS_X86_H
+
+#include "kernels/kernels.h"
+
+/* The best instruction set of this CPU. */
+iv_isa iv_x86_isa(void);
+/* Overlays the entries of k that have a form for `isa`, which the CPU must have. */
+void iv_x86_overlay(iv_kernels *k, iv_isa isa);
+
+void iv_rows_avx2(iv_kernels *k);
+void iv_rows_avx512(iv_kernels *k);
+
+extern const iv_tile_kernel iv_tile_bf16_fma32_avx2, iv_tile_f16_fma32_avx2, iv_tile_f32_fma32_avx2;
+extern const iv_tile_kernel iv_tile_bf16_fma32_avx512, iv_tile_f16_fma32_avx512, iv_tile_f32_fma32_avx512;
+extern const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16;
+extern const iv_tile_kernel iv_tile_bf16_tc16_avx2, iv_tile_f16_tc16_avx2;
+extern const iv_tile_kernel iv_tile_bf16_tc16_avx512, iv_tile_f16_tc16_avx512;
+
+#endif
