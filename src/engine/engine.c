@@ -2,7 +2,7 @@
 #include "engine/engine.h"
 #include "base/size.h"
 #include "engine/device.h"
-#include "engine/float_mode.h"
+#include "base/cpu.h"
 #include "kernels/blas.h"
 #include "model/widen.h"
 #include "numerics/version.h"
@@ -247,9 +247,9 @@ iv_status iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *
     if (!e) return iv_fail(err, IV_NO_MEMORY, "engine: no memory");
     e->next_id = 1;
     iv_constraints_open(&e->constraints);
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_ranks_start(e, open_parts(o, e, err), err);
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     if (status != IV_OK) {
         iv_engine_close(e);
         return status;

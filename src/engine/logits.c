@@ -1,7 +1,7 @@
 /* logits.c: the logits of every position of one sequence, outside the request queue. */
 #include "engine/engine.h"
 #include "base/size.h"
-#include "engine/float_mode.h"
+#include "base/cpu.h"
 #include "format/safetensors.h"
 
 #include <stdlib.h>
@@ -47,9 +47,9 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
 
 iv_status iv_engine_logits(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
     IV_TRY(check_ids(e, ids, count, err));
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = run_whole(e, ids, count, out, err);
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     return status;
 }
 

@@ -5,7 +5,7 @@
 #include "comm/mpi.h"
 #include "device/memory.h"
 #include "engine/engine.h"
-#include "engine/float_mode.h"
+#include "base/cpu.h"
 #include "engine/wire.h"
 
 #include <pthread.h>
@@ -146,7 +146,7 @@ static void *help(void *argument) {
     pthread_mutex_lock(&h->ranks->start);
     bool go = h->ranks->go;
     pthread_mutex_unlock(&h->ranks->start);
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     while (go) {
         const void *batch;
         size_t bytes;
@@ -157,7 +157,7 @@ static void *help(void *argument) {
         iv_cpu_model_forward(h->forward, &b, &unused);
         meet(h->comm, &unused);
     }
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     return NULL;
 }
 
@@ -355,7 +355,7 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              .positions = e->max_model_len,
                              .pages = e->kv.pages};
     iv_status status = IV_OK;
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     while (status == IV_OK || status == IV_FORMAT) {
         const void *bytes;
         size_t n;
@@ -372,7 +372,7 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
         read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes;
         status = forward(e, &read.batch, err);
     }
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     iv_wire_free(&read);
     if (status == IV_OK) status = meet(r->comm, err);
     r->running = false;

@@ -1,7 +1,7 @@
 /* step.c: the loop's one turn: look, plan, carry out the plan, run, sample, emit. */
 #include "engine/engine.h"
 #include "base/size.h"
-#include "engine/float_mode.h"
+#include "base/cpu.h"
 
 #include <string.h>
 
@@ -370,9 +370,9 @@ iv_status iv_engine_step(iv_engine *e, bool *busy, iv_error *err) {
         return iv_fail(err, IV_BUSY, "events: %zu wait to be taken, at most %zu may", e->event_count, e->events_max);
     if (logits_wait(e)) return iv_fail(err, IV_BUSY, "events: take those that carry logits before the next step");
     double start = iv_now();
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = step(e, err);
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     e->stats.step_seconds += iv_now() - start;
     *busy = iv_engine_has_requests(e);
     return status;

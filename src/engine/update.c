@@ -1,7 +1,7 @@
 /* update.c: other weights for an open engine. Invariant: until everything of the new model is there, checked and
  * hashed, nothing of the engine has changed; what follows cannot fail, unless a GPU is lost, and then no step runs. */
 #include "engine/engine.h"
-#include "engine/float_mode.h"
+#include "base/cpu.h"
 #include "model/widen.h"
 
 #include <stddef.h>
@@ -154,8 +154,8 @@ iv_status iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err)
     if (iv_engine_has_requests(e))
         return iv_fail(err, IV_BUSY, "update_weights: %zu requests run and %zu wait", e->running.count,
                        e->waiting.count + e->held.count);
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = update(e, dir, err);
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     return status;
 }
