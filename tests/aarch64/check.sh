@@ -1,0 +1,95 @@
+#!/bin/sh
+# check.sh: builds for 64-bit Arm and runs it under qemu-user: the bits are those of x86.
+#
+#     tests/aarch64/check.sh [--short]
+#
+# Needs gcc-aarch64-linux-gnu, qemu-user, cmake, ninja, and apt-get with a network. Debian's arm64 libraries are unpacked
+# below build-aarch64 and never installed: libevent-dev:arm64 would replace the machine's own. --short: the program, the
+# law's quick tests and the golden digests of one model (under two minutes). Exits with 77 and says SKIPPED where something is missing.
+set -eu
+cd "$(dirname -- "$0")/../.."
+short=no
+case ${1:-} in
+'') ;;
+--short) short=yes ;;
+*)
+    echo "check.sh: wanted nothing or --short, found '$1'" >&2
+    exit 2
+    ;;
+esac
+
+root=$PWD
+dir=$root/build-aarch64
+skip() {
+    echo "SKIPPED: aarch64: $*"
+    exit 77
+}
+for tool in aarch64-linux-gnu-gcc qemu-aarch64 cmake ninja pkg-config apt-get dpkg; do
+    command -v "$tool" >/dev/null || skip "$tool is not here (Debian: gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)"
+done
+
+# Package lists of arm64 alone, apart from those of the machine.
+fetch_libraries() {
+    apt=$dir/apt
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$dir/debs"
+    : >"$apt/status"
+    set -- -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::lists="$apt/lists" \
+        -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User="$(id -un)"
+    apt-get "$@" update >"$dir/apt.log" 2>&1 || true # a failing third repository need not matter
+    (cd "$dir/debs" && apt-get "$@" download libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libevent-dev \
+        libcmocka-dev libcmocka0) >>"$dir/apt.log" 2>&1 || return 1
+    rm -rf "$dir/sysroot.new"
+    for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$dir/sysroot.new" || return 1; done
+    mv "$dir/sysroot.new" "$dir/sysroot"
+    rm -rf "$apt"
+}
+mkdir -p "$dir"
+[ -d "$dir/sysroot" ] || fetch_libraries || {
+    tail -n 3 "$dir/apt.log" >&2
+    skip "Debian's arm64 libraries cannot be fetched"
+}
+
+[ -f "$dir/build.ninja" ] || cmake -S . -B "$dir" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$root/cmake/aarch64.cmake" \
+    -DINVAR_SYSROOT="$dir/sysroot" -DINVAR_STATIC=ON -DINVAR_CUDA=off -DINVAR_MPI=OFF -DINVAR_BENCH=OFF >"$dir/cmake.log" 2>&1 || {
+    cat "$dir/cmake.log" >&2
+    exit 1
+}
+
+# tests/ROOM/test_NAME.c is test_ROOM_NAME. Under qemu the elementary functions take minutes and attention half a minute.
+programs=''
+for source in tests/numerics/test_*.c tests/kernels/test_*.c; do
+    room=$(basename "$(dirname "$source")")
+    name=$(basename "$source" .c)
+    case $short$room$name in
+    yeskernels* | yes*test_elementary | yes*test_attention) ;;
+    *) programs="$programs test_${room}_${name#test_}" ;;
+    esac
+done
+# shellcheck disable=SC2086  # a list of words
+ninja -C "$dir" invar test_model_golden $programs
+
+# The cross compiler's C library first: one of another package does not fit its loader, and threads hang.
+libraries=/usr/aarch64-linux-gnu/lib:$dir/sysroot/usr/lib/aarch64-linux-gnu
+run() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$libraries" "$@"; }
+failed=0
+for program in $programs; do
+    if ! run "$dir/tests/$program" >"$dir/$program.log" 2>&1; then
+        cat "$dir/$program.log"
+        failed=1
+    fi
+    printf '  %-32s %s\n' "$program" "$(sed -n 's/.*\[  PASSED  \] \(.*\)/\1/p' "$dir/$program.log" | head -n 1)"
+    grep 'SKIPPED: ' "$dir/$program.log" || true
+done
+if [ $short = yes ]; then export INVAR_TEST_MODEL=hf/qwen3; fi
+run "$dir/tests/test_model_golden" || failed=1
+
+# An answer of the program: its digest is that of x86.
+want=6e0d9e4a514b5b2ac56828d05bba36e750afdfe97c140f97097267db55e6bcc7
+found=$(run "$dir/invar" generate models/tiny-math --chat -p "What is 17 * 6?" --temperature 0 2>&1 >/dev/null |
+    sed -n 's/^digest sha256://p')
+printf '  %-32s %s\n' "generate" "${found:-no digest}"
+if [ "$found" != "$want" ]; then
+    echo "aarch64: generate: wanted digest $want, found ${found:-none}"
+    failed=1
+fi
+exit $failed
