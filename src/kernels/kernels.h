@@ -51,6 +51,11 @@ static inline size_t iv_tile_packed_bytes(const iv_tile_kernel *t, size_t rows, 
     return IV_TILE_HEADER_BYTES + t->pack_bytes * rows * k_padded;
 }
 
+/* The index in a panel of element k of column c. */
+static inline size_t iv_panel_index(iv_dtype type, size_t k, size_t c) {
+    return type == IV_BF16 ? (k / 2 * IV_PANEL_COLUMNS + c) * 2 + k % 2 : k * IV_PANEL_COLUMNS + c;
+}
+
 typedef enum iv_isa { IV_ISA_SCALAR, IV_ISA_AVX2, IV_ISA_AVX512, IV_ISA_COUNT } iv_isa;
 
 typedef struct iv_kernels {

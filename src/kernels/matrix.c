@@ -36,11 +36,6 @@ size_t iv_matrix_row_index(const iv_matrix *m, size_t n) {
     return i / 8 * 16 + i % 8 + (n < half ? 0 : 8);
 }
 
-/* Where element k of column c stands inside a panel, in elements. */
-static size_t place(iv_dtype type, size_t k, size_t c) {
-    return type == IV_BF16 ? (k / 2 * C + c) * 2 + k % 2 : k * C + c;
-}
-
 static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
     if (type == IV_F32)
         ((float *)panel)[at] = x;
@@ -74,7 +69,8 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
         }
         for (size_t r = 0; r < here; r++)
             for (size_t k = 0; k < m->k; k++)
-                put_f32(m->type, panel, place(m->type, k, n % C + r), iv_element(from, row + r * row_bytes, k));
+                put_f32(m->type, panel, iv_panel_index(m->type, k, n % C + r),
+                        iv_element(from, row + r * row_bytes, k));
     }
 }
 
@@ -122,14 +118,7 @@ iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const v
     return status;
 }
 
-uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k) {
-    const unsigned char *panel = iv_matrix_panel(m, n / C);
-    size_t at = place(m->type, k, n % C);
-    return m->type == IV_F32 ? ((const uint32_t *)(const void *)panel)[at]
-                             : ((const uint16_t *)(const void *)panel)[at];
-}
-
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {
     const unsigned char *panel = iv_matrix_panel(m, n / C);
-    for (size_t k = 0; k < m->k; k++) out[k] = iv_element(m->type, panel, place(m->type, k, n % C));
+    for (size_t k = 0; k < m->k; k++) out[k] = iv_element(m->type, panel, iv_panel_index(m->type, k, n % C));
 }

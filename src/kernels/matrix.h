@@ -43,9 +43,6 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
 iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
                         size_t count, iv_error *err);
 
-/* Element (n, k) in m->type's bits, in the low half for 16-bit types. For references and tests. */
-uint32_t iv_matrix_at(const iv_matrix *m, size_t n, size_t k);
-
 /* Row n as floats (an embedding look-up); k elements. */
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out);
 

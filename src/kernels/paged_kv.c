@@ -33,17 +33,16 @@ static bool finite_values(iv_dtype type, const void *p, size_t n) {
     return !bad;
 }
 
-/* Element (n, k) of a packed matrix, in elements from its start. */
-static size_t place(const iv_matrix *m, size_t n, size_t k) {
-    size_t panel = n / C * (m->k_padded * C);
-    return panel + (m->type == IV_BF16 ? (k / 2 * C + n % C) * 2 + k % 2 : k * C + n % C);
+/* The index of element (n, k) in a packed matrix. */
+static size_t index_of(const iv_matrix *m, size_t n, size_t k) {
+    return n / C * (m->k_padded * C) + iv_panel_index(m->type, k, n % C);
 }
 
 bool iv_kv_write(const iv_kv_layout *l, unsigned char *page, size_t head, size_t slot, const void *k, const void *v) {
     if (!finite_values(l->type, k, l->head_dim) || !finite_values(l->type, v, l->head_dim)) return false;
     unsigned char *keys = page + head * l->head_bytes, *values = keys + iv_matrix_bytes(&l->keys);
     for (size_t d = 0; d < l->head_dim; d++) {
-        size_t at_k = place(&l->keys, slot, d), at_v = place(&l->values, d, slot);
+        size_t at_k = index_of(&l->keys, slot, d), at_v = index_of(&l->values, d, slot);
         if (l->type == IV_F32) {
             ((float *)(void *)keys)[at_k] = ((const float *)k)[d];
             ((float *)(void *)values)[at_v] = ((const float *)v)[d];

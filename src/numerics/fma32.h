@@ -2,7 +2,8 @@
  *
  * A step takes a pair of k: acc = a[k+1]*b[k+1] + acc, then acc = a[k]*b[k] + acc, each rounded once to
  * nearest even, subnormal inputs and results treated as zero of their sign. This is what vdpbf16ps does.
- * Everything here is exact double arithmetic, so it needs the floating-point environment of section 2 (IV_FP_DEFAULT) and nothing else. */
+ * Everything here is exact double arithmetic, so it needs the floating-point environment of section 2 (IV_FP_DEFAULT)
+ * and nothing else. */
 #ifndef IV_NUMERICS_FMA32_H
 #define IV_NUMERICS_FMA32_H
 

@@ -9,11 +9,15 @@ float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     return lanes[0];
 }
 
-void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
+float iv_ref_rms_factor(const float *x, float eps, size_t n) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
     float mean = iv_ref_fold_lanes(lanes) / (float)n;
-    float r = 1.0f / sqrtf(mean + eps);
+    return 1.0f / sqrtf(mean + eps);
+}
+
+void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
+    float r = iv_ref_rms_factor(x, eps, n);
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical((x[i] * r) * weight[i]);
 }
 
@@ -67,7 +71,7 @@ float iv_ref_combine(const int32_t *ids, const float *terms, size_t k) {
     float node[IV_EXPERTS_PER_TOKEN_MAX];
     int32_t at[IV_EXPERTS_PER_TOKEN_MAX];
     for (size_t i = 0; i < k; i++) node[i] = terms[i], at[i] = ids[i];
-    while (k > 1) { /* one level of the tree: siblings meet, everybody moves up */
+    while (k > 1) { /* one level of the tree: siblings are added, the others move up */
         size_t out = 0;
         for (size_t i = 0; i < k; out++) {
             int sibling = i + 1 < k && at[i] / 2 == at[i + 1] / 2;

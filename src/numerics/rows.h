@@ -14,7 +14,10 @@ enum { IV_ROW_LANES = 256, IV_EXPERTS_PER_TOKEN_MAX = 64 };
 /* Sum over lanes: element i joins lane i mod 256 in ascending i; lanes then fold at strides 128, 64 ... 1. */
 float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]);
 
-/* out[i] = (x[i] * r) * weight[i], r = 1 / sqrt(mean of squares + eps). */
+/* r = 1 / sqrt(mean of squares + eps). */
+float iv_ref_rms_factor(const float *x, float eps, size_t n);
+
+/* out[i] = (x[i] * r) * weight[i]. */
 void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out);
 
 /* Rotates pairs (x[i], x[i + pairs]) in place by the table row. */

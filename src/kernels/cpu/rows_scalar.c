@@ -23,9 +23,7 @@ static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
 }
 
 static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
-    float lanes[IV_ROW_LANES] = {0};
-    for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
-    float r = 1.0f / sqrtf(iv_ref_fold_lanes(lanes) / (float)n + eps);
+    float r = iv_ref_rms_factor(x, eps, n);
     for (size_t i = 0; i < n; i++) put(type, out, i, (x[i] * r) * weight[i]);
 }
 

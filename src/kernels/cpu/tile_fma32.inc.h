@@ -1,8 +1,11 @@
 /* tile_fma32.inc.h: one fma32 tile kernel, in the vector vocabulary.
  *
  * Before including it: a vec_*.h, and
- *   TILE(x)       the kernel's names
+ *   TILE(x)       the names of its functions
+ *   TILE_NAME     the kernel, an iv_tile_kernel
+ *   TILE_TEXT     its name as text
  *   TILE_ROWS     tallest tile: TILE_ROWS * 2 accumulators + 5 registers must fit
+ *   TILE_CASES(fn)   IV_ROWS_CASE(n, fn) for n from 1 to TILE_ROWS
  *   TILE_WEIGHT   element type of the panel
  *   TILE_BYTES    bytes of one weight
  *   TILE_LOAD(panel, k, column, odd, even)   weights of k + 1 and k for V_LANES columns, as floats

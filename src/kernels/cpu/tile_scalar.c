@@ -15,15 +15,11 @@ void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, 
     }
 }
 
-static size_t panel_at(iv_dtype type, size_t k, size_t c) {
-    return type == IV_BF16 ? (k / 2 * IV_PANEL_COLUMNS + c) * 2 + k % 2 : k * IV_PANEL_COLUMNS + c;
-}
-
 static float fma32_leaf(iv_dtype type, const float *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
                         size_t to, float acc) {
     for (size_t k = from; k < to; k += 2) {
-        acc = iv_fma_ftz(a[(k + 1) * rows + r], iv_element(type, panel, panel_at(type, k + 1, c)), acc);
-        acc = iv_fma_ftz(a[k * rows + r], iv_element(type, panel, panel_at(type, k, c)), acc);
+        acc = iv_fma_ftz(a[(k + 1) * rows + r], iv_element(type, panel, iv_panel_index(type, k + 1, c)), acc);
+        acc = iv_fma_ftz(a[k * rows + r], iv_element(type, panel, iv_panel_index(type, k, c)), acc);
     }
     return acc;
 }
@@ -34,7 +30,7 @@ static float tc16_leaf(iv_dtype type, const uint16_t *a, size_t rows, size_t r, 
         uint16_t x[IV_CHAIN_STEP], w[IV_CHAIN_STEP];
         for (size_t i = 0; i < IV_CHAIN_STEP; i++) {
             x[i] = a[(k + i) * rows + r];
-            w[i] = ((const uint16_t *)panel)[panel_at(type, k + i, c)];
+            w[i] = ((const uint16_t *)panel)[iv_panel_index(type, k + i, c)];
         }
         acc = iv_tc16_chain(type, acc, x, w, IV_CHAIN_STEP);
     }

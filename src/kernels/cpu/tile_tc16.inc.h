@@ -23,8 +23,7 @@ static __attribute__((noinline)) void TILE(slow_step)(const float *a, int rows, 
             float f = a[(k + i) * 2 * (size_t)rows + (size_t)r];
             size_t n = (size_t)(column + lane);
             x[i] = TILE_TYPE == IV_BF16 ? iv_bf16_from_f32(f) : iv_f16_from_f32(f);
-            w[i] = TILE_TYPE == IV_BF16 ? panel[((k + i) / 2 * IV_PANEL_COLUMNS + n) * 2 + i % 2]
-                                        : panel[(k + i) * IV_PANEL_COLUMNS + n];
+            w[i] = panel[iv_panel_index(TILE_TYPE, k + i, n)];
         }
         d[lane] = iv_tc16_chain(TILE_TYPE, c[lane], x, w, IV_CHAIN_STEP);
     }
