@@ -7,7 +7,7 @@
  * OpenBLAS on the machine vanilla-blas takes part. */
 #include "measure.h"
 
-#include "kernels/blas.h"
+#include "baseline/blas.h"
 #include "kv/pages.h"
 #include "model/cpu/cpu_model.h"
 #include "model/widen.h"

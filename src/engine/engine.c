@@ -3,7 +3,7 @@
 #include "base/size.h"
 #include "engine/device.h"
 #include "base/cpu.h"
-#include "kernels/blas.h"
+#include "baseline/blas.h"
 #include "model/widen.h"
 #include "numerics/version.h"
 

@@ -220,6 +220,6 @@ void iv_attention(const iv_compute *c, const iv_attention_args *a) {
         blocks = iv_size_max(blocks, ((size_t)span->position + span->rows + B - 1) / B);
     }
     size_t tasks = tiles * l->heads * j.head_slices;
-    j.split_blocks = (int64_t)iv_attention_split_blocks(c->numerics, tasks, blocks);
+    j.split_blocks = (int64_t)iv_baseline_kv_split_blocks(c->numerics, tasks, blocks);
     iv_pool_run(c->pool, tasks, task, &j);
 }

@@ -3,7 +3,7 @@
 #define IV_KERNELS_COMPUTE_H
 
 #include "base/threads.h"
-#include "kernels/baseline.h"
+#include "baseline/baseline.h"
 #include "kernels/kernels.h"
 
 typedef struct iv_blas iv_blas; /* blas.h */

@@ -2,7 +2,7 @@
  * once and stays in cache while all row tiles pass over it, in blocks of tiles that stay there too. */
 #include "kernels/linear.h"
 #include "base/size.h"
-#include "kernels/blas.h"
+#include "baseline/blas.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -95,7 +95,7 @@ void iv_linear(const iv_compute *c, const iv_linear_args *a) {
     }
     job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type]};
     IV_ASSERT(j.kernel);
-    j.leaves = iv_linear_splits(c->numerics, a->rows, w->n, w->leaves);
+    j.leaves = iv_baseline_split_k(c->numerics, a->rows, w->n, w->leaves);
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;

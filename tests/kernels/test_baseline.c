@@ -27,17 +27,17 @@ static void splits_by_shape(void **state) {
     } table[] = {{1, 256, 8},  {1, 151936, 8}, {2, 256, 8},  {4, 256, 8},   {8, 256, 8},  {16, 256, 4}, {32, 256, 2},
                  {64, 256, 1}, {4, 1024, 4},   {8, 1024, 2}, {16, 1024, 1}, {4, 3072, 1}, {16, 32, 8},  {512, 32, 1}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        int found = iv_linear_splits(IV_VANILLA, table[i].rows, table[i].outputs, 8);
+        int found = iv_baseline_split_k(IV_VANILLA, table[i].rows, table[i].outputs, 8);
         if (found != table[i].splits)
             fail_msg("%zu rows, %zu outputs: wanted %d splits, found %d", table[i].rows, table[i].outputs,
                      table[i].splits, found);
     }
     for (size_t rows = 1; rows <= 600; rows++)
         for (int leaves = 1; leaves <= 8; leaves *= 2) {
-            int cut = iv_linear_splits(IV_VANILLA, rows, 256, leaves);
-            assert_int_equal(iv_linear_splits(IV_INVAR, rows, 256, leaves), leaves);
-            assert_int_equal(iv_linear_splits(IV_BIO, rows, 256, leaves), 1);
-            assert_int_equal(iv_linear_splits(IV_VANILLA_BLAS, rows, 256, leaves), cut);
+            int cut = iv_baseline_split_k(IV_VANILLA, rows, 256, leaves);
+            assert_int_equal(iv_baseline_split_k(IV_INVAR, rows, 256, leaves), leaves);
+            assert_int_equal(iv_baseline_split_k(IV_BIO, rows, 256, leaves), 1);
+            assert_int_equal(iv_baseline_split_k(IV_VANILLA_BLAS, rows, 256, leaves), cut);
             assert_true(cut >= 1 && cut <= leaves && (cut & (cut - 1)) == 0);
         }
 }
@@ -48,9 +48,9 @@ static void attention_splits_by_shape(void **state) {
         size_t tiles, blocks, split_blocks;
     } table[] = {{4, 1, 1}, {4, 30, 1}, {4, 64, 2}, {64, 4, 2}, {64, 5, 3}, {128, 30, 30}, {4096, 7, 7}, {1, 0, 1}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        assert_int_equal(iv_attention_split_blocks(IV_VANILLA, table[i].tiles, table[i].blocks), table[i].split_blocks);
-        assert_int_equal(iv_attention_split_blocks(IV_INVAR, table[i].tiles, table[i].blocks), 4);
-        assert_int_equal(iv_attention_split_blocks(IV_BIO, table[i].tiles, table[i].blocks), 4);
+        assert_int_equal(iv_baseline_kv_split_blocks(IV_VANILLA, table[i].tiles, table[i].blocks), table[i].split_blocks);
+        assert_int_equal(iv_baseline_kv_split_blocks(IV_INVAR, table[i].tiles, table[i].blocks), 4);
+        assert_int_equal(iv_baseline_kv_split_blocks(IV_BIO, table[i].tiles, table[i].blocks), 4);
     }
 }
 
@@ -120,7 +120,7 @@ static void linear_is_the_kernel_with_another_cut(void **state) {
                 char what[100];
                 snprintf(what, sizeof what, "%s %s %zu rows", iv_numerics_name((iv_numerics)n),
                          iv_isa_name((iv_isa)isa), rows[i]);
-                reference(&l, iv_linear_splits((iv_numerics)n, rows[i], N, l.m.leaves), rows[i], want);
+                reference(&l, iv_baseline_split_k((iv_numerics)n, rows[i], N, l.m.leaves), rows[i], want);
                 layer_run(&l, (iv_numerics)n, 0, rows[i], got);
                 assert_same_bits(what, want, got, rows[i] * N, sizeof(float), false);
             }

@@ -2,7 +2,7 @@
  * and not their quality. */
 #include "ranks_runner.h"
 #include "reference.h"
-#include "kernels/blas.h"
+#include "baseline/blas.h"
 #include "model/widen.h"
 
 static double error_of(const char *dir, const reference *ref, iv_numerics numerics, iv_arithmetic arithmetic,

@@ -1,10 +1,10 @@
 /* baseline.c: the ops that a baseline (NUMERICS.md section 14) replaces on a GPU. */
-#include "kernels/baseline.h"
+#include "baseline/baseline.h"
 #include "model/cuda/pass.h"
 
 int iv_gpu_baseline_linear(const gpu_rank *r, const iv_gpu_linear_args *a) {
     iv_gpu_linear_args cut = *a;
-    cut.w.leaves = iv_linear_splits(r->g->o.numerics, a->rows, a->w.n, a->w.leaves);
+    cut.w.leaves = iv_baseline_split_k(r->g->o.numerics, a->rows, a->w.n, a->w.leaves);
     if (r->blas && iv_cublas_takes(&cut)) return iv_cublas_linear(r->blas, &cut, IV_F32, r->stream);
     return iv_gpu_linear(&cut, r->stream);
 }
@@ -17,7 +17,7 @@ static iv_status own_sum(const gpu_pass *p, const gpu_row_parallel *l, void *sum
         return iv_gpu_launched(r, cudaMemsetAsync(sum, 0, p->rows * p->hidden * sizeof(uint16_t), r->stream), "zeros",
                                err);
     IV_TRY(iv_gpu_node_args(p, l, 0, &a, err));
-    a.w.leaves = iv_linear_splits(r->g->o.numerics, a.rows, a.w.n, a.w.leaves);
+    a.w.leaves = iv_baseline_split_k(r->g->o.numerics, a.rows, a.w.n, a.w.leaves);
     a.out = sum, a.out_stride = p->hidden;
     int code = iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, p->m->dtype, r->stream) : (int)cudaErrorInvalidValue;
     return iv_gpu_launched(r, code, "row-parallel layer", err);

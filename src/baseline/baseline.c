@@ -1,6 +1,6 @@
 /* baseline.c: names, and the heuristic of the vanilla baselines: a large machine with a fixed number of workers, each
  * of which wants a tile of its own. */
-#include "kernels/baseline.h"
+#include "baseline/baseline.h"
 #include "base/size.h"
 #include "numerics/attention.h"
 
@@ -34,7 +34,7 @@ static int split_to_fill(size_t rows, size_t outputs, int most) {
     return splits;
 }
 
-int iv_linear_splits(iv_numerics numerics, size_t rows, size_t outputs, int leaves) {
+int iv_baseline_split_k(iv_numerics numerics, size_t rows, size_t outputs, int leaves) {
     switch (numerics) {
     case IV_BIO: return 1;
     case IV_VANILLA:
@@ -43,7 +43,7 @@ int iv_linear_splits(iv_numerics numerics, size_t rows, size_t outputs, int leav
     }
 }
 
-size_t iv_attention_split_blocks(iv_numerics numerics, size_t tiles, size_t blocks) {
+size_t iv_baseline_kv_split_blocks(iv_numerics numerics, size_t tiles, size_t blocks) {
     if (numerics != IV_VANILLA && numerics != IV_VANILLA_BLAS) return IV_KV_SPLIT / IV_ATTENTION_BLOCK;
     size_t splits = iv_size_min(iv_size_max(1, WORKERS / iv_size_max(1, tiles)), iv_size_max(1, blocks));
     return iv_size_max(1, tiles_of(blocks, splits));

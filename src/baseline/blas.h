@@ -2,8 +2,8 @@
  * it is asked for and is no dependency: nothing of it is linked, and no other numerics calls it.
  *
  * OpenBLAS keeps one count of threads a process: the last one opened here holds. */
-#ifndef IV_KERNELS_BLAS_H
-#define IV_KERNELS_BLAS_H
+#ifndef IV_BASELINE_BLAS_H
+#define IV_BASELINE_BLAS_H
 
 #include "kernels/linear.h"
 

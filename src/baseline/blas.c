@@ -1,6 +1,6 @@
 /* blas.c: the few entries of OpenBLAS that a linear layer needs, found by name. Everything is float32: 16-bit weights
  * were widened once (iv_matrix.widened), activations are widened at each call, both exactly. */
-#include "kernels/blas.h"
+#include "baseline/blas.h"
 #include "numerics/floats.h"
 
 #include <dlfcn.h>

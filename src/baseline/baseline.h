@@ -3,8 +3,8 @@
  * A cut is a function of the numbers given here and nothing else, so it can be printed and tested. Under
  * IV_INVAR the answers are the law's (NUMERICS.md, 3.3 and 7) whatever the batch; the baselines (section 14) do
  * as others do: IV_BIO keeps to one chain, IV_VANILLA and IV_VANILLA_BLAS fill the machine. */
-#ifndef IV_KERNELS_BASELINE_H
-#define IV_KERNELS_BASELINE_H
+#ifndef IV_BASELINE_BASELINE_H
+#define IV_BASELINE_BASELINE_H
 
 #include "base/status.h"
 
@@ -22,10 +22,10 @@ iv_status iv_numerics_parse(const char *text, iv_numerics *out, iv_error *err);
 
 /* How many chains an output of a linear layer is cut into; they meet in a binary tree. `leaves` is what the law says
  * for this K, and the most that any baseline takes: a power of two that divides K into whole steps. */
-int iv_linear_splits(iv_numerics numerics, size_t rows, size_t outputs, int leaves);
+int iv_baseline_split_k(iv_numerics numerics, size_t rows, size_t outputs, int leaves);
 
 /* Blocks of 64 keys that one split of attention holds, in a call of `tiles` tiles (of query rows, KV heads, sequences)
  * whose longest sequence has `blocks` of them. */
-size_t iv_attention_split_blocks(iv_numerics numerics, size_t tiles, size_t blocks);
+size_t iv_baseline_kv_split_blocks(iv_numerics numerics, size_t tiles, size_t blocks);
 
 #endif
