@@ -7,7 +7,7 @@
  * OpenBLAS on the machine vanilla-blas takes part. */
 #include "measure.h"
 
-#include "baseline/blas.h"
+#include "baseline/ops.h"
 #include "kv/pages.h"
 #include "model/cpu/cpu_model.h"
 #include "model/widen.h"
@@ -20,7 +20,8 @@ typedef struct bench {
     iv_pool *pool;
     iv_model *model;
     iv_cpu_model *state;
-    iv_blas *blas; /* NULL: not here */
+    iv_baseline *baselines[IV_NUMERICS_COUNT]; /* NULL: invar, or not here */
+    const iv_kernels *law;
     iv_kv_pool kv;
     iv_kv_table tables[SEQUENCES_MAX];
     int32_t ids[PROMPT];
@@ -46,10 +47,13 @@ static void open_bench(bench *b, const char *dir, size_t threads) {
     need(iv_model_open(dir, &o, b->pool, &b->model, &b->err), b);
     need(iv_cpu_model_open(b->model, iv_kernels_select(iv_isa_detect()), IV_FMA32, b->pool, PROMPT, &b->state, &b->err),
          b);
-    if (iv_blas_open(threads, &b->blas, &b->err) != IV_OK)
+    b->law = b->state->compute.kernels;
+    need(iv_baseline_open(IV_BIO, b->law, threads, &b->baselines[IV_BIO], &b->err), b);
+    need(iv_baseline_open(IV_VANILLA, b->law, threads, &b->baselines[IV_VANILLA], &b->err), b);
+    if (iv_baseline_open(IV_VANILLA_BLAS, b->law, threads, &b->baselines[IV_VANILLA_BLAS], &b->err) != IV_OK)
         fprintf(stderr, "without vanilla-blas: %s\n", b->err.message);
     else
-        need(iv_model_widen(b->model, b->pool, &b->err), b);
+        need(iv_model_widen(b->model, b->baselines[IV_VANILLA_BLAS], b->pool, &b->err), b);
     size_t pages = (PROMPT + SEQUENCES_MAX * (CONTEXT + 64)) / 64;
     need(iv_kv_pool_open(&b->kv, &b->model->kv_layout, (size_t)b->model->config.layers, pages, &b->err), b);
     for (size_t i = 0; i < SEQUENCES_MAX; i++) {
@@ -66,7 +70,7 @@ static void close_bench(bench *b) {
     for (size_t i = 0; i < SEQUENCES_MAX; i++) iv_kv_table_close(&b->tables[i], &b->kv);
     iv_kv_pool_close(&b->kv);
     iv_cpu_model_close(b->state);
-    iv_blas_close(b->blas);
+    for (int n = 0; n < IV_NUMERICS_COUNT; n++) iv_baseline_close(b->baselines[n]);
     iv_model_close(b->model);
     iv_pool_close(b->pool);
     free(b->logits);
@@ -88,8 +92,7 @@ static double steps(bench *b, const work *w, iv_numerics numerics, size_t count)
                       .logit_rows = last,
                       .logit_count = w->sequences,
                       .logits = b->logits};
-    b->state->compute.numerics = numerics;
-    b->state->compute.blas = numerics == IV_VANILLA_BLAS ? b->blas : NULL;
+    b->state->compute.kernels = numerics == IV_INVAR ? b->law : iv_baseline_kernels(b->baselines[numerics]);
     double begin = iv_bench_seconds();
     for (size_t i = 0; i < count; i++) need(iv_cpu_model_forward(b->state, &batch, &b->err), b);
     return iv_bench_seconds() - begin;
@@ -99,11 +102,11 @@ static void measure(bench *b, const work *w, size_t rounds) {
     static double rate[IV_NUMERICS_COUNT][ROUNDS_MAX], ratio[IV_NUMERICS_COUNT][ROUNDS_MAX];
     double once = steps(b, w, IV_INVAR, 2) / 2;
     size_t count = once >= turn_seconds ? 1 : (size_t)(turn_seconds / once) + 1;
-    int kinds = b->blas ? IV_NUMERICS_COUNT : IV_VANILLA_BLAS;
+    int kinds = b->baselines[IV_VANILLA_BLAS] ? IV_NUMERICS_COUNT : IV_VANILLA_BLAS;
     for (int n = IV_BIO; n < kinds; n++) steps(b, w, (iv_numerics)n, 1);
     for (size_t r = 0; r < rounds; r++) {
         double law = 0;
-        for (int i = 0; i < kinds; i++) { /* forwards and backwards in turn: nobody is always behind the same one */
+        for (int i = 0; i < kinds; i++) { /* forwards and backwards in turn: none always runs after the same one */
             int n = r % 2 ? kinds - 1 - i : i;
             rate[n][r] = steps(b, w, (iv_numerics)n, count);
             if (n == IV_INVAR) law = rate[n][r];

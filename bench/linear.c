@@ -13,6 +13,7 @@
 #include "device/memory.h"
 #include "kernels/cpu/x86/x86.h"
 #include "kernels/linear.h"
+#include "numerics/floats.h"
 
 enum { MEMORY_BYTES = 512 * 1024 * 1024, FEW_ROWS = 16 };
 

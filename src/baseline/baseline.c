@@ -26,7 +26,7 @@ static size_t tiles_of(size_t n, size_t tile) { return n / tile + (n % tile != 0
 
 /* One row goes to a matrix-vector kernel, which cuts K as far as it can. More rows go to tiles, and K is cut while
  * there are more workers than tiles. */
-static int split_to_fill(size_t rows, size_t outputs, int most) {
+static int fill_workers(size_t rows, size_t outputs, int most) {
     if (rows <= 1) return most;
     size_t tiles = tiles_of(rows, TILE_ROWS) * tiles_of(outputs, TILE_COLUMNS);
     int splits = 1;
@@ -38,7 +38,7 @@ int iv_baseline_split_k(iv_numerics numerics, size_t rows, size_t outputs, int l
     switch (numerics) {
     case IV_BIO: return 1;
     case IV_VANILLA:
-    case IV_VANILLA_BLAS: return split_to_fill(rows, outputs, leaves);
+    case IV_VANILLA_BLAS: return fill_workers(rows, outputs, leaves);
     default: return leaves;
     }
 }

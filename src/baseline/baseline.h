@@ -20,8 +20,8 @@ typedef enum iv_numerics {
 const char *iv_numerics_name(iv_numerics numerics);
 iv_status iv_numerics_parse(const char *text, iv_numerics *out, iv_error *err);
 
-/* How many chains an output of a linear layer is cut into; they meet in a binary tree. `leaves` is what the law says
- * for this K, and the most that any baseline takes: a power of two that divides K into whole steps. */
+/* The number of chains that an output of a linear layer is cut into; a binary tree adds them. `leaves` is the law's
+ * number for this K and the upper limit of every baseline: a power of two that divides K into whole steps. */
 int iv_baseline_split_k(iv_numerics numerics, size_t rows, size_t outputs, int leaves);
 
 /* Blocks of 64 keys that one split of attention holds, in a call of `tiles` tiles (of query rows, KV heads, sequences)

@@ -1,5 +1,5 @@
 /* blas.c: the few entries of OpenBLAS that a linear layer needs, found by name. Everything is float32: 16-bit weights
- * were widened once (iv_matrix.widened), activations are widened at each call, both exactly. */
+ * were widened once (widened.h), activations are widened at each call, both exactly. */
 #include "baseline/blas.h"
 #include "numerics/floats.h"
 
@@ -68,12 +68,12 @@ static const float *widen_rows(const iv_compute *c, const iv_linear_args *a) {
     return out;
 }
 
-void iv_blas_linear(const iv_compute *c, const iv_linear_args *a) {
+void iv_blas_linear(const iv_blas *b, const iv_compute *c, const iv_linear_args *a, const float *weight) {
     const iv_matrix *w = a->weight;
     bool wide = a->type == IV_F32;
     const float *x = wide ? a->x : widen_rows(c, a);
     size_t x_stride = wide ? a->x_stride : w->k;
-    IV_ASSERT(w->widened && a->rows <= INT_MAX && x_stride <= INT_MAX && a->out_stride <= INT_MAX);
+    IV_ASSERT(a->rows <= INT_MAX && x_stride <= INT_MAX && a->out_stride <= INT_MAX);
     int rows = (int)a->rows, n = (int)w->n, k = (int)w->k;
     for (size_t r = 0; a->bias && r < a->rows; r++) /* y = W x + y, where y starts as what is there already */
         for (size_t i = 0; i < w->n; i++) {
@@ -82,8 +82,8 @@ void iv_blas_linear(const iv_compute *c, const iv_linear_args *a) {
         }
     float keep = a->bias || a->accumulate ? 1.0f : 0.0f;
     if (rows == 1)
-        c->blas->sgemv(ROW_MAJOR, NO_TRANSPOSE, n, k, 1.0f, w->widened, k, x, 1, keep, a->out, 1);
+        b->sgemv(ROW_MAJOR, NO_TRANSPOSE, n, k, 1.0f, weight, k, x, 1, keep, a->out, 1);
     else
-        c->blas->sgemm(ROW_MAJOR, NO_TRANSPOSE, TRANSPOSE, rows, n, k, 1.0f, x, (int)x_stride, w->widened, k, keep,
-                       a->out, (int)a->out_stride);
+        b->sgemm(ROW_MAJOR, NO_TRANSPOSE, TRANSPOSE, rows, n, k, 1.0f, x, (int)x_stride, weight, k, keep, a->out,
+                 (int)a->out_stride);
 }

@@ -7,11 +7,13 @@
 
 #include "kernels/linear.h"
 
+typedef struct iv_blas iv_blas;
+
 /* Loads libopenblas.so.0 and has it use `threads` threads. IV_NOT_FOUND names the package when it is not there. */
 iv_status iv_blas_open(size_t threads, iv_blas **out, iv_error *err);
 void iv_blas_close(iv_blas *blas); /* NULL is fine */
 
-/* iv_linear through sgemv (one row) or sgemm; the weight is widened, c->scratch holds rows * k floats. */
-void iv_blas_linear(const iv_compute *c, const iv_linear_args *args);
+/* iv_linear through sgemv (one row) or sgemm with the weight as floats, [n][k]; c->scratch holds rows * k floats. */
+void iv_blas_linear(const iv_blas *b, const iv_compute *c, const iv_linear_args *args, const float *weight);
 
 #endif

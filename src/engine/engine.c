@@ -3,7 +3,6 @@
 #include "base/size.h"
 #include "engine/device.h"
 #include "base/cpu.h"
-#include "baseline/blas.h"
 #include "model/widen.h"
 #include "numerics/version.h"
 
@@ -194,7 +193,6 @@ static void measure_tokens(iv_engine *e) {
 
 static iv_status open_forward(iv_engine *e, iv_error *err) {
     IV_TRY(iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
-    e->forward->compute.numerics = e->numerics, e->forward->compute.blas = e->blas;
     e->tile_rows = e->kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
     return IV_OK;
 }
@@ -225,13 +223,16 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_textual_open(o->model, &e->textual, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
-    if (e->numerics == IV_VANILLA_BLAS && !e->gpus[0]) IV_TRY(iv_blas_open(iv_pool_threads(e->pool), &e->blas, err));
+    e->kernels = iv_kernels_select(e->isa);
+    if (e->numerics != IV_INVAR && !e->gpus[0]) {
+        IV_TRY(iv_baseline_open(e->numerics, e->kernels, iv_pool_threads(e->pool), &e->baseline, err));
+        e->kernels = iv_baseline_kernels(e->baseline);
+    }
     e->model_options = m;
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     complete_ends(e);
-    if (e->blas) IV_TRY(iv_model_widen(e->model, e->pool, err));
+    if (iv_baseline_widens(e->baseline)) IV_TRY(iv_model_widen(e->model, e->baseline, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
-    e->kernels = iv_kernels_select(e->isa);
     IV_TRY(e->gpus[0] ? iv_device_open_model(e, o, pages, err) : open_forward(e, err));
     IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
     IV_TRY(open_samplers(e, err));
@@ -280,7 +281,7 @@ void iv_engine_close(iv_engine *e) {
     iv_gpu_model_close(e->gpu_model);
     iv_model_close(e->model);
     for (size_t i = 0; i < IV_RANKS_MAX; i++) iv_gpu_close(e->gpus[i]);
-    iv_blas_close(e->blas);
+    iv_baseline_close(e->baseline);
     iv_pool_close(e->pool);
     iv_textual_close(e->textual);
     free(e->updated_from);

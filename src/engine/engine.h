@@ -4,6 +4,7 @@
 #define IV_ENGINE_ENGINE_H
 
 #include "base/digest.h"
+#include "baseline/ops.h"
 #include "engine/constraint.h"
 #include "engine/draft.h"
 #include "engine/line.h"
@@ -121,7 +122,7 @@ struct iv_engine {
     iv_constraints constraints;
     iv_arithmetic arithmetic;
     iv_numerics numerics;
-    iv_blas *blas; /* NULL but for vanilla-blas */
+    iv_baseline *baseline; /* NULL for invar, and on GPUs */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     size_t kv_token_bytes; /* over all ranks */

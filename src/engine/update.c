@@ -85,7 +85,7 @@ static iv_status load(const iv_engine *e, const char *dir, iv_pool *pool, iv_mod
         for (size_t r = 0; r < IV_RANKS_MAX; r++) m.memspace[r] = iv_memspace_host();
     IV_TRY(iv_model_open(dir, &m, pool, out, err));
     iv_status status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
-    if (status == IV_OK && e->blas) status = iv_model_widen(*out, pool, err);
+    if (status == IV_OK && iv_baseline_widens(e->baseline)) status = iv_model_widen(*out, e->baseline, pool, err);
     if (status != IV_OK) iv_model_close(*out), *out = NULL;
     return status;
 }
@@ -131,6 +131,7 @@ static iv_status load_and_swap(iv_engine *e, const char *dir, iv_error *err) {
     if (status == IV_OK) status = swap(e, model, pool, &model, err);
     if (status == IV_OK) iv_ranks_use_model(e);
     iv_pool_close(pool);
+    iv_baseline_forget(e->baseline, model);
     iv_model_close(model);
     return status;
 }

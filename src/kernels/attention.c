@@ -1,6 +1,6 @@
 /* attention.c: a tile is the query heads of one KV head for a few tokens that share a block of 64. It walks
- * the blocks in order, each split from fresh, and merges splits as they end. Splits are the law's 4 blocks, except
- * under a baseline (baseline.h). */
+ * the blocks in order, each split from fresh, and merges splits as they end. A split of the law is four
+ * blocks. */
 #include "kernels/attention.h"
 #include "base/size.h"
 #include "numerics/tree.h"
@@ -204,7 +204,7 @@ static void task(void *context, size_t index, size_t worker) {
     if (first < last) run_tile(j, &s, span, token, tokens, kv_head, first - here, last - first);
 }
 
-void iv_attention(const iv_compute *c, const iv_attention_args *a) {
+static job job_of(const iv_compute *c, const iv_attention_args *a) {
     const iv_kv_layout *l = a->layout;
     job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][l->type][l->type]};
     scratch unused;
@@ -213,13 +213,24 @@ void iv_attention(const iv_compute *c, const iv_attention_args *a) {
     IV_ASSERT(j.scratch_bytes * iv_pool_threads(c->pool) <= c->scratch_bytes);
     j.head_slices = (a->group + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_tokens = iv_size_max(1, j.kernel->rows_max / ((a->group + j.head_slices - 1) / j.head_slices));
-    size_t tiles = 0, blocks = 0;
-    for (size_t i = 0; i < a->span_count; i++) {
-        const iv_attention_span *span = &a->spans[i];
-        tiles += span_tiles(&j, span);
-        blocks = iv_size_max(blocks, ((size_t)span->position + span->rows + B - 1) / B);
-    }
-    size_t tasks = tiles * l->heads * j.head_slices;
-    j.split_blocks = (int64_t)iv_baseline_kv_split_blocks(c->numerics, tasks, blocks);
-    iv_pool_run(c->pool, tasks, task, &j);
+    return j;
 }
+
+static size_t task_count(const job *j) {
+    size_t tiles = 0;
+    for (size_t i = 0; i < j->a->span_count; i++) tiles += span_tiles(j, &j->a->spans[i]);
+    return tiles * j->a->layout->heads * j->head_slices;
+}
+
+size_t iv_attention_tasks(const iv_compute *c, const iv_attention_args *a) {
+    job j = job_of(c, a);
+    return task_count(&j);
+}
+
+void iv_attention_kv_split(const iv_compute *c, const iv_attention_args *a, size_t split_blocks) {
+    job j = job_of(c, a);
+    j.split_blocks = (int64_t)split_blocks;
+    iv_pool_run(c->pool, task_count(&j), task, &j);
+}
+
+void iv_attention(const iv_compute *c, const iv_attention_args *a) { iv_attention_kv_split(c, a, IV_KV_SPLIT / B); }

@@ -32,4 +32,8 @@ bool iv_attention_scratch(const iv_kv_layout *l, size_t *bytes);
 
 void iv_attention(const iv_compute *c, const iv_attention_args *args);
 
+/* The same with splits of `split_blocks` blocks of 64 keys; and how many tasks the call has for the threads. */
+void iv_attention_kv_split(const iv_compute *c, const iv_attention_args *args, size_t split_blocks);
+size_t iv_attention_tasks(const iv_compute *c, const iv_attention_args *args);
+
 #endif

@@ -1,10 +1,13 @@
 /* kernels.c: the op tables: the scalar reference, overlaid with the kernels of the architecture. */
 #include "kernels/kernels.h"
+#include "kernels/attention.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile_common.h"
 #if defined(__x86_64__)
 #include "kernels/cpu/x86/x86.h"
 #endif
+#include "kernels/linear.h"
+#include "kernels/tree_allreduce.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -46,6 +49,10 @@ void iv_kernels_put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *t
     k->tile[IV_TC16][weight][weight] = tile;
 }
 
+static void allreduce(const iv_compute *c, const iv_allreduce_args *a) {
+    iv_tree_allreduce(c->arithmetic, a->join, a->node, a->bias, a->n, a->x);
+}
+
 static iv_kernels tables[IV_ISA_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -55,6 +62,7 @@ static void fill(void) {
     for (int i = 0; i <= (int)best; i++) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
+        k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
         iv_kernels_put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F16, &iv_tile_f16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F32, &iv_tile_f32_fma32_scalar);

@@ -1,8 +1,7 @@
 /* kernels.h: the op table of a CPU. Filled with the scalar reference, then overlaid with the fast forms the
  * machine has and --isa allows. Every entry gives the reference's bits (tests/kernels).
  *
- * The table holds what depends on instructions; loops over rows, panels and threads are in linear.h and
- * attention.h and do not. */
+ * Tiles and row ops depend on instructions; the loops over rows, panels and threads around them do not. */
 #ifndef IV_KERNELS_KERNELS_H
 #define IV_KERNELS_KERNELS_H
 
@@ -58,8 +57,20 @@ static inline size_t iv_panel_index(iv_dtype type, size_t k, size_t c) {
 
 typedef enum iv_isa { IV_ISA_SCALAR, IV_ISA_AVX2, IV_ISA_AVX512, IV_ISA_COUNT } iv_isa;
 
+struct iv_compute;
+struct iv_linear_args;
+struct iv_attention_args;
+struct iv_allreduce_args;
+
 typedef struct iv_kernels {
     iv_isa isa;
+
+    /* Ops on whole matrices, the same on every instruction set: linear.h, attention.h, tree_allreduce.h. A baseline's
+     * table has others (src/baseline). */
+    void (*linear)(const struct iv_compute *c, const struct iv_linear_args *args);
+    void (*attention)(const struct iv_compute *c, const struct iv_attention_args *args);
+    void (*allreduce)(const struct iv_compute *c, const struct iv_allreduce_args *args);
+
     /* [arithmetic][activation type][weight type]; NULL where the arithmetic is not defined. */
     const iv_tile_kernel *tile[2][3][3];
 

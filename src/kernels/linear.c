@@ -2,7 +2,6 @@
  * once and stays in cache while all row tiles pass over it, in blocks of tiles that stay there too. */
 #include "kernels/linear.h"
 #include "base/size.h"
-#include "baseline/blas.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -86,16 +85,11 @@ static void panel_group(void *context, size_t task, size_t worker) {
     }
 }
 
-void iv_linear(const iv_compute *c, const iv_linear_args *a) {
+void iv_linear_split_k(const iv_compute *c, const iv_linear_args *a, int leaves) {
     const iv_matrix *w = a->weight;
     if (a->rows == 0 || w->n == 0) return;
-    if (c->blas) {
-        iv_blas_linear(c, a);
-        return;
-    }
-    job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type]};
+    job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type], .leaves = leaves};
     IV_ASSERT(j.kernel);
-    j.leaves = iv_baseline_split_k(c->numerics, a->rows, w->n, w->leaves);
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;
@@ -110,3 +104,5 @@ void iv_linear(const iv_compute *c, const iv_linear_args *a) {
     j.group = iv_size_max(1, iv_size_min(fits, share));
     iv_pool_run(c->pool, (w->panels + j.group - 1) / j.group, panel_group, &j);
 }
+
+void iv_linear(const iv_compute *c, const iv_linear_args *a) { iv_linear_split_k(c, a, a->weight->leaves); }

@@ -24,4 +24,7 @@ bool iv_linear_scratch(size_t rows, size_t k, size_t *bytes);
 /* The compute's scratch must suffice. */
 void iv_linear(const iv_compute *c, const iv_linear_args *args);
 
+/* The same with K cut into `leaves` chains, a power of two that divides the weight's own. */
+void iv_linear_split_k(const iv_compute *c, const iv_linear_args *args, int leaves);
+
 #endif

@@ -20,7 +20,6 @@ typedef struct iv_matrix {
     bool paired; /* rows are n / 2 gates, then as many ups, kept in turn: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
     int leaves;
     unsigned char *data;
-    float *widened; /* [n][k] for a BLAS; NULL but under the vanilla-blas baseline */
 } iv_matrix;
 
 /* Fills every field but data; false when a size overflows. */

@@ -1,4 +1,4 @@
-/* join.h: the last additions of a row-parallel layer, when the ranks' nodes have met. Law: NUMERICS.md section 3.3. */
+/* tree_allreduce.h: the additions between the ranks' nodes of a row-parallel layer. Law: NUMERICS.md section 3.3. */
 #ifndef IV_KERNELS_TREE_ALLREDUCE_H
 #define IV_KERNELS_TREE_ALLREDUCE_H
 
@@ -13,10 +13,18 @@ enum { IV_ALLREDUCE_COLUMNS = 256 }; /* most columns of one call */
 void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias,
                        size_t n, float *x);
 
-/* The vanilla baselines' (baseline.h): an all-reduce in a ring, in the run's dtype. The `hidden` columns of a row are
- * cut into as many chunks as there are nodes; the sum of chunk c starts at node c and is rounded to the dtype at every
- * hop. The call has columns [column, column + n); x and bias as in iv_tree_allreduce. */
-void iv_ring_allreduce(iv_dtype dtype, size_t nodes, const float *const *node, const float *bias, size_t hidden,
-                       size_t column, size_t n, float *x);
+/* x[i] = canon(x[i] + y[i]), y canonical and, with a bias, canon(y + bias). */
+void iv_residual_add(const float *y, const float *bias, size_t n, float *x);
+
+/* The op table's entry: columns [column, column + n) of one row of `hidden`. */
+typedef struct iv_allreduce_args {
+    const iv_tree_join *join;
+    const float *const *node; /* [join->count + 1][n], in tree order */
+    const float *bias;        /* [n] or NULL */
+    size_t n;                 /* at most IV_ALLREDUCE_COLUMNS */
+    float *x;                 /* [n] of the residual stream */
+    iv_dtype dtype;           /* of the run */
+    size_t hidden, column;
+} iv_allreduce_args;
 
 #endif

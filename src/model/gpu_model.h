@@ -6,6 +6,7 @@
 #ifndef IV_MODEL_GPU_MODEL_H
 #define IV_MODEL_GPU_MODEL_H
 
+#include "baseline/baseline.h"
 #include "device/gpu.h"
 #include "comm/comm.h"
 #include "model/batch.h"

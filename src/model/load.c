@@ -375,7 +375,6 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
 
 void iv_model_close(iv_model *m) {
     if (!m) return;
-    iv_memory_free(m->widened, m->widened_bytes);
     iv_memory_free(m->rope_cosine, rope_bytes(m));
     iv_memory_free(m->rope_sine, rope_bytes(m));
     free_shards(m);

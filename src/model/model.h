@@ -59,8 +59,6 @@ typedef struct iv_model {
     iv_arena arena;                 /* small parts */
     unsigned char *data;            /* all matrices */
     size_t data_bytes;
-    unsigned char *widened; /* widen.h; NULL unless asked for; the first rank's holds all */
-    size_t widened_bytes;
 } iv_model;
 
 typedef struct iv_model_options {

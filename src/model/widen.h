@@ -1,11 +1,11 @@
-/* widen.h: a float32 copy of every linear layer's weights, row by row, as a BLAS wants them. For the vanilla-blas
- * baseline; the model owns the copy. */
+/* widen.h: gives the weights of every linear layer to a baseline that needs float32 copies of them (baseline/ops.h). */
 #ifndef IV_MODEL_WIDEN_H
 #define IV_MODEL_WIDEN_H
 
+#include "baseline/ops.h"
 #include "model/model.h"
 
-/* IV_LIMIT when a matrix is larger than a BLAS can index. */
-iv_status iv_model_widen(iv_model *m, iv_pool *pool, iv_error *err);
+/* The copies belong to the baseline, with the model as their owner: iv_baseline_forget before the model is closed. */
+iv_status iv_model_widen(iv_model *m, iv_baseline *baseline, iv_pool *pool, iv_error *err);
 
 #endif

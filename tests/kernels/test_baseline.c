@@ -1,6 +1,7 @@
 /* The cuts of each numerics as tables, and linear layers and attention under a baseline: the law's kernels with
  * another cut, and nothing else. */
 #include "random.h"
+#include "baseline/ops.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/tile_common.h"
 #include "kernels/linear.h"
@@ -48,7 +49,8 @@ static void attention_splits_by_shape(void **state) {
         size_t tiles, blocks, split_blocks;
     } table[] = {{4, 1, 1}, {4, 30, 1}, {4, 64, 2}, {64, 4, 2}, {64, 5, 3}, {128, 30, 30}, {4096, 7, 7}, {1, 0, 1}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        assert_int_equal(iv_baseline_kv_split_blocks(IV_VANILLA, table[i].tiles, table[i].blocks), table[i].split_blocks);
+        assert_int_equal(iv_baseline_kv_split_blocks(IV_VANILLA, table[i].tiles, table[i].blocks),
+                         table[i].split_blocks);
         assert_int_equal(iv_baseline_kv_split_blocks(IV_INVAR, table[i].tiles, table[i].blocks), 4);
         assert_int_equal(iv_baseline_kv_split_blocks(IV_BIO, table[i].tiles, table[i].blocks), 4);
     }
@@ -84,14 +86,22 @@ static void layer_close(layer *l) {
 }
 
 static void layer_run(layer *l, iv_numerics numerics, size_t first, size_t rows, float *out) {
-    l->c.numerics = numerics;
-    iv_linear(&l->c, &(iv_linear_args){.weight = &l->m,
-                                       .type = IV_BF16,
-                                       .x = l->x + first * K,
-                                       .x_stride = K,
-                                       .rows = rows,
-                                       .out = out,
-                                       .out_stride = N});
+    iv_error err;
+    iv_baseline *b = NULL;
+    const iv_kernels *law = l->c.kernels;
+    if (numerics != IV_INVAR) {
+        ASSERT_OK(iv_baseline_open(numerics, law, 1, &b, &err), &err);
+        l->c.kernels = iv_baseline_kernels(b);
+    }
+    l->c.kernels->linear(&l->c, &(iv_linear_args){.weight = &l->m,
+                                                  .type = IV_BF16,
+                                                  .x = l->x + first * K,
+                                                  .x_stride = K,
+                                                  .rows = rows,
+                                                  .out = out,
+                                                  .out_stride = N});
+    l->c.kernels = law;
+    iv_baseline_close(b);
 }
 
 /* The scalar kernel with so many leaves, one row after the other. */
@@ -161,7 +171,12 @@ enum { HEADS = 2, DIM = 32, TOKENS = 500 };
 static void attend(rng data, iv_numerics numerics, size_t copies, float *out) {
     iv_error err;
     iv_kv_layout l;
-    iv_compute c = {.kernels = iv_kernels_select(iv_isa_detect()), .numerics = numerics};
+    iv_compute c = {.kernels = iv_kernels_select(iv_isa_detect())};
+    iv_baseline *baseline = NULL;
+    if (numerics != IV_INVAR) {
+        ASSERT_OK(iv_baseline_open(numerics, c.kernels, 2, &baseline, &err), &err);
+        c.kernels = iv_baseline_kernels(baseline);
+    }
     size_t blocks = (TOKENS + 63) / 64;
     ASSERT_OK(iv_pool_open(2, &c.pool, &err), &err);
     assert_true(iv_kv_layout_make(&l, IV_F32, HEADS, DIM) && iv_attention_scratch(&l, &c.scratch_bytes));
@@ -183,17 +198,18 @@ static void attend(rng data, iv_numerics numerics, size_t copies, float *out) {
         spans[i] = (iv_attention_span){i, 1, TOKENS - 1, pages};
         memcpy(queries + i * HEADS * DIM, q, HEADS * DIM * sizeof *q);
     }
-    iv_attention(&c, &(iv_attention_args){.layout = &l,
-                                          .kv = kv,
-                                          .heads = HEADS,
-                                          .group = HEADS / l.heads,
-                                          .scale_log2e = 0.2f,
-                                          .q = queries,
-                                          .out = all,
-                                          .spans = spans,
-                                          .span_count = copies});
+    c.kernels->attention(&c, &(iv_attention_args){.layout = &l,
+                                                  .kv = kv,
+                                                  .heads = HEADS,
+                                                  .group = HEADS / l.heads,
+                                                  .scale_log2e = 0.2f,
+                                                  .q = queries,
+                                                  .out = all,
+                                                  .spans = spans,
+                                                  .span_count = copies});
     memcpy(out, all, HEADS * DIM * sizeof *out);
     free(kv), free(k), free(v), free(q), free(spans), free(queries), free(all), free(c.scratch);
+    iv_baseline_close(baseline);
     iv_pool_close(c.pool);
 }
 

@@ -3,6 +3,7 @@
 #define IV_TESTS_RANKS_RUNNER_H
 
 #include "random.h"
+#include "baseline/ops.h"
 #include "device/memory.h"
 #include "kv/pages.h"
 #include "model/cpu/cpu_model.h"
@@ -13,6 +14,7 @@ enum { RUNNER_PAGES = 8, RUNNER_STEP_MAX = 256 };
 
 typedef struct ranks_runner {
     size_t ranks, vocab, tokens;
+    iv_baseline *baseline; /* NULL: invar */
     iv_model *model;
     iv_kv_table table;
     iv_kv_pool book; /* page numbers: the ranks share them */
@@ -40,12 +42,15 @@ static inline void ranks_open_as(ranks_runner *r, const char *dir, iv_numerics n
     ASSERT_OK(iv_comm_threads_open(ranks, comms, &err), &err);
     r->vocab = (size_t)r->model->config.vocab_size;
     iv_model *m = r->model;
+    const iv_kernels *kernels = iv_kernels_select(IV_ISA_AVX512);
+    if (numerics != IV_INVAR) {
+        ASSERT_OK(iv_baseline_open(numerics, kernels, threads, &r->baseline, &err), &err);
+        kernels = iv_baseline_kernels(r->baseline);
+    }
     for (size_t i = 0; i < ranks; i++, m = m->next) {
         if (i) ASSERT_OK(iv_pool_open(threads, &r->rank[i].pool, &err), &err);
-        ASSERT_OK(iv_cpu_model_open(m, iv_kernels_select(IV_ISA_AVX512), arithmetic, r->rank[i].pool, RUNNER_STEP_MAX,
-                                  &r->rank[i].state, &err),
+        ASSERT_OK(iv_cpu_model_open(m, kernels, arithmetic, r->rank[i].pool, RUNNER_STEP_MAX, &r->rank[i].state, &err),
                   &err);
-        r->rank[i].state->compute.numerics = numerics;
         r->rank[i].comm = comms[i];
         if (ranks > 1) r->rank[i].state->comm = comms[i];
         r->rank[i].kv_bytes = m->kv_layout.page_bytes * RUNNER_PAGES * (size_t)m->config.layers;
@@ -131,6 +136,7 @@ static inline void ranks_close(ranks_runner *r) {
     }
     iv_model_close(r->model);
     for (size_t i = 0; i < r->ranks; i++) iv_pool_close(r->rank[i].pool);
+    iv_baseline_close(r->baseline);
 }
 
 #endif

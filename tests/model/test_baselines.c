@@ -2,28 +2,28 @@
  * and not their quality. */
 #include "ranks_runner.h"
 #include "reference.h"
-#include "baseline/blas.h"
+#include "baseline/ops.h"
 #include "model/widen.h"
 
 static double error_of(const char *dir, const reference *ref, iv_numerics numerics, iv_arithmetic arithmetic,
                        iv_dtype dtype, bool rounded) {
     runner r;
     iv_error err;
-    iv_blas *blas = NULL;
+    iv_baseline *baseline = NULL;
     iv_model_options o = {.has_dtype = true, .dtype = dtype};
     runner_open(&r, dir, &o, arithmetic, iv_isa_detect(), 2);
-    if (numerics == IV_VANILLA_BLAS) {
-        ASSERT_OK(iv_blas_open(2, &blas, &err), &err);
-        ASSERT_OK(iv_model_widen(r.model, r.pool, &err), &err);
+    if (numerics != IV_INVAR) {
+        ASSERT_OK(iv_baseline_open(numerics, r.state->compute.kernels, 2, &baseline, &err), &err);
+        if (iv_baseline_widens(baseline)) ASSERT_OK(iv_model_widen(r.model, baseline, r.pool, &err), &err);
+        r.state->compute.kernels = iv_baseline_kernels(baseline);
     }
-    r.state->compute.numerics = numerics, r.state->compute.blas = blas;
     if (rounded) round_frequencies_to_bf16(r.model);
     float *logits = malloc(ref->tokens * ref->vocab * sizeof *logits);
     assert_non_null(logits);
     runner_step(&r, ref->ids, ref->tokens, logits);
     double e = relative_error(logits, ref->logits, ref->tokens * ref->vocab);
     runner_close(&r);
-    iv_blas_close(blas);
+    iv_baseline_close(baseline);
     free(logits);
     return e;
 }
@@ -36,10 +36,10 @@ static void about_equal(const char *dir, const char *file, bool rounded, double 
     } kinds[] = {{IV_FMA32, IV_BF16}, {IV_TC16, IV_BF16}, {IV_FMA32, IV_F16}, {IV_FMA32, IV_F32}};
     reference ref;
     iv_error err;
-    iv_blas *blas = NULL;
-    bool has_blas = iv_blas_open(1, &blas, &err) == IV_OK;
+    iv_baseline *blas = NULL;
+    bool has_blas = iv_baseline_open(IV_VANILLA_BLAS, iv_kernels_select(IV_ISA_SCALAR), 1, &blas, &err) == IV_OK;
     if (!has_blas) printf("SKIPPED: %s\n", err.message);
-    iv_blas_close(blas);
+    iv_baseline_close(blas);
     reference_open(&ref, file);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         double law = error_of(dir, &ref, IV_INVAR, kinds[k].arithmetic, kinds[k].dtype, rounded);

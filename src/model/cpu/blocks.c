@@ -20,7 +20,7 @@ static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->r
 
 static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
                    float *out) {
-    iv_linear(&s->compute, &(iv_linear_args){.weight = w,
+    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
                                              .type = s->model->dtype,
                                              .x = x,
                                              .x_stride = w->k,
@@ -132,7 +132,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     const iv_tp_shard *shard = shard_of(m);
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     if (!shard->heads) return IV_OK;
-    iv_attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
+    s->compute.kernels->attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
                                                    .kv = pages_of(s, layer),
                                                    .heads = shard->heads,
                                                    .group = group,

@@ -176,33 +176,33 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
         }
     if (j->rows == 0) return;
     const iv_mlp *w = j->expert;
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &w->gate_up,
-                                             .type = m->dtype,
-                                             .x = s->gathered,
-                                             .x_stride = w->gate_up.k,
-                                             .rows = j->rows,
-                                             .out = s->wide,
-                                             .out_stride = w->gate_up.n});
+    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &w->gate_up,
+                                                              .type = m->dtype,
+                                                              .x = s->gathered,
+                                                              .x_stride = w->gate_up.k,
+                                                              .rows = j->rows,
+                                                              .out = s->wide,
+                                                              .out_stride = w->gate_up.n});
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
-    iv_linear(&s->compute, &(iv_linear_args){.weight = w->down,
-                                             .type = m->dtype,
-                                             .x = s->act,
-                                             .x_stride = w->down->k,
-                                             .rows = j->rows,
-                                             .out = s->wide,
-                                             .out_stride = w->down->n});
+    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
+                                                              .type = m->dtype,
+                                                              .x = s->act,
+                                                              .x_stride = w->down->k,
+                                                              .rows = j->rows,
+                                                              .out = s->wide,
+                                                              .out_stride = w->down->n});
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
 }
 
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err) {
     job j = {.s = s};
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
-                                             .type = s->model->dtype,
-                                             .x = s->normed,
-                                             .x_stride = layer->router.k,
-                                             .rows = tokens,
-                                             .out = s->router_logits,
-                                             .out_stride = layer->router.n});
+    s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
+                                                              .type = s->model->dtype,
+                                                              .x = s->normed,
+                                                              .x_stride = layer->router.k,
+                                                              .rows = tokens,
+                                                              .out = s->router_logits,
+                                                              .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
     const iv_tp_plan *tp = &s->model->tp;
     const iv_tp_shard *shard = &tp->shard[s->model->rank];

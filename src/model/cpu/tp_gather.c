@@ -71,24 +71,29 @@ static void reduce_block(void *context, size_t index, size_t worker) {
     for (size_t i = 0; i <= j->a->cuts->join.count; i++) node[i] = j->node[i] + at;
     const float *bias = j->a->bias ? j->a->bias + column : NULL;
     size_t n = iv_size_min(IV_ALLREDUCE_COLUMNS, hidden - column);
-    if (j->s->compute.numerics >= IV_VANILLA)
-        iv_ring_allreduce(j->s->model->dtype, j->a->cuts->join.count + 1, node, bias, hidden, column, n, j->s->x + at);
-    else
-        iv_tree_allreduce(j->s->compute.arithmetic, &j->a->cuts->join, node, bias, n, j->s->x + at);
+    j->s->compute.kernels->allreduce(&j->s->compute, &(iv_allreduce_args){.join = &j->a->cuts->join,
+                                                                          .node = node,
+                                                                          .bias = bias,
+                                                                          .n = n,
+                                                                          .x = j->s->x + at,
+                                                                          .dtype = j->s->model->dtype,
+                                                                          .hidden = hidden,
+                                                                          .column = column});
 }
 
 static void run_node(const iv_cpu_model *s, const iv_row_parallel_args *a, size_t i, float *out, bool last) {
     const iv_row_cut *cut = &a->cuts->of[s->model->rank];
     size_t hidden = (size_t)s->model->config.hidden_size, column = cut->first - a->x_first + cut->node[i].column;
-    iv_linear(&s->compute, &(iv_linear_args){.weight = &a->nodes[i],
-                                             .type = s->model->dtype,
-                                             .x = (const char *)a->x + column * iv_dtype_bytes(s->model->dtype),
-                                             .x_stride = a->x_stride,
-                                             .rows = a->rows,
-                                             .bias = last ? a->bias : NULL,
-                                             .out = out,
-                                             .out_stride = hidden,
-                                             .accumulate = last});
+    s->compute.kernels->linear(&s->compute,
+                               &(iv_linear_args){.weight = &a->nodes[i],
+                                                 .type = s->model->dtype,
+                                                 .x = (const char *)a->x + column * iv_dtype_bytes(s->model->dtype),
+                                                 .x_stride = a->x_stride,
+                                                 .rows = a->rows,
+                                                 .bias = last ? a->bias : NULL,
+                                                 .out = out,
+                                                 .out_stride = hidden,
+                                                 .accumulate = last});
 }
 
 iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *a, iv_error *err) {
@@ -127,14 +132,14 @@ iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float 
         size_t n = iv_size_min(step, rows - at), floats[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
         const void *blocks[IV_RANKS_MAX];
         unsigned char *mine = s->parts[s->part];
-        iv_linear(&s->compute,
-                  &(iv_linear_args){.weight = &m->head,
-                                    .type = m->dtype,
-                                    .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->dtype),
-                                    .x_stride = hidden,
-                                    .rows = n,
-                                    .out = iv_tp_gather_buffer(s),
-                                    .out_stride = m->head.n});
+        s->compute.kernels->linear(
+            &s->compute, &(iv_linear_args){.weight = &m->head,
+                                           .type = m->dtype,
+                                           .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->dtype),
+                                           .x_stride = hidden,
+                                           .rows = n,
+                                           .out = iv_tp_gather_buffer(s),
+                                           .out_stride = m->head.n});
         for (size_t r = 0; r < m->tp.ranks; r++) floats[r] = n * m->tp.shard[r].vocab;
         sizes(s, floats, bytes);
         s->part = 1 - s->part;
