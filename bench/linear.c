@@ -1,4 +1,4 @@
-/* linear.c: one linear layer through every tile kernel, beside the machine's ceiling in the same seconds.
+/* linear.c: one linear layer through every tile kernel, compared with the machine's ceiling in the same seconds.
  *
  *     bench_linear [--threads T] [--rows M]     a Markdown table on stdout
  *
@@ -107,10 +107,10 @@ static void ceiling_work(void *context, int thread, int threads) {
     if (l->peak)
         l->done[thread] = l->peak(l->rounds);
     else {
-        size_t share = l->bytes / (size_t)threads / 4096 * 4096;
-        l->done[thread] = (double)share;
+        size_t part = l->bytes / (size_t)threads / 4096 * 4096;
+        l->done[thread] = (double)part;
         iv_bench_read *read = iv_isa_detect() >= IV_ISA_AVX512 ? iv_bench_read_avx512 : iv_bench_read_avx2;
-        l->sum[thread] = read(l->data + (size_t)thread * share, share);
+        l->sum[thread] = read(l->data + (size_t)thread * part, part);
     }
 }
 

@@ -1,12 +1,12 @@
-/* baseline.c: names, and the heuristic of the vanilla baselines: a large machine with a fixed number of workers, each
- * of which wants a tile of its own. */
+/* baseline.c: names, and the heuristic of the vanilla baselines: a large machine with a fixed number of workers and one
+ * tile for each. */
 #include "baseline/baseline.h"
 #include "base/size.h"
 #include "numerics/attention.h"
 
 #include <string.h>
 
-/* As many workers as a large GPU has multiprocessors, in a round number, and tiles of a few rows by a panel. */
+/* About as many workers as a large GPU has multiprocessors; tiles of a few rows by one panel. */
 enum { WORKERS = 128, TILE_ROWS = 4, TILE_COLUMNS = 32 };
 
 static const char *const names[IV_NUMERICS_COUNT] = {"invar", "bio", "vanilla", "vanilla-blas"};

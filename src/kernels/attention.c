@@ -11,9 +11,9 @@
 
 enum { B = IV_ATTENTION_BLOCK, C = IV_PANEL_COLUMNS, R = IV_TILE_ROWS_MAX, L = IV_ATTENTION_LANES };
 
-/* Everything one tile keeps; outputs stand as [panel of 32][rows][32], the shape a chain works on. */
+/* The state of one tile. Outputs are [panel of 32][rows][32], the shape of a chain's accumulators. */
 typedef struct tile_state {
-    float max[R], lanes[R][L];        /* of the split at work */
+    float max[R], lanes[R][L];        /* of the current split */
     float total_max[R], total_sum[R]; /* of the splits merged so far */
     bool seen[R], started[R];         /* a visible key in this split; any split merged */
     _Alignas(64) float score[2][R * C];
@@ -107,7 +107,7 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
         int last = at - first_key < B - 1 ? (int)(at - first_key) : B - 1;
         unsigned char *weights = t->weights + r * B * element;
         float score[B], alpha = 1.0f;
-        if (first > last) { /* before this row's window: weights of zero leave its fresh state as it is */
+        if (first > last) { /* before this row's window: zero weights leave its initial state unchanged */
             memset(weights, 0, B * element);
             continue;
         }
@@ -124,7 +124,7 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
         float *out = s->out + p * rows * C;
         j->kernel->chain(s->packed_weights, rows, values + p * l->values.panel_bytes, B, out);
         for (size_t i = 0; i < rows * C; i++)
-            out[i] += 0.0f; /* the law's + 0: what a masked key's value leaves is free */
+            out[i] += 0.0f; /* the law's + 0: the sign of a masked key's product is free */
     }
 }
 
@@ -164,7 +164,7 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
     }
 }
 
-/* How many tiles a span makes: tiles do not cross a block of 64, so that all their rows end in one block. */
+/* The tiles of a span. No tile crosses a block of 64, so all its rows end in one block. */
 static size_t span_tiles(const job *j, const iv_attention_span *span) {
     size_t tiles = 0, first_room = B - (size_t)(span->position % B);
     for (size_t token = 0, room = first_room; token < span->rows; room = B) {
@@ -197,7 +197,7 @@ static void task(void *context, size_t index, size_t worker) {
     for (size_t n; tile >= (n = span_tiles(j, span)); span++) tile -= n;
     size_t token, tokens, slice = inner % j->head_slices, width = (j->a->group + j->head_slices - 1) / j->head_slices;
     find_tile(j, span, tile, &token, &tokens);
-    /* Counted from the first head of the first group, which may stand before the heads that are here. */
+    /* Heads are counted from the first of the first group, which may precede the rank's own. */
     size_t kv_head = inner / j->head_slices, group = kv_head * j->a->group, here = j->a->group_first;
     size_t first = iv_size_max(group + slice * width, here);
     size_t last = iv_size_min(group + iv_size_min((slice + 1) * width, j->a->group), here + j->a->heads);

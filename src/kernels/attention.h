@@ -18,7 +18,7 @@ typedef struct iv_attention_args {
     const unsigned char *kv; /* this layer's pages, layout->page_bytes apart */
     size_t heads;            /* query heads */
     size_t group;            /* query heads that share a KV head */
-    size_t group_first;      /* where query head 0 stands in the group of KV head 0; 0 where all heads are here */
+    size_t group_first;      /* index of query head 0 in the group of KV head 0; 0 unless heads are sharded */
     int64_t window;          /* 0: none */
     float scale_log2e;
     const void *q; /* [tokens][heads * head_dim] in layout->type */

@@ -15,9 +15,8 @@ enum {
     IV_PREFETCH_BYTES = 2048 /* how far ahead of itself a tile that has a panel alone reads it */
 };
 
-/* What one tile keeps from its first leaf to its last: a finished subtree of 1, 2 and 4 leaves. And a hint: memory that
- * will be needed next, `ahead_step` bytes of it for each pair of k, which a kernel may fetch into the cache as it goes.
- * The hint changes no bit and may be any address. */
+/* The state of one tile from its first leaf to its last: finished subtrees of 1, 2 and 4 leaves. `ahead` is a prefetch
+ * hint: the memory needed next, `ahead_step` bytes for each pair of k. It changes no bit and may be any address. */
 typedef struct iv_tile_pending {
     _Alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
     uintptr_t ahead;
@@ -34,12 +33,12 @@ typedef struct iv_tile_kernel {
     size_t pack_bytes; /* per element of the activations */
     /* Packs rows of k elements of `type` at a, `stride` elements apart, zero from k to k_padded. */
     void (*pack)(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
-    /* Leaves [first, last) of `leaves` over k_padded, and the tree as far as it goes: subtrees that wait for their
-     * sibling stand in pending, which belongs to this tile and panel from the first leaf to the last. With the
-     * last leaf out[rows][32] is written, NaN canonical. */
+    /* Leaves [first, last) of `leaves` over k_padded, and the additions between complete siblings. Subtrees without
+     * their sibling are kept in `pending`, which belongs to this tile and panel from the first leaf to the last. The
+     * last leaf writes out[rows][32], NaN canonical. */
     void (*linear)(const void *packed, size_t rows, const void *panel, size_t k_padded, int leaves, int first, int last,
                    iv_tile_pending *pending, float *out);
-    /* acc[rows][32] = one chain of k steps from acc. NaN as it falls. */
+    /* acc[rows][32] = one chain of k steps from acc. A NaN has any payload. */
     void (*chain)(const void *packed, size_t rows, const void *panel, size_t k_padded, float *acc);
 } iv_tile_kernel;
 

@@ -1,5 +1,5 @@
-/* linear.c: packs the rows into tiles once, then hands out groups of panels. A group is read from memory
- * once and stays in cache while all row tiles pass over it, in blocks of tiles that stay there too. */
+/* linear.c: packs the rows into tiles once, then distributes groups of panels over the threads. A group is read from
+ * memory once and stays in cache while all row tiles use it, in blocks of tiles that also fit in cache. */
 #include "kernels/linear.h"
 #include "base/size.h"
 #include "numerics/floats.h"
@@ -22,7 +22,7 @@ typedef struct job {
     size_t tiles, tile_rows, tall; /* the first `tall` tiles hold tile_rows + 1 rows */
     size_t tile_bytes;
     size_t group; /* panels a task */
-    size_t block; /* tiles that pass over a panel before the next panel's turn */
+    size_t block; /* tiles that use a panel before the next panel */
     int leaves;
 } job;
 
@@ -56,11 +56,11 @@ static void store_tile(const iv_linear_args *a, const float *tile, size_t first_
     }
 }
 
-/* A tile that has the panel alone fetches it a little ahead of itself. Several that share it wait for memory during the
- * first only, if each does so; instead each fetches its part of the next panel, and memory is read all the time. */
-static void say_ahead(const iv_matrix *w, size_t panel, size_t nth, size_t sharing, iv_tile_pending *pending) {
-    size_t pairs = w->k_padded / 2, step = (w->panel_bytes / pairs + sharing - 1) / sharing;
-    size_t offset = sharing == 1 ? IV_PREFETCH_BYTES : w->panel_bytes + nth * pairs * step;
+/* A single tile prefetches its own panel a little ahead. If several tiles use a panel, only the first would wait for
+ * memory; so each prefetches its part of the next panel, which keeps memory busy all the time. */
+static void set_prefetch(const iv_matrix *w, size_t panel, size_t nth, size_t tiles, iv_tile_pending *pending) {
+    size_t pairs = w->k_padded / 2, step = (w->panel_bytes / pairs + tiles - 1) / tiles;
+    size_t offset = tiles == 1 ? IV_PREFETCH_BYTES : w->panel_bytes + nth * pairs * step;
     pending->ahead = (uintptr_t)iv_matrix_panel(w, panel) + offset, pending->ahead_step = step;
 }
 
@@ -77,7 +77,7 @@ static void panel_group(void *context, size_t task, size_t worker) {
                 const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
                 iv_tile_pending pending;
                 _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
-                say_ahead(w, p, i, tiles, &pending);
+                set_prefetch(w, p, i, tiles, &pending);
                 j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves, 0, j->leaves, &pending,
                                   out);
                 store_tile(j->a, out, first, rows, p);
@@ -100,8 +100,8 @@ void iv_linear_split_k(const iv_compute *c, const iv_linear_args *a, int leaves)
         iv_pool_run(c->pool, j.tiles, pack_tile, &j);
     j.block = iv_size_max(1, BLOCK_BYTES / j.tile_bytes);
     size_t fits = iv_size_max(1, GROUP_BYTES / w->panel_bytes);
-    size_t share = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);
-    j.group = iv_size_max(1, iv_size_min(fits, share));
+    size_t even = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);
+    j.group = iv_size_max(1, iv_size_min(fits, even));
     iv_pool_run(c->pool, (w->panels + j.group - 1) / j.group, panel_group, &j);
 }
 

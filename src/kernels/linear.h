@@ -1,5 +1,5 @@
-/* linear.h: y = W x for many rows, over threads. The bits are the tile kernel's: how rows and panels are
- * shared out is free. */
+/* linear.h: y = W x for many rows, over threads. The bits are the tile kernel's: the distribution of rows
+ * and panels over threads is free. */
 #ifndef IV_KERNELS_LINEAR_H
 #define IV_KERNELS_LINEAR_H
 

@@ -43,8 +43,8 @@ static void put_f32(iv_dtype type, void *panel, size_t at, float x) {
         ((uint16_t *)panel)[at] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
 }
 
-/* The common case: bits moved as they are, for `count` rows from column c of one panel, in blocks of pairs of k
- * small enough that the lines being filled stay in the first-level cache. */
+/* The common case: copies `count` rows unchanged to columns c and up of one panel, in blocks of pairs of k so small
+ * that the cache lines being filled stay in the L1 cache. */
 static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *rows, size_t stride, size_t count, size_t k) {
     enum { BLOCK = 32 };
     size_t pairs = k / 2;
@@ -74,7 +74,7 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
     }
 }
 
-/* Rows that stand evenly: `rows` runs of `run` rows, as far apart as those of W or, where paired, twice as far. */
+/* Equally spaced rows: `rows` runs of `run` rows, at the spacing of W's rows or, if paired, twice that. */
 static iv_status put_runs(const iv_matrix *m, iv_memspace *place, const char *from, size_t from_pitch, size_t first,
                           size_t run, size_t rows, iv_error *err) {
     size_t row = m->panel_bytes;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* y[n] = sum over k of W[n][k] x[k]. The data is owned by whoever allocated it (64-byte aligned). */
+/* y[n] = sum over k of W[n][k] x[k]. The owner of the matrix allocates the data (64-byte aligned). */
 typedef struct iv_matrix {
     iv_dtype type;   /* BF16, F16 or F32 */
     size_t n, k;     /* outputs, inputs */
@@ -17,7 +17,7 @@ typedef struct iv_matrix {
     size_t panels;   /* of 32 outputs, the last padded with zeros; of one output where rows are kept */
     size_t panel_bytes;
     size_t panel_columns; /* 32 or 1 */
-    bool paired; /* rows are n / 2 gates, then as many ups, kept in turn: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
+    bool paired; /* rows are n / 2 gates, then as many ups, interleaved: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
     int leaves;
     unsigned char *data;
 } iv_matrix;
@@ -27,7 +27,7 @@ bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
 /* The same with rows in place of panels: [n][k_padded]. */
 bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);
 
-/* Where row n of W stands among the rows that are kept. */
+/* The index of row n of W among the stored rows. */
 size_t iv_matrix_row_index(const iv_matrix *m, size_t n);
 static inline size_t iv_matrix_bytes(const iv_matrix *m) { return m->panels * m->panel_bytes; }
 static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p) {

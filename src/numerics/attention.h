@@ -1,7 +1,7 @@
 /* attention.h: the scalar reference of causal attention for one query row. Law: NUMERICS.md section 7.
  *
- * Keys stand in blocks of 64 and splits of 256 at absolute positions, so a row's result depends on its own
- * position only: not on the batch, the chunk it came in, or the pages its keys lie in. */
+ * Blocks of 64 keys and KV splits of 256 keys begin at absolute positions, so a row's result depends on its own
+ * position only: not on the batch, the prefill chunk or the pages. */
 #ifndef IV_NUMERICS_ATTENTION_H
 #define IV_NUMERICS_ATTENTION_H
 

@@ -1,4 +1,4 @@
-/* ex2.c: the formula of the law, written as the law writes it. */
+/* ex2.c: the formula of the law, term by term. */
 #include "numerics/ex2.h"
 
 const iv_ex2_part iv_ex2_table[64] = {
@@ -20,7 +20,7 @@ const iv_ex2_part iv_ex2_table[64] = {
     {0x3d495f5, 0xa9ec, 0x3b2}, {0x3df437f, 0xabc5, 0x3bf}, {0x3ea0ecc, 0xada4, 0x3c9}, {0x3f4f831, 0xaf88, 0x3d4},
 };
 
-/* r * r / 2^19, but every partial product is truncated: what of r a set bit b adds stands 18 - b places lower. */
+/* r * r / 2^19, but every partial product is truncated: a set bit b adds r >> (18 - b). */
 static uint32_t truncated_square(uint32_t r) {
     uint32_t sum = 0;
     for (int b = 0; b < 17; b++)

@@ -34,9 +34,9 @@ void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out) {
 }
 
 void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum) {
-    float m = -INFINITY, lanes[IV_ROW_LANES] = {0}; /* a NaN is passed over here and reaches the sum */
+    float m = -INFINITY, lanes[IV_ROW_LANES] = {0}; /* skips NaN, which reaches the sum */
     for (size_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;
-    m = m + 0.0f; /* of two zeros the law wants the positive one */
+    m = m + 0.0f; /* the law: a zero maximum is +0 */
     for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] += v_exp(x[i] - m);
     *max = m;
     *sum = iv_ref_fold_lanes(lanes);

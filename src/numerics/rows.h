@@ -20,7 +20,7 @@ float iv_ref_rms_factor(const float *x, float eps, size_t n);
 /* out[i] = (x[i] * r) * weight[i]. */
 void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out);
 
-/* Rotates pairs (x[i], x[i + pairs]) in place by the table row. */
+/* Rotates the pairs (x[i], x[i + pairs]) by the table row, in place. */
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
 
 /* out[i] = silu(gate[i]) * up[i]. */

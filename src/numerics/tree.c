@@ -1,4 +1,4 @@
-/* tree.c: covers of leaves, and what is left to add between them. */
+/* tree.c: covers of leaves, and the remaining additions between them. */
 #include "numerics/tree.h"
 #include "base/status.h"
 
@@ -14,7 +14,7 @@ size_t iv_tree_cover(size_t first, size_t last, iv_tree_node nodes[IV_COVER_MAX]
     return count;
 }
 
-/* A stack of finished nodes; siblings that meet at its top become their parent. */
+/* A stack of finished nodes: two siblings at its top become their parent. */
 void iv_tree_join_make(const iv_tree_node *nodes, size_t count, iv_tree_join *join) {
     iv_tree_node stack[IV_LEAVES_MAX];
     uint8_t value[IV_LEAVES_MAX];

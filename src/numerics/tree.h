@@ -30,12 +30,12 @@ enum { IV_COVER_MAX = 32 }; /* nodes of one cover of leaves below 2^16 */
 
 static inline size_t iv_tree_first_leaf(iv_tree_node n) { return n.index << n.level; }
 
-/* The canonical nodes of leaves [first, last), last <= 2^16: the largest aligned blocks inside, in order. Whoever owns
- * these leaves can add up each of them alone, and nothing more. Returns how many. */
+/* The canonical nodes of leaves [first, last), last <= 2^16: the largest aligned blocks inside, in order. The owner of
+ * these leaves can compute each node by itself, and nothing more. Returns their number. */
 size_t iv_tree_cover(size_t first, size_t last, iv_tree_node nodes[IV_COVER_MAX]);
 
-/* The additions that are left when the nodes of a whole tree of dot-product leaves are known: value[to] += value[from]
- * one after the other; value[0] is then the root. */
+/* The additions that remain when the nodes of a whole tree of leaves are known: value[to] += value[from], in order;
+ * value[0] is then the root. */
 typedef struct iv_tree_join {
     size_t count;
     uint8_t to[IV_LEAVES_MAX - 1], from[IV_LEAVES_MAX - 1];

@@ -1,4 +1,4 @@
-/* iv_tree_allreduce against the law, value by value: subnormals, infinities and NaN among them. */
+/* iv_tree_allreduce against the law, value by value, with subnormals, infinities and NaN. */
 #include "random.h"
 #include "kernels/tree_allreduce.h"
 #include "numerics/fma32.h"
@@ -39,15 +39,15 @@ static size_t one(rng *r, iv_arithmetic arithmetic) {
         other += iv_bits(want[i]) != iv_bits(y);
     }
     iv_tree_allreduce(arithmetic, &join, (const float *const *)node, bias, n, x);
-    assert_same_bits("join", want, x, n, sizeof *x, false);
+    assert_same_bits("tree_allreduce", want, x, n, sizeof *x, false);
     for (size_t i = 0; i < count; i++) free(node[i]);
     free(bias), free(x), free(want);
     return other;
 }
 
-static void joins_meet_the_law(void **state) {
+static void additions_follow_the_law(void **state) {
     (void)state;
-    rng r = rng_start("join");
+    rng r = rng_start("tree_allreduce");
     size_t other = 0;
     for (size_t i = 0; i < trials(2000, 50000); i++) other += one(&r, IV_FMA32) + one(&r, IV_TC16);
     printf("%zu results depend on how subnormals are treated\n", other);
@@ -55,6 +55,6 @@ static void joins_meet_the_law(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(joins_meet_the_law)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(additions_follow_the_law)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,11 +88,11 @@ static void sum_exp(const float *x, size_t n, float *max, float *sum) {
     float best[V_LANES], m = -__builtin_inff();
     vf top = v_set(m), lanes[LANE_VECTORS];
     size_t whole = n / V_LANES * V_LANES;
-    for (size_t i = 0; i < whole; i += V_LANES) top = v_max(v_load(x + i), top); /* passes NaN over */
+    for (size_t i = 0; i < whole; i += V_LANES) top = v_max(v_load(x + i), top); /* skips NaN */
     v_store(best, top);
     for (int i = 0; i < V_LANES; i++) m = best[i] > m ? best[i] : m;
     for (size_t i = whole; i < n; i++) m = x[i] > m ? x[i] : m;
-    m = m + 0.0f; /* of two zeros the law wants the positive one */
+    m = m + 0.0f; /* the law: a zero maximum is +0 */
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
     for (size_t i = 0; i < whole; i += V_LANES) {
         size_t lane = i / V_LANES % LANE_VECTORS;
@@ -223,7 +223,7 @@ static void random_words(uint64_t seed, uint64_t position, uint32_t first_block,
     }
 }
 
-/* Chunks without a larger value are passed over whole. */
+/* Skips whole chunks without a larger value. */
 static size_t find_above(const float *x, size_t from, size_t n, float than) {
     enum { CHUNK = 4 * V_LANES };
     for (; from + CHUNK <= n; from += CHUNK) {

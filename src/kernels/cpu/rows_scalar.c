@@ -1,4 +1,4 @@
-/* rows_scalar.c: the row ops by the reference of src/numerics, rounded to the type asked for. */
+/* rows_scalar.c: the row ops of src/numerics, rounded to the result type. */
 #include "kernels/cpu/rows.h"
 #include "numerics/philox.h"
 #include "numerics/rows.h"

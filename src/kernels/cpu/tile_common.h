@@ -1,4 +1,4 @@
-/* tile_common.h: what the tile kernels of every instruction set share. */
+/* tile_common.h: macros and packing shared by the tile kernels of all instruction sets. */
 #ifndef IV_KERNELS_TILE_COMMON_H
 #define IV_KERNELS_TILE_COMMON_H
 
@@ -17,7 +17,7 @@
 
 #define IV_INLINE static inline __attribute__((always_inline))
 
-/* Fetches the lines of `bytes` at an address that need not exist. */
+/* Prefetches the cache lines of `bytes` at an address that need not be mapped. */
 IV_INLINE void iv_fetch(uintptr_t ahead, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch((const char *)ahead + line);
 }
@@ -42,7 +42,7 @@ void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, 
 void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
                        void *packed);
 
-/* The same for 16-bit activations kept as they are. */
+/* The same for 16-bit activations, unchanged. */
 void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
                       void *packed);
 

@@ -2,7 +2,7 @@
  *
  * A step's terms are brought to the scale 2^(25 - e_max) by an exact multiplication, truncated by the
  * float-to-int conversion, added as integers and converted back under round-toward-zero. Powers of two
- * (an operand with its fraction masked off) stand for exponents, so a zero has none by itself. This is
+ * (an operand with its fraction masked off) represent exponents, so a zero has none. This is
  * exact while products stay normal floats; `threshold`, a lower bound on 2^e_max that pack works out for
  * each row, and an upper bound say when, and the few other vectors take the scalar step.
  *

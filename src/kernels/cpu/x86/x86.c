@@ -11,8 +11,8 @@ static bool has_avx512(void) {
 
 iv_isa iv_x86_isa(void) { return has_avx512() ? IV_ISA_AVX512 : has_avx2() ? IV_ISA_AVX2 : IV_ISA_SCALAR; }
 
-/* vdpbf16ps has the bits of two FMAs on every CPU, but not their speed: AMD's cores (Zen 4, 5) do twice the work of an
- * FMA in it, Intel's (Sapphire and Granite Rapids) half (bench/peak.c). */
+/* vdpbf16ps has the bits of two FMAs on every CPU, but its speed differs: AMD's cores (Zen 4, 5) do twice the work of
+ * an FMA in it, Intel's (Sapphire and Granite Rapids) half (bench/peak.c). */
 static bool prefers_dot_product(void) { return iv_cpu_has("amd") && iv_cpu_has("avx512bf16"); }
 
 static void overlay_avx2(iv_kernels *k) {
