@@ -22,7 +22,7 @@ static bool open_words(void) {
     snprintf(path, sizeof path, "%.*s/../models/tiny-math", slash ? (int)(slash - __FILE__) : 1,
              slash ? __FILE__ : ".");
     options.bridge.engine.model = path;
-    return iv_textual_open(path, &bridge.text_model, &err) == IV_OK;
+    return iv_text_model_open(path, &bridge.text_model, &err) == IV_OK;
 }
 
 static void check_json(const char *text, size_t n) {

@@ -410,42 +410,42 @@ IV_API iv_status iv_receipt_match(const iv_receipt *receipt, const iv_engine *en
 /* ---- text, templates, logits --------------------------------------------------------------------------- */
 
 /* A model's tokenizer and chat template, without its weights. Immutable: any number of threads. */
-typedef struct iv_textual iv_textual;
-IV_API iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err);
-IV_API void iv_textual_close(iv_textual *t); /* NULL is fine */
-IV_API const iv_textual *iv_engine_textual(const iv_engine *engine);
+typedef struct iv_text_model iv_text_model;
+IV_API iv_status iv_text_model_open(const char *model, iv_text_model **out, iv_error *err);
+IV_API void iv_text_model_close(iv_text_model *t); /* NULL is fine */
+IV_API const iv_text_model *iv_engine_text_model(const iv_engine *engine);
 
-IV_API iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
+IV_API iv_status iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
                              iv_error *err);
 /* How spellings of special tokens in a text are read. */
-typedef enum iv_spelled {
-    IV_SPELLED_TOKENS, /* as those tokens: what iv_tokenize does */
-    IV_SPELLED_TEXT,   /* as text, as transformers' split_special_tokens */
-    IV_SPELLED_MARKED  /* as text where iv_mark_special has marked them, else as tokens */
-} iv_spelled;
-IV_API iv_status iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool add_special,
-                                iv_spelled special, iv_ids *out, iv_error *err);
+typedef enum iv_special_mode {
+    IV_SPECIAL_TOKENS, /* as those tokens: what iv_tokenize does */
+    IV_SPECIAL_TEXT,   /* as text, as transformers' split_special_tokens */
+    IV_SPECIAL_MARKED  /* as text where iv_mark_special has marked them, else as tokens */
+} iv_special_mode;
+IV_API iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool add_special,
+                                iv_special_mode special, iv_ids *out, iv_error *err);
 /* A string for a chat template's variables: spellings of special tokens in it get marks (U+FDD0, which is taken out of
  * the text first), so that in what is rendered only the template's own are tokens. A token of one character cannot be
  * marked. iv_unmark_special takes all marks out. */
-IV_API iv_status iv_mark_special(const iv_textual *t, const char *text, size_t bytes, iv_text *out, iv_error *err);
+IV_API iv_status iv_mark_special(const iv_text_model *t, const char *text, size_t bytes, iv_text *out, iv_error *err);
 IV_API void iv_unmark_special(iv_text *text);
-IV_API iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
+IV_API iv_status iv_detokenize(const iv_text_model *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
                                iv_error *err);
 /* The token's own string as the vocabulary spells it. Lives as long as t; NULL outside the vocabulary. */
-IV_API const char *iv_token_string(const iv_textual *t, int32_t id, size_t *bytes);
+IV_API const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes);
 
 /* What iv_request.reasoning is for a prompt that iv_render_chat has rendered: OPEN where it ends with <think>, NONE
  * where it ends with </think>, else OPTIONAL for a model whose vocabulary has <think> and </think> as tokens. */
-IV_API iv_reasoning iv_reasoning_after(const iv_textual *t, const char *prompt, size_t bytes);
+IV_API iv_reasoning iv_reasoning_after(const iv_text_model *t, const char *prompt, size_t bytes);
 
 /* The form in which the chat template writes a call back; where it shows none, that whose tokens the vocabulary has:
  * <tool_call>, [TOOL_CALLS] (with [ARGS] or without), <|python_tag|>; else Hermes'. */
-IV_API iv_tool_form iv_tool_form_of(const iv_textual *t);
+IV_API iv_tool_form iv_tool_form_of(const iv_text_model *t);
 
 /* Renders the model's chat template. variables_json: an object whose members are the template's variables
  * ("messages", "tools", "add_generation_prompt", ...). strftime_now: what strftime_now() returns, NULL: the clock. */
-IV_API iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,
+IV_API iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, size_t bytes, const char *strftime_now,
                                 iv_text *out, iv_error *err);
 /* The same for a template given as a file. */
 IV_API iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes,

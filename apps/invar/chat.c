@@ -161,7 +161,7 @@ static int render(const chat *c, iv_text *out, iv_error *err) {
     if (code == CLI_OK)
         code = cli_chat_variables(messages, cli_text(c->args, "chat-template-kwargs", NULL), &variables, err);
     if (code == CLI_OK &&
-        iv_render_chat(iv_engine_textual(c->engine), variables, strlen(variables), NULL, out, err) != IV_OK)
+        iv_render_chat(iv_engine_text_model(c->engine), variables, strlen(variables), NULL, out, err) != IV_OK)
         code = CLI_FAILED;
     free(variables);
     json_decref(messages);

@@ -45,7 +45,7 @@ typedef struct eval {
 
 /* ---- prompts ------------------------------------------------------------------------------------------- */
 
-static int render(const eval *e, const iv_textual *t, const cli_problem *p, iv_text *out, iv_error *err) {
+static int render(const eval *e, const iv_text_model *t, const cli_problem *p, iv_text *out, iv_error *err) {
     const char *system = cli_text(e->args, "system", NULL);
     char *variables = NULL;
     json_t *messages = json_array();
@@ -60,7 +60,7 @@ static int render(const eval *e, const iv_textual *t, const cli_problem *p, iv_t
     return code;
 }
 
-static int make_prompt(eval *e, const iv_textual *t, cli_problem *p, iv_error *err) {
+static int make_prompt(eval *e, const iv_text_model *t, cli_problem *p, iv_error *err) {
     iv_text text = {0};
     iv_ids ids = {0};
     bool chat = !cli_has(e->args, "no-chat");
@@ -83,11 +83,11 @@ static int make_prompt(eval *e, const iv_textual *t, cli_problem *p, iv_error *e
 }
 
 static int make_prompts(eval *e, iv_error *err) {
-    iv_textual *t;
-    if (iv_textual_open(e->model, &t, err) != IV_OK) return CLI_FAILED;
+    iv_text_model *t;
+    if (iv_text_model_open(e->model, &t, err) != IV_OK) return CLI_FAILED;
     int code = CLI_OK;
     for (size_t i = 0; i < e->dataset.count && code == CLI_OK; i++) code = make_prompt(e, t, &e->dataset.items[i], err);
-    iv_textual_close(t);
+    iv_text_model_close(t);
     return code;
 }
 

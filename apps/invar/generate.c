@@ -121,11 +121,11 @@ static int prompt_read(const cli_args *args, prompt *p, iv_error *err) {
 }
 
 /* As ids, so that special tokens spelled in the prompt stay text. */
-static iv_status prompt_split(const iv_textual *t, prompt *p, iv_request *r, iv_error *err) {
+static iv_status prompt_split(const iv_text_model *t, prompt *p, iv_request *r, iv_error *err) {
     iv_text marked = {0};
     iv_ids ids = {0};
     iv_status status = IV_OK;
-    iv_spelled how = p->variables ? IV_SPELLED_MARKED : IV_SPELLED_TEXT;
+    iv_special_mode how = p->variables ? IV_SPECIAL_MARKED : IV_SPECIAL_TEXT;
     if (p->variables) {
         status = iv_server_chat_variables(p->variables, strlen(p->variables), t, &marked, err);
         if (status == IV_OK) status = iv_render_chat(t, marked.data, marked.bytes, NULL, &p->text, err);
@@ -143,7 +143,7 @@ static iv_status prompt_split(const iv_textual *t, prompt *p, iv_request *r, iv_
 
 /* Fills the request's prompt. p->text holds the text if it was rendered or decoded. */
 static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, iv_request *r, iv_error *err) {
-    const iv_textual *t = iv_engine_textual(engine);
+    const iv_text_model *t = iv_engine_text_model(engine);
     iv_status status = IV_OK;
     if (p->ids) {
         r->ids = p->ids;
@@ -168,13 +168,13 @@ static int prompt_use(const cli_args *args, const iv_engine *engine, prompt *p, 
 static void use_constraint(const iv_engine *engine, const prompt *p, iv_request *r) {
     r->constraint = p->constraint, r->constraint_text = p->constraint_text;
     if (r->constraint != IV_CONSTRAINT_NONE && p->variables)
-        r->reasoning = iv_reasoning_after(iv_engine_textual(engine), r->text, r->text_bytes);
+        r->reasoning = iv_reasoning_after(iv_engine_text_model(engine), r->text, r->text_bytes);
 }
 
 /* ---- events -------------------------------------------------------------------------------------------- */
 
 typedef struct view {
-    const iv_textual *textual;
+    const iv_text_model *text_model;
     bool stream;         /* text to standard output as it comes */
     bool table;          /* log-probabilities as a table, else as JSON */
     cli_buffer logprobs; /* open when they are wanted */
@@ -183,7 +183,7 @@ typedef struct view {
 
 static void json_logprobs(view *v, const iv_event *event) {
     size_t n = 0;
-    const char *token = iv_token_string(v->textual, event->token, &n);
+    const char *token = iv_token_string(v->text_model, event->token, &n);
     iv_json_out *json = &v->json;
     iv_out_kv_open(json, NULL, '{');
     iv_out_kv_int(json, "id", event->token);
@@ -194,7 +194,7 @@ static void json_logprobs(view *v, const iv_event *event) {
     iv_out_kv_shortest(json, "logprob", event->logprob);
     iv_out_kv_open(json, "top", '[');
     for (size_t i = 0; i < event->top_count; i++) {
-        token = iv_token_string(v->textual, event->top[i].id, &n);
+        token = iv_token_string(v->text_model, event->top[i].id, &n);
         iv_out_kv_open(json, NULL, '{');
         iv_out_kv_int(json, "id", event->top[i].id);
         iv_out_kv_string(json, "token", token ? token : "", token ? n : 0);
@@ -209,7 +209,7 @@ static void json_logprobs(view *v, const iv_event *event) {
 static void print_token(view *v, int32_t id, float logprob, bool last) {
     enum { CELL = 12 };
     size_t n = 0, width = 0;
-    const char *token = iv_token_string(v->textual, id, &n);
+    const char *token = iv_token_string(v->text_model, id, &n);
     FILE *out = v->logprobs.file;
     fprintf(out, "%8d %10.5f ", (int)id, (double)logprob);
     if (!token) n = 0;
@@ -324,7 +324,7 @@ static int finish_output(const cli_args *args, const cli_answer *a, const cli_sa
 
 static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampling *s, iv_error *err) {
     const cli_value *logprobs = cli_find(args, "logprobs");
-    view v = {.textual = iv_engine_textual(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
+    view v = {.text_model = iv_engine_text_model(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
     cli_sampling_init(s, engine, args);
     s->request.logprobs = logprobs ? (int)logprobs->count : -1;
     s->request.keep_receipt = cli_has(args, "receipt");

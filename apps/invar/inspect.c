@@ -118,7 +118,7 @@ int cli_inspect(const cli_args *args, iv_error *err) {
 
 static int write_text_logits(const char *text, iv_engine *engine, const char *path, iv_error *err) {
     iv_ids ids = {0};
-    iv_status status = iv_tokenize(iv_engine_textual(engine), text, strlen(text), true, &ids, err);
+    iv_status status = iv_tokenize(iv_engine_text_model(engine), text, strlen(text), true, &ids, err);
     if (status == IV_OK) status = iv_engine_write_logits(engine, ids.data, ids.count, path, err);
     iv_ids_free(&ids);
     return status == IV_OK ? CLI_OK : CLI_FAILED;

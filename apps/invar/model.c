@@ -124,10 +124,10 @@ int cli_engine_open_for(const cli_args *args, size_t sequences, size_t tokens, i
     return cli_engine_open_with(&o, args->operands[0], out, err);
 }
 
-int cli_text_model_open(const cli_args *args, iv_textual **out, iv_error *err) {
+int cli_text_model_open(const cli_args *args, iv_text_model **out, iv_error *err) {
     char path[CLI_PATH_BYTES];
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
-    return iv_textual_open(path, out, err) == IV_OK ? CLI_OK : CLI_FAILED;
+    return iv_text_model_open(path, out, err) == IV_OK ? CLI_OK : CLI_FAILED;
 }
 
 /* ---- engine flags -------------------------------------------------------------------------------------- */

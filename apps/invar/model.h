@@ -30,7 +30,7 @@ void cli_warn_of_index(const char *name);
 void cli_warn_of_generation(const char *unapplied);
 
 /* Opens the tokenizer and template of the MODEL operand. */
-int cli_text_model_open(const cli_args *args, iv_textual **out, iv_error *err);
+int cli_text_model_open(const cli_args *args, iv_text_model **out, iv_error *err);
 
 /* ---- engine flags -------------------------------------------------------------------------------------- */
 

@@ -184,9 +184,9 @@ static void note_event(replayed *item, const iv_event *event) {
 
 static const char *const verdict_names[] = {"pending", "equal", "differs", "other maker", "failed"};
 
-static void print_token(FILE *out, const iv_textual *textual, int32_t id) {
+static void print_token(FILE *out, const iv_text_model *text_model, int32_t id) {
     size_t n = 0;
-    const char *text = textual ? iv_token_string(textual, id, &n) : NULL;
+    const char *text = text_model ? iv_token_string(text_model, id, &n) : NULL;
     fprintf(out, "%d", (int)id);
     if (!text) return;
     fputs(" '", out);
@@ -203,7 +203,7 @@ static void print_end(FILE *out, iv_finish finish, const char *stop) {
     fputc('\'', out);
 }
 
-static void print_item(const replayed *item, const iv_textual *textual, FILE *out) {
+static void print_item(const replayed *item, const iv_text_model *text_model, FILE *out) {
     iv_receipt_info want;
     iv_receipt_get_info(item->receipt, &want);
     char digits[2][32], name[CLI_SHOWN_BYTES];
@@ -218,12 +218,12 @@ static void print_item(const replayed *item, const iv_textual *textual, FILE *ou
     if (item->verdict == REPLAY_DIFFERS && item->has_first) {
         size_t at = item->position;
         fprintf(out, ": token %zu of %zu: wanted ", at + 1, want.id_count);
-        print_token(out, textual, want.ids[at]);
+        print_token(out, text_model, want.ids[at]);
         fprintf(out, " (%s), found ", iv_float_digits(want.logprobs[at], digits[0]));
         if (item->token < 0)
             fputs("the end", out);
         else {
-            print_token(out, textual, item->token);
+            print_token(out, text_model, item->token);
             fprintf(out, " (%s)", iv_float_digits(item->logprob, digits[1]));
         }
         if (item->ulps) fprintf(out, ", %llu ulp apart", (unsigned long long)item->ulps);
@@ -357,7 +357,7 @@ static int show_ready(replay *r, iv_error *err) {
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     cli_progress_end(&r->progress);
     while (r->shown < r->all.count && r->all.items[r->shown].verdict != REPLAY_PENDING)
-        print_item(&r->all.items[r->shown++], r->engine ? iv_engine_textual(r->engine) : NULL, buffer.file);
+        print_item(&r->all.items[r->shown++], r->engine ? iv_engine_text_model(r->engine) : NULL, buffer.file);
     return cli_buffer_out(&buffer, err);
 }
 

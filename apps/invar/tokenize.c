@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int show_ids(const iv_textual *t, const iv_ids *ids, bool as_json, iv_error *err) {
+static int show_ids(const iv_text_model *t, const iv_ids *ids, bool as_json, iv_error *err) {
     cli_buffer buffer;
     if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (as_json) {
@@ -47,7 +47,7 @@ static int show_text(const iv_text *text, bool as_json, iv_error *err) {
     return cli_buffer_out(&buffer, err);
 }
 
-static int text_of_ids(const cli_args *args, const iv_textual *t, iv_error *err) {
+static int text_of_ids(const cli_args *args, const iv_text_model *t, iv_error *err) {
     int32_t *ids;
     size_t count;
     int code = cli_read_ids(cli_text(args, "ids", ""), &ids, &count, err);
@@ -63,7 +63,7 @@ static int text_of_ids(const cli_args *args, const iv_textual *t, iv_error *err)
     return code;
 }
 
-static int ids_of_text(const cli_args *args, const iv_textual *t, iv_error *err) {
+static int ids_of_text(const cli_args *args, const iv_text_model *t, iv_error *err) {
     cli_bytes file = {0};
     const char *text = cli_text(args, "text", NULL);
     size_t bytes = text ? strlen(text) : 0;
@@ -74,7 +74,7 @@ static int ids_of_text(const cli_args *args, const iv_textual *t, iv_error *err)
         bytes = file.count;
     }
     iv_ids ids = {0};
-    iv_spelled special = cli_has(args, "split-special-tokens") ? IV_SPELLED_TEXT : IV_SPELLED_TOKENS;
+    iv_special_mode special = cli_has(args, "split-special-tokens") ? IV_SPECIAL_TEXT : IV_SPECIAL_TOKENS;
     iv_status status = iv_tokenize_as(t, text, bytes, !cli_has(args, "no-special"), special, &ids, err);
     int code = status == IV_OK ? CLI_OK : CLI_FAILED;
     if (code == CLI_OK) code = show_ids(t, &ids, cli_has(args, "json"), err);
@@ -86,11 +86,11 @@ static int ids_of_text(const cli_args *args, const iv_textual *t, iv_error *err)
 int cli_tokenize(const cli_args *args, iv_error *err) {
     if (cli_has(args, "text") + cli_has(args, "text-file") + cli_has(args, "ids") > 1)
         return cli_fail(err, CLI_USAGE, "wanted one of --text, --text-file and --ids, found more");
-    iv_textual *t;
+    iv_text_model *t;
     int code = cli_text_model_open(args, &t, err);
     if (code != CLI_OK) return code;
     code = cli_has(args, "ids") ? text_of_ids(args, t, err) : ids_of_text(args, t, err);
-    iv_textual_close(t);
+    iv_text_model_close(t);
     return code;
 }
 
@@ -109,14 +109,14 @@ int cli_render(const cli_args *args, iv_error *err) {
     if (path) {
         if (iv_render_template(path, variables.data, variables.count, now, &text, err) != IV_OK) code = CLI_FAILED;
     } else {
-        iv_textual *t = NULL;
+        iv_text_model *t = NULL;
         iv_text chat = {0};
         code = cli_text_model_open(args, &t, err);
         if (code == CLI_OK && (iv_server_chat_variables(variables.data, variables.count, NULL, &chat, err) != IV_OK ||
                                iv_render_chat(t, chat.data, chat.bytes, now, &text, err) != IV_OK))
             code = CLI_FAILED;
         iv_text_free(&chat);
-        iv_textual_close(t);
+        iv_text_model_close(t);
     }
     if (code == CLI_OK) code = cli_out_text(text.data, text.bytes, err);
     iv_text_free(&text);

@@ -87,7 +87,7 @@ int verify_prompts_make(const iv_model_info *model, size_t max_tokens, verify_pr
 typedef struct reader {
     const char *path;
     size_t line;
-    const iv_textual *textual; /* for prompts and messages */
+    const iv_text_model *text_model; /* for prompts and messages */
     const iv_model_info *model;
     size_t max_tokens;
 } reader;
@@ -188,9 +188,9 @@ static int tokens_of_messages(const reader *at, const json_t *messages, iv_ids *
     iv_text text = {0};
     if (!json_is_array(messages)) return field_error(at, "messages", "a list", err);
     int code = cli_chat_variables(messages, NULL, &variables, err);
-    if (code == CLI_OK && iv_render_chat(at->textual, variables, strlen(variables), NULL, &text, err) != IV_OK)
+    if (code == CLI_OK && iv_render_chat(at->text_model, variables, strlen(variables), NULL, &text, err) != IV_OK)
         code = CLI_FAILED;
-    if (code == CLI_OK && iv_tokenize(at->textual, text.data, text.bytes, false, out, err) != IV_OK) code = CLI_FAILED;
+    if (code == CLI_OK && iv_tokenize(at->text_model, text.data, text.bytes, false, out, err) != IV_OK) code = CLI_FAILED;
     iv_text_free(&text);
     free(variables);
     return code;
@@ -205,7 +205,7 @@ static int read_tokens(const reader *at, const json_t *object, iv_ids *out, iv_e
     if (prompt && !json_is_string(prompt)) return field_error(at, "prompt", "a text", err);
     if (messages)
         code = tokens_of_messages(at, messages, out, &why);
-    else if (iv_tokenize(at->textual, json_string_value(prompt), json_string_length(prompt), true, out, &why) != IV_OK)
+    else if (iv_tokenize(at->text_model, json_string_value(prompt), json_string_length(prompt), true, out, &why) != IV_OK)
         code = CLI_FAILED;
     if (code != CLI_OK) return cli_fail(err, CLI_FAILED, "%.300s: line %zu: %.500s", at->path, at->line, why.message);
     return out->count ? CLI_OK : field_error(at, messages ? "messages" : "prompt", "at least one token", err);
@@ -251,19 +251,19 @@ static int read_line(const reader *at, const char *line, size_t bytes, verify_pr
 int verify_prompts_read(const char *path, const char *model_path, const iv_model_info *model, size_t max_tokens,
                         verify_prompts *out, iv_error *err) {
     cli_bytes file;
-    iv_textual *textual = NULL;
+    iv_text_model *text_model = NULL;
     *out = (verify_prompts){0};
     int code = cli_read_file(path, true, &file, err);
     if (code != CLI_OK) return code;
-    if (iv_textual_open(model_path, &textual, err) != IV_OK) code = CLI_FAILED;
-    reader at = {.path = path, .textual = textual, .model = model, .max_tokens = max_tokens};
+    if (iv_text_model_open(model_path, &text_model, err) != IV_OK) code = CLI_FAILED;
+    reader at = {.path = path, .text_model = text_model, .model = model, .max_tokens = max_tokens};
     for (cli_lines l = {.text = file}; code == CLI_OK && cli_next_line(&l);) {
         at.line = l.number;
         code = read_line(&at, l.line, l.line_bytes, out, err);
     }
     if (code == CLI_OK && out->count == 0)
         code = cli_fail(err, CLI_FAILED, "%.300s: wanted a prompt, found none", path);
-    iv_textual_close(textual);
+    iv_text_model_close(text_model);
     free(file.data);
     if (code != CLI_OK) verify_prompts_free(out);
     return code;

@@ -232,7 +232,7 @@ static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v
 void iv_score_row(const iv_engine *e, size_t row, const float *logits) {
     iv_event_slot *v = &e->item_events[row];
     measured_row r = {.logits = logits,
-                      .sampled = e->sample_here[row] ? &e->sampled[row] : NULL,
+                      .sampled = e->sample_on_backend[row] ? &e->sampled[row] : NULL,
                       .top_logprobs = e->top_logprobs + row * IV_TOP_LOGPROBS_MAX};
     v->event.logprob = NAN;
     if (!measure(e, &r)) return;

@@ -35,7 +35,7 @@ static size_t match(const int32_t *tokens, size_t a, size_t b) {
     return n;
 }
 
-size_t iv_draft_guess(iv_draft_index *x, const int32_t *tokens, size_t count, size_t limit, int32_t *out) {
+size_t iv_draft_propose(iv_draft_index *x, const int32_t *tokens, size_t count, size_t limit, int32_t *out) {
     if (count < 2 || limit == 0) return 0;
     for (; x->indexed + 1 < count; x->indexed++) {
         uint32_t *head = head_of(x, tokens + x->indexed - 1);

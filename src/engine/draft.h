@@ -22,6 +22,6 @@ void iv_draft_index_close(iv_draft_index *x);
 /* Guesses at most `limit` tokens after tokens[0..count): those that followed the longest earlier match (up to four
  * tokens, two at least) of the sequence's end, of equally long ones the latest. Where the match overlaps the end, what
  * is between repeats. The sequence only ever grows from call to call. Returns how many, 0 or limit. */
-size_t iv_draft_guess(iv_draft_index *x, const int32_t *tokens, size_t count, size_t limit, int32_t *out);
+size_t iv_draft_propose(iv_draft_index *x, const int32_t *tokens, size_t count, size_t limit, int32_t *out);
 
 #endif

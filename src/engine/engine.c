@@ -152,9 +152,9 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     size_t seqs = e->max_num_seqs, rows = e->max_num_batched_tokens, vocab = (size_t)e->model->config.vocab_size,
            logits;
     if (!iv_size_mul(e->logits_max, vocab, &logits)) return iv_fail(err, IV_LIMIT, "logits: too many");
-    IV_TRY(iv_line_open(&e->waiting, IV_WAITING_MAX + seqs, err)); /* the preempted come back, full or not */
-    IV_TRY(iv_line_open(&e->running, seqs, err));
-    IV_TRY(iv_line_open(&e->held, IV_WAITING_MAX + seqs, err));
+    IV_TRY(iv_queue_open(&e->waiting, IV_WAITING_MAX + seqs, err)); /* the preempted come back, full or not */
+    IV_TRY(iv_queue_open(&e->running, seqs, err));
+    IV_TRY(iv_queue_open(&e->held, IV_WAITING_MAX + seqs, err));
     IV_TRY(iv_events_open(e, err));
     e->plan_running = calloc(seqs, sizeof *e->plan_running);
     e->plan_waiting = calloc(seqs, sizeof *e->plan_waiting);
@@ -165,13 +165,13 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->ids = calloc(rows, sizeof *e->ids);
     e->logit_rows = calloc(rows, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
-    e->sample_here = calloc(rows, sizeof *e->sample_here);
-    e->logits_too = calloc(rows, sizeof *e->logits_too);
+    e->sample_on_backend = calloc(rows, sizeof *e->sample_on_backend);
+    e->logits_wanted = calloc(rows, sizeof *e->logits_wanted);
     e->row_sampling = calloc(rows, sizeof *e->row_sampling);
     e->sampled = calloc(rows, sizeof *e->sampled);
     e->top_logprobs = calloc(rows, IV_TOP_LOGPROBS_MAX * sizeof *e->top_logprobs);
     if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits && e->sample_here && e->logits_too && e->row_sampling && e->sampled && e->top_logprobs)
+        e->logit_rows && e->logits && e->sample_on_backend && e->logits_wanted && e->row_sampling && e->sampled && e->top_logprobs)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }
@@ -186,7 +186,7 @@ static iv_status open_samplers(iv_engine *e, iv_error *err) {
 }
 
 static void measure_tokens(iv_engine *e) {
-    const iv_tokenizer *t = e->textual->tokenizer;
+    const iv_tokenizer *t = e->text_model->tokenizer;
     for (size_t id = 0, n = 0; t && id < iv_tokenizer_vocab_size(t); id++)
         if (iv_tokenizer_token(t, (int32_t)id, &n)) e->longest_token_bytes = iv_size_max(e->longest_token_bytes, n);
 }
@@ -202,7 +202,7 @@ static iv_status open_forward(iv_engine *e, iv_error *err) {
  * not have end nothing, and no request could name them when a receipt is computed again. */
 static void complete_ends(iv_engine *e) {
     iv_generation_config *g = &e->generation;
-    int64_t own = e->textual->eos_id, vocab = e->model->config.vocab_size;
+    int64_t own = e->text_model->eos_id, vocab = e->model->config.vocab_size;
     size_t kept = 0, count = g->has_eos ? g->eos_count : 0;
     bool known = own < 0 || own >= vocab;
     for (size_t i = 0; i < count; i++) {
@@ -220,7 +220,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     IV_TRY(iv_ranks_open(e, o, err));
     iv_ranks_model_options(e->ranks, &m);
     IV_TRY(size_kv(o, e, &m, &pages, err));
-    IV_TRY(iv_textual_open(o->model, &e->textual, err));
+    IV_TRY(iv_text_model_open(o->model, &e->text_model, err));
     IV_TRY(iv_generation_config_read(o->model, &e->generation, err));
     IV_TRY(iv_pool_open(o->threads, &e->pool, err));
     e->kernels = iv_kernels_select(e->isa);
@@ -268,12 +268,12 @@ void iv_engine_close(iv_engine *e) {
     for (size_t i = 0; i < e->running.count; i++) iv_sequence_free(e, e->running.at[i]);
     for (size_t i = 0; i < e->waiting.count; i++) iv_sequence_free(e, e->waiting.at[i]);
     for (size_t i = 0; i < e->held.count; i++) iv_sequence_free(e, e->held.at[i]);
-    iv_line_close(&e->running), iv_line_close(&e->waiting), iv_line_close(&e->held);
+    iv_queue_close(&e->running), iv_queue_close(&e->waiting), iv_queue_close(&e->held);
     iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
     free(e->ids), free(e->logit_rows), free(e->logits);
-    free(e->sample_here), free(e->logits_too), free(e->row_sampling), free(e->sampled), free(e->top_logprobs);
+    free(e->sample_on_backend), free(e->logits_wanted), free(e->row_sampling), free(e->sampled), free(e->top_logprobs);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
     free(e->samplers);
     iv_kv_pool_close(&e->kv);
@@ -283,7 +283,7 @@ void iv_engine_close(iv_engine *e) {
     for (size_t i = 0; i < IV_RANKS_MAX; i++) iv_gpu_close(e->gpus[i]);
     iv_baseline_close(e->baseline);
     iv_pool_close(e->pool);
-    iv_textual_close(e->textual);
+    iv_text_model_close(e->text_model);
     free(e->updated_from);
     free(e);
 }
@@ -319,11 +319,11 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .load_seconds = e->load_seconds};
 }
 
-const iv_textual *iv_engine_textual(const iv_engine *e) { return e->textual; }
+const iv_text_model *iv_engine_text_model(const iv_engine *e) { return e->text_model; }
 
 void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
     *stats = e->stats;
-    const iv_line *lines[] = {&e->running, &e->waiting, &e->held};
+    const iv_queue *lines[] = {&e->running, &e->waiting, &e->held};
     for (size_t l = 0; l < sizeof lines / sizeof *lines; l++)
         for (size_t i = 0; i < lines[l]->count; i++) { /* those of the ended are in already */
             const iv_sequence *s = lines[l]->at[i];

@@ -7,10 +7,10 @@
 #include "baseline/ops.h"
 #include "engine/constraint.h"
 #include "engine/draft.h"
-#include "engine/line.h"
+#include "engine/queue.h"
 #include "engine/mask.h"
 #include "engine/ranks.h"
-#include "engine/textual.h"
+#include "engine/text_model.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
 #include "model/gpu_model.h"
@@ -110,7 +110,7 @@ struct iv_engine {
     iv_model *model;
     iv_model_options model_options; /* as the first weights were opened */
     char *updated_from;             /* directory of the weights, if they are not those of the first */
-    iv_textual *textual;
+    iv_text_model *text_model;
     iv_generation_config generation;
     iv_cpu_model *forward; /* rank 0's, or this process's; NULL on GPUs */
     iv_gpu_model *gpu_model;   /* NULL on a CPU */
@@ -135,8 +135,8 @@ struct iv_engine {
     iv_identity_parts identity;
     uint64_t next_id, next_arrival;
 
-    iv_line waiting, running;
-    iv_line held;      /* neither: their caller holds them, or their mask takes long */
+    iv_queue waiting, running;
+    iv_queue held;      /* neither: their caller holds them, or their mask takes long */
     iv_jobs *jobs;     /* that find masks; NULL before the first constraint */
     size_t masks_away; /* being found, of all sequences */
     size_t cancels;    /* sequences whose cancellation the next step will see */
@@ -149,7 +149,7 @@ struct iv_engine {
     iv_attention_span *spans;                      /* [max_num_seqs] */
     int32_t *ids;                                  /* [max_num_batched_tokens] */
     uint32_t *logit_rows;                          /* [max_num_batched_tokens], and so what stands beside it: */
-    bool *sample_here, *logits_too;                /* as iv_batch */
+    bool *sample_on_backend, *logits_wanted;                /* as iv_batch */
     iv_row_sampling *row_sampling;
     iv_row_result *sampled;
     iv_logprob *top_logprobs; /* [max_num_batched_tokens][IV_TOP_LOGPROBS_MAX] */
@@ -171,7 +171,7 @@ iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err);
 /* Takes a running sequence's pages and puts it back into the queue. */
 void iv_engine_requeue(iv_engine *e, size_t running_index);
 /* Its last event is in the ring: what it held is free at once, the rest when that event was taken. */
-void iv_engine_retire(iv_engine *e, iv_line *line, size_t index);
+void iv_engine_retire(iv_engine *e, iv_queue *line, size_t index);
 
 /* ---- hold.c: sequences that take part in no step for now */
 /* Puts a new sequence, or one that lost its pages, where it belongs: into the queue, or among those that are held. */
@@ -196,9 +196,9 @@ iv_finish iv_answer_resume(const iv_engine *e, iv_sampler *sampler, iv_sequence 
  * false it stays so. */
 bool iv_answer_forbids(const iv_engine *e, const iv_sequence *s);
 /* Puts the item's events into the ring, which has room. */
-void iv_emit_item(iv_engine *e, const iv_step_item *item);
+void iv_events_add_item(iv_engine *e, const iv_step_item *item);
 /* The last event; message for IV_FINISH_ERROR. */
-void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop);
+void iv_events_add_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop);
 iv_status iv_events_open(iv_engine *e, iv_error *err);
 void iv_events_close(iv_engine *e);
 /* Room for all that a step may emit, if at most iv_events_rows rows of logits are wanted? */

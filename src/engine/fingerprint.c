@@ -45,10 +45,10 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     if (e->numerics != IV_INVAR) iv_digest_add(d, maker, strlen(maker)); /* no baseline shares a hash with the law */
     describe_config(&e->model->config, d);
     iv_digest_add(d, e->model->weights_digest, sizeof part);
-    if (e->textual->tokenizer) iv_tokenizer_digest(e->textual->tokenizer, part);
+    if (e->text_model->tokenizer) iv_tokenizer_digest(e->text_model->tokenizer, part);
     iv_digest_add(d, part, sizeof part);
     memset(part, 0, sizeof part);
-    if (e->textual->chat) iv_chat_template_digest(e->textual->chat, part);
+    if (e->text_model->chat) iv_chat_template_digest(e->text_model->chat, part);
     iv_digest_add(d, part, sizeof part);
     iv_digest_finish(d, all);
     iv_digest_hex(all, hex);
@@ -66,12 +66,12 @@ iv_status iv_identity_make(iv_engine *e, iv_error *err) {
     iv_digest_finish(d, part);
     iv_digest_hex(part, parts->configuration);
     iv_digest_hex(e->model->weights_digest, parts->weights);
-    if (e->textual->tokenizer) {
-        iv_tokenizer_digest(e->textual->tokenizer, part);
+    if (e->text_model->tokenizer) {
+        iv_tokenizer_digest(e->text_model->tokenizer, part);
         iv_digest_hex(part, parts->tokenizer);
     }
-    if (e->textual->chat) {
-        iv_chat_template_digest(e->textual->chat, part);
+    if (e->text_model->chat) {
+        iv_chat_template_digest(e->text_model->chat, part);
         iv_digest_hex(part, parts->chat_template);
     }
     return IV_OK;

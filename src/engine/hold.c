@@ -5,7 +5,7 @@
 
 bool iv_hold_keeps(const iv_sequence *s) { return s->held || s->mask_sent; }
 
-void iv_hold_enqueue(iv_engine *e, iv_sequence *s) { iv_line_insert(iv_hold_keeps(s) ? &e->held : &e->waiting, s); }
+void iv_hold_enqueue(iv_engine *e, iv_sequence *s) { iv_queue_insert(iv_hold_keeps(s) ? &e->held : &e->waiting, s); }
 
 void iv_hold_send_mask(iv_engine *e, iv_sequence *s) {
     s->mask_sent = true;
@@ -21,12 +21,12 @@ static void park(iv_engine *e, size_t index) {
 }
 
 /* Its mask is back. False: the sequence has ended. */
-static bool resume(iv_engine *e, iv_line *line, size_t index) {
+static bool resume(iv_engine *e, iv_queue *line, size_t index) {
     iv_sequence *s = line->at[index];
     iv_finish finish = iv_answer_resume(e, &e->samplers[0], s);
     s->mask_sent = false;
     if (finish == IV_FINISH_NONE) return true;
-    iv_emit_done(e, s, finish, finish == IV_FINISH_ERROR ? s->error.message : NULL, NULL);
+    iv_events_add_done(e, s, finish, finish == IV_FINISH_ERROR ? s->error.message : NULL, NULL);
     iv_engine_retire(e, line, index);
     return false;
 }
@@ -45,24 +45,24 @@ void iv_hold_settle(iv_engine *e) {
     for (size_t i = e->held.count; i-- > 0 && iv_events_have_more(e);) {
         iv_sequence *s = e->held.at[i];
         if (!s->mask_sent || iv_mask_is_away(s->mask) || !resume(e, &e->held, i) || s->held) continue;
-        iv_line_remove(&e->held, i);
-        iv_line_insert(&e->waiting, s);
+        iv_queue_remove(&e->held, i);
+        iv_queue_insert(&e->waiting, s);
     }
 }
 
 iv_status iv_engine_hold(iv_engine *e, uint64_t id, bool hold, iv_error *err) {
     size_t at;
-    iv_sequence *s = iv_line_find(&e->running, id, &at);
+    iv_sequence *s = iv_queue_find(&e->running, id, &at);
     if (s) {
         s->held = hold;
         if (hold) park(e, at);
         return IV_OK;
     }
-    iv_line *line = iv_line_find(&e->waiting, id, &at) ? &e->waiting : &e->held;
-    if (!(s = iv_line_find(line, id, &at)))
+    iv_queue *line = iv_queue_find(&e->waiting, id, &at) ? &e->waiting : &e->held;
+    if (!(s = iv_queue_find(line, id, &at)))
         return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
     s->held = hold;
-    iv_line_remove(line, at);
+    iv_queue_remove(line, at);
     iv_hold_enqueue(e, s);
     return IV_OK;
 }

@@ -152,7 +152,7 @@ char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event 
                             "invar", iv_version(),                                                       //
                             "fingerprint", info.fingerprint,                                             //
                             "maker", maker,                                                              //
-                            "model", path_string(e->updated_from ? e->updated_from : e->textual->model), //
+                            "model", path_string(e->updated_from ? e->updated_from : e->text_model->model), //
                             "request", request_object(e, s),                                             //
                             "outcome", outcome_object(s, done),                                          //
                             "neutral", neutral);

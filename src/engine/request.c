@@ -89,9 +89,9 @@ static iv_status check_stops(const iv_request *r, iv_error *err) {
 
 /* What speaks of the answer's text can do nothing where there is none. */
 static iv_status need_text(const iv_engine *e, const char *what, iv_error *err) {
-    if (e->textual->tokenizer) return IV_OK;
+    if (e->text_model->tokenizer) return IV_OK;
     return iv_fail(err, IV_INVALID, "%s: wanted a model with a tokenizer.json, found none in %s", what,
-                   e->textual->model);
+                   e->text_model->model);
 }
 
 static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error *err) {
@@ -139,7 +139,7 @@ static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequenc
                        r->text ? "both" : "neither");
     if (r->ids) IV_TRY(check_length(e, r, r->id_count, err)); /* before so many are read */
     if (r->text)
-        IV_TRY(iv_tokenize(e->textual, r->text, r->text_bytes, r->add_special, &s->tokens, err));
+        IV_TRY(iv_tokenize(e->text_model, r->text, r->text_bytes, r->add_special, &s->tokens, err));
     else if (!iv_ids_append(&s->tokens, r->ids, r->id_count))
         return iv_fail(err, IV_NO_MEMORY, "prompt: no memory");
     s->prompt_tokens = s->tokens.count;
@@ -176,8 +176,8 @@ static bool start_seen(iv_sequence *s) {
 static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     size_t text = 0, logits = 0, vocab = (size_t)e->model->config.vocab_size;
     bool ok = iv_ids_reserve(&s->tokens, s->tokens_max - s->prompt_tokens);
-    if (e->textual->tokenizer) {
-        IV_TRY(iv_token_stream_open(e->textual->tokenizer, !r->keep_special, &s->stream, err));
+    if (e->text_model->tokenizer) {
+        IV_TRY(iv_token_stream_open(e->text_model->tokenizer, !r->keep_special, &s->stream, err));
         IV_TRY(iv_token_stream_follow(s->stream, s->tokens.data, s->prompt_tokens, r->constraint != IV_CONSTRAINT_NONE,
                                       err));
         IV_TRY(iv_token_stream_reserve(s->stream, e->longest_token_bytes, err));
@@ -230,13 +230,13 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
 }
 
 static iv_sequence *find_sequence(const iv_engine *e, uint64_t id) {
-    iv_sequence *s = iv_line_find(&e->running, id, NULL);
-    if (!s) s = iv_line_find(&e->waiting, id, NULL);
-    return s ? s : iv_line_find(&e->held, id, NULL);
+    iv_sequence *s = iv_queue_find(&e->running, id, NULL);
+    if (!s) s = iv_queue_find(&e->waiting, id, NULL);
+    return s ? s : iv_queue_find(&e->held, id, NULL);
 }
 
 static iv_status compile(iv_engine *e, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
-    return iv_constraint_take(&e->constraints, e->textual->tokenizer, (size_t)e->model->config.vocab_size, r, quick,
+    return iv_constraint_take(&e->constraints, e->text_model->tokenizer, (size_t)e->model->config.vocab_size, r, quick,
                               out, err);
 }
 
@@ -292,7 +292,7 @@ iv_status iv_engine_cancel(iv_engine *e, uint64_t id, iv_error *err) {
 
 iv_status iv_engine_preempt(iv_engine *e, uint64_t id, iv_error *err) {
     size_t at;
-    if (!iv_line_find(&e->running, id, &at))
+    if (!iv_queue_find(&e->running, id, &at))
         return iv_fail(err, IV_NOT_FOUND, "request %llu: not running", (unsigned long long)id);
     iv_engine_requeue(e, at);
     return IV_OK;

@@ -17,15 +17,15 @@ iv_status iv_engine_forward(iv_engine *e, const iv_batch *batch, iv_error *err) 
 
 /* ---- sequences that leave ------------------------------------------------------------------------------ */
 
-void iv_engine_retire(iv_engine *e, iv_line *line, size_t index) {
+void iv_engine_retire(iv_engine *e, iv_queue *line, size_t index) {
     iv_kv_table_release(&line->at[index]->table, &e->kv);
-    iv_line_remove(line, index);
+    iv_queue_remove(line, index);
 }
 
-static void drop_cancelled(iv_engine *e, iv_line *line) {
+static void drop_cancelled(iv_engine *e, iv_queue *line) {
     for (size_t i = line->count; e->cancels > 0 && i-- > 0;) {
         if (!line->at[i]->cancelled) continue;
-        iv_emit_done(e, line->at[i], IV_FINISH_CANCELLED, NULL, NULL);
+        iv_events_add_done(e, line->at[i], IV_FINISH_CANCELLED, NULL, NULL);
         iv_engine_retire(e, line, i);
         e->cancels--;
     }
@@ -48,7 +48,7 @@ static iv_plan_sequence look_at_running(const iv_engine *e, iv_sequence *s) {
     bool held = iv_hold_keeps(s);
     if (!held && s->draft.heads && known - s->computed == 1) {
         size_t limit = iv_size_min(iv_size_min(e->rows_max - 1, s->guess_limit), s->tokens_max - known - 1);
-        s->guess_count = iv_draft_guess(&s->draft, s->tokens.data, known, limit, s->guess);
+        s->guess_count = iv_draft_propose(&s->draft, s->tokens.data, known, limit, s->guess);
     }
     return (iv_plan_sequence){.known = known,
                               .computed = s->computed,
@@ -130,8 +130,8 @@ static size_t carry_out(iv_engine *e, const iv_plan *plan) {
         if (plan->items[i].preempt) iv_engine_requeue(e, i);
     for (size_t i = 0; i < plan->admitted; i++) {
         iv_sequence *s = e->waiting.at[0];
-        iv_line_remove(&e->waiting, 0);
-        iv_line_insert(&e->running, s);
+        iv_queue_remove(&e->waiting, 0);
+        iv_queue_insert(&e->running, s);
     }
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = e->items[i].sequence;
@@ -154,8 +154,8 @@ static int32_t top_logprobs_of(int logprobs) { return logprobs > 0 ? logprobs : 
 
 static void want_row(iv_engine *e, const iv_sequence *s, size_t at, size_t row, size_t position, bool here) {
     const iv_sampling *p = &s->sampling;
-    e->logit_rows[at] = (uint32_t)row, e->sample_here[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;
-    e->logits_too[at] = s->kept_logits;
+    e->logit_rows[at] = (uint32_t)row, e->sample_on_backend[at] = here, e->item_events[at].event.kind = IV_EVENT_TOKEN;
+    e->logits_wanted[at] = s->kept_logits;
     if (here)
         e->row_sampling[at] = (iv_row_sampling){.temperature = p->temperature,
                                                 .top_p = p->top_p,
@@ -176,7 +176,7 @@ static size_t want_scores(iv_engine *e, const iv_step_item *item, size_t first, 
            to = iv_size_min(s->computed + item->tokens + 1, s->prompt_tokens);
     for (size_t p = from; p < to; p++, at++) {
         e->logit_rows[at] = (uint32_t)(first + (p - 1 - s->computed));
-        e->sample_here[at] = e->gpu_model != NULL, e->logits_too[at] = false;
+        e->sample_on_backend[at] = e->gpu_model != NULL, e->logits_wanted[at] = false;
         e->row_sampling[at] = (iv_row_sampling){
             .top_p = 1.0f, .top_logprobs = top_logprobs_of(s->prompt_logprobs), .given = true, .token = s->tokens.data[p]};
         e->item_events[at].sequence = item->sequence;
@@ -202,7 +202,7 @@ static void score_task(void *context, size_t index, size_t worker) {
     const iv_engine *e = s->e;
     size_t row = s->first + index, vocab = (size_t)e->model->config.vocab_size;
     if (e->item_events[row].event.kind == IV_EVENT_PROMPT)
-        iv_score_row(e, row, e->sample_here[row] ? NULL : e->logits + index * vocab);
+        iv_score_row(e, row, e->sample_on_backend[row] ? NULL : e->logits + index * vocab);
 }
 
 /* On a CPU inside the step, a slice at a time, while its logits are there. */
@@ -267,8 +267,8 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .logits_max = e->logits_max,
                     .take = wanted > drawn ? take_slice : NULL,
                     .context = e,
-                    .sample_here = e->sample_here,
-                    .logits_too = e->logits_too,
+                    .sample_on_backend = e->sample_on_backend,
+                    .logits_wanted = e->logits_wanted,
                     .sampling = e->row_sampling,
                     .sampled = e->sampled,
                     .top_logprobs = e->top_logprobs};
@@ -298,12 +298,12 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
     iv_pool_run(e->pool, count, answer_task, &a);
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;
-        iv_emit_item(e, &items[i]);
+        iv_events_add_item(e, &items[i]);
         if (e->prefix_caching) iv_kv_publish(&s->table, &e->kv, s->tokens.data, s->computed);
         if (items[i].later) iv_hold_send_mask(e, s);
         if (items[i].finish == IV_FINISH_NONE) continue;
         const char *message = items[i].finish == IV_FINISH_ERROR ? s->error.message : NULL;
-        iv_emit_done(e, s, items[i].finish, message, items[i].stop);
+        iv_events_add_done(e, s, items[i].finish, message, items[i].stop);
     }
     e->stats.sample_seconds += iv_now() - start;
     return IV_OK;
@@ -323,7 +323,7 @@ static iv_status run_apart(iv_engine *e, size_t count, iv_error *err) {
             return status;
         }
         item->finish = IV_FINISH_ERROR;
-        iv_emit_done(e, item->sequence, IV_FINISH_ERROR, item->sequence->error.message, NULL);
+        iv_events_add_done(e, item->sequence, IV_FINISH_ERROR, item->sequence->error.message, NULL);
     }
     return IV_OK;
 }
@@ -345,14 +345,14 @@ static iv_status step(iv_engine *e, iv_error *err) {
     for (size_t i = 0; i < count; i++) { /* also after an error: what ended before it has its last event out */
         size_t at;
         if (e->items[i].finish == IV_FINISH_NONE) continue;
-        IV_ASSERT(iv_line_find(&e->running, e->items[i].sequence->id, &at));
+        IV_ASSERT(iv_queue_find(&e->running, e->items[i].sequence->id, &at));
         iv_engine_retire(e, &e->running, at);
     }
     e->stats.steps += status == IV_OK;
     return status; /* an error: a rank is lost, and no sequence is to blame */
 }
 
-static bool logits_of(const iv_line *line) {
+static bool logits_of(const iv_queue *line) {
     for (size_t i = 0; i < line->count; i++)
         if (line->at[i]->kept_logits && line->at[i]->untaken > 0) return true;
     return false;

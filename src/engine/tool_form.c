@@ -1,6 +1,6 @@
 /* tool_form.c: which form a model's calls of tools have. The chat template is asked first: a conversation with a call
  * in it is rendered, and the form is what stands around the call. */
-#include "engine/textual.h"
+#include "engine/text_model.h"
 
 #include <string.h>
 
@@ -71,7 +71,7 @@ static bool form_of_tags(span all, iv_tool_form *form) {
            contains((span){all.s + behind, all.n - behind}, "<parameter=" KEY ">");
 }
 
-static bool form_of_template(const iv_textual *t, iv_tool_form *form) {
+static bool form_of_template(const iv_text_model *t, iv_tool_form *form) {
     iv_text text = {0};
     iv_error unused;
     size_t key, name;
@@ -87,12 +87,12 @@ static bool form_of_template(const iv_textual *t, iv_tool_form *form) {
     return tags || found;
 }
 
-static bool knows(const iv_textual *t, const char *token) {
+static bool knows(const iv_text_model *t, const char *token) {
     int32_t id;
     return t->tokenizer && iv_tokenizer_find(t->tokenizer, token, strlen(token), &id);
 }
 
-iv_tool_form iv_tool_form_of(const iv_textual *t) {
+iv_tool_form iv_tool_form_of(const iv_text_model *t) {
     iv_tool_form form;
     if (form_of_template(t, &form)) return form;
     if (knows(t, "<tool_call>")) return IV_TOOL_FORM_HERMES;

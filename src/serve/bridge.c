@@ -68,7 +68,7 @@ static iv_status open_parts(iv_bridge *b, const iv_bridge_options *o, iv_error *
     IV_TRY(iv_engine_open(&o->engine, &b->engine, err));
     IV_TRY(keep_info(b, err));
     if (b->info.rank != 0) return iv_engine_serve_rank(b->engine, err);
-    b->textual = iv_engine_textual(b->engine);
+    b->text_model = iv_engine_text_model(b->engine);
     iv_engine_get_stats(b->engine, &b->stats.engine);
     iv_bridge_note_identity(b);
     return start_thread(b, err);
@@ -131,7 +131,7 @@ void iv_bridge_close(iv_bridge *b) {
 
 int iv_bridge_fd(const iv_bridge *b) { return b->fd; }
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
-const iv_textual *iv_bridge_text_model(const iv_bridge *b) { return b->textual; }
+const iv_text_model *iv_bridge_text_model(const iv_bridge *b) { return b->text_model; }
 
 void iv_bridge_request_init(iv_bridge *b, iv_request *request) {
     pthread_mutex_lock(&b->mutex);

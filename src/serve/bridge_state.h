@@ -66,7 +66,7 @@ struct iv_bridge {
     /* Constant once open. */
     size_t queued_max, events_max;
     int fd;
-    const iv_textual *textual;
+    const iv_text_model *text_model;
     iv_engine_info info; /* strings in `names` */
     char *names;
 

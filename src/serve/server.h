@@ -43,7 +43,7 @@ void iv_server_default_name(const char *path, char *out, size_t room);
 
 /* The variables of a chat template, a JSON object, with `messages` as the server passes them to templates. split:
  * all strings are marked (iv_mark_special); NULL: none. */
-iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_textual *split, iv_text *out,
+iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_text_model *split, iv_text *out,
                                    iv_error *err);
 
 /* ---- internal to this folder: the `user` of handlers -------------------------------------------------- */

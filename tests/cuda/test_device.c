@@ -425,17 +425,17 @@ static void shape_scored(const iv_engine *e, size_t i, size_t vocab, int32_t ids
     r->logprobs = scored[i].logprobs;
 }
 
-/* Runs all to their ends. Returns how many tokens of prompts one step has told. */
+/* Runs all to their ends. Returns how many tokens of prompts one step has reported. */
 static size_t run_scored(iv_engine *e, answer *a) {
     iv_error err;
     size_t most = 0, before = 0;
     for (bool busy = true; busy;) {
-        size_t told = 0;
+        size_t reported = 0;
         ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
         take_events(e, a, SCORED);
-        for (size_t i = 0; i < SCORED; i++) told += a[i].told;
-        if (told - before > most) most = told - before;
-        before = told;
+        for (size_t i = 0; i < SCORED; i++) reported += a[i].reported;
+        if (reported - before > most) most = reported - before;
+        before = reported;
     }
     for (size_t i = 0; i < SCORED; i++) assert_int_equal(a[i].done_events, 1);
     return most;
@@ -457,8 +457,8 @@ static answer *scored_by(const iv_engine_options *o, bool alone) {
     for (size_t i = 0; i < SCORED; i++) {
         iv_request r;
         shape_scored(e, i, info.vocab_size, ids[i], &r);
-        a[i].told_events = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_events);
-        a[i].told_top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_top);
+        a[i].reported_events = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].reported_events);
+        a[i].reported_top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].reported_top);
         a[i].vocab = info.vocab_size;
         if (r.keep_logits) a[i].logits = calloc(ANSWER * info.vocab_size, sizeof *a[i].logits);
         submit(e, &r, &a[i]);
@@ -471,42 +471,42 @@ static answer *scored_by(const iv_engine_options *o, bool alone) {
 }
 
 static void free_scored(answer *a) {
-    for (size_t i = 0; i < SCORED; i++) free(a[i].told_events), free(a[i].told_top), free(a[i].logits);
+    for (size_t i = 0; i < SCORED; i++) free(a[i].reported_events), free(a[i].reported_top), free(a[i].logits);
     answers_free(a, SCORED);
 }
 
 /* How many positions of a prompt have other bits than they should. */
 static size_t differing_scores(size_t i, const answer *want, const answer *got, bool tell) {
     size_t differ = 0;
-    assert_int_equal(want->told, got->told);
-    for (size_t t = 0; t < want->told; t++) {
-        const iv_event *w = &want->told_events[t], *g = &got->told_events[t];
+    assert_int_equal(want->reported, got->reported);
+    for (size_t t = 0; t < want->reported; t++) {
+        const iv_event *w = &want->reported_events[t], *g = &got->reported_events[t];
         assert_true(w->position == g->position && w->token == g->token && w->top_count == g->top_count);
         bool same = iv_bits(w->logprob) == iv_bits(g->logprob) &&
-                    memcmp(want->told_top[t], got->told_top[t], w->top_count * sizeof(iv_logprob)) == 0;
+                    memcmp(want->reported_top[t], got->reported_top[t], w->top_count * sizeof(iv_logprob)) == 0;
         differ += !same;
         if (!same && tell)
             fail_msg("request %zu, position %zu: wanted %08x and %d first of the likeliest, got %08x and %d", i,
-                     w->position, iv_bits(w->logprob), (int)want->told_top[t][0].id, iv_bits(g->logprob),
-                     (int)got->told_top[t][0].id);
+                     w->position, iv_bits(w->logprob), (int)want->reported_top[t][0].id, iv_bits(g->logprob),
+                     (int)got->reported_top[t][0].id);
     }
     return differ;
 }
 
 static void compare_scored(const answer *want, const answer *got) {
-    size_t told = 0;
+    size_t reported = 0;
     for (size_t i = 0; i < SCORED; i++) {
         size_t first = scored[i].start > 1 ? scored[i].start : 1, prompt = scored[i].prompt;
         size_t cached = (scored[i].scores < 0 ? prompt - 1 : first - 1) / 64 * 64; /* of what need not be computed */
-        assert_int_equal(got[i].told, scored[i].scores < 0 ? 0 : prompt - first);
+        assert_int_equal(got[i].reported, scored[i].scores < 0 ? 0 : prompt - first);
         assert_int_equal(got[i].cached_tokens, cached);
         assert_int_equal(got[i].count, scored[i].only ? 0 : ANSWER);
         differing_scores(i, &want[i], &got[i], true);
         assert_same_answer("beside its prompt's", &want[i], &got[i]);
         if (want[i].logits) assert_memory_equal(want[i].logits, got[i].logits, ANSWER * want[i].vocab * sizeof(float));
-        told += got[i].told;
+        reported += got[i].reported;
     }
-    assert_true(told > 1500);
+    assert_true(reported > 1500);
 }
 
 static iv_engine_options scored_options(const way *w, char *dir, size_t bytes) {
@@ -559,17 +559,17 @@ static void control_scores_of_a_baseline_differ(void **state) {
     (void)state;
     const way w = {"cpu", false, false, 1, 512, 0};
     char dir[4200];
-    size_t differ = 0, told = 0;
+    size_t differ = 0, reported = 0;
     iv_engine_options o = scored_options(&w, dir, sizeof dir);
     answer *law = scored_by(&o, false);
     o.numerics = "bio";
     answer *other = scored_by(&o, false);
     for (size_t i = 0; i < SCORED; i++) {
         differ += differing_scores(i, &law[i], &other[i], false);
-        told += law[i].told;
+        reported += law[i].reported;
     }
-    printf("%zu of %zu scores are others with bio\n", differ, told);
-    assert_true(differ > told / 2);
+    printf("%zu of %zu scores are others with bio\n", differ, reported);
+    assert_true(differ > reported / 2);
     free_scored(law), free_scored(other);
 }
 

@@ -23,10 +23,10 @@ typedef struct answer {
     float *logits; /* [ANSWER_TOKENS_MAX][vocab] when the caller gives it */
     size_t vocab;
     float sampling_logprobs[ANSWER_TOKENS_MAX];
-    size_t told; /* tokens of the prompt that had events */
-    uint64_t told_hash;
-    iv_event *told_events; /* [ANSWER_TOKENS_MAX] when the caller gives it; of no use are the pointers in it */
-    iv_logprob (*told_top)[TOP_MAX]; /* and beside it */
+    size_t reported; /* tokens of the prompt that had events */
+    uint64_t reported_hash;
+    iv_event *reported_events; /* [ANSWER_TOKENS_MAX] when the caller gives it; of no use are the pointers in it */
+    iv_logprob (*reported_top)[TOP_MAX]; /* and beside it */
 } answer;
 
 /* Sequences of up to 256 tokens and KV memory for 16 of them; options may be changed before. */
@@ -65,12 +65,12 @@ static inline void note_event(answer *a, const iv_event *v) {
     a->seed = v->seed;
     if (v->kind == IV_EVENT_PROMPT) {
         assert_true(a->count == 0 && v->error == NULL && v->text_bytes == 0 && v->logprob <= 0);
-        if (a->told_events) {
-            assert_true(a->told < ANSWER_TOKENS_MAX && v->top_count <= TOP_MAX && !v->logits);
-            a->told_events[a->told] = *v;
-            for (size_t i = 0; i < v->top_count; i++) a->told_top[a->told][i] = v->top[i];
+        if (a->reported_events) {
+            assert_true(a->reported < ANSWER_TOKENS_MAX && v->top_count <= TOP_MAX && !v->logits);
+            a->reported_events[a->reported] = *v;
+            for (size_t i = 0; i < v->top_count; i++) a->reported_top[a->reported][i] = v->top[i];
         }
-        a->told++, a->told_hash = (a->told_hash ^ iv_bits(v->logprob) ^ v->position << 32) * 0x9e3779b97f4a7c15u;
+        a->reported++, a->reported_hash = (a->reported_hash ^ iv_bits(v->logprob) ^ v->position << 32) * 0x9e3779b97f4a7c15u;
         return;
     }
     if (v->kind == IV_EVENT_TOKEN) {

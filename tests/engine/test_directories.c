@@ -120,14 +120,14 @@ static void files(void **state) {
 
 static void words_without_weights(void **state) {
     (void)state;
-    iv_textual *t = NULL;
+    iv_text_model *t = NULL;
     iv_error err;
-    expect_error("missing", iv_textual_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND, "/nonexistent/model");
+    expect_error("missing", iv_text_model_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND, "/nonexistent/model");
     char file[4200];
     snprintf(file, sizeof file, "%s", source_path("CMakeLists.txt"));
-    expect_error("a file", iv_textual_open(file, &t, &err), &err, IV_INVALID, "wanted a model directory");
+    expect_error("a file", iv_text_model_open(file, &t, &err), &err, IV_INVALID, "wanted a model directory");
     assert_null(t);
-    iv_textual_close(t);
+    iv_text_model_close(t);
 }
 
 /* A download cut short leaves links to nothing: an optional file that is one of them is not one that is not there. */
@@ -159,7 +159,7 @@ static void a_list_without_a_default(void **state) {
     iv_engine_options o = made_options(made_write(&m));
     scratch_write(&m.s, "tokenizer_config.json", config, sizeof config - 1);
     iv_engine *e = open_with(&o);
-    expect_error("list", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
+    expect_error("list", iv_render_chat(iv_engine_text_model(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
                  "tokenizer_config.json: chat_template: no template in the list is named \"default\"");
     iv_engine_close(e);
     made_close(&m);
@@ -175,9 +175,9 @@ static void without_a_tokenizer_ids_work(void **state) {
     iv_error err;
     iv_request r = ask(e, "2 + 2", 5);
     expect_error("text", iv_engine_submit(e, &r, &id, &err), &err, IV_NOT_FOUND, "no tokenizer.json; give token ids");
-    expect_error("ids", iv_detokenize(iv_engine_textual(e), prompt, 3, false, &text, &err), &err, IV_NOT_FOUND,
+    expect_error("ids", iv_detokenize(iv_engine_text_model(e), prompt, 3, false, &text, &err), &err, IV_NOT_FOUND,
                  "no tokenizer.json");
-    expect_error("chat", iv_render_chat(iv_engine_textual(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
+    expect_error("chat", iv_render_chat(iv_engine_text_model(e), "{}", 2, NULL, &text, &err), &err, IV_NOT_FOUND,
                  "no chat template");
     r.text = NULL, r.ids = prompt, r.id_count = 3;
     r.stop = (const char *const[]){"4"}, r.stop_count = 1;

@@ -29,7 +29,7 @@ static char *prompt_for(const iv_engine *e, const json_t *problem) {
     json_t *variables = json_pack("{s:[{s:s,s:O}],s:b}", "messages", "role", "user", "content",
                                   json_object_get(problem, "question"), "add_generation_prompt", 1);
     char *json = json_dumps(variables, JSON_COMPACT);
-    ASSERT_OK(iv_render_chat(iv_engine_textual(e), json, strlen(json), NULL, &text, &err), &err);
+    ASSERT_OK(iv_render_chat(iv_engine_text_model(e), json, strlen(json), NULL, &text, &err), &err);
     free(json);
     json_decref(variables);
     return text.data;

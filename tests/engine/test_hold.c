@@ -67,7 +67,7 @@ static void held_requests_keep_their_bits(void **state) {
         for (size_t i = 0; i < REQUESTS; i++) {
             assert_int_equal(got[i].done_events, 1);
             assert_same_answer("held", &want[i], &got[i]);
-            assert_true(want[i].told == got[i].told && want[i].told_hash == got[i].told_hash);
+            assert_true(want[i].reported == got[i].reported && want[i].reported_hash == got[i].reported_hash);
         }
         answers_free(got, REQUESTS);
         iv_engine_close(e);

@@ -189,7 +189,7 @@ static void warm_constraint(iv_engine *e) {
     iv_engine_reset_prefix_cache(e);
 }
 
-/* *most: prompt tokens that one step told, while all DECODING went on. */
+/* *most: prompt tokens that one step reported, while all DECODING went on. */
 static answer *mixed_by(const iv_engine_options *o, size_t *most) {
     int32_t ids[MIXED][256];
     iv_error err;
@@ -200,8 +200,8 @@ static answer *mixed_by(const iv_engine_options *o, size_t *most) {
     answer *a = answers_new(MIXED);
     bool busy = true;
     for (size_t i = 0; i < MIXED; i++) {
-        a[i].told_events = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_events);
-        a[i].told_top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].told_top);
+        a[i].reported_events = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].reported_events);
+        a[i].reported_top = calloc(ANSWER_TOKENS_MAX, sizeof *a[i].reported_top);
         a[i].vocab = info.vocab_size;
         if (i == DECODING) /* all of these have begun */
             while (a[0].count == 0 || a[1].count == 0 || a[2].count == 0 || a[3].count == 0) {
@@ -213,21 +213,21 @@ static answer *mixed_by(const iv_engine_options *o, size_t *most) {
         submit(e, &r, &a[i]);
     }
     for (*most = 0; busy;) {
-        size_t told = 0, drawn = 0;
-        for (size_t i = 0; i < MIXED; i++) told -= a[i].told, drawn -= a[i].count;
+        size_t reported = 0, drawn = 0;
+        for (size_t i = 0; i < MIXED; i++) reported -= a[i].reported, drawn -= a[i].count;
         ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
         take_events(e, a, MIXED);
-        for (size_t i = 0; i < MIXED; i++) told += a[i].told, drawn += a[i].count;
-        if (drawn >= DECODING && told > *most) *most = told;
+        for (size_t i = 0; i < MIXED; i++) reported += a[i].reported, drawn += a[i].count;
+        if (drawn >= DECODING && reported > *most) *most = reported;
     }
     for (size_t i = 0; i < MIXED; i++)
-        assert_true(a[i].done_events == 1 && a[i].told == (i < DECODING ? 0 : mixed_prompts[i] - 1));
+        assert_true(a[i].done_events == 1 && a[i].reported == (i < DECODING ? 0 : mixed_prompts[i] - 1));
     iv_engine_close(e);
     return a;
 }
 
 static void free_mixed(answer *a) {
-    for (size_t i = 0; i < MIXED; i++) free(a[i].told_events), free(a[i].told_top), free(a[i].logits);
+    for (size_t i = 0; i < MIXED; i++) free(a[i].reported_events), free(a[i].reported_top), free(a[i].logits);
     answers_free(a, MIXED);
 }
 
@@ -235,11 +235,11 @@ static void free_mixed(answer *a) {
 static size_t differing_scores(const answer *want, const answer *got) {
     size_t differ = 0;
     for (size_t i = 0; i < MIXED; i++)
-        for (size_t t = 0; t < want[i].told; t++) {
-            const iv_event *w = &want[i].told_events[t], *g = &got[i].told_events[t];
+        for (size_t t = 0; t < want[i].reported; t++) {
+            const iv_event *w = &want[i].reported_events[t], *g = &got[i].reported_events[t];
             assert_true(w->position == g->position && w->token == g->token && w->top_count == g->top_count);
             differ += iv_bits(w->logprob) != iv_bits(g->logprob) ||
-                      memcmp(want[i].told_top[t], got[i].told_top[t], w->top_count * sizeof(iv_logprob)) != 0;
+                      memcmp(want[i].reported_top[t], got[i].reported_top[t], w->top_count * sizeof(iv_logprob)) != 0;
         }
     return differ;
 }
@@ -278,26 +278,26 @@ static void slices_of_a_step(void **state) {
  * the logits of one a slice apart would have another score. */
 static void control_slices_of_a_baseline_differ(void **state) {
     (void)state;
-    size_t most, told = 0, differ, apart = 0;
+    size_t most, reported = 0, differ, apart = 0;
     answer *a[2];
     for (int large = 0; large < 2; large++) {
         iv_engine_options o = mixed_options(large ? 1024 : 64, 1, 1, "off");
         o.numerics = "vanilla";
         a[large] = mixed_by(&o, &most);
     }
-    for (size_t i = 0; i < MIXED; i++) told += a[0][i].told;
+    for (size_t i = 0; i < MIXED; i++) reported += a[0][i].reported;
     differ = differing_scores(a[0], a[1]);
-    printf("vanilla: %zu of %zu scores are others in larger chunks\n", differ, told);
+    printf("vanilla: %zu of %zu scores are others in larger chunks\n", differ, reported);
     assert_true(differ > 0);
-    const iv_event *v = a[0][5].told_events;
-    for (size_t t = 0; t + SLICE < a[0][5].told; t++) apart += iv_bits(v[t].logprob) != iv_bits(v[t + SLICE].logprob);
-    assert_true(apart > (a[0][5].told - SLICE) * 9 / 10);
+    const iv_event *v = a[0][5].reported_events;
+    for (size_t t = 0; t + SLICE < a[0][5].reported; t++) apart += iv_bits(v[t].logprob) != iv_bits(v[t + SLICE].logprob);
+    assert_true(apart > (a[0][5].reported - SLICE) * 9 / 10);
     free_mixed(a[0]), free_mixed(a[1]);
 }
 
 /* ---- interruptions ------------------------------------------------------------------------------------- */
 
-/* Preempted again and again, in the middle of a prompt and behind it: no position is told twice or left out. */
+/* Preempted again and again, in the middle of a prompt and behind it: no position is reported twice or left out. */
 static void preempted_in_the_middle(void **state) {
     (void)state;
     iv_engine_options o = small_options();

@@ -235,7 +235,7 @@ static void cancelled_after_preemption(void **state) {
     take_events(e, a, 1);
     assert_int_equal(a->finish, IV_FINISH_CANCELLED);
     iv_text want;
-    ASSERT_OK(iv_detokenize(iv_engine_textual(e), a->ids, a->count, false, &want, &err), &err);
+    ASSERT_OK(iv_detokenize(iv_engine_text_model(e), a->ids, a->count, false, &want, &err), &err);
     assert_string_equal(text_of(a), want.data);
     assert_true(a->text.len > shown); /* some of it was held back */
     assert_int_equal(a->preemptions, 1);

@@ -22,7 +22,7 @@ typedef struct soak {
     spec *specs;
     answer *quiet;
     int32_t texts[TEXTS][PROMPT_MAX];
-    size_t cancelled, preemptions, cached, drafted, accepted, compared_rows, forced, told;
+    size_t cancelled, preemptions, cached, drafted, accepted, compared_rows, forced, reported;
 } soak;
 
 static const char *const stops[] = {"so", "=", "12"};
@@ -128,7 +128,7 @@ static const char *difference(const answer *want, const answer *got) {
     if (memcmp(want->logprobs, got->logprobs, got->count * sizeof *got->logprobs) != 0) return "logprobs";
     if (memcmp(want->sampling_logprobs, got->sampling_logprobs, got->count * sizeof *got->logprobs) != 0)
         return "sampling logprobs";
-    if (got->finish != IV_FINISH_CANCELLED && (want->told != got->told || want->told_hash != got->told_hash))
+    if (got->finish != IV_FINISH_CANCELLED && (want->reported != got->reported || want->reported_hash != got->reported_hash))
         return "logprobs of the prompt";
     if (got->logits && memcmp(want->logits, got->logits, got->count * VOCAB * sizeof(float)) != 0) return "logits";
     return NULL;
@@ -215,7 +215,7 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
                      i, s->tp, s->threads, s->budget, s->seqs, s->spare_pages, s->caching, s->speculative, what);
         k->cancelled += a[i].finish == IV_FINISH_CANCELLED;
         if (a[i].logits) k->compared_rows += a[i].count;
-        k->told += a[i].told;
+        k->reported += a[i].reported;
     }
     free_answers(a, k->count);
 }
@@ -249,11 +249,11 @@ static void every_survivor_has_its_quiet_bits(void **state) {
     printf("%zu requests, %zu cancelled, %zu preemptions (%zu asked for), %zu prompt tokens from the cache, %zu of %zu "
            "drafted tokens accepted, %zu rows of logits compared, %zu tokens of prompts scored\n",
            count, k->cancelled, k->preemptions, k->forced, k->cached, k->accepted, k->drafted, k->compared_rows,
-           k->told);
+           k->reported);
     if (!SANITIZED) { /* everything did happen */
         assert_true(k->cancelled > 0 && k->cancelled < count / 2 && k->cached > count / 4);
         assert_true(k->forced > count / 100 && k->preemptions >= k->forced);
-        assert_true(k->drafted > k->accepted && k->accepted > 0 && k->compared_rows > 0 && k->told > count);
+        assert_true(k->drafted > k->accepted && k->accepted > 0 && k->compared_rows > 0 && k->reported > count);
     }
     close_soak(k);
 }

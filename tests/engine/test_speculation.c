@@ -151,7 +151,7 @@ static void guesses_are_the_longest_match(void **state) {
         for (size_t i = 0; i < 60; i++) t[i] = (int32_t)rng_below(&r, alphabet);
         for (size_t count = 1 + rng_below(&r, 30); count <= 60; count += 1 + rng_below(&r, 4)) {
             size_t limit = rng_below(&r, 9), n = count > 1 ? slow_guess(t, count, limit, want) : 0;
-            assert_int_equal(iv_draft_guess(&x, t, count, limit, got), n);
+            assert_int_equal(iv_draft_propose(&x, t, count, limit, got), n);
             assert_memory_equal(got, want, n * sizeof *got);
             found += n > 0;
         }

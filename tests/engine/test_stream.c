@@ -11,7 +11,7 @@ enum { EOS = 688, VOCAB = 1024, SAMPLED = 12, BATCH = 16 };
 static char *detokenized(const iv_engine *e, const int32_t *ids, size_t n, bool keep_special) {
     iv_text text;
     iv_error err;
-    ASSERT_OK(iv_detokenize(iv_engine_textual(e), ids, n, keep_special, &text, &err), &err);
+    ASSERT_OK(iv_detokenize(iv_engine_text_model(e), ids, n, keep_special, &text, &err), &err);
     assert_int_equal(strlen(text.data), text.bytes);
     return text.data; /* plain malloc memory: iv_text_free frees it so */
 }
@@ -214,7 +214,7 @@ static void stop_ids_and_lengths(void **state) {
 static float *logits_behind(iv_engine *e, const char *prompt, const answer *a) {
     iv_ids ids = {0};
     iv_error err;
-    ASSERT_OK(iv_tokenize(iv_engine_textual(e), prompt, strlen(prompt), true, &ids, &err), &err);
+    ASSERT_OK(iv_tokenize(iv_engine_text_model(e), prompt, strlen(prompt), true, &ids, &err), &err);
     size_t before = ids.count, n = before + a->count - 1;
     assert_int_equal(before, a->prompt_tokens);
     int32_t *all = malloc(n * sizeof *all);
@@ -297,7 +297,7 @@ static void penalties_do_what_they_say(void **state) {
         int32_t in_prompt[VOCAB] = {0}, generated[VOCAB] = {0};
         iv_ids prompt = {0};
         iv_error err;
-        ASSERT_OK(iv_tokenize(iv_engine_textual(e), chat, strlen(chat), true, &prompt, &err), &err);
+        ASSERT_OK(iv_tokenize(iv_engine_text_model(e), chat, strlen(chat), true, &prompt, &err), &err);
         for (size_t i = 0; i < prompt.count; i++) in_prompt[prompt.data[i]] = 1;
         iv_ids_free(&prompt);
         r.repetition_penalty = cases[c].repetition, r.presence_penalty = cases[c].presence;

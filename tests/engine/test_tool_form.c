@@ -6,15 +6,15 @@
 
 static iv_tool_form form_of(const char *template) {
     scratch s;
-    iv_textual *t = NULL;
+    iv_text_model *t = NULL;
     iv_error err;
     static const char tokens[] = "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\"}";
     scratch_open(&s);
     scratch_write(&s, "tokenizer_config.json", tokens, strlen(tokens));
     if (template) scratch_write(&s, "chat_template.jinja", template, strlen(template));
-    ASSERT_OK(iv_textual_open(s.dir, &t, &err), &err);
+    ASSERT_OK(iv_text_model_open(s.dir, &t, &err), &err);
     iv_tool_form form = iv_tool_form_of(t);
-    iv_textual_close(t);
+    iv_text_model_close(t);
     scratch_close(&s);
     return form;
 }
@@ -100,11 +100,11 @@ static void real_tokenizers(void **state) {
                  {"tokenizers/gpt2", IV_TOOL_FORM_HERMES}};
     SKIP_WITHOUT(shared_path("tokenizers/qwen3"), "shared/tokenizers");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        iv_textual *t = NULL;
+        iv_text_model *t = NULL;
         iv_error err;
-        ASSERT_OK(iv_textual_open(shared_path(cases[i].dir), &t, &err), &err);
+        ASSERT_OK(iv_text_model_open(shared_path(cases[i].dir), &t, &err), &err);
         assert_int_equal(iv_tool_form_of(t), cases[i].form);
-        iv_textual_close(t);
+        iv_text_model_close(t);
     }
 }
 
@@ -122,7 +122,7 @@ static void tokens_alone(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         scratch s;
         char json[1000];
-        iv_textual *t = NULL;
+        iv_text_model *t = NULL;
         iv_error err;
         snprintf(json, sizeof json,
                  "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 1, \"content\": \"%s\", \"single_word\": false, "
@@ -133,9 +133,9 @@ static void tokens_alone(void **state) {
                  cases[i].tokens[0], cases[i].tokens[1]);
         scratch_open(&s);
         scratch_write(&s, "tokenizer.json", json, strlen(json));
-        ASSERT_OK(iv_textual_open(s.dir, &t, &err), &err);
+        ASSERT_OK(iv_text_model_open(s.dir, &t, &err), &err);
         assert_int_equal(iv_tool_form_of(t), cases[i].form);
-        iv_textual_close(t);
+        iv_text_model_close(t);
         scratch_close(&s);
     }
 }

@@ -36,7 +36,7 @@ static inline int end_with_jobs(void **state) {
 /* Teardown of a group. */
 static inline int close_text_model(void **state) {
     (void)state;
-    iv_textual_close(bridge.text_model);
+    iv_text_model_close(bridge.text_model);
     return 0;
 }
 

@@ -42,7 +42,7 @@ typedef struct fake_child {
 } fake_child;
 
 struct iv_bridge {
-    iv_textual *text_model;
+    iv_text_model *text_model;
     iv_engine_info info;
     iv_bridge_stats stats;
     fake_child children[FAKE_CHILDREN_MAX];
@@ -116,7 +116,7 @@ void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void 
 /* ---- the bridge ---- */
 
 const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
-const iv_textual *iv_bridge_text_model(const iv_bridge *b) { return b->text_model; }
+const iv_text_model *iv_bridge_text_model(const iv_bridge *b) { return b->text_model; }
 void iv_bridge_request_init(iv_bridge *b, iv_request *r) {
     IV_ASSERT(b != NULL);
     *r = (iv_request){.add_special = true,
@@ -230,8 +230,8 @@ static inline void fake_call(iv_server *s, iv_http_request *q, const char *path,
 /* A fresh server; the text model is kept. */
 static inline iv_status fake_begin(iv_server *s, iv_server_options *o, iv_bridge *b, const char *model) {
     iv_error err;
-    iv_textual *text_model = b->text_model;
-    if (!text_model) IV_TRY(iv_textual_open(model, &text_model, &err));
+    iv_text_model *text_model = b->text_model;
+    if (!text_model) IV_TRY(iv_text_model_open(model, &text_model, &err));
     *b = (iv_bridge){.text_model = text_model, .capacity = FAKE_CHILDREN_MAX};
     b->info.max_model_len = 2048, b->info.vocab_size = 1024;
     snprintf(b->stats.fingerprint, sizeof b->stats.fingerprint, "iv1-test");

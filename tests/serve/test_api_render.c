@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 static char folder[] = "/tmp/invar_render_XXXXXX";
-static iv_textual *text_model;
+static iv_text_model *text_model;
 
 static int make_folder(void **state) {
     (void)state;
@@ -20,7 +20,7 @@ static int make_folder(void **state) {
 static int remove_folder(void **state) {
     (void)state;
     char command[64];
-    iv_textual_close(text_model);
+    iv_text_model_close(text_model);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
 }
@@ -33,9 +33,9 @@ static void use_template(const char *text) {
     assert_non_null(file);
     fputs(text, file);
     fclose(file);
-    iv_textual_close(text_model);
+    iv_text_model_close(text_model);
     text_model = NULL;
-    ASSERT_OK(iv_textual_open(folder, &text_model, &err), &err);
+    ASSERT_OK(iv_text_model_open(folder, &text_model, &err), &err);
 }
 
 typedef struct seen {

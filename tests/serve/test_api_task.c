@@ -342,7 +342,7 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
     } cases[] = {{"\"ab\"", "abb", "[0,0,1,2]"},         /* <s> " a" "b" "b": the text has neither <s> nor space */
                  {"\"<s>ab\"", "<s>abb", "[0,3,3,4,5]"}, /* here it spells one of two */
                  {"[0,4,4]", "<s> a ab", "[0,3,5,7]"}};
-    iv_textual *before = bridge.text_model;
+    iv_text_model *before = bridge.text_model;
     bridge.text_model = stripping_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];
@@ -358,7 +358,7 @@ static void offsets_are_those_of_the_echoed_text(void **state) {
         free(found);
         json_decref(v);
     }
-    iv_textual_close(bridge.text_model);
+    iv_text_model_close(bridge.text_model);
     bridge.text_model = before;
 }
 

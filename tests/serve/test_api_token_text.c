@@ -8,11 +8,11 @@
 static void token_bytes(void **state) {
     (void)state;
     static const char text[] = "12 + 30 = 42?  naïve 漢字 🙂\n\ttwo  spaces";
-    iv_textual *t;
+    iv_text_model *t;
     iv_error err;
     iv_ids ids = {0};
     iv_buf bytes = {0}, name = {0}, all = {0};
-    ASSERT_OK(iv_textual_open(source_path("models/tiny-math"), &t, &err), &err);
+    ASSERT_OK(iv_text_model_open(source_path("models/tiny-math"), &t, &err), &err);
     ASSERT_OK(iv_tokenize(t, text, strlen(text), false, &ids, &err), &err);
     size_t partial = 0;
     for (size_t i = 0; i < ids.count; i++) {
@@ -29,13 +29,13 @@ static void token_bytes(void **state) {
     assert_string_equal(name.data, "token_id:7");
     iv_buf_free(&bytes), iv_buf_free(&name), iv_buf_free(&all);
     iv_ids_free(&ids);
-    iv_textual_close(t);
+    iv_text_model_close(t);
 }
 
 enum { VOCAB = 700, ASKED = VOCAB + 50 }; /* not all of the table's ids have tokens, and not all ids are in it */
 
 typedef struct asking {
-    iv_textual *t;
+    iv_text_model *t;
     iv_token_texts *texts;
 } asking;
 
@@ -63,13 +63,13 @@ static void kept_token_bytes(void **state) {
     asking a = {0};
     iv_error err;
     pthread_t other;
-    ASSERT_OK(iv_textual_open(source_path("models/tiny-math"), &a.t, &err), &err);
+    ASSERT_OK(iv_text_model_open(source_path("models/tiny-math"), &a.t, &err), &err);
     ASSERT_OK(iv_token_texts_open(VOCAB, &a.texts, &err), &err);
     assert_int_equal(pthread_create(&other, NULL, ask_for_all, &a), 0);
     ask_for_all(&a);
     pthread_join(other, NULL);
     iv_token_texts_close(a.texts), iv_token_texts_close(NULL);
-    iv_textual_close(a.t);
+    iv_text_model_close(a.t);
     assert_int_not_equal(iv_token_texts_open(SIZE_MAX / 4, &a.texts, &err), IV_OK);
 }
 

@@ -42,9 +42,9 @@ static void special_tokens_are_shown(void **state) {
     (void)state;
     const char *dir = shared_path("tokenizers/mistral_nemo");
     SKIP_WITHOUT(dir, "shared/tokenizers/mistral_nemo");
-    iv_textual *own = bridge.text_model, *words = NULL;
+    iv_text_model *own = bridge.text_model, *words = NULL;
     iv_error err;
-    ASSERT_OK(iv_textual_open(dir, &words, &err), &err);
+    ASSERT_OK(iv_text_model_open(dir, &words, &err), &err);
     bridge.text_model = words;
     ASSERT_OK(iv_api_tools_open(&server, "hermes", &err), &err);
     assert_int_equal(server.tool_id_count, 0);
@@ -63,7 +63,7 @@ static void special_tokens_are_shown(void **state) {
         fake_close(&q);
     }
     bridge.text_model = own;
-    iv_textual_close(words);
+    iv_text_model_close(words);
 }
 
 static void forced_calls(void **state) {

@@ -54,7 +54,7 @@ static void the_last_tokens_are_left(void **state) {
         {"\"prompt\":\"<s>abab\",\"truncate_prompt_tokens\":3", "0,2,3", "abb", "[0,0,1,2]"},
         {"\"prompt\":[0,4,3,2,3],\"truncate_prompt_tokens\":3", "3,2,3", "babb", "[0,1,2,3]"},
         {"\"prompt\":[0,4,3,2,3],\"truncate_prompt_tokens\":1", "3", "bb", "[0,1]"}};
-    iv_textual *before = bridge.text_model;
+    iv_text_model *before = bridge.text_model;
     bridge.text_model = stripping_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200];
@@ -67,7 +67,7 @@ static void the_last_tokens_are_left(void **state) {
         expect_dump(json_object_get(json_object_get(choice, "logprobs"), "text_offset"), cases[i].offsets);
         json_decref(v);
     }
-    iv_textual_close(bridge.text_model);
+    iv_text_model_close(bridge.text_model);
     bridge.text_model = before;
 }
 
@@ -81,7 +81,7 @@ static void both_ends_stay(void **state) {
         {"abab", "0,2,3,2,3,1", "abab", 6}, {"abab", "0,2,3,1", "ab", 4},  {"abab", "0,1", "", 2},
         {"abab", "1", "</s>", 1},           {"</s>abab", "0,3,1", "b", 3}, {"</s></s>ab", "0,1,2,3,1", "</s>ab", 5},
         {"ab<s>", "0,0,1", "<s>", 3},       {"</s>", "0,1", "", 2}};
-    iv_textual *before = bridge.text_model;
+    iv_text_model *before = bridge.text_model;
     bridge.text_model = wrapping_tokenizer();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[200], text[40];
@@ -95,7 +95,7 @@ static void both_ends_stay(void **state) {
         assert_string_equal(json_string_value(json_object_get(choice, "text")), text);
         json_decref(v);
     }
-    iv_textual_close(bridge.text_model);
+    iv_text_model_close(bridge.text_model);
     bridge.text_model = before;
 }
 

@@ -64,7 +64,7 @@ static void write_picks(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     int32_t *pick = (int32_t *)(void *)(g->inputs + s->at.pick);
     iv_row_sampling *sampling = (iv_row_sampling *)(void *)(g->inputs + s->at.sampling);
     for (size_t i = 0; i < s->picks; i++) {
-        bool here = i < b->logit_count && b->sample_here && b->sample_here[i];
+        bool here = i < b->logit_count && b->sample_on_backend && b->sample_on_backend[i];
         pick[i] = i < b->logit_count ? (int32_t)b->logit_rows[i] : 0;
         sampling[i] = here ? b->sampling[i] : (iv_row_sampling){.top_p = 1.0f};
         g->step.top_logprobs = g->step.top_logprobs || sampling[i].top_logprobs > 0;

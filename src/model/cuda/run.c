@@ -204,12 +204,12 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     size_t vocab = (size_t)r->m->config.vocab_size;
     bool any = false;
     for (size_t i = 0; i < b->logit_count && r->m->rank == 0; i++) {
-        bool here = b->sample_here && b->sample_here[i];
+        bool here = b->sample_on_backend && b->sample_on_backend[i];
         if (here) b->sampled[i] = g->sampled[i];
         if (here && b->sampling[i].top_logprobs > 0)
             memcpy(b->top_logprobs + i * IV_TOP_LOGPROBS_MAX, g->top_logprobs + i * IV_TOP_LOGPROBS_MAX,
                    (size_t)b->sampling[i].top_logprobs * sizeof *b->top_logprobs);
-        if (here && !(b->logits_too && b->logits_too[i])) continue;
+        if (here && !(b->logits_wanted && b->logits_wanted[i])) continue;
         any = true;
         IV_ASSERT(i < iv_gpu_slice(g)); /* the slice that remains */
         IV_TRY(iv_gpu_check(r->gpu,

@@ -257,7 +257,7 @@ static bool is_mistral(iv_tool_form form) {
 
 /* Finds a special token that the model can generate and that texts omit by default. */
 static bool find_special(const iv_bridge *b, const char *spelling, int32_t *id) {
-    const iv_textual *text_model = iv_bridge_text_model(b);
+    const iv_text_model *text_model = iv_bridge_text_model(b);
     iv_error unused;
     iv_ids ids = {0};
     iv_text skipped = {0};

@@ -61,7 +61,7 @@ typedef struct iv_render_input {
 } iv_render_input;
 
 /* reasoning_open: the template has opened <think>, so the answer begins inside reasoning. */
-iv_status iv_render(const iv_textual *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
+iv_status iv_render(const iv_text_model *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
                     iv_error *err);
 
 /* ---- the input of /v1/responses: responses_input.c ---------------------------------------------------- */

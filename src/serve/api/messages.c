@@ -229,9 +229,9 @@ static iv_status set_effort(json_t *variables, json_t *effort, const json_t *kwa
 }
 
 /* Marks all strings and keys of a value. NULL: see *err. */
-static json_t *marked(const iv_textual *text_model, json_t *v, iv_error *err);
+static json_t *marked(const iv_text_model *text_model, json_t *v, iv_error *err);
 
-static json_t *marked_string(const iv_textual *text_model, const char *text, size_t n, iv_error *err) {
+static json_t *marked_string(const iv_text_model *text_model, const char *text, size_t n, iv_error *err) {
     iv_text out = {0};
     if (iv_mark_special(text_model, text, n, &out, err) != IV_OK) return NULL;
     json_t *string = json_stringn(out.data, out.bytes);
@@ -240,7 +240,7 @@ static json_t *marked_string(const iv_textual *text_model, const char *text, siz
     return string;
 }
 
-static json_t *marked_object(const iv_textual *text_model, json_t *v, iv_error *err) {
+static json_t *marked_object(const iv_text_model *text_model, json_t *v, iv_error *err) {
     json_t *out = json_object(), *value;
     const char *key;
     if (!out) no_memory(err);
@@ -254,7 +254,7 @@ static json_t *marked_object(const iv_textual *text_model, json_t *v, iv_error *
     return out;
 }
 
-static json_t *marked(const iv_textual *text_model, json_t *v, iv_error *err) {
+static json_t *marked(const iv_text_model *text_model, json_t *v, iv_error *err) {
     if (json_is_string(v)) return marked_string(text_model, json_string_value(v), json_string_length(v), err);
     if (json_is_object(v)) return marked_object(text_model, v, err);
     if (!json_is_array(v)) return json_incref(v);
@@ -266,7 +266,7 @@ static json_t *marked(const iv_textual *text_model, json_t *v, iv_error *err) {
     return out;
 }
 
-static iv_status make_variables(const iv_textual *text_model, const iv_render_input *in, char **out, bool *inside,
+static iv_status make_variables(const iv_text_model *text_model, const iv_render_input *in, char **out, bool *inside,
                                 iv_error *err) {
     json_t *list = json_array();
     json_t *variables = json_pack("{s:o, s:b}", "messages", list, "add_generation_prompt", (int)in->generation_prompt);
@@ -297,7 +297,7 @@ static iv_status read_given(json_t *variables, iv_error *err) {
     return status;
 }
 
-iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_textual *split, iv_text *out,
+iv_status iv_server_chat_variables(const char *json, size_t bytes, const iv_text_model *split, iv_text *out,
                                    iv_error *err) {
     json_t *variables;
     IV_TRY(iv_json_parse("template variables", json, bytes, &variables, err));
@@ -349,7 +349,7 @@ static bool opens_reasoning(const iv_text *text) {
     return n >= strlen(tag) && memcmp(text->data + n - strlen(tag), tag, strlen(tag)) == 0;
 }
 
-iv_status iv_render(const iv_textual *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
+iv_status iv_render(const iv_text_model *text_model, const iv_render_input *in, iv_text *out, bool *reasoning_open,
                     iv_error *err) {
     char *variables = NULL;
     bool inside = false;

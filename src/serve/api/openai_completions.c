@@ -43,7 +43,7 @@ static iv_status read_prompts(iv_task *t, iv_error *err) {
 
 /* Prepares the echoed text: the prompt as given, or its ids detokenized. */
 static iv_status prepare_echo(iv_task *t, iv_api_prompt *p, iv_error *err) {
-    const iv_textual *text_model = iv_bridge_text_model(t->server->bridge);
+    const iv_text_model *text_model = iv_bridge_text_model(t->server->bridge);
     if (!p->text.data) IV_TRY(iv_detokenize(text_model, p->ids.data, p->ids.count, true, &p->text, err));
     if (p->request.prompt_logprobs >= 0) IV_TRY(iv_task_need_ids(t, p, err));
     return IV_OK;

@@ -112,7 +112,7 @@ static iv_reasoning reasoning_of(const iv_task *t, const iv_api_prompt *p) {
 /* Tokenizes a rendered prompt, whose marks show which special tokens are plain text. */
 static iv_status split_rendered(iv_task *t, iv_api_prompt *p, iv_error *err) {
     IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
-                          IV_SPELLED_MARKED, &p->ids, err));
+                          IV_SPECIAL_MARKED, &p->ids, err));
     p->as_ids = p->ids.count > 0;
     iv_unmark_special(&p->text);
     return IV_OK;

@@ -79,7 +79,7 @@ iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {
     if (p->as_ids) return IV_OK;
     IV_TRY(iv_tokenize_as(iv_bridge_text_model(t->server->bridge), p->text.data, p->text.bytes, p->request.add_special,
-                          t->params.split_special ? IV_SPELLED_TEXT : IV_SPELLED_TOKENS, &p->ids, err));
+                          t->params.split_special ? IV_SPECIAL_TEXT : IV_SPECIAL_TOKENS, &p->ids, err));
     p->as_ids = p->ids.count > 0; /* else it stays text, which the engine refuses as empty */
     return IV_OK;
 }
@@ -148,7 +148,7 @@ iv_status iv_api_truncate_resolve(const iv_server *s, iv_api_params *p, iv_error
  * another text. (The prompt itself may begin with the trailing ones.) */
 static iv_status find_surrounding(const iv_task *t, const iv_api_prompt *p, size_t *around, size_t *first,
                                   iv_error *err) {
-    const iv_textual *text_model = iv_bridge_text_model(t->server->bridge);
+    const iv_text_model *text_model = iv_bridge_text_model(t->server->bridge);
     iv_ids empty = {0}, other = {0};
     *around = *first = 0;
     if (!p->text.data || !p->request.add_special) return IV_OK;

@@ -41,7 +41,7 @@ static bool byte_level(const char *s, size_t n, iv_buf *out) {
     return true;
 }
 
-static iv_status find_bytes(const iv_textual *t, int32_t id, iv_buf *out, iv_error *err) {
+static iv_status find_bytes(const iv_text_model *t, int32_t id, iv_buf *out, iv_error *err) {
     size_t n = 0;
     uint8_t byte;
     iv_buf_clear(out);
@@ -102,7 +102,7 @@ static void keep(_Atomic(text *) *at, const iv_buf *bytes) {
     if (!atomic_compare_exchange_strong(at, &none, made)) free(made);
 }
 
-iv_status iv_token_bytes(const iv_textual *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err) {
+iv_status iv_token_bytes(const iv_text_model *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err) {
     if (!texts || id < 0 || (size_t)id >= texts->count) return find_bytes(t, id, out, err);
     const text *kept = atomic_load(&texts->texts[id]);
     if (!kept) {

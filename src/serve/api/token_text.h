@@ -14,7 +14,7 @@ iv_status iv_token_texts_open(size_t vocab, iv_token_texts **out, iv_error *err)
 void iv_token_texts_close(iv_token_texts *texts); /* NULL is fine */
 
 /* Replaces out. Ids outside the vocabulary have no bytes. texts: NULL: no cache. */
-iv_status iv_token_bytes(const iv_textual *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err);
+iv_status iv_token_bytes(const iv_text_model *t, iv_token_texts *texts, int32_t id, iv_buf *out, iv_error *err);
 
 /* Replaces `name`: the bytes if they are UTF-8, else "bytes:\xNN..."; "token_id:N" if as_id. */
 bool iv_token_name(int32_t id, const iv_buf *bytes, bool as_id, iv_buf *name);

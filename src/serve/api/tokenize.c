@@ -126,7 +126,7 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
 }
 
 static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
-    const iv_textual *text_model = iv_bridge_text_model(s->bridge);
+    const iv_text_model *text_model = iv_bridge_text_model(s->bridge);
     iv_text text = {0};
     iv_ids ids = {0};
     if (!p->prompt == !p->messages)
@@ -138,7 +138,7 @@ static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *bo
     bool special = p->messages ? json_is_true(json_object_get(body, "add_special_tokens")) : p->add_special;
     const char *given = p->messages ? text.data : json_string_value(p->prompt);
     size_t bytes = p->messages ? text.bytes : json_string_length(p->prompt);
-    iv_spelled split = !p->split_special ? IV_SPELLED_TOKENS : p->messages ? IV_SPELLED_MARKED : IV_SPELLED_TEXT;
+    iv_special_mode split = !p->split_special ? IV_SPECIAL_TOKENS : p->messages ? IV_SPECIAL_MARKED : IV_SPECIAL_TEXT;
     iv_status status = iv_tokenize_as(text_model, given, bytes, special, split, &ids, err);
     iv_text_free(&text);
     if (status == IV_OK) status = out_tokens(s, &ids, p->return_token_strings, o, err);

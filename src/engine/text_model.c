@@ -1,5 +1,5 @@
-/* textual.c: opening words without weights, and the text calls of invar.h. */
-#include "engine/textual.h"
+/* text_model.c: opening words without weights, and the text calls of invar.h. */
+#include "engine/text_model.h"
 #include "base/file.h"
 #include "base/utf8.h"
 #include "format/foreign.h"
@@ -37,7 +37,7 @@ static iv_status need_directory(const char *model, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status find_eos(iv_textual *t, const json_t *config, iv_error *err) {
+static iv_status find_eos(iv_text_model *t, const json_t *config, iv_error *err) {
     json_t *tokens = json_object();
     if (!tokens) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for its special tokens", t->model);
     iv_status status = iv_special_tokens_read(t->model, config, tokens, err);
@@ -48,7 +48,7 @@ static iv_status find_eos(iv_textual *t, const json_t *config, iv_error *err) {
     return status;
 }
 
-static iv_status read_eos(const char *path, iv_textual *t, iv_error *err) {
+static iv_status read_eos(const char *path, iv_text_model *t, iv_error *err) {
     json_t *config = NULL;
     if (!t->tokenizer) return IV_OK;
     if (iv_file_exists(path)) IV_TRY(iv_json_read(path, CONFIG_BYTES_MAX, &config, err));
@@ -57,9 +57,9 @@ static iv_status read_eos(const char *path, iv_textual *t, iv_error *err) {
     return status;
 }
 
-iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
+iv_status iv_text_model_open(const char *model, iv_text_model **out, iv_error *err) {
     IV_TRY(need_directory(model, err));
-    iv_textual *t = calloc(1, sizeof *t);
+    iv_text_model *t = calloc(1, sizeof *t);
     if (!t || !(t->model = strdup(model))) {
         free(t);
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory", model);
@@ -78,11 +78,11 @@ iv_status iv_textual_open(const char *model, iv_textual **out, iv_error *err) {
     if (status == IV_OK)
         *out = t;
     else
-        iv_textual_close(t);
+        iv_text_model_close(t);
     return status;
 }
 
-void iv_textual_close(iv_textual *t) {
+void iv_text_model_close(iv_text_model *t) {
     if (!t) return;
     iv_tokenizer_close(t->tokenizer);
     iv_chat_template_close(t->chat);
@@ -90,20 +90,20 @@ void iv_textual_close(iv_textual *t) {
     free(t);
 }
 
-iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err) {
+iv_status iv_text_model_need_tokenizer(const iv_text_model *t, iv_error *err) {
     if (t->tokenizer) return IV_OK;
     return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json%s; give token ids instead of text", t->model,
                    iv_foreign_tokenizer(t->model));
 }
 
-iv_status iv_tokenize(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
+iv_status iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
                       iv_error *err) {
-    return iv_tokenize_as(t, text, bytes, add_special, IV_SPELLED_TOKENS, out, err);
+    return iv_tokenize_as(t, text, bytes, add_special, IV_SPECIAL_TOKENS, out, err);
 }
 
-iv_status iv_mark_special(const iv_textual *t, const char *text, size_t bytes, iv_text *out, iv_error *err) {
+iv_status iv_mark_special(const iv_text_model *t, const char *text, size_t bytes, iv_text *out, iv_error *err) {
     iv_buf buf = {0};
-    IV_TRY(iv_textual_need_tokenizer(t, err));
+    IV_TRY(iv_text_model_need_tokenizer(t, err));
     iv_status status = iv_tokenizer_mark(t->tokenizer, text, bytes, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_buf_free(&buf);
@@ -115,12 +115,12 @@ void iv_unmark_special(iv_text *text) {
     if (text->data) text->data[text->bytes] = 0;
 }
 
-iv_status iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bool add_special, iv_spelled special,
+iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool add_special, iv_special_mode special,
                          iv_ids *out, iv_error *err) {
     iv_ids ids = {0};
-    IV_TRY(iv_textual_need_tokenizer(t, err));
-    unsigned flags = (special == IV_SPELLED_TEXT ? 0u : IV_ENCODE_PARSE_SPECIAL) |
-                     (special == IV_SPELLED_MARKED ? IV_ENCODE_MARKED : 0u) |
+    IV_TRY(iv_text_model_need_tokenizer(t, err));
+    unsigned flags = (special == IV_SPECIAL_TEXT ? 0u : IV_ENCODE_PARSE_SPECIAL) |
+                     (special == IV_SPECIAL_MARKED ? IV_ENCODE_MARKED : 0u) |
                      (add_special ? IV_ENCODE_ADD_SPECIAL : 0u);
     iv_status status = iv_tokenizer_encode(t->tokenizer, text, bytes, flags, &ids, err);
     if (status == IV_OK)
@@ -130,17 +130,17 @@ iv_status iv_tokenize_as(const iv_textual *t, const char *text, size_t bytes, bo
     return status;
 }
 
-iv_status iv_detokenize(const iv_textual *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
+iv_status iv_detokenize(const iv_text_model *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
                         iv_error *err) {
     iv_buf buf = {0};
-    IV_TRY(iv_textual_need_tokenizer(t, err));
+    IV_TRY(iv_text_model_need_tokenizer(t, err));
     iv_status status = iv_tokenizer_decode(t->tokenizer, ids, count, !keep_special, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_buf_free(&buf);
     return status;
 }
 
-const char *iv_token_string(const iv_textual *t, int32_t id, size_t *bytes) {
+const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes) {
     return t->tokenizer ? iv_tokenizer_token(t->tokenizer, id, bytes) : NULL;
 }
 
@@ -151,7 +151,7 @@ static bool ends_with(const char *text, size_t n, const char *tag) {
     return n >= length && memcmp(text + n - length, tag, length) == 0;
 }
 
-iv_reasoning iv_reasoning_after(const iv_textual *t, const char *prompt, size_t bytes) {
+iv_reasoning iv_reasoning_after(const iv_text_model *t, const char *prompt, size_t bytes) {
     static const char begin[] = "<think>", end[] = "</think>";
     int32_t id;
     if (ends_with(prompt, bytes, begin)) return IV_REASONING_OPEN;
@@ -169,7 +169,7 @@ static iv_status parse_variables(const char *json, size_t bytes, json_t **out, i
     return iv_fail(err, IV_INVALID, "template variables: wanted a JSON object, found %s", found);
 }
 
-iv_status iv_render_chat(const iv_textual *t, const char *variables_json, size_t bytes, const char *strftime_now,
+iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, size_t bytes, const char *strftime_now,
                          iv_text *out, iv_error *err) {
     if (!t->chat) {
         *err = t->no_chat;

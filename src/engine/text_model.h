@@ -1,11 +1,11 @@
-/* textual.h: a model's words: its tokenizer and chat template, each perhaps absent. Implements iv_textual. */
-#ifndef IV_ENGINE_TEXTUAL_H
-#define IV_ENGINE_TEXTUAL_H
+/* text_model.h: a model's words: its tokenizer and chat template, each perhaps absent. Implements iv_text_model. */
+#ifndef IV_ENGINE_TEXT_MODEL_H
+#define IV_ENGINE_TEXT_MODEL_H
 
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
-struct iv_textual {
+struct iv_text_model {
     char *model;
     iv_tokenizer *tokenizer; /* NULL: the directory has no tokenizer.json */
     iv_chat_template *chat;  /* NULL: the model has no chat template, ... */
@@ -14,6 +14,6 @@ struct iv_textual {
 };
 
 /* IV_NOT_FOUND, saying so, when the model has no tokenizer. */
-iv_status iv_textual_need_tokenizer(const iv_textual *t, iv_error *err);
+iv_status iv_text_model_need_tokenizer(const iv_text_model *t, iv_error *err);
 
 #endif

@@ -40,7 +40,7 @@ static iv_event_slot *next_slot(iv_engine *e) {
     return &e->events[(e->event_first + e->event_count++) % e->events_max];
 }
 
-void iv_emit_item(iv_engine *e, const iv_step_item *item) {
+void iv_events_add_item(iv_engine *e, const iv_step_item *item) {
     iv_sequence *s = item->sequence;
     if (item->event_count && s->first_token == 0) s->first_token = iv_now();
     for (size_t i = 0; i < item->score_count; i++) *next_slot(e) = item->scores[i];
@@ -84,7 +84,7 @@ static void show_held_text(iv_sequence *s, iv_event_slot *v) {
     s->shown = s->text.len;
 }
 
-void iv_emit_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop) {
+void iv_events_add_done(iv_engine *e, iv_sequence *s, iv_finish finish, const char *message, const char *stop) {
     iv_event_slot *v = next_slot(e);
     uint8_t digest[32];
     iv_digest_finish(s->digest, digest);
