@@ -324,7 +324,8 @@ static int finish_output(const cli_args *args, const cli_answer *a, const cli_sa
 
 static int answer(const cli_args *args, iv_engine *engine, prompt *p, cli_sampling *s, iv_error *err) {
     const cli_value *logprobs = cli_find(args, "logprobs");
-    view v = {.text_model = iv_engine_text_model(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
+    view v = {
+        .text_model = iv_engine_text_model(engine), .stream = !cli_has(args, "json"), .table = !cli_has(args, "json")};
     cli_sampling_init(s, engine, args);
     s->request.logprobs = logprobs ? (int)logprobs->count : -1;
     s->request.keep_receipt = cli_has(args, "receipt");

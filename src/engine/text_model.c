@@ -115,8 +115,8 @@ void iv_unmark_special(iv_text *text) {
     if (text->data) text->data[text->bytes] = 0;
 }
 
-iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool add_special, iv_special_mode special,
-                         iv_ids *out, iv_error *err) {
+iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool add_special,
+                         iv_special_mode special, iv_ids *out, iv_error *err) {
     iv_ids ids = {0};
     IV_TRY(iv_text_model_need_tokenizer(t, err));
     unsigned flags = (special == IV_SPECIAL_TEXT ? 0u : IV_ENCODE_PARSE_SPECIAL) |
