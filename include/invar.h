@@ -19,9 +19,13 @@
  *     }
  *     iv_engine_close(engine);
  *
- * C ABI, opaque types, errors as values, no global state: several engines may live in one process. One engine is
- * used by one thread at a time; it runs its own worker threads. Strings are UTF-8. The library never prints,
- * never exits, and keeps no pointer into a request after iv_engine_submit returns. */
+ * C ABI, opaque types, errors as values, no global state: a process may have several engines. One engine is used by one
+ * thread at a time; it runs its own worker threads. Strings are UTF-8. The library never prints, never exits, and keeps
+ * no pointer into a request after iv_engine_submit returns.
+ *
+ * Structs that the caller fills (iv_engine_options, iv_request) begin with their size, which their _init function sets.
+ * Later versions append members. A binary built with an older header gets the defaults for members that it lacks. One
+ * built with a newer header may not set members that the library lacks (IV_UNSUPPORTED). */
 #ifndef INVAR_H
 #define INVAR_H
 
@@ -37,7 +41,7 @@ extern "C" {
 
 /* ---- status -------------------------------------------------------------------------------------------- */
 
-/* What a call came to. Everything but IV_OK fills the caller's iv_error. */
+/* The result of a call. Every status except IV_OK fills the caller's iv_error. */
 typedef enum iv_status {
     IV_OK = 0,
     IV_INVALID,     /* an argument or a request field is wrong */
@@ -47,9 +51,10 @@ typedef enum iv_status {
     IV_UNSUPPORTED, /* well formed, but not something invar does */
     IV_LIMIT,       /* a named maximum would be exceeded */
     IV_NO_MEMORY,
-    IV_BUSY,          /* full for now: try again later */
-    IV_TEMPLATE,      /* a chat template raised an error */
-    IV_CONTEXT_LENGTH /* a prompt leaves no room for an answer in max_model_len */
+    IV_BUSY,           /* full for now: try again later */
+    IV_TEMPLATE,       /* a chat template raised an error */
+    IV_CONTEXT_LENGTH, /* a prompt leaves no room for an answer in max_model_len */
+    IV_NOT_FINITE      /* the model computed a key, value or logit that is NaN or infinite */
 } iv_status;
 
 /* One line for a person: names the file, tensor or field, what was wanted and what was found.
@@ -59,10 +64,10 @@ typedef struct iv_error {
     char message[1000];
 } iv_error;
 
-/* The name of a status, for logs ("invalid", "format", ...). Static string. */
+/* The name of a status, for logs ("invalid", "format", ...; "format" also of IV_NOT_FINITE). Static string. */
 IV_API const char *iv_status_name(iv_status status);
 
-/* "0.1.0". Static string. */
+/* "0.2.0". Static string. */
 IV_API const char *iv_version(void);
 
 /* Text or ids that the library allocated; free with iv_text_free or iv_ids_free (zeroed ones too). */
@@ -82,71 +87,74 @@ IV_API void iv_ids_free(iv_ids *ids);
 typedef struct iv_engine iv_engine;
 
 typedef struct iv_engine_options {
+    size_t size;             /* sizeof(iv_engine_options), set by iv_engine_options_init */
     const char *model;       /* a Hugging Face model directory */
     const char *load_format; /* "auto": the directory's weight files; "dummy": seeded random weights, no files */
     uint64_t dummy_seed;     /* of dummy weights, 0 by default */
     const char *dtype;       /* "auto" (the checkpoint's), "bfloat16", "float16", "float32" */
-    const char *device;      /* "cpu", "cuda", or "auto": cuda where a GPU can do it; never changes a bit */
+    const char *device;      /* "cpu", "cuda", or "auto": cuda if a GPU can run it; never changes a bit */
     bool enforce_eager;      /* cuda: launch kernels one by one, capture no graphs; never changes a bit */
-    const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": what
-                              * the device is fast in, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
+    const char *arithmetic;  /* "fma32" or "tc16": how dot products are summed; part of the fingerprint. "auto": the
+                              * device's fast one, fma32 on a CPU, tc16 on a GPU (fma32 for float32) */
     const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
-    size_t threads;          /* 0: one for each CPU; never changes a bit */
-    size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or what KV memory holds if less */
+    size_t threads;          /* 0: one per CPU; never changes a bit */
+    size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or as many as fit KV memory if fewer */
     size_t max_num_seqs;     /* sequences run together; 0: 16 on a CPU, 256 on GPUs */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks; 0: 512, 8192 on GPUs */
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
-    size_t tensor_parallel_size;   /* ranks that share the model, up to 8 (on cuda a GPU each); 0: the processes of
-                                    * mpirun,   or 1 */
+    size_t tensor_parallel_size;   /* ranks, up to 8 (on cuda a GPU each); 0: the processes of mpirun, or 1 */
     const char *rank_transport;    /* cuda under mpirun: "nccl", "host" (through this machine's memory), or "auto": nccl
-                                    * where every rank finds it; never changes a bit */
-    size_t rank_timeout_ms;        /* how long a rank waits for another inside a step before the job ends; NCCL
-                                    * waits ten times as long for all ranks to connect */
-    size_t kv_bytes;               /* KV cache memory over all ranks; 0: kv_fraction */
-    double kv_fraction;            /* of the memory that is free once weights are loaded, at most 1. 0: enough for
-                                    * max_num_seqs sequences of max_model_len, but at most a quarter of the free memory
-                                    * (on GPUs nine tenths), and enough for one in any case */
-    bool prefix_caching;           /* keep finished sequences' pages for requests that begin alike */
+                                    * if every rank finds it; never changes a bit */
+    size_t rank_timeout_ms;        /* timeout of a rank that waits for another in a step; the job then ends. Ten
+                                    * times as long while NCCL connects the ranks */
+    size_t kv_bytes;               /* KV cache memory over all ranks; 0: see kv_fraction */
+    double kv_fraction;            /* of the memory that is free after loading, at most 1. 0: enough for max_num_seqs
+                                    * sequences of max_model_len, but at most a quarter of the free memory (on GPUs
+                                    * nine tenths), and always enough for one sequence */
+    bool prefix_caching;           /* keep finished sequences' pages for requests with the same prefix */
     const char *speculative;       /* "off" or "ngram": drafts looked up in the sequence; never changes a bit */
-    size_t speculative_tokens;     /* most tokens of a draft, 1 to 16 */
+    size_t speculative_tokens;     /* tokens of a draft, 1 to 16 */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while weights load; may be NULL */
     void *user;
 } iv_engine_options;
 
 /* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
  * speculation. */
-IV_API void iv_engine_options_init(iv_engine_options *options);
+IV_API void iv_engine_options_init_sized(iv_engine_options *options, size_t size);
+static inline void iv_engine_options_init(iv_engine_options *options) {
+    iv_engine_options_init_sized(options, sizeof *options);
+}
 
 IV_API iv_status iv_engine_open(const iv_engine_options *options, iv_engine **out, iv_error *err);
 IV_API void iv_engine_close(iv_engine *engine); /* NULL is fine; ends all requests */
 
 /* Facts of an open engine. Strings live as long as the engine. */
 typedef struct iv_engine_info {
-    const char
-        *fingerprint; /* of all that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template */
+    const char *fingerprint; /* of everything that may change a bit: numerics, arithmetic, dtype, weights, tokenizer,
+                              * template */
     const char *model_type, *dtype, *arithmetic, *isa, *numerics;
     const char *device;         /* "cpu", or "cuda" */
     const char *gpu;            /* its name, "" on a CPU */
-    const char *rank_transport; /* how GPUs get each other's bytes: "peer" (within a process), "nccl" (which under
-                                 * vanilla-blas adds too), "host"; "" for one rank or on a CPU */
-    /* What the fingerprint is made of, SHA-256 in hexadecimal each; "" for what the model does not have. */
+    const char *rank_transport; /* between GPUs: "peer" (within a process), "nccl" (which also adds under
+                                 * vanilla-blas), "host"; "" for one rank or on a CPU */
+    /* The inputs of the fingerprint, SHA-256 in hexadecimal; "" for one that the model lacks. */
     const char *weights_digest, *configuration_digest, *tokenizer_digest, *template_digest;
     int numerics_version;
-    size_t tensor_parallel_size, rank; /* rank: of this process, 0 but under mpirun */
+    size_t tensor_parallel_size, rank; /* rank: of this process; 0 without mpirun */
     size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
     size_t max_num_seqs, max_num_batched_tokens;
     double load_seconds;
-    bool index_unread; /* the model's directory has model.safetensors.index.json too: model.safetensors was read, as by
-                        * transformers, and the index was not */
-    const char *generation_unapplied; /* what generation_config.json asks for and no answer follows: lines of a key and
-                                       * its value; "": nothing */
+    bool index_unread; /* the directory has model.safetensors.index.json too; only model.safetensors was read, as
+                        * transformers does */
+    const char *generation_unapplied; /* settings of generation_config.json that have no effect here: lines of a key and
+                                       * its value; "": none */
 } iv_engine_info;
 IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);
 
-/* What the engine has done since it was opened. */
+/* Counters since the engine was opened. */
 typedef struct iv_engine_stats {
     uint64_t steps, tokens_computed, tokens_generated;
-    uint64_t prompt_tokens, cached_tokens; /* of admitted prompts; cached: found in the prefix cache */
+    uint64_t prompt_tokens, cached_tokens; /* of admitted prompts; cached: from the prefix cache */
     uint64_t preemptions, drafted_tokens, accepted_tokens;
     double step_seconds, forward_seconds, sample_seconds; /* forward and sampling are parts of a step */
     size_t running, waiting;
@@ -155,17 +163,17 @@ typedef struct iv_engine_stats {
 } iv_engine_stats;
 IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats);
 
-/* Puts another checkpoint's weights into an open engine: its files are read, checked and hashed as iv_engine_open
- * would, beside the old weights (memory for both is needed); only then are they swapped, all ranks at once, and cached
- * prefixes forgotten. After any error the old weights are there, untouched. From config.json come the numbers that are
- * part of the model (norms' epsilon, rotary settings, end-of-sequence ids); what sizes memory or says which tensors
- * there are must be what it was, or IV_INVALID names it. Tokenizer, chat template, generation defaults and dtype stay.
- * Fingerprint and digests of iv_engine_get_info are new afterwards, in the same strings. IV_BUSY while requests wait or
- * run. IV_UNSUPPORTED under mpirun. On GPUs the new weights wait in this process's memory and are then copied over the
- * old ones; should a GPU be lost in that, no further step runs. */
+/* Replaces the weights of an open engine by another checkpoint's. Its files are read, checked and hashed as by
+ * iv_engine_open, which needs memory for both; then all ranks swap at once and the prefix cache is emptied. After any
+ * error the old weights are in use, unchanged. config.json may change numbers that are part of the model (norms'
+ * epsilon, rotary settings, end-of-sequence ids). It may not change sizes or the set of tensors: IV_INVALID names the
+ * field. Tokenizer, chat template, generation defaults and dtype stay. iv_engine_get_info then has a new fingerprint
+ * and digests in the same strings. IV_BUSY while requests wait or run. IV_UNSUPPORTED under mpirun. For GPUs the new
+ * weights are staged in this process's memory and copied over the old ones; if a GPU is lost during the copy, no
+ * further step runs. */
 IV_API iv_status iv_engine_update_weights(iv_engine *engine, const char *dir, iv_error *err);
 
-/* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once; it computes its share of every
+/* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once. It computes its shard of every
  * step until rank 0 closes its engine (IV_OK) or another rank is lost. */
 IV_API iv_status iv_engine_serve_rank(iv_engine *engine, iv_error *err);
 
@@ -176,12 +184,12 @@ typedef struct iv_logit_bias {
     float bias; /* added to the logit before temperature */
 } iv_logit_bias;
 
-/* What an answer may be (docs/STRUCTURED.md). Tokens that cannot continue it are never drawn (NUMERICS.md, 10.2). */
+/* The form of an answer (docs/STRUCTURED.md). Tokens that cannot continue it are never drawn (NUMERICS.md, 10.2). */
 typedef enum iv_constraint_kind {
     IV_CONSTRAINT_NONE,
     IV_CONSTRAINT_JSON_OBJECT, /* any JSON object; no text */
     IV_CONSTRAINT_JSON_SCHEMA, /* text: the schema, JSON */
-    IV_CONSTRAINT_REGEX,       /* text: the expression that the whole answer matches */
+    IV_CONSTRAINT_REGEX,       /* text: an expression that the whole answer matches */
     IV_CONSTRAINT_CHOICE,      /* text: a JSON array of strings, one of which the answer is */
     IV_CONSTRAINT_TOOL_CALL,   /* text: a JSON array of {"name", "parameters": schema}: the answer calls one of them in
                                 * Hermes' form; or {"form": an iv_tool_form's name, "tools": that array} */
@@ -189,17 +197,17 @@ typedef enum iv_constraint_kind {
     IV_CONSTRAINT_TOOL_CALL_OR_JSON,  /* text: {"form", "tools", "schema"}: such a call, or JSON that satisfies the
                                        * schema */
     IV_CONSTRAINT_TOOL_CALLS_OR_JSON, /* the same, one or more calls, or JSON */
-    IV_CONSTRAINT_GRAMMAR             /* text: rules, of which `root` is the answer, as llama.cpp writes them */
+    IV_CONSTRAINT_GRAMMAR             /* text: a grammar in llama.cpp's notation whose rule `root` is the answer */
 } iv_constraint_kind;
 
-/* A compiled constraint. Counted; retain and release may be called from any thread. */
+/* A compiled constraint, with a reference count. Any thread may retain and release it. */
 typedef struct iv_constraint iv_constraint;
 
 /* "none", "json_object", "json_schema", "regex", "choice", "tool_call", "tool_calls", "tool_call_or_json",
  * "tool_calls_or_json", "grammar". Static string. */
 IV_API const char *iv_constraint_name(iv_constraint_kind kind);
 
-/* How a model writes its calls of tools (docs/CLI.md, "Tool calls"). */
+/* How a model writes tool calls (docs/CLI.md, "Tool calls"). */
 typedef enum iv_tool_form {
     IV_TOOL_FORM_HERMES,          /* <tool_call>{"name": ..., "arguments": {...}}</tool_call> */
     IV_TOOL_FORM_LLAMA3_JSON,     /* {"name": ..., "parameters": {...}} */
@@ -208,7 +216,7 @@ typedef enum iv_tool_form {
     IV_TOOL_FORM_MISTRAL_ARGS,    /* [TOOL_CALLS]NAME[ARGS]{...} */
     IV_TOOL_FORM_MISTRAL_CALL_ID, /* [TOOL_CALLS]NAME[CALL_ID]ID[ARGS]{...} */
     IV_TOOL_FORM_QWEN3_CODER,     /* <tool_call><function=NAME><parameter=KEY>...</parameter></function></tool_call> */
-    IV_TOOL_FORM_NONE             /* calls are not looked for */
+    IV_TOOL_FORM_NONE             /* answers are not searched for calls */
 } iv_tool_form;
 
 /* "hermes", "llama3_json", "mistral", "mistral_name", "mistral_args", "mistral_call_id", "qwen3_coder", "none". Static
@@ -216,10 +224,10 @@ typedef enum iv_tool_form {
  */
 IV_API const char *iv_tool_form_name(iv_tool_form form);
 
-/* Whether a tool's name can be written without quotes: ASCII letters, digits, '_', '-' and '.', one at least. */
+/* Whether a tool's name can be written without quotes: one or more ASCII letters, digits, '_', '-' and '.'. */
 IV_API bool iv_tool_name_is_bare(const char *name, size_t bytes);
 
-/* What comes before the constrained part of the answer of a reasoning model. */
+/* The part of a reasoning model's answer before the constrained part. */
 typedef enum iv_reasoning {
     IV_REASONING_NONE,    /* nothing: the constraint holds from the first token */
     IV_REASONING_OPEN,    /* the prompt has opened <think>: free text up to </think> */
@@ -232,84 +240,88 @@ typedef enum iv_reasoning {
 /* Most entries of a request: stop strings, stop ids, biases, alternatives of a token. */
 enum { IV_STOPS_MAX = 16, IV_STOP_IDS_MAX = 64, IV_LOGIT_BIAS_MAX = 4096, IV_LOGPROBS_MAX = 20 };
 
-/* Everything is copied at submission. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
+/* Submission copies everything. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
 typedef struct iv_request {
-    uint64_t id;      /* the caller's own number, not one that waits or runs; 0: the engine gives one */
+    size_t size;      /* sizeof(iv_request), set by iv_request_init */
+    uint64_t id;      /* the caller's number, unused by waiting and running requests; 0: the engine chooses one */
     int32_t priority; /* smaller goes first; among equals the older */
     const char *text; /* the prompt as text ... */
     size_t text_bytes;
-    bool add_special;   /* let the tokenizer add its BOS (off for rendered chat templates) */
+    bool add_special;   /* the tokenizer adds its BOS (off for rendered chat templates) */
     const int32_t *ids; /* ... or as tokens; give one of the two */
     size_t id_count;
     size_t max_tokens; /* most tokens to generate; 0: up to max_model_len */
-    size_t min_tokens; /* none of so many first ones ends the answer: those that would are never drawn, stop strings not
-                        * looked for. A constraint behind which nothing may follow ends it all the same */
+    size_t min_tokens; /* before so many tokens nothing ends the answer: tokens that end it are not drawn, and stop
+                        * strings have no effect. A constraint that allows no further token ends it all the same */
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;
     const iv_logit_bias *logit_bias;
     size_t logit_bias_count;
     bool has_seed;
-    uint64_t seed;          /* without has_seed one is drawn, and reported by the events */
-    int logprobs;           /* -1: none; 0: of the chosen token; n: and of the n likeliest, at most 20 */
-    bool sampling_logprobs; /* token events carry sampling_logprob */
-    int prompt_logprobs;    /* -1: none; 0: of each token of the prompt; n: and of the n likeliest there, at most 20.
-                             * What that takes is computed even if it is cached */
-    size_t prompt_logprobs_start; /* from this position on; the first token, position 0, has none */
-    bool score_only; /* generate nothing: IV_FINISH_LENGTH follows the prompt's events. max_tokens is 0 then, the prompt
-                      * may be max_model_len long, and no receipt is kept */
-    const char *const *stop; /* generation ends before any of these; at most 16 of at most 256 bytes */
+    uint64_t seed;                /* without has_seed a random one, which the events report */
+    int logprobs;                 /* -1: none; 0: of the chosen token; n: and of the top n, at most 20 */
+    bool sampling_logprobs;       /* token events carry sampling_logprob */
+    int prompt_logprobs;          /* -1: none; 0: of each prompt token; n: and of the top n at its position, at most 20.
+                                   * Cached tokens are computed again for this */
+    size_t prompt_logprobs_start; /* from this position on; position 0 has none */
+    bool score_only; /* generate nothing: IV_FINISH_LENGTH follows the prompt's events. max_tokens must be 0, the prompt
+                      * may have max_model_len tokens, and there is no receipt */
+    const char *const *stop; /* generation ends before any of these, each of at most 256 bytes */
     size_t stop_count;
     const int32_t *stop_ids;
     size_t stop_id_count;
     iv_constraint_kind constraint;
-    const char *constraint_text; /* as the kind wants it; at most 4 MiB */
-    iv_reasoning reasoning;      /* beside a constraint */
-    iv_constraint *compiled; /* the same constraint from iv_engine_compile, or NULL: compiled when it is submitted */
+    const char *constraint_text; /* see the kind; at most 4 MiB */
+    iv_reasoning reasoning;      /* with a constraint */
+    iv_constraint *compiled;     /* the same constraint from iv_engine_compile, or NULL: submission compiles it */
     bool ignore_eos;
-    bool keep_special;       /* special tokens appear in the text */
-    const int32_t *show_ids; /* those that do in any case, at most 8: a call of a tool may begin with one */
+    bool keep_special;       /* special tokens appear in the text; */
+    const int32_t *show_ids; /* these always do, at most 8: a tool call may begin with one */
     size_t show_id_count;
     bool keep_logits;  /* token events carry the whole row of logits */
     bool keep_receipt; /* the last event carries a receipt */
 } iv_request;
 
-/* Defaults: no prompt, add_special, temperature 1, everything else off; then what the model's
- * generation_config.json suggests (do_sample false: temperature 0). */
-IV_API void iv_request_init(const iv_engine *engine, iv_request *request);
+/* Defaults: no prompt, add_special, temperature 1, everything else off; then the values of the model's
+ * generation_config.json (do_sample false: temperature 0). */
+IV_API void iv_request_init_sized(const iv_engine *engine, iv_request *request, size_t size);
+static inline void iv_request_init(const iv_engine *engine, iv_request *request) {
+    iv_request_init_sized(engine, request, sizeof *request);
+}
 
 /* Queues a request; *id is never 0. IV_CONTEXT_LENGTH: the prompt leaves no room for an answer in max_model_len (with
  * score_only: is longer than that). IV_INVALID: an empty prompt, one with tokens outside the vocabulary, an id in use,
  * a field out of range. IV_BUSY: the queue is full. */
 IV_API iv_status iv_engine_submit(iv_engine *engine, const iv_request *request, uint64_t *id, iv_error *err);
 
-/* Compiles the constraint of a request (kind, text, reasoning; nothing else is looked at), for iv_request.compiled.
- * From any thread, also while another one steps. quick: IV_BUSY where it takes more than a few milliseconds. The caller
+/* Compiles the constraint of a request (kind, text, reasoning; other members are not read), for iv_request.compiled.
+ * Any thread may call it, also during a step. quick: IV_BUSY if it takes more than a few milliseconds. The caller
  * releases *out before the engine is closed. Errors as of iv_engine_submit. */
 IV_API iv_status iv_engine_compile(iv_engine *engine, const iv_request *request, bool quick, iv_constraint **out,
                                    iv_error *err);
-IV_API iv_constraint *iv_constraint_retain(iv_constraint *constraint); /* one user more; NULL is fine */
+IV_API iv_constraint *iv_constraint_retain(iv_constraint *constraint); /* one reference more; NULL is fine */
 IV_API void iv_constraint_release(iv_constraint *constraint);          /* NULL is fine */
 
-/* Ends a request, waiting or running, at the next step; its IV_EVENT_DONE says IV_FINISH_CANCELLED and carries the text
- * that was held back for stop strings. IV_NOT_FOUND if it neither waits nor runs. */
+/* Ends a waiting or running request at the next step. Its IV_EVENT_DONE has IV_FINISH_CANCELLED and the text that was
+ * held back for stop strings. IV_NOT_FOUND if it neither waits nor runs. */
 IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err);
 
-/* Takes a running request's pages away, as a full cache would: it waits, is computed again and goes on with the same
- * bits. IV_NOT_FOUND if it is not running. */
+/* Frees a running request's pages, as a full cache would: it waits, is computed again and continues with the same bits.
+ * IV_NOT_FOUND if it is not running. */
 IV_API iv_status iv_engine_preempt(iv_engine *engine, uint64_t id, iv_error *err);
 
-/* Holds a request back, or lets it go on: a held one takes part in no step and keeps no pages of its own, and later
- * goes on with the same bits. For a caller whose own reader is slow. IV_NOT_FOUND if it neither waits nor runs. */
+/* Holds a request, or releases it. A held request is in no step, has no pages of its own, and continues later with the
+ * same bits. For callers whose own reader is slow. IV_NOT_FOUND if it neither waits nor runs. */
 IV_API iv_status iv_engine_hold(iv_engine *engine, uint64_t id, bool hold, iv_error *err);
 
-/* Forgets all cached prefixes that no running request holds. */
+/* Empties the prefix cache, except for pages of running requests. */
 IV_API void iv_engine_reset_prefix_cache(iv_engine *engine);
 
-/* Runs one step. *busy: requests remain. An error here is the engine's, not a request's. IV_BUSY: too many events wait
- * to be taken (there is room for those of sixteen full steps), or some carry logits that this step would overwrite;
- * nothing was done. Who takes all events after each step never sees it. */
+/* Runs one step. *busy: requests remain. An error is the engine's, not a request's. IV_BUSY: nothing was done, because
+ * the ring of events is full (it has room for sixteen full steps), or an event has logits that this step would
+ * overwrite. A caller that takes all events after each step never sees it. */
 IV_API iv_status iv_engine_step(iv_engine *engine, bool *busy, iv_error *err);
 
 /* ---- events -------------------------------------------------------------------------------------------- */
@@ -325,7 +337,7 @@ typedef enum iv_finish {
     IV_FINISH_STOP,   /* end-of-sequence token, stop id or stop string */
     IV_FINISH_LENGTH, /* max_tokens or max_model_len */
     IV_FINISH_CANCELLED,
-    IV_FINISH_ERROR /* iv_event.error says what */
+    IV_FINISH_ERROR /* see iv_event.error */
 } iv_finish;
 
 /* "stop", "length", "cancelled", "error"; NULL for IV_FINISH_NONE. Static strings. */
@@ -341,47 +353,46 @@ typedef struct iv_event {
     uint64_t request;
     iv_event_kind kind;
     uint64_t seed;
-    const char *text; /* new text, which goes on where the prompt ended; whole UTF-8 characters. DONE: what was held
-                         back, if cancelled, an error, or ended by a constraint that was found to be over later */
+    const char *text; /* new text, which continues the prompt; whole UTF-8 characters. DONE: text that was held back,
+                       * if the request was cancelled, failed, or ended after its last token by its constraint */
     size_t text_bytes;
     /* TOKEN, PROMPT */
     int32_t token;
     size_t position;       /* of the token in prompt and answer; of the prompt's first token 0 */
     float logprob;         /* of a generated token always computed: it is part of the digest */
-    const iv_logprob *top; /* the request's `logprobs` or `prompt_logprobs` likeliest: larger first, then smaller id */
+    const iv_logprob *top; /* the top `logprobs` or `prompt_logprobs`: larger first, then smaller id */
     size_t top_count;
     /* TOKEN */
     float sampling_logprob; /* under the distribution that the token was drawn from: after bias, penalties, temperature
-                             * and filters (NUMERICS.md, 10.7); temperature 0: 0. Not wanted: 0 */
-    const float *logits;    /* [vocab_size] as the model gave them, if the request keeps logits; else NULL */
+                             * and filters (NUMERICS.md, 10.7); 0 at temperature 0 or if not requested */
+    const float *logits;    /* [vocab_size], the model's, if the request keeps logits; else NULL */
     /* DONE */
     iv_finish finish;
-    const char *error; /* NULL unless IV_FINISH_ERROR */
-    iv_status
-        error_status;   /* with it: IV_FORMAT where the model's numbers are not finite, IV_LIMIT where a constraint
-                         * takes too much time or memory, IV_UNSUPPORTED or IV_INVALID where no token continues it */
-    const char *stop;   /* the stop string that was met, or NULL */
-    const int32_t *ids; /* all generated tokens */
+    const char *error;      /* NULL unless IV_FINISH_ERROR */
+    iv_status error_status; /* with it: IV_NOT_FINITE; IV_LIMIT: a constraint takes too much time or memory;
+                             * IV_UNSUPPORTED or IV_INVALID: no token continues the constraint */
+    const char *stop;       /* the stop string that was met, or NULL */
+    const int32_t *ids;     /* all generated tokens */
     size_t id_count, prompt_tokens;
     const char *digest;     /* "sha256:..." over the ids and logprob bits of all generated tokens */
-    double prefill_seconds; /* from admission to the first token, as a clock on the wall has it */
+    double prefill_seconds; /* wall time from admission to the first token */
     double decode_seconds;  /* from the first token to the end */
-    size_t cached_tokens;   /* of the prompt, found in the prefix cache when it was first admitted */
+    size_t cached_tokens;   /* of the prompt, from the prefix cache at first admission */
     size_t preemptions;
     size_t drafted_tokens, accepted_tokens; /* by speculation */
-    const char *receipt; /* JSON, one line (docs/formats/receipt.md), if the request keeps one and memory sufficed */
+    const char *receipt; /* one line of JSON (docs/formats/receipt.md), if the request keeps one and memory sufficed */
 } iv_event;
 
-/* Takes the oldest event. False when there is none. */
+/* Takes the oldest event. False if there is none. */
 IV_API bool iv_engine_next_event(iv_engine *engine, iv_event *event);
 
 /* ---- receipts ------------------------------------------------------------------------------------------ */
 
-/* What a finished request was, what made it and what came of it: enough to compute it again anywhere. Immutable. */
+/* A finished request, the identity of its engine, and its outcome: enough to compute it again anywhere. Immutable. */
 typedef struct iv_receipt iv_receipt;
 
-/* Parses one line of JSON (docs/formats/receipt.md); `name` heads errors. Refused as IV_FORMAT: a field that is
- * missing, unknown, of another type or out of range, and an outcome that its own digest does not match. */
+/* Parses one line of JSON (docs/formats/receipt.md); errors begin with `name`. IV_FORMAT: a field is missing, unknown,
+ * of a wrong type or out of range, or the digest does not match the outcome. */
 IV_API iv_status iv_receipt_read(const char *name, const char *json, size_t bytes, iv_receipt **out, iv_error *err);
 IV_API void iv_receipt_close(iv_receipt *receipt); /* NULL is fine */
 
@@ -389,7 +400,7 @@ IV_API void iv_receipt_close(iv_receipt *receipt); /* NULL is fine */
 typedef struct iv_receipt_info {
     iv_engine_info maker;      /* names, digests, threads, tensor_parallel_size; the sizes are 0 */
     const char *invar_version; /* of the program that wrote it */
-    const char *model;         /* the directory, as it was given */
+    const char *model;         /* its directory, as given */
     iv_finish finish;
     const char *stop;      /* the stop string that was met, or NULL */
     const int32_t *ids;    /* generated tokens */
@@ -399,12 +410,15 @@ typedef struct iv_receipt_info {
 } iv_receipt_info;
 IV_API void iv_receipt_get_info(const iv_receipt *receipt, iv_receipt_info *info);
 
-/* The request as it was carried out: prompt as ids, every parameter, the seed. The model's end-of-sequence tokens of
- * that time are among stop_ids, and ignore_eos is set: a changed configuration cannot move the end. */
-IV_API void iv_receipt_get_request(const iv_receipt *receipt, iv_request *request);
+/* The request as it ran: prompt as ids, every parameter, the seed. stop_ids include the model's end-of-sequence ids of
+ * that time, and ignore_eos is set, so that a changed configuration cannot change the end. Initializes *request. */
+IV_API void iv_receipt_get_request_sized(const iv_receipt *receipt, iv_request *request, size_t size);
+static inline void iv_receipt_get_request(const iv_receipt *receipt, iv_request *request) {
+    iv_receipt_get_request_sized(receipt, request, sizeof *request);
+}
 
-/* IV_OK if the engine makes the same bits as the receipt's maker. Else IV_INVALID, and the message lists each part of
- * the fingerprint that differs, with both values. */
+/* IV_OK if the engine computes the same bits as the one that wrote the receipt. Else IV_INVALID, and the message lists
+ * each part of the fingerprint that differs, with both values. */
 IV_API iv_status iv_receipt_match(const iv_receipt *receipt, const iv_engine *engine, iv_error *err);
 
 /* ---- text, templates, logits --------------------------------------------------------------------------- */
@@ -417,36 +431,37 @@ IV_API const iv_text_model *iv_engine_text_model(const iv_engine *engine);
 
 IV_API iv_status iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
                              iv_error *err);
-/* How spellings of special tokens in a text are read. */
+/* How the text of a special token in a text is tokenized. */
 typedef enum iv_special_mode {
-    IV_SPECIAL_TOKENS, /* as those tokens: what iv_tokenize does */
-    IV_SPECIAL_TEXT,   /* as text, as transformers' split_special_tokens */
-    IV_SPECIAL_MARKED  /* as text where iv_mark_special has marked them, else as tokens */
+    IV_SPECIAL_TOKENS, /* as the special token, as iv_tokenize does */
+    IV_SPECIAL_TEXT,   /* as text, like transformers' split_special_tokens */
+    IV_SPECIAL_MARKED  /* as text if iv_mark_special has marked it, else as the special token */
 } iv_special_mode;
 IV_API iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool add_special,
                                 iv_special_mode special, iv_ids *out, iv_error *err);
-/* A string for a chat template's variables: spellings of special tokens in it get marks (U+FDD0, which is taken out of
- * the text first), so that in what is rendered only the template's own are tokens. A token of one character cannot be
- * marked. iv_unmark_special takes all marks out. */
+/* Marks the special tokens in a string for a chat template's variables, so that in the rendered text only the
+ * template's own are tokens. The mark is U+FDD0, which is removed from the text first. A token of one character cannot
+ * be marked. iv_unmark_special removes all marks. */
 IV_API iv_status iv_mark_special(const iv_text_model *t, const char *text, size_t bytes, iv_text *out, iv_error *err);
 IV_API void iv_unmark_special(iv_text *text);
-IV_API iv_status iv_detokenize(const iv_text_model *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
-                               iv_error *err);
-/* The token's own string as the vocabulary spells it. Lives as long as t; NULL outside the vocabulary. */
+IV_API iv_status iv_detokenize(const iv_text_model *t, const int32_t *ids, size_t count, bool keep_special,
+                               iv_text *out, iv_error *err);
+/* The token's string in the vocabulary. Lives as long as t; NULL outside the vocabulary. */
 IV_API const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes);
 
-/* What iv_request.reasoning is for a prompt that iv_render_chat has rendered: OPEN where it ends with <think>, NONE
- * where it ends with </think>, else OPTIONAL for a model whose vocabulary has <think> and </think> as tokens. */
+/* iv_request.reasoning for a prompt that iv_render_chat has rendered: OPEN if it ends with <think>, NONE if it ends
+ * with
+ * </think>, else OPTIONAL for a model whose vocabulary has <think> and </think> as tokens, else NONE. */
 IV_API iv_reasoning iv_reasoning_after(const iv_text_model *t, const char *prompt, size_t bytes);
 
-/* The form in which the chat template writes a call back; where it shows none, that whose tokens the vocabulary has:
+/* The form in which the chat template renders a call. If it renders none, the form whose tokens the vocabulary has:
  * <tool_call>, [TOOL_CALLS] (with [ARGS] or without), <|python_tag|>; else Hermes'. */
 IV_API iv_tool_form iv_tool_form_of(const iv_text_model *t);
 
 /* Renders the model's chat template. variables_json: an object whose members are the template's variables
  * ("messages", "tools", "add_generation_prompt", ...). strftime_now: what strftime_now() returns, NULL: the clock. */
-IV_API iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, size_t bytes, const char *strftime_now,
-                                iv_text *out, iv_error *err);
+IV_API iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, size_t bytes,
+                                const char *strftime_now, iv_text *out, iv_error *err);
 /* The same for a template given as a file. */
 IV_API iv_status iv_render_template(const char *path, const char *variables_json, size_t bytes,
                                     const char *strftime_now, iv_text *out, iv_error *err);
@@ -457,10 +472,10 @@ IV_API iv_status iv_engine_logits(iv_engine *engine, const int32_t *ids, size_t 
 IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, size_t count, const char *path,
                                         iv_error *err);
 
-/* ---- what a model would need --------------------------------------------------------------------------- */
+/* ---- memory requirements of a model -------------------------------------------------------------------- */
 
-/* From headers alone: no weights are read. Sizes in bytes. Of a directory that has a config.json and no weights: what
- * it would need with those; its files, tensors and shards are then 0, stored_dtype is "". */
+/* From headers alone: no weights are read. Sizes in bytes. For a directory that has a config.json and no weights, the
+ * requirements of its weights; file_bytes, tensors and shards are then 0 and stored_dtype is "". */
 typedef struct iv_model_info {
     char model_type[32], dtype[16], stored_dtype[16]; /* stored_dtype: of most of the weights on disk */
     uint64_t parameters, file_bytes, weight_bytes, kv_bytes_per_token, memory_available;
@@ -470,7 +485,7 @@ typedef struct iv_model_info {
     bool index_unread;               /* as iv_engine_info */
     char generation_unapplied[1024]; /* as iv_engine_info */
     size_t tensors, shards;
-    uint64_t tokens_that_fit; /* of KV cache in the memory available, beside the weights */
+    uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 

@@ -12,7 +12,8 @@
 #include <string.h>
 
 static iv_request plain_request(size_t max_tokens, uint64_t seed) {
-    return (iv_request){.max_tokens = max_tokens,
+    return (iv_request){.size = sizeof(iv_request),
+                        .max_tokens = max_tokens,
                         .top_p = 1,
                         .repetition_penalty = 1,
                         .has_seed = true,
@@ -190,7 +191,8 @@ static int tokens_of_messages(const reader *at, const json_t *messages, iv_ids *
     int code = cli_chat_variables(messages, NULL, &variables, err);
     if (code == CLI_OK && iv_render_chat(at->text_model, variables, strlen(variables), NULL, &text, err) != IV_OK)
         code = CLI_FAILED;
-    if (code == CLI_OK && iv_tokenize(at->text_model, text.data, text.bytes, false, out, err) != IV_OK) code = CLI_FAILED;
+    if (code == CLI_OK && iv_tokenize(at->text_model, text.data, text.bytes, false, out, err) != IV_OK)
+        code = CLI_FAILED;
     iv_text_free(&text);
     free(variables);
     return code;
@@ -205,7 +207,8 @@ static int read_tokens(const reader *at, const json_t *object, iv_ids *out, iv_e
     if (prompt && !json_is_string(prompt)) return field_error(at, "prompt", "a text", err);
     if (messages)
         code = tokens_of_messages(at, messages, out, &why);
-    else if (iv_tokenize(at->text_model, json_string_value(prompt), json_string_length(prompt), true, out, &why) != IV_OK)
+    else if (iv_tokenize(at->text_model, json_string_value(prompt), json_string_length(prompt), true, out, &why) !=
+             IV_OK)
         code = CLI_FAILED;
     if (code != CLI_OK) return cli_fail(err, CLI_FAILED, "%.300s: line %zu: %.500s", at->path, at->line, why.message);
     return out->count ? CLI_OK : field_error(at, messages ? "messages" : "prompt", "at least one token", err);

@@ -260,7 +260,8 @@ static int submit_decoy(runner *r, iv_error *err) {
     if (n + 1 > (size_t)r->job->model->max_positions) n = 1;
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)below(r, vocab);
     const iv_logit_bias bias = {.id = ids[0], .bias = 3.5f};
-    iv_request request = {.ids = ids,
+    iv_request request = {.size = sizeof(iv_request),
+                          .ids = ids,
                           .id_count = n,
                           .max_tokens = 1 + below(r, DECOY_TOKENS_MAX / 2),
                           .temperature = 1.7f,

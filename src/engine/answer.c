@@ -1,8 +1,7 @@
-/* answer.c: rows of logits become tokens, log-probabilities, text and perhaps an end.
+/* answer.c: sampling, log-probabilities, text and stop decisions of one sequence.
  *
- * Text is shown only when it is certain: whole characters, and nothing that may still turn out to be the
- * beginning of a stop string. Nothing here touches two sequences. */
-#include "engine/engine.h"
+ * Text is shown only when it is certain: whole characters, without a suffix that may begin a stop string. */
+#include "engine/answer.h"
 #include "base/size.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
@@ -13,19 +12,19 @@
 
 /* ---- text ---------------------------------------------------------------------------------------------- */
 
-/* The earliest stop string in the text that ends behind `from`. */
+/* The earliest stop string in the text that ends after `from`. */
 static const char *find_stop(const iv_sequence *s, size_t from, size_t *at) {
     const char *found = NULL;
     for (size_t i = 0; i < s->stop_count; i++) {
         size_t n = strlen(s->stop[i]), begin = from > n - 1 ? from - (n - 1) : 0;
-        if (begin < s->shown) begin = s->shown; /* a stop string never reaches back into what was shown */
+        if (begin < s->shown) begin = s->shown; /* a stop string never begins in text that was shown */
         char *p = s->text.len > begin ? memmem(s->text.data + begin, s->text.len - begin, s->stop[i], n) : NULL;
         if (p && (!found || (size_t)(p - s->text.data) < *at)) *at = (size_t)(p - s->text.data), found = s->stop[i];
     }
     return found;
 }
 
-/* How many last bytes may be the beginning of a stop string. */
+/* Bytes at the end of the text that may begin a stop string. */
 static size_t held_back(const iv_sequence *s) {
     size_t held = 0;
     for (size_t i = 0; i < s->stop_count; i++) {
@@ -48,10 +47,11 @@ static bool is_shown(const iv_sequence *s, int32_t token) {
     return false;
 }
 
-/* Whether the token that comes next may end the answer, as far as the request goes. */
+/* Does min_tokens allow the next token to end the answer? */
 static bool may_end(const iv_sequence *s) { return s->tokens.count - s->prompt_tokens >= s->min_tokens; }
 
-/* Pushes the token through the stream and decides what may be shown. `ends`: a stop string that it completes counts. */
+/* Pushes the token through the stream and decides which text is shown. ends: a completed stop string ends the answer.
+ */
 static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, bool ends, bool last, const char **stop,
                               iv_error *err) {
     if (!s->stream) return IV_OK;
@@ -67,8 +67,8 @@ static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, b
     return IV_OK;
 }
 
-/* Text whose events have been taken is forgotten, so that the buffer stays as small as what is held back. */
-static void forget_taken_text(iv_sequence *s) {
+/* Drops text whose events were taken, so that the buffer holds only what is held back. */
+static void drop_taken_text(iv_sequence *s) {
     if (s->untaken > 0 || s->shown == 0) return;
     memmove(s->text.data, s->text.data + s->shown, s->text.len - s->shown);
     s->text.len -= s->shown, s->shown = 0;
@@ -88,7 +88,7 @@ static bool is_end(const iv_engine *e, const iv_sequence *s, int32_t token) {
     return false;
 }
 
-/* ---- tokens that may come ------------------------------------------------------------------------------ */
+/* ---- allowed tokens ------------------------------------------------------------------------------------ */
 
 static bool set_bit(const iv_engine *e, uint64_t *mask, int64_t id, bool value) {
     if (id < 0 || id >= e->model->config.vocab_size) return false;
@@ -96,7 +96,7 @@ static bool set_bit(const iv_engine *e, uint64_t *mask, int64_t id, bool value) 
     return true;
 }
 
-/* Allows or forbids the tokens that end the answer. False: there are none. */
+/* Allows or forbids the tokens that end the answer. False: the request has no such token. */
 static bool set_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, bool value) {
     const iv_model_config *c = &e->model->config;
     bool some = false;
@@ -108,7 +108,7 @@ static bool set_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, b
     return some;
 }
 
-bool iv_answer_forbids(const iv_engine *e, const iv_sequence *s) {
+bool iv_answer_restricts(const iv_engine *e, const iv_sequence *s) {
     if (s->mask) return true;
     if (may_end(s)) return false;
     return s->stop_id_count || (!s->ignore_eos && (e->model->config.eos_count || e->generation.has_eos));
@@ -125,8 +125,8 @@ static bool any_of(const uint64_t *mask, size_t vocab) {
     return false;
 }
 
-/* All tokens but those that would end an answer which is too short yet. */
-static iv_status allow_others(const iv_engine *e, const iv_sequence *s, uint64_t *mask, iv_error *err) {
+/* All tokens except those that end the answer. */
+static iv_status allow_all_but_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
     allow_all(mask, vocab);
     set_ends(e, s, mask, false);
@@ -134,8 +134,8 @@ static iv_status allow_others(const iv_engine *e, const iv_sequence *s, uint64_t
     return iv_fail(err, IV_INVALID, "min_tokens: wanted a token that does not end the answer, found none");
 }
 
-/* The tokens that a constraint lets come next; those that end the answer are among them where it may end: not before it
- * has min_tokens, unless nothing else may come. *over: it may end, and there is no token that could come. */
+/* The tokens that the constraint allows. Tokens that end the answer are allowed where the constraint is satisfied, from
+ * min_tokens on, or earlier if no other token is allowed. *over: the constraint is satisfied and allows no token. */
 static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool *over, iv_error *err) {
     size_t answered = s->tokens.count - s->prompt_tokens, vocab = (size_t)e->model->config.vocab_size;
     const uint64_t *found;
@@ -151,20 +151,20 @@ static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool 
                    answered);
 }
 
-/* An answer that no token can end is over where nothing may follow. */
+/* Without tokens that end the answer, it ends when its constraint is satisfied and allows no token. */
 static iv_status check_over(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, bool *over, iv_error *err) {
     *over = false;
     if (!s->mask || set_ends(e, s, sampler->mask, false)) return IV_OK;
     return allow(e, s, sampler->mask, over, err);
 }
 
-/* The next token, drawn here. */
+/* Samples the next token on the host. */
 static iv_status draw(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, const float *logits, float *logprob,
                       int32_t *token, iv_error *err) {
     iv_sampling p = s->sampling;
     bool over = false;
-    if (iv_answer_forbids(e, s)) {
-        IV_TRY(s->mask ? allow(e, s, sampler->mask, &over, err) : allow_others(e, s, sampler->mask, err));
+    if (iv_answer_restricts(e, s)) {
+        IV_TRY(s->mask ? allow(e, s, sampler->mask, &over, err) : allow_all_but_ends(e, s, sampler->mask, err));
         p.allowed = sampler->mask;
     }
     if (over) return iv_fail(err, IV_UNSUPPORTED, "constraint: it allows an empty answer only");
@@ -173,7 +173,7 @@ static iv_status draw(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, c
 }
 
 static void note_seen(iv_sequence *s, int32_t token) {
-    size_t at = 0; /* seen stays sorted: binary insertion */
+    size_t at = 0; /* binary insertion keeps `seen` sorted */
     for (size_t high = s->seen_count; at < high;) {
         size_t middle = at + (high - at) / 2;
         if (s->seen[middle].id < token)
@@ -189,16 +189,16 @@ static void note_seen(iv_sequence *s, int32_t token) {
     s->seen[at].generated++;
 }
 
-/* One row of logits, `index` of the step's for this sequence. */
+/* Row `index` of this sequence's logits in the step. */
 typedef struct measured_row {
     const float *logits;
-    const iv_row_result *sampled; /* NULL, or sampled or scored already */
-    const iv_logprob *top_logprobs;   /* with `sampled` */
+    const iv_row_result *sampled;   /* of the backend, if it sampled or scored the row, or NULL */
+    const iv_logprob *top_logprobs; /* with `sampled` */
     size_t index;
     float max, log_sum; /* log softmax is (x - max) - log_sum */
 } measured_row;
 
-/* False where there is no distribution to sample from: a NaN, +infinity or nothing but -infinity reaches the sum. */
+/* False if the row is no distribution: it has a NaN or +infinity, or only -infinity. */
 static bool measure(const iv_engine *e, measured_row *r) {
     float sum;
     if (r->sampled) {
@@ -211,7 +211,7 @@ static bool measure(const iv_engine *e, measured_row *r) {
 }
 
 static iv_status not_finite(size_t position, iv_error *err) {
-    return iv_fail(err, IV_FORMAT, "logits of token %zu of the sequence are not finite", position);
+    return iv_fail(err, IV_NOT_FINITE, "logits of token %zu of the sequence are not finite", position);
 }
 
 static float logprob_of(const measured_row *r, int32_t token) {
@@ -229,7 +229,7 @@ static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v
                     v->event.top_count);
 }
 
-void iv_score_row(const iv_engine *e, size_t row, const float *logits) {
+void iv_answer_score_row(const iv_engine *e, size_t row, const float *logits) {
     iv_event_slot *v = &e->item_events[row];
     measured_row r = {.logits = logits,
                       .sampled = e->sample_on_backend[row] ? &e->sampled[row] : NULL,
@@ -240,7 +240,7 @@ void iv_score_row(const iv_engine *e, size_t row, const float *logits) {
     list_top(e, &r, v, v->sequence->prompt_logprobs);
 }
 
-/* The token joins its sequence and the digest. */
+/* Adds the token to its sequence and to the digest. */
 static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int32_t token, const measured_row *r) {
     size_t vocab = (size_t)e->model->config.vocab_size;
     float logprob = logprob_of(r, token);
@@ -253,12 +253,12 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
     iv_digest_add(s->digest, raw, sizeof raw);
     if (s->receipt_bits) s->receipt_bits[s->tokens.count - s->prompt_tokens] = bits[1];
-    IV_ASSERT(iv_ids_push(&s->tokens, token)); /* room was made at submission */
+    IV_ASSERT(iv_ids_push(&s->tokens, token)); /* reserved at submission */
     note_seen(s, token);
     if (s->mask) iv_mask_push(s->mask, token);
 }
 
-/* One row: samples, and notes what follows from the token. */
+/* Samples one row and fills in its event. */
 static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_item *item, size_t row, iv_error *err) {
     iv_sequence *s = item->sequence;
     measured_row r = {.logits = item->logits + row * (size_t)e->model->config.vocab_size, .index = row};
@@ -269,20 +269,20 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
         (iv_event){.request = s->id, .kind = IV_EVENT_TOKEN, .seed = s->sampling.seed, .position = s->tokens.count};
     if (!measure(e, &r)) return not_finite(s->tokens.count, err);
     int32_t token = r.sampled ? r.sampled->token : 0;
-    float *share = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
+    float *sampling_logprob = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
     bool ends = may_end(s);
-    if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, share, &token, err));
-    if (r.sampled && share) *share = r.sampled->sampling_logprob;
+    if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, sampling_logprob, &token, err));
+    if (r.sampled && sampling_logprob) *sampling_logprob = r.sampled->sampling_logprob;
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;
-    bool later = !end && s->mask && !iv_mask_find(s->mask); /* iv_answer_resume says whether it is over */
-    if (!end && !later) IV_TRY(check_over(e, sampler, s, &over, err));
+    bool needs_mask = !end && s->mask && !iv_mask_find(s->mask); /* iv_answer_resume decides whether it is over */
+    if (!end && !needs_mask) IV_TRY(check_over(e, sampler, s, &over, err));
     end |= over;
-    full &= !later;
+    full &= !needs_mask;
     IV_TRY(advance_text(s, v, token, ends, end || full, &item->stop, err));
     item->event_count++;
     item->finish = end || item->stop ? IV_FINISH_STOP : full ? IV_FINISH_LENGTH : IV_FINISH_NONE;
-    item->later = later && !item->stop;
+    item->needs_mask = needs_mask && !item->stop;
     return IV_OK;
 }
 
@@ -295,19 +295,19 @@ iv_finish iv_answer_resume(const iv_engine *e, iv_sampler *sampler, iv_sequence 
     return over ? IV_FINISH_STOP : s->tokens.count >= s->tokens_max ? IV_FINISH_LENGTH : IV_FINISH_NONE;
 }
 
-/* Draft lengths follow success: twice as long after a draft that held, else just past what held. */
+/* Draft lengths adapt: twice the length after a fully accepted draft, else one more than was accepted. */
 static void note_draft(iv_sequence *s, size_t drafted, size_t accepted) {
     if (drafted == 0) return;
     s->drafted_tokens += drafted, s->accepted_tokens += accepted;
-    s->guess_limit = accepted == drafted ? iv_size_min(2 * drafted, IV_DRAFT_MAX) : accepted + 1;
+    s->draft_limit = accepted == drafted ? iv_size_min(2 * drafted, IV_DRAFT_MAX) : accepted + 1;
 }
 
-/* What the rows of the prompt came to, as far as they are numbers. */
-static iv_status answer_scored(iv_step_item *item, iv_error *err) {
+/* Reports the scored prompt rows, up to the first that is not finite. */
+static iv_status report_scores(iv_step_item *item, iv_error *err) {
     for (; item->score_count < item->scored; item->score_count++) {
         const iv_event *v = &item->scores[item->score_count].event;
         if (isnan(v->logprob)) return not_finite(v->position, err);
-        item->sequence->told = v->position + 1;
+        item->sequence->next_prompt_logprob = v->position + 1;
     }
     return IV_OK;
 }
@@ -315,17 +315,17 @@ static iv_status answer_scored(iv_step_item *item, iv_error *err) {
 void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item) {
     iv_sequence *s = item->sequence;
     size_t accepted = 0;
-    forget_taken_text(s);
-    if (answer_scored(item, &s->error) != IV_OK)
+    drop_taken_text(s);
+    if (report_scores(item, &s->error) != IV_OK)
         item->finish = IV_FINISH_ERROR;
     else if (item->samples && s->score_only)
         item->finish = IV_FINISH_LENGTH;
     if (!item->samples || item->finish != IV_FINISH_NONE) return;
     for (size_t row = 0; row <= item->draft; row++) {
         if (answer_row(e, sampler, item, row, &s->error) != IV_OK) item->finish = IV_FINISH_ERROR;
-        if (item->finish != IV_FINISH_NONE || item->later || row == item->draft) break;
-        if (s->tokens.data[s->tokens.count - 1] != s->guess[row]) break;
-        s->computed++, accepted++; /* the next row was computed from this very token */
+        if (item->finish != IV_FINISH_NONE || item->needs_mask || row == item->draft) break;
+        if (s->tokens.data[s->tokens.count - 1] != s->draft[row]) break;
+        s->computed++, accepted++; /* the next row was computed from this token */
     }
     note_draft(s, item->draft, accepted);
 }

@@ -1,4 +1,4 @@
-/* constraint.c: a short list of grammars, searched by what they were made of. */
+/* constraint.c: a short list of grammars, most recently used first. */
 #include "engine/constraint.h"
 
 #include <malloc.h>
@@ -13,8 +13,8 @@ static void free_constraint(iv_constraint *x) {
     free(x);
 }
 
-/* Takes those out that have been idle longest, where too many are or they hold too much. Returns them as a list: large
- * ones are freed without the lock. */
+/* Removes the least recently used idle ones if they are too many or too large. Returns them as a list, to be freed
+ * without the lock. */
 static iv_constraint *take_idle(iv_constraints *c) {
     size_t idle = 0, bytes = 0;
     iv_constraint *out = NULL;
@@ -40,12 +40,12 @@ static void free_all(iv_constraint *list) {
         free_constraint(list);
     }
 #ifdef __GLIBC__
-    if (bytes > GIVE_BACK_BYTES) malloc_trim(0); /* the C library would keep it */
+    if (bytes > GIVE_BACK_BYTES) malloc_trim(0); /* else the C library keeps the pages */
 #endif
     (void)bytes;
 }
 
-/* With the lock: an equal one, made the first of the list, with one user more; NULL: there is none. */
+/* With the lock: an equal one, retained and moved to the front; NULL: none. */
 static iv_constraint *find(iv_constraints *c, const iv_request *r, const char *text) {
     for (iv_constraint **at = &c->first; *at; at = &(*at)->next) {
         iv_constraint *x = *at;

@@ -1,4 +1,4 @@
-/* device.c: choosing a device, and the arithmetic that goes with it. */
+/* device.c: choosing a device and its arithmetic. */
 #include "engine/device.h"
 #include "base/size.h"
 #include "comm/mpi.h"
@@ -19,13 +19,13 @@ static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *
     return IV_OK;
 }
 
-/* Is there a GPU that does tc16 for each rank, and nothing that asks for the CPU? */
+/* Does each rank have a GPU that computes tc16, and does no option require the CPU? */
 static bool prefers_gpu(const iv_engine_options *o, const iv_engine *e, bool given) {
     iv_gpu *gpu;
     iv_error unused;
     size_t count;
     if (given && e->arithmetic == IV_FMA32) return false;
-    if (iv_mpi_processes() > 1) return false; /* their machines may differ: said, not guessed */
+    if (iv_mpi_processes() > 1) return false; /* their machines may differ, so the device must be given */
     if (iv_gpu_count(&count, &unused) != IV_OK || o->tensor_parallel_size > count) return false;
     if (iv_gpu_open(0, true, &gpu, &unused) != IV_OK) return false;
     iv_gpu_close(gpu);
@@ -38,7 +38,7 @@ static iv_status check_transport(const iv_engine_options *o, iv_error *err) {
     return iv_fail(err, IV_INVALID, "rank_transport: wanted auto, nccl or host, found '%s'", how);
 }
 
-/* Processes of a machine take its GPUs in turn. A launcher that shows one GPU to each means that one. */
+/* The processes of a machine take its GPUs in order. If the launcher shows each process one GPU, it takes that. */
 static iv_status open_own_gpu(iv_engine *e, iv_model_options *m, iv_error *err) {
     size_t count, local = iv_mpi_local_rank();
     IV_TRY(iv_gpu_count(&count, err));
@@ -75,7 +75,7 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
         return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
     IV_TRY(parse_arithmetic(o->arithmetic ? o->arithmetic : "auto", &given, &e->arithmetic, err));
     IV_TRY(check_transport(o, err));
-    iv_dtype type = IV_BF16; /* of no account on a CPU */
+    iv_dtype type = IV_BF16; /* unused on a CPU */
     if (automatic || cuda) IV_TRY(iv_model_dtype(o->model, m, &type, err));
     bool floats = type == IV_F32;
     if (automatic && !floats) cuda = prefers_gpu(o, e, given);
@@ -85,7 +85,7 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
                        cuda ? "tc16" : "fma32", cuda ? "cuda" : "cpu", cuda ? "fma32" : "tc16");
     if (cuda && floats && e->arithmetic == IV_TC16)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
-    m->plain_rows = e->numerics == IV_VANILLA_BLAS; /* no SwiGLU in a library's epilogue */
+    m->plain_rows = e->numerics == IV_VANILLA_BLAS; /* a library's epilogue has no SwiGLU */
     return cuda ? open_gpus(o, e, m, err) : IV_OK;
 }
 
@@ -101,26 +101,41 @@ static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_optio
                                   .processes = iv_ranks_processes(e->ranks)};
 }
 
-/* Ranks are alike, so the GPU with the least decides. */
+/* Ranks need equal memory, so the GPU with the least decides. */
 size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, iv_dtype type,
                                   const iv_engine_options *o, size_t *working) {
     size_t least = SIZE_MAX, ranks = 0;
     for (; ranks < IV_RANKS_MAX && e->gpus[ranks]; ranks++)
         least = iv_size_min(least, iv_gpu_memory_available(e->gpus[ranks]));
-    if (iv_ranks_processes(e->ranks) > 1) /* also of the other processes' */
+    if (iv_ranks_processes(e->ranks) > 1) /* including those of other processes */
         least = iv_ranks_memory_available(e->ranks), ranks = iv_ranks_size(e->ranks);
     iv_gpu_model_options options = options_of(e, o);
     options.positions_max = o->max_model_len ? o->max_model_len : (size_t)c->max_positions;
     *working = iv_gpu_model_working_bytes(c, type, &options, ranks);
     size_t shared = ranks > 1 ? (size_t)c->vocab_size * (size_t)c->hidden_size * iv_dtype_bytes(type) : 0;
-    if (!iv_size_add(*working, shared, working)) *working = SIZE_MAX; /* ranks have the embedding whole */
+    if (!iv_size_add(*working, shared, working)) *working = SIZE_MAX; /* each rank holds the whole embedding */
     least = least > *working ? least - *working : 1;
     return least > SIZE_MAX / ranks ? SIZE_MAX : least * ranks;
 }
 
+static iv_status open_forward(iv_engine *e, iv_error *err) {
+    IV_TRY(iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
+    e->tile_rows = e->kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
+    return IV_OK;
+}
+
 iv_status iv_device_open_model(iv_engine *e, const iv_engine_options *o, size_t pages, iv_error *err) {
+    if (!e->gpus[0]) return open_forward(e, err);
     iv_gpu_model_options options = options_of(e, o);
     options.pages = pages;
     e->tile_rows = 8;
     return iv_gpu_model_open(e->model, e->gpus, &options, &e->gpu_model, err);
+}
+
+void iv_device_stage_weights(const iv_engine *e, iv_model_options *m) {
+    for (size_t r = 0; e->gpus[0] && r < IV_RANKS_MAX; r++) m->memspace[r] = iv_memspace_host();
+}
+
+void iv_device_close(iv_engine *e) {
+    for (size_t i = 0; i < IV_RANKS_MAX; i++) iv_gpu_close(e->gpus[i]);
 }

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { MATCH_MAX = 4, LOOKS_MAX = 32 };
+enum { MATCH_MAX = 4, LOOKUPS_MAX = 32 };
 
 iv_status iv_draft_index_open(iv_draft_index *x, size_t tokens_max, iv_error *err) {
     size_t heads = 64;
@@ -28,7 +28,7 @@ static uint32_t *head_of(const iv_draft_index *x, const int32_t *pair) {
     return &x->heads[(size_t)(h >> 32) & x->heads_mask];
 }
 
-/* How many tokens up to position a equal those up to b > a, as far as it counts. */
+/* How many tokens up to position a equal those up to b > a, at most MATCH_MAX. */
 static size_t match(const int32_t *tokens, size_t a, size_t b) {
     size_t n = 0;
     while (n < MATCH_MAX && n <= a && tokens[a - n] == tokens[b - n]) n++;
@@ -43,7 +43,8 @@ size_t iv_draft_propose(iv_draft_index *x, const int32_t *tokens, size_t count, 
     }
     size_t end = count - 1, best = 0, best_length = 1;
     uint32_t at = *head_of(x, tokens + end - 1);
-    for (int looks = 0; at != 0 && looks < LOOKS_MAX && best_length < MATCH_MAX; looks++, at = x->previous[at]) {
+    for (int lookups = 0; at != 0 && lookups < LOOKUPS_MAX && best_length < MATCH_MAX;
+         lookups++, at = x->previous[at]) {
         size_t length = match(tokens, at, end);
         if (length > best_length) best = at, best_length = length;
     }

@@ -1,22 +1,18 @@
-/* emit.c: the ring of events. A slot says where its text lies; pointers are made when it is taken. A sequence lives
- * until its last event was taken. */
-#include "engine/engine.h"
+/* events.c: the ring of events. A slot holds the offset of its text; pointers are made when the event is taken. A
+ * sequence lives until its last event was taken. */
+#include "engine/events.h"
+#include "base/clock.h"
 #include "base/size.h"
+#include "engine/receipt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *iv_finish_name(iv_finish finish) {
-    static const char *const names[] = {NULL, "stop", "length", "cancelled", "error"};
-    return (size_t)finish < sizeof names / sizeof *names ? names[finish] : NULL;
-}
-
-/* Events of a step of so many tokens for each sequence, each of which ends. */
+/* The most events of a step: each sequence has rows_max tokens and ends. */
 static size_t step_events(const iv_engine *e) { return e->max_num_seqs * (e->rows_max + 1); }
 
-/* Whatever waits or runs may also be cancelled at once. And while no event waits, there is room to score all rows of a
- * step. */
+/* Every request may be cancelled at once. An empty ring has room for a score of every row of a step. */
 iv_status iv_events_open(iv_engine *e, iv_error *err) {
     e->events_max = e->waiting.capacity + e->running.capacity + IV_EVENT_STEPS * step_events(e);
     e->events_max = iv_size_max(e->events_max, e->max_num_batched_tokens + step_events(e));
@@ -28,15 +24,15 @@ bool iv_events_have_room(const iv_engine *e) { return e->events_max - e->event_c
 
 bool iv_events_have_more(const iv_engine *e) { return e->events_max - e->event_count > step_events(e); }
 
-/* Each row becomes an event; besides, whatever runs or is cancelled may end. There is room for rows_max of each
- * sequence if there is room at all. */
+/* Each row becomes an event, and every running or cancelled sequence may end. If iv_events_have_room, this is at least
+ * rows_max for each sequence. */
 size_t iv_events_rows(const iv_engine *e) {
     return iv_size_min(e->max_num_batched_tokens, e->events_max - e->event_count - e->cancels - e->max_num_seqs);
 }
 
 static iv_event_slot *next_slot(iv_engine *e) {
     IV_ASSERT(e->event_count < e->events_max);
-    if (e->event_count == 0) e->event_first = 0; /* stays where the cache has it */
+    if (e->event_count == 0) e->event_first = 0; /* keeps the slots in the CPU's cache */
     return &e->events[(e->event_first + e->event_count++) % e->events_max];
 }
 
@@ -50,7 +46,7 @@ void iv_events_add_item(iv_engine *e, const iv_step_item *item) {
 }
 
 static void free_ended(iv_engine *e) {
-    if (e->ended) iv_sequence_free(e, e->ended);
+    if (e->ended) iv_sequence_free(e->ended, &e->kv);
     e->ended = NULL;
 }
 
@@ -75,8 +71,8 @@ void iv_events_close(iv_engine *e) {
     free(e->events);
 }
 
-/* What was held back in case a stop string or a character went on is text after all. */
-static void show_held_text(iv_sequence *s, iv_event_slot *v) {
+/* Text held back for an incomplete stop string or character is text after all. */
+static void show_text_held_back(iv_sequence *s, iv_event_slot *v) {
     iv_error unused;
     if (!s->stream) return;
     if (!s->flushed && iv_token_stream_flush(s->stream, &s->text, &unused) == IV_OK) s->flushed = true;
@@ -113,7 +109,7 @@ void iv_events_add_done(iv_engine *e, iv_sequence *s, iv_finish finish, const ch
                           .accepted_tokens = s->accepted_tokens};
     if (s->receipt_bits) v->event.receipt = s->receipt = iv_receipt_write(e, s, &v->event);
     bool cut = finish == IV_FINISH_CANCELLED || finish == IV_FINISH_ERROR;
-    if (cut || (!stop && !s->flushed)) show_held_text(s, v); /* or its end was found after its last token */
+    if (cut || (!stop && !s->flushed)) show_text_held_back(s, v); /* or the end was found after its last token */
     s->untaken++;
     e->stats.drafted_tokens += s->drafted_tokens, e->stats.accepted_tokens += s->accepted_tokens;
 }

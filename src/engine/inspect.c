@@ -1,6 +1,7 @@
-/* inspect.c: what a model would need, from its headers; from its configuration where it has no weights. */
+/* inspect.c: the memory that a model needs, from its headers, or from its configuration if it has no weights. */
 #include "base/size.h"
 #include "device/memory.h"
+#include "engine/info.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
 #include "model/model.h"
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The type that holds most of the bytes on disk. */
+/* The type of most bytes on disk. */
 static iv_dtype stored_dtype(const iv_checkpoint *c) {
     size_t bytes[IV_DTYPE_COUNT] = {0};
     iv_dtype best = IV_BF16;
@@ -25,11 +26,8 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     iv_model_options o = {0};
     iv_model m;
     iv_checkpoint *c;
-    for (int t = IV_BF16; dtype && t <= IV_F32; t++)
-        if (strcmp(dtype, iv_dtype_name((iv_dtype)t)) == 0) o.has_dtype = true, o.dtype = (iv_dtype)t;
-    if (dtype && !o.has_dtype && strcmp(dtype, "auto") != 0)
-        return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", dtype);
-    o.dummy = !iv_checkpoint_exists(model); /* the same tensors, and no file */
+    IV_TRY(iv_info_parse_dtype(dtype ? dtype : "auto", &o, err));
+    o.dummy = !iv_checkpoint_exists(model); /* the same tensors without files */
     iv_generation_config generation;
     IV_TRY(iv_generation_config_read(model, &generation, err));
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));

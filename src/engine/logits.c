@@ -1,7 +1,8 @@
 /* logits.c: the logits of every position of one sequence, outside the request queue. */
-#include "engine/engine.h"
-#include "base/size.h"
 #include "base/cpu.h"
+#include "base/size.h"
+#include "engine/ranks.h"
+#include "engine/step.h"
 #include "format/safetensors.h"
 
 #include <stdlib.h>
@@ -19,8 +20,7 @@ static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count,
 
 static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float *out, iv_error *err) {
     iv_kv_table table;
-    size_t chunk = e->max_num_batched_tokens, vocab = (size_t)e->model->config.vocab_size;
-    if (e->gpu_model) chunk = iv_size_min(chunk, e->logits_max); /* all of one slice */
+    size_t chunk = iv_ranks_logit_rows(e), vocab = (size_t)e->model->config.vocab_size;
     uint32_t *rows = calloc(chunk, sizeof *rows);
     if (!rows) return iv_fail(err, IV_NO_MEMORY, "logits: no memory");
     for (size_t i = 0; i < chunk; i++) rows[i] = (uint32_t)i;
@@ -38,7 +38,7 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
                       .logit_rows = rows,
                       .logit_count = n,
                       .logits = out + at * vocab};
-        status = iv_engine_forward(e, &b, err);
+        status = iv_step_forward(e, &b, err);
     }
     if (table.pages) iv_kv_table_close(&table, &e->kv);
     free(rows);

@@ -1,14 +1,14 @@
-/* mask.c: a matcher with a copy of the answer, so that a job needs nothing of the sequence. */
+/* mask.c: a matcher with a copy of the answer, so that a job does not read the sequence. */
 #include "engine/mask.h"
+#include "base/clock.h"
 #include "base/size.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
-    AT_ONCE_EFFORT = 512, /* some 10 microseconds, within the step */
-    TURN_EFFORT = 1 << 18 /* some 10 milliseconds */
+    INLINE_EFFORT = 512,   /* about 10 microseconds, inside a step */
+    SLICE_EFFORT = 1 << 18 /* about 10 milliseconds */
 };
 
 struct iv_mask {
@@ -18,21 +18,15 @@ struct iv_mask {
     int32_t *ids;
     size_t count, capacity;
     uint64_t *bits;
-    bool known, may_end; /* known: bits, or status, are those behind `count` tokens */
+    bool known, may_end; /* known: bits, or status, are valid for `count` tokens */
     iv_status status;
     iv_error error;
-    uint64_t answer_effort, effort;  /* left: for the answer, for this mask */
-    double slow_since, slow_seconds; /* 0: its job is not slow; and of the answer's earlier masks */
-    bool away, closed;
-    size_t *away_count;
+    uint64_t answer_effort, effort;  /* left: of the answer, of this mask */
+    double slow_since, slow_seconds; /* since: 0 while its job is fast; seconds: of the answer's earlier masks */
+    bool pending, closed;
+    size_t *pending_count;
     atomic_bool slow;
 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void free_mask(iv_mask *m) {
     iv_constraint_release(m->constraint);
@@ -40,16 +34,16 @@ static void free_mask(iv_mask *m) {
     free(m);
 }
 
-/* ---- finding ------------------------------------------------------------------------------------------- */
+/* ---- computing ----------------------------------------------------------------------------------------- */
 
-static void settle(iv_mask *m, iv_status status) {
-    if (m->slow_since > 0) m->slow_seconds += now() - m->slow_since;
+static void finish(iv_mask *m, iv_status status) {
+    if (m->slow_since > 0) m->slow_seconds += iv_now() - m->slow_since;
     m->slow_since = 0;
     m->known = true;
     m->status = status;
 }
 
-/* False: more effort is needed. */
+/* False: it takes more effort. */
 static bool try(iv_mask *m, uint64_t effort) {
     uint64_t left = effort = effort < m->effort ? effort : m->effort;
     iv_status status = iv_grammar_try_mask(m->constraint->grammar, &m->matcher, m->ids, m->count, &left, m->bits,
@@ -59,19 +53,19 @@ static bool try(iv_mask *m, uint64_t effort) {
     if (status == IV_BUSY)
         status = iv_fail(&m->error, IV_LIMIT,
                          "constraint: there are too many ways to go on from token %zu of the answer", m->count);
-    settle(m, status);
+    finish(m, status);
     return true;
 }
 
-bool iv_mask_find(iv_mask *m) { return m->known || try(m, AT_ONCE_EFFORT); }
+bool iv_mask_find(iv_mask *m) { return m->known || try(m, INLINE_EFFORT); }
 
 static bool run(iv_job *job) {
     iv_mask *m = (iv_mask *)job;
-    bool found = try(m, TURN_EFFORT);
-    double t = now();
+    bool found = try(m, SLICE_EFFORT);
+    double t = iv_now();
     if (!found && m->slow_since == 0) m->slow_since = t;
     if (!found && m->slow_seconds + (t - m->slow_since) > IV_MASK_SECONDS_MAX) {
-        settle(m, iv_fail(&m->error, IV_LIMIT, "constraint: the tokens that may follow were not found within %d s",
+        finish(m, iv_fail(&m->error, IV_LIMIT, "constraint: the tokens that may follow were not found within %d s",
                           IV_MASK_SECONDS_MAX));
         found = true;
     }
@@ -82,13 +76,13 @@ static bool run(iv_job *job) {
 
 static void done(iv_job *job, bool ran) {
     iv_mask *m = (iv_mask *)job;
-    if (!ran) settle(m, iv_fail(&m->error, IV_LIMIT, "constraint: the engine was closed"));
-    m->away = false;
+    if (!ran) finish(m, iv_fail(&m->error, IV_LIMIT, "constraint: the engine was closed"));
+    m->pending = false;
     if (m->closed) {
         free_mask(m);
         return;
     }
-    --*m->away_count;
+    --*m->pending_count;
 }
 
 /* ---- for the owner ------------------------------------------------------------------------------------- */
@@ -122,8 +116,8 @@ iv_status iv_mask_open(iv_constraint *constraint, size_t answer_max, size_t voca
 void iv_mask_close(iv_mask *m) {
     if (!m) return;
     m->closed = true;
-    if (m->away)
-        --*m->away_count; /* `done` frees it */
+    if (m->pending)
+        --*m->pending_count; /* `done` will free it */
     else
         free_mask(m);
 }
@@ -131,28 +125,28 @@ void iv_mask_close(iv_mask *m) {
 const iv_constraint *iv_mask_constraint(const iv_mask *m) { return m->constraint; }
 
 void iv_mask_push(iv_mask *m, int32_t token) {
-    IV_ASSERT(!m->away && m->count < m->capacity);
+    IV_ASSERT(!m->pending && m->count < m->capacity);
     m->ids[m->count++] = token;
     begin(m);
 }
 
-void iv_mask_send(iv_mask *m, iv_jobs *jobs, size_t *away) {
-    IV_ASSERT(!m->away && !m->known);
-    m->away = true, m->away_count = away;
-    ++*away;
-    if (atomic_load(&m->slow)) { /* the answer's earlier masks took long, so this one will */
-        m->slow_since = now();
+void iv_mask_send(iv_mask *m, iv_jobs *jobs, size_t *pending) {
+    IV_ASSERT(!m->pending && !m->known);
+    m->pending = true, m->pending_count = pending;
+    ++*pending;
+    if (atomic_load(&m->slow)) { /* the answer's earlier masks were slow, and so will be this one */
+        m->slow_since = iv_now();
         iv_jobs_submit_background(jobs, &m->job);
     } else {
         iv_jobs_submit(jobs, &m->job);
     }
 }
 
-bool iv_mask_is_away(const iv_mask *m) { return m->away; }
+bool iv_mask_is_pending(const iv_mask *m) { return m->pending; }
 bool iv_mask_is_slow(const iv_mask *m) { return atomic_load(&m->slow); }
 
 iv_status iv_mask_get(const iv_mask *m, const uint64_t **bits, bool *may_end, iv_error *err) {
-    IV_ASSERT(!m->away && m->known);
+    IV_ASSERT(!m->pending && m->known);
     if (m->status != IV_OK) *err = m->error;
     *bits = m->bits, *may_end = m->may_end;
     return m->status;

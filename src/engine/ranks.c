@@ -1,11 +1,10 @@
-/* ranks.c: helpers are rank threads of this process; `comm[0]` is this thread's. A helper is asleep in a broadcast
- * until the next batch comes, or nothing, which is the end. */
+/* ranks.c: helpers are the threads of ranks 1 and up in this process. A helper sleeps in a broadcast until the next
+ * batch arrives; an empty broadcast ends it. */
 #include "engine/ranks.h"
+#include "base/cpu.h"
 #include "base/size.h"
 #include "comm/mpi.h"
 #include "device/memory.h"
-#include "engine/engine.h"
-#include "base/cpu.h"
 #include "engine/wire.h"
 
 #include <pthread.h>
@@ -28,24 +27,24 @@ typedef struct helper {
 
 struct iv_ranks {
     size_t size, rank, timeout_ms, threads;
-    iv_comm *comm;                 /* of rank 0 of this process; NULL for one rank */
-    uint64_t memory, least_memory; /* that is available: to this process, and to the one that has least */
+    iv_comm *comm;                 /* of this process's first rank; NULL for one rank */
+    uint64_t memory, least_memory; /* available: to this process, and the least of all */
     bool processes, running, lost;
     iv_error why; /* once lost */
     helper *helpers;
     size_t helper_count;
-    pthread_mutex_t start; /* held while the helpers are made */
+    pthread_mutex_t start; /* held while the helpers are created */
     bool go;
     iv_buf wire;
     bool baseline;
-    bool gpus; /* ranks compute on GPUs; those of one process are the model's, not told apart here */
+    bool gpus; /* ranks compute on GPUs; iv_gpu_model runs those of one process */
     bool eager;
     const char *transport;
 };
 
-/* ---- who takes part ------------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------------------- */
 
-/* Sizes that follow from free memory must be the same everywhere, and it changes from one moment to the next. */
+/* Sizes that depend on free memory must be the same on all ranks, so they use one measurement of it. */
 static iv_status find_least_memory(iv_ranks *r, const iv_gpu *gpu, iv_error *err) {
     size_t bytes[IV_RANKS_MAX];
     const void *blocks[IV_RANKS_MAX];
@@ -133,16 +132,16 @@ iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err) {
 
 /* ---- helpers ------------------------------------------------------------------------------------------- */
 
-/* Every rank of this process has read the batch; its arrays may change. */
-static iv_status meet(iv_comm *c, iv_error *err) {
+/* A barrier: every rank has read the batch, so its arrays may change. */
+static iv_status barrier(iv_comm *c, iv_error *err) {
     static const size_t nothing[IV_RANKS_MAX];
     const void *blocks[IV_RANKS_MAX];
     return iv_comm_all_gather(c, NULL, nothing, blocks, err);
 }
 
-static void *help(void *argument) {
+static void *run_helper(void *argument) {
     helper *h = argument;
-    iv_error unused; /* all ranks come to the same error, and rank 0 tells it */
+    iv_error unused; /* all ranks have the same error, and rank 0 reports it */
     pthread_mutex_lock(&h->ranks->start);
     bool go = h->ranks->go;
     pthread_mutex_unlock(&h->ranks->start);
@@ -155,7 +154,7 @@ static void *help(void *argument) {
         memcpy(&b, batch, sizeof b);
         b.kv = h->kv, b.kv_layer_bytes = h->kv_layer_bytes;
         iv_cpu_model_forward(h->forward, &b, &unused);
-        meet(h->comm, &unused);
+        barrier(h->comm, &unused);
     }
     iv_fp_env_leave(mode);
     return NULL;
@@ -177,7 +176,7 @@ static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, i
     return IV_OK;
 }
 
-/* All of them or none: a helper waits for `start` before it meets the others. */
+/* All or none: a helper waits for `start` before its first broadcast. */
 static iv_status start_helpers(iv_engine *e, iv_error *err) {
     iv_ranks *r = e->ranks;
     iv_status status = IV_OK;
@@ -187,7 +186,7 @@ static iv_status start_helpers(iv_engine *e, iv_error *err) {
         helper *h = &r->helpers[i];
         status = open_helper(e, h, m, err);
         if (status != IV_OK) break;
-        int failed = pthread_create(&h->thread, NULL, help, h);
+        int failed = pthread_create(&h->thread, NULL, run_helper, h);
         if (failed) status = iv_fail(err, IV_LIMIT, "ranks: cannot start rank %zu: %s", i + 1, strerror(failed));
         h->started = !failed;
     }
@@ -198,7 +197,8 @@ static iv_status start_helpers(iv_engine *e, iv_error *err) {
 
 /* ---- agreement of processes ---------------------------------------------------------------------------- */
 
-/* On GPUs slices of logits and graphs' padding say how many bytes travel, and each rank follows its own options. */
+/* On GPUs the slices of logits and the padding of graphs decide how many bytes are sent, and follow from each rank's
+ * own options. */
 enum { MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_PAGES, LOGITS_MAX, ENFORCE_EAGER, NUMBERS };
 static const char *const number_names[NUMBERS] = {"max_model_len",
                                                   "max_num_seqs",
@@ -207,17 +207,17 @@ static const char *const number_names[NUMBERS] = {"max_model_len",
                                                   "rows of logits at once (of max_num_seqs and speculative)",
                                                   "enforce_eager"};
 
-/* What must be equal, and what came of opening. */
-typedef struct introduction {
+/* What must be equal on all ranks, and the result of opening. */
+typedef struct rank_facts {
     char version[32], fingerprint[IV_FINGERPRINT_BYTES], device[8], transport[8]; /* transport: "" on a CPU */
     uint64_t number[NUMBERS];
     uint64_t status;
     char message[600];
-} introduction;
+} rank_facts;
 
-static void introduce(const iv_engine *e, iv_status status, const iv_error *err, introduction *out) {
+static void fill_facts(const iv_engine *e, iv_status status, const iv_error *err, rank_facts *out) {
     memset(out, 0, sizeof *out);
-    snprintf(out->version, sizeof out->version, "%s", iv_version());
+    snprintf(out->version, sizeof out->version, "%s", INVAR_VERSION);
     out->status = (uint64_t)status;
     if (status != IV_OK) {
         snprintf(out->message, sizeof out->message, "%.599s", err->message);
@@ -242,7 +242,7 @@ static iv_status differs_in_number(size_t rank, const char *what, uint64_t here,
     return differs(rank, what, a, b, err);
 }
 
-static iv_status compare(size_t rank, const introduction *a, introduction *b, iv_error *err) {
+static iv_status compare(size_t rank, const rank_facts *a, rank_facts *b, iv_error *err) {
     b->version[sizeof b->version - 1] = b->fingerprint[sizeof b->fingerprint - 1] = 0;
     b->message[sizeof b->message - 1] = b->device[sizeof b->device - 1] = b->transport[sizeof b->transport - 1] = 0;
     if (strcmp(a->version, b->version) != 0) return differs(rank, "version", a->version, b->version, err);
@@ -259,22 +259,22 @@ static iv_status compare(size_t rank, const introduction *a, introduction *b, iv
     return IV_OK;
 }
 
-/* Every rank sees the same introductions and comes to the same end, but a rank that failed keeps its own error. */
+/* All ranks compare the same facts and return the same, except that a rank which failed returns its own error. */
 static iv_status agree(iv_engine *e, iv_status status, iv_error *err) {
     iv_ranks *r = e->ranks;
-    introduction mine, first, other;
+    rank_facts mine, first, other;
     size_t bytes[IV_RANKS_MAX];
     const void *blocks[IV_RANKS_MAX];
     iv_error failed = *err;
-    introduce(e, status, err, &mine);
+    fill_facts(e, status, err, &mine);
     for (size_t i = 0; i < r->size; i++) bytes[i] = sizeof mine;
     iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS);
-    iv_status met = iv_comm_all_gather(r->comm, &mine, bytes, blocks, err);
+    iv_status gathered = iv_comm_all_gather(r->comm, &mine, bytes, blocks, err);
     if (status != IV_OK) {
         *err = failed;
         return status;
     }
-    IV_TRY(met);
+    IV_TRY(gathered);
     iv_comm_mpi_timeout(r->comm, r->timeout_ms);
     memcpy(&first, blocks[0], sizeof first);
     for (size_t i = 0; i < r->size; i++) {
@@ -286,7 +286,7 @@ static iv_status agree(iv_engine *e, iv_status status, iv_error *err) {
 
 static iv_status connect_gpus(iv_engine *e, iv_error *err) {
     iv_ranks *r = e->ranks;
-    iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS); /* libraries are loaded and GPUs found */
+    iv_comm_mpi_timeout(r->comm, LOAD_TIMEOUT_MS); /* it loads libraries and finds GPUs */
     IV_TRY(iv_gpu_model_connect(e->gpu_model, r->comm, r->transport, err));
     iv_comm_mpi_timeout(r->comm, r->timeout_ms);
     return IV_OK;
@@ -308,7 +308,7 @@ iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err) {
 
 /* ---- steps --------------------------------------------------------------------------------------------- */
 
-/* Rank 0 of processes sends the batch itself; threads read it where it is. */
+/* Processes receive the batch as bytes; threads read it in place. */
 static iv_status send_batch(iv_ranks *r, const iv_batch *b, iv_error *err) {
     const void *unused;
     size_t bytes;
@@ -317,8 +317,9 @@ static iv_status send_batch(iv_ranks *r, const iv_batch *b, iv_error *err) {
     return iv_comm_broadcast(r->comm, r->wire.data, r->wire.len, &unused, &bytes, err);
 }
 
-static iv_status lose(iv_ranks *r, iv_status status, const iv_error *err) {
-    if (status == IV_OK || status == IV_FORMAT) return status;
+/* After any other error the ranks no longer agree, and every further step fails with it. */
+static iv_status note_lost(iv_ranks *r, iv_status status, const iv_error *err) {
+    if (status == IV_OK || status == IV_NOT_FINITE) return status;
     r->lost = true, r->why = *err;
     return status;
 }
@@ -337,11 +338,23 @@ iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
         *err = r->why;
         return r->why.status;
     }
-    IV_TRY(lose(r, send_batch(r, b, err), err));
-    iv_status status = lose(r, forward(e, b, err), err);
+    IV_TRY(note_lost(r, send_batch(r, b, err), err));
+    iv_status status = note_lost(r, forward(e, b, err), err);
     iv_error unused;
-    if (!r->processes) meet(r->comm, &unused);
+    if (!r->processes) barrier(r->comm, &unused);
     return status;
+}
+
+bool iv_ranks_samples(const iv_engine *e, const iv_sampling *p, bool restricted) {
+    return e->gpu_model && !restricted && p->bias_count == 0 && p->repetition_penalty == 1.0f &&
+           p->presence_penalty == 0.0f && p->frequency_penalty == 0.0f;
+}
+
+bool iv_ranks_scores(const iv_engine *e) { return e->gpu_model != NULL; }
+
+/* A GPU computes the head of all rows in one slice only. */
+size_t iv_ranks_logit_rows(const iv_engine *e) {
+    return e->gpu_model ? iv_size_min(e->max_num_batched_tokens, e->logits_max) : e->max_num_batched_tokens;
 }
 
 iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
@@ -355,7 +368,7 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              .pages = e->kv.pages};
     iv_status status = IV_OK;
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    while (status == IV_OK || status == IV_FORMAT) {
+    while (status == IV_OK || status == IV_NOT_FINITE) {
         const void *bytes;
         size_t n;
         status = iv_comm_broadcast(r->comm, NULL, 0, &bytes, &n, err);
@@ -364,22 +377,19 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
         if (status == IV_OK && r->gpus && read.batch.logits_max > e->logits_max)
             status = iv_fail(err, IV_IO, "step from rank 0: rows of logits: wanted at most %zu, found %zu",
                              e->logits_max, read.batch.logits_max);
-        if (status != IV_OK) { /* a plan that breaks its format is not a batch that failed */
-            status = IV_IO;
-            break;
-        }
+        if (status != IV_OK) break;
         read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes;
         status = forward(e, &read.batch, err);
     }
     iv_fp_env_leave(mode);
     iv_wire_free(&read);
-    if (status == IV_OK) status = meet(r->comm, err);
+    if (status == IV_OK) status = barrier(r->comm, err);
     r->running = false;
     r->lost = status != IV_OK;
     return status;
 }
 
-/* ---- other weights ------------------------------------------------------------------------------------- */
+/* ---- new weights --------------------------------------------------------------------------------------- */
 
 iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err) {
     if (r->processes) return iv_fail(err, IV_UNSUPPORTED, "update_weights: not under mpirun: use ranks of one process");
@@ -388,12 +398,13 @@ iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err) {
     return r->why.status;
 }
 
-/* Helpers wait in a broadcast, and the next one shows them what is written here. GPUs know already. */
-void iv_ranks_use_model(iv_engine *e) {
+/* Helpers wait in a broadcast, which makes these writes visible to them. */
+iv_status iv_ranks_use_model(iv_engine *e, iv_pool *pool, iv_error *err) {
     const iv_model *m = e->model;
-    if (e->ranks->gpus) return;
+    if (e->gpu_model) return iv_gpu_model_replace(e->gpu_model, e->model, pool, err);
     e->forward->model = m;
     for (size_t i = 0; i < e->ranks->helper_count; i++) e->ranks->helpers[i].forward->model = m = m->next;
+    return IV_OK;
 }
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
@@ -405,7 +416,7 @@ void iv_ranks_close(iv_ranks *r) {
     size_t bytes;
     if (r->running && r->rank == 0 && !r->lost) {
         iv_comm_broadcast(r->comm, NULL, 0, &none, &bytes, &unused);
-        if (r->processes) meet(r->comm, &unused); /* who hangs at the end breaks the job too */
+        if (r->processes) barrier(r->comm, &unused); /* a process that hangs here ends the job too */
     }
     for (size_t i = 0; i < r->helper_count; i++) {
         helper *h = &r->helpers[i];
@@ -427,4 +438,7 @@ size_t iv_ranks_processes(const iv_ranks *r) { return r->processes ? r->size : 1
 size_t iv_ranks_rank(const iv_ranks *r) { return r->rank; }
 size_t iv_ranks_threads(const iv_ranks *r) {
     return r->helper_count ? iv_size_max(1, r->threads / r->size) * r->size : r->threads;
+}
+const char *iv_ranks_gpu_transport(const iv_engine *e) {
+    return e->gpu_model ? iv_gpu_model_transport(e->gpu_model) : "";
 }

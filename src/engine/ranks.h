@@ -1,51 +1,58 @@
-/* ranks.h: how the ranks of an engine start, run a step together, and end.
+/* ranks.h: the ranks of an engine: how they start, run a step together, and end.
  *
- * Ranks are threads of one process, or processes under mpirun with one rank, and perhaps one GPU, each. Rank 0 has the
- * engine: requests, pages, sampling. The others hold a share of the weights and of the KV memory, wait for rank 0's
- * batch, and run it: page numbers are the same everywhere. */
+ * Ranks are threads of one process, or processes under mpirun. Each has at most one GPU. Rank 0 has the engine:
+ * requests, pages, sampling. The others hold their shard of the weights and of the KV memory, wait for rank 0's batch,
+ * and run it. Page indices are the same on all ranks. */
 #ifndef IV_ENGINE_RANKS_H
 #define IV_ENGINE_RANKS_H
 
-#include "model/cpu/cpu_model.h"
+#include "engine/state.h"
 
-typedef struct iv_engine iv_engine;
-typedef struct iv_ranks iv_ranks;
-
-/* Decides who takes part, before anything is loaded: options.tensor_parallel_size threads, or the processes of mpirun.
- * e->ranks is filled; nobody waits for anybody yet but to see that all run the same version. */
+/* Sets e->ranks before anything is loaded: options.tensor_parallel_size threads, or the processes of mpirun. Processes
+ * exchange their free memory here; ranks run together from iv_ranks_start on. */
 iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
-void iv_ranks_close(iv_ranks *r); /* tells the others to end; NULL is fine */
+void iv_ranks_close(iv_ranks *r); /* the other ranks end too; NULL is fine */
 
-/* iv_memory_available, or where processes have a GPU each what it has free; but the same on all ranks: the least that a
- * process had when they met. */
+/* Available memory of this process, or of its GPU under mpirun. The same on all ranks: the least of any process at
+ * iv_ranks_open. */
 size_t iv_ranks_memory_available(const iv_ranks *r);
 
-/* What the model's options must say for the ranks of this process. */
+/* Sets the model's options for the ranks of this process. */
 void iv_ranks_model_options(const iv_ranks *r, iv_model_options *m);
 
-/* KV bytes that all ranks together hold for a token of a model whose single rank holds token_bytes. */
+/* KV bytes of a token over all ranks, where one rank alone would hold token_bytes. */
 iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t token_bytes, size_t *bytes,
                             iv_error *err);
 
-/* The model is loaded: of e->pool's threads rank 0 keeps its part. */
+/* The model is loaded: e->pool keeps rank 0's part of the threads. */
 iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err);
 
-/* Everything of rank 0 is open: opens and starts the others. Called in any case, with `status` what came of opening
- * this process's part: processes tell each other, and all end alike. */
+/* Opens and starts the other ranks. status: the result of opening this process's part. Called also after an error, so
+ * that processes exchange their results and all return the same. */
 iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err);
 
-/* One batch over all ranks, as iv_cpu_model_forward. After an error that is not IV_FORMAT no further step can run. */
+/* Runs one batch on all ranks, as iv_cpu_model_forward. After an error that is not IV_NOT_FINITE no further step can run. */
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
-/* Can these ranks change their weights? IV_UNSUPPORTED where they are GPUs or processes. */
+/* Whether the backend draws a token from its row of logits itself (iv_batch.sample_on_backend) under this sampling.
+ * restricted: some tokens are not allowed. If it does for the first of a sequence's rows, it does for all. */
+bool iv_ranks_samples(const iv_engine *e, const iv_sampling *p, bool restricted);
+/* Whether the backend computes the log-probabilities of given tokens itself. */
+bool iv_ranks_scores(const iv_engine *e);
+/* Rows of logits that one batch can return whole. */
+size_t iv_ranks_logit_rows(const iv_engine *e);
+
+/* IV_UNSUPPORTED if these ranks cannot change their weights, as they are processes; or the error that lost a rank. */
 iv_status iv_ranks_check_update(const iv_ranks *r, iv_error *err);
-/* Between steps: e->model is another one of the same shape, opened for the same ranks; all compute with it from now
- * on. */
-void iv_ranks_use_model(iv_engine *e);
+/* Between steps: all ranks compute with e->model from now on, which has the shape and the ranks of the one before. GPUs
+ * copy its weights; an error means that one is lost. */
+iv_status iv_ranks_use_model(iv_engine *e, iv_pool *pool, iv_error *err);
 
 size_t iv_ranks_size(const iv_ranks *r);
-size_t iv_ranks_processes(const iv_ranks *r); /* that the ranks are; 1: all are in this one */
+size_t iv_ranks_processes(const iv_ranks *r); /* processes that have the ranks; 1: this one has all */
 size_t iv_ranks_rank(const iv_ranks *r);      /* of this process */
-size_t iv_ranks_threads(const iv_ranks *r);   /* of this process, all ranks together; after iv_ranks_start */
+size_t iv_ranks_threads(const iv_ranks *r);   /* of all ranks of this process; after iv_ranks_start */
+/* "peer", "nccl" or "host": between GPUs; "" for one rank or on a CPU. */
+const char *iv_ranks_gpu_transport(const iv_engine *e);
 
 #endif

@@ -1,7 +1,8 @@
-/* request.c: a request checked and copied into a sequence. */
-#include "engine/engine.h"
+/* request.c: a request is checked and copied into a sequence. */
 #include "base/size.h"
 #include "base/utf8.h"
+#include "engine/queues.h"
+#include "engine/sized.h"
 #include "base/buf.h"
 
 #include <stdlib.h>
@@ -10,20 +11,31 @@
 
 enum { MASK_THREADS = 2 };
 
-void iv_request_init(const iv_engine *e, iv_request *r) {
+static iv_request default_request(const iv_engine *e) {
     const iv_generation_config *g = &e->generation;
-    *r = (iv_request){.add_special = true,
-                      .temperature = 1.0f,
-                      .top_p = 1.0f,
-                      .repetition_penalty = 1.0f,
-                      .logprobs = -1,
-                      .prompt_logprobs = -1};
-    if (g->has_temperature) r->temperature = (float)g->temperature;
-    if (g->has_top_p) r->top_p = (float)g->top_p;
-    if (g->has_min_p) r->min_p = (float)g->min_p;
-    if (g->has_top_k) r->top_k = (int32_t)g->top_k;
-    if (g->has_repetition_penalty) r->repetition_penalty = (float)g->repetition_penalty;
-    if ((g->has_do_sample && !g->do_sample) || r->temperature < IV_TEMPERATURE_MIN) r->temperature = 0.0f;
+    iv_request r = {.add_special = true,
+                    .temperature = 1.0f,
+                    .top_p = 1.0f,
+                    .repetition_penalty = 1.0f,
+                    .logprobs = -1,
+                    .prompt_logprobs = -1};
+    if (g->has_temperature) r.temperature = (float)g->temperature;
+    if (g->has_top_p) r.top_p = (float)g->top_p;
+    if (g->has_min_p) r.min_p = (float)g->min_p;
+    if (g->has_top_k) r.top_k = (int32_t)g->top_k;
+    if (g->has_repetition_penalty) r.repetition_penalty = (float)g->repetition_penalty;
+    if ((g->has_do_sample && !g->do_sample) || r.temperature < IV_TEMPERATURE_MIN) r.temperature = 0.0f;
+    return r;
+}
+
+void iv_request_init_sized(const iv_engine *e, iv_request *r, size_t size) {
+    iv_request defaults = default_request(e);
+    iv_sized_init(r, size, &defaults, sizeof defaults);
+}
+
+static iv_status read_request(const iv_engine *e, const iv_request *given, iv_request *out, iv_error *err) {
+    *out = default_request(e);
+    return iv_sized_read("request", given, offsetof(iv_request, max_tokens), out, sizeof *out, err);
 }
 
 static iv_status in_range(const char *name, float value, float low, float high, bool low_open, iv_error *err) {
@@ -37,11 +49,11 @@ static iv_status check_logprobs(const char *name, int value, size_t vocab, iv_er
     return iv_fail(err, IV_INVALID, "%s: wanted -1 to %zu, found %d", name, iv_size_min(IV_LOGPROBS_MAX, vocab), value);
 }
 
-/* What a request that generates nothing cannot ask for. */
+/* A request that generates nothing cannot have these. */
 static iv_status check_score_only(const iv_request *r, iv_error *err) {
     if (!r->score_only) return IV_OK;
     if (r->max_tokens)
-        return iv_fail(err, IV_INVALID, "max_tokens: wanted 0 beside score_only, found %zu", r->max_tokens);
+        return iv_fail(err, IV_INVALID, "max_tokens: wanted 0 with score_only, found %zu", r->max_tokens);
     if (r->constraint != IV_CONSTRAINT_NONE)
         return iv_fail(err, IV_INVALID, "constraint: a request with score_only has no answer to constrain");
     if (r->keep_receipt)
@@ -81,13 +93,13 @@ static iv_status check_stops(const iv_request *r, iv_error *err) {
         if (n == 0 || n > IV_STOP_BYTES_MAX)
             return iv_fail(err, IV_INVALID, "stop: wanted 1 to %d bytes, found %zu in string %zu", IV_STOP_BYTES_MAX, n,
                            i);
-        if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could be cut inside a character */
+        if (!iv_utf8_valid((const uint8_t *)r->stop[i], n, &bad)) /* else text could end inside a character */
             return iv_fail(err, IV_INVALID, "stop: wanted UTF-8, found a stray byte at %zu of string %zu", bad, i);
     }
     return IV_OK;
 }
 
-/* What speaks of the answer's text can do nothing where there is none. */
+/* Options about the answer's text require a tokenizer. */
 static iv_status need_text(const iv_engine *e, const char *what, iv_error *err) {
     if (e->text_model->tokenizer) return IV_OK;
     return iv_fail(err, IV_INVALID, "%s: wanted a model with a tokenizer.json, found none in %s", what,
@@ -110,7 +122,7 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
     if (r->constraint != IV_CONSTRAINT_NONE) IV_TRY(need_text(e, "constraint", err));
     IV_TRY(check_stops(r, err));
     if (r->stop_count > 0) IV_TRY(need_text(e, "stop", err));
-    /* A request that ignores the model's own end tokens may list them itself, as one made from a receipt does. */
+    /* A request made from a receipt ignores the model's end-of-sequence ids and lists them itself. */
     size_t most = IV_STOP_IDS_MAX + (r->ignore_eos ? 2 * IV_EOS_IDS_MAX : 0);
     IV_TRY(check_ids("stop ids", r->stop_ids, r->stop_id_count, most, vocab, err));
     IV_TRY(check_ids("show ids", r->show_ids, r->show_id_count, IV_SHOW_IDS_MAX, vocab, err));
@@ -137,7 +149,7 @@ static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequenc
     if ((r->text != NULL) == (r->ids != NULL))
         return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s",
                        r->text ? "both" : "neither");
-    if (r->ids) IV_TRY(check_length(e, r, r->id_count, err)); /* before so many are read */
+    if (r->ids) IV_TRY(check_length(e, r, r->id_count, err)); /* before reading so many */
     if (r->text)
         IV_TRY(iv_tokenize(e->text_model, r->text, r->text_bytes, r->add_special, &s->tokens, err));
     else if (!iv_ids_append(&s->tokens, r->ids, r->id_count))
@@ -160,7 +172,7 @@ static int by_id(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The prompt's distinct tokens; room for every token that may be generated. */
+/* The prompt's distinct tokens, with capacity for all generated ones. */
 static bool start_seen(iv_sequence *s) {
     s->seen_capacity = s->tokens_max;
     s->seen = calloc(s->seen_capacity, sizeof *s->seen);
@@ -172,7 +184,7 @@ static bool start_seen(iv_sequence *s) {
     return true;
 }
 
-/* Memory that a step would otherwise have to take: tokens to the end, text, kept logits, the drafts' index. */
+/* Reserves memory so that steps allocate none: tokens, text, kept logits, the draft index. */
 static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     size_t text = 0, logits = 0, vocab = (size_t)e->model->config.vocab_size;
     bool ok = iv_ids_reserve(&s->tokens, s->tokens_max - s->prompt_tokens);
@@ -181,15 +193,16 @@ static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence 
         IV_TRY(iv_token_stream_follow(s->stream, s->tokens.data, s->prompt_tokens, r->constraint != IV_CONSTRAINT_NONE,
                                       err));
         IV_TRY(iv_token_stream_reserve(s->stream, e->longest_token_bytes, err));
-        ok = ok && iv_size_mul(3 * (e->rows_max + 1), e->longest_token_bytes, &text) && /* a lost byte shows as three */
+        ok = ok &&
+             iv_size_mul(3 * (e->rows_max + 1), e->longest_token_bytes, &text) && /* an invalid byte becomes three */
              iv_buf_reserve(&s->text, text + 2 * IV_STOP_BYTES_MAX);
     }
     if (r->keep_logits)
         ok = ok && iv_size_mul(e->rows_max, vocab, &logits) &&
              (s->kept_logits = calloc(logits, sizeof *s->kept_logits)) != NULL;
     if (!ok) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
-    if (e->rows_max > 1 && !r->score_only) IV_TRY(iv_draft_index_open(&s->draft, s->tokens_max, err));
-    s->guess_limit = e->rows_max - 1;
+    if (e->rows_max > 1 && !r->score_only) IV_TRY(iv_draft_index_open(&s->draft_index, s->tokens_max, err));
+    s->draft_limit = e->rows_max - 1;
     return iv_kv_table_open(&s->table, s->tokens_max, err);
 }
 
@@ -199,7 +212,7 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
     s->prompt_logprobs = r->prompt_logprobs, s->score_only = r->score_only;
     s->sampling_logprobs = r->sampling_logprobs;
-    s->told = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
+    s->next_prompt_logprob = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
     s->priority = r->priority, s->min_tokens = iv_size_min(r->min_tokens, s->tokens_max - s->prompt_tokens);
     s->sampling = (iv_sampling){.temperature = r->temperature < IV_TEMPERATURE_MIN ? 0.0f : r->temperature,
@@ -213,7 +226,8 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
                                 .seed = r->seed};
     if (!r->has_seed && getrandom(&s->sampling.seed, sizeof s->sampling.seed, 0) != sizeof s->sampling.seed)
         return iv_fail(err, IV_IO, "seed: the system gave no random bytes");
-    if (!r->has_seed) s->sampling.seed &= 0x7fffffffffffffffu; /* so that every JSON reader can hold it */
+    if (!r->has_seed)
+        s->sampling.seed &= 0x7fffffffffffffffu; /* so that it fits a signed 64-bit integer of a JSON reader */
     s->bias = calloc(r->logit_bias_count + 1, sizeof *s->bias);
     s->stop_ids = calloc(r->stop_id_count + 1, sizeof *s->stop_ids);
     s->digest = iv_digest_new();
@@ -229,42 +243,41 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     return IV_OK;
 }
 
-static iv_sequence *find_sequence(const iv_engine *e, uint64_t id) {
-    iv_sequence *s = iv_queue_find(&e->running, id, NULL);
-    if (!s) s = iv_queue_find(&e->waiting, id, NULL);
-    return s ? s : iv_queue_find(&e->held, id, NULL);
-}
-
 static iv_status compile(iv_engine *e, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
     return iv_constraint_take(&e->constraints, e->text_model->tokenizer, (size_t)e->model->config.vocab_size, r, quick,
                               out, err);
 }
 
-iv_status iv_engine_compile(iv_engine *e, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
+iv_status iv_engine_compile(iv_engine *e, const iv_request *given, bool quick, iv_constraint **out, iv_error *err) {
+    iv_request r;
     *out = NULL;
-    if (r->constraint == IV_CONSTRAINT_NONE) return iv_fail(err, IV_INVALID, "constraint: wanted one, found none");
+    IV_TRY(read_request(e, given, &r, err));
+    if (r.constraint == IV_CONSTRAINT_NONE) return iv_fail(err, IV_INVALID, "constraint: wanted one, found none");
     IV_TRY(need_text(e, "constraint", err));
-    return compile(e, r, quick, out, err);
+    return compile(e, &r, quick, out, err);
 }
 
-/* What the answer's first token may be is looked for at once, on other threads if that takes long. */
+/* Starts computing the mask of the answer's first token. */
 static iv_status open_mask(iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     iv_constraint *c = iv_constraint_retain(r->compiled);
     if (r->constraint == IV_CONSTRAINT_NONE) return IV_OK;
     if (!c) IV_TRY(compile(e, r, false, &c, err));
     IV_TRY(iv_mask_open(c, s->tokens_max - s->prompt_tokens, (size_t)e->model->config.vocab_size, &s->mask, err));
     if (!e->jobs) IV_TRY(iv_jobs_open(MASK_THREADS, &e->jobs, err));
-    if (!iv_mask_find(s->mask)) iv_hold_send_mask(e, s);
+    if (!iv_mask_find(s->mask)) iv_queues_send_mask(e, s);
     return IV_OK;
 }
 
-iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_error *err) {
+iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, iv_error *err) {
+    iv_request full;
+    const iv_request *r = &full;
+    IV_TRY(read_request(e, given, &full, err));
     if (e->waiting.count + e->held.count >= IV_WAITING_MAX)
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));
-    if (r->id && find_sequence(e, r->id))
+    if (r->id && iv_queues_find(e, r->id))
         return iv_fail(err, IV_INVALID, "id: %llu waits or runs already", (unsigned long long)r->id);
-    while (!r->id && find_sequence(e, e->next_id)) e->next_id++;
+    while (!r->id && iv_queues_find(e, e->next_id)) e->next_id++;
     iv_sequence *s = calloc(1, sizeof *s);
     if (!s) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     iv_status status = read_prompt(e, r, s, err);
@@ -272,44 +285,12 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *r, uint64_t *id, iv_e
     if (status == IV_OK) status = make_room(e, r, s, err);
     if (status == IV_OK) status = open_mask(e, r, s, err);
     if (status != IV_OK) {
-        iv_sequence_free(e, s);
+        iv_sequence_free(s, &e->kv);
         return status;
     }
-    IV_ASSERT(iv_kv_pages_for(s->tokens_max) <= e->kv.pages); /* max_model_len fits: so does every sequence, alone */
+    IV_ASSERT(iv_kv_pages_for(s->tokens_max) <= e->kv.pages); /* max_model_len fits, so every sequence fits alone */
     *id = s->id = r->id ? r->id : e->next_id++;
     s->arrival = e->next_arrival++;
-    iv_hold_enqueue(e, s);
+    iv_queues_add(e, s);
     return IV_OK;
-}
-
-iv_status iv_engine_cancel(iv_engine *e, uint64_t id, iv_error *err) {
-    iv_sequence *s = find_sequence(e, id);
-    if (!s) return iv_fail(err, IV_NOT_FOUND, "request %llu: not waiting and not running", (unsigned long long)id);
-    e->cancels += !s->cancelled;
-    s->cancelled = true;
-    return IV_OK;
-}
-
-iv_status iv_engine_preempt(iv_engine *e, uint64_t id, iv_error *err) {
-    size_t at;
-    if (!iv_queue_find(&e->running, id, &at))
-        return iv_fail(err, IV_NOT_FOUND, "request %llu: not running", (unsigned long long)id);
-    iv_engine_requeue(e, at);
-    return IV_OK;
-}
-
-void iv_sequence_free(iv_engine *e, iv_sequence *s) {
-    uint8_t unused[32];
-    iv_ids_free(&s->tokens);
-    if (s->table.pages) iv_kv_table_close(&s->table, &e->kv);
-    for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
-    free(s->bias), free(s->stop_ids), free(s->seen);
-    free(s->receipt_bits), free(s->receipt);
-    iv_draft_index_close(&s->draft);
-    iv_mask_close(s->mask);
-    free(s->kept_logits);
-    iv_token_stream_close(s->stream);
-    iv_buf_free(&s->text);
-    if (s->digest) iv_digest_finish(s->digest, unused);
-    free(s);
 }

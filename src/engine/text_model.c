@@ -1,4 +1,4 @@
-/* text_model.c: opening words without weights, and the text calls of invar.h. */
+/* text_model.c: opening tokenizer and chat template without weights, and the text calls of invar.h. */
 #include "engine/text_model.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -27,7 +27,7 @@ static iv_status give(iv_buf *buf, iv_text *out, iv_error *err) {
     return IV_OK;
 }
 
-/* Words are optional, so a directory that is not there would pass for one that has none. */
+/* Tokenizer and template are optional, so a missing directory must be an error of its own. */
 static iv_status need_directory(const char *model, iv_error *err) {
     struct stat st;
     if (stat(model, &st) != 0)
@@ -144,7 +144,7 @@ const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes) {
     return t->tokenizer ? iv_tokenizer_token(t->tokenizer, id, bytes) : NULL;
 }
 
-/* Does the text end with the tag, but for white space? */
+/* Does the text end with the tag, ignoring white space after it? */
 static bool ends_with(const char *text, size_t n, const char *tag) {
     size_t length = strlen(tag);
     while (n && strchr(" \n\t\r", text[n - 1]) && text[n - 1]) n--;

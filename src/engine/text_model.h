@@ -1,4 +1,4 @@
-/* text_model.h: a model's words: its tokenizer and chat template, each perhaps absent. Implements iv_text_model. */
+/* text_model.h: a model's tokenizer and chat template, either of which may be absent. */
 #ifndef IV_ENGINE_TEXT_MODEL_H
 #define IV_ENGINE_TEXT_MODEL_H
 
@@ -8,12 +8,12 @@
 struct iv_text_model {
     char *model;
     iv_tokenizer *tokenizer; /* NULL: the directory has no tokenizer.json */
-    iv_chat_template *chat;  /* NULL: the model has no chat template, ... */
-    iv_error no_chat;        /* ... because of this */
-    int32_t eos_id;          /* the eos_token of text/special_tokens.h; -1: none, or none that the vocabulary has */
+    iv_chat_template *chat;  /* NULL: the model has no chat template, */
+    iv_error no_chat;        /* and this is the error of opening it */
+    int32_t eos_id;          /* eos_token of text/special_tokens.h; -1: none, or not in the vocabulary */
 };
 
-/* IV_NOT_FOUND, saying so, when the model has no tokenizer. */
+/* IV_NOT_FOUND if the model has no tokenizer. */
 iv_status iv_text_model_need_tokenizer(const iv_text_model *t, iv_error *err);
 
 #endif

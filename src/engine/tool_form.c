@@ -1,5 +1,5 @@
-/* tool_form.c: which form a model's calls of tools have. The chat template is asked first: a conversation with a call
- * in it is rendered, and the form is what stands around the call. */
+/* tool_form.c: the form in which a model writes tool calls. The chat template decides first: it renders a conversation
+ * with a call, and the text around the call gives the form. */
 #include "engine/text_model.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #define NAME "probe_name"
 #define KEY "probe_key"
 
-/* Ids of nine characters, as Mistral's templates want them. */
+/* Call ids have nine characters, which Mistral's templates require. */
 static const char conversation[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \"probe\"}, {\"role\": \"assistant\", \"content\": \"\", "
     "\"tool_calls\": [{\"id\": \"probe0001\", \"type\": \"function\", \"function\": {\"name\": \"" NAME
@@ -16,7 +16,7 @@ static const char conversation[] =
     "\", \"description\": \"probe\", \"parameters\": {\"type\": \"object\", \"properties\": {\"" KEY
     "\": {\"type\": \"string\"}}}}}], \"add_generation_prompt\": false}";
 
-enum { BEFORE_BYTES = 64 /* of what stands before a name that are looked at */ };
+enum { BEFORE_BYTES = 64 /* examined before a name */ };
 
 typedef struct span {
     const char *s;
@@ -32,7 +32,7 @@ static bool is(span text, const char *what) { return text.n == strlen(what) && e
 
 static bool contains(span text, const char *what) { return text.n && memmem(text.s, text.n, what, strlen(what)); }
 
-/* Where it appears last. */
+/* The offset of the last occurrence. */
 static bool find_last(span text, const char *what, size_t *at) {
     bool found = false;
     size_t n = strlen(what);
@@ -41,7 +41,7 @@ static bool find_last(span text, const char *what, size_t *at) {
     return found;
 }
 
-/* From what stands before a call's name, and between the name and its arguments. */
+/* The form, from the text before a call's name and between the name and its arguments. */
 static bool form_around(span before, span between, iv_tool_form *form) {
     static const char sign[] = "[TOOL_CALLS]";
     bool quoted = ends_with(before, "{\"name\": \"") || ends_with(before, "{\"name\":\"");
@@ -60,7 +60,7 @@ static bool form_around(span before, span between, iv_tool_form *form) {
     return quoted && (*form != IV_TOOL_FORM_LLAMA3_JSON || parameters);
 }
 
-/* Qwen3-Coder's calls are no JSON: a tag for the name and one for each argument. */
+/* Qwen3-Coder's calls are not JSON: a tag for the name and one for each argument. */
 static bool form_of_tags(span all, iv_tool_form *form) {
     static const char open[] = "<function=" NAME ">";
     size_t name;

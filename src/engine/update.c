@@ -1,14 +1,16 @@
-/* update.c: other weights for an open engine. Invariant: until everything of the new model is there, checked and
- * hashed, nothing of the engine has changed; what follows cannot fail, unless a GPU is lost, and then no step runs. */
-#include "engine/engine.h"
+/* update.c: new weights for an open engine. Invariant: the engine does not change until the new model is loaded,
+ * checked and hashed. The swap after that fails only if a GPU is lost, and then no further step runs. */
 #include "base/cpu.h"
+#include "engine/device.h"
+#include "engine/info.h"
+#include "engine/ranks.h"
 #include "model/widen.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What sizes memory or says which tensors there are, by its name in config.json. */
+/* Numbers of config.json that size memory or decide which tensors exist. */
 typedef struct number {
     const char *name;
     size_t at;
@@ -68,7 +70,7 @@ static iv_status check_config(const iv_engine *e, const char *dir, const iv_mode
                    dir, e->max_model_len, (long long)c->max_positions);
 }
 
-/* The first look is at the configuration alone, so that another model's weights are not read in vain. */
+/* Checks the configuration alone first, to refuse another model before its weights are read. */
 static iv_status check_directory(const iv_engine *e, const char *dir, iv_error *err) {
     iv_model_config *config = malloc(sizeof *config);
     if (!config) return iv_fail(err, IV_NO_MEMORY, "update_weights: no memory");
@@ -81,8 +83,7 @@ static iv_status check_directory(const iv_engine *e, const char *dir, iv_error *
 static iv_status load(const iv_engine *e, const char *dir, iv_pool *pool, iv_model **out, iv_error *err) {
     iv_model_options m = e->model_options;
     m.has_dtype = true, m.dtype = e->model->dtype, m.dummy = false, m.progress = NULL;
-    if (e->gpu_model) /* GPUs have no room for both */
-        for (size_t r = 0; r < IV_RANKS_MAX; r++) m.memspace[r] = iv_memspace_host();
+    iv_device_stage_weights(e, &m);
     IV_TRY(iv_model_open(dir, &m, pool, out, err));
     iv_status status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */
     if (status == IV_OK && iv_baseline_widens(e->baseline)) status = iv_model_widen(*out, e->baseline, pool, err);
@@ -90,7 +91,7 @@ static iv_status load(const iv_engine *e, const char *dir, iv_pool *pool, iv_mod
     return status;
 }
 
-/* Names the engine by the new model; the old names are back if that fails. */
+/* The engine takes the new model's fingerprint and digests; after an error it has the old ones. */
 static iv_status rename_engine(iv_engine *e, iv_model *new, iv_error *err) {
     iv_model *old = e->model;
     iv_identity_parts identity = e->identity;
@@ -105,7 +106,7 @@ static iv_status rename_engine(iv_engine *e, iv_model *new, iv_error *err) {
     return status;
 }
 
-/* The new model is the engine's; *out is the one to close: the old one, or after an error the new one. */
+/* All ranks compute with the new model. *out is the model to close: the old one, or after an error the new one. */
 static iv_status swap(iv_engine *e, iv_model *new, iv_pool *pool, iv_model **out, iv_error *err) {
     iv_model *old = e->model;
     iv_identity_parts identity = e->identity;
@@ -113,7 +114,7 @@ static iv_status swap(iv_engine *e, iv_model *new, iv_pool *pool, iv_model **out
     memcpy(fingerprint, e->fingerprint, sizeof fingerprint);
     *out = new;
     IV_TRY(rename_engine(e, new, err));
-    iv_status status = e->gpu_model ? iv_gpu_model_replace(e->gpu_model, new, pool, err) : IV_OK;
+    iv_status status = iv_ranks_use_model(e, pool, err);
     if (status == IV_OK)
         *out = old;
     else
@@ -121,7 +122,7 @@ static iv_status swap(iv_engine *e, iv_model *new, iv_pool *pool, iv_model **out
     return status;
 }
 
-/* With the threads of all ranks, as they have nothing else to do. */
+/* Uses the threads of all ranks, which are idle. */
 static iv_status load_and_swap(iv_engine *e, const char *dir, iv_error *err) {
     iv_pool *pool;
     iv_model *model = NULL;
@@ -129,7 +130,6 @@ static iv_status load_and_swap(iv_engine *e, const char *dir, iv_error *err) {
     IV_TRY(iv_pool_open(iv_ranks_threads(e->ranks), &pool, err));
     iv_status status = load(e, dir, pool, &model, err);
     if (status == IV_OK) status = swap(e, model, pool, &model, err);
-    if (status == IV_OK) iv_ranks_use_model(e);
     iv_pool_close(pool);
     iv_baseline_forget(e->baseline, model);
     iv_model_close(model);
@@ -145,7 +145,7 @@ static iv_status update(iv_engine *e, const char *dir, iv_error *err) {
     }
     free(e->updated_from);
     e->updated_from = name;
-    iv_kv_forget(&e->kv); /* nobody runs: that is all of it */
+    iv_kv_evict_idle(&e->kv); /* no request runs, so all cached pages are idle */
     return IV_OK;
 }
 

@@ -1,5 +1,5 @@
-/* wire.h: a step's batch as bytes, for ranks that are other processes. Native byte order: both ends run one version
- * on one kind of machine.
+/* wire.h: a step's batch as bytes, for ranks in other processes. Native byte order: both ends run the same version on
+ * the same kind of machine.
  *
  *     u64 tokens, spans, logit rows, pages in all, logit rows of a slice (0: all)
  *     per span: u64 rows, position, pages
@@ -10,15 +10,15 @@
 #include "base/buf.h"
 #include "model/cpu/cpu_model.h"
 
-/* Replaces the content of out. Pages that a span's positions do not reach are left out. */
+/* Replaces the content of out. Omits pages after a span's last position. */
 iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err);
 
-/* The most that a batch may say. */
+/* Upper limits of a batch's fields. */
 typedef struct iv_wire_limits {
     size_t vocab, tokens, spans, positions, pages;
 } iv_wire_limits;
 
-/* A batch and the memory behind it, used again by the next read. kv and logits are the reader's own business. */
+/* A batch and its memory, which the next read reuses. The reader sets kv and logits. */
 typedef struct iv_wire_batch {
     iv_batch batch;
     iv_attention_span *spans;
@@ -26,7 +26,7 @@ typedef struct iv_wire_batch {
     size_t span_capacity, word_capacity;
 } iv_wire_batch;
 
-/* IV_FORMAT names the first thing that is out of range. */
+/* IV_FORMAT names the first field that is out of range. */
 iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *limits, iv_wire_batch *out, iv_error *err);
 void iv_wire_free(iv_wire_batch *b);
 

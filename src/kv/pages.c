@@ -1,4 +1,4 @@
-/* pages.c: a stack of free pages, a count of holders for each, and tables that take and give back. */
+/* pages.c: a stack of free pages, a reference count for each page, and page tables. */
 #include "kv/pages.h"
 #include "base/size.h"
 #include "device/memory.h"
@@ -17,7 +17,7 @@ iv_status iv_kv_pool_open(iv_kv_pool *pool, const iv_kv_layout *layout, size_t l
     if (layout->elsewhere) bytes = 0;
     pool->data_bytes = bytes;
     pool->data = iv_memory_alloc(bytes);
-    bool stored = pool->data || bytes == 0; /* a rank without heads has empty pages */
+    bool stored = pool->data || bytes == 0; /* a rank without KV heads has empty pages */
     if (stored) {
         pool->free_pages = malloc(pages * sizeof *pool->free_pages);
         pool->holders = calloc(pages, sizeof *pool->holders);
@@ -50,14 +50,14 @@ static uint32_t take(iv_kv_pool *pool) {
 }
 
 static void hold(iv_kv_pool *pool, uint32_t page) {
-    if (pool->holders[page]++ == 0) iv_prefix_wake(&pool->index, page);
+    if (pool->holders[page]++ == 0) iv_prefix_mark_held(&pool->index, page);
 }
 
 static void drop(iv_kv_pool *pool, uint32_t page) {
     IV_ASSERT(pool->holders[page] > 0);
     if (--pool->holders[page] > 0) return;
     if (pool->index.nodes[page].indexed)
-        iv_prefix_rest(&pool->index, page);
+        iv_prefix_mark_idle(&pool->index, page);
     else
         pool->free_pages[pool->free_count++] = page;
 }
@@ -81,7 +81,7 @@ iv_status iv_kv_table_grow(iv_kv_table *t, iv_kv_pool *pool, size_t tokens, iv_e
 }
 
 void iv_kv_table_release(iv_kv_table *t, iv_kv_pool *pool) {
-    while (t->count > 0) drop(pool, t->pages[--t->count]); /* descendants first, as the index wants */
+    while (t->count > 0) drop(pool, t->pages[--t->count]); /* descendants first: see prefix_index.h */
     t->shared = 0;
 }
 
@@ -119,26 +119,26 @@ void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_
 void iv_kv_publish(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_t computed) {
     IV_ASSERT(computed <= t->count * IV_ATTENTION_BLOCK);
     for (; (t->shared + 1) * IV_ATTENTION_BLOCK <= computed; t->shared++) {
-        uint32_t parent = t->shared ? t->pages[t->shared - 1] : IV_NO_PAGE, own = t->pages[t->shared];
+        uint32_t parent = t->shared ? t->pages[t->shared - 1] : IV_NO_PAGE, mine = t->pages[t->shared];
         const int32_t *block = tokens + t->shared * IV_ATTENTION_BLOCK;
         uint32_t page = iv_prefix_find(&pool->index, parent, block);
         if (page == IV_NO_PAGE) {
-            iv_prefix_add(&pool->index, own, parent, block);
+            iv_prefix_add(&pool->index, mine, parent, block);
             continue;
         }
         hold(pool, page);
         t->pages[t->shared] = page;
-        drop(pool, own);
+        drop(pool, mine);
     }
 }
 
-size_t iv_kv_sole(const iv_kv_table *t, const iv_kv_pool *pool) {
+size_t iv_kv_exclusive_pages(const iv_kv_table *t, const iv_kv_pool *pool) {
     size_t n = 0;
     for (size_t i = 0; i < t->count; i++) n += pool->holders[t->pages[i]] == 1;
     return n;
 }
 
-void iv_kv_forget(iv_kv_pool *pool) {
+void iv_kv_evict_idle(iv_kv_pool *pool) {
     for (uint32_t page; (page = iv_prefix_evict(&pool->index)) != IV_NO_PAGE;)
         pool->free_pages[pool->free_count++] = page;
 }

@@ -1,4 +1,4 @@
-/* prefix_index.c: chained hashing over page numbers and a doubly linked list; all in arrays by page. */
+/* prefix_index.c: a chained hash table and a doubly linked list, both in arrays by page index. */
 #include "kv/prefix_index.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ void iv_prefix_index_close(iv_prefix_index *x) {
     *x = (iv_prefix_index){0};
 }
 
-/* Two tokens a step into a multiplicative hash (the constant is 2^64 over the golden ratio). */
+/* A multiplicative hash of two tokens at a time (the constant is 2^64 / golden ratio). */
 static size_t bucket_of(const iv_prefix_index *x, uint32_t parent, const int32_t *tokens) {
     uint64_t h = parent;
     for (size_t i = 0; i < IV_ATTENTION_BLOCK; i += 2) {
@@ -53,7 +53,7 @@ void iv_prefix_add(iv_prefix_index *x, uint32_t page, uint32_t parent, const int
     x->indexed++;
 }
 
-void iv_prefix_rest(iv_prefix_index *x, uint32_t page) {
+void iv_prefix_mark_idle(iv_prefix_index *x, uint32_t page) {
     iv_prefix_node *n = &x->nodes[page];
     IV_ASSERT(n->indexed && !n->idle);
     n->idle = true, n->older = x->newest, n->newer = IV_NO_PAGE;
@@ -65,7 +65,7 @@ void iv_prefix_rest(iv_prefix_index *x, uint32_t page) {
     x->idle++;
 }
 
-void iv_prefix_wake(iv_prefix_index *x, uint32_t page) {
+void iv_prefix_mark_held(iv_prefix_index *x, uint32_t page) {
     iv_prefix_node *n = &x->nodes[page];
     IV_ASSERT(n->indexed && n->idle);
     *(n->older == IV_NO_PAGE ? &x->oldest : &x->nodes[n->older].newer) = n->newer;
@@ -79,7 +79,7 @@ uint32_t iv_prefix_evict(iv_prefix_index *x) {
     if (page == IV_NO_PAGE) return IV_NO_PAGE;
     iv_prefix_node *n = &x->nodes[page];
     IV_ASSERT(n->children == 0);
-    iv_prefix_wake(x, page);
+    iv_prefix_mark_held(x, page);
     uint32_t *at = &x->buckets[bucket_of(x, n->parent, n->tokens)];
     while (*at != page) at = &x->nodes[*at].next;
     *at = n->next;

@@ -1,10 +1,10 @@
-/* prefix_index.h: which pages hold which prefixes: a tree whose nodes are full pages.
+/* prefix_index.h: maps prefixes to pages: a tree whose nodes are full pages.
  *
- * A page is found by its parent (the page before it in the sequence) and by its 64 tokens, compared one by one; a hash
- * only says where to look. So the way from the root to a page spells the whole prefix, at absolute positions.
+ * The key of a page is its parent (the previous page of the sequence) and its 64 tokens. A hash selects the bucket, and
+ * all tokens are compared. So the path from the root to a page is the whole prefix, at absolute positions.
  *
- * Pages that no sequence holds are idle, in a list from the longest idle to the latest. A sequence holds a page's
- * ancestors with it and lets go of descendants first, so the longest idle page never has a child in the index. */
+ * Pages that no sequence holds are idle and in a list, least recently used first. A sequence that holds a page holds
+ * its ancestors, and releases descendants first, so the least recently used page never has a child in the index. */
 #ifndef IV_KV_PREFIX_INDEX_H
 #define IV_KV_PREFIX_INDEX_H
 
@@ -14,7 +14,7 @@
 #define IV_NO_PAGE UINT32_MAX
 
 typedef struct iv_prefix_node {
-    uint32_t parent;       /* IV_NO_PAGE: begins a sequence */
+    uint32_t parent;       /* IV_NO_PAGE: the first page of a sequence */
     uint32_t next;         /* in the bucket */
     uint32_t older, newer; /* in the list of idle pages */
     uint32_t children;     /* in the index */
@@ -30,21 +30,21 @@ typedef struct iv_prefix_index {
     size_t indexed, idle;
 } iv_prefix_index;
 
-/* Room for every page of a pool, taken once. */
+/* Allocates nodes for every page of a pool. */
 iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, iv_error *err);
 void iv_prefix_index_close(iv_prefix_index *x);
 
 /* The page that holds these 64 tokens after `parent`; IV_NO_PAGE if there is none. */
 uint32_t iv_prefix_find(const iv_prefix_index *x, uint32_t parent, const int32_t *tokens);
 
-/* Adds a page that is held. parent is in the index or IV_NO_PAGE, and has no such child yet. */
+/* Adds a held page. parent is in the index or IV_NO_PAGE, and has no equal child. */
 void iv_prefix_add(iv_prefix_index *x, uint32_t page, uint32_t parent, const int32_t *tokens);
 
-/* The last holder let go of a page of the index, or a first one took it. */
-void iv_prefix_rest(iv_prefix_index *x, uint32_t page);
-void iv_prefix_wake(iv_prefix_index *x, uint32_t page);
+/* The last holder of a page of the index released it, or a first one took it. */
+void iv_prefix_mark_idle(iv_prefix_index *x, uint32_t page);
+void iv_prefix_mark_held(iv_prefix_index *x, uint32_t page);
 
-/* Takes the longest idle page out of the index; IV_NO_PAGE if none is idle. */
+/* Removes the least recently used idle page from the index; IV_NO_PAGE if none is idle. */
 uint32_t iv_prefix_evict(iv_prefix_index *x);
 
 #endif

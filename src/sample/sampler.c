@@ -1,4 +1,4 @@
-/* sampler.c: filters and Gumbel-max. Where a shortcut skips tokens, it skips only those that cannot win. */
+/* sampler.c: filters and Gumbel-max. A shortcut skips only tokens that cannot win. */
 #include "sample/sampler.h"
 #include "numerics/philox.h"
 #include "numerics/rows.h"
@@ -29,7 +29,7 @@ void iv_sampler_close(iv_sampler *s) {
 
 static bool before(const float *x, int32_t a, int32_t b) { return x[a] > x[b] || (x[a] == x[b] && a < b); }
 
-/* A heap whose root is the last in order of those kept. */
+/* A heap whose root is the last in order. */
 static void sift_down(const float *x, int32_t *heap, size_t n, size_t i) {
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && before(x, heap[child], heap[child + 1])) child++;
@@ -52,7 +52,8 @@ static void sort_in_order(const float *x, int32_t *ids, size_t n) { /* heap sort
 static void select_first(const iv_kernels *kernels, const float *x, size_t n, int32_t *out, size_t k) {
     for (size_t i = 0; i < k; i++) out[i] = (int32_t)i;
     for (size_t i = k / 2; i-- > 0;) sift_down(x, out, k, i);
-    for (size_t i = k; (i = kernels->find_above(x, i, n, x[out[0]])) < n; i++) { /* of equal ones the first is in */
+    for (size_t i = k; (i = kernels->find_above(x, i, n, x[out[0]])) < n;
+         i++) { /* of equal logits the smaller id is kept */
         out[0] = (int32_t)i;
         sift_down(x, out, k, 0);
     }
@@ -96,14 +97,14 @@ static int by_id(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The sum of exp(x - max) over n tokens, in lanes by id as the law sums a row with the others absent. */
+/* The sum of exp(x - max) over n tokens, in lanes by id: as the law sums a row in which the others are -infinity. */
 static float sum_of(const float *x, const int32_t *ids, size_t n, float max) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) lanes[ids[i] % IV_ROW_LANES] += v_exp(x[ids[i]] - max);
     return iv_ref_fold_lanes(lanes);
 }
 
-/* How many of the sorted tokens make up the share top_p of `total`; n if they do not reach it. *enough says. */
+/* How many of the sorted tokens reach the fraction top_p of `total`; n, and *enough is false, if they do not. */
 static size_t nucleus(const float *x, const int32_t *sorted, size_t n, float max, float total, float top_p,
                       bool *enough) {
     double target = (double)top_p * (double)total, sum = 0.0;
@@ -116,7 +117,7 @@ static size_t nucleus(const float *x, const int32_t *sorted, size_t n, float max
     return n;
 }
 
-/* The nucleus of the whole vocabulary, sorting no more than it must. */
+/* The nucleus of the whole vocabulary; sorts only tokens near the maximum, more of them until they suffice. */
 static size_t nucleus_of_all(iv_sampler *s, const iv_kernels *k, float max, float top_p) {
     float total, unused;
     k->sum_exp(s->work, s->vocab, &unused, &total);
@@ -136,7 +137,7 @@ static size_t top_k_then_p(iv_sampler *s, const iv_kernels *kernels, const iv_sa
     select_first(kernels, s->work, s->vocab, s->order, k);
     if (p->top_p >= 1.0f) return k;
     float max = s->work[s->order[0]];
-    int32_t *ascending = s->order + k; /* k < vocab / 2, or a copy would not fit: see iv_sample */
+    int32_t *ascending = s->order + k; /* a second list of k ids fits: k < vocab / 2, see narrow */
     memcpy(ascending, s->order, k * sizeof *ascending);
     qsort(ascending, k, sizeof *ascending, by_id);
     return nucleus(s->work, s->order, k, max, sum_of(s->work, ascending, k, max), p->top_p, &enough);
@@ -173,8 +174,8 @@ static void consider(choice *best, float x, float noise, int32_t id) {
     if (best->id < 0 || value > best->value || (value == best->value && id < best->id)) *best = (choice){value, id};
 }
 
-/* The noise of `bits` is at most -log(bits / 2^32), as -log(1 - v) >= v; a quarter covers all roundings. Here from
- * the exponent of the upper 24 bits, which a float holds; no bits there: more than any noise. */
+/* The noise of `bits` is at most -log(bits / 2^32), as -log(1 - v) >= v; 0.25 covers all roundings. Computed from the
+ * exponent of the upper 24 bits, which are exact as a float; 0 gives a bound above any noise. */
 static float noise_bound(uint32_t bits) {
     int32_t exponent = (int32_t)(iv_bits((float)(int32_t)(bits >> 8)) >> 23) - 127;
     return (float)(24 - exponent) * 0.6931472f + 0.25f;
@@ -182,15 +183,15 @@ static float noise_bound(uint32_t bits) {
 
 enum { NOISE_BLOCKS = 32, NOISE_IDS = 4 * NOISE_BLOCKS };
 
-/* The next float below, so that "above it" is "at least x". */
+/* The next float below x, so that a value above it is at least x. */
 static float just_below(float x) {
     if (x == 0.0f) return -0x1p-149f;
     return iv_float(x > 0.0f ? iv_bits(x) - 1 : iv_bits(x) + 1);
 }
 
-/* Of x[0..vocab), where -infinity is dropped. Tokens are looked at in chunks: a chunk in which none could win with the
- * largest noise there is needs no noise at all. (A token below best - 23.2, rounded, cannot reach best with 22.8739 and
- * another rounding: the two errors are half a unit each and floats are a unit apart.) */
+/* Over x[0..vocab), where -infinity is a dropped token. Works in chunks: if no token of a chunk could win with the
+ * largest possible noise, its noise is not computed. (A token below best - 23.2, rounded, cannot reach best
+ * with 22.8739 and another rounding: each error is at most half an ulp, and floats are an ulp apart.) */
 static int32_t gumbel_max_of_all(const iv_kernels *k, const iv_sampling *p, const float *x, size_t vocab,
                                  uint64_t position) {
     static const float noise_most = 23.2f; /* of bits 0: 22.8739, and roundings */
@@ -212,16 +213,16 @@ static int32_t gumbel_max_of_all(const iv_kernels *k, const iv_sampling *p, cons
 
 /* ---- the whole ----------------------------------------------------------------------------------------- */
 
-/* exp(x - max) >= min_p is tested as such, token by token, not through a logarithm. */
+/* exp(x - max) >= min_p is tested directly for each token, without a logarithm. */
 static bool passes_min_p(float x, float max, float min_p) { return v_exp(x - max) >= min_p; }
 
-/* Parameters that are off change nothing. */
+/* Does any bias or penalty change the row? */
 static bool adjusts(const iv_sampling *p) {
     return p->bias_count || p->repetition_penalty != 1.0f || p->frequency_penalty != 0.0f ||
            p->presence_penalty != 0.0f;
 }
 
-/* The row as the choice is made from it: adjusted and divided in work, or the logits themselves. */
+/* The row to choose from: adjusted and divided in `work`, or the logits themselves. */
 static const float *prepare(iv_sampler *s, const iv_sampling *p, const float *logits, const iv_seen *seen,
                             size_t seen_count) {
     const float *x = logits;
@@ -237,13 +238,13 @@ static const float *prepare(iv_sampler *s, const iv_sampling *p, const float *lo
 }
 
 /* 10.7: (x[id] - max) - log(sum of exp(x - max) over a row in which dropped tokens are -infinity). */
-static float log_share(const iv_kernels *kernels, const float *x, size_t vocab, float max, int32_t id) {
+static float log_softmax_at(const iv_kernels *kernels, const float *x, size_t vocab, float max, int32_t id) {
     float unused, sum;
     kernels->sum_exp(x, vocab, &unused, &sum);
     return (x[id] - max) - iv_ref_log(sum);
 }
 
-/* Drops from the row all but those that pass min-p among the first in order up to `last`. */
+/* Drops all tokens except those up to `last` in order that pass min-p. */
 static void drop_others(float *x, size_t vocab, int32_t last, float max, float min_p) {
     float end = x[last];
     for (size_t i = 0; i < vocab; i++) {
@@ -252,14 +253,14 @@ static void drop_others(float *x, size_t vocab, int32_t last, float max, float m
     }
 }
 
-/* Narrows s->work to the first in order, left in s->order; returns how many. Some filter is on. */
+/* Applies top-k and top-p to s->work; the kept tokens are in s->order. Returns how many. */
 static size_t narrow(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, float max) {
     float *x = s->work;
     size_t k = p->top_k > 0 ? (size_t)p->top_k : s->vocab;
     if (k < s->vocab / 2) return top_k_then_p(s, kernels, p, k);
     if (k < s->vocab) {
         select_first(kernels, x, s->vocab, s->order, k);
-        for (size_t i = 0; i < s->vocab; i++) /* what top-k drops leaves the row: the sums then skip it */
+        for (size_t i = 0; i < s->vocab; i++) /* tokens that top-k drops become -infinity: sums then skip them */
             if (before(x, s->order[k - 1], (int32_t)i)) x[i] = -INFINITY;
         if (p->top_p >= 1.0f) return k;
     }
@@ -267,15 +268,15 @@ static size_t narrow(iv_sampler *s, const iv_kernels *kernels, const iv_sampling
 }
 
 int32_t iv_sample_with_logprob(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
-                               const iv_seen *seen, size_t seen_count, uint64_t position, float *logprob) {
+                               const iv_seen *seen, size_t seen_count, uint64_t position, float *sampling_logprob) {
     const float *row = prepare(s, p, logits, seen, seen_count);
     int32_t first = (int32_t)kernels->largest(row, s->vocab);
     float max = row[first];
-    if (logprob) *logprob = 0.0f;
+    if (sampling_logprob) *sampling_logprob = 0.0f;
     if (max == -INFINITY && p->allowed) return first_allowed(p->allowed);
     if (p->temperature == 0.0f) return first;
-    if (!(max > -INFINITY && max < INFINITY)) return first; /* a division that overflowed: no shares to speak of */
-    bool cut = (p->top_k > 0 && (size_t)p->top_k < s->vocab) || p->top_p < 1.0f; /* to the first in order */
+    if (!(max > -INFINITY && max < INFINITY)) return first; /* a division overflowed: there are no probabilities */
+    bool cut = (p->top_k > 0 && (size_t)p->top_k < s->vocab) || p->top_p < 1.0f; /* top-k or top-p */
     float *x = s->work;
     if ((cut || p->min_p > 0.0f) && row != x) row = memcpy(x, row, s->vocab * sizeof *x);
     choice best = {0, -1};
@@ -290,9 +291,9 @@ int32_t iv_sample_with_logprob(iv_sampler *s, const iv_kernels *kernels, const i
             if (p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) continue;
             consider(&best, x[id], iv_gumbel(p->seed, position, id), id);
         }
-        if (logprob) drop_others(x, s->vocab, s->order[kept - 1], max, p->min_p);
+        if (sampling_logprob) drop_others(x, s->vocab, s->order[kept - 1], max, p->min_p);
     }
-    if (logprob) *logprob = log_share(kernels, row, s->vocab, max, best.id);
+    if (sampling_logprob) *sampling_logprob = log_softmax_at(kernels, row, s->vocab, max, best.id);
     return best.id;
 }
 

@@ -1,4 +1,4 @@
-/* plan.c: pages and tokens are handed out in order of rank; what is handed out can be taken back until the end. */
+/* plan.c: assigns pages and tokens in order; a preemption returns what was assigned. */
 #include "sched/plan.h"
 #include "base/size.h"
 #include "kv/pages.h"
@@ -6,25 +6,25 @@
 typedef struct planner {
     const iv_plan_input *in;
     iv_plan_item *items;
-    size_t budget, pages, rows, guesses; /* left */
+    size_t budget, pages, rows, draft_rows; /* left */
     bool preempted;
 } planner;
 
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
-/* Pages that computing so many tokens takes, beyond those held. */
+/* Pages to allocate for so many tokens. */
 static size_t new_pages(const iv_plan_sequence *s, size_t tokens) {
     size_t want = iv_kv_pages_for(s->computed + tokens);
     return tokens && want > s->pages ? want - s->pages : 0;
 }
 
-/* Rows of logits that are wanted of the next so many tokens. */
+/* Rows of logits of the next so many tokens. */
 static size_t rows_of(const iv_plan_sequence *s, size_t tokens) {
     size_t from = iv_size_max(s->computed, s->score_from), to = iv_size_min(s->computed + tokens, s->score_to);
     return (to > from ? to - from : 0) + (tokens == left_of(s));
 }
 
-/* As many of these tokens as there are rows for: one less saves at most one row. */
+/* As many of these tokens as there are rows for. One token less saves at most one row. */
 static size_t fit_rows(const planner *p, const iv_plan_sequence *s, size_t tokens) {
     for (size_t rows; (rows = rows_of(s, tokens)) > p->rows;) tokens -= rows - p->rows;
     return tokens;
@@ -32,13 +32,13 @@ static size_t fit_rows(const planner *p, const iv_plan_sequence *s, size_t token
 
 static void preempt(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
-    p->pages += s->own + new_pages(s, p->items[i].tokens);
+    p->pages += s->exclusive_pages + new_pages(s, p->items[i].tokens);
     p->budget += p->items[i].tokens, p->rows += rows_of(s, p->items[i].tokens);
     p->items[i] = (iv_plan_item){.preempt = true};
     p->preempted = true;
 }
 
-/* Makes a page available by preempting sequences behind i, from the last. */
+/* Makes a page available by preempting sequences after i, from the last. */
 static void make_room(planner *p, size_t i) {
     for (size_t j = p->in->running_count; p->pages == 0 && j-- > i + 1;)
         if (!p->items[j].preempt) preempt(p, j);
@@ -49,7 +49,7 @@ static void give(planner *p, const iv_plan_sequence *s, size_t tokens, iv_plan_i
     *item = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
 }
 
-/* As many tokens as the budget and the pages allow; one at least, if it must take a page from somebody. */
+/* As many tokens as the budget and the pages allow; at least one, if a preemption can free a page. */
 static void schedule(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     size_t want = fit_rows(p, s, iv_size_min(left_of(s), p->budget)),
@@ -60,7 +60,7 @@ static void schedule(planner *p, size_t i) {
     if (want) give(p, s, want, &p->items[i]);
 }
 
-/* Pages that the running will take until all their known tokens are computed. */
+/* Pages that running sequences need until all their known tokens are computed. */
 static size_t promised(const planner *p) {
     size_t n = 0;
     for (size_t i = 0; i < p->in->running_count; i++) {
@@ -70,38 +70,38 @@ static size_t promised(const planner *p) {
     return n;
 }
 
-/* A sequence starts when its whole prompt fits beside what the running will need next: so much is kept free that one
- * in four may take another page, or sequences would be admitted only to be preempted. */
+/* Admits a sequence if its whole prompt fits next to the pages that running sequences need. One page for every four
+ * sequences stays free, so that sequences are not admitted only to be preempted. */
 static size_t admit(planner *p) {
     size_t n = 0, owed = promised(p);
     for (; n < p->in->waiting_count && p->in->running_count + n < p->in->seqs_max && p->budget > 0; n++) {
         const iv_plan_sequence *s = &p->in->waiting[n];
         size_t others = p->in->running_count + n, spare = owed + (others + 3) / 4;
-        if (others == 0) spare = 0; /* alone it fits */
-        if (new_pages(s, left_of(s)) + s->own + spare > p->pages) break;
+        if (others == 0) spare = 0; /* alone it always fits */
+        if (new_pages(s, left_of(s)) + s->exclusive_pages + spare > p->pages) break;
         size_t tokens = fit_rows(p, s, iv_size_min(left_of(s), p->budget));
         if (tokens == 0) break;
-        p->pages -= s->own;
+        p->pages -= s->exclusive_pages;
         give(p, s, tokens, &p->items[others]);
         owed += new_pages(s, left_of(s)) - new_pages(s, tokens);
     }
     return n;
 }
 
-static size_t places_for_guesses(const planner *p) {
+static size_t count_draft_rows(const planner *p) {
     size_t tile = p->in->tile_rows, rows = p->in->token_budget - p->budget;
     return tile == 0 ? p->budget : iv_size_min(p->budget, (tile - rows % tile) % tile);
 }
 
-/* Guesses stay within the pages that their sequence has by now. */
+/* A draft stays within the pages that its sequence has. */
 static void add_draft(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     iv_plan_item *item = &p->items[i];
     if (!item->samples) return;
     size_t pages = s->pages + new_pages(s, item->tokens);
-    item->draft = iv_size_min(iv_size_min(s->draft, p->guesses), pages * IV_ATTENTION_BLOCK - s->known);
+    item->draft = iv_size_min(iv_size_min(s->draft, p->draft_rows), pages * IV_ATTENTION_BLOCK - s->known);
     item->draft = iv_size_min(item->draft, p->rows);
-    p->guesses -= item->draft, p->budget -= item->draft, p->rows -= item->draft;
+    p->draft_rows -= item->draft, p->budget -= item->draft, p->rows -= item->draft;
 }
 
 void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
@@ -116,7 +116,7 @@ void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
             if (!p.items[i].preempt && !in->running[i].held && (left_of(&in->running[i]) == 1) == decode)
                 schedule(&p, i);
     plan->admitted = p.preempted ? 0 : admit(&p);
-    p.guesses = places_for_guesses(&p);
+    p.draft_rows = count_draft_rows(&p);
     for (size_t i = 0; i < in->running_count; i++) add_draft(&p, i);
     plan->tokens = in->token_budget - p.budget;
 }

@@ -1,54 +1,54 @@
-/* plan.h: what one step does: a pure function of the sequences, the free pages and the limits. Which tokens share a
- * step never changes a bit, so a plan is about speed and fairness only.
+/* plan.h: the schedule of one step: a pure function of the sequences, the free pages and the limits. Which tokens share
+ * a step never changes a bit, so a plan affects speed and fairness only.
  *
- * Policy. Sequences stand in order of rank: priority, then age. Those that decode get their token first, in order of
- * rank; then prompts get chunks. Who lacks a page takes it from the last in rank, which is preempted: it goes back to
- * the queue and is computed again later. The last in rank itself just waits. So the first in rank always goes on, and
- * as a sequence alone always fits, every one ends. Then sequences of the queue are admitted, in order, none
- * overtaking another. Guessed tokens take what is left of the budget, no page of their own, and only places that the
- * last tile of rows would leave empty: a further pass over the weights costs more than guesses bring.
+ * Policy. Sequences are ordered by priority, then age. Decoding sequences get their token first, then prompts get
+ * chunks, both in order. A sequence that needs a page preempts the last one in order: it returns to the queue and is
+ * computed again later. The last one itself waits. So the first in order always progresses, and as one sequence alone
+ * always fits, every sequence ends. Then queued sequences are admitted, strictly in order. Drafted tokens use the rest
+ * of the budget, allocate no page, and fill only rows that the last tile would leave empty: another pass over the
+ * weights costs more than a draft gains.
  *
- * Rows of logits are handed out in the same order. Whoever lacks rows computes as far as they reach. */
+ * Rows of logits are assigned in the same order. A sequence computes only as many tokens as it has rows for. */
 #ifndef IV_SCHED_PLAN_H
 #define IV_SCHED_PLAN_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A sequence as the scheduler sees it. */
+/* The scheduler's input of one sequence. */
 typedef struct iv_plan_sequence {
-    size_t known;    /* tokens that exist: prompt and generated */
-    size_t computed; /* tokens whose keys and values are in the cache; less than known */
-    size_t pages;    /* held; if it waits: cached pages that it would begin with, whose tokens are `computed` */
-    size_t own;      /* of these: free if it is preempted; if it waits: that nobody holds yet */
-    size_t draft;    /* tokens guessed after the known ones */
-    size_t score_from, score_to; /* known tokens in this range have their logits wanted too; not the last */
-    bool held;                   /* runs, but computes nothing in this step */
+    size_t known;                /* tokens that exist: prompt and generated */
+    size_t computed;             /* tokens whose keys and values are in the cache; less than known */
+    size_t pages;                /* held; if it waits: cached pages of its prefix, whose tokens are `computed` */
+    size_t exclusive_pages;      /* of these, pages that no other sequence holds */
+    size_t draft;                /* drafted tokens after the known ones */
+    size_t score_from, score_to; /* known tokens in this range, without the last, need a row of logits too */
+    bool held;                   /* running, but computes nothing in this step */
 } iv_plan_sequence;
 
 typedef struct iv_plan_input {
-    const iv_plan_sequence *running; /* in order of rank */
+    const iv_plan_sequence *running; /* in order */
     size_t running_count;
-    const iv_plan_sequence *waiting; /* the head of the queue, in order of rank */
+    const iv_plan_sequence *waiting; /* the head of the queue, in order */
     size_t waiting_count;
-    size_t pages_available; /* free, or cached and held by nobody */
+    size_t pages_available; /* free or idle */
     size_t token_budget;    /* most tokens of a step */
-    size_t seqs_max;        /* most sequences that run */
-    size_t tile_rows;       /* tokens that one pass over the weights serves; 0: any number */
-    size_t row_budget;      /* most rows of logits of a step: as many as it has tokens, or sequences; 0: any number */
+    size_t seqs_max;        /* most running sequences */
+    size_t tile_rows;       /* rows of one pass over the weights; 0: any number */
+    size_t row_budget;      /* most rows of logits of a step; 0: any number */
 } iv_plan_input;
 
-/* What a step does for one sequence. */
+/* One sequence in a step. */
 typedef struct iv_plan_item {
-    bool preempt;  /* loses its pages and its place; nothing else is set */
-    bool samples;  /* the last known token is computed: its logits are wanted, and those of the draft */
-    size_t tokens; /* to compute from `computed` on; 0: waits in place */
-    size_t draft;  /* and of its guessed tokens */
+    bool preempt;  /* loses its pages and returns to the queue; nothing else is set */
+    bool samples;  /* the last known token is computed: it and its draft need rows of logits */
+    size_t tokens; /* to compute from `computed` on; 0: waits with its pages */
+    size_t draft;  /* drafted tokens to compute */
 } iv_plan_item;
 
 typedef struct iv_plan {
-    iv_plan_item *items; /* [seqs_max]: of the running, then of the admitted */
-    size_t admitted;     /* so many from the head of the queue */
+    iv_plan_item *items; /* [seqs_max]: of running, then of admitted sequences */
+    size_t admitted;     /* from the head of the queue */
     size_t tokens;       /* of all items, drafts included */
 } iv_plan;
 

@@ -1,5 +1,5 @@
-/* client.h: an engine used as its callers use it: through invar.h alone. Collects the events of each request
- * and checks what must hold of every stream. */
+/* client.h: an engine used through invar.h alone. Collects the events of each request and checks the invariants of
+ * every stream. */
 #ifndef IV_TESTS_ENGINE_CLIENT_H
 #define IV_TESTS_ENGINE_CLIENT_H
 
@@ -18,6 +18,8 @@ typedef struct answer {
     iv_buf text;
     iv_finish finish;
     char digest[80], stop[300], error[1000];
+    iv_status error_status;
+    char *receipt; /* NULL unless the request keeps one */
     bool has_stop;
     size_t cached_tokens, preemptions, drafted_tokens, accepted_tokens;
     float *logits; /* [ANSWER_TOKENS_MAX][vocab] when the caller gives it */
@@ -25,8 +27,8 @@ typedef struct answer {
     float sampling_logprobs[ANSWER_TOKENS_MAX];
     size_t reported; /* tokens of the prompt that had events */
     uint64_t reported_hash;
-    iv_event *reported_events; /* [ANSWER_TOKENS_MAX] when the caller gives it; of no use are the pointers in it */
-    iv_logprob (*reported_top)[TOP_MAX]; /* and beside it */
+    iv_event *reported_events;           /* [ANSWER_TOKENS_MAX] if the caller sets it; their pointers are stale */
+    iv_logprob (*reported_top)[TOP_MAX]; /* [ANSWER_TOKENS_MAX], with it */
 } answer;
 
 /* Sequences of up to 256 tokens and KV memory for 16 of them; options may be changed before. */
@@ -50,12 +52,19 @@ static inline iv_engine *open_small(void) {
     return open_with(&o);
 }
 
-/* A greedy request for text. */
+/* A greedy request. */
 static inline iv_request ask(const iv_engine *e, const char *text, size_t max_tokens) {
     iv_request r;
     iv_request_init(e, &r);
-    r.text = text, r.text_bytes = strlen(text), r.max_tokens = max_tokens;
+    r.text = text, r.text_bytes = text ? strlen(text) : 0, r.max_tokens = max_tokens;
     r.temperature = 0, r.top_k = 0, r.top_p = 1, r.has_seed = true, r.seed = 1;
+    return r;
+}
+
+/* A greedy request for token ids that runs to max_tokens. */
+static inline iv_request ask_ids(const iv_engine *e, const int32_t *ids, size_t count, size_t max_tokens) {
+    iv_request r = ask(e, NULL, max_tokens);
+    r.ids = ids, r.id_count = count, r.ignore_eos = true;
     return r;
 }
 
@@ -70,10 +79,12 @@ static inline void note_event(answer *a, const iv_event *v) {
             a->reported_events[a->reported] = *v;
             for (size_t i = 0; i < v->top_count; i++) a->reported_top[a->reported][i] = v->top[i];
         }
-        a->reported++, a->reported_hash = (a->reported_hash ^ iv_bits(v->logprob) ^ v->position << 32) * 0x9e3779b97f4a7c15u;
+        a->reported++,
+            a->reported_hash = (a->reported_hash ^ iv_bits(v->logprob) ^ v->position << 32) * 0x9e3779b97f4a7c15u;
         return;
     }
     if (v->kind == IV_EVENT_TOKEN) {
+        assert_null(v->receipt);
         assert_true(a->count < ANSWER_TOKENS_MAX && v->error == NULL && v->finish == IV_FINISH_NONE);
         assert_true(iv_buf_append(&a->text, v->text, v->text_bytes));
         for (size_t i = 0; a->top && i < v->top_count; i++) a->top[a->count][i] = v->top[i];
@@ -95,6 +106,9 @@ static inline void note_event(answer *a, const iv_event *v) {
     snprintf(a->stop, sizeof a->stop, "%s", v->stop ? v->stop : "");
     snprintf(a->error, sizeof a->error, "%s", v->error ? v->error : "");
     assert_true((v->finish == IV_FINISH_ERROR) == (v->error != NULL));
+    a->error_status = v->error_status;
+    a->receipt = v->receipt ? strdup(v->receipt) : NULL;
+    assert_true((a->error_status != IV_OK) == (v->error != NULL));
     assert_int_equal(v->id_count, a->count);
     if (a->count) assert_memory_equal(v->ids, a->ids, a->count * sizeof *a->ids);
 }
@@ -130,7 +144,7 @@ static inline answer *answers_new(size_t n) {
 }
 
 static inline void answers_free(answer *a, size_t n) {
-    for (size_t i = 0; i < n; i++) iv_buf_free(&a[i].text);
+    for (size_t i = 0; i < n; i++) iv_buf_free(&a[i].text), free(a[i].receipt);
     free(a);
 }
 
@@ -140,6 +154,22 @@ static inline answer *answer_to(iv_engine *e, const iv_request *r) {
     submit(e, r, a);
     run_all(e, a, 1);
     return a;
+}
+
+/* The same; the answer has a receipt. */
+static inline answer *answer_with_receipt(iv_engine *e, iv_request *r) {
+    r->keep_receipt = true;
+    answer *a = answer_to(e, r);
+    assert_non_null(a->receipt);
+    return a;
+}
+
+static inline iv_receipt *read_receipt(const char *text) {
+    iv_receipt *r = NULL;
+    iv_error err;
+    assert_non_null(text);
+    ASSERT_OK(iv_receipt_read("receipt", text, strlen(text), &r, &err), &err);
+    return r;
 }
 
 static inline const char *text_of(const answer *a) { return a->text.data ? a->text.data : ""; }

@@ -98,7 +98,7 @@ static inline void made_one_head(made_model *m) {
         }
 }
 
-/* Writes what there is now; the directory. */
+/* Writes the model; returns its directory. */
 static inline const char *made_write(made_model *m) {
     iv_error err;
     scratch_write(&m->s, "config.json", m->config.data, m->config.len);

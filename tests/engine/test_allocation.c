@@ -1,10 +1,10 @@
-/* A warm step takes no memory: malloc and its kin are counted while sequences decode, read prompts in chunks, are
+/* A warm step allocates no memory: counts malloc and its relatives while sequences decode, prefill in chunks, are
  * preempted, share prefixes, draft, meet stop strings and end. */
 #include "client.h"
 
 #include <errno.h>
 
-/* Only a build without sanitizers has malloc to itself. */
+/* Sanitizers replace malloc themselves. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS 1
 extern void *__libc_malloc(size_t n);
@@ -102,7 +102,7 @@ static void a_warm_step_takes_no_memory(void **state) {
     steps("ngram", 1, 9);
 }
 
-/* A constraint's states and masks are made when they are first met; the same answers again meet no new one. */
+/* A constraint's states and masks are allocated at first use; repeating the answers needs no new one. */
 static void a_known_constraint_takes_no_memory(void **state) {
     (void)state;
     iv_engine_options o = small_options();

@@ -1,5 +1,5 @@
-/* What each numerics keeps to, over whole logit vectors: the same requests alone, in company, in chunks, on other
- * threads. invar and bio must not move by a bit; the vanilla baselines must, or this test could not fail. */
+/* Whole logit vectors of each numerics: the same requests alone, in a batch, in chunks, on other threads. invar and bio
+ * must not change a bit. The vanilla baselines must, which shows that this test can fail. */
 #include "client.h"
 #include "base/digest.h"
 
@@ -91,7 +91,7 @@ static void llama31(void **state) { (void)state, on_model(INVAR_SOURCE_DIR "/tes
 static void mistral(void **state) { (void)state, on_model(INVAR_SOURCE_DIR "/tests/data/hf/mistral_v03"); }
 static void qwen3_moe(void **state) { (void)state, on_model(INVAR_SOURCE_DIR "/tests/data/hf/qwen3_moe"); }
 
-/* Nobody may take a baseline's answer for an answer of the law. */
+/* A baseline's answers must be distinguishable from invar's. */
 static void fingerprints_tell(void **state) {
     (void)state;
     static const char *const numerics[] = {"invar", "bio", "vanilla"}, *const starts[] = {"iv2-", "bio2-", "vanilla2-"};

@@ -1,5 +1,4 @@
-/* Checkpoints in other types and with other windows: what must be equal is equal in every bit, what must
- * differ does. */
+/* Checkpoints in other types and with other windows: equal in every bit where they must be, different where not. */
 #include "made_model.h"
 
 enum { TOKENS = 70, VOCAB = 512, WINDOW = 20 };

@@ -1,5 +1,5 @@
-/* Step sizes that are no multiple of any tile: chunks of every size up to 40 meet the whole prefill's bits in
- * both arithmetics, types and instruction sets, with steps that fill the buffers to the last row. */
+/* Step sizes that are no multiple of any tile: chunks of every size up to 40 have the whole prefill's bits in both
+ * arithmetics, all types and instruction sets, with steps that fill the buffers to the last row. */
 #include "made_model.h"
 #include "kernels/kernels.h"
 

@@ -1,5 +1,5 @@
-/* Constrained answers: they are what the constraint says, and have the same bits alone, in company, over ranks,
- * drafted, in chunks and preempted. Receipts repeat them. A warm step still takes no memory. */
+/* Constrained answers satisfy their constraint and have the same bits alone, in a batch, over ranks, drafted, in chunks
+ * and preempted. Receipts repeat them. */
 #include "client.h"
 #include "format/json.h"
 #include "grammar/grammar.h"
@@ -116,7 +116,7 @@ static void one_digest_in_every_way(void **state) {
     answers_free(want, 2 * CASES);
 }
 
-/* What came matches, and where the answer ended by itself it matches as a whole. */
+/* The text is a prefix of a match, and a whole match if the answer ended by itself. */
 static void answers_are_what_was_wanted(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -141,7 +141,7 @@ static void answers_are_what_was_wanted(void **state) {
     iv_engine_close(e);
 }
 
-/* End tokens are drawn exactly where the text may end; without them an answer ends where nothing can follow. */
+/* End tokens are drawn only where the text may end; without them an answer ends where no token is allowed. */
 static void how_answers_end(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -211,47 +211,33 @@ static void refusals_name_what_is_wrong(void **state) {
     iv_engine_close(e);
 }
 
-/* Made again from its receipt, also where the constraint is another program's text of the same JSON. */
+/* Receipts repeat constrained answers; one with another version of constraints is refused. */
 static void receipts_repeat_constraints(void **state) {
     (void)state;
     iv_engine *e = open_small();
     iv_error err;
     for (size_t i = 0; i < CASES; i++) {
         iv_request r = make_case(e, i), again;
-        iv_receipt *receipt = NULL;
-        char *text = NULL;
-        answer *a = answers_new(2);
-        r.keep_receipt = true;
-        submit(e, &r, a);
-        for (bool busy = true; busy;) {
-            ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
-            for (iv_event v; iv_engine_next_event(e, &v);) {
-                note_event(a, &v);
-                if (v.receipt) text = strdup(v.receipt);
-            }
-        }
-        assert_non_null(text);
-        ASSERT_OK(iv_receipt_read("receipt", text, strlen(text), &receipt, &err), &err);
+        answer *kept = answer_with_receipt(e, &r);
+        iv_receipt *receipt = read_receipt(kept->receipt);
         iv_receipt_get_request(receipt, &again);
         assert_true(again.constraint == r.constraint && again.reasoning == r.reasoning);
         assert_string_equal(again.constraint_text, r.constraint_text ? r.constraint_text : "");
-        submit(e, &again, a + 1);
-        run_all(e, a + 1, 1);
-        if (!r.ignore_eos) assert_same_answer("from its receipt", &a[0], &a[1]);
-        assert_string_equal(a[0].digest, a[1].digest);
+        answer *a = answer_to(e, &again);
+        if (!r.ignore_eos) assert_same_answer("from its receipt", kept, a);
+        assert_string_equal(kept->digest, a->digest);
         iv_receipt_close(receipt);
-        char *version = strstr(text, "\"version\":2");
+        char *text = kept->receipt, *version = strstr(text, "\"version\":2");
         assert_non_null(version);
         version[10] = '1';
         assert_int_equal(iv_receipt_read("receipt", text, strlen(text), &receipt, &err), IV_UNSUPPORTED);
         assert_non_null(strstr(err.message, "request.constraint.version"));
-        free(text);
-        answers_free(a, 2);
+        answers_free(kept, 1), answers_free(a, 1);
     }
     iv_engine_close(e);
 }
 
-/* More constraints than are kept idle, again and again. */
+/* More constraints than are kept idle, repeatedly. */
 static void many_constraints(void **state) {
     (void)state;
     iv_engine *e = open_small();

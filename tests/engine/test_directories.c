@@ -1,8 +1,7 @@
-/* Model directories that are wrong: one clear line each, and nothing left behind. And one that is right but
- * whose numbers overflow. */
+/* Invalid model directories: one clear error line each, and no leak. And a valid one whose numbers overflow. */
 #include "made_model.h"
 
-/* The line names the directory too: a process may have several. */
+/* The error line names the directory too, as a process may have several. */
 static void expect_open(const char *dir, const char *dtype, iv_status want, const char *text) {
     iv_engine_options o = made_options(dir);
     iv_engine *e = NULL;
@@ -74,8 +73,8 @@ static void tensors(void **state) {
     made_close(&m);
 }
 
-/* Published checkpoints repeat the tied embedding as a head; one that is something else is not passed over. */
-static void heads_beside_tied_embeddings(void **state) {
+/* Published checkpoints repeat the tied embedding as a head; one that differs is an error. */
+static void untied_heads_with_tied_embeddings(void **state) {
     (void)state;
     made_model m;
     made_open(&m, "qwen2");
@@ -122,7 +121,8 @@ static void words_without_weights(void **state) {
     (void)state;
     iv_text_model *t = NULL;
     iv_error err;
-    expect_error("missing", iv_text_model_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND, "/nonexistent/model");
+    expect_error("missing", iv_text_model_open("/nonexistent/model", &t, &err), &err, IV_NOT_FOUND,
+                 "/nonexistent/model");
     char file[4200];
     snprintf(file, sizeof file, "%s", source_path("CMakeLists.txt"));
     expect_error("a file", iv_text_model_open(file, &t, &err), &err, IV_INVALID, "wanted a model directory");
@@ -130,7 +130,7 @@ static void words_without_weights(void **state) {
     iv_text_model_close(t);
 }
 
-/* A download cut short leaves links to nothing: an optional file that is one of them is not one that is not there. */
+/* An interrupted download leaves dangling links: an optional file that is one is an error, not an absent file. */
 static void links_to_nothing(void **state) {
     (void)state;
     static const char *const names[] = {"config.json",           "model.safetensors",      "tokenizer.json",
@@ -148,7 +148,7 @@ static void links_to_nothing(void **state) {
     }
 }
 
-/* Said when a template is asked for: the model runs without. */
+/* A broken template is reported when it is rendered; the model runs without it. */
 static void a_list_without_a_default(void **state) {
     (void)state;
     static const char config[] = "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}";
@@ -194,30 +194,19 @@ static void without_a_tokenizer_ids_work(void **state) {
     answers_free(a, 1);
 }
 
-/* What a receipt of this request asks for can be asked again. */
+/* A request made from this one's receipt is accepted and ends alike. */
 static void receipt_repeats(iv_engine *e, iv_request *r) {
-    iv_error err;
-    uint64_t id;
-    iv_receipt *receipt = NULL;
-    r->keep_receipt = true;
-    ASSERT_OK(iv_engine_submit(e, r, &id, &err), &err);
-    for (bool busy = true; busy;) {
-        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
-        for (iv_event event; iv_engine_next_event(e, &event);)
-            if (event.kind == IV_EVENT_DONE)
-                ASSERT_OK(iv_receipt_read("kept", event.receipt, strlen(event.receipt), &receipt, &err), &err);
-    }
+    answer *kept = answer_with_receipt(e, r);
+    iv_receipt *receipt = read_receipt(kept->receipt);
     iv_request again;
-    assert_non_null(receipt);
     iv_receipt_get_request(receipt, &again);
     answer *a = answer_to(e, &again);
     assert_int_equal(a->finish, IV_FINISH_STOP);
-    answers_free(a, 1);
+    answers_free(a, 1), answers_free(kept, 1);
     iv_receipt_close(receipt);
 }
 
-/* Both configurations may name the end of the base model only; the turn of a fine-tuned one ends with its tokenizer's.
- */
+/* Both configurations may name only the base model's end token; a fine-tuned model's turns end with its tokenizer's. */
 static void the_tokenizers_end_ends(void **state) {
     (void)state;
     static const char *const words[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
@@ -253,7 +242,7 @@ static void fill_bf16(made_model *m, const char *name, float x) {
     for (size_t i = 0; i < n; i++) put_type(m->tensors[at].dtype, m->data[at], i, x);
 }
 
-/* Keys overflow for every token but 0, whose embedding is zero: its neighbours' failure must not reach it. */
+/* Keys overflow for every token but 0, whose embedding is zero: its neighbors' failure must not affect it. */
 static void one_overflow_spares_the_others(void **state) {
     (void)state;
     enum { N = 5 };
@@ -280,12 +269,13 @@ static void one_overflow_spares_the_others(void **state) {
     run_all(e, a, N);
     for (size_t i = 0; i < N; i++) {
         if (i % 2 == 0)
-            assert_same_answer("beside one that overflows", alone, &a[i]);
+            assert_same_answer("next to one that overflows", alone, &a[i]);
         else {
             assert_int_equal(a[i].finish, IV_FINISH_ERROR);
             assert_int_equal(a[i].count, 0);
             assert_non_null(strstr(a[i].error, "layer 1: a key or value"));
             assert_non_null(strstr(a[i].error, "not finite"));
+            assert_int_equal(a[i].error_status, IV_NOT_FINITE);
         }
     }
     answer *after =
@@ -296,7 +286,7 @@ static void one_overflow_spares_the_others(void **state) {
     answers_free(alone, 1), answers_free(a, N), answers_free(after, 1);
 }
 
-/* Finite weights, logits that are not: an error of the request, in every way of sampling. */
+/* Finite weights whose logits are not finite: an error of the request, with every kind of sampling. */
 static void overflowing_logits_end_a_request(void **state) {
     (void)state;
     static const int32_t prompt[] = {1, 2, 3};
@@ -313,6 +303,7 @@ static void overflowing_logits_end_a_request(void **state) {
         assert_int_equal(a->finish, IV_FINISH_ERROR);
         assert_int_equal(a->count, 0);
         assert_string_equal(a->error, "logits of token 3 of the sequence are not finite");
+        assert_int_equal(a->error_status, IV_NOT_FINITE);
         answers_free(a, 1);
     }
     iv_engine_close(e);
@@ -322,7 +313,7 @@ static void overflowing_logits_end_a_request(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(configurations),
                                        cmocka_unit_test(tensors),
-                                       cmocka_unit_test(heads_beside_tied_embeddings),
+                                       cmocka_unit_test(untied_heads_with_tied_embeddings),
                                        cmocka_unit_test(files),
                                        cmocka_unit_test(words_without_weights),
                                        cmocka_unit_test(links_to_nothing),

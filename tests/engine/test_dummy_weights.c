@@ -1,5 +1,5 @@
-/* Engines over dummy weights: a config.json is enough, whatever the family; the tensors are those of a real checkpoint;
- * the same bits in any way of running; another seed is another model. */
+/* Engines over dummy weights: a config.json is enough for every family; the tensors are those of a real checkpoint;
+ * every execution gives the same bits; another seed is another model. */
 #include "made_model.h"
 #include "base/arena.h"
 #include "model/tensors.h"
@@ -8,7 +8,7 @@ static const char *const families[] = {"qwen3", "qwen3_moe", "qwen2", "llama31",
 enum { FAMILY_COUNT = sizeof families / sizeof *families, VOCAB_MAX = 1024 };
 static const int32_t prompt[] = {1, 200, 3, 77, 5, 6, 7, 99, 9};
 
-/* A directory that holds tests/data/hf/NAME/config.json alone. */
+/* A directory with only tests/data/hf/NAME/config.json. */
 static void config_alone(scratch *s, const char *name) {
     char file[4200];
     iv_buf config = {0};
@@ -31,8 +31,8 @@ static answer *answer_with(const iv_engine_options *o, char fingerprint[128]) {
     iv_engine_info info;
     iv_engine_get_info(e, &info);
     snprintf(fingerprint, 128, "%s", info.fingerprint);
-    iv_request r = ask(e, "", 12);
-    r.text = NULL, r.ids = prompt, r.id_count = sizeof prompt / sizeof *prompt, r.temperature = 1, r.ignore_eos = true;
+    iv_request r = ask_ids(e, prompt, sizeof prompt / sizeof *prompt, 12);
+    r.temperature = 1;
     answer *a = answer_to(e, &r);
     iv_engine_close(e);
     return a;
@@ -63,7 +63,7 @@ static void families_without_files(void **state) {
         }
 }
 
-/* The names, types and shapes are those that the families' checkpoints have. */
+/* Names, types and shapes are those of the families' checkpoints. */
 static void tensors_are_the_checkpoints(void **state) {
     (void)state;
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
@@ -83,20 +83,20 @@ static void tensors_are_the_checkpoints(void **state) {
     }
 }
 
-/* Real files beside the configuration are not looked at. */
+/* Real files next to the configuration are not read. */
 static void files_are_ignored(void **state) {
     (void)state;
     made_model m;
     scratch s;
-    char alone[128], beside[128], real[128];
+    char alone[128], with_files[128], real[128];
     made_open(&m, "qwen3");
     config_alone(&s, "qwen3");
     iv_engine_options o = dummy_options(s.dir);
     answer *want = answer_with(&o, alone);
     o.model = made_write(&m);
-    answer *got = answer_with(&o, beside);
-    assert_string_equal(alone, beside);
-    assert_same_answer("beside files", want, got);
+    answer *got = answer_with(&o, with_files);
+    assert_string_equal(alone, with_files);
+    assert_same_answer("next to files", want, got);
     answers_free(got, 1);
     o.load_format = "auto";
     got = answer_with(&o, real);
@@ -145,7 +145,7 @@ static void refusals(void **state) {
     scratch_close(&s);
 }
 
-/* The shapes that benchmarks use are known ones: parameters as their makers count them. */
+/* The shapes of the benchmarks have the parameter counts that their authors publish. */
 static void benchmark_shapes(void **state) {
     (void)state;
     static const struct {

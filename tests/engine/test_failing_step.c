@@ -1,4 +1,4 @@
-/* A step that fails: for one sequence, whose company must not notice, or for the engine, which must still close. */
+/* A step that fails: for one sequence, while the others are unaffected, or for the engine, which must still close. */
 #include "made_model.h"
 #include "engine/ranks.h"
 #include "model/cpu/cpu_model.h"
@@ -25,8 +25,7 @@ static void shared_prefixes_survive(void **state) {
     for (int drafts = 0; drafts < 2; drafts++) {
         o.speculative = drafts ? "ngram" : "off";
         iv_engine *e = open_with(&o);
-        iv_request r = ask(e, "", TOKENS);
-        r.text = NULL, r.ids = good, r.id_count = PROMPT, r.ignore_eos = true;
+        iv_request r = ask_ids(e, good, PROMPT, TOKENS);
         r.logit_bias = &only_zero, r.logit_bias_count = 1;
         answer *alone = answer_to(e, &r);
         assert_int_equal(alone->count, TOKENS);
@@ -41,9 +40,10 @@ static void shared_prefixes_survive(void **state) {
             for (size_t i = 0; i < N; i++) {
                 if (warm) assert_int_equal(a[i].cached_tokens, 128);
                 if (i % 3)
-                    assert_same_answer("beside one that overflows", alone, &a[i]);
+                    assert_same_answer("next to one that overflows", alone, &a[i]);
                 else
-                    assert_true(a[i].finish == IV_FINISH_ERROR && a[i].count == 0);
+                    assert_true(a[i].finish == IV_FINISH_ERROR && a[i].error_status == IV_NOT_FINITE &&
+                                a[i].count == 0);
             }
             answers_free(a, N);
         }
@@ -64,16 +64,16 @@ static size_t calls, lost_at; /* 0: never */
 iv_status __real_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
-/* The linker puts this before the real one: the first call fails for a sequence, another one for good. */
+/* Replaces the real one at link time: the first call fails for one sequence, a later one for the engine. */
 iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
     if (lost_at == 0) return __real_iv_ranks_forward(e, b, err);
     calls++;
-    if (calls == 1) return iv_fail(err, IV_FORMAT, "one of them");
+    if (calls == 1) return iv_fail(err, IV_NOT_FINITE, "one of them");
     if (calls >= lost_at) return iv_fail(err, IV_IO, "a rank is lost");
     return __real_iv_ranks_forward(e, b, err);
 }
 
-/* A rank is lost while the sequences of a failed step run apart: some of them have ended by then. */
+/* A rank is lost while the sequences of a failed step run one by one: some of them have ended by then. */
 static void a_rank_lost_among_those_that_end(void **state) {
     (void)state;
     enum { N = 3 };

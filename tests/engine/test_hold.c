@@ -1,10 +1,10 @@
-/* Sequences that take part in no step for a while: held by their caller, or while what may come next is found on
- * another thread. No bit changes, and other requests go on. */
+/* Sequences that are in no step for a while: held by their caller, or while another thread computes their mask. No bit
+ * changes, and other requests continue. */
 #include "client.h"
 
 enum { REQUESTS = 10, TOKENS = 60 };
 
-/* Many ways to read the same text: from each place there are thousands to look at. */
+/* An ambiguous expression: thousands of states at each position. */
 static const char endless_regex[] = "((a.|e.|i.|o.|t.)?.?){4000}";
 static const char *const slow_regex = SANITIZED ? "((a.|e.|i.|o.|t.)?.?){60}" : "((a.|e.|i.|o.|t.)?.?){700}";
 static const char question[] = "<|im_start|>user\nWhat is 17 * 6?<|im_end|>\n<|im_start|>assistant\n";
@@ -19,7 +19,7 @@ static iv_request make_request(const iv_engine *e, size_t i) {
     return r;
 }
 
-/* Holds and releases at random, some that wait and some that run; in the end all are let go. */
+/* Holds and releases waiting and running requests at random, and releases all in the end. */
 static size_t run_with_holds(iv_engine *e, answer *a, rng *random) {
     bool held[REQUESTS] = {0}, busy = true;
     size_t holds = 0;
@@ -83,7 +83,7 @@ static bool step(iv_engine *e, answer a[2]) {
     return busy;
 }
 
-/* It has no pages, counts as waiting, can be cancelled, and keeps others from nothing. */
+/* A held request has no pages, counts as waiting, can be cancelled, and does not block others. */
 static void a_held_request_takes_nothing(void **state) {
     (void)state;
     iv_engine_options o = small_options();
@@ -112,7 +112,7 @@ static void a_held_request_takes_nothing(void **state) {
     iv_engine_close(e);
 }
 
-/* Before masks had threads of their own, the other request got one token for each of this one's. */
+/* A slow mask does not slow other requests: they get many tokens for each of its own. */
 static void steps_do_not_wait_for_masks(void **state) {
     (void)state;
     iv_engine_options o = small_options();
@@ -144,7 +144,7 @@ static void steps_do_not_wait_for_masks(void **state) {
     iv_engine_close(e);
 }
 
-/* What takes too much is the request's own error, and says of which kind; it can be cancelled, or left alone. */
+/* A mask that takes too much is an error of its request, with its status; the request can be cancelled before. */
 static void masks_have_a_budget(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -177,7 +177,7 @@ static void masks_have_a_budget(void **state) {
     answers_free(a, 2);
 }
 
-/* Compiled beforehand, on any thread, it is the same constraint. */
+/* A constraint compiled before, on any thread, is the same constraint. */
 static void constraints_can_be_compiled_before(void **state) {
     (void)state;
     iv_engine *e = open_small();

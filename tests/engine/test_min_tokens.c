@@ -1,6 +1,6 @@
-/* min_tokens: what would end an answer does not come before it has so many tokens, and all else is drawn as it would be
- * if the model had never given it a chance; stop strings wait as long; a constraint's end does not. One digest in every
- * way of running it, and from its receipt. */
+/* min_tokens: tokens that end an answer are not drawn before it has so many, and the others are drawn as if those had
+ * probability 0. Stop strings have no effect before either; a constraint's end has. One digest for every execution, and
+ * from the receipt. */
 #include "client.h"
 #include "made_model.h"
 #include "kernels/kernels.h"
@@ -24,7 +24,7 @@ static bool has(const int32_t *ids, size_t count, int32_t id) {
     return false;
 }
 
-/* Each token drawn again from the kept row by a sampler that is told which may come. */
+/* Each token drawn again from the kept row by a sampler that knows which are allowed. */
 static void expect_drawn(const answer *a, const iv_request *r, const int32_t *ends, size_t end_count) {
     uint64_t mask[VOCAB / 64];
     iv_sampler s;
@@ -87,7 +87,7 @@ static void ends_do_not_come_too_soon(void **state) {
     iv_engine_close(e);
 }
 
-/* The token after the last one that may not end may. */
+/* The first token that may end the answer is number min_tokens + 1. */
 static void it_may_end_right_behind(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -115,7 +115,7 @@ static void it_may_end_right_behind(void **state) {
 
 enum { SHORT = 24 };
 
-/* As a naive reader has it: the first token behind `least` that completes a stop string, and where that begins. */
+/* A naive search: the first token after `least` that completes a stop string, and where the string begins. */
 static size_t stopped_at(const char *text, const size_t ends[SHORT + 1], const char *const *stops, size_t count,
                          size_t least, size_t *begin) {
     for (size_t k = least + 1; k <= SHORT; k++) {
@@ -131,7 +131,7 @@ static size_t stopped_at(const char *text, const size_t ends[SHORT + 1], const c
     return 0;
 }
 
-/* A stop string counts when the token that completes it may end the answer; till then it is text. */
+/* A stop string counts if the token that completes it may end the answer; else it is text. */
 static void stop_strings_wait(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -165,7 +165,7 @@ static void stop_strings_wait(void **state) {
     iv_engine_close(e);
 }
 
-/* Behind the last character that may come there is nothing to wait with. */
+/* A constraint that allows no further token ends the answer before min_tokens. */
 static void a_constraint_may_be_shorter(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -247,16 +247,10 @@ static void one_digest_in_every_way(void **state) {
 
 /* The receipt of one request, for the caller to free. */
 static char *receipt_of(iv_engine *e, iv_request *r, char digest[80]) {
-    uint64_t id;
-    char *receipt = NULL;
-    r->keep_receipt = true;
-    ASSERT_OK(iv_engine_submit(e, r, &id, &err), &err);
-    for (bool busy = true; busy;) {
-        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
-        for (iv_event v; iv_engine_next_event(e, &v);)
-            if (v.kind == IV_EVENT_DONE)
-                assert_non_null(receipt = strdup(v.receipt)), snprintf(digest, 80, "%s", v.digest);
-    }
+    answer *a = answer_with_receipt(e, r);
+    char *receipt = strdup(a->receipt);
+    snprintf(digest, 80, "%s", a->digest);
+    answers_free(a, 1);
     return receipt;
 }
 
@@ -266,10 +260,11 @@ static void receipts_repeat_it(void **state) {
     char digest[80], again[80];
     for (size_t i = 0; i < 3; i++) {
         iv_request r = make(e, 50, (float)i, 9), back;
-        if (i == 1) r.max_tokens = 0, r.min_tokens = 200; /* more than the model's length leaves: that is told */
-        iv_receipt *read, *bad = NULL;
+        if (i == 1)
+            r.max_tokens = 0, r.min_tokens = 200; /* more than the model's length leaves, which the receipt shows */
+        iv_receipt *bad = NULL;
         char *text = receipt_of(e, &r, digest);
-        ASSERT_OK(iv_receipt_read("receipt", text, strlen(text), &read, &err), &err);
+        iv_receipt *read = read_receipt(text);
         iv_receipt_get_request(read, &back);
         assert_true(back.ignore_eos && has(back.stop_ids, back.stop_id_count, END));
         assert_true(i == 1 ? back.min_tokens <= back.max_tokens && back.min_tokens >= 100 : back.min_tokens == 50);
@@ -313,7 +308,7 @@ static void what_is_refused(void **state) {
     iv_engine_close(e);
 }
 
-/* A vocabulary in which every token ends the answer has none that could come first. */
+/* If every token of the vocabulary ends the answer, none is allowed first. */
 static void no_token_is_left(void **state) {
     (void)state;
     enum { WORDS = 48 };

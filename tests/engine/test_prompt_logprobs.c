@@ -1,6 +1,5 @@
-/* Log-probabilities of prompts: the bits of the logits that iv_engine_logits gives, whatever the chunks, the company,
- * the cache, the ranks and the moments at which a request is preempted; each position once, in order, and before the
- * answer, which does not notice. Nor does it matter how many slices of logits a step takes. */
+/* Log-probabilities of prompts have the bits of iv_engine_logits for any chunks, batch, cache, ranks, preemptions and
+ * slices of logits. Each position is reported once, in order, and before the answer, which stays the same. */
 #include "client.h"
 #include "format/scratch.h"
 #include "numerics/rows.h"
@@ -55,7 +54,7 @@ static void check_event(const expectation *x, const iv_event *v, size_t likelies
     }
 }
 
-/* A request, and what has come of it. */
+/* A request and its events so far. */
 typedef struct scoring {
     const expectation *x;
     size_t next, likeliest; /* the position that comes next */
@@ -78,8 +77,8 @@ static void take(iv_engine *e, scoring *s, size_t n) {
 }
 
 static iv_request score(const iv_engine *e, const expectation *x, size_t max_tokens) {
-    iv_request r = ask(e, "", max_tokens);
-    r.text = NULL, r.ids = x->ids, r.id_count = x->count, r.ignore_eos = true, r.prompt_logprobs = 0;
+    iv_request r = ask_ids(e, x->ids, x->count, max_tokens);
+    r.prompt_logprobs = 0;
     r.score_only = max_tokens == 0;
     return r;
 }
@@ -105,7 +104,7 @@ static void forget(scoring *s, size_t n) {
 
 /* ---- the bits of the logits ---------------------------------------------------------------------------- */
 
-/* Three of one prompt side by side, one of them for the cache's sake a second time; on every shape of step. */
+/* Three requests with one prompt in the same step, one of them repeated from the cache; on every shape of step. */
 static void same_bits_as_the_logits(void **state) {
     (void)state;
     static const struct {
@@ -135,7 +134,7 @@ static void same_bits_as_the_logits(void **state) {
         finish(e, s, 4);
         assert_int_equal(s[0].a.cached_tokens, 0);
         assert_int_equal(s[2].a.cached_tokens, (PROMPT - 21) / 64 * 64);
-        for (size_t k = 0; k < 3; k++) assert_same_answer("beside its prompt's", plain, &s[k].a);
+        for (size_t k = 0; k < 3; k++) assert_same_answer("next to its prompt's", plain, &s[k].a);
         assert_true(s[3].a.count == 0 && s[3].a.finish == IV_FINISH_LENGTH && s[3].a.prompt_tokens == PROMPT);
         assert_string_equal(text_of(&s[3].a), "");
         iv_engine_close(e);
@@ -146,7 +145,7 @@ static void same_bits_as_the_logits(void **state) {
     free(x.logits);
 }
 
-/* Other logits give other bits: what check_event compares is not equal by itself. */
+/* Other logits give other bits, so check_event can fail. */
 static void control_another_prompt_differs(void **state) {
     (void)state;
     expectation x, y;
@@ -162,7 +161,7 @@ static void control_another_prompt_differs(void **state) {
 
 enum { SLICE = 128, DECODING = 4, MIXED = 8, MIXED_ANSWER = 7 };
 
-/* Beside rows that are drawn in all ways, prompts in one step: rows 4 to 127 are the first one's, so that a slice ends
+/* Prompts in one step with rows that are drawn in every way: rows 4 to 127 are the first prompt's, so that a slice ends
  * with it; the next slice ends within the second; the last begins with a slice. */
 static const size_t mixed_prompts[MIXED] = {9, 20, 33, 41, SLICE - DECODING + 1, 200, 58, 150};
 
@@ -171,8 +170,8 @@ static iv_request mix(const iv_engine *e, size_t i, int32_t ids[256]) {
     iv_engine_info info;
     iv_engine_get_info(e, &info);
     for (size_t t = 0; t < mixed_prompts[i]; t++) ids[t] = (int32_t)rng_below(&r, info.vocab_size);
-    iv_request q = ask(e, "", MIXED_ANSWER);
-    q.text = NULL, q.ids = ids, q.id_count = mixed_prompts[i], q.ignore_eos = true, q.temperature = 1, q.seed = i;
+    iv_request q = ask_ids(e, ids, mixed_prompts[i], MIXED_ANSWER);
+    q.temperature = 1, q.seed = i;
     if (i == 1) q.repetition_penalty = 1.2f, q.logprobs = 3;
     if (i == 2) q.keep_logits = true;
     if (i == 3) q.constraint = IV_CONSTRAINT_REGEX, q.constraint_text = "[a-z ]{40}";
@@ -181,7 +180,7 @@ static iv_request mix(const iv_engine *e, size_t i, int32_t ids[256]) {
     return q;
 }
 
-/* What the constraint of one of them allows is known afterwards, so that it is in every step. */
+/* The mask of one of them is cached afterwards, so that it is in every step. */
 static void warm_constraint(iv_engine *e) {
     int32_t ids[256];
     iv_request r = mix(e, 3, ids);
@@ -189,7 +188,7 @@ static void warm_constraint(iv_engine *e) {
     iv_engine_reset_prefix_cache(e);
 }
 
-/* *most: prompt tokens that one step reported, while all DECODING went on. */
+/* *most: prompt tokens that one step reported, while all DECODING requests decoded. */
 static answer *mixed_by(const iv_engine_options *o, size_t *most) {
     int32_t ids[MIXED][256];
     iv_error err;
@@ -231,7 +230,7 @@ static void free_mixed(answer *a) {
     answers_free(a, MIXED);
 }
 
-/* How many scores of prompts have other bits. */
+/* The number of prompt scores with different bits. */
 static size_t differing_scores(const answer *want, const answer *got) {
     size_t differ = 0;
     for (size_t i = 0; i < MIXED; i++)
@@ -267,15 +266,15 @@ static void slices_of_a_step(void **state) {
         answer *got = mixed_by(&o, &most);
         assert_true(shapes[k].batched < scored ? most > 2 * SLICE : most == scored && most > 4 * SLICE);
         assert_int_equal(differing_scores(want, got), 0);
-        for (size_t i = 0; i < DECODING; i++) assert_same_answer("beside slices", &want[i], &got[i]);
+        for (size_t i = 0; i < DECODING; i++) assert_same_answer("next to slices", &want[i], &got[i]);
         assert_memory_equal(want[2].logits, got[2].logits, MIXED_ANSWER * want[2].vocab * sizeof(float));
         free_mixed(got);
     }
     free_mixed(want);
 }
 
-/* The comparison can tell: sums that follow the shape of a step give other scores in larger chunks, and a row that took
- * the logits of one a slice apart would have another score. */
+/* The comparison can fail: sums that depend on the shape of a step give other scores in larger chunks, and a row with
+ * the logits of the row one slice away would have another score. */
 static void control_slices_of_a_baseline_differ(void **state) {
     (void)state;
     size_t most, reported = 0, differ, apart = 0;
@@ -290,14 +289,15 @@ static void control_slices_of_a_baseline_differ(void **state) {
     printf("vanilla: %zu of %zu scores are others in larger chunks\n", differ, reported);
     assert_true(differ > 0);
     const iv_event *v = a[0][5].reported_events;
-    for (size_t t = 0; t + SLICE < a[0][5].reported; t++) apart += iv_bits(v[t].logprob) != iv_bits(v[t + SLICE].logprob);
+    for (size_t t = 0; t + SLICE < a[0][5].reported; t++)
+        apart += iv_bits(v[t].logprob) != iv_bits(v[t + SLICE].logprob);
     assert_true(apart > (a[0][5].reported - SLICE) * 9 / 10);
     free_mixed(a[0]), free_mixed(a[1]);
 }
 
 /* ---- interruptions ------------------------------------------------------------------------------------- */
 
-/* Preempted again and again, in the middle of a prompt and behind it: no position is reported twice or left out. */
+/* Preempted many times, within a prompt and after it: no position is reported twice or skipped. */
 static void preempted_in_the_middle(void **state) {
     (void)state;
     iv_engine_options o = small_options();
@@ -355,7 +355,7 @@ static void cancelled_in_the_middle(void **state) {
     free(x.logits);
 }
 
-/* Nobody takes events: steps get shorter as the ring fills, then the engine is busy, and nothing is lost. */
+/* Events are not taken: steps get shorter as the ring fills, then the engine is busy, and no event is lost. */
 static void a_full_ring_stops_the_engine(void **state) {
     (void)state;
     enum { N = SANITIZED ? 5 : 8 };

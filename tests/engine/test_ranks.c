@@ -1,5 +1,5 @@
-/* An engine over ranks gives the answers of an engine without: in company, in chunks, with drafts, in failure. The
- * same for replicas in processes of their own. The baseline bio shows that answers can differ by rank. */
+/* An engine over ranks gives the answers of an engine without: in a batch, in chunks, with drafts, and after failures.
+ * So do replicas in other processes. The baseline bio shows that answers can differ by rank. */
 #include "client.h"
 #include "made_model.h"
 
@@ -56,7 +56,7 @@ static void any_number_of_ranks(void **state) {
     }
 }
 
-/* Rank by rank is another sum than one chain: the digests of the baseline tell. */
+/* Sums rank by rank differ from one chain, and the baseline's digests show it. */
 static void control_bio_differs_by_rank(void **state) {
     (void)state;
     iv_engine_options o = small_options();
@@ -92,9 +92,8 @@ static void an_overflow_on_one_rank(void **state) {
         iv_engine *e = open_with(&o);
         answer *a = answers_new(3);
         for (size_t i = 0; i < 3; i++) {
-            iv_request r = ask(e, "", 20);
-            r.text = NULL, r.ids = i == 1 ? others : zeros, r.id_count = i == 1 ? 3 : 6;
-            r.ignore_eos = true, r.logit_bias = &only_zero, r.logit_bias_count = 1;
+            iv_request r = ask_ids(e, i == 1 ? others : zeros, i == 1 ? 3 : 6, 20);
+            r.logit_bias = &only_zero, r.logit_bias_count = 1;
             submit(e, &r, &a[i]);
         }
         run_all(e, a, 3);
@@ -102,7 +101,7 @@ static void an_overflow_on_one_rank(void **state) {
         assert_int_equal(a[1].finish, IV_FINISH_ERROR);
         assert_non_null(strstr(a[1].error, "layer 1: a key or value"));
         assert_int_equal(a[0].count, 20);
-        for (size_t i = 0; want && i < 3; i++) assert_same_answer("beside one that overflows", &want[i], &a[i]);
+        for (size_t i = 0; want && i < 3; i++) assert_same_answer("next to one that overflows", &want[i], &a[i]);
         if (want)
             answers_free(a, 3);
         else
@@ -141,7 +140,7 @@ static void what_cannot_be(void **state) {
 
 /* ---- replicas ------------------------------------------------------------------------------------------ */
 
-/* A process of its own: other threads, memory and load. Writes the digest of one answer. */
+/* Another process, with other threads, memory and load. Writes the digest of one answer. */
 static void replica(size_t which, int out) {
     iv_engine_options o = small_options();
     o.threads = 1 + which, o.kv_bytes = (size_t)(4 + 9 * which) << 20, o.max_num_batched_tokens = which ? 9 : 512;

@@ -1,5 +1,5 @@
-/* Receipts: what an engine writes is what a reader gets back, bit for bit; a request made from it gives the same
- * answer; whatever is damaged is refused by the field's name; another maker is told apart part by part. */
+/* Receipts: reading restores every bit that was written; a request made from a receipt gives the same answer; damage is
+ * refused by the name of the field; comparing with another engine lists every part that differs. */
 #include "client.h"
 #include "made_model.h"
 
@@ -7,41 +7,7 @@
 
 static iv_error err;
 
-typedef struct kept {
-    answer a;
-    char *receipt;
-} kept;
-
-/* Runs one request to its end and keeps its receipt. */
-static kept *run_kept(iv_engine *e, iv_request *r) {
-    kept *k = calloc(1, sizeof *k);
-    assert_non_null(k);
-    r->keep_receipt = true;
-    submit(e, r, &k->a);
-    for (bool busy = true; busy;) {
-        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
-        for (iv_event v; iv_engine_next_event(e, &v);) {
-            note_event(&k->a, &v);
-            if (v.kind == IV_EVENT_TOKEN) assert_null(v.receipt);
-            if (v.kind == IV_EVENT_DONE) assert_non_null(k->receipt = v.receipt ? strdup(v.receipt) : NULL);
-        }
-    }
-    return k;
-}
-
-static void kept_free(kept *k) {
-    free(k->receipt);
-    iv_buf_free(&k->a.text);
-    free(k);
-}
-
-static iv_receipt *read_good(const char *text) {
-    iv_receipt *r = NULL;
-    ASSERT_OK(iv_receipt_read("receipt", text, strlen(text), &r, &err), &err);
-    return r;
-}
-
-/* A request with every field away from its default. */
+/* A request without any default value. */
 static iv_request full_request(const iv_engine *e) {
     static const iv_logit_bias bias[] = {{5, 0.1f}, {700, -3.3f}, {5, 1e-7f}};
     static const char *const stops[] = {"\"quoted\"\n", "\xc3\xa9\xe2\x82\xac"};
@@ -60,11 +26,11 @@ static void comes_back_as_it_was(void **state) {
     (void)state;
     iv_engine *e = open_small();
     iv_request q = full_request(e), back;
-    kept *k = run_kept(e, &q);
+    answer *k = answer_with_receipt(e, &q);
     assert_null(strchr(k->receipt, '\n'));
-    iv_receipt *r = read_good(k->receipt);
+    iv_receipt *r = read_receipt(k->receipt);
     iv_receipt_get_request(r, &back);
-    assert_int_equal(back.id_count, k->a.prompt_tokens);
+    assert_int_equal(back.id_count, k->prompt_tokens);
     assert_true(back.text == NULL && back.has_seed && back.seed == UINT64_MAX && back.max_tokens == 24);
     assert_int_equal(iv_bits(back.temperature), iv_bits(q.temperature));
     assert_int_equal(iv_bits(back.top_p), iv_bits(q.top_p));
@@ -85,64 +51,57 @@ static void comes_back_as_it_was(void **state) {
     assert_int_equal(back.stop_ids[2], 688);
     iv_receipt_info i;
     iv_receipt_get_info(r, &i);
-    assert_true(i.finish == k->a.finish && i.id_count == k->a.count && i.id_count > 4);
-    assert_memory_equal(i.ids, k->a.ids, i.id_count * sizeof *i.ids);
-    assert_memory_equal(i.logprobs, k->a.logprobs, i.id_count * sizeof *i.logprobs);
-    assert_string_equal(i.digest, k->a.digest);
+    assert_true(i.finish == k->finish && i.id_count == k->count && i.id_count > 4);
+    assert_memory_equal(i.ids, k->ids, i.id_count * sizeof *i.ids);
+    assert_memory_equal(i.logprobs, k->logprobs, i.id_count * sizeof *i.logprobs);
+    assert_string_equal(i.digest, k->digest);
     assert_string_equal(i.invar_version, iv_version());
     assert_string_equal(i.model, INVAR_SOURCE_DIR "/models/tiny-math");
     ASSERT_OK(iv_receipt_match(r, e, &err), &err);
     iv_receipt_close(r);
-    kept_free(k);
+    answers_free(k, 1);
     iv_engine_close(e);
 }
 
-/* Receipts of a crowd, computed again alone, in other chunks and with another number of threads. */
+/* Receipts of concurrent requests, computed again alone, in other chunks and with another number of threads. */
 static void gives_the_same_answer(void **state) {
     (void)state;
     static const char *const texts[] = {"What is 17 * 6?", "Mia has 34 marbles.", "1, 2, 3, 4,", "Compute 9 - 4."};
     enum { N = sizeof texts / sizeof *texts };
     iv_engine *e = open_small();
-    char *receipts[N] = {0};
-    uint64_t id;
-    size_t done = 0;
+    answer *kept = answers_new(N);
     for (size_t i = 0; i < N; i++) {
         iv_request q = ask(e, texts[i], 10 + 7 * i);
         q.temperature = i % 2 ? 3.0f : 0, q.seed = 100 + i, q.keep_receipt = true, q.id = i + 1;
-        ASSERT_OK(iv_engine_submit(e, &q, &id, &err), &err);
+        submit(e, &q, &kept[i]);
     }
-    for (bool busy = true; busy;) {
-        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
-        for (iv_event v; iv_engine_next_event(e, &v);)
-            if (v.kind == IV_EVENT_DONE) receipts[v.request - 1] = strdup(v.receipt), done++;
-    }
-    assert_int_equal(done, N);
+    run_all(e, kept, N);
     iv_engine_close(e);
     iv_engine_options o = small_options();
     o.threads = 2, o.max_num_batched_tokens = 3, o.max_num_seqs = 1;
     e = open_with(&o);
     for (size_t i = 0; i < N; i++) {
-        iv_receipt *r = read_good(receipts[i]);
+        iv_receipt *r = read_receipt(kept[i].receipt);
         iv_request q;
         iv_receipt_info want;
         iv_receipt_get_request(r, &q);
         iv_receipt_get_info(r, &want);
         ASSERT_OK(iv_receipt_match(r, e, &err), &err);
-        kept *k = run_kept(e, &q);
-        assert_string_equal(k->a.digest, want.digest);
-        assert_int_equal(k->a.finish, want.finish);
+        answer *k = answer_with_receipt(e, &q);
+        assert_string_equal(k->digest, want.digest);
+        assert_int_equal(k->finish, want.finish);
         /* Another seed must show, or the comparison would prove nothing. */
-        kept_free(k);
+        answers_free(k, 1);
         if (i % 2) {
             q.seed ^= 1;
-            k = run_kept(e, &q);
-            assert_string_not_equal(k->a.digest, want.digest);
-            kept_free(k);
+            k = answer_with_receipt(e, &q);
+            assert_string_not_equal(k->digest, want.digest);
+            answers_free(k, 1);
         }
         iv_receipt_close(r);
-        free(receipts[i]);
     }
     iv_engine_close(e);
+    answers_free(kept, N);
 }
 
 static void cancelled_and_empty(void **state) {
@@ -159,7 +118,7 @@ static void cancelled_and_empty(void **state) {
         ASSERT_OK(iv_engine_cancel(e, id, &err), &err);
         for (busy = true; busy;) ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
         for (iv_event v; iv_engine_next_event(e, &v);)
-            if (v.kind == IV_EVENT_DONE) r = read_good(v.receipt);
+            if (v.kind == IV_EVENT_DONE) r = read_receipt(v.receipt);
         iv_receipt_info info;
         assert_non_null(r);
         iv_receipt_get_info(r, &info);
@@ -170,7 +129,7 @@ static void cancelled_and_empty(void **state) {
     iv_engine_close(e);
 }
 
-/* The model's end tokens do not push a full list of stop ids over its limit. */
+/* The model's end tokens may exceed the limit of stop ids. */
 static void most_stop_ids(void **state) {
     (void)state;
     int32_t ids[64];
@@ -178,16 +137,16 @@ static void most_stop_ids(void **state) {
     iv_engine *e = open_small();
     iv_request q = ask(e, "<|im_start|>user\nWhat is 1 + 1?<|im_end|>\n<|im_start|>assistant\n", 60), again;
     q.stop_ids = ids, q.stop_id_count = 64;
-    kept *k = run_kept(e, &q);
-    assert_int_equal(k->a.finish, IV_FINISH_STOP);
-    iv_receipt *r = read_good(k->receipt);
+    answer *k = answer_with_receipt(e, &q);
+    assert_int_equal(k->finish, IV_FINISH_STOP);
+    iv_receipt *r = read_receipt(k->receipt);
     iv_receipt_get_request(r, &again);
     assert_int_equal(again.stop_id_count, 65);
-    kept *l = run_kept(e, &again);
-    assert_string_equal(l->a.digest, k->a.digest);
-    assert_int_equal(l->a.finish, IV_FINISH_STOP);
+    answer *l = answer_with_receipt(e, &again);
+    assert_string_equal(l->digest, k->digest);
+    assert_int_equal(l->finish, IV_FINISH_STOP);
     iv_receipt_close(r);
-    kept_free(k), kept_free(l);
+    answers_free(k, 1), answers_free(l, 1);
     iv_engine_close(e);
 }
 
@@ -198,9 +157,9 @@ static char *a_receipt(void) {
     if (!*text) {
         iv_engine *e = open_small();
         iv_request q = full_request(e);
-        kept *k = run_kept(e, &q);
+        answer *k = answer_with_receipt(e, &q);
         snprintf(text, sizeof text, "%s", k->receipt);
-        kept_free(k);
+        answers_free(k, 1);
         iv_engine_close(e);
     }
     return text;
@@ -277,7 +236,7 @@ static void bad_fields_are_named(void **state) {
     refuse("{} {}", "not valid JSON");
 }
 
-/* One changed digit of a token or of a log-probability cannot pass. */
+/* One changed digit of a token or of a log-probability is detected. */
 static void damage_is_seen(void **state) {
     (void)state;
     char *copy = strdup(a_receipt()), *bits = strstr(copy, "\"logprob_bits\":\"") + 16;
@@ -325,7 +284,7 @@ static void match_says(const iv_receipt *r, const iv_engine *e, const char *word
 
 static void says_what_differs(void **state) {
     (void)state;
-    iv_receipt *r = read_good(a_receipt());
+    iv_receipt *r = read_receipt(a_receipt());
     iv_engine_options o = small_options();
     o.arithmetic = "tc16";
     iv_engine *e = open_with(&o);

@@ -1,5 +1,4 @@
-/* Requests that are refused, that wait, that are cancelled; engines beside each other and one after another.
- */
+/* Requests that are refused, wait, or are cancelled; several engines in one process, at once and in sequence. */
 #include "client.h"
 #include "format/checkpoint.h"
 #include "format/scratch.h"
@@ -127,6 +126,55 @@ static void options_are_checked(void **state) {
 #undef REFUSED
 }
 
+/* Structs of a binary that was built with another invar.h, or that were not initialized. */
+static void sizes_of_structs_are_checked(void **state) {
+    (void)state;
+    iv_engine *e = NULL;
+    iv_error err;
+    iv_engine_options o = small_options();
+    assert_int_equal(o.size, sizeof o);
+    struct {
+        iv_engine_options o;
+        uint64_t later;
+    } newer = {.o = o};
+    o.size = 0;
+    expect_error("options", iv_engine_open(&o, &e, &err), &err, IV_INVALID, "options: size: wanted ");
+    o.size = SIZE_MAX;
+    expect_error("options", iv_engine_open(&o, &e, &err), &err, IV_INVALID, "options: size: wanted ");
+    newer.o.size = sizeof newer, newer.later = 1;
+    expect_error("newer", iv_engine_open(&newer.o, &e, &err), &err, IV_UNSUPPORTED, "does not have");
+    newer.later = 0;
+    e = open_with(&newer.o);
+
+    iv_request r = ask(e, "2 + 2 =", 8);
+    uint64_t id;
+    assert_int_equal(r.size, sizeof r);
+    answer *want = answer_to(e, &r);
+    r.size = 0;
+    expect_error("request", iv_engine_submit(e, &r, &id, &err), &err, IV_INVALID, "request: size: wanted ");
+    /* Members after an older struct's end are not read: they have their defaults. */
+    memset((char *)&r + offsetof(iv_request, stop_ids), 0xee, sizeof r - offsetof(iv_request, stop_ids));
+    r.size = offsetof(iv_request, stop_ids);
+    answer *got = answer_to(e, &r);
+    assert_same_answer("an older request", want, got);
+    iv_engine_close(e);
+    answers_free(want, 1), answers_free(got, 1);
+
+    /* Nor are they written. */
+    memset(&o, 0xee, sizeof o);
+    iv_engine_options_init_sized(&o, offsetof(iv_engine_options, prefix_caching));
+    assert_int_equal(((unsigned char *)&o)[offsetof(iv_engine_options, prefix_caching)], 0xee);
+    iv_engine_options full = small_options();
+    o.model = full.model, o.threads = 1, o.max_model_len = full.max_model_len, o.kv_bytes = full.kv_bytes;
+    e = open_with(&o);
+    static const int32_t ids[130];
+    r = ask_ids(e, ids, 130, 8);
+    want = answer_to(e, &r), got = answer_to(e, &r);
+    assert_int_equal(got->cached_tokens, 128); /* prefix_caching is on by default */
+    iv_engine_close(e);
+    answers_free(want, 1), answers_free(got, 1);
+}
+
 static void context_and_cache_fit_each_other(void **state) {
     (void)state;
     static const size_t page = 64 * 3072; /* tiny-math: 6 layers x 4 heads x 32 x K and V x 2 bytes a token */
@@ -158,7 +206,7 @@ static void context_and_cache_fit_each_other(void **state) {
     }
 }
 
-/* A fraction is of what is free, which changes as the machine works: wide bounds. */
+/* The fraction is of free memory, which changes during the test, so the bounds are wide. */
 static void a_fraction_of_the_memory(void **state) {
     (void)state;
     size_t tokens[2];
@@ -185,7 +233,7 @@ static void defaults_come_from_the_model(void **state) {
     iv_engine_close(e);
 }
 
-/* Divided by the smallest of these, several logits overflow, and another token would come first. */
+/* Divided by the smallest of these, several logits overflow, and another token would be chosen. */
 static void small_temperatures_are_greedy(void **state) {
     (void)state;
     static const float small[] = {-0.0f, 1e-45f, 1e-38f, 1e-10f, 1e-7f, 1e-6f, 1e-5f, 9.9e-5f};
@@ -202,7 +250,7 @@ static void small_temperatures_are_greedy(void **state) {
     answers_free(greedy, 1);
 }
 
-/* NUL is a character like any other. */
+/* NUL is an ordinary character. */
 static void prompts_may_hold_nul(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -300,7 +348,7 @@ static void cancelling(void **state) {
         if (cancelled)
             assert_int_equal(a[i].count, i == 0 ? before : 0);
         else
-            assert_same_answer("beside cancelled ones", whole, &a[i]);
+            assert_same_answer("next to cancelled ones", whole, &a[i]);
     }
     assert_same_answer("after cancelled ones", whole, late);
     expect_error("done", iv_engine_cancel(e, a[1].request, &err), &err, IV_NOT_FOUND, "not running");
@@ -326,7 +374,7 @@ static void two_engines_take_turns(void **state) {
         ASSERT_OK(iv_engine_step(b, &q, &err), &err);
         take_events(a, x, 1), take_events(b, y, 1);
     }
-    assert_same_answer("beside another engine", x, y);
+    assert_same_answer("next to another engine", x, y);
     iv_engine_close(a);
     iv_engine_close(b);
     iv_engine_close(NULL);
@@ -374,6 +422,7 @@ static void logits_wait_for_requests(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_is_checked),
                                        cmocka_unit_test(options_are_checked),
+                                       cmocka_unit_test(sizes_of_structs_are_checked),
                                        cmocka_unit_test(context_and_cache_fit_each_other),
                                        cmocka_unit_test(a_fraction_of_the_memory),
                                        cmocka_unit_test(defaults_come_from_the_model),

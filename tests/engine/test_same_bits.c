@@ -1,6 +1,5 @@
-/* What the project is for: a request's tokens, log-probabilities and digest are the same alone, in company,
- * in any order, in chunks, on any number of threads and any instruction set, and in any mode the caller's FPU
- * is in. */
+/* The purpose of the project: a request's tokens, log-probabilities and digest are the same alone, in a batch, in any
+ * order, in chunks, on any number of threads and any instruction set, and in any floating-point mode of the caller. */
 #include "client.h"
 
 #include "base/cpu.h"
@@ -99,8 +98,7 @@ static void every_way(const char *arithmetic) {
 static void fma32(void **state) { (void)state, every_way("fma32"); }
 static void tc16(void **state) { (void)state, every_way("tc16"); }
 
-/* Flushed subnormals and truncation in the caller's thread, as fast-math start-up code or fesetround leave
- * behind. */
+/* The caller's thread flushes subnormals or truncates, as after fast-math start-up code or fesetround. */
 static void the_callers_float_mode_is_ignored(void **state) {
     (void)state;
     static const way w = {"auto", 1, 512, 16, false, false};

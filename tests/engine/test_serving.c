@@ -1,5 +1,5 @@
-/* What a serving engine promises: prefixes are computed once, the important goes first, what is taken away comes back
- * the same, and nothing grows without bound. */
+/* Serving: prefixes are computed once, priorities hold, preempted requests continue with the same bits, and no memory
+ * grows without bound. */
 #include "client.h"
 #include "format/scratch.h"
 
@@ -12,10 +12,8 @@ static void fill_prompt(int32_t seed) {
     for (size_t i = 0; i < 1100; i++) long_prompt[i] = (int32_t)rng_below(&r, 600);
 }
 
-static iv_request ask_ids(const iv_engine *e, size_t count, size_t max_tokens) {
-    iv_request r = ask(e, "", max_tokens);
-    r.text = NULL, r.ids = long_prompt, r.id_count = count, r.ignore_eos = true;
-    return r;
+static iv_request ask_long(const iv_engine *e, size_t count, size_t max_tokens) {
+    return ask_ids(e, long_prompt, count, max_tokens);
 }
 
 static size_t steps_to_first_token(iv_engine *e, const iv_request *r, answer *a) {
@@ -39,7 +37,7 @@ static void a_cached_prefix_starts_at_once(void **state) {
     iv_engine *e = open_with(&o);
     iv_engine_stats stats;
     fill_prompt(1);
-    iv_request r = ask_ids(e, LONG, 5);
+    iv_request r = ask_long(e, LONG, 5);
     answer *cold = answers_new(1), *warm = answers_new(1), *longer = answers_new(1), *other = answers_new(1);
     assert_int_equal(steps_to_first_token(e, &r, cold), LONG_STEPS); /* in chunks of 64 */
     assert_int_equal(cold->cached_tokens, 0);
@@ -70,14 +68,14 @@ static void a_cached_prefix_starts_at_once(void **state) {
     answers_free(again, 1);
 }
 
-/* A whole prompt in the cache: its last token is computed in any case, for its logits. */
+/* A whole prompt in the cache: its last token is always computed, for its logits. */
 static void whole_pages_of_prompt(void **state) {
     (void)state;
     iv_engine *e = open_small();
     fill_prompt(2);
     static const size_t lengths[] = {63, 64, 65, 127, 128, 129, 192};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        iv_request r = ask_ids(e, lengths[i], 6);
+        iv_request r = ask_long(e, lengths[i], 6);
         iv_engine_reset_prefix_cache(e);
         answer *cold = answer_to(e, &r), *warm = answer_to(e, &r);
         assert_int_equal(warm->cached_tokens, (lengths[i] - 1) / 64 * 64);
@@ -87,14 +85,14 @@ static void whole_pages_of_prompt(void **state) {
     iv_engine_close(e);
 }
 
-/* Pages enter the cache as they fill: a request beside it finds what a running one has computed, answers too. */
+/* Pages enter the cache as they fill: a request finds those of another that still runs, including its answer. */
 static void running_sequences_share(void **state) {
     (void)state;
     iv_engine *e = open_small();
     iv_error err;
     bool busy;
     fill_prompt(3);
-    iv_request r = ask_ids(e, 150, 60);
+    iv_request r = ask_long(e, 150, 60);
     answer *first = answers_new(1), *second = answers_new(1);
     submit(e, &r, first);
     ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
@@ -105,7 +103,7 @@ static void running_sequences_share(void **state) {
         for (iv_event v; iv_engine_next_event(e, &v);) note_event(v.request == first->request ? first : second, &v);
     }
     assert_int_equal(second->cached_tokens, 128);
-    assert_same_answer("beside its twin", first, second);
+    assert_same_answer("next to its twin", first, second);
     int32_t *whole = malloc(200 * sizeof *whole); /* prompt and answer, as the next turn of a conversation has them */
     memcpy(whole, long_prompt, 150 * sizeof *whole), memcpy(whole + 150, first->ids, 50 * sizeof *whole);
     r.ids = whole, r.id_count = 200, r.max_tokens = 10;
@@ -146,7 +144,7 @@ static void the_important_goes_first(void **state) {
     iv_engine_close(e);
 }
 
-/* Five pages for sequences that grow to three each: the last in rank make room, and lose nothing. */
+/* Five pages for sequences that grow to three each: the last in order are preempted, and their answers are the same. */
 static void a_short_pool_preempts_the_last(void **state) {
     (void)state;
     enum { N = SANITIZED ? 4 : 10 };
@@ -158,7 +156,7 @@ static void a_short_pool_preempts_the_last(void **state) {
         answer *alone = answers_new(N), *together = answers_new(N);
         for (size_t i = 0; i < N; i++) {
             fill_prompt((int32_t)i);
-            iv_request r = ask_ids(e, 50 + i, 90);
+            iv_request r = ask_long(e, 50 + i, 90);
             r.temperature = 1, r.seed = i, r.priority = i == N - 1 ? -1 : 0;
             submit(quiet, &r, &alone[i]), submit(e, &r, &together[i]);
         }
@@ -186,7 +184,7 @@ static void preempted_on_demand(void **state) {
     bool busy = true;
     iv_engine_stats stats;
     fill_prompt(5);
-    iv_request r = ask_ids(e, 140, 40);
+    iv_request r = ask_long(e, 140, 40);
     r.temperature = 1;
     answer *whole = answer_to(e, &r), *a = answers_new(1);
     submit(e, &r, a);
@@ -207,7 +205,7 @@ static void preempted_on_demand(void **state) {
     answers_free(whole, 1), answers_free(a, 1);
 }
 
-/* Cancelled while it waits to come back: within a step, and with all text that its tokens have. */
+/* Cancelled while it is preempted: within a step, and with all text of its tokens. */
 static void cancelled_after_preemption(void **state) {
     (void)state;
     iv_engine *e = open_small();
@@ -246,8 +244,8 @@ static void cancelled_after_preemption(void **state) {
 
 /* ---- events -------------------------------------------------------------------------------------------- */
 
-/* Thousands cancelled while they wait, and nobody takes their last events: the engine stops before the ring is full,
- * and goes on unharmed once they are taken. */
+/* Thousands are cancelled while they wait, and their last events are not taken: the engine is busy before the ring is
+ * full, and continues once they are taken. */
 static void untaken_events_stop_the_engine(void **state) {
     (void)state;
     enum { WAITING = 4096, N = 2, TOKENS = 100 };
@@ -305,7 +303,7 @@ static void kept_logits_are_taken_first(void **state) {
     iv_engine_close(e);
 }
 
-/* One that was preempted may come back in the next step and would then overwrite the logits of its untaken event. */
+/* A preempted request may run in the next step and would then overwrite the logits of its untaken event. */
 static void kept_logits_survive_preemption(void **state) {
     (void)state;
     iv_engine *e = open_small();

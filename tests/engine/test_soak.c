@@ -1,12 +1,13 @@
-/* Two thousand requests through engines that are short of everything: pages, places, tokens in a step. Requests arrive
- * at random, begin alike, are cancelled and preempted, in company and from cached prefixes, with and without
- * speculation. Each that survives must have the bits of its quiet run: alone, whole, from nothing.
+/* Two thousand requests through engines with too few pages, slots and tokens in a step. Requests arrive at random,
+ * share prefixes, are cancelled and preempted, run in a batch and from cached prefixes, with and without speculation.
+ * Each that finishes must have the bits of its quiet run: alone, in one chunk, without a cache.
  *
- * INVAR_DEVICE=cuda: on GPUs, with as many ranks as there are GPUs; INVAR_SOAK_REQUESTS=N: that many requests, in fewer
- * engines where they are fewer. */
+ * INVAR_DEVICE=cuda: on GPUs, with as many ranks as there are GPUs; INVAR_SOAK_REQUESTS=N: so many requests, in fewer
+ * engines if they are few. */
 #include "client.h"
 #include "device/gpu.h"
-#include "engine/engine.h"
+#include "base/clock.h"
+#include "engine/state.h"
 
 enum { VOCAB = 1024, MODEL_LEN = 256, PROMPT_MAX = 170, TEXTS = 4, PAGE_BYTES = 64 * 3072 };
 
@@ -27,7 +28,7 @@ typedef struct soak {
 
 static const char *const stops[] = {"so", "=", "12"};
 
-/* Prompts begin as one of a few texts and go their own way somewhere. */
+/* Prompts begin with one of a few texts and diverge at a random position. */
 static void make_spec(soak *k, spec *s) {
     rng *r = &k->r;
     const int32_t *text = k->texts[rng_below(r, TEXTS)];
@@ -36,7 +37,7 @@ static void make_spec(soak *k, spec *s) {
     if (grows) n = 64 - 1 - rng_below(r, 12);
     for (size_t i = 0; i < n; i++) s->prompt[i] = i + own < n ? text[i] : (int32_t)rng_below(r, 600);
     iv_request *q = &s->request;
-    memset(q, 0, sizeof *q);
+    *q = (iv_request){.size = sizeof *q};
     q->id_count = n, q->max_tokens = 1 + rng_below(r, rng_below(r, 8) ? 8 : 70) + (grows ? 20 : 0);
     q->temperature = (float[]){0, 0.6f, 1, 1.4f}[rng_below(r, 4)], q->top_p = 1, q->repetition_penalty = 1;
     if (rng_below(r, 3) == 0) q->top_k = 20, q->top_p = 0.95f;
@@ -116,7 +117,7 @@ static void close_soak(soak *k) {
     free(k);
 }
 
-/* NULL, or what differs. */
+/* NULL, or the name of the difference. */
 static const char *difference(const answer *want, const answer *got) {
     if (got->finish == IV_FINISH_CANCELLED) {
         if (got->count > want->count) return "more tokens than the quiet run";
@@ -128,13 +129,14 @@ static const char *difference(const answer *want, const answer *got) {
     if (memcmp(want->logprobs, got->logprobs, got->count * sizeof *got->logprobs) != 0) return "logprobs";
     if (memcmp(want->sampling_logprobs, got->sampling_logprobs, got->count * sizeof *got->logprobs) != 0)
         return "sampling logprobs";
-    if (got->finish != IV_FINISH_CANCELLED && (want->reported != got->reported || want->reported_hash != got->reported_hash))
+    if (got->finish != IV_FINISH_CANCELLED &&
+        (want->reported != got->reported || want->reported_hash != got->reported_hash))
         return "logprobs of the prompt";
     if (got->logits && memcmp(want->logits, got->logits, got->count * VOCAB * sizeof(float)) != 0) return "logits";
     return NULL;
 }
 
-/* What is lacking, engine by engine; ranks are a column of their own. */
+/* The limits of each engine. */
 typedef struct shape {
     size_t tp, threads, budget, seqs, spare_pages;
     bool caching;
@@ -143,7 +145,7 @@ typedef struct shape {
 
 static const size_t tp_sizes[] = {1, 2, 1, 4, 1, 8};
 
-/* A rank is a thread or a GPU; of these there may be fewer than a shape asks for. */
+/* A rank is a thread or a GPU; there may be fewer GPUs than a shape has ranks. */
 static size_t ranks_here(size_t wanted) {
     iv_error err;
     size_t gpus;
@@ -180,7 +182,7 @@ static void take_all(iv_engine *e, answer *a, size_t *done) {
     }
 }
 
-/* Sends requests [first, last) through one engine, disturbing it, and compares. */
+/* Sends requests [first, last) through one engine, with cancellations and preemptions, and compares. */
 static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
     iv_engine_options o = shape_options(s);
     iv_engine *e = open_with(&o);
@@ -220,7 +222,7 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
     free_answers(a, k->count);
 }
 
-/* How many requests, and through how many engines. */
+/* The numbers of requests and of engines. */
 static size_t requests_wanted(size_t *engines) {
     const char *text = getenv("INVAR_SOAK_REQUESTS");
     size_t usual = SANITIZED ? 120 : trials(2000, 20000);
@@ -260,7 +262,7 @@ static void every_survivor_has_its_quiet_bits(void **state) {
 
 /* ---- the comparison can fail --------------------------------------------------------------------------- */
 
-/* The same requests twice through one engine; between, cached pages are overwritten with another prefix's. */
+/* The same requests twice through one engine, which overwrites cached pages with another prefix's in between. */
 static void control_a_wrong_page_is_seen(void **state) {
     (void)state;
     enum { N = 6 };

@@ -1,4 +1,4 @@
-/* Drafts change nothing but the time: the same tokens, log-probabilities, logits, text, digest and end as without. */
+/* Drafts change only the time: tokens, log-probabilities, logits, text, digest and end are the same as without. */
 #include "client.h"
 #include "engine/draft.h"
 
@@ -14,7 +14,7 @@ static iv_engine *open_way(const char *how, size_t tokens, size_t budget, size_t
     return open_with(&o);
 }
 
-/* Temperatures, filters, penalties and biases; every end there is. */
+/* Temperatures, filters, penalties and biases; every kind of end. */
 static iv_request make_case(const iv_engine *e, size_t i) {
     static const iv_logit_bias bias[] = {{15, 2.0f}, {220, 1.0f}};
     static const char *const stops[] = {"9", "a1", "apples"};
@@ -76,7 +76,7 @@ static void nothing_changes(void **state) {
     free_cases(want, count);
 }
 
-/* A stop inside an accepted draft: every token of an answer that repeats itself, as a stop id. */
+/* A stop inside an accepted draft: every token of a repetitive answer as a stop id. */
 static void an_end_inside_a_draft(void **state) {
     (void)state;
     iv_engine *plain = open_way("off", 5, 512, 1), *drafting = open_way("ngram", 16, 512, 1);
@@ -102,7 +102,7 @@ static void an_end_inside_a_draft(void **state) {
     answers_free(base, 1);
 }
 
-/* Without guesses that come true the engine would take a step a token. */
+/* Without accepted drafts the engine would take one step per token. */
 static void steps_are_saved(void **state) {
     (void)state;
     iv_engine *e = open_way("ngram", 8, 512, 1);
@@ -123,10 +123,10 @@ static void steps_are_saved(void **state) {
     answers_free(a, 1);
 }
 
-/* ---- guesses ------------------------------------------------------------------------------------------- */
+/* ---- drafts -------------------------------------------------------------------------------------------- */
 
-/* The longest match of two to four tokens, of equally long ones the latest: by trying all. */
-static size_t slow_guess(const int32_t *t, size_t count, size_t limit, int32_t *out) {
+/* The longest match of two to four tokens, or the latest of equally long ones, by exhaustive search. */
+static size_t slow_draft(const int32_t *t, size_t count, size_t limit, int32_t *out) {
     for (size_t length = 4; length >= 2; length--)
         for (size_t at = count - 1; at-- > 0;) {
             size_t n = 0;
@@ -138,9 +138,9 @@ static size_t slow_guess(const int32_t *t, size_t count, size_t limit, int32_t *
     return 0;
 }
 
-static void guesses_are_the_longest_match(void **state) {
+static void drafts_are_the_longest_match(void **state) {
     (void)state;
-    rng r = rng_start("guesses");
+    rng r = rng_start("drafts");
     size_t found = 0;
     for (size_t trial = 0; trial < 2000; trial++) {
         int32_t t[60], want[8], got[8];
@@ -150,7 +150,7 @@ static void guesses_are_the_longest_match(void **state) {
         size_t alphabet = 5 + rng_below(&r, 10);
         for (size_t i = 0; i < 60; i++) t[i] = (int32_t)rng_below(&r, alphabet);
         for (size_t count = 1 + rng_below(&r, 30); count <= 60; count += 1 + rng_below(&r, 4)) {
-            size_t limit = rng_below(&r, 9), n = count > 1 ? slow_guess(t, count, limit, want) : 0;
+            size_t limit = rng_below(&r, 9), n = count > 1 ? slow_draft(t, count, limit, want) : 0;
             assert_int_equal(iv_draft_propose(&x, t, count, limit, got), n);
             assert_memory_equal(got, want, n * sizeof *got);
             found += n > 0;
@@ -163,6 +163,6 @@ static void guesses_are_the_longest_match(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_changes), cmocka_unit_test(an_end_inside_a_draft),
                                        cmocka_unit_test(steps_are_saved),
-                                       cmocka_unit_test(guesses_are_the_longest_match)};
+                                       cmocka_unit_test(drafts_are_the_longest_match)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* What a request's events say: text piece by piece, ends and their reasons, log-probabilities, penalties,
- * digests. */
+/* A request's events: text in pieces, finish reasons, log-probabilities, penalties, digests. */
 #include "made_model.h"
 #include "base/digest.h"
 #include "numerics/rows.h"
@@ -210,7 +209,7 @@ static void stop_ids_and_lengths(void **state) {
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
-/* The logits before each generated token: row i is what token i was chosen from. */
+/* The logits before each generated token: token i was chosen from row i. */
 static float *logits_behind(iv_engine *e, const char *prompt, const answer *a) {
     iv_ids ids = {0};
     iv_error err;
@@ -282,7 +281,7 @@ static void digests_are_over_ids_and_logprobs(void **state) {
     answers_free(a, 1);
 }
 
-/* Greedy choices under penalties, made again from the raw logits and the history. */
+/* Greedy choices under penalties, computed again from the raw logits and the history. */
 static void penalties_do_what_they_say(void **state) {
     (void)state;
     static const iv_logit_bias biases[] = {{15, 3.5f}, {220, -2.0f}, {15, 0.25f}};
@@ -357,7 +356,7 @@ static void drawn_seeds_are_reported(void **state) {
     answers_free(a, 1), answers_free(b, 1), answers_free(again, 1);
 }
 
-/* tiny-math whose decoder, as those of Llama 2 and Mistral, drops the space that a text begins with. */
+/* tiny-math with a decoder that drops a leading space, like those of Llama 2 and Mistral. */
 static void make_stripping(made_model *m) {
     static const char from[] = "\"decoder\": {",
                       name[] = "\"decoder\": {\"type\": \"Sequence\", \"decoders\": "
@@ -376,7 +375,7 @@ static void make_stripping(made_model *m) {
     iv_buf_free(&json), iv_buf_free(&changed);
 }
 
-/* An answer is the middle of a text: whole, in pieces, to stop strings and to constraints. */
+/* An answer continues a text, so its leading space stays: whole, in pieces, for stop strings and constraints. */
 static void answers_keep_their_first_space(void **state) {
     (void)state;
     made_model m;

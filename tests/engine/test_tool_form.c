@@ -1,4 +1,4 @@
-/* Which form of calls a model has: from templates made for this, from real ones, and from tokenizers alone. */
+/* The form of a model's tool calls, from templates made for this test, from real ones, and from tokenizers alone. */
 #include "../format/scratch.h"
 #include "format/json.h"
 
@@ -59,7 +59,7 @@ static void made_templates(void **state) {
             fail_msg("%s: found %s", cases[i].text, iv_tool_form_name(form_of(cases[i].text)));
 }
 
-/* Those that are not here have Hermes' form, or none that is known. */
+/* Templates that are not listed have Hermes' form, or an unknown one. */
 static const struct {
     const char *model;
     iv_tool_form form;
@@ -94,7 +94,7 @@ static void real_tokenizers(void **state) {
     (void)state;
     static const struct {
         const char *dir;
-        iv_tool_form form; /* of the tokenizer beside its own template */
+        iv_tool_form form; /* of the tokenizer next to its own template */
     } cases[] = {{"tokenizers/qwen3", IV_TOOL_FORM_HERMES},
                  {"tokenizers/mistral_nemo", IV_TOOL_FORM_MISTRAL},
                  {"tokenizers/gpt2", IV_TOOL_FORM_HERMES}};
@@ -108,7 +108,7 @@ static void real_tokenizers(void **state) {
     }
 }
 
-/* Without a template the vocabulary says it. */
+/* Without a template the vocabulary decides. */
 static void tokens_alone(void **state) {
     (void)state;
     static const struct {

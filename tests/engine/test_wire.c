@@ -1,4 +1,4 @@
-/* A batch survives its way as bytes, and no damaged one is taken for a batch that could do harm. */
+/* A batch is the same after writing and reading, and damaged bytes never give an unsafe batch. */
 #include "random.h"
 #include "engine/wire.h"
 
@@ -59,7 +59,7 @@ static void batches_survive(void **state) {
     iv_wire_free(&read);
 }
 
-/* What iv_cpu_model_forward relies on. */
+/* The preconditions of iv_cpu_model_forward. */
 static void check_taken(const iv_batch *b) {
     size_t row = 0;
     for (size_t i = 0; i < b->span_count; i++) {

@@ -1,12 +1,12 @@
-/* A checkpoint stretched by YaRN: its tables are those of its rule, all the way from the file; where the rule changes
- * nothing its logits are those without it, and what it multiplies sines with could as well stand in the weights. */
+/* A checkpoint with YaRN: its tables follow the rule, from the file on; where the rule changes nothing the logits are
+ * those without it; its factor on sines and cosines has the effect of scaled weights. */
 #include "made_model.h"
-#include "engine/engine.h"
+#include "engine/state.h"
 #include "numerics/rope.h"
 
 enum { TOKENS = 90, VOCABULARY = 512 };
 
-/* tests/data/hf/llama31, turned as `rope` says. */
+/* tests/data/hf/llama31 with the rotary settings `rope`. */
 static void open_turned(made_model *m, const char *rope) {
     made_open(m, "llama31");
     char *from = strstr(m->config.data, "\"rope_parameters\""), *end = from ? strchr(from, '}') : NULL;
@@ -88,7 +88,7 @@ static void tables_are_those_of_the_rule(void **state) {
     }
 }
 
-/* So small a theta that no pair turns slowly enough to be stretched. */
+/* With so small a theta no pair is slow enough to be interpolated. */
 #define PLAIN "\"rope_parameters\": {\"rope_theta\": 2.0, \"rope_type\": \"default\"}"
 #define YARN(attention)                                                                    \
     "\"rope_parameters\": {\"rope_theta\": 2.0, \"rope_type\": \"yarn\", \"factor\": 4.0," \
@@ -123,7 +123,7 @@ static void its_factor_could_stand_in_the_weights(void **state) {
     made_close(&plain), made_close(&yarn);
 }
 
-/* All that reaches the tables is part of the identity. */
+/* Every setting that affects the tables is part of the fingerprint. */
 static void fingerprints_tell_them_apart(void **state) {
     (void)state;
     static const char *const more[] = {"",

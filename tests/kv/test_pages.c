@@ -1,4 +1,4 @@
-/* The page pool: exhaustion takes nothing, no page has two holders, all come back. */
+/* The page pool: a failed allocation takes no page, no page has two holders, all are released. */
 #include "random.h"
 #include "kv/pages.h"
 
@@ -78,7 +78,7 @@ static void exhaustion_names_both_numbers(void **state) {
     iv_kv_pool_close(&pool);
 }
 
-/* Every byte of every page is one's own, and fits the memory. */
+/* Pages do not overlap and lie within the memory. */
 static void layers_and_pages_do_not_overlap(void **state) {
     (void)state;
     iv_kv_pool pool;
@@ -105,7 +105,7 @@ static void too_large_a_pool_is_refused(void **state) {
     assert_non_null(strstr(err.message, "4294967295 pages"));
 }
 
-/* Of a rank that has no heads: pages are numbers alone. */
+/* A rank without KV heads: pages have no memory. */
 static void pages_may_be_empty(void **state) {
     (void)state;
     iv_kv_layout layout;

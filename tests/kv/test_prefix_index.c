@@ -1,4 +1,4 @@
-/* The prefix index against a plain list: finding by tokens, not by hash; idle pages; eviction in order. */
+/* The prefix index against a plain list: lookup by tokens, not by hash; idle pages; eviction order. */
 #include "random.h"
 #include "kv/pages.h"
 
@@ -8,7 +8,7 @@ static void fill(int32_t *tokens, int32_t value) {
     for (size_t i = 0; i < PAGE; i++) tokens[i] = value;
 }
 
-/* Every token counts, and so does the parent: with two buckets most look-ups meet foreign pages. */
+/* Every token and the parent are compared: with two buckets most lookups see other pages. */
 static void tokens_are_compared(void **state) {
     (void)state;
     iv_prefix_index x;
@@ -30,7 +30,7 @@ static void tokens_are_compared(void **state) {
     iv_prefix_index_close(&x);
 }
 
-/* Tables over texts that branch; the index must say what a scan over all published prefixes says. */
+/* Tables over texts that branch; the index must agree with a scan over all published prefixes. */
 typedef struct published {
     int32_t text;
     size_t pages;
@@ -70,16 +70,16 @@ static void the_index_agrees_with_a_scan(void **state) {
             assert_int_equal(iv_kv_match(&pool, tokens, limit, &idle), best);
             assert_int_equal(idle, 0); /* the table holds them now */
             iv_kv_attach(&second, &pool, tokens, best);
-            assert_int_equal(iv_kv_sole(&table, &pool), 0);
+            assert_int_equal(iv_kv_exclusive_pages(&table, &pool), 0);
             iv_kv_table_release(&second, &pool);
-            assert_int_equal(iv_kv_sole(&table, &pool), best);
+            assert_int_equal(iv_kv_exclusive_pages(&table, &pool), best);
             if (take < best) take = best;
             ASSERT_OK(iv_kv_table_grow(&table, &pool, take * PAGE, &err), &err);
             iv_kv_publish(&table, &pool, tokens, take * PAGE);
             iv_kv_table_release(&table, &pool);
             list[n] = (published){text, take};
         }
-        iv_kv_forget(&pool);
+        iv_kv_evict_idle(&pool);
         assert_true(pool.free_count == pool.pages && pool.index.idle == 0 && pool.index.indexed == 0);
         iv_kv_table_close(&table, &pool), iv_kv_table_close(&second, &pool);
         iv_kv_pool_close(&pool);
@@ -113,7 +113,7 @@ static void equal_prefixes_become_one(void **state) {
     iv_kv_pool_close(&pool);
 }
 
-/* The prefix that was used longest ago goes first, its end before its beginning. */
+/* The least recently used prefix is evicted first, from its end. */
 static void the_longest_idle_goes_first(void **state) {
     (void)state;
     iv_kv_layout layout;

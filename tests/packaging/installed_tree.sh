@@ -24,8 +24,8 @@ flags() { pkg-config "$@" invar; }
 # shellcheck disable=SC2046  # flags are lists of words
 ${CC:-cc} -std=c11 -Wall -Werror "$here/use_invar.c" -o "$prefix/shared" $(flags --cflags --libs)
 LD_LIBRARY_PATH=$lib "$prefix/shared"
-[ ! -e "$lib/libinvar.so" ] || LD_LIBRARY_PATH=$lib ldd "$prefix/shared" | grep -q "libinvar.so.0 => $prefix/" || {
-    echo "the shared program does not use $lib/libinvar.so.0"
+[ ! -e "$lib/libinvar.so" ] || LD_LIBRARY_PATH=$lib ldd "$prefix/shared" | grep -q "libinvar.so.1 => $prefix/" || {
+    echo "the shared program does not use $lib/libinvar.so.1"
     exit 1
 }
 

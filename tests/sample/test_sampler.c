@@ -1,5 +1,5 @@
-/* The sampler against a second one that sorts everything and takes no shortcut, against the probabilities it
- * is meant to draw from, and at its edges. */
+/* The sampler against a naive one that sorts everything and has no shortcut, against the probabilities of its
+ * distribution, and at its limits. */
 #include "random.h"
 #include "numerics/philox.h"
 #include "numerics/rows.h"
@@ -63,8 +63,8 @@ static size_t naive_top_p(const float *x, const int32_t *order, size_t n, float 
     return n;
 }
 
-/* The share of one of the kept tokens, as a row of section 4 in which the others are absent. */
-static float naive_log_share(const float *x, const char *kept, size_t vocab, float max, int32_t id) {
+/* The log-probability of a kept token, as a row of section 4 in which the others are -infinity. */
+static float naive_sampling_logprob(const float *x, const char *kept, size_t vocab, float max, int32_t id) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < vocab; i++)
         if (kept[i]) lanes[i % IV_ROW_LANES] += v_exp(x[i] - max);
@@ -86,7 +86,7 @@ static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vo
     qsort(order, vocab, sizeof *order, in_order);
     float max = x[order[0]];
     for (size_t i = 0; max == -INFINITY && i < vocab; i++)
-        if (is_allowed(p, i)) { /* none of those allowed has a share */
+        if (is_allowed(p, i)) { /* every allowed logit is -infinity */
             order[0] = (int32_t)i;
             break;
         }
@@ -100,7 +100,7 @@ static int32_t naive_sample(const iv_sampling *p, const float *logits, size_t vo
         float value = x[id] + naive_noise(p->seed, position, id);
         if (best < 0 || value > best_value || (value == best_value && id < best)) best = id, best_value = value;
     }
-    *logprob = p->temperature == 0.0f || isinf(max) ? 0.0f : naive_log_share(x, kept, vocab, max, best);
+    *logprob = p->temperature == 0.0f || isinf(max) ? 0.0f : naive_sampling_logprob(x, kept, vocab, max, best);
     free(x), free(order), free(kept);
     return best;
 }
@@ -136,7 +136,7 @@ static void random_logits(rng *r, float *x, size_t n) {
 static float one_of(rng *r, const float *values, size_t n) { return values[rng_below(r, n)]; }
 #define ONE_OF(r, ...) one_of(r, (const float[]){__VA_ARGS__}, sizeof(float[]){__VA_ARGS__} / sizeof(float))
 
-/* Few, most or all; sometimes only such as were forbidden by their logits already. */
+/* Few, most or all tokens; sometimes only tokens whose logits are -infinity. */
 static const uint64_t *random_allowed(rng *r, size_t vocab) {
     static uint64_t mask[VOCAB_MAX / 64 + 1];
     size_t kind = rng_below(r, 8);
@@ -192,9 +192,9 @@ static void same_as_the_naive_sampler(void **state) {
         masked += p.allowed != NULL;
         size_t seen_count = random_seen(&r, seen, vocab);
         uint64_t position = rng_below(&r, 3) ? rng_below(&r, 5000) : rng_next(&r);
-        float share, got_share;
-        int32_t want = naive_sample(&p, logits, vocab, seen, seen_count, position, &share);
-        drawn += p.temperature > 0.0f && share < 0.0f;
+        float logprob, got_logprob;
+        int32_t want = naive_sample(&p, logits, vocab, seen, seen_count, position, &logprob);
+        drawn += p.temperature > 0.0f && logprob < 0.0f;
         const iv_kernels *k = iv_kernels_select((iv_isa)rng_below(&r, (size_t)iv_isa_detect() + 1));
         for (int again = 0; again < 2; again++) { /* the second time on what the first left behind */
             int32_t got = iv_sample(&s, k, &p, logits, seen, seen_count, position);
@@ -203,12 +203,12 @@ static void same_as_the_naive_sampler(void **state) {
                 fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g seen %zu on %s: wanted %d, got %d", trial, vocab,
                          (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, seen_count,
                          iv_isa_name(k->isa), (int)want, (int)got);
-            got = iv_sample_with_logprob(&s, k, &p, logits, seen, seen_count, position, &got_share);
+            got = iv_sample_with_logprob(&s, k, &p, logits, seen, seen_count, position, &got_logprob);
             assert_int_equal(got, want);
-            if (iv_bits(got_share) != iv_bits(share) || !(got_share <= 0.0f))
+            if (iv_bits(got_logprob) != iv_bits(logprob) || !(got_logprob <= 0.0f))
                 fail_msg("trial %zu: vocab %zu T %g k %d p %g min_p %g on %s: wanted logprob %a, got %a", trial, vocab,
                          (double)p.temperature, (int)p.top_k, (double)p.top_p, (double)p.min_p, iv_isa_name(k->isa),
-                         (double)share, (double)got_share);
+                         (double)logprob, (double)got_logprob);
         }
         iv_sampler_close(&s);
     }
@@ -226,19 +226,19 @@ static const float small_logits[SMALL] = {1.0f, -0.5f, 2.0f, 0.0f, 1.5f, -3.0f, 
 static void draw(const char *name, const iv_sampling *p, const char *kept) {
     iv_sampler s;
     iv_error err;
-    double share[SMALL], total = 0, chi = 0;
+    double weight[SMALL], total = 0, chi = 0;
     size_t count[SMALL] = {0};
     ASSERT_OK(iv_sampler_open(&s, SMALL, &err), &err);
     const iv_kernels *k = iv_kernels_select(iv_isa_detect());
     for (size_t i = 0; i < SMALL; i++)
-        total += share[i] = kept[i] == '1' ? exp((double)small_logits[i] / (double)p->temperature) : 0.0;
+        total += weight[i] = kept[i] == '1' ? exp((double)small_logits[i] / (double)p->temperature) : 0.0;
     for (size_t n = 0; n < DRAWS; n++) {
         iv_sampling q = *p;
         q.seed = 1000 + n / 1000; /* both the seed and the position move */
         count[iv_sample(&s, k, &q, small_logits, NULL, 0, n % 1000)]++;
     }
     for (size_t i = 0; i < SMALL; i++) {
-        double expected = DRAWS * share[i] / total;
+        double expected = DRAWS * weight[i] / total;
         if (expected == 0)
             assert_int_equal(count[i], 0);
         else
@@ -318,8 +318,7 @@ static void walk_on(noise_walk *w, uint32_t bits) {
     w->before = g;
 }
 
-/* Larger bits, less noise; the error is the rounding of 1 - v, 2^-25, over v, which is 2^-12 or more there.
- */
+/* More bits, less noise; the error is the rounding of 1 - v, 2^-25, over v, which is at least 2^-12 there. */
 static void gumbel_falls_and_is_finite(void **state) {
     (void)state;
     noise_walk w = {.before = INFINITY};
@@ -405,7 +404,7 @@ static void overflow_by_temperature_is_greedy(void **state) {
     }
 }
 
-/* Logits that are not finite are the engine's to refuse; whatever they are, the answer is a token. */
+/* The engine refuses logits that are not finite; the sampler returns a token for any logits. */
 static void nonsense_gives_a_token(void **state) {
     (void)state;
     rng r = rng_start("nonsense");

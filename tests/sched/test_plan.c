@@ -1,4 +1,4 @@
-/* Step plans: what must hold of every plan, over random sequences, pages and budgets; and plans known by heart. */
+/* Step plans: the invariants of every plan over random sequences, pages and budgets; and known plans. */
 #include "random.h"
 #include "sched/plan.h"
 
@@ -12,7 +12,7 @@ typedef struct problem {
 static size_t pages_for(size_t tokens) { return (tokens + PAGE - 1) / PAGE; }
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
-/* The tokens from some on have their logits wanted, perhaps those already computed too; most have none. */
+/* Tokens from a random one on need logits, perhaps some that are computed already; most sequences need none. */
 static void score_some(rng *r, iv_plan_sequence *s) {
     if (rng_below(r, 3)) return;
     s->score_from = rng_below(r, s->known), s->score_to = s->known - 1;
@@ -39,14 +39,14 @@ static void make_problem(rng *r, problem *p) {
         size_t left = rng_below(r, 3) ? 1 : 1 + rng_below(r, 400);
         s->computed = rng_below(r, 3) ? rng_below(r, 500) : PAGE * rng_below(r, 8), s->known = s->computed + left;
         s->pages = pages_for(s->computed) + (rng_below(r, 6) == 0 && left > PAGE);
-        s->own = rng_below(r, s->pages + 1);
+        s->exclusive_pages = rng_below(r, s->pages + 1);
         s->draft = left == 1 ? rng_below(r, 8) : 0;
         score_some(r, s);
     }
     for (size_t i = 0; i < p->in.waiting_count; i++) {
         iv_plan_sequence *s = &p->waiting[i];
         s->known = 1 + rng_below(r, 600), s->pages = rng_below(r, 2) ? rng_below(r, (s->known - 1) / PAGE + 1) : 0;
-        s->computed = s->pages * PAGE, s->own = rng_below(r, s->pages + 1);
+        s->computed = s->pages * PAGE, s->exclusive_pages = rng_below(r, s->pages + 1);
         score_some(r, s);
     }
 }
@@ -73,14 +73,14 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         if (item->draft) assert_true(s->known + item->draft <= PAGE * (want > s->pages ? want : s->pages));
         if (item->preempt) {
             assert_true(runs && i > 0 && item->tokens == 0); /* the first in rank is never preempted */
-            given += s->own, preempted++;
+            given += s->exclusive_pages, preempted++;
         } else if (runs && left_of(s) == 1 && item->tokens == 0 && idle_decode == SIZE_MAX)
             idle_decode = i;
-        if (!runs) assert_true(item->tokens > 0), taken += s->own;
+        if (!runs) assert_true(item->tokens > 0), taken += s->exclusive_pages;
     }
     assert_true(tokens == plan->tokens && tokens <= in->token_budget);
     assert_true(in->row_budget == 0 || rows <= in->row_budget);
-    if (drafts && in->tile_rows) /* no tile is begun for guesses */
+    if (drafts && in->tile_rows) /* no tile is begun for drafts */
         assert_true((tokens - 1) / in->tile_rows == (tokens - drafts - 1) / in->tile_rows);
     assert_true(taken <= given);
     if (preempted) assert_int_equal(plan->admitted, 0);
@@ -98,7 +98,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         assert_true(plan->items[0].tokens > 0); /* also when it lacks rows for all */
     if (in->running_count == 0 && in->waiting_count) {
         const iv_plan_sequence *s = &p->waiting[0];
-        bool fits = pages_for(s->known) - s->pages + s->own <= in->pages_available;
+        bool fits = pages_for(s->known) - s->pages + s->exclusive_pages <= in->pages_available;
         assert_true((plan->admitted > 0) == fits); /* alone, nothing is kept back */
     }
 }
@@ -144,7 +144,7 @@ static void known_plans(void **state) {
     (void)state;
     iv_plan_item items[4];
     iv_plan plan = {.items = items};
-    /* Decode first, then prompts in order; a guess takes what is left. */
+    /* Decode first, then prompts in order; a draft takes the rest. */
     const iv_plan_sequence busy[] = {
         {100, 60, 1, 1, 0, 0, 0, false}, {8, 7, 1, 1, 4, 0, 0, false}, {51, 50, 1, 1, 4, 0, 0, false}};
     iv_plan_input in = {.running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
@@ -189,7 +189,7 @@ static void known_plans(void **state) {
     in.row_budget = 92; /* all of its 89 and its last one, and one for each of the others */
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 100, true, 0), expect(&plan, 1, false, 20, true, 0), expect(&plan, 2, false, 1, true, 0);
-    in.row_budget = 94; /* two guesses more */
+    in.row_budget = 94; /* two drafted tokens more */
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 100, true, 0), expect(&plan, 2, false, 1, true, 2);
 }

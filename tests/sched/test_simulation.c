@@ -1,14 +1,14 @@
 /* The scheduler and the pages together, without a model: random requests over a small pool for three million steps.
  *
  * A shadow remembers, for every slot of every page, which prefix was computed into it, as a hash of all tokens up to
- * there. What a sequence reads must be its own prefix, whoever computed it; what is written must be nobody else's.
- * Bugs put in on purpose show that each check can fail. */
+ * there. A sequence must read its own prefix, which any sequence may have computed, and write only pages that no
+ * other holds. Planted bugs show that each check can fail. */
 #include "random.h"
 #include "kv/pages.h"
 #include "sched/plan.h"
 
 enum { PAGE = IV_ATTENTION_BLOCK, SEQS = 6, LIVE = 24, TOKENS_MAX = 6 * PAGE, PAGES_MAX = 20, FAMILIES_OF_TEXT = 5 };
-enum { EPISODE = 300, DRAIN_STEPS_MAX = 20000, GUESSES = 5 };
+enum { EPISODE = 300, DRAIN_STEPS_MAX = 20000, DRAFT_MAX = 5 };
 
 typedef enum bug {
     NO_BUG,
@@ -25,9 +25,9 @@ typedef struct request {
     bool live, running, preempted;
     int32_t priority;
     uint64_t arrival;
-    size_t family, known, goal, computed, guess_count, steps_left_out;
-    size_t prompt, told; /* the first prompt token whose logits are still to be seen; prompt - 1: none */
-    bool guess_right[GUESSES];
+    size_t family, known, goal, computed, draft_count, steps_left_out;
+    size_t prompt, next_prompt_logprob; /* the first prompt token whose logits are still to be seen; prompt - 1: none */
+    bool draft_right[DRAFT_MAX];
     iv_kv_table table;
 } request;
 
@@ -52,7 +52,7 @@ static void check(world *w, bool ok, const char *what) {
     if (!ok && !w->wrong) w->wrong = what;
 }
 
-/* Texts that share beginnings of different lengths, at page borders and off them. */
+/* Texts with common prefixes of different lengths, at page boundaries and between them. */
 static void make_texts(world *w) {
     static const size_t shared[FAMILIES_OF_TEXT] = {0, 64, 127, 200, 330};
     for (size_t f = 0; f < FAMILIES_OF_TEXT; f++) {
@@ -87,7 +87,7 @@ static void close_world(world *w) {
     iv_kv_pool_close(&w->pool);
 }
 
-/* ---- lines --------------------------------------------------------------------------------------------- */
+/* ---- queues -------------------------------------------------------------------------------------------- */
 
 static void insert(request **line, size_t *count, request *q) {
     size_t i = (*count)++;
@@ -126,7 +126,7 @@ static void requeue(world *w, request *q) {
     insert(w->waiting, &w->waiting_count, q);
 }
 
-/* ---- what happens to it -------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------- */
 
 static void arrive(world *w) {
     for (size_t i = 0; i < LIVE; i++) {
@@ -137,7 +137,8 @@ static void arrive(world *w) {
         q->family = rng_below(&w->r, FAMILIES_OF_TEXT);
         q->known = 1 + rng_below(&w->r, most - 1), q->goal = q->known + 1 + rng_below(&w->r, most - q->known);
         q->computed = q->steps_left_out = 0;
-        q->prompt = q->known, q->told = rng_below(&w->r, 3) ? q->prompt - 1 : rng_below(&w->r, q->prompt);
+        q->prompt = q->known,
+        q->next_prompt_logprob = rng_below(&w->r, 3) ? q->prompt - 1 : rng_below(&w->r, q->prompt);
         insert(w->waiting, &w->waiting_count, q);
         return;
     }
@@ -151,7 +152,7 @@ static void disturb(world *w, bool arrivals) {
         end(w, q);
     } else if (rng_below(&w->r, 100) == 0 && q->live && q->running)
         requeue(w, q);
-    if (rng_below(&w->r, 1000) == 0) iv_kv_forget(&w->pool);
+    if (rng_below(&w->r, 1000) == 0) iv_kv_evict_idle(&w->pool);
     if (w->bug == FORGET_A_HOLDER && q->running && q->table.count && rng_below(&w->r, 100) == 0 &&
         w->pool.holders[q->table.pages[0]] > 1)
         w->pool.holders[q->table.pages[0]]--;
@@ -159,22 +160,23 @@ static void disturb(world *w, bool arrivals) {
 
 static iv_plan_sequence look(world *w, request *q) {
     iv_plan_sequence s = {.known = q->known, .computed = q->computed, .pages = q->table.count};
-    s.score_from = q->told, s.score_to = q->prompt - 1;
+    s.score_from = q->next_prompt_logprob, s.score_to = q->prompt - 1;
     if (q->running) {
-        s.own = iv_kv_sole(&q->table, &w->pool);
-        q->guess_count = q->known - q->computed == 1 && q->goal > q->known ? rng_below(&w->r, GUESSES + 1) : 0;
-        if (q->guess_count > q->goal - q->known) q->guess_count = q->goal - q->known;
-        for (size_t i = 0; i < q->guess_count; i++) q->guess_right[i] = rng_below(&w->r, 4) > 0;
-        s.draft = q->guess_count;
+        s.exclusive_pages = iv_kv_exclusive_pages(&q->table, &w->pool);
+        q->draft_count = q->known - q->computed == 1 && q->goal > q->known ? rng_below(&w->r, DRAFT_MAX + 1) : 0;
+        if (q->draft_count > q->goal - q->known) q->draft_count = q->goal - q->known;
+        for (size_t i = 0; i < q->draft_count; i++) q->draft_right[i] = rng_below(&w->r, 4) > 0;
+        s.draft = q->draft_count;
     } else {
-        size_t first = q->told < q->prompt - 1 && w->bug != SKIP_SCORES ? q->told : q->known - 1;
-        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, &s.own);
+        size_t first =
+            q->next_prompt_logprob < q->prompt - 1 && w->bug != SKIP_SCORES ? q->next_prompt_logprob : q->known - 1;
+        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, &s.exclusive_pages);
         s.computed = s.pages * PAGE;
     }
     return s;
 }
 
-/* Reads all that was computed before, writes what is computed now, as attention would. */
+/* Reads everything computed before and writes what is computed now, as attention does. */
 static void compute(world *w, request *q, const iv_plan_item *item) {
     const uint64_t *prefix = w->prefix[q->family];
     for (size_t i = 0; i < q->computed; i += PAGE) {
@@ -190,26 +192,26 @@ static void compute(world *w, request *q, const iv_plan_item *item) {
         uint32_t page = q->table.pages[at];
         check(w, w->pool.holders[page] == 1 && !w->pool.index.nodes[page].indexed && at >= q->table.shared,
               "a shared page is written");
-        if (i >= item->tokens) right = right && q->guess_right[i - item->tokens];
+        if (i >= item->tokens) right = right && q->draft_right[i - item->tokens];
         w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&w->r);
     }
 }
 
-/* Rows of logits that the item has; those of the prompt come one after another, none left out. */
+/* Rows of logits of the item; a prompt's rows are consecutive, and none is skipped. */
 static size_t see_logits(world *w, request *q, const iv_plan_item *item) {
     size_t rows = item->samples + item->draft;
     for (size_t at = q->computed; at < q->computed + item->tokens && at + 1 < q->prompt; at++) {
-        if (at < q->told) continue;
-        check(w, at == q->told, "a token's logits were left out");
-        q->told = at + 1, rows++, w->scored++;
+        if (at < q->next_prompt_logprob) continue;
+        check(w, at == q->next_prompt_logprob, "a token's logits were left out");
+        q->next_prompt_logprob = at + 1, rows++, w->scored++;
     }
-    check(w, !item->samples || q->told >= q->prompt - 1, "an answer begins before its prompt was seen");
+    check(w, !item->samples || q->next_prompt_logprob >= q->prompt - 1, "an answer begins before its prompt was seen");
     return rows;
 }
 
 static void advance(world *w, request *q, const iv_plan_item *item) {
     size_t accepted = 0;
-    while (accepted < item->draft && q->guess_right[accepted]) accepted++;
+    while (accepted < item->draft && q->draft_right[accepted]) accepted++;
     w->rejected += item->draft - accepted;
     if (w->bug == KEEP_WRONG_GUESSES) accepted = item->draft;
     q->computed += item->tokens;
@@ -307,7 +309,7 @@ static void step(world *w) {
     w->steps++;
 }
 
-/* Arrivals for a while, then none until every request has ended. */
+/* Requests arrive for a while, then none until all have ended. */
 static void episode(world *w) {
     for (size_t i = 0; i < EPISODE && !w->wrong; i++) {
         disturb(w, true);
@@ -336,9 +338,10 @@ static void millions_of_steps(void **state) {
         close_world(w);
         free(w);
     }
-    printf("%zu steps: %zu requests, %zu preemptions, %zu cached beginnings, %zu guesses rejected, %zu growths that "
-           "evict, %zu prompt tokens scored\n",
-           steps, ended, preemptions, hits, rejected, evicting, scored);
+    printf(
+        "%zu steps: %zu requests, %zu preemptions, %zu cached prefixes, %zu drafted tokens rejected, %zu growths that "
+        "evict, %zu prompt tokens scored\n",
+        steps, ended, preemptions, hits, rejected, evicting, scored);
     assert_true(ended > total / 1000 && preemptions > total / 10000 && hits > total / 1000 && rejected > total / 1000 &&
                 evicting > total / 1000 && scored > total / 10);
 }

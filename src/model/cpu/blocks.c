@@ -163,7 +163,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
                                                    .least = &bad},
                            err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
-        return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
+        return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
     return norm(b, next, err);
 }

@@ -227,7 +227,7 @@ static iv_status check_values(const iv_gpu_model *g, const iv_batch *b, iv_error
     if (bad == UINT64_MAX) return IV_OK;
     size_t row = (size_t)(bad & 0xffffffffu), span = 0;
     while (span + 1 < b->span_count && row >= b->spans[span].first_row + b->spans[span].rows) span++;
-    return iv_fail(err, IV_FORMAT, "layer %zu: a key or value of sequence %zu of the step is not finite",
+    return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite",
                    (size_t)(bad >> 32), span);
 }
 
@@ -246,7 +246,7 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
     if (status == IV_OK) status = run_ranks(g, err);
     if (status == IV_OK) {
         status = check_values(g, b, err);
-        if (status == IV_FORMAT) return status;
+        if (status == IV_NOT_FINITE) return status;
     }
     if (status == IV_OK) status = take_logits(g, b, err);
     if (status != IV_OK) g->lost = true, g->why = *err;

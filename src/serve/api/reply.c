@@ -14,6 +14,7 @@ int iv_api_http_status(iv_status status) {
     case IV_OK: return 200;
     case IV_INVALID:
     case IV_FORMAT:
+    case IV_NOT_FINITE:
     case IV_UNSUPPORTED:
     case IV_LIMIT:
     case IV_TEMPLATE:

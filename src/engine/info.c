@@ -1,6 +1,6 @@
-/* fingerprint.c: the identity of an answer's maker: all that may change a bit, and nothing that may not.
- * A baseline's begins with its own name: there much else may change a bit, and nobody should mistake it. */
-#include "engine/engine.h"
+/* info.c: the identity of an engine, and the facts and counters that invar.h reports of it. */
+#include "engine/info.h"
+#include "engine/ranks.h"
 #include "numerics/version.h"
 
 #include <stdio.h>
@@ -56,7 +56,6 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     return IV_OK;
 }
 
-/* The digests that the fingerprint is made of, each by itself: they say which part of two fingerprints differs. */
 iv_status iv_identity_make(iv_engine *e, iv_error *err) {
     uint8_t part[32];
     iv_identity_parts *parts = &e->identity;
@@ -75,4 +74,66 @@ iv_status iv_identity_make(iv_engine *e, iv_error *err) {
         iv_digest_hex(part, parts->chat_template);
     }
     return IV_OK;
+}
+
+iv_status iv_info_parse_dtype(const char *text, iv_model_options *m, iv_error *err) {
+    m->has_dtype = strcmp(text, "auto") != 0;
+    if (!m->has_dtype) return IV_OK;
+    for (int t = IV_BF16; t <= IV_F32; t++)
+        if (strcmp(text, iv_dtype_name((iv_dtype)t)) == 0) {
+            m->dtype = (iv_dtype)t;
+            return IV_OK;
+        }
+    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", text);
+}
+
+/* ---- the calls of invar.h ------------------------------------------------------------------------------ */
+
+const char *iv_version(void) { return INVAR_VERSION; }
+
+void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
+    const iv_model *m = e->model;
+    *info = (iv_engine_info){.fingerprint = e->fingerprint,
+                             .numerics_version = IV_NUMERICS_VERSION,
+                             .weights_digest = e->identity.weights,
+                             .configuration_digest = e->identity.configuration,
+                             .tokenizer_digest = e->identity.tokenizer,
+                             .template_digest = e->identity.chat_template,
+                             .model_type = m->config.model_type,
+                             .dtype = iv_dtype_name(m->dtype),
+                             .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
+                             .isa = iv_isa_name(e->isa),
+                             .device = e->gpus[0] ? "cuda" : "cpu",
+                             .gpu = e->gpus[0] ? iv_gpu_get_info(e->gpus[0])->name : "",
+                             .rank_transport = iv_ranks_gpu_transport(e),
+                             .numerics = iv_numerics_name(e->numerics),
+                             .tensor_parallel_size = iv_ranks_size(e->ranks),
+                             .rank = iv_ranks_rank(e->ranks),
+                             .threads = iv_ranks_threads(e->ranks),
+                             .vocab_size = (size_t)m->config.vocab_size,
+                             .max_model_len = e->max_model_len,
+                             .max_num_seqs = e->max_num_seqs,
+                             .max_num_batched_tokens = e->max_num_batched_tokens,
+                             .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
+                             .weight_bytes = m->weight_bytes,
+                             .kv_bytes_per_token = e->kv_token_bytes,
+                             .index_unread = m->index_unread,
+                             .generation_unapplied = e->generation.unapplied,
+                             .load_seconds = e->load_seconds};
+}
+
+const iv_text_model *iv_engine_text_model(const iv_engine *e) { return e->text_model; }
+
+void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
+    *stats = e->stats;
+    const iv_queue *queues[] = {&e->running, &e->waiting, &e->held};
+    for (size_t q = 0; q < sizeof queues / sizeof *queues; q++)
+        for (size_t i = 0; i < queues[q]->count; i++) { /* ended sequences are counted already */
+            const iv_sequence *s = queues[q]->at[i];
+            stats->drafted_tokens += s->drafted_tokens, stats->accepted_tokens += s->accepted_tokens;
+        }
+    stats->running = e->running.count, stats->waiting = e->waiting.count + e->held.count;
+    stats->held = 0;
+    for (size_t i = 0; i < e->held.count; i++) stats->held += e->held.at[i]->held;
+    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count, stats->kv_pages_cached = e->kv.index.idle;
 }

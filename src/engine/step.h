@@ -1,0 +1,10 @@
+/* step.h: running a batch, for steps and for iv_engine_logits. */
+#ifndef IV_ENGINE_STEP_H
+#define IV_ENGINE_STEP_H
+
+#include "engine/state.h"
+
+/* Runs a batch on all ranks and counts it in the statistics. */
+iv_status iv_step_forward(iv_engine *e, const iv_batch *batch, iv_error *err);
+
+#endif
