@@ -21,7 +21,7 @@ typedef struct iv_norm {
     size_t layer;
 } iv_norm;
 
-/* All ops return IV_NOT_FINITE-class errors alike on all ranks; any other error means that no further step can run. */
+/* All ops return IV_NOT_FINITE alike on all ranks; any other error means that no further step can run. */
 typedef struct iv_backend_ops {
     /* x = rows of the embedding, by token id. */
     iv_status (*embed)(iv_backend *b, iv_error *err);

@@ -37,7 +37,7 @@ planted=$(mktemp -d)
 trap 'rm -rf "$planted"' EXIT
 mkdir -p "$planted/src/base" "$planted/src/serve" "$planted/src/model" "$planted/apps/invar"
 echo '#include "model/model.h"' > "$planted/src/base/up.c"
-echo '#include "engine/engine.h"' > "$planted/src/serve/past.c"
+echo '#include "engine/state.h"' > "$planted/src/serve/past.c"
 echo '#include "format/json.h"' > "$planted/apps/invar/past.c"
 echo '#include "nowhere/here.h"' > "$planted/src/model/no.c"
 echo '#include "base/status.h"' > "$planted/src/model/down.c"
