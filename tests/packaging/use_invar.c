@@ -6,5 +6,12 @@
 int main(void) {
     const char *name = iv_status_name(IV_LIMIT);
     printf("IV_LIMIT is called \"%s\"\n", name);
-    return strcmp(name, "limit") == 0 ? 0 : 1;
+    iv_engine_options o;
+    iv_engine *engine;
+    iv_error err;
+    iv_engine_options_init(&o);
+    o.model = "no/such/model";
+    iv_status status = iv_engine_open(&o, &engine, &err);
+    printf("%s: %s\n", iv_status_name(status), err.message);
+    return strcmp(name, "limit") == 0 && o.size == sizeof o && status == IV_NOT_FOUND ? 0 : 1;
 }
