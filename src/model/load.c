@@ -59,7 +59,7 @@ static void free_shards(iv_model *m) {
 }
 
 static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
-    IV_TRY(iv_weight_plan_make(first, c, plan, err));
+    IV_TRY(iv_tensors_make(first, c, plan, err));
     for (iv_model *m = first; m; m = m->next) {
         size_t heads = m->tp.shard[m->rank].kv_heads;
         if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
@@ -78,7 +78,7 @@ static iv_status open_weights(const char *dir, const iv_model_options *o, const 
         return iv_fail(err, IV_UNSUPPORTED,
                        "%s/config.json: dtype: wanted bfloat16, float16 or float32 for dummy weights, found float64",
                        dir);
-    return iv_weight_plan_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
+    return iv_tensors_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
 }
 
 /* Everything that headers tell. On failure nothing is held. */
@@ -173,7 +173,7 @@ static size_t first_out_of_range(iv_dtype from, iv_dtype to, const void *p, size
 }
 
 /* Rows [first, first + rows) of a tensor to one of its targets. */
-static iv_status use_rows(const iv_weight_part *part, const iv_weight_target *to, const void *bytes, size_t first,
+static iv_status use_rows(const iv_weight_part *part, const iv_tensor_slice *to, const void *bytes, size_t first,
                           size_t rows, iv_error *err) {
     size_t begin = iv_size_max(first, to->begin), end = iv_size_min(first + rows, to->end);
     if (begin >= end) return IV_OK;
@@ -200,7 +200,7 @@ static iv_status use_chunk(const iv_weight_part *part, const char *path, const v
     if (bad < n)
         return iv_fail(err, IV_FORMAT, "%s: %s: element %zu is too large for %s", path, t->name, element + bad,
                        iv_dtype_name(part->type));
-    for (const iv_weight_target *to = part->targets; to; to = to->next)
+    for (const iv_tensor_slice *to = part->targets; to; to = to->next)
         IV_TRY(use_rows(part, to, bytes, element / part->columns, n / part->columns, err));
     return IV_OK;
 }
@@ -340,7 +340,7 @@ static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
         if (m->data_bytes && !m->data)
             return iv_fail(err, IV_NO_MEMORY, "%s: no %smemory for the %zu bytes of weights of rank %zu", dir,
                            m->memspace ? "GPU " : "", m->data_bytes, m->rank);
-        iv_weight_plan_bind(m, first);
+        iv_tensors_bind(m, first);
     }
     return IV_OK;
 }

@@ -77,9 +77,9 @@ static iv_weight_part *add_part(builder *b, iv_weight_part part) {
     return &b->plan->parts[b->plan->count++];
 }
 
-static iv_status add_target(builder *b, iv_weight_part *part, iv_weight_target target) {
+static iv_status add_target(builder *b, iv_weight_part *part, iv_tensor_slice target) {
     if (target.begin == target.end || !b->c) return IV_OK;
-    iv_weight_target *t = IV_ARENA_NEW(&b->first->arena, 1, iv_weight_target);
+    iv_tensor_slice *t = IV_ARENA_NEW(&b->first->arena, 1, iv_tensor_slice);
     if (!t) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", part->tensor->name);
     *t = target;
     t->next = part->targets, part->targets = t;
@@ -95,7 +95,7 @@ static iv_status vector(builder *b, const char *prefix, const char *suffix, size
     *out = IV_ARENA_NEW(&b->first->arena, n, float);
     if (!*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
     iv_weight_part *part = add_part(b, (iv_weight_part){.tensor = t, .columns = 1, .checked = true, .type = IV_F32});
-    return add_target(b, part, (iv_weight_target){.vector = *out, .end = n});
+    return add_target(b, part, (iv_tensor_slice){.vector = *out, .end = n});
 }
 
 typedef struct piece {
@@ -154,7 +154,7 @@ static iv_status biases(builder *b, const char *prefix, const piece *pieces, siz
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].of[i].end;
             IV_TRY(add_target(
-                b, part, (iv_weight_target){.vector = *cuts[j].bias, .begin = begin, .end = end, .first = first[j]}));
+                b, part, (iv_tensor_slice){.vector = *cuts[j].bias, .begin = begin, .end = end, .first = first[j]}));
             first[j] += end - begin;
         }
     }
@@ -184,7 +184,7 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
             IV_TRY(add_target(b, part,
-                              (iv_weight_target){.matrix = cuts[j].matrix,
+                              (iv_tensor_slice){.matrix = cuts[j].matrix,
                                                  .memspace = cuts[j].owner->memspace,
                                                  .begin = begin,
                                                  .end = end,
@@ -329,7 +329,7 @@ static iv_status layer(builder *b, size_t index) {
     return mlp(b, inner, (size_t)c->intermediate_size, 0, places, b->shards);
 }
 
-/* The head, panel by panel; a tied one is a view of the embedding (iv_weight_plan_bind). */
+/* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */
 static iv_status head(builder *b) {
     const iv_model_config *c = &b->first->config;
     const piece one[] = {{"lm_head", (size_t)c->vocab_size}};
@@ -378,7 +378,7 @@ static int larger_first(const void *a, const void *b) {
     return strcmp(x->tensor->name, y->tensor->name);
 }
 
-iv_status iv_weight_plan_make(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
+iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
     builder b = {.first = first, .c = c, .plan = plan, .capacity = iv_checkpoint_count(c) + 1, .err = err};
     *plan = (iv_weight_plan){0};
     plan->parts = IV_ARENA_NEW(&first->arena, b.capacity, iv_weight_part);
@@ -395,7 +395,7 @@ iv_status iv_weight_plan_make(iv_model *first, const iv_checkpoint *c, iv_weight
     return IV_OK;
 }
 
-iv_status iv_weight_plan_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
+iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
                                iv_error *err) {
     collection wanted = {.type = type};
     iv_model *m = calloc(1, sizeof *m);
@@ -433,7 +433,7 @@ static iv_matrix tied_head(const iv_model *m) {
     return head;
 }
 
-void iv_weight_plan_bind(iv_model *m, const iv_model *first) {
+void iv_tensors_bind(iv_model *m, const iv_model *first) {
     unsigned char *at = m->data;
     if (m == first)
         at = bind(&m->embedding, at);

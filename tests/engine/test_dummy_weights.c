@@ -75,7 +75,7 @@ static void tensors_are_the_checkpoints(void **state) {
         snprintf(dir, sizeof dir, "%s/%s", source_path("tests/data/hf"), families[i]);
         ASSERT_OK(iv_model_config_read(dir, &config, &err), &err);
         ASSERT_OK(iv_checkpoint_open(dir, &real, &err), &err);
-        ASSERT_OK(iv_weight_plan_dummy(&config, iv_checkpoint_at(real, 0)->dtype, 0, &dummy, &err), &err);
+        ASSERT_OK(iv_tensors_dummy(&config, iv_checkpoint_at(real, 0)->dtype, 0, &dummy, &err), &err);
         ASSERT_OK(iv_checkpoint_layout_digest(real, want, &err), &err);
         ASSERT_OK(iv_checkpoint_layout_digest(dummy, got, &err), &err);
         assert_memory_equal(want, got, sizeof want);
@@ -159,7 +159,7 @@ static void benchmark_shapes(void **state) {
         iv_error err;
         snprintf(dir, sizeof dir, "%s/%s", source_path("bench/gpu/configs"), shapes[i].name);
         ASSERT_OK(iv_model_config_read(dir, &config, &err), &err);
-        ASSERT_OK(iv_weight_plan_dummy(&config, IV_BF16, 0, &c, &err), &err);
+        ASSERT_OK(iv_tensors_dummy(&config, IV_BF16, 0, &c, &err), &err);
         double billions = (double)iv_checkpoint_bytes(c) / 2e9;
         if (fabs(billions - shapes[i].billions) > 0.01)
             fail_msg("%s: %.3f billion parameters, wanted %.2f", shapes[i].name, billions, shapes[i].billions);

@@ -73,7 +73,7 @@ static iv_model *swap_models(iv_gpu_model *g, iv_model *first) {
         iv_memspace *memspace = was->memspace;
         was->data = m->data, was->memspace = m->memspace;
         m->data = data, m->memspace = memspace;
-        iv_weight_plan_bind(was, old), iv_weight_plan_bind(m, first);
+        iv_tensors_bind(was, old), iv_tensors_bind(m, first);
         g->rank[r].m = m;
     }
     return old;
