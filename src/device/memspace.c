@@ -26,8 +26,8 @@ static void host_free(iv_memspace *p, void *memory) {
     iv_memory_free(block, whole);
 }
 
-static iv_status host_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                            size_t width, size_t rows, iv_error *err) {
+static iv_status host_copy(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                           size_t rows, iv_error *err) {
     (void)p, (void)err;
     for (size_t i = 0; i < rows; i++)
         memcpy((unsigned char *)to + i * to_pitch, (const unsigned char *)from + i * from_pitch, width);
@@ -45,6 +45,6 @@ static void host_unstage(iv_memspace *p, void *memory) {
 }
 
 iv_memspace *iv_memspace_host(void) {
-    static iv_memspace memspace = {host_alloc, host_free, host_write, host_stage, host_unstage};
+    static iv_memspace memspace = {host_alloc, host_free, host_copy, host_copy, host_stage, host_unstage};
     return &memspace;
 }

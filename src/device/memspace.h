@@ -13,7 +13,10 @@ struct iv_memspace {
     /* Copies `rows` rows of `width` bytes, from_pitch and to_pitch apart. Any thread; returns when done. */
     iv_status (*write)(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                        size_t rows, iv_error *err);
-    /* Memory of this process from which `write` is fastest. */
+    /* The same in the other direction: `to` is this process's, `from` the memspace's. */
+    iv_status (*read)(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                      size_t rows, iv_error *err);
+    /* Memory of this process for which `write` and `read` are fastest. */
     void *(*stage)(iv_memspace *p, size_t bytes);
     void (*unstage)(iv_memspace *p, void *memory);
 };

@@ -15,9 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SINGLE_NAME "model.safetensors"
-#define INDEX_NAME "model.safetensors.index.json"
-
 enum { DIGEST_CHUNK_BYTES = 1 << 20 };
 
 typedef struct shard {
@@ -119,7 +116,7 @@ static iv_status check_index(const iv_checkpoint *c, const char *index_path, con
 
 static iv_status open_single(iv_checkpoint *c, const char *dir, iv_error *err) {
     IV_TRY(reserve_shards(c, dir, 1, err));
-    IV_TRY(open_shard(c, dir, SINGLE_NAME, 0, err));
+    IV_TRY(open_shard(c, dir, IV_WEIGHTS_NAME, 0, err));
     return merge_shards(c, dir, err);
 }
 
@@ -144,22 +141,24 @@ static bool has_file(const char *dir, const char *name) {
     return found;
 }
 
-bool iv_checkpoint_exists(const char *dir) { return has_file(dir, SINGLE_NAME) || has_file(dir, INDEX_NAME); }
+bool iv_checkpoint_exists(const char *dir) {
+    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME);
+}
 
 static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
     struct stat st;
     const char *single, *index;
     if (stat(dir, &st) != 0) return iv_fail(err, IV_NOT_FOUND, "%s: no such directory", dir);
     if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_IO, "%s: wanted a model directory, found a file", dir);
-    IV_TRY(join(c, dir, SINGLE_NAME, &single, err));
-    IV_TRY(join(c, dir, INDEX_NAME, &index, err));
+    IV_TRY(join(c, dir, IV_WEIGHTS_NAME, &single, err));
+    IV_TRY(join(c, dir, IV_WEIGHTS_INDEX_NAME, &index, err));
     if (iv_file_exists(single)) {
         c->index_unread = iv_file_exists(index);
         return open_single(c, dir, err);
     }
     if (iv_file_exists(index)) return open_sharded(c, dir, index, err);
-    return iv_fail(err, IV_NOT_FOUND, "%s: wanted " SINGLE_NAME " or " INDEX_NAME ", found neither%s", dir,
-                   iv_foreign_weights(dir));
+    return iv_fail(err, IV_NOT_FOUND, "%s: wanted " IV_WEIGHTS_NAME " or " IV_WEIGHTS_INDEX_NAME ", found neither%s",
+                   dir, iv_foreign_weights(dir));
 }
 
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err) {
@@ -288,31 +287,35 @@ static iv_status hash_data(hashing *h, const iv_tensor_info *t, uint8_t out[32],
     return status;
 }
 
+iv_digest *iv_weights_digest_new(size_t count) {
+    iv_digest *d = iv_digest_new();
+    if (!d) return NULL;
+    iv_digest_add(d, "invar weights 1\n", 16);
+    add_u64(d, count);
+    return d;
+}
+
+void iv_weights_digest_add(iv_digest *d, const iv_tensor_info *t, const uint8_t data[32]) {
+    add_layout(d, t);
+    iv_digest_add(d, data, 32);
+}
+
 iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user, uint8_t out[32],
                                iv_error *err) {
     hashing h = {.c = c, .progress = progress, .user = user, .chunk = malloc(DIGEST_CHUNK_BYTES)};
-    uint8_t(*data)[32] = calloc(c->count + 1, sizeof *data);
-    iv_status status = IV_OK;
-    if (!h.chunk || !data) status = iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
-    for (size_t i = 0; i < c->count && status == IV_OK; i++) status = hash_data(&h, &c->tensors[i], data[i], err);
-    if (status == IV_OK) status = iv_checkpoint_digest_join(c, data, out, err);
+    iv_digest *all = h.chunk ? iv_weights_digest_new(c->count) : NULL;
+    iv_status status = all ? IV_OK : iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
+    for (size_t i = 0; i < c->count && status == IV_OK; i++) {
+        uint8_t data[32];
+        status = hash_data(&h, &c->tensors[i], data, err);
+        if (status == IV_OK) iv_weights_digest_add(all, &c->tensors[i], data);
+    }
+    uint8_t digest[32];
+    if (all) iv_digest_finish(all, digest);
+    if (status == IV_OK) memcpy(out, digest, sizeof digest);
     if (status == IV_OK && progress) progress(user, c->bytes, c->bytes);
-    free(data);
     free(h.chunk);
     return status;
-}
-
-iv_status iv_checkpoint_digest_join(const iv_checkpoint *c, const uint8_t (*data)[32], uint8_t out[32], iv_error *err) {
-    iv_digest *d = iv_digest_new();
-    if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
-    iv_digest_add(d, "invar weights 1\n", 16);
-    add_u64(d, c->count);
-    for (size_t i = 0; i < c->count; i++) {
-        add_layout(d, &c->tensors[i]);
-        iv_digest_add(d, data[i], sizeof data[i]);
-    }
-    iv_digest_finish(d, out);
-    return IV_OK;
 }
 
 iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err) {

@@ -4,7 +4,11 @@
 #ifndef IV_FORMAT_CHECKPOINT_H
 #define IV_FORMAT_CHECKPOINT_H
 
+#include "base/digest.h"
 #include "format/safetensors.h"
+
+#define IV_WEIGHTS_NAME "model.safetensors"
+#define IV_WEIGHTS_INDEX_NAME "model.safetensors.index.json"
 
 typedef struct iv_checkpoint iv_checkpoint;
 
@@ -53,9 +57,10 @@ typedef void iv_checkpoint_progress(void *user, size_t done, size_t total);
 iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *progress, void *user, uint8_t out[32],
                                iv_error *err);
 
-/* The same from digests of the tensors' data that the caller computed while reading: data[i] belongs to
- * iv_checkpoint_at(c, i). Reads no data. */
-iv_status iv_checkpoint_digest_join(const iv_checkpoint *c, const uint8_t (*data)[32], uint8_t out[32], iv_error *err);
+/* The same from digests of the tensors' data that the caller made: add all `count` tensors in byte order of their
+ * names, then iv_digest_finish. NULL: no memory. */
+iv_digest *iv_weights_digest_new(size_t count);
+void iv_weights_digest_add(iv_digest *d, const iv_tensor_info *t, const uint8_t data[32]);
 
 /* The same without the data: "invar layout 1\n" and no inner digests. Distinguishes names, types and shapes, not
  * values. Reads no data. */

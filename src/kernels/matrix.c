@@ -74,30 +74,50 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
     }
 }
 
-/* Equally spaced rows: `rows` runs of `run` rows, at the spacing of W's rows or, if paired, twice that. */
-static iv_status put_runs(const iv_matrix *m, iv_memspace *place, const char *from, size_t from_pitch, size_t first,
-                          size_t run, size_t rows, iv_error *err) {
-    size_t row = m->panel_bytes;
-    unsigned char *to = m->data + iv_matrix_row_index(m, first) * row;
-    if (run == 1) return place->write(place, to, row, from, from_pitch, m->k * iv_dtype_bytes(m->type), rows, err);
-    return place->write(place, to, 2 * run * row, from, run * from_pitch, run * row, rows, err);
+/* Rows in m->type, `pitch` bytes apart, on their way to or from a memspace: one of from and to is NULL. */
+typedef struct transfer {
+    iv_memspace *place;
+    const char *from;
+    char *to;
+    size_t pitch, done; /* done: rows */
+} transfer;
+
+/* Evenly spaced rows: `runs` runs of `run` rows, as far apart as those of W or, where paired, twice as far. */
+static iv_status move_runs(const iv_matrix *m, transfer *t, size_t first, size_t run, size_t runs, iv_error *err) {
+    size_t row = m->panel_bytes, width = run == 1 ? m->k * iv_dtype_bytes(m->type) : run * row;
+    size_t there = run == 1 ? row : 2 * run * row, here = run * t->pitch, at = t->done * t->pitch;
+    unsigned char *data = m->data + iv_matrix_row_index(m, first) * row;
+    t->done += run * runs;
+    if (t->from) return t->place->write(t->place, data, there, t->from + at, here, width, runs, err);
+    return t->place->read(t->place, t->to + at, here, data, there, width, runs, err);
 }
 
-/* Rows already in m->type, `pitch` bytes apart. */
-static iv_status put_rows(const iv_matrix *m, iv_memspace *place, const char *from, size_t pitch, size_t first,
-                          size_t count, iv_error *err) {
-    bool whole = pitch == m->panel_bytes && m->k == m->k_padded; /* eight rows are one piece */
-    if (!m->paired) return put_runs(m, place, from, pitch, first, 1, count, err);
+static iv_status move_rows(const iv_matrix *m, transfer *t, size_t first, size_t count, iv_error *err) {
+    bool whole = t->pitch == m->panel_bytes && m->k == m->k_padded; /* eight rows are one piece */
+    if (!m->paired) return move_runs(m, t, first, 1, count, err);
     while (count > 0) {
         size_t half = m->n / 2, left = iv_size_min(count, half - first % half), here = iv_size_min(8 - first % 8, left);
         if (whole && here == 8) {
             here = left / 8 * 8;
-            IV_TRY(put_runs(m, place, from, pitch, first, 8, here / 8, err));
+            IV_TRY(move_runs(m, t, first, 8, here / 8, err));
         } else
-            IV_TRY(put_runs(m, place, from, pitch, first, 1, here, err));
-        from += here * pitch, first += here, count -= here;
+            IV_TRY(move_runs(m, t, first, 1, here, err));
+        first += here, count -= here;
     }
     return IV_OK;
+}
+
+static iv_status put_rows(const iv_matrix *m, iv_memspace *place, const char *from, size_t pitch, size_t first,
+                          size_t count, iv_error *err) {
+    transfer t = {.place = place, .from = from, .pitch = pitch};
+    return move_rows(m, &t, first, count, err);
+}
+
+iv_status iv_matrix_get(const iv_matrix *m, iv_memspace *place, void *rows, size_t stride, size_t first, size_t count,
+                        iv_error *err) {
+    IV_ASSERT(first + count <= m->n && m->panel_columns == 1);
+    transfer t = {.place = place, .to = rows, .pitch = stride * iv_dtype_bytes(m->type)};
+    return move_rows(m, &t, first, count, err);
 }
 
 iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
@@ -116,6 +136,17 @@ iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const v
     iv_status status = put_rows(m, place, converted, m->panel_bytes, first, count, err);
     free(converted);
     return status;
+}
+
+void iv_matrix_unpack(const iv_matrix *m, void *rows, size_t stride, size_t first, size_t count) {
+    IV_ASSERT(first + count <= m->n && m->panel_columns == C);
+    size_t width = iv_dtype_bytes(m->type);
+    for (size_t r = 0; r < count; r++) {
+        const unsigned char *panel = iv_matrix_panel(m, (first + r) / C);
+        unsigned char *row = (unsigned char *)rows + r * stride * width;
+        for (size_t k = 0; k < m->k; k++)
+            memcpy(row + k * width, panel + iv_panel_index(m->type, k, (first + r) % C) * width, width);
+    }
 }
 
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out) {

@@ -42,6 +42,12 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
 iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
                         size_t count, iv_error *err);
 
+/* The inverses: rows [first, first + count) of W as m->k elements of m->type a row, `stride` elements from row to row.
+ */
+void iv_matrix_unpack(const iv_matrix *m, void *rows, size_t stride, size_t first, size_t count);
+iv_status iv_matrix_get(const iv_matrix *m, iv_memspace *place, void *rows, size_t stride, size_t first, size_t count,
+                        iv_error *err);
+
 /* Row n as floats (an embedding look-up); k elements. */
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out);
 

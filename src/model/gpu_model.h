@@ -53,6 +53,10 @@ const char *iv_gpu_model_transport(const iv_gpu_model *g);
  * GPU is lost and no step can run. */
 iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err);
 
+/* After iv_tensor_write of tensors of the model in use, between two steps: brings norms, biases, the shared embedding
+ * and the routers to every GPU. Other matrices have been written where they lie. An error: a GPU is lost, as above. */
+iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err);
+
 /* As iv_cpu_model_forward; b->kv and b->take are not used. Rows of b->sample_on_backend are sampled or scored on the GPU, a
  * slice at a time; only rows of the first slice can have their logits copied. An error other than IV_NOT_FINITE means that
  * a GPU is lost and no further step can run. */

@@ -25,6 +25,11 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
 
+iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err) {
+    (void)g;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     (void)g, (void)b;
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");

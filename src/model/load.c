@@ -2,8 +2,7 @@
 #include "base/digest.h"
 #include "base/size.h"
 #include "device/memory.h"
-#include "model/tensors.h"
-#include "numerics/floats.h"
+#include "model/tensor_data.h"
 #include "numerics/rope.h"
 
 #include <pthread.h>
@@ -58,12 +57,12 @@ static void free_shards(iv_model *m) {
     }
 }
 
-static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
-    IV_TRY(iv_tensors_make(first, c, plan, err));
+static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_error *err) {
+    IV_TRY(iv_tensors_make(first, c, err));
     for (iv_model *m = first; m; m = m->next) {
         size_t heads = m->tp.shard[m->rank].kv_heads;
         if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
-                                                                          (size_t)m->config.head_dim))
+                                                                             (size_t)m->config.head_dim))
             return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
             return iv_fail(err, IV_LIMIT, "model: its weights are too large");
@@ -83,7 +82,7 @@ static iv_status open_weights(const char *dir, const iv_model_options *o, const 
 
 /* Everything that headers tell. On failure nothing is held. */
 static iv_status plan_from_headers(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
-                                   iv_weight_plan *plan, iv_error *err) {
+                                   iv_error *err) {
     *m = (iv_model){0};
     IV_TRY(iv_model_config_read(dir, &m->config, err));
     iv_checkpoint *c;
@@ -91,7 +90,7 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
     m->index_unread = iv_checkpoint_index_unread(c);
     iv_status status = choose_dtype(o, m, c, err);
     if (status == IV_OK) status = make_shards(o, m, err);
-    if (status == IV_OK) status = shape_all(m, c, plan, err);
+    if (status == IV_OK) status = shape_all(m, c, err);
     if (status == IV_OK) {
         *checkpoint = c;
         return IV_OK;
@@ -106,10 +105,9 @@ static iv_status plan_from_headers(const char *dir, const iv_model_options *o, i
 
 iv_status iv_model_plan(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                         iv_error *err) {
-    iv_weight_plan plan;
     iv_model_options one = *o;
     one.ranks = one.rank_count = 1, one.rank_first = 0;
-    return plan_from_headers(dir, &one, m, checkpoint, &plan, err);
+    return plan_from_headers(dir, &one, m, checkpoint, err);
 }
 
 iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *out, iv_error *err) {
@@ -126,9 +124,8 @@ iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *o
 
 typedef struct loading {
     const iv_checkpoint *c;
-    const iv_weight_plan *plan;
+    iv_tensor **order; /* largest first */
     const iv_model_options *o;
-    uint8_t (*digests)[32];
     size_t total_bytes;
     atomic_size_t done_bytes;
     atomic_bool failed;
@@ -136,97 +133,38 @@ typedef struct loading {
     iv_error *err;
 } loading;
 
-/* Index of the first value that is a NaN or an infinity; n if all are finite. */
-static size_t first_not_finite(iv_dtype type, const void *p, size_t n) {
-    static const uint32_t exponent[3] = {0x7f80u, 0x7c00u, 0x7f800000u};
-    uint32_t mask = exponent[type];
-    for (size_t at = 0; at < n; at += 256) { /* blocks without a branch inside */
-        size_t end = iv_size_min(at + 256, n);
-        uint32_t bad = 0;
-        if (type == IV_F32)
-            for (size_t i = at; i < end; i++) bad |= (((const uint32_t *)p)[i] & mask) == mask;
-        else
-            for (size_t i = at; i < end; i++) bad |= (((const uint16_t *)p)[i] & mask) == mask;
-        if (!bad) continue;
-        for (size_t i = at; i < end; i++) {
-            uint32_t u = type == IV_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
-            if ((u & mask) == mask) return i;
-        }
+static int larger_first(const void *a, const void *b) {
+    const iv_tensor *x = *(iv_tensor *const *)a, *y = *(iv_tensor *const *)b;
+    if (x->info.bytes != y->info.bytes) return x->info.bytes < y->info.bytes ? 1 : -1;
+    return strcmp(x->info.name, y->info.name);
+}
+
+static void count_bytes(loading *job, size_t n) {
+    size_t done = atomic_fetch_add(&job->done_bytes, n) + n;
+    if (job->o->progress && pthread_mutex_trylock(&job->lock) == 0) {
+        job->o->progress(job->o->user, done, job->total_bytes);
+        pthread_mutex_unlock(&job->lock);
     }
-    return n;
 }
 
-static void to_floats(iv_dtype type, const void *p, size_t n, float *out) {
-    for (size_t i = 0; i < n; i++) out[i] = iv_element(type, p, i);
-}
-
-/* Index of the first value that becomes an infinity when it is rounded to another type; n if none does. */
-static size_t first_out_of_range(iv_dtype from, iv_dtype to, const void *p, size_t n) {
-    if (from == to || to == IV_F32) return n;
-    for (size_t i = 0; i < n; i++) {
-        float x;
-        to_floats(from, (const char *)p + i * iv_dtype_bytes(from), 1, &x);
-        uint32_t rounded = to == IV_BF16 ? iv_bf16_from_f32(x) & 0x7f80u : iv_f16_from_f32(x) & 0x7c00u;
-        if (rounded == (to == IV_BF16 ? 0x7f80u : 0x7c00u)) return i;
-    }
-    return n;
-}
-
-/* Rows [first, first + rows) of a tensor to one of its targets. */
-static iv_status use_rows(const iv_weight_part *part, const iv_tensor_slice *to, const void *bytes, size_t first,
-                          size_t rows, iv_error *err) {
-    size_t begin = iv_size_max(first, to->begin), end = iv_size_min(first + rows, to->end);
-    if (begin >= end) return IV_OK;
-    iv_dtype type = part->tensor->dtype;
-    size_t element = (begin - first) * part->columns + to->column, at = to->first + (begin - to->begin);
-    const char *from = (const char *)bytes + element * iv_dtype_bytes(type);
-    if (to->vector)
-        to_floats(type, from, end - begin, to->vector + at);
-    else if (to->memspace)
-        return iv_matrix_put(to->matrix, to->memspace, type, from, part->columns, at, end - begin, err);
-    else
-        iv_matrix_pack(to->matrix, type, from, part->columns, at, end - begin);
-    return IV_OK;
-}
-
-static iv_status use_chunk(const iv_weight_part *part, const char *path, const void *bytes, size_t element, size_t n,
-                           iv_error *err) {
-    const iv_tensor_info *t = part->tensor;
-    if (!part->checked) return IV_OK;
-    size_t bad = first_not_finite(t->dtype, bytes, n);
-    if (bad < n)
-        return iv_fail(err, IV_FORMAT, "%s: %s: element %zu is not a finite number", path, t->name, element + bad);
-    bad = first_out_of_range(t->dtype, part->type, bytes, n);
-    if (bad < n)
-        return iv_fail(err, IV_FORMAT, "%s: %s: element %zu is too large for %s", path, t->name, element + bad,
-                       iv_dtype_name(part->type));
-    for (const iv_tensor_slice *to = part->targets; to; to = to->next)
-        IV_TRY(use_rows(part, to, bytes, element / part->columns, n / part->columns, err));
-    return IV_OK;
-}
-
-static iv_status load_part(loading *job, const iv_weight_part *part, uint8_t digest[32], iv_error *err) {
-    const iv_tensor_info *t = part->tensor;
-    size_t width = iv_dtype_bytes(t->dtype), row = part->columns * width;
+static iv_status load_tensor(loading *job, iv_tensor *t, const iv_tensor_info *from, iv_error *err) {
+    size_t row = t->columns * iv_dtype_bytes(t->info.dtype), bytes = t->info.bytes;
     size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS * row; /* whole groups of rows */
     iv_memspace *memspace = job->o->memspace[0];
-    size_t room = iv_size_min(step, t->bytes ? t->bytes : 1);
+    size_t room = iv_size_min(step, bytes ? bytes : 1);
     unsigned char *chunk = memspace ? memspace->stage(memspace, room) : malloc(room);
     iv_digest *d = iv_digest_new();
-    iv_status status = chunk && d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->name);
-    for (size_t at = 0; status == IV_OK && at < t->bytes && !atomic_load(&job->failed); at += step) {
-        size_t n = iv_size_min(step, t->bytes - at);
-        status = iv_checkpoint_read(job->c, t, chunk, at, n, err);
+    iv_status status = chunk && d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
+    for (size_t at = 0; status == IV_OK && at < bytes && !atomic_load(&job->failed); at += step) {
+        size_t n = iv_size_min(step, bytes - at);
+        status = iv_checkpoint_read(job->c, from, chunk, at, n, err);
         if (status != IV_OK) break;
         iv_digest_add(d, chunk, n);
-        status = use_chunk(part, iv_checkpoint_path(job->c, t), chunk, at / width, n / width, err);
-        size_t done = atomic_fetch_add(&job->done_bytes, n) + n;
-        if (job->o->progress && pthread_mutex_trylock(&job->lock) == 0) {
-            job->o->progress(job->o->user, done, job->total_bytes);
-            pthread_mutex_unlock(&job->lock);
-        }
+        if (!t->unused && !t->same_as) status = iv_tensor_write_rows(t, at / row, n / row, t->info.dtype, chunk, err);
+        if (status != IV_OK) iv_error_prefix(err, "%s", iv_checkpoint_path(job->c, from));
+        count_bytes(job, n);
     }
-    if (d) iv_digest_finish(d, digest);
+    if (d) iv_digest_finish(d, t->digest);
     if (memspace)
         memspace->unstage(memspace, chunk);
     else
@@ -239,43 +177,40 @@ static void load_task(void *context, size_t index, size_t worker) {
     loading *job = context;
     iv_error err;
     if (atomic_load(&job->failed)) return;
-    const iv_weight_part *part = &job->plan->parts[index];
-    size_t slot = (size_t)(part->tensor - iv_checkpoint_at(job->c, 0));
-    if (load_part(job, part, job->digests[slot], &err) == IV_OK) return;
+    iv_tensor *t = job->order[index];
+    if (load_tensor(job, t, iv_checkpoint_find(job->c, t->info.name), &err) == IV_OK) return;
     pthread_mutex_lock(&job->lock);
     if (!atomic_exchange(&job->failed, true)) *job->err = err;
     pthread_mutex_unlock(&job->lock);
 }
 
-/* Beside tied embeddings nobody reads a head, so it has to repeat them: of another one nobody can say whether it or the
+/* A head next to tied embeddings is not used, so it has to repeat them: another one would leave open whether it or the
  * configuration is meant. */
-static iv_status check_tied_head(const iv_model *m, const iv_checkpoint *c, const uint8_t (*digests)[32],
-                                 iv_error *err) {
+static iv_status check_tied_head(iv_model *m, const iv_checkpoint *c, iv_error *err) {
     static const char head_name[] = "lm_head.weight", embedding_name[] = "model.embed_tokens.weight";
-    const iv_tensor_info *head = iv_checkpoint_find(c, head_name), *embedding = iv_checkpoint_find(c, embedding_name),
-                         *first = head ? iv_checkpoint_at(c, 0) : NULL;
+    const iv_tensor *head = iv_model_tensor(m, head_name), *embedding = iv_model_tensor(m, embedding_name);
     if (!m->config.tie_embeddings || !head || !embedding) return IV_OK;
-    if (head->dtype == embedding->dtype && memcmp(digests[head - first], digests[embedding - first], 32) == 0)
-        return IV_OK;
+    if (head->info.dtype == embedding->info.dtype && memcmp(head->digest, embedding->digest, 32) == 0) return IV_OK;
     return iv_fail(err, IV_FORMAT,
                    "%s: %s: wanted the bytes of %s, as tie_word_embeddings is true in config.json, found others",
-                   iv_checkpoint_path(c, head), head_name, embedding_name);
+                   iv_checkpoint_path(c, iv_checkpoint_find(c, head_name)), head_name, embedding_name);
 }
 
-static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_weight_plan *plan, const iv_model_options *o,
-                          iv_pool *pool, iv_error *err) {
-    loading job = {.c = c, .plan = plan, .o = o, .total_bytes = iv_checkpoint_bytes(c), .err = err};
-    job.digests = calloc(iv_checkpoint_count(c) + 1, sizeof *job.digests);
-    if (!job.digests) return iv_fail(err, IV_NO_MEMORY, "model: no memory for digests");
+static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_model_options *o, iv_pool *pool,
+                          iv_error *err) {
+    loading job = {.c = c, .o = o, .total_bytes = iv_checkpoint_bytes(c), .err = err};
+    job.order = calloc(m->tensor_count + 1, sizeof *job.order);
+    if (!job.order) return iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu tensors", m->tensor_count);
+    for (size_t i = 0; i < m->tensor_count; i++) job.order[i] = &m->tensors[i];
+    qsort(job.order, m->tensor_count, sizeof *job.order, larger_first);
     pthread_mutex_init(&job.lock, NULL);
-    iv_pool_run(pool, plan->count, load_task, &job);
+    iv_pool_run(pool, m->tensor_count, load_task, &job);
     iv_status status = atomic_load(&job.failed) ? err->status : IV_OK;
     if (status == IV_OK && o->progress) o->progress(o->user, job.total_bytes, job.total_bytes);
-    if (status == IV_OK) status = check_tied_head(m, c, (const uint8_t(*)[32])job.digests, err);
-    if (status == IV_OK)
-        status = iv_checkpoint_digest_join(c, (const uint8_t(*)[32])job.digests, m->weights_digest, err);
+    if (status == IV_OK) status = check_tied_head(m, c, err);
+    if (status == IV_OK) status = iv_model_digest(m, err);
     pthread_mutex_destroy(&job.lock);
-    free(job.digests);
+    free(job.order);
     return status;
 }
 
@@ -351,18 +286,16 @@ static void copy_to_ranks(iv_model *first) {
         m->scale_log2e = attention_scale(m->config.head_dim);
         m->rope_positions = first->rope_positions;
         m->rope_cosine = first->rope_cosine, m->rope_sine = first->rope_sine;
-        memcpy(m->weights_digest, first->weights_digest, sizeof m->weights_digest);
     }
 }
 
 iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *pool, iv_model **out, iv_error *err) {
     iv_model *m = calloc(1, sizeof *m);
     iv_checkpoint *c = NULL;
-    iv_weight_plan plan;
     if (!m) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a model", dir);
-    iv_status status = plan_from_headers(dir, o, m, &c, &plan, err);
+    iv_status status = plan_from_headers(dir, o, m, &c, err);
     if (status == IV_OK) status = allocate_all(dir, m, err);
-    if (status == IV_OK) status = load_all(m, c, &plan, o, pool, err);
+    if (status == IV_OK) status = load_all(m, c, o, pool, err);
     if (status == IV_OK) status = make_rope_tables(m, o, pool, err);
     if (status == IV_OK) copy_to_ranks(m);
     iv_checkpoint_close(c);

@@ -37,6 +37,8 @@ typedef struct iv_layer {
     iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
+typedef struct iv_tensor iv_tensor; /* tensors.h */
+
 typedef struct iv_model {
     iv_model_config config;
     iv_tp_plan tp;
@@ -54,10 +56,12 @@ typedef struct iv_model {
     float *rope_cosine, *rope_sine; /* [rope_positions][head_dim / 2] */
     iv_kv_layout kv_layout;         /* of the rank's KV heads, perhaps none */
     size_t weight_bytes;            /* packed, in memory; the first rank of a process counts all of them */
-    uint8_t weights_digest[32];     /* as iv_checkpoint_digest */
-    bool index_unread;              /* as iv_checkpoint_index_unread */
-    iv_arena arena;                 /* small parts */
-    unsigned char *data;            /* all matrices */
+    iv_tensor *tensors;             /* by name; the first rank's has all of this process */
+    size_t tensor_count;
+    uint8_t weights_digest[32]; /* as iv_checkpoint_digest; after iv_tensor_write only once iv_model_digest is called */
+    bool index_unread;          /* as iv_checkpoint_index_unread */
+    iv_arena arena;             /* small parts */
+    unsigned char *data;        /* all matrices */
     size_t data_bytes;
 } iv_model;
 

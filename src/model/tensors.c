@@ -1,5 +1,5 @@
-/* tensors.c: the table of names. A matrix made of several tensors keeps the type they share, or float32
- * when they differ; values are never changed by that. */
+/* tensors.c: the walk over all names. A matrix made of several tensors keeps their common type, or float32 where they
+ * differ; values are never changed by that. */
 #include "model/tensors.h"
 #include "base/size.h"
 #include "kernels/kernels.h"
@@ -16,25 +16,21 @@ typedef struct builder {
     iv_model *first;               /* of this process */
     iv_model *shard[IV_RANKS_MAX]; /* [0] is first */
     size_t shards;
-    const iv_checkpoint *c; /* NULL: nothing is planned, names and shapes are collected */
-    iv_weight_plan *plan;
-    size_t capacity;
-    bool *used; /* [checkpoint count] */
+    const iv_checkpoint *c; /* NULL: names and shapes are collected, nothing is made */
+    bool *used;             /* [checkpoint count] */
     struct collection *wanted;
     iv_error *err;
 } builder;
 
-/* What a checkpoint would have to hold, in the order it is asked for. */
+/* The tensors that a checkpoint would have to hold, in the order of the walk. */
 typedef struct collection {
     iv_dtype type;
     iv_tensor_info *tensors;
     size_t count, capacity;
-    iv_tensor_info current; /* what find last gave out */
-    iv_weight_part idle;
+    iv_tensor current; /* the last one found */
 } collection;
 
-static iv_status collect(builder *b, const char *name, int ndim, size_t rows, size_t columns,
-                         const iv_tensor_info **out) {
+static iv_status collect(builder *b, const char *name, int ndim, size_t rows, size_t columns, iv_tensor **out) {
     collection *w = b->wanted;
     if (w->count == w->capacity) {
         size_t more = w->capacity ? 2 * w->capacity : 256;
@@ -42,15 +38,16 @@ static iv_status collect(builder *b, const char *name, int ndim, size_t rows, si
         if (!tensors) return iv_fail(b->err, IV_NO_MEMORY, "dummy weights: no memory for %zu names", more);
         w->tensors = tensors, w->capacity = more;
     }
-    w->current = (iv_tensor_info){.dtype = w->type, .ndim = ndim, .shape = {(int64_t)rows, (int64_t)columns}};
-    w->current.name = iv_arena_strndup(&b->first->arena, name, strlen(name));
-    if (!w->current.name) return iv_fail(b->err, IV_NO_MEMORY, "dummy weights: no memory for names");
-    w->tensors[w->count++] = w->current;
+    iv_tensor_info t = {.dtype = w->type, .ndim = ndim, .shape = {(int64_t)rows, (int64_t)columns}};
+    t.name = iv_arena_strndup(&b->first->arena, name, strlen(name));
+    if (!t.name) return iv_fail(b->err, IV_NO_MEMORY, "dummy weights: no memory for names");
+    w->current = (iv_tensor){.info = t};
+    w->tensors[w->count++] = t;
     *out = &w->current;
     return IV_OK;
 }
 
-static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_t columns, const iv_tensor_info **out) {
+static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_t columns, iv_tensor **out) {
     if (!b->c) return collect(b, name, ndim, rows, columns, out);
     const iv_tensor_info *t = iv_checkpoint_find(b->c, name);
     if (!t)
@@ -65,37 +62,31 @@ static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_
     }
     if (t->dtype != IV_BF16 && t->dtype != IV_F16 && t->dtype != IV_F32)
         return iv_fail(b->err, IV_UNSUPPORTED, "%s: wanted BF16, F16 or F32, found %s", name, iv_dtype_name(t->dtype));
-    b->used[t - iv_checkpoint_at(b->c, 0)] = true;
-    *out = t;
+    size_t i = (size_t)(t - iv_checkpoint_at(b->c, 0));
+    b->used[i] = true;
+    *out = &b->first->tensors[i];
     return IV_OK;
 }
 
-static iv_weight_part *add_part(builder *b, iv_weight_part part) {
-    if (!b->c) return &b->wanted->idle;
-    IV_ASSERT(b->plan->count < b->capacity);
-    b->plan->parts[b->plan->count] = part;
-    return &b->plan->parts[b->plan->count++];
-}
-
-static iv_status add_target(builder *b, iv_weight_part *part, iv_tensor_slice target) {
-    if (target.begin == target.end || !b->c) return IV_OK;
-    iv_tensor_slice *t = IV_ARENA_NEW(&b->first->arena, 1, iv_tensor_slice);
-    if (!t) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", part->tensor->name);
-    *t = target;
-    t->next = part->targets, part->targets = t;
+static iv_status add_slice(builder *b, iv_tensor *t, iv_tensor_slice slice) {
+    if (slice.begin == slice.end || !b->c) return IV_OK;
+    iv_tensor_slice *s = IV_ARENA_NEW(&b->first->arena, 1, iv_tensor_slice);
+    if (!s) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", t->info.name);
+    *s = slice;
+    s->next = t->slices, t->slices = s;
     return IV_OK;
 }
 
 /* A vector that every rank has whole: the first rank's. */
 static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out) {
     char name[NAME_BYTES];
-    const iv_tensor_info *t = NULL;
+    iv_tensor *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);
     IV_TRY(find(b, name, 1, n, 0, &t));
     *out = IV_ARENA_NEW(&b->first->arena, n, float);
     if (!*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
-    iv_weight_part *part = add_part(b, (iv_weight_part){.tensor = t, .columns = 1, .checked = true, .type = IV_F32});
-    return add_target(b, part, (iv_tensor_slice){.vector = *out, .end = n});
+    t->held = IV_F32;
+    return add_slice(b, t, (iv_tensor_slice){.owner = b->first, .vector = *out, .end = n});
 }
 
 typedef struct piece {
@@ -127,7 +118,7 @@ static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, 
     if (n == 0 || c->k == 0) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
     if (!(c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
-                          : iv_matrix_shape(c->matrix, type, n, c->k)) ||
+                             : iv_matrix_shape(c->matrix, type, n, c->k)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
@@ -146,15 +137,16 @@ static iv_status biases(builder *b, const char *prefix, const piece *pieces, siz
     }
     size_t first[CUTS_MAX] = {0};
     for (size_t i = 0; i < count; i++) {
-        const iv_tensor_info *t = NULL;
+        iv_tensor *t = NULL;
         snprintf(name, sizeof name, "%s%s.bias", prefix, pieces[i].name);
         IV_TRY(find(b, name, 1, pieces[i].rows, 0, &t));
-        iv_weight_part *part =
-            add_part(b, (iv_weight_part){.tensor = t, .columns = 1, .checked = true, .type = IV_F32});
+        t->held = IV_F32;
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].of[i].end;
-            IV_TRY(add_target(
-                b, part, (iv_tensor_slice){.vector = *cuts[j].bias, .begin = begin, .end = end, .first = first[j]}));
+            IV_TRY(add_slice(
+                b, t,
+                (iv_tensor_slice){
+                    .owner = cuts[j].owner, .vector = *cuts[j].bias, .begin = begin, .end = end, .first = first[j]}));
             first[j] += end - begin;
         }
     }
@@ -164,7 +156,7 @@ static iv_status biases(builder *b, const char *prefix, const piece *pieces, siz
 /* Matrices stacked from pieces[0..count) of k columns, one for each cut, and their biases where the cuts want them. */
 static iv_status stacked(builder *b, const char *prefix, const piece *pieces, size_t count, size_t k, cut *cuts,
                          size_t cut_count) {
-    const iv_tensor_info *t[PIECES_MAX] = {NULL};
+    iv_tensor *t[PIECES_MAX] = {NULL};
     char name[NAME_BYTES];
     for (size_t i = 0; i < count; i++) {
         snprintf(name, sizeof name, "%s%s.weight", prefix, pieces[i].name);
@@ -172,24 +164,23 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
     }
     iv_dtype type = b->first->dtype;
     if (type == IV_F32) {
-        type = t[0]->dtype;
+        type = t[0]->info.dtype;
         for (size_t i = 1; i < count; i++)
-            if (t[i]->dtype != type) type = IV_F32;
+            if (t[i]->info.dtype != type) type = IV_F32;
     }
     size_t first[CUTS_MAX] = {0};
     for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count));
     for (size_t i = 0; i < count; i++) {
-        iv_weight_part *part =
-            add_part(b, (iv_weight_part){.tensor = t[i], .columns = k, .checked = true, .type = type});
+        t[i]->held = type;
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
-            IV_TRY(add_target(b, part,
-                              (iv_tensor_slice){.matrix = cuts[j].matrix,
-                                                 .memspace = cuts[j].owner->memspace,
-                                                 .begin = begin,
-                                                 .end = end,
-                                                 .column = cuts[j].column,
-                                                 .first = first[j]}));
+            IV_TRY(add_slice(b, t[i],
+                             (iv_tensor_slice){.owner = cuts[j].owner,
+                                               .matrix = cuts[j].matrix,
+                                               .begin = begin,
+                                               .end = end,
+                                               .column = cuts[j].column,
+                                               .first = first[j]}));
             first[j] += end - begin;
         }
     }
@@ -345,12 +336,23 @@ static iv_status head(builder *b) {
     return stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }
 
-/* Tensors that transformers, too, leaves unread: buffers of old exports, and a head beside tied embeddings. */
-static bool is_redundant(const iv_model *m, const char *name) {
-    size_t n = strlen(name);
+/* Tensors that transformers leaves unread, too: buffers of old exports, and a head next to tied embeddings. Their bytes
+ * are hashed all the same. */
+static iv_status add_unread(builder *b, iv_tensor *t) {
+    size_t n = strlen(t->info.name);
     static const char suffix[] = ".rotary_emb.inv_freq";
-    if (n > sizeof suffix && strcmp(name + n - (sizeof suffix - 1), suffix) == 0) return true;
-    return m->config.tie_embeddings && strcmp(name, "lm_head.weight") == 0;
+    if (n > sizeof suffix && strcmp(t->info.name + n - (sizeof suffix - 1), suffix) == 0) {
+        t->unused = true;
+        return IV_OK;
+    }
+    if (b->first->config.tie_embeddings && strcmp(t->info.name, "lm_head.weight") == 0) {
+        const iv_tensor *embedding = iv_model_tensor(b->first, "model.embed_tokens.weight");
+        t->unused = t->rows != embedding->rows || t->columns != embedding->columns;
+        if (!t->unused) t->same_as = embedding, t->slices = embedding->slices, t->held = embedding->held;
+        return IV_OK;
+    }
+    return iv_fail(b->err, IV_FORMAT, "%s: surplus tensor: %s has none of this name", t->info.name,
+                   b->first->config.model_type);
 }
 
 static iv_status everything(builder *b) {
@@ -362,41 +364,49 @@ static iv_status everything(builder *b) {
     IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
-    for (size_t i = 0; b->c && i < iv_checkpoint_count(b->c); i++) {
-        const iv_tensor_info *t = iv_checkpoint_at(b->c, i);
-        if (b->used[i]) continue;
-        if (!is_redundant(m, t->name))
-            return iv_fail(b->err, IV_FORMAT, "%s: surplus tensor: %s has none of this name", t->name, c->model_type);
-        add_part(b, (iv_weight_part){.tensor = t, .columns = 1}); /* only for the digest */
-    }
+    for (size_t i = 0; i < m->tensor_count; i++)
+        if (!b->used[i]) IV_TRY(add_unread(b, &m->tensors[i]));
     return IV_OK;
 }
 
-static int larger_first(const void *a, const void *b) {
-    const iv_weight_part *x = a, *y = b;
-    if (x->tensor->bytes != y->tensor->bytes) return x->tensor->bytes < y->tensor->bytes ? 1 : -1;
-    return strcmp(x->tensor->name, y->tensor->name);
+/* The checkpoint's tensors, not yet placed. */
+static iv_status copy_infos(builder *b) {
+    iv_model *m = b->first;
+    size_t count = iv_checkpoint_count(b->c);
+    m->tensors = IV_ARENA_NEW(&m->arena, count + 1, iv_tensor);
+    b->used = IV_ARENA_NEW(&m->arena, count + 1, bool);
+    bool memory = m->tensors && b->used;
+    for (; memory && m->tensor_count < count; m->tensor_count++) {
+        iv_tensor *t = &m->tensors[m->tensor_count];
+        t->info = *iv_checkpoint_at(b->c, m->tensor_count);
+        t->info.name = iv_arena_strndup(&m->arena, t->info.name, strlen(t->info.name));
+        memory = t->info.name != NULL;
+        t->columns = t->info.ndim == 2 && t->info.shape[1] ? (size_t)t->info.shape[1] : 1;
+        t->rows = t->info.elements / t->columns;
+    }
+    return memory ? IV_OK : iv_fail(b->err, IV_NO_MEMORY, "model: no memory for %zu tensors", count);
 }
 
-iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err) {
-    builder b = {.first = first, .c = c, .plan = plan, .capacity = iv_checkpoint_count(c) + 1, .err = err};
-    *plan = (iv_weight_plan){0};
-    plan->parts = IV_ARENA_NEW(&first->arena, b.capacity, iv_weight_part);
-    b.used = IV_ARENA_NEW(&first->arena, b.capacity, bool);
-    bool memory = plan->parts && b.used;
+iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err) {
+    builder b = {.first = first, .c = c, .err = err};
     for (iv_model *m = first; m; m = m->next) {
         b.shard[b.shards++] = m;
         m->layers = IV_ARENA_NEW(&m->arena, (size_t)m->config.layers, iv_layer);
-        memory = memory && m->layers;
+        if (!m->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     }
-    if (!memory) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
-    IV_TRY(everything(&b));
-    qsort(plan->parts, plan->count, sizeof *plan->parts, larger_first);
-    return IV_OK;
+    IV_TRY(copy_infos(&b));
+    return everything(&b);
+}
+
+static int by_name(const void *name, const void *t) { return strcmp(name, ((const iv_tensor *)t)->info.name); }
+
+iv_tensor *iv_model_tensor(iv_model *first, const char *name) {
+    return first->tensor_count ? bsearch(name, first->tensors, first->tensor_count, sizeof *first->tensors, by_name)
+                               : NULL;
 }
 
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
-                               iv_error *err) {
+                           iv_error *err) {
     collection wanted = {.type = type};
     iv_model *m = calloc(1, sizeof *m);
     if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");

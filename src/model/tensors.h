@@ -1,42 +1,48 @@
-/* tensors.h: which tensor of a checkpoint goes where. The five families name their tensors alike; what a
- * family lacks or adds is in its configuration (biases, head norms, experts). */
+/* tensors.h: a model's tensors by name: shape, types, and which ranks hold which part of each. The five families use
+ * the same names; the configuration says what a family adds or omits (biases, head norms, experts).
+ *
+ * The table belongs to the first model of a process and lists what the checkpoint holds, in byte order of the names. It
+ * serves loading, reading back, replacing (tensor_data.h) and export; dummy weights come from the same walk. */
 #ifndef IV_MODEL_TENSORS_H
 #define IV_MODEL_TENSORS_H
 
 #include "model/model.h"
 
-/* Where rows of a tensor go: as rows of a rank's matrix (of each row `matrix->k` elements from `column` on), or, for
- * a tensor of one dimension, as elements of a vector of floats. */
+/* Rows [begin, end) of a tensor as one rank holds them: as rows of a matrix (of each row `matrix->k` elements from
+ * `column` on), or, for a tensor of one dimension, as elements of a vector of floats. Ranks that share a KV head hold
+ * the same rows twice. */
 typedef struct iv_tensor_slice {
     struct iv_tensor_slice *next;
-    iv_matrix *matrix;
-    iv_memspace *memspace; /* where the matrix is; NULL: here */
+    iv_model *owner;   /* the rank; its memspace holds the matrix, vectors are always in this process's memory */
+    iv_matrix *matrix; /* NULL: a vector */
     float *vector;
     size_t begin, end, column; /* of the tensor */
     size_t first;              /* row or element that `begin` becomes */
 } iv_tensor_slice;
 
-typedef struct iv_weight_part {
-    const iv_tensor_info *tensor;
-    iv_tensor_slice *targets; /* none: another process has them, or nobody */
-    size_t columns;            /* elements of a row; 1 for a vector */
-    bool checked;              /* else it is read for the digest only */
-    iv_dtype type;             /* that it is rounded to */
-} iv_weight_part;
+struct iv_tensor {
+    iv_tensor_info info;      /* as in the checkpoint; offset and shard are not used */
+    size_t rows, columns;     /* of a vector: elements, 1 */
+    iv_dtype held;            /* type of the packed values; vectors are held in float32 */
+    iv_tensor_slice *slices;  /* NULL: another process holds it, or it is unused */
+    const iv_tensor *same_as; /* a head next to tied embeddings: the embedding; its slices are that one's */
+    bool unused;              /* a buffer of old exports: hashed at load, not held */
+    bool changed;             /* since its digest was made */
+    uint8_t digest[32];       /* of the data in info.dtype */
+};
 
-typedef struct iv_weight_plan {
-    iv_weight_part *parts; /* largest first; in the model's arena */
-    size_t count;
-} iv_weight_plan;
+/* NULL if there is none. A binary search. */
+iv_tensor *iv_model_tensor(iv_model *first, const char *name);
 
-/* Allocates the layers and vectors of m and of the models behind it in their arenas, shapes their matrices, counts
- * data_bytes (packed matrices, each aligned to 64), and matches every tensor of the checkpoint. config, dtype, split
- * and rank are set before. Matrix data is not allocated. */
-iv_status iv_tensors_make(iv_model *m, const iv_checkpoint *c, iv_weight_plan *plan, iv_error *err);
+/* Allocates the layers and vectors of first and of the models behind it in their arenas, shapes their matrices, counts
+ * data_bytes (packed matrices, each aligned), and makes the table from the checkpoint, of which every tensor must have
+ * its place. config, dtype, tp and rank are set before. Matrix data is not allocated. The table's i-th tensor is the
+ * checkpoint's. */
+iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err);
 
 /* Seeded random weights of every tensor that a model of this configuration has, all of one type. */
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
-                               iv_error *err);
+                           iv_error *err);
 
 /* Points the matrices of m into m->data, or, what it shares, into the first model's. */
 void iv_tensors_bind(iv_model *m, const iv_model *first);

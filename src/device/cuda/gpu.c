@@ -71,17 +71,26 @@ static void gpu_free(iv_memspace *p, void *memory) {
     cudaGetLastError();
 }
 
-static iv_status gpu_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                           size_t rows, iv_error *err) {
+/* On the calling thread's own stream: threads that load do not wait for each other. */
+static iv_status gpu_copy(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                          size_t rows, enum cudaMemcpyKind kind, iv_error *err) {
     iv_gpu *gpu = (iv_gpu *)p;
     IV_TRY(iv_gpu_use(gpu, err));
-    /* The calling thread's own stream: threads that load do not wait for each other. */
     cudaError_t code = to_pitch == width && from_pitch == width
-                           ? cudaMemcpyAsync(to, from, width * rows, cudaMemcpyHostToDevice, cudaStreamPerThread)
-                           : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyHostToDevice,
-                                               cudaStreamPerThread);
+                           ? cudaMemcpyAsync(to, from, width * rows, kind, cudaStreamPerThread)
+                           : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, kind, cudaStreamPerThread);
     if (code == cudaSuccess) code = cudaStreamSynchronize(cudaStreamPerThread);
     return iv_gpu_check(gpu, code, "copy", err);
+}
+
+static iv_status gpu_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                           size_t rows, iv_error *err) {
+    return gpu_copy(p, to, to_pitch, from, from_pitch, width, rows, cudaMemcpyHostToDevice, err);
+}
+
+static iv_status gpu_read(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                          size_t rows, iv_error *err) {
+    return gpu_copy(p, to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToHost, err);
 }
 
 static void *gpu_stage(iv_memspace *p, size_t bytes) {
@@ -108,7 +117,7 @@ iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error 
     iv_gpu *gpu = calloc(1, sizeof *gpu);
     if (!gpu) return iv_fail(err, IV_NO_MEMORY, "GPU %zu: no memory", ordinal);
     struct cudaDeviceProp prop;
-    gpu->memspace = (iv_memspace){gpu_alloc, gpu_free, gpu_write, gpu_stage, gpu_unstage};
+    gpu->memspace = (iv_memspace){gpu_alloc, gpu_free, gpu_write, gpu_read, gpu_stage, gpu_unstage};
     gpu->info.ordinal = (int)ordinal;
     iv_status status = iv_gpu_check(gpu, cudaGetDeviceProperties(&prop, (int)ordinal), "properties", err);
     if (status == IV_OK) {

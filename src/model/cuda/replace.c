@@ -1,5 +1,5 @@
-/* replace.c: new weights over a model's weights. They were read, checked and hashed in this process's memory and are
- * copied between steps. Addresses on the GPUs stay; captured graphs are dropped, because they hold values of the
+/* replace.c: new weights for a model on GPUs. A whole new model was read, checked and hashed in this process's memory
+ * and is copied between two steps. Addresses on the GPUs stay; captured graphs are dropped, as they hold numbers of the
  * configuration. */
 #include "base/size.h"
 #include "model/cuda/state.h"
@@ -79,27 +79,37 @@ static iv_model *swap_models(iv_gpu_model *g, iv_model *first) {
     return old;
 }
 
-static iv_status write_rest(iv_gpu_model *g, iv_error *err) {
+/* Everything that is not in the ranks' own matrices. */
+static iv_status write_rest(iv_gpu_model *g, bool drop_graphs, iv_error *err) {
     for (size_t i = 0; i < g->ranks; i++) {
         gpu_rank *r = &g->rank[i];
         IV_TRY(iv_gpu_use(r->gpu, err));
-        iv_gpu_forget_graphs(r);
+        if (drop_graphs) iv_gpu_forget_graphs(r);
         IV_TRY(iv_gpu_write_vectors(r, err));
         IV_TRY(iv_gpu_copy_shared(r, err));
     }
     return IV_OK;
 }
 
+static iv_status check_not_lost(const iv_gpu_model *g, iv_error *err) {
+    if (g->lost) *err = g->why;
+    return g->lost ? g->why.status : IV_OK;
+}
+
+iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err) {
+    IV_TRY(check_not_lost(g, err));
+    iv_status status = write_rest(g, false, err);
+    if (status != IV_OK) g->lost = true, g->why = *err;
+    return status;
+}
+
 iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, iv_error *err) {
-    if (g->lost) {
-        *err = g->why;
-        return g->why.status;
-    }
+    IV_TRY(check_not_lost(g, err));
     IV_TRY(check_shape(g, first, err));
     iv_status status = copy_all(g, first, pool, err);
     if (status == IV_OK) {
         iv_model *old = swap_models(g, first);
-        status = write_rest(g, err);
+        status = write_rest(g, true, err);
         if (status != IV_OK) swap_models(g, old);
     }
     if (status != IV_OK) g->lost = true, g->why = *err;
