@@ -3,7 +3,7 @@
 #include "base/size.h"
 #include "engine/ranks.h"
 #include "engine/step.h"
-#include "format/safetensors.h"
+#include "format/safetensors_write.h"
 
 #include <stdlib.h>
 

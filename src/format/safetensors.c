@@ -1,12 +1,10 @@
-/* safetensors.c: the parser and the writer.
+/* safetensors.c: the parser.
  *
  * Invariant: after a successful parse the tensors' bytes tile the file from the end of the header to its last
  * byte, in order, without a hole or an overlap, so every read inside a tensor is inside the file. */
 #include "format/safetensors.h"
-#include "base/buf.h"
 #include "base/file.h"
 #include "base/size.h"
-#include "base/utf8.h"
 #include "format/json.h"
 
 #include <inttypes.h>
@@ -41,7 +39,7 @@ static iv_status parse_dtype(const char *file, const char *tensor, const json_t 
 
 /* shape x size without overflow. Zeros are excluded from the checked product, so that accepting a shape does not depend
  * on the position of its zero. */
-static bool shape_bytes(const int64_t *shape, int ndim, size_t size, size_t *elements, size_t *bytes) {
+bool iv_safetensors_shape_bytes(const int64_t *shape, int ndim, size_t size, size_t *elements, size_t *bytes) {
     size_t product = 1, ignored;
     bool empty = false;
     for (int i = 0; i < ndim; i++) {
@@ -72,7 +70,7 @@ static iv_status parse_shape(const char *file, const json_t *value, iv_tensor_in
         t->shape[i] = json_integer_value(d);
     }
     t->ndim = (int)ndim;
-    if (!shape_bytes(t->shape, t->ndim, iv_dtype_bytes(t->dtype), &t->elements, &t->bytes))
+    if (!iv_safetensors_shape_bytes(t->shape, t->ndim, iv_dtype_bytes(t->dtype), &t->elements, &t->bytes))
         return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': the shape's size overflows", file, t->name);
     return IV_OK;
 }
@@ -223,104 +221,5 @@ iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_are
     iv_status status = iv_file_read_at(fd, path, header, n, LENGTH_BYTES, err);
     if (status == IV_OK) status = iv_safetensors_parse(path, header, n, file_size, arena, tensors, count, err);
     free(header);
-    return status;
-}
-
-/* ---- writing ---- */
-
-static bool put_json_string(iv_buf *buf, const char *s) {
-    bool ok = iv_buf_putc(buf, '"');
-    for (; *s && ok; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20)
-            ok = iv_buf_printf(buf, "\\u%04x", c);
-        else
-            ok = (c != '"' && c != '\\') ? iv_buf_putc(buf, (char)c) : iv_buf_printf(buf, "\\%c", c);
-    }
-    return ok && iv_buf_putc(buf, '"');
-}
-
-static iv_status check_for_write(const char *path, const iv_tensor_data *t, size_t *bytes, iv_error *err) {
-    size_t elements, length = t->name ? strlen(t->name) : 0;
-    if (length == 0 || length > IV_TENSOR_NAME_BYTES_MAX || !iv_utf8_valid((const uint8_t *)t->name, length, NULL) ||
-        strcmp(t->name, "__metadata__") == 0)
-        return iv_fail(err, IV_INVALID, "%s: '%.200s' cannot name a tensor", path, t->name ? t->name : "(null)");
-    if ((size_t)t->dtype >= IV_DTYPE_COUNT || t->ndim < 0 || t->ndim > IV_TENSOR_DIMS_MAX)
-        return iv_fail(err, IV_INVALID, "%s: tensor '%.200s': type %d with %d dimensions cannot be written", path,
-                       t->name, (int)t->dtype, t->ndim);
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] < 0)
-            return iv_fail(err, IV_INVALID, "%s: tensor '%.200s': shape[%d] is %" PRId64, path, t->name, i,
-                           t->shape[i]);
-    if (!shape_bytes(t->shape, t->ndim, iv_dtype_bytes(t->dtype), &elements, bytes))
-        return iv_fail(err, IV_INVALID, "%s: tensor '%.200s': the shape's size overflows", path, t->name);
-    if (*bytes && !t->data) return iv_fail(err, IV_INVALID, "%s: tensor '%.200s' has no data", path, t->name);
-    return IV_OK;
-}
-
-static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
-
-static iv_status check_names_differ(const char *path, const iv_tensor_data *tensors, size_t count, iv_error *err) {
-    if (count < 2) return IV_OK;
-    const char **names = calloc(count, sizeof *names);
-    if (!names) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu names", path, count);
-    for (size_t i = 0; i < count; i++) names[i] = tensors[i].name;
-    qsort(names, count, sizeof *names, by_name);
-    iv_status status = IV_OK;
-    for (size_t i = 1; i < count && status == IV_OK; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            status = iv_fail(err, IV_INVALID, "%s: tensor '%.200s' is given twice", path, names[i]);
-    free(names);
-    return status;
-}
-
-/* The whole file up to the data: length, JSON, spaces. */
-static iv_status build_header(const char *path, const iv_tensor_data *tensors, size_t count, iv_buf *out,
-                              iv_error *err) {
-    size_t at = 0;
-    bool ok = iv_buf_append(out, "\0\0\0\0\0\0\0\0", LENGTH_BYTES) && iv_buf_putc(out, '{');
-    for (size_t i = 0; i < count && ok; i++) {
-        const iv_tensor_data *t = &tensors[i];
-        size_t bytes = 0, end;
-        IV_TRY(check_for_write(path, t, &bytes, err));
-        if (!iv_size_add(at, bytes, &end) || end > PTRDIFF_MAX)
-            return iv_fail(err, IV_INVALID, "%s: the tensors' size overflows", path);
-        ok = (i == 0 || iv_buf_putc(out, ',')) && put_json_string(out, t->name) &&
-             iv_buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
-        for (int d = 0; d < t->ndim && ok; d++) ok = iv_buf_printf(out, "%s%" PRId64, d ? "," : "", t->shape[d]);
-        ok = ok && iv_buf_printf(out, "],\"data_offsets\":[%zu,%zu]}", at, end);
-        at = end;
-    }
-    ok = ok && iv_buf_putc(out, '}');
-    while (ok && out->len % 8 != 0) ok = iv_buf_putc(out, ' ');
-    if (!ok) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for the header", path);
-    uint64_t n = out->len - LENGTH_BYTES;
-    if (n > IV_SAFETENSORS_HEADER_BYTES_MAX)
-        return iv_fail(err, IV_LIMIT, "%s: the header would take %" PRIu64 " bytes, at most %zu can be read back", path,
-                       n, IV_SAFETENSORS_HEADER_BYTES_MAX);
-    for (int i = 0; i < LENGTH_BYTES; i++) out->data[i] = (char)(n >> (8 * i) & 0xff);
-    return check_names_differ(path, tensors, count, err);
-}
-
-static iv_status write_tensors(iv_file_writer *w, const iv_tensor_data *tensors, size_t count, iv_error *err) {
-    for (size_t i = 0; i < count; i++) {
-        size_t elements, bytes = 0;
-        IV_ASSERT(shape_bytes(tensors[i].shape, tensors[i].ndim, iv_dtype_bytes(tensors[i].dtype), &elements, &bytes));
-        IV_TRY(iv_file_writer_put(w, tensors[i].data, bytes, err));
-    }
-    return IV_OK;
-}
-
-iv_status iv_safetensors_write(const char *path, const iv_tensor_data *tensors, size_t count, iv_error *err) {
-    iv_buf header = {0};
-    iv_file_writer w;
-    iv_status status = build_header(path, tensors, count, &header, err);
-    if (status == IV_OK) status = iv_file_writer_open(path, &w, err);
-    if (status == IV_OK) {
-        status = iv_file_writer_put(&w, header.data, header.len, err);
-        if (status == IV_OK) status = write_tensors(&w, tensors, count, err);
-        status = iv_file_writer_close(&w, status, err);
-    }
-    iv_buf_free(&header);
     return status;
 }

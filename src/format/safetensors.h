@@ -38,17 +38,7 @@ iv_status iv_safetensors_parse(const char *name, const char *header, size_t n, s
 iv_status iv_safetensors_read(const char *path, int fd, size_t file_size, iv_arena *arena, iv_tensor_info **tensors,
                               size_t *count, iv_error *err);
 
-typedef struct iv_tensor_data {
-    const char *name;
-    iv_dtype dtype;
-    int ndim;
-    int64_t shape[IV_TENSOR_DIMS_MAX];
-    const void *data; /* borrowed; row-major, product of shape elements */
-} iv_tensor_data;
-
-/* Writes the tensors in the order given. The header is padded with spaces to a multiple of 8, so data of
- * falling element size (8, 4, 2, 1) is aligned. A temporary file is renamed into place: readers see all or
- * nothing. IV_INVALID for a bad name, type or shape, or a name given twice. */
-iv_status iv_safetensors_write(const char *path, const iv_tensor_data *tensors, size_t count, iv_error *err);
+/* Elements, and bytes of `size` each. False: an overflow. */
+bool iv_safetensors_shape_bytes(const int64_t *shape, int ndim, size_t size, size_t *elements, size_t *bytes);
 
 #endif

@@ -2,7 +2,6 @@
 #include "model/tensor_data.h"
 #include "base/digest.h"
 #include "base/size.h"
-#include "model/widen.h"
 #include "numerics/floats.h"
 
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #include "client.h"
 #include "base/file.h"
 #include "format/checkpoint.h"
+#include "format/safetensors_write.h"
 #include "format/scratch.h"
 
 enum { MADE_TENSORS_MAX = 256 };

@@ -4,6 +4,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "format/checkpoint.h"
+#include "format/safetensors_write.h"
 
 #include <fcntl.h>
 #include <pthread.h>

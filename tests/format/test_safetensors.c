@@ -1,7 +1,7 @@
 /* Tensor files: what is refused and why, what survives damage, and that the writer's files read back. */
 #include "scratch.h"
 #include "base/file.h"
-#include "format/safetensors.h"
+#include "format/safetensors_write.h"
 
 #include <fcntl.h>
 #include <signal.h>

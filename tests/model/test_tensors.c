@@ -3,7 +3,6 @@
 #include "base/digest.h"
 #include "format/scratch.h"
 #include "model/tensor_data.h"
-#include "model/widen.h"
 
 static const char *const models[] = {"tests/data/hf/qwen3",       "tests/data/hf/qwen2",     "tests/data/hf/llama31",
                                      "tests/data/hf/mistral_v03", "tests/data/hf/qwen3_moe", "models/tiny-math"};
@@ -149,10 +148,6 @@ static void all_replaced_is_the_other_model(void **state) {
             char dir[4096];
             snprintf(dir, sizeof dir, "%s", source_path(models[i]));
             iv_model *m = open_as(dir, IV_BF16, 2, form, &seeds[0]), *other = open_as(dir, IV_BF16, 2, form, &seeds[1]);
-            if (form == PANELS) {
-                ASSERT_OK(iv_model_widen(m, pool, &err), &err);
-                ASSERT_OK(iv_model_widen(other, pool, &err), &err);
-            }
             assert_memory_not_equal(m->weights_digest, other->weights_digest, 32);
             for (size_t k = 0; k < m->tensor_count; k++) {
                 iv_tensor *t = &m->tensors[k];
