@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits verify eval replay completion help --help --version'
+        _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits export verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -243,6 +243,9 @@ _invar() {
         logits:--kv-cache-memory) _invar_words ''; return ;;
         logits:--speculative) _invar_words 'off ngram'; return ;;
         logits:--num-speculative-tokens) _invar_words ''; return ;;
+        export:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        export:--max-shard-size) _invar_words ''; return ;;
+        export:--threads) _invar_words ''; return ;;
         verify:--prompts) _invar_files; return ;;
         verify:--max-tokens) _invar_words ''; return ;;
         verify:--axes) _invar_words ''; return ;;
@@ -326,13 +329,14 @@ _invar() {
         tokenize:-*) _invar_words '--help --text --text-file --ids --split-special-tokens --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        export:-*) _invar_words '--help --dtype --max-shard-size --overwrite --threads --json' ;;
         verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --device --arithmetic --dtype --numerics' ;;
         eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits verify eval replay completion help' ;;
+        help:*) _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits export verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

@@ -489,6 +489,32 @@ typedef struct iv_model_info {
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 
+/* ---- a copy of a model --------------------------------------------------------------------------------- */
+
+typedef struct iv_export_options {
+    const char *dtype;        /* "auto": each tensor in the checkpoint's; "bfloat16", "float16", "float32": all in that */
+    uint64_t max_shard_bytes; /* data of one file */
+    bool overwrite;           /* the directory may hold a model, which is replaced */
+    size_t threads;           /* 0: one for each CPU */
+    void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* NULL is fine */
+    void *user;
+} iv_export_options;
+/* Defaults: "auto", 5,000,000,000 bytes, no overwriting. */
+IV_API void iv_export_options_init(iv_export_options *options);
+
+typedef struct iv_export_info {
+    size_t tensors, files;   /* files: of weights */
+    uint64_t bytes;          /* of weights */
+    char weights_digest[72]; /* "sha256:...": of the copy, as in iv_engine_info. The model's own where types stay */
+} iv_export_info;
+
+/* Loads a model and writes it as a new Hugging Face directory: its weights read back from the loaded form, a copy of
+ * config.json (with another torch_dtype where dtype changes it), generation_config.json, tokenizer and chat template.
+ * config.json comes last: without it the directory is no model. After an error a new directory is gone. IV_INVALID: the
+ * directory is not empty, or is the model's. IV_LIMIT: a value is too large for dtype. */
+IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_options *options, iv_export_info *info,
+                           iv_error *err);
+
 #ifdef __cplusplus
 }
 #endif

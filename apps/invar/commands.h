@@ -13,6 +13,7 @@ int cli_inspect(const cli_args *args, iv_error *err);
 int cli_tokenize(const cli_args *args, iv_error *err);
 int cli_render(const cli_args *args, iv_error *err);
 int cli_logits(const cli_args *args, iv_error *err);
+int cli_export(const cli_args *args, iv_error *err);
 int cli_bench(const cli_args *args, iv_error *err);
 int cli_bench_serve(const cli_args *args, iv_error *err);
 int cli_bench_latency(const cli_args *args, iv_error *err);
@@ -30,7 +31,7 @@ int cli_help_show(const cli_syntax *syntax, iv_error *err);
 extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax, cli_tokenize_syntax,
     cli_render_syntax, cli_logits_syntax, cli_bench_syntax, cli_verify_syntax, cli_completion_syntax, cli_help_syntax,
     cli_eval_syntax, cli_replay_syntax, cli_serve_syntax, cli_batch_syntax, cli_bench_serve_syntax,
-    cli_bench_latency_syntax;
+    cli_bench_latency_syntax, cli_export_syntax;
 
 /* Sections that several commands share. */
 extern const cli_section cli_sampling_section, cli_stopping_section, cli_engine_section;

@@ -21,6 +21,7 @@ static const struct {
     {&cli_tokenize_syntax, cli_tokenize},
     {&cli_render_syntax, cli_render},
     {&cli_logits_syntax, cli_logits},
+    {&cli_export_syntax, cli_export},
     {&cli_verify_syntax, cli_verify},
     {&cli_help_syntax, cli_help},
     {&cli_eval_syntax, cli_eval},

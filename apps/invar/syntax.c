@@ -471,6 +471,34 @@ const cli_syntax cli_logits_syntax = {
     .sections = {&logits_section, &cli_engine_section},
     .examples = logits_examples};
 
+static const cli_flag export_flags[] = {
+    {CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), .unset = "auto: each tensor's in the checkpoint",
+     .help = "data type of all weights, named in config.json"},
+    {.name = "max-shard-size", .kind = CLI_BYTES, .metavar = "SIZE", .least = 1, .greatest = INT64_MAX,
+     .unset = "5000000000", .help = "weights per file, such as 2G; more are split into several, with an index"},
+    {SWITCH("overwrite"), .help = "replace the model in DIR"},
+    {COUNT("threads", "N", 0, 256), .unset = "0: one per CPU", .help = "threads that load; never changes a bit"},
+    {SWITCH("json"), .help = "one JSON object on standard output instead of text"},
+    {0},
+};
+static const cli_section export_section = {"Flags", export_flags};
+static const cli_example export_examples[] = {
+    {"invar export tiny-math copy", "a copy with the same weights digest"},
+    {"invar export ./model half --dtype float16 --max-shard-size 2G", "in another type, in files of 2 GiB"},
+    {0}};
+
+const cli_syntax cli_export_syntax = {
+    .name = "export",
+    .group = "Look into a model",
+    .summary = "write a model as a new Hugging Face directory",
+    .operand = "MODEL",
+    .second = "DIR",
+    .usage = "MODEL DIR [flags]",
+    .text = "Weights are loaded, read back from their packed form and written; config.json, generation_config.json,\n"
+            "tokenizer and chat template are copied. Without --dtype no bit of a weight changes.",
+    .sections = {&export_section},
+    .examples = export_examples};
+
 /* ---- verify -------------------------------------------------------------------------------------------- */
 
 static const cli_flag verify_prompt_flags[] = {
@@ -639,6 +667,7 @@ const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
                                           &cli_tokenize_syntax,
                                           &cli_render_syntax,
                                           &cli_logits_syntax,
+                                          &cli_export_syntax,
                                           &cli_verify_syntax,
                                           &cli_eval_syntax,
                                           &cli_replay_syntax,

@@ -5,7 +5,7 @@
 /* ---- help ---------------------------------------------------------------------------------------------- */
 
 static const char *const commands[] = {"generate", "chat",     "serve",  "batch",  "bench",  "eval",       "replay",
-                                       "inspect",  "tokenize", "render", "logits", "verify", "completion", "help"};
+                                       "inspect",  "tokenize", "render", "logits", "verify", "completion", "help",   "export"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_for_everything(void **state) {

@@ -1,0 +1,79 @@
+/* export.c: invar.h's copy of a model: load, write the weights, copy the rest. */
+#include "base/digest.h"
+#include "engine/float_mode.h"
+#include "format/model_dir.h"
+#include "model/export.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SHARD_BYTES 5000000000u /* transformers' save_pretrained */
+
+void iv_export_options_init(iv_export_options *o) {
+    *o = (iv_export_options){.dtype = "auto", .max_shard_bytes = SHARD_BYTES};
+}
+
+static iv_status parse_dtype(const char *name, bool *has_dtype, iv_dtype *out, iv_error *err) {
+    for (int t = IV_BF16; t <= IV_F32; t++)
+        if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has_dtype = true, *out = (iv_dtype)t;
+    if (*has_dtype || strcmp(name, "auto") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
+}
+
+/* Reading and writing as one progress: the total is an estimate until all is read. */
+typedef struct progress {
+    const iv_export_options *o;
+    size_t read;
+} progress;
+
+static void step_read(void *user, size_t done, size_t total) {
+    progress *p = user;
+    p->read = total;
+    if (p->o->progress) p->o->progress(p->o->user, done, 2 * total);
+}
+
+static void step_write(void *user, size_t done, size_t total) {
+    const progress *p = user;
+    if (p->o->progress) p->o->progress(p->o->user, p->read + done, p->read + total);
+}
+
+/* Held in float32, as that rounds nothing: matrices keep the checkpoint's type. */
+static iv_status load(const char *model, const iv_export_options *o, progress *p, iv_model **out, iv_error *err) {
+    iv_model_options m = {.has_dtype = true, .dtype = IV_F32, .positions = 1, .progress = step_read, .user = p};
+    iv_pool *pool;
+    IV_TRY(iv_pool_open(o->threads, &pool, err));
+    iv_status status = iv_model_open(model, &m, pool, out, err);
+    iv_pool_close(pool);
+    return status;
+}
+
+static iv_status write_model(iv_model_dir *d, const iv_export_options *o, iv_model_export_options *x,
+                             iv_export_info *info, iv_error *err) {
+    progress p = {.o = o};
+    iv_model *m = NULL;
+    iv_model_exported written = {0};
+    x->progress = step_write, x->user = &p;
+    iv_status status = load(d->source, o, &p, &m, err);
+    if (status == IV_OK) status = iv_model_dir_clear(d, err);
+    if (status == IV_OK) status = iv_model_export(m, x, &written, err);
+    iv_model_close(m);
+    if (status != IV_OK) return status;
+    *info = (iv_export_info){.tensors = written.tensors, .files = written.files, .bytes = written.bytes};
+    char hex[65];
+    iv_digest_hex(written.weights_digest, hex);
+    snprintf(info->weights_digest, sizeof info->weights_digest, "sha256:%s", hex);
+    return IV_OK;
+}
+
+iv_status iv_export(const char *model, const char *dir, const iv_export_options *o, iv_export_info *info,
+                    iv_error *err) {
+    iv_model_export_options x = {.dir = dir, .shard_bytes_max = o->max_shard_bytes};
+    iv_model_dir d;
+    if (!o->max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
+    IV_TRY(parse_dtype(o->dtype, &x.has_dtype, &x.dtype, err));
+    IV_TRY(iv_model_dir_open(dir, model, o->overwrite, x.has_dtype, x.dtype, &d, err));
+    unsigned mode = iv_float_mode_enter();
+    iv_status status = write_model(&d, o, &x, info, err);
+    iv_float_mode_leave(mode);
+    return iv_model_dir_close(&d, status, err);
+}
