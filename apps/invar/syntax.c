@@ -476,9 +476,9 @@ static const cli_flag export_flags[] = {
      .help = "data type of all weights, named in config.json"},
     {.name = "max-shard-size", .kind = CLI_BYTES, .metavar = "SIZE", .least = 1, .greatest = INT64_MAX,
      .unset = "5000000000", .help = "weights per file, such as 2G; more are split into several, with an index"},
-    {SWITCH("overwrite"), .help = "replace the model in DIR"},
+    {.name = "overwrite", .help = "replace the model in DIR"},
     {COUNT("threads", "N", 0, 256), .unset = "0: one per CPU", .help = "threads that load; never changes a bit"},
-    {SWITCH("json"), .help = "one JSON object on standard output instead of text"},
+    {.name = "json", .help = "one JSON object on standard output instead of text"},
     {0},
 };
 static const cli_section export_section = {"Flags", export_flags};

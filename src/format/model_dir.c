@@ -1,4 +1,4 @@
-/* model_dir.c: what stands next to the weights is copied; config.json makes the directory a model and comes last. */
+/* model_dir.c: files next to the weights are copied; config.json makes the directory a model and comes last. */
 #include "format/model_dir.h"
 #include "base/file.h"
 #include "format/checkpoint_write.h"

@@ -80,7 +80,7 @@ static iv_status open_weights(const char *dir, const iv_model_options *o, const 
     return iv_tensors_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
 }
 
-/* Everything that headers tell. On failure nothing is held. */
+/* Everything that the headers say. On failure nothing is held. */
 static iv_status plan_from_headers(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                                    iv_error *err) {
     *m = (iv_model){0};
@@ -280,7 +280,7 @@ static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
     return IV_OK;
 }
 
-/* What the other ranks have of the first once it is loaded. */
+/* Gives the other ranks what the first has once it is loaded. */
 static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
         m->scale_log2e = attention_scale(m->config.head_dim);

@@ -1,7 +1,7 @@
 /* model.h: a checkpoint's weights, packed and ready to run; read-only once open, shared by every thread.
  *
- * An iv_model is what one tensor-parallel rank computes with (share.h). Ranks of one process are opened together: the
- * first owns what all have whole (embedding, norms, routers, rope tables) and the others point to it. */
+ * An iv_model is the shard of one tensor-parallel rank (tp_plan.h). Ranks of one process are opened together: the first
+ * owns what every rank needs whole (embedding, norms, routers, rope tables) and the others point to it. */
 #ifndef IV_MODEL_MODEL_H
 #define IV_MODEL_MODEL_H
 
@@ -69,7 +69,7 @@ typedef struct iv_model_options {
     bool has_dtype;
     iv_dtype dtype;                /* BF16, F16 or F32; without has_dtype the checkpoint's own */
     size_t positions;              /* longest sequence that will be run; 0: the model's own maximum */
-    bool baseline;                 /* partial sums meet rank by rank: share.h */
+    bool baseline;                 /* partial sums are added rank by rank: tp_plan.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
     iv_memspace
@@ -88,7 +88,7 @@ typedef struct iv_model_options {
 iv_status iv_model_open(const char *dir, const iv_model_options *options, iv_pool *pool, iv_model **out, iv_error *err);
 void iv_model_close(iv_model *m); /* NULL is fine */
 
-/* The type that it would be held in: what the options say, else config.json, else the embedding. */
+/* The type that it would be held in: from the options, else config.json, else the embedding. */
 iv_status iv_model_dtype(const char *dir, const iv_model_options *options, iv_dtype *out, iv_error *err);
 
 /* What would be loaded, from headers alone and on one rank: fills config, dtype, kv_layout, weight_bytes; no data.

@@ -194,7 +194,7 @@ static iv_status whole(builder *b, const char *prefix, const char *name, size_t 
     return stacked(b, prefix, one, 1, k, &c, 1);
 }
 
-/* Adds the matrices of one rank's share of a row-parallel layer. */
+/* Adds the matrices of one rank's shard of a row-parallel layer. */
 static size_t cut_nodes(cut *cuts, size_t count, iv_model *owner, iv_matrix *nodes, const iv_row_cut *row, size_t n) {
     for (size_t i = 0; i < row->nodes; i++)
         cuts[count++] = (cut){.owner = owner,
@@ -206,7 +206,7 @@ static size_t cut_nodes(cut *cuts, size_t count, iv_model *owner, iv_matrix *nod
     return count;
 }
 
-/* Where a rank keeps its part of an MLP, and the cut of down's inputs there. */
+/* One rank's part of an MLP, and the cut of down's inputs there. */
 typedef struct mlp_shard {
     iv_model *owner;
     iv_mlp *mlp;

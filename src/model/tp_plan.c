@@ -1,4 +1,4 @@
-/* share.c: leaves, then everything that follows from them. */
+/* tp_plan.c: leaves first; heads, experts and vocabulary follow from them. */
 #include "model/tp_plan.h"
 #include "base/size.h"
 #include "kernels/kernels.h"

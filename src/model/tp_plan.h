@@ -1,11 +1,11 @@
-/* share.h: which part of a model each tensor-parallel rank owns: a pure function of the configuration, known to every
- * rank about every rank.
+/* tp_plan.h: which part of a model each tensor-parallel rank owns. A pure function of the configuration: every rank
+ * knows it of all ranks.
  *
  * Row-parallel layers (attention's output, down) are cut at leaves: a rank owns consecutive leaves of K and adds up
  * their canonical nodes (numerics/tree.h); joining all ranks' nodes completes the tree of NUMERICS.md section 3.3 with
- * the additions that one rank would make. A baseline (NUMERICS.md section 14) instead has one node a rank, of its own
- * K, and adds rank by rank. Everything before such a layer is cut at what its inputs need: query heads, the KV heads
- * they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
+ * the additions that one rank would make. A baseline (NUMERICS.md section 14) instead has one node a rank, over that
+ * rank's K, and adds rank by rank. Layers before such a layer are cut by what its inputs need: query heads, the KV
+ * heads they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
  */
 #ifndef IV_MODEL_TP_PLAN_H
 #define IV_MODEL_TP_PLAN_H
@@ -32,7 +32,7 @@ typedef struct iv_row_cut {
 /* How all ranks cut one kind of row-parallel layer. */
 typedef struct iv_row_cuts {
     iv_row_cut of[IV_RANKS_MAX];
-    iv_tree_join join; /* of all ranks' nodes, which stand in rank order */
+    iv_tree_join join; /* of all ranks' nodes, in rank order */
 } iv_row_cuts;
 
 typedef struct iv_tp_shard {
