@@ -97,14 +97,9 @@ static void shape_request(const iv_engine *e, size_t i, size_t vocab, size_t tok
 }
 
 /* SHA-256 of all rows of logits, tokens and log-probabilities. */
-static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_error *err) {
-    char dir[4200];
+static void digest_of_engine(iv_engine *e, const model_case *m, const way *w, char hex[65]) {
     int32_t ids[REQUESTS][700];
     iv_engine_info info;
-    iv_engine *e = NULL;
-    iv_engine_options o = options_of(m, w, dir, sizeof dir);
-    iv_status status = iv_engine_open(&o, &e, err);
-    if (status != IV_OK) return status;
     iv_engine_get_info(e, &info);
     assert_string_equal(info.device, w->device);
     answer *a = answers_new(REQUESTS);
@@ -128,6 +123,15 @@ static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_e
     iv_digest_finish(d, raw);
     iv_digest_hex(raw, hex);
     answers_free(a, n);
+}
+
+static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_error *err) {
+    char dir[4200];
+    iv_engine *e = NULL;
+    iv_engine_options o = options_of(m, w, dir, sizeof dir);
+    iv_status status = iv_engine_open(&o, &e, err);
+    if (status != IV_OK) return status;
+    digest_of_engine(e, m, w, hex);
     iv_engine_close(e);
     return IV_OK;
 }

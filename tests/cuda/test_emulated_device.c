@@ -13,6 +13,8 @@ int main(void);
 #pragma pop_macro("main")
 
 #include "cuda/emulator/include/control.h"
+#include "engine/engine.h"
+#include "model/tensor_data.h"
 
 enum { SECONDS = 40, SECONDS_LONG = 800 };
 
@@ -127,9 +129,62 @@ static void gpus_in_trouble(void **state) {
     ASSERT_OK(answer_on_four(60000, &err), &err);
 }
 
+static float *values_of(iv_engine *e, const char *name, size_t *bytes) {
+    const iv_tensor *t = iv_model_tensor(e->model, name);
+    iv_error err;
+    *bytes = t->info.elements * sizeof(float);
+    float *out = malloc(*bytes);
+    ASSERT_OK(iv_tensor_read(t, IV_F32, out, *bytes, &err), &err);
+    return out;
+}
+
+static iv_engine *open_case(const model_case *m, const way *w) {
+    char dir[4200];
+    iv_engine *e;
+    iv_error err;
+    iv_engine_options o = options_of(m, w, dir, sizeof dir);
+    ASSERT_OK(iv_engine_open(&o, &e, &err), &err);
+    return e;
+}
+
+/* Tensors are read back from GPUs as a CPU has them; with all of them replaced, one by one, GPUs answer as the other
+ * weights do on a CPU: biases, routers, tied heads and graphs that were captured before. */
+static void tensors_are_replaced_one_by_one(void **state) {
+    (void)state;
+    static const char *const names[] = {"qwen2", "qwen3_moe"};
+    for (size_t k = 0; k < 2; k++) {
+        size_t c = 0;
+        while (strcmp(cases[c].name, names[k]) != 0) c++;
+        rng r = {7};
+        model_case m = shortened(&cases[c], &r), dummy = m;
+        dummy.dummy = true;
+        way cpu = {"cpu", false, false, 1, 64, 0}, w = {"cuda", false, false, 2, 64, 0};
+        char old[65], want[65], got[65];
+        iv_error err;
+        iv_engine *e = open_case(&m, &w), *same = open_case(&m, &cpu), *other = open_case(&dummy, &cpu);
+        digest_of_engine(e, &m, &w, old), digest_of_engine(other, &dummy, &cpu, want);
+        for (size_t i = 0; i < e->model->tensor_count; i++) {
+            iv_tensor *t = &e->model->tensors[i];
+            size_t bytes;
+            float *loaded = values_of(e, t->info.name, &bytes), *want_loaded = values_of(same, t->info.name, &bytes);
+            assert_memory_equal(loaded, want_loaded, bytes);
+            float *new = values_of(other, t->info.name, &bytes);
+            ASSERT_OK(iv_tensor_write(e->model, t, IV_F32, new, bytes, &err), &err);
+            free(loaded), free(want_loaded), free(new);
+        }
+        ASSERT_OK(iv_gpu_model_refresh(e->gpu_model, &err), &err);
+        ASSERT_OK(iv_model_digest(e->model, &err), &err);
+        assert_memory_equal(e->model->weights_digest, other->model->weights_digest, 32);
+        digest_of_engine(e, &m, &w, got);
+        assert_string_equal(got, want);
+        assert_string_not_equal(got, old);
+        iv_engine_close(e), iv_engine_close(same), iv_engine_close(other);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_meet_the_cpu),
-                                       cmocka_unit_test(control_a_flipped_bit_differs),
-                                       cmocka_unit_test(gpus_in_trouble)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(emulated_gpus_meet_the_cpu), cmocka_unit_test(control_a_flipped_bit_differs),
+        cmocka_unit_test(gpus_in_trouble), cmocka_unit_test(tensors_are_replaced_one_by_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
