@@ -492,7 +492,7 @@ IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info 
 /* ---- a copy of a model --------------------------------------------------------------------------------- */
 
 typedef struct iv_export_options {
-    const char *dtype;        /* "auto": each tensor in the checkpoint's; "bfloat16", "float16", "float32": all in that */
+    const char *dtype; /* "auto": each tensor in the checkpoint's; "bfloat16", "float16", "float32": all in that */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */
     size_t threads;           /* 0: one for each CPU */

@@ -474,8 +474,13 @@ const cli_syntax cli_logits_syntax = {
 static const cli_flag export_flags[] = {
     {CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), .unset = "auto: each tensor's in the checkpoint",
      .help = "data type of all weights, named in config.json"},
-    {.name = "max-shard-size", .kind = CLI_BYTES, .metavar = "SIZE", .least = 1, .greatest = INT64_MAX,
-     .unset = "5000000000", .help = "weights per file, such as 2G; more are split into several, with an index"},
+    {.name = "max-shard-size",
+     .kind = CLI_BYTES,
+     .metavar = "SIZE",
+     .least = 1,
+     .greatest = INT64_MAX,
+     .unset = "5000000000",
+     .help = "weights per file, such as 2G; more are split into several, with an index"},
     {.name = "overwrite", .help = "replace the model in DIR"},
     {COUNT("threads", "N", 0, 256), .unset = "0: one per CPU", .help = "threads that load; never changes a bit"},
     {.name = "json", .help = "one JSON object on standard output instead of text"},
@@ -656,24 +661,12 @@ const cli_syntax cli_help_syntax = {.name = "help",
 
 /* ---- all ----------------------------------------------------------------------------------------------- */
 
-const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
-                                          &cli_chat_syntax,
-                                          &cli_serve_syntax,
-                                          &cli_batch_syntax,
-                                          &cli_bench_syntax,
-                                          &cli_bench_serve_syntax,
-                                          &cli_bench_latency_syntax,
-                                          &cli_inspect_syntax,
-                                          &cli_tokenize_syntax,
-                                          &cli_render_syntax,
-                                          &cli_logits_syntax,
-                                          &cli_export_syntax,
-                                          &cli_verify_syntax,
-                                          &cli_eval_syntax,
-                                          &cli_replay_syntax,
-                                          &cli_completion_syntax,
-                                          &cli_help_syntax,
-                                          NULL};
+const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,      &cli_chat_syntax,    &cli_serve_syntax,
+                                          &cli_batch_syntax,         &cli_bench_syntax,   &cli_bench_serve_syntax,
+                                          &cli_bench_latency_syntax, &cli_inspect_syntax, &cli_tokenize_syntax,
+                                          &cli_render_syntax,        &cli_logits_syntax,  &cli_export_syntax,
+                                          &cli_verify_syntax,        &cli_eval_syntax,    &cli_replay_syntax,
+                                          &cli_completion_syntax,    &cli_help_syntax,    NULL};
 
 const cli_syntax *cli_syntax_find(const char *name) {
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++)

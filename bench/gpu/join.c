@@ -1,6 +1,6 @@
-/* join.c: microseconds of iv_gpu_tree_allreduce between the GPUs of this machine, in CUDA graphs. bench/gpu/join_peers.py runs it
- * beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next layer's normed input.
- * Usage: bench_join RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
+/* join.c: microseconds of iv_gpu_tree_allreduce between the GPUs of this machine, in CUDA graphs.
+ * bench/gpu/join_peers.py runs it beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next
+ * layer's normed input. Usage: bench_join RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>
@@ -69,14 +69,14 @@ static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_allreduce_way way, 
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     iv_gpu_allreduce_args a = {.arithmetic = IV_TC16,
-                          .rows = rows,
-                          .hidden = t.hidden,
-                          .x = t.x[rank],
-                          .norm_weight = t.weight[rank],
-                          .eps = 1e-6f,
-                          .type = IV_BF16,
-                          .normed_stride = t.hidden,
-                          .way = way};
+                               .rows = rows,
+                               .hidden = t.hidden,
+                               .x = t.x[rank],
+                               .norm_weight = t.weight[rank],
+                               .eps = 1e-6f,
+                               .type = IV_BF16,
+                               .normed_stride = t.hidden,
+                               .way = way};
     for (int r = 0; r < t.ranks; r++) nodes[r] = (iv_tree_node){0, (size_t)r};
     iv_tree_join_make(nodes, (size_t)t.ranks, &a.join);
     memcpy(a.normed, t.normed, sizeof a.normed);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 const char *iv_status_name(iv_status status) {
-    static const char *const names[] = {"ok",    "invalid",   "not_found", "io",       "format",        "unsupported",
+    static const char *const names[] = {"ok",    "invalid",   "not_found", "io",       "format",         "unsupported",
                                         "limit", "no_memory", "busy",      "template", "context_length", "format"};
     size_t i = (size_t)status;
     return i < sizeof names / sizeof *names ? names[i] : "unknown";

@@ -119,7 +119,8 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
 }
 
 static iv_status open_forward(iv_engine *e, iv_error *err) {
-    IV_TRY(iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
+    IV_TRY(
+        iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
     e->tile_rows = e->kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
     return IV_OK;
 }

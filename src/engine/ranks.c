@@ -164,7 +164,7 @@ static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, i
     const iv_cpu_model *first = e->forward;
     IV_TRY(iv_pool_open(iv_pool_threads(e->pool), &h->pool, err));
     IV_TRY(iv_cpu_model_open(m, first->compute.kernels, e->arithmetic, h->pool, e->max_num_batched_tokens, &h->forward,
-                           err));
+                             err));
     h->forward->comm = h->comm;
     size_t layers = (size_t)m->config.layers;
     if (!iv_size_mul(m->kv_layout.page_bytes, e->kv.pages, &h->kv_layer_bytes) ||

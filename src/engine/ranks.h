@@ -31,7 +31,8 @@ iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err);
  * that processes exchange their results and all return the same. */
 iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err);
 
-/* Runs one batch on all ranks, as iv_cpu_model_forward. After an error that is not IV_NOT_FINITE no further step can run. */
+/* Runs one batch on all ranks, as iv_cpu_model_forward. After an error that is not IV_NOT_FINITE no further step can
+ * run. */
 iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
 
 /* Whether the backend draws a token from its row of logits itself (iv_batch.sample_on_backend) under this sampling.

@@ -61,8 +61,8 @@ struct iv_engine {
     char *updated_from;             /* directory of the weights after an update, else NULL */
     iv_text_model *text_model;
     iv_generation_config generation;
-    iv_cpu_model *forward; /* this process's first rank; NULL on GPUs */
-    iv_gpu_model *gpu_model;   /* NULL on a CPU; ranks.c and device.c alone look at it */
+    iv_cpu_model *forward;   /* this process's first rank; NULL on GPUs */
+    iv_gpu_model *gpu_model; /* NULL on a CPU; ranks.c and device.c alone look at it */
     iv_gpu *gpus[IV_RANKS_MAX];
     const iv_kernels *kernels; /* of the CPU */
     iv_ranks *ranks;

@@ -22,12 +22,13 @@ typedef struct iv_batch {
     size_t logits_max;
     void (*take)(void *context, size_t first, size_t count);
     void *context;
-    /* A device that samples (iv_gpu_model) does so for rows of sample_on_backend: results[i] and top_logprobs are filled, and
-     * logits only for rows of logits_wanted, which are in the first slice. A CPU fills all logits and samples nothing. */
+    /* A device that samples (iv_gpu_model) does so for rows of sample_on_backend: results[i] and top_logprobs are
+     * filled, and logits only for rows of logits_wanted, which are in the first slice. A CPU fills all logits and
+     * samples nothing. */
     const bool *sample_on_backend, *logits_wanted; /* [logit_count], or NULL: none */
-    const iv_row_sampling *sampling;      /* [logit_count] */
-    iv_row_result *sampled;               /* [logit_count] */
-    iv_logprob *top_logprobs;             /* [logit_count][IV_TOP_LOGPROBS_MAX]: as many as `sampling` asks for */
+    const iv_row_sampling *sampling;               /* [logit_count] */
+    iv_row_result *sampled;                        /* [logit_count] */
+    iv_logprob *top_logprobs; /* [logit_count][IV_TOP_LOGPROBS_MAX]: as many as `sampling` asks for */
 } iv_batch;
 
 #endif

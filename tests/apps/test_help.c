@@ -4,8 +4,9 @@
 
 /* ---- help ---------------------------------------------------------------------------------------------- */
 
-static const char *const commands[] = {"generate", "chat",     "serve",  "batch",  "bench",  "eval",       "replay",
-                                       "inspect",  "tokenize", "render", "logits", "verify", "completion", "help",   "export"};
+static const char *const commands[] = {"generate", "chat",   "serve",      "batch",    "bench",
+                                       "eval",     "replay", "inspect",    "tokenize", "render",
+                                       "logits",   "verify", "completion", "help",     "export"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_for_everything(void **state) {

@@ -82,7 +82,8 @@ static void local_joins(void **state) {
         for (size_t row = 0; row < rows; row++) {
             for (size_t c = 0; c < hidden; c += IV_ALLREDUCE_COLUMNS) {
                 const float *at[IV_LEAVES_MAX];
-                size_t first = row * hidden + c, m = hidden - c < IV_ALLREDUCE_COLUMNS ? hidden - c : IV_ALLREDUCE_COLUMNS;
+                size_t first = row * hidden + c,
+                       m = hidden - c < IV_ALLREDUCE_COLUMNS ? hidden - c : IV_ALLREDUCE_COLUMNS;
                 for (size_t i = 0; i < count; i++) at[i] = nodes[i] + first;
                 if (a.sum)
                     for (size_t i = 0; i < m; i++) x[first + i] = x[first + i] + sum[first + i];

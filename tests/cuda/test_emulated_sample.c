@@ -51,8 +51,13 @@ static void planted_mistakes_are_caught(void **state) {
     enum { N = 9000, RUNS = 12 };
     rng r = rng_start("emulated control");
     float *x = malloc(N * sizeof *x);
-    iv_row_sampling p = {
-        .temperature = 0.7f, .top_p = 0.9f, .top_k = 12, .seed = 5, .position = 9, .top_logprobs = 20, .sampling_logprob = true};
+    iv_row_sampling p = {.temperature = 0.7f,
+                         .top_p = 0.9f,
+                         .top_k = 12,
+                         .seed = 5,
+                         .position = 9,
+                         .top_logprobs = 20,
+                         .sampling_logprob = true};
     struct {
         iv_row_result sampled;
         iv_logprob top_logprobs[IV_TOP_LOGPROBS_MAX];

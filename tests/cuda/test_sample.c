@@ -87,8 +87,8 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
     iv_top_logprobs(k, x, vocab, max, log_sum, top, (size_t)p->top_logprobs);
     for (int i = 0; i < p->top_logprobs; i++) {
         if (top[i].id != got_top_logprobs[i].id)
-            fail_msg("likeliest %d of %d: wanted %d, got %d: vocabulary %zu", i, p->top_logprobs, top[i].id, got_top_logprobs[i].id,
-                     vocab);
+            fail_msg("likeliest %d of %d: wanted %d, got %d: vocabulary %zu", i, p->top_logprobs, top[i].id,
+                     got_top_logprobs[i].id, vocab);
         assert_same_bits("likeliest", &top[i].logprob, &got_top_logprobs[i].logprob, 1, 4, false);
     }
     moved += iv_sample(s, k, &q, x, NULL, 0, p->position + 1) != drawn;
@@ -120,7 +120,8 @@ static void compare_slices(const float *x, size_t vocab, size_t rows, const iv_r
     for (size_t i = 0; i < rows; i++)
         compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
                     top + i * IV_TOP_LOGPROBS_MAX);
-    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(logits), cudaFree(gpu_out), cudaFree(gpu_top_logprobs);
+    cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(logits), cudaFree(gpu_out),
+        cudaFree(gpu_top_logprobs);
     iv_sampler_close(&s), free(out), free(top);
 }
 

@@ -30,13 +30,13 @@ iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err
 static atomic_bool slow, held; /* a second; further ones until released */
 static atomic_int rendering;
 
-iv_status __real_iv_render_chat(const iv_text_model *t, const char *variables, size_t bytes, const char *now, iv_text *out,
-                                iv_error *err);
-iv_status __wrap_iv_render_chat(const iv_text_model *t, const char *variables, size_t bytes, const char *now, iv_text *out,
-                                iv_error *err);
+iv_status __real_iv_render_chat(const iv_text_model *t, const char *variables, size_t bytes, const char *now,
+                                iv_text *out, iv_error *err);
+iv_status __wrap_iv_render_chat(const iv_text_model *t, const char *variables, size_t bytes, const char *now,
+                                iv_text *out, iv_error *err);
 
-iv_status __wrap_iv_render_chat(const iv_text_model *t, const char *variables, size_t bytes, const char *now, iv_text *out,
-                                iv_error *err) {
+iv_status __wrap_iv_render_chat(const iv_text_model *t, const char *variables, size_t bytes, const char *now,
+                                iv_text *out, iv_error *err) {
     atomic_fetch_add(&rendering, 1);
     if (atomic_load(&slow)) nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     while (atomic_load(&held)) usleep(1000);
@@ -68,10 +68,10 @@ iv_status __real_iv_tokenize(const iv_text_model *t, const char *text, size_t by
                              iv_error *err);
 iv_status __wrap_iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bool special, iv_ids *out,
                              iv_error *err);
-iv_status __real_iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool special, iv_special_mode spelled,
-                                iv_ids *out, iv_error *err);
-iv_status __wrap_iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool special, iv_special_mode spelled,
-                                iv_ids *out, iv_error *err);
+iv_status __real_iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool special,
+                                iv_special_mode spelled, iv_ids *out, iv_error *err);
+iv_status __wrap_iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool special,
+                                iv_special_mode spelled, iv_ids *out, iv_error *err);
 
 iv_status __wrap_iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bool special, iv_ids *out,
                              iv_error *err) {
@@ -81,8 +81,8 @@ iv_status __wrap_iv_tokenize(const iv_text_model *t, const char *text, size_t by
     return status;
 }
 
-iv_status __wrap_iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool special, iv_special_mode spelled,
-                                iv_ids *out, iv_error *err) {
+iv_status __wrap_iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool special,
+                                iv_special_mode spelled, iv_ids *out, iv_error *err) {
     bool counted = text_begins(bytes);
     iv_status status = __real_iv_tokenize_as(t, text, bytes, special, spelled, out, err);
     if (counted) atomic_fetch_sub(&reading, 1);

@@ -229,16 +229,18 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 /* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. top_logprobs [rows][IV_TOP_LOGPROBS_MAX]: of a
- * row that wants n of them, min(n, vocab) are written; may be NULL where no row wants any. */
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. top_logprobs
+ * [rows][IV_TOP_LOGPROBS_MAX]: of a row that wants n of them, min(n, vocab) are written; may be NULL where no row wants
+ * any. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_sampling *sampling, void *scratch,
                   iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
 
-/* ---- ranks (tree_allreduce.cu) ------------------------------------------------------------------------------------- */
+/* ---- ranks (tree_allreduce.cu) -------------------------------------------------------------------------------------
+ */
 
 /* Who gave up waiting, in the host's memory, which all GPUs reach; zeroed once. */
 typedef struct iv_gpu_given_up {
-    uint32_t any;                    /* not 0: somebody did, and nobody waits any more */
+    uint32_t any;                /* not 0: somebody did, and nobody waits any more */
     uint64_t rank[IV_RANKS_MAX]; /* 0, or what that rank waited for, of which iv_gpu_awaited_of makes */
 } iv_gpu_given_up;
 
@@ -269,7 +271,11 @@ enum { IV_GPU_FLAG_WORDS = 4096 };
  * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
  * One-shot: every rank adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to
  * all; x is then true for these alone: iv_gpu_allreduce_owner says. Which is taken has the same bits. */
-typedef enum iv_gpu_allreduce_way { IV_GPU_ALLREDUCE_BY_SIZE, IV_GPU_ALLREDUCE_ONE_SHOT, IV_GPU_ALLREDUCE_TWO_SHOT } iv_gpu_allreduce_way;
+typedef enum iv_gpu_allreduce_way {
+    IV_GPU_ALLREDUCE_BY_SIZE,
+    IV_GPU_ALLREDUCE_ONE_SHOT,
+    IV_GPU_ALLREDUCE_TWO_SHOT
+} iv_gpu_allreduce_way;
 
 typedef struct iv_gpu_allreduce_args {
     iv_arithmetic arithmetic;
@@ -285,8 +291,8 @@ typedef struct iv_gpu_allreduce_args {
     iv_dtype type;
     void *normed[IV_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
     size_t normed_stride;
-    bool whole;          /* x must be true in all rows on every rank: no two-shot */
-    size_t blocks;       /* of the launch, at most, the same on all ranks; 0: as many as fill the links */
+    bool whole;               /* x must be true in all rows on every rank: no two-shot */
+    size_t blocks;            /* of the launch, at most, the same on all ranks; 0: as many as fill the links */
     iv_gpu_allreduce_way way; /* not by size: for tests and measurements, the same on all ranks */
 } iv_gpu_allreduce_args;
 

@@ -21,13 +21,13 @@ static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->r
 static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
                    float *out) {
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
-                                             .type = s->model->dtype,
-                                             .x = x,
-                                             .x_stride = w->k,
-                                             .rows = rows,
-                                             .bias = bias,
-                                             .out = out,
-                                             .out_stride = w->n});
+                                                              .type = s->model->dtype,
+                                                              .x = x,
+                                                              .x_stride = w->k,
+                                                              .rows = rows,
+                                                              .bias = bias,
+                                                              .out = out,
+                                                              .out_stride = w->n});
 }
 
 /* ---- embedding and norms --------------------------------------------------------------------------------- */
@@ -132,17 +132,18 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     const iv_tp_shard *shard = shard_of(m);
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     if (!shard->heads) return IV_OK;
-    s->compute.kernels->attention(&s->compute, &(iv_attention_args){.layout = &m->kv_layout,
-                                                   .kv = pages_of(s, layer),
-                                                   .heads = shard->heads,
-                                                   .group = group,
-                                                   .group_first = shard->head_first - shard->kv_head_first * group,
-                                                   .window = m->layers[layer].window,
-                                                   .scale_log2e = m->scale_log2e,
-                                                   .q = s->q,
-                                                   .out = s->attended,
-                                                   .spans = s->batch->spans,
-                                                   .span_count = s->batch->span_count});
+    s->compute.kernels->attention(&s->compute,
+                                  &(iv_attention_args){.layout = &m->kv_layout,
+                                                       .kv = pages_of(s, layer),
+                                                       .heads = shard->heads,
+                                                       .group = group,
+                                                       .group_first = shard->head_first - shard->kv_head_first * group,
+                                                       .window = m->layers[layer].window,
+                                                       .scale_log2e = m->scale_log2e,
+                                                       .q = s->q,
+                                                       .out = s->attended,
+                                                       .spans = s->batch->spans,
+                                                       .span_count = s->batch->span_count});
     return IV_OK;
 }
 

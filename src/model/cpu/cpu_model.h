@@ -48,9 +48,9 @@ iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_ari
 void iv_cpu_model_close(iv_cpu_model *s); /* NULL is fine */
 
 /* Runs the step. If the model has several ranks, all of them call it with the same batch, each with its own kv.
- * IV_NOT_FINITE, on all ranks alike, names the span in which a key or value was not finite; after any other error a rank is
- * lost and no further step can run. The caller checks ids and positions: an id outside the vocabulary is a programmer
- * error. */
+ * IV_NOT_FINITE, on all ranks alike, names the span in which a key or value was not finite; after any other error a
+ * rank is lost and no further step can run. The caller checks ids and positions: an id outside the vocabulary is a
+ * programmer error. */
 iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *batch, iv_error *err);
 
 extern const iv_backend_ops iv_cpu_ops; /* blocks.c */
