@@ -492,6 +492,7 @@ IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info 
 /* ---- a copy of a model --------------------------------------------------------------------------------- */
 
 typedef struct iv_export_options {
+    size_t size;       /* sizeof(iv_export_options), set by iv_export_options_init */
     const char *dtype; /* "auto": each tensor in the checkpoint's; "bfloat16", "float16", "float32": all in that */
     uint64_t max_shard_bytes; /* data of one file */
     bool overwrite;           /* the directory may hold a model, which is replaced */
@@ -500,7 +501,10 @@ typedef struct iv_export_options {
     void *user;
 } iv_export_options;
 /* Defaults: "auto", 5,000,000,000 bytes, no overwriting. */
-IV_API void iv_export_options_init(iv_export_options *options);
+IV_API void iv_export_options_init_sized(iv_export_options *options, size_t size);
+static inline void iv_export_options_init(iv_export_options *options) {
+    iv_export_options_init_sized(options, sizeof *options);
+}
 
 typedef struct iv_export_info {
     size_t tensors, files;   /* files: of weights */

@@ -19,15 +19,16 @@ static void write_json(FILE *file, const cli_args *args, const iv_export_info *i
 }
 
 static int report(const cli_args *args, const iv_export_info *info, iv_error *err) {
-    cli_page page;
+    cli_buffer buffer;
     char bytes[24];
-    if (cli_page_open(&page, err) != CLI_OK) return CLI_FAILED;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
     if (cli_has(args, "json"))
-        write_json(page.file, args, info);
+        write_json(buffer.file, args, info);
     else
-        fprintf(page.file, "%s: %zu tensors in %zu %s, %s\nweights %s\n", args->operands[1], info->tensors, info->files,
-                info->files == 1 ? "file" : "files", cli_human_bytes((double)info->bytes, bytes), info->weights_digest);
-    return cli_page_out(&page, err);
+        fprintf(buffer.file, "%s: %zu tensors in %zu %s, %s\nweights %s\n", args->operands[1], info->tensors,
+                info->files, info->files == 1 ? "file" : "files", cli_human_bytes((double)info->bytes, bytes),
+                info->weights_digest);
+    return cli_buffer_out(&buffer, err);
 }
 
 int cli_export(const cli_args *args, iv_error *err) {

@@ -124,6 +124,12 @@ iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *er
     return status;
 }
 
+iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err) {
+    iv_file_writer w;
+    IV_TRY(iv_file_writer_open(path, &w, err));
+    return iv_file_writer_close(&w, iv_file_writer_put(&w, bytes, n, err), err);
+}
+
 bool iv_file_exists(const char *path) {
     struct stat st;
     return lstat(path, &st) == 0;

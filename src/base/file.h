@@ -29,6 +29,9 @@ iv_status iv_file_writer_put(iv_file_writer *w, const void *bytes, size_t n, iv_
 /* status: the result of writing; anything but IV_OK discards the file. Returns it, or the error of closing. */
 iv_status iv_file_writer_close(iv_file_writer *w, iv_status status, iv_error *err);
 
+/* The same for a whole file. */
+iv_status iv_file_write(const char *path, const void *bytes, size_t n, iv_error *err);
+
 /* Whether the name exists. A dangling symbolic link counts: opening it gives IV_IO, so an interrupted download is not
  * taken for a directory without an optional file. */
 bool iv_file_exists(const char *path);

@@ -1,16 +1,19 @@
 /* export.c: invar.h's copy of a model: load, write the weights, copy the rest. */
+#include "base/cpu.h"
 #include "base/digest.h"
-#include "engine/float_mode.h"
+#include "engine/sized.h"
 #include "format/model_dir.h"
 #include "model/export.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SHARD_BYTES 5000000000u /* transformers' save_pretrained */
 
-void iv_export_options_init(iv_export_options *o) {
-    *o = (iv_export_options){.dtype = "auto", .max_shard_bytes = SHARD_BYTES};
+void iv_export_options_init_sized(iv_export_options *o, size_t size) {
+    iv_export_options defaults = {.dtype = "auto", .max_shard_bytes = SHARD_BYTES};
+    iv_sized_init(o, size, &defaults, sizeof defaults);
 }
 
 static iv_status parse_dtype(const char *name, bool *has_dtype, iv_dtype *out, iv_error *err) {
@@ -65,15 +68,18 @@ static iv_status write_model(iv_model_dir *d, const iv_export_options *o, iv_mod
     return IV_OK;
 }
 
-iv_status iv_export(const char *model, const char *dir, const iv_export_options *o, iv_export_info *info,
+iv_status iv_export(const char *model, const char *dir, const iv_export_options *given, iv_export_info *info,
                     iv_error *err) {
+    iv_export_options options, *o = &options;
+    iv_export_options_init(o);
+    IV_TRY(iv_sized_read("options", given, offsetof(iv_export_options, threads), o, sizeof *o, err));
     iv_model_export_options x = {.dir = dir, .shard_bytes_max = o->max_shard_bytes};
     iv_model_dir d;
     if (!o->max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
     IV_TRY(parse_dtype(o->dtype, &x.has_dtype, &x.dtype, err));
     IV_TRY(iv_model_dir_open(dir, model, o->overwrite, x.has_dtype, x.dtype, &d, err));
-    unsigned mode = iv_float_mode_enter();
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = write_model(&d, o, &x, info, err);
-    iv_float_mode_leave(mode);
+    iv_fp_env_leave(mode);
     return iv_model_dir_close(&d, status, err);
 }

@@ -1,5 +1,6 @@
 /* checkpoint_write.c: cuts tensors into shards as transformers does, then writes shard after shard. */
 #include "format/checkpoint_write.h"
+#include "base/file.h"
 #include "base/size.h"
 #include "format/json.h"
 #include "format/safetensors_write.h"
