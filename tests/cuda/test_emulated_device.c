@@ -13,7 +13,7 @@ int main(void);
 #pragma pop_macro("main")
 
 #include "cuda/emulator/include/control.h"
-#include "engine/engine.h"
+#include "engine/state.h"
 #include "model/tensor_data.h"
 
 enum { SECONDS = 40, SECONDS_LONG = 800 };
