@@ -160,8 +160,8 @@ def figures(s):
         parts[-1].missing, parts[-1].excused = NEEDS_A_GPU, True
     models(s, add)
     for ranks in s.with_ranks():
-        add(f"join x{ranks}", ranks, 25, 60, script("join_peers.py") +
-            [str(ranks), s.program("bench", "gpu", "bench_join"), "4096", "{records}"], torch=True)
+        add(f"allreduce x{ranks}", ranks, 25, 60, script("allreduce_peers.py") +
+            [str(ranks), s.program("bench", "gpu", "bench_allreduce"), "4096", "{records}"], torch=True)
     return parts
 
 

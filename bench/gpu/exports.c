@@ -41,7 +41,7 @@
     X(linear_args, bias) X(linear_args, out) X(linear_args, out_stride) X(linear_args, groups) \
     X(linear_args, weighted) X(linear_args, spare) X(linear_config, family) X(linear_config, tile_n) \
     X(linear_config, tile_m) \
-    X(linear_config, split) X(linear_config, stages) X(linear_config, variant) X(kv, type) X(kv, heads) \
+    X(linear_config, split_k) X(linear_config, stages) X(linear_config, variant) X(kv, type) X(kv, heads) \
     X(kv, head_dim) X(kv, pages) X(kv, page_count) X(span, first_row) X(span, rows) X(span, position) \
     X(span, table) X(attention_shape, arithmetic) X(attention_shape, type) X(attention_shape, heads) \
     X(attention_shape, kv_heads) X(attention_shape, head_dim) X(attention_shape, group) \

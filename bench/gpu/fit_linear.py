@@ -162,8 +162,8 @@ def check(path):
     worst, count = 0, 0
     for r in (json.loads(line) for line in open(path, encoding="utf-8")):
         kind, tiles_m = KINDS.index((r["tile_n"], r["tile_m"], r["variant"])), up(r["rows"], r["tile_m"])
-        row = [1, kind, r["tile_n"], r["tile_m"], r["split"], r["stages"], r["resident"],
-               up(r["k"] // r["leaves"], 64) * r["leaves"] / r["split"], up(r["n"], r["tile_n"]) * tiles_m, tiles_m,
+        row = [1, kind, r["tile_n"], r["tile_m"], r["split_k"], r["stages"], r["resident"],
+               up(r["k"] // r["leaves"], 64) * r["leaves"] / r["split_k"], up(r["n"], r["tile_n"]) * tiles_m, tiles_m,
                r["k"] * r["n"] * 2, r["swiglu"], 0, 0]
         ours = predict(np.array([row], float), *unpack(np.array(standing(model_of(r["rows"])))))[0]
         worst, count = max(worst, abs(ours / r["us"] - 1)), count + 1

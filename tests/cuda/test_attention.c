@@ -398,7 +398,7 @@ static void plans_cover_every_unit(void **state) {
         const iv_attention_plan *h = (const iv_attention_plan *)(void *)plan;
         iv_attention_geometry g = iv_attention_geometry_of(&p.s, generic);
         const iv_attention_worker *w = h->worker;
-        const iv_attention_share *share = (const iv_attention_share *)(void *)(plan + h->shares_at);
+        const iv_attention_kv_split *kv_split = (const iv_attention_kv_split *)(void *)(plan + h->kv_splits_at);
         const iv_attention_tile *tile = (const iv_attention_tile *)(void *)(plan + h->short_at);
         int parts[IV_ATTENTION_WORKERS_MAX] = {0}, at_tile = 0, at_unit = 0;
         for (int k = 0; k < h->workers; k++) {
@@ -411,13 +411,13 @@ static void plans_cover_every_unit(void **state) {
                 bool last = at_tile == w[k].end_tile && end == w[k].end_unit;
                 bool done = end == n * g.slices;
                 if (done && at_tile + 1 == w[k].end_tile && w[k].end_unit == 0) last = true;
-                int number = first && w[k].share_first >= 0 ? w[k].share_first : last ? w[k].share_last : -1;
+                int number = first && w[k].kv_split_first >= 0 ? w[k].kv_split_first : last ? w[k].kv_split_last : -1;
                 bool whole = split == 0 && end - at_unit == n;
                 assert_true(whole == (number < 0));
                 if (!whole) {
-                    assert_in_range(number, 0, h->shares - 1);
+                    assert_in_range(number, 0, h->kv_splits - 1);
                     parts[number]++;
-                    assert_true(split ? split >= share[number].split : end - at_unit == share[number].split);
+                    assert_true(split ? split >= kv_split[number].split : end - at_unit == kv_split[number].split);
                 }
                 first = false;
                 at_unit = end;
@@ -425,7 +425,7 @@ static void plans_cover_every_unit(void **state) {
             }
         }
         assert_true(h->short_tiles == at_tile && at_unit == 0);
-        for (int k = 0; k < h->shares; k++) assert_int_equal(parts[k], share[k].parts);
+        for (int k = 0; k < h->kv_splits; k++) assert_int_equal(parts[k], kv_split[k].parts);
         free(plan);
     }
 }

@@ -25,7 +25,7 @@ static void layers_have_what_was_measured(void **state) {
     (void)state;
     static const struct {
         size_t rows, n, k;
-        int leaves, tile_n, tile_m, split, stages, variant;
+        int leaves, tile_n, tile_m, split_k, stages, variant;
     } row[] = {
         {1, 6144, 4096, 8, 64, 16, 2, 11, 0},     {16, 4096, 4096, 8, 64, 16, 2, 20, 0},
         {1, 24576, 4096, 8, 64, 16, 1, 7, 0},     {1, 4096, 12288, 8, 64, 16, 2, 20, 0},
@@ -42,7 +42,7 @@ static void layers_have_what_was_measured(void **state) {
         if (row[i].n == 24576 || row[i].n == 12288) a.epilogue = IV_GPU_SWIGLU;
         iv_gpu_linear_config c = iv_gpu_linear_choose(&a), again = iv_gpu_linear_choose(&a);
         iv_gpu_linear_config want = {IV_GPU_WGMMA, row[i].tile_n, row[i].tile_m,
-                                     row[i].split, row[i].stages, row[i].variant};
+                                     row[i].split_k, row[i].stages, row[i].variant};
         char text[128], wanted[128];
         iv_gpu_linear_describe(&c, text, sizeof text);
         iv_gpu_linear_describe(&want, wanted, sizeof wanted);
@@ -89,7 +89,7 @@ static void choices_are_legal_and_stay(void **state) {
 static void costs_grow_with_work(void **state) {
     (void)state;
     iv_linear_cost_args a = {.rows = 64, .n = 4096, .k = 4096, .leaves = 8, .tile_n = 64, .tile_m = 64};
-    a.split = 2, a.stages = 14, a.resident = 1, a.sms = 132;
+    a.split_k = 2, a.stages = 14, a.resident = 1, a.sms = 132;
     double before = 0;
     for (size_t n = 64; n <= 1 << 20; n *= 2) {
         a.n = n;
@@ -205,14 +205,14 @@ static bool put_cost(rng *r, FILE *f, double planted) {
     const int *tile = tiles[rng_below(r, 11)];
     iv_linear_cost_args a = {.rows = 1 + rng_below(r, 1u << rng_below(r, 12)), .n = 16 * (1 + rng_below(r, 9000))};
     a.leaves = 8, a.k = 128 * (1 + rng_below(r, 200)), a.tile_n = tile[0], a.tile_m = tile[1], a.variant = tile[2];
-    a.split = a.variant ? 1 : 1 << rng_below(r, 4), a.stages = 3 + (int)rng_below(r, 18), a.sms = IV_H200_SMS;
+    a.split_k = a.variant ? 1 : 1 << rng_below(r, 4), a.stages = 3 + (int)rng_below(r, 18), a.sms = IV_H200_SMS;
     a.resident = 1 + (int)rng_below(r, 4), a.swiglu = rng_below(r, 2);
     double us = iv_linear_cost(&a);
     if (us == HUGE_VAL) return false;
     fprintf(f,
             "{\"rows\": %zu, \"n\": %zu, \"k\": %zu, \"leaves\": %d, \"tile_n\": %d, \"tile_m\": %d, \"variant\": %d, "
-            "\"split\": %d, \"stages\": %d, \"resident\": %d, \"swiglu\": %d, \"us\": %.17g}\n",
-            a.rows, a.n, a.k, a.leaves, a.tile_n, a.tile_m, a.variant, a.split, a.stages, a.resident, a.swiglu,
+            "\"split_k\": %d, \"stages\": %d, \"resident\": %d, \"swiglu\": %d, \"us\": %.17g}\n",
+            a.rows, a.n, a.k, a.leaves, a.tile_n, a.tile_m, a.variant, a.split_k, a.stages, a.resident, a.swiglu,
             us + planted);
     return true;
 }

@@ -171,7 +171,7 @@ static size_t try_all(rng *r, problem *p) {
         at = at < GUARD ? 0 : at - GUARD;
         print_error(
             "n%d m%d split %d stages %d variant %d: %zu differ, first row %zu output %zu: wanted %x, got %x: %s\n",
-            c[i].tile_n, c[i].tile_m, c[i].split, c[i].stages, c[i].variant, count, at / p->a.out_stride,
+            c[i].tile_n, c[i].tile_m, c[i].split_k, c[i].stages, c[i].variant, count, at / p->a.out_stride,
             at % p->a.out_stride, want, got, p->text);
         if (++bad == 6) break;
     }

@@ -198,8 +198,8 @@ static void a_rank_is_lost_while_they_connect(void **state) {
     static const struct {
         const char *how, *message;
         int ends;
-    } ways[] = {{"init", "rank 0: NCCL: waited 1000 ms in vain for 2 ranks to connect (rank_timeout_ms sets it)", 2},
-                {"move", "rank 0: NCCL: waited 1000 ms in vain for 2 ranks to connect (rank_timeout_ms sets it)", 2},
+    } ways[] = {{"init", "rank 0: NCCL: timed out after 1000 ms waiting for 2 ranks to connect (rank_timeout_ms sets it)", 2},
+                {"move", "rank 0: NCCL: timed out after 1000 ms waiting for 2 ranks to connect (rank_timeout_ms sets it)", 2},
                 {"stop", "rank 1: no answer to rank 0 for 2.0 s", 1}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char line[1500], *out, *errors;
@@ -322,7 +322,7 @@ static void opening_looks_at_the_clock(void **state) {
     double begin = seconds();
     assert_int_equal(iv_nccl_open(&id, 4, 0, 2, ordinals, 300, n, &err), IV_IO);
     double took = seconds() - begin;
-    assert_string_equal(err.message, "NCCL: waited 300 ms in vain for 4 ranks to connect (rank_timeout_ms sets it)");
+    assert_string_equal(err.message, "NCCL: timed out after 300 ms waiting for 4 ranks to connect (rank_timeout_ms sets it)");
     assert_true(took > 0.299 && took < 5);
     assert_true(!n[0] && !n[1]);
     ASSERT_OK(iv_nccl_open(&id, 4, 2, 2, ordinals, 60000, n, &err), &err);

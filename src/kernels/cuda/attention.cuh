@@ -48,12 +48,12 @@ typedef struct iv_attention_run { /* splits [begin, end) of a tile's slice, coun
     int width;         /* packed heads; those from `present` on are padding */
     int present;
     int first_split, begin, end, splits;
-    int share, part;
+    int kv_split, part;
 } iv_attention_run;
 
 typedef struct iv_attention_walk {
     int4 from;   /* tile, unit, end tile, end unit */
-    int4 shares; /* share_first, share_last, part_first, part_last */
+    int4 kv_splits; /* kv_split_first, kv_split_last, part_first, part_last */
     int4 a, b;   /* the first tile, while `first` */
     bool first;
 } iv_attention_walk;
@@ -90,11 +90,11 @@ IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, 
     }
     r.head = r.kv_head * p.group + place - p.group_first;
     r.width = p.width, r.present = min(p.width, p.group - place);
-    r.share = w.shares.x, r.part = w.shares.z;
-    w.shares.x = -1;
+    r.kv_split = w.kv_splits.x, r.part = w.kv_splits.z;
+    w.kv_splits.x = -1;
     unit += r.end - r.begin;
     if (r.end == r.splits && slice + 1 == p.slices) tile++, unit = 0;
-    if (tile == end_tile && unit == end_unit && r.share < 0) r.share = w.shares.y, r.part = w.shares.w;
+    if (tile == end_tile && unit == end_unit && r.kv_split < 0) r.kv_split = w.kv_splits.y, r.part = w.kv_splits.w;
     return true;
 }
 
@@ -125,25 +125,25 @@ IV_DEVICE float iv_next_max(float last, float block) {
 /* ---- merging ---------------------------------------------------------------------------------------------------- */
 
 /* How a split joins a total: total = fma(split, add, total * keep). */
-typedef struct iv_attention_join {
+typedef struct iv_attention_factors {
     float keep, add;
-} iv_attention_join;
+} iv_attention_factors;
 
-template <bool TC16> IV_DEVICE iv_attention_join iv_attention_merge(float *total_max, float split_max) {
+template <bool TC16> IV_DEVICE iv_attention_factors iv_attention_factors_of(float *total_max, float split_max) {
     float m = iv_max(*total_max, split_max);
-    iv_attention_join j = {iv_attention_exp2<TC16>(v_sub(*total_max, m)),
+    iv_attention_factors j = {iv_attention_exp2<TC16>(v_sub(*total_max, m)),
                            iv_attention_exp2<TC16>(v_sub(split_max, m))};
     *total_max = m;
     return j;
 }
 
-IV_DEVICE float iv_attention_joined(float total, float split, iv_attention_join j) {
+IV_DEVICE float iv_attention_merged(float total, float split, iv_attention_factors j) {
     return __fmaf_rn(split, j.add, __fmul_rn(total, j.keep));
 }
 
 /* One CTA's part of a share is in the scratch: true in all its threads if it was the last one, which then sees all the
  * parts. `flag` is shared memory; `one` is true in one of the `threads` that call, which meet at barrier 1. */
-IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int share, int parts, int *flag, int threads,
+IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int kv_split, int parts, int *flag, int threads,
                                    bool one) {
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
     if (one) {
@@ -151,15 +151,15 @@ IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int share, int 
         int before;
         asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"
                      : "=r"(before)
-                     : "l"(p.counters + share)
+                     : "l"(p.counters + kv_split)
                      : "memory");
 #else
         __threadfence();
-        int before = atomicAdd(&p.counters[share], 1);
+        int before = atomicAdd(&p.counters[kv_split], 1);
         __threadfence();
 #endif
         *flag = before == parts - 1;
-        if (*flag) p.counters[share] = 0;
+        if (*flag) p.counters[kv_split] = 0;
     }
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
     return *flag != 0;

@@ -16,8 +16,8 @@ enum {
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
     W_STRIDE = IV_KV_SPLIT + 8, /* no bank conflicts */
-    JOIN_SLOTS = 128,                  /* states merged at a time */
-    JOINS_EACH = JOIN_SLOTS / 32,
+    MERGE_SLOTS = 128,                  /* states merged at a time */
+    SLOTS_EACH = MERGE_SLOTS / 32,
     AHEAD = 4,                         /* states of a chain that are asked for together; two such at a time */
     FAR_AHEAD = 8
 };
@@ -30,10 +30,10 @@ template <int DIM> struct sizes {
     static constexpr int FOURS = DIM / 4; /* of a row */
 };
 
-typedef struct open_share { /* a share that this worker has a part in, which is in the scratch */
+typedef struct open_kv_split { /* a share that this worker has a part in, which is in the scratch */
     iv_attention_run run;
-    iv_attention_share share;
-} open_share;
+    iv_attention_kv_split kv_split;
+} open_kv_split;
 
 typedef struct shared_state {
     uint64_t full[24], empty[24];
@@ -41,18 +41,18 @@ typedef struct shared_state {
     float alpha[EACH][ROWS];
     float split_max[ROWS], total_sum[ROWS];
     int flag;
-    open_share open[2]; /* of the first and the last run */
+    open_kv_split open[2]; /* of the first and the last run */
     alignas(16) uint16_t q[ROWS * (128 + 8)];
     union alignas(16) {
         uint16_t w[ROWS * W_STRIDE];
-        struct { /* of a row and a state: how it joins, before that its maximum; its sum */
-            iv_attention_join join[ROWS][JOIN_SLOTS];
-            float sum[ROWS][JOIN_SLOTS];
+        struct { /* of a row and a state: how it pairs, before that its maximum; its sum */
+            iv_attention_factors factors[ROWS][MERGE_SLOTS];
+            float sum[ROWS][MERGE_SLOTS];
         };
     };
 } shared_state;
 
-IV_DEVICE void meet() { iv_named_sync(1, CONSUMERS); }
+IV_DEVICE void sync_consumers() { iv_named_sync(1, CONSUMERS); }
 
 /* ---- rows and results ------------------------------------------------------------------------------------------ */
 
@@ -62,7 +62,7 @@ IV_DEVICE int position_of(const iv_attention_params &p, const iv_attention_run &
 }
 
 /* Where packed row `row` lies in q and out, in elements; false where there is none. */
-IV_DEVICE bool place(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
+IV_DEVICE bool element_of(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
     int token = row * p.short_inverse >> 8, in = row - token * p.width, head = r.head + in;
     *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * p.head_dim;
     return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
@@ -85,7 +85,7 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
 /* Which saves a fence and a flag: a word of the scratch is zero until it holds the inverse of a state's word, and zero
  * again once it has been read. (No state has a word of ones: a NaN is 0x7fffffff on this machine.) */
 IV_DEVICE float inverse(float x) { return __uint_as_float(~__float_as_uint(x)); }
-IV_DEVICE void leave2(float *to, float x, float y) {
+IV_DEVICE void store_ready2(float *to, float x, float y) {
     asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(inverse(x)), "f"(inverse(y)) : "memory");
 }
 IV_DEVICE float4 look4(const float4 *at) {
@@ -124,16 +124,16 @@ typedef struct merge_part {
     int rows_inverse;
 } merge_part;
 
-IV_DEVICE merge_part part_of(const iv_attention_params &p, const iv_attention_run &r, const iv_attention_share &share,
+IV_DEVICE merge_part part_of(const iv_attention_params &p, const iv_attention_run &r, const iv_attention_kv_split &kv_split,
                              int fours_of_row, int part, int parts) {
     merge_part m;
-    m.rows = r.tile.tokens * p.width, m.states = r.splits - share.split + 1;
+    m.rows = r.tile.tokens * p.width, m.states = r.splits - kv_split.split + 1;
     int all = m.rows * fours_of_row, t = (int)threadIdx.x;
     m.begin = part * all / parts, m.fours = (part + 1) * all / parts - m.begin;
     int each = max(m.fours, 1);
     m.slot = t / each, m.four = t - m.slot * each;
     m.slot_step = CONSUMERS / each, m.four_step = CONSUMERS - m.slot_step * each;
-    m.rows_inverse = (65535 + m.rows) / m.rows; /* i / rows = i * this >> 16 for i < ROWS * JOIN_SLOTS */
+    m.rows_inverse = (65535 + m.rows) / m.rows; /* i / rows = i * this >> 16 for i < ROWS * MERGE_SLOTS */
     return m;
 }
 
@@ -179,7 +179,7 @@ IV_DEVICE void take_states(const iv_attention_params &p, shared_state *s, const 
 #pragma unroll
         for (int k = 0; k < SUMS; k++) {
             int i = pair + k * CONSUMERS, of = i * m.rows_inverse >> 16, row = i - of * m.rows;
-            if (i < n * m.rows) s->join[row][of].keep = inverse(e[k].x), s->sum[row][of] = inverse(e[k].y);
+            if (i < n * m.rows) s->factors[row][of].keep = inverse(e[k].x), s->sum[row][of] = inverse(e[k].y);
         }
 #pragma unroll
         for (int k = 0; k < ITEMS; k++)
@@ -219,23 +219,23 @@ IV_DEVICE seen_states seen_of(const iv_attention_params &p, const iv_attention_r
 /* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
  * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the
  * first one with 0 and 1 to a total of -0: no bit changes. */
-IV_DEVICE void make_joins(shared_state *s, const seen_states (&seen)[2], int rows, int from, int n, float (&max)[2]) {
+IV_DEVICE void make_factors(shared_state *s, const seen_states (&seen)[2], int rows, int from, int n, float (&max)[2]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = lane * each;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = warp + 8 * h;
         if (row >= rows) continue;
-        float of[JOINS_EACH], m = -INFINITY;
-        bool sees[JOINS_EACH];
+        float of[SLOTS_EACH], m = -INFINITY;
+        bool sees[SLOTS_EACH];
 #pragma unroll
-        for (int k = 0; k < JOINS_EACH; k++) {
+        for (int k = 0; k < SLOTS_EACH; k++) {
             int i = begin + k;
             sees[k] = k < each && i < n && from + i >= seen[h].from && from + i <= seen[h].to;
             of[k] = -INFINITY;
-            if (sees[k]) of[k] = s->join[row][i].keep;
+            if (sees[k]) of[k] = s->factors[row][i].keep;
         }
 #pragma unroll
-        for (int k = 0; k < JOINS_EACH; k++)
+        for (int k = 0; k < SLOTS_EACH; k++)
             if (k < each) m = iv_max(m, of[k]);
 #pragma unroll
         for (int k = 1; k < 32; k *= 2) {
@@ -245,10 +245,10 @@ IV_DEVICE void make_joins(shared_state *s, const seen_states (&seen)[2], int row
         float before = __shfl_up_sync(~0u, m, 1), all = __shfl_sync(~0u, m, 31);
         m = lane ? iv_max(max[h], before) : max[h];
 #pragma unroll
-        for (int k = 0; k < JOINS_EACH; k++) {
+        for (int k = 0; k < SLOTS_EACH; k++) {
             if (k >= each) continue;
-            iv_attention_join j = iv_attention_merge<true>(&m, of[k]);
-            if (begin + k < padded(n)) s->join[row][begin + k] = sees[k] ? j : iv_attention_join{1.0f, -0.0f};
+            iv_attention_factors j = iv_attention_factors_of<true>(&m, of[k]);
+            if (begin + k < padded(n)) s->factors[row][begin + k] = sees[k] ? j : iv_attention_factors{1.0f, -0.0f};
             if (begin + k >= n && begin + k < padded(n)) s->sum[row][begin + k] = 0.0f;
         }
         max[h] = iv_max(max[h], all);
@@ -268,41 +268,41 @@ IV_DEVICE void set_item(float4 &t, float x) { t = make_float4(x, x, x, x); }
 /* A few states, `step` apart, and how they join. */
 struct few_states {
     float of[AHEAD];
-    float4 joins[AHEAD / 2];
+    float4 factors[AHEAD / 2];
 };
-IV_DEVICE void ask(few_states &f, const float4 *joins, const float *states, int step) {
+IV_DEVICE void ask(few_states &f, const float4 *pairs, const float *states, int step) {
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) f.of[u] = states[u * step];
 #pragma unroll
-    for (int u = 0; u < AHEAD / 2; u++) f.joins[u] = joins[u];
+    for (int u = 0; u < AHEAD / 2; u++) f.factors[u] = pairs[u];
 }
-IV_DEVICE void join_few(float &t, const few_states &f) {
+IV_DEVICE void merge_few(float &t, const few_states &f) {
 #pragma unroll
     for (int u = 0; u < AHEAD; u += 2) {
-        const float4 &two = f.joins[u / 2];
-        t = iv_attention_joined(t, f.of[u], {two.x, two.y});
-        t = iv_attention_joined(t, f.of[u + 1], {two.z, two.w});
+        const float4 &two = f.factors[u / 2];
+        t = iv_attention_merged(t, f.of[u], {two.x, two.y});
+        t = iv_attention_merged(t, f.of[u + 1], {two.z, two.w});
     }
 }
 
 /* n states in shared memory join t, and those that fill up: the next few are asked for before these do. */
-IV_DEVICE void fold(float &t, const iv_attention_join *join, const float *states, int step, int n) {
-    const float4 *joins = (const float4 *)join;
+IV_DEVICE void fold(float &t, const iv_attention_factors *factors, const float *states, int step, int n) {
+    const float4 *pairs = (const float4 *)factors;
     few_states f[2];
-    ask(f[0], joins, states, step);
+    ask(f[0], pairs, states, step);
 #pragma unroll 1
     for (int left = padded(n);;) {
-        ask(f[1], joins + AHEAD / 2, states + AHEAD * step, step);
-        join_few(t, f[0]);
-        left -= 2 * AHEAD, joins += AHEAD, states += 2 * AHEAD * step;
-        if (left > 0) ask(f[0], joins, states, step);
-        join_few(t, f[1]);
+        ask(f[1], pairs + AHEAD / 2, states + AHEAD * step, step);
+        merge_few(t, f[0]);
+        left -= 2 * AHEAD, pairs += AHEAD, states += 2 * AHEAD * step;
+        if (left > 0) ask(f[0], pairs, states, step);
+        merge_few(t, f[1]);
         if (left <= 0) break;
     }
 }
 
 /* The same of states in the scratch, which are taken. */
-IV_DEVICE void fold_far(float4 &t, const iv_attention_join *join, float4 *states, size_t step, int n) {
+IV_DEVICE void fold_far(float4 &t, const iv_attention_factors *factors, float4 *states, size_t step, int n) {
     for (int i = 0; i < n; i += FAR_AHEAD) {
         float4 o[FAR_AHEAD];
 #pragma unroll
@@ -312,19 +312,19 @@ IV_DEVICE void fold_far(float4 &t, const iv_attention_join *join, float4 *states
         for (int u = 0; u < FAR_AHEAD; u++)
             if (i + u < n) {
                 float4 v = take4(states + (size_t)(i + u) * step, o[u]);
-                t.x = iv_attention_joined(t.x, v.x, join[i + u]), t.y = iv_attention_joined(t.y, v.y, join[i + u]);
-                t.z = iv_attention_joined(t.z, v.z, join[i + u]), t.w = iv_attention_joined(t.w, v.w, join[i + u]);
+                t.x = iv_attention_merged(t.x, v.x, factors[i + u]), t.y = iv_attention_merged(t.y, v.y, factors[i + u]);
+                t.z = iv_attention_merged(t.z, v.z, factors[i + u]), t.w = iv_attention_merged(t.w, v.w, factors[i + u]);
             }
     }
 }
 
 /* This part has looked at all maxima and sums: true for the last one. They have arrived, so that nothing need order
  * them before what is done to their places afterwards. */
-IV_DEVICE bool seen_by_all(const iv_attention_params &p, int share, int parts) {
+IV_DEVICE bool seen_by_all(const iv_attention_params &p, int kv_split, int parts) {
     unsigned before;
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
                  : "=r"(before)
-                 : "l"(p.counters + share), "r"(parts - 1)
+                 : "l"(p.counters + kv_split), "r"(parts - 1)
                  : "memory");
     return (int)before == parts - 1;
 }
@@ -333,17 +333,17 @@ IV_DEVICE bool seen_by_all(const iv_attention_params &p, int share, int parts) {
  * now, a thread an element; else a thread four. */
 template <int DIM, iv_dtype TYPE, bool NEAR>
 IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
-                     const iv_attention_share &share, int part, int parts) {
+                     const iv_attention_kv_split &kv_split, int part, int parts) {
     typedef typename merge_item<NEAR>::type item;
     constexpr int FOURS = sizes<DIM>::FOURS, WIDTH = sizeof(item) / sizeof(float);
     constexpr int MINE = ROWS * DIM / WIDTH / CONSUMERS / (NEAR ? 2 : 1); /* of a thread: a share has two parts */
     constexpr int STRETCH = 2 * AHEAD;
-    merge_part m = part_of(p, r, share, FOURS, part, parts);
+    merge_part m = part_of(p, r, kv_split, FOURS, part, parts);
     int room = RING_BYTES / 16 / max(m.fours, 1) / STRETCH * STRETCH;
-    int stretch = NEAR ? min((int)JOIN_SLOTS, room) : JOIN_SLOTS;
-    float *first = p.partial + (size_t)share.partial * p.stride, max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
-    seen_states seen[2] = {seen_of(p, r, share.split, (int)threadIdx.x / 32),
-                           seen_of(p, r, share.split, (int)threadIdx.x / 32 + 8)};
+    int stretch = NEAR ? min((int)MERGE_SLOTS, room) : MERGE_SLOTS;
+    float *first = p.partial + (size_t)kv_split.partial * p.stride, max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
+    seen_states seen[2] = {seen_of(p, r, kv_split.split, (int)threadIdx.x / 32),
+                           seen_of(p, r, kv_split.split, (int)threadIdx.x / 32 + 8)};
     int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row: of a warp that has little else to do */
     item result[MINE];
     size_t to[MINE];
@@ -351,33 +351,33 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
 #pragma unroll
     for (int k = 0; k < MINE; k++) {
         int element = m.begin * 4 + ((int)threadIdx.x + k * CONSUMERS) * WIDTH;
-        mine[k] = element < (m.begin + m.fours) * 4, put_there[k] = mine[k] && place(p, r, element / DIM, &to[k]);
+        mine[k] = element < (m.begin + m.fours) * 4, put_there[k] = mine[k] && element_of(p, r, element / DIM, &to[k]);
         set_item(result[k], -0.0f);
     }
     for (int from = 0; from < m.states; from += stretch) {
         int n = min(stretch, m.states - from);
         float *states = first + (size_t)from * m.rows * p.stride;
         if (m.fours) take_states<DIM, NEAR>(p, s, m, stage, states, n);
-        meet();
-        if (from + n == m.states && threadIdx.x == CONSUMERS - 32) s->flag = seen_by_all(p, r.share, parts);
-        make_joins(s, seen, m.rows, from, n, max);
-        meet();
+        sync_consumers();
+        if (from + n == m.states && threadIdx.x == CONSUMERS - 32) s->flag = seen_by_all(p, r.kv_split, parts);
+        make_factors(s, seen, m.rows, from, n, max);
+        sync_consumers();
 #pragma unroll
         for (int k = 0; k < MINE; k++) {
             int i = (int)threadIdx.x + k * CONSUMERS, row = (m.begin * 4 + i * WIDTH) / DIM;
             if (!mine[k]) continue;
             if constexpr (NEAR)
-                fold(result[k], s->join[row], (const float *)stage + i, m.fours * 4, n);
+                fold(result[k], s->factors[row], (const float *)stage + i, m.fours * 4, n);
             else
-                fold_far(result[k], s->join[row],
+                fold_far(result[k], s->factors[row],
                          (float4 *)(states + (size_t)row * p.stride) + (m.begin + i) % FOURS,
                          (size_t)m.rows * p.stride / 4, n);
         }
         if (sum_row < m.rows) {
-            fold(sum, s->join[sum_row], s->sum[sum_row], 1, n);
+            fold(sum, s->factors[sum_row], s->sum[sum_row], 1, n);
             s->total_sum[sum_row] = sum;
         }
-        meet();
+        sync_consumers();
     }
 #pragma unroll
     for (int k = 0; k < MINE; k++) {
@@ -388,7 +388,7 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
     if (s->flag)
         for (int i = threadIdx.x; i < m.states * m.rows; i += CONSUMERS)
             *(float2 *)(first + (size_t)(i + 1) * p.stride - 2) = make_float2(0.0f, 0.0f);
-    meet();
+    sync_consumers();
 }
 
 /* May CTAs wait for one another: do they all run at once, one worker each? */
@@ -400,19 +400,19 @@ IV_DEVICE bool resident(const iv_attention_params &p) {
 /* A part of a share is in the scratch. Where CTAs may not wait for one another: the last one that comes merges
  * everything. */
 template <int DIM, iv_dtype TYPE>
-static __device__ __noinline__ void finish_if_last(const iv_attention_params &p, shared_state *s, const open_share o) {
+static __device__ __noinline__ void finish_if_last(const iv_attention_params &p, shared_state *s, const open_kv_split o) {
     if (threadIdx.x == 0) {
         int before;
         asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"
                      : "=r"(before)
-                     : "l"(p.counters + o.run.share)
+                     : "l"(p.counters + o.run.kv_split)
                      : "memory");
-        s->flag = before == o.share.parts - 1;
-        if (s->flag) p.counters[o.run.share] = 0;
+        s->flag = before == o.kv_split.parts - 1;
+        if (s->flag) p.counters[o.run.kv_split] = 0;
     }
-    meet();
-    if (s->flag) merge<DIM, TYPE, false>(p, s, NULL, o.run, o.share, 0, 1);
-    meet();
+    sync_consumers();
+    if (s->flag) merge<DIM, TYPE, false>(p, s, NULL, o.run, o.kv_split, 0, 1);
+    sync_consumers();
 }
 
 #endif

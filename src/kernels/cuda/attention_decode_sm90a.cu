@@ -23,7 +23,7 @@ IV_DEVICE void load_matrices(uint32_t (&r)[4], uint32_t address) {
                  : "r"(address)
                  : "memory");
 }
-IV_DEVICE void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+IV_DEVICE void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(address)
@@ -47,12 +47,12 @@ static int make_map(CUtensorMap *map, const iv_gpu_kv *kv) {
 }
 
 /* A place in the ring: fills and uses follow one order. */
-typedef struct ring_place {
+typedef struct ring_position {
     int stage;
     uint32_t phase;
-} ring_place;
+} ring_position;
 
-template <int STAGES> IV_DEVICE ring_place ahead(ring_place r, int by) {
+template <int STAGES> IV_DEVICE ring_position ahead(ring_position r, int by) {
     r.stage += by;
     if (r.stage >= STAGES) r.stage -= STAGES, r.phase ^= 1;
     return r;
@@ -66,7 +66,7 @@ template <int DIM> struct producer {
     const CUtensorMap *map;
     shared_state *s;
     uint32_t ring;
-    ring_place at;
+    ring_position at;
     bool waited;
 
     __device__ __forceinline__ void fill(int row) {
@@ -111,7 +111,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     const iv_attention_params &p;
     shared_state *s;
     uint32_t ring;
-    ring_place at;
+    ring_position at;
     int warp, lane, g, t;
 
     /* of a run */
@@ -130,10 +130,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (row < ROWS) {
             size_t from;
             uint4 v = {0, 0, 0, 0};
-            if (place(p, r, row, &from)) v = *(const uint4 *)((const uint16_t *)p.q + from + piece * 8);
+            if (element_of(p, r, row, &from)) v = *(const uint4 *)((const uint16_t *)p.q + from + piece * 8);
             *(uint4 *)&s->q[row * z::Q_STRIDE + piece * 8] = v;
         }
-        meet();
+        sync_consumers();
         uint32_t at = iv_shared(s->q) + (uint32_t)(lane % 16 * z::Q_STRIDE + lane / 16 * 8) * 2;
 #pragma unroll
         for (int k = 0; k < z::STEPS; k++) load_matrices(q[k], at + k * 32);
@@ -237,9 +237,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int k = 0; k < BLOCK / 16; k++) {
             load_matrices(a[k], weights + k * 32);
             if constexpr (z::TILES == 2)
-                load_matrices_turned(b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
+                load_matrices_transposed(b[k], block_address<DIM>(block, k * 16 + lane % 16, warp * 2 + lane / 16));
             else if (k % 2 == 0)
-                load_matrices_turned(b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
+                load_matrices_transposed(b[k / 2], block_address<DIM>(block, k * 16 + lane, warp));
         }
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
@@ -265,7 +265,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         bool here = b >= first && b <= last;
         float x[4][4];
         if (here) {
-            ring_place from = ahead<z::STAGES>(at, b - first);
+            ring_position from = ahead<z::STAGES>(at, b - first);
             iv_mbar_wait(iv_shared(&s->full[from.stage]), from.phase);
             scores(x, ring + from.stage * z::STAGE);
             bool masked =
@@ -276,10 +276,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         __syncwarp();
         if (lane < n) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
         at = ahead<z::STAGES>(at, n);
-        meet();
+        sync_consumers();
         weigh_rows<0>(x, b, here);
         if (tall) weigh_rows<1>(x, b, here);
-        meet();
+        sync_consumers();
         for (int i = first; i <= last; i++) {
             iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
             values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
@@ -290,31 +290,31 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* The split joins the total. */
-    template <int H> __device__ __forceinline__ void join_rows(int split) {
+    template <int H> __device__ __forceinline__ void merge_rows(int split) {
         bool saw = high[H] >= split * IV_KV_SPLIT && low[H] < (split + 1) * IV_KV_SPLIT;
         bool joins = started[H] && saw;
         float m = s->split_max[g + 8 * H], both = total_max[H];
-        iv_attention_join j = iv_attention_merge<true>(&both, m);
-        float joined_sum = iv_attention_joined(total_sum[H], sum[2 * H], j);
+        iv_attention_factors j = iv_attention_factors_of<true>(&both, m);
+        float joined_sum = iv_attention_merged(total_sum[H], sum[2 * H], j);
         total_sum[H] = joins ? joined_sum : saw ? sum[2 * H] : total_sum[H];
         total_max[H] = joins ? both : saw ? m : total_max[H];
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
             for (int k = 2 * H; k < 2 * H + 2; k++) {
-                float joined = iv_attention_joined(total[i][k], out[i][k], j);
+                float joined = iv_attention_merged(total[i][k], out[i][k], j);
                 total[i][k] = joins ? joined : saw ? out[i][k] : total[i][k];
             }
         started[H] |= saw;
     }
 
-    __device__ __forceinline__ void join(int split) {
-        join_rows<0>(split);
-        if (tall) join_rows<1>(split);
+    __device__ __forceinline__ void merge_split(int split) {
+        merge_rows<0>(split);
+        if (tall) merge_rows<1>(split);
     }
 
     /* A state into the scratch. */
-    __device__ __forceinline__ void leave(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row,
+    __device__ __forceinline__ void store_state(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row,
                                           float2 m, float2 l) {
         int rows = r.tile.tokens * r.width;
         float *to = p.partial + row * p.stride;
@@ -323,18 +323,18 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
             for (int h = 0; h < 2; h++)
                 if (g + 8 * h < rows)
-                    leave2(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t, o[i][2 * h],
+                    store_ready2(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t, o[i][2 * h],
                            o[i][2 * h + 1]);
         int mine = g + 8 * warp;
         if (warp < 2 && t == 0 && mine < rows)
-            leave2(to + mine * p.stride + p.stride - 2, warp ? m.y : m.x, warp ? l.y : l.x);
+            store_ready2(to + mine * p.stride + p.stride - 2, warp ? m.y : m.x, warp ? l.y : l.x);
     }
 
     __device__ __forceinline__ void write_out(const iv_attention_run &r) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             size_t to;
-            if (!place(p, r, g + 8 * h, &to)) continue;
+            if (!element_of(p, r, g + 8 * h, &to)) continue;
             float l = total_sum[h];
 #pragma unroll
             for (int i = 0; i < z::TILES; i++)
@@ -342,54 +342,54 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    __device__ __forceinline__ iv_attention_share share_of(const iv_attention_run &r) {
+    __device__ __forceinline__ iv_attention_kv_split kv_split_of(const iv_attention_run &r) {
         const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
         bool whole = r.begin == 0 && r.end == r.splits;
         if (whole) return {0, 0, 0, 0};
-        int4 a = __ldg((const int4 *)(p.plan + head->shares_at) + r.share);
+        int4 a = __ldg((const int4 *)(p.plan + head->kv_splits_at) + r.kv_split);
         return {a.x, a.y, a.z, 0};
     }
 
     /* True if others have a part in the tile's slice: the result is not there yet, and `open` says what is to do. */
-    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_share &share, open_share *open) {
+    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_kv_split &kv_split, open_kv_split *open) {
         int rows = r.tile.tokens * r.width;
         begin(r);
         for (int i = r.begin; i < r.end; i++) {
             one_split(r, r.first_split + i);
             if (r.begin == 0)
-                join(r.first_split + i);
+                merge_split(r.first_split + i);
             else
-                leave(r, out, share.partial + (size_t)(i - share.split + 1) * rows,
+                store_state(r, out, kv_split.partial + (size_t)(i - kv_split.split + 1) * rows,
                       make_float2(s->split_max[g], s->split_max[g + 8]), make_float2(sum[0], sum[2]));
         }
         if (r.begin == 0 && r.end == r.splits) {
             write_out(r);
             return false;
         }
-        if (r.begin == 0) leave(r, total, share.partial, make_float2(total_max[0], total_max[1]),
+        if (r.begin == 0) store_state(r, total, kv_split.partial, make_float2(total_max[0], total_max[1]),
                                     make_float2(total_sum[0], total_sum[1]));
-        if (threadIdx.x == 0) *open = {r, share};
-        meet();
+        if (threadIdx.x == 0) *open = {r, kv_split};
+        sync_consumers();
         return true;
     }
 
     /* All of a worker's runs, of which r is the first; then the shares that its first and its last one belong to. */
-    __device__ __forceinline__ void work(iv_attention_walk &w, iv_attention_run &r, iv_attention_share share,
+    __device__ __forceinline__ void work(iv_attention_walk &w, iv_attention_run &r, iv_attention_kv_split kv_split,
                                          float4 *stage, bool wait) {
         int opened = 0;
         bool open = false;
         for (bool more = true; more;) {
-            open = run(r, share, &s->open[opened]);
+            open = run(r, kv_split, &s->open[opened]);
             opened += open;
             more = iv_walk_next(p, w, r);
-            if (more) share = share_of(r);
+            if (more) kv_split = kv_split_of(r);
         }
-        if (opened && !open) meet(); /* a run that was whole may still be under way in other warps */
+        if (opened && !open) sync_consumers(); /* a run that was whole may still be under way in other warps */
 #pragma unroll 1
         for (int k = 0; k < opened; k++) {
-            open_share o = s->open[k];
+            open_kv_split o = s->open[k];
             if (wait)
-                merge<DIM, TYPE, true>(p, s, stage, o.run, o.share, o.run.part, o.share.parts);
+                merge<DIM, TYPE, true>(p, s, stage, o.run, o.kv_split, o.run.part, o.kv_split.parts);
             else
                 finish_if_last<DIM, TYPE>(p, s, o);
         }
@@ -427,16 +427,16 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int n = iv_walk_workers(p), worker = blockIdx.x;
     iv_attention_walk w = {};
     iv_attention_run r = {};
-    iv_attention_share share = {};
+    iv_attention_kv_split kv_split = {};
     for (bool first = true; first || worker < n; first = false) {
         if (worker < n) { /* what no kernel of the stream writes */
             w = iv_walk_start(p, worker);
             some = iv_walk_next(p, w, r);
-            if (some) share = c.share_of(r);
+            if (some) kv_split = c.kv_split_of(r);
         }
         if (first) iv_dependency_wait();
         if (first) iv_dependency_release();
-        if (some) c.work(w, r, share, (float4 *)start, wait);
+        if (some) c.work(w, r, kv_split, (float4 *)start, wait);
         worker += gridDim.x;
     }
 }

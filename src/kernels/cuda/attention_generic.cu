@@ -13,7 +13,7 @@ typedef struct state {  /* shared memory */
     void *weights;      /* [ROWS][BLOCK] rounded; fma32: widened again */
     float *out, *total; /* [ROWS][head_dim] */
     float *alpha, *sum; /* [ROWS]; tc16's sums of weights */
-    iv_attention_join *join;
+    iv_attention_factors *factors;
     int *flag;
 } state;
 
@@ -47,7 +47,7 @@ IV_DEVICE state carve(float *base, int head_dim) {
     s.total = base, base += ROWS * head_dim;
     s.alpha = base, base += ROWS;
     s.sum = base, base += ROWS;
-    s.join = (iv_attention_join *)base, base += 2 * ROWS;
+    s.factors = (iv_attention_factors *)base, base += 2 * ROWS;
     s.flag = (int *)base;
     return s;
 }
@@ -242,26 +242,26 @@ IV_DEVICE float lanes_sum(float lane) {
 /* total = total joined with split, or the split where there is no total; nothing where the row saw none of it. SCRATCH:
  * others wrote it. */
 template <bool TC16, bool SCRATCH>
-IV_DEVICE void join_rows(const state &s, row_state &t, bool seen, float max, float sum, const float *split,
+IV_DEVICE void merge_rows(const state &s, row_state &t, bool seen, float max, float sum, const float *split,
                          size_t stride, int dim) {
-    iv_attention_join j = {1.0f, -1.0f}; /* nothing joins */
+    iv_attention_factors j = {1.0f, -1.0f}; /* nothing joins */
     if (seen && t.started) {
-        j = iv_attention_merge<TC16>(&t.total_max, max);
-        t.total_sum = iv_attention_joined(t.total_sum, sum, j);
+        j = iv_attention_factors_of<TC16>(&t.total_max, max);
+        t.total_sum = iv_attention_merged(t.total_sum, sum, j);
     } else if (seen) {
         j.keep = -1.0f; /* the split itself */
         t.total_max = max, t.total_sum = sum;
     }
     t.started |= seen;
-    if (t.part == 0) s.join[t.row] = j;
+    if (t.part == 0) s.factors[t.row] = j;
     __syncthreads();
     for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) {
         int row = i / dim;
-        iv_attention_join k = s.join[row];
+        iv_attention_factors k = s.factors[row];
         if (k.keep >= 0.0f && k.add < 0.0f) continue;
         const float *from = split + row * stride + i % dim;
         float o = SCRATCH ? __ldcg(from) : *from;
-        s.total[i] = k.keep < 0.0f ? o : iv_attention_joined(s.total[i], o, k);
+        s.total[i] = k.keep < 0.0f ? o : iv_attention_merged(s.total[i], o, k);
     }
     __syncthreads();
 }
@@ -296,7 +296,7 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
 }
 
 /* The state of packed rows into the scratch, from packed row `at` on. */
-IV_DEVICE void leave(const iv_attention_params &p, const float *out, const row_state &t, size_t at, int rows, float max,
+IV_DEVICE void store_state(const iv_attention_params &p, const float *out, const row_state &t, size_t at, int rows, float max,
                      float sum) {
     int dim = p.head_dim;
     for (int i = threadIdx.x; i < rows * dim; i += THREADS) p.partial[(at + i / dim) * p.stride + i % dim] = out[i];
@@ -308,16 +308,16 @@ IV_DEVICE void leave(const iv_attention_params &p, const float *out, const row_s
 
 template <bool TC16>
 IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t,
-                           const iv_attention_share &share, int rows) {
+                           const iv_attention_kv_split &kv_split, int rows) {
     t.started = false;
-    for (int i = 0; i <= r.splits - share.split; i++) {
-        const float *from = p.partial + (size_t)(share.partial + i * rows) * p.stride;
-        int split = r.first_split + (i ? share.split + i - 1 : 0), count = i ? 1 : share.split;
+    for (int i = 0; i <= r.splits - kv_split.split; i++) {
+        const float *from = p.partial + (size_t)(kv_split.partial + i * rows) * p.stride;
+        int split = r.first_split + (i ? kv_split.split + i - 1 : 0), count = i ? 1 : kv_split.split;
         bool seen =
             t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, count * IV_KV_SPLIT);
         const float *end = from + t.row * p.stride + p.stride - 2;
         float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
-        join_rows<TC16, true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
+        merge_rows<TC16, true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
     }
 }
 
@@ -346,24 +346,24 @@ IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, 
     for (int i = threadIdx.x; i < ROWS * p.head_dim; i += THREADS) s.total[i] = 0.0f;
     __syncthreads();
     bool whole = r.begin == 0 && r.end == r.splits;
-    iv_attention_share share = {};
+    iv_attention_kv_split kv_split = {};
     if (!whole) {
         const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-        share = ((const iv_attention_share *)(p.plan + head->shares_at))[r.share];
+        kv_split = ((const iv_attention_kv_split *)(p.plan + head->kv_splits_at))[r.kv_split];
     }
     for (int i = r.begin; i < r.end; i++) {
         int split = r.first_split + i;
         run_split<TC16, TYPE>(p, r, s, t, split);
         bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, IV_KV_SPLIT);
         if (r.begin == 0)
-            join_rows<TC16, false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
+            merge_rows<TC16, false>(s, t, seen, t.max, t.sum, s.out, p.head_dim, p.head_dim);
         else
-            leave(p, s.out, t, share.partial + (size_t)(i - share.split + 1) * rows, rows, t.max, t.sum);
+            store_state(p, s.out, t, kv_split.partial + (size_t)(i - kv_split.split + 1) * rows, rows, t.max, t.sum);
     }
     if (!whole) {
-        if (r.begin == 0) leave(p, s.total, t, share.partial, rows, t.total_max, t.total_sum);
-        if (!iv_attention_arrive(p, r.share, share.parts, s.flag, THREADS, threadIdx.x == 0)) return;
-        merge_parts<TC16>(p, r, s, t, share, rows);
+        if (r.begin == 0) store_state(p, s.total, t, kv_split.partial, rows, t.total_max, t.total_sum);
+        if (!iv_attention_arrive(p, r.kv_split, kv_split.parts, s.flag, THREADS, threadIdx.x == 0)) return;
+        merge_parts<TC16>(p, r, s, t, kv_split, rows);
     }
     write_out<TYPE>(p, r, s, t);
 }

@@ -42,7 +42,7 @@ size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_
         tiles = iv_size_max(tiles, n);
     }
     return sizeof(iv_attention_plan) + IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_worker) +
-           IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_share) + tiles * sizeof(iv_attention_tile);
+           IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_kv_split) + tiles * sizeof(iv_attention_tile);
 }
 
 size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
@@ -121,21 +121,21 @@ typedef struct cutter {
     const iv_attention_tile *tiles;
     int tile_count;
     iv_attention_worker *workers;
-    iv_attention_share *shares;
-    int worker_count, share_count;
-    int share_tile, share_slice; /* of the last share */
+    iv_attention_kv_split *kv_splits;
+    int worker_count, kv_split_count;
+    int kv_split_tile, kv_split_slice; /* of the last share */
     int64_t last, longest;       /* where the last worker begins; the largest cost of those before it */
     int64_t partial_rows;
 } cutter;
 
 /* A share for the tile's slice, cut at `split`, unless the last one is its. False: the scratch has no room for it. */
-static bool open_share(cutter *c, int tile, int slice, int split) {
-    if (c->share_count && c->share_tile == tile && c->share_slice == slice) return true;
+static bool open_kv_split(cutter *c, int tile, int slice, int split) {
+    if (c->kv_split_count && c->kv_split_tile == tile && c->kv_split_slice == slice) return true;
     const iv_attention_tile *t = &c->tiles[tile];
     int64_t rows = (int64_t)t->tokens * c->g->width * (tile_splits(t) - split + 1);
     if (c->partial_rows + rows > IV_ATTENTION_PARTIAL_ROWS) return false;
-    c->shares[c->share_count++] = (iv_attention_share){(int32_t)c->partial_rows, split, 1, 0};
-    c->share_tile = tile, c->share_slice = slice;
+    c->kv_splits[c->kv_split_count++] = (iv_attention_kv_split){(int32_t)c->partial_rows, split, 1, 0};
+    c->kv_split_tile = tile, c->kv_split_slice = slice;
     c->partial_rows += rows;
     return true;
 }
@@ -143,7 +143,7 @@ static bool open_share(cutter *c, int tile, int slice, int split) {
 /* The last worker's work ends at `end`, a cost from the first tile on. */
 static void close_worker(cutter *c, int64_t end) {
     const iv_attention_worker *w = &c->workers[c->worker_count - 1];
-    int64_t cost = end - c->last + MERGE_COST * ((w->share_first >= 0) + (w->share_last >= 0));
+    int64_t cost = end - c->last + MERGE_COST * ((w->kv_split_first >= 0) + (w->kv_split_last >= 0));
     if (cost > c->longest) c->longest = cost;
     c->last = end;
 }
@@ -155,22 +155,22 @@ static void cut(cutter *c, int tile, int64_t before, int64_t cost) {
     int n = tile_splits(t);
     int64_t each = cost_before(t, n);
     int slice = (int)(cost / each), split = cut_near(t, cost % each);
-    int share = -1, part = 0;
+    int kv_split = -1, part = 0;
     if (split == n) slice++, split = 0;
     int64_t at = before + slice * each + cost_before(t, split);
     if (slice == c->g->slices) tile++, slice = 0, n = 0;
     iv_attention_worker *last = &c->workers[c->worker_count - 1];
     if (tile == c->tile_count || (last->tile == tile && last->unit >= slice * n + split)) return;
-    if (split && open_share(c, tile, slice, split))
-        share = c->share_count - 1, part = c->shares[share].parts++;
+    if (split && open_kv_split(c, tile, slice, split))
+        kv_split = c->kv_split_count - 1, part = c->kv_splits[kv_split].parts++;
     else if (split) {
         at -= cost_before(t, split), split = 0;
         if (last->tile == tile && last->unit >= slice * n) return;
     }
-    last->share_last = share, last->part_last = part - 1;
+    last->kv_split_last = kv_split, last->part_last = part - 1;
     close_worker(c, at);
     c->workers[c->worker_count++] = (iv_attention_worker){
-        .tile = tile, .unit = slice * n + split, .share_first = share, .part_first = part, .share_last = -1};
+        .tile = tile, .unit = slice * n + split, .kv_split_first = kv_split, .part_first = part, .kv_split_last = -1};
 }
 
 /* The cost of a tile. */
@@ -209,8 +209,8 @@ static void cut_slices(cutter *c, int workers, int64_t total) {
 static void make_cuts(cutter *c, int workers, bool slices) {
     int64_t total = 0;
     for (int i = 0; i < c->tile_count; i++) total += tile_cost(c, i);
-    c->workers[0] = (iv_attention_worker){.share_first = -1, .share_last = -1};
-    c->worker_count = 1, c->share_count = 0, c->partial_rows = 0, c->last = c->longest = 0;
+    c->workers[0] = (iv_attention_worker){.kv_split_first = -1, .kv_split_last = -1};
+    c->worker_count = 1, c->kv_split_count = 0, c->partial_rows = 0, c->last = c->longest = 0;
     if (slices)
         cut_slices(c, workers, total);
     else
@@ -220,7 +220,7 @@ static void make_cuts(cutter *c, int workers, bool slices) {
 
 /* Cuts where slices begin mean fewer merges, or none: they are made unless that takes a twentieth longer. That much
  * costs nothing where memory is what limits: fewer workers than there are stream as fast as it can. */
-static void share_out(cutter *c, int workers) {
+static void divide_work(cutter *c, int workers) {
     make_cuts(c, workers, true);
     int64_t longest = c->longest;
     make_cuts(c, workers, false);
@@ -245,8 +245,8 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     iv_attention_geometry g = iv_attention_geometry_of(s, generic);
     iv_attention_plan *p = plan;
     int workers = workers_of(&g, sms);
-    size_t shares_at = sizeof *p + (size_t)workers * sizeof(iv_attention_worker);
-    size_t short_at = shares_at + (size_t)workers * sizeof(iv_attention_share);
+    size_t kv_splits_at = sizeof *p + (size_t)workers * sizeof(iv_attention_worker);
+    size_t short_at = kv_splits_at + (size_t)workers * sizeof(iv_attention_kv_split);
     short_at = (short_at + 31) / 32 * 32;
     if (bytes < short_at) return 0;
     char *base = plan;
@@ -258,13 +258,13 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     if (tall > room - few) return 0;
     qsort(tiles + few, tall, sizeof *tiles, longest_first);
     cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few};
-    memset(p, 0, shares_at);
-    c.workers = p->worker, c.shares = (iv_attention_share *)(base + shares_at);
+    memset(p, 0, kv_splits_at);
+    c.workers = p->worker, c.kv_splits = (iv_attention_kv_split *)(base + kv_splits_at);
     *p = (iv_attention_plan){.short_tiles = (int32_t)few, .tall_tiles = (int32_t)tall};
-    p->shares_at = (uint32_t)shares_at, p->short_at = (uint32_t)short_at;
+    p->kv_splits_at = (uint32_t)kv_splits_at, p->short_at = (uint32_t)short_at;
     p->tall_at = (uint32_t)(short_at + few * sizeof *tiles);
-    if (few) share_out(&c, workers);
-    p->workers = c.worker_count, p->shares = c.share_count;
+    if (few) divide_work(&c, workers);
+    p->workers = c.worker_count, p->kv_splits = c.kv_split_count;
     return short_at + (few + tall) * sizeof *tiles;
 }
 

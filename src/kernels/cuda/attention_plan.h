@@ -44,21 +44,21 @@ typedef struct iv_attention_tile {
 typedef struct iv_attention_worker {
     int32_t tile, unit; /* unit = slice * splits of the tile + split */
     int32_t end_tile, end_unit;
-    int32_t share_first, share_last;
+    int32_t kv_split_first, kv_split_last;
     int32_t part_first, part_last; /* which of the share's parts they are */
     iv_attention_tile first;       /* a copy of its first tile, so that one look at memory is enough to begin */
 } iv_attention_worker;
 
-typedef struct iv_attention_share {
+typedef struct iv_attention_kv_split {
     int32_t partial; /* its first packed row in the scratch: the first worker's total, then split by split */
     int32_t split;   /* the first that is not the first worker's, counted from the tile's first */
     int32_t parts;   /* workers */
     int32_t reserved;
-} iv_attention_share;
+} iv_attention_kv_split;
 
 typedef struct iv_attention_plan {
-    int32_t workers, short_tiles, tall_tiles, shares;
-    uint32_t shares_at, short_at, tall_at; /* bytes from here */
+    int32_t workers, short_tiles, tall_tiles, kv_splits;
+    uint32_t kv_splits_at, short_at, tall_at; /* bytes from here */
     uint32_t reserved;
     iv_attention_worker worker[]; /* as many as the GPU can have; those from `workers` on have nothing to do */
 } iv_attention_plan;

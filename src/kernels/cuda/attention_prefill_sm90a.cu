@@ -34,11 +34,11 @@ template <int DIM> struct sizes {
         1024 + QUERIES * QUERY + (K_STAGES + V_STAGES) * STAGE + ONES_BYTES + TOTAL + sizeof(shared_state);
 };
 
-typedef struct places { /* in shared memory */
+typedef struct buffers { /* in shared memory */
     uint32_t q, k, v, ones;
     float4 *total; /* this thread's fours, 128 * GROUPS apart */
     shared_state *s;
-} places;
+} buffers;
 
 /* The CTA's j-th item: tile and KV head. There and back over the CTAs, so that long and short ones mix. */
 typedef struct item {
@@ -73,7 +73,7 @@ template <int DIM> struct producer {
     typedef sizes<DIM> z;
     const iv_attention_params &p;
     const CUtensorMap *pages, *queries;
-    places at;
+    buffers at;
     int lane, query_bytes;
     stage<z::K_STAGES> k;
     stage<z::V_STAGES> v;
@@ -132,7 +132,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     typedef sizes<DIM> z;
     static constexpr int OUT = DIM / 2; /* a thread's elements of the output */
     const iv_attention_params &p;
-    places at;
+    buffers at;
     int group, warp, g, t; /* of the warpgroups; of the group; of the warp */
 
     float score[32], out[OUT], total[z::TOTAL_SHARED ? 1 : OUT];
@@ -144,7 +144,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
 
     /* score = Q K^T of the block at k, under way. Descriptors' low words count 16 bytes: q and k are such. */
-    __device__ __forceinline__ void ask_scores(uint32_t q, uint32_t k) {
+    __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k) {
         asm volatile("" : "+r"(q), "+r"(k)); /* they are made here, not kept in registers */
         iv_wgmma_fence();
 #pragma unroll
@@ -155,7 +155,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     }
 
     /* out (or nothing, at a split's start) + weights V, and the sum likewise with ones, under way. */
-    __device__ __forceinline__ void ask_values(uint32_t v, bool fresh) {
+    __device__ __forceinline__ void issue_values(uint32_t v, bool fresh) {
         asm volatile("" : "+r"(v));
         iv_wgmma_fence();
 #pragma unroll
@@ -218,9 +218,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     /* out and sum, of a split with these maxima, join the total. The first one joins -0 with 0 and 1; what a row saw
      * nothing of is +0 and joins with 1 and -0: no bit changes. */
-    __device__ __forceinline__ void join(int split, const float (&most)[2]) {
+    __device__ __forceinline__ void merge_split(int split, const float (&most)[2]) {
         float both[2] = {iv_max(total_max[0], most[0]), iv_max(total_max[1], most[1])};
-        iv_attention_join j[2];
+        iv_attention_factors j[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             bool saw = high[h] >= split * IV_KV_SPLIT && low[h] < (split + 1) * IV_KV_SPLIT;
@@ -228,7 +228,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             j[h].keep = v_ex2(v_sub(total_max[h], both[h])), j[h].add = v_ex2(v_sub(most[h], both[h]));
             if (first) j[h].keep = 0.0f, j[h].add = 1.0f;
             if (!saw) j[h].keep = 1.0f, j[h].add = -0.0f;
-            total_sum[h] = iv_attention_joined(total_sum[h], sum[2 * h], j[h]), total_max[h] = both[h];
+            total_sum[h] = iv_attention_merged(total_sum[h], sum[2 * h], j[h]), total_max[h] = both[h];
         }
 #pragma unroll
         for (int k = 0; k < OUT; k += 4) {
@@ -236,7 +236,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             if (z::TOTAL_SHARED) four = *there;
             float *to = z::TOTAL_SHARED ? &four.x : total + (z::TOTAL_SHARED ? 0 : k);
 #pragma unroll
-            for (int i = 0; i < 4; i++) to[i] = iv_attention_joined(to[i], out[k + i], j[i / 2]);
+            for (int i = 0; i < 4; i++) to[i] = iv_attention_merged(to[i], out[k + i], j[i / 2]);
             if (z::TOTAL_SHARED) *there = four;
         }
     }
@@ -305,7 +305,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
         look();
         wait_keys();
-        ask_scores(q, keys());
+        issue_scores(q, keys());
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
         give(&at.s->k_empty[k.at]), k.next();
@@ -318,8 +318,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int b = first + 1; b <= last; b++) {
             bool end = b % EACH == 0;
             wait_keys();
-            ask_scores(q, keys());
-            ask_values(values(), fresh);
+            issue_scores(q, keys());
+            issue_values(values(), fresh);
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
             give(&at.s->k_empty[k.at]), k.next();
@@ -338,7 +338,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             wait_values();
             give(values_given);
             if (end)
-                join(b / EACH - 1, ended);
+                merge_split(b / EACH - 1, ended);
             else if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
 #pragma unroll
                 for (int i = 0; i < OUT; i++) out[i] = __fmul_rn(out[i], alpha[i / 2 % 2]);
@@ -349,11 +349,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             round_weights();
         }
         give(&at.s->q_empty[buffer]);
-        ask_values(values(), fresh);
+        issue_values(values(), fresh);
         iv_wgmma_wait<0>();
         iv_wgmma_hold(out), iv_wgmma_hold(sum);
         give(&at.s->v_empty[v.at]), v.next();
-        join(last / EACH, max);
+        merge_split(last / EACH, max);
         write_out(it);
     }
 };
@@ -364,7 +364,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
                    const __grid_constant__ CUtensorMap queries, int query_bytes) {
     typedef sizes<DIM> z;
     extern __shared__ char memory[];
-    places at;
+    buffers at;
     at.q = (iv_shared(memory) + 1023) & ~1023u;
     at.k = at.q + z::QUERIES * z::QUERY, at.v = at.k + z::K_STAGES * z::STAGE;
     char *rest = memory + (at.v + z::V_STAGES * z::STAGE - iv_shared(memory));

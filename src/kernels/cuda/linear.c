@@ -40,7 +40,7 @@ iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes) {
     IV_ASSERT(c->family >= 0 && c->family < IV_GPU_FAMILIES);
     snprintf(text, bytes, "%s n%d m%d split %d stages %d variant %d", families[c->family].name, c->tile_n, c->tile_m,
-             c->split, c->stages, c->variant);
+             c->split_k, c->stages, c->variant);
 }
 
 int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream) {

@@ -170,7 +170,7 @@ static double block_cost(const cost_model *c, const iv_linear_cost_args *a, cons
     double us = fmax(t->alone * (1 + c->ring / (a->stages - 1)), beside * t->shared);
     double same = fmin(tiles_m, active); /* token tiles that read the same weights, some of them again */
     double memory = active / same * (1 + c->again * (same - 1)) * a->tile_n * 128 / (c->bytes * 1e6);
-    double asked = a->split == 1 ? a->stages * beside : a->stages; /* of an SM; many CTAs in clusters win nothing */
+    double asked = a->split_k == 1 ? a->stages * beside : a->stages; /* of an SM; many CTAs in clusters win nothing */
     return fmax(us, memory * (1 + c->ring_memory / (asked - 1)));
 }
 
@@ -180,18 +180,18 @@ double iv_linear_cost(const iv_linear_cost_args *a) {
     bool wide = a->variant != IV_WGMMA_SWAPPED;
     if (!t) return HUGE_VAL;
     double tiles_m = up((double)a->rows, a->tile_m);
-    double ctas = up((double)a->n, a->tile_n) * tiles_m * a->split;
-    double blocks = up((double)(a->k / (size_t)a->leaves), 64) * a->leaves / a->split;
+    double ctas = up((double)a->n, a->tile_n) * tiles_m * a->split_k;
+    double blocks = up((double)(a->k / (size_t)a->leaves), 64) * a->leaves / a->split_k;
     double sms = a->sms;
-    if (a->split > 2) sms *= (a->split <= 4 ? c->clusters4 : c->clusters8) / IV_H200_SMS;
+    if (a->split_k > 2) sms *= (a->split_k <= 4 ? c->clusters4 : c->clusters8) / IV_H200_SMS;
     double slots = sms * a->resident, full = floor(ctas / slots), rest = ctas - full * slots;
     double beside = fmax(1, ceil(rest / sms)), rounds = full + (rest > 0);
     double us = full * blocks * block_cost(c, a, t, tiles_m, a->resident, slots);
     if (rest > 0) us += blocks * block_cost(c, a, t, tiles_m, beside, fmax(rest, 1));
     double an_output = c->output + (wide && a->swiglu ? c->swiglu : 0);
     double of_a_thread = a->tile_n * a->tile_m / ((wide ? a->tile_m : a->tile_n) * 2.0) / 1e3;
-    us += c->launch + rounds * c->a_round + of_a_thread / a->split * an_output * (full > 0 ? a->resident : beside);
-    if (a->split > 1) us += c->join * log2(a->split) + of_a_thread * c->join_output + c->split_round * (rounds - 1);
+    us += c->launch + rounds * c->a_round + of_a_thread / a->split_k * an_output * (full > 0 ? a->resident : beside);
+    if (a->split_k > 1) us += c->join * log2(a->split_k) + of_a_thread * c->join_output + c->split_round * (rounds - 1);
     double share = (c->bytes_launch + (double)a->n * (double)a->k * 2 / (c->bytes * 1e6)) / us;
     us *= sqrt(sqrt(1 + share * share * share * share)); /* no two are equal because both wait for memory */
     double active = fmin(ctas, slots), held = active / fmin(tiles_m, active) * fmin(a->stages, blocks);

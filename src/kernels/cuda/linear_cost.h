@@ -23,7 +23,7 @@ typedef struct iv_linear_cost_args {
     int leaves;         /* of the matrix */
     int tile_n, tile_m; /* outputs and tokens of a tile */
     int variant;        /* one of the above */
-    int split, stages;  /* CTAs that share a tile's leaves; of a ring */
+    int split_k, stages; /* CTAs that share a tile's leaves; of a ring */
     int resident;       /* CTAs that fit on an SM */
     int sms;            /* that may be used */
     bool swiglu;

@@ -15,7 +15,7 @@
  * long runs by the energy of their instructions (docs/HOPPER.md).
  * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
  * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs; but for
- * activations of a tile that has a next one, which are many (linear_wgmma_stage.cuh).
+ * activations of a tile that has a next one, which are many (linear_wgmma_swiglu.cuh).
  * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
  * is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
  *
@@ -24,17 +24,17 @@
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 
-#include "kernels/cuda/linear_wgmma_stage.cuh"
+#include "kernels/cuda/linear_wgmma_swiglu.cuh"
 
 /* ---- the consumers ------------------------------------------------------------------------------------------ */
 
 /* Places of waiting nodes outside of registers: each thread has its own, 16 bytes beside its neighbour's. */
-template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_park(float4 *place, const float (&d)[COUNT]) {
+template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_write_node(float4 *place, const float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++)
         place[j * THREADS] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
 }
-template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_join_parked(const float4 *place, float (&d)[COUNT]) {
+template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_add_node(const float4 *place, float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++) {
         float4 v = iv_load_shared4(iv_shared(place) + j * THREADS * 16);
@@ -56,7 +56,7 @@ IV_DEVICE constexpr int iv_largest_part(int n, int most) {
 
 /* The roots of the cluster's CTAs, joined in the order of the tree; each CTA makes its share of the outputs. */
 template <class S, int SPLIT>
-IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
+IV_DEVICE void iv_wgmma_reduce_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
     constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
     constexpr int MINE = EACH > S::CONSUMERS ? EACH / S::CONSUMERS : 1;
     constexpr int BATCH = iv_largest_part(MINE, (S::MOVED ? 16 : 10) / SPLIT);
@@ -86,20 +86,20 @@ IV_DEVICE void iv_wgmma_join_roots(const iv_wgmma_plan &plan, const iv_wgmma_til
             sum[b] = v[b][0];
         }
         int row = t.p + thread / 32 * 16 + thread % 32 / 4, token = t.q + 8 * j + thread % 4 * 2;
-        iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, token, sum);
+        iv_wgmma_epilogue_swapped<S, BATCH>(plan, t, row, token, sum);
     }
 }
 
 /* In the consumers' branch of the kernel: behind it there are only as many registers as the producer has. */
 template <class S>
-IV_DEVICE void iv_wgmma_join_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
+IV_DEVICE void iv_wgmma_reduce(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
     iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
     if constexpr (S::LEAVES <= 4)
-        if (plan.split == 2) iv_wgmma_join_roots<S, 2>(plan, t, m.ring, rank);
+        if (plan.split_k == 2) iv_wgmma_reduce_roots<S, 2>(plan, t, m.ring, rank);
     if constexpr (S::LEAVES <= 2)
-        if (plan.split == 4) iv_wgmma_join_roots<S, 4>(plan, t, m.ring, rank);
+        if (plan.split_k == 4) iv_wgmma_reduce_roots<S, 4>(plan, t, m.ring, rank);
     if constexpr (S::LEAVES == 1)
-        if (plan.split == 8) iv_wgmma_join_roots<S, 8>(plan, t, m.ring, rank);
+        if (plan.split_k == 8) iv_wgmma_reduce_roots<S, 8>(plan, t, m.ring, rank);
 }
 
 /* Issues the wgmmas of the stage that comes next: one commit group. FIRST: of a leaf. */
@@ -117,15 +117,15 @@ IV_DEVICE void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, 
 /* This warp has done with a stage: all that write into it are told. */
 template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int stage) {
     int lane = threadIdx.x % 32;
-    if constexpr (S::MATES == 1) {
+    if constexpr (S::PEERS == 1) {
         if (lane == 0) iv_mbar_arrive(m.empty + 8 * stage);
     } else {
-        if (lane < S::MATES) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, (uint32_t)lane));
+        if (lane < S::PEERS) iv_mbar_release_cluster(iv_shared_of(m.empty + 8 * stage, (uint32_t)lane));
     }
 }
 
 /* Where a consumer is. Blocks are issued one ahead of those that are waited for. */
-struct iv_wgmma_flow {
+struct iv_wgmma_pipeline {
     iv_wgmma_ring next; /* the stage that is issued next */
     int last;           /* the stage of the block that was issued last; its stage is not free yet */
     int block;          /* of the leaf, the one that is issued next */
@@ -133,7 +133,7 @@ struct iv_wgmma_flow {
 
 /* Issues the next block of a leaf; `last` becomes its stage, and that of the block before is returned. */
 template <class S, bool FIRST>
-IV_DEVICE int iv_wgmma_go_on(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+IV_DEVICE int iv_wgmma_issue_next(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                              float (&d)[S::COUNT]) {
     int before = f.last;
     iv_wgmma_issue<S, FIRST>(m, f.next, d);
@@ -143,75 +143,75 @@ IV_DEVICE int iv_wgmma_go_on(const iv_wgmma_plan &plan, const iv_wgmma_shared &m
 }
 
 /* The block before the one under way has ended; it had this stage. */
-template <class S> IV_DEVICE void iv_wgmma_settle(const iv_wgmma_shared &m, int before) {
+template <class S> IV_DEVICE void iv_wgmma_wait_release(const iv_wgmma_shared &m, int before) {
     iv_wgmma_wait<1>();
     iv_wgmma_release<S>(m, before);
 }
 
 /* The rest of a leaf; its last block stays in flight. */
 template <class S>
-IV_DEVICE void iv_wgmma_run(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+IV_DEVICE void iv_wgmma_run_leaf(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                             float (&d)[S::COUNT]) {
-    while (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
+    while (f.block < plan.blocks) iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, false>(plan, m, f, d));
 }
 
 /* Leaf after leaf: the first block of the one in d is under way, and the one before, in `done`, is complete. */
 template <class S>
-IV_DEVICE void iv_wgmma_begin(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+IV_DEVICE void iv_wgmma_begin_leaf(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                               float (&d)[S::COUNT], float (&done)[S::COUNT]) {
-    iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, true>(plan, m, f, d));
+    iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, true>(plan, m, f, d));
     iv_wgmma_hold(done);
 }
 
 /* Nothing is under way any more. */
 template <class S>
-IV_DEVICE void iv_wgmma_drain(const iv_wgmma_shared &m, const iv_wgmma_flow &f, float (&done)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_drain(const iv_wgmma_shared &m, const iv_wgmma_pipeline &f, float (&done)[S::COUNT]) {
     iv_wgmma_wait<0>();
     iv_wgmma_hold(done);
     iv_wgmma_release<S>(m, f.last);
 }
 
 template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in registers of its own */
-    float a[S::COUNT], b[S::COUNT], c[S::COUNT], aside[S::KEEP2 ? S::COUNT : 1];
+    float a[S::COUNT], b[S::COUNT], c[S::COUNT], spilled[S::KEEP2 ? S::COUNT : 1];
 };
 
-/* A thread's places of a node that waits in shared memory, in its warp's part of `park`. */
-template <class S> IV_DEVICE float4 *iv_wgmma_aside_of(const iv_wgmma_shared &m) {
+/* A thread's places of a node that waits in shared memory, in its warp's part of `scratch`. */
+template <class S> IV_DEVICE float4 *iv_wgmma_spill_of(const iv_wgmma_shared &m) {
     return (float4 *)iv_wgmma_rows_of<S>(m, threadIdx.x) + threadIdx.x % 32;
 }
 
 /* A node that waits beside the accumulators: in registers or in shared memory. */
 template <class S>
-IV_DEVICE void iv_wgmma_put_aside(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, const float (&d)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_spill(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, const float (&d)[S::COUNT]) {
     if constexpr (S::KEEP2) {
 #pragma unroll
-        for (int i = 0; i < S::COUNT; i++) v.aside[i] = d[i];
+        for (int i = 0; i < S::COUNT; i++) v.spilled[i] = d[i];
     } else {
-        if constexpr (S::WIDE) iv_stage_free();
-        iv_wgmma_park<S::COUNT, 32>(iv_wgmma_aside_of<S>(m), d);
+        if constexpr (S::WIDE) iv_wgmma_wait_stores();
+        iv_wgmma_write_node<S::COUNT, 32>(iv_wgmma_spill_of<S>(m), d);
     }
 }
 template <class S>
-IV_DEVICE void iv_wgmma_join_aside(const iv_wgmma_shared &m, const iv_wgmma_nodes<S> &v, float (&d)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_add_spilled(const iv_wgmma_shared &m, const iv_wgmma_nodes<S> &v, float (&d)[S::COUNT]) {
     if constexpr (S::KEEP2)
-        iv_wgmma_add(d, v.aside);
+        iv_wgmma_add(d, v.spilled);
     else
-        iv_wgmma_join_parked<S::COUNT, 32>(iv_wgmma_aside_of<S>(m), d);
+        iv_wgmma_add_node<S::COUNT, 32>(iv_wgmma_spill_of<S>(m), d);
 }
 
 /* Four leaves, of which the first block is under way in a: their nodes of level 1, in b and c. Three accumulators let
  * a leaf begin while the one before it ends, so that the tensor cores rest after four leaves alone. */
 template <class S>
-IV_DEVICE void iv_wgmma_four(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+IV_DEVICE void iv_wgmma_four_leaves(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                              iv_wgmma_nodes<S> &v) {
-    iv_wgmma_run<S>(plan, m, f, v.a);
-    iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
-    iv_wgmma_run<S>(plan, m, f, v.b);
-    iv_wgmma_begin<S>(plan, m, f, v.c, v.b);
+    iv_wgmma_run_leaf<S>(plan, m, f, v.a);
+    iv_wgmma_begin_leaf<S>(plan, m, f, v.b, v.a);
+    iv_wgmma_run_leaf<S>(plan, m, f, v.b);
+    iv_wgmma_begin_leaf<S>(plan, m, f, v.c, v.b);
     iv_wgmma_add(v.b, v.a);
-    iv_wgmma_run<S>(plan, m, f, v.c);
-    iv_wgmma_begin<S>(plan, m, f, v.a, v.c);
-    iv_wgmma_run<S>(plan, m, f, v.a);
+    iv_wgmma_run_leaf<S>(plan, m, f, v.c);
+    iv_wgmma_begin_leaf<S>(plan, m, f, v.a, v.c);
+    iv_wgmma_run_leaf<S>(plan, m, f, v.a);
     iv_wgmma_drain<S>(m, f, v.a);
     iv_wgmma_add(v.c, v.a);
 }
@@ -219,25 +219,25 @@ IV_DEVICE void iv_wgmma_four(const iv_wgmma_plan &plan, const iv_wgmma_shared &m
 /* The CTA's leaves of one tile, of which the first block is under way in a. What is left to add is for
  * iv_wgmma_finish; a is free. */
 template <class S>
-IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                                 iv_wgmma_nodes<S> &v) {
     if constexpr (S::LEAVES == 1) {
-        iv_wgmma_run<S>(plan, m, f, v.a);
+        iv_wgmma_run_leaf<S>(plan, m, f, v.a);
         iv_wgmma_drain<S>(m, f, v.a);
     } else if constexpr (S::LEAVES == 2) {
-        iv_wgmma_run<S>(plan, m, f, v.a);
-        iv_wgmma_begin<S>(plan, m, f, v.b, v.a);
-        iv_wgmma_run<S>(plan, m, f, v.b);
+        iv_wgmma_run_leaf<S>(plan, m, f, v.a);
+        iv_wgmma_begin_leaf<S>(plan, m, f, v.b, v.a);
+        iv_wgmma_run_leaf<S>(plan, m, f, v.b);
         iv_wgmma_drain<S>(m, f, v.b);
         iv_wgmma_add(v.b, v.a);
     } else {
 #pragma unroll 1
         for (int half = 0;; half++) {
-            iv_wgmma_four<S>(plan, m, f, v);
+            iv_wgmma_four_leaves<S>(plan, m, f, v);
             if (4 * (half + 1) == S::LEAVES) break;
-            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+            iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
             iv_wgmma_add(v.c, v.b);
-            iv_wgmma_put_aside<S>(m, v, v.c);
+            iv_wgmma_spill<S>(m, v, v.c);
         }
     }
 }
@@ -245,86 +245,86 @@ IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared
 /* The root: in c, of two leaves in b, of one in a. */
 template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
     if constexpr (S::LEAVES >= 4) iv_wgmma_add(v.c, v.b);
-    if constexpr (S::LEAVES == 8) iv_wgmma_join_aside<S>(m, v, v.c);
+    if constexpr (S::LEAVES == 8) iv_wgmma_add_spilled<S>(m, v, v.c);
 }
 
 /* A wide tile's outputs part by part; nothing is under way. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, iv_wgmma_nodes<S> &v,
+IV_DEVICE void iv_wgmma_epilogue_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, iv_wgmma_nodes<S> &v,
                                   const float (&root)[S::COUNT]) {
     iv_wgmma_finish<S>(m, v);
-    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
-    iv_stage_free();
+    iv_wgmma_output s = iv_wgmma_output_of<S>(plan, m.tiles[index % IV_TILES]);
+    iv_wgmma_wait_stores();
 #pragma unroll 1
-    for (int first = 0; first < S::COUNT / 4; first += IV_PART) iv_wgmma_emit_part<S>(plan, m, made, s, first, root);
+    for (int first = 0; first < S::COUNT / 4; first += IV_PART) iv_wgmma_epilogue_part<S>(plan, m, index, s, first, root);
 }
 
 /* The same while the next tile has begun in `next`: a block of it is issued before each part, and its entries are
  * looked up on the way. */
 template <class S>
-IV_DEVICE void iv_wgmma_values_beside(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+IV_DEVICE void iv_wgmma_values_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f, int index,
                                       float (&next)[S::COUNT], const float (&root)[S::COUNT], iv_wgmma_entry &e) {
-    iv_wgmma_spot s = iv_wgmma_spot_of<S>(plan, m.tiles[made % IV_TILES]);
+    iv_wgmma_output s = iv_wgmma_output_of<S>(plan, m.tiles[index % IV_TILES]);
 #pragma unroll 1
     for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
-        int before = iv_wgmma_go_on<S, false>(plan, m, f, next);
-        if (S::LOOSE && first == IV_PART) iv_wgmma_ask_weight(plan, e);
-        iv_wgmma_emit_values<S>(plan, m, s, first, root);
-        iv_wgmma_settle<S>(m, before);
+        int before = iv_wgmma_issue_next<S, false>(plan, m, f, next);
+        if (S::SCATTERED && first == IV_PART) iv_wgmma_load_weight(plan, e);
+        iv_wgmma_epilogue_values<S>(plan, m, s, first, root);
+        iv_wgmma_wait_release<S>(m, before);
     }
 }
 
 /* Activations: code of its own for each part, since such tiles are many. */
 template <class S>
-IV_DEVICE void iv_wgmma_activations_beside(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
-                                           int made, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
-    iv_wgmma_tile t = m.tiles[made % IV_TILES];
+IV_DEVICE void iv_wgmma_activations_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
+                                           int index, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
+    iv_wgmma_tile t = m.tiles[index % IV_TILES];
 #pragma unroll
     for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
-        int before = iv_wgmma_go_on<S, false>(plan, m, f, next);
-        iv_stage_activations<S>(plan, m, t, first, root);
-        iv_wgmma_settle<S>(m, before);
+        int before = iv_wgmma_issue_next<S, false>(plan, m, f, next);
+        iv_wgmma_put_activations<S>(plan, m, t, first, root);
+        iv_wgmma_wait_release<S>(m, before);
     }
-    iv_stage_store<S>(plan, m, t);
+    iv_wgmma_store_activations<S>(plan, m, t);
 }
 
 template <class S>
-IV_DEVICE void iv_wgmma_emit_flowing(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+IV_DEVICE void iv_wgmma_epilogue_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f, int index,
                                      iv_wgmma_nodes<S> &v, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
-    int before = iv_wgmma_go_on<S, false>(plan, m, f, next);
+    int before = iv_wgmma_issue_next<S, false>(plan, m, f, next);
     iv_wgmma_finish<S>(m, v);
-    iv_stage_free();
-    const iv_wgmma_tile &after = m.tiles[(made + 1) % IV_TILES];
+    iv_wgmma_wait_stores();
+    const iv_wgmma_tile &after = m.tiles[(index + 1) % IV_TILES];
     iv_wgmma_entry e = {-1, 0.0f};
-    iv_wgmma_expect<S>(plan, after);
-    if constexpr (S::LOOSE) iv_wgmma_ask_slot(plan, after, e);
-    iv_wgmma_settle<S>(m, before);
+    iv_wgmma_prefetch_addend<S>(plan, after);
+    if constexpr (S::SCATTERED) iv_wgmma_load_slot(plan, after, e);
+    iv_wgmma_wait_release<S>(m, before);
     if (plan.epilogue == IV_GPU_SWIGLU)
-        iv_wgmma_activations_beside<S>(plan, m, f, made, next, root);
+        iv_wgmma_activations_overlapped<S>(plan, m, f, index, next, root);
     else
-        iv_wgmma_values_beside<S>(plan, m, f, made, next, root, e);
-    if constexpr (S::LOOSE) iv_wgmma_keep_entry(plan, m, e);
+        iv_wgmma_values_overlapped<S>(plan, m, f, index, next, root, e);
+    if constexpr (S::SCATTERED) iv_wgmma_store_entry(plan, m, e);
 }
 
 /* The first block of a tile is under way whose outputs will not be made beside it: its entries are looked up, one
  * reading after the other, beside two more blocks. */
 template <class S>
-IV_DEVICE void iv_wgmma_find_entries(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f, int made,
+IV_DEVICE void iv_wgmma_load_entries(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f, int index,
                                      float (&d)[S::COUNT]) {
-    if (!S::LOOSE || !plan.weighted) return;
+    if (!S::SCATTERED || !plan.weighted) return;
     iv_wgmma_entry e;
-    iv_wgmma_ask_slot(plan, m.tiles[made % IV_TILES], e);
-    if (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
-    iv_wgmma_ask_weight(plan, e);
-    if (f.block < plan.blocks) iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, d));
-    iv_wgmma_keep_entry(plan, m, e);
+    iv_wgmma_load_slot(plan, m.tiles[index % IV_TILES], e);
+    if (f.block < plan.blocks) iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, false>(plan, m, f, d));
+    iv_wgmma_load_weight(plan, e);
+    if (f.block < plan.blocks) iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, false>(plan, m, f, d));
+    iv_wgmma_store_entry(plan, m, e);
 }
 
 /* A swapped tile, by its own consumers, who do not need the root afterwards: it moves along, so that one piece of code,
  * which the instruction cache holds, makes all outputs. Without, a short launch spends a fifth of its time on fetching
  * instructions. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, float (&root)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_epilogue_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, float (&root)[S::COUNT]) {
     constexpr int BATCH = iv_largest_part(S::COUNT / 4, 7);
     int row = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, token = t.q + threadIdx.x % 4 * 2;
 #pragma unroll 1
@@ -333,7 +333,7 @@ IV_DEVICE void iv_wgmma_emit_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile
 #pragma unroll
         for (int c = 0; c < BATCH; c++)
             part[c] = make_float4(root[4 * c], root[4 * c + 1], root[4 * c + 2], root[4 * c + 3]);
-        iv_wgmma_emit_swapped<S, BATCH>(plan, t, row, token + 8 * j, part);
+        iv_wgmma_epilogue_swapped<S, BATCH>(plan, t, row, token + 8 * j, part);
 #pragma unroll
         for (int i = 0; i + 4 * BATCH < S::COUNT; i++) root[i] = root[i + 4 * BATCH];
     }
@@ -352,26 +352,26 @@ template <class S> IV_DEVICE void iv_wgmma_root_of_one(iv_wgmma_nodes<S> &v) {
 template <class S>
 IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
-    iv_wgmma_flow f = {{0, 0}, 0, 0};
-    bool flows = plan.blocks >= S::COUNT / 4 / IV_PART + 2 && iv_stage_flows<S>(plan);
+    iv_wgmma_pipeline f = {{0, 0}, 0, 0};
+    bool overlaps = plan.blocks >= S::COUNT / 4 / IV_PART + 2 && iv_wgmma_can_overlap<S>(plan);
     float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
     if (tiles == 0) return;
-    if (threadIdx.x >= 128 && flows) iv_mbar_wait(m.full + 8, 0); /* one warpgroup rests while the other multiplies */
-    iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-    iv_wgmma_find_entries<S>(plan, m, f, 0, v.a);
+    if (threadIdx.x >= 128 && overlaps) iv_mbar_wait(m.full + 8, 0); /* one warpgroup rests while the other multiplies */
+    iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
+    iv_wgmma_load_entries<S>(plan, m, f, 0, v.a);
 #pragma unroll 1
     for (int at = 0;; at++) {
         iv_wgmma_subtree<S>(plan, m, f, v);
         iv_wgmma_root_of_one<S>(v);
-        if (flows && at + 1 < tiles) {
-            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-            iv_wgmma_emit_flowing<S>(plan, m, f, at, v, v.a, root);
+        if (overlaps && at + 1 < tiles) {
+            iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
+            iv_wgmma_epilogue_overlapped<S>(plan, m, f, at, v, v.a, root);
             continue;
         }
-        iv_wgmma_emit_wide<S>(plan, m, at, v, root);
+        iv_wgmma_epilogue_wide<S>(plan, m, at, v, root);
         if (at + 1 == tiles) break;
-        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-        iv_wgmma_find_entries<S>(plan, m, f, at + 1, v.a);
+        iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
+        iv_wgmma_load_entries<S>(plan, m, f, at + 1, v.a);
     }
     iv_bulk_wait();
 }
@@ -381,29 +381,29 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
 /* The first tile: the second warpgroup begins some blocks after the first, so that one multiplies while the other makes
  * outputs. */
 template <class S>
-IV_DEVICE void iv_wgmma_part_ways(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_flow &f,
+IV_DEVICE void iv_wgmma_stagger(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                                   float (&a)[S::COUNT]) {
-    if (threadIdx.x >= 128) iv_mbar_wait(m.led, 0);
-    iv_wgmma_go_on<S, true>(plan, m, f, a);
+    if (threadIdx.x >= 128) iv_mbar_wait(m.stagger, 0);
+    iv_wgmma_issue_next<S, true>(plan, m, f, a);
     if (threadIdx.x >= 128) return;
     while (f.block < plan.blocks && f.block < plan.stages / 2)
-        iv_wgmma_settle<S>(m, iv_wgmma_go_on<S, false>(plan, m, f, a));
-    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.led);
+        iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, false>(plan, m, f, a));
+    if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.stagger);
 }
 
 /* Tile after tile in one accumulator. */
 template <class S>
-IV_DEVICE void iv_wgmma_consume_alone(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
+IV_DEVICE void iv_wgmma_consume_single(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
-    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    iv_wgmma_pipeline f = {{0, 0}, 0, 0};
     for (int at = 0; at < tiles; at++) {
         if (at == 0)
-            iv_wgmma_part_ways<S>(plan, m, f, v.a);
+            iv_wgmma_stagger<S>(plan, m, f, v.a);
         else
-            iv_wgmma_go_on<S, true>(plan, m, f, v.a);
-        iv_wgmma_find_entries<S>(plan, m, f, at, v.a);
+            iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
+        iv_wgmma_load_entries<S>(plan, m, f, at, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
-        iv_wgmma_emit_wide<S>(plan, m, at, v, v.a);
+        iv_wgmma_epilogue_wide<S>(plan, m, at, v, v.a);
     }
 }
 
@@ -413,37 +413,37 @@ template <class S>
 IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, int first, int step) {
     iv_wgmma_nodes<S> v;
     float(&root)[S::COUNT] = S::LEAVES == 1 ? v.a : S::LEAVES == 2 ? v.b : v.c;
-    iv_wgmma_flow f = {{0, 0}, 0, 0};
+    iv_wgmma_pipeline f = {{0, 0}, 0, 0};
     for (int at = first; at < tiles; at += step) {
-        iv_wgmma_go_on<S, true>(plan, m, f, v.a);
+        iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
         iv_wgmma_finish<S>(m, v);
-        if (plan.split > 1) { /* one tile; the ring is free when all consumers are here */
+        if (plan.split_k > 1) { /* one tile; the ring is free when all consumers are here */
             iv_named_sync(1, S::CONSUMERS);
-            iv_wgmma_park<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
+            iv_wgmma_write_node<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
             return;
         }
-        iv_wgmma_emit_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m, at), root);
+        iv_wgmma_epilogue_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m, at), root);
     }
 }
 
 /* Sets up shared memory's parts and barriers. */
 template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared) {
-    char *bars = shared + plan.stages * S::STAGE + S::PARK;
+    char *bars = shared + plan.stages * S::STAGE + S::SCRATCH;
     iv_wgmma_shared m;
-    m.ring = iv_shared(shared), m.root = (float4 *)shared, m.park = (float4 *)(shared + plan.stages * S::STAGE);
+    m.ring = iv_shared(shared), m.root = (float4 *)shared, m.scratch = (float4 *)(shared + plan.stages * S::STAGE);
     m.mine = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64 * IV_ROW_BYTES;
     m.full = iv_shared(bars), m.empty = m.full + 8 * plan.stages;
-    m.led = m.empty + 8 * plan.stages;
+    m.stagger = m.empty + 8 * plan.stages;
     char *rows = bars + 16 * plan.stages + 16;
     m.rows = (int *)rows, m.entries = (iv_wgmma_entry *)rows, m.tiles = (iv_wgmma_tile *)(rows + S::ROWS_BYTES);
     m.prefix = (int *)(m.tiles + IV_TILES);
     if (threadIdx.x == 0) {
         for (int s = 0; s < plan.stages; s++) {
             iv_mbar_init(m.full + 8 * s, plan.gathered ? 2 : 1);
-            iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::MATES);
+            iv_mbar_init(m.empty + 8 * s, S::CONSUMERS / 32 * S::PEERS);
         }
-        iv_mbar_init(m.led, 4);
+        iv_mbar_init(m.stagger, 4);
         iv_mbar_init_fence();
     }
     return m;
@@ -455,9 +455,9 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
                     const __grid_constant__ iv_wgmma_plan plan) {
     extern __shared__ __align__(1024) char shared[];
     iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared);
-    int ctas = S::MATES * plan.split, rank = ctas > 1 ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
-    int first = blockIdx.x / ctas, step = gridDim.x / ctas, first_leaf = S::MATES > 1 ? 0 : rank * S::LEAVES;
-    m.mate = S::MATES > 1 ? rank : 0;
+    int ctas = S::PEERS * plan.split_k, rank = ctas > 1 ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
+    int first = blockIdx.x / ctas, step = gridDim.x / ctas, first_leaf = S::PEERS > 1 ? 0 : rank * S::LEAVES;
+    m.peer = S::PEERS > 1 ? rank : 0;
     iv_dependency_release();
     if (!S::DENSE && plan.groups.count) {
         iv_dependency_wait();
@@ -478,25 +478,25 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, first_leaf);
         }
         __syncwarp();
-        if (plan.split > 1) iv_cluster_sync();
+        if (plan.split_k > 1) iv_cluster_sync();
     } else {
         if constexpr (S::MOVED) iv_registers_take<S::TAKEN>();
         iv_dependency_wait();
         int mine = first < tiles ? (tiles - first + step - 1) / step : 0;
-        if constexpr (S::ALONE)
-            iv_wgmma_consume_alone<S>(plan, m, mine);
+        if constexpr (S::SINGLE_ACC)
+            iv_wgmma_consume_single<S>(plan, m, mine);
         else if constexpr (S::WIDE)
             iv_wgmma_consume_wide<S>(plan, m, mine);
         else
             iv_wgmma_consume<S>(plan, m, tiles, first, step);
-        if (S::SWAP && plan.split > 1) {
+        if (S::SWAP && plan.split_k > 1) {
             iv_cluster_sync(); /* the roots of all are there */
-            iv_wgmma_join_any<S>(plan, m, first, rank);
+            iv_wgmma_reduce<S>(plan, m, first, rank);
         }
     }
-    if constexpr (S::MATES > 1)
+    if constexpr (S::PEERS > 1)
         iv_cluster_sync(); /* nobody copies into this CTA, or arrives at its barriers, any more */
-    else if (plan.split > 1)
+    else if (plan.split_k > 1)
         iv_cluster_leave(); /* nobody reads from it any more */
 }
 
@@ -504,20 +504,20 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
     return {S::WEIGHTS,
             S::TOKENS,
             S::LEAVES,
-            S::MATES,
+            S::PEERS,
             S::WIDE,
             iv_wgmma_kernel<S>,
             S::STAGE,
             S::THREADS,
-            S::PARK + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
+            S::SCRATCH + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES,
             S::CTAS,
             S::DENSE};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int MATES = 1>
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1>
 static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, MATES>>();
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, PEERS>>();
 }
 #define IV_WGMMA_ALL_LEAVES(...)                                                                       \
     iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(), \

@@ -54,7 +54,7 @@ static bool possible(const iv_gpu_linear_args *a) {
 }
 
 static int variant_of(const iv_wgmma_instance *w) {
-    return w->mates > 1 ? IV_WGMMA_PAIR : w->wide ? IV_WGMMA_WIDE : IV_WGMMA_SWAPPED;
+    return w->peers > 1 ? IV_WGMMA_PAIR : w->wide ? IV_WGMMA_WIDE : IV_WGMMA_SWAPPED;
 }
 
 static int leaf_blocks(const iv_gpu_linear_args *a) {
@@ -73,13 +73,13 @@ static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const 
     const iv_wgmma_instance *w;
     for (size_t i = 0; (w = instance(a->type, i)) != NULL; i++)
         if (w->tile_n == c->tile_n && w->tile_m == c->tile_m && variant_of(w) == c->variant &&
-            fits(a, w, c->split, c->stages))
+            fits(a, w, c->split_k, c->stages))
             break;
     return w;
 }
 
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
-    size_t made = 0;
+    size_t found = 0;
     if (!possible(a)) return 0;
     const iv_wgmma_instance *w;
     for (size_t i = 0; (w = instance(a->type, i)) != NULL; i++) {
@@ -89,11 +89,11 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
             int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
             if (stages == before || !fits(a, w, split, stages)) continue;
             before = stages;
-            if (made < count) out[made] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, variant_of(w)};
-            made++;
+            if (found < count) out[found] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, variant_of(w)};
+            found++;
         }
     }
-    return made;
+    return found;
 }
 
 /* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
@@ -156,7 +156,7 @@ enum { PAIRS_FROM = 2048 };
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
     int fit = (IV_SHARED_MAX + 1024) / (shared_bytes(a, w, c->stages) + 1024);
     iv_linear_cost_args cost = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, c->tile_n, c->tile_m, c->variant};
-    cost.split = c->split, cost.stages = c->stages, cost.resident = fit < w->ctas ? fit : w->ctas;
+    cost.split_k = c->split_k, cost.stages = c->stages, cost.resident = fit < w->ctas ? fit : w->ctas;
     cost.sms = a->spare > 0 && a->spare < IV_H200_SMS ? IV_H200_SMS - a->spare : IV_H200_SMS;
     cost.swiglu = a->epilogue == IV_GPU_SWIGLU;
     return iv_linear_cost(&cost);
@@ -243,12 +243,12 @@ enum { ONE_READING = 2 };
 static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
                       iv_wgmma_plan *p) {
     memset(p, 0, sizeof *p);
-    p->split = c->split, p->stages = c->stages;
+    p->split_k = c->split_k, p->stages = c->stages;
     p->leaf_length = (int)(a->w.k_padded / (size_t)a->w.leaves), p->blocks = leaf_blocks(a);
     p->weight_tiles = ceil_div(a->w.n, w->tile_n), p->token_tiles = ceil_div(a->rows, w->tile_m);
     p->raster = w->wide ? IV_RASTER : 1;
     int tiles_p = w->wide ? p->token_tiles : p->weight_tiles, tiles_q = w->wide ? p->weight_tiles : p->token_tiles;
-    p->tiles = ceil_div((size_t)tiles_p, w->mates) * tiles_q;
+    p->tiles = ceil_div((size_t)tiles_p, w->peers) * tiles_q;
     p->rows = (int)a->rows, p->n = (int)a->w.n;
     p->epilogue = a->epilogue, p->bias = a->bias, p->out = a->out, p->out_stride = a->out_stride;
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
@@ -262,7 +262,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
  * some may find no work. */
 static int cta_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p, int shared) {
     int tiles = p->tiles;
-    if (p->split > 1) return tiles * p->split;
+    if (p->split_k > 1) return tiles * p->split_k;
     if (a->groups) {
         size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
         size_t most = ((size_t)ceil_div(entries(a), w->tile_m) + busy) * (size_t)p->weight_tiles;
@@ -270,8 +270,8 @@ static int cta_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, co
     }
     int fit = (IV_SHARED_MAX + 1024) / (shared + 1024);
     int sms = a->spare > 0 && a->spare < multiprocessors() ? multiprocessors() - a->spare : multiprocessors();
-    int resident = w->mates > 1 ? sms / w->mates : sms * (fit < w->ctas ? fit : w->ctas);
-    return (tiles < resident ? tiles : resident) * w->mates;
+    int resident = w->peers > 1 ? sms / w->peers : sms * (fit < w->ctas ? fit : w->ctas);
+    return (tiles < resident ? tiles : resident) * w->peers;
 }
 
 /* Rows of x that its map has. What lies beyond a map is zeros, but many CTAs that fetch those wait for one another (up
@@ -288,7 +288,7 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
-                   a->w.expert_bytes, w->tile_n / w->mates, w->wide);
+                   a->w.expert_bytes, w->tile_n / w->peers, w->wide);
     if (!e)
         e = encode(&tokens, a, a->x, mapped_rows(a, w, plan.gathered), 1, a->x_stride * 2, 0, w->tile_m, w->wide);
     if (!e)
@@ -298,12 +298,12 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)(c->split * w->mates),
+    attributes[1].val.clusterDim.x = (unsigned)(c->split_k * w->peers),
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.blockDim = dim3((unsigned)w->threads);
     config.dynamicSmemBytes = (size_t)shared_bytes(a, w, c->stages), config.stream = (cudaStream_t)s;
-    config.attrs = attributes, config.numAttrs = c->split * w->mates > 1 ? 2 : 1;
+    config.attrs = attributes, config.numAttrs = c->split_k * w->peers > 1 ? 2 : 1;
     config.gridDim = dim3((unsigned)cta_count(a, w, &plan, (int)config.dynamicSmemBytes));
     return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
 }

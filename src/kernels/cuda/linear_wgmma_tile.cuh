@@ -13,7 +13,7 @@ enum { IV_PART = 4 }; /* chunks of eight Q rows: a wide tile's outputs are made 
 /* What a launch tells its kernel. */
 struct iv_wgmma_plan {
     int leaf_length, blocks;       /* of k, and blocks of 64 */
-    int split;                     /* CTAs that share a tile's leaves */
+    int split_k;                   /* CTAs that share a tile's leaves */
     int stages;                    /* of the ring in shared memory */
     int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
     int raster;                    /* P tiles (pairs, of CTAs that share) walked before the next Q tile */
@@ -36,13 +36,13 @@ struct iv_wgmma_entry { /* of a wide, weighted tile: where a row's outputs go (-
 };
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Two
- * CTAs (MATES) of wide tiles may share their Q rows: each loads a half for both. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MATES_ = 1> struct iv_wgmma_shape {
+ * CTAs (PEERS) of wide tiles may share their Q rows: each loads a half for both. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1> struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
-    static constexpr int MATES = MATES_;
-    static_assert(MATES == 1 || WIDE, "others have no use for it");
+    static constexpr int PEERS = PEERS_;
+    static_assert(PEERS == 1 || WIDE, "others have no use for it");
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
     static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 wait in registers */
     /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
@@ -61,26 +61,26 @@ template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int MAT
                                                     : 2;
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
-    static constexpr bool ALONE = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
-    static constexpr bool DENSE = (WIDE && LEAVES > 1) || MATES > 1; /* no experts: these are one chain */
-    /* activations beside a next tile are rows of PITCH bytes (linear_wgmma_stage.cuh) */
+    static constexpr bool SINGLE_ACC = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
+    static constexpr bool DENSE = (WIDE && LEAVES > 1) || PEERS > 1; /* no experts: these are one chain */
+    /* activations beside a next tile are rows of PITCH bytes (linear_wgmma_swiglu.cuh) */
     static constexpr int PITCH = QN + 16;
     /* nodes that wait there, or the outputs that are made */
-    static constexpr int PARK = LEAVES == 8 && !KEEP2 ? NODE_BYTES
+    static constexpr int SCRATCH = LEAVES == 8 && !KEEP2 ? NODE_BYTES
                                 : !WIDE               ? 0
                                 : QN == 128           ? PN * PITCH
                                                       : CONSUMERS * IV_PART * 16;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
     /* rows of outputs may be scattered: experts, who have one chain. Others' code stays short. */
-    static constexpr bool LOOSE = WIDE && LEAVES == 1;
-    static constexpr int ROWS_BYTES = TOKENS * (LOOSE ? (int)sizeof(iv_wgmma_entry) : 4);
+    static constexpr bool SCATTERED = WIDE && LEAVES == 1;
+    static constexpr int ROWS_BYTES = TOKENS * (SCATTERED ? (int)sizeof(iv_wgmma_entry) : 4);
 };
 
 typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
 
 /* A compiled shape, for the host. */
 struct iv_wgmma_instance {
-    int tile_n, tile_m, leaves, mates;
+    int tile_n, tile_m, leaves, peers;
     bool wide;
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
@@ -100,10 +100,10 @@ struct iv_wgmma_tile {
 };
 
 struct iv_wgmma_shared { /* addresses */
-    uint32_t ring, full, empty, led;
+    uint32_t ring, full, empty, stagger;
     uint32_t mine; /* P rows of this warpgroup in a stage; one for a warp, as the compiler sees */
-    int mate;      /* of the CTAs that share Q rows, this one */
-    float4 *root, *park;
+    int peer;      /* of the CTAs that share Q rows, this one */
+    float4 *root, *scratch;
     int *rows;               /* of gathered tokens */
     iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
     const int *prefix;       /* [e]: tiles before expert e; only with groups */
@@ -128,12 +128,12 @@ IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const iv_wgm
         at -= m.prefix[low];
         token_tiles = (t.rows + S::TOKENS - 1) / S::TOKENS;
     }
-    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::MATES - 1) / S::MATES;
+    int p_tiles = ((S::SWAP ? plan.weight_tiles : token_tiles) + S::PEERS - 1) / S::PEERS;
     int q_tiles = S::SWAP ? token_tiles : plan.weight_tiles;
     int band = at / (plan.raster * q_tiles), rest = at - band * plan.raster * q_tiles;
     int height = min(plan.raster, p_tiles - band * plan.raster);
     t.q = rest / height * S::QN;
-    t.p = ((band * plan.raster + rest % height) * S::MATES + m.mate) * S::PN;
+    t.p = ((band * plan.raster + rest % height) * S::PEERS + m.peer) * S::PN;
     return t;
 }
 
@@ -178,13 +178,13 @@ struct iv_wgmma_block {
 template <class S>
 IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
                                      const iv_wgmma_block &b, const iv_wgmma_tile &t) {
-    if constexpr (S::MATES == 1) {
+    if constexpr (S::PEERS == 1) {
         iv_tma_load_4d(b.stage + (S::SWAP ? 0 : S::P_BYTES), map, b.bar, b.k, b.leaf, S::SWAP ? t.p : t.q, t.expert,
                        plan.weights_l2);
     } else { /* this CTA's part, for all that share it */
-        int row = m.mate * (S::QN / S::MATES);
+        int row = m.peer * (S::QN / S::PEERS);
         iv_tma_load_4d_multicast(b.stage + S::P_BYTES + row * IV_ROW_BYTES, map, b.bar, b.k, b.leaf, t.q + row,
-                                 t.expert, (uint16_t)((1u << S::MATES) - 1), plan.weights_l2);
+                                 t.expert, (uint16_t)((1u << S::PEERS) - 1), plan.weights_l2);
     }
 }
 template <class S>
@@ -212,7 +212,7 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
                                 const iv_wgmma_shared &m, int tiles, int first, int step, int first_leaf) {
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
-    int made = 0;
+    int index = 0;
     iv_wgmma_ring r = {0, 0};
     if ((S::DENSE || !plan.groups.count) && first < tiles) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, first);
@@ -220,9 +220,9 @@ IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *t
         early = iv_wgmma_produce_early<S>(weights, plan, m, t, first_leaf);
     }
     iv_dependency_wait();
-    for (int at = first; at < tiles; at += step, made++) {
+    for (int at = first; at < tiles; at += step, index++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
-        if (!early || made) m.tiles[made % IV_TILES] = t;
+        if (!early || index) m.tiles[index % IV_TILES] = t;
         for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
                 iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
@@ -264,11 +264,11 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
                                          const iv_wgmma_shared &m, int tiles, int first, int step) {
     int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
-    int made = 0;
+    int index = 0;
     iv_wgmma_ring r = {0, 0};
-    for (int at = first; at < tiles; at += step, made++) {
+    for (int at = first; at < tiles; at += step, index++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
-        if (lane == 0) m.tiles[made % IV_TILES] = t;
+        if (lane == 0) m.tiles[index % IV_TILES] = t;
         iv_wgmma_find_rows<S>(plan, m, t);
         for (int leaf = 0; leaf < S::LEAVES; leaf++)
             for (int block = 0; block < plan.blocks; block++, round++) {

@@ -277,7 +277,7 @@ iv_status iv_nccl_open(const iv_nccl_id *id, size_t ranks, size_t first, size_t 
     else if (await(o, thread, timeout_ms))
         status = check(&c, o->code, "no ranks", err);
     else
-        return iv_fail(err, IV_IO, "NCCL: waited %zu ms in vain for %zu ranks to connect (rank_timeout_ms sets it)",
+        return iv_fail(err, IV_IO, "NCCL: timed out after %zu ms waiting for %zu ranks to connect (rank_timeout_ms sets it)",
                        timeout_ms, ranks);
     for (size_t i = 0; i < count; i++)
         if (status == IV_OK)

@@ -82,7 +82,7 @@ typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_WGMMA, IV_GPU_FAMILIES } iv_
 typedef struct iv_gpu_linear_config {
     iv_gpu_family family;
     int tile_n, tile_m; /* outputs and tokens of a tile */
-    int split;          /* CTAs (of a cluster or not) that share the leaves of one tile */
+    int split_k;          /* CTAs (of a cluster or not) that share the leaves of one tile */
     int stages;
     int variant; /* the family's own */
 } iv_gpu_linear_config;

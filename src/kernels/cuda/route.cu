@@ -147,17 +147,17 @@ DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool n
 }
 
 /* Where choice i stands among the ascending ids. */
-DEVICE size_t place_of(const choices *c, size_t k, size_t i) {
-    size_t place = 0;
-    for (size_t j = 0; j < k; j++) place += c->id[j] < c->id[i];
-    return place;
+DEVICE size_t index_of(const choices *c, size_t k, size_t i) {
+    size_t index = 0;
+    for (size_t j = 0; j < k; j++) index += c->id[j] < c->id[i];
+    return index;
 }
 
 DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids, float *weights) {
 #pragma unroll 1
     for (size_t i = threadIdx.x % 32; i < k; i += 32) {
-        size_t place = place_of(c, k, i);
-        ids[row * k + place] = c->id[i], weights[row * k + place] = c->weight[i];
+        size_t index = index_of(c, k, i);
+        ids[row * k + index] = c->id[i], weights[row * k + index] = c->weight[i];
     }
 }
 
@@ -260,7 +260,7 @@ static __global__ void __launch_bounds__(SMALL_ROWS * 32)
     __syncthreads();
 #pragma unroll 1
     for (size_t i = lane; i < k && row < rows; i += 32) {
-        size_t place = place_of(&c[row], k, i), slot = row * k + place;
+        size_t index = index_of(&c[row], k, i), slot = row * k + index;
         int32_t id = c[row].id[i];
         ids[slot] = id, weights[slot] = c[row].weight[i];
         if (row < counted) slots[offset[id] + __popc(mask[id] & ((1u << row) - 1))] = (int32_t)slot;

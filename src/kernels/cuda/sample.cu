@@ -130,7 +130,7 @@ DEVICE uint32_t top_logprobs_wanted(const iv_row_sampling &p, size_t vocab) {
 }
 
 static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
-    weigh(const float *logits, size_t vocab, size_t share, const iv_row_sampling *sampling, void *scratch) {
+    weigh(const float *logits, size_t vocab, size_t vocab_slice, const iv_row_sampling *sampling, void *scratch) {
     iv_let_next();
     iv_wait();
     __shared__ uint64_t room[CANDIDATES];
@@ -145,7 +145,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     if (sums && !divide) sum_lanes<false>(r, blockIdx.x, s.lanes, exps);
     if (divide && r.own_lanes) sum_lanes<true>(r, blockIdx.x - LANE_BLOCKS, s.lanes + LANES, exps);
     if (sums) return;
-    size_t part = blockIdx.x - 2 * LANE_BLOCKS, from = part * share, to = from + share < vocab ? from + share : vocab;
+    size_t part = blockIdx.x - 2 * LANE_BLOCKS, from = part * vocab_slice, to = from + vocab_slice < vocab ? from + vocab_slice : vocab;
     uint32_t top_logprobs = top_logprobs_wanted(p, vocab);
     if (r.filtered)
         collect<WEIGH_THREADS>(r, s, from, to, room);
@@ -159,7 +159,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
 /* The n first of the row's logits, in order. */
 DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, float log_sum, filter *f, iv_logprob *out) {
     uint32_t count = s.counts[1];
-    if (count <= LIKELY) {
+    if (count <= TOP_CANDIDATES) {
         for (uint32_t i = threadIdx.x; i < count; i += CHOOSE_THREADS) f->entry[i] = s.top_logprobs[i];
     } else { /* ties */
         r.temperature = 1.0f;
@@ -176,7 +176,7 @@ DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, flo
 }
 
 static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
-    choose(const float *logits, size_t vocab, size_t share, const iv_row_sampling *sampling, void *scratch,
+    choose(const float *logits, size_t vocab, size_t vocab_slice, const iv_row_sampling *sampling, void *scratch,
            iv_row_result *out, iv_logprob *top_logprobs) {
     __shared__ filter f;
     iv_let_next();
@@ -194,7 +194,7 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
         if (threadIdx.x >= 32) return;
     } else {
         if (threadIdx.x >= 32) return;
-        token = id_of(p.temperature == 0.0f ? largest : first_of_list(s.best, (uint32_t)((vocab + share - 1) / share)));
+        token = id_of(p.temperature == 0.0f ? largest : first_of_list(s.best, (uint32_t)((vocab + vocab_slice - 1) / vocab_slice)));
         if (r.draws && p.sampling_logprob) total = fold_lanes(s.lanes + (r.own_lanes ? LANES : 0));
     }
     if (threadIdx.x > 0) return;
@@ -211,14 +211,14 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_s
     if (rows == 0) return 0;
     if (vocab < 1 || vocab > (size_t)1 << 24 || rows > 65535) return (int)cudaErrorInvalidValue;
     unsigned chunks = (unsigned)chunks_of(vocab), y = (unsigned)rows;
-    size_t share = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* a block's, in the second kernel */
-    unsigned parts = (unsigned)((vocab + share - 1) / share);
+    size_t vocab_slice = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* a block's, in the second kernel */
+    unsigned parts = (unsigned)((vocab + vocab_slice - 1) / vocab_slice);
     int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, scratch);
     if (!error)
-        error = iv_launch(weigh, dim3(2 * LANE_BLOCKS + parts, y), WEIGH_THREADS, stream, logits, vocab, share,
+        error = iv_launch(weigh, dim3(2 * LANE_BLOCKS + parts, y), WEIGH_THREADS, stream, logits, vocab, vocab_slice,
                           sampling, scratch);
     if (!error)
         error =
-            iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, share, sampling, scratch, out, top_logprobs);
+            iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, vocab_slice, sampling, scratch, out, top_logprobs);
     return error;
 }

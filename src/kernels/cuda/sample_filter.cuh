@@ -35,7 +35,7 @@ template <int THREADS> DEVICE uint32_t slots_of(size_t vocab) {
 DEVICE bool by_groups(const row_view &r) { return r.k < r.vocab && r.k <= slots_of<WEIGH_THREADS>(r.vocab) * 3 / 4; }
 
 /* Below it the filters hardly reach. (If they do, that is found out.) */
-DEVICE float floor_of_share(const row_view &r) {
+DEVICE float floor_of_top_p(const row_view &r) {
     float rest = 1.0f - r.top_p, depth = WEIGHTLESS;
     if (r.k == r.vocab && rest > 2e-4f) depth = fminf(depth, v_log((float)r.vocab / (0.5f * rest)));
     return r.reduced - depth;
@@ -77,7 +77,7 @@ DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t
     __shared__ uint32_t count;
     bool exact = by_groups(r);
     uint32_t order = floor_of_first<THREADS>(s, r.vocab, exact ? r.k : slots_of<THREADS>(r.vocab) * 15 / 16);
-    float lowest = floor_of_share(r), floor = lowest;
+    float lowest = floor_of_top_p(r), floor = lowest;
     if (order > order_of(MINUS_INFINITY)) floor = fmaxf(floor, divided(r, value_of(order)));
     float cut = cut_of(r, exact ? floor : lowest);
     for (int i = threadIdx.x; i < BINS; i += THREADS) own[i] = 0;
@@ -97,7 +97,7 @@ DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t
         if (own[i]) atomicAdd(&s.bins[i], own[i]);
 }
 
-/* Of tokens [from, to), those that may be among the n likeliest. room: [LIKELY]. */
+/* Of tokens [from, to), those that may be among the n likeliest. room: [TOP_CANDIDATES]. */
 template <int THREADS>
 DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
                            uint64_t *room) {
@@ -109,9 +109,9 @@ DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, siz
     each_token<THREADS>(
         r, from, to, [&](const float4 &q) { return fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) < cut; },
         [&](float x, uint32_t id) {
-            if (order_of(x) >= floor) collect_one(room, LIKELY, &count, entry_of(x, id));
+            if (order_of(x) >= floor) collect_one(room, TOP_CANDIDATES, &count, entry_of(x, id));
         });
-    append(room, &count, s.top_logprobs, LIKELY, &s.counts[1]);
+    append(room, &count, s.top_logprobs, TOP_CANDIDATES, &s.counts[1]);
 }
 
 /* ---- of the whole row, by one block ------------------------------------------------------------------------------ */
@@ -246,7 +246,7 @@ DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float
         *all = true;
         return n < r.k ? n : r.k;
     }
-    float lowest = floor_of_share(r);
+    float lowest = floor_of_top_p(r);
     uint32_t last = depth_of(r, s, (double)r.top_p * (double)total, f);
     if (last == BINS) return 0;
     gather(r, s, lowest, last, f);
@@ -258,9 +258,9 @@ DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float
 }
 
 /* The token of a row that top-k or top-p filter, in warp 0, and in all threads the total of the kept ones if
- * *share_total is asked for. All threads call it. */
+ * *kept_total is asked for. All threads call it. */
 DEVICE uint32_t choose_filtered(const row_view &r, const row_scratch &s, const iv_row_sampling &p, filter *f,
-                                float *share_total) {
+                                float *kept_total) {
     float total = r.k == r.vocab ? fold_lanes(s.lanes + (r.own_lanes ? LANES : 0)) : 0.0f;
     bool all = false;
     uint32_t n = sorted_candidates(r, s, total, f, &all);
@@ -272,8 +272,8 @@ DEVICE uint32_t choose_filtered(const row_view &r, const row_scratch &s, const i
         else if (!all)
             n = 0;
     }
-    if (n == 0) return search_choice(r, p, total, f, share_total);
-    if (share_total) *share_total = total_of(r, n, r.min_p, f);
+    if (n == 0) return search_choice(r, p, total, f, kept_total);
+    if (kept_total) *kept_total = total_of(r, n, r.min_p, f);
     uint64_t best = 0;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {

@@ -18,7 +18,7 @@ enum {
     WEIGH_THREADS = 32 * (EXP_WARPS + 1),
     CHOOSE_THREADS = 512,
     CANDIDATES = 4096, /* tokens sorted at once */
-    LIKELY = 1024      /* room for candidates for the likeliest */
+    TOP_CANDIDATES = 1024      /* room for candidates for the likeliest */
 };
 
 #define DEVICE static __device__ __forceinline__
@@ -75,7 +75,7 @@ static __host__ __device__ inline size_t chunks_of(size_t vocab) { return (vocab
 typedef struct row_scratch {
     uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise, for each share of a block */
     uint64_t *kept;           /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
-    uint64_t *top_logprobs;         /* [LIKELY]: tokens that may be among the likeliest, as entries of the logits */
+    uint64_t *top_logprobs;         /* [TOP_CANDIDATES]: tokens that may be among the likeliest, as entries of the logits */
     float *lanes;             /* [2][LANES]: of the logits; of those divided by the temperature */
     uint32_t *groups;         /* [chunks][GROUPS]: the largest logit of each group, in order_of */
     uint32_t *bins;           /* [BINS] */
@@ -84,7 +84,7 @@ typedef struct row_scratch {
 } row_scratch;
 
 static __host__ __device__ inline size_t row_bytes(size_t vocab) {
-    return (2 * chunks_of(vocab) + CANDIDATES + LIKELY) * sizeof(uint64_t) + 2 * LANES * sizeof(float) +
+    return (2 * chunks_of(vocab) + CANDIDATES + TOP_CANDIDATES) * sizeof(uint64_t) + 2 * LANES * sizeof(float) +
            (chunks_of(vocab) * GROUPS + BINS + 4) * sizeof(uint32_t);
 }
 
@@ -94,7 +94,7 @@ DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
     s.best = s.largest + chunks_of(vocab);
     s.kept = s.best + chunks_of(vocab);
     s.top_logprobs = s.kept + CANDIDATES;
-    s.lanes = (float *)(s.top_logprobs + LIKELY);
+    s.lanes = (float *)(s.top_logprobs + TOP_CANDIDATES);
     s.groups = (uint32_t *)(s.lanes + 2 * LANES);
     s.bins = s.groups + chunks_of(vocab) * GROUPS;
     s.counts = s.bins + BINS;

@@ -288,16 +288,16 @@ DEVICE uint64_t nucleus_up_to(const row_view &r, uint64_t last, float total, fil
     return (uint64_t)order << 32 | (uint32_t)~find_tie(r, order, (need - passed + each - 1) / each, f);
 }
 
-/* The token, in warp 0, and in all threads the total of the kept ones if *share_total is asked for. `total`: that of
+/* The token, in warp 0, and in all threads the total of the kept ones if *kept_total is asked for. `total`: that of
  * the row, where top-k is off. */
 static __device__ __noinline__ uint32_t search_choice(const row_view &r, const iv_row_sampling &p, float total,
-                                                      filter *f, float *share_total) {
+                                                      filter *f, float *kept_total) {
     uint64_t last = entry_at(r, r.k, f), best = 0;
     if (r.top_p < 1.0f) {
         if (r.k < r.vocab) total = total_up_to(r, last, 0.0f, f);
         last = nucleus_up_to(r, last, total, f);
     }
-    if (share_total) *share_total = total_up_to(r, last, r.min_p, f);
+    if (kept_total) *kept_total = total_up_to(r, last, r.min_p, f);
     every_token(r, [&](float y, uint32_t id) { /* from so far below no noise reaches the largest */
                                                if (y >= r.reduced - 32.0f && entry_of(y, id) >= last)
                                                    best = consider(r, y, noise_bits(p, id), id, best);

@@ -94,7 +94,7 @@ DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
     }
 }
 
-static __global__ void __launch_bounds__(32) meet(const __grid_constant__ iv_gpu_peers p) {
+static __global__ void __launch_bounds__(32) barrier_kernel(const __grid_constant__ iv_gpu_peers p) {
     iv_let_next();
     iv_wait();
     uint32_t count = count_of(p) + 1;
@@ -106,12 +106,12 @@ static __global__ void __launch_bounds__(32) meet(const __grid_constant__ iv_gpu
 
 int iv_gpu_barrier(const iv_gpu_peers *p, iv_gpu_stream stream) {
     if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks) return (int)cudaErrorInvalidValue;
-    return p->ranks == 1 ? 0 : iv_launch(meet, dim3(1), 32, stream, *p);
+    return p->ranks == 1 ? 0 : iv_launch(barrier_kernel, dim3(1), 32, stream, *p);
 }
 
 /* ---- joining --------------------------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct reduction {
     iv_gpu_peers peers;
     const float *node[IV_LEAVES_MAX];
     const uint16_t *sum; /* N = 1: the one node, of 16 bits */
@@ -123,8 +123,8 @@ typedef struct job {
     float eps;
     iv_dtype type;
     int targets;
-    bool flush, meet_again;
-} job;
+    bool flush, second_barrier;
+} reduction;
 
 template <int V> DEVICE void add_to(elements<V> *a, const elements<V> &b, bool flush) {
 #pragma unroll
@@ -132,7 +132,7 @@ template <int V> DEVICE void add_to(elements<V> *a, const elements<V> &b, bool f
 }
 
 /* The root over N nodes in the complete binary tree; N = 0: over any, as `join` says. Leaves it in v[0]. */
-template <int N, int V> DEVICE void add_nodes(const job &a, elements<V> *v) {
+template <int N, int V> DEVICE void add_nodes(const reduction &a, elements<V> *v) {
     if (N == 0)
         for (size_t i = 0; i < a.join.count; i++) add_to<V>(&v[a.join.to[i]], v[a.join.from[i]], a.flush);
 #pragma unroll
@@ -142,7 +142,7 @@ template <int N, int V> DEVICE void add_nodes(const job &a, elements<V> *v) {
             if (i + apart < N) add_to<V>(&v[i], v[i + apart], a.flush);
 }
 
-template <int N, int V> DEVICE elements<V> load_node(const job &a, int i, size_t at) {
+template <int N, int V> DEVICE elements<V> load_node(const reduction &a, int i, size_t at) {
     if (N != 1) return load<V>(a.node[i] + at);
     elements<V> e;
     if (V == 4) {
@@ -156,7 +156,7 @@ template <int N, int V> DEVICE elements<V> load_node(const job &a, int i, size_t
 
 /* x += the root, for columns from `column` on, U vectors of a thread at once; also into xs. */
 template <int N, int V, int U>
-DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, float *xs) {
+DEVICE void add_columns(const reduction &a, size_t row, size_t column, bool staged, float *xs) {
     enum { HELD = N ? N : IV_LEAVES_MAX };
     elements<V> v[U][HELD], x[U];
 #pragma unroll
@@ -185,7 +185,7 @@ DEVICE void add_columns(const job &a, size_t row, size_t column, bool staged, fl
 }
 
 /* 1 / sqrt(mean + eps) of the row in xs, whose lane t is thread t's. */
-DEVICE float scale_of(const job &a, const float *xs, float *lanes) {
+DEVICE float scale_of(const reduction &a, const float *xs, float *lanes) {
     float lane = 0.0f, l[THREADS / 32];
 #pragma unroll 4
     for (size_t i = threadIdx.x; i < a.hidden; i += THREADS) lane = __fmaf_rn(xs[i], xs[i], lane);
@@ -199,7 +199,7 @@ DEVICE float scale_of(const job &a, const float *xs, float *lanes) {
 }
 
 /* V of a row's normed values from `at` on into all targets: 16 bytes where they are 8 of 16 bits. */
-template <int V> DEVICE void put_normed(const job &a, size_t at, const float y[V]) {
+template <int V> DEVICE void put_normed(const reduction &a, size_t at, const float y[V]) {
     uint32_t bits[V];
 #pragma unroll
     for (int i = 0; i < V; i++) bits[i] = a.type == IV_F32 ? __float_as_uint(iv_canon(y[i])) : iv_round16(a.type, y[i]);
@@ -216,7 +216,7 @@ template <int V> DEVICE void put_normed(const job &a, size_t at, const float y[V
     }
 }
 
-template <int V> DEVICE void put_row(const job &a, size_t row, float r, const float *xs, const float *ws) {
+template <int V> DEVICE void put_row(const reduction &a, size_t row, float r, const float *xs, const float *ws) {
     for (size_t c = threadIdx.x * V; c < a.stride; c += THREADS * V) {
         float y[V] = {0};
         elements<V % 4 ? 1 : 4> x, w;
@@ -232,7 +232,7 @@ template <int V> DEVICE void put_row(const job &a, size_t row, float r, const fl
 
 /* staged: xs has the row's x. */
 template <int N, int V>
-DEVICE void join_row(const job &a, size_t row, bool staged, float *xs, const float *ws, float *lanes) {
+DEVICE void reduce_row(const reduction &a, size_t row, bool staged, float *xs, const float *ws, float *lanes) {
     enum { U = N == 2 && V == 4 ? 4 : N == 4 && V == 4 ? 2 : 1 };
     for (size_t c = threadIdx.x * V; c < a.hidden; c += U * THREADS * V) add_columns<N, V, U>(a, row, c, staged, xs);
     if (!a.weight) return;
@@ -245,7 +245,7 @@ DEVICE void join_row(const job &a, size_t row, bool staged, float *xs, const flo
     __syncthreads(); /* xs and lanes are free again */
 }
 
-template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_rows(const __grid_constant__ job a) {
+template <int N, int V> static __global__ void __launch_bounds__(THREADS) reduce_rows(const __grid_constant__ reduction a) {
     extern __shared__ float4 shared[];
     __shared__ float lanes[THREADS];
     float *xs = (float *)shared, *ws = xs + a.hidden;
@@ -261,13 +261,13 @@ template <int N, int V> static __global__ void __launch_bounds__(THREADS) join_r
         store<V>(xs + c, load<V>(a.x + row * a.hidden + c));
     await(a.peers, count + 1);
     __syncthreads(); /* and all threads have read the count */
-    for (; row < a.last; row += gridDim.x, staged = false) join_row<N, V>(a, row, staged, xs, ws, lanes);
-    if (a.meet_again) {
+    for (; row < a.last; row += gridDim.x, staged = false) reduce_row<N, V>(a, row, staged, xs, ws, lanes);
+    if (a.second_barrier) {
         __syncthreads();
         announce(a.peers, count + 2);
         await(a.peers, count + 2);
     }
-    keep_count(a.peers, count + 1 + a.meet_again);
+    keep_count(a.peers, count + 1 + a.second_barrier);
 }
 
 /* ---- which way --------------------------------------------------------------------------------------------- */
@@ -306,14 +306,14 @@ static bool complete(const iv_tree_join *join, size_t nodes) {
            memcmp(join->from, want.from, want.count) == 0;
 }
 
-static int launch(const job *a, size_t blocks, cudaStream_t stream) {
+static int launch(const reduction *a, size_t blocks, cudaStream_t stream) {
     bool fours = a->hidden % 4 == 0 && a->stride % 4 == 0;
-    auto *kernel = a->sum                                        ? (fours ? join_rows<1, 4> : join_rows<1, 1>)
-                   : !fours                                      ? join_rows<0, 1>
-                   : a->join.count == 1 && complete(&a->join, 2) ? join_rows<2, 4>
-                   : a->join.count == 3 && complete(&a->join, 4) ? join_rows<4, 4>
-                   : a->join.count == 7 && complete(&a->join, 8) ? join_rows<8, 4>
-                                                                 : join_rows<0, 4>;
+    auto *kernel = a->sum                                        ? (fours ? reduce_rows<1, 4> : reduce_rows<1, 1>)
+                   : !fours                                      ? reduce_rows<0, 1>
+                   : a->join.count == 1 && complete(&a->join, 2) ? reduce_rows<2, 4>
+                   : a->join.count == 3 && complete(&a->join, 4) ? reduce_rows<4, 4>
+                   : a->join.count == 7 && complete(&a->join, 8) ? reduce_rows<8, 4>
+                                                                 : reduce_rows<0, 4>;
     size_t shared = a->weight ? shared_bytes(a->hidden) : 0;
     if (shared > 40 << 10) {
         int error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
@@ -333,13 +333,13 @@ int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a,
         return iv_gpu_tree_allreduce(&alone, &own, stream);
     }
     bool two = two_shot(a, p->ranks), fits = shared_bytes(a->hidden) <= SHARED_MAX;
-    job j = {};
+    reduction j = {};
     j.peers = *p, j.join = a->join, j.bias = a->bias, j.x = a->x, j.hidden = a->hidden, j.stride = a->normed_stride;
     memcpy(j.node, a->node, sizeof j.node), j.sum = (const uint16_t *)a->sum;
     j.weight = fits ? a->norm_weight : NULL, j.eps = a->eps, j.type = a->type, j.flush = a->arithmetic == IV_FMA32;
     j.first = two ? first_row(a->rows, p->ranks, p->rank) : 0;
     j.last = two ? first_row(a->rows, p->ranks, p->rank + 1) : a->rows;
-    j.meet_again = two && a->norm_weight;
+    j.second_barrier = two && a->norm_weight;
     j.targets = two ? p->ranks : 1;
     for (int i = 0; i < j.targets; i++) /* the own one first, then the next ranks': no two write to one at a time */
         j.normed[i] = a->normed[(p->rank + i) % p->ranks];

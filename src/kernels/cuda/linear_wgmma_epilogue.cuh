@@ -1,8 +1,8 @@
-/* linear_wgmma_emit.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh): outputs of a tile's roots, by the warps
+/* linear_wgmma_epilogue.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh): outputs of a tile's roots, by the warps
  * that computed them. What is slow is latency, so everything is asked for before any of it is used, and nothing
  * branches in the usual case. */
-#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_EMIT_CUH
-#define IV_KERNELS_CUDA_LINEAR_WGMMA_EMIT_CUH
+#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_EPILOGUE_CUH
+#define IV_KERNELS_CUDA_LINEAR_WGMMA_EPILOGUE_CUH
 
 #include "kernels/cuda/linear_wgmma_tile.cuh"
 
@@ -63,13 +63,13 @@ IV_DEVICE float iv_wgmma_y(const iv_wgmma_plan &plan, float y, int n) {
 }
 
 /* The row of `out` of a token, and with weighted experts its weight; NULL beyond the last. */
-struct iv_wgmma_place {
+struct iv_wgmma_out_row {
     size_t row;
     float weight;
     bool there;
 };
-IV_DEVICE iv_wgmma_place iv_wgmma_place_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int token) {
-    iv_wgmma_place p = {(size_t)(t.first + token), 1.0f, token < t.rows};
+IV_DEVICE iv_wgmma_out_row iv_wgmma_out_row_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int token) {
+    iv_wgmma_out_row p = {(size_t)(t.first + token), 1.0f, token < t.rows};
     if (plan.weighted && p.there) {
         p.row = (size_t)plan.groups.slots[p.row];
         p.weight = plan.groups.weights[p.row];
@@ -77,7 +77,7 @@ IV_DEVICE iv_wgmma_place iv_wgmma_place_of(const iv_wgmma_plan &plan, const iv_w
     return p;
 }
 
-IV_DEVICE void iv_wgmma_put(const iv_wgmma_plan &plan, const iv_wgmma_place &p, int n, float y) {
+IV_DEVICE void iv_wgmma_put_value(const iv_wgmma_plan &plan, const iv_wgmma_out_row &p, int n, float y) {
     if (!p.there || n >= plan.n) return;
     float *out = (float *)plan.out + p.row * plan.out_stride + n;
     y = iv_wgmma_y(plan, y, n);
@@ -87,20 +87,20 @@ IV_DEVICE void iv_wgmma_put(const iv_wgmma_plan &plan, const iv_wgmma_place &p, 
 }
 
 template <int CHUNKS>
-IV_DEVICE void iv_wgmma_emit_weighted(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+IV_DEVICE void iv_wgmma_epilogue_weighted(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
                                       const float4 (&v)[CHUNKS]) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
-        iv_wgmma_place p0 = iv_wgmma_place_of(plan, t, token + 8 * c),
-                       p1 = iv_wgmma_place_of(plan, t, token + 8 * c + 1);
-        iv_wgmma_put(plan, p0, row, v[c].x), iv_wgmma_put(plan, p1, row, v[c].y);
-        iv_wgmma_put(plan, p0, row + 8, v[c].z), iv_wgmma_put(plan, p1, row + 8, v[c].w);
+        iv_wgmma_out_row p0 = iv_wgmma_out_row_of(plan, t, token + 8 * c),
+                       p1 = iv_wgmma_out_row_of(plan, t, token + 8 * c + 1);
+        iv_wgmma_put_value(plan, p0, row, v[c].x), iv_wgmma_put_value(plan, p1, row, v[c].y);
+        iv_wgmma_put_value(plan, p0, row + 8, v[c].z), iv_wgmma_put_value(plan, p1, row + 8, v[c].w);
     }
 }
 
 /* Swapped activations: a lane has two tokens of one output, and stores two outputs of one token. */
 template <class S, int CHUNKS>
-IV_DEVICE void iv_wgmma_emit_swapped_acts(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+IV_DEVICE void iv_wgmma_epilogue_swapped_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
                                           const float4 (&v)[CHUNKS]) {
     bool there = row < plan.n; /* the warp's, or none */
     float bias0 = iv_load_if(plan.bias + row, plan.bias && there),
@@ -136,10 +136,10 @@ IV_DEVICE void iv_wgmma_emit_swapped_acts(const iv_wgmma_plan &plan, const iv_wg
  * token 8 c further on. All that is read is asked for before any of it is used. A sum that is NaN is the canonical one
  * on this machine, and what is not there is -0: so nothing is asked about a sum. */
 template <class S, int CHUNKS>
-IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
+IV_DEVICE void iv_wgmma_epilogue_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
                                      const float4 (&v)[CHUNKS]) {
-    if (plan.weighted) return iv_wgmma_emit_weighted<CHUNKS>(plan, t, row, token, v);
-    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_emit_swapped_acts<S, CHUNKS>(plan, t, row, token, v);
+    if (plan.weighted) return iv_wgmma_epilogue_weighted<CHUNKS>(plan, t, row, token, v);
+    if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_epilogue_swapped_swiglu<S, CHUNKS>(plan, t, row, token, v);
     bool there0 = row < plan.n, there1 = row + 8 < plan.n;
     float bias0 = iv_load_if(plan.bias + row, plan.bias && there0),
           bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there1);
@@ -170,11 +170,11 @@ IV_DEVICE void iv_wgmma_emit_swapped(const iv_wgmma_plan &plan, const iv_wgmma_t
  * since code that the instruction cache does not hold takes longer to come than to run.
  *
  * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
- * shared memory, in 16 rows of 128 bytes in its own part of `park`: written as fragments, read as rows. The eight pieces
+ * shared memory, in 16 rows of 128 bytes in its own part of `scratch`: written as fragments, read as rows. The eight pieces
  * of a row are rotated, so that neither meets a bank twice. */
 /* How a tile's outputs are made: by rows, of which some or their ends may not be there, and which in loose shapes may
  * be scattered; else one by one, as where rows do not lie on 16 bytes. */
-typedef enum iv_wgmma_way { IV_WAY_STORE, IV_WAY_RESIDUAL, IV_WAY_SWIGLU, IV_WAY_WEIGHTED, IV_WAY_ANY } iv_wgmma_way;
+typedef enum iv_wgmma_epilogue_kind { IV_EPILOGUE_STORE, IV_EPILOGUE_RESIDUAL, IV_EPILOGUE_SWIGLU, IV_EPILOGUE_WEIGHTED, IV_EPILOGUE_ANY } iv_wgmma_epilogue_kind;
 
 /* A lane's place in a part: its first row of the warp's 16, and its first of the part's 32 outputs. Of four rows it has
  * four outputs each; with SwiGLU of two rows four gates, whose ups are 8 outputs on. */
@@ -186,8 +186,8 @@ IV_DEVICE iv_wgmma_lane iv_wgmma_lane_of(int lane, bool swiglu) {
 }
 
 /* Where a lane's first output of a tile goes; weighted, of row 0 of the outputs; not set for any way. */
-struct iv_wgmma_spot {
-    iv_wgmma_way way;
+struct iv_wgmma_output {
+    iv_wgmma_epilogue_kind kind;
     int left, columns; /* rows from the lane's first one on, and the layer's outputs from its first one on */
     char *out;
     const float *bias;
@@ -197,18 +197,18 @@ struct iv_wgmma_spot {
 template <class S> IV_DEVICE bool iv_wgmma_rows_fit(const iv_wgmma_plan &plan) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
     return plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0 && (uintptr_t)plan.bias % 16 == 0 &&
-           !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add || !S::LOOSE));
+           !(swiglu && plan.bias) && !(plan.weighted && (swiglu || add || !S::SCATTERED));
 }
 
-template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
+template <class S> IV_DEVICE iv_wgmma_output iv_wgmma_output_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    iv_wgmma_spot s = {IV_WAY_ANY, 0, 0, NULL, NULL};
+    iv_wgmma_output s = {IV_EPILOGUE_ANY, 0, 0, NULL, NULL};
     if (!iv_wgmma_rows_fit<S>(plan) || (t.q + S::QN > plan.n && plan.n % 4)) return s;
     int thread = iv_thread_here();
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
     int token = t.p + thread / 32 * 16 + l.row;
     size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
-    s.way = S::LOOSE && plan.weighted ? IV_WAY_WEIGHTED : swiglu ? IV_WAY_SWIGLU : add ? IV_WAY_RESIDUAL : IV_WAY_STORE;
+    s.kind = S::SCATTERED && plan.weighted ? IV_EPILOGUE_WEIGHTED : swiglu ? IV_EPILOGUE_SWIGLU : add ? IV_EPILOGUE_RESIDUAL : IV_EPILOGUE_STORE;
     s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - l.n;
     s.out = (char *)plan.out + (swiglu ? (row + (t.q + l.n / 16 * 16) / 2 + l.n % 16) * 2 : (row + t.q + l.n) * 4);
     if (plan.bias) s.bias = plan.bias + t.q + l.n;
@@ -216,23 +216,23 @@ template <class S> IV_DEVICE iv_wgmma_spot iv_wgmma_spot_of(const iv_wgmma_plan 
 }
 
 /* The entry of the lane's row of the warp's 16 (lane modulo 16), in three steps, so that each reading has time. */
-IV_DEVICE void iv_wgmma_ask_slot(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, iv_wgmma_entry &e) {
+IV_DEVICE void iv_wgmma_load_slot(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, iv_wgmma_entry &e) {
     e.slot = -1;
     if (!plan.weighted) return;
     int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 16;
     if (token < t.rows) e.slot = plan.groups.slots[t.first + token];
 }
-IV_DEVICE void iv_wgmma_ask_weight(const iv_wgmma_plan &plan, iv_wgmma_entry &e) {
+IV_DEVICE void iv_wgmma_load_weight(const iv_wgmma_plan &plan, iv_wgmma_entry &e) {
     if (plan.weighted) e.weight = iv_load_if(plan.groups.weights + e.slot, e.slot >= 0);
 }
 /* The warp has made the outputs of the tile before, and reads its entries after a __syncwarp. */
-IV_DEVICE void iv_wgmma_keep_entry(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_entry &e) {
+IV_DEVICE void iv_wgmma_store_entry(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_entry &e) {
     int thread = iv_thread_here();
     if (plan.weighted && thread % 32 < 16) m.entries[thread / 32 * 16 + thread % 16] = e;
 }
 
 /* Brings what a tile will be added to into L2: of each row four lines, by the lanes that have it. */
-template <class S> IV_DEVICE void iv_wgmma_expect(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
+template <class S> IV_DEVICE void iv_wgmma_prefetch_addend(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     if (plan.epilogue != IV_GPU_RESIDUAL) return;
     int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, n = t.q + thread % 8 * 32;
     const float *out = (const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n;
@@ -242,9 +242,9 @@ template <class S> IV_DEVICE void iv_wgmma_expect(const iv_wgmma_plan &plan, con
             iv_prefetch_l2(out + 4 * i * plan.out_stride);
 }
 
-/* A warp's own part of `park`; row r of its 16, and a row's piece of four outputs. */
+/* A warp's own part of `scratch`; row r of its 16, and a row's piece of four outputs. */
 template <class S> IV_DEVICE char *iv_wgmma_rows_of(const iv_wgmma_shared &m, int thread) {
-    return (char *)m.park + thread / 32 * (S::PARK / (S::CONSUMERS / 32));
+    return (char *)m.scratch + thread / 32 * (S::SCRATCH / (S::CONSUMERS / 32));
 }
 template <class S> IV_DEVICE char *iv_wgmma_row_at(const iv_wgmma_shared &m, int thread, int row) {
     return iv_wgmma_rows_of<S>(m, thread) + row * 128;
@@ -257,7 +257,7 @@ IV_DEVICE float4 iv_wgmma_piece(const iv_wgmma_shared &m, int thread, int row, i
 
 /* Chunks `first` to first + 3 of the root as rows. Registers have no index, so that each part has its own few lines. */
 template <class S>
-IV_DEVICE void iv_wgmma_turn(const iv_wgmma_shared &m, int first, const float (&root)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_transpose(const iv_wgmma_shared &m, int first, const float (&root)[S::COUNT]) {
     int thread = iv_thread_here(), row = thread % 32 / 4;
     char *above = iv_wgmma_row_at<S>(m, thread, row) + thread % 2 * 8, *below = above + 8 * 128;
 #pragma unroll
@@ -275,19 +275,19 @@ IV_DEVICE void iv_wgmma_turn(const iv_wgmma_shared &m, int first, const float (&
 
 /* Any tile, output by output. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, int first) {
-    iv_wgmma_tile t = m.tiles[made % IV_TILES];
+IV_DEVICE void iv_wgmma_epilogue_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, int first) {
+    iv_wgmma_tile t = m.tiles[index % IV_TILES];
     bool swiglu = plan.epilogue == IV_GPU_SWIGLU;
     int thread = iv_thread_here();
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
     int n = t.q + 8 * first + l.n;
 #pragma unroll 1
     for (int row = l.row; row < 16; row += swiglu ? 8 : 4) {
-        iv_wgmma_place p = iv_wgmma_place_of(plan, t, t.p + thread / 32 * 16 + row);
+        iv_wgmma_out_row p = iv_wgmma_out_row_of(plan, t, t.p + thread / 32 * 16 + row);
         float4 v = iv_wgmma_piece<S>(m, thread, row, l.n);
         if (!swiglu) {
-            iv_wgmma_put(plan, p, n, v.x), iv_wgmma_put(plan, p, n + 1, v.y);
-            iv_wgmma_put(plan, p, n + 2, v.z), iv_wgmma_put(plan, p, n + 3, v.w);
+            iv_wgmma_put_value(plan, p, n, v.x), iv_wgmma_put_value(plan, p, n + 1, v.y);
+            iv_wgmma_put_value(plan, p, n + 2, v.z), iv_wgmma_put_value(plan, p, n + 3, v.w);
         } else if (p.there && n < plan.n) {
             float4 u = iv_wgmma_piece<S>(m, thread, row, l.n + 8);
             float gate[4] = {iv_wgmma_y(plan, v.x, n), iv_wgmma_y(plan, v.y, n + 1), iv_wgmma_y(plan, v.z, n + 2),
@@ -305,7 +305,7 @@ IV_DEVICE void iv_wgmma_emit_any(const iv_wgmma_plan &plan, const iv_wgmma_share
 
 /* A sum or product that is NaN is the canonical one on this machine. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+IV_DEVICE void iv_wgmma_epilogue_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
                                   int first, const float4 (&old)[IV_PART]) {
     int thread = iv_thread_here();
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, false);
@@ -317,11 +317,11 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
         float4 v = iv_wgmma_piece<S>(m, thread, l.row + 4 * i, l.n);
         if (s.bias)
             v.x = __fadd_rn(v.x, b.x), v.y = __fadd_rn(v.y, b.y), v.z = __fadd_rn(v.z, b.z), v.w = __fadd_rn(v.w, b.w);
-        if (s.way == IV_WAY_RESIDUAL) {
+        if (s.kind == IV_EPILOGUE_RESIDUAL) {
             v.x = __fadd_rn(old[i].x, v.x), v.y = __fadd_rn(old[i].y, v.y);
             v.z = __fadd_rn(old[i].z, v.z), v.w = __fadd_rn(old[i].w, v.w);
         }
-        if (S::LOOSE && s.way == IV_WAY_WEIGHTED) {
+        if (S::SCATTERED && s.kind == IV_EPILOGUE_WEIGHTED) {
             iv_wgmma_entry e = m.entries[thread / 32 * 16 + l.row + 4 * i];
             v.x = __fmul_rn(e.weight, v.x), v.y = __fmul_rn(e.weight, v.y);
             v.z = __fmul_rn(e.weight, v.z), v.w = __fmul_rn(e.weight, v.w);
@@ -334,7 +334,7 @@ IV_DEVICE void iv_wgmma_emit_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
 
 /* Of each 8 gates and 8 ups 8 activations. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+IV_DEVICE void iv_wgmma_epilogue_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
                                          int first) {
     float gate[8], up[8], y[8];
     int thread = iv_thread_here(), left = 8 * first < s.columns ? s.left : 0;
@@ -358,32 +358,32 @@ IV_DEVICE void iv_wgmma_emit_activations(const iv_wgmma_plan &plan, const iv_wgm
     }
 }
 
-/* Chunks `first` to first + 3 as float32 rows. The warp's part of `park` is free. */
+/* Chunks `first` to first + 3 as float32 rows. The warp's part of `scratch` is free. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_values(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_spot &s,
+IV_DEVICE void iv_wgmma_epilogue_values(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
                                     int first, const float (&root)[S::COUNT]) {
     float4 old[IV_PART];
-    if (s.way == IV_WAY_RESIDUAL) {
+    if (s.kind == IV_EPILOGUE_RESIDUAL) {
         const float *out = (const float *)s.out + 8 * first;
 #pragma unroll
         for (int i = 0; i < IV_PART; i++)
             old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 8 * first < s.columns && 4 * i < s.left);
     }
-    iv_wgmma_turn<S>(m, first, root);
-    iv_wgmma_emit_rows<S>(plan, m, s, first, old);
+    iv_wgmma_transpose<S>(m, first, root);
+    iv_wgmma_epilogue_rows<S>(plan, m, s, first, old);
     __syncwarp();
 }
 
 /* The same in any way. */
 template <class S>
-IV_DEVICE void iv_wgmma_emit_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int made, const iv_wgmma_spot &s,
+IV_DEVICE void iv_wgmma_epilogue_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, const iv_wgmma_output &s,
                                   int first, const float (&root)[S::COUNT]) {
-    if (s.way != IV_WAY_SWIGLU && s.way != IV_WAY_ANY) return iv_wgmma_emit_values<S>(plan, m, s, first, root);
-    iv_wgmma_turn<S>(m, first, root);
-    if (s.way == IV_WAY_SWIGLU)
-        iv_wgmma_emit_activations<S>(plan, m, s, first);
+    if (s.kind != IV_EPILOGUE_SWIGLU && s.kind != IV_EPILOGUE_ANY) return iv_wgmma_epilogue_values<S>(plan, m, s, first, root);
+    iv_wgmma_transpose<S>(m, first, root);
+    if (s.kind == IV_EPILOGUE_SWIGLU)
+        iv_wgmma_epilogue_swiglu<S>(plan, m, s, first);
     else
-        iv_wgmma_emit_any<S>(plan, m, made, first);
+        iv_wgmma_epilogue_any<S>(plan, m, index, first);
     __syncwarp();
 }
 

@@ -1,6 +1,6 @@
-/* join.c: microseconds of iv_gpu_tree_allreduce between the GPUs of this machine, in CUDA graphs.
- * bench/gpu/join_peers.py runs it beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next
- * layer's normed input. Usage: bench_join RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
+/* allreduce.c: microseconds of iv_gpu_tree_allreduce between the GPUs of this machine, in CUDA graphs.
+ * bench/gpu/allreduce_peers.py runs it beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next
+ * layer's normed input. Usage: bench_allreduce RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>

@@ -1,8 +1,8 @@
-"""join_peers.py: the join of the ranks beside NCCL's all-reduce.
+"""allreduce_peers.py: the join of the ranks beside NCCL's all-reduce.
 
-    python3 bench/gpu/join_peers.py RANKS BENCH_JOIN [HIDDEN [JSON]]
+    python3 bench/gpu/allreduce_peers.py RANKS BENCH_ALLREDUCE [HIDDEN [JSON]]
 
-NCCL sums bf16 activations of M x HIDDEN, one process a GPU, in CUDA graphs; BENCH_JOIN (bench/gpu/join.c) joins fp32
+NCCL sums bf16 activations of M x HIDDEN, one process a GPU, in CUDA graphs; BENCH_ALLREDUCE (bench/gpu/allreduce.c) joins fp32
 nodes of as many rows, adds the residual and norms, which with NCCL are kernels of their own. They take turns; medians.
 """
 

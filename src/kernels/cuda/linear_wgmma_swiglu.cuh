@@ -1,19 +1,19 @@
-/* linear_wgmma_stage.cuh: activations of a wide tile that has a next one (linear_wgmma.cuh): made of the registers that
- * have the roots, laid as 16-bit rows in the warp's own part of `park`, and brought to memory by the copy engine. What
+/* linear_wgmma_swiglu.cuh: activations of a wide tile that has a next one (linear_wgmma.cuh): made of the registers that
+ * have the roots, laid as 16-bit rows in the warp's own part of `scratch`, and brought to memory by the copy engine. What
  * outputs cost is instructions, in energy more than in time. float32 rows are slower so (docs/HOPPER.md). */
-#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_STAGE_CUH
-#define IV_KERNELS_CUDA_LINEAR_WGMMA_STAGE_CUH
+#ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_SWIGLU_CUH
+#define IV_KERNELS_CUDA_LINEAR_WGMMA_SWIGLU_CUH
 
-#include "kernels/cuda/linear_wgmma_emit.cuh"
+#include "kernels/cuda/linear_wgmma_epilogue.cuh"
 
 /* Whether all of the layer's outputs are whole rows of 16 bytes: else a tile's are made when nothing is under way. */
-template <class S> IV_DEVICE bool iv_stage_flows(const iv_wgmma_plan &plan) {
+template <class S> IV_DEVICE bool iv_wgmma_can_overlap(const iv_wgmma_plan &plan) {
     bool aligned = plan.epilogue != IV_GPU_SWIGLU || plan.out_stride % 8 == 0;
     return aligned && iv_wgmma_rows_fit<S>(plan) && plan.n % 4 == 0;
 }
 
 /* The warp's rows are free again: what the copy engine read of them, it has read. */
-IV_DEVICE void iv_stage_free(void) {
+IV_DEVICE void iv_wgmma_wait_stores(void) {
     iv_bulk_wait_read();
     __syncwarp();
 }
@@ -21,7 +21,7 @@ IV_DEVICE void iv_stage_free(void) {
 /* 16 activations of a row, of chunks `first` to first + 3 of the root: gates and ups by turns. Of what is not there
  * gates are plain. */
 template <class S>
-IV_DEVICE void iv_stage_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
+IV_DEVICE void iv_wgmma_put_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
                                     int first, const float (&root)[S::COUNT]) {
     int thread = iv_thread_here(), lane = thread % 32, left = t.rows - (t.p + thread / 32 * 16 + lane / 4);
     float gate[8], up[8], y[8];
@@ -40,7 +40,7 @@ IV_DEVICE void iv_stage_activations(const iv_wgmma_plan &plan, const iv_wgmma_sh
 
 /* The warp has written its rows: to memory, each by a lane. */
 template <class S>
-IV_DEVICE void iv_stage_store(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
+IV_DEVICE void iv_wgmma_store_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
     iv_fence_async();
     __syncwarp();
     int thread = iv_thread_here(), lane = thread % 32, token = t.p + thread / 32 * 16 + lane;
