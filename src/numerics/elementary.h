@@ -6,16 +6,20 @@
 #ifndef IV_NUMERICS_ELEMENTARY_H
 #define IV_NUMERICS_ELEMENTARY_H
 
+#ifndef IV_ELEMENTARY
+#define IV_ELEMENTARY static inline /* CUDA declares device functions */
+#endif
+
 #define IV_ROUND_MAGIC 0x1.8p23f /* x + magic - magic rounds |x| < 2^22 to the nearest integer */
 
 /* p * 2^n for p in [0.5, 2) and n as an IV_ROUND_MAGIC sum: adds n to p's exponent field. */
-static inline vf v_scale_by(vf p, vf n_plus_magic) {
+IV_ELEMENTARY vf v_scale_by(vf p, vf n_plus_magic) {
     vi n = vi_sub(v_bits(n_plus_magic), vi_set(0x4b400000u));
     return v_float(vi_add(v_bits(p), vi_shl23(n)));
 }
 
 /* 2^x. Below -126: +0 (results are never subnormal). 128 and above: infinity. NaN: canonical. */
-static inline vf v_exp2(vf x) {
+IV_ELEMENTARY vf v_exp2(vf x) {
     vf t = v_add(x, v_set(IV_ROUND_MAGIC));
     vf f = v_sub(x, v_sub(t, v_set(IV_ROUND_MAGIC)));
     vf p = v_set(0x1.5ec86ap-10f);
@@ -31,7 +35,7 @@ static inline vf v_exp2(vf x) {
 }
 
 /* e^x for x in [-87.33654, 88.72284]. */
-static inline vf v_exp_inside(vf x) {
+IV_ELEMENTARY vf v_exp_inside(vf x) {
     vf t = v_fma(x, v_set(0x1.715476p+0f), v_set(IV_ROUND_MAGIC));
     vf n = v_sub(t, v_set(IV_ROUND_MAGIC));
     vf r = v_fma(n, v_set(-0x1.62e4p-1f), x);
@@ -47,7 +51,7 @@ static inline vf v_exp_inside(vf x) {
 }
 
 /* e^x. Below -87.33654 (the logarithm of 2^-126): +0. Above 88.72284: infinity. NaN: canonical. */
-static inline vf v_exp(vf x) {
+IV_ELEMENTARY vf v_exp(vf x) {
     vf y = v_exp_inside(x);
     y = v_select(v_less(x, v_set(-0x1.5d589ep+6f)), v_set(0.0f), y);
     y = v_select(v_less(v_set(0x1.62e42ep+6f), x), v_float(vi_set(0x7f800000u)), y);
@@ -55,7 +59,7 @@ static inline vf v_exp(vf x) {
 }
 
 /* Natural logarithm. Zero: -infinity. Negative or NaN: canonical NaN. Infinity: infinity. */
-static inline vf v_log(vf x) {
+IV_ELEMENTARY vf v_log(vf x) {
     vm small = v_less(x, v_set(0x1p-126f));
     vf scaled = v_select(small, v_mul(x, v_set(0x1p23f)), x);
     vi shifted = vi_sub(v_bits(scaled), vi_set(0x3f3504f3u)); /* the bits of sqrt(1/2) */
@@ -84,6 +88,6 @@ static inline vf v_log(vf x) {
 }
 
 /* The sigmoid-weighted unit x / (1 + e^-x). */
-static inline vf v_silu(vf x) { return v_div(x, v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), x)))); }
+IV_ELEMENTARY vf v_silu(vf x) { return v_div(x, v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), x)))); }
 
 #endif

@@ -1,14 +1,10 @@
-/* attention.cuh: what the attention kernels share: their parameters, the walk over a worker's runs of splits, who sees
- * what, the state that is left in the scratch, and the merge of it. */
+/* attention.cuh: common parts of the attention kernels: parameters, the walk over a worker's splits, visibility, and
+ * merging of states. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_CUH
 #define IV_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/law.cuh"
-
-#ifndef IV_DEVICE
-#define IV_DEVICE static __device__ __forceinline__
-#endif
 
 typedef struct iv_attention_params {
     const char *plan;
@@ -21,7 +17,7 @@ typedef struct iv_attention_params {
     int32_t short_inverse; /* row / width = row * this >> 8 for rows below 16 */
     int64_t window;
     float scale;
-    bool resident; /* the GPU has room for all CTAs of the launch at once */
+    bool resident; /* all CTAs of the launch are resident at once */
 } iv_attention_params;
 
 static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_args *a, bool generic) {
@@ -44,7 +40,7 @@ static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_
 
 typedef struct iv_attention_run { /* splits [begin, end) of a tile's slice, counted from the tile's first */
     iv_attention_tile tile;
-    int kv_head, head; /* of packed head 0: a head that is not here may be < 0 or >= heads */
+    int kv_head, head; /* of packed head 0; may be < 0 or >= heads for heads of other ranks */
     int width;         /* packed heads; those from `present` on are padding */
     int present;
     int first_split, begin, end, splits;
@@ -52,9 +48,9 @@ typedef struct iv_attention_run { /* splits [begin, end) of a tile's slice, coun
 } iv_attention_run;
 
 typedef struct iv_attention_walk {
-    int4 from;   /* tile, unit, end tile, end unit */
+    int4 from;      /* tile, unit, end tile, end unit */
     int4 kv_splits; /* kv_split_first, kv_split_last, part_first, part_last */
-    int4 a, b;   /* the first tile, while `first` */
+    int4 a, b;      /* the first tile, while `first` */
     bool first;
 } iv_attention_walk;
 
@@ -65,7 +61,7 @@ IV_DEVICE iv_attention_walk iv_walk_start(const iv_attention_params &p, int work
     return {__ldg(w), __ldg(w + 1), __ldg(w + 2), __ldg(w + 3), true};
 }
 
-/* The next run of the worker's; false when there is none. */
+/* The worker's next run; false if there is none. */
 IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, iv_attention_run &r) {
     int &tile = w.from.x, &unit = w.from.y, end_tile = w.from.z, end_unit = w.from.w;
     if (tile > end_tile || (tile == end_tile && unit >= end_unit)) return false;
@@ -80,16 +76,16 @@ IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, 
     r.splits = b.y / IV_ATTENTION_BLOCKS_PER_SPLIT - r.first_split + 1;
     int slice = unit / r.splits;
     r.begin = unit - slice * r.splits;
-    int left = tile == end_tile ? end_unit - unit : r.splits, place = 0;
+    int left = tile == end_tile ? end_unit - unit : r.splits, first_head = 0;
     r.end = min(r.splits, r.begin + left);
     r.kv_head = slice;
     if (p.slices != p.kv_heads) {
         int per_head = p.slices / p.kv_heads;
         r.kv_head = slice / per_head;
-        place = slice % per_head * p.width;
+        first_head = slice % per_head * p.width;
     }
-    r.head = r.kv_head * p.group + place - p.group_first;
-    r.width = p.width, r.present = min(p.width, p.group - place);
+    r.head = r.kv_head * p.group + first_head - p.group_first;
+    r.width = p.width, r.present = min(p.width, p.group - first_head);
     r.kv_split = w.kv_splits.x, r.part = w.kv_splits.z;
     w.kv_splits.x = -1;
     unit += r.end - r.begin;
@@ -98,7 +94,7 @@ IV_DEVICE bool iv_walk_next(const iv_attention_params &p, iv_attention_walk &w, 
     return true;
 }
 
-/* ---- who sees what ---------------------------------------------------------------------------------------------- */
+/* ---- visibility ----------------------------------------------------------------------------------------------- */
 
 IV_DEVICE int iv_attention_low(int position, int64_t window) {
     return window > 0 && position >= window ? (int)(position - window + 1) : 0;
@@ -109,7 +105,7 @@ IV_DEVICE bool iv_attention_sees(int position, int64_t window, int first, int co
     return position >= first && iv_attention_low(position, window) < first + count;
 }
 
-/* Attention's base-2 exponential (law, section 7): of tensor cores and of fma32. */
+/* Attention's base-2 exponential (law, section 7), for tensor cores or fma32. */
 template <bool TC16> IV_DEVICE float iv_attention_exp2(float x) {
     if constexpr (TC16)
         return v_ex2(x);
@@ -117,14 +113,14 @@ template <bool TC16> IV_DEVICE float iv_attention_exp2(float x) {
         return v_exp2(x);
 }
 
-/* As iv_attention_next_max. */
+/* See iv_attention_next_max. */
 IV_DEVICE float iv_next_max(float last, float block) {
     return block > __fadd_rn(last, IV_ATTENTION_SLACK) ? block : last;
 }
 
 /* ---- merging ---------------------------------------------------------------------------------------------------- */
 
-/* How a split joins a total: total = fma(split, add, total * keep). */
+/* Merge factors: total = fma(split, add, total * keep). */
 typedef struct iv_attention_factors {
     float keep, add;
 } iv_attention_factors;
@@ -132,7 +128,7 @@ typedef struct iv_attention_factors {
 template <bool TC16> IV_DEVICE iv_attention_factors iv_attention_factors_of(float *total_max, float split_max) {
     float m = iv_max(*total_max, split_max);
     iv_attention_factors j = {iv_attention_exp2<TC16>(v_sub(*total_max, m)),
-                           iv_attention_exp2<TC16>(v_sub(split_max, m))};
+                              iv_attention_exp2<TC16>(v_sub(split_max, m))};
     *total_max = m;
     return j;
 }
@@ -141,8 +137,9 @@ IV_DEVICE float iv_attention_merged(float total, float split, iv_attention_facto
     return __fmaf_rn(split, j.add, __fmul_rn(total, j.keep));
 }
 
-/* One CTA's part of a share is in the scratch: true in all its threads if it was the last one, which then sees all the
- * parts. `flag` is shared memory; `one` is true in one of the `threads` that call, which meet at barrier 1. */
+/* Called when a CTA has stored its part of a shared slice. Returns true in all threads of the last CTA, which then
+ * sees all parts. `flag` is shared memory; `one` is true in one of the `threads` that call; they synchronize at
+ * barrier 1. */
 IV_DEVICE bool iv_attention_arrive(const iv_attention_params &p, int kv_split, int parts, int *flag, int threads,
                                    bool one) {
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");

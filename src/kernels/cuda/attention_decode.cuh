@@ -1,7 +1,7 @@
-/* attention_decode.cuh: what the parts of the decode kernel share (attention_decode_sm90a.cu, which alone includes it):
- * its shape, its shared memory, where its rows lie; and how workers that share a tile leave states for one another and
- * merge them, each a part of the elements. All of that is latency, so what can be known before the states are there is
- * computed before, and loops ask for what comes next before they use what is there. */
+/* attention_decode.cuh: parts of the decode kernel (attention_decode_sm90a.cu, its only user): its shape and shared
+ * memory, the layout of its rows, and the merge of the states of workers that share a tile's slice. Each worker
+ * merges a range of the elements. All of that is latency: everything that does not depend on the states is computed
+ * before they arrive, and loops load ahead. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_DECODE_CUH
 #define IV_KERNELS_CUDA_ATTENTION_DECODE_CUH
 
@@ -11,26 +11,26 @@ enum {
     ROWS = 16,
     WARPS = 8,
     CONSUMERS = WARPS * 32,
-    THREADS = CONSUMERS + 128, /* a warpgroup gives its registers to the others; one warp of it works */
+    THREADS = CONSUMERS + 128, /* the last warpgroup gives its registers to the others; one of its warps works */
     BLOCK = IV_ATTENTION_BLOCK,
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
-    W_STRIDE = IV_KV_SPLIT + 8, /* no bank conflicts */
-    MERGE_SLOTS = 128,                  /* states merged at a time */
+    W_STRIDE = IV_KV_SPLIT + 8, /* avoids bank conflicts */
+    MERGE_SLOTS = 128,                 /* states merged at a time */
     SLOTS_EACH = MERGE_SLOTS / 32,
-    AHEAD = 4,                         /* states of a chain that are asked for together; two such at a time */
-    FAR_AHEAD = 8
+    AHEAD = 4, /* states of a chain that are loaded together; two such groups in flight */
+    AHEAD_GLOBAL = 8
 };
 
 template <int DIM> struct sizes {
     static constexpr int STAGE = BLOCK * DIM * 2, STAGES = RING_BYTES / STAGE;
     static constexpr int STEPS = DIM / 16;        /* of a dot product */
-    static constexpr int TILES = DIM / 8 / WARPS; /* eights of head_dim a warp has */
+    static constexpr int TILES = DIM / 8 / WARPS; /* groups of eight of head_dim in a warp */
     static constexpr int Q_STRIDE = DIM + 8;
     static constexpr int FOURS = DIM / 4; /* of a row */
 };
 
-typedef struct open_kv_split { /* a share that this worker has a part in, which is in the scratch */
+typedef struct open_kv_split { /* a shared slice whose part of this worker is in the scratch */
     iv_attention_run run;
     iv_attention_kv_split kv_split;
 } open_kv_split;
@@ -45,7 +45,7 @@ typedef struct shared_state {
     alignas(16) uint16_t q[ROWS * (128 + 8)];
     union alignas(16) {
         uint16_t w[ROWS * W_STRIDE];
-        struct { /* of a row and a state: how it pairs, before that its maximum; its sum */
+        struct { /* of a row and a state: merge factors (before that its maximum, in `keep`), and its sum */
             iv_attention_factors factors[ROWS][MERGE_SLOTS];
             float sum[ROWS][MERGE_SLOTS];
         };
@@ -61,14 +61,14 @@ IV_DEVICE int position_of(const iv_attention_params &p, const iv_attention_run &
     return r.tile.position + (token < r.tile.tokens ? token : 0);
 }
 
-/* Where packed row `row` lies in q and out, in elements; false where there is none. */
+/* The element in q and out where packed row `row` begins; false if there is no such row. */
 IV_DEVICE bool element_of(const iv_attention_params &p, const iv_attention_run &r, int row, size_t *element) {
     int token = row * p.short_inverse >> 8, in = row - token * p.width, head = r.head + in;
     *element = ((size_t)(r.tile.first_row + token) * p.heads + head) * p.head_dim;
     return token < r.tile.tokens && in < r.present && head >= 0 && head < p.heads;
 }
 
-/* Elements of the result: two, one, four. */
+/* Writes elements of the result: two, one, four. */
 template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t element, float a, float b, float l) {
     *(uint32_t *)((uint16_t *)p.out + element) = iv_pack16(TYPE, iv_canon(__fdiv_rn(a, l)), iv_canon(__fdiv_rn(b, l)));
 }
@@ -80,15 +80,16 @@ template <iv_dtype TYPE> IV_DEVICE void put(const iv_attention_params &p, size_t
     put<TYPE>(p, element, v.x, v.y, l), put<TYPE>(p, element + 2, v.z, v.w, l);
 }
 
-/* ---- words that say themselves whether they are there ------------------------------------------------------------ */
+/* ---- words with a ready flag ------------------------------------------------------------------------------------- */
 
-/* Which saves a fence and a flag: a word of the scratch is zero until it holds the inverse of a state's word, and zero
- * again once it has been read. (No state has a word of ones: a NaN is 0x7fffffff on this machine.) */
+/* Partial results carry their own ready flag, which saves a fence and a counter: a word of the scratch is zero until
+ * it holds the inverse of the value, and is zeroed again after it was read. (No state has a word of all ones: NaN is
+ * 0x7fffffff on this hardware.) */
 IV_DEVICE float inverse(float x) { return __uint_as_float(~__float_as_uint(x)); }
 IV_DEVICE void store_ready2(float *to, float x, float y) {
     asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(inverse(x)), "f"(inverse(y)) : "memory");
 }
-IV_DEVICE float4 look4(const float4 *at) {
+IV_DEVICE float4 load_relaxed4(const float4 *at) {
     float4 v;
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
@@ -96,36 +97,37 @@ IV_DEVICE float4 look4(const float4 *at) {
                  : "memory");
     return v;
 }
-IV_DEVICE float2 look2(const float2 *at) {
+IV_DEVICE float2 load_relaxed2(const float2 *at) {
     float2 v;
     asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(at) : "memory");
     return v;
 }
-IV_DEVICE bool there(float x) { return __float_as_uint(x) != 0; }
-IV_DEVICE bool there(float2 v) { return there(v.x) && there(v.y); }
-IV_DEVICE bool there(float4 v) { return there(v.x) && there(v.y) && there(v.z) && there(v.w); }
+IV_DEVICE bool ready(float x) { return __float_as_uint(x) != 0; }
+IV_DEVICE bool ready(float2 v) { return ready(v.x) && ready(v.y); }
+IV_DEVICE bool ready(float4 v) { return ready(v.x) && ready(v.y) && ready(v.z) && ready(v.w); }
 
 IV_DEVICE float4 inverse(float4 v) { return make_float4(inverse(v.x), inverse(v.y), inverse(v.z), inverse(v.w)); }
 
-/* Four words that were looked at once: waits until they are there, and takes them away. */
+/* Four words that were already loaded once: polls until they are ready, and clears them. */
 IV_DEVICE float4 take4(float4 *at, float4 v) {
-    while (!there(v)) v = look4(at);
+    while (!ready(v)) v = load_relaxed4(at);
     *at = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     return inverse(v);
 }
 
-/* ---- merging what several workers left ------------------------------------------------------------------------------ */
+/* ---- merging the states of several workers
+ * --------------------------------------------------------------------------- */
 
-/* A worker's part of a shared tile's slice: of all states the fours [begin, begin + fours) of the elements. */
+/* A worker's part of a shared slice: of all states, the groups of four elements [begin, begin + fours). */
 typedef struct merge_part {
     int rows, states;
     int begin, fours;
-    int slot, four, slot_step, four_step; /* of this thread's first item, and from one of its items to the next */
+    int slot, four, slot_step, four_step; /* of this thread's first item, and the step to its next ones */
     int rows_inverse;
 } merge_part;
 
-IV_DEVICE merge_part part_of(const iv_attention_params &p, const iv_attention_run &r, const iv_attention_kv_split &kv_split,
-                             int fours_of_row, int part, int parts) {
+IV_DEVICE merge_part part_of(const iv_attention_params &p, const iv_attention_run &r,
+                             const iv_attention_kv_split &kv_split, int fours_of_row, int part, int parts) {
     merge_part m;
     m.rows = r.tile.tokens * p.width, m.states = r.splits - kv_split.split + 1;
     int all = m.rows * fours_of_row, t = (int)threadIdx.x;
@@ -137,11 +139,11 @@ IV_DEVICE merge_part part_of(const iv_attention_params &p, const iv_attention_ru
     return m;
 }
 
-/* States are joined in whole twos of AHEAD: those that are not there are +0, and join nothing. */
+/* The number of states is padded to a multiple of 2 * AHEAD; padding is +0 and changes nothing. */
 IV_DEVICE int padded(int n) { return (n + 2 * AHEAD - 1) / (2 * AHEAD) * (2 * AHEAD); }
 
-/* Maxima and sums of n states, which all parts look at; NEAR: and the part's elements, to `stage`. What is not there is
- * looked at again, all of it at once. */
+/* Loads the maxima and sums of n states, which all parts need. NEAR: also this part's elements, to `stage`. Words
+ * that are not ready are polled together. */
 template <int DIM, bool NEAR>
 IV_DEVICE void take_states(const iv_attention_params &p, shared_state *s, const merge_part &m, float4 *stage,
                            float *states, int n) {
@@ -165,16 +167,16 @@ IV_DEVICE void take_states(const iv_attention_params &p, shared_state *s, const 
         for (bool all = false; !all;) {
 #pragma unroll
             for (int k = 0; k < SUMS; k++)
-                if (pair + k * CONSUMERS < n * m.rows && !there(e[k]))
-                    e[k] = look2((const float2 *)(sums + (size_t)(k * CONSUMERS) * p.stride));
+                if (pair + k * CONSUMERS < n * m.rows && !ready(e[k]))
+                    e[k] = load_relaxed2((const float2 *)(sums + (size_t)(k * CONSUMERS) * p.stride));
 #pragma unroll
             for (int k = 0; k < ITEMS; k++)
-                if (k * CONSUMERS < left && !there(v[k])) v[k] = look4(at[k]);
+                if (k * CONSUMERS < left && !ready(v[k])) v[k] = load_relaxed4(at[k]);
             all = true;
 #pragma unroll
-            for (int k = 0; k < SUMS; k++) all = all && (pair + k * CONSUMERS >= n * m.rows || there(e[k]));
+            for (int k = 0; k < SUMS; k++) all = all && (pair + k * CONSUMERS >= n * m.rows || ready(e[k]));
 #pragma unroll
-            for (int k = 0; k < ITEMS; k++) all = all && (k * CONSUMERS >= left || there(v[k]));
+            for (int k = 0; k < ITEMS; k++) all = all && (k * CONSUMERS >= left || ready(v[k]));
         }
 #pragma unroll
         for (int k = 0; k < SUMS; k++) {
@@ -192,7 +194,7 @@ IV_DEVICE void take_states(const iv_attention_params &p, shared_state *s, const 
             all_items[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
-/* Takes the part's elements away: at the end, since stores would stand in the way of what is read meanwhile. */
+/* Clears the part's elements. This happens last, because earlier stores would queue ahead of pending loads. */
 template <int DIM> IV_DEVICE void clear_states(const iv_attention_params &p, const merge_part &m, float *states) {
     constexpr int FOURS = sizes<DIM>::FOURS;
     int slot = m.slot, four = m.four;
@@ -206,19 +208,19 @@ template <int DIM> IV_DEVICE void clear_states(const iv_attention_params &p, con
     }
 }
 
-/* The states that a row sees, of all: the first one holds `split0` splits, the others one each. */
+/* The states that a row sees, of all: the first holds `split0` splits, the others one each. */
 typedef struct seen_states {
-    int from, to; /* to: the last */
+    int from, to; /* to: the last one */
 } seen_states;
 IV_DEVICE seen_states seen_of(const iv_attention_params &p, const iv_attention_run &r, int split0, int row) {
     int position = position_of(p, r, row), low = iv_attention_low(position, p.window);
-    int before = r.first_split + split0 - 1; /* splits before the second state, less one */
+    int before = r.first_split + split0 - 1; /* splits before the second state, minus one */
     return {max(low / IV_KV_SPLIT - before, 0), max(position / IV_KV_SPLIT - before, 0)};
 }
 
-/* How states [from, from + n) join, row by row: a warp takes a row, a thread a few states that follow one another.
- * max: the rows' maxima so far. An absent state (of a row that sees none of it) is +0 and joins with 1 and -0, the
- * first one with 0 and 1 to a total of -0: no bit changes. */
+/* Merge factors of states [from, from + n), row by row: a warp takes a row, a thread takes a few consecutive states.
+ * max: the rows' maxima so far. A state that the row does not see is +0 and gets the factors 1 and -0; the first
+ * visible one gets 0 and 1, with a total of -0. Neither changes a bit. */
 IV_DEVICE void make_factors(shared_state *s, const seen_states (&seen)[2], int rows, int from, int n, float (&max)[2]) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, each = (n + 31) / 32, begin = lane * each;
 #pragma unroll
@@ -255,22 +257,18 @@ IV_DEVICE void make_factors(shared_state *s, const seen_states (&seen)[2], int r
     }
 }
 
-/* What a thread merges at a time. */
-template <bool NEAR> struct merge_item {
-    typedef float type;
-};
-template <> struct merge_item<false> {
-    typedef float4 type;
-};
+/* The item that a thread merges at a time. */
+template <bool NEAR> struct merge_item { typedef float type; };
+template <> struct merge_item<false> { typedef float4 type; };
 IV_DEVICE void set_item(float &t, float x) { t = x; }
 IV_DEVICE void set_item(float4 &t, float x) { t = make_float4(x, x, x, x); }
 
-/* A few states, `step` apart, and how they join. */
+/* A few states, `step` apart, and their merge factors. */
 struct few_states {
     float of[AHEAD];
     float4 factors[AHEAD / 2];
 };
-IV_DEVICE void ask(few_states &f, const float4 *pairs, const float *states, int step) {
+IV_DEVICE void load_few(few_states &f, const float4 *pairs, const float *states, int step) {
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) f.of[u] = states[u * step];
 #pragma unroll
@@ -285,41 +283,44 @@ IV_DEVICE void merge_few(float &t, const few_states &f) {
     }
 }
 
-/* n states in shared memory join t, and those that fill up: the next few are asked for before these do. */
+/* Merges n states in shared memory, plus padding, into t. The next states are loaded before the current ones are
+ * used. */
 IV_DEVICE void fold(float &t, const iv_attention_factors *factors, const float *states, int step, int n) {
     const float4 *pairs = (const float4 *)factors;
     few_states f[2];
-    ask(f[0], pairs, states, step);
+    load_few(f[0], pairs, states, step);
 #pragma unroll 1
     for (int left = padded(n);;) {
-        ask(f[1], pairs + AHEAD / 2, states + AHEAD * step, step);
+        load_few(f[1], pairs + AHEAD / 2, states + AHEAD * step, step);
         merge_few(t, f[0]);
         left -= 2 * AHEAD, pairs += AHEAD, states += 2 * AHEAD * step;
-        if (left > 0) ask(f[0], pairs, states, step);
+        if (left > 0) load_few(f[0], pairs, states, step);
         merge_few(t, f[1]);
         if (left <= 0) break;
     }
 }
 
-/* The same of states in the scratch, which are taken. */
-IV_DEVICE void fold_far(float4 &t, const iv_attention_factors *factors, float4 *states, size_t step, int n) {
-    for (int i = 0; i < n; i += FAR_AHEAD) {
-        float4 o[FAR_AHEAD];
+/* The same for states in the scratch, which are cleared. */
+IV_DEVICE void fold_global(float4 &t, const iv_attention_factors *factors, float4 *states, size_t step, int n) {
+    for (int i = 0; i < n; i += AHEAD_GLOBAL) {
+        float4 o[AHEAD_GLOBAL];
 #pragma unroll
-        for (int u = 0; u < FAR_AHEAD; u++)
-            if (i + u < n) o[u] = look4(states + (size_t)(i + u) * step);
+        for (int u = 0; u < AHEAD_GLOBAL; u++)
+            if (i + u < n) o[u] = load_relaxed4(states + (size_t)(i + u) * step);
 #pragma unroll
-        for (int u = 0; u < FAR_AHEAD; u++)
+        for (int u = 0; u < AHEAD_GLOBAL; u++)
             if (i + u < n) {
                 float4 v = take4(states + (size_t)(i + u) * step, o[u]);
-                t.x = iv_attention_merged(t.x, v.x, factors[i + u]), t.y = iv_attention_merged(t.y, v.y, factors[i + u]);
-                t.z = iv_attention_merged(t.z, v.z, factors[i + u]), t.w = iv_attention_merged(t.w, v.w, factors[i + u]);
+                t.x = iv_attention_merged(t.x, v.x, factors[i + u]),
+                t.y = iv_attention_merged(t.y, v.y, factors[i + u]);
+                t.z = iv_attention_merged(t.z, v.z, factors[i + u]),
+                t.w = iv_attention_merged(t.w, v.w, factors[i + u]);
             }
     }
 }
 
-/* This part has looked at all maxima and sums: true for the last one. They have arrived, so that nothing need order
- * them before what is done to their places afterwards. */
+/* This part has read all maxima and sums: true for the last part. The loads have completed, so nothing needs to
+ * order them before the words are cleared. */
 IV_DEVICE bool seen_by_all(const iv_attention_params &p, int kv_split, int parts) {
     unsigned before;
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
@@ -329,14 +330,15 @@ IV_DEVICE bool seen_by_all(const iv_attention_params &p, int kv_split, int parts
     return (int)before == parts - 1;
 }
 
-/* This CTA's part of the result of a shared tile's slice. NEAR: through `stage`, shared memory that nothing else uses
- * now, a thread an element; else a thread four. */
+/* This CTA's part of a shared slice's result. NEAR: through `stage`, shared memory that is otherwise unused by now,
+ * one element per thread; else four elements per thread. */
 template <int DIM, iv_dtype TYPE, bool NEAR>
 IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stage, const iv_attention_run &r,
                      const iv_attention_kv_split &kv_split, int part, int parts) {
     typedef typename merge_item<NEAR>::type item;
     constexpr int FOURS = sizes<DIM>::FOURS, WIDTH = sizeof(item) / sizeof(float);
-    constexpr int MINE = ROWS * DIM / WIDTH / CONSUMERS / (NEAR ? 2 : 1); /* of a thread: a share has two parts */
+    constexpr int MINE =
+        ROWS * DIM / WIDTH / CONSUMERS / (NEAR ? 2 : 1); /* of a thread: a shared slice has at least two parts */
     constexpr int STRETCH = 2 * AHEAD;
     merge_part m = part_of(p, r, kv_split, FOURS, part, parts);
     int room = RING_BYTES / 16 / max(m.fours, 1) / STRETCH * STRETCH;
@@ -344,7 +346,7 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
     float *first = p.partial + (size_t)kv_split.partial * p.stride, max[2] = {-INFINITY, -INFINITY}, sum = -0.0f;
     seen_states seen[2] = {seen_of(p, r, kv_split.split, (int)threadIdx.x / 32),
                            seen_of(p, r, kv_split.split, (int)threadIdx.x / 32 + 8)};
-    int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row: of a warp that has little else to do */
+    int sum_row = CONSUMERS - 1 - (int)threadIdx.x; /* if there is such a row; in a warp that has little else to do */
     item result[MINE];
     size_t to[MINE];
     bool mine[MINE], put_there[MINE];
@@ -369,9 +371,9 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
             if constexpr (NEAR)
                 fold(result[k], s->factors[row], (const float *)stage + i, m.fours * 4, n);
             else
-                fold_far(result[k], s->factors[row],
-                         (float4 *)(states + (size_t)row * p.stride) + (m.begin + i) % FOURS,
-                         (size_t)m.rows * p.stride / 4, n);
+                fold_global(result[k], s->factors[row],
+                            (float4 *)(states + (size_t)row * p.stride) + (m.begin + i) % FOURS,
+                            (size_t)m.rows * p.stride / 4, n);
         }
         if (sum_row < m.rows) {
             fold(sum, s->factors[sum_row], s->sum[sum_row], 1, n);
@@ -391,16 +393,17 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
     sync_consumers();
 }
 
-/* May CTAs wait for one another: do they all run at once, one worker each? */
+/* May CTAs wait for one another? Only if all are resident, with one worker each. */
 IV_DEVICE bool resident(const iv_attention_params &p) {
     const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
     return p.resident && head->workers <= (int)gridDim.x;
 }
 
-/* A part of a share is in the scratch. Where CTAs may not wait for one another: the last one that comes merges
- * everything. */
+/* The part of a shared slice is in the scratch. For CTAs that must not wait for one another: the last one to arrive
+ * merges everything. */
 template <int DIM, iv_dtype TYPE>
-static __device__ __noinline__ void finish_if_last(const iv_attention_params &p, shared_state *s, const open_kv_split o) {
+static __device__ __noinline__ void finish_if_last(const iv_attention_params &p, shared_state *s,
+                                                   const open_kv_split o) {
     if (threadIdx.x == 0) {
         int before;
         asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;"

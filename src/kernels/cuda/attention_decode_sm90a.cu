@@ -1,7 +1,7 @@
-/* attention_decode_sm90a.cu: attention of a few rows over long contexts: tiles of at most 16 packed rows, one CTA a
- * multiprocessor. A producer warp streams blocks of keys and values through a ring in shared memory; eight warps take a
- * split at a time: its four blocks' dot products side by side, then the running maxima, then each warp a share of
- * head_dim for the chain over the values, and all of them the rows' sums. */
+/* attention_decode_sm90a.cu: attention of a few rows over long contexts: tiles of at most 16 packed rows, one CTA
+ * per multiprocessor. A producer warp streams blocks of keys and values through a ring in shared memory. Eight warps
+ * process a split at a time: the dot products of its four blocks in parallel, the running maxima, then the chain
+ * over the values, with a range of head_dim for each warp, and the rows' sums in all warps. */
 #include "kernels/cuda/attention_decode.cuh"
 
 template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -30,13 +30,13 @@ IV_DEVICE void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
                  : "memory");
 }
 
-/* The address of 8 elements: row of a block, eighth of head_dim. A block lies as eights of rows, an eight of rows as
- * chunks: one after the other in memory, too, which streams faster than chunks of all the block's rows. */
+/* The address of 8 elements: row of a block, group of eight in head_dim. A block is stored as groups of eight rows,
+ * each as chunks. These are contiguous in global memory, too, which streams faster than chunks of all rows. */
 template <int DIM> IV_DEVICE uint32_t block_address(uint32_t block, int row, int eighth) {
     return block + (uint32_t)(row / 8 * (DIM * 16) + eighth / 8 * 1024 + row % 8 * 128 + ((eighth ^ row) % 8 << 4));
 }
 
-/* All pages as chunks of head_dim by eights of rows; a box is one block's keys or values. */
+/* A tensor map of all pages as chunks of head_dim by groups of eight rows; a box is one block's keys or values. */
 static int make_map(CUtensorMap *map, const iv_gpu_kv *kv) {
     uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type), chunks = kv->head_dim / IV_CHUNK_ELEMENTS;
     uint64_t eights = (uint64_t)kv->page_count * kv->heads * 2 * BLOCK / 8;
@@ -46,7 +46,7 @@ static int make_map(CUtensorMap *map, const iv_gpu_kv *kv) {
     return iv_map_make(map, kv->type, kv->pages, 4, size, stride, box);
 }
 
-/* A place in the ring: fills and uses follow one order. */
+/* A position in the ring; fills and reads follow one order. */
 typedef struct ring_position {
     int stage;
     uint32_t phase;
@@ -78,7 +78,7 @@ template <int DIM> struct producer {
         at = ahead<z::STAGES>(at, 1);
     }
 
-    /* All the run's splits. Blocks that this step writes to are not read before the kernels before have ended. */
+    /* Streams the run's splits. Blocks that this step writes are read only after the preceding kernels have ended. */
     __device__ __forceinline__ void run(const iv_attention_run &r, int lane) {
         int first = max((r.first_split + r.begin) * EACH, r.tile.first_block);
         int last = min((r.first_split + r.end) * EACH - 1, r.tile.last_block), known = first - 32;
@@ -114,16 +114,16 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     ring_position at;
     int warp, lane, g, t;
 
-    /* of a run */
+    /* per run */
     uint32_t q[z::STEPS][4];
-    int low[2], high[2]; /* the keys that rows g and g + 8 see */
+    int low[2], high[2]; /* range of keys visible to rows g and g + 8 */
     bool tall;           /* there are rows from 8 on */
     float total[z::TILES][4], total_max[2], total_sum[2];
     bool started[2];
-    /* of a split */
+    /* per split */
     float out[z::TILES][4], sum[4]; /* row g's sum twice, row g + 8's twice */
 
-    /* The rows' queries, by way of shared memory: one reading a thread in place of many small ones. */
+    /* Loads the queries through shared memory: one load per thread instead of many small ones. */
     __device__ __forceinline__ void load_queries(const iv_attention_run &r) {
         constexpr int PIECES = DIM / 8;
         int row = (int)threadIdx.x / PIECES, piece = (int)threadIdx.x % PIECES;
@@ -152,7 +152,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             for (int j = 0; j < 4; j++) total[i][j] = 0.0f;
     }
 
-    /* 32 keys of a block against the 16 rows. */
+    /* Dot products of 32 keys of a block with the 16 rows. */
     __device__ __forceinline__ void scores(float (&x)[4][4], uint32_t block) {
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i][0] = x[i][1] = x[i][2] = x[i][3] = 0.0f;
@@ -174,8 +174,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ bool sees(int h, int b) { return high[h] >= b * BLOCK && low[h] < (b + 1) * BLOCK; }
 
-    /* Hides, and leaves each row's maximum of the warp's half block, scaled: the larger of two products is the product
-     * of the larger. */
+    /* Masks, and stores each row's maximum of the warp's half block, scaled: the larger of two products is the
+     * product of the larger factor. */
     __device__ __forceinline__ void hide(float (&x)[4][4], int b, bool masked) {
         float m[2] = {-INFINITY, -INFINITY};
         if (masked) {
@@ -227,7 +227,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    /* out = the chain over one block's values; the sum likewise, of a value that is one. */
+    /* out = the chain over one block's values; the sum is the same chain over values of one. */
     __device__ __forceinline__ void values(uint32_t block, int in_split, bool first) {
         float alpha[2] = {s->alpha[in_split][g], s->alpha[in_split][g + 8]};
         uint32_t weights =
@@ -289,21 +289,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         }
     }
 
-    /* The split joins the total. */
+    /* Merges the split into the total. */
     template <int H> __device__ __forceinline__ void merge_rows(int split) {
         bool saw = high[H] >= split * IV_KV_SPLIT && low[H] < (split + 1) * IV_KV_SPLIT;
-        bool joins = started[H] && saw;
+        bool merges = started[H] && saw;
         float m = s->split_max[g + 8 * H], both = total_max[H];
         iv_attention_factors j = iv_attention_factors_of<true>(&both, m);
-        float joined_sum = iv_attention_merged(total_sum[H], sum[2 * H], j);
-        total_sum[H] = joins ? joined_sum : saw ? sum[2 * H] : total_sum[H];
-        total_max[H] = joins ? both : saw ? m : total_max[H];
+        float merged_sum = iv_attention_merged(total_sum[H], sum[2 * H], j);
+        total_sum[H] = merges ? merged_sum : saw ? sum[2 * H] : total_sum[H];
+        total_max[H] = merges ? both : saw ? m : total_max[H];
 #pragma unroll
         for (int i = 0; i < z::TILES; i++)
 #pragma unroll
             for (int k = 2 * H; k < 2 * H + 2; k++) {
-                float joined = iv_attention_merged(total[i][k], out[i][k], j);
-                total[i][k] = joins ? joined : saw ? out[i][k] : total[i][k];
+                float merged = iv_attention_merged(total[i][k], out[i][k], j);
+                total[i][k] = merges ? merged : saw ? out[i][k] : total[i][k];
             }
         started[H] |= saw;
     }
@@ -313,9 +313,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         if (tall) merge_rows<1>(split);
     }
 
-    /* A state into the scratch. */
+    /* Stores a state in the scratch. */
     __device__ __forceinline__ void store_state(const iv_attention_run &r, const float (&o)[z::TILES][4], size_t row,
-                                          float2 m, float2 l) {
+                                                float2 m, float2 l) {
         int rows = r.tile.tokens * r.width;
         float *to = p.partial + row * p.stride;
 #pragma unroll
@@ -324,7 +324,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             for (int h = 0; h < 2; h++)
                 if (g + 8 * h < rows)
                     store_ready2(to + (g + 8 * h) * p.stride + (warp * z::TILES + i) * 8 + 2 * t, o[i][2 * h],
-                           o[i][2 * h + 1]);
+                                 o[i][2 * h + 1]);
         int mine = g + 8 * warp;
         if (warp < 2 && t == 0 && mine < rows)
             store_ready2(to + mine * p.stride + p.stride - 2, warp ? m.y : m.x, warp ? l.y : l.x);
@@ -350,8 +350,10 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         return {a.x, a.y, a.z, 0};
     }
 
-    /* True if others have a part in the tile's slice: the result is not there yet, and `open` says what is to do. */
-    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_kv_split &kv_split, open_kv_split *open) {
+    /* True if other workers have a part in the tile's slice: the result is not complete, and `open` describes the
+     * merge. */
+    __device__ __forceinline__ bool run(const iv_attention_run &r, const iv_attention_kv_split &kv_split,
+                                        open_kv_split *open) {
         int rows = r.tile.tokens * r.width;
         begin(r);
         for (int i = r.begin; i < r.end; i++) {
@@ -360,20 +362,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 merge_split(r.first_split + i);
             else
                 store_state(r, out, kv_split.partial + (size_t)(i - kv_split.split + 1) * rows,
-                      make_float2(s->split_max[g], s->split_max[g + 8]), make_float2(sum[0], sum[2]));
+                            make_float2(s->split_max[g], s->split_max[g + 8]), make_float2(sum[0], sum[2]));
         }
         if (r.begin == 0 && r.end == r.splits) {
             write_out(r);
             return false;
         }
-        if (r.begin == 0) store_state(r, total, kv_split.partial, make_float2(total_max[0], total_max[1]),
-                                    make_float2(total_sum[0], total_sum[1]));
+        if (r.begin == 0)
+            store_state(r, total, kv_split.partial, make_float2(total_max[0], total_max[1]),
+                        make_float2(total_sum[0], total_sum[1]));
         if (threadIdx.x == 0) *open = {r, kv_split};
         sync_consumers();
         return true;
     }
 
-    /* All of a worker's runs, of which r is the first; then the shares that its first and its last one belong to. */
+    /* All runs of a worker, from r on; then the merges of the slices that its first and its last run are part of. */
     __device__ __forceinline__ void work(iv_attention_walk &w, iv_attention_run &r, iv_attention_kv_split kv_split,
                                          float4 *stage, bool wait) {
         int opened = 0;
@@ -384,7 +387,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             more = iv_walk_next(p, w, r);
             if (more) kv_split = kv_split_of(r);
         }
-        if (opened && !open) sync_consumers(); /* a run that was whole may still be under way in other warps */
+        if (opened && !open) sync_consumers(); /* other warps may still be at a complete run */
 #pragma unroll 1
         for (int k = 0; k < opened; k++) {
             open_kv_split o = s->open[k];
@@ -429,7 +432,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     iv_attention_run r = {};
     iv_attention_kv_split kv_split = {};
     for (bool first = true; first || worker < n; first = false) {
-        if (worker < n) { /* what no kernel of the stream writes */
+        if (worker < n) { /* not written by any kernel of the stream */
             w = iv_walk_start(p, worker);
             some = iv_walk_next(p, w, r);
             if (some) kv_split = c.kv_split_of(r);

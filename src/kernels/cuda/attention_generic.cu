@@ -1,18 +1,18 @@
-/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics. A CTA takes a worker's
- * runs one after the other: eight packed rows, one block of keys at a time, in shared memory. It is the plain form that
- * the others are held to; not fast. */
+/* attention_generic.cu: attention for any head_dim, group, window and type, in both arithmetics. A CTA processes a
+ * worker's runs in order: eight packed rows, one block of keys at a time, in shared memory. It is the plain form
+ * that the other kernels are compared with; not fast. */
 #include "kernels/cuda/attention.cuh"
 #include "numerics/tree.h"
 
 enum { ROWS = 8, THREADS = 128, BLOCK = IV_ATTENTION_BLOCK, CHUNK = 32 };
 
-typedef struct state {  /* shared memory */
-    float *q;           /* [ROWS][padded] widened; in tc16 as it came, 16 bits each */
+typedef struct state {  /* in shared memory */
+    float *q;           /* [ROWS][padded] widened; in tc16 as stored, 16 bits each */
     float *keys;        /* [BLOCK][CHUNK + 1] widened (fma32) */
     float *score;       /* [ROWS][BLOCK]: dot products */
-    void *weights;      /* [ROWS][BLOCK] rounded; fma32: widened again */
+    void *weights;      /* [ROWS][BLOCK] rounded; in fma32 widened again */
     float *out, *total; /* [ROWS][head_dim] */
-    float *alpha, *sum; /* [ROWS]; tc16's sums of weights */
+    float *alpha, *sum; /* [ROWS]; sum: of tc16's weights */
     iv_attention_factors *factors;
     int *flag;
 } state;
@@ -52,7 +52,7 @@ IV_DEVICE state carve(float *base, int head_dim) {
     return s;
 }
 
-/* ---- tensor-core steps, written out ------------------------------------------------------------------------------ */
+/* ---- tc16 ------------------------------------------------------------------------------------------------------- */
 
 template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 900
@@ -69,7 +69,7 @@ template <iv_dtype TYPE> IV_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4
 #endif
 }
 
-/* Two elements, p[i] low and p[i + step] high; zero where i is beyond n. */
+/* Two elements, p[i] low and p[i + step] high; zero from n on. */
 IV_DEVICE uint32_t pair(const uint16_t *p, int i, int step, int n) {
     uint32_t low = i < n ? p[i] : 0, high = i + step < n ? p[i + step] : 0;
     return low | high << 16;
@@ -91,7 +91,7 @@ template <iv_dtype TYPE> IV_DEVICE void scores_tc16(const state &s, const void *
     }
 }
 
-/* The sum as the output of a value that is one; by one warp. */
+/* The sum, as the output for a value of one; by one warp. */
 template <iv_dtype TYPE> IV_DEVICE void sums_tc16(const state &s) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint16_t *w = (const uint16_t *)s.weights;
@@ -129,7 +129,7 @@ template <iv_dtype TYPE> IV_DEVICE void values_tc16(const state &s, const void *
     }
 }
 
-/* ---- flushed FMAs ------------------------------------------------------------------------------------------------ */
+/* ---- fma32 ------------------------------------------------------------------------------------------------------ */
 
 template <iv_dtype TYPE> IV_DEVICE void scores_fma32(const state &s, const void *keys, int dim) {
     int padded = (dim + 15) / 16 * 16, key = threadIdx.x % BLOCK, row = threadIdx.x / BLOCK * (ROWS / 2);
@@ -174,11 +174,11 @@ template <iv_dtype TYPE> IV_DEVICE void values_fma32(const state &s, const void 
 
 /* ---- the parts of a run ------------------------------------------------------------------------------------------ */
 
-/* The thread's packed row, as the softmax has it: 16 threads a row. */
+/* A thread's packed row in the softmax: 16 threads per row. */
 typedef struct row_state {
     int row, part, position;
     bool here, started;
-    float max, lane, sum; /* of the split at work; `lane` of the thread's lane, part < 8, in fma32 */
+    float max, lane, sum; /* of the current split; `lane`: the sum of the thread's lane, part < 8, in fma32 */
     float total_max, total_sum;
 } row_state;
 
@@ -186,8 +186,8 @@ template <bool TC16, iv_dtype TYPE>
 IV_DEVICE void load_queries(const iv_attention_params &p, const iv_attention_run &r, const state &s) {
     int dim = p.head_dim, padded = (dim + 15) / 16 * 16;
     for (int i = threadIdx.x; i < ROWS * padded; i += THREADS) {
-        int row = i / padded, d = i % padded, token = row / r.width, place = row % r.width, head = r.head + place;
-        bool there = token < r.tile.tokens && place < r.present && head >= 0 && head < p.heads && d < dim;
+        int row = i / padded, d = i % padded, token = row / r.width, in_group = row % r.width, head = r.head + in_group;
+        bool there = token < r.tile.tokens && in_group < r.present && head >= 0 && head < p.heads && d < dim;
         size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + d;
         if constexpr (TC16)
             ((uint16_t *)s.q)[i] = there ? ((const uint16_t *)p.q)[at] : 0;
@@ -196,7 +196,7 @@ IV_DEVICE void load_queries(const iv_attention_params &p, const iv_attention_run
     }
 }
 
-/* Steps 1 to 4 of the law for one block, and fma32's sums, from the dot products in score. */
+/* Steps 1 to 4 of the law for one block, and fma32's sums, from the dot products in `score`. */
 template <bool TC16, iv_dtype TYPE>
 IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &t, int first_key) {
     int low = iv_attention_low(t.position, p.window) - first_key, high = t.position - first_key;
@@ -239,17 +239,17 @@ IV_DEVICE float lanes_sum(float lane) {
     return lane;
 }
 
-/* total = total joined with split, or the split where there is no total; nothing where the row saw none of it. SCRATCH:
- * others wrote it. */
+/* Merges a split into the total; the split itself if there is no total, nothing if the row saw no key of it.
+ * SCRATCH: written by other CTAs. */
 template <bool TC16, bool SCRATCH>
 IV_DEVICE void merge_rows(const state &s, row_state &t, bool seen, float max, float sum, const float *split,
-                         size_t stride, int dim) {
-    iv_attention_factors j = {1.0f, -1.0f}; /* nothing joins */
+                          size_t stride, int dim) {
+    iv_attention_factors j = {1.0f, -1.0f}; /* leave the total */
     if (seen && t.started) {
         j = iv_attention_factors_of<TC16>(&t.total_max, max);
         t.total_sum = iv_attention_merged(t.total_sum, sum, j);
     } else if (seen) {
-        j.keep = -1.0f; /* the split itself */
+        j.keep = -1.0f; /* take the split */
         t.total_max = max, t.total_sum = sum;
     }
     t.started |= seen;
@@ -292,12 +292,12 @@ IV_DEVICE void run_split(const iv_attention_params &p, const iv_attention_run &r
         __syncthreads();
     }
     t.sum = TC16 ? s.sum[t.row] : lanes_sum(t.lane);
-    __syncthreads(); /* all have read s.sum */
+    __syncthreads(); /* all threads have read s.sum */
 }
 
-/* The state of packed rows into the scratch, from packed row `at` on. */
-IV_DEVICE void store_state(const iv_attention_params &p, const float *out, const row_state &t, size_t at, int rows, float max,
-                     float sum) {
+/* Stores the state of packed rows in the scratch, from packed row `at` on. */
+IV_DEVICE void store_state(const iv_attention_params &p, const float *out, const row_state &t, size_t at, int rows,
+                           float max, float sum) {
     int dim = p.head_dim;
     for (int i = threadIdx.x; i < rows * dim; i += THREADS) p.partial[(at + i / dim) * p.stride + i % dim] = out[i];
     if (t.part == 0 && t.row < rows) {
@@ -327,8 +327,8 @@ IV_DEVICE void write_out(const iv_attention_params &p, const iv_attention_run &r
     if (t.part == 0) s.alpha[t.row] = t.total_sum;
     __syncthreads();
     for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) {
-        int row = i / dim, token = row / r.width, place = row % r.width, head = r.head + place;
-        if (token >= r.tile.tokens || place >= r.present || head < 0 || head >= p.heads) continue;
+        int row = i / dim, token = row / r.width, in_group = row % r.width, head = r.head + in_group;
+        if (token >= r.tile.tokens || in_group >= r.present || head < 0 || head >= p.heads) continue;
         size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + i % dim;
         store<TYPE>(p.out, at, iv_canon(__fdiv_rn(s.total[i], s.alpha[row])));
     }

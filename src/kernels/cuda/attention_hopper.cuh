@@ -1,6 +1,5 @@
-/* attention_hopper.cuh: what the two Hopper attention kernels share: tensor maps, the launch, and
- * rows of pages. The copy engine leaves a block's keys (or values) in chunks of 64 of head_dim, rows of 128 bytes, with
- * 128-byte swizzle. */
+/* attention_hopper.cuh: common parts of the two Hopper attention kernels: tensor maps, the launch, rows of pages.
+ * TMA stores a block's keys (or values) as chunks of 64 of head_dim: rows of 128 bytes with 128-byte swizzle. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 #define IV_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 
@@ -8,31 +7,16 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.cuh"
 
-#include <cudaTypedefs.h>
-
 enum { IV_CHUNK_ELEMENTS = 64, IV_CHUNK_BYTES = IV_ATTENTION_BLOCK * 128 };
 
 /* ---- host ------------------------------------------------------------------------------------------------------- */
 
-static PFN_cuTensorMapEncodeTiled_v12000 iv_map_encoder(void) {
-    static void *found; /* two threads that race here write the same */
-    if (!found) {
-        void *p = NULL;
-        cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) ==
-                cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            found = p;
-    }
-    return (PFN_cuTensorMapEncodeTiled_v12000)found;
-}
-
-/* A tensor of 16-bit elements whose first side is contiguous; the box lies swizzled. L2 fetches no more than is asked
- * for at once: 256 bytes at a time stream a tenth slower. */
+/* A tensor map of 16-bit elements, contiguous in the first dimension, with a swizzled box. L2 fetches exactly what
+ * is requested: 256 bytes at a time stream 10 % slower. */
 static int iv_map_make(CUtensorMap *map, iv_dtype type, const void *data, int sides, const uint64_t *size,
                        const uint64_t *stride_bytes, const uint32_t *box) {
     static const uint32_t ones[5] = {1, 1, 1, 1, 1};
-    PFN_cuTensorMapEncodeTiled_v12000 encode = iv_map_encoder();
+    PFN_cuTensorMapEncodeTiled_v12000 encode = iv_tensor_map_encoder();
     if (!encode) return cudaErrorNotSupported;
     CUtensorMapDataType kind = type == IV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     CUresult r =
@@ -48,24 +32,17 @@ static int iv_launch_with_shared(void (*kernel)(P...), int grid, int threads, si
     cudaError_t failed =
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (failed) return failed;
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)grid), config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = bytes, config.stream = stream;
-    config.attrs = &attribute, config.numAttrs = 1;
-    return (int)cudaLaunchKernelEx(&config, kernel, arguments...);
+    return iv_launch_shared(kernel, dim3((unsigned)grid), threads, bytes, stream, arguments...);
 }
 
 /* ---- device ----------------------------------------------------------------------------------------------------- */
 
-/* Row of the map at which a page's keys (values: 1) of a head begin. */
+/* The row of the map where a page's keys (values: 1) of a head begin. */
 IV_DEVICE int iv_page_row(const iv_attention_params &p, uint32_t page, int kv_head, int values) {
     return (int)((page * (uint32_t)p.kv_heads + (uint32_t)kv_head) * 2 + (uint32_t)values) * IV_ATTENTION_BLOCK;
 }
 
-/* Waits as iv_mbar_wait does, for a producer: asking without a pause takes a third of its scheduler's issue slots. */
+/* Like iv_mbar_wait, for a producer: polling without a pause takes a third of its scheduler's issue slots. */
 IV_DEVICE void iv_mbar_wait_idle(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) asm volatile("nanosleep.u32 %0;" ::"n"(40));
 }

@@ -1,4 +1,4 @@
-/* attention_plan.c: shares out a step's attention among a GPU's workers. Pure host code. */
+/* attention_plan.c: divides a step's attention among a GPU's workers. Pure host code. */
 #include "kernels/cuda/attention_plan.h"
 #include "base/size.h"
 #include "base/status.h"
@@ -11,9 +11,9 @@ enum {
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     GENERIC_ROWS = 8,
     HOPPER_ROWS = 16,
-    SPLIT_COST = 1, /* of a split beside its blocks, in blocks */
+    SPLIT_COST = 1, /* per split, in blocks */
     SLICE_COST = 1,
-    MERGE_COST = 5 /* of a worker's part in a share */
+    MERGE_COST = 5 /* of a worker's part in a shared slice */
 };
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
@@ -70,12 +70,13 @@ static int longest_first(const void *x, const void *y) {
     return d ? d : (a->first_row > b->first_row) - (a->first_row < b->first_row);
 }
 
-/* A single row never is: a step of them launches no kernel for tall tiles. */
+/* Is the span processed in tall tiles? A single row never is, so a decode step launches no prefill kernel. */
 static bool is_tall(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *span) {
     return g->tall_tokens && span->rows > 1 && (size_t)span->rows * s->group > (size_t)g->rows;
 }
 
-/* Tiles of the spans that are tall, or that are not; returns how many, more than `room` when they do not fit. */
+/* Makes the tiles of the spans that are tall, or of the others. Returns their number; more than `room` if they do
+ * not fit. */
 static size_t make_tiles(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *spans,
                          size_t count, bool tall, iv_attention_tile *tiles, size_t room) {
     size_t n = 0;
@@ -103,7 +104,7 @@ static int64_t cost_before(const iv_attention_tile *t, int splits) {
     return SLICE_COST + end - t->first_block + splits * SPLIT_COST;
 }
 
-/* The split, of 0..splits, at which the cost comes nearest to `cost`. */
+/* The split, of 0..splits, whose cost is nearest to `cost`. */
 static int cut_near(const iv_attention_tile *t, int64_t cost) {
     int n = tile_splits(t), low = 0, high = n;
     while (low < high) {
@@ -123,12 +124,12 @@ typedef struct cutter {
     iv_attention_worker *workers;
     iv_attention_kv_split *kv_splits;
     int worker_count, kv_split_count;
-    int kv_split_tile, kv_split_slice; /* of the last share */
-    int64_t last, longest;       /* where the last worker begins; the largest cost of those before it */
+    int kv_split_tile, kv_split_slice; /* of the last shared slice */
+    int64_t last, longest;             /* where the last worker begins; the highest cost of the workers before it */
     int64_t partial_rows;
 } cutter;
 
-/* A share for the tile's slice, cut at `split`, unless the last one is its. False: the scratch has no room for it. */
+/* Makes the tile's slice a shared one, cut at `split`, unless it already is. False: the scratch is full. */
 static bool open_kv_split(cutter *c, int tile, int slice, int split) {
     if (c->kv_split_count && c->kv_split_tile == tile && c->kv_split_slice == slice) return true;
     const iv_attention_tile *t = &c->tiles[tile];
@@ -140,7 +141,7 @@ static bool open_kv_split(cutter *c, int tile, int slice, int split) {
     return true;
 }
 
-/* The last worker's work ends at `end`, a cost from the first tile on. */
+/* Ends the last worker's range at `end`, a cost counted from the first tile. */
 static void close_worker(cutter *c, int64_t end) {
     const iv_attention_worker *w = &c->workers[c->worker_count - 1];
     int64_t cost = end - c->last + MERGE_COST * ((w->kv_split_first >= 0) + (w->kv_split_last >= 0));
@@ -148,8 +149,8 @@ static void close_worker(cutter *c, int64_t end) {
     c->last = end;
 }
 
-/* The next worker begins where the cost within `tile`, before which there is a cost of `before`, is nearest to `cost`;
- * none if the one before begins there. */
+/* Begins the next worker at the cut nearest to `cost` within `tile`; `before` is the cost of all earlier tiles. No
+ * worker begins if the previous one begins there. */
 static void cut(cutter *c, int tile, int64_t before, int64_t cost) {
     const iv_attention_tile *t = &c->tiles[tile];
     int n = tile_splits(t);
@@ -178,7 +179,7 @@ static int64_t tile_cost(const cutter *c, int tile) {
     return c->g->slices * cost_before(&c->tiles[tile], tile_splits(&c->tiles[tile]));
 }
 
-/* Cuts that give every worker the same, wherever they fall. */
+/* Gives every worker the same cost, wherever the cuts fall. */
 static void cut_evenly(cutter *c, int workers, int64_t total) {
     int64_t before = 0;
     for (int w = 1, tile = 0; w < workers; w++) {
@@ -188,8 +189,8 @@ static void cut_evenly(cutter *c, int workers, int64_t total) {
     }
 }
 
-/* Cuts at the beginnings of slices that are nearest to even ones, and within slices that have several workers: a worker
- * has a part in one share at most. */
+/* Cuts at the slice boundaries nearest to even cuts, and within slices that need several workers: a worker then has
+ * a part in at most one shared slice. */
 static void cut_slices(cutter *c, int workers, int64_t total) {
     int64_t before = 0;
     int begun = 0;
@@ -197,7 +198,7 @@ static void cut_slices(cutter *c, int workers, int64_t total) {
         int64_t each = tile_cost(c, tile) / c->g->slices;
         for (int slice = 0; slice < c->g->slices; slice++) {
             int64_t end = before + (slice + 1) * each;
-            int64_t half = each * workers < total ? each * workers : total; /* of a slice or of a worker's work */
+            int64_t half = each * workers < total ? each * workers : total; /* of a slice or of a worker's range */
             int parts = (int)((2 * end * workers - half) / (2 * total)) + 1 - begun;
             if (parts < 0) parts = 0;
             for (int k = 0; k < parts; k++) cut(c, tile, before, slice * each + each * k / parts);
@@ -218,8 +219,8 @@ static void make_cuts(cutter *c, int workers, bool slices) {
     close_worker(c, total);
 }
 
-/* Cuts where slices begin mean fewer merges, or none: they are made unless that takes a twentieth longer. That much
- * costs nothing where memory is what limits: fewer workers than there are stream as fast as it can. */
+/* Cuts at slice boundaries need fewer merges, or none. They are preferred unless they take 5 % longer. If memory is
+ * the bottleneck that costs nothing: fewer workers reach the full bandwidth as well. */
 static void divide_work(cutter *c, int workers) {
     make_cuts(c, workers, true);
     int64_t longest = c->longest;

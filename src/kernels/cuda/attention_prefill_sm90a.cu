@@ -1,8 +1,8 @@
-/* attention_prefill_sm90a.cu: attention of many rows: tiles of 192 packed rows, whole, longest first. A CTA has one
- * producer warp, which brings queries, keys and values by TMA, and three warpgroups of 64 rows each. Scores and outputs
- * stand in registers; while a warpgroup weighs block i, its products with the values of block i - 1 still run, and
- * those of the others. Each split of four blocks has an output of its own, which joins the total when the split is
- * over; with head_dim 128 the total stands in shared memory. */
+/* attention_prefill_sm90a.cu: attention of many rows: whole tiles of 192 packed rows, longest first. A CTA has one
+ * producer warp, which loads queries, keys and values by TMA, and three warpgroups of 64 rows each, with scores and
+ * outputs in registers. The softmax of block i overlaps with the products of values of block i - 1 and with the
+ * other warpgroups. Each split of four blocks has its own output, which is merged into the total at the end of the
+ * split. With head_dim 128 the total is in shared memory. */
 #include "kernels/cuda/attention_hopper.cuh"
 
 enum {
@@ -14,7 +14,7 @@ enum {
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     STAGES_MAX = 6,
     QUERY_CHUNK_BYTES = ROWS * 128,
-    ONES_BYTES = 1024 /* an operand of eight columns that are one in each of a block's keys */
+    ONES_BYTES = 1024 /* an operand of eight columns of ones for each key of a block */
 };
 
 typedef struct shared_state {
@@ -27,7 +27,7 @@ template <int DIM> struct sizes {
     static constexpr int QUERY = CHUNKS * QUERY_CHUNK_BYTES;
     static constexpr int STAGE = CHUNKS * IV_CHUNK_BYTES;
     static constexpr bool TOTAL_SHARED = DIM == 128;
-    static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2; /* tiles at hand */
+    static constexpr int QUERIES = TOTAL_SHARED ? 1 : 2; /* tiles in flight */
     static constexpr int K_STAGES = TOTAL_SHARED ? 2 : 6, V_STAGES = TOTAL_SHARED ? 3 : 6;
     static constexpr int TOTAL = TOTAL_SHARED ? 128 * GROUPS * DIM / 2 * 4 : 0;
     static constexpr int SHARED =
@@ -36,11 +36,11 @@ template <int DIM> struct sizes {
 
 typedef struct buffers { /* in shared memory */
     uint32_t q, k, v, ones;
-    float4 *total; /* this thread's fours, 128 * GROUPS apart */
+    float4 *total; /* this thread's groups of four, 128 * GROUPS apart */
     shared_state *s;
 } buffers;
 
-/* The CTA's j-th item: tile and KV head. There and back over the CTAs, so that long and short ones mix. */
+/* The CTA's j-th item: tile and KV head. The direction over the CTAs alternates, so that long and short tiles mix. */
 typedef struct item {
     iv_attention_tile tile;
     int kv_head;
@@ -48,7 +48,7 @@ typedef struct item {
 
 IV_DEVICE bool next_item(const iv_attention_params &p, int j, item *to) {
     const iv_attention_plan *head = (const iv_attention_plan *)p.plan;
-    int grid = gridDim.x, place = j % 2 ? grid - 1 - (int)blockIdx.x : (int)blockIdx.x, index = j * grid + place;
+    int grid = gridDim.x, column = j % 2 ? grid - 1 - (int)blockIdx.x : (int)blockIdx.x, index = j * grid + column;
     if (index >= head->tall_tiles * p.kv_heads) return false;
     const int4 *t = (const int4 *)(p.plan + head->tall_at) + 2 * (index / p.kv_heads);
     int4 a = __ldg(t), b = __ldg(t + 1);
@@ -57,7 +57,7 @@ IV_DEVICE bool next_item(const iv_attention_params &p, int j, item *to) {
     return true;
 }
 
-/* A stage of a ring, and the parity of its fill. */
+/* A stage of a ring and the parity of its fill. */
 template <int STAGES> struct stage {
     uint32_t at, phase;
     __device__ __forceinline__ void next() {
@@ -105,7 +105,7 @@ template <int DIM> struct producer {
         for (int j = 0; next_item(p, j, &i); j++) {
             if (lane == 0) load_queries(i, j);
             int last = i.tile.last_block;
-            uint32_t page = 0; /* of 32 blocks, a thread each */
+            uint32_t page = 0; /* of 32 blocks, one per thread */
             for (int b = i.tile.first_block, known = b - 32; b <= last; b++) {
                 if (b >= known + 32) {
                     known = b;
@@ -123,7 +123,7 @@ template <int DIM> struct producer {
 /* ---- the consumers ------------------------------------------------------------------------------------------------
  */
 
-/* Of an operand in rows of 128 swizzled bytes, given its low word. */
+/* A descriptor of an operand in rows of 128 swizzled bytes, from its low word. */
 IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32 | low; }
 IV_DEVICE uint32_t keys_word(uint32_t address) { return (address >> 4) + (1 << 16); }
 IV_DEVICE uint32_t values_word(uint32_t address) { return (address >> 4) + (IV_CHUNK_BYTES >> 4 << 16); }
@@ -133,19 +133,19 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     static constexpr int OUT = DIM / 2; /* a thread's elements of the output */
     const iv_attention_params &p;
     buffers at;
-    int group, warp, g, t; /* of the warpgroups; of the group; of the warp */
+    int group, warp, g, t; /* in the CTA; in the group; in the warp */
 
     float score[32], out[OUT], total[z::TOTAL_SHARED ? 1 : OUT];
     uint32_t weights[4][4];
-    int low[2], high[2]; /* the keys that rows g and g + 8 see */
+    int low[2], high[2];  /* range of keys visible to rows g and g + 8 */
     float max[2], sum[4]; /* row g's sum twice, row g + 8's twice */
     float total_max[2], total_sum[2];
 
     __device__ __forceinline__ int row_of(int h) { return group * 64 + warp * 16 + g + 8 * h; }
 
-    /* score = Q K^T of the block at k, under way. Descriptors' low words count 16 bytes: q and k are such. */
+    /* Issues score = Q K^T of the block at k. q and k are low words of descriptors, in units of 16 bytes. */
     __device__ __forceinline__ void issue_scores(uint32_t q, uint32_t k) {
-        asm volatile("" : "+r"(q), "+r"(k)); /* they are made here, not kept in registers */
+        asm volatile("" : "+r"(q), "+r"(k)); /* recomputed here, not kept in registers */
         iv_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
@@ -154,7 +154,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         iv_wgmma_commit();
     }
 
-    /* out (or nothing, at a split's start) + weights V, and the sum likewise with ones, under way. */
+    /* Issues out += weights V (out = at a split's start), and the sum, with a column of ones. */
     __device__ __forceinline__ void issue_values(uint32_t v, bool fresh) {
         asm volatile("" : "+r"(v));
         iv_wgmma_fence();
@@ -167,12 +167,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         iv_wgmma_commit();
     }
 
-    __device__ __forceinline__ void give(uint64_t *empty) {
+    __device__ __forceinline__ void release(uint64_t *empty) {
         if (threadIdx.x % 32 == 0) iv_mbar_arrive(iv_shared(empty));
     }
 
-    /* Steps 1 to 4 of the law for block b: scores become weights; returns alpha of both rows. A row that sees nothing
-     * of the block stays as it is. Not MASKED: every row sees every key. */
+    /* Steps 1 to 4 of the law for block b: scores become weights. Returns alpha of both rows. A row that sees no key
+     * of the block is unchanged. Not MASKED: every row sees every key. */
     template <bool MASKED> __device__ __forceinline__ void weigh_block(int b, float (&alpha)[2]) {
         bool see[2] = {true, true};
         if (MASKED) {
@@ -185,12 +185,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 score[i] = (k > high[h]) | (k < low[h]) ? -INFINITY : score[i];
             }
         }
-        float high_of[4]; /* of a row's even and odd keys; a NaN is passed over */
+        float high_of[4]; /* of a row's even and odd keys; NaN is ignored */
 #pragma unroll
         for (int i = 0; i < 4; i++) high_of[i] = score[i];
 #pragma unroll
         for (int i = 4; i < 32; i++) high_of[i % 4] = fmaxf(high_of[i % 4], score[i]);
-        float less[2]; /* the maximum, negative */
+        float less[2]; /* the negated maximum */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float m = fmaxf(high_of[2 * h], high_of[2 * h + 1]);
@@ -201,7 +201,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             max[h] = m;
             if (MASKED) {
                 alpha[h] = see[h] ? alpha[h] : 1.0f;
-                m = see[h] ? m : 0.0f; /* -inf less 0, not less -inf */
+                m = see[h] ? m : 0.0f; /* -inf minus 0, not minus -inf */
             }
             less[h] = -m;
         }
@@ -216,8 +216,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             for (int j = 0; j < 4; j++) weights[i][j] = iv_pack16(TYPE, score[8 * i + 2 * j], score[8 * i + 2 * j + 1]);
     }
 
-    /* out and sum, of a split with these maxima, join the total. The first one joins -0 with 0 and 1; what a row saw
-     * nothing of is +0 and joins with 1 and -0: no bit changes. */
+    /* Merges out and sum, of a split with these maxima, into the total. The first split gets the factors 0 and 1,
+     * with a total of -0; a split that the row does not see is +0 and gets 1 and -0. Neither changes a bit. */
     __device__ __forceinline__ void merge_split(int split, const float (&most)[2]) {
         float both[2] = {iv_max(total_max[0], most[0]), iv_max(total_max[1], most[1])};
         iv_attention_factors j[2];
@@ -244,8 +244,8 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     __device__ __forceinline__ void write_out(const item &it) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int row = row_of(h), token = row / p.group, place = row - token * p.group;
-            int head = it.kv_head * p.group + place - p.group_first;
+            int row = row_of(h), token = row / p.group, in_group = row - token * p.group;
+            int head = it.kv_head * p.group + in_group - p.group_first;
             if (token >= it.tile.tokens || head < 0 || head >= p.heads) continue;
             uint16_t *to = (uint16_t *)p.out + ((size_t)(it.tile.first_row + token) * p.heads + head) * DIM + 2 * t;
 #pragma unroll
@@ -280,11 +280,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
     stage<z::K_STAGES> k; /* of the next block's keys and values */
     stage<z::V_STAGES> v;
 
-    bool keys_here, values_here; /* as last looked */
+    bool keys_here, values_here; /* results of the last poll */
 
     __device__ __forceinline__ uint32_t keys_bar(void) { return iv_shared(&at.s->k_full[k.at]); }
     __device__ __forceinline__ uint32_t values_bar(void) { return iv_shared(&at.s->v_full[v.at]); }
-    __device__ __forceinline__ void look(void) {
+    __device__ __forceinline__ void poll(void) {
         keys_here = iv_mbar_peek(keys_bar(), k.phase), values_here = iv_mbar_peek(values_bar(), v.phase);
     }
     __device__ __forceinline__ void wait_keys(void) {
@@ -298,21 +298,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 
     __device__ __forceinline__ void run(const item &it, int buffer, uint32_t phase) {
         int first = it.tile.first_block, last = it.tile.last_block;
-        int hidden_from = (it.tile.position + 1) / BLOCK; /* the first block that not every row sees all of */
+        int hidden_from = (it.tile.position + 1) / BLOCK; /* the first block that some row does not see entirely */
         int seen_from = (iv_attention_low(it.tile.position + it.tile.tokens - 1, p.window) + BLOCK - 1) / BLOCK;
         uint32_t q = keys_word(at.q + buffer * z::QUERY + group * 64 * 128);
         begin(it);
         iv_mbar_wait(iv_shared(&at.s->q_full[buffer]), phase);
-        look();
+        poll();
         wait_keys();
         issue_scores(q, keys());
         iv_wgmma_wait<0>();
         iv_wgmma_hold(score);
-        give(&at.s->k_empty[k.at]), k.next();
+        release(&at.s->k_empty[k.at]), k.next();
         float alpha[2];
         bool fresh = true;
         weigh_block<true>(first, alpha);
-        look();
+        poll();
         wait_values();
         round_weights();
         for (int b = first + 1; b <= last; b++) {
@@ -322,21 +322,21 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             issue_values(values(), fresh);
             iv_wgmma_wait<1>();
             iv_wgmma_hold(score);
-            give(&at.s->k_empty[k.at]), k.next();
+            release(&at.s->k_empty[k.at]), k.next();
             float ended[2] = {max[0], max[1]};
             if (end) max[0] = max[1] = -INFINITY;
             if (b >= hidden_from || b < seen_from)
                 weigh_block<true>(b, alpha);
             else
                 weigh_block<false>(b, alpha);
-            iv_wgmma_hold(score); /* weighed before the wait, not after */
+            iv_wgmma_hold(score); /* keeps the softmax before the wait */
             uint64_t *values_given = &at.s->v_empty[v.at];
             v.next();
-            look();
+            poll();
             iv_wgmma_wait<0>();
             iv_wgmma_hold(out), iv_wgmma_hold(sum);
             wait_values();
-            give(values_given);
+            release(values_given);
             if (end)
                 merge_split(b / EACH - 1, ended);
             else if (__any_sync(~0u, alpha[0] != 1.0f || alpha[1] != 1.0f)) {
@@ -348,11 +348,11 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             fresh = end;
             round_weights();
         }
-        give(&at.s->q_empty[buffer]);
+        release(&at.s->q_empty[buffer]);
         issue_values(values(), fresh);
         iv_wgmma_wait<0>();
         iv_wgmma_hold(out), iv_wgmma_hold(sum);
-        give(&at.s->v_empty[v.at]), v.next();
+        release(&at.s->v_empty[v.at]), v.next();
         merge_split(last / EACH, max);
         write_out(it);
     }
@@ -401,7 +401,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* All pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
+/* A tensor map of all pages as rows of head_dim; a box is one block's keys or values, 64 of head_dim at a time. */
 static int map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
     uint64_t row = kv->head_dim * iv_dtype_bytes(kv->type);
     uint64_t size[2] = {kv->head_dim, (uint64_t)kv->page_count * kv->heads * 2 * IV_ATTENTION_BLOCK};

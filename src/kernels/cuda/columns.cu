@@ -1,4 +1,4 @@
-/* columns.cu: rows and columns of activations moved to where a linear layer can take them. No arithmetic. */
+/* columns.cu: copies rows and columns of activations for linear layers. No arithmetic. */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime.h>
@@ -29,8 +29,7 @@ int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t colu
     return cudaGetLastError();
 }
 
-template <typename T>
-__global__ void pick_rows(const T *x, size_t stride, const int32_t *pick, T *out) {
+template <typename T> __global__ void pick_rows(const T *x, size_t stride, const int32_t *pick, T *out) {
     const T *from = x + pick[blockIdx.x] * stride;
     for (size_t i = threadIdx.x; i < stride; i += blockDim.x) out[blockIdx.x * stride + i] = from[i];
 }

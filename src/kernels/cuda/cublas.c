@@ -1,4 +1,4 @@
-/* cublas.c: cublasGemmEx through dlopen: nothing of cuBLAS is linked or included, its enumerators are written out. */
+/* cublas.c: cublasGemmEx through dlopen. Nothing of cuBLAS is linked or included; its enumerators are written out. */
 #include "kernels/cuda/cublas.h"
 
 #include <cuda_runtime_api.h>
@@ -70,7 +70,7 @@ bool iv_cublas_takes(const iv_gpu_linear_args *a) {
     return !a->groups && !a->bias && a->epilogue != IV_GPU_SWIGLU && a->type == a->w.type && a->type != IV_F32;
 }
 
-/* Row-major y = x W^T is column-major y = W' x: both operands are K-major as they lie. */
+/* Row-major y = x W^T is column-major y = W' x; both operands are K-major in memory. */
 int iv_cublas_linear(iv_cublas *b, const iv_gpu_linear_args *a, iv_dtype out_type, iv_gpu_stream stream) {
     static const float one = 1.0f, zero = 0.0f;
     int type = a->type == IV_BF16 ? R_16BF : R_16F;

@@ -1,12 +1,12 @@
-/* elements.cuh: one or four floats of a row, as one load and one store. */
+/* elements.cuh: one or four floats of a row in one load or store. */
 #ifndef IV_KERNELS_CUDA_ELEMENTS_CUH
 #define IV_KERNELS_CUDA_ELEMENTS_CUH
 
-template <int V> struct elements {
-    float at[V];
-};
+#include "kernels/cuda/law.cuh"
 
-template <int V> static __device__ __forceinline__ elements<V> load(const float *p) {
+template <int V> struct elements { float at[V]; };
+
+template <int V> IV_DEVICE elements<V> load(const float *p) {
     elements<V> e;
     if (V == 4)
         *(float4 *)&e = *(const float4 *)p;
@@ -15,7 +15,7 @@ template <int V> static __device__ __forceinline__ elements<V> load(const float 
     return e;
 }
 
-template <int V> static __device__ __forceinline__ void store(float *p, const elements<V> &e) {
+template <int V> IV_DEVICE void store(float *p, const elements<V> &e) {
     if (V == 4)
         *(float4 *)p = *(const float4 *)&e;
     else

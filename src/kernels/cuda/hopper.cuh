@@ -1,26 +1,41 @@
-/* hopper.cuh: what Hopper adds, as device words: mbarriers, the tensor copy engine (TMA), wgmma, clusters, programmatic
- * dependent launch. Numbers follow from the PTX ISA. No policy lives here: kernels decide who waits and when.
+/* hopper.cuh: Hopper's features as device functions: mbarriers, TMA, wgmma, clusters, programmatic dependent launch.
+ * Constants follow the PTX ISA. Synchronization policy is left to the kernels.
  *
- * wgmma: one warpgroup multiplies 64 rows of A (shared memory or registers) with N rows of B in steps of k16; every
- * step is one tc16 step of the law. Shared operands lie as TMA's 128-byte swizzle writes them: rows of 64 16-bit
- * elements, 1024-byte aligned; K-major (iv_wgmma_desc), or for B also with N as the contiguous side (iv_wgmma_desc_mn).
- */
+ * wgmma: a warpgroup multiplies 64 rows of A (shared memory or registers) with N rows of B in steps of 16 k; each
+ * step is one tc16 step of the law. Shared operands have TMA's 128-byte swizzle: rows of 64 16-bit elements,
+ * 1024-byte aligned; K-major (iv_wgmma_desc), or for B also N-major (iv_wgmma_desc_mn). */
 #ifndef IV_KERNELS_CUDA_HOPPER_CUH
 #define IV_KERNELS_CUDA_HOPPER_CUH
 
 #include "base/dtype.h"
+#include "kernels/cuda/law.cuh"
 
 #include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#define IV_DEVICE static __device__ __forceinline__
+/* ---- host ------------------------------------------------------------------------------------------------- */
+
+/* cuTensorMapEncodeTiled, from the driver; NULL if it has none. */
+static inline PFN_cuTensorMapEncodeTiled_v12000 iv_tensor_map_encoder(void) {
+    static void *found; /* racing threads write the same value */
+    if (!found) {
+        void *p = NULL;
+        cudaDriverEntryPointQueryResult result;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) ==
+                cudaSuccess &&
+            result == cudaDriverEntryPointSuccess)
+            found = p;
+    }
+    return (PFN_cuTensorMapEncodeTiled_v12000)found;
+}
 
 /* ---- addresses ---------------------------------------------------------------------------------------------- */
 
 IV_DEVICE uint32_t iv_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* The same place in the shared memory of another CTA of the cluster. */
+/* The corresponding address in another CTA of the cluster. */
 IV_DEVICE uint32_t iv_shared_of(uint32_t address, uint32_t cta) {
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(cta));
@@ -38,8 +53,8 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
 
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-/* Loads and stores that stay in the order they are written in, so that many loads are under way at once, and without a
- * branch: nothing is touched unless `there`; instead of what is not, -0, which changes no sum. */
+/* Predicated loads and stores. They stay in program order, so that many loads overlap, and do not branch. If not
+ * `there`, memory is not touched and a load returns -0, which changes no sum. */
 IV_DEVICE float iv_load_if(const float *p, bool there) {
     float v;
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.f32 %0, 0f80000000;\n@p ld.global.f32 %0, [%1];\n}\n"
@@ -72,13 +87,14 @@ IV_DEVICE void iv_store2_if(float *p, float2 v, bool there) {
                  "f"(v.y), "r"((int)there)
                  : "memory");
 }
-/* Of 8 x 8 16-bit numbers a lane has two neighbours of row lane / 4; and after it of column lane / 4. By a whole warp. */
+/* Transposes 8 x 8 16-bit numbers over a whole warp: a lane has two neighbors of row lane / 4 before, of column lane
+ * / 4 after. */
 IV_DEVICE uint32_t iv_transpose8(uint32_t pair) {
-    uint32_t turned;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
-    return turned;
+    uint32_t transposed;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+    return transposed;
 }
-/* Shared memory by address, in the order written. */
+/* A shared-memory load that stays in program order. */
 IV_DEVICE float4 iv_load_shared4(uint32_t p) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -93,46 +109,47 @@ IV_DEVICE float4 iv_load_shared4(uint32_t p) {
 IV_DEVICE void iv_mbar_init(uint32_t bar, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
-/* Makes initialised barriers visible to the copy engine and to the cluster; a barrier of threads follows. */
+/* Makes initialized mbarriers visible to TMA and the cluster; a thread barrier must follow. */
 IV_DEVICE void iv_mbar_init_fence(void) { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-IV_DEVICE void iv_mbar_expect(uint32_t bar, uint32_t bytes) { /* arrives, too */
+IV_DEVICE void iv_mbar_expect(uint32_t bar, uint32_t bytes) { /* also arrives */
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-/* An arrival at a barrier of another CTA (an address of iv_shared_of). Ordinary writes are not ordered for it, which
- * would cost a fence: enough for a stage that wgmma has read. */
+/* Arrives at an mbarrier of another CTA (iv_shared_of). Does not order ordinary writes, which would need a fence;
+ * sufficient for a stage that wgmma has read. */
 IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-/* Whether the phase of this parity has ended; `how` may wait a while for it. */
-#define IV_MBAR_ASK(name, how)                                                               \
-    IV_DEVICE bool name(uint32_t bar, uint32_t parity) {                                     \
-        uint32_t done;                                                                       \
-        asm volatile("{\n.reg .pred p;\nmbarrier." how ".shared::cta.b64 p, [%1], %2;\n"     \
-                     "selp.b32 %0, 1, 0, p;\n}\n"                                            \
-                     : "=r"(done)                                                            \
-                     : "r"(bar), "r"(parity)                                                 \
-                     : "memory");                                                            \
-        return done != 0;                                                                    \
+/* Has the phase with this parity ended? `how` may wait a while. */
+#define IV_MBAR_ASK(name, how)                                                           \
+    IV_DEVICE bool name(uint32_t bar, uint32_t parity) {                                 \
+        uint32_t done;                                                                   \
+        asm volatile("{\n.reg .pred p;\nmbarrier." how ".shared::cta.b64 p, [%1], %2;\n" \
+                     "selp.b32 %0, 1, 0, p;\n}\n"                                        \
+                     : "=r"(done)                                                        \
+                     : "r"(bar), "r"(parity)                                             \
+                     : "memory");                                                        \
+        return done != 0;                                                                \
     }
 IV_MBAR_ASK(iv_mbar_test, "try_wait.parity.acquire.cta")
-IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: asked early, the answer is there in time */
+IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: called early, the answer is there in time */
 #undef IV_MBAR_ASK
 
-/* Waits for the end of the phase of this parity. */
+/* Waits for the end of the phase with this parity. */
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
 }
 
-/* ---- the copy engine ---------------------------------------------------------------------------------------- */
+/* ---- TMA and other asynchronous copies
+ * ---------------------------------------------------------------------------- */
 
-/* How long L2 keeps what is loaded: createpolicy's words for whole fractions. */
+/* L2 eviction policies, as createpolicy encodes them for whole fractions. */
 #define IV_L2_NORMAL 0x1000000000000000ull
-#define IV_L2_FIRST 0x12f0000000000000ull /* first to go: read once */
-#define IV_L2_LAST 0x14f0000000000000ull  /* last to go: read by many */
+#define IV_L2_FIRST 0x12f0000000000000ull /* evict first: read once */
+#define IV_L2_LAST 0x14f0000000000000ull  /* evict last: read by many */
 
 IV_DEVICE void iv_tma_prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -156,7 +173,7 @@ IV_DEVICE void iv_tma_load_4d(uint32_t to, const CUtensorMap *map, uint32_t bar,
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "l"(l2)
                  : "memory");
 }
-/* To the same place, and the same barrier, in every CTA of the mask. */
+/* To the same address and mbarrier in every CTA of the mask. */
 IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int x, int y, int z, int w,
                                         uint16_t mask, uint64_t l2) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -164,8 +181,9 @@ IV_DEVICE void iv_tma_load_4d_multicast(uint32_t to, const CUtensorMap *map, uin
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"(mask), "l"(l2)
                  : "memory");
 }
-/* From shared to global memory: 16, 32, ... bytes between addresses of 16. What a thread has stored so makes a group
- * when it commits it; of all its groups it waits that they are read (their places are free), or done. */
+/* From shared to global memory, multiples of 16 bytes between 16-byte-aligned addresses. A thread's stores form a
+ * group when committed. iv_bulk_wait_read waits until their sources are read (and free), iv_bulk_wait until they are
+ * complete. */
 IV_DEVICE void iv_bulk_store(void *to, uint32_t from, uint32_t bytes) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                  : "memory");
@@ -173,7 +191,7 @@ IV_DEVICE void iv_bulk_store(void *to, uint32_t from, uint32_t bytes) {
 IV_DEVICE void iv_bulk_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 IV_DEVICE void iv_bulk_wait_read(void) { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(0) : "memory"); }
 IV_DEVICE void iv_bulk_wait(void) { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(0) : "memory"); }
-IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros where it is not there */
+IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros if not `there` */
     uint32_t bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -181,10 +199,10 @@ IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::
 template <int PENDING> IV_DEVICE void iv_copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-/* Ordinary writes to shared memory before this are seen by the copy engine and wgmma after a barrier. */
+/* Ordinary writes to shared memory before this become visible to TMA and wgmma after a barrier. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* True in one lane of a whole warp; the compiler knows that what follows is one lane's. */
+/* True in one lane of a whole warp, known to the compiler as uniform. */
 IV_DEVICE bool iv_elect(void) {
     uint32_t chosen;
     asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n" : "=r"(chosen));
@@ -204,15 +222,16 @@ IV_DEVICE void iv_cluster_sync(void) {
     iv_cluster_arrive();
     iv_cluster_wait();
 }
-/* A CTA may end when all of its cluster are here. Orders nothing, which would cost a trip to L2: enough where others
- * have only read from it, and used what they read. Not where they may have arrived at its mbarriers. */
+/* Waits until all CTAs of the cluster are here; then a CTA may exit. It orders no memory, which would cost a trip to
+ * L2. Sufficient if peers have only read this CTA's memory and used the values; not if they may have arrived at its
+ * mbarriers. */
 IV_DEVICE void iv_cluster_leave(void) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
     iv_cluster_wait();
 }
-/* The kernel before has ended and what it wrote is seen. Nothing at all in an ordinary launch. */
+/* Waits until the preceding kernel has ended and its writes are visible. No effect in an ordinary launch. */
 IV_DEVICE void iv_dependency_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-/* The next kernel may start its head. */
+/* Lets the next kernel start its prologue. */
 IV_DEVICE void iv_dependency_release(void) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 template <int COUNT> IV_DEVICE void iv_registers_take(void) {
@@ -221,19 +240,19 @@ template <int COUNT> IV_DEVICE void iv_registers_take(void) {
 template <int COUNT> IV_DEVICE void iv_registers_give(void) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
-/* A barrier of some of the CTA's threads; 0 is __syncthreads's. */
+/* A barrier of some of the CTA's threads; id 0 is __syncthreads. */
 IV_DEVICE void iv_named_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* ---- wgmma -------------------------------------------------------------------------------------------------- */
 
-/* An operand at a shared address: rows of 128 bytes (64 of k), 128-byte swizzle. Add 2 for each 16 of k. */
+/* An operand at a shared address: rows of 128 bytes (64 k), 128-byte swizzle. Add 2 for each 16 k. */
 IV_DEVICE uint64_t iv_wgmma_desc(uint32_t address) {
     return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-/* B whose rows are k and whose contiguous side is n: chunks of 64 n, chunk_bytes apart, each a row of 128 bytes per k.
- * Add 128 (2048 bytes) for each 16 of k. */
+/* N-major B: chunks of 64 n, chunk_bytes apart, with a row of 128 bytes for each k. Add 128 (2048 bytes) for each 16
+ * k. */
 IV_DEVICE uint64_t iv_wgmma_desc_mn(uint32_t address, uint32_t chunk_bytes) {
     return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(chunk_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
            (uint64_t)1 << 62;
@@ -244,13 +263,13 @@ IV_DEVICE void iv_wgmma_commit(void) { asm volatile("wgmma.commit_group.sync.ali
 template <int PENDING> IV_DEVICE void iv_wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-/* Keeps the compiler from moving what it does with an accumulator over this point. */
+/* Keeps the compiler from moving uses of an accumulator across this point. */
 template <int COUNT> IV_DEVICE void iv_wgmma_hold(float (&d)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* The thread, computed where it is used: what follows from it is not kept in registers that accumulators need. */
+/* The thread index, recomputed at each use: derived values then occupy no registers that accumulators need. */
 IV_DEVICE int iv_thread_here(void) {
     int thread = (int)threadIdx.x;
     asm volatile("" : "+r"(thread));
@@ -309,7 +328,7 @@ IV_DEVICE int iv_thread_here(void) {
 #define IV_WG_O15(d) IV_WG_O14(d), IV_WG_D8(d, 112)
 #define IV_WG_O16(d) IV_WG_O15(d), IV_WG_D8(d, 120)
 
-/* D's list, its operands, and the numbers of the operands that follow it. */
+/* D's register list and operands, and the numbers of the following operands. */
 #define IV_WG_SS(N, KIND, LIST, OPS, A, B, S)                                                                 \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #S ", 0;\n"                                             \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." KIND "." KIND " {" LIST "}, %" #A ", %" #B \
@@ -323,7 +342,7 @@ IV_DEVICE int iv_thread_here(void) {
                  : OPS                                                                                           \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(B_MN))
 
-/* d = (add ? d : 0) + A B^T, one step of 16; a, b are descriptors. N is twice d's length. */
+/* d = (add ? d : 0) + A B^T, one step of 16 k; a and b are descriptors. N is twice the length of d. */
 template <iv_dtype TYPE, int COUNT> IV_DEVICE void iv_wgmma(float (&d)[COUNT], uint64_t a, uint64_t b, int add) {
     constexpr bool BF = TYPE == IV_BF16;
     if constexpr (COUNT == 4 && BF)
@@ -374,8 +393,8 @@ template <iv_dtype TYPE, int COUNT> IV_DEVICE void iv_wgmma(float (&d)[COUNT], u
         static_assert(COUNT < 0, "no wgmma of this size here");
 }
 
-/* The same with A in registers, as four pairs: rows t / 4 and t / 4 + 8, k 2 (t % 4) and 8 on. B_MN: b is of
- * iv_wgmma_desc_mn. */
+/* The same with A in registers, as four pairs: rows t / 4 and t / 4 + 8, k from 2 (t % 4) and from 8 on. B_MN: b is
+ * from iv_wgmma_desc_mn. */
 template <iv_dtype TYPE, bool B_MN, int COUNT>
 IV_DEVICE void iv_wgmma_a(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, int add) {
     constexpr bool BF = TYPE == IV_BF16;

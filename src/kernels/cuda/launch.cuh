@@ -1,32 +1,35 @@
-/* launch.cuh: launching a kernel that may start while the one before it in the stream still ends.
+/* launch.cuh: programmatic dependent launch: a kernel may start while its predecessor in the stream finishes.
  *
- * On compute capability 9 a kernel's prologue runs under its predecessor's tail: it may read what no kernel of the
- * stream writes (weights), then calls iv_wait, and only then touches anything else. Every kernel calls iv_wait in every
- * block, so that waiting for one predecessor is waiting for all. Elsewhere kernels follow one another as usual. */
+ * On compute capability 9.0 a kernel's prologue overlaps with its predecessor's tail. The prologue may read memory
+ * that no kernel of the stream writes (weights); then it calls iv_wait, and may access everything else afterwards.
+ * Every kernel calls iv_wait in every block, so waiting for one predecessor means waiting for all. On other GPUs
+ * kernels run one after another. */
 #ifndef IV_KERNELS_CUDA_LAUNCH_CUH
 #define IV_KERNELS_CUDA_LAUNCH_CUH
+
+#include "kernels/cuda/law.cuh"
 
 #include <cuda_runtime.h>
 #include <stddef.h>
 
-/* All that earlier kernels of the stream wrote is there. */
-static __device__ __forceinline__ void iv_wait(void) {
+/* Waits until all writes of earlier kernels of the stream are visible. */
+IV_DEVICE void iv_wait(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/* The next kernel's blocks may come in where there is room. */
-static __device__ __forceinline__ void iv_let_next(void) {
+/* Lets the next kernel's blocks start as resources allow. */
+IV_DEVICE void iv_let_next(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/* Machine code for 9.0 is the only one here that waits by itself. */
+/* Only machine code for 9.0 contains the wait. */
 static inline bool iv_overlaps(void) {
     enum { DEVICES = 64 };
-    static int known[DEVICES]; /* 1: no, 2: yes; two threads that race here write the same */
+    static int known[DEVICES]; /* 1: no, 2: yes; racing threads write the same value */
     int device = 0, major = 0, minor = 1;
     if (cudaGetDevice(&device) != cudaSuccess || device >= DEVICES) return false;
     if (known[device] == 0) {
@@ -37,7 +40,8 @@ static inline bool iv_overlaps(void) {
     return known[device] == 2;
 }
 
-/* Arguments have the parameters' very types. `shared`: dynamic shared memory, which the kernel was allowed to take. */
+/* The argument types must be exactly the parameter types. `shared`: dynamic shared memory, which the kernel's
+ * attribute allows. */
 template <class... P>
 static inline int iv_launch_shared(void (*kernel)(P...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
                                    P... arguments) {

@@ -1,5 +1,5 @@
-/* linear.c: which kernel computes a linear layer on a GPU. All of them give the same bits, so the choice is one of
- * speed alone; it looks at sizes and nothing else, so that a captured graph and a later step choose alike. */
+/* linear.c: chooses the kernel of a linear layer on a GPU. All kernels produce the same bits, so only speed depends
+ * on the choice. It is a function of sizes alone, so a captured graph and a later step choose alike. */
 #include "base/size.h"
 #include "base/status.h"
 #include "kernels/cuda/ops.h"
@@ -28,7 +28,7 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
     return n;
 }
 
-/* The tensor cores where they can; the generic kernels take everything. */
+/* Tensor cores if they can; the generic kernels take everything. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
     iv_gpu_linear_config wgmma, generic[2];
     if (iv_gpu_wgmma_prefer(a, &wgmma)) return wgmma;

@@ -1,16 +1,16 @@
-/* linear_generic.cu: linear layers of any shape. fma32 on any GPU, on its CUDA cores; tc16, on compute capability 9.0,
- * for what the fast families do not take. A finished tile stands in shared memory as y[row][output] before it goes out,
- * so that a gate finds its up. */
+/* linear_generic.cu: linear layers of any shape: fma32 on the CUDA cores of any GPU; tc16 on compute capability 9.0
+ * for problems that linear_wgmma does not take. A tile's sums pass through shared memory as y[row][output], where a
+ * gate finds its up. */
 #include "kernels/cuda/linear_tile.cuh"
 
 enum { VARIANT_TILE, VARIANT_ROWS, VARIANT_MMA }; /* of a configuration */
-enum { STEP = 16 };                               /* k at a time: divides every leaf */
+enum { STEP = 16 };                               /* k per step; divides every leaf */
 
-/* A grid has 65,535 blocks at most in y and in z: of rows as many there as fit, more of them behind one another. */
+/* A grid has at most 65,535 blocks in y and in z, so row tiles use both. */
 enum { GRID_SIDE_MAX = 65535 };
-static __device__ __forceinline__ int row_tile(void) { return (int)(blockIdx.y + blockIdx.z * gridDim.y); }
+IV_DEVICE int row_tile(void) { return (int)(blockIdx.y + blockIdx.z * gridDim.y); }
 
-/* ---- a tile goes out ------------------------------------------------------------------------------------------ */
+/* ---- epilogue --------------------------------------------------------------------------------------------------- */
 
 static __device__ void put_tile(const iv_linear_problem &p, const iv_linear_rows &r, const float *y, int stride, int n0,
                                 int tile_n) {
@@ -35,25 +35,23 @@ static __device__ void put_tile(const iv_linear_problem &p, const iv_linear_rows
 
 /* ---- fma32 ------------------------------------------------------------------------------------------------------ */
 
-template <typename T> static __device__ __forceinline__ float widen(iv_dtype type, T v) {
-    return iv_widen16(type, (uint16_t)v);
-}
+template <typename T> IV_DEVICE float widen(iv_dtype type, T v) { return iv_widen16(type, (uint16_t)v); }
 template <> __device__ __forceinline__ float widen<float>(iv_dtype, float v) { return v; }
 
-/* Four elements as floats. */
-template <typename T> static __device__ __forceinline__ void load4(iv_dtype type, const T *from, float *to) {
+/* Four elements, widened. */
+template <typename T> IV_DEVICE void load4(iv_dtype type, const T *from, float *to) {
     for (int i = 0; i < 4; i++) to[i] = widen<T>(type, from[i]);
 }
 
-/* 64 outputs of 64 rows; a thread has 4 of each. */
+/* 64 outputs of 64 rows; a thread has 4 x 4. */
 template <typename TW, typename TX> static __global__ void __launch_bounds__(256) fma32_tile(iv_linear_problem p) {
     constexpr int N = 64, PAD = N + 4;
-    __shared__ float s[N * PAD]; /* [2][STEP][PAD] while summing, then y */
+    __shared__ float s[N * PAD]; /* [2][STEP][PAD] in the loop, then y */
     float *ws = s, *xs = s + STEP * PAD;
     iv_linear_rows r = iv_linear_find_rows(p, row_tile(), N);
     if (r.count == 0) return;
     int n0 = blockIdx.x * N, lane_n = threadIdx.x % 16, lane_m = threadIdx.x / 16;
-    int load = threadIdx.x / 4, load_k = threadIdx.x % 4 * 4; /* of a step: row `load`, four k */
+    int load = threadIdx.x / 4, load_k = threadIdx.x % 4 * 4; /* loads row `load`, four k of a step */
     bool has_w = n0 + load < p.n, has_x = load < r.count;
     const TW *w = (const TW *)((const char *)p.w + r.expert * p.expert_bytes);
     w += has_w ? (size_t)(n0 + load) * p.k_padded + load_k : 0;
@@ -90,7 +88,7 @@ template <typename TW, typename TX> static __global__ void __launch_bounds__(256
     put_tile(p, r, s, PAD, n0, N);
 }
 
-/* 32 outputs of up to 8 rows: a warp has a leaf, a lane an output. */
+/* 32 outputs of up to 8 rows: a warp has a leaf, a lane has an output. */
 template <typename TW, typename TX> static __global__ void __launch_bounds__(256) fma32_rows(iv_linear_problem p) {
     constexpr int N = 32, M = 8, PAD = STEP + 1;
     __shared__ float ws[IV_LEAVES_MAX][N * PAD], xs[IV_LEAVES_MAX][M * STEP], sums[IV_LEAVES_MAX][M * N], y[M * N];
@@ -99,7 +97,7 @@ template <typename TW, typename TX> static __global__ void __launch_bounds__(256
     int n0 = blockIdx.x * N, warp = threadIdx.x / 32, lane = threadIdx.x % 32, leaf_k = p.k_padded / p.leaves;
     const TW *w = (const TW *)((const char *)p.w + r.expert * p.expert_bytes) + (size_t)warp * leaf_k;
     const TX *x = (const TX *)p.x + (size_t)warp * leaf_k;
-    int at = lane / 4, at_k = lane % 4 * 4; /* of eight rows and a step: a row, four k */
+    int at = lane / 4, at_k = lane % 4 * 4; /* loads row `at` of eight, four k of a step */
     size_t x_at = (at < r.count ? iv_linear_x_row(p, r, at) : 0) * p.x_stride + at_k;
     float acc[M] = {}, next_w[4][4] = {}, next_x[4] = {};
     for (int k = -STEP; k < leaf_k; k += STEP) {
@@ -142,7 +140,7 @@ template <typename TW, typename TX> static __global__ void __launch_bounds__(256
 /* ---- tc16 ------------------------------------------------------------------------------------------------------- */
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-template <iv_dtype TYPE> static __device__ __forceinline__ void mma(float *c, uint2 top, uint2 bottom, uint2 b) {
+template <iv_dtype TYPE> IV_DEVICE void mma(float *c, uint2 top, uint2 bottom, uint2 b) {
     if (TYPE == IV_BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};"
@@ -156,8 +154,8 @@ template <iv_dtype TYPE> static __device__ __forceinline__ void mma(float *c, ui
 }
 #endif
 
-/* 64 outputs of 32 rows: a warp has 16 outputs. Within a step the order of k is free: lane t of four takes 4 t to
- * 4 t + 3 of both sides, eight bytes of a row. */
+/* 64 outputs of 32 rows; a warp has 16 outputs. The order of k within a step is free: lane t of four takes k 4 t to
+ * 4 t + 3 on both sides, eight bytes of a row. */
 template <iv_dtype TYPE> static __global__ void __launch_bounds__(128) tc16_mma(iv_linear_problem p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
     constexpr int N = 64, M = 32, PAD = N + 1;
@@ -167,7 +165,7 @@ template <iv_dtype TYPE> static __global__ void __launch_bounds__(128) tc16_mma(
     int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, n0 = blockIdx.x * N;
     const char *w = (const char *)p.w + r.expert * p.expert_bytes;
     const char *row[2], *x[4];
-    for (int i = 0; i < 2; i++) /* what lies outside is computed with a row that is there, and dropped */
+    for (int i = 0; i < 2; i++) /* rows and columns outside are computed from valid ones and dropped */
         row[i] = w + ((size_t)min(n0 + warp * 16 + g + 8 * i, p.n - 1) * p.k_padded + 4 * t) * 2;
     for (int i = 0; i < 4; i++)
         x[i] = (const char *)p.x + (iv_linear_x_row(p, r, min(g + 8 * i, r.count - 1)) * p.x_stride + 4 * t) * 2;

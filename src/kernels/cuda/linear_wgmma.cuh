@@ -1,26 +1,31 @@
-/* linear_wgmma.cuh: the kernel of linear layers on Hopper (linear_wgmma_sm90a.cu launches it). One producer fills a
- * ring of shared-memory stages through TMA; consumer warpgroups multiply them with wgmma. A tile is P rows on wgmma's
- * 64-row side times Q rows on its other side: weights are P where tokens are few (swapped), else tokens are.
+/* linear_wgmma.cuh: the kernel of linear layers on Hopper, launched by linear_wgmma_sm90a.cu. One producer fills a
+ * ring of shared-memory stages by TMA; consumer warpgroups multiply the stages with wgmma. A tile is P rows on
+ * wgmma's 64-row side times Q rows on the other side. P is weights in swapped tiles (few tokens) and tokens in wide
+ * tiles.
  *
- * Law (NUMERICS.md, 3.3): a leaf is a chain from +0 in ascending k; leaves are added in the fixed tree. Leaves are
- * computed in order, four at a time: into a, b, c and a again, with b += a and c += a the nodes of level 1. Three
- * accumulators let a leaf begin while the one before it ends. A node of level 2 waits in registers, or in shared memory
- * where registers do not suffice. Where CTAs of a cluster share the leaves of a tile, each has a subtree, and the roots
- * are joined through the cluster's shared memory.
- * A wide CTA computes tile after tile; its consumers make the outputs of one between the first blocks of the next,
- * which they have issued before. Two of them may share the weights that they bring from L2. A tile of 256 outputs (one
- * chain: experts) leaves no registers for that; there the second warpgroup begins some blocks after the first, so that
- * one multiplies while the other makes outputs.
- * The loop runs at the speed of its products; what a tile takes beyond is its outputs and the ends of its leaves, in
- * long runs by the energy of their instructions (docs/HOPPER.md).
- * Code is short because other kernels run between two launches of this one: what the instruction cache does not hold
- * comes while all wait. So a tile's leaves stand once, and one piece of code makes all parts of its outputs; but for
- * activations of a tile that has a next one, which are many (linear_wgmma_swiglu.cuh).
- * Registers are all taken: what spills here costs more than it looks, since beside a full shared memory hardly any L1
- * is left (-Xptxas -v must say 0 for wide shapes, and nothing of serialised wgmma).
+ * Law (NUMERICS.md, 3.3): a leaf is a chain from +0 in ascending k; leaves are added in a fixed tree. Leaves are
+ * computed in order, four at a time, in three accumulators a, b, c: the fourth leaf uses a again, and b += a and c
+ * += a are the nodes of level 1. With three accumulators a leaf can begin while the previous one drains. A node of
+ * level 2 is spilled, to registers if there are enough and otherwise to shared memory. With split-K, each CTA of a
+ * cluster computes a subtree, and the roots are reduced through distributed shared memory.
  *
- * A leaf that is no multiple of 64 long ends in zeros (its own dimension of the tensor maps): a step of zeros changes
- * no accumulator. */
+ * A CTA of wide tiles processes tile after tile. Its consumers run the epilogue of a tile between the first blocks
+ * of the next one, which are issued ahead. Two CTAs may multicast their weights to each other. A tile of 256 outputs
+ * (one chain: experts) leaves no registers for the overlap; its second warpgroup is staggered by some blocks
+ * instead, so that one multiplies while the other runs its epilogue.
+ *
+ * The main loop runs at tensor-core speed. The remaining time of a tile is its epilogue and its leaf ends; in long
+ * runs their cost is energy per instruction (docs/HOPPER.md).
+ *
+ * Code must be short: other kernels run between two launches, and code that left the instruction cache must be
+ * reloaded. So there is one copy of the leaves and one of the epilogue for all parts of a tile. The exception is the
+ * overlapped SwiGLU epilogue, which is frequent (linear_wgmma_swiglu.cuh).
+ *
+ * All registers are in use. A spill to local memory is expensive because shared memory leaves hardly any L1: -Xptxas
+ * -v must report 0 spills for wide shapes and no serialized wgmma.
+ *
+ * A leaf whose length is not a multiple of 64 is padded with zeros (a dimension of its own in the tensor maps). A
+ * step of zeros changes no accumulator. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 
@@ -28,16 +33,16 @@
 
 /* ---- the consumers ------------------------------------------------------------------------------------------ */
 
-/* Places of waiting nodes outside of registers: each thread has its own, 16 bytes beside its neighbour's. */
-template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_write_node(float4 *place, const float (&d)[COUNT]) {
+/* Nodes outside registers: the pieces of neighboring threads are 16 bytes apart. */
+template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_write_node(float4 *at, const float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++)
-        place[j * THREADS] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
+        at[j * THREADS] = make_float4(d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]);
 }
-template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_add_node(const float4 *place, float (&d)[COUNT]) {
+template <int COUNT, int THREADS> IV_DEVICE void iv_wgmma_add_node(const float4 *at, float (&d)[COUNT]) {
 #pragma unroll
     for (int j = 0; j < COUNT / 4; j++) {
-        float4 v = iv_load_shared4(iv_shared(place) + j * THREADS * 16);
+        float4 v = iv_load_shared4(iv_shared(at) + j * THREADS * 16);
         d[4 * j] = __fadd_rn(v.x, d[4 * j]), d[4 * j + 1] = __fadd_rn(v.y, d[4 * j + 1]);
         d[4 * j + 2] = __fadd_rn(v.z, d[4 * j + 2]), d[4 * j + 3] = __fadd_rn(v.w, d[4 * j + 3]);
     }
@@ -47,14 +52,14 @@ template <int COUNT> IV_DEVICE void iv_wgmma_add(float (&d)[COUNT], const float 
     for (int i = 0; i < COUNT; i++) d[i] = __fadd_rn(left[i], d[i]);
 }
 
-/* The largest divisor of n that is at most `most`: how many of n equal things are made at a time. */
+/* The largest divisor of n that is at most `most`: the batch size for n equal items. */
 IV_DEVICE constexpr int iv_largest_part(int n, int most) {
     int part = n < most ? n : most;
     while (n % part) part--;
     return part;
 }
 
-/* The roots of the cluster's CTAs, joined in the order of the tree; each CTA makes its share of the outputs. */
+/* Reduces the roots of the cluster's CTAs in the order of the tree; each CTA writes a slice of the outputs. */
 template <class S, int SPLIT>
 IV_DEVICE void iv_wgmma_reduce_roots(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, uint32_t ring, int rank) {
     constexpr int ITEMS = S::CONSUMERS * S::COUNT / 4, EACH = ITEMS / SPLIT;
@@ -65,8 +70,7 @@ IV_DEVICE void iv_wgmma_reduce_roots(const iv_wgmma_plan &plan, const iv_wgmma_t
     if (EACH < S::CONSUMERS && threadIdx.x >= EACH) return;
 #pragma unroll 1
     for (int i = 0; i < MINE; i += BATCH) {
-        int item = rank * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS,
-            j = item / S::CONSUMERS;
+        int item = rank * EACH + i * S::CONSUMERS + threadIdx.x, thread = item % S::CONSUMERS, j = item / S::CONSUMERS;
         float4 v[BATCH][SPLIT], sum[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++)
@@ -90,7 +94,7 @@ IV_DEVICE void iv_wgmma_reduce_roots(const iv_wgmma_plan &plan, const iv_wgmma_t
     }
 }
 
-/* In the consumers' branch of the kernel: behind it there are only as many registers as the producer has. */
+/* Called inside the consumers' branch: after it, a thread has only the producer's registers. */
 template <class S>
 IV_DEVICE void iv_wgmma_reduce(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
     iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
@@ -102,7 +106,7 @@ IV_DEVICE void iv_wgmma_reduce(const iv_wgmma_plan &plan, const iv_wgmma_shared 
         if (plan.split_k == 8) iv_wgmma_reduce_roots<S, 8>(plan, t, m.ring, rank);
 }
 
-/* Issues the wgmmas of the stage that comes next: one commit group. FIRST: of a leaf. */
+/* Issues the wgmmas of the next stage as one commit group. FIRST: the first block of a leaf. */
 template <class S, bool FIRST>
 IV_DEVICE void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, float (&d)[S::COUNT]) {
     iv_mbar_wait(m.full + 8 * r.stage, r.phase);
@@ -114,7 +118,7 @@ IV_DEVICE void iv_wgmma_issue(const iv_wgmma_shared &m, const iv_wgmma_ring &r, 
     iv_wgmma_commit();
 }
 
-/* This warp has done with a stage: all that write into it are told. */
+/* Releases a stage for this warp, to every CTA that writes into it. */
 template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int stage) {
     int lane = threadIdx.x % 32;
     if constexpr (S::PEERS == 1) {
@@ -124,17 +128,17 @@ template <class S> IV_DEVICE void iv_wgmma_release(const iv_wgmma_shared &m, int
     }
 }
 
-/* Where a consumer is. Blocks are issued one ahead of those that are waited for. */
+/* A consumer's pipeline state. One block is issued ahead of the block that is awaited. */
 struct iv_wgmma_pipeline {
-    iv_wgmma_ring next; /* the stage that is issued next */
-    int last;           /* the stage of the block that was issued last; its stage is not free yet */
-    int block;          /* of the leaf, the one that is issued next */
+    iv_wgmma_ring next; /* stage of the next block */
+    int last;           /* stage of the last issued block, which is still in use */
+    int block;          /* index of the next block in its leaf */
 };
 
-/* Issues the next block of a leaf; `last` becomes its stage, and that of the block before is returned. */
+/* Issues the next block of a leaf. `last` becomes its stage; returns the stage of the previous block. */
 template <class S, bool FIRST>
 IV_DEVICE int iv_wgmma_issue_next(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
-                             float (&d)[S::COUNT]) {
+                                  float (&d)[S::COUNT]) {
     int before = f.last;
     iv_wgmma_issue<S, FIRST>(m, f.next, d);
     f.last = f.next.stage, f.block = FIRST ? 1 : f.block + 1;
@@ -142,28 +146,28 @@ IV_DEVICE int iv_wgmma_issue_next(const iv_wgmma_plan &plan, const iv_wgmma_shar
     return before;
 }
 
-/* The block before the one under way has ended; it had this stage. */
+/* Waits for all blocks but the last issued one, and releases the stage of the previous one. */
 template <class S> IV_DEVICE void iv_wgmma_wait_release(const iv_wgmma_shared &m, int before) {
     iv_wgmma_wait<1>();
     iv_wgmma_release<S>(m, before);
 }
 
-/* The rest of a leaf; its last block stays in flight. */
+/* The remaining blocks of a leaf; the last one stays in flight. */
 template <class S>
 IV_DEVICE void iv_wgmma_run_leaf(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
-                            float (&d)[S::COUNT]) {
+                                 float (&d)[S::COUNT]) {
     while (f.block < plan.blocks) iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, false>(plan, m, f, d));
 }
 
-/* Leaf after leaf: the first block of the one in d is under way, and the one before, in `done`, is complete. */
+/* Starts the next leaf, in d, while the previous one, in `done`, drains; `done` is then complete. */
 template <class S>
 IV_DEVICE void iv_wgmma_begin_leaf(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
-                              float (&d)[S::COUNT], float (&done)[S::COUNT]) {
+                                   float (&d)[S::COUNT], float (&done)[S::COUNT]) {
     iv_wgmma_wait_release<S>(m, iv_wgmma_issue_next<S, true>(plan, m, f, d));
     iv_wgmma_hold(done);
 }
 
-/* Nothing is under way any more. */
+/* Waits for all blocks. */
 template <class S>
 IV_DEVICE void iv_wgmma_drain(const iv_wgmma_shared &m, const iv_wgmma_pipeline &f, float (&done)[S::COUNT]) {
     iv_wgmma_wait<0>();
@@ -171,16 +175,16 @@ IV_DEVICE void iv_wgmma_drain(const iv_wgmma_shared &m, const iv_wgmma_pipeline 
     iv_wgmma_release<S>(m, f.last);
 }
 
-template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, each in registers of its own */
+template <class S> struct iv_wgmma_nodes { /* accumulators and nodes, all in registers */
     float a[S::COUNT], b[S::COUNT], c[S::COUNT], spilled[S::KEEP2 ? S::COUNT : 1];
 };
 
-/* A thread's places of a node that waits in shared memory, in its warp's part of `scratch`. */
+/* A thread's pieces of the node that is spilled to shared memory, in its warp's part of `scratch`. */
 template <class S> IV_DEVICE float4 *iv_wgmma_spill_of(const iv_wgmma_shared &m) {
     return (float4 *)iv_wgmma_rows_of<S>(m, threadIdx.x) + threadIdx.x % 32;
 }
 
-/* A node that waits beside the accumulators: in registers or in shared memory. */
+/* Spills a node, to registers or to shared memory. */
 template <class S>
 IV_DEVICE void iv_wgmma_spill(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v, const float (&d)[S::COUNT]) {
     if constexpr (S::KEEP2) {
@@ -199,11 +203,11 @@ IV_DEVICE void iv_wgmma_add_spilled(const iv_wgmma_shared &m, const iv_wgmma_nod
         iv_wgmma_add_node<S::COUNT, 32>(iv_wgmma_spill_of<S>(m), d);
 }
 
-/* Four leaves, of which the first block is under way in a: their nodes of level 1, in b and c. Three accumulators let
- * a leaf begin while the one before it ends, so that the tensor cores rest after four leaves alone. */
+/* Four leaves; the first block is in flight in a. Leaves their nodes of level 1 in b and c. With three accumulators
+ * the tensor cores idle only after the fourth leaf. */
 template <class S>
 IV_DEVICE void iv_wgmma_four_leaves(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
-                             iv_wgmma_nodes<S> &v) {
+                                    iv_wgmma_nodes<S> &v) {
     iv_wgmma_run_leaf<S>(plan, m, f, v.a);
     iv_wgmma_begin_leaf<S>(plan, m, f, v.b, v.a);
     iv_wgmma_run_leaf<S>(plan, m, f, v.b);
@@ -216,8 +220,8 @@ IV_DEVICE void iv_wgmma_four_leaves(const iv_wgmma_plan &plan, const iv_wgmma_sh
     iv_wgmma_add(v.c, v.a);
 }
 
-/* The CTA's leaves of one tile, of which the first block is under way in a. What is left to add is for
- * iv_wgmma_finish; a is free. */
+/* The CTA's leaves of one tile; the first block is in flight in a. iv_wgmma_finish makes the remaining additions; a
+ * is free. */
 template <class S>
 IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
                                 iv_wgmma_nodes<S> &v) {
@@ -242,28 +246,30 @@ IV_DEVICE void iv_wgmma_subtree(const iv_wgmma_plan &plan, const iv_wgmma_shared
     }
 }
 
-/* The root: in c, of two leaves in b, of one in a. */
+/* Completes the root: in c, or in b for two leaves, or in a for one. */
 template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_wgmma_nodes<S> &v) {
     if constexpr (S::LEAVES >= 4) iv_wgmma_add(v.c, v.b);
     if constexpr (S::LEAVES == 8) iv_wgmma_add_spilled<S>(m, v, v.c);
 }
 
-/* A wide tile's outputs part by part; nothing is under way. */
+/* The epilogue of a wide tile, part by part, with no block in flight. */
 template <class S>
-IV_DEVICE void iv_wgmma_epilogue_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, iv_wgmma_nodes<S> &v,
-                                  const float (&root)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_epilogue_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index,
+                                      iv_wgmma_nodes<S> &v, const float (&root)[S::COUNT]) {
     iv_wgmma_finish<S>(m, v);
     iv_wgmma_output s = iv_wgmma_output_of<S>(plan, m.tiles[index % IV_TILES]);
     iv_wgmma_wait_stores();
 #pragma unroll 1
-    for (int first = 0; first < S::COUNT / 4; first += IV_PART) iv_wgmma_epilogue_part<S>(plan, m, index, s, first, root);
+    for (int first = 0; first < S::COUNT / 4; first += IV_PART)
+        iv_wgmma_epilogue_part<S>(plan, m, index, s, first, root);
 }
 
-/* The same while the next tile has begun in `next`: a block of it is issued before each part, and its entries are
- * looked up on the way. */
+/* The same while the next tile runs in `next`: a block of it is issued before each part, and its entries are loaded
+ * in between. */
 template <class S>
-IV_DEVICE void iv_wgmma_values_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f, int index,
-                                      float (&next)[S::COUNT], const float (&root)[S::COUNT], iv_wgmma_entry &e) {
+IV_DEVICE void iv_wgmma_values_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
+                                          int index, float (&next)[S::COUNT], const float (&root)[S::COUNT],
+                                          iv_wgmma_entry &e) {
     iv_wgmma_output s = iv_wgmma_output_of<S>(plan, m.tiles[index % IV_TILES]);
 #pragma unroll 1
     for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
@@ -274,10 +280,11 @@ IV_DEVICE void iv_wgmma_values_overlapped(const iv_wgmma_plan &plan, const iv_wg
     }
 }
 
-/* Activations: code of its own for each part, since such tiles are many. */
+/* SwiGLU: unrolled over the parts, because these tiles are the most frequent. */
 template <class S>
-IV_DEVICE void iv_wgmma_activations_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
-                                           int index, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_activations_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
+                                               iv_wgmma_pipeline &f, int index, float (&next)[S::COUNT],
+                                               const float (&root)[S::COUNT]) {
     iv_wgmma_tile t = m.tiles[index % IV_TILES];
 #pragma unroll
     for (int first = 0; first < S::COUNT / 4; first += IV_PART) {
@@ -289,8 +296,9 @@ IV_DEVICE void iv_wgmma_activations_overlapped(const iv_wgmma_plan &plan, const 
 }
 
 template <class S>
-IV_DEVICE void iv_wgmma_epilogue_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f, int index,
-                                     iv_wgmma_nodes<S> &v, float (&next)[S::COUNT], const float (&root)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_epilogue_overlapped(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
+                                            int index, iv_wgmma_nodes<S> &v, float (&next)[S::COUNT],
+                                            const float (&root)[S::COUNT]) {
     int before = iv_wgmma_issue_next<S, false>(plan, m, f, next);
     iv_wgmma_finish<S>(m, v);
     iv_wgmma_wait_stores();
@@ -306,11 +314,11 @@ IV_DEVICE void iv_wgmma_epilogue_overlapped(const iv_wgmma_plan &plan, const iv_
     if constexpr (S::SCATTERED) iv_wgmma_store_entry(plan, m, e);
 }
 
-/* The first block of a tile is under way whose outputs will not be made beside it: its entries are looked up, one
- * reading after the other, beside two more blocks. */
+/* For tiles whose epilogue does not overlap: loads the tile's entries while its first blocks run. The two dependent
+ * loads are two blocks apart. */
 template <class S>
-IV_DEVICE void iv_wgmma_load_entries(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f, int index,
-                                     float (&d)[S::COUNT]) {
+IV_DEVICE void iv_wgmma_load_entries(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
+                                     int index, float (&d)[S::COUNT]) {
     if (!S::SCATTERED || !plan.weighted) return;
     iv_wgmma_entry e;
     iv_wgmma_load_slot(plan, m.tiles[index % IV_TILES], e);
@@ -320,9 +328,9 @@ IV_DEVICE void iv_wgmma_load_entries(const iv_wgmma_plan &plan, const iv_wgmma_s
     iv_wgmma_store_entry(plan, m, e);
 }
 
-/* A swapped tile, by its own consumers, who do not need the root afterwards: it moves along, so that one piece of code,
- * which the instruction cache holds, makes all outputs. Without, a short launch spends a fifth of its time on fetching
- * instructions. */
+/* The epilogue of a swapped tile, by its own consumers, which no longer need the root. The root moves through the
+ * registers so that one loop, which fits the instruction cache, handles all outputs; without that a short launch
+ * spends a fifth of its time on instruction fetches. */
 template <class S>
 IV_DEVICE void iv_wgmma_epilogue_tile(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, float (&root)[S::COUNT]) {
     constexpr int BATCH = iv_largest_part(S::COUNT / 4, 7);
@@ -339,7 +347,7 @@ IV_DEVICE void iv_wgmma_epilogue_tile(const iv_wgmma_plan &plan, const iv_wgmma_
     }
 }
 
-/* The root of one leaf to where those of more are. */
+/* Moves the root of a single leaf to the registers that hold it otherwise. */
 template <class S> IV_DEVICE void iv_wgmma_root_of_one(iv_wgmma_nodes<S> &v) {
     if constexpr (S::LEAVES == 1) {
 #pragma unroll
@@ -348,7 +356,7 @@ template <class S> IV_DEVICE void iv_wgmma_root_of_one(iv_wgmma_nodes<S> &v) {
     }
 }
 
-/* Tile after tile. Where leaves have blocks enough, the outputs of a tile are made while the next begins. */
+/* Tile after tile. With enough blocks in a leaf, the epilogue of a tile overlaps with the next tile. */
 template <class S>
 IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
@@ -356,7 +364,7 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
     bool overlaps = plan.blocks >= S::COUNT / 4 / IV_PART + 2 && iv_wgmma_can_overlap<S>(plan);
     float(&root)[S::COUNT] = S::LEAVES == 2 ? v.b : v.c;
     if (tiles == 0) return;
-    if (threadIdx.x >= 128 && overlaps) iv_mbar_wait(m.full + 8, 0); /* one warpgroup rests while the other multiplies */
+    if (threadIdx.x >= 128 && overlaps) iv_mbar_wait(m.full + 8, 0); /* staggers the warpgroups */
     iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
     iv_wgmma_load_entries<S>(plan, m, f, 0, v.a);
 #pragma unroll 1
@@ -376,13 +384,13 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
     iv_bulk_wait();
 }
 
-/* ---- wide tiles with one accumulator -------------------------------------------------------------------------- */
+/* ---- wide tiles with a single accumulator ------------------------------------------------------------------------ */
 
-/* The first tile: the second warpgroup begins some blocks after the first, so that one multiplies while the other makes
- * outputs. */
+/* The first tile: the second warpgroup starts some blocks after the first, so that one multiplies while the other
+ * runs its epilogue. */
 template <class S>
 IV_DEVICE void iv_wgmma_stagger(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
-                                  float (&a)[S::COUNT]) {
+                                float (&a)[S::COUNT]) {
     if (threadIdx.x >= 128) iv_mbar_wait(m.stagger, 0);
     iv_wgmma_issue_next<S, true>(plan, m, f, a);
     if (threadIdx.x >= 128) return;
@@ -391,7 +399,7 @@ IV_DEVICE void iv_wgmma_stagger(const iv_wgmma_plan &plan, const iv_wgmma_shared
     if (threadIdx.x % 32 == 0) iv_mbar_arrive(m.stagger);
 }
 
-/* Tile after tile in one accumulator. */
+/* Tile after tile in a single accumulator. */
 template <class S>
 IV_DEVICE void iv_wgmma_consume_single(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
     iv_wgmma_nodes<S> v;
@@ -418,7 +426,7 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
         iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
         iv_wgmma_finish<S>(m, v);
-        if (plan.split_k > 1) { /* one tile; the ring is free when all consumers are here */
+        if (plan.split_k > 1) { /* a single tile; the ring is free when all consumers have arrived */
             iv_named_sync(1, S::CONSUMERS);
             iv_wgmma_write_node<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
             return;
@@ -427,7 +435,7 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
     }
 }
 
-/* Sets up shared memory's parts and barriers. */
+/* Lays out shared memory and initializes the barriers. */
 template <class S> IV_DEVICE iv_wgmma_shared iv_wgmma_set_up(const iv_wgmma_plan &plan, char *shared) {
     char *bars = shared + plan.stages * S::STAGE + S::SCRATCH;
     iv_wgmma_shared m;
@@ -490,29 +498,21 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
         else
             iv_wgmma_consume<S>(plan, m, tiles, first, step);
         if (S::SWAP && plan.split_k > 1) {
-            iv_cluster_sync(); /* the roots of all are there */
+            iv_cluster_sync(); /* all roots are written */
             iv_wgmma_reduce<S>(plan, m, first, rank);
         }
     }
     if constexpr (S::PEERS > 1)
-        iv_cluster_sync(); /* nobody copies into this CTA, or arrives at its barriers, any more */
+        iv_cluster_sync(); /* no peer still copies into this CTA or arrives at its barriers */
     else if (plan.split_k > 1)
-        iv_cluster_leave(); /* nobody reads from it any more */
+        iv_cluster_leave(); /* no peer still reads from it */
 }
 
 template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
-    return {S::WEIGHTS,
-            S::TOKENS,
-            S::LEAVES,
-            S::PEERS,
-            S::WIDE,
-            iv_wgmma_kernel<S>,
-            S::STAGE,
-            S::THREADS,
-            S::SCRATCH + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
-            S::NODE_BYTES,
-            S::CTAS,
-            S::DENSE};
+    return {S::WEIGHTS,    S::TOKENS,  S::LEAVES,
+            S::PEERS,      S::WIDE,    iv_wgmma_kernel<S>,
+            S::STAGE,      S::THREADS, S::SCRATCH + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
+            S::NODE_BYTES, S::CTAS,    S::DENSE};
 }
 
 template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1>

@@ -1,13 +1,13 @@
-/* linear_wgmma_epilogue.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh): outputs of a tile's roots, by the warps
- * that computed them. What is slow is latency, so everything is asked for before any of it is used, and nothing
- * branches in the usual case. */
+/* linear_wgmma_epilogue.cuh: the epilogue of the wgmma kernel (linear_wgmma.cuh), executed by the warps that hold a
+ * tile's roots. It is bound by latency: all loads are issued before the first value is used, and the usual case has
+ * no branches. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_EPILOGUE_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_EPILOGUE_CUH
 
 #include "kernels/cuda/linear_wgmma_tile.cuh"
 
-/* x / d, rounded to nearest, where nothing on the way overflows or is subnormal: an approximate reciprocal, improved,
- * and two corrections by exact remainders. No branch, so that many are under way at once. */
+/* x / d, rounded to nearest, if no intermediate overflows or is subnormal: an approximate reciprocal, refined, and
+ * two corrections by exact remainders. There is no branch, so many divisions overlap. */
 IV_DEVICE float iv_divide_plain(float x, float d) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
@@ -17,7 +17,7 @@ IV_DEVICE float iv_divide_plain(float x, float d) {
     return __fmaf_rn(__fmaf_rn(-d, q, x), r, q);
 }
 
-/* All |x| are in (2^-60, 64). By a tree, since a chain of conditions is a chain of latencies. */
+/* All |x| are in (2^-60, 64). A tree, because a chain of conditions is a chain of latencies. */
 template <int COUNT> IV_DEVICE bool iv_all_plain(const float (&x)[COUNT]) {
     float least[COUNT], most[COUNT];
 #pragma unroll
@@ -32,16 +32,16 @@ template <int COUNT> IV_DEVICE bool iv_all_plain(const float (&x)[COUNT]) {
     return least[0] > 0x1p-60f && most[0] < 64.0f;
 }
 
-/* Of what is not there, and may be anything, a plain one. */
+/* A missing gate becomes 1, which takes the fast path of the division. */
 IV_DEVICE float iv_gate(float gate, bool there) { return there ? gate : 1.0f; }
 
-/* y[i] = silu(gate[i]) up[i], NaN as it comes. Where gates are plain no edge of the law is met on the way. */
+/* y[i] = silu(gate[i]) up[i], NaN not canonical. Gates in the range of iv_all_plain reach no special case of the
+ * law. */
 template <int COUNT>
 IV_DEVICE void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUNT], float (&y)[COUNT]) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        y[i] = iv_divide_plain(gate[i], __fadd_rn(1.0f, v_exp_inside(-gate[i])));
-    if (!iv_all_plain(gate)) { /* rare: short code before fast code */
+    for (int i = 0; i < COUNT; i++) y[i] = iv_divide_plain(gate[i], __fadd_rn(1.0f, v_exp_inside(-gate[i])));
+    if (!iv_all_plain(gate)) { /* rare: short code matters more than fast code */
 #pragma unroll 1
         for (int i = 0; i < COUNT; i++) {
             float one = 0.0f;
@@ -56,13 +56,13 @@ IV_DEVICE void iv_swiglu_many(const float (&gate)[COUNT], const float (&up)[COUN
     for (int i = 0; i < COUNT; i++) y[i] = __fmul_rn(y[i], up[i]);
 }
 
-/* y of an output: bias added. */
+/* Adds the bias. */
 IV_DEVICE float iv_wgmma_y(const iv_wgmma_plan &plan, float y, int n) {
     y = iv_canon(y);
     return plan.bias ? iv_canon(__fadd_rn(y, plan.bias[n])) : y;
 }
 
-/* The row of `out` of a token, and with weighted experts its weight; NULL beyond the last. */
+/* A token's row of `out` and its weight if experts are weighted; not `there` beyond the last token. */
 struct iv_wgmma_out_row {
     size_t row;
     float weight;
@@ -88,28 +88,28 @@ IV_DEVICE void iv_wgmma_put_value(const iv_wgmma_plan &plan, const iv_wgmma_out_
 
 template <int CHUNKS>
 IV_DEVICE void iv_wgmma_epilogue_weighted(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
-                                      const float4 (&v)[CHUNKS]) {
+                                          const float4 (&v)[CHUNKS]) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         iv_wgmma_out_row p0 = iv_wgmma_out_row_of(plan, t, token + 8 * c),
-                       p1 = iv_wgmma_out_row_of(plan, t, token + 8 * c + 1);
+                         p1 = iv_wgmma_out_row_of(plan, t, token + 8 * c + 1);
         iv_wgmma_put_value(plan, p0, row, v[c].x), iv_wgmma_put_value(plan, p1, row, v[c].y);
         iv_wgmma_put_value(plan, p0, row + 8, v[c].z), iv_wgmma_put_value(plan, p1, row + 8, v[c].w);
     }
 }
 
-/* Swapped activations: a lane has two tokens of one output, and stores two outputs of one token. */
+/* SwiGLU of swapped tiles: a lane holds two tokens of one output and stores two outputs of one token. */
 template <class S, int CHUNKS>
 IV_DEVICE void iv_wgmma_epilogue_swapped_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
-                                          const float4 (&v)[CHUNKS]) {
-    bool there = row < plan.n; /* the warp's, or none */
+                                                const float4 (&v)[CHUNKS]) {
+    bool there = row < plan.n; /* uniform in a warp */
     float bias0 = iv_load_if(plan.bias + row, plan.bias && there),
           bias1 = iv_load_if(plan.bias + row + 8, plan.bias && there);
     float gate[2 * CHUNKS], up[2 * CHUNKS], y[2 * CHUNKS];
 #pragma unroll
-    for (int i = 0; i < 2 * CHUNKS; i++) { /* of rows that are not there, too: roots are used before their CTAs end */
-        gate[i] = iv_gate(__fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0),
-                          there && token + i / 2 * 8 + i % 2 < t.rows);
+    for (int i = 0; i < 2 * CHUNKS; i++) { /* rows beyond the end too: a root must be read before its CTA exits */
+        gate[i] =
+            iv_gate(__fadd_rn(i % 2 ? v[i / 2].y : v[i / 2].x, bias0), there && token + i / 2 * 8 + i % 2 < t.rows);
         up[i] = __fadd_rn(i % 2 ? v[i / 2].w : v[i / 2].z, bias1);
     }
     iv_swiglu_many(gate, up, y);
@@ -128,16 +128,16 @@ IV_DEVICE void iv_wgmma_epilogue_swapped_swiglu(const iv_wgmma_plan &plan, const
         for (int c = 0; c < CHUNKS; c++)
             if (there && stored + 8 * c < t.rows)
                 act[c * 8 * plan.out_stride] = (uint16_t)two[c],
-                                          act[c * 8 * plan.out_stride + 1] = (uint16_t)(two[c] >> 16);
+                            act[c * 8 * plan.out_stride + 1] = (uint16_t)(two[c] >> 16);
     }
 }
 
-/* Swapped: v[c] are (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights' rows, with
- * token 8 c further on. All that is read is asked for before any of it is used. A sum that is NaN is the canonical one
- * on this machine, and what is not there is -0: so nothing is asked about a sum. */
+/* Swapped tiles: v[c] holds (row, token), (row, token + 1), (row + 8, token), (row + 8, token + 1) of the weights'
+ * rows, with token 8 c further on. All loads are issued before any value is used. NaN sums are canonical on this
+ * hardware and missing addends are -0, so sums need no checks. */
 template <class S, int CHUNKS>
 IV_DEVICE void iv_wgmma_epilogue_swapped(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, int row, int token,
-                                     const float4 (&v)[CHUNKS]) {
+                                         const float4 (&v)[CHUNKS]) {
     if (plan.weighted) return iv_wgmma_epilogue_weighted<CHUNKS>(plan, t, row, token, v);
     if (plan.epilogue == IV_GPU_SWIGLU) return iv_wgmma_epilogue_swapped_swiglu<S, CHUNKS>(plan, t, row, token, v);
     bool there0 = row < plan.n, there1 = row + 8 < plan.n;
@@ -163,21 +163,27 @@ IV_DEVICE void iv_wgmma_epilogue_swapped(const iv_wgmma_plan &plan, const iv_wgm
     }
 }
 
-/* ---- tokens on P ------------------------------------------------------------------------------------------- */
+/* ---- wide tiles ------------------------------------------------------------------------------------------------- */
 
-/* A thread's roots there: chunk j has (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) with n 8 j on. Its
- * warpgroup emits them in parts of four chunks, between the blocks of the next tile: one piece of code for all parts,
- * since code that the instruction cache does not hold takes longer to come than to run.
+/* A thread's roots: chunk j has (token, n), (token, n + 1), (token + 8, n), (token + 8, n + 1) with n 8 j further
+ * on. A part is four chunks. One copy of the code serves all parts, because instruction fetches cost more than
+ * execution.
  *
- * What global memory costs is lines touched by an instruction, not bytes. So the 16 tokens of a warp are turned in
- * shared memory, in 16 rows of 128 bytes in its own part of `scratch`: written as fragments, read as rows. The eight pieces
- * of a row are rotated, so that neither meets a bank twice. */
-/* How a tile's outputs are made: by rows, of which some or their ends may not be there, and which in loose shapes may
- * be scattered; else one by one, as where rows do not lie on 16 bytes. */
-typedef enum iv_wgmma_epilogue_kind { IV_EPILOGUE_STORE, IV_EPILOGUE_RESIDUAL, IV_EPILOGUE_SWIGLU, IV_EPILOGUE_WEIGHTED, IV_EPILOGUE_ANY } iv_wgmma_epilogue_kind;
+ * The cost of a global access is the number of lines that an instruction touches. So the 16 tokens of a warp are
+ * transposed in shared memory, in 16 rows of 128 bytes in the warp's part of `scratch`: written as fragments, read
+ * as rows. The eight pieces of a row are rotated to avoid bank conflicts in both directions. */
+/* The kinds of epilogue: by rows, which may be incomplete and in scattered shapes anywhere; or element by element
+ * (ANY), for example if rows are not aligned to 16 bytes. */
+typedef enum iv_wgmma_epilogue_kind {
+    IV_EPILOGUE_STORE,
+    IV_EPILOGUE_RESIDUAL,
+    IV_EPILOGUE_SWIGLU,
+    IV_EPILOGUE_WEIGHTED,
+    IV_EPILOGUE_ANY
+} iv_wgmma_epilogue_kind;
 
-/* A lane's place in a part: its first row of the warp's 16, and its first of the part's 32 outputs. Of four rows it has
- * four outputs each; with SwiGLU of two rows four gates, whose ups are 8 outputs on. */
+/* A lane's position in a part: its first row of the warp's 16 and its first column of the part's 32. It holds four
+ * columns of four rows; with SwiGLU, four gates of two rows, whose ups are 8 columns further on. */
 struct iv_wgmma_lane {
     int row, n;
 };
@@ -185,15 +191,15 @@ IV_DEVICE iv_wgmma_lane iv_wgmma_lane_of(int lane, bool swiglu) {
     return swiglu ? iv_wgmma_lane{lane / 4, lane % 4 / 2 * 16 + lane % 2 * 4} : iv_wgmma_lane{lane / 8, lane % 8 * 4};
 }
 
-/* Where a lane's first output of a tile goes; weighted, of row 0 of the outputs; not set for any way. */
+/* Address of a lane's first output of a tile; if weighted, in row 0 of the outputs; unset for ANY. */
 struct iv_wgmma_output {
     iv_wgmma_epilogue_kind kind;
-    int left, columns; /* rows from the lane's first one on, and the layer's outputs from its first one on */
+    int left, columns; /* rows from the lane's first one on; columns of the layer from the lane's first one on */
     char *out;
     const float *bias;
 };
 
-/* Whether outputs can be made by rows where these are whole. */
+/* Can complete rows be written as vectors? */
 template <class S> IV_DEVICE bool iv_wgmma_rows_fit(const iv_wgmma_plan &plan) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
     return plan.out_stride % 4 == 0 && (uintptr_t)plan.out % 16 == 0 && (uintptr_t)plan.bias % 16 == 0 &&
@@ -208,14 +214,17 @@ template <class S> IV_DEVICE iv_wgmma_output iv_wgmma_output_of(const iv_wgmma_p
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
     int token = t.p + thread / 32 * 16 + l.row;
     size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
-    s.kind = S::SCATTERED && plan.weighted ? IV_EPILOGUE_WEIGHTED : swiglu ? IV_EPILOGUE_SWIGLU : add ? IV_EPILOGUE_RESIDUAL : IV_EPILOGUE_STORE;
+    s.kind = S::SCATTERED && plan.weighted ? IV_EPILOGUE_WEIGHTED
+             : swiglu                      ? IV_EPILOGUE_SWIGLU
+             : add                         ? IV_EPILOGUE_RESIDUAL
+                                           : IV_EPILOGUE_STORE;
     s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - l.n;
     s.out = (char *)plan.out + (swiglu ? (row + (t.q + l.n / 16 * 16) / 2 + l.n % 16) * 2 : (row + t.q + l.n) * 4);
     if (plan.bias) s.bias = plan.bias + t.q + l.n;
     return s;
 }
 
-/* The entry of the lane's row of the warp's 16 (lane modulo 16), in three steps, so that each reading has time. */
+/* The entry of row (lane modulo 16) of the warp, in three steps that hide the latency of each load. */
 IV_DEVICE void iv_wgmma_load_slot(const iv_wgmma_plan &plan, const iv_wgmma_tile &t, iv_wgmma_entry &e) {
     e.slot = -1;
     if (!plan.weighted) return;
@@ -225,13 +234,13 @@ IV_DEVICE void iv_wgmma_load_slot(const iv_wgmma_plan &plan, const iv_wgmma_tile
 IV_DEVICE void iv_wgmma_load_weight(const iv_wgmma_plan &plan, iv_wgmma_entry &e) {
     if (plan.weighted) e.weight = iv_load_if(plan.groups.weights + e.slot, e.slot >= 0);
 }
-/* The warp has made the outputs of the tile before, and reads its entries after a __syncwarp. */
+/* Called when the warp has finished the previous tile's outputs; it reads its entries after a __syncwarp. */
 IV_DEVICE void iv_wgmma_store_entry(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_entry &e) {
     int thread = iv_thread_here();
     if (plan.weighted && thread % 32 < 16) m.entries[thread / 32 * 16 + thread % 16] = e;
 }
 
-/* Brings what a tile will be added to into L2: of each row four lines, by the lanes that have it. */
+/* Prefetches a tile's addend into L2: four lines of each row, by the lanes that own them. */
 template <class S> IV_DEVICE void iv_wgmma_prefetch_addend(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     if (plan.epilogue != IV_GPU_RESIDUAL) return;
     int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, n = t.q + thread % 8 * 32;
@@ -242,7 +251,7 @@ template <class S> IV_DEVICE void iv_wgmma_prefetch_addend(const iv_wgmma_plan &
             iv_prefetch_l2(out + 4 * i * plan.out_stride);
 }
 
-/* A warp's own part of `scratch`; row r of its 16, and a row's piece of four outputs. */
+/* A warp's part of `scratch`; row r of its 16; a piece of four columns in a row. */
 template <class S> IV_DEVICE char *iv_wgmma_rows_of(const iv_wgmma_shared &m, int thread) {
     return (char *)m.scratch + thread / 32 * (S::SCRATCH / (S::CONSUMERS / 32));
 }
@@ -250,12 +259,12 @@ template <class S> IV_DEVICE char *iv_wgmma_row_at(const iv_wgmma_shared &m, int
     return iv_wgmma_rows_of<S>(m, thread) + row * 128;
 }
 IV_DEVICE int iv_wgmma_piece_at(int row, int piece) { return ((piece + 2 * row) & 7) * 16; }
-template <class S>
-IV_DEVICE float4 iv_wgmma_piece(const iv_wgmma_shared &m, int thread, int row, int n) {
+template <class S> IV_DEVICE float4 iv_wgmma_piece(const iv_wgmma_shared &m, int thread, int row, int n) {
     return *(const float4 *)(iv_wgmma_row_at<S>(m, thread, row) + iv_wgmma_piece_at(row, n / 4));
 }
 
-/* Chunks `first` to first + 3 of the root as rows. Registers have no index, so that each part has its own few lines. */
+/* Writes chunks `first` to first + 3 of the root as rows. Registers cannot be indexed, so each part has its own
+ * branch. */
 template <class S>
 IV_DEVICE void iv_wgmma_transpose(const iv_wgmma_shared &m, int first, const float (&root)[S::COUNT]) {
     int thread = iv_thread_here(), row = thread % 32 / 4;
@@ -273,7 +282,7 @@ IV_DEVICE void iv_wgmma_transpose(const iv_wgmma_shared &m, int first, const flo
     __syncwarp();
 }
 
-/* Any tile, output by output. */
+/* Any tile, element by element. */
 template <class S>
 IV_DEVICE void iv_wgmma_epilogue_any(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, int first) {
     iv_wgmma_tile t = m.tiles[index % IV_TILES];
@@ -303,10 +312,10 @@ IV_DEVICE void iv_wgmma_epilogue_any(const iv_wgmma_plan &plan, const iv_wgmma_s
     }
 }
 
-/* A sum or product that is NaN is the canonical one on this machine. */
+/* NaN sums and products are canonical on this hardware. */
 template <class S>
 IV_DEVICE void iv_wgmma_epilogue_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
-                                  int first, const float4 (&old)[IV_PART]) {
+                                      int first, const float4 (&old)[IV_PART]) {
     int thread = iv_thread_here();
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, false);
     float *out = (float *)s.out + 8 * first;
@@ -332,10 +341,10 @@ IV_DEVICE void iv_wgmma_epilogue_rows(const iv_wgmma_plan &plan, const iv_wgmma_
     }
 }
 
-/* Of each 8 gates and 8 ups 8 activations. */
+/* Each 8 gates and 8 ups make 8 activations. */
 template <class S>
 IV_DEVICE void iv_wgmma_epilogue_swiglu(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
-                                         int first) {
+                                        int first) {
     float gate[8], up[8], y[8];
     int thread = iv_thread_here(), left = 8 * first < s.columns ? s.left : 0;
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, true);
@@ -361,7 +370,7 @@ IV_DEVICE void iv_wgmma_epilogue_swiglu(const iv_wgmma_plan &plan, const iv_wgmm
 /* Chunks `first` to first + 3 as float32 rows. The warp's part of `scratch` is free. */
 template <class S>
 IV_DEVICE void iv_wgmma_epilogue_values(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
-                                    int first, const float (&root)[S::COUNT]) {
+                                        int first, const float (&root)[S::COUNT]) {
     float4 old[IV_PART];
     if (s.kind == IV_EPILOGUE_RESIDUAL) {
         const float *out = (const float *)s.out + 8 * first;
@@ -374,11 +383,12 @@ IV_DEVICE void iv_wgmma_epilogue_values(const iv_wgmma_plan &plan, const iv_wgmm
     __syncwarp();
 }
 
-/* The same in any way. */
+/* The same for every kind. */
 template <class S>
-IV_DEVICE void iv_wgmma_epilogue_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, const iv_wgmma_output &s,
-                                  int first, const float (&root)[S::COUNT]) {
-    if (s.kind != IV_EPILOGUE_SWIGLU && s.kind != IV_EPILOGUE_ANY) return iv_wgmma_epilogue_values<S>(plan, m, s, first, root);
+IV_DEVICE void iv_wgmma_epilogue_part(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index,
+                                      const iv_wgmma_output &s, int first, const float (&root)[S::COUNT]) {
+    if (s.kind != IV_EPILOGUE_SWIGLU && s.kind != IV_EPILOGUE_ANY)
+        return iv_wgmma_epilogue_values<S>(plan, m, s, first, root);
     iv_wgmma_transpose<S>(m, first, root);
     if (s.kind == IV_EPILOGUE_SWIGLU)
         iv_wgmma_epilogue_swiglu<S>(plan, m, s, first);

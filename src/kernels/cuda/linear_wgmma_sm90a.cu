@@ -1,24 +1,23 @@
-/* linear_wgmma_sm90a.cu: linear layers on Hopper's tensor cores: which configurations there are, which is taken, and
- * their launch. The kernel is in linear_wgmma.cuh; every configuration has the same bits. */
+/* linear_wgmma_sm90a.cu: linear layers on Hopper's tensor cores: the configurations, the choice among them, and the
+ * launch. The kernel is in linear_wgmma.cuh. Every configuration produces the same bits. */
 #include "kernels/cuda/linear_cost.h"
 #include "kernels/cuda/linear_wgmma.cuh"
 
-#include <cudaTypedefs.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { IV_SHARED_MAX = 227 * 1024, IV_EXPERTS_MAX = 1024, IV_RASTER = 8, IV_RING_MAX = 20 };
-enum { CONFIGS_MAX = 256 };        /* of one problem */
-enum { IV_RING_MIN = IV_LAG + 2 }; /* a producer that gathers keeps stages back, and a consumer one */
+enum { CONFIGS_MAX = 256 };        /* of a problem */
+enum { IV_RING_MIN = IV_LAG + 2 }; /* a gathering producer holds IV_LAG stages back, a consumer one */
 
-/* ---- which configurations there are ------------------------------------------------------------------------- */
+/* ---- configurations --------------------------------------------------------------------------------------------- */
 
 static int shared_bytes(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int stages) {
     return stages * (w->stage + 16) + w->fixed + (a->groups ? ((int)a->groups->count + 1) * 4 : 0);
 }
 
-/* The deepest ring with which `ctas` CTAs fit on an SM; no deeper than a tile's blocks. */
+/* The deepest ring with which `ctas` CTAs fit on an SM, at most the blocks of a tile. */
 static int deepest_ring(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int blocks, int ctas) {
     int room = (IV_SHARED_MAX + 1024) / ctas - 1024, stages = 0;
     while (stages < IV_RING_MAX && shared_bytes(a, w, stages + 1) <= room) stages++;
@@ -61,7 +60,7 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
     return (int)((a->w.k_padded / (size_t)a->w.leaves + IV_BLOCK_K - 1) / IV_BLOCK_K);
 }
 
-/* A ring has room for a root where roots are joined through it. */
+/* With split-K the ring must have room for a root, because roots are reduced through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
     if (split * w->leaves != a->w.leaves || split > 8 || (split > 1 && (w->wide || a->groups))) return false;
     if (w->dense && a->groups) return false;
@@ -96,8 +95,8 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
     return found;
 }
 
-/* Of the configurations with this tile of weights and tokens and this many CTAs to a tile, the one with the deepest
- * ring with which `ctas` fit on an SM. */
+/* The configuration with this tile, split-K and variant and the deepest ring with which `ctas` CTAs fit on an SM.
+ * False if there is none. */
 static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split, int variant, int ctas,
                  iv_gpu_linear_config *out) {
     const iv_wgmma_instance *w;
@@ -112,10 +111,11 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
     return false;
 }
 
-/* Experts, by the rows that one has on average (measured on an H200: bench/gpu/experts.py): the first tile that
- * suffices. Few rows stream weights, two CTAs to an SM; more want weights to be read once. Where a warp gathers rows,
- * or few outputs are scattered, a second CTA multiplies meanwhile; many rows fill wide tiles, whose outputs are whole
- * rows. Last what serves matrices of several leaves, which no model has. */
+/* Tiles for experts by the average rows of an expert: the first row that suffices (measured on an H200 by
+ * bench/gpu/experts.py). With few rows weights stream, with two CTAs per SM. With more rows each weight should be
+ * read once. If rows are gathered by a warp, or few outputs are scattered, a second CTA per SM hides it. Many rows
+ * fill wide tiles, which write whole output rows. The last entries of each table serve matrices with several leaves,
+ * which no model has. */
 struct iv_expert_tile {
     size_t rows; /* at most */
     int tile_n, tile_m, variant, ctas;
@@ -133,7 +133,8 @@ static const iv_expert_tile down_tiles[] = {{12, 64, 16, IV_WGMMA_SWAPPED, 2},
                                             {SIZE_MAX, 128, 128, IV_WGMMA_WIDE, 1},
                                             {SIZE_MAX, 128, 64, IV_WGMMA_SWAPPED, 2}};
 
-#define IV_TILES_OF(table) {table, sizeof table / sizeof *table}
+#define IV_TILES_OF(table) \
+    { table, sizeof table / sizeof *table }
 static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_linear_config *c) {
     static const struct {
         const iv_expert_tile *tile;
@@ -149,8 +150,8 @@ static bool prefer_experts(const iv_gpu_linear_args *a, size_t rows, iv_gpu_line
     return false;
 }
 
-/* Rows from which pairs of wide tiles are always taken: faster in long runs, which power bounds (they bring less from
- * L2), and the model of costs was fitted to no more rows. */
+/* From this many rows on, pairs of wide tiles are always used: they load less from L2, which saves power in long
+ * runs, and the cost model was not fitted beyond. */
 enum { PAIRS_FROM = 2048 };
 
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
@@ -162,7 +163,7 @@ static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     return iv_linear_cost(&cost);
 }
 
-/* The cheapest by linear_cost.h, the first of several; or pairs. */
+/* The cheapest configuration by linear_cost.h (the first of equals), or pairs. */
 static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
     iv_gpu_linear_config all[CONFIGS_MAX], best = {};
     size_t count = iv_gpu_wgmma_configs(a, all, CONFIGS_MAX);
@@ -175,7 +176,7 @@ static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
     return best;
 }
 
-/* A step asks for the same few layers over and over: what was found is kept, by everything that it depends on. */
+/* A cache of choices, keyed by everything they depend on: a step asks for the same few layers again and again. */
 struct iv_wgmma_choice {
     size_t rows, n, k;
     int leaves, type, swiglu, spare;
@@ -198,24 +199,12 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
 
 /* ---- the launch --------------------------------------------------------------------------------------------- */
 
-static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
-    static void *found;
-    if (!found) {
-        cudaDriverEntryPointQueryResult result;
-        void *p = NULL;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault, &result) ==
-                cudaSuccess &&
-            result == cudaDriverEntryPointSuccess)
-            found = p;
-    }
-    return (PFN_cuTensorMapEncodeTiled_v12000)found;
-}
-
-/* Rows cut into leaves. Boxes of `box` rows by 64 of one leaf, 128-byte swizzle; zeros beyond the ends. Where weights
- * stream, L2 fetches no more than is asked for (1 to 7 % faster); wide tiles want the next 128 bytes soon. */
+/* A tensor map of four dimensions: k within a leaf, leaf, row, expert. Boxes are `box` rows by 64 of one leaf with
+ * 128-byte swizzle; zeros beyond the ends. For streamed weights L2 fetches exactly what is requested (1 to 7 %
+ * faster); wide tiles need the next 128 bytes soon. */
 static int encode(CUtensorMap *map, const iv_gpu_linear_args *a, const void *data, size_t rows, size_t depth,
                   size_t row_bytes, size_t depth_bytes, int box, bool wide) {
-    PFN_cuTensorMapEncodeTiled_v12000 f = encoder();
+    PFN_cuTensorMapEncodeTiled_v12000 f = iv_tensor_map_encoder();
     size_t leaf = a->w.k_padded / (size_t)a->w.leaves;
     cuuint64_t dims[4] = {leaf, (cuuint64_t)a->w.leaves, rows, depth};
     cuuint64_t strides[3] = {leaf * 2, row_bytes, depth > 1 ? depth_bytes : row_bytes};
@@ -236,8 +225,8 @@ static int multiprocessors(void) {
     return known ? known : IV_H200_SMS;
 }
 
-/* Token tiles of a wide launch that run side by side, so that weights are read once. What streams through L2 like that
- * goes first: else it drives out the code of other kernels, which a model's next step needs again. */
+/* If a wide launch has at most this many token tiles, its weights are read once. Weights that are read once are
+ * evicted from L2 first: otherwise they evict other kernels' code, which the next step needs again. */
 enum { ONE_READING = 2 };
 
 static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c,
@@ -258,8 +247,8 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->gathered = a->groups && !a->weighted && !a->groups->packed;
 }
 
-/* CTAs of a launch: as many as run at once, or fewer; where they share tiles, a cluster for each tile. With experts
- * some may find no work. */
+/* CTAs of a launch: at most as many as are resident; with split-K a cluster for each tile. With experts, some CTAs
+ * may find no tile. */
 static int cta_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p, int shared) {
     int tiles = p->tiles;
     if (p->split_k > 1) return tiles * p->split_k;
@@ -274,8 +263,8 @@ static int cta_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, co
     return (tiles < resident ? tiles : resident) * w->peers;
 }
 
-/* Rows of x that its map has. What lies beyond a map is zeros, but many CTAs that fetch those wait for one another (up
- * to twice the time of a layer), so that a large tile reads what follows x, where that may be read. */
+/* Rows of x in its tensor map. Rows beyond a map are zeros, but CTAs that fetch many of those wait for one another
+ * (up to twice the layer's time). So large tiles read the memory that follows x, if that is allowed. */
 static size_t mapped_rows(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, bool gathered) {
     if (a->groups) return gathered ? a->rows : entries(a);
     return w->tile_m >= 64 && a->x_rows > a->rows ? a->x_rows : a->rows;
@@ -289,8 +278,7 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     make_plan(a, w, c, &plan);
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
                    a->w.expert_bytes, w->tile_n / w->peers, w->wide);
-    if (!e)
-        e = encode(&tokens, a, a->x, mapped_rows(a, w, plan.gathered), 1, a->x_stride * 2, 0, w->tile_m, w->wide);
+    if (!e) e = encode(&tokens, a, a->x, mapped_rows(a, w, plan.gathered), 1, a->x_stride * 2, 0, w->tile_m, w->wide);
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;

@@ -1,28 +1,28 @@
-/* linear_wgmma_swiglu.cuh: activations of a wide tile that has a next one (linear_wgmma.cuh): made of the registers that
- * have the roots, laid as 16-bit rows in the warp's own part of `scratch`, and brought to memory by the copy engine. What
- * outputs cost is instructions, in energy more than in time. float32 rows are slower so (docs/HOPPER.md). */
+/* linear_wgmma_swiglu.cuh: the SwiGLU epilogue of a wide tile that overlaps with the next one (linear_wgmma.cuh).
+ * Activations are computed in the registers that hold the roots, laid out as 16-bit rows in the warp's part of
+ * `scratch`, and written by TMA. This saves instructions, whose cost is energy more than time. float32 rows are
+ * slower this way (docs/HOPPER_LOG.md). */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_SWIGLU_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_SWIGLU_CUH
 
 #include "kernels/cuda/linear_wgmma_epilogue.cuh"
 
-/* Whether all of the layer's outputs are whole rows of 16 bytes: else a tile's are made when nothing is under way. */
+/* Are all output rows multiples of 16 bytes? Otherwise the epilogue runs with no block in flight. */
 template <class S> IV_DEVICE bool iv_wgmma_can_overlap(const iv_wgmma_plan &plan) {
     bool aligned = plan.epilogue != IV_GPU_SWIGLU || plan.out_stride % 8 == 0;
     return aligned && iv_wgmma_rows_fit<S>(plan) && plan.n % 4 == 0;
 }
 
-/* The warp's rows are free again: what the copy engine read of them, it has read. */
+/* Waits until TMA has read the warp's rows, which are then free. */
 IV_DEVICE void iv_wgmma_wait_stores(void) {
     iv_bulk_wait_read();
     __syncwarp();
 }
 
-/* 16 activations of a row, of chunks `first` to first + 3 of the root: gates and ups by turns. Of what is not there
- * gates are plain. */
+/* 16 activations of a row, from chunks `first` to first + 3 of the root, which alternate between gates and ups. */
 template <class S>
 IV_DEVICE void iv_wgmma_put_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t,
-                                    int first, const float (&root)[S::COUNT]) {
+                                        int first, const float (&root)[S::COUNT]) {
     int thread = iv_thread_here(), lane = thread % 32, left = t.rows - (t.p + thread / 32 * 16 + lane / 4);
     float gate[8], up[8], y[8];
 #pragma unroll
@@ -38,7 +38,7 @@ IV_DEVICE void iv_wgmma_put_activations(const iv_wgmma_plan &plan, const iv_wgmm
         *(uint32_t *)(above + i % 2 * 8 * S::PITCH + i / 2 * 16) = iv_pack16(S::TYPE, y[2 * i], y[2 * i + 1]);
 }
 
-/* The warp has written its rows: to memory, each by a lane. */
+/* Writes the warp's rows to global memory, one by each lane. */
 template <class S>
 IV_DEVICE void iv_wgmma_store_activations(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
     iv_fence_async();

@@ -1,5 +1,5 @@
-/* linear_wgmma_tile.cuh: what the parts of the wgmma kernel share (linear_wgmma.cuh): its shape, what a launch tells
- * it, its tiles, its shared memory; and the producer, which fills the ring. */
+/* linear_wgmma_tile.cuh: the shape of the wgmma kernel (linear_wgmma.cuh), its parameters, tiles and shared memory;
+ * and the producer, which fills the ring. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_TILE_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_TILE_CUH
 
@@ -7,36 +7,36 @@
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of one stage, one row */
-enum { IV_PART = 4 }; /* chunks of eight Q rows: a wide tile's outputs are made part by part */
+enum { IV_BLOCK_K = 64, IV_ROW_BYTES = 128 }; /* of a stage; bytes of a row */
+enum { IV_PART = 4 };                         /* chunks of eight Q rows in a part of a wide tile's epilogue */
 
-/* What a launch tells its kernel. */
+/* The parameters of a launch. */
 struct iv_wgmma_plan {
-    int leaf_length, blocks;       /* of k, and blocks of 64 */
-    int split_k;                   /* CTAs that share a tile's leaves */
-    int stages;                    /* of the ring in shared memory */
-    int weight_tiles, token_tiles; /* of the whole problem; with groups, the tokens of each expert have their own */
-    int raster;                    /* P tiles (pairs, of CTAs that share) walked before the next Q tile */
-    int tiles;                     /* or pairs; with groups found on the device */
+    int leaf_length, blocks;       /* length in k, and in blocks of 64 */
+    int split_k;                   /* CTAs that divide a tile's leaves */
+    int stages;                    /* of the ring */
+    int weight_tiles, token_tiles; /* of the whole problem; with groups, each expert has its own token tiles */
+    int raster;                    /* P tiles (pairs of tiles, with peers) per Q tile in the order of tiles */
+    int tiles;                     /* or pairs; with groups computed on the device */
     int rows, n;
     iv_gpu_epilogue epilogue;
     const float *bias;
     void *out;
     size_t out_stride;
-    const uint16_t *x; /* for gathered rows */
+    const uint16_t *x; /* read directly if gathered */
     size_t x_stride;
-    iv_gpu_groups groups; /* count 0: none */
-    uint64_t weights_l2;     /* how long L2 keeps weights */
-    bool weighted, gathered; /* gathered: the row of x of an entry is its token's */
+    iv_gpu_groups groups;    /* none if count is 0 */
+    uint64_t weights_l2;     /* cache policy of weights */
+    bool weighted, gathered; /* gathered: an entry reads its token's row of x */
 };
 
-struct iv_wgmma_entry { /* of a wide, weighted tile: where a row's outputs go (-1: nowhere), and its weight */
+struct iv_wgmma_entry { /* of a wide, weighted tile: a row's slot in the output (-1: none) and its weight */
     int slot;
     float weight;
 };
 
-/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA; wide: tokens are P. Two
- * CTAs (PEERS) of wide tiles may share their Q rows: each loads a half for both. */
+/* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA. WIDE: tokens are P.
+ * PEERS: CTAs of a cluster that multicast their Q rows; each loads a half for both. */
 template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1> struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
@@ -44,16 +44,16 @@ template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEE
     static constexpr int PEERS = PEERS_;
     static_assert(PEERS == 1 || WIDE, "others have no use for it");
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
-    static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 wait in registers */
-    /* registers of a consumer, about; where they are too many, the others give some of theirs, in warpgroups */
+    static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 are spilled to registers */
+    /* approximate registers of a consumer; if too many, the producer's warpgroup gives some of its registers */
     static constexpr int NODES = LEAVES == 1 ? 1 : LEAVES == 2 ? 2 : LEAVES == 4 || !KEEP2 ? 3 : 4;
     static constexpr int NEED = NODES * COUNT + (COUNT < 128 ? 40 : 56);
     static constexpr bool MOVED = WIDE || (GROUPS_ == 2 && NEED > 168);
     static constexpr int THREADS = CONSUMERS + (MOVED ? 128 : 32);
-    static constexpr int GIVEN = WIDE ? 40 : 56, TAKEN = WIDE ? 232 : 224; /* of a producer and a consumer then */
+    static constexpr int GIVEN = WIDE ? 40 : 56, TAKEN = WIDE ? 232 : 224; /* of a producer's and a consumer's thread */
     static_assert(!MOVED || CONSUMERS * TAKEN + 128 * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
-                  "a launch has no more, and who waits for more waits for ever");
-    /* CTAs that fit on an SM: each of its four parts has 16384 registers and every fourth warp */
+                  "a launch has no more registers, and setmaxnreg would wait for them forever");
+    /* CTAs that fit on an SM: each of its four partitions has 16384 registers and every fourth warp */
     static constexpr int CTAS = MOVED || NEED > 168 ? 1
                                 : GROUPS_ == 2      ? NEED > 96 ? 1 : 2
                                 : NEED <= 96        ? 4
@@ -61,30 +61,30 @@ template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEE
                                                     : 2;
     static constexpr int P_BYTES = PN * IV_ROW_BYTES, Q_BYTES = QN * IV_ROW_BYTES, STAGE = P_BYTES + Q_BYTES;
     static constexpr int NODE_BYTES = PN * QN * 4;
-    static constexpr bool SINGLE_ACC = WIDE && QN > 128 && LEAVES == 1; /* registers hold one accumulator */
-    static constexpr bool DENSE = (WIDE && LEAVES > 1) || PEERS > 1; /* no experts: these are one chain */
-    /* activations beside a next tile are rows of PITCH bytes (linear_wgmma_swiglu.cuh) */
+    static constexpr bool SINGLE_ACC = WIDE && QN > 128 && LEAVES == 1; /* registers hold a single accumulator */
+    static constexpr bool DENSE = (WIDE && LEAVES > 1) || PEERS > 1; /* not for experts, whose layers are one chain */
+    /* overlapped SwiGLU writes rows of PITCH bytes (linear_wgmma_swiglu.cuh) */
     static constexpr int PITCH = QN + 16;
-    /* nodes that wait there, or the outputs that are made */
+    /* spilled nodes, or outputs in the epilogue */
     static constexpr int SCRATCH = LEAVES == 8 && !KEEP2 ? NODE_BYTES
-                                : !WIDE               ? 0
-                                : QN == 128           ? PN * PITCH
-                                                      : CONSUMERS * IV_PART * 16;
+                                   : !WIDE               ? 0
+                                   : QN == 128           ? PN * PITCH
+                                                         : CONSUMERS * IV_PART * 16;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
-    /* rows of outputs may be scattered: experts, who have one chain. Others' code stays short. */
+    /* output rows may be scattered (experts, which have one chain); other shapes have shorter code */
     static constexpr bool SCATTERED = WIDE && LEAVES == 1;
     static constexpr int ROWS_BYTES = TOKENS * (SCATTERED ? (int)sizeof(iv_wgmma_entry) : 4);
 };
 
 typedef void (*iv_wgmma_function)(const CUtensorMap, const CUtensorMap, const iv_wgmma_plan);
 
-/* A compiled shape, for the host. */
+/* A compiled shape, described for the host. */
 struct iv_wgmma_instance {
     int tile_n, tile_m, leaves, peers;
     bool wide;
     iv_wgmma_function kernel;
-    int stage, threads, fixed, node, ctas; /* bytes of a stage, beside the ring, of a root */
-    bool dense;                            /* no experts */
+    int stage, threads, fixed, node, ctas; /* bytes: of a stage; fixed: next to the ring; node: of a root */
+    bool dense;                            /* not for experts */
 };
 const iv_wgmma_instance *iv_wgmma_bf16_small(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_large(size_t *count);
@@ -94,20 +94,20 @@ const iv_wgmma_instance *iv_wgmma_f16_large(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_other(size_t *count);
 
 struct iv_wgmma_tile {
-    int p, q;        /* first P and Q row, in their own counts */
-    int expert;      /* of the weight's third dimension */
-    int first, rows; /* tokens of the expert: the first entry and how many; without groups 0 and all */
+    int p, q;        /* first P and Q row */
+    int expert;      /* index in the weights' third dimension */
+    int first, rows; /* the expert's first entry and number of entries; without groups 0 and all rows */
 };
 
-struct iv_wgmma_shared { /* addresses */
+struct iv_wgmma_shared { /* addresses in shared memory */
     uint32_t ring, full, empty, stagger;
-    uint32_t mine; /* P rows of this warpgroup in a stage; one for a warp, as the compiler sees */
-    int peer;      /* of the CTAs that share Q rows, this one */
+    uint32_t mine; /* offset of this warpgroup's P rows in a stage; uniform in a warp, visibly to the compiler */
+    int peer;      /* this CTA's rank among the peers */
     float4 *root, *scratch;
     int *rows;               /* of gathered tokens */
-    iv_wgmma_entry *entries; /* the same place; of a weighted tile, each warp's for itself */
+    iv_wgmma_entry *entries; /* the same memory; of a weighted tile, written and read by one warp */
     const int *prefix;       /* [e]: tiles before expert e; only with groups */
-    iv_wgmma_tile *tiles;    /* those under way, by their order modulo IV_TILES: the producer's word to the consumers */
+    iv_wgmma_tile *tiles;    /* active tiles by index modulo IV_TILES, written by the producer for the consumers */
 };
 
 template <class S>
@@ -137,7 +137,7 @@ IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const iv_wgm
     return t;
 }
 
-/* The tiles before each expert, by one warp; prefix[count] is their number. */
+/* Prefix sums of tiles over experts, by one warp; prefix[count] is the total. */
 template <class S> IV_DEVICE void iv_wgmma_count_tiles(const iv_wgmma_plan &plan, int *prefix) {
     int lane = threadIdx.x % 32, sum = 0, count = (int)plan.groups.count;
     for (int base = 0; base < count; base += 32) {
@@ -159,7 +159,7 @@ template <class S> IV_DEVICE void iv_wgmma_count_tiles(const iv_wgmma_plan &plan
 
 /* ---- the producer ------------------------------------------------------------------------------------------- */
 
-/* Where the producer or a consumer is: tile, leaf and block, and the stage that holds it. */
+/* A position in the ring of stages. */
 struct iv_wgmma_ring {
     int stage, phase;
     __device__ __forceinline__ void next(int stages) {
@@ -167,11 +167,11 @@ struct iv_wgmma_ring {
     }
 };
 
-enum { IV_TILES = 32 }; /* more than there are stages, each of another tile, and two */
+enum { IV_TILES = 32 }; /* more tiles than stages can hold, plus two */
 
-/* What one block of one tile is: the operands of a stage. */
+/* A block of a tile and its stage. */
 struct iv_wgmma_block {
-    int leaf, k; /* of the matrix; k within the leaf */
+    int leaf, k; /* leaf of the matrix; k within the leaf */
     uint32_t stage, bar;
 };
 
@@ -181,7 +181,7 @@ IV_DEVICE void iv_wgmma_load_weights(const CUtensorMap *map, const iv_wgmma_plan
     if constexpr (S::PEERS == 1) {
         iv_tma_load_4d(b.stage + (S::SWAP ? 0 : S::P_BYTES), map, b.bar, b.k, b.leaf, S::SWAP ? t.p : t.q, t.expert,
                        plan.weights_l2);
-    } else { /* this CTA's part, for all that share it */
+    } else { /* this CTA's part, multicast to all peers */
         int row = m.peer * (S::QN / S::PEERS);
         iv_tma_load_4d_multicast(b.stage + S::P_BYTES + row * IV_ROW_BYTES, map, b.bar, b.k, b.leaf, t.q + row,
                                  t.expert, (uint16_t)((1u << S::PEERS) - 1), plan.weights_l2);
@@ -193,8 +193,8 @@ IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block
                    S::SWAP ? IV_L2_LAST : IV_L2_NORMAL);
 }
 
-/* Weights do not depend on the kernel before: a ring full of the first tile's is asked for while that one ends. Returns
- * how many blocks. */
+/* Weights do not depend on the preceding kernel: while that one finishes, the ring is filled with the first tile's.
+ * Returns the number of blocks. */
 template <class S>
 IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
                                      const iv_wgmma_tile &t, int first_leaf) {
@@ -237,9 +237,9 @@ IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *t
     }
 }
 
-enum { IV_LAG = 1 }; /* stages whose copies are still under way when a warp goes on; a ring has more */
+enum { IV_LAG = 1 }; /* stages whose copies are in flight when a warp continues; a ring has more */
 
-/* The copies of a stage have landed: says so, and which stage is next. */
+/* Signals a stage whose copies have landed, and returns the next one. */
 IV_DEVICE int iv_wgmma_landed(const iv_wgmma_shared &m, int stage, bool landed, int stages) {
     if (!landed) return stage;
     iv_fence_async();
@@ -248,8 +248,7 @@ IV_DEVICE int iv_wgmma_landed(const iv_wgmma_shared &m, int stage, bool landed, 
     return stage + 1 == stages ? 0 : stage + 1;
 }
 
-/* Tokens that stand anywhere: a warp fetches their rows piece by piece. */
-/* The rows of the tile's tokens; -1 beyond them. By one warp. */
+/* Loads the rows of the tile's tokens, -1 beyond the last, by one warp. */
 template <class S>
 IV_DEVICE void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_tile &t) {
     __syncwarp();
@@ -263,7 +262,7 @@ IV_DEVICE void iv_wgmma_find_rows(const iv_wgmma_plan &plan, const iv_wgmma_shar
 template <class S>
 IV_DEVICE void iv_wgmma_produce_gathered(const CUtensorMap *weights, const iv_wgmma_plan &plan,
                                          const iv_wgmma_shared &m, int tiles, int first, int step) {
-    int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* the first stage not known to have landed */
+    int lane = threadIdx.x % 32, piece = lane % 8, round = 0, late = 0; /* first stage that may not have landed */
     int index = 0;
     iv_wgmma_ring r = {0, 0};
     for (int at = first; at < tiles; at += step, index++) {

@@ -1,4 +1,5 @@
-/* nccl.c: the few calls of NCCL that are used: nothing of it is linked or included, its enumerators are written out. */
+/* nccl.c: the NCCL calls in use, through dlopen. Nothing of NCCL is linked or included; its enumerators are written
+ * out. */
 #include "kernels/cuda/nccl.h"
 
 #include <cuda_runtime_api.h>
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { /* nccl.h of NCCL */
+enum { /* from NCCL's nccl.h */
        UNHANDLED_CUDA_ERROR = 1,
        TYPE_BYTES = 0,
        TYPE_F16 = 6,
@@ -38,12 +39,12 @@ struct iv_nccl {
     int ordinal;
 };
 
-/* It keeps threads of its own, so it stays once it is there. It reads its settings when it is first called. */
+/* The library has threads and therefore stays loaded. It reads its settings at its first call. */
 static void *open_library(void) {
     static const char *const names[] = {"libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2"};
     void *library = NULL;
     setenv("NCCL_NVLS_ENABLE", "0", 0);
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* ranks connect when they open, not in the capture of a graph */
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* ranks connect when they open, not during graph capture */
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     return library;
@@ -129,11 +130,11 @@ int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_
 }
 
 /* ---- opening -----------------------------------------------------------------------------------------------
- * While ranks connect, NCCL waits on the host for the others' processes: for ever if one hangs or is lost. So a thread
- * of its own does that, and the caller looks at the clock. (Communicators that do not wait, config.blocking = 0, would
- * stay so, in captured graphs too.) One that is being made cannot be aborted by others, so an opening that is given up
- * keeps its thread and all that it needs; it waits at sockets and holds nothing that exit() wants. Should it come back,
- * it ends what it has begun. */
+ * While ranks connect, NCCL blocks on the host until all processes answer, without a timeout. So a separate thread
+ * connects, and the caller waits for it with a timeout. (Nonblocking communicators, config.blocking = 0, would stay
+ * nonblocking, also in captured graphs.) A communicator under construction cannot be aborted from another thread, so
+ * a timed-out opening keeps its thread and memory. The thread waits at sockets and holds no resource that exit()
+ * needs. If it returns after all, it destroys the communicators. */
 
 typedef struct opening {
     pthread_mutex_t lock;
@@ -148,7 +149,7 @@ typedef struct opening {
 
 static int of_cuda(int code) { return code == cudaSuccess ? 0 : UNHANDLED_CUDA_ERROR; }
 
-/* The communicators are there when the group ends. */
+/* The communicators exist when the group ends. */
 static int init_all(const opening *o) {
     const calls *c = &o->rank[0]->calls;
     int code = c->group_start(), ended;
@@ -166,13 +167,13 @@ static int wait_for(const opening *o, cudaStream_t stream) {
     for (;;) {
         int code = cudaStreamQuery(stream);
         if (code != cudaErrorNotReady) return of_cuda(code);
-        if (atomic_load(&o->given_up)) return UNHANDLED_CUDA_ERROR; /* nobody asks which */
+        if (atomic_load(&o->given_up)) return UNHANDLED_CUDA_ERROR; /* the code is not reported */
         sched_yield();
     }
 }
 
-/* From every rank to every other, in memory and on a stream of their own: the caller's may be gone when an opening that
- * was given up comes here. What waits on the GPU is ended, or it could never be freed. */
+/* Sends bytes from every rank to every other rank, on its own memory and stream: the caller's may be gone after a
+ * timeout. On an error pending GPU work is aborted, otherwise it could never be freed. */
 static int pass_first_bytes(const opening *o) {
     enum { BYTES = 256 };
     iv_nccl *n = o->rank[0];
@@ -246,7 +247,7 @@ static struct timespec after_ms(size_t ms) {
     return t;
 }
 
-/* False: it is given up, and no longer the caller's. */
+/* False: timed out; the thread now owns the opening. */
 static bool await(opening *o, pthread_t thread, size_t timeout_ms) {
     struct timespec until = after_ms(timeout_ms);
     int late = 0;
@@ -277,7 +278,8 @@ iv_status iv_nccl_open(const iv_nccl_id *id, size_t ranks, size_t first, size_t 
     else if (await(o, thread, timeout_ms))
         status = check(&c, o->code, "no ranks", err);
     else
-        return iv_fail(err, IV_IO, "NCCL: timed out after %zu ms waiting for %zu ranks to connect (rank_timeout_ms sets it)",
+        return iv_fail(err, IV_IO,
+                       "NCCL: timed out after %zu ms waiting for %zu ranks to connect (rank_timeout_ms sets it)",
                        timeout_ms, ranks);
     for (size_t i = 0; i < count; i++)
         if (status == IV_OK)

@@ -1,14 +1,14 @@
 /* ops.h: the ops of a step on an NVIDIA GPU, as launchers. Law: NUMERICS.md; every op has the bits of its scalar
  * reference in src/numerics (tests/cuda).
  *
- * All pointers are device memory unless a comment says host. A launcher enqueues on `stream` and returns at once with
- * 0 or a cudaError_t; it never allocates, never synchronises, and may be captured into a graph: what changes from step
- * to step under one graph (ids, positions, slots, work lists, page tables) is read from device memory. Rows at or
- * beyond a step's true count are padding: they hold finite rubbish, cost time and are never looked at.
+ * All pointers are device memory unless a comment says host. A launcher enqueues on `stream` and returns at once
+ * with 0 or a cudaError_t. It never allocates or synchronizes, and it can be captured into a graph: everything that
+ * changes from step to step under one graph (ids, positions, slots, work lists, page tables) is read from device
+ * memory. Rows at or beyond a step's true count are padding: finite values that cost time and are never used.
  *
- * 16-bit activations and weights are bfloat16 or float16; `type` says which. In fma32 `type` may also be float32, and
- * 16-bit weights may meet float32 activations. tc16 kernels run on compute capability 9.0 alone: other tensor cores
- * add in another way. */
+ * 16-bit activations and weights are bfloat16 or float16, according to `type`. In fma32 `type` may also be float32,
+ * and 16-bit weights may be multiplied with float32 activations. tc16 kernels run on compute capability 9.0 only:
+ * other tensor cores add differently. */
 #ifndef IV_KERNELS_CUDA_OPS_H
 #define IV_KERNELS_CUDA_OPS_H
 
@@ -26,8 +26,7 @@ typedef struct CUstream_st *iv_gpu_stream; /* cudaStream_t */
 
 /* ---- linear layers (linear.c chooses; linear_*.cu compute) -------------------------------------------------- */
 
-/* W, row by row: [n][k_padded], 16-byte aligned, zero from k to k_padded. With experts, those of expert e begin
- * e * expert_bytes further on. */
+/* W, row by row: [n][k_padded], 16-byte aligned, zero from k to k_padded. Experts are expert_bytes apart. */
 typedef struct iv_gpu_matrix {
     iv_dtype type;
     size_t n, k_padded;
@@ -43,12 +42,12 @@ typedef enum iv_gpu_epilogue {
                       * gate i is row i / 8 * 16 + i % 8, its up 8 rows on; n a multiple of 16 */
 } iv_gpu_epilogue;
 
-/* Which rows go to which expert, made by iv_gpu_route on the device. Entry j of expert e stands at offsets[e] + j. */
+/* The rows of each expert, made by iv_gpu_route on the device. Entry j of expert e is at offsets[e] + j. */
 typedef struct iv_gpu_groups {
     size_t experts;         /* of the whole layer */
-    size_t first, count;    /* those that this GPU has: W's expert 0 is expert `first` */
+    size_t first, count;    /* those on this GPU: W's expert 0 is expert `first` */
     const int32_t *offsets; /* [experts + 1] */
-    const int32_t *slots;   /* [rows * k]: token * k + place in the token's ascending list */
+    const int32_t *slots;   /* [rows * k]: token * k + index in the token's ascending list */
     const float *weights;   /* [rows * k] by slot; read by the down layer only */
     size_t experts_per_token;
     bool packed; /* the x of gate_up has a row for each entry, in order */
@@ -61,44 +60,46 @@ typedef struct iv_gpu_linear_args {
     const void *x; /* [rows][x_stride elements]; 16-byte aligned, x_stride * element a multiple of 16 bytes in tc16;
                     * readable and zero from k to k_padded */
     size_t x_stride;
-    size_t rows;   /* of the step: with groups, too, its tokens */
-    size_t x_rows; /* of x that may be read, if more than rows. Nothing depends on what is there (not the bits either),
-                    * but tiles that are not full are faster. Without groups only */
+    size_t rows;   /* tokens of the step, with groups too */
+    size_t x_rows; /* of x that may be read, if more than rows. Their values change no result, but incomplete tiles are
+                      faster. Only without groups */
     iv_gpu_epilogue epilogue;
     const float *bias; /* [n] or NULL */
-    void *out;         /* as the epilogue has it */
+    void *out;         /* defined by the epilogue */
     size_t out_stride; /* elements */
-    /* NULL: one matrix. Else x rows are taken by expert: gate_up reads row slot / k, or row `entry` (its place in the
-     * sorted order) where they are packed, and writes act row `entry`; down (weighted) reads row `entry` and writes
+    /* NULL: one matrix. Otherwise rows of x belong to experts: gate_up reads row slot / k, or row `entry` (index in
+     * the sorted order) if packed, and writes act row `entry`; down (weighted) reads row `entry` and writes
      * out[slot] = weight * y, float32. */
     const iv_gpu_groups *groups;
     bool weighted;
-    int spare; /* multiprocessors that tiles of many rows leave to kernels beside them */
+    int spare; /* multiprocessors that wide tiles leave to concurrent kernels */
 } iv_gpu_linear_args;
 
-/* How a problem is computed. Any legal one gives the same bits; which is taken is a pure function of the problem. */
+/* How a problem is computed. Every legal configuration gives the same bits; the choice is a pure function of the
+ * problem. */
 typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_WGMMA, IV_GPU_FAMILIES } iv_gpu_family;
 
 typedef struct iv_gpu_linear_config {
     iv_gpu_family family;
     int tile_n, tile_m; /* outputs and tokens of a tile */
-    int split_k;          /* CTAs (of a cluster or not) that share the leaves of one tile */
+    int split_k;        /* CTAs that divide the leaves of a tile */
     int stages;
-    int variant; /* the family's own */
+    int variant; /* defined by the family */
 } iv_gpu_linear_config;
 
-/* Every legal configuration of a problem, `count` of them at most; returns how many there are. Looks at sizes only. */
+/* Lists the legal configurations of a problem, at most `count` of them, and returns their number. Depends on sizes
+ * only. */
 size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
-/* The one that is taken. */
+/* The chosen one. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a);
-/* "wgmma n64 m16 split 2 ..." into text. */
+/* Writes "wgmma n64 m16 split 2 ..." to text. */
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes);
 
 int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream);
 int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream stream);
 
-/* The families: configs as above, a launch, and the family's best of them: false where another family should take the
- * problem. */
+/* The families: configurations as above, a launch, and the family's preferred one (false: another family should take
+ * the problem). */
 size_t iv_gpu_generic_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
@@ -107,8 +108,8 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
 
 /* ---- keys and values ---------------------------------------------------------------------------------------- */
 
-/* One layer. Of a page and a head: K [64][head_dim], then V [64][head_dim]. Pages are page_bytes apart, zeroed at the
- * start; what is in them is finite. */
+/* The KV pages of a layer. For a page and a head: K [64][head_dim], then V [64][head_dim]. Pages are page_bytes
+ * apart and zeroed at the start; their content is finite. */
 typedef struct iv_gpu_kv {
     iv_dtype type;
     size_t heads, head_dim;
@@ -123,7 +124,7 @@ static inline size_t iv_gpu_kv_page_bytes(const iv_gpu_kv *kv) { return kv->head
 
 /* ---- attention (attention_plan.c plans; attention_*.cu compute) ----------------------------------------------- */
 
-/* Consecutive rows of one sequence, as iv_attention_span. On the device. */
+/* Consecutive rows of one sequence, like iv_attention_span. On the device. */
 typedef struct iv_gpu_span {
     int32_t first_row, rows;
     int32_t position; /* of the first row */
@@ -134,20 +135,20 @@ typedef struct iv_gpu_attention_shape {
     iv_arithmetic arithmetic;
     iv_dtype type;
     size_t heads, kv_heads, head_dim;
-    size_t group, group_first; /* as iv_attention_args */
+    size_t group, group_first; /* see iv_attention_args */
     int64_t window;            /* 0: none */
 } iv_gpu_attention_shape;
 
-/* What attention needs beside its operands, for steps of up to rows_max rows, spans_max spans, contexts of up to
- * positions_max tokens: host bytes of a plan, which the caller copies to the device, and device scratch, zeroed once
- * and left ready by every launch. */
+/* Memory that attention needs, for steps of up to rows_max rows, spans_max spans, contexts of up to positions_max
+ * tokens: host bytes of a plan, which the caller copies to the device, and device scratch, zeroed once and left
+ * ready by every launch. */
 size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
                                    size_t positions_max);
 size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
                                 size_t positions_max);
 
-/* Host: writes the plan of a step, the same for all layers that share a window. The bytes written, at most
- * iv_gpu_attention_plan_bytes, or 0 when the spans exceed what was said there. Pure. `sms` is the GPU's. */
+/* Host: writes the plan of a step, shared by all layers with the same window. Returns its bytes, at most
+ * iv_gpu_attention_plan_bytes, or 0 if the spans exceed the limits given there. Pure. `sms`: of the GPU. */
 size_t iv_gpu_attention_plan(const iv_gpu_attention_shape *s, const iv_gpu_span *spans, size_t count, int sms,
                              void *plan, size_t bytes);
 
@@ -161,17 +162,17 @@ typedef struct iv_gpu_attention_args {
     const iv_gpu_span *spans; /* device */
     const uint32_t *tables;   /* device */
     void *scratch;
-    bool decode; /* every span has one row: known when the graph is captured, so another kernel may be launched */
+    bool decode; /* every span has one row; fixed at capture, so another kernel may be launched */
     int sms;
-    size_t rows; /* of q, padding included */
+    size_t rows; /* of q, including padding */
 } iv_gpu_attention_args;
 
 int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
 /* ---- row ops (rows.cu) ------------------------------------------------------------------------------------ */
 
-/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. An id outside the vocabulary (a row of
- * padding) takes row 0. */
+/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. An id outside the vocabulary (a padding
+ * row) takes row 0. */
 int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
                  iv_gpu_stream stream);
 
@@ -186,10 +187,10 @@ typedef struct iv_gpu_rotate_args {
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
     const int32_t *positions;   /* [rows] */
-    const int64_t *slots;       /* [rows]: page * 64 + slot of the row's token, or -1: no key or value, nor is it bad */
-    iv_gpu_kv kv;               /* written */
-    void *q;                    /* [rows][heads * head_dim] */
-    uint64_t *bad; /* becomes the least of itself and (layer << 32 | row) where a key or value is not finite */
+    const int64_t *slots; /* [rows]: page * 64 + slot of the row's token; -1: no key or value is written or checked */
+    iv_gpu_kv kv;         /* written */
+    void *q;              /* [rows][heads * head_dim] */
+    uint64_t *bad;        /* becomes min(*bad, layer << 32 | row) if a key or value is not finite */
     uint32_t layer;
 } iv_gpu_rotate_args;
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
@@ -199,8 +200,8 @@ int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
                   iv_gpu_stream stream);
 
-/* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: inputs that a linear layer cannot take
- * where they lie. */
+/* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: for inputs that a linear layer cannot
+ * read in place. */
 int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to,
                         size_t to_stride, iv_gpu_stream stream);
 
@@ -208,9 +209,9 @@ int iv_gpu_copy_columns(iv_dtype type, const void *x, size_t stride, size_t colu
 int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t *pick, size_t rows, void *out,
                      iv_gpu_stream stream);
 
-/* Routing (law, section 9): ids ascending a token, and the groups in order of expert, then row. Rows at or beyond
- * *true_rows go nowhere (NULL: all rows count). logits [rows][experts]; ids, weights [rows * k]; offsets [experts + 1];
- * slots [rows * k]. */
+/* Routing (law, section 9): ascending ids per token, and the groups in order of expert, then row. Rows at or beyond
+ * *true_rows are not routed (NULL: all rows are). logits [rows][experts]; ids, weights [rows * k]; offsets [experts
+ * + 1]; slots [rows * k]. */
 enum { IV_GPU_EXPERTS_MAX = 512 };
 int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
                  int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
@@ -220,8 +221,8 @@ int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, siz
 int iv_gpu_pack_rows(const iv_gpu_groups *groups, size_t rows, const void *x, size_t row_bytes, void *out,
                      iv_gpu_stream stream);
 
-/* x[row] = canon(x[row] + combine(terms[row])): the tree over expert ids. terms[r][rows][k][hidden], where rank r has
- * the experts [first[r], first[r + 1]) and the terms of others are not read. `ranks` pointers on the host, device
+/* x[row] = canon(x[row] + combine(terms[row])): the tree over expert ids. terms[r][rows][k][hidden]: rank r has the
+ * experts [first[r], first[r + 1]); terms of other experts are not read. `ranks` pointers on the host to device
  * memory of peers; first on the host. */
 int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks, const int32_t *ids, size_t rows,
                    size_t k, size_t hidden, float *x, iv_gpu_stream stream);
@@ -229,8 +230,8 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 /* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. scratch: 8-byte aligned, its content free. top_logprobs
- * [rows][IV_TOP_LOGPROBS_MAX]: of a row that wants n of them, min(n, vocab) are written; may be NULL where no row wants
+/* logits [rows][vocab] are read only. scratch: 8-byte aligned, uninitialized. top_logprobs
+ * [rows][IV_TOP_LOGPROBS_MAX]: min(n, vocab) entries are written for a row that wants n; may be NULL if no row wants
  * any. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_sampling *sampling, void *scratch,
                   iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
@@ -238,23 +239,24 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_s
 /* ---- ranks (tree_allreduce.cu) -------------------------------------------------------------------------------------
  */
 
-/* Who gave up waiting, in the host's memory, which all GPUs reach; zeroed once. */
+/* Timeouts, in host memory that all GPUs can access; zeroed once. */
 typedef struct iv_gpu_given_up {
-    uint32_t any;                /* not 0: somebody did, and nobody waits any more */
-    uint64_t rank[IV_RANKS_MAX]; /* 0, or what that rank waited for, of which iv_gpu_awaited_of makes */
+    uint32_t any;                /* not 0: a rank timed out, and all others stop waiting */
+    uint64_t rank[IV_RANKS_MAX]; /* 0, or what that rank waited for, decoded by iv_gpu_awaited_of */
 } iv_gpu_given_up;
 
-/* What the GPUs of one process share: flags in the memory of each, which the others reach by NVLink or PCIe. */
+/* Shared by the GPUs of one process: flags in the memory of each, accessed by the others over NVLink or PCIe. */
 typedef struct iv_gpu_peers {
     int ranks, rank;
     uint32_t *flags[IV_RANKS_MAX]; /* [IV_GPU_FLAG_WORDS] on each GPU, zeroed once */
     iv_gpu_given_up *given_up;
-    uint64_t timeout_ns; /* of a thread's own time: a look at the clock counts for a 16th at most, however late it is */
+    uint64_t timeout_ns; /* of a thread's running time: the time between two readings of the clock counts for at most
+                            1/16 of it */
 } iv_gpu_peers;
 
 typedef struct iv_gpu_awaited {
     uint32_t rank, block; /* block `block` of rank `rank` */
-    uint32_t behind;      /* so many meetings behind this rank's */
+    uint32_t behind;      /* synchronizations that it is behind */
 } iv_gpu_awaited;
 
 /* A word is behind << 32 | block << 8 | (rank + 1): one store. */
@@ -265,12 +267,12 @@ static inline iv_gpu_awaited iv_gpu_awaited_of(uint64_t word) {
 
 enum { IV_GPU_FLAG_WORDS = 4096 };
 
-/* The end of a row-parallel layer over several GPUs, and the norm that follows it, in one launch by each rank:
- * waits until all ranks' nodes are there, x = canon(x + y) with y the root over node[0..join.count] (+ bias), and
- * normed = R(RMSNorm(x)) on every rank. The nodes of one join may be written again after the next join or meeting: two
- * buffers in turn suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
- * One-shot: every rank adds up all rows. Two-shot: a rank adds up those that it owns and writes their normed rows to
- * all; x is then true for these alone: iv_gpu_allreduce_owner says. Which is taken has the same bits. */
+/* The tree all-reduce at the end of a row-parallel layer over several GPUs, and the norm that follows, in one launch
+ * per rank: waits until all ranks' nodes are written, x = canon(x + y) with y the root over node[0..join.count] (+
+ * bias), and normed = R(RMSNorm(x)) on every rank. The nodes may be overwritten after the next all-reduce or
+ * barrier: two alternating buffers suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
+ * One-shot: every rank reduces all rows. Two-shot: a rank reduces the rows that it owns and writes their normed rows
+ * to all; x is then valid only for these rows (iv_gpu_allreduce_owner). Both have the same bits. */
 typedef enum iv_gpu_allreduce_way {
     IV_GPU_ALLREDUCE_BY_SIZE,
     IV_GPU_ALLREDUCE_ONE_SHOT,
@@ -281,28 +283,28 @@ typedef struct iv_gpu_allreduce_args {
     iv_arithmetic arithmetic;
     size_t rows, hidden;
     iv_tree_join join;
-    const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order, on whichever GPU computed it */
-    const void *sum;   /* NULL; or y itself, [rows][hidden] in `type` (16 bits) on this GPU: no node is read, nobody is
-                        * waited for */
+    const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order, on the GPU that computed it */
+    const void *sum;   /* NULL; or y itself, [rows][hidden] in `type` (16 bits) on this GPU: then no node is read and no
+                          rank is waited for */
     const float *bias; /* [hidden] or NULL */
     float *x;          /* [rows][hidden] of this rank */
     const float *norm_weight; /* NULL: no norm */
     float eps;
     iv_dtype type;
-    void *normed[IV_RANKS_MAX]; /* [rows][normed_stride] on each GPU; the own one, and in two-shot those of all */
+    void *normed[IV_RANKS_MAX]; /* [rows][normed_stride] on each GPU; this rank's, and in two-shot all ranks' */
     size_t normed_stride;
-    bool whole;               /* x must be true in all rows on every rank: no two-shot */
-    size_t blocks;            /* of the launch, at most, the same on all ranks; 0: as many as fill the links */
-    iv_gpu_allreduce_way way; /* not by size: for tests and measurements, the same on all ranks */
+    bool whole;               /* x must be valid in all rows on every rank: no two-shot */
+    size_t blocks;            /* maximum of the launch, the same on all ranks; 0: as many as fill the links */
+    iv_gpu_allreduce_way way; /* other than by size: for tests and measurements, the same on all ranks */
 } iv_gpu_allreduce_args;
 
-/* The rank that keeps x[row] true; -1: every rank does. A function of rows, hidden, whole and way alone, so all joins
- * of a step agree. */
+/* The rank whose x[row] is valid; -1: every rank's is. A function of rows, hidden, whole and way only, so all
+ * all-reduces of a step agree. */
 int iv_gpu_allreduce_owner(const iv_gpu_allreduce_args *a, int ranks, size_t row);
 
 int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
 
-/* A barrier of all ranks' streams: what each wrote before is seen by all after. */
+/* A barrier of all ranks' streams: earlier writes of each rank are visible to all ranks afterwards. */
 int iv_gpu_barrier(const iv_gpu_peers *p, iv_gpu_stream stream);
 
 #ifdef __cplusplus

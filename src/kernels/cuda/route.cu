@@ -1,7 +1,8 @@
-/* route.cu: which experts serve a token, with which weights, and the sum of what they say. Law: NUMERICS.md section 9.
+/* route.cu: routing of a mixture of experts: the experts of each token and their weights, and the sum of their
+ * outputs. Law: NUMERICS.md section 9.
  *
- * A warp routes a row: lane t holds the logits congruent to t modulo 32, so the law's 256 lanes fold inside it. Slots
- * are counted out, never drawn by atomics: every run makes the same lists. */
+ * A warp routes a row: lane t holds the logits congruent to t modulo 32, so the law's 256 lanes are folded within a
+ * lane. Slots are counted, not assigned by atomics: every run makes the same lists. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -11,21 +12,20 @@
 enum {
     EXPERTS_MAX = IV_GPU_EXPERTS_MAX,
     LANE_GROUPS = IV_ROW_LANES / 32,
-    SMALL_ROWS = 32, /* routed and grouped by one block */
-    SMALL_THREADS = 128, /* of it at least */
+    SMALL_ROWS = 32,     /* routed and grouped by one block */
+    SMALL_THREADS = 128, /* minimum threads of that block */
     ROUTE_WARPS = 4,
     GROUP_THREADS = 512,
     PACK_WARPS = 8,
-    PACK_AHEAD = 8, /* pieces of 16 bytes a lane asks for at once */
+    PACK_AHEAD = 8, /* pieces of 16 bytes that a lane loads at once */
     COMBINE_THREADS = 128,
-    COMBINE_AHEAD = 8, /* terms a thread asks for at once */
-    LEVELS = 10        /* of a tree over EXPERTS_MAX ids: two differ in bit 8 at most, level 9 */
+    COMBINE_AHEAD = 8, /* terms that a thread loads at once */
+    LEVELS = 10        /* of a tree over EXPERTS_MAX ids: two differ in bit 8 at most, which is level 9 */
 };
 
-#define DEVICE static __device__ __forceinline__
 #define WHOLE_WARP 0xffffffffu
 
-DEVICE uint32_t warp_max(uint32_t x) {
+IV_DEVICE uint32_t warp_max(uint32_t x) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_max_sync(WHOLE_WARP, x);
 #else
@@ -34,34 +34,34 @@ DEVICE uint32_t warp_max(uint32_t x) {
 #endif
 }
 
-DEVICE uint32_t warp_min(uint32_t x) { return ~warp_max(~x); }
+IV_DEVICE uint32_t warp_min(uint32_t x) { return ~warp_max(~x); }
 
-DEVICE uint32_t warp_sum(uint32_t x) {
+IV_DEVICE uint32_t warp_sum(uint32_t x) {
     for (int stride = 16; stride > 0; stride /= 2) x += __shfl_xor_sync(WHOLE_WARP, x, stride);
     return x;
 }
 
-/* Logits as integers of the same order; equal zeros are equal; below all of them NaN, then those taken. */
+/* Logits as integers in the same order: equal zeros are equal, NaN is below all numbers, taken logits are below NaN. */
 enum { TAKEN = 0, NAN_KEY = 1 };
-DEVICE uint32_t key_of(float x) {
+IV_DEVICE uint32_t key_of(float x) {
     uint32_t u = __float_as_uint(x + 0.0f);
     return x != x ? NAN_KEY : (u >> 31) ? ~u : u | 0x80000000u;
 }
-DEVICE float logit_of(uint32_t key) {
+IV_DEVICE float logit_of(uint32_t key) {
     return __uint_as_float(key == NAN_KEY ? IV_NAN_F32_BITS : (key >> 31) ? key ^ 0x80000000u : ~key);
 }
 
 /* ---- one row ----------------------------------------------------------------------------------------------- */
 
-/* What a warp shares about its row: the choices in order of selection. */
+/* A row's choices in order of selection, shared by its warp. */
 typedef struct choices {
     uint32_t key[IV_EXPERTS_PER_TOKEN_MAX];
     int32_t id[IV_EXPERTS_PER_TOKEN_MAX];
     float weight[IV_EXPERTS_PER_TOKEN_MAX];
 } choices;
 
-/* m and S of sum-exp over element lane + 32 j at x[j]. */
-template <int PER> DEVICE void sum_exp(const float x[PER], size_t n, float *max, float *sum) {
+/* m and S of sum-exp; x[j] is element lane + 32 j. */
+template <int PER> IV_DEVICE void sum_exp(const float x[PER], size_t n, float *max, float *sum) {
     unsigned lane = threadIdx.x % 32;
     float m = __uint_as_float(0xff800000u), l[LANE_GROUPS] = {0};
 #pragma unroll
@@ -78,7 +78,7 @@ template <int PER> DEVICE void sum_exp(const float x[PER], size_t n, float *max,
 }
 
 /* The first of a lane's largest keys. */
-template <int PER> DEVICE uint32_t largest_of(const uint32_t key[PER], uint32_t *at) {
+template <int PER> IV_DEVICE uint32_t largest_of(const uint32_t key[PER], uint32_t *at) {
     uint32_t best = TAKEN;
 #pragma unroll
     for (int j = 0; j < PER; j++)
@@ -86,9 +86,9 @@ template <int PER> DEVICE uint32_t largest_of(const uint32_t key[PER], uint32_t 
     return best;
 }
 
-/* With NaN the law's scan starts from the lowest id that is not taken, and a NaN there is not replaced: that id, or
- * UINT32_MAX if there is a number. */
-template <int PER> DEVICE uint32_t leading_nan(const uint32_t key[PER]) {
+/* With NaN the law's scan starts at the lowest id that is not taken, and a NaN there is not replaced. Returns that
+ * id, or UINT32_MAX if it is a number. */
+template <int PER> IV_DEVICE uint32_t leading_nan(const uint32_t key[PER]) {
     uint32_t first = UINT32_MAX;
     bool first_is_nan = false;
 #pragma unroll
@@ -98,13 +98,14 @@ template <int PER> DEVICE uint32_t leading_nan(const uint32_t key[PER]) {
     return __any_sync(WHOLE_WARP, first == least && first_is_nan) ? least : UINT32_MAX;
 }
 
-/* Choice i: its lane writes it down and takes it out. */
-template <int PER> DEVICE void choose(uint32_t key[PER], bool nan, size_t i, uint32_t *best, uint32_t *at, choices *c) {
+/* Choice i: its lane stores it and marks it as taken. */
+template <int PER>
+IV_DEVICE void choose(uint32_t key[PER], bool nan, size_t i, uint32_t *best, uint32_t *at, choices *c) {
     uint32_t top = warp_max(*best), leading = nan ? leading_nan<PER>(key) : UINT32_MAX;
     bool mine = *best == top;
     if (leading != UINT32_MAX)
         mine = leading % 32 == threadIdx.x % 32;
-    else if (__popc(__ballot_sync(WHOLE_WARP, mine)) > 1) { /* equal ones: the lowest id */
+    else if (__popc(__ballot_sync(WHOLE_WARP, mine)) > 1) { /* ties: the lowest id */
         uint32_t least = warp_min(mine ? *at : UINT32_MAX);
         mine = mine && *at == least;
     }
@@ -118,7 +119,7 @@ template <int PER> DEVICE void choose(uint32_t key[PER], bool nan, size_t i, uin
 }
 
 template <int PER>
-DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool normalise, choices *c) {
+IV_DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool normalise, choices *c) {
     unsigned lane = threadIdx.x % 32;
     float x[PER], max, sum, selected = 0.0f;
     uint32_t key[PER];
@@ -146,14 +147,14 @@ DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool n
     __syncwarp();
 }
 
-/* Where choice i stands among the ascending ids. */
-DEVICE size_t index_of(const choices *c, size_t k, size_t i) {
+/* Index of choice i among the ascending ids. */
+IV_DEVICE size_t index_of(const choices *c, size_t k, size_t i) {
     size_t index = 0;
     for (size_t j = 0; j < k; j++) index += c->id[j] < c->id[i];
     return index;
 }
 
-DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids, float *weights) {
+IV_DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids, float *weights) {
 #pragma unroll 1
     for (size_t i = threadIdx.x % 32; i < k; i += 32) {
         size_t index = index_of(c, k, i);
@@ -176,12 +177,12 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
 
 /* ---- groups --------------------------------------------------------------------------------------------- */
 
-DEVICE size_t counted_rows(size_t rows, const int32_t *true_rows) {
+IV_DEVICE size_t counted_rows(size_t rows, const int32_t *true_rows) {
     return !true_rows ? rows : *true_rows < 0 ? 0 : (size_t)*true_rows < rows ? (size_t)*true_rows : rows;
 }
 
-/* A block an expert: how many entries go to experts before it, and its own in order. A row has an expert once at most,
- * so the order of entries is that of rows. */
+/* One block per expert: counts the entries of earlier experts and lists its own in order. A row has an expert at
+ * most once, so the order of entries is the order of rows. */
 static __global__ void __launch_bounds__(GROUP_THREADS)
     group_rows(const int32_t *ids, size_t rows, const int32_t *true_rows, size_t experts, size_t k, int32_t *offsets,
                int32_t *slots) {
@@ -211,8 +212,8 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
     }
 }
 
-/* offset[e]: entries of experts before e, whose rows are the bits of mask; by a block of SMALL_THREADS or more. */
-DEVICE void offsets_of(const uint32_t *mask, size_t experts, uint32_t *offset, int32_t *offsets) {
+/* offset[e]: entries of experts before e; the bits of mask[e] are e's rows. By a block of SMALL_THREADS or more. */
+IV_DEVICE void offsets_of(const uint32_t *mask, size_t experts, uint32_t *offset, int32_t *offsets) {
     enum { EACH = EXPERTS_MAX / SMALL_THREADS, WARPS = SMALL_THREADS / 32 };
     __shared__ uint32_t part[WARPS];
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = threadIdx.x * EACH, count[EACH], own = 0;
@@ -239,13 +240,13 @@ DEVICE void offsets_of(const uint32_t *mask, size_t experts, uint32_t *offset, i
     if (threadIdx.x == SMALL_THREADS - 1) offsets[experts] = (int32_t)end;
 }
 
-/* Few rows: everything in one block, a warp a row. */
+/* Few rows: all in one block, one warp per row. */
 template <int PER>
 static __global__ void __launch_bounds__(SMALL_ROWS * 32)
     route_small(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
                 int32_t *ids, float *weights, int32_t *offsets, int32_t *slots) {
     __shared__ choices c[SMALL_ROWS];
-    __shared__ uint32_t mask[EXPERTS_MAX], offset[EXPERTS_MAX]; /* mask: the rows that chose an expert */
+    __shared__ uint32_t mask[EXPERTS_MAX], offset[EXPERTS_MAX]; /* mask: the rows of each expert */
     size_t lane = threadIdx.x % 32, row = threadIdx.x / 32;
     for (size_t e = threadIdx.x; e < experts; e += blockDim.x) mask[e] = 0;
     iv_let_next();
@@ -275,8 +276,8 @@ int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, siz
     if (rows <= SMALL_ROWS) {
         auto *kernel = experts <= 128 ? route_small<4> : experts <= 256 ? route_small<8> : route_small<16>;
         int threads = rows * 32 < SMALL_THREADS ? SMALL_THREADS : (int)rows * 32;
-        return iv_launch(kernel, dim3(1), threads, stream, logits, rows, true_rows, experts, k, normalise, ids,
-                         weights, offsets, slots);
+        return iv_launch(kernel, dim3(1), threads, stream, logits, rows, true_rows, experts, k, normalise, ids, weights,
+                         offsets, slots);
     }
     auto *kernel = experts <= 128 ? route_rows<4> : experts <= 256 ? route_rows<8> : route_rows<16>;
     int error = iv_launch(kernel, dim3((unsigned)((rows + ROUTE_WARPS - 1) / ROUTE_WARPS)), ROUTE_WARPS * 32, stream,
@@ -288,7 +289,7 @@ int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, siz
 
 /* ---- packing ---------------------------------------------------------------------------------------------- */
 
-/* A warp a row. */
+/* One warp per row. */
 static __global__ void __launch_bounds__(PACK_WARPS * 32)
     pack_rows(const int32_t *ends, size_t count, const int32_t *slots, uint32_t k, const uint4 *x, uint32_t pieces,
               uint4 *out) {
@@ -335,15 +336,16 @@ typedef struct combine_args {
     float *x;
 } combine_args;
 
-template <int V> DEVICE elements<V> sum(const elements<V> &a, const elements<V> &b) {
+template <int V> IV_DEVICE elements<V> sum(const elements<V> &a, const elements<V> &b) {
     elements<V> c;
 #pragma unroll
     for (int j = 0; j < V; j++) c.at[j] = a.at[j] + b.at[j];
     return c;
 }
 
-/* Neighbours meet at the level of the highest bit in which their ids differ. A finished node waits at the level where
- * it meets what comes after; those that wait below that of the newest gap are complete and go first. */
+/* Neighboring terms are added at the level of the highest bit in which their ids differ. A finished node waits at
+ * the level where it is added to what follows. Nodes that wait below the newest level are complete and are added
+ * first. */
 template <int V> static __global__ void __launch_bounds__(COMBINE_THREADS) combine(const combine_args a) {
     __shared__ const float *term[IV_EXPERTS_PER_TOKEN_MAX];
     __shared__ uint32_t level[IV_EXPERTS_PER_TOKEN_MAX];
@@ -361,7 +363,7 @@ template <int V> static __global__ void __launch_bounds__(COMBINE_THREADS) combi
     __syncthreads();
     if (column >= a.hidden) return;
     elements<V> x = load<V>(a.x + row * a.hidden + column), c = {}, ahead[COMBINE_AHEAD];
-    uint32_t held = 0; /* bit l: something waits at level l */
+    uint32_t held = 0; /* bit l: a node waits at level l */
     for (size_t base = 0; base < a.k; base += COMBINE_AHEAD) {
 #pragma unroll
         for (int i = 0; i < COMBINE_AHEAD; i++)
@@ -382,8 +384,7 @@ template <int V> static __global__ void __launch_bounds__(COMBINE_THREADS) combi
 
 int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks, const int32_t *ids, size_t rows,
                    size_t k, size_t hidden, float *x, iv_gpu_stream stream) {
-    if (ranks < 1 || ranks > IV_RANKS_MAX || k < 1 || k > IV_EXPERTS_PER_TOKEN_MAX ||
-        first[ranks] > EXPERTS_MAX)
+    if (ranks < 1 || ranks > IV_RANKS_MAX || k < 1 || k > IV_EXPERTS_PER_TOKEN_MAX || first[ranks] > EXPERTS_MAX)
         return (int)cudaErrorInvalidValue;
     if (rows == 0) return 0;
     combine_args a = {};

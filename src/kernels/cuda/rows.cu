@@ -1,51 +1,49 @@
-/* rows.cu: the ops of one row beside linear layers and attention: embedding, RMSNorm, head norms and rotation with the
- * KV write, SwiGLU. Law: NUMERICS.md sections 4 and 8.2.
+/* rows.cu: row ops other than linear layers and attention: embedding, RMSNorm, head norms and rotation with the KV
+ * write, SwiGLU. Law: NUMERICS.md sections 4 and 8.2.
  *
- * Thread t of 256 is lane t of the law, or lane t % 32 of a warp holds the lanes congruent to it, so no sum's order is
- * left to the machine. */
+ * Thread t of 256 is lane t of the law, or lane t % 32 of a warp holds the lanes congruent to it, so the order of
+ * every sum is fixed. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { LANES = 256, WARPS = LANES / 32, HEAD_WARPS = 4 };
 
-#define DEVICE static __device__ __forceinline__
-
-template <iv_dtype T> DEVICE float get(const void *p, size_t i) {
+template <iv_dtype T> IV_DEVICE float get(const void *p, size_t i) {
     return T == IV_F32 ? ((const float *)p)[i] : iv_widen16(T, ((const uint16_t *)p)[i]);
 }
 
-template <iv_dtype T> DEVICE uint32_t rounded(float x) {
+template <iv_dtype T> IV_DEVICE uint32_t rounded(float x) {
     return T == IV_F32 ? __float_as_uint(iv_canon(x)) : iv_round16(T, x);
 }
 
-template <iv_dtype T> DEVICE void put_bits(void *p, size_t i, uint32_t bits) {
+template <iv_dtype T> IV_DEVICE void put_bits(void *p, size_t i, uint32_t bits) {
     if (T == IV_F32)
         ((uint32_t *)p)[i] = bits;
     else
         ((uint16_t *)p)[i] = (uint16_t)bits;
 }
 
-template <iv_dtype T> DEVICE void put(void *p, size_t i, float x) { put_bits<T>(p, i, rounded<T>(x)); }
+template <iv_dtype T> IV_DEVICE void put(void *p, size_t i, float x) { put_bits<T>(p, i, rounded<T>(x)); }
 
-/* Strides 16 ... 1. Both of a pair add the same two numbers, so every lane ends with lane 0's sum. */
-DEVICE float fold_warp(float x) {
+/* Strides 16 ... 1. Both lanes of a pair add the same two numbers, so every lane ends with lane 0's sum. */
+IV_DEVICE float fold_warp(float x) {
     for (int stride = 16; stride > 0; stride /= 2) x = x + __shfl_xor_sync(0xffffffffu, x, stride);
     return x;
 }
 
-/* Strides 128, 64 and 32 of lanes that are 32 apart. */
-DEVICE float fold_far(const float l[WARPS]) {
+/* Strides 128, 64 and 32, over lanes that are 32 apart. */
+IV_DEVICE float fold_far(const float l[WARPS]) {
     return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }
 
-DEVICE float norm_scale(float sum, size_t n, float eps) {
+IV_DEVICE float norm_scale(float sum, size_t n, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, (float)n) + eps));
 }
 
 /* ---- embedding ------------------------------------------------------------------------------------------ */
 
-/* V elements a thread. An id outside the vocabulary (padding; a token that is not known yet) takes row 0. */
+/* V elements per thread. An id outside the vocabulary (padding, or an unknown draft token) takes row 0. */
 template <iv_dtype T, int V>
 static __global__ void embed(const void *table, size_t stride, size_t vocab, const int32_t *ids, size_t hidden,
                              float *x) {
@@ -92,7 +90,7 @@ int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows
 /* ---- RMSNorm -------------------------------------------------------------------------------------------- */
 
 /* The sum over all lanes, in every thread. */
-DEVICE float fold_block(float lane, float *lanes) {
+IV_DEVICE float fold_block(float lane, float *lanes) {
     lanes[threadIdx.x] = lane;
     __syncthreads();
     float l[WARPS];
@@ -101,7 +99,8 @@ DEVICE float fold_block(float lane, float *lanes) {
     return fold_warp(fold_far(l));
 }
 
-/* A block takes a row after another; at most PER elements a thread stay in registers, PER = 0: any number, none do. */
+/* A block processes row after row. At most PER elements per thread stay in registers; PER = 0: rows of any length,
+ * reread from memory. */
 template <iv_dtype T, int PER>
 static __global__ void __launch_bounds__(LANES)
     rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows, void *out,
@@ -138,7 +137,7 @@ static __global__ void __launch_bounds__(LANES)
 template <iv_dtype T>
 static int launch_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
                           void *out, size_t stride, cudaStream_t stream) {
-    enum { BLOCKS_MAX = 1024 }; /* of large steps: the weights are then read once for several rows */
+    enum { BLOCKS_MAX = 1024 }; /* in large steps weights are read once for several rows */
     size_t per = (n + LANES - 1) / LANES;
     auto *kernel = per <= 4    ? rmsnorm<T, 4>
                    : per <= 8  ? rmsnorm<T, 8>
@@ -162,16 +161,16 @@ int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *w
 
 /* ---- head norms, rotation, keys and values ------------------------------------------------------------------- */
 
-/* A warp has a head: x[j] is element lane + 32 j. EXACT: head_dim is 32 PER, so that both elements of a pair are in one
- * lane and nothing is tested; else the partners meet in shared memory. */
+/* A warp has a head: x[j] is element lane + 32 j. EXACT: head_dim is 32 PER, so both elements of a pair are in one
+ * lane and no bounds are checked; otherwise pairs are exchanged through shared memory. */
 
-template <int PER, bool EXACT> DEVICE void load_head(const float *from, unsigned d, float x[PER]) {
+template <int PER, bool EXACT> IV_DEVICE void load_head(const float *from, unsigned d, float x[PER]) {
     unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < PER; j++) x[j] = EXACT || lane + 32 * j < d ? from[lane + 32 * j] : 0.0f;
 }
 
-template <int PER> DEVICE void head_norm(float x[PER], const float w[PER], unsigned n, float eps) {
+template <int PER> IV_DEVICE void head_norm(float x[PER], const float w[PER], unsigned n, float eps) {
     float l[WARPS] = {0};
 #pragma unroll
     for (int j = 0; j < PER; j++) l[j % WARPS] = __fmaf_rn(x[j], x[j], l[j % WARPS]);
@@ -181,7 +180,7 @@ template <int PER> DEVICE void head_norm(float x[PER], const float w[PER], unsig
 }
 
 /* The angles of a lane's pairs. */
-template <int PER, bool EXACT> DEVICE void load_angles(const float *table, unsigned d, float out[PER]) {
+template <int PER, bool EXACT> IV_DEVICE void load_angles(const float *table, unsigned d, float out[PER]) {
     unsigned lane = threadIdx.x % 32, pairs = d / 2;
 #pragma unroll
     for (int j = 0; j < PER; j++) {
@@ -194,12 +193,12 @@ template <int PER, bool EXACT> DEVICE void load_angles(const float *table, unsig
 }
 
 template <int PER, bool EXACT>
-DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], unsigned d, float *exchange) {
+IV_DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], unsigned d, float *swap) {
     unsigned lane = threadIdx.x % 32, pairs = d / 2;
     float other[PER];
     if (!EXACT) {
 #pragma unroll
-        for (int j = 0; j < PER; j++) exchange[lane + 32 * j] = x[j];
+        for (int j = 0; j < PER; j++) swap[lane + 32 * j] = x[j];
         __syncwarp();
     }
 #pragma unroll
@@ -208,7 +207,7 @@ DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], un
         if (EXACT)
             other[j] = x[(j + PER / 2) % PER];
         else
-            other[j] = i < d ? exchange[i < pairs ? i + pairs : i - pairs] : 0.0f;
+            other[j] = i < d ? swap[i < pairs ? i + pairs : i - pairs] : 0.0f;
     }
 #pragma unroll
     for (int j = 0; j < PER; j++) {
@@ -216,24 +215,24 @@ DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], un
         float cross = other[j] * s[j];
         x[j] = __fmaf_rn(x[j], c[j], first ? -cross : cross);
     }
-    if (!EXACT) __syncwarp(); /* exchange is free again */
+    if (!EXACT) __syncwarp(); /* swap is free again */
 }
 
-template <iv_dtype T> DEVICE bool is_finite(uint32_t bits) {
+template <iv_dtype T> IV_DEVICE bool is_finite(uint32_t bits) {
     constexpr uint32_t exponent = T == IV_BF16 ? 0x7f80u : T == IV_F16 ? 0x7c00u : 0x7f800000u;
     return (bits & exponent) != exponent;
 }
 
-/* The token's key and value of one head into its page, or *bad. */
+/* Writes a token's key and value of one head to its page, or sets *bad. */
 template <iv_dtype T, int PER, bool EXACT>
-DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, unsigned head, int64_t slot, const float key[PER],
-                     const float value[PER]) {
+IV_DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, unsigned head, int64_t slot, const float key[PER],
+                        const float value[PER]) {
     if (slot < 0) return;
     uint32_t k[PER], v[PER];
     unsigned d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim, lane = threadIdx.x % 32;
     bool finite = true;
 #pragma unroll
-    for (int j = 0; j < PER; j++) { /* beyond the head stand zeros */
+    for (int j = 0; j < PER; j++) { /* zero beyond the head */
         k[j] = rounded<T>(key[j]), v[j] = rounded<T>(value[j]);
         finite = finite && is_finite<T>(k[j]) && is_finite<T>(v[j]);
     }
@@ -250,11 +249,11 @@ DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, unsigned head, int
         if (EXACT || lane + 32 * j < d) put_bits<T>(keys, 32 * j, k[j]), put_bits<T>(values, 32 * j, v[j]);
 }
 
-/* A block has a row, or a part of its heads; a warp takes one head after another: query heads, and key heads with their
- * values. The next head is loaded while one is worked on. */
+/* A block has a row or a part of its heads. A warp processes head after head: query heads, then key heads with their
+ * values. The next head is loaded ahead. */
 template <iv_dtype T, int PER, bool EXACT>
 static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_constant__ iv_gpu_rotate_args a) {
-    __shared__ float exchange[EXACT ? 1 : HEAD_WARPS][EXACT ? 1 : PER * 32];
+    __shared__ float swap[EXACT ? 1 : HEAD_WARPS][EXACT ? 1 : PER * 32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim;
     unsigned queries = (unsigned)a.heads, keys = (unsigned)a.kv.heads, heads = queries + keys;
     unsigned head = blockIdx.y * HEAD_WARPS + warp, step = gridDim.y * HEAD_WARPS;
@@ -277,7 +276,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_co
         bool query = head < queries;
         if (after < heads) load_head<PER, EXACT>(from + after * d, d, next);
         if (norm) head_norm<PER>(x, w, d, a.eps);
-        rotate_head<PER, EXACT>(x, c, s, d, exchange[EXACT ? 0 : warp]);
+        rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
         if (!query) write_kv<T, PER, EXACT>(a, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)

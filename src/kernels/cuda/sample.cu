@@ -1,23 +1,24 @@
-/* sample.cu: a row of logits to one token, drawn or given, its log-probabilities, and the likeliest tokens. Law:
- * NUMERICS.md section 10.
+/* sample.cu: sampling: from a row of logits to one token (drawn or given), its log-probabilities, and the top
+ * tokens. Law: NUMERICS.md section 10.
  *
- * Three kernels: the largest logit by chunks and groups of the row; the lane sums of exp, and beside them each chunk's
- * best token under Gumbel noise, or the tokens that filters may keep (sample_filter.cuh), and those that may be among
- * the likeliest; the choice. A lane's sum is one chain in ascending id: eight blocks have 32 lanes each, other warps
- * compute the exps ahead of the one that adds. A row that keeps more than CANDIDATES tokens takes a slower way
- * (sample_search.cuh). What a row needs is read from its parameters on the GPU: launches are the same for all. */
+ * Three kernels. The first finds the largest logit of each chunk and group of a row. The second computes the lane
+ * sums of exp and, per slice of the vocabulary, the best token under Gumbel noise or the tokens that filters may
+ * keep (sample_filter.cuh), and candidates for the top tokens. The third chooses. A lane's sum is one chain in
+ * ascending id: eight blocks have 32 lanes each, with one warp that adds and others that compute exps ahead of it. A
+ * row that keeps more than CANDIDATES tokens takes a slower path (sample_search.cuh). Each row's needs are read from
+ * its parameters on the GPU: launches are the same for all. */
 #include "kernels/cuda/sample_filter.cuh"
 
 enum {
-    LANE_BLOCKS = LANES / 32, /* that share the lanes of a row */
-    MANY_ROWS = 16,           /* with so many, CHUNKS of them a block */
+    LANE_BLOCKS = LANES / 32, /* blocks that divide the lanes of a row */
+    MANY_ROWS = 16,           /* from this many rows on, a block takes CHUNKS chunks */
     CHUNKS = 4,
-    SPAN = 128 /* of a lane's elements: how many are computed ahead of the sum */
+    SPAN = 128 /* elements of a lane that are computed ahead of the sum */
 };
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab) { return rows * row_bytes(vocab); }
 
-/* ---- the first kernel: the largest logit ----------------------------------------------------------------------- */
+/* ---- first kernel: the largest logit ---------------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(LARGEST_THREADS)
     find_largest(const float *logits, size_t vocab, void *scratch) {
@@ -37,7 +38,7 @@ static __global__ void __launch_bounds__(LARGEST_THREADS)
         if (i >= vocab) break;
         const float y[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
 #pragma unroll
-        for (int e = 0; e < 4; e++) { /* beyond the row: -infinity, and a larger id */
+        for (int e = 0; e < 4; e++) { /* beyond the row: -infinity with a larger id */
             uint32_t o = order_of(y[e]);
             if (o > order) order = o, at = (uint32_t)i + e;
         }
@@ -50,11 +51,11 @@ static __global__ void __launch_bounds__(LARGEST_THREADS)
     if (threadIdx.x < 2) s.counts[threadIdx.x] = 0;
 }
 
-/* ---- the second: sums of exp, and candidates --------------------------------------------------------------------- */
+/* ---- second kernel: sums of exp, and candidates ----------------------------------------------------------------- */
 
-/* Lanes [32 group, 32 group + 32): of the logits, or of the divided ones that pass lanes_min_p. All warps but the last
- * compute exps, a span ahead of the last, which adds. */
-template <bool DIVIDE> DEVICE void sum_lanes(const row_view &r, unsigned group, float *lanes, float (*e)[SPAN][32]) {
+/* Lanes [32 group, 32 group + 32) of the logits, or of the divided logits that pass lanes_min_p. All warps but the
+ * last compute exps, one span ahead of the last, which adds. */
+template <bool DIVIDE> IV_DEVICE void sum_lanes(const row_view &r, unsigned group, float *lanes, float (*e)[SPAN][32]) {
     enum { EACH = SPAN / EXP_WARPS };
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     size_t count = (r.vocab + LANES - 1) / LANES, spans = (count + SPAN - 1) / SPAN, base = 32 * group + lane;
@@ -92,8 +93,8 @@ template <bool DIVIDE> DEVICE void sum_lanes(const row_view &r, unsigned group, 
     if (warp == EXP_WARPS) lanes[base] = sum;
 }
 
-/* The best of tokens [from, to), with noise; the next logits are loaded while these are looked at. */
-DEVICE void draw(const row_view &r, const iv_row_sampling &p, size_t from, size_t to, uint64_t *out) {
+/* The best of tokens [from, to), with noise; the next logits are loaded ahead. */
+IV_DEVICE void draw(const row_view &r, const iv_row_sampling &p, size_t from, size_t to, uint64_t *out) {
     __shared__ uint64_t entries[WEIGH_THREADS / 32];
     uint64_t best = 0;
     size_t i = from + 4 * threadIdx.x;
@@ -117,15 +118,17 @@ DEVICE void draw(const row_view &r, const iv_row_sampling &p, size_t from, size_
     if (threadIdx.x == 0) *out = best;
 }
 
-/* Does the row need what a block of the second kernel does? Before anything else of the row is read. */
-DEVICE bool is_idle(const iv_row_sampling &p, size_t vocab, bool sums, bool divide) {
+/* Does the row not need this block of the second kernel? Checked before any logits are read. */
+IV_DEVICE bool is_idle(const iv_row_sampling &p, size_t vocab, bool sums, bool divide) {
     if (!sums) return p.temperature == 0.0f && p.top_logprobs <= 0;
     bool top_k = p.top_k > 0 && (size_t)p.top_k < vocab;
     return divide && (p.temperature == 0.0f || top_k || (p.top_p >= 1.0f && !p.sampling_logprob));
 }
 
-DEVICE uint32_t top_logprobs_wanted(const iv_row_sampling &p, size_t vocab) {
-    uint32_t n = p.top_logprobs < 0 ? 0 : p.top_logprobs > IV_TOP_LOGPROBS_MAX ? IV_TOP_LOGPROBS_MAX : (uint32_t)p.top_logprobs;
+IV_DEVICE uint32_t top_logprobs_wanted(const iv_row_sampling &p, size_t vocab) {
+    uint32_t n = p.top_logprobs < 0                     ? 0
+                 : p.top_logprobs > IV_TOP_LOGPROBS_MAX ? IV_TOP_LOGPROBS_MAX
+                                                        : (uint32_t)p.top_logprobs;
     return n < vocab ? n : (uint32_t)vocab;
 }
 
@@ -145,7 +148,8 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     if (sums && !divide) sum_lanes<false>(r, blockIdx.x, s.lanes, exps);
     if (divide && r.own_lanes) sum_lanes<true>(r, blockIdx.x - LANE_BLOCKS, s.lanes + LANES, exps);
     if (sums) return;
-    size_t part = blockIdx.x - 2 * LANE_BLOCKS, from = part * vocab_slice, to = from + vocab_slice < vocab ? from + vocab_slice : vocab;
+    size_t part = blockIdx.x - 2 * LANE_BLOCKS, from = part * vocab_slice,
+           to = from + vocab_slice < vocab ? from + vocab_slice : vocab;
     uint32_t top_logprobs = top_logprobs_wanted(p, vocab);
     if (r.filtered)
         collect<WEIGH_THREADS>(r, s, from, to, room);
@@ -154,10 +158,11 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     if (top_logprobs > 0) collect_top<WEIGH_THREADS>(r, s, top_logprobs, from, to, room);
 }
 
-/* ---- the third: the choice ------------------------------------------------------------------------------------- */
+/* ---- third kernel: the choice ----------------------------------------------------------------------------------- */
 
-/* The n first of the row's logits, in order. */
-DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, float log_sum, filter *f, iv_logprob *out) {
+/* Writes the top n of the row's logits, in order. */
+IV_DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, float log_sum, filter *f,
+                                  iv_logprob *out) {
     uint32_t count = s.counts[1];
     if (count <= TOP_CANDIDATES) {
         for (uint32_t i = threadIdx.x; i < count; i += CHOOSE_THREADS) f->entry[i] = s.top_logprobs[i];
@@ -194,7 +199,9 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
         if (threadIdx.x >= 32) return;
     } else {
         if (threadIdx.x >= 32) return;
-        token = id_of(p.temperature == 0.0f ? largest : first_of_list(s.best, (uint32_t)((vocab + vocab_slice - 1) / vocab_slice)));
+        token =
+            id_of(p.temperature == 0.0f ? largest
+                                        : first_of_list(s.best, (uint32_t)((vocab + vocab_slice - 1) / vocab_slice)));
         if (r.draws && p.sampling_logprob) total = fold_lanes(s.lanes + (r.own_lanes ? LANES : 0));
     }
     if (threadIdx.x > 0) return;
@@ -203,7 +210,8 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
     float x = r.logits[token], below = divided(r, x) - r.reduced;
     out[row].token = (int32_t)token, out[row].max = r.max, out[row].log_sum = log_sum;
     out[row].logprob = (x - r.max) - log_sum;
-    out[row].sampling_logprob = r.draws && p.sampling_logprob ? (below + 0.0f) - v_log(total) : 0.0f; /* the zeros are one logit */
+    out[row].sampling_logprob =
+        r.draws && p.sampling_logprob ? (below + 0.0f) - v_log(total) : 0.0f; /* +0: equal logits of either sign */
 }
 
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_sampling *sampling, void *scratch,
@@ -211,14 +219,14 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_s
     if (rows == 0) return 0;
     if (vocab < 1 || vocab > (size_t)1 << 24 || rows > 65535) return (int)cudaErrorInvalidValue;
     unsigned chunks = (unsigned)chunks_of(vocab), y = (unsigned)rows;
-    size_t vocab_slice = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* a block's, in the second kernel */
+    size_t vocab_slice = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* of a block of the second kernel */
     unsigned parts = (unsigned)((vocab + vocab_slice - 1) / vocab_slice);
     int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, scratch);
     if (!error)
         error = iv_launch(weigh, dim3(2 * LANE_BLOCKS + parts, y), WEIGH_THREADS, stream, logits, vocab, vocab_slice,
                           sampling, scratch);
     if (!error)
-        error =
-            iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, vocab_slice, sampling, scratch, out, top_logprobs);
+        error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, vocab_slice, sampling, scratch, out,
+                          top_logprobs);
     return error;
 }

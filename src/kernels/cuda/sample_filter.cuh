@@ -1,10 +1,10 @@
-/* sample_filter.cuh: top-k and top-p where few tokens are kept, as is usual. Blocks that look at parts of a row collect
- * what the filters may keep (a beginning of the order, all of it); then one block sorts that and cuts it.
+/* sample_filter.cuh: top-k and top-p for the usual case of few kept tokens. Blocks collect from slices of a row the
+ * tokens that the filters may keep, which are a prefix of the order; then one block sorts and cuts them.
  *
- * - Top-k: a row is cut into groups whose largest logits are known, and the k-th of those is a floor for the k-th of
- *   all, hardly below it. Where there are too few groups for that: as top-p.
- * - Top-p: by a histogram of distances from the maximum, as deep as the share can reach, and a list not quite so deep.
- */
+ * - Top-k: the largest logits of a row's groups are known, and the k-th of those is a lower bound for the k-th of
+ *   all, close below it. With too few groups for that: like top-p.
+ * - Top-p: a histogram of distances from the maximum, as deep as top-p can reach, and a list that is not quite as
+ *   deep. */
 #ifndef IV_KERNELS_CUDA_SAMPLE_FILTER_CUH
 #define IV_KERNELS_CUDA_SAMPLE_FILTER_CUH
 
@@ -12,11 +12,11 @@
 
 #define MINUS_INFINITY __uint_as_float(INFINITE | 0x80000000u)
 
-/* ---- by parts of the row ----------------------------------------------------------------------------------------- */
+/* ---- by slices of the row --------------------------------------------------------------------------------------- */
 
-/* No logit that is among the first n is below this one; by order_of, 0 if there are not so many groups. */
-template <int THREADS> DEVICE uint32_t floor_of_first(const row_scratch &s, size_t vocab, uint32_t n) {
-    enum { COARSE = 12 }; /* bits that need not be known */
+/* A lower bound, in order_of, of the first n logits; 0 if there are too few groups. */
+template <int THREADS> IV_DEVICE uint32_t floor_of_first(const row_scratch &s, size_t vocab, uint32_t n) {
+    enum { COARSE = 12 }; /* low bits that need no search */
     uint32_t groups = (uint32_t)chunks_of(vocab) * GROUPS, own = 0, floor = 0;
     for (uint32_t i = threadIdx.x; i < groups; i += THREADS) own = s.groups[i] > own ? s.groups[i] : own;
 #pragma unroll 1
@@ -27,32 +27,32 @@ template <int THREADS> DEVICE uint32_t floor_of_first(const row_scratch &s, size
     return floor;
 }
 
-/* Does top-k have a floor by groups that is worth while? */
-template <int THREADS> DEVICE uint32_t slots_of(size_t vocab) {
+/* Do the groups give top-k a useful floor? */
+template <int THREADS> IV_DEVICE uint32_t slots_of(size_t vocab) {
     uint32_t groups = (uint32_t)chunks_of(vocab) * GROUPS;
     return groups < THREADS ? groups : THREADS;
 }
-DEVICE bool by_groups(const row_view &r) { return r.k < r.vocab && r.k <= slots_of<WEIGH_THREADS>(r.vocab) * 3 / 4; }
+IV_DEVICE bool by_groups(const row_view &r) { return r.k < r.vocab && r.k <= slots_of<WEIGH_THREADS>(r.vocab) * 3 / 4; }
 
-/* Below it the filters hardly reach. (If they do, that is found out.) */
-DEVICE float floor_of_top_p(const row_view &r) {
+/* The filters hardly reach below this floor. (If they do, that is detected.) */
+IV_DEVICE float floor_of_top_p(const row_view &r) {
     float rest = 1.0f - r.top_p, depth = WEIGHTLESS;
     if (r.k == r.vocab && rest > 2e-4f) depth = fminf(depth, v_log((float)r.vocab / (0.5f * rest)));
     return r.reduced - depth;
 }
 
-/* A logit below it is below `floor` when divided. */
-DEVICE float cut_of(const row_view &r, float floor) {
+/* A logit below the result is below `floor` after division. */
+IV_DEVICE float cut_of(const row_view &r, float floor) {
     float cut = floor * r.temperature;
     return cut - fabsf(cut) * 0x1p-20f - r.temperature * 0x1p-140f;
 }
 
-/* A monotone function of the token's place in the order: how far below the maximum. */
-DEVICE int bin_of(const row_view &r, float x) { return (int)fminf((r.reduced - x) * 16.0f, (float)(BINS - 1)); }
+/* The token's bin: a monotone function of its distance from the maximum. */
+IV_DEVICE int bin_of(const row_view &r, float x) { return (int)fminf((r.reduced - x) * 16.0f, (float)(BINS - 1)); }
 
-/* What a block has collected goes to the row's list, if there is still room for all of it. */
-DEVICE void append(const uint64_t *entry, const uint32_t *count, uint64_t *list, uint32_t capacity,
-                   uint32_t *list_count) {
+/* Appends a block's candidates to the row's list, if all of them fit. */
+IV_DEVICE void append(const uint64_t *entry, const uint32_t *count, uint64_t *list, uint32_t capacity,
+                      uint32_t *list_count) {
     __shared__ uint32_t at;
     __syncthreads();
     uint32_t n = *count;
@@ -63,16 +63,17 @@ DEVICE void append(const uint64_t *entry, const uint32_t *count, uint64_t *list,
     __syncthreads();
 }
 
-DEVICE void collect_one(uint64_t *room, uint32_t capacity, volatile uint32_t *count, uint64_t entry) {
-    if (*count > capacity) return; /* one more than there is room for says so */
+IV_DEVICE void collect_one(uint64_t *room, uint32_t capacity, volatile uint32_t *count, uint64_t entry) {
+    if (*count > capacity) return; /* a count above the capacity marks the overflow */
     uint32_t at = atomicAdd((uint32_t *)count, 1u);
     if (at < capacity) room[at] = entry;
 }
 
-/* Of tokens [from, to), those that the filters may keep. room: [CANDIDATES]. Without a floor for top-k, the histogram
- * has all that the filters can reach, and the list what they usually do: where a group has three such tokens. */
+/* Collects from tokens [from, to) those that the filters may keep. room: [CANDIDATES]. Without a floor for top-k,
+ * the histogram counts all tokens that the filters can reach, and the list holds those that they usually reach:
+ * tokens above a bound that 15 of 16 groups reach. */
 template <int THREADS>
-DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t to, uint64_t *room) {
+IV_DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t to, uint64_t *room) {
     __shared__ uint32_t own[BINS];
     __shared__ uint32_t count;
     bool exact = by_groups(r);
@@ -97,9 +98,9 @@ DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, size_t
         if (own[i]) atomicAdd(&s.bins[i], own[i]);
 }
 
-/* Of tokens [from, to), those that may be among the n likeliest. room: [TOP_CANDIDATES]. */
+/* Collects from tokens [from, to) those that may be among the top n. room: [TOP_CANDIDATES]. */
 template <int THREADS>
-DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
+IV_DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
                            uint64_t *room) {
     __shared__ uint32_t count;
     uint32_t floor = floor_of_first<THREADS>(s, r.vocab, n);
@@ -114,11 +115,11 @@ DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, siz
     append(room, &count, s.top_logprobs, TOP_CANDIDATES, &s.counts[1]);
 }
 
-/* ---- of the whole row, by one block ------------------------------------------------------------------------------ */
+/* ---- of the whole row, by one block ---------------------------------------------------------------------------- */
 
-/* The depth that the filters can reach: bins [0, last]; BINS if it holds more than the candidates there is room for.
- * For top-p from below: a token weighs at least what the far end of its bin does. */
-DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, double target, filter *f) {
+/* The depth that the filters can reach: bins [0, last]; BINS if these hold more than CANDIDATES tokens. For top-p a
+ * lower bound is used: a token weighs at least as much as the far end of its bin. */
+IV_DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, double target, filter *f) {
     uint32_t bin = threadIdx.x, here = s.bins[bin];
     uint32_t count = scan_block(here, f->counts);
     double weight = bin + 1 < BINS ? (double)here * (double)v_exp((float)(bin + 1) * -0.0625f) : 0.0;
@@ -127,20 +128,20 @@ DEVICE uint32_t depth_of(const row_view &r, const row_scratch &s, double target,
     if (bin == 0) f->last_bin = BINS - 1;
     __syncthreads();
     if (enough) atomicMin(&f->last_bin, bin);
-    uint32_t fitting = (uint32_t)__syncthreads_count(count <= CANDIDATES); /* those bins fit */
+    uint32_t fitting = (uint32_t)__syncthreads_count(count <= CANDIDATES); /* number of bins that fit */
     uint32_t last = f->last_bin;
     if (last < fitting) return last;
     return top_k || fitting == 0 ? BINS : fitting - 1;
 }
 
-DEVICE void add_if_within(const row_view &r, uint64_t entry, uint32_t last, filter *f) {
+IV_DEVICE void add_if_within(const row_view &r, uint64_t entry, uint32_t last, filter *f) {
     if (bin_of(r, logit_of(entry)) > (int)last) return;
     uint32_t at = atomicAdd(&f->count, 1u);
     if (at < CANDIDATES) f->entry[at] = entry;
 }
 
 static __device__ __noinline__ void gather_from_row(const row_view &r, float lowest, uint32_t last, filter *f) {
-    float end = r.reduced - (float)(last + 1) * 0.0625f - fabsf(r.reduced) * 0x1p-20f; /* of the bins */
+    float end = r.reduced - (float)(last + 1) * 0.0625f - fabsf(r.reduced) * 0x1p-20f; /* far end of the bins */
     float cut = cut_of(r, last == BINS - 1 ? lowest : fmaxf(lowest, end));
     each_token<CHOOSE_THREADS>(
         r, 0, r.vocab, [&](const float4 &q) { return fmaxf(fmaxf(q.x, q.y), fmaxf(q.z, q.w)) < cut; },
@@ -150,8 +151,8 @@ static __device__ __noinline__ void gather_from_row(const row_view &r, float low
         });
 }
 
-/* Tokens of bins [0, last] from `lowest` up, in any order: from the list, if it has all of them. */
-DEVICE void gather(const row_view &r, const row_scratch &s, float lowest, uint32_t last, filter *f) {
+/* Gathers the tokens of bins [0, last] from `lowest` up, in any order: from the list, if it is complete. */
+IV_DEVICE void gather(const row_view &r, const row_scratch &s, float lowest, uint32_t last, filter *f) {
     float floor = *s.floor;
     bool listed = (floor == lowest || bin_of(r, floor) > (int)last) && s.counts[0] <= CANDIDATES;
     if (threadIdx.x == 0) f->count = 0;
@@ -162,8 +163,8 @@ DEVICE void gather(const row_view &r, const row_scratch &s, float lowest, uint32
     __syncthreads();
 }
 
-/* The total of those of n candidates that pass min-p, if that is to be looked at: sorted by lane, then id, each lane
- * adds its own. Leaves them in order again. */
+/* The total of the n candidates that pass min-p (0: all). They are sorted by lane, then id; each lane adds its own.
+ * Restores their order. */
 static __device__ __noinline__ float total_of(const row_view &r, uint32_t n, float min_p, filter *f) {
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
@@ -172,7 +173,7 @@ static __device__ __noinline__ float total_of(const row_view &r, uint32_t n, flo
     }
     sort_entries(f->entry, n);
     if (threadIdx.x < LANES) {
-        uint64_t after = (uint64_t) ~(threadIdx.x << 24) << 32 | UINT32_MAX; /* larger ones belong to lanes before */
+        uint64_t after = (uint64_t) ~(threadIdx.x << 24) << 32 | UINT32_MAX; /* larger keys belong to earlier lanes */
         uint32_t low = 0, high = n;
 #pragma unroll 1
         while (low < high) {
@@ -193,18 +194,18 @@ static __device__ __noinline__ float total_of(const row_view &r, uint32_t n, flo
     __syncthreads();
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
-        uint32_t place = ~(uint32_t)(f->entry[i] >> 32), id = (place & 0xffffffu) * LANES + (place >> 24);
+        uint32_t key = ~(uint32_t)(f->entry[i] >> 32), id = (key & 0xffffffu) * LANES + (key >> 24);
         f->entry[i] = (uint64_t)(uint32_t)f->entry[i] << 32 | (uint32_t)~id;
     }
     sort_entries(f->entry, n);
     return fold_lanes(f->lane);
 }
 
-/* How many of n sorted candidates make up the target; n + 1 if they do not. What is at most NEAR below the maximum
- * weighs 2^-17 or more; doubles add that without rounding (17 + 23 bits below one, 12 above), so in any order. The rest
- * is added one after another. */
+/* How many of n sorted candidates reach the target; n + 1 if they do not. Weights at most NEAR below the maximum are
+ * 2^-17 or more; doubles add these without rounding (17 + 23 bits below one, 12 above), so in any order. The
+ * remaining ones are added in sequence. */
 #define NEAR 11.75f
-DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter *f) {
+IV_DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter *f) {
     double own = 0.0;
     uint32_t each = (n + CHOOSE_THREADS - 1) / CHOOSE_THREADS, first = threadIdx.x * each, near = first;
 #pragma unroll 1
@@ -236,8 +237,8 @@ DEVICE uint32_t nucleus_of(const row_view &r, uint32_t n, double target, filter 
     return f->reached;
 }
 
-/* The candidates of a row, sorted, and how many; 0: they are too many. *all: the filters keep no token but these. */
-DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float total, filter *f, bool *all) {
+/* Sorts a row's candidates and returns their number; 0: too many. *all: the filters keep no other token. */
+IV_DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float total, filter *f, bool *all) {
     if (by_groups(r)) {
         uint32_t n = s.counts[0];
         if (n > CANDIDATES) return 0;
@@ -251,16 +252,16 @@ DEVICE uint32_t sorted_candidates(const row_view &r, const row_scratch &s, float
     if (last == BINS) return 0;
     gather(r, s, lowest, last, f);
     uint32_t n = f->count;
-    if (n > CANDIDATES) return 0; /* never, as the bins counted them */
+    if (n > CANDIDATES) return 0; /* cannot happen: the bins counted them */
     sort_entries(f->entry, n);
     *all = r.k < r.vocab || (last == BINS - 1 && lowest <= r.reduced - WEIGHTLESS);
     return n < r.k ? n : r.k;
 }
 
-/* The token of a row that top-k or top-p filter, in warp 0, and in all threads the total of the kept ones if
- * *kept_total is asked for. All threads call it. */
-DEVICE uint32_t choose_filtered(const row_view &r, const row_scratch &s, const iv_row_sampling &p, filter *f,
-                                float *kept_total) {
+/* The token of a row filtered by top-k or top-p, in warp 0; and in all threads the total of the kept tokens if
+ * kept_total is not NULL. All threads call it. */
+IV_DEVICE uint32_t choose_filtered(const row_view &r, const row_scratch &s, const iv_row_sampling &p, filter *f,
+                                   float *kept_total) {
     float total = r.k == r.vocab ? fold_lanes(s.lanes + (r.own_lanes ? LANES : 0)) : 0.0f;
     bool all = false;
     uint32_t n = sorted_candidates(r, s, total, f, &all);

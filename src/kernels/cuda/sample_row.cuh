@@ -1,5 +1,5 @@
-/* sample_row.cuh: what the sampling kernels know of a row of logits: the total order, the row's scratch, its
- * temperature and filters, and noise. Law: NUMERICS.md section 10. */
+/* sample_row.cuh: common parts of the sampling kernels: the total order of tokens, a row's scratch, its temperature
+ * and filters, and noise. Law: NUMERICS.md section 10. */
 #ifndef IV_KERNELS_CUDA_SAMPLE_ROW_CUH
 #define IV_KERNELS_CUDA_SAMPLE_ROW_CUH
 
@@ -10,36 +10,35 @@
 
 enum {
     LANES = IV_ROW_LANES,
-    CHUNK = 4096, /* tokens a block of the first kernel looks at */
+    CHUNK = 4096, /* tokens of a block of the first kernel */
     LARGEST_THREADS = 256,
-    GROUPS = LARGEST_THREADS / 32, /* of a chunk: a warp's tokens, whose largest is noted */
-    BINS = 512,                    /* sixteenths of a unit below the maximum; the last one has the rest */
+    GROUPS = LARGEST_THREADS / 32, /* of a chunk: the tokens of a warp, whose largest logit is stored */
+    BINS = 512,                    /* sixteenths of a unit below the maximum; the last bin has the rest */
     EXP_WARPS = 16,
     WEIGH_THREADS = 32 * (EXP_WARPS + 1),
     CHOOSE_THREADS = 512,
-    CANDIDATES = 4096, /* tokens sorted at once */
-    TOP_CANDIDATES = 1024      /* room for candidates for the likeliest */
+    CANDIDATES = 4096,    /* tokens sorted at once */
+    TOP_CANDIDATES = 1024 /* capacity for candidates for the top tokens */
 };
 
-#define DEVICE static __device__ __forceinline__
 #define WHOLE_WARP 0xffffffffu
 #define INFINITE 0x7f800000u
 
 /* ---- the total order: larger logit, then smaller id ------------------------------------------------------------- */
 
-/* In order of the value; equal zeros are equal; NaN is below all. */
-DEVICE uint32_t order_of(float x) {
+/* Bits in the order of values: equal zeros are equal, NaN is below all. */
+IV_DEVICE uint32_t order_of(float x) {
     uint32_t u = __float_as_uint(x + 0.0f);
     return x != x ? 0 : (u >> 31) ? ~u : u | 0x80000000u;
 }
-DEVICE float value_of(uint32_t order) { return __uint_as_float((order >> 31) ? order ^ 0x80000000u : ~order); }
+IV_DEVICE float value_of(uint32_t order) { return __uint_as_float((order >> 31) ? order ^ 0x80000000u : ~order); }
 
-/* The larger the earlier. */
-DEVICE uint64_t entry_of(float x, uint32_t id) { return (uint64_t)order_of(x) << 32 | (uint32_t)~id; }
-DEVICE uint32_t id_of(uint64_t entry) { return ~(uint32_t)entry; }
-DEVICE float logit_of(uint64_t entry) { return value_of((uint32_t)(entry >> 32)); }
+/* A sort key: larger keys come first. */
+IV_DEVICE uint64_t entry_of(float x, uint32_t id) { return (uint64_t)order_of(x) << 32 | (uint32_t)~id; }
+IV_DEVICE uint32_t id_of(uint64_t entry) { return ~(uint32_t)entry; }
+IV_DEVICE float logit_of(uint64_t entry) { return value_of((uint32_t)(entry >> 32)); }
 
-DEVICE uint64_t first_of_warp(uint64_t entry) {
+IV_DEVICE uint64_t first_of_warp(uint64_t entry) {
     for (int stride = 16; stride > 0; stride /= 2) {
         uint64_t other = __shfl_xor_sync(WHOLE_WARP, entry, stride);
         entry = other > entry ? other : entry;
@@ -47,16 +46,16 @@ DEVICE uint64_t first_of_warp(uint64_t entry) {
     return entry;
 }
 
-/* Of all threads, in all threads of warp 0. `entries`: one a warp. */
-DEVICE uint64_t first_of_block(uint64_t entry, uint64_t *entries) {
+/* The first entry of a block, in all threads of warp 0. `entries`: one per warp. */
+IV_DEVICE uint64_t first_of_block(uint64_t entry, uint64_t *entries) {
     entry = first_of_warp(entry);
     if (threadIdx.x % 32 == 0) entries[threadIdx.x / 32] = entry;
     __syncthreads();
     return first_of_warp(threadIdx.x % 32 < blockDim.x / 32 ? entries[threadIdx.x % 32] : 0);
 }
 
-/* Of n in memory, by a warp; two a lane at once, as many as there are of usual vocabularies. */
-DEVICE uint64_t first_of_list(const uint64_t *list, uint32_t n) {
+/* The first of n entries in memory, by a warp; two per lane at once, which covers the usual vocabularies. */
+IV_DEVICE uint64_t first_of_list(const uint64_t *list, uint32_t n) {
     uint64_t entry = 0;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x % 32; i < n; i += 64) {
@@ -71,16 +70,17 @@ DEVICE uint64_t first_of_list(const uint64_t *list, uint32_t n) {
 
 static __host__ __device__ inline size_t chunks_of(size_t vocab) { return (vocab + CHUNK - 1) / CHUNK; }
 
-/* One row's. */
+/* Of one row. */
 typedef struct row_scratch {
-    uint64_t *largest, *best; /* [chunks]: of the logits; of logits and noise, for each share of a block */
-    uint64_t *kept;           /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
-    uint64_t *top_logprobs;         /* [TOP_CANDIDATES]: tokens that may be among the likeliest, as entries of the logits */
-    float *lanes;             /* [2][LANES]: of the logits; of those divided by the temperature */
-    uint32_t *groups;         /* [chunks][GROUPS]: the largest logit of each group, in order_of */
-    uint32_t *bins;           /* [BINS] */
-    uint32_t *counts;         /* [2]: of kept and of top_logprobs; more than there is room for: not all are there */
-    float *floor;             /* [2]: the lowest divided logit of the kept, the second of no meaning */
+    uint64_t *largest,
+        *best;      /* [chunks]: largest logit of each chunk; best token with noise of each slice of the vocabulary */
+    uint64_t *kept; /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
+    uint64_t *top_logprobs; /* [TOP_CANDIDATES]: tokens that may be among the top ones, as entries of the logits */
+    float *lanes;           /* [2][LANES]: sums of exp of the logits, and of the divided logits */
+    uint32_t *groups;       /* [chunks][GROUPS]: the largest logit of each group, in order_of */
+    uint32_t *bins;         /* [BINS] */
+    uint32_t *counts;       /* [2]: of kept and of top_logprobs; above the capacity: incomplete */
+    float *floor;           /* [2]: the lowest divided logit in `kept`; the second is padding */
 } row_scratch;
 
 static __host__ __device__ inline size_t row_bytes(size_t vocab) {
@@ -88,7 +88,7 @@ static __host__ __device__ inline size_t row_bytes(size_t vocab) {
            (chunks_of(vocab) * GROUPS + BINS + 4) * sizeof(uint32_t);
 }
 
-DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
+IV_DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
     row_scratch s;
     s.largest = (uint64_t *)((char *)scratch + row * row_bytes(vocab));
     s.best = s.largest + chunks_of(vocab);
@@ -102,32 +102,32 @@ DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
     return s;
 }
 
-/* ---- a row as the choice is made from it ------------------------------------------------------------------------- */
+/* ---- a row's sampling parameters -------------------------------------------------------------------------------- */
 
 typedef struct row_view {
     const float *logits;
     size_t vocab;
     float temperature;
     float max;     /* of the logits; never NaN */
-    float reduced; /* max / temperature: division rounds monotonically, so the largest of the divided ones */
+    float reduced; /* max / temperature: division rounds monotonically, so this is the largest divided logit */
     float min_p;
-    uint32_t k;    /* how many top-k keeps; all, if it is off */
+    uint32_t k;    /* tokens kept by top-k; all, if it is off */
     float top_p;   /* 1: off */
-    bool draws;    /* there is noise: neither greedy nor a division that overflowed */
+    bool draws;    /* noise is added: not greedy, and the division did not overflow */
     bool filtered; /* top-k or top-p is on */
-    /* The second lane sums: of the divided logits, where they are not the first, over what min-p keeps if that is what
-     * is asked for. */
+    /* The second lane sums are of the divided logits, if these differ from the logits, over the tokens that min-p
+     * keeps if that is requested. */
     bool own_lanes;
     float lanes_min_p;
 } row_view;
 
-/* The filters see no token so far below the largest: its exp is zero, so it changes no sum, and no noise makes up for
- * that distance. */
+/* Filters ignore tokens this far below the maximum: their exp is zero, so they change no sum, and no noise makes up
+ * for the distance. */
 #define WEIGHTLESS 88.0f
 
-DEVICE float divided(const row_view &r, float x) { return r.temperature == 1.0f ? x : __fdiv_rn(x, r.temperature); }
+IV_DEVICE float divided(const row_view &r, float x) { return r.temperature == 1.0f ? x : __fdiv_rn(x, r.temperature); }
 
-DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_row_sampling &p, uint64_t largest) {
+IV_DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_row_sampling &p, uint64_t largest) {
     row_view r;
     r.logits = logits + row * vocab, r.vocab = vocab;
     r.temperature = p.temperature;
@@ -139,21 +139,22 @@ DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_
     r.top_p = r.draws && p.top_p < 1.0f ? p.top_p : 1.0f;
     r.filtered = r.k < vocab || r.top_p < 1.0f;
     r.lanes_min_p = r.filtered ? 0.0f : p.min_p;
-    r.own_lanes =
-        r.draws && r.k == vocab && (r.top_p < 1.0f || p.sampling_logprob) && (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
+    r.own_lanes = r.draws && r.k == vocab && (r.top_p < 1.0f || p.sampling_logprob) &&
+                  (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
     return r;
 }
 
-/* Four logits from i on, a multiple of 4; beyond the row -infinity. */
-DEVICE float4 four(const float *x, size_t i, size_t n) {
+/* Four logits from i on, a multiple of 4; -infinity beyond the row. */
+IV_DEVICE float4 four(const float *x, size_t i, size_t n) {
     if (n % 4 == 0) return *(const float4 *)(x + i);
     float none = __uint_as_float(INFINITE | 0x80000000u);
     return make_float4(x[i], i + 1 < n ? x[i + 1] : none, i + 2 < n ? x[i + 2] : none, i + 3 < n ? x[i + 3] : none);
 }
 
-/* COUNT of those a thread, THREADS * 4 apart, of [from, to): all asked for before any is used. Beyond: anything. */
+/* COUNT groups of four per thread, THREADS * 4 apart, of [from, to): all are loaded before any is used. Undefined
+ * beyond `to`. */
 template <int COUNT, int THREADS>
-DEVICE void fours(const float *x, size_t from, size_t to, size_t n, float4 q[COUNT]) {
+IV_DEVICE void fours(const float *x, size_t from, size_t to, size_t n, float4 q[COUNT]) {
     size_t first = from + 4 * threadIdx.x;
     if (n % 4 != 0) {
         for (int j = 0; j < COUNT; j++)
@@ -170,10 +171,10 @@ DEVICE void fours(const float *x, size_t from, size_t to, size_t n, float4 q[COU
     }
 }
 
-/* f(logit, id) for the tokens of [from, to), by a block. `from`: a multiple of 4. Four that `none` of interest are in
- * are passed over at once. */
+/* Calls f(logit, id) for the tokens of [from, to), by a block. `from` is a multiple of 4. A group of four is skipped
+ * if `none` of it is of interest. */
 template <int THREADS, class all_of, class token_of>
-DEVICE void each_token(const row_view &r, size_t from, size_t to, all_of none, token_of f) {
+IV_DEVICE void each_token(const row_view &r, size_t from, size_t to, all_of none, token_of f) {
     enum { AHEAD = 4 };
 #pragma unroll 1
     for (; from < to; from += AHEAD * 4 * THREADS) {
@@ -192,7 +193,7 @@ DEVICE void each_token(const row_view &r, size_t from, size_t to, all_of none, t
 
 /* ---- noise ------------------------------------------------------------------------------------------------- */
 
-DEVICE uint4 philox(uint32_t block, uint64_t position, uint64_t seed) {
+IV_DEVICE uint4 philox(uint32_t block, uint64_t position, uint64_t seed) {
     uint32_t x0 = block, x1 = (uint32_t)position, x2 = (uint32_t)(position >> 32), x3 = 0;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
@@ -212,13 +213,13 @@ static __device__ __noinline__ float gumbel_of(uint32_t bits) {
     return -v_log(e);
 }
 
-/* No noise of these bits is larger. */
-DEVICE float noise_bound(uint32_t bits) { return (float)(__clz(bits) + 1 + (bits == 0)) * 0.6931472f + 0.25f; }
-/* Nor is any smaller than this. */
+/* An upper bound of the noise of these bits. */
+IV_DEVICE float noise_bound(uint32_t bits) { return (float)(__clz(bits) + 1 + (bits == 0)) * 0.6931472f + 0.25f; }
+/* A lower bound of all noise. */
 #define NOISE_LEAST (-0x1.67e092p+1f)
 
-/* One token with its noise against the best so far. What cannot reach the maximum with the least noise is passed over.
- */
+/* Compares a token, with noise, with the best so far. A token that cannot reach the maximum with the least noise is
+ * skipped. */
 static __device__ __noinline__ uint64_t compete(float max, float min_p, float x, uint32_t bits, uint32_t id,
                                                 uint64_t best) {
     if (!(fabsf(max) < __uint_as_float(INFINITE))) { /* a division overflowed: no noise */
@@ -230,19 +231,20 @@ static __device__ __noinline__ uint64_t compete(float max, float min_p, float x,
     uint64_t entry = entry_of(x + gumbel_of(bits), id);
     return entry > best ? entry : best;
 }
-DEVICE uint64_t consider(const row_view &r, float x, uint32_t bits, uint32_t id, uint64_t best) {
+IV_DEVICE uint64_t consider(const row_view &r, float x, uint32_t bits, uint32_t id, uint64_t best) {
     return compete(r.reduced, r.min_p, x, bits, id, best);
 }
 
-/* What nearly all tokens fail, without a division: eight leading zeros or less and a logit too low for their noise.
- * logit * inverse is as near to the quotient as `low` has to spare; where it might not be, low is -infinity. */
+/* A fast test that rejects nearly all tokens without a division: at most eight leading zeros, and a logit too low
+ * for their noise. logit * inverse approximates the quotient within the margin in `low`; if that is not certain, low
+ * is -infinity. */
 #define FEW_ZEROS 0x00800000u
 #define FEW_ZEROS_NOISE 6.5f
 typedef struct hopeless {
     float inverse, low;
 } hopeless;
 
-DEVICE hopeless hopeless_of(const row_view &r) {
+IV_DEVICE hopeless hopeless_of(const row_view &r) {
     hopeless h;
     h.inverse = __fdiv_rn(1.0f, r.temperature);
     h.low = r.reduced + NOISE_LEAST - FEW_ZEROS_NOISE - (fabsf(r.reduced) + 32.0f) * 0x1p-20f;
@@ -251,14 +253,14 @@ DEVICE hopeless hopeless_of(const row_view &r) {
     return h;
 }
 
-DEVICE uint32_t noise_bits(const iv_row_sampling &p, uint32_t id) {
+IV_DEVICE uint32_t noise_bits(const iv_row_sampling &p, uint32_t id) {
     uint4 n = philox(id / 4, p.position, p.seed);
     return id % 4 == 0 ? n.x : id % 4 == 1 ? n.y : id % 4 == 2 ? n.z : n.w;
 }
 
 /* ---- sums over a block ----------------------------------------------------------------------------------------- */
 
-DEVICE float fold_lanes(const float *lanes) {
+IV_DEVICE float fold_lanes(const float *lanes) {
     float l[LANES / 32];
 #pragma unroll
     for (int j = 0; j < LANES / 32; j++) l[j] = lanes[threadIdx.x % 32 + 32 * j];
@@ -267,15 +269,15 @@ DEVICE float fold_lanes(const float *lanes) {
     return s;
 }
 
-/* Inclusive sums over the threads of a block; `parts`: one a warp. Of numbers that add without rounding, or where an
- * estimate will do. */
-template <class number> DEVICE number scan_block(number x, number *parts) {
+/* Inclusive sums over the threads of a block; `parts`: one per warp. For numbers that add without rounding, or for
+ * estimates. */
+template <class number> IV_DEVICE number scan_block(number x, number *parts) {
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (unsigned stride = 1; stride < 32; stride *= 2) {
         number lower = __shfl_up_sync(WHOLE_WARP, x, stride);
         if (lane >= stride) x += lower;
     }
-    __syncthreads(); /* parts may be in use by the call before */
+    __syncthreads(); /* parts may still be in use by the previous call */
     if (lane == 31) parts[warp] = x;
     __syncthreads();
     number before = lane < warp ? parts[lane] : 0;

@@ -1,22 +1,22 @@
-/* sample_search.cuh: the filters of a row that may keep more tokens than are sorted at once, by one block and with no
- * more memory. Slower than sorting few, but with the same bits, whatever the row: a search for the last token kept,
- * digit by digit of its place in the order, in a histogram of counts or of weights.
+/* sample_search.cuh: the filters of a row that may keep more tokens than can be sorted at once, by one block without
+ * more memory. Slower than sorting, with the same bits for any row: a radix search for the last kept token, in a
+ * histogram of counts or weights.
  *
- * Weights: as integers, where doubles would add them without rounding. Those are all that matter unless top-p is within
- * 2^-12 or so of 1; what lies deeper is sorted in bands and added one by one. */
+ * Weights are summed as integers if doubles would add them without rounding. That covers all relevant weights unless
+ * top-p is within about 2^-12 of 1; deeper ones are sorted in bands and added in sequence. */
 #ifndef IV_KERNELS_CUDA_SAMPLE_SEARCH_CUH
 #define IV_KERNELS_CUDA_SAMPLE_SEARCH_CUH
 
 #include "kernels/cuda/sample_row.cuh"
 
-/* What the threads of a row's choice share. */
+/* Shared memory of the kernel that chooses. */
 typedef struct filter {
-    uint64_t entry[CANDIDATES]; /* in order, once sorted; in a search, its bins */
+    uint64_t entry[CANDIDATES]; /* in order once sorted; during a search, its bins */
     uint64_t entries[CHOOSE_THREADS / 32], wide[CHOOSE_THREADS / 32];
     double sums[CHOOSE_THREADS / 32];
     uint32_t counts[CHOOSE_THREADS / 32];
     float lane[LANES];
-    uint64_t before; /* of what the bin that was found has before it */
+    uint64_t before; /* sum before the bin that was found */
     uint32_t digit;  /* that bin; NO_DIGIT: the bins have less */
     uint32_t count, last_bin, reached;
 } filter;
@@ -26,19 +26,19 @@ static_assert((int)DIGITS == (int)CANDIDATES, "bins and entries share their memo
 
 /* ---- sorting --------------------------------------------------------------------------------------------- */
 
-/* Few: each thread counts what is before its own. Entries are distinct. */
-DEVICE void sort_few(uint64_t *entry, uint32_t n) {
+/* Few entries: each thread counts the entries before its own. Entries are distinct. */
+IV_DEVICE void sort_few(uint64_t *entry, uint32_t n) {
     uint64_t own = threadIdx.x < n ? entry[threadIdx.x] : 0;
-    uint32_t place = 0;
+    uint32_t index = 0;
     if (threadIdx.x < n)
 #pragma unroll 4
-        for (uint32_t i = 0; i < n; i++) place += entry[i] > own;
+        for (uint32_t i = 0; i < n; i++) index += entry[i] > own;
     __syncthreads();
-    if (threadIdx.x < n) entry[place] = own;
+    if (threadIdx.x < n) entry[index] = own;
     __syncthreads();
 }
 
-/* Largest first; many by a bitonic network over the next power of two. */
+/* Largest first; many entries by a bitonic network over the next power of two. */
 static __device__ __noinline__ void sort_entries(uint64_t *entry, uint32_t n) {
     enum { FEW = 128 };
     uint32_t size = 2;
@@ -67,15 +67,15 @@ static __device__ __noinline__ void sort_entries(uint64_t *entry, uint32_t n) {
 
 /* ---- the row ----------------------------------------------------------------------------------------------- */
 
-DEVICE void add_to(uint64_t *sum, uint64_t x) { atomicAdd((unsigned long long *)sum, (unsigned long long)x); }
+IV_DEVICE void add_to(uint64_t *sum, uint64_t x) { atomicAdd((unsigned long long *)sum, (unsigned long long)x); }
 
-/* f(divided logit, id) for every token. */
-template <class token_of> DEVICE void every_token(const row_view &r, token_of f) {
+/* Calls f(divided logit, id) for every token. */
+template <class token_of> IV_DEVICE void every_token(const row_view &r, token_of f) {
     each_token<CHOOSE_THREADS>(
         r, 0, r.vocab, [](const float4 &) { return false; }, [&](float x, uint32_t id) { f(divided(r, x), id); });
 }
 
-/* Tokens from `first` to `last` in the order, `before` not among them, to f->entry; f->count of them. */
+/* Gathers the tokens after `before` up to `last` in the order into f->entry; f->count of them. */
 static __device__ __noinline__ void gather_between(const row_view &r, uint64_t before, uint64_t last, filter *f) {
     __syncthreads();
     if (threadIdx.x == 0) f->count = 0;
@@ -90,7 +90,7 @@ static __device__ __noinline__ void gather_between(const row_view &r, uint64_t b
 }
 #define BEFORE_ALL UINT64_MAX
 
-/* The lane sum of exp over the tokens up to `last` that pass min-p, if that is to be looked at. */
+/* The lane sum of exp over the tokens up to `last` that pass min-p (0: all). */
 static __device__ __noinline__ float total_up_to(const row_view &r, uint64_t last, float min_p, filter *f) {
     enum { AHEAD = 8 };
     float sum = 0.0f;
@@ -115,7 +115,7 @@ static __device__ __noinline__ float total_up_to(const row_view &r, uint64_t las
 
 /* ---- the search --------------------------------------------------------------------------------------------- */
 
-/* The bin in which the sum over bins, from the last one down, reaches `need`. */
+/* Finds the bin in which the sum over bins, from the last one down, reaches `need`. */
 static __device__ __noinline__ void find_digit(uint64_t need, filter *f) {
     enum { EACH = DIGITS / CHOOSE_THREADS };
     uint32_t top = DIGITS - 1 - EACH * threadIdx.x;
@@ -136,17 +136,17 @@ static __device__ __noinline__ void find_digit(uint64_t need, filter *f) {
     __syncthreads();
 }
 
-DEVICE void clear_bins(filter *f) {
+IV_DEVICE void clear_bins(filter *f) {
     __syncthreads();
     for (int i = threadIdx.x; i < DIGITS; i += CHOOSE_THREADS) f->entry[i] = 0;
     __syncthreads();
 }
 
-/* The logit, as order_of has it, at which the sum of weights over the order reaches `need`; *passed is the sum before
- * it. False: it does not. */
+/* The logit, in order_of, at which the sum of weights in the order reaches `need`; *passed is the sum before it.
+ * False if it does not. */
 template <class weight_of>
-DEVICE bool find_order(const row_view &r, uint64_t need, weight_of weight, filter *f, uint32_t *order,
-                       uint64_t *passed) {
+IV_DEVICE bool find_order(const row_view &r, uint64_t need, weight_of weight, filter *f, uint32_t *order,
+                          uint64_t *passed) {
     uint32_t prefix = 0;
     uint64_t sum = 0;
 #pragma unroll 1
@@ -168,7 +168,7 @@ DEVICE bool find_order(const row_view &r, uint64_t need, weight_of weight, filte
     return true;
 }
 
-/* The n-th smallest id of the tokens with this logit, which are that many at least. */
+/* The n-th smallest id of the tokens with this logit; there are at least n. */
 static __device__ __noinline__ uint32_t find_tie(const row_view &r, uint32_t order, uint64_t n, filter *f) {
     uint32_t prefix = 0;
 #pragma unroll 1
@@ -184,7 +184,7 @@ static __device__ __noinline__ uint32_t find_tie(const row_view &r, uint32_t ord
     return prefix;
 }
 
-/* The n-th token in the order, n >= 1; where there are no more than n, what is last of all. */
+/* The n-th token in the order, n >= 1; the lowest entry if there are at most n. */
 static __device__ __noinline__ uint64_t entry_at(const row_view &r, uint32_t n, filter *f) {
     uint32_t order = 0;
     uint64_t passed = 0;
@@ -194,27 +194,28 @@ static __device__ __noinline__ uint64_t entry_at(const row_view &r, uint32_t n, 
     return (uint64_t)order << 32 | (uint32_t)~find_tie(r, order, n - passed, f);
 }
 
-/* Where all sums of weights are below 2^m, doubles add those of at least 2^(m - 30) without rounding: their last bits
- * are worth 2^(m - 53) or more. */
+/* If all sums of weights are below 2^m, doubles add weights of at least 2^(m - 30) without rounding: their lowest
+ * bits are 2^(m - 53) or more. */
 typedef struct weigher {
     double scale; /* 2^(53 - m) */
     float depth;
 } weigher;
 
-DEVICE weigher weigher_of(const row_view &r, float total) {
+IV_DEVICE weigher weigher_of(const row_view &r, float total) {
     weigher w;
-    int m = (int)(__float_as_uint(total * 1.01f) >> 23) - 126; /* the lane sum may be a little low */
+    int m = (int)(__float_as_uint(total * 1.01f) >> 23) - 126; /* the lane sum may be slightly low */
     m = m < 1 ? 1 : m > 25 ? 25 : m;
     w.scale = (double)__uint_as_float((uint32_t)(127 + 53 - m) << 23);
-    w.depth = 0.6875f * (float)(30 - m); /* 0.6875 < log(2): exp's error has room */
+    w.depth = 0.6875f * (float)(30 - m); /* 0.6875 < log(2): leaves room for exp's error */
     return w;
 }
-DEVICE bool is_near(const row_view &r, const weigher &w, float y) { return y - r.reduced >= -w.depth; }
-DEVICE uint64_t units_of(const row_view &r, const weigher &w, float y) {
+IV_DEVICE bool is_near(const row_view &r, const weigher &w, float y) { return y - r.reduced >= -w.depth; }
+IV_DEVICE uint64_t units_of(const row_view &r, const weigher &w, float y) {
     return is_near(r, w, y) ? (uint64_t)((double)v_exp(y - r.reduced) * w.scale) : 0;
 }
 
-/* Adds n sorted entries to *sum, one after another; returns after how many it reached the target, n + 1 if never. */
+/* Adds the weights of n sorted entries to *sum in sequence; returns after how many it reached the target, n + 1 if
+ * never. */
 static __device__ __noinline__ uint32_t add_in_order(const row_view &r, uint32_t n, double target, double *sum,
                                                      filter *f) {
     __syncthreads();
@@ -239,8 +240,8 @@ static __device__ __noinline__ uint32_t add_in_order(const row_view &r, uint32_t
     return reached;
 }
 
-/* The last token of the nucleus of those up to `last`, the r.k-th, by bands: when the sum of what doubles add exactly
- * does not reach the target. */
+/* The last token of the nucleus among those up to `last`, the r.k-th, by bands: used if the sum of exactly added
+ * weights does not reach the target. */
 static __device__ __noinline__ uint64_t nucleus_in_bands(const row_view &r, const weigher &w, uint64_t last,
                                                          double target, filter *f) {
     uint64_t units = 0, near = 0;
@@ -272,8 +273,8 @@ static __device__ __noinline__ uint64_t nucleus_in_bands(const row_view &r, cons
     return last;
 }
 
-/* The last token of the nucleus of those up to `last`. */
-DEVICE uint64_t nucleus_up_to(const row_view &r, uint64_t last, float total, filter *f) {
+/* The last token of the nucleus among those up to `last`. */
+IV_DEVICE uint64_t nucleus_up_to(const row_view &r, uint64_t last, float total, filter *f) {
     weigher w = weigher_of(r, total);
     double target = (double)r.top_p * (double)total, units = target * w.scale;
     uint64_t need = (uint64_t)units, passed = 0;
@@ -288,8 +289,8 @@ DEVICE uint64_t nucleus_up_to(const row_view &r, uint64_t last, float total, fil
     return (uint64_t)order << 32 | (uint32_t)~find_tie(r, order, (need - passed + each - 1) / each, f);
 }
 
-/* The token, in warp 0, and in all threads the total of the kept ones if *kept_total is asked for. `total`: that of
- * the row, where top-k is off. */
+/* The token, in warp 0; and in all threads the total of the kept tokens if kept_total is not NULL. `total`: that of
+ * the row, if top-k is off. */
 static __device__ __noinline__ uint32_t search_choice(const row_view &r, const iv_row_sampling &p, float total,
                                                       filter *f, float *kept_total) {
     uint64_t last = entry_at(r, r.k, f), best = 0;
@@ -298,7 +299,7 @@ static __device__ __noinline__ uint32_t search_choice(const row_view &r, const i
         last = nucleus_up_to(r, last, total, f);
     }
     if (kept_total) *kept_total = total_up_to(r, last, r.min_p, f);
-    every_token(r, [&](float y, uint32_t id) { /* from so far below no noise reaches the largest */
+    every_token(r, [&](float y, uint32_t id) { /* no noise reaches the maximum from further below */
                                                if (y >= r.reduced - 32.0f && entry_of(y, id) >= last)
                                                    best = consider(r, y, noise_bits(p, id), id, best);
     });

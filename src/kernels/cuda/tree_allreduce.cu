@@ -1,11 +1,10 @@
-/* tree_allreduce.cu: the ranks of one process meet: barriers over flags in each other's memory, and the end of a row-parallel
- * layer.
- * Law: NUMERICS.md sections 3.3 and 4.
+/* tree_allreduce.cu: synchronization of the ranks of one process: barriers over flags in peer memory, and the tree
+ * all-reduce that ends a row-parallel layer. Law: NUMERICS.md sections 3.3 and 4.
  *
- * Block b of a rank meets block b of every other rank: it writes a number that grows by one each time into its word of
- * their flags, and waits until theirs stand in its own. The number is kept in device memory, so replayed graphs go on
- * counting. All ranks launch the same joins and meetings in the same order. Who waits longer than the timeout says so
- * in host memory, and for whom, and goes on: results are rubbish then, but nobody hangs. */
+ * Block b of a rank synchronizes with block b of every other rank: it writes a sequence number into its word of
+ * their flags, and waits until theirs arrive in its own. The number is kept in device memory, so replayed graphs
+ * continue the sequence. All ranks launch the same all-reduces and barriers in the same order. A thread that times
+ * out records in host memory which rank it waited for and continues: the results are undefined, but no kernel hangs. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/elements.cuh"
@@ -15,29 +14,27 @@
 #include <string.h>
 
 enum {
-    BLOCKS_MAX = 256, /* of a join: enough to fill the links */
+    BLOCKS_MAX = 256, /* of an all-reduce: enough to fill the links */
     THREADS = IV_ROW_LANES,
     RANKS = IV_RANKS_MAX,
-    COUNTS = BLOCKS_MAX * RANKS, /* where in the flags the numbers stand that blocks have come to */
-    POLLS = 1024,                /* between two looks at the clock */
-    LOOKS = 16,                  /* at the clock, at least, before a thread gives up */
+    COUNTS = BLOCKS_MAX * RANKS, /* offset in the flags of the blocks' sequence numbers */
+    POLLS = 1024,                /* between two readings of the clock */
+    LOOKS = 16,                  /* minimum readings of the clock before a thread times out */
     SHARED_MAX = 200 << 10,
-    TWO_SHOT_BYTES = 1 << 18 /* over the links: what a second meeting is worth */
+    TWO_SHOT_BYTES = 1 << 18 /* over the links: what a second barrier costs */
 };
 
 static_assert(COUNTS + BLOCKS_MAX <= IV_GPU_FLAG_WORDS, "flags");
 
-#define DEVICE static __device__ __forceinline__
+/* ---- barriers ------------------------------------------------------------------------------------------------ */
 
-/* ---- meeting --------------------------------------------------------------------------------------------- */
-
-DEVICE void put_flag(uint32_t *flag, uint32_t value) {
+IV_DEVICE void put_flag(uint32_t *flag, uint32_t value) {
 #if __CUDA_ARCH__ >= 700
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 #endif
 }
 
-DEVICE uint32_t get_flag(const uint32_t *flag) {
+IV_DEVICE uint32_t get_flag(const uint32_t *flag) {
     uint32_t value = 0;
 #if __CUDA_ARCH__ >= 700
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
@@ -45,42 +42,44 @@ DEVICE uint32_t get_flag(const uint32_t *flag) {
     return value;
 }
 
-DEVICE uint64_t clock_ns(void) {
+IV_DEVICE uint64_t clock_ns(void) {
     uint64_t t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
 
-/* How often this block has met the others. */
-DEVICE uint32_t count_of(const iv_gpu_peers &p) { return *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x]; }
+/* This block's sequence number. */
+IV_DEVICE uint32_t count_of(const iv_gpu_peers &p) {
+    return *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x];
+}
 
-DEVICE void keep_count(const iv_gpu_peers &p, uint32_t count) {
+IV_DEVICE void keep_count(const iv_gpu_peers &p, uint32_t count) {
     if (threadIdx.x == 0) *(volatile uint32_t *)&p.flags[p.rank][COUNTS + blockIdx.x] = count;
 }
 
-/* Thread t speaks to rank t. What the block wrote before a __syncthreads() comes first. */
-DEVICE void announce(const iv_gpu_peers &p, uint32_t count) {
+/* Thread t signals rank t. Writes of the block before a __syncthreads() come first. */
+IV_DEVICE void announce(const iv_gpu_peers &p, uint32_t count) {
     if (threadIdx.x < p.ranks && threadIdx.x != p.rank)
         put_flag(&p.flags[threadIdx.x][blockIdx.x * RANKS + p.rank], count);
 }
 
-DEVICE void give_up(const iv_gpu_peers &p, int32_t behind) {
+IV_DEVICE void give_up(const iv_gpu_peers &p, int32_t behind) {
     uint64_t word = (uint64_t)(uint32_t)behind << 32 | (uint64_t)blockIdx.x << 8 | (threadIdx.x + 1);
     *(volatile uint64_t *)&p.given_up->rank[p.rank] = word;
     *(volatile uint32_t *)&p.given_up->any = 1;
 }
 
-/* Is it over for who last looked at the clock at *last? Time that passes between two looks counts for a
- * part of the patience at most: a GPU may be taken away from this thread for a while, and clocks may be set. */
-DEVICE bool is_over(const iv_gpu_peers &p, uint64_t *last, uint64_t *waited) {
+/* Has the thread timed out that last read the clock at *last? Time between two readings counts only up to a limit:
+ * the GPU may be taken away from this thread for a while, and clocks may be set. */
+IV_DEVICE bool is_over(const iv_gpu_peers &p, uint64_t *last, uint64_t *waited) {
     uint64_t now = clock_ns(), passed = *last ? now - *last : 0, most = p.timeout_ns / LOOKS;
     *waited += passed < most ? passed : most;
     *last = now;
     return *waited >= p.timeout_ns;
 }
 
-/* To be followed by a __syncthreads(). */
-DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
+/* Must be followed by a __syncthreads(). */
+IV_DEVICE void await(const iv_gpu_peers &p, uint32_t count) {
     if (threadIdx.x >= p.ranks || threadIdx.x == p.rank) return;
     const uint32_t *flag = &p.flags[p.rank][blockIdx.x * RANKS + threadIdx.x];
     uint64_t last = 0, waited = 0;
@@ -109,30 +108,30 @@ int iv_gpu_barrier(const iv_gpu_peers *p, iv_gpu_stream stream) {
     return p->ranks == 1 ? 0 : iv_launch(barrier_kernel, dim3(1), 32, stream, *p);
 }
 
-/* ---- joining --------------------------------------------------------------------------------------------- */
+/* ---- tree all-reduce ------------------------------------------------------------------------------------------- */
 
 typedef struct reduction {
     iv_gpu_peers peers;
     const float *node[IV_LEAVES_MAX];
-    const uint16_t *sum; /* N = 1: the one node, of 16 bits */
+    const uint16_t *sum; /* N = 1: the only node, in 16 bits */
     iv_tree_join join;
     const float *bias, *weight;
     float *x;
-    void *normed[RANKS]; /* [targets] */
-    size_t hidden, stride, first, last; /* rows [first, last) are added up here */
+    void *normed[RANKS];                /* [targets] */
+    size_t hidden, stride, first, last; /* this rank reduces rows [first, last) */
     float eps;
     iv_dtype type;
     int targets;
     bool flush, second_barrier;
 } reduction;
 
-template <int V> DEVICE void add_to(elements<V> *a, const elements<V> &b, bool flush) {
+template <int V> IV_DEVICE void add_to(elements<V> *a, const elements<V> &b, bool flush) {
 #pragma unroll
     for (int i = 0; i < V; i++) a->at[i] = flush ? iv_add_flush(a->at[i], b.at[i]) : a->at[i] + b.at[i];
 }
 
-/* The root over N nodes in the complete binary tree; N = 0: over any, as `join` says. Leaves it in v[0]. */
-template <int N, int V> DEVICE void add_nodes(const reduction &a, elements<V> *v) {
+/* The root over N nodes of the complete binary tree, or for N = 0 of the tree in `join`. Left in v[0]. */
+template <int N, int V> IV_DEVICE void add_nodes(const reduction &a, elements<V> *v) {
     if (N == 0)
         for (size_t i = 0; i < a.join.count; i++) add_to<V>(&v[a.join.to[i]], v[a.join.from[i]], a.flush);
 #pragma unroll
@@ -142,7 +141,7 @@ template <int N, int V> DEVICE void add_nodes(const reduction &a, elements<V> *v
             if (i + apart < N) add_to<V>(&v[i], v[i + apart], a.flush);
 }
 
-template <int N, int V> DEVICE elements<V> load_node(const reduction &a, int i, size_t at) {
+template <int N, int V> IV_DEVICE elements<V> load_node(const reduction &a, int i, size_t at) {
     if (N != 1) return load<V>(a.node[i] + at);
     elements<V> e;
     if (V == 4) {
@@ -154,9 +153,9 @@ template <int N, int V> DEVICE elements<V> load_node(const reduction &a, int i, 
     return e;
 }
 
-/* x += the root, for columns from `column` on, U vectors of a thread at once; also into xs. */
+/* x += the root, from column `column` on, U vectors per thread at once; also into xs. */
 template <int N, int V, int U>
-DEVICE void add_columns(const reduction &a, size_t row, size_t column, bool staged, float *xs) {
+IV_DEVICE void add_columns(const reduction &a, size_t row, size_t column, bool staged, float *xs) {
     enum { HELD = N ? N : IV_LEAVES_MAX };
     elements<V> v[U][HELD], x[U];
 #pragma unroll
@@ -184,8 +183,8 @@ DEVICE void add_columns(const reduction &a, size_t row, size_t column, bool stag
     }
 }
 
-/* 1 / sqrt(mean + eps) of the row in xs, whose lane t is thread t's. */
-DEVICE float scale_of(const reduction &a, const float *xs, float *lanes) {
+/* 1 / sqrt(mean + eps) of the row in xs; thread t sums the law's lane t. */
+IV_DEVICE float scale_of(const reduction &a, const float *xs, float *lanes) {
     float lane = 0.0f, l[THREADS / 32];
 #pragma unroll 4
     for (size_t i = threadIdx.x; i < a.hidden; i += THREADS) lane = __fmaf_rn(xs[i], xs[i], lane);
@@ -198,8 +197,8 @@ DEVICE float scale_of(const reduction &a, const float *xs, float *lanes) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(s, (float)a.hidden) + a.eps));
 }
 
-/* V of a row's normed values from `at` on into all targets: 16 bytes where they are 8 of 16 bits. */
-template <int V> DEVICE void put_normed(const reduction &a, size_t at, const float y[V]) {
+/* Writes V of a row's normed values to all targets, from `at` on: in 16 bytes if they are 8 values of 16 bits. */
+template <int V> IV_DEVICE void put_normed(const reduction &a, size_t at, const float y[V]) {
     uint32_t bits[V];
 #pragma unroll
     for (int i = 0; i < V; i++) bits[i] = a.type == IV_F32 ? __float_as_uint(iv_canon(y[i])) : iv_round16(a.type, y[i]);
@@ -216,7 +215,7 @@ template <int V> DEVICE void put_normed(const reduction &a, size_t at, const flo
     }
 }
 
-template <int V> DEVICE void put_row(const reduction &a, size_t row, float r, const float *xs, const float *ws) {
+template <int V> IV_DEVICE void put_row(const reduction &a, size_t row, float r, const float *xs, const float *ws) {
     for (size_t c = threadIdx.x * V; c < a.stride; c += THREADS * V) {
         float y[V] = {0};
         elements<V % 4 ? 1 : 4> x, w;
@@ -230,9 +229,9 @@ template <int V> DEVICE void put_row(const reduction &a, size_t row, float r, co
     }
 }
 
-/* staged: xs has the row's x. */
+/* staged: xs already holds the row's x. */
 template <int N, int V>
-DEVICE void reduce_row(const reduction &a, size_t row, bool staged, float *xs, const float *ws, float *lanes) {
+IV_DEVICE void reduce_row(const reduction &a, size_t row, bool staged, float *xs, const float *ws, float *lanes) {
     enum { U = N == 2 && V == 4 ? 4 : N == 4 && V == 4 ? 2 : 1 };
     for (size_t c = threadIdx.x * V; c < a.hidden; c += U * THREADS * V) add_columns<N, V, U>(a, row, c, staged, xs);
     if (!a.weight) return;
@@ -245,7 +244,8 @@ DEVICE void reduce_row(const reduction &a, size_t row, bool staged, float *xs, c
     __syncthreads(); /* xs and lanes are free again */
 }
 
-template <int N, int V> static __global__ void __launch_bounds__(THREADS) reduce_rows(const __grid_constant__ reduction a) {
+template <int N, int V>
+static __global__ void __launch_bounds__(THREADS) reduce_rows(const __grid_constant__ reduction a) {
     extern __shared__ float4 shared[];
     __shared__ float lanes[THREADS];
     float *xs = (float *)shared, *ws = xs + a.hidden;
@@ -270,15 +270,15 @@ template <int N, int V> static __global__ void __launch_bounds__(THREADS) reduce
     keep_count(a.peers, count + 1 + a.second_barrier);
 }
 
-/* ---- which way --------------------------------------------------------------------------------------------- */
+/* ---- one-shot or two-shot ------------------------------------------------------------------------------------ */
 
 static size_t shared_bytes(size_t hidden) { return 2 * hidden * sizeof(float); }
 
 static bool two_shot(const iv_gpu_allreduce_args *a, int ranks) {
     if (a->whole || ranks == 1 || shared_bytes(a->hidden) > SHARED_MAX) return false;
     if (a->way != IV_GPU_ALLREDUCE_BY_SIZE) return a->way == IV_GPU_ALLREDUCE_TWO_SHOT;
-    /* What one-shot brings over the links more, a rank: nodes of all rows against nodes of the own rows and normed rows
-     * of the others. */
+    /* The extra traffic of one-shot, per rank: nodes of all rows, against nodes of the own rows and normed rows of
+     * the others. */
     size_t n = (size_t)ranks, one = a->rows * a->hidden * 4 * (n - 1), two = a->rows * a->hidden * 6 * (n - 1) / n;
     return one - two >= TWO_SHOT_BYTES;
 }
@@ -292,10 +292,10 @@ int iv_gpu_allreduce_owner(const iv_gpu_allreduce_args *a, int ranks, size_t row
     return rank;
 }
 
-/* Are the additions those of a complete tree over `nodes`? */
+/* Is `join` the complete tree over `nodes`? */
 static bool complete(const iv_tree_join *join, size_t nodes) {
     iv_tree_join want = {};
-    for (size_t i = 1; i < nodes; i++) /* after node i come the merges that it completes */
+    for (size_t i = 1; i < nodes; i++) /* node i is followed by the additions that it completes */
         for (size_t apart = 1; (i & apart) && apart < nodes; apart *= 2) {
             size_t left = i + 1 - 2 * apart;
             want.to[want.count] = (uint8_t)left, want.from[want.count] = (uint8_t)(left + apart);
@@ -341,7 +341,8 @@ int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a,
     j.last = two ? first_row(a->rows, p->ranks, p->rank + 1) : a->rows;
     j.second_barrier = two && a->norm_weight;
     j.targets = two ? p->ranks : 1;
-    for (int i = 0; i < j.targets; i++) /* the own one first, then the next ranks': no two write to one at a time */
+    for (int i = 0; i < j.targets;
+         i++) /* own rank first, then the following ones: no two ranks write to one at a time */
         j.normed[i] = a->normed[(p->rank + i) % p->ranks];
     size_t most = two ? (a->rows + (size_t)p->ranks - 1) / (size_t)p->ranks : a->rows;
     size_t blocks = a->blocks && a->blocks < BLOCKS_MAX ? a->blocks : BLOCKS_MAX;
