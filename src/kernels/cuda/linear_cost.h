@@ -1,7 +1,7 @@
-/* linear_cost.h: how long a configuration of the wgmma family (linear_wgmma_sm90a.cu) takes for a dense layer, by a
- * model whose constants were fitted to measurements on an H200 (bench/gpu/fit_linear.py): of layers in turn, as in
- * a model, or of single ones, whichever made the faster steps. Of two configurations of one layer the cheaper is taken,
- * and only between such can it be asked; bits do not depend on it. Plain C: tested where no GPU is. */
+/* linear_cost.h: the cost model that chooses the configuration of a dense layer in the wgmma family
+ * (linear_wgmma_sm90a.cu). Its constants are fitted to measurements on an H200 (bench/gpu/fit_linear.py). Costs of
+ * configurations of the same layer can be compared, and nothing else; the bits do not depend on them. Plain C, tested
+ * without a GPU. */
 #ifndef IV_KERNELS_CUDA_LINEAR_COST_H
 #define IV_KERNELS_CUDA_LINEAR_COST_H
 
@@ -12,24 +12,24 @@
 extern "C" {
 #endif
 
-/* Variants of the wgmma family: weights on wgmma's 64-row side; tokens on it; and the same by clusters of two CTAs that
- * share weights. */
+/* Variants of the wgmma family: weights on wgmma's 64-row side (swapped), tokens on it (wide), and wide tiles in
+ * clusters of two CTAs that multicast their weights. */
 enum { IV_WGMMA_SWAPPED, IV_WGMMA_WIDE, IV_WGMMA_PAIR };
 
 enum { IV_H200_SMS = 132 };
 
 typedef struct iv_linear_cost_args {
-    size_t rows, n, k;  /* of the layer; k padded */
-    int leaves;         /* of the matrix */
-    int tile_n, tile_m; /* outputs and tokens of a tile */
-    int variant;        /* one of the above */
-    int split_k, stages; /* CTAs that share a tile's leaves; of a ring */
-    int resident;       /* CTAs that fit on an SM */
-    int sms;            /* that may be used */
+    size_t rows, n, k;   /* of the layer; k padded */
+    int leaves;          /* of the matrix */
+    int tile_n, tile_m;  /* outputs and tokens of a tile */
+    int variant;         /* one of the above */
+    int split_k, stages; /* CTAs that divide a tile's leaves; stages of a ring */
+    int resident;        /* CTAs that fit on an SM */
+    int sms;             /* available SMs */
     bool swiglu;
 } iv_linear_cost_args;
 
-/* Microseconds; HUGE_VAL for a tile that no dense layer takes. */
+/* Estimated microseconds; HUGE_VAL for a tile that is not used with these rows. */
 double iv_linear_cost(const iv_linear_cost_args *a);
 
 #ifdef __cplusplus
