@@ -1,17 +1,9 @@
 /* Ranks as processes: the program under mpirun gives the bytes that it gives alone; ranks that do not belong together
  * are refused; a rank that dies or hangs ends the job, with a message, soon. */
 #include "engine/made_model.h"
-#include "mpi_job.h"
-
-enum { END_MAX_S = 10 };
+#include "mpi_cases.h"
 
 #define GENERATE INVAR "generate models/tiny-math -p '2 + 2 =' --seed 3 --json "
-
-static const char *digest_in(const char *json) {
-    const char *at = strstr(json, "\"digest\": \"sha256:");
-    if (!at) fail_msg("no digest in: %s", json);
-    return at;
-}
 
 static void same_answers(void **state) {
     (void)state;
@@ -85,15 +77,6 @@ static void a_share_of_changing_memory(void **state) {
     }
 }
 
-/* The job fails, and says this. */
-static void refused(const char *line, const char *message) {
-    char *out, *errors;
-    int code = run(line, &out, &errors);
-    if (code == 0 || !strstr(errors, message))
-        fail_msg("%s: exit %d, wanted '%s', found: %s", line, code, message, errors);
-    free(out), free(errors);
-}
-
 /* Without --tp a receipt is computed by as many ranks as there are; those of two makers need two engines. */
 static void receipts(void **state) {
     (void)state;
@@ -154,35 +137,6 @@ static void module_is_found(void **state) {
     assert_int_equal(system(line), 0);
     snprintf(line, sizeof line, "env PATH=%s:$PATH " MPIRUN "-n 2 linked generate models/tiny-math " IDS, folder);
     if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
-    free(out), free(errors);
-}
-
-/* "rank 2: no answer to ..." or, where another waits for the same one, "ranks 1, 2: no answer to ...". */
-static bool names_the_missing(const char *errors, int rank) {
-    const char *at = strstr(errors, "rank"), *end = strstr(errors, ": no answer to rank ");
-    while (at && end && at < end)
-        if (*at++ == '0' + rank) return true;
-    return false;
-}
-
-/* In the middle of an answer a rank gets a signal. */
-static void lost(int rank, int sig) {
-    job j = start(MPIRUN "-n 3 " INVAR "generate models/tiny-math -p '2 + 2 =' --temperature 1 --seed 3 --ignore-eos "
-                         "--max-tokens 2000 --max-model-len 2040 --rank-timeout 2000");
-    char some[16], *out, *errors;
-    assert_true(read(j.out, some, sizeof some) > 0); /* it is answering */
-    pid_t pid = rank_pid(&j, rank);
-    double begin = seconds();
-    assert_int_equal(kill(pid, sig), 0);
-    int code = finish(&j, &out, &errors);
-    while (is_alive(pid) && seconds() - begin < END_MAX_S) usleep(50000); /* a stopped one is ended after the job */
-    double took = seconds() - begin;
-    printf("rank %d, signal %d: exit %d after %.1f s\n", rank, sig, code, took);
-    assert_int_not_equal(code, 0);
-    bool told = sig == SIGKILL ? strstr(errors, "signal 9") != NULL : names_the_missing(errors, rank);
-    if (!told) fail_msg("wanted rank %d to be named, found: %s", rank, errors);
-    assert_false(is_alive(pid)); /* nobody is left behind */
-    assert_true(took < END_MAX_S);
     free(out), free(errors);
 }
 

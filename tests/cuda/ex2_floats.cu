@@ -1,4 +1,5 @@
-/* ex2_floats.cu: the law's ex2 in integers beside the instruction, over every float, on the GPU (test_ex2.c). */
+/* ex2_floats.cu: compares the law's ex2, in integers, with the instruction, over every float, on the GPU
+ * (test_ex2.c). */
 #include "kernels/cuda/law.cuh"
 
 static __device__ uint32_t by_the_law(const uint32_t (*part)[2], uint32_t bits) {
@@ -31,7 +32,7 @@ static __global__ void every_float(const uint32_t (*part)[2], unsigned long long
     }
 }
 
-/* part: the 64 rows of iv_ex2_table, and found, two numbers that are 0, are on the GPU. */
+/* part: the 64 rows of iv_ex2_table; found: two zeros; both on the GPU. */
 extern "C" __attribute__((visibility("default"))) int iv_test_ex2(const void *part, void *found) {
     every_float<<<1024, 256>>>((const uint32_t (*)[2])part, (unsigned long long *)found);
     return (int)cudaGetLastError();

@@ -1,4 +1,5 @@
-/* on_gpu.h: what tests of GPU ops share: arrays there and back, errors that fail the test, a skip that says why. */
+/* on_gpu.h: helpers for tests of GPU ops: copies to and from the GPU, errors that fail the test, a skip with a
+ * reason. */
 #ifndef IV_TESTS_CUDA_ON_GPU_H
 #define IV_TESTS_CUDA_ON_GPU_H
 
@@ -28,7 +29,7 @@ static inline int gpus_here(void) {
         }                                                                             \
     } while (0)
 
-/* Of the current GPU; filled with bytes that show when something is not written. */
+/* Memory on the current GPU, filled with bytes that reveal missing writes. */
 static inline void *gpu_room(size_t bytes) {
     void *p = NULL;
     GPU_OK(cudaMalloc(&p, bytes ? bytes : 1));
@@ -42,7 +43,7 @@ static inline void *gpu_copy(const void *from, size_t bytes) {
     return p;
 }
 
-/* Waits for everything, then copies. The caller frees. */
+/* Synchronizes, then copies. The caller frees. */
 static inline void *host_copy(const void *from, size_t bytes) {
     void *p = malloc(bytes ? bytes : 1);
     assert_non_null(p);
@@ -51,7 +52,7 @@ static inline void *host_copy(const void *from, size_t bytes) {
     return p;
 }
 
-/* Compares, then frees what came from the GPU. */
+/* Copies from the GPU and compares. */
 static inline void assert_gpu_has(const char *what, const void *want, const void *gpu, size_t n, size_t element,
                                   bool any_nan) {
     void *got = host_copy(gpu, n * element);

@@ -1,182 +1,19 @@
-/* Where an engine computes never changes a bit. tests/data/h200_digests.txt holds what an H200 answered (its driver is
- * named there): whole rows of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that
- * take each kind of GPU kernel. The CPU's tc16 must give the same, on any machine: so a machine without a GPU guards
- * the GPU's bits. Where there are GPUs, they must too: with graphs and without, on 1, 2, 4 and 8, also where these cut
- * steps into parts, which is counted.
+/* The bits do not depend on the device. tests/data/h200_digests.txt has an H200's results (with its driver): whole rows
+ * of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that use each kind of GPU
+ * kernel. The CPU's tc16 must reproduce them on any machine, so a machine without a GPU guards the GPU's bits. GPUs
+ * must reproduce them as well: with and without graphs, on 1, 2, 4 and 8 GPUs, and with steps cut into parts, which is
+ * counted.
  *
- * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda leaves the other out, INVAR_CASE=NAME
- * all other models. */
-#include "engine/client.h"
-#include "base/digest.h"
-#include "base/file.h"
+ * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda skips the other device, INVAR_CASE=NAME
+ * selects one model. */
 #ifdef TEST_WITH_CUDA
-#include "model/cuda/state.h"
-#endif
+#include "kernels/cuda/ops.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-
-#ifndef ANSWER_TOKENS
-#define ANSWER_TOKENS 5
-#endif
-enum { REQUESTS = 6, VOCAB_MAX = 2048, ANSWER = ANSWER_TOKENS };
-
-typedef struct model_case {
-    const char *name, *dir;
-    bool dummy, experts;
-    size_t prompts[REQUESTS]; /* tokens; 0: none */
-} model_case;
-
-static const model_case cases[] = {
-    {"qwen3", "tests/data/hf/qwen3", false, false, {1, 5, 64, 66, 130, 333}},
-    {"qwen2", "tests/data/hf/qwen2", false, false, {1, 5, 64, 66, 130, 333}},
-    {"llama31", "tests/data/hf/llama31", false, false, {1, 5, 64, 66, 130, 333}},
-    {"mistral", "tests/data/hf/mistral_v03", false, false, {1, 5, 64, 66, 130, 333}},
-    {"qwen3_moe", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
-    {"tiny-math", "models/tiny-math", false, false, {3, 17, 40, 90}},
-    {"wide", "tests/data/shapes/wide", true, false, {1, 9, 30, 70, 270}},
-    {"narrow", "tests/data/shapes/narrow", true, false, {2, 33, 64, 65, 290}},
-    {"odd", "tests/data/shapes/odd", true, false, {1, 5, 64, 66, 130, 333}},
-    {"moe", "tests/data/shapes/moe", true, true, {1, 7, 20, 65}},
-    {"window", "tests/data/shapes/window", true, false, {1, 5, 99, 130, 333, 600}},
-};
-enum { CASES = sizeof cases / sizeof *cases };
-
-typedef struct way {
-    const char *device;
-    bool eager, alone;
-    size_t ranks, budget;
-    size_t part_rows; /* several ranks cut steps without a graph into parts of about so many rows; 0: as ever */
-} way;
-
-#ifdef TEST_WITH_CUDA
-/* Rows of a part, in place of the model's own. */
-size_t __real_iv_gpu_part_rows(size_t ranks);
+/* Replaced in device_cases.h; the build links with --wrap. */
 size_t __wrap_iv_gpu_part_rows(size_t ranks);
-static size_t part_rows;
-size_t __wrap_iv_gpu_part_rows(size_t ranks) { return part_rows ? part_rows : __real_iv_gpu_part_rows(ranks); }
-
-/* Joins of parts, which leave room to the layers beside them; and of whole steps that have rows enough for parts. */
-static atomic_size_t joins_of_parts, joins_of_long_steps;
-int __real_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
 int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
-int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
-    if (a->blocks)
-        atomic_fetch_add(&joins_of_parts, 1);
-    else if (part_rows && a->rows / part_rows >= PARTS)
-        atomic_fetch_add(&joins_of_long_steps, 1);
-    return __real_iv_gpu_tree_allreduce(p, a, stream);
-}
-#else /* the CPU alone; nothing is joined */
-enum { PARTS = 4 };
-static size_t part_rows;
-static atomic_size_t joins_of_parts, joins_of_long_steps;
 #endif
-
-static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
-    iv_engine_options o;
-    iv_engine_options_init(&o);
-    snprintf(dir, bytes, "%s", source_path(m->dir));
-    o.model = dir, o.load_format = m->dummy ? "dummy" : "auto";
-    o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16";
-    o.tensor_parallel_size = w->ranks, o.max_num_batched_tokens = w->budget, o.max_num_seqs = REQUESTS;
-    o.max_model_len = 1024, o.kv_bytes = (size_t)256 << 20, o.prefix_caching = false;
-    return o;
-}
-
-/* Greedy, and sampled in the ways that a GPU does itself or leaves to the host. */
-static void shape_request(const iv_engine *e, size_t i, size_t vocab, size_t tokens, int32_t *ids, iv_request *r) {
-    rng g = {1000 + i};
-    for (size_t t = 0; t < tokens; t++) ids[t] = (int32_t)rng_below(&g, vocab);
-    iv_request_init(e, r);
-    r->ids = ids, r->id_count = tokens, r->max_tokens = ANSWER, r->ignore_eos = true, r->keep_logits = true;
-    r->has_seed = true, r->seed = 77 + i, r->top_k = 0, r->top_p = 1, r->min_p = 0, r->repetition_penalty = 1;
-    r->temperature = i % 3 == 0 ? 0.0f : i % 3 == 1 ? 1.0f : 0.7f;
-    if (i == 4) r->top_k = 20, r->top_p = 0.9f;
-    if (i == 5) r->min_p = 0.05f, r->repetition_penalty = 1.1f;
-}
-
-/* SHA-256 of all rows of logits, tokens and log-probabilities. */
-static void digest_of_engine(iv_engine *e, const model_case *m, const way *w, char hex[65]) {
-    int32_t ids[REQUESTS][700];
-    iv_engine_info info;
-    iv_engine_get_info(e, &info);
-    assert_string_equal(info.device, w->device);
-    answer *a = answers_new(REQUESTS);
-    size_t n = 0;
-    iv_digest *d = iv_digest_new();
-    for (; n < REQUESTS && m->prompts[n]; n++) {
-        iv_request r;
-        shape_request(e, n, info.vocab_size, m->prompts[n], ids[n], &r);
-        a[n].logits = malloc(ANSWER * info.vocab_size * sizeof(float)), a[n].vocab = info.vocab_size;
-        submit(e, &r, &a[n]);
-        if (w->alone) run_all(e, &a[n], 1);
-    }
-    if (!w->alone) run_all(e, a, n);
-    for (size_t i = 0; i < n; i++) {
-        assert_int_equal(a[i].count, ANSWER);
-        iv_digest_add(d, a[i].logits, ANSWER * info.vocab_size * sizeof(float));
-        iv_digest_add(d, a[i].digest, strlen(a[i].digest));
-        free(a[i].logits);
-    }
-    uint8_t raw[32];
-    iv_digest_finish(d, raw);
-    iv_digest_hex(raw, hex);
-    answers_free(a, n);
-}
-
-static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_error *err) {
-    char dir[4200];
-    iv_engine *e = NULL;
-    iv_engine_options o = options_of(m, w, dir, sizeof dir);
-    iv_status status = iv_engine_open(&o, &e, err);
-    if (status != IV_OK) return status;
-    digest_of_engine(e, m, w, hex);
-    iv_engine_close(e);
-    return IV_OK;
-}
-
-/* Has the longest step rows enough for parts? Prompts that come together fill it. Steps with experts are not cut, nor
- * those of one GPU, which joins nothing. */
-static bool has_parts(const model_case *m, const way *w) {
-    size_t most = 0;
-    for (size_t i = 0; i < REQUESTS; i++)
-        most = !w->alone ? most + m->prompts[i] : m->prompts[i] > most ? m->prompts[i] : most;
-    if (most > w->budget) most = w->budget;
-    return w->part_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->part_rows >= PARTS;
-}
-
-static void check_parts(const model_case *m, const way *w) {
-    size_t parts = atomic_load(&joins_of_parts), whole = atomic_load(&joins_of_long_steps);
-    if ((parts > 0) != has_parts(m, w) || parts % (PARTS * w->ranks) != 0 || (whole > 0 && !m->experts))
-        fail_msg(
-            "%s, %zu ranks, %zu tokens a step, parts of %zu: wanted joins of parts %s, found %zu, and %zu of steps "
-            "that were not cut",
-            m->name, w->ranks, w->budget, w->part_rows, has_parts(m, w) ? "on every rank" : "nowhere", parts, whole);
-}
-
-static void meet(const model_case *m, const way *w, const char *want) {
-    char hex[65];
-    iv_error err;
-    if (getenv("INVAR_CASE")) {
-        printf("%s: %s%s, %zu ranks, %zu tokens a step, parts of %zu\n", m->name, w->device, w->eager ? ", eager" : "",
-               w->ranks, w->budget, w->part_rows);
-        fflush(stdout);
-    }
-    part_rows = w->part_rows;
-    atomic_store(&joins_of_parts, 0), atomic_store(&joins_of_long_steps, 0);
-    iv_status status = digest_of(m, w, hex, &err);
-    part_rows = 0;
-    if (status == IV_UNSUPPORTED || status == IV_INVALID) {
-        printf("SKIPPED: %s\n", err.message);
-        return;
-    }
-    ASSERT_OK(status, &err);
-    if (strncmp(hex, want, 64) != 0)
-        fail_msg("%s on %s%s, %zu ranks, %zu tokens a step%s: the H200 gave %.64s, here %s", m->name, w->device,
-                 w->eager ? " without graphs" : "", w->ranks, w->budget, w->alone ? ", one by one" : "", want, hex);
-    check_parts(m, w);
-}
+#include "cuda/device_cases.h"
 
 static bool wanted(const char *device) {
     const char *only = getenv("INVAR_DEVICES");
@@ -205,7 +42,7 @@ static void record(const char *device) {
     }
 }
 
-static void all_devices_meet_the_h200s_digests(void **state) {
+static void all_devices_have_the_h200s_digests(void **state) {
     (void)state;
     static const way cpu[] = {{"cpu", false, false, 1, 512, 0}, {"cpu", false, false, 2, 96, 0}};
     static const way gpu[] = {
@@ -234,15 +71,15 @@ static void all_devices_meet_the_h200s_digests(void **state) {
         want += strlen(key);
         for (size_t k = 0; wanted("cpu") && k < sizeof cpu / sizeof *cpu; k++) {
             if (k > 0 && strcmp(cases[i].name, "wide") == 0) continue; /* slow: once is enough */
-            meet(&cases[i], &cpu[k], want);
+            check_digest(&cases[i], &cpu[k], want);
         }
-        for (size_t k = 0; has_gpu && k < sizeof gpu / sizeof *gpu; k++) meet(&cases[i], &gpu[k], want);
+        for (size_t k = 0; has_gpu && k < sizeof gpu / sizeof *gpu; k++) check_digest(&cases[i], &gpu[k], want);
     }
     assert_true(met > 0); /* INVAR_CASE names one of them */
     iv_buf_free(&file);
 }
 
-/* The digests can tell: each model has its own, and so has another arithmetic. */
+/* Control: each model has a different digest, and another arithmetic does too. */
 static void control_a_baseline_differs(void **state) {
     (void)state;
     char law[65], other[65], dir[4200];
@@ -269,7 +106,7 @@ static void control_a_baseline_differs(void **state) {
     assert_string_not_equal(law, other);
 }
 
-/* The logits of every position at once, more rows than a step of the engine samples. */
+/* The logits of every position at once: more rows than a step of the engine samples. */
 static void all_positions(void **state) {
     (void)state;
     enum { N = 150 };
@@ -299,11 +136,12 @@ static void all_positions(void **state) {
     free(rows[0]), free(rows[1]);
 }
 
-/* ---- what a GPU samples and tells itself --------------------------------------------------------------------- */
+/* ---- sampling and log-probabilities on the GPU
+ * -------------------------------------------------------------------- */
 
 enum { SAMPLED = 12 };
 
-/* Every filter, alone and together, log-probabilities of both kinds, and what the host does among them. */
+/* Every filter, alone and combined, log-probabilities of both kinds, and cases that the host handles among them. */
 static void shape_sampled(const iv_engine *e, size_t i, size_t vocab, int32_t ids[64], iv_request *r) {
     static const struct {
         float temperature, top_p, min_p, penalty;
@@ -369,7 +207,7 @@ static void compare_sampled(const answer *want, const answer *got) {
     assert_true(shares > 20);
 }
 
-/* With a GPU against the CPU; without, the CPU's ways against each other. */
+/* GPU against CPU, or without a GPU the CPU's modes against one another. */
 static void filters_and_log_probabilities(void **state) {
     (void)state;
     static const way cpu[] = {{"cpu", false, false, 1, 512, 0}, {"cpu", false, true, 1, 64, 0}};
@@ -397,12 +235,13 @@ static void filters_and_log_probabilities(void **state) {
     free_sampled(want);
 }
 
-/* ---- prompts that are scored ---------------------------------------------------------------------------------- */
+/* ---- scored prompts
+ * ------------------------------------------------------------------------------------------------ */
 
-enum { SCORED = 11, SCORED_PROMPT = 333, SLICE = 128 }; /* rows of logits that there is room for */
+enum { SCORED = 11, SCORED_PROMPT = 333, SLICE = 128 }; /* rows of the logits buffer */
 
-/* As many of the likeliest as may be wanted, beside every way to go on: none, drawn on a GPU or by the host, rows of
- * logits kept. Prompts of one length are the same, so that later ones find pages in the cache. */
+/* The maximum number of top tokens, with every continuation: none, drawn on a GPU or by the host, rows of logits
+ * kept. Prompts of one length are equal, so later ones find pages in the prefix cache. */
 static const struct {
     size_t prompt, start;
     int scores, logprobs;
@@ -429,7 +268,7 @@ static void shape_scored(const iv_engine *e, size_t i, size_t vocab, int32_t ids
     r->logprobs = scored[i].logprobs;
 }
 
-/* Runs all to their ends. Returns how many tokens of prompts one step has reported. */
+/* Runs all requests to their ends. Returns the maximum number of prompt log-probabilities reported by one step. */
 static size_t run_scored(iv_engine *e, answer *a) {
     iv_error err;
     size_t most = 0, before = 0;
@@ -445,7 +284,7 @@ static size_t run_scored(iv_engine *e, answer *a) {
     return most;
 }
 
-/* Every prompt once without scores, so that the prefix cache has its pages; then all that is asked for. */
+/* Every prompt once without scores, which fills the prefix cache; then all requests. */
 static answer *scored_by(const iv_engine_options *o, bool alone) {
     static int32_t ids[SCORED][SCORED_PROMPT];
     iv_engine_info info;
@@ -469,7 +308,7 @@ static answer *scored_by(const iv_engine_options *o, bool alone) {
         if (alone) run_all(e, &a[i], 1);
     }
     size_t most = alone ? 0 : run_scored(e, a);
-    if (o->max_num_batched_tokens >= 512 && !alone) assert_true(most > 2 * SLICE); /* more than has room at once */
+    if (o->max_num_batched_tokens >= 512 && !alone) assert_true(most > 2 * SLICE); /* more than the buffer holds */
     iv_engine_close(e);
     return a;
 }
@@ -479,7 +318,7 @@ static void free_scored(answer *a) {
     answers_free(a, SCORED);
 }
 
-/* How many positions of a prompt have other bits than they should. */
+/* The number of positions of a prompt whose bits differ. */
 static size_t differing_scores(size_t i, const answer *want, const answer *got, bool tell) {
     size_t differ = 0;
     assert_int_equal(want->reported, got->reported);
@@ -490,8 +329,8 @@ static size_t differing_scores(size_t i, const answer *want, const answer *got, 
                     memcmp(want->reported_top[t], got->reported_top[t], w->top_count * sizeof(iv_logprob)) == 0;
         differ += !same;
         if (!same && tell)
-            fail_msg("request %zu, position %zu: wanted %08x and %d first of the likeliest, got %08x and %d", i,
-                     w->position, iv_bits(w->logprob), (int)want->reported_top[t][0].id, iv_bits(g->logprob),
+            fail_msg("request %zu, position %zu: wanted %08x and %d top tokens, got %08x and %d", i, w->position,
+                     iv_bits(w->logprob), (int)want->reported_top[t][0].id, iv_bits(g->logprob),
                      (int)got->reported_top[t][0].id);
     }
     return differ;
@@ -501,7 +340,8 @@ static void compare_scored(const answer *want, const answer *got) {
     size_t reported = 0;
     for (size_t i = 0; i < SCORED; i++) {
         size_t first = scored[i].start > 1 ? scored[i].start : 1, prompt = scored[i].prompt;
-        size_t cached = (scored[i].scores < 0 ? prompt - 1 : first - 1) / 64 * 64; /* of what need not be computed */
+        size_t cached =
+            (scored[i].scores < 0 ? prompt - 1 : first - 1) / 64 * 64; /* of positions that need not be computed */
         assert_int_equal(got[i].reported, scored[i].scores < 0 ? 0 : prompt - first);
         assert_int_equal(got[i].cached_tokens, cached);
         assert_int_equal(got[i].count, scored[i].only ? 0 : ANSWER);
@@ -519,8 +359,8 @@ static iv_engine_options scored_options(const way *w, char *dir, size_t bytes) {
     return o;
 }
 
-/* With a GPU against the CPU; without, the CPU's ways against each other. In steps that want many slices of logits, in
- * chunks of less than one, and one token at a time, as captured steps are. */
+/* GPU against CPU, or without a GPU the CPU's modes against one another: in steps that need many slices of logits,
+ * in chunks shorter than one, and one token at a time, as captured steps are. */
 static void scores_of_prompts(void **state) {
     (void)state;
     static const way cpu[] = {{"cpu", false, true, 1, 37, 0},
@@ -538,13 +378,13 @@ static void scores_of_prompts(void **state) {
     if (!has_gpu) printf("SKIPPED: no GPU that does tc16: the CPU alone is compared\n");
     iv_engine_options o = scored_options(&cpu[0], dir, sizeof dir);
     answer *want = scored_by(&o, cpu[0].alone);
-    compare_scored(want, want); /* its own promises */
+    compare_scored(want, want); /* the baseline's own guarantees */
     for (size_t k = has_gpu ? 0 : 1; k < (has_gpu ? sizeof gpu / sizeof *gpu : sizeof cpu / sizeof *cpu); k++) {
         const way *w = has_gpu ? &gpu[k] : &cpu[k];
         iv_engine *e = NULL;
         iv_error err;
         o = scored_options(w, dir, sizeof dir);
-        iv_status status = iv_engine_open(&o, &e, &err); /* are there so many GPUs? */
+        iv_status status = iv_engine_open(&o, &e, &err); /* enough GPUs? */
         if (status == IV_UNSUPPORTED || status == IV_INVALID) {
             printf("SKIPPED: %s\n", err.message);
             continue;
@@ -558,7 +398,7 @@ static void scores_of_prompts(void **state) {
     free_scored(want);
 }
 
-/* The comparison can tell: sums that are cut elsewhere give prompts other scores. */
+/* Control: sums that are cut elsewhere give prompts other scores. */
 static void control_scores_of_a_baseline_differ(void **state) {
     (void)state;
     const way w = {"cpu", false, false, 1, 512, 0};
@@ -578,7 +418,7 @@ static void control_scores_of_a_baseline_differ(void **state) {
 }
 
 #ifdef TEST_WITH_CUDA
-/* What is set aside before anything is loaded knows how wide activations are. */
+/* The memory reserved before loading accounts for the width of activations. */
 static void floats_want_more_memory(void **state) {
     (void)state;
     iv_model_config c;
@@ -587,12 +427,12 @@ static void floats_want_more_memory(void **state) {
     iv_gpu_model_options o = {.tokens_max = 8192, .spans_max = 16, .logits_max = 128, .positions_max = 1024};
     size_t halves = iv_gpu_model_working_bytes(&c, IV_BF16, &o, 1),
            floats = iv_gpu_model_working_bytes(&c, IV_F32, &o, 1);
-    size_t row = (size_t)(c.hidden_size + 2 * c.heads * c.head_dim + c.intermediate_size); /* of 16 bits, or of 32 */
+    size_t row = (size_t)(c.hidden_size + 2 * c.heads * c.head_dim + c.intermediate_size); /* 16 bits, or 32 */
     if (floats < halves + 8192 * row * 2) fail_msg("wanted %zu bytes and more, found %zu", halves, floats);
 }
 #endif
 
-/* What cannot be had is refused with a reason. */
+/* Impossible options are refused with a reason. */
 static void refusals(void **state) {
     (void)state;
     iv_engine *e = NULL;
@@ -621,7 +461,7 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_meet_the_h200s_digests),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_devices_have_the_h200s_digests),
                                        cmocka_unit_test(control_a_baseline_differs),
                                        cmocka_unit_test(all_positions),
                                        cmocka_unit_test(filters_and_log_probabilities),

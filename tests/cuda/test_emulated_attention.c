@@ -1,18 +1,14 @@
-/* The attention kernels in the emulator (emulator/emulator.h) against the one-row reference, bit for bit, on machines
- * without a GPU: small random problems, every kernel that a shape has, work shared out over a few CTAs of devices of
- * all sizes, under random schedules; a deadlock fails. Mistakes that are planted in the synchronisation are found. */
-#pragma push_macro("main")
-#undef main
-#define main test_attention_main
-#include "cuda/test_attention.c"
-#pragma pop_macro("main")
+/* The attention kernels in the emulator (emulator/emulator.h) against the one-row reference, bit for bit, on
+ * machines without a GPU: small random problems, every kernel of a shape, work divided among a few CTAs of devices
+ * of all sizes, random schedules. A deadlock fails the test. Planted synchronization bugs must be caught. */
+#include "cuda/attention_cases.h"
 #define GPU_OK CUDA
 #include "cuda/emulator/emulated.h"
 
 static size_t launches;
 static bool fault_happened;
 
-/* The whole output, or NULL where the launch failed. */
+/* The whole output, or NULL if the launch failed. */
 static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault fault) {
     size_t used;
     int workers_for = 1 + (int)rng_below(r, 6);
@@ -42,7 +38,7 @@ static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault faul
     return NULL;
 }
 
-/* All rows that a sequence has are compared by samples, then every other run with the first. */
+/* Compares sampled rows with the reference, and every other run with the first. */
 static void check_emulated(rng *r, const problem *p, bool fast) {
     void *first = run_emulated(r, p, !fast, EMU_NO_FAULT);
     check_rows(r, p, first, 10);
@@ -64,7 +60,7 @@ static void small_problem(rng *r, problem *p, bool fast) {
     if (fast && rng_below(r, 2)) s->head_dim = 64;
     size_t kind = rng_below(r, fast ? 3 : 2);
     if (kind == 0)
-        random_spans(r, p, 1 + rng_below(r, 4), 1, 900); /* a step of decoding */
+        random_spans(r, p, 1 + rng_below(r, 4), 1, 900); /* a decode step */
     else if (kind == 1)
         random_spans(r, p, 1 + rng_below(r, 2), 4, 600);
     else
@@ -88,8 +84,9 @@ static void hopper_kernels(void **state) {
     (void)state;
     kernels_have_the_reference_bits("emulated attention", true, 6);
 }
-/* A worker whose last tiles are whole merges its share when some of its warps may still be at those. */
-static void whole_tiles_behind_a_share(void **state) {
+/* A worker whose last tiles are whole merges its part of a shared slice while some of its warps may still be at
+ * those tiles. */
+static void whole_tiles_after_a_shared_slice(void **state) {
     (void)state;
     rng r = rng_start("emulated attention, whole tiles behind a share");
     size_t n = launches;
@@ -104,7 +101,7 @@ static void whole_tiles_behind_a_share(void **state) {
         check_emulated(&r, &p, true);
         free_problem(&p);
     }
-    printf("whole tiles behind a share: %zu launches, 0 differ\n", launches - n);
+    printf("whole tiles after a shared slice: %zu launches, 0 differ\n", launches - n);
 }
 
 static void generic_kernel(void **state) {
@@ -112,7 +109,8 @@ static void generic_kernel(void **state) {
     kernels_have_the_reference_bits("emulated attention, generic", false, 3);
 }
 
-/* Launches without a wait between them: each reads what the last one wrote as its queries, all use one scratch. */
+/* Launches without synchronization in between: each reads the previous output as its queries, and all use one
+ * scratch. */
 static void *run_chain(rng *r, const problem *p, bool plain, emu_fault fault) {
     size_t used, launched = 2 + p->rows % 3;
     int workers_for = plain ? 3 : 1 + (int)rng_below(r, 6), e = 0;
@@ -191,13 +189,14 @@ static void planted_mistakes_are_caught(void **state) {
     (void)state;
     rng r = rng_start("emulated control");
     plant_mistakes(&r, "decode", (iv_gpu_span){.rows = 1, .position = 1700}, true);
-    /* Around the rings, twice; all that its threads tell one another goes by mbarriers and shuffles. */
+    /* Twice around the rings; its threads synchronize only through mbarriers and shuffles. */
     plant_mistakes(&r, "prefill", (iv_gpu_span){.rows = 130, .position = 700}, false);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(hopper_kernels),
-                                       cmocka_unit_test(whole_tiles_behind_a_share), cmocka_unit_test(generic_kernel),
+                                       cmocka_unit_test(whole_tiles_after_a_shared_slice),
+                                       cmocka_unit_test(generic_kernel),
                                        cmocka_unit_test(overlapping_launches_have_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

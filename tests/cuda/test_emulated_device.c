@@ -1,16 +1,15 @@
-/* Engines on up to eight emulated GPUs of one process give the CPU's tc16, on any machine: models of every family,
- * random ways to run them, steps as graphs and in parts; and what an engine says when a GPU is lost, late or out of
- * reach. Requests are those of test_device.c with shorter prompts and answers: a GPU is slow here. */
+/* Engines on up to eight emulated GPUs of one process give the digests of the CPU's tc16, on any machine: models of
+ * every family, random modes, steps as graphs and in parts; and the errors when a GPU is lost, late or unreachable.
+ * The requests are those of test_device.c with shorter prompts and answers, because an emulated GPU is slow. */
 #define ANSWER_TOKENS 2
 #define TEST_WITH_CUDA
-#include "support.h"
+#include "kernels/cuda/ops.h"
 
-#pragma push_macro("main")
-#undef main
-#define main test_device_main
-int main(void);
-#include "cuda/test_device.c"
-#pragma pop_macro("main")
+/* Replaced in device_cases.h; the build links with --wrap. */
+size_t __wrap_iv_gpu_part_rows(size_t ranks);
+int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
+
+#include "cuda/device_cases.h"
 
 #include "cuda/emulator/include/control.h"
 #include "engine/state.h"
@@ -18,7 +17,7 @@ int main(void);
 
 enum { SECONDS = 40, SECONDS_LONG = 800 };
 
-/* How many GPUs, and whether with graphs and parts: all of these have been seen in the end. */
+/* Numbers of GPUs, with and without graphs and parts: all of these run in any case. */
 static const way first_ways[] = {
     {"cuda", false, false, 2, 64, 0}, {"cuda", true, false, 4, 64, 3}, {"cuda", false, false, 8, 16, 0},
     {"cuda", true, true, 3, 20, 0},   {"cuda", false, true, 1, 9, 0},
@@ -35,14 +34,14 @@ static way random_way(rng *r) {
                  parts[rng_below(r, 3)]};
 }
 
-/* Which takes some seconds on emulated GPUs, where the recorded ones take minutes. */
+/* Takes some seconds on emulated GPUs; the recorded cases take minutes. */
 static model_case shortened(const model_case *m, rng *r) {
     model_case s = *m;
     for (size_t i = 0; i < REQUESTS; i++) s.prompts[i] = i < 3 ? 1 + rng_below(r, 12) : 0;
     return s;
 }
 
-static void emulated_gpus_meet_the_cpu(void **state) {
+static void emulated_gpus_have_the_cpus_digests(void **state) {
     (void)state;
     rng r = rng_start("emulated engines");
     clock_t end = clock() + (clock_t)(getenv("INVAR_TEST_LONG") ? SECONDS_LONG : SECONDS) * CLOCKS_PER_SEC;
@@ -60,14 +59,14 @@ static void emulated_gpus_meet_the_cpu(void **state) {
                w.eager ? ", eager" : "", w.alone ? ", one by one" : "", w.part_rows);
         emu_seed(rng_next(&r));
         ASSERT_OK(digest_of(&m, &cpu, want, &err), &err);
-        meet(&m, &w, want);
+        check_digest(&m, &w, want);
         of_ranks[w.ranks]++;
     }
     printf("%zu runs, %zu graphs launched\n", runs, emu_graph_launches());
     assert_true(of_ranks[2] && of_ranks[4] && of_ranks[8] && emu_graph_launches() > 0);
 }
 
-/* The comparison can tell: results of the tensor cores with another lowest bit, one in 64. */
+/* Control: tensor-core results with a flipped lowest bit, one in 64. */
 static void control_a_flipped_bit_differs(void **state) {
     (void)state;
     rng r = {1};
@@ -83,7 +82,7 @@ static void control_a_flipped_bit_differs(void **state) {
     assert_string_not_equal(got, want);
 }
 
-/* An answer on four GPUs; what the engine says in the end. */
+/* An answer on four GPUs; returns the engine's status. */
 static iv_status answer_on_four(unsigned timeout_ms, iv_error *err) {
     char dir[4200];
     const way w = {"cuda", true, true, 4, 64, 0};
@@ -147,8 +146,8 @@ static iv_engine *open_case(const model_case *m, const way *w) {
     return e;
 }
 
-/* Tensors are read back from GPUs as a CPU has them; with all of them replaced, one by one, GPUs answer as the other
- * weights do on a CPU: biases, routers, tied heads and graphs that were captured before. */
+/* Tensors read back from GPUs equal the CPU's. After all of them are replaced, one by one, GPUs give the answers of the
+ * new weights on a CPU: biases, routers, tied heads and previously captured graphs. */
 static void tensors_are_replaced_one_by_one(void **state) {
     (void)state;
     static const char *const names[] = {"qwen2", "qwen3_moe"};
@@ -184,7 +183,7 @@ static void tensors_are_replaced_one_by_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(emulated_gpus_meet_the_cpu), cmocka_unit_test(control_a_flipped_bit_differs),
+        cmocka_unit_test(emulated_gpus_have_the_cpus_digests), cmocka_unit_test(control_a_flipped_bit_differs),
         cmocka_unit_test(gpus_in_trouble), cmocka_unit_test(tensors_are_replaced_one_by_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

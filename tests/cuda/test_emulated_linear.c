@@ -1,11 +1,7 @@
-/* The kernels of linear layers in the emulator (emulator/emulator.h) against the scalar law, bit for bit, on machines
- * without a GPU: random problems and configurations of all families under random schedules; a deadlock fails. Mistakes
- * that are planted in the synchronisation are found. */
-#pragma push_macro("main")
-#undef main
-#define main test_linear_main
-#include "cuda/test_linear.c"
-#pragma pop_macro("main")
+/* The kernels of linear layers in the emulator (emulator/emulator.h) against the scalar law, bit for bit, on
+ * machines without a GPU: random problems and configurations of all families under random schedules. A deadlock
+ * fails the test. Planted synchronization bugs must be caught. */
+#include "cuda/linear_cases.h"
 #define GPU_OK CUDA
 #include "cuda/emulator/emulated.h"
 #include "kernels/cuda/linear_cost.h"
@@ -39,7 +35,7 @@ static shape small_shape(rng *r, iv_gpu_family family) {
     s.n = s.epilogue == IV_GPU_SWIGLU ? 16 * (1 + rng_below(r, 8)) : 1 + rng_below(r, 160);
     s.k = rng_below(r, 3) ? lengths[rng_below(r, 6)] : 1 + rng_below(r, 1000);
     if (s.rows * s.n > 2000) s.k = s.k > 700 ? 512 : s.k;
-    if (s.leaves) { /* fewer than the law's, as a rank has */
+    if (s.leaves) { /* fewer than the law's, as on a rank */
         s.leaves = iv_leaf_count(iv_padded_k(s.k));
         while (s.leaves > 1 && rng_below(r, 2)) s.leaves /= 2;
     }
@@ -68,7 +64,7 @@ static void family_has_the_laws_bits(const char *name, iv_gpu_family family, dou
     printf("%s: %zu runs, all the law's bits\n", name, family_runs[family]);
 }
 
-/* Of n configurations the wide ones, first. */
+/* Moves the wide ones of n configurations to the front. */
 static size_t wide_ones(iv_gpu_linear_config *c, size_t n) {
     size_t wide = 0;
     for (size_t i = 0; i < n; i++)
@@ -76,21 +72,20 @@ static size_t wide_ones(iv_gpu_linear_config *c, size_t n) {
     return wide;
 }
 
-/* Large tiles that are all there, several to a CTA, with leaves long enough that the outputs of one are made while the
- * next is multiplied. */
+/* Complete large tiles, several per CTA, with leaves long enough for the epilogue to overlap with the next tile. */
 static void wide_tiles_have_the_laws_bits(void **state) {
     (void)state;
     static iv_gpu_linear_config c[CONFIGS_MAX];
     size_t runs = 0, stored = 0;
     rng r = rng_start("emulated wide");
     for (budget b = budget_of(6); has_time(&b) || runs < 2;) {
-        /* Activations by the copy engine, of more tiles than the largest machine has places. */
+        /* Activations written by TMA, with more tiles than the largest machine has SMs. */
         bool stores = runs % 2 == 0;
         shape s = random_shape(&r, true);
         s.arithmetic = IV_TC16, s.experts = 0, s.weighted = false;
         s.leaves = 1 << rng_below(&r, 4), s.k = 64 * (size_t)s.leaves * (5 + rng_below(&r, 3)); /* 5: too short */
         s.rows = 256 + rng_below(&r, 20), s.n = 256 + 16 * rng_below(&r, 4), s.adjacent = rng_below(&r, 2);
-        if (stores) /* of more than one leaf: tiles of 256 outputs are made when nothing is under way */
+        if (stores) /* more than one leaf: the epilogue of tiles of 256 outputs does not overlap */
             s.leaves = 2 << rng_below(&r, 3), s.epilogue = IV_GPU_SWIGLU, s.bias = false, s.adjacent = true,
             s.rows = 257 + rng_below(&r, 19), s.n = 304, s.k = 64 * (size_t)s.leaves * (6 + rng_below(&r, 2));
         problem p;
@@ -106,7 +101,7 @@ static void wide_tiles_have_the_laws_bits(void **state) {
     printf("emulated wide: %zu runs, %zu whose activations the copy engine stores, all the law's bits\n", runs, stored);
 }
 
-/* The same of matrices that are one chain, in the tiles that these alone have: whole and ragged, experts too. */
+/* The same for matrices of one chain, in the tiles that only these have: complete and ragged, experts too. */
 static void wide_chains_have_the_laws_bits(void **state) {
     (void)state;
     static iv_gpu_linear_config c[CONFIGS_MAX];
@@ -126,14 +121,14 @@ static void wide_chains_have_the_laws_bits(void **state) {
             s.rows = 100 + rng_below(&r, 200), s.n = rng_below(&r, 2) ? 256 : 16 * (1 + rng_below(&r, 20));
             s.epilogue = s.weighted || rng_below(&r, 2) ? IV_GPU_STORE : IV_GPU_SWIGLU;
             s.adjacent = s.weighted && rng_below(&r, 4);
-            s.k = 192 + 256 * rng_below(&r, 2); /* 7 blocks suffice for outputs that are made beside the next tile */
+            s.k = 192 + 256 * rng_below(&r, 2); /* 7 blocks suffice for an epilogue that overlaps with the next tile */
         }
         problem p;
         make_problem(&r, &s, &p);
         size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), large = 0;
         for (size_t i = 0; i < n; i++)
             if (c[i].tile_m >= 128 && (!s.adjacent || c[i].variant != IV_WGMMA_SWAPPED)) c[large++] = c[i];
-        assert_in_range(large, s.adjacent ? 2 : s.experts ? 3 : 4, CONFIGS_MAX); /* pairs have no experts */
+        assert_in_range(large, s.adjacent ? 2 : s.experts ? 3 : 4, CONFIGS_MAX); /* pairs do not serve experts */
         iv_gpu_linear_config one = c[rng_below(&r, large)];
         try_config(&r, &p, &one);
         runs++, grouped += s.experts > 0;
@@ -158,14 +153,14 @@ static void generic_has_the_laws_bits(void **state) {
 
 enum { LAYERS = 3, WIDTH_MAX = 256 };
 
-typedef struct chain { /* of the device */
+typedef struct chain { /* on the device */
     iv_dtype type;
     size_t rows, hidden, inner;
     void *up[LAYERS], *down[LAYERS], *normed, *act;
     float *h, *norm;
 } chain;
 
-/* More tiles of rows than a grid has blocks in one direction. */
+/* More row tiles than a grid has blocks in one dimension. */
 static void more_rows_than_a_grid_is_high(void **state) {
     (void)state;
     enum { ROWS = 65535 * 8 + 5, K = IV_CHAIN_STEP };
@@ -196,7 +191,7 @@ static void more_rows_than_a_grid_is_high(void **state) {
     free(x), free(y);
 }
 
-/* One linear layer of the chain, by any configuration, or by the generic kernel, which is waited for. */
+/* One linear layer of the chain, by any configuration, or by the generic kernel with a synchronization. */
 static void chain_linear(rng *r, const chain *c, bool plain, const void *w, bool down) {
     static iv_gpu_linear_config all[CONFIGS_MAX];
     size_t n = down ? c->hidden : 2 * c->inner, k = down ? c->inner : c->hidden;
@@ -234,7 +229,7 @@ static void *random_device(rng *r, iv_dtype type, size_t n) {
     return p;
 }
 
-/* How many of its runs differ from the plain one; without a fault, none may. */
+/* The number of runs that differ from the plain one; without a fault it must be zero. */
 static size_t one_chain(rng *r, emu_fault fault) {
     static const size_t widths[] = {64, 128, 192, WIDTH_MAX};
     size_t differ = 0;
@@ -281,7 +276,7 @@ static void overlapping_layers_have_the_same_bits(void **state) {
 
 /* ---- controls --------------------------------------------------------------------------------------------------- */
 
-/* True when the launch with a planted mistake fails or gives other bits. */
+/* True if the launch with a planted bug fails or gives other bits. */
 static bool is_caught(problem *p, const iv_gpu_linear_config *c, emu_fault fault, bool *happened) {
     char *out = (char *)p->a.out - GUARD * p->out_element;
     CUDA(cudaMemcpy(out, p->before, p->out_bytes, cudaMemcpyHostToDevice));
@@ -301,15 +296,15 @@ static void planted_mistakes_are_caught(void **state) {
     shape s = {.arithmetic = IV_TC16, .type = IV_BF16, .weight = IV_BF16, .rows = 5, .n = 200, .k = 1024};
     shape wide = {.arithmetic = IV_TC16, .type = IV_BF16, .weight = IV_BF16, .rows = 256, .n = 512, .k = 6 * 128};
     wide.leaves = 2, wide.epilogue = IV_GPU_SWIGLU,
-    wide.adjacent = true; /* several tiles to a CTA, whose activations are stored */
+    wide.adjacent = true; /* several tiles per CTA, whose activations are written by TMA */
     problem few, many;
     make_problem(&r, &s, &few), make_problem(&r, &wide, &many);
     static iv_gpu_linear_config c[CONFIGS_MAX];
     for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_FORGET_STORES; f++) {
-        bool generic = f == EMU_FORGET_SYNCS; /* the others hardly need barriers of threads */
+        bool generic = f == EMU_FORGET_SYNCS; /* the others hardly use thread barriers */
         problem p = f == EMU_FORGET_STORES ? many : few;
         size_t n = (generic ? iv_gpu_generic_configs : iv_gpu_wgmma_configs)(&p.a, c, CONFIGS_MAX);
-        if (f == EMU_FORGET_LAST) continue; /* a matter of chains */
+        if (f == EMU_FORGET_LAST) continue; /* only chains can show it */
         if (f == EMU_FORGET_STORES) n = wide_ones(c, n);
         size_t planted = 0, caught = 0;
         for (int i = 0; i < 60 && caught < 2; i++) {

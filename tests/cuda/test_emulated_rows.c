@@ -1,17 +1,9 @@
-/* test_rows.c and test_route.c, with fewer trials, over the emulated kernels: row ops, moved columns, routing, grouping
- * and combining against the scalar reference. */
+/* rows_cases.h and route_cases.h on the emulated kernels, with fewer trials: row ops, copied columns, routing,
+ * grouping and combining against the scalar reference. */
 #include "random.h"
 #define trials(usual, longest) trials((usual) / 8, (usual)*2)
-#pragma push_macro("main")
-#undef main
-#define main test_rows_main
-#include "cuda/test_rows.c"
-#pragma pop_macro("main")
-#pragma push_macro("main")
-#undef main
-#define main test_route_main
-#include "cuda/test_route.c"
-#pragma pop_macro("main")
+#include "cuda/rows_cases.h"
+#include "cuda/route_cases.h"
 #undef trials
 #include "cuda/emulator/emulated.h"
 #include "kernels/tree_allreduce.h"
@@ -23,7 +15,7 @@ static int any_machine(void **state) {
     return 0;
 }
 
-/* Barriers that do not wait are seen in the sums that are folded through shared memory. */
+/* Barriers that do not wait change the sums that are folded through shared memory. */
 static void planted_mistakes_are_caught(void **state) {
     (void)state;
     enum { N = 3000 };
@@ -49,9 +41,8 @@ static void planted_mistakes_are_caught(void **state) {
     cudaFree(gpu_x), cudaFree(gpu_one), cudaFree(out), free(x);
 }
 
-/* The end of a row-parallel layer on one GPU: over a sum of 16 bits that a library made, and over nodes that all are
- * here. */
-static void local_joins(void **state) {
+/* The end of a row-parallel layer on one GPU: over a 16-bit sum from a library, and over local nodes. */
+static void local_allreduces(void **state) {
     (void)state;
     rng r = rng_start("local joins");
     uint32_t *flags = gpu_room(IV_GPU_FLAG_WORDS * sizeof *flags);
@@ -112,7 +103,7 @@ int main(void) {
                                        cmocka_unit_test_setup(routes, any_machine),
                                        cmocka_unit_test_setup(packed_rows, any_machine),
                                        cmocka_unit_test_setup(combinations, any_machine),
-                                       cmocka_unit_test(local_joins),
+                                       cmocka_unit_test(local_allreduces),
                                        cmocka_unit_test(planted_mistakes_are_caught)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

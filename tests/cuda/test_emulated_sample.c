@@ -1,9 +1,5 @@
 /* The sampling kernels in the emulator (emulator/emulator.h) against the host's sampler. */
-#pragma push_macro("main")
-#undef main
-#define main test_sample_main
-#include "cuda/test_sample.c"
-#pragma pop_macro("main")
+#include "cuda/sample_cases.h"
 #include "cuda/emulator/emulated.h"
 
 static void emulated_samples(void **state) {
@@ -11,7 +7,7 @@ static void emulated_samples(void **state) {
     rng r = rng_start("samples");
     static const size_t around[] = {1, 120, 255, 4096, 5000, 9000};
     another_machine(&r, 20);
-    sample_trial(&r, 20000, 17, false); /* many rows: larger parts of each for a block */
+    sample_trial(&r, 20000, 17, false); /* many rows: larger slices for each block */
     for (budget b = budget_of(5); has_time(&b);) {
         another_machine(&r, 20);
         sample_trial(&r, 1 + rng_below(&r, around[rng_below(&r, 6)]), 1 + rng_below(&r, 5), rng_below(&r, 10) == 0);
@@ -22,7 +18,7 @@ static void emulated_samples(void **state) {
 static void emulated_hard_rows(void **state) {
     (void)state;
     rng r = rng_start("hard rows");
-    many = compared = moved = shares = top_logprobs = 0;
+    many = compared = moved = sampling_logprobs = top_logprobs = 0;
     for (size_t kind = 0; kind < HARD_ROWS; kind++) {
         another_machine(&r, 20);
         hard_trial(&r, kind, kind == HARD_ROWS - 1 ? 12000 : 4200 + rng_below(&r, 8000), HARD_FILTERS);
@@ -45,7 +41,7 @@ static void emulated_scores(void **state) {
     score_control(&r, 5000);
 }
 
-/* Barriers that do not wait are seen in what a filtered row comes to. */
+/* Barriers that do not wait change the result of a filtered row. */
 static void planted_mistakes_are_caught(void **state) {
     (void)state;
     enum { N = 9000, RUNS = 12 };

@@ -1,5 +1,5 @@
-/* ex2 of the law, by its formula and table, is what a GPU's instruction returns for every float. A table with one other
- * digit is not. */
+/* The law's ex2, by formula and table, equals the GPU's instruction for every float. A table with one changed digit
+ * does not. */
 #include "cuda/on_gpu.h"
 #include "numerics/ex2.h"
 

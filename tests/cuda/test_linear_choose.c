@@ -1,6 +1,6 @@
-/* The choice between kernels for linear layers: a pure function of sizes, so it is tested where no GPU is. What is
- * chosen is legal and what was measured to be fast, float32 has no tensor cores, and bad problems are refused before a
- * launch. */
+/* The choice between kernels for linear layers: a pure function of sizes, tested without a GPU. Chosen
+ * configurations are legal and were measured to be fast, float32 never uses tensor cores, and invalid problems are
+ * refused before a launch. */
 #include "support.h"
 #include "random.h"
 #include "kernels/cuda/linear_cost.h"
@@ -20,7 +20,7 @@ static iv_gpu_linear_args problem(iv_arithmetic arithmetic, iv_dtype type, size_
     return a;
 }
 
-/* Dense layers of Qwen3-8B, and a rank's of two: what was the fastest on an H200, or as fast (docs/HOPPER.md). */
+/* Dense layers of Qwen3-8B and of a TP shard of two: the fastest on an H200, or as fast (docs/HOPPER_LOG.md). */
 static void layers_have_what_was_measured(void **state) {
     (void)state;
     static const struct {
@@ -41,7 +41,7 @@ static void layers_have_what_was_measured(void **state) {
         iv_gpu_linear_args a = problem(IV_TC16, IV_BF16, row[i].rows, row[i].n, row[i].k, row[i].leaves);
         if (row[i].n == 24576 || row[i].n == 12288) a.epilogue = IV_GPU_SWIGLU;
         iv_gpu_linear_config c = iv_gpu_linear_choose(&a), again = iv_gpu_linear_choose(&a);
-        iv_gpu_linear_config want = {IV_GPU_WGMMA, row[i].tile_n, row[i].tile_m,
+        iv_gpu_linear_config want = {IV_GPU_WGMMA,   row[i].tile_n, row[i].tile_m,
                                      row[i].split_k, row[i].stages, row[i].variant};
         char text[128], wanted[128];
         iv_gpu_linear_describe(&c, text, sizeof text);
@@ -52,8 +52,7 @@ static void layers_have_what_was_measured(void **state) {
     }
 }
 
-/* Any layer has a legal configuration, and what was asked in between changes nothing: choices are kept by all that they
- * depend on. */
+/* Any layer has a legal configuration, and a choice does not depend on earlier questions: the cache key is complete. */
 static void choices_are_legal_and_stay(void **state) {
     (void)state;
     enum { PROBLEMS = 3000 };
@@ -66,7 +65,7 @@ static void choices_are_legal_and_stay(void **state) {
         size_t k = 16 * (size_t)leaves * (1 + rng_below(&r, 200)), rows = 1 + rng_below(&r, 1u << rng_below(&r, 15));
         *a = problem(IV_TC16, rng_below(&r, 2) ? IV_BF16 : IV_F16, rows,
                      16 * (1 + rng_below(&r, 1u << rng_below(&r, 13))), k, leaves);
-        if (i % 3 == 1) { /* the one before, but for one thing */
+        if (i % 3 == 1) { /* the previous one with one change */
             *a = asked[i - 1];
             size_t what = rng_below(&r, 3);
             if (what == 0) a->epilogue = a->epilogue == IV_GPU_SWIGLU ? IV_GPU_STORE : IV_GPU_SWIGLU;
@@ -85,7 +84,7 @@ static void choices_are_legal_and_stay(void **state) {
     }
 }
 
-/* The model by itself: more work never costs less, and an unknown tile costs everything. */
+/* The cost model: more work never costs less, and an unknown tile costs infinity. */
 static void costs_grow_with_work(void **state) {
     (void)state;
     iv_linear_cost_args a = {.rows = 64, .n = 4096, .k = 4096, .leaves = 8, .tile_n = 64, .tile_m = 64};
@@ -107,7 +106,7 @@ static void costs_grow_with_work(void **state) {
     assert_true(isinf(iv_linear_cost(&a)));
 }
 
-/* Layers of experts: tiles grow with the rows that one has on average, and what is chosen is legal. */
+/* Layers of experts: tiles grow with the average rows of an expert, and chosen configurations are legal. */
 static void experts_have_tiles_of_their_rows(void **state) {
     (void)state;
     static const size_t tokens[] = {1, 8, 64, 128, 256, 512, 1024, 2048, 8192, 16384};
@@ -136,13 +135,13 @@ static void experts_have_tiles_of_their_rows(void **state) {
     }
 }
 
-/* One chain, as experts have it: what was the fastest on an H200. */
+/* One chain, as experts have: the fastest on an H200. */
 static void experts_of_one_chain_have_what_was_measured(void **state) {
     (void)state;
     enum { UP, PACKED, DOWN };
     static const struct {
         int layer;
-        size_t n, tokens; /* 16 tokens: a row of each of 128 experts */
+        size_t n, tokens; /* 16 tokens: one row for each of 128 experts */
         int tile_n, tile_m, stages, variant;
     } row[] = {
         {UP, 1536, 1, 64, 16, 11, 0},        {UP, 1536, 192, 64, 16, 11, 0},       {UP, 1536, 193, 128, 64, 4, 0},
@@ -192,12 +191,11 @@ static void bad_problems_are_refused(void **state) {
     bad[6].x = (const char *)16 + 8, bad[7].type = bad[7].w.type = IV_F32; /* tensor cores have no float32 */
     bad[8].x_rows = SIZE_MAX / 2;
     for (size_t i = 0; i < 9; i++) assert_int_equal(iv_gpu_linear_with(&bad[i], &c, NULL), INVALID);
-    good.rows = 0; /* nothing to do is done */
+    good.rows = 0; /* an empty problem succeeds */
     assert_int_equal(iv_gpu_linear_with(&good, &c, NULL), 0);
 }
 
-/* A random configuration of a random layer, and what it costs, as a line of JSON; false: no dense layer takes its tile.
- */
+/* Writes a random configuration of a random layer and its cost as a line of JSON; false: the tile is not used. */
 static bool put_cost(rng *r, FILE *f, double planted) {
     static const int tiles[][3] = {{64, 16, 0},  {64, 32, 0},   {64, 64, 0},   {128, 64, 0},
                                    {128, 80, 0}, {128, 96, 0},  {128, 112, 0}, {128, 128, 0},
@@ -217,7 +215,7 @@ static bool put_cost(rng *r, FILE *f, double planted) {
     return true;
 }
 
-/* The exit status of fit_linear.py, which has the formula too; `planted` is added to each cost. */
+/* The exit status of fit_linear.py, which has the same formula; `planted` is added to each cost. */
 static int judge_costs(rng *r, double planted) {
     char path[] = "/tmp/invar-costs-XXXXXX";
     int fd = mkstemp(path), status;

@@ -1,6 +1,6 @@
-/* Linear layers of many rows on Hopper: every legal configuration of the wgmma family, over many tiles, ragged ends and
- * experts with many tokens, gives every byte that the generic kernel gives (test_linear.c holds that one to the scalar
- * law), and at sampled outputs the scalar law itself. Nothing is written beside the outputs. */
+/* Linear layers of many rows on Hopper: every legal configuration of the wgmma family, over many tiles, ragged ends
+ * and experts with many tokens, gives the bytes of the generic kernel (which test_linear.c compares with the scalar
+ * law), and at sampled outputs those of the scalar law. Nothing is written outside the outputs. */
 #include "random.h"
 #include "kernels/cuda/ops.h"
 #include "numerics/tc16.h"
@@ -81,7 +81,7 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     a->w.leaves = iv_leaf_count(a->w.k_padded);
     while (a->w.leaves > 1 && rng_below(r, 4) == 0) a->w.leaves /= 2;
     if (rng_below(r, 3) == 0) a->w.leaves = 1;
-    a->spare = rng_below(r, 2) ? 132 - 2 * (1 + (int)rng_below(r, 6)) : 0; /* so that a CTA has several tiles */
+    a->spare = rng_below(r, 2) ? 132 - 2 * (1 + (int)rng_below(r, 6)) : 0; /* several tiles per CTA */
     a->w.expert_bytes = n * a->w.k_padded * 2;
     p->w = malloc(experts * a->w.expert_bytes);
     values(r, f, a->type, experts * n, k, a->w.k_padded, p->w);
@@ -202,7 +202,7 @@ static void experts(void **state) {
     random_problems("experts", true, trials(30, 600));
 }
 
-/* A weight's last bit changed for one of the two kernels is seen; beside a bias that is infinite it would not be. */
+/* Control: a changed last bit of a weight for one of the two kernels is detected; an infinite bias would hide it. */
 static void the_check_can_fail(void **state) {
     (void)state;
     rng r = rng_start("control");

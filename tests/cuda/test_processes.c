@@ -1,14 +1,8 @@
-/* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes that the CPU's tc16 gives, by
- * NCCL (a stand-in for it) and through the host's memory, also where logits are scored in slices; what cannot be is
- * refused; a rank that hangs ends the job, also while the ranks connect. A checkpoint's type decides as a flag does. */
-#include "support.h"
-
-#pragma push_macro("main")
-#undef main
-#define main test_mpi_main
-int main(void);
-#include "comm/test_mpi.c"
-#pragma pop_macro("main")
+/* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes of the CPU's tc16, by NCCL
+ * (a stand-in for it) and through host memory, also when logits are scored in slices. Impossible options are
+ * refused. A hanging rank ends the job, also while the ranks connect. A checkpoint's type has the effect of the
+ * flag. */
+#include "comm/mpi_cases.h"
 #include "kernels/cuda/nccl.h"
 
 #include <cuda_runtime_api.h>
@@ -36,7 +30,7 @@ static void same_digests(void **state) {
     } models[] = {{"tests/data/hf/qwen3", 70},
                   {"tests/data/hf/llama31", 10},
                   {"tests/data/shapes/window --load-format dummy", 5},
-                  {"tests/data/hf/qwen3_moe", 70}}; /* 17 rows an expert: packed */
+                  {"tests/data/hf/qwen3_moe", 70}}; /* 17 rows per expert: packed */
     enum { MODELS = sizeof models / sizeof *models };
     char ids[1000], line[3000], want[100], got[100];
     for (size_t m = 0; m < MODELS; m++) {
@@ -63,11 +57,11 @@ static void same_digests(void **state) {
                  "nccl"),
              models[MODELS - 1].name, ids);
     digest_of(line, got);
-    assert_string_not_equal(got, want); /* a bit of what travels is seen */
+    assert_string_not_equal(got, want); /* one flipped bit in transit is detected */
 }
 
-/* A small model with words, and a request to score a prompt of more tokens than a slice of logits has room for. */
-/* One that only its config.json calls float32 is computed as --dtype float32 is, and not as tc16 on a GPU. */
+/* A checkpoint that is float32 only by its config.json is computed as with --dtype float32, and not as tc16 on a
+ * GPU. */
 static void float32_checkpoints(void **state) {
     (void)state;
     static const char *const ways[] = {"--device cpu", "--device cuda", "--device auto",
@@ -121,7 +115,7 @@ static void write_scored(void) {
     assert_int_equal(system(line), 0);
 }
 
-/* What a command makes of the request: the answer's log-probabilities, to be freed. */
+/* The log-probabilities in a command's answer; the caller frees. */
 static char *scores_of(const char *before, const char *after) {
     char line[2000], *out, *errors;
     snprintf(line, sizeof line,
@@ -190,17 +184,18 @@ static int count_of(const char *text, const char *what) {
     return n;
 }
 
-/* All say why and end by themselves, but for one that has stopped: mpirun ends it, or continues it first, and then it
- * may find that the other one has ended. */
+/* All ranks report the reason and exit, except a stopped one: mpirun ends it, or continues it first, and then it may
+ * find that the other rank has ended. */
 static void a_rank_is_lost_while_they_connect(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
     static const struct {
         const char *how, *message;
         int ends;
-    } ways[] = {{"init", "rank 0: NCCL: timed out after 1000 ms waiting for 2 ranks to connect (rank_timeout_ms sets it)", 2},
-                {"move", "rank 0: NCCL: timed out after 1000 ms waiting for 2 ranks to connect (rank_timeout_ms sets it)", 2},
-                {"stop", "rank 1: no answer to rank 0 for 2.0 s", 1}};
+    } ways[] = {
+        {"init", "rank 0: NCCL: timed out after 1000 ms waiting for 2 ranks to connect (rank_timeout_ms sets it)", 2},
+        {"move", "rank 0: NCCL: timed out after 1000 ms waiting for 2 ranks to connect (rank_timeout_ms sets it)", 2},
+        {"stop", "rank 1: no answer to rank 0 for 2.0 s", 1}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char line[1500], *out, *errors;
         int stopped = 2 - ways[i].ends;
@@ -208,7 +203,7 @@ static void a_rank_is_lost_while_they_connect(void **state) {
                  "env FAKE_NCCL_LOST=%s " WITH_NCCL QUIETLY "-n 2 sh -c '" ASK
                  " --device cuda --rank-transport nccl --enforce-eager --max-model-len 512 --rank-timeout 100; "
                  "echo ended with $?; exit %d'",
-                 ways[i].how, stopped); /* 0: mpirun lets the other end too */
+                 ways[i].how, stopped); /* 0: mpirun lets the other rank end too */
         double begin = seconds();
         int code = run(line, &out, &errors);
         double took = seconds() - begin;
@@ -222,11 +217,12 @@ static void a_rank_is_lost_while_they_connect(void **state) {
     }
 }
 
-/* ---- the calls themselves, a thread a rank ------------------------------------------------------------------- */
+/* ---- the calls themselves, one thread per rank
+ * ---------------------------------------------------------------------- */
 
 enum { RANKS = 3, VALUES = 5000 };
 
-/* No GPU is needed for this: what is enqueued here is done at once, or never. */
+/* Needs no GPU: enqueued work is done at once or never. */
 static atomic_bool never_done;
 static atomic_int frees;
 int __wrap_cudaSetDevice(int device);
@@ -240,32 +236,32 @@ int __wrap_cudaFree(void *p) { return free(p), atomic_fetch_add(&frees, 1), 0; }
 int __wrap_cudaStreamCreateWithFlags(void **stream, unsigned flags) { return (void)flags, *stream = NULL, 0; }
 int __wrap_cudaStreamQuery(void *stream) { return (void)stream, atomic_load(&never_done) ? cudaErrorNotReady : 0; }
 
-static iv_nccl_id meeting_place;
+static iv_nccl_id group_id;
 static pthread_barrier_t together;
 static uint16_t sums[RANKS][VALUES];
 static uint32_t moved[RANKS][2 * RANKS][VALUES];
 
-static uint16_t small(size_t rank, size_t i) { /* bfloat16 of a whole number below 32 */
+static uint16_t small(size_t rank, size_t i) { /* bfloat16 of an integer below 32 */
     float f = (float)((i * 7 + rank * 5) % 32);
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return (uint16_t)(u >> 16);
 }
 
-/* What was wrong; NULL: nothing. */
+/* The error, or NULL. */
 static const char *try_rank(size_t rank) {
     size_t to_all = 0, to_first = 0;
     iv_nccl_piece pieces[RANKS], more[RANKS];
     iv_nccl *n;
     iv_error err;
     int ordinal = 0;
-    if (iv_nccl_open(&meeting_place, RANKS, rank, 1, &ordinal, 60000, &n, &err) != IV_OK) return "it was not opened";
+    if (iv_nccl_open(&group_id, RANKS, rank, 1, &ordinal, 60000, &n, &err) != IV_OK) return "it was not opened";
     for (size_t i = 0; i < VALUES; i++) {
         sums[rank][i] = small(rank, i);
         moved[rank][rank][i] = moved[rank][RANKS + rank][i] = (uint32_t)(rank * 1000000 + i);
     }
     for (size_t r = 0; r < RANKS; r++) {
-        size_t bytes = r == 1 ? 0 : sizeof moved[rank][r] - r; /* of different sizes; one has nothing */
+        size_t bytes = r == 1 ? 0 : sizeof moved[rank][r] - r; /* of different sizes; one is empty */
         pieces[r] = (iv_nccl_piece){moved[rank][r], bytes, r};
         more[r] = (iv_nccl_piece){moved[rank][RANKS + r], bytes, r};
     }
@@ -300,7 +296,7 @@ static void sums_and_moves(void **state) {
     iv_error err;
     pthread_t threads[RANKS];
     if (!dlopen(NCCL_FOLDER "/libnccl.so.2", RTLD_NOW)) fail_msg("%s", dlerror()); /* by its name from now on */
-    ASSERT_OK(iv_nccl_make_id("test", &meeting_place, &err), &err);
+    ASSERT_OK(iv_nccl_make_id("test", &group_id, &err), &err);
     pthread_barrier_init(&together, NULL, RANKS);
     const char *said[RANKS] = {"0", "1", "2"};
     for (size_t r = 0; r < RANKS; r++) assert_int_equal(pthread_create(&threads[r], NULL, one_rank, &said[r]), 0);
@@ -310,8 +306,7 @@ static void sums_and_moves(void **state) {
     pthread_barrier_destroy(&together);
 }
 
-/* Two ranks of four wait for the others in vain and are given up; these come too late, and find what is left of them.
- */
+/* Two ranks of four time out waiting for the others, which come too late and find what is left of them. */
 static void opening_looks_at_the_clock(void **state) {
     (void)state;
     iv_error err;
@@ -322,7 +317,8 @@ static void opening_looks_at_the_clock(void **state) {
     double begin = seconds();
     assert_int_equal(iv_nccl_open(&id, 4, 0, 2, ordinals, 300, n, &err), IV_IO);
     double took = seconds() - begin;
-    assert_string_equal(err.message, "NCCL: timed out after 300 ms waiting for 4 ranks to connect (rank_timeout_ms sets it)");
+    assert_string_equal(err.message,
+                        "NCCL: timed out after 300 ms waiting for 4 ranks to connect (rank_timeout_ms sets it)");
     assert_true(took > 0.299 && took < 5);
     assert_true(!n[0] && !n[1]);
     ASSERT_OK(iv_nccl_open(&id, 4, 2, 2, ordinals, 60000, n, &err), &err);
@@ -331,7 +327,7 @@ static void opening_looks_at_the_clock(void **state) {
     atomic_store(&never_done, true);
     int before = atomic_load(&frees);
     assert_int_equal(iv_nccl_open(&id, 1, 0, 1, ordinals, 100, n, &err), IV_IO);
-    for (int i = 0; atomic_load(&frees) == before && i < 5000; i++) usleep(1000); /* it ends what waits on the GPU */
+    for (int i = 0; atomic_load(&frees) == before && i < 5000; i++) usleep(1000); /* aborts what waits on the GPU */
     assert_int_equal(atomic_load(&frees), before + 1);
     atomic_store(&never_done, false);
 }

@@ -1,7 +1,7 @@
-/* Models of shapes that nobody has seen: random config.json files of all families, run by the program over emulated
- * GPUs, give whole rows of logits with the bits of the CPU's, in tc16 and fma32, in chunks, and cut over ranks, threads
- * of one process or processes under mpirun; who refuses one says so in the same words. What GPUs alone do not take is
- * refused by name before anything is loaded. */
+/* Models of random shapes: random config.json files of all families, run by the program over emulated GPUs, give
+ * rows of logits with the bits of the CPU, in tc16 and fma32, in chunks, and over ranks (threads of one process, or
+ * processes under mpirun). If one of them refuses a model, all refuse it with the same message. Models that only
+ * GPUs do not support are refused by name before loading. */
 #include "random.h"
 
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ typedef struct shape {
 
 #define PICK(r, list) list[rng_below(r, sizeof list / sizeof *list)]
 
-/* Multiply-adds that a chunk of the prompt takes, about. */
+/* Approximate multiply-adds of a chunk of the prompt. */
 static size_t cost_of(const shape *s) {
     size_t q = s->heads * s->dim, kv = s->kv_heads * s->dim, wide = s->intermediate;
     if (s->experts && s->per_token * s->moe > wide) wide = s->per_token * s->moe;
@@ -122,7 +122,7 @@ static char *contents(const char *name, size_t *bytes) {
     return data;
 }
 
-/* The logits that it writes, or NULL and the line in which it says why not. */
+/* The logits it writes, or NULL and the line with its error message. */
 static char *logits_by(const char *before, const shape *s, const char *after, size_t *bytes, char why[400]) {
     char line[6000], *out = line;
     out +=
@@ -146,7 +146,7 @@ static bool mpi_is_here(void) {
 
 #define ON_CUDA " --device cuda --enforce-eager --max-num-seqs 2 --kv-cache-memory 32M --rank-timeout 120000"
 
-/* Returns whether it was computed, not refused. */
+/* Returns true if it was computed, not refused. */
 static bool compare(const shape *s, rng *r) {
     char text[500], before[200], after[200], want_why[400], why[400];
     size_t want_bytes, bytes;
@@ -179,14 +179,14 @@ static void random_shapes(void **state) {
     (void)state;
     size_t count = trials(USUAL, LONG), computed = 0;
     rng r = rng_start("shapes");
-    for (size_t i = 0; i < 6 * count && computed < count; i++) { /* about one of ten is refused */
+    for (size_t i = 0; i < 6 * count && computed < count; i++) { /* about one in ten is refused */
         shape s = draw(&r);
         computed += compare(&s, &r);
     }
     assert_int_equal(computed, count);
 }
 
-/* Other sums are seen. */
+/* Control: other sums are detected. */
 static void control_another_arithmetic_differs(void **state) {
     (void)state;
     char *logits[2], why[400];

@@ -1,5 +1,5 @@
-/* emulated.h: what the tests of emulated kernels share: how long they go on, and another machine and schedule for each
- * launch. A run is repeated by its INVAR_TEST_SEED. */
+/* emulated.h: helpers for tests of emulated kernels: their duration, and another machine and schedule for each
+ * launch. INVAR_TEST_SEED repeats a run. */
 #ifndef IV_TESTS_CUDA_EMULATED_H
 #define IV_TESTS_CUDA_EMULATED_H
 
@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <time.h>
 
-/* Processor seconds for one test of a program: some, and with INVAR_TEST_LONG many. */
+/* Processor seconds for one test; more with INVAR_TEST_LONG. */
 typedef struct budget {
     clock_t end;
 } budget;
@@ -18,7 +18,7 @@ static inline budget budget_of(double seconds) {
 }
 static inline bool has_time(const budget *b) { return clock() < b->end; }
 
-/* A device of 2 multiprocessors or up to so many more, and the seed of the next launches' schedules. */
+/* A device of 2 to 2 + `more` multiprocessors, and a new seed for schedules. */
 static inline void another_machine(rng *r, size_t more) {
     GPU_OK(cudaSetDevice((int)rng_below(r, more + 1)));
     emu_seed(rng_next(r));

@@ -1,13 +1,14 @@
-// emulator.h: a GPU of one's own, in one thread: the threads of CTAs as fibers, with what they share. What goes to a
-// stream runs in that stream's thread (streams.cpp), so several GPUs of a process meet in each other's memory.
+// emulator.h: a GPU emulated in one thread: the threads of CTAs are fibers. Work in a stream runs in that stream's
+// thread (streams.cpp), so the GPUs of a process can synchronize through each other's memory.
 //
-// Modelled: warps whose lanes meet at warp-wide words (a lane that is elsewhere is an error); named barriers; mbarriers
-// with arrivals and bytes; clusters and their shared memory; the copy engine, whose copies land late; wgmma, which
-// reads and writes between its issue and the wait for it; as many CTAs at once as the device has multiprocessors. The
-// schedule (which warp runs next and how far, its lanes forwards or backwards, starved warps, how late copies are) is
-// drawn from a seed. A deadlock is found as such: the launch fails and says who waits for what. Shared memory begins as
-// rubbish. Not modelled: memory ordering and caches (every store is seen at once, in order, and fences do nothing),
-// time, registers, the overlap of kernels in a stream, and that the four warps of a warpgroup run wgmma together.
+// Modelled: warps whose lanes synchronize at warp-wide instructions (a lane that is elsewhere is an error); named
+// barriers; mbarriers with arrivals and bytes; clusters and their shared memory; TMA, whose copies land late; wgmma,
+// which reads and writes between its issue and the wait for it; as many concurrent CTAs as the device has
+// multiprocessors. The schedule (the next warp and how far it runs, the direction of its lanes, starved warps, delays
+// of copies) is drawn from a seed. A deadlock is detected: the launch fails and reports what each thread waits for.
+// Shared memory begins uninitialized. Not modelled: memory ordering and caches (every store is visible at once, in
+// order, and fences do nothing), time, registers, the overlap of kernels in a stream, and that the four warps of a
+// warpgroup run wgmma together.
 #ifndef IV_EMULATOR_H
 #define IV_EMULATOR_H
 
@@ -38,13 +39,13 @@ struct shape {
     dim3 grid, block;
     size_t shared;
     int cluster;
-    bool overlaps; // begins when all CTAs of the launch before have let it or have left
+    bool overlaps; // begins when all CTAs of the preceding launch have released it or exited
     void *stream;
     shape(dim3 g, dim3 b, size_t s = 0, int c = 1, bool o = false, void *t = nullptr)
         : grid(g), block(b), shared(s), cluster(c), overlaps(o), stream(t) {}
     shape(dim3 g, dim3 b, size_t s, void *t) : shape(g, b, s, 1, false, t) {} // of <<<>>>
 };
-int launch(const shape &s, std::function<void()> body); // runs with what is waited for next, or in its stream
+int launch(const shape &s, std::function<void()> body); // runs at the next synchronization, or in its stream
 template <class F, class... A> static inline void start(const shape &s, F kernel, A... arguments) {
     launch(s, [=] { kernel(arguments...); });
 }
@@ -53,10 +54,10 @@ void wait_for_last();
 int multiprocessors();
 uint64_t host_ns(); // of a clock
 
-// Ends the launch with an error; of a fiber, does not return.
+// Ends the launch with an error; does not return in a fiber.
 [[gnu::format(printf, 1, 2)]] void fail(const char *format, ...);
 
-// ---- memory. An address is an offset in the CTA's own memory, or names a CTA of the cluster in its highest byte. ----
+// ---- memory. An address is an offset in the CTA's shared memory; its highest byte may name a CTA of the cluster ----
 
 void *shared_dynamic(size_t align);
 void *shared_static(const void *key, size_t bytes, size_t align);
@@ -65,7 +66,7 @@ uint32_t shared_address_of(uint32_t address, uint32_t cta);
 unsigned char *memory(uint32_t address, size_t bytes, size_t align); // checked
 unsigned cluster_rank();
 
-// ---- meeting ----
+// ---- synchronization ----
 
 void sync_warp();
 uint32_t shuffle_word(uint32_t v, int from);
@@ -81,11 +82,11 @@ unsigned ballot(bool b);
 uint32_t reduce_max(uint32_t v);
 uint32_t lane_id();
 void barrier(int id, int threads, bool wait);
-int barrier_count(int threads, bool vote); // all threads, and how many voted for it
+int barrier_count(int threads, bool vote); // all threads; returns the votes
 void cluster_barrier(bool arrive, bool wait);
-void spin();            // another thread's turn: what is looked for in memory is not there yet
-void wrote_for_peers(); // what they may look for
-bool spin_for_peer();   // it may come from another GPU; false: taken as come (a planted fault)
+void spin();            // yields to another thread: the awaited value is not in memory yet
+void wrote_for_peers(); // a value that they may wait for
+bool spin_for_peer();   // the value may come from another GPU; false: treated as arrived (a planted fault)
 
 void mbarrier_init(uint32_t bar, uint32_t count);
 void mbarrier_arrive(uint32_t bar, uint32_t bytes);
@@ -98,11 +99,11 @@ void copy_box(uint32_t to, const CUtensorMap *map, uint32_t bar, const int (&cor
               uint32_t ctas); // bit mask or 0
 void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar);
 void copy_own(uint32_t to, const void *from, uint32_t there); // cp.async
-void store_bytes(void *to, uint32_t from, uint32_t bytes);    // by the copy engine, for this thread
+void store_bytes(void *to, uint32_t from, uint32_t bytes);    // by TMA, for this thread
 void stores_commit();
 void stores_wait(int pending);
 void copies_commit();
-void copies_wait(int pending); // -1: also what was not committed
+void copies_wait(int pending); // -1: also uncommitted ones
 
 // ---- tensor cores ----
 

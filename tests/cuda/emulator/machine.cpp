@@ -1,5 +1,5 @@
-// machine.cpp: fibers and their schedule, launches, what of CUDA's host side the launchers and tests call. See
-// emulator.h for what is modelled.
+// machine.cpp: fibers and their schedule, launches, and CUDA's host calls that launchers and tests use. emulator.h
+// lists what is modelled.
 #include "machine.h"
 
 #include <atomic>
@@ -17,7 +17,7 @@ __thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emu {
 
-// All of it is a host thread's own: a thread of the host runs what it launched itself, or what is in one stream.
+// All state belongs to a host thread, which runs its own launches or those of one stream.
 __thread Thread *me;
 __thread uint64_t progress;
 __thread long now;
@@ -34,12 +34,12 @@ static thread_local std::vector<Thread *> idle_threads;
 static thread_local std::vector<char *> all_stacks;
 static thread_local std::vector<unsigned char *> idle_memory;
 static thread_local std::vector<std::unique_ptr<Cluster>> resident;
-static thread_local std::deque<std::shared_ptr<Grid>> grids; // in order; those that have not ended, what follows them
+static thread_local std::deque<std::shared_ptr<Grid>> grids; // in order; running launches, then the following ones
 static thread_local std::shared_ptr<Grid> newest;
 static __thread bool failed;
 static __thread int device, last_error;
 static __thread char message[8192];
-static char said[8192]; // the last launch's that failed
+static char said[8192]; // of the last failed launch
 
 uint32_t random_below(uint32_t n) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -111,10 +111,10 @@ void fail(const char *format, ...) {
         va_end(list);
     }
     failed = true;
-    if (me) leave(); // for good
+    if (me) leave(); // finished
 }
 
-// A process has so many mappings and no more: stacks come many at once, each with a word at its end that must stay.
+// The number of mappings is limited: stacks are allocated many at once, each with a guard word at its end.
 static void make_threads() {
     char *stacks = (char *)mmap(nullptr, (size_t)LANES * STACK_BYTES, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -135,7 +135,7 @@ static Thread *take_thread() {
     return t;
 }
 
-// ---- CTAs come and go ----
+// ---- CTAs begin and end ----
 
 static bool is_slow_launch;
 
@@ -244,7 +244,7 @@ static void describe(const Thread &t, char *text, size_t bytes) {
     }
 }
 
-// Who waits for what, lanes of a warp together.
+// What each thread waits for, lanes of a warp together.
 static void report_deadlock() {
     std::string all = "deadlock:";
     size_t threads = 0, lines = 0;
@@ -316,7 +316,7 @@ static void end_what_has() {
     }
 }
 
-static std::mutex &peers_lock = *new std::mutex; // never destroyed, as streams.cpp's
+static std::mutex &peers_lock = *new std::mutex; // never destroyed, like those of streams.cpp
 static std::condition_variable &peers_wrote = *new std::condition_variable;
 
 void wrote_for_peers() {
@@ -329,7 +329,7 @@ static void await_peers() {
     peers_wrote.wait_for(hold, std::chrono::microseconds(PAUSE_US));
 }
 
-// Other GPUs run in other threads, so they may yet bring what is waited for.
+// Other GPUs run in other threads, so the awaited value may still come.
 static bool waits_for_peer() {
     for (auto &k : resident)
         for (Cta &c : k->ctas)
@@ -363,7 +363,7 @@ int finish_all() {
     failed = false;
     is_slow_launch = random_below(2) != 0, lateness = 1u << 3 * random_below(4);
     run_all();
-    for (auto &k : resident) end_cluster(k.get()); // of launches that failed
+    for (auto &k : resident) end_cluster(k.get()); // of failed launches
     resident.clear(), copies.clear(), grids.clear(), newest.reset();
     if (failed) {
         std::lock_guard<std::mutex> hold(memory_lock);
@@ -488,7 +488,8 @@ cudaError_t cudaGetLastError(void) {
 const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaErrorLaunchFailure        ? emu::said
            : e == cudaErrorDevicesUnavailable ? "the GPU is lost"
-           : e == cudaErrorInvalidValue ? "invalid value" : "error";
+           : e == cudaErrorInvalidValue       ? "invalid value"
+                                              : "error";
 }
 cudaError_t cudaGetDeviceCount(int *count) { return *count = 64, cudaSuccess; }
 cudaError_t cudaGetDevice(int *device) { return *device = emu::device, cudaSuccess; }

@@ -1,5 +1,5 @@
-// machine.h: what the parts of the emulator share: threads, warps, CTAs, what a thread waits for. Only the emulator's
-// own sources include it.
+// machine.h: shared definitions of the emulator: threads, warps, CTAs, and what a thread waits for. Included only by
+// the emulator's sources.
 #ifndef IV_EMULATOR_MACHINE_H
 #define IV_EMULATOR_MACHINE_H
 
@@ -33,20 +33,20 @@ struct Cluster;
 
 enum Reason { NOTHING, WARP, BARRIER, CLUSTER, MBARRIER, SPIN, PEER, GRID };
 
-struct Wait { // until a count is no longer what it was; of an mbarrier, until the phase of a parity has ended
+struct Wait { // until a count changes; of an mbarrier, until the phase of a parity has ended
     Reason reason = NOTHING;
     const char *what = "";
     uint32_t address = 0; // or the barrier's number
     uint64_t was = 0;     // or the parity
 };
 
-struct Own { // a thread's own copy (cp.async)
+struct Own { // a thread's cp.async
     uint32_t to;
     const void *from;
     uint32_t there;
 };
 
-struct Store { // by the copy engine, for a thread
+struct Store { // by TMA, for a thread
     void *to;
     uint32_t from, bytes;
 };
@@ -85,7 +85,7 @@ struct Warp {
     Meeting meeting;
     std::vector<std::shared_ptr<Warpgroup_step>> issued;
     std::deque<std::vector<std::shared_ptr<Warpgroup_step>>> committed;
-    unsigned eagerness = 1; // runs in one of so many rounds
+    unsigned eagerness = 1; // runs in one of this many rounds
 };
 
 struct Barrier {
@@ -126,10 +126,10 @@ struct Cluster {
     Barrier barrier;
 };
 
-struct Copy { // of the copy engine, under way
+struct Copy { // TMA copies in flight
     long due;
-    Cta *cta;       // that asked
-    bool box, told; // told: the bytes were counted before they came (a planted fault)
+    Cta *cta;       // the requesting thread
+    bool box, told; // signaled: the bytes were counted before they landed (a planted fault)
     CUtensorMap map;
     int corner[4];
     uint32_t to, bar, ctas;
@@ -145,10 +145,10 @@ extern thread_local std::vector<Copy> copies;
 extern std::atomic<emu_fault> fault;
 extern std::atomic<bool> fault_happened;
 extern std::atomic<size_t> stores_made;
-inline std::mutex memory_lock; // over what all host threads share in machine.cpp
+inline std::mutex memory_lock; // protects the state shared by all host threads in machine.cpp
 
 uint32_t random_below(uint32_t n);
-bool fault_strikes(emu_fault kind, uint32_t one_of); // if that is planted: in one of so many cases
+bool fault_strikes(emu_fault kind, uint32_t one_of); // if that fault is planted: in one of this many cases
 void block(const Wait &w);
 inline Warp &my_warp() { return me->cta->warps[me->where.thread.x / LANES]; }
 unsigned char *memory_of(Cta *cta, uint32_t address, size_t bytes, size_t align);
@@ -161,14 +161,13 @@ bool ready(const Thread &t);
 
 void begin_thread(int device, uint64_t number);
 void end_thread();
-void enqueue(const shape &s, const std::function<void()> &body); // behind what this thread has
+void enqueue(const shape &s, const std::function<void()> &body); // after the launches of this thread
 int finish_all();                                                // all of that
-inline bool is_stream(void *s) { return (uintptr_t)s > 2; }      // not the default one, nor a thread's
+inline bool is_stream(void *s) { return (uintptr_t)s > 2; }      // neither the default stream nor a per-thread one
 void launch_in(void *stream, const shape &s, std::function<void()> body);
 int wait_for_streams(int device);
 
-// All lanes of the warp bring `words` of `in`; the last to come calls finish(meeting); the lane's
-// out.
+// All lanes of the warp bring `words` of `in`; the last one to arrive calls finish(meeting); returns the lane's output.
 template <class F> const uint32_t *together(const char *what, const uint32_t *in, int words, F finish) {
     Meeting &m = my_warp().meeting;
     int lane = (int)(me->where.thread.x % LANES);

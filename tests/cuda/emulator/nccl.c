@@ -1,7 +1,6 @@
-/* nccl.c: stands for NCCL where GPUs are emulated: processes of one machine and shared memory. Built as libnccl.so.2.
- * With FAKE_NCCL_FLIP in the environment one bit of what is received is wrong. With FAKE_NCCL_LOST the last rank is
- * lost: "init": it never comes to the others; "move": it never moves a byte; "stop": its process stops before it comes.
- */
+/* nccl.c: a stand-in for NCCL with emulated GPUs: processes of one machine and shared memory. Built as libnccl.so.2.
+ * FAKE_NCCL_FLIP in the environment flips one received bit. FAKE_NCCL_LOST loses the last rank: "init": it never
+ * connects; "move": it never sends a byte; "stop": its process stops before connecting. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -20,7 +19,7 @@ typedef struct id {
     char name[128];
 } id;
 
-typedef struct ring { /* what one rank has for another */
+typedef struct ring { /* what one rank sends to another */
     atomic_size_t written, read;
     unsigned char bytes[RING];
 } ring;
@@ -46,7 +45,7 @@ typedef struct op {
 static _Thread_local op ops[OPS];
 static _Thread_local int count, depth;
 
-/* What is enqueued before is done: the emulator's, where this is loaded by it. */
+/* Waits for earlier work of the emulator, if that has loaded this library. */
 extern int cudaDeviceSynchronize(void) __attribute__((weak));
 
 static atomic_int ids;
@@ -58,7 +57,7 @@ static void name_id(id *out, int number) {
 
 int ncclGetUniqueId(id *out) { return name_id(out, atomic_fetch_add(&ids, 1)), 0; }
 
-/* Where ranks waited in vain, nobody has done it. */
+/* After a timeout, no rank has done it. */
 static __attribute__((destructor)) void unlink_all(void) {
     for (int i = 0; i < atomic_load(&ids); i++) {
         id name;
@@ -67,7 +66,7 @@ static __attribute__((destructor)) void unlink_all(void) {
     }
 }
 
-/* Ranks are there when the group ends that made them. */
+/* Ranks exist when the group that made them ends. */
 static _Thread_local struct {
     comm *c;
     id name;
@@ -120,7 +119,7 @@ static size_t step(op *o) {
     return o->left;
 }
 
-/* Operations between two ranks happen in their order. */
+/* Operations between two ranks happen in order. */
 static int is_first(int i) {
     for (int j = 0; j < i; j++)
         if (ops[j].left && ops[j].peer == ops[i].peer && ops[j].sends == ops[i].sends && ops[j].c == ops[i].c) return 0;
@@ -168,7 +167,7 @@ static float widened(uint16_t h) {
     return f;
 }
 
-/* bfloat16, rank by rank, truncated at the end: enough for small whole numbers. */
+/* bfloat16, rank by rank, truncated at the end: enough for small integers. */
 int ncclAllReduce(const void *from, void *to, size_t n, int type, int what, comm *c, void *stream) {
     (void)stream;
     if (type != BF16 || what != 0) return 4;

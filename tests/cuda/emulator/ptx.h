@@ -1,5 +1,5 @@
-// ptx.h: the instructions that kernels name in inline PTX, as functions. Names and operands are those of translate.cpp.
-// Fences, hints and register counts do nothing here.
+// ptx.h: the PTX instructions in the kernels' inline assembly, as functions. Names and operands are made by
+// translate.cpp. Fences, hints and register counts do nothing here.
 #ifndef IV_EMULATOR_PTX_H
 #define IV_EMULATOR_PTX_H
 
@@ -11,7 +11,7 @@ extern "C" {
 #include "numerics/ex2.h"
 #include "numerics/fma32.h"
 }
-#undef IV_NAN_F32_BITS // law.cuh has its own
+#undef IV_NAN_F32_BITS // law.cuh defines it
 
 namespace emu {
 
@@ -80,7 +80,7 @@ template <class T> static inline void atom_add_acq_rel_gpu_global_s32(int &befor
 template <class T> static inline void atom_relaxed_gpu_global_inc_u32(unsigned &before, T *p, int last) {
     before = (uint32_t)*p, *p = before >= (uint32_t)last ? 0 : (int)before + 1;
 }
-// Who looks for words that are not there yet (zero) gives the others their turn.
+// A thread that polls for words that are still zero yields to the others.
 static inline bool absent(float x) { return x == 0.0f && !std::signbit(x); }
 template <class T> static inline void ld_relaxed_gpu_global_v4_f32(float &x, float &y, float &z, float &w, const T *p) {
     if (absent(p->x) || absent(p->y) || absent(p->z) || absent(p->w)) spin();
@@ -171,7 +171,7 @@ static inline void cp_async_wait_all() { copies_wait(-1); }
 
 static inline void min_NaN_f32(float &m, float a, float b) { m = a != a || b != b ? NAN : a < b ? a : b; }
 static inline void max_NaN_f32(float &m, float a, float b) { m = a != a || b != b ? NAN : a > b ? a : b; }
-// As far off as the instruction may be: kernels must not count on more.
+// As inexact as the instruction may be: kernels must not rely on more.
 static inline void rcp_approx_ftz_f32(float &r, float d) { r = cast<float>(cast<uint32_t>(1.0f / d) ^ 1u); }
 static inline void ex2_approx_ftz_f32(float &y, float x) { y = iv_ex2(x); }
 static inline void cvt_rn_f16_f32(uint16_t &h, float x) { h = iv_f16_from_f32(x); }
@@ -217,13 +217,13 @@ EMU_MMA(bf16, BF16)
 EMU_MMA(f16, F16)
 #undef EMU_MMA
 
-// The accumulators, then a descriptor or four words of A, the descriptor of B, whether to add, two signs, and which
-// sides are turned.
+// The accumulators, then a descriptor or four words of A, the descriptor of B, whether to add, two signs, and the
+// transposed sides.
 template <class... A> static inline void wgmma_of(matrix_type type, A &...all) {
     constexpr size_t n = sizeof...(A);
     const void *p[n] = {(const void *)&all...};
     const size_t size[n] = {sizeof all...};
-    constexpr size_t count = (n - 6) / 4 * 4; // of accumulators: 7 or 9 operands follow, and they come in fours
+    constexpr size_t count = (n - 6) / 4 * 4; // of accumulators: 7 or 9 operands follow, and accumulators come in fours
     wgmma_step s = {type, (float *)const_cast<void *>(p[0]), (int)count, (n - count) == 7, false, false, 0, 0, {}};
     for (size_t i = 0; i < count; i++)
         if (p[i] != s.d + i) fail("accumulators of wgmma that are no array");

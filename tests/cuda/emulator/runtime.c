@@ -1,6 +1,6 @@
-/* runtime.c: what is left of CUDA's runtime that an engine calls, over the emulator, with CUDA's own types: so the
- * whole program runs with --device cuda on any machine, a rank a thread or a process. INVAR_EMULATED_SEED seeds the
- * schedule, INVAR_EMULATED_SMS says how many multiprocessors device 0 has. */
+/* runtime.c: the rest of CUDA's runtime that an engine calls, over the emulator, with CUDA's own types: the whole
+ * program then runs with --device cuda on any machine, with a thread or a process for each rank. INVAR_EMULATED_SEED
+ * seeds the schedule, INVAR_EMULATED_SMS sets the multiprocessors of device 0. */
 #include "include/control.h"
 
 #include <cuda_runtime_api.h>
@@ -30,6 +30,6 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     return *available = *total = (size_t)4 * BYTES, cudaSuccess;
 }
 
-/* Few rows are gathered at once, so that small steps too are gathered in pieces. */
+/* Gathers few rows at once, so that small steps are also gathered in pieces. */
 size_t __wrap_iv_gpu_gathered_rows(size_t row_bytes);
 size_t __wrap_iv_gpu_gathered_rows(size_t row_bytes) { return (void)row_bytes, (size_t)3; }

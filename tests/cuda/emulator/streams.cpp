@@ -1,8 +1,8 @@
-// streams.cpp: streams, events and graphs. A stream is a thread: it does in order what was enqueued there, beside the
-// host and beside all other streams. So the GPUs of a process meet here as they do in the world, and what a host does
-// too early shows. Launches that follow one another in a stream are run together, and may overlap if they say so.
+// streams.cpp: streams, events and graphs. A stream is a thread that executes its work in order, concurrently with the
+// host and all other streams. So the GPUs of a process synchronize as on real hardware, and premature host accesses
+// show. Consecutive launches in a stream run together and may overlap if they allow it.
 //
-// What goes to no stream (the default one, or a thread's own) is done by the thread that asks, when it asks for more.
+// Work in no stream (the default one, or a per-thread one) is done by the calling thread, at its next call.
 #include "machine.h"
 
 #include <condition_variable>
@@ -16,7 +16,7 @@
 namespace emu {
 
 struct Operation {
-    bool launches; // what `run` enqueues runs with what follows it
+    bool launches; // work that `run` enqueues runs together with what follows it
     std::function<int()> run;
 };
 
@@ -28,7 +28,7 @@ struct Stream {
     int device;
     std::deque<Operation> todo;
     bool busy, ends;
-    int error; // the first; nothing is done after it, but events pass
+    int error; // the first error; nothing is executed after it, but events complete
     std::unique_ptr<Graph> capture;
     std::thread thread;
 };
@@ -38,11 +38,11 @@ struct Event {
     int error;
 };
 
-// Never destroyed: a process may end while its streams wait.
-static std::mutex &lock = *new std::mutex; // over all that follows, and all streams and events
+// Never destroyed: a process may exit while its streams wait.
+static std::mutex &lock = *new std::mutex; // protects all of the following, all streams and events
 static std::condition_variable &changed = *new std::condition_variable;
 static std::set<Stream *> &streams = *new std::set<Stream *>;
-static std::map<const char *, size_t> &pinned = *new std::map<const char *, size_t>; // memory of the host, bytes
+static std::map<const char *, size_t> &pinned = *new std::map<const char *, size_t>; // host memory, bytes
 static uint64_t streams_made, graph_launches;
 
 uint64_t host_ns() {
@@ -60,14 +60,14 @@ enum { STALL_SECONDS_MAX = 300 };
 
 static bool is_idle(const Stream *s) { return s->todo.empty() && !s->busy; }
 
-// Before a launch: 0, or the error in its place.
+// Before a launch: 0, or an error instead of it.
 static int trouble(int device) {
     long left = troubled == device ? --launches_left : 0;
     if (left >= 0) return 0;
     if (!stall_ms) return cudaErrorDevicesUnavailable;
     if (left != -1) return 0;
     usleep(stall_ms * 1000);
-    std::unique_lock<std::mutex> hold(lock); // however slow this machine is, the others have given up then
+    std::unique_lock<std::mutex> hold(lock); // however slow this machine is, the others have timed out by then
     changed.wait_for(hold, std::chrono::seconds(STALL_SECONDS_MAX), [device] {
         for (Stream *s : streams)
             if (s->device != device && !is_idle(s)) return false;
@@ -210,7 +210,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     return is_idle(s) ? s->error : (int)cudaErrorNotReady;
 }
 
-// Memory of the host that is not pinned is read before the call returns, and written before it returns.
+// Host memory that is not pinned is read before the call returns, and written before it returns.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, int kind, cudaStream_t s) {
     if (!n) return cudaSuccess;
     if (kind == cudaMemcpyHostToDevice && is_stream(s) && !is_pinned(from)) {
@@ -236,11 +236,9 @@ cudaError_t cudaMemcpyPeer(void *to, int, const void *from, int, size_t n) {
 
 // ---- events ----
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) {
-    return *e = (cudaEvent_t) new Event{}, cudaSuccess;
-}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned) { return *e = (cudaEvent_t) new Event{}, cudaSuccess; }
 
-// Nobody uses an event that he has destroyed, but a stream may still have it before it.
+// A destroyed event is not used again by the caller, but a stream may still refer to it.
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -305,7 +303,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t stream) {
 cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete (Graph *)g, cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return delete (Graph *)e, cudaSuccess; }
 
-// ---- the host's memory, other GPUs' ----
+// ---- host memory, peer memory ----
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
     *p = aligned_alloc(64, (bytes + 63) / 64 * 64);

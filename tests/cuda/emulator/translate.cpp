@@ -1,8 +1,8 @@
-// translate.cpp: a preprocessed CUDA source in, C++ that any compiler takes out. Four things are rewritten, and only in
-// text that comes from .cu and .cuh files; everything else, all the kernels' own words included, stays as it is:
-//   asm("mnemonic operands;" : outputs : inputs)  a call of emu::mnemonic with the operands as the instruction orders
-//                                                 them, dots and colons as underscores (ptx.h). An instruction that the
-//                                                 emulator lacks is an error of the compiler that names it.
+// translate.cpp: translates a preprocessed CUDA source to C++ for any compiler. It rewrites four constructs, only in
+// text from .cu and .cuh files:
+//   asm("mnemonic operands;" : outputs : inputs)  a call of emu::mnemonic with the operands in the instruction's
+//                                                 order, dots and colons as underscores (ptx.h). For an unsupported
+//                                                 instruction the compiler's error names it.
 //   kernel<<<grid, threads, ...>>>(arguments)     a call of emu::start
 //   __shared__ declarations                       references into the CTA's memory
 //   extern __shared__ arrays                      a pointer to the CTA's dynamic memory
@@ -50,7 +50,7 @@ static std::string literal() { // with its quotes
     return in.substr(from, ++at - from);
 }
 
-// From the opening parenthesis at `at` to the closing one; what is between.
+// From the opening parenthesis at `at` to the closing one; the text in between.
 static std::string inside() {
     size_t from = at + 1;
     for (int depth = 0;;) {
@@ -117,7 +117,7 @@ static std::string operand_of(std::string o, const std::string &predicate, const
     return o[0] == '%' ? values.at((size_t)atoi(o.c_str() + 1)) : o;
 }
 
-// The instructions of one asm, as an expression: those with @p happen if the predicate is true.
+// The instructions of one asm, as an expression: predicated ones execute if the predicate is true.
 static std::string call_of(const std::string &text, const std::vector<std::string> &values) {
     std::string predicate, calls, comma;
     std::vector<std::pair<bool, instruction>> all;
@@ -147,7 +147,7 @@ static std::string call_of(const std::string &text, const std::vector<std::strin
     return calls;
 }
 
-// `at` is behind the word asm.
+// `at` is after the word asm.
 static void translate_asm() {
     size_t begin = at;
     take("volatile");
@@ -168,7 +168,7 @@ static void translate_asm() {
     }
     out += call_of(text, values);
     for (size_t i = begin; i < at; i++)
-        if (in[i] == '\n') out += '\n'; // lines keep their numbers
+        if (in[i] == '\n') out += '\n'; // line numbers are kept
 }
 
 // ---- shared memory and launches ----
@@ -179,7 +179,7 @@ static std::string alignment() {
     return inside();
 }
 
-// `at` is behind __shared__. The declared names are the last words before a bracket, a comma or the end.
+// `at` is after __shared__. The declared names are the last words before a bracket, a comma or the end.
 static void translate_shared(bool dynamic) {
     std::string align = alignment(), text, last, number = std::to_string(declarations++);
     std::vector<std::string> names;
@@ -255,7 +255,7 @@ int main(int count, char **argument) {
                 translate_shared(true);
             else
                 out += w, at = from + w.size();
-        } else if (isdigit((unsigned char)c)) { // digit separators are no quotes
+        } else if (isdigit((unsigned char)c)) { // digit separators are not quotes
             while (is_word(in[at]) || in[at] == '.' || (in[at] == '\'' && is_word(in[at + 1]))) out += in[at++];
         } else if (ours && in.compare(at, 3, "<<<") == 0) {
             translate_launch();

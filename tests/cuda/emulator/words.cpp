@@ -1,6 +1,6 @@
-// words.cpp: what the emulated words do: shared memory, meetings of threads, mbarriers, copies, tensor cores. A tensor
-// core's step is the law's scalar one (numerics/tc16.h). Copies land, and wgmma computes, at some moment between their
-// issue and the wait for them: late landings and early ones both show what a kernel did not wait for.
+// words.cpp: the emulated instructions: shared memory, synchronization of threads, mbarriers, copies, tensor cores. A
+// tensor-core step is the law's scalar one (numerics/tc16.h). Copies land and wgmma computes at some moment between
+// their issue and the wait for them: late and early ones both reveal missing waits.
 #include "machine.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ uint32_t shared_address(const void *p) {
 uint32_t shared_address_of(uint32_t address, uint32_t cta) { return (address & OFFSET) | (cta + 1) << 24; }
 unsigned cluster_rank() { return (unsigned)me->cta->rank; }
 
-// No more aligned than was asked for.
+// Not aligned more strictly than requested.
 void *shared_dynamic(size_t align) { return me->cta->memory + SYSTEM + (align < 1024 ? align : 0); }
 
 void *shared_static(const void *key, size_t bytes, size_t align) {
@@ -59,7 +59,7 @@ void *shared_static(const void *key, size_t bytes, size_t align) {
     return c->memory + at;
 }
 
-// ---- meetings ----
+// ---- synchronization ----
 
 bool ready(const Thread &t) {
     const Wait &w = t.wait;
@@ -291,7 +291,7 @@ void copies_wait(int pending) {
         for (const Own &c : me->committed.front()) land_own(c);
 }
 
-// What is stored is read at once or when it is waited for: who writes there before shows.
+// The source of a store is read at once or at its wait: premature overwrites show.
 static void land_store(const Store &s) { memcpy(s.to, memory(s.from, s.bytes, 16), s.bytes); }
 
 std::atomic<size_t> stores_made;
@@ -385,7 +385,7 @@ void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uin
     memcpy(d, out, sizeof d);
 }
 
-// Element (row, k) of an operand that a descriptor names: 128-byte swizzle, rows of 64 k; or turned, rows of 64 rows.
+// Element (row, k) of the operand of a descriptor: 128-byte swizzle, rows of 64 k; or transposed, rows of 64 rows.
 static uint16_t operand(Cta *cta, uint64_t desc, uint32_t row, uint32_t k, bool turned) {
     uint32_t start = (uint32_t)(desc & 0x3fff) << 4, lead = (uint32_t)(desc >> 16 & 0x3fff) << 4;
     uint32_t stride = (uint32_t)(desc >> 32 & 0x3fff) << 4, at;
@@ -424,12 +424,12 @@ static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
     }
 }
 
-// Noted when all lanes have come.
+// Recorded when all lanes have arrived.
 void wgmma(const wgmma_step &s) {
     Warp &w = my_warp();
     uint32_t in[16];
     const void *p = &s;
-    memcpy(in, &p, sizeof p); // alive until all have met
+    memcpy(in, &p, sizeof p); // valid until all have arrived
     together("wgmma", in, 2, [&w](Meeting &m) {
         auto all = std::make_shared<Warpgroup_step>();
         for (int l = 0; l < LANES; l++) {

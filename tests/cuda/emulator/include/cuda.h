@@ -1,4 +1,4 @@
-/* cuda.h of the emulator: tensor maps, as a kernel's launcher makes them and the emulated copy engine reads them. */
+/* cuda.h of the emulator: tensor maps, written by launchers and read by the emulated TMA. */
 #ifndef IV_EMULATOR_CUDA_H
 #define IV_EMULATOR_CUDA_H
 

@@ -1,4 +1,4 @@
-/* cuda_runtime.h of the emulator: the language's words that are not C++, and launches. */
+/* cuda_runtime.h of the emulator: CUDA's language extensions, and launches. */
 #ifndef IV_EMULATOR_CUDA_RUNTIME_H
 #define IV_EMULATOR_CUDA_RUNTIME_H
 

@@ -1,5 +1,5 @@
-/* cuda_runtime_api.h of the emulator: what launchers and tests call. Device memory is memory whose end stands before a
- * page that nobody may touch. Device d of 64 has d + 2 multiprocessors, so that cudaSetDevice tries another machine. */
+/* cuda_runtime_api.h of the emulator: the calls of launchers and tests. Device memory ends at a page without access.
+ * Device d of 64 has d + 2 multiprocessors, so cudaSetDevice selects another machine. */
 #ifndef IV_EMULATOR_CUDA_RUNTIME_API_H
 #define IV_EMULATOR_CUDA_RUNTIME_API_H
 
@@ -27,7 +27,7 @@ enum {
     cudaErrorNotSupported = 801
 };
 enum {
-    cudaMemcpyHostToHost, /* CUDA's own numbers: others include its own header */
+    cudaMemcpyHostToHost, /* CUDA's values: other code includes CUDA's own header */
     cudaMemcpyHostToDevice,
     cudaMemcpyDeviceToHost,
     cudaMemcpyDeviceToDevice,
@@ -45,7 +45,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
 cudaError_t cudaMemset(void *to, int value, size_t bytes);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaGetLastError(void);
-const char *cudaGetErrorString(cudaError_t e); /* of a launch that failed: why */
+const char *cudaGetErrorString(cudaError_t e); /* the reason why a launch failed */
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
@@ -53,7 +53,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device);
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **p, unsigned version, int flags,
                                              cudaDriverEntryPointQueryResult *found);
 
-/* Streams, events and graphs (streams.cpp). Capturing knows one stream. */
+/* Streams, events and graphs (streams.cpp). Capture supports one stream. */
 typedef struct CUevent_st *cudaEvent_t;
 typedef struct CUgraph_st *cudaGraph_t;
 typedef struct CUgraphExec_st *cudaGraphExec_t;

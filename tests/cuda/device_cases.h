@@ -1,0 +1,176 @@
+/* device_cases.h: models, requests and digests of engines, shared by test_device.c and test_emulated_device.c. */
+#ifndef IV_TESTS_CUDA_DEVICE_CASES_H
+#define IV_TESTS_CUDA_DEVICE_CASES_H
+
+#include "engine/client.h"
+#include "base/digest.h"
+#include "base/file.h"
+#ifdef TEST_WITH_CUDA
+#include "model/cuda/state.h"
+#endif
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#ifndef ANSWER_TOKENS
+#define ANSWER_TOKENS 5
+#endif
+enum { REQUESTS = 6, VOCAB_MAX = 2048, ANSWER = ANSWER_TOKENS };
+
+typedef struct model_case {
+    const char *name, *dir;
+    bool dummy, experts;
+    size_t prompts[REQUESTS]; /* tokens; 0: none */
+} model_case;
+
+static const model_case cases[] = {
+    {"qwen3", "tests/data/hf/qwen3", false, false, {1, 5, 64, 66, 130, 333}},
+    {"qwen2", "tests/data/hf/qwen2", false, false, {1, 5, 64, 66, 130, 333}},
+    {"llama31", "tests/data/hf/llama31", false, false, {1, 5, 64, 66, 130, 333}},
+    {"mistral", "tests/data/hf/mistral_v03", false, false, {1, 5, 64, 66, 130, 333}},
+    {"qwen3_moe", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
+    {"tiny-math", "models/tiny-math", false, false, {3, 17, 40, 90}},
+    {"wide", "tests/data/shapes/wide", true, false, {1, 9, 30, 70, 270}},
+    {"narrow", "tests/data/shapes/narrow", true, false, {2, 33, 64, 65, 290}},
+    {"odd", "tests/data/shapes/odd", true, false, {1, 5, 64, 66, 130, 333}},
+    {"moe", "tests/data/shapes/moe", true, true, {1, 7, 20, 65}},
+    {"window", "tests/data/shapes/window", true, false, {1, 5, 99, 130, 333, 600}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+typedef struct way {
+    const char *device;
+    bool eager, alone;
+    size_t ranks, budget;
+    size_t part_rows; /* several ranks cut steps without a graph into parts of about this many rows; 0: unchanged */
+} way;
+
+#ifdef TEST_WITH_CUDA
+/* Rows of a part, instead of the model's. */
+size_t __real_iv_gpu_part_rows(size_t ranks);
+static size_t part_rows;
+size_t __wrap_iv_gpu_part_rows(size_t ranks) { return part_rows ? part_rows : __real_iv_gpu_part_rows(ranks); }
+
+/* All-reduces of parts, which reserve SMs for concurrent layers; and of whole steps that have enough rows for parts. */
+static atomic_size_t allreduces_of_parts, allreduces_of_long_steps;
+int __real_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
+int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
+    if (a->blocks)
+        atomic_fetch_add(&allreduces_of_parts, 1);
+    else if (part_rows && a->rows / part_rows >= PARTS)
+        atomic_fetch_add(&allreduces_of_long_steps, 1);
+    return __real_iv_gpu_tree_allreduce(p, a, stream);
+}
+#else /* CPU only: no all-reduce */
+enum { PARTS = 4 };
+static size_t part_rows;
+static atomic_size_t allreduces_of_parts, allreduces_of_long_steps;
+#endif
+
+static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
+    iv_engine_options o;
+    iv_engine_options_init(&o);
+    snprintf(dir, bytes, "%s", source_path(m->dir));
+    o.model = dir, o.load_format = m->dummy ? "dummy" : "auto";
+    o.device = w->device, o.enforce_eager = w->eager, o.arithmetic = "tc16";
+    o.tensor_parallel_size = w->ranks, o.max_num_batched_tokens = w->budget, o.max_num_seqs = REQUESTS;
+    o.max_model_len = 1024, o.kv_bytes = (size_t)256 << 20, o.prefix_caching = false;
+    return o;
+}
+
+/* Greedy, and sampled with parameters that a GPU supports or leaves to the host. */
+static void shape_request(const iv_engine *e, size_t i, size_t vocab, size_t tokens, int32_t *ids, iv_request *r) {
+    rng g = {1000 + i};
+    for (size_t t = 0; t < tokens; t++) ids[t] = (int32_t)rng_below(&g, vocab);
+    iv_request_init(e, r);
+    r->ids = ids, r->id_count = tokens, r->max_tokens = ANSWER, r->ignore_eos = true, r->keep_logits = true;
+    r->has_seed = true, r->seed = 77 + i, r->top_k = 0, r->top_p = 1, r->min_p = 0, r->repetition_penalty = 1;
+    r->temperature = i % 3 == 0 ? 0.0f : i % 3 == 1 ? 1.0f : 0.7f;
+    if (i == 4) r->top_k = 20, r->top_p = 0.9f;
+    if (i == 5) r->min_p = 0.05f, r->repetition_penalty = 1.1f;
+}
+
+/* SHA-256 of all rows of logits, tokens and log-probabilities. */
+static void digest_of_engine(iv_engine *e, const model_case *m, const way *w, char hex[65]) {
+    int32_t ids[REQUESTS][700];
+    iv_engine_info info;
+    iv_engine_get_info(e, &info);
+    assert_string_equal(info.device, w->device);
+    answer *a = answers_new(REQUESTS);
+    size_t n = 0;
+    iv_digest *d = iv_digest_new();
+    for (; n < REQUESTS && m->prompts[n]; n++) {
+        iv_request r;
+        shape_request(e, n, info.vocab_size, m->prompts[n], ids[n], &r);
+        a[n].logits = malloc(ANSWER * info.vocab_size * sizeof(float)), a[n].vocab = info.vocab_size;
+        submit(e, &r, &a[n]);
+        if (w->alone) run_all(e, &a[n], 1);
+    }
+    if (!w->alone) run_all(e, a, n);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(a[i].count, ANSWER);
+        iv_digest_add(d, a[i].logits, ANSWER * info.vocab_size * sizeof(float));
+        iv_digest_add(d, a[i].digest, strlen(a[i].digest));
+        free(a[i].logits);
+    }
+    uint8_t raw[32];
+    iv_digest_finish(d, raw);
+    iv_digest_hex(raw, hex);
+    answers_free(a, n);
+}
+
+static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_error *err) {
+    char dir[4200];
+    iv_engine *e = NULL;
+    iv_engine_options o = options_of(m, w, dir, sizeof dir);
+    iv_status status = iv_engine_open(&o, &e, err);
+    if (status != IV_OK) return status;
+    digest_of_engine(e, m, w, hex);
+    iv_engine_close(e);
+    return IV_OK;
+}
+
+/* Does the longest step have enough rows for parts? Concurrent prompts fill it. Steps with experts are not cut, nor
+ * those of one GPU, which has no all-reduce. */
+static bool has_parts(const model_case *m, const way *w) {
+    size_t most = 0;
+    for (size_t i = 0; i < REQUESTS; i++)
+        most = !w->alone ? most + m->prompts[i] : m->prompts[i] > most ? m->prompts[i] : most;
+    if (most > w->budget) most = w->budget;
+    return w->part_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->part_rows >= PARTS;
+}
+
+static void check_parts(const model_case *m, const way *w) {
+    size_t parts = atomic_load(&allreduces_of_parts), whole = atomic_load(&allreduces_of_long_steps);
+    if ((parts > 0) != has_parts(m, w) || parts % (PARTS * w->ranks) != 0 || (whole > 0 && !m->experts))
+        fail_msg("%s, %zu ranks, %zu tokens a step, parts of %zu: wanted all-reduces of parts %s, found %zu, and %zu "
+                 "of steps "
+                 "that were not cut",
+                 m->name, w->ranks, w->budget, w->part_rows, has_parts(m, w) ? "on every rank" : "nowhere", parts,
+                 whole);
+}
+
+static void check_digest(const model_case *m, const way *w, const char *want) {
+    char hex[65];
+    iv_error err;
+    if (getenv("INVAR_CASE")) {
+        printf("%s: %s%s, %zu ranks, %zu tokens a step, parts of %zu\n", m->name, w->device, w->eager ? ", eager" : "",
+               w->ranks, w->budget, w->part_rows);
+        fflush(stdout);
+    }
+    part_rows = w->part_rows;
+    atomic_store(&allreduces_of_parts, 0), atomic_store(&allreduces_of_long_steps, 0);
+    iv_status status = digest_of(m, w, hex, &err);
+    part_rows = 0;
+    if (status == IV_UNSUPPORTED || status == IV_INVALID) {
+        printf("SKIPPED: %s\n", err.message);
+        return;
+    }
+    ASSERT_OK(status, &err);
+    if (strncmp(hex, want, 64) != 0)
+        fail_msg("%s on %s%s, %zu ranks, %zu tokens a step%s: the H200 gave %.64s, here %s", m->name, w->device,
+                 w->eager ? " without graphs" : "", w->ranks, w->budget, w->alone ? ", one by one" : "", want, hex);
+    check_parts(m, w);
+}
+
+#endif
