@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""all.py: everything that is tested and measured on GPUs, in one run on however many there are.
+"""all.py: all tests and measurements on GPUs, in one run on any number of GPUs.
 
     python3 bench/gpu/all.py BUILD OUT [--peers DIR] [--shared DIR]
-    python3 bench/gpu/all.py BUILD OUT --only '^figure' --dry-run     what would run, when, and how long it takes
-    python3 bench/gpu/all.py BUILD OUT --only '^sanitize'             compute-sanitizer's tools; never run unasked
-    python3 bench/gpu/all.py BUILD OUT --device cpu                   to try it: tiny models, and what needs no GPU
+    python3 bench/gpu/all.py BUILD OUT --only '^figure' --dry-run     print the plan and its duration
+    python3 bench/gpu/all.py BUILD OUT --only '^sanitize'             compute-sanitizer's tools; only on request
+    python3 bench/gpu/all.py BUILD OUT --device cpu                   try it: tiny models, parts without a GPU
 
-A part is a line of the table in all_parts.py: a test, a figure or a sanitizer. Parts that need one GPU run side by side,
-one a GPU; figures of several GPUs come after them, so that their links are quiet. Each part has its own limit, all
-together --seconds: what no longer fits is named as not run. OUT gets two files: records.jsonl, for figures.py, and log,
-with each part's output in the table's order; both are whole after every part that ends. Exit code 1 if a test failed or
+A part is a row of the table in all_parts.py: a test, a figure or a sanitizer. Parts for one GPU run in parallel, one per
+GPU; figures of several GPUs follow, so that their links are idle. Each part has a time limit, and --seconds limits the
+run: parts that no longer fit are reported as not run. OUT gets two files: records.jsonl, for figures.py, and log, with
+each part's output in the table's order; both are rewritten completely after every part. Exit code 1 if a test failed or
 did not run, or a figure's program failed. Plain Python.
 """
 
@@ -31,11 +31,11 @@ import time
 from all_parts import Setting, table
 
 POLL_S = 0.2
-GROUPS = ("test", "sanitize", "figure")  # in the order in which they start
+GROUPS = ("test", "sanitize", "figure")  # in starting order
 
 
 class Run:
-    """A part and what became of it."""
+    """A part and its result."""
 
     def __init__(self, part):
         self.part, self.state, self.seconds, self.text = part, "waiting", 0.0, ""
@@ -43,15 +43,15 @@ class Run:
 
 
 def order(parts):
-    """Tests, the widest and the longest ahead, as they keep all cores busy; sanitizers; figures of one GPU; those of
-    several GPUs, the widest ahead."""
+    """Tests (the widest and the longest first, because they use all cores); sanitizers; figures of one GPU; figures of
+    several GPUs, the widest first."""
     late = [p for p in parts if p.group == "figure" and p.gpus > 1]
     early = sorted((p for p in parts if p not in late), key=lambda p: (GROUPS.index(p.group), -p.gpus, -p.seconds))
     return early, sorted(late, key=lambda p: -p.gpus)
 
 
 def simulate(parts, gpus):
-    """{name: (start, GPUs)} and the seconds in all, if each part takes what the table expects."""
+    """{name: (start, GPUs)} and the total seconds, with the table's estimates."""
     plan, now = {}, 0.0
     for phase in order(parts):
         ends = [now] * gpus
@@ -59,7 +59,7 @@ def simulate(parts, gpus):
             chosen = sorted(range(gpus), key=lambda g: (ends[g], g))[:part.gpus]
             start = max(ends[g] for g in chosen)
             plan[part.name] = (start, sorted(chosen))
-            for g in range(gpus):  # nobody overtakes
+            for g in range(gpus):  # parts start in order
                 ends[g] = start + part.seconds if g in chosen else max(ends[g], start)
         now = max(ends)
     return plan, now
@@ -147,7 +147,7 @@ class Queue:
                 time.sleep(POLL_S)
 
     def stop(self):
-        """Whatever ends this ends what it started."""
+        """Stops all running parts, however the run ends."""
         for run in self.runs.values():
             if run.state == "running":
                 self.kill(run)
@@ -159,7 +159,7 @@ class Queue:
             run.process.wait()
 
     def write(self):
-        """Both files anew: who stops this in the middle has what was done."""
+        """Rewrites both files, so an interrupted run keeps its results."""
         with open(os.path.join(self.options.out, "records.jsonl"), "w", encoding="utf-8") as out:
             print(json.dumps(machine(self.options)), file=out)
             for run in self.runs.values():
@@ -183,13 +183,13 @@ class Queue:
         return "\n".join(lines)
 
     def failed(self):
-        """What went wrong, and tests that should have run."""
+        """Failed parts, and tests that should have run."""
         return [r for r in self.runs.values() if r.state.startswith(("FAILED", "STOPPED")) or
                 (r.state == "not run" and r.part.group != "figure" and not r.part.excused)]
 
 
 def whole_lines(file):
-    """A program that was stopped may have left half a record."""
+    """A stopped program may have left half a record."""
     for line in file:
         try:
             json.loads(line)
@@ -213,7 +213,7 @@ def nvidia_smi(fields):
 
 
 def machine(options):
-    """What figures.py says under a picture."""
+    """The machine, for the caption of figures.py."""
     asked = nvidia_smi("name,driver_version") or ["no GPU, unknown"]
     name, driver = (word.strip() for word in asked[0].split(",")[:2])
     torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else "none"
@@ -222,7 +222,7 @@ def machine(options):
 
 
 def choose_gpus(options):
-    """Names of the GPUs to use, as CUDA_VISIBLE_DEVICES has them."""
+    """Names of the GPUs to use, in the form of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = visible.split(",") if visible else [str(i) for i in range(len(nvidia_smi("name")))]
     wanted = options.gpus or (len(found) or 4 if options.dry_run else len(found) or int(options.device == "cpu"))
@@ -249,11 +249,11 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", help="build folder")
     parser.add_argument("out", help="folder for records.jsonl and log")
-    parser.add_argument("--peers", default="none", help="folder of the peers' sources (README.md)")
+    parser.add_argument("--peers", default="none", help="folder of the compared projects' sources (README.md)")
     parser.add_argument("--shared", default=os.environ.get("INVAR_SHARED"), help="material not in the repository")
-    parser.add_argument("--only", metavar="REGEX", help="parts whose name has this; sanitizers run only if it says sanitize")
-    parser.add_argument("--skip", metavar="REGEX", help="but not these")
-    parser.add_argument("--gpus", type=int, help="how many; else all")
+    parser.add_argument("--only", metavar="REGEX", help="parts whose name matches; sanitizers only if it contains sanitize")
+    parser.add_argument("--skip", metavar="REGEX", help="parts to leave out")
+    parser.add_argument("--gpus", type=int, help="number of GPUs; default: all")
     parser.add_argument("--seconds", type=int, default=570, help="of the whole run (570)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the commands")
@@ -294,7 +294,7 @@ def main():
     print(queue.log() + "\n\n" + queue.summary(), flush=True)
     bad = queue.failed()
     if bad:
-        sys.exit("all.py: not as it should be: " + ", ".join(run.part.name for run in bad))
+        sys.exit("all.py: failed: " + ", ".join(run.part.name for run in bad))
 
 
 if __name__ == "__main__":

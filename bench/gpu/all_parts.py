@@ -1,7 +1,7 @@
-"""all_parts.py: the table of all.py: what there is to run, on how many GPUs, how long it takes and how long it may.
+"""all_parts.py: the table of all.py: the parts, their GPUs, expected seconds and limits.
 
-Seconds are what a part should take on H200s, for the plan; a limit ends it. A test's name says what may differ, a
-figure's which picture or table it is for. Wherever a program of ours takes --device, it can be tried on a CPU.
+Seconds are estimates for H200s, used for the plan; a part is stopped at its limit. A test's name says what varies, a
+figure's name its picture or table. Programs of ours that take --device can be tried on a CPU.
 """
 
 import dataclasses
@@ -24,10 +24,10 @@ class Part:
     gpus: int
     seconds: int
     limit: int
-    commands: list  # one after the other; {records} stands for a file of records
+    commands: list  # in sequence; {records} is replaced by a file of records
     env: dict = dataclasses.field(default_factory=dict)
     missing: str = ""  # why it cannot run
-    excused: bool = False  # and nothing is wrong with that
+    excused: bool = False  # and that is no failure
 
     @property
     def name(self):
@@ -41,7 +41,7 @@ class Setting:
     shared: str  # or None
     gpus: int
     cpu: bool
-    assume_all: bool  # whatever is not here will be where the plan is for
+    assume_all: bool  # for the plan of another machine: assume that everything is available
 
     @property
     def device(self):
@@ -62,7 +62,7 @@ class Setting:
         return [r for r in RANKS if 1 < r <= self.gpus]
 
     def most(self, gpus):
-        """So many GPUs, or as many as there are: a power of two."""
+        """This many GPUs, or as many as are available: a power of two."""
         return max(r for r in RANKS if r <= min(gpus, self.gpus))
 
 
@@ -108,14 +108,14 @@ def verify(s, add):
         command = [s.program("invar"), "verify", path, "--device", s.device]
         few = ["--axes", "batch,chunk", "--combinations", "1"] if s.cpu else []
         add(f"verify {name}", 1, 15, 90, command + few, **more)
-        if sizes:  # graphs and none, batches and chunks on several GPUs
+        if sizes:  # with and without graphs, batches and chunks on several GPUs
             axes = ["--axes", "tp,device,batch,chunk", "--tp-sizes", sizes, "--batch-sizes", "5", "--chunk-sizes", "61"]
             axes += ["--combinations", "1" if s.cpu else "4"]
             add(f"verify {name} x{s.most(8)}", s.most(8), 7, 45, command + axes, **more)
 
 
 def steps(s, model, ranks, numerics, cases, small="decode:4:64,prefill:64"):
-    """bench_steps; on a CPU of a model and in cases that it can do."""
+    """bench_steps; on a CPU with a small model and small cases."""
     command = [s.program("bench", "gpu", "bench_steps")]
     command += [os.path.join(ROOT, "models", "tiny-math") if s.cpu else config(model), "--device", s.device]
     return command + ["--tp", str(ranks), "--numerics", numerics, "--cases", small if s.cpu else cases, "--json",
@@ -127,7 +127,7 @@ UNEVEN = "decode:100:1024,decode:200:1024,prefill:1000"  # rows that fill no til
 
 
 def latency_cases(s):
-    """Figure 9: 64 sequences; all sizes where four GPUs share them."""
+    """Figure 9: 64 sequences; all sizes from four GPUs on."""
     inputs, outputs = ((128, 1024, 4096), (128, 512, 1024)) if s.gpus >= 4 else ((128, 1024), (128, 512))
     return ",".join(f"latency:64:{i}:{o}" for o in outputs for i in inputs)
 
@@ -194,7 +194,7 @@ def models(s, add):
         add(f"serve x{ranks}", ranks, 30, 90, command)
 
 
-# What each test costs under the slowest tool, racecheck, with a tenth of its shapes.
+# Seconds of each test under the slowest tool, racecheck, with a tenth of its shapes.
 SANITIZED = (("linear", 200), ("attention", 150), ("sample", 120), ("linear_wgmma", 120), ("device", 90), ("tree_allreduce", 40),
              ("rows", 30), ("route", 20))
 TOOLS = (("racecheck", 1.0), ("memcheck", 0.5), ("initcheck", 0.4), ("synccheck", 0.3))
@@ -216,7 +216,7 @@ def sanitizers(s):
 
 
 def table(s):
-    """Every part, in the order in which it is reported."""
+    """Every part, in the order of the report."""
     parts = tests(s) + figures(s) + sanitizers(s)
     for part in parts:
         for command in part.commands:

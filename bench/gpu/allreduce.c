@@ -1,6 +1,7 @@
 /* allreduce.c: microseconds of iv_gpu_tree_allreduce between the GPUs of this machine, in CUDA graphs.
- * bench/gpu/allreduce_peers.py runs it beside NCCL. A join here reads fp32 nodes, adds the residual and writes the next
- * layer's normed input. Usage: bench_allreduce RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
+ * bench/gpu/allreduce_peers.py compares it with NCCL. An all-reduce reads fp32 nodes, adds the residual and writes the
+ * next layer's normed input.
+ * Usage: bench_allreduce RANKS [HIDDEN]; prints lines "rows one_shot two_shot chosen". */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>
@@ -64,7 +65,7 @@ static void prepare(void) {
     free(values);
 }
 
-static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_allreduce_way way, int joins) {
+static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_allreduce_way way, int count) {
     iv_tree_node nodes[R];
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -82,10 +83,10 @@ static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_allreduce_way way, 
     memcpy(a.normed, t.normed, sizeof a.normed);
     check(cudaSetDevice(rank), "device");
     check(cudaStreamBeginCapture(t.stream[rank], cudaStreamCaptureModeThreadLocal), "capture");
-    check(iv_gpu_barrier(&t.peers[rank], t.stream[rank]), "meeting");
-    for (int i = 0; i < joins; i++) {
+    check(iv_gpu_barrier(&t.peers[rank], t.stream[rank]), "barrier");
+    for (int i = 0; i < count; i++) {
         memcpy(a.node, t.node[i % 2], sizeof t.node[0]);
-        check(iv_gpu_tree_allreduce(&t.peers[rank], &a, t.stream[rank]), "join");
+        check(iv_gpu_tree_allreduce(&t.peers[rank], &a, t.stream[rank]), "all-reduce");
     }
     check(cudaStreamEndCapture(t.stream[rank], &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "graph");
@@ -97,12 +98,12 @@ static int by_value(const void *a, const void *b) {
     return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
 }
 
-/* Milliseconds of a graph with so many joins, on rank 0. */
-static float milliseconds(size_t rows, iv_gpu_allreduce_way way, int joins) {
+/* Milliseconds of a graph with this many all-reduces, on rank 0. */
+static float milliseconds(size_t rows, iv_gpu_allreduce_way way, int count) {
     cudaGraphExec_t exec[R];
     cudaEvent_t begin, end;
     float ms[TURNS];
-    for (int r = 0; r < t.ranks; r++) exec[r] = capture(r, rows, way, joins);
+    for (int r = 0; r < t.ranks; r++) exec[r] = capture(r, rows, way, count);
     check(cudaSetDevice(0), "device");
     check(cudaEventCreate(&begin) | cudaEventCreate(&end), "events");
     for (int i = 0; i < TURNS; i++) {
@@ -115,7 +116,7 @@ static float milliseconds(size_t rows, iv_gpu_allreduce_way way, int joins) {
         for (int r = 0; r < t.ranks; r++) check(cudaStreamSynchronize(t.stream[r]), "run");
         check(cudaEventElapsedTime(&ms[i], begin, end), "time");
     }
-    if (t.given_up->any) check(999, "a rank waited in vain");
+    if (t.given_up->any) check(999, "a rank timed out");
     for (int r = 0; r < t.ranks; r++) cudaGraphExecDestroy(exec[r]);
     cudaEventDestroy(begin), cudaEventDestroy(end);
     qsort(ms, TURNS, sizeof *ms, by_value);

@@ -1,9 +1,10 @@
-"""allreduce_peers.py: the join of the ranks beside NCCL's all-reduce.
+"""allreduce_peers.py: the tree all-reduce of the ranks, compared with NCCL's all-reduce.
 
     python3 bench/gpu/allreduce_peers.py RANKS BENCH_ALLREDUCE [HIDDEN [JSON]]
 
-NCCL sums bf16 activations of M x HIDDEN, one process a GPU, in CUDA graphs; BENCH_ALLREDUCE (bench/gpu/allreduce.c) joins fp32
-nodes of as many rows, adds the residual and norms, which with NCCL are kernels of their own. They take turns; medians.
+NCCL sums bf16 activations of M x HIDDEN, one process per GPU, in CUDA graphs. BENCH_ALLREDUCE (bench/gpu/allreduce.c)
+reduces fp32 nodes of as many rows, adds the residual and normalizes, which NCCL needs separate kernels for. They
+alternate; medians.
 """
 
 import datetime
@@ -80,7 +81,7 @@ def worker(rank, ranks, program, hidden, path):
     for rows in ROWS:
         x = [torch.randn(rows, hidden, device="cuda").to(torch.bfloat16) * 0.001 for _ in range(2)]
         graphs[rows] = graph_of(x, SHORT), graph_of(x, LONG)
-        kept.append(x)  # graphs do not
+        kept.append(x)  # graphs do not keep it
     theirs, mine = [], []
     for _ in range(ROUNDS):
         theirs.append(nccl(graphs))
@@ -94,7 +95,7 @@ def worker(rank, ranks, program, hidden, path):
         table(theirs, mine, measure.Records(path), ranks, hidden)
         sys.stdout.flush()
     dist.barrier(group=waiting)
-    os._exit(0)  # the group cannot be destroyed while graphs hold its communicator, nor they before it
+    os._exit(0)  # the group cannot be destroyed while graphs hold its communicator, nor the graphs before it
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Attention beside cuDNN's (torch's scaled_dot_product_attention), bf16, 32 query heads over 8: microseconds a launch
-and what it makes of the machine. Launches stand in CUDA graphs, over enough sets of inputs that keys come from memory;
-medians; the two alternate. "alone": with a node between launches, so that none begins under the one before.
+"""Attention compared with cuDNN's (torch's scaled_dot_product_attention), bf16, 32 query heads over 8: microseconds per
+launch and the utilization of the machine. Launches run in CUDA graphs over enough sets of inputs that keys come from
+memory; medians; the two alternate. "alone": with a node between launches, so that none overlaps with the previous one.
 
 Usage: attention_peers.py LIBRARY [decode] [prefill] [quick] [--json FILE]
 LIBRARY: libinvar_gpu_ops.so, or attention_shim.c and the objects of src/kernels/cuda/attention*, as a shared object."""
@@ -74,7 +74,7 @@ def graph_of(calls):
 
 
 def time_graphs(graphs, launches, repeats):
-    """Median microseconds a launch of each graph, in turn."""
+    """Median microseconds per launch of each graph, alternating."""
     times = [[] for _ in graphs]
     for i in range(repeats + 2):
         for g, t in zip(graphs, times):
@@ -118,7 +118,7 @@ def case(lib, records, batch, rows, context, dim):
     mine = graph_of([lambda s=s: s[3].run(s[0], s[4]) for s in pick])
     theirs = graph_of([lambda s=s: peer(s) for s in pick])
     graphs = [mine, theirs]
-    if rows == 1 and batch == 1:  # with a node between that nothing overlaps
+    if rows == 1 and batch == 1:  # with a node in between that does not overlap
         def apart(f):
             def both(s):
                 cold.zero_()

@@ -1,4 +1,4 @@
-/* attention_shim.c: what attention_peers.py calls: attention as plain functions of a shared library. */
+/* attention_shim.c: attention as plain functions of a shared library, for attention_peers.py. */
 #include "kernels/cuda/ops.h"
 
 #define API __attribute__((visibility("default")))

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""components.py: what the parts of a step of Qwen3-8B cost: the engine's ops, and PyTorch's own in their place.
+"""components.py: the cost of the parts of a step of Qwen3-8B: the engine's ops compared with PyTorch's.
 
     python3 bench/gpu/components.py --ops build/bench/gpu/libinvar_gpu_ops.so --json components.jsonl
 
-Each op runs alone, many times over in one CUDA graph on rotating inputs; a part's figure is the sum of its ops times how
-often a step has them. Results are compared first, so that no op is timed that does something else. PyTorch's linear
-layers are cuBLAS, its attention cuDNN (else flash); it keeps the residual in 16 bits, we in 32. With --peers DIR
-(linear.py says what is in it) linear layers are also BIO's, and as the paper has them: BIO's, but TBIK's where ranks
-would share K (out, down).
+Each op runs alone, many times in one CUDA graph on rotating inputs; a part's figure is the sum of its ops times their
+number in a step. Results are compared first, so no op is timed that computes something else. PyTorch's linear layers are
+cuBLAS, its attention is cuDNN (else flash); its residual has 16 bits, ours 32. With --peers DIR (see linear.py) linear
+layers are also measured with BIO, and as in the paper: BIO, but TBIK where ranks would split K (out, down).
 """
 
 import argparse

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""eval.py: `invar eval` on GPUs: every answer's digest beside the one of the CPU's tc16.
+"""eval.py: `invar eval` on GPUs: the digest of every answer compared with the CPU's tc16.
 
-    python3 bench/gpu/eval.py build/invar                        a GPU, and every number of them there is
-    python3 bench/gpu/eval.py build/invar --devices cpu          to try the script
+    python3 bench/gpu/eval.py build/invar                        one GPU, and all available numbers of GPUs
+    python3 bench/gpu/eval.py build/invar --devices cpu          try the script
 
-On each device the problems are answered with several numbers of requests at once and sizes of chunks, sampled. All
-answers to a problem must have one digest. With --numerics vanilla, on a device alone, that must not be so: the control.
-Exit code 1 if either fails. Plain Python.
+On each device the problems are answered, sampled, with several numbers of concurrent requests and chunk sizes. All
+answers to a problem must have one digest. The control: with --numerics vanilla, on one device, they must not. Exit code
+1 if either fails. Plain Python.
 """
 
 import argparse

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""experts.py: the layers of a mixture, beside torch._grouped_mm.
+"""experts.py: the layers of a mixture, compared with torch._grouped_mm.
 
     python3 bench/gpu/experts.py --ops build/bench/gpu/libinvar_gpu_ops.so [--all] [--leaves 1,8] [--packed] [--peer]
                                  [--tokens 1,8,64,256]
 
-128 experts of 8 for a token, hidden 2048, inner 768. Calls follow one another in a CUDA graph, each with other routing
-and inputs, as in a model. With --all by every configuration of the wgmma family, of which all must have the same bits;
-with --packed also rows that were put together beforehand, and how long that takes. The floor is the bytes of the
-weights that are hit over 4.3 TB/s.
+128 experts, 8 per token, hidden 2048, inner 768. Calls follow one another in a CUDA graph, each with other routing and
+inputs, as in a model. --all: every configuration of the wgmma family, which must all have the same bits. --packed: also
+rows that were gathered beforehand, and the time of gathering. The floor is the bytes of the weights in use over 4.3 TB/s.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import torch
 import measure
 import ops as gpu_ops
 
-FLOOR = 4.3e6  # bytes in a microsecond
+FLOOR = 4.3e6  # bytes per microsecond
 EXPERTS, CHOSEN = 128, 8
 EXPERT_TOKENS = (1, 8, 64, 256, 1024, 8192)
 PROBLEMS = 8
@@ -43,7 +42,7 @@ def routing(m):
 
 
 def expert_problems(ops, m, down, leaves, packed):
-    """Some problems that differ in routing and inputs, and how many experts of each have rows, on average."""
+    """Problems that differ in routing and inputs, and the average number of experts with rows."""
     k, n = (768, 2048) if down else (2048, 1536)
     type_, entries, problems, hit = torch.bfloat16, m * CHOSEN, [], 0
     w = torch.randn(EXPERTS, n, k, device="cuda", dtype=type_) * 0.02
@@ -73,7 +72,7 @@ def expert_calls(ops, problems, config):
 
 
 def peer_calls(problems):
-    """torch._grouped_mm of the same rows, put together before: no activation, nothing scattered."""
+    """torch._grouped_mm of the same rows, gathered beforehand: no activation, no scattering."""
     calls = []
     for _, _, x, w, _, offsets, slots, _ in problems:
         entries = slots.numel()
@@ -87,7 +86,7 @@ def bits_of(out):
 
 
 def experts(ops, options, down, m, leaves, packed):
-    """Times of the chosen configuration and, with --all, of those that are not far behind; whose bits differ."""
+    """Times of the chosen configuration and, with --all, of those nearly as fast; and those whose bits differ."""
     problems, hit = expert_problems(ops, m, down, leaves, packed)
     args, out = problems[0][:2]
     chosen = ops.linear_choose(args)
@@ -115,7 +114,7 @@ def experts(ops, options, down, m, leaves, packed):
 
 
 def packing(ops, options, m):
-    """Times of putting rows together, and the bytes read and written over the floor's."""
+    """Times of gathering rows, and the bytes read and written over the floor's."""
     problems, _ = expert_problems(ops, m, False, 1, True)
     methods = {"chosen": [lambda p=p, x=torch.randn(m, 2048, device="cuda", dtype=torch.bfloat16): gpu_ops.check(
         ops.op("pack_rows")(p[-1], m, x.data_ptr(), 4096, p[2].data_ptr(), gpu_ops.stream()), "pack") for p in problems]}
@@ -159,8 +158,8 @@ def main():
     parser.add_argument("--leaves", type=lambda s: [int(n) or None for n in s.split(",")], default=[None],
                         help="of the experts' layers, e.g. 1,8; 0: as many as the K has")
     parser.add_argument("--only", default="", help="with --all: configurations whose text this finds")
-    parser.add_argument("--packed", action="store_true", help="rows put together, too")
-    parser.add_argument("--peer", action="store_true", help="torch._grouped_mm beside them")
+    parser.add_argument("--packed", action="store_true", help="also gathered rows")
+    parser.add_argument("--peer", action="store_true", help="also torch._grouped_mm")
     parser.add_argument("--best", type=int, default=4, help="configurations shown")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--graph-ms", type=float, default=1.5)

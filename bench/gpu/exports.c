@@ -1,5 +1,5 @@
-/* exports.c: the GPU's ops by name, for the benchmarks' Python (ops.py), and where each field of their structs lies.
- * Invariant: an op that this build lacks is NULL here and nothing fails to load. */
+/* exports.c: the GPU's ops by name, for the benchmarks' Python (ops.py), and the layout of their structs. An op that
+ * this build lacks is NULL; the library still loads. */
 #include "kernels/cuda/ops.h"
 
 #include <string.h>
@@ -34,40 +34,43 @@
 
 /* clang-format off */
 #define FIELDS(X) \
-    X(matrix, type) X(matrix, n) X(matrix, k_padded) X(matrix, leaves) X(matrix, data) X(matrix, expert_bytes) \
-    X(groups, experts) X(groups, first) X(groups, count) X(groups, offsets) X(groups, slots) X(groups, weights) \
-    X(groups, experts_per_token) X(groups, packed) X(linear_args, arithmetic) X(linear_args, w) X(linear_args, type) \
-    X(linear_args, x) X(linear_args, x_stride) X(linear_args, rows) X(linear_args, x_rows) X(linear_args, epilogue) \
-    X(linear_args, bias) X(linear_args, out) X(linear_args, out_stride) X(linear_args, groups) \
-    X(linear_args, weighted) X(linear_args, spare) X(linear_config, family) X(linear_config, tile_n) \
-    X(linear_config, tile_m) \
-    X(linear_config, split_k) X(linear_config, stages) X(linear_config, variant) X(kv, type) X(kv, heads) \
-    X(kv, head_dim) X(kv, pages) X(kv, page_count) X(span, first_row) X(span, rows) X(span, position) \
-    X(span, table) X(attention_shape, arithmetic) X(attention_shape, type) X(attention_shape, heads) \
-    X(attention_shape, kv_heads) X(attention_shape, head_dim) X(attention_shape, group) \
-    X(attention_shape, group_first) X(attention_shape, window) X(attention_args, shape) X(attention_args, kv) \
-    X(attention_args, scale_log2e) X(attention_args, q) X(attention_args, out) X(attention_args, plan) \
-    X(attention_args, spans) X(attention_args, tables) X(attention_args, scratch) X(attention_args, decode) \
-    X(attention_args, sms) X(attention_args, rows) X(rotate_args, qkv) X(rotate_args, rows) \
-    X(rotate_args, heads) X(rotate_args, q_norm) X(rotate_args, k_norm) X(rotate_args, eps) \
-    X(rotate_args, cosine) X(rotate_args, sine) X(rotate_args, positions) X(rotate_args, slots) \
-    X(rotate_args, kv) X(rotate_args, q) X(rotate_args, bad) X(rotate_args, layer) X(sampling, temperature) \
-    X(sampling, top_p) X(sampling, min_p) X(sampling, top_k) X(sampling, seed) X(sampling, position) \
-    X(sampling, top_logprobs) X(sampling, sampling_logprob) X(sampling, given) X(sampling, token) X(sampled, token) \
-    X(sampled, logprob) X(sampled, max) X(sampled, log_sum) X(sampled, sampling_logprob)
+    X(gpu_matrix, type) X(gpu_matrix, n) X(gpu_matrix, k_padded) X(gpu_matrix, leaves) X(gpu_matrix, data) \
+    X(gpu_matrix, expert_bytes) X(gpu_groups, experts) X(gpu_groups, first) X(gpu_groups, count) \
+    X(gpu_groups, offsets) X(gpu_groups, slots) X(gpu_groups, weights) X(gpu_groups, experts_per_token) \
+    X(gpu_groups, packed) X(gpu_linear_args, arithmetic) X(gpu_linear_args, w) X(gpu_linear_args, type) \
+    X(gpu_linear_args, x) X(gpu_linear_args, x_stride) X(gpu_linear_args, rows) X(gpu_linear_args, x_rows) \
+    X(gpu_linear_args, epilogue) X(gpu_linear_args, bias) X(gpu_linear_args, out) X(gpu_linear_args, out_stride) \
+    X(gpu_linear_args, groups) X(gpu_linear_args, weighted) X(gpu_linear_args, spare) X(gpu_linear_config, family) \
+    X(gpu_linear_config, tile_n) X(gpu_linear_config, tile_m) X(gpu_linear_config, split_k) \
+    X(gpu_linear_config, stages) X(gpu_linear_config, variant) X(gpu_kv, type) X(gpu_kv, heads) X(gpu_kv, head_dim) \
+    X(gpu_kv, pages) X(gpu_kv, page_count) X(gpu_span, first_row) X(gpu_span, rows) X(gpu_span, position) \
+    X(gpu_span, table) X(gpu_attention_shape, arithmetic) X(gpu_attention_shape, type) X(gpu_attention_shape, heads) \
+    X(gpu_attention_shape, kv_heads) X(gpu_attention_shape, head_dim) X(gpu_attention_shape, group) \
+    X(gpu_attention_shape, group_first) X(gpu_attention_shape, window) X(gpu_attention_args, shape) \
+    X(gpu_attention_args, kv) X(gpu_attention_args, scale_log2e) X(gpu_attention_args, q) X(gpu_attention_args, out) \
+    X(gpu_attention_args, plan) X(gpu_attention_args, spans) X(gpu_attention_args, tables) \
+    X(gpu_attention_args, scratch) X(gpu_attention_args, decode) X(gpu_attention_args, sms) \
+    X(gpu_attention_args, rows) X(gpu_rotate_args, qkv) X(gpu_rotate_args, rows) X(gpu_rotate_args, heads) \
+    X(gpu_rotate_args, q_norm) X(gpu_rotate_args, k_norm) X(gpu_rotate_args, eps) X(gpu_rotate_args, cosine) \
+    X(gpu_rotate_args, sine) X(gpu_rotate_args, positions) X(gpu_rotate_args, slots) X(gpu_rotate_args, kv) \
+    X(gpu_rotate_args, q) X(gpu_rotate_args, bad) X(gpu_rotate_args, layer) X(row_sampling, temperature) \
+    X(row_sampling, top_p) X(row_sampling, min_p) X(row_sampling, top_k) X(row_sampling, seed) \
+    X(row_sampling, position) X(row_sampling, top_logprobs) X(row_sampling, sampling_logprob) X(row_sampling, given) \
+    X(row_sampling, token) X(row_result, token) X(row_result, logprob) X(row_result, max) X(row_result, log_sum) \
+    X(row_result, sampling_logprob)
 /* clang-format on */
 
 /* clang-format off */
 #define STRUCTS(X) \
-    X(matrix) X(groups) X(linear_args) X(linear_config) X(kv) X(span) X(attention_shape) X(attention_args) \
-    X(rotate_args) X(sampling) X(sampled)
+    X(gpu_matrix) X(gpu_groups) X(gpu_linear_args) X(gpu_linear_config) X(gpu_kv) X(gpu_span) X(gpu_attention_shape) \
+    X(gpu_attention_args) X(gpu_rotate_args) X(row_sampling) X(row_result)
 /* clang-format on */
 
 typedef void op(void);
 
-/* The function `name` of ops.h without its iv_gpu_, or NULL. */
+/* The function iv_gpu_NAME of ops.h, or NULL. */
 __attribute__((visibility("default"))) op *invar_gpu_op(const char *name);
-/* Where "struct.field" lies, or the size of "struct"; -1: there is none. */
+/* The offset of "struct.field", or the size of "struct" (without iv_); -1: unknown. */
 __attribute__((visibility("default"))) long invar_gpu_layout(const char *name);
 
 op *invar_gpu_op(const char *name) {
@@ -80,11 +83,11 @@ op *invar_gpu_op(const char *name) {
 
 long invar_gpu_layout(const char *name) {
 #define X(s, f) \
-    if (strcmp(name, #s "." #f) == 0) return (long)offsetof(iv_gpu_##s, f);
+    if (strcmp(name, #s "." #f) == 0) return (long)offsetof(iv_##s, f);
     FIELDS(X)
 #undef X
 #define X(s) \
-    if (strcmp(name, #s) == 0) return (long)sizeof(iv_gpu_##s);
+    if (strcmp(name, #s) == 0) return (long)sizeof(iv_##s);
     STRUCTS(X)
 #undef X
     return -1;

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""figures.py: pictures for docs/ out of the records that the benchmarks of this folder write.
+"""figures.py: draws the pictures of docs/ from the records of this folder's benchmarks.
 
     python3 bench/gpu/figures.py --out docs RECORDS.jsonl ...
 
-A record is a JSON object on a line; "bench" says what it tells, "method" who (METHODS). Later records replace earlier
-ones of the same point, so the files of several runs may be given together. A picture is drawn when there is a record
-for it, and what it lacks is said:
+A record is a JSON object on a line; "bench" is its kind, "method" the implementation (METHODS). Later records replace
+earlier ones of the same point, so the files of several runs can be given together. A picture is drawn if it has records;
+missing ones are reported:
 
     gpu_linear.svg     the paper's Figure 8: {"bench": "linear", "shape": "figure8", "type", "m", "tflops"}
-    gpu_latency.svg    Figure 9: {"bench": "latency", "model", "input", "output", "batch", "gpus", "seconds"}, of the most
-                       GPUs there are records of
+    gpu_latency.svg    Figure 9: {"bench": "latency", "model", "input", "output", "batch", "gpus", "seconds"}, of the
+                       largest number of GPUs
     gpu_allreduce.svg  Figure 11: {"bench": "allreduce", "gpus", "m", "hidden", "us"}
     gpu_components.svg Figure 12: {"bench": "component", "component", "ms"}
     gpu_layers.svg     layers of Qwen3-8B: {"bench": "linear", "shape", "m", "us"}
     gpu_attention.svg  {"bench": "attention", "what": "prefill" or "decode", "batch", "context", "dim", "us"}
     gpu_model.svg      steps of Qwen3-8B: {"bench": "model", "model", "what", "batch", "rows", "context", "gpus", "ms"}
-    gpu_models.svg     the same of all other models
-    gpu_serve.svg      what comes through HTTP: {"bench": "serve", "model", "gpus", "streams", "tokens_per_s"}
+    gpu_models.svg     the same for all other models
+    gpu_serve.svg      throughput over HTTP: {"bench": "serve", "model", "gpus", "streams", "tokens_per_s"}
 
-Plain Python: it needs nothing but this folder.
+Plain Python, without dependencies.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import sys
 
 from svg import Chart, Panel
 
-# In the order they are drawn; those of one colour never meet in one picture.
+# In drawing order; methods of one color never share a picture.
 METHODS = {"cublas": ("cuBLAS", 1), "nccl": ("NCCL", 1), "cudnn": ("cuDNN", 1), "vanilla": ("vanilla", 1),
            "vanilla-blas": ("vanilla (cuBLAS)", 1),
            "bio": ("BIO", 4), "tbik": ("TBIK", 3), "flash": ("flash", 4), "torch plain": ("PyTorch", 5),
@@ -40,7 +40,7 @@ TYPE_NOTES = {"float32": "float32 (BIO, TBIK: TF32)"}
 
 
 def read(paths):
-    """All records, and the machines that they name."""
+    """All records, and their machines."""
     records, machines = [], []
     for path in paths:
         with open(path, encoding="utf-8") as file:
@@ -61,7 +61,7 @@ def methods_of(records):
 
 
 def gather(records, key, value):
-    """{method: {key(record): value}}, the later record winning."""
+    """{method: {key(record): value}}; later records replace earlier ones."""
     return {method: {key(r): r[value] for r in records if r["method"] == method} for method in methods_of(records)}
 
 

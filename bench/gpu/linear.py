@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""linear.py: linear layers of Qwen3-8B, and the shape of the paper's Figure 8, on one GPU, side by side.
+"""linear.py: linear layers of Qwen3-8B, and the shape of the paper's Figure 8, on one GPU, by several implementations.
 
     python3 bench/gpu/linear.py --ops build/bench/gpu/libinvar_gpu_ops.so --peers DIR --json linear.jsonl
     python3 bench/gpu/linear.py --figure8 ...
-    python3 bench/gpu/linear.py --in-turn ...       the four layers of a decoder's layer, one after another
-    python3 bench/gpu/linear.py --sweep --in-turn   what each configuration costs there (fit_linear.py)
+    python3 bench/gpu/linear.py --in-turn ...       the four layers of a decoder layer, in sequence
+    python3 bench/gpu/linear.py --sweep --in-turn   the time of each configuration there (fit_linear.py)
 
-cuBLAS is torch.mm. DIR holds the peers' sources, which are not ours to keep: batch_invariant_ops.py (Thinking Machines)
-and tree_based_matmul.py (TBIK's Triton kernel); one that is not there is said to be missing. All methods compute
-y = x W^T with W stored [n][k]; ours ends as the engine has it (qkv, head: float32; out, down: residual; gate_up: SwiGLU,
+cuBLAS is torch.mm. DIR holds the compared projects' sources, which are not part of this repository: batch_invariant_ops.py
+(Thinking Machines) and tree_based_matmul.py (TBIK's Triton kernel); a missing one is reported. All methods compute
+y = x W^T with W stored [n][k]. Ours has the engine's epilogues (qkv, head: float32; out, down: residual; gate_up: SwiGLU,
 rounded), the others store 16 bits.
 """
 
@@ -28,13 +28,13 @@ import ops as gpu_ops
 SHAPES = {"qkv": (4096, 6144, "store"), "out": (4096, 4096, "residual"), "gate_up": (4096, 24576, "swiglu"),
           "down": (12288, 4096, "residual"), "head": (4096, 151936, "store"), "figure8": (6144, 2048, "store")}
 LAYERS = ("qkv", "out", "gate_up", "down", "head")
-# What a rank of 2, 4 or 8 has of the layers that are cut over their outputs.
+# A rank's part of the layers that are cut over their outputs, for 2, 4 and 8 ranks.
 RANKS = {f"{name}/{ranks}": (SHAPES[name][0], SHAPES[name][1] // ranks, SHAPES[name][2])
          for name in ("qkv", "gate_up", "head") for ranks in (2, 4, 8)}
 SHAPES.update(RANKS)
-TOKENS = (1, 8, 16, 64, 100, 128, 200, 256, 1000, 1024, 4096, 8192)  # some that fill no tile
-# Decoders whose layers are tried in turn: hidden, outputs of qkv, inputs of out, outputs of gate_up, leaves of out and
-# down. Those of ranks have fewer.
+TOKENS = (1, 8, 16, 64, 100, 128, 200, 256, 1000, 1024, 4096, 8192)  # some do not fill a tile
+# Decoders whose layers run in sequence: hidden, outputs of qkv, inputs of out, outputs of gate_up, leaves of out and
+# down (fewer on a TP shard).
 DECODERS = {"8b": (4096, 6144, 4096, 24576, 8), "8b/2": (4096, 3072, 2048, 12288, 4),
             "8b/4": (4096, 1536, 1024, 6144, 2), "8b/8": (4096, 768, 512, 3072, 1),
             "32b": (5120, 10240, 8192, 51200, 8), "32b/2": (5120, 5120, 4096, 25600, 4),
@@ -76,7 +76,7 @@ def warm_peers(options):
 
 
 def copy_bandwidth():
-    """GB/s of a device-to-device copy, bytes read and written. Not captured: a graph copies in another way, slower."""
+    """GB/s of a device-to-device copy, bytes read and written. Not captured: copies in graphs are slower."""
     a = torch.empty(2 << 30, dtype=torch.uint8, device="cuda").random_()
     b = torch.empty_like(a)
     ms = min(measure.once(lambda: [b.copy_(a) for _ in range(5)]) for _ in range(5))
@@ -84,7 +84,7 @@ def copy_bandwidth():
 
 
 def inputs(type_, k, n, m):
-    """Sets of x and w that the cache does not hold. Behind x lie further rows, as in a model's buffers."""
+    """Sets of x and w that exceed the cache. More rows follow x, as in a model's buffers."""
     count = measure.sets_for((n + m) * k * type_.itemsize)
     padded = -(-m // 128) * 128
     return [(torch.randn(padded, k, device="cuda", dtype=type_)[:m],
@@ -104,7 +104,7 @@ def check_result(x, w, out, epilogue):
 
 
 def options_of(x, epilogue, leaves):
-    """Of ops.linear; leaves None: as many as the law has."""
+    """Of ops.linear; leaves None: the law's number."""
     return {"epilogue": epilogue, "arithmetic": "fma32" if x.dtype == torch.float32 else "tc16", "leaves": leaves}
 
 
@@ -181,7 +181,7 @@ def one_after_another(layers):
 
 
 def in_turn(options, records, ops):
-    """The four layers of a decoder's layer, one after another as in a model, and the sum of what each takes alone."""
+    """The four layers of a decoder layer in sequence, as in a model, and the sum of each alone."""
     names, rows = LAYERS[:4], []
     for m in options.tokens or TOKENS:
         made = {}
@@ -266,7 +266,7 @@ def sweep_problem(ops, sets, epilogue, leaves, options, neighbour):
 
 
 def sweep(options, records, ops):
-    """Every legal configuration of every problem: are their bits one, and which is fastest."""
+    """Every legal configuration of every problem: are the bits equal, and which one is fastest?"""
     rows, neighbour = [], Neighbour(ops, options.alone)
     for type_name in options.types:
         for shape in options.shapes:
@@ -334,7 +334,7 @@ class Decoder:
         return [turn(at) for at in range(len(self.weights["qkv"]))]
 
     def near(self, name, times=1.5, most=28):
-        """The configurations that may be the fastest, by their time alone."""
+        """Candidates for the fastest configuration, by their time alone."""
         taken = []
         for config in self.ops.linear_configs(self.args(name)):
             call = self.call(name, 1, config)
@@ -348,7 +348,7 @@ class Decoder:
 
 
 def sweep_in_turn(options, records, ops):
-    """What each configuration of each layer adds to the others' time, as layers follow one another in a model."""
+    """The time that each configuration of each layer adds to the others, in the sequence of a model."""
     for which in options.decoders or DECODERS:
         for m in options.tokens or TOKENS:
             d = Decoder(ops, DECODERS[which], m)
@@ -374,7 +374,7 @@ def sweep_in_turn(options, records, ops):
 
 
 def load(options):
-    """Our library and the peers' functions, as far as they are there."""
+    """Our library and the available functions of the compared projects."""
     ops, peers = None, {}
     if options.ops:
         ops = gpu_ops.Ops(options.ops)
@@ -405,7 +405,7 @@ def main():
                         help="of ours, e.g. 1,2,8: each is measured; 0: as many as the law has")
     parser.add_argument("--shape", action="append", default=[], metavar="K,N,EPILOGUE", help="one more shape")
     parser.add_argument("--ranks", action="store_true", help="the shapes of ranks: " + ", ".join(RANKS))
-    parser.add_argument("--in-turn", action="store_true", help="a decoder layer's four, one after another")
+    parser.add_argument("--in-turn", action="store_true", help="the four layers of a decoder layer, in sequence")
     parser.add_argument("--decoders", type=lambda s: s.split(","),
                         help="with --sweep --in-turn: " + ", ".join(DECODERS))
     parser.add_argument("--sweep", action="store_true", help="every legal configuration of ours: bits, times, the best")

@@ -1,8 +1,8 @@
-/* loop.cu: how fast the bare loop of a wide linear layer runs: copies into a ring of shared memory, wgmma on them, and
- * nothing else: no sums, no outputs (src/kernels/cuda/linear_wgmma.cuh has both). What a tile takes beyond these times
- * is not the machine's. Tiles of 128 rows by 128, 192 and 256 outputs, and small ones as few tokens have them (128
- * outputs, then, by 64 to 128 tokens); operands by tensor maps of two sides, of four (as the engine has them: leaves, and
- * experts), or as one run of bytes. Usage: bench_loop [zeros] */
+/* loop.cu: the speed of the bare loop of a wide linear layer: copies into a ring of shared memory and wgmma, without tree
+ * sums or an epilogue (src/kernels/cuda/linear_wgmma.cuh has both). It is the lower bound of a tile's time. Tiles of 128
+ * rows by 128, 192 and 256 outputs, and small ones as for few tokens (128 outputs by 64 to 128 tokens); operands by tensor
+ * maps of two dimensions, of four (as in the engine: leaves and experts), or as one run of bytes.
+ * Usage: bench_loop [zeros] */
 #include "kernels/cuda/hopper.cuh"
 
 #include <cudaTypedefs.h>
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(CONSUMERS + 128, 1)
     iv_wgmma_hold(d);
     for (int i = 0; i < N / 2; i++) sum += d[i];
     if (threadIdx.x == 0) cycles[blockIdx.x] = end - start;
-    if (sum == 12345.678f) *sink = sum; /* so that the products are wanted */
+    if (sum == 12345.678f) *sink = sum; /* keeps the products alive */
 }
 
 static CUtensorMap map_of(const char *data, how h, int rows, int k, int box) {

@@ -1,10 +1,10 @@
-"""measure.py: how the scripts of this folder take time, and what they write.
+"""measure.py: timing and records for the scripts of this folder.
 
 A method is a list of calls, one for each set of inputs; together the sets exceed the L2 cache, so weights come from
-memory as in a model. A method's calls are captured into one CUDA graph, over and over; methods take turns, and the
-figure is the median over turns. A method that cannot run is named with the reason, never left out in silence.
+memory as in a model. A method's calls are captured repeatedly into one CUDA graph; methods alternate, and the figure is
+the median over turns. A method that cannot run is reported with the reason.
 
-Records are JSON, one a line: {"bench": ..., "method": ..., "us": ..., sizes}; the first says which machine.
+Records are JSON, one per line: {"bench": ..., "method": ..., "us": ..., sizes}; the first one describes the machine.
 """
 
 import datetime
@@ -19,7 +19,7 @@ L2_BYTES = 60 << 20
 
 
 def sets_for(bytes_each, least=2, most=64):
-    """How many sets of inputs make sure that none is found in the cache."""
+    """The number of sets of inputs that exceeds the cache."""
     return max(least, min(most, -(-3 * L2_BYTES // max(1, bytes_each))))
 
 
@@ -49,7 +49,7 @@ def capture(calls, launches):
 
 
 def prepare(calls, graph_ms):
-    """A graph of some graph_ms, and how many calls it holds: each set at least once, and equally often."""
+    """A graph of about graph_ms, and its number of calls: each set at least once, and equally often."""
     calls[0]()
     torch.cuda.synchronize()
     quick = min(once(calls[i % len(calls)]) for i in range(3))
@@ -64,12 +64,12 @@ def compare(methods, turns=7, graph_ms=2.0):
     for name, calls in methods.items():
         try:
             graphs[name] = prepare(calls, graph_ms)
-        except Exception as problem:  # whatever a peer raises
+        except Exception as problem:  # any exception of a compared project
             missing(name, problem)
             torch.cuda.synchronize()
             result[name] = None
     taken = {name: [] for name in graphs}
-    for turn in range(turns + 1):  # the first warms up
+    for turn in range(turns + 1):  # the first is warm-up
         for name, (graph, launches) in graphs.items():
             ms = once(graph.replay)
             if turn:
@@ -93,7 +93,7 @@ def machine():
 
 
 class Records:
-    """Lines of a file, or nothing when there is none."""
+    """Appends to a file, or does nothing without one."""
 
     def __init__(self, path):
         self.file = open(path, "w", encoding="utf-8") if path else None
@@ -114,7 +114,7 @@ def table(head, rows):
 
 
 def warm_up(seconds=0.3):
-    """Brings the clocks up."""
+    """Raises the clocks."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     spent = 0.0
     while spent < 1e3 * seconds:

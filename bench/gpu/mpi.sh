@@ -1,8 +1,8 @@
 #!/bin/sh
 # mpi.sh: several processes with a GPU each give the digests of one CPU process. From the top folder, after a build:
 #     bench/gpu/mpi.sh [PROCESSES...]       by default 2 and 4
-# For every model, number of processes and way that bytes travel: PASS or FAIL, and why. Exit code 1 if anything failed.
-# Where there are fewer GPUs than processes a line says SKIP.
+# Prints PASS, or FAIL and the reason, for every model, number of processes and transport; SKIP with fewer GPUs than
+# processes. Exit code 1 if anything failed.
 set -u
 invar=${INVAR:-build/invar}
 gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
@@ -10,7 +10,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 [ $# -gt 0 ] || set -- 2 4
 failed=0
 
-generate() { # what comes before the program's arguments stands in $start
+generate() { # $start: the command before the program
     $start "$invar" generate $model --max-tokens 24 --ignore-eos --seed 3 --json --arithmetic tc16 --max-model-len 1024 "$@" 2>&1
 }
 digest() { sed -n 's/.*"digest": "\(sha256:[0-9a-f]*\)".*/\1/p'; }

@@ -1,10 +1,10 @@
 """ops.py: the ops of src/kernels/cuda/ops.h on torch tensors, through libinvar_gpu_ops.so.
 
     ops = Ops("build/bench/gpu/libinvar_gpu_ops.so")
-    linear = ops.linear(x, w, out)          # tensors stay where they are
+    linear = ops.linear(x, w, out)          # refers to the tensors
     linear()                                # enqueues on torch's current stream; may be captured into a graph
 
-The structs are mirrors; every offset is compared with the library's when it is loaded.
+The structs mirror ops.h; every offset is checked when the library is loaded.
 """
 
 import ctypes
@@ -79,9 +79,9 @@ class Sampled(ctypes.Structure):
                 ("sampling_logprob", c_float)]
 
 
-MIRRORS = {"matrix": Matrix, "groups": Groups, "linear_args": LinearArgs, "linear_config": LinearConfig, "kv": KV,
-           "span": Span, "attention_shape": AttentionShape, "attention_args": AttentionArgs,
-           "rotate_args": RotateArgs, "sampling": Sampling, "sampled": Sampled}
+MIRRORS = {"gpu_matrix": Matrix, "gpu_groups": Groups, "gpu_linear_args": LinearArgs, "gpu_linear_config": LinearConfig,
+           "gpu_kv": KV, "gpu_span": Span, "gpu_attention_shape": AttentionShape, "gpu_attention_args": AttentionArgs,
+           "gpu_rotate_args": RotateArgs, "row_sampling": Sampling, "row_result": Sampled}
 
 P = ctypes.POINTER
 SIGNATURES = {
@@ -173,7 +173,7 @@ class Ops:
                           out=out.data_ptr(), out_stride=out.stride(0))
 
     def linear(self, x, w, out, config=None, **options):
-        """A call that computes out from x and w, by the configuration that is chosen, or by `config`."""
+        """A call that computes out from x and w, by the chosen configuration, or by `config`."""
         args = self.linear_args(x, w, out, **options)
         launch, launch_with = self.op("linear"), self.op("linear_with")
 
@@ -249,7 +249,7 @@ class Ops:
 
     def rotate(self, qkv, q_norm, k_norm, cosine, sine, positions, slots, pages, q, eps=1e-6):
         """qkv [rows][...], tables [position][head_dim / 2], norms [head_dim], all float32; positions int32, slots
-        int64; pages as attention has them; q [rows][heads * head_dim] is written, as are the pages."""
+        int64; pages as for attention; q [rows][heads * head_dim] is written, as are the pages."""
         _, kv_heads, _, _, head_dim = pages.shape
         bad = torch.full((1,), -1, dtype=torch.int64, device=q.device)
         args = RotateArgs(qkv=qkv.data_ptr(), rows=qkv.shape[0], heads=q.shape[1] // head_dim, q_norm=q_norm.data_ptr(),

@@ -1,6 +1,6 @@
-/* row_ops.c: microseconds of the ops beside linear layers and attention, in a CUDA graph of many launches, as a
- * decoding step has them. Sizes of an 8B model's layer (hidden 4096, 32 query heads, 8 KV heads, 12288 wide), of a
- * layer of 128 experts (hidden 2048, 8 a token) and of a head of 151,936 tokens. Usage: bench_row_ops [largest rows] */
+/* row_ops.c: microseconds of the ops other than linear layers and attention, in a CUDA graph of many launches, as in a
+ * decode step. Sizes of an 8B model's layer (hidden 4096, 32 query heads, 8 KV heads, 12288 wide), of a
+ * layer of 128 experts (hidden 2048, 8 per token) and of a head of 151,936 tokens. Usage: bench_row_ops [largest rows] */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>
@@ -26,7 +26,7 @@ enum {
     SAMPLINGS = 10
 };
 
-/* Seed and position are each row's own. */
+/* Each row has a different seed and position. */
 static const iv_row_sampling samplings[SAMPLINGS] = {
     {.temperature = 0.0f, .top_p = 1.0f},
     {.temperature = 0.7f, .top_p = 1.0f},
@@ -34,7 +34,7 @@ static const iv_row_sampling samplings[SAMPLINGS] = {
     {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .sampling_logprob = true, .top_logprobs = 20},
     {.temperature = 0.7f, .top_p = 1.0f, .sampling_logprob = true, .top_logprobs = 5},
     {.temperature = 0.6f, .top_p = 0.95f},
-    {.temperature = 1.0f, .top_p = 0.95f}, /* of such logits: more than are sorted at once */
+    {.temperature = 1.0f, .top_p = 0.95f}, /* of such logits: more than can be sorted at once */
     {.temperature = 0.7f, .top_p = 0.95f, .top_k = 1000},
     {.temperature = 1.0f, .top_p = 1.0f, .top_k = 20000},
     {.top_p = 1.0f, .top_logprobs = 1, .given = true, .token = 1000}, /* a token of a prompt */
@@ -59,7 +59,7 @@ static uint32_t next_random(void) {
     return (uint32_t)(s >> 33);
 }
 
-/* About normal, of the given deviation. */
+/* Approximately normal with the given deviation. */
 static float *random_floats(size_t n, float deviation) {
     float *host = malloc(n * sizeof *host), *p = room(n * sizeof *p);
     for (size_t i = 0; i < n; i++) {
@@ -153,8 +153,8 @@ static int sample_of(int kind, size_t rows, iv_gpu_stream s) {
 static int greedy(size_t rows, iv_gpu_stream s) { return sample_of(0, rows, s); }
 static int warm(size_t rows, iv_gpu_stream s) { return sample_of(1, rows, s); }
 static int qwen3(size_t rows, iv_gpu_stream s) { return sample_of(2, rows, s); }
-static int qwen3_told(size_t rows, iv_gpu_stream s) { return sample_of(3, rows, s); }
-static int warm_told(size_t rows, iv_gpu_stream s) { return sample_of(4, rows, s); }
+static int qwen3_scored(size_t rows, iv_gpu_stream s) { return sample_of(3, rows, s); }
+static int warm_scored(size_t rows, iv_gpu_stream s) { return sample_of(4, rows, s); }
 static int nucleus(size_t rows, iv_gpu_stream s) { return sample_of(5, rows, s); }
 static int wide_nucleus(size_t rows, iv_gpu_stream s) { return sample_of(6, rows, s); }
 static int thousand(size_t rows, iv_gpu_stream s) { return sample_of(7, rows, s); }
@@ -201,8 +201,8 @@ int main(int argc, char **argv) {
                {"sample greedy", greedy, 0},
                {"sample t 0.7", warm, 0},
                {"k20 p.95", qwen3, 0},
-               {"k20 p.95, told", qwen3_told, 0}, /* sampling log-probability, and the 20 likeliest */
-               {"t 0.7, told", warm_told, 0},
+               {"k20 p.95, logprobs", qwen3_scored, 0}, /* sampling log-probability, and the top 20 */
+               {"t 0.7, logprobs", warm_scored, 0},
                {"p.95 t 0.6", nucleus, 0},
                {"p.95 t 1, wide", wide_nucleus, 0},
                {"k1000 p.95", thousand, 0},

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""serve.py: the server on GPUs: over HTTP the digests that the CPU's tc16 computes, and how much of the engine's own
-throughput comes through.
+"""serve.py: the server on GPUs: digests over HTTP compared with the CPU's tc16, and the server's throughput compared with
+the engine's.
 
-    python3 bench/gpu/serve.py build/invar                       a GPU, and every number of them there is
+    python3 bench/gpu/serve.py build/invar                       one GPU, and all available numbers of GPUs
     python3 bench/gpu/serve.py build/invar --ranks 4 --tp 4      digests and throughput on four GPUs
-    python3 bench/gpu/serve.py build/invar --devices cpu         to try the script
+    python3 bench/gpu/serve.py build/invar --devices cpu         try the script
 
-First a server of a small model on each device and number of ranks gets the same requests, all at once, some sampled;
-each digest must be the one that a server with --device cpu --arithmetic tc16 gave to the request alone. Then `invar
-bench serve` with as many streams as sequences, beside `invar bench` of the same requests without a server, in turns.
-Exit code 1 if a digest differs. Plain Python.
+First a server of a small model receives the same concurrent requests, some sampled, on each device and number of ranks;
+each digest must be that of a server with --device cpu --arithmetic tc16 for the single request. Then `invar bench serve`
+runs with as many streams as sequences, alternating with `invar bench` for the same requests without a server. Exit code
+1 if a digest differs. Plain Python.
 """
 
 import argparse

@@ -1,22 +1,22 @@
 /* bench_steps MODEL [flags]: steps of the whole engine, one open model for many cases.
  *
- *     --cases LIST     decode:BATCH:CONTEXT   milliseconds of a step that gives each of BATCH sequences a token behind
- *                                             CONTEXT others, on average over the steps measured; and how much of
- *                                             it is planning, sampling on the host and events
+ *     --cases LIST     decode:BATCH:CONTEXT   mean milliseconds of a step in which each of BATCH sequences gets a token
+ *                                             after CONTEXT others; and the part of it that is planning, sampling on
+ *                                             the host and events
  *                      prefill:TOKENS         milliseconds until a prompt's first token
- *                      score:TOKENS           milliseconds until each token of a prompt has its log-probability, and
- *                                             the likeliest beside it
- *                      latency:BATCH:IN:OUT   seconds until BATCH requests are read and answered; before an engine's
- *                                             first such case a few tokens of it are made untimed
- *                      same:COUNT:IN:OUT      seconds until COUNT requests for the same prompt are answered, in 0.9 to
- *                                             1.1 of OUT tokens, and how many different answers come: of the tokens
- *                                             that all of them have
- *     --numerics LIST  invar, vanilla, bio: an engine each, one after the other
+ *                      score:TOKENS           milliseconds until each token of a prompt has its log-probability and
+ *                                             the top tokens
+ *                      latency:BATCH:IN:OUT   seconds until BATCH requests are answered; an engine's first such case
+ *                                             is preceded by a few untimed tokens
+ *                      same:COUNT:IN:OUT      seconds until COUNT requests for the same prompt are answered, with 0.9
+ *                                             to 1.1 of OUT tokens, and the number of different answers, over the
+ *                                             tokens that all of them have
+ *     --numerics LIST  invar, vanilla, bio: an engine for each, in sequence
  *     --tp N, --device D, --arithmetic A, --threads N, --max-num-batched-tokens N, --enforce-eager, --files, --turns N
- *     --json FILE      records as figures.py reads them, appended
+ *     --json FILE      appends records for figures.py
  *
- * Weights are dummies unless --files is given. A step's time is the engine's, with planning, sampling and events: the
- * wall clock over many steps. Prompts are pseudo-random ids, another for each request, and no prefix is cached. */
+ * Weights are dummies unless --files is given. A step's time is the engine's wall-clock time over many steps, including
+ * planning, sampling and events. Prompts are pseudo-random ids, different for each request; no prefix is cached. */
 #include "invar.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SEQS_MAX = 256 }; /* of `same`: more wait */
+enum { SEQS_MAX = 256 }; /* of `same`: further ones wait */
 enum { CASES_MAX = 64, TURNS_MAX = 64, NUMERICS_MAX = 4, WARM_STEPS = 8, WINDOW_STEPS = 32 };
 
 typedef enum kind { DECODE, PREFILL, SCORE, LATENCY, SAME } kind;
@@ -85,7 +85,7 @@ static uint64_t mixed(uint64_t x) {
     return (x ^ x >> 27) * 0x94d049bb133111ebu;
 }
 
-/* A greedy request for max_tokens behind `tokens` ids, another prompt for each number; 0: the prompt is scored. */
+/* A greedy request for max_tokens after `tokens` ids, with a different prompt for each number; 0: the prompt is scored. */
 static uint64_t submit_prompt(bench *b, uint64_t prompt, size_t tokens, size_t max_tokens) {
     int32_t *ids = room(tokens, sizeof *ids);
     uint64_t state = 0x9e3779b97f4a7c15u * prompt, id;
@@ -108,7 +108,7 @@ static uint64_t submit(bench *b, size_t tokens, size_t max_tokens) {
     return submit_prompt(b, ++b->next_prompt, tokens, max_tokens);
 }
 
-/* One step; how many tokens it made. The digest of request `of`, when it ends. */
+/* One step; returns its tokens. Stores the digest of request `of` when it ends. */
 static size_t step(bench *b, bool *busy, uint64_t of, char digest[96]) {
     iv_error err;
     size_t tokens = 0;
@@ -144,7 +144,7 @@ static void report_ms(const bench *b, const one_case *c, double ms, double host_
             c->batch, rows, c->in, ms);
 }
 
-/* Of the steps since `before`, what is not the model's, in milliseconds a step. */
+/* Milliseconds per step since `before` outside the model. */
 static double host_ms(const bench *b, const iv_engine_stats *before) {
     iv_engine_stats s;
     iv_engine_get_stats(b->engine, &s);
@@ -152,13 +152,13 @@ static double host_ms(const bench *b, const iv_engine_stats *before) {
     return 1e3 * seconds / (double)(s.steps - before->steps);
 }
 
-/* Tokens that a sequence has by the middle of the steps measured beside its prompt: those of the steps in which the
- * others' prompts are read, too. */
+/* Tokens that a sequence has after its prompt by the middle of the measured steps, including those of the steps that read
+ * the other prompts. */
 static size_t grown(const bench *b, const one_case *c) {
     return c->batch * c->in / b->options.max_num_batched_tokens / 2 + WARM_STEPS + b->turns * WINDOW_STEPS / 2;
 }
 
-/* All sequences are read first, then nothing but decoding is timed, a window of steps at a time. */
+/* All prompts are read first; then only decoding is timed, a window of steps at a time. */
 static void run_decode(bench *b, const one_case *c) {
     size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2, tokens;
     size_t most = reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2;
@@ -189,12 +189,12 @@ static void run_decode(bench *b, const one_case *c) {
     report_ms(b, c, median(taken, b->turns), outside);
 }
 
-/* Until the prompt's first token; or, as c->out is 0 for a prompt that is scored, until its end. */
+/* Until the prompt's first token, or until the end of a scored prompt (c->out is 0). */
 static void run_prefill(bench *b, const one_case *c) {
     double taken[TURNS_MAX];
     iv_engine_stats before;
     iv_engine_get_stats(b->engine, &before);
-    for (size_t turn = 0; turn <= b->turns; turn++) { /* the first warms up */
+    for (size_t turn = 0; turn <= b->turns; turn++) { /* the first is warm-up */
         bool busy = true;
         double start = now();
         submit(b, c->in, c->out);
@@ -205,7 +205,7 @@ static void run_prefill(bench *b, const one_case *c) {
     report_ms(b, c, median(taken, b->turns), host_ms(b, &before));
 }
 
-/* Once an engine: what a first batch of that size costs beside (captured graphs, modules) is nobody's latency. */
+/* Once per engine: the extra cost of the first batch (graph capture, module loading) is not latency. */
 static void warm_up(bench *b, const one_case *c) {
     if (b->warm) return;
     for (size_t i = 0; i < c->batch; i++) submit(b, c->in < 128 ? c->in : 128, c->out < 4 ? c->out : 4);
@@ -217,7 +217,7 @@ static void run_latency(bench *b, const one_case *c) {
     char digest[96] = "";
     warm_up(b, c);
     double start = now();
-    b->next_prompt = 0; /* the same requests whatever ran before, so that digests can be compared */
+    b->next_prompt = 0; /* the same requests in any order of cases, so that digests can be compared */
     uint64_t first = submit(b, c->in, c->out);
     for (size_t i = 1; i < c->batch; i++) submit(b, c->in, c->out);
     for (bool busy = true; busy;) step(b, &busy, first, digest);
@@ -235,7 +235,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* All at once; steps hold whatever mixture of them the scheduler makes. */
+/* All at once; the scheduler mixes them in steps. */
 static void run_same(bench *b, const one_case *c) {
     uint64_t *said = room(c->batch, sizeof *said), first = 0;
     size_t common = c->out - c->out / 10, different = 0;
@@ -293,7 +293,7 @@ static void run_engine(bench *b, const char *numerics) {
         static void (*const run[])(bench *, const one_case *) = {run_decode, run_prefill, run_prefill, run_latency,
                                                                  run_same};
         run[c->kind](b, c);
-        fflush(stdout); /* who stops this keeps what it had */
+        fflush(stdout); /* an interrupted run keeps its records */
         if (b->records) fflush(b->records);
     }
     iv_engine_close(b->engine);
@@ -381,7 +381,7 @@ int main(int argc, char **argv) {
     }
     if (!b.case_count) usage("wanted", "--cases");
     if (!b.numerics_count) b.numerics[b.numerics_count++] = "invar";
-    if (strcmp(b.options.device, "cpu") != 0) b.options.kv_fraction = 0.9; /* on a GPU nobody else wants it */
+    if (strcmp(b.options.device, "cpu") != 0) b.options.kv_fraction = 0.9; /* no other process uses the GPU */
     size_engine(&b);
     for (size_t i = 0; i < b.numerics_count; i++) run_engine(&b, b.numerics[i]);
     if (b.records && fclose(b.records) != 0) usage("cannot write", "the records");

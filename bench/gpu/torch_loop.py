@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""torch_loop.py: a model of Qwen3-8B's shape in plain PyTorch: what an engine's step is compared with.
+"""torch_loop.py: a model of Qwen3-8B's shape in plain PyTorch, for comparison with an engine's step.
 
     python3 bench/gpu/torch_loop.py [--model bench/gpu/configs/qwen3-8b] [--json torch_loop.jsonl]
 
 bfloat16, random weights, a static cache of keys and values, attention by SDPA (cuDNN, else flash), greedy tokens. A
-decode step reads `context` tokens of cache for each sequence, and is captured whole into a CUDA graph; so is a prefill
-of one sequence. "plain" runs PyTorch's own kernels, "compiled" has torch.compile fuse each layer. Nobody schedules,
-samples or serves here: this is the bare model.
+decode step reads `context` tokens of cache for each sequence and is captured as a whole into a CUDA graph; so is a
+prefill of one sequence. "plain" runs PyTorch's kernels; "compiled" fuses each layer with torch.compile. There is no
+scheduling, sampling or serving: only the model.
 """
 
 import argparse
