@@ -79,7 +79,7 @@ static cudaGraphExec_t capture(int rank, size_t rows, iv_gpu_allreduce_way way, 
                                .normed_stride = t.hidden,
                                .way = way};
     for (int r = 0; r < t.ranks; r++) nodes[r] = (iv_tree_node){0, (size_t)r};
-    iv_tree_join_make(nodes, (size_t)t.ranks, &a.join);
+    iv_tree_order_make(nodes, (size_t)t.ranks, &a.order);
     memcpy(a.normed, t.normed, sizeof a.normed);
     check(cudaSetDevice(rank), "device");
     check(cudaStreamBeginCapture(t.stream[rank], cudaStreamCaptureModeThreadLocal), "capture");

@@ -53,7 +53,7 @@ static float rounded(iv_dtype dtype, float x) {
 static void ring_allreduce(const iv_compute *c, const iv_allreduce_args *a) {
     (void)c;
     float sum[IV_ALLREDUCE_COLUMNS];
-    size_t nodes = a->join->count + 1;
+    size_t nodes = a->order->count + 1;
     IV_ASSERT(a->n <= IV_ALLREDUCE_COLUMNS && a->column + a->n <= a->hidden);
     for (size_t i = 0; i < a->n; i++) {
         size_t first = (a->column + i) * nodes / a->hidden;

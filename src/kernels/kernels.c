@@ -50,7 +50,7 @@ void iv_kernels_put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *t
 }
 
 static void allreduce(const iv_compute *c, const iv_allreduce_args *a) {
-    iv_tree_allreduce(c->arithmetic, a->join, a->node, a->bias, a->n, a->x);
+    iv_tree_allreduce(c->arithmetic, a->order, a->node, a->bias, a->n, a->x);
 }
 
 static iv_kernels tables[IV_ISA_COUNT];

@@ -11,10 +11,10 @@ typedef struct values {
 } values;
 
 /* Not inlined: no addition may move across the change of the flushing mode. */
-static __attribute__((noinline)) void add_up(values *v, const iv_tree_join *join, size_t n) {
-    for (size_t j = 0; j < join->count; j++) {
-        float *to = v->node[join->to[j]];
-        const float *from = v->node[join->from[j]];
+static __attribute__((noinline)) void add_up(values *v, const iv_tree_order *order, size_t n) {
+    for (size_t j = 0; j < order->count; j++) {
+        float *to = v->node[order->to[j]];
+        const float *from = v->node[order->from[j]];
         for (size_t i = 0; i < n; i++) to[i] = to[i] + from[i];
     }
 }
@@ -27,14 +27,14 @@ void iv_residual_add(const float *y, const float *bias, size_t n, float *x) {
     }
 }
 
-void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_join *join, const float *const *node, const float *bias,
+void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node, const float *bias,
                        size_t n, float *x) {
     values v;
     IV_ASSERT(n <= IV_ALLREDUCE_COLUMNS);
-    for (size_t i = 0; i <= join->count; i++) memcpy(v.node[i], node[i], n * sizeof(float));
+    for (size_t i = 0; i <= order->count; i++) memcpy(v.node[i], node[i], n * sizeof(float));
     if (arithmetic == IV_FMA32)
-        IV_WITH_FP(IV_FP_FLUSH, add_up(&v, join, n));
+        IV_WITH_FP(IV_FP_FLUSH, add_up(&v, order, n));
     else
-        add_up(&v, join, n);
+        add_up(&v, order, n);
     iv_residual_add(v.node[0], bias, n, x);
 }

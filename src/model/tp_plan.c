@@ -25,10 +25,10 @@ static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_
     }
 }
 
-static void join_in_rank_order(iv_tree_join *join, size_t nodes) {
+static void rank_order(iv_tree_order *order, size_t nodes) {
     IV_ASSERT(nodes >= 1 && nodes <= IV_LEAVES_MAX);
-    *join = (iv_tree_join){.count = nodes - 1};
-    for (size_t i = 0; i + 1 < nodes; i++) join->from[i] = (uint8_t)(i + 1);
+    *order = (iv_tree_order){.count = nodes - 1};
+    for (size_t i = 0; i + 1 < nodes; i++) order->from[i] = (uint8_t)(i + 1);
 }
 
 /* K inputs over the ranks, leaf by leaf. */
@@ -41,9 +41,9 @@ static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
         for (size_t i = 0; i < c->nodes; i++) all[count++] = c->node[i].at;
     }
     if (baseline)
-        join_in_rank_order(&cuts->join, count);
+        rank_order(&cuts->order, count);
     else
-        iv_tree_join_make(all, count, &cuts->join);
+        iv_tree_order_make(all, count, &cuts->order);
 }
 
 static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, iv_tp_shard *s) {

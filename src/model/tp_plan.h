@@ -32,7 +32,7 @@ typedef struct iv_row_cut {
 /* How all ranks cut one kind of row-parallel layer. */
 typedef struct iv_row_cuts {
     iv_row_cut of[IV_RANKS_MAX];
-    iv_tree_join join; /* of all ranks' nodes, in rank order */
+    iv_tree_order order; /* of all ranks' nodes, in rank order */
 } iv_row_cuts;
 
 typedef struct iv_tp_shard {

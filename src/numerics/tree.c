@@ -15,18 +15,18 @@ size_t iv_tree_cover(size_t first, size_t last, iv_tree_node nodes[IV_COVER_MAX]
 }
 
 /* A stack of finished nodes: two siblings at its top become their parent. */
-void iv_tree_join_make(const iv_tree_node *nodes, size_t count, iv_tree_join *join) {
+void iv_tree_order_make(const iv_tree_node *nodes, size_t count, iv_tree_order *order) {
     iv_tree_node stack[IV_LEAVES_MAX];
     uint8_t value[IV_LEAVES_MAX];
     size_t top = 0;
     IV_ASSERT(count >= 1 && count <= IV_LEAVES_MAX);
-    join->count = 0;
+    order->count = 0;
     for (size_t i = 0; i < count; i++) {
         stack[top] = nodes[i], value[top++] = (uint8_t)i;
         while (top > 1 && stack[top - 1].level == stack[top - 2].level &&
                stack[top - 1].index == stack[top - 2].index + 1 && stack[top - 2].index % 2 == 0) {
-            join->to[join->count] = value[top - 2], join->from[join->count] = value[top - 1];
-            join->count++;
+            order->to[order->count] = value[top - 2], order->from[order->count] = value[top - 1];
+            order->count++;
             top--;
             stack[top - 1] = (iv_tree_node){stack[top - 1].level + 1, stack[top - 1].index / 2};
         }

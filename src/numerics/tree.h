@@ -36,12 +36,12 @@ size_t iv_tree_cover(size_t first, size_t last, iv_tree_node nodes[IV_COVER_MAX]
 
 /* The additions that remain when the nodes of a whole tree of leaves are known: value[to] += value[from], in order;
  * value[0] is then the root. */
-typedef struct iv_tree_join {
+typedef struct iv_tree_order {
     size_t count;
     uint8_t to[IV_LEAVES_MAX - 1], from[IV_LEAVES_MAX - 1];
-} iv_tree_join;
+} iv_tree_order;
 
 /* nodes[0..count) cover, in order, a whole tree of at most IV_LEAVES_MAX leaves. */
-void iv_tree_join_make(const iv_tree_node *nodes, size_t count, iv_tree_join *join);
+void iv_tree_order_make(const iv_tree_node *nodes, size_t count, iv_tree_order *order);
 
 #endif

@@ -64,7 +64,7 @@ static void local_allreduces(void **state) {
             nodes[i] = random_values(&r, NORMAL, IV_F32, n);
             a.node[i] = gpu_copy(nodes[i], n * 4), iv_tree_cover(i * 8 / count, (i + 1) * 8 / count, &all[i]);
         }
-        iv_tree_join_make(all, count, &a.join);
+        iv_tree_order_make(all, count, &a.order);
         a.x = gpu_copy(x, n * 4), a.norm_weight = gpu_copy(w, hidden * 4), a.normed[0] = gpu_room(n * 2);
         if (trial % 2 == 0) a.sum = gpu_copy(halves, n * 2);
         another_machine(&r, 4);
@@ -79,7 +79,7 @@ static void local_allreduces(void **state) {
                 if (a.sum)
                     for (size_t i = 0; i < m; i++) x[first + i] = x[first + i] + sum[first + i];
                 else
-                    iv_tree_allreduce(IV_TC16, &a.join, at, NULL, m, x + first);
+                    iv_tree_allreduce(IV_TC16, &a.order, at, NULL, m, x + first);
             }
             iv_ref_rmsnorm(x + row * hidden, w, a.eps, hidden, y);
             for (size_t i = 0; i < hidden; i++) put_type(type, normed, row * hidden + i, y[i]);

@@ -94,7 +94,7 @@ static void cut(problem *p, int ranks, size_t leaves) {
         size_t n = iv_tree_cover(r * leaves / (size_t)ranks, (r + 1) * leaves / (size_t)ranks, own);
         for (size_t i = 0; i < n; i++) p->owner[p->nodes] = (int)r, all[p->nodes++] = own[i];
     }
-    iv_tree_join_make(all, p->nodes, &p->a.join);
+    iv_tree_order_make(all, p->nodes, &p->a.order);
 }
 
 static void fill(problem *p, rng *r, const team *t, family f) {
@@ -173,13 +173,13 @@ static size_t want_reduced(problem *p, int step) {
                    at = row * p->a.hidden + c;
             float root[IV_ALLREDUCE_COLUMNS] = {0};
             for (size_t i = 0; i < p->nodes; i++) node[i] = p->source[step][i] + at;
-            iv_tree_allreduce(p->a.arithmetic, &p->a.join, node, NULL, n, root);
+            iv_tree_allreduce(p->a.arithmetic, &p->a.order, node, NULL, n, root);
             for (size_t i = 0; i < n; i++) {
                 float ahead = node[0][i];
                 for (size_t k = 1; k < p->nodes; k++) ahead = ahead + node[k][i];
                 differ += isfinite(root[i]) && ahead != root[i];
             }
-            iv_tree_allreduce(p->a.arithmetic, &p->a.join, node, p->a.bias ? p->bias + c : NULL, n, p->x + at);
+            iv_tree_allreduce(p->a.arithmetic, &p->a.order, node, p->a.bias ? p->bias + c : NULL, n, p->x + at);
         }
     return differ;
 }

@@ -126,7 +126,7 @@ static void control_rank_order_differs(void **state) {
         for (size_t i = 0; way == 0 && i < 20; i++) ids[i] = (int32_t)rng_below(&g, r.vocab);
         if (way == 2)
             for (iv_model *m = r.model; m; m = m->next)
-                m->tp.out.join = m->tp.down.join = (iv_tree_join){3, {0, 0, 0}, {1, 2, 3}};
+                m->tp.out.order = m->tp.down.order = (iv_tree_order){3, {0, 0, 0}, {1, 2, 3}};
         logits[way] = malloc(20 * r.vocab * sizeof(float));
         logits_of(&r, ids, 20, 20, logits[way]);
         if (way == 1) same_bits("4 ranks", logits[0], logits[1], 20, r.vocab);

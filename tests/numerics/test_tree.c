@@ -47,10 +47,10 @@ static void joins_are_the_whole_tree(void **state) {
                 nodes[count++] = n[i];
             }
         }
-        iv_tree_join join;
-        iv_tree_join_make(nodes, count, &join);
-        assert_int_equal(join.count, count - 1);
-        for (size_t i = 0; i < join.count; i++) value[join.to[i]] = iv_add_ftz(value[join.to[i]], value[join.from[i]]);
+        iv_tree_order order;
+        iv_tree_order_make(nodes, count, &order);
+        assert_int_equal(order.count, count - 1);
+        for (size_t i = 0; i < order.count; i++) value[order.to[i]] = iv_add_ftz(value[order.to[i]], value[order.from[i]]);
         float want = iv_canonical(whole(leaf, leaves)), got = iv_canonical(value[0]);
         if (iv_bits(want) != iv_bits(got))
             fail_msg("trial %zu, %zu leaves, %zu nodes: wanted %08x, got %08x", trial, leaves, count, iv_bits(want),

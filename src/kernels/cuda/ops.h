@@ -268,7 +268,7 @@ static inline iv_gpu_awaited iv_gpu_awaited_of(uint64_t word) {
 enum { IV_GPU_FLAG_WORDS = 4096 };
 
 /* The tree all-reduce at the end of a row-parallel layer over several GPUs, and the norm that follows, in one launch
- * per rank: waits until all ranks' nodes are written, x = canon(x + y) with y the root over node[0..join.count] (+
+ * per rank: waits until all ranks' nodes are written, x = canon(x + y) with y the root over node[0..order.count] (+
  * bias), and normed = R(RMSNorm(x)) on every rank. The nodes may be overwritten after the next all-reduce or
  * barrier: two alternating buffers suffice, and no rank waits at the end. rows >= 1, the same on all ranks.
  * One-shot: every rank reduces all rows. Two-shot: a rank reduces the rows that it owns and writes their normed rows
@@ -282,7 +282,7 @@ typedef enum iv_gpu_allreduce_way {
 typedef struct iv_gpu_allreduce_args {
     iv_arithmetic arithmetic;
     size_t rows, hidden;
-    iv_tree_join join;
+    iv_tree_order order;
     const float *node[IV_LEAVES_MAX]; /* [rows][hidden] each, in tree order, on the GPU that computed it */
     const void *sum;   /* NULL; or y itself, [rows][hidden] in `type` (16 bits) on this GPU: then no node is read and no
                           rank is waited for */

@@ -114,7 +114,7 @@ typedef struct reduction {
     iv_gpu_peers peers;
     const float *node[IV_LEAVES_MAX];
     const uint16_t *sum; /* N = 1: the only node, in 16 bits */
-    iv_tree_join join;
+    iv_tree_order order;
     const float *bias, *weight;
     float *x;
     void *normed[RANKS];                /* [targets] */
@@ -133,7 +133,7 @@ template <int V> IV_DEVICE void add_to(elements<V> *a, const elements<V> &b, boo
 /* The root over N nodes of the complete binary tree, or for N = 0 of the tree in `join`. Left in v[0]. */
 template <int N, int V> IV_DEVICE void add_nodes(const reduction &a, elements<V> *v) {
     if (N == 0)
-        for (size_t i = 0; i < a.join.count; i++) add_to<V>(&v[a.join.to[i]], v[a.join.from[i]], a.flush);
+        for (size_t i = 0; i < a.order.count; i++) add_to<V>(&v[a.order.to[i]], v[a.order.from[i]], a.flush);
 #pragma unroll
     for (int apart = 1; apart < (N ? N : 1); apart *= 2)
 #pragma unroll
@@ -164,7 +164,7 @@ IV_DEVICE void add_columns(const reduction &a, size_t row, size_t column, bool s
         if (c >= a.hidden) continue;
 #pragma unroll
         for (int i = 0; i < HELD; i++)
-            if (N || i <= a.join.count) v[u][i] = load_node<N, V>(a, i, row * a.hidden + c);
+            if (N || i <= a.order.count) v[u][i] = load_node<N, V>(a, i, row * a.hidden + c);
         x[u] = load<V>(staged ? xs + c : a.x + row * a.hidden + c);
     }
 #pragma unroll
@@ -293,8 +293,8 @@ int iv_gpu_allreduce_owner(const iv_gpu_allreduce_args *a, int ranks, size_t row
 }
 
 /* Is `join` the complete tree over `nodes`? */
-static bool complete(const iv_tree_join *join, size_t nodes) {
-    iv_tree_join want = {};
+static bool complete(const iv_tree_order *order, size_t nodes) {
+    iv_tree_order want = {};
     for (size_t i = 1; i < nodes; i++) /* node i is followed by the additions that it completes */
         for (size_t apart = 1; (i & apart) && apart < nodes; apart *= 2) {
             size_t left = i + 1 - 2 * apart;
@@ -302,17 +302,17 @@ static bool complete(const iv_tree_join *join, size_t nodes) {
             want.count++;
             if (!(i & (2 * apart))) break;
         }
-    return join->count == want.count && memcmp(join->to, want.to, want.count) == 0 &&
-           memcmp(join->from, want.from, want.count) == 0;
+    return order->count == want.count && memcmp(order->to, want.to, want.count) == 0 &&
+           memcmp(order->from, want.from, want.count) == 0;
 }
 
 static int launch(const reduction *a, size_t blocks, cudaStream_t stream) {
     bool fours = a->hidden % 4 == 0 && a->stride % 4 == 0;
     auto *kernel = a->sum                                        ? (fours ? reduce_rows<1, 4> : reduce_rows<1, 1>)
                    : !fours                                      ? reduce_rows<0, 1>
-                   : a->join.count == 1 && complete(&a->join, 2) ? reduce_rows<2, 4>
-                   : a->join.count == 3 && complete(&a->join, 4) ? reduce_rows<4, 4>
-                   : a->join.count == 7 && complete(&a->join, 8) ? reduce_rows<8, 4>
+                   : a->order.count == 1 && complete(&a->order, 2) ? reduce_rows<2, 4>
+                   : a->order.count == 3 && complete(&a->order, 4) ? reduce_rows<4, 4>
+                   : a->order.count == 7 && complete(&a->order, 8) ? reduce_rows<8, 4>
                                                                  : reduce_rows<0, 4>;
     size_t shared = a->weight ? shared_bytes(a->hidden) : 0;
     if (shared > 40 << 10) {
@@ -324,7 +324,7 @@ static int launch(const reduction *a, size_t blocks, cudaStream_t stream) {
 
 int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
     if (p->ranks < 1 || p->ranks > RANKS || p->rank < 0 || p->rank >= p->ranks || a->rows == 0 ||
-        a->join.count >= IV_LEAVES_MAX || (a->sum && a->type == IV_F32))
+        a->order.count >= IV_LEAVES_MAX || (a->sum && a->type == IV_F32))
         return (int)cudaErrorInvalidValue;
     if (a->sum && p->ranks > 1) {
         iv_gpu_peers alone = {};
@@ -334,7 +334,7 @@ int iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a,
     }
     bool two = two_shot(a, p->ranks), fits = shared_bytes(a->hidden) <= SHARED_MAX;
     reduction j = {};
-    j.peers = *p, j.join = a->join, j.bias = a->bias, j.x = a->x, j.hidden = a->hidden, j.stride = a->normed_stride;
+    j.peers = *p, j.order = a->order, j.bias = a->bias, j.x = a->x, j.hidden = a->hidden, j.stride = a->normed_stride;
     memcpy(j.node, a->node, sizeof j.node), j.sum = (const uint16_t *)a->sum;
     j.weight = fits ? a->norm_weight : NULL, j.eps = a->eps, j.type = a->type, j.flush = a->arithmetic == IV_FMA32;
     j.first = two ? first_row(a->rows, p->ranks, p->rank) : 0;

@@ -68,10 +68,10 @@ static void reduce_block(void *context, size_t index, size_t worker) {
     size_t hidden = (size_t)j->s->model->config.hidden_size, row = index / j->blocks,
            column = index % j->blocks * IV_ALLREDUCE_COLUMNS, at = row * hidden + column;
     const float *node[IV_LEAVES_MAX];
-    for (size_t i = 0; i <= j->a->cuts->join.count; i++) node[i] = j->node[i] + at;
+    for (size_t i = 0; i <= j->a->cuts->order.count; i++) node[i] = j->node[i] + at;
     const float *bias = j->a->bias ? j->a->bias + column : NULL;
     size_t n = iv_size_min(IV_ALLREDUCE_COLUMNS, hidden - column);
-    j->s->compute.kernels->allreduce(&j->s->compute, &(iv_allreduce_args){.join = &j->a->cuts->join,
+    j->s->compute.kernels->allreduce(&j->s->compute, &(iv_allreduce_args){.order = &j->a->cuts->order,
                                                                           .node = node,
                                                                           .bias = bias,
                                                                           .n = n,

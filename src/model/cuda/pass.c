@@ -89,7 +89,7 @@ iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_paral
     iv_gpu_allreduce_args a = {.arithmetic = g->o.arithmetic,
                                .rows = p->rows,
                                .hidden = p->hidden,
-                               .join = l->cuts->join,
+                               .order = l->cuts->order,
                                .bias = l->bias,
                                .x = p->r->x + p->first * p->hidden,
                                .norm_weight = l->norm,

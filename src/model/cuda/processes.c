@@ -75,7 +75,7 @@ static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
     gpu_rank *r = p->r;
     iv_gpu_peers peers = iv_gpu_peers_of(r);
-    size_t row = p->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->join.count + 1) * row);
+    size_t row = p->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->order.count + 1) * row);
     IV_TRY(iv_gpu_compute_nodes(p, l, err));
     for (size_t at = 0; at < p->rows; at += most) {
         iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
