@@ -27,8 +27,8 @@ void iv_residual_add(const float *y, const float *bias, size_t n, float *x) {
     }
 }
 
-void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node, const float *bias,
-                       size_t n, float *x) {
+void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node,
+                       const float *bias, size_t n, float *x) {
     values v;
     IV_ASSERT(n <= IV_ALLREDUCE_COLUMNS);
     for (size_t i = 0; i <= order->count; i++) memcpy(v.node[i], node[i], n * sizeof(float));

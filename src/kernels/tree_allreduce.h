@@ -10,8 +10,8 @@ enum { IV_ALLREDUCE_COLUMNS = 256 }; /* most columns of one call */
 
 /* x[i] = canon(x[i] + y[i]), where y is the tree's root over node[0..order->count], canonical, and, with a bias,
  * canon(y + bias). n <= IV_ALLREDUCE_COLUMNS. The additions between nodes are the arithmetic's: flushed in fma32. */
-void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node, const float *bias,
-                       size_t n, float *x);
+void iv_tree_allreduce(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node,
+                       const float *bias, size_t n, float *x);
 
 /* x[i] = canon(x[i] + y[i]), y canonical and, with a bias, canon(y + bias). */
 void iv_residual_add(const float *y, const float *bias, size_t n, float *x);

@@ -7,8 +7,8 @@ static float add(iv_arithmetic arithmetic, float a, float b) {
     return arithmetic == IV_FMA32 ? iv_add_ftz(a, b) : a + b;
 }
 
-static float reference(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node, const float *bias,
-                       size_t i, float x) {
+static float reference(iv_arithmetic arithmetic, const iv_tree_order *order, const float *const *node,
+                       const float *bias, size_t i, float x) {
     float v[IV_LEAVES_MAX];
     for (size_t n = 0; n <= order->count; n++) v[n] = node[n][i];
     for (size_t j = 0; j < order->count; j++) v[order->to[j]] = add(arithmetic, v[order->to[j]], v[order->from[j]]);

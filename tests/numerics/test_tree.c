@@ -50,7 +50,8 @@ static void joins_are_the_whole_tree(void **state) {
         iv_tree_order order;
         iv_tree_order_make(nodes, count, &order);
         assert_int_equal(order.count, count - 1);
-        for (size_t i = 0; i < order.count; i++) value[order.to[i]] = iv_add_ftz(value[order.to[i]], value[order.from[i]]);
+        for (size_t i = 0; i < order.count; i++)
+            value[order.to[i]] = iv_add_ftz(value[order.to[i]], value[order.from[i]]);
         float want = iv_canonical(whole(leaf, leaves)), got = iv_canonical(value[0]);
         if (iv_bits(want) != iv_bits(got))
             fail_msg("trial %zu, %zu leaves, %zu nodes: wanted %08x, got %08x", trial, leaves, count, iv_bits(want),
