@@ -1,11 +1,11 @@
 #!/bin/sh
-# check.sh: builds for 64-bit Arm and runs it under qemu-user: the bits are those of x86.
+# check.sh: builds for 64-bit Arm, runs under qemu-user and compares the bits with x86.
 #
 #     tests/aarch64/check.sh [--short]
 #
 # Needs gcc-aarch64-linux-gnu, qemu-user, cmake, ninja, and apt-get with a network. Debian's arm64 libraries are unpacked
 # below build-aarch64 and never installed: libevent-dev:arm64 would replace the machine's own. --short: the program, the
-# law's quick tests and the golden digests of one model (under two minutes). Exits with 77 and says SKIPPED where something is missing.
+# law's quick tests and the golden digests of one model (under two minutes). Exits with 77 and prints SKIPPED if something is missing.
 set -eu
 cd "$(dirname -- "$0")/../.."
 short=no
@@ -25,17 +25,17 @@ skip() {
     exit 77
 }
 for tool in aarch64-linux-gnu-gcc qemu-aarch64 cmake ninja pkg-config apt-get dpkg; do
-    command -v "$tool" >/dev/null || skip "$tool is not here (Debian: gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)"
+    command -v "$tool" >/dev/null || skip "$tool is not installed (Debian: gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)"
 done
 
-# Package lists of arm64 alone, apart from those of the machine.
+# Separate package lists for arm64.
 fetch_libraries() {
     apt=$dir/apt
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$dir/debs"
     : >"$apt/status"
     set -- -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::lists="$apt/lists" \
         -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User="$(id -un)"
-    apt-get "$@" update >"$dir/apt.log" 2>&1 || true # a failing third repository need not matter
+    apt-get "$@" update >"$dir/apt.log" 2>&1 || true # another repository may fail
     (cd "$dir/debs" && apt-get "$@" download libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libevent-dev \
         libcmocka-dev libcmocka0) >>"$dir/apt.log" 2>&1 || return 1
     rm -rf "$dir/sysroot.new"
@@ -55,20 +55,20 @@ mkdir -p "$dir"
     exit 1
 }
 
-# tests/ROOM/test_NAME.c is test_ROOM_NAME. Under qemu the elementary functions take minutes and attention half a minute.
-programs=''
+# tests/ROOM/test_NAME.c is the group NAME of test_ROOM. Under qemu the elementary functions take minutes and attention half
+# a minute.
+groups=''
 for source in tests/numerics/test_*.c tests/kernels/test_*.c; do
     room=$(basename "$(dirname "$source")")
     name=$(basename "$source" .c)
     case $short$room$name in
     yeskernels* | yes*test_elementary | yes*test_attention) ;;
-    *) programs="$programs test_${room}_${name#test_}" ;;
+    *) groups="$groups $room/${name#test_}" ;;
     esac
 done
-# shellcheck disable=SC2086  # a list of words
-ninja -C "$dir" invar test_model_golden $programs
+ninja -C "$dir" invar test_model test_numerics test_kernels
 
-# The cross compiler's C library first: one of another package does not fit its loader, and threads hang.
+# The cross compiler's C library first: another package's does not match its loader, and threads hang.
 libraries=/usr/aarch64-linux-gnu/lib:$dir/sysroot/usr/lib/aarch64-linux-gnu
 run() { qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$libraries" "$@"; }
 failed=0
@@ -78,19 +78,21 @@ if [ $short = yes ]; then
     threads=1
 fi
 
-# On a core of its own, while the others run.
-run "$dir/tests/test_model_golden" >"$dir/golden.log" 2>&1 &
+# On its own core, while the others run.
+run "$dir/tests/test_model" golden >"$dir/golden.log" 2>&1 &
 golden=$!
-for program in $programs; do
-    if ! run "$dir/tests/$program" >"$dir/$program.log" 2>&1; then
-        cat "$dir/$program.log"
+for group in $groups; do
+    room=${group%/*}
+    log=$dir/${room}_${group#*/}.log
+    if ! run "$dir/tests/test_$room" "${group#*/}" >"$log" 2>&1; then
+        cat "$log"
         failed=1
     fi
-    printf '  %-32s %s\n' "$program" "$(sed -n 's/.*\[  PASSED  \] \(.*\)/\1/p' "$dir/$program.log" | head -n 1)"
-    grep 'SKIPPED: ' "$dir/$program.log" || true
+    printf '  %-32s %s\n' "$group" "$(sed -n 's/.*\[  PASSED  \] \(.*\)/\1/p' "$log" | head -n 1)"
+    grep 'SKIPPED: ' "$log" || true
 done
 
-# An answer of the program: its digest is that of x86.
+# An answer of the program must have the digest of x86.
 want=6e0d9e4a514b5b2ac56828d05bba36e750afdfe97c140f97097267db55e6bcc7
 found=$(run "$dir/invar" generate models/tiny-math --chat -p "What is 17 * 6?" --temperature 0 --threads $threads 2>&1 >/dev/null |
     sed -n 's/^digest sha256://p')
