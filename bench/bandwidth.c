@@ -1,7 +1,7 @@
-/* bandwidth.c: how fast this machine reads memory: the floor under every decode step.
+/* bandwidth.c: memory read bandwidth of this machine, which bounds every decode step.
  *
  * One large buffer of random bytes is read once per repeat, in equal contiguous parts by 1, 2, ... threads,
- * with each instruction set that the CPU has. Prints one JSON line for each. Flags: --mib (buffer size; it
+ * with each instruction set of the CPU. Prints one JSON line for each. Flags: --mib (buffer size; it
  * should be several times the last-level cache), --threads (the most to try). */
 #include "bandwidth.h"
 #include "measure.h"
@@ -44,7 +44,7 @@ static void fill_random(uint64_t *words, size_t n) {
     }
 }
 
-/* Prints the line; false when the passes did not all read the same bytes. */
+/* Prints the line; false if passes returned different sums. */
 static bool measure(const char *isa, pass *p, int threads, uint64_t want) {
     double rates[IV_BENCH_REPEATS];
     for (int i = 0; i < IV_BENCH_REPEATS; i++) {

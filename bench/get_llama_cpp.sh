@@ -1,9 +1,9 @@
 #!/bin/sh
-# Fetches and builds the peer of the benchmarks, llama.cpp, in bench/peer (git-ignored).
+# Downloads and builds llama.cpp, the benchmarks' peer, in bench/peer (git-ignored).
 #
 # The source comes with llama-cpp-python's distribution on PyPI, pinned by version and SHA-256, so that no
-# git host is needed. LLAMA_CPP_SDIST names a copy that is here already. Release, native, OpenMP, no HTTPS;
-# only the benchmark tools are built. Ends with `bench/peer/bin/llama-bench` in place; a second call is quick.
+# git host is needed. LLAMA_CPP_SDIST names a local copy. Release, native, OpenMP, no HTTPS;
+# only the benchmark tools are built. Installs `bench/peer/bin/llama-bench`; repeated calls are fast.
 set -eu
 
 version=0.3.36

@@ -1,10 +1,10 @@
-/* invariance.c: what the law costs: whole steps of a model under each numerics, same weights, same kernels, same cache.
+/* invariance.c: the cost of the law: whole steps of a model under each numerics, same weights, kernels and cache.
  *
  *     bench_invariance MODEL_DIRECTORY [--threads T] [--rounds R]     a Markdown table on stdout
  *
- * The numerics take turns within a round, each for some tens of milliseconds, and what is shown is the median over
- * rounds of a turn's time by that of invar's turn in the same round: a slow minute of the machine falls on all. With
- * OpenBLAS on the machine vanilla-blas takes part. */
+ * The numerics alternate within a round, some tens of milliseconds each. The table shows the median over rounds of the
+ * ratio to invar's time in the same round, so that slow phases of the machine affect all equally. If OpenBLAS is
+ * installed, vanilla-blas is included. */
 #include "measure.h"
 
 #include "baseline/ops.h"
@@ -20,7 +20,7 @@ typedef struct bench {
     iv_pool *pool;
     iv_model *model;
     iv_cpu_model *state;
-    iv_baseline *baselines[IV_NUMERICS_COUNT]; /* NULL: invar, or not here */
+    iv_baseline *baselines[IV_NUMERICS_COUNT]; /* NULL: invar, or not available */
     const iv_kernels *law;
     iv_kv_pool kv;
     iv_kv_table tables[SEQUENCES_MAX];
@@ -106,7 +106,7 @@ static void measure(bench *b, const work *w, size_t rounds) {
     for (int n = IV_BIO; n < kinds; n++) steps(b, w, (iv_numerics)n, 1);
     for (size_t r = 0; r < rounds; r++) {
         double law = 0;
-        for (int i = 0; i < kinds; i++) { /* forwards and backwards in turn: none always runs after the same one */
+        for (int i = 0; i < kinds; i++) { /* forwards and backwards alternately, to vary the predecessors */
             int n = r % 2 ? kinds - 1 - i : i;
             rate[n][r] = steps(b, w, (iv_numerics)n, count);
             if (n == IV_INVAR) law = rate[n][r];

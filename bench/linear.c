@@ -2,9 +2,9 @@
  *
  *     bench_linear [--threads T] [--rows M]     a Markdown table on stdout
  *
- * With many rows the ceiling is the FMA (or vdpbf16ps) loop of peak_<isa>.c; with few it is a plain read of as
- * many bytes. Ceiling and kernel alternate, and the ratio is the median of the pairs' ratios, so that a slow
- * minute of the machine falls on both. Weights cycle through more memory than the caches hold. */
+ * With many rows the ceiling is the FMA (or vdpbf16ps) loop of peak_<isa>.c; with few it is a plain read of the
+ * same number of bytes. Ceiling and kernel alternate, and the ratio is the median of the pairs' ratios, so that slow
+ * phases of the machine affect both. Weights cycle through more memory than the caches hold. */
 #include "bandwidth.h"
 #include "measure.h"
 #include "peak.h"
@@ -99,7 +99,7 @@ typedef struct ceiling {
     const unsigned char *data;
     size_t bytes;
     double done[IV_BENCH_THREADS_MAX];
-    uint64_t sum[IV_BENCH_THREADS_MAX]; /* of the words read, so that no load can be left out */
+    uint64_t sum[IV_BENCH_THREADS_MAX]; /* of the words read, so that no load is optimized away */
 } ceiling;
 
 static void ceiling_work(void *context, int thread, int threads) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """llama_cpp.py: invar and llama.cpp side by side, on the same random weights and the same cores.
 
-Prefill of a prompt and decode behind it, in tokens per second, for each thread count; with --concurrency N of N
-requests at once, beside llama-batched-bench. One repetition runs ours, then llama.cpp without and with flash
-attention; repetitions follow one another, so that a slow minute of the machine falls on all of them. The figures are
-medians; llama.cpp's is the better of its two settings. Prints a Markdown table. The model is made on first use by make_model.py and make_gguf.py, the peer by get_llama_cpp.sh.
+Prefill of a prompt and decode after it, in tokens per second, for each thread count; with --concurrency N of N
+concurrent requests, compared with llama-batched-bench. A repetition runs invar, then llama.cpp without and with flash
+attention, so that slow phases of the machine affect all of them. Results are medians, for llama.cpp of the better
+setting. Prints a Markdown table. make_model.py and make_gguf.py create the model on first use, get_llama_cpp.sh
+builds the peer.
 """
 
 import argparse
@@ -25,7 +26,7 @@ PARTS = ("prefill", "decode", "total")  # total: of many requests at once
 
 
 def run(command):
-    """The command's standard output; its words and an end when it fails."""
+    """The command's standard output; exits with its messages on failure."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
                           env=ENVIRONMENT)
     if done.returncode != 0:
@@ -72,7 +73,7 @@ def their_rates(options, threads, flash):
 
 
 def measure(options):
-    """rates[(engine, threads, part)] = a list with one figure per repetition."""
+    """rates[(engine, threads, part)] = a list with one rate per repetition."""
     rates = {}
     for repeat in range(options.repeats):
         for threads in options.threads:
@@ -107,7 +108,7 @@ def show(runs):
 
 def report(options, rates, load_before):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-    many = f"{options.concurrency} requests at once; " if options.concurrency > 1 else ""
+    many = f"{options.concurrency} concurrent requests; " if options.concurrency > 1 else ""
     print(f"Model: {options.name}, random bf16 weights; {many}prefill of {options.prompt} tokens, decode of "
           f"{options.decode} tokens; tokens/s, medians of {options.repeats} alternating runs "
           "(in brackets the least and the most).\n")

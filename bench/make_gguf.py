@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """make_gguf.py FOLDER FILE: the weights of a Qwen3 checkpoint as a bf16 GGUF file, for llama.cpp.
 
-Matrices keep their bf16 bytes and norms become f32, as llama.cpp's own converter does. The file says that it
-has no tokenizer, so it serves benchmarks on token ids and nothing else. Layout (GGUF 3, little-endian): magic,
+Matrices keep their bf16 bytes and norms become f32, as llama.cpp's converter does. The file
+declares no tokenizer, so it only serves benchmarks on token ids. Layout (GGUF 3, little-endian): magic,
 version, counts; typed key-value pairs; name, dimensions (innermost first), type and offset of each tensor; the data, each
 tensor at a multiple of 32 bytes. Needs numpy.
 """

@@ -2,7 +2,7 @@
 """make_model.py NAME FOLDER: a random-weight checkpoint in Hugging Face form, for measuring speed.
 
 NAME is a shape below. Weights are bf16, normal(0, 0.02), norms near 1, from a fixed seed, so two runs write the
-same bytes. They are streamed to disk: memory stays at one block. There is no tokenizer: benchmarks feed token ids.
+same bytes. They are streamed to disk, one block in memory at a time. Benchmarks use token ids, without a tokenizer.
 Needs numpy.
 """
 

@@ -1,5 +1,4 @@
-/* measure.h: what the machine benchmarks share: a clock, medians, and one function on several threads at
- * once. */
+/* measure.h: helpers of the machine benchmarks: a clock, medians, and a function run on several threads. */
 #ifndef IV_BENCH_MEASURE_H
 #define IV_BENCH_MEASURE_H
 
@@ -28,7 +27,7 @@ static inline double iv_bench_median(double *values, size_t n) {
     return values[n / 2];
 }
 
-/* What one thread does; `thread` counts from 0. */
+/* The work of one thread; `thread` counts from 0. */
 typedef void iv_bench_work(void *context, int thread, int threads);
 
 typedef struct iv_bench_team {
@@ -73,7 +72,7 @@ static inline double iv_bench_together(iv_bench_work *work, void *context, int t
     return end - begin;
 }
 
-/* The whole number after `flag` on the command line, in [low, high]; fallback when the flag is absent. */
+/* The integer after `flag` on the command line, in [low, high]; `fallback` if the flag is absent. */
 static inline long iv_bench_argument(int argc, char **argv, const char *flag, long fallback, long low, long high) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], flag) != 0) continue;

@@ -1,6 +1,6 @@
-/* peak.c: how many multiply-adds a core of this machine does: the ceiling over every prefill.
+/* peak.c: multiply-adds per second of a core of this machine, which bounds every prefill.
  *
- * Each instruction set that the CPU has, on 1, 2, ... threads; one JSON line for each. Flag: --threads (the
+ * Each instruction set of the CPU, on 1, 2, ... threads; one JSON line for each. Flag: --threads (the
  * most to try). */
 #include "peak.h"
 #include "measure.h"
@@ -25,7 +25,7 @@ static void run_loop(void *context, int thread, int threads) {
 
 static void measure(const char *isa, iv_bench_peak *peak, int threads) {
     loop l = {.peak = peak, .rounds = CALIBRATE_ROUNDS};
-    /* Long enough that starting the threads does not count: about a tenth of a second. */
+    /* About a tenth of a second, so that thread creation is negligible. */
     double seconds = iv_bench_together(run_loop, &l, 1);
     l.rounds = (long)(CALIBRATE_ROUNDS * 0.1 / seconds) + 1;
     double rates[IV_BENCH_REPEATS];

@@ -2,8 +2,8 @@
 #ifndef IV_BENCH_PEAK_H
 #define IV_BENCH_PEAK_H
 
-/* Does `rounds` rounds on registers alone, with enough independent accumulators to hide the latency; returns
- * the floating-point operations done (a multiply and an add are two). Needs the CPU to have the named set. */
+/* Executes `rounds` rounds in registers, with enough independent accumulators to hide the latency; returns
+ * the floating-point operations done (a multiply and an add are two). Requires the named instruction set. */
 typedef double iv_bench_peak(long rounds);
 
 iv_bench_peak iv_bench_peak_avx2, iv_bench_peak_avx512, iv_bench_peak_avx512bf16;

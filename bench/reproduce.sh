@@ -1,9 +1,9 @@
 #!/bin/sh
 # reproduce.sh: the runs behind docs/REPRODUCTION.md: three methods in twelve configurations each, on three sets of
-# prompts. Usage: bench/reproduce.sh [OUT] [SHARED]. Stopping it is harmless: calling it again goes on.
+# prompts. Usage: bench/reproduce.sh [OUT] [SHARED]. It can be stopped; the next call resumes.
 #
-# OUT (reproduction) gets a folder a run; SHARED (../shared) holds data/gsm8k_test.jsonl and models/stories15m, and
-# what is not there is passed over. SIZE multiplies the number of problems (default 1: about ten minutes on two cores).
+# OUT (reproduction) receives one folder per run; SHARED (../shared) holds data/gsm8k_test.jsonl and models/stories15m;
+# runs with missing files are skipped. SIZE multiplies the number of problems (default 1: about ten minutes on two cores).
 set -eu
 cd -- "$(dirname -- "$0")/.."
 out=${1:-reproduction}
@@ -17,7 +17,7 @@ one() {
     name=$1 problems=$2 model=$3 dataset=$4 title=$5
     shift 5
     if [ ! -e "$dataset" ] || { [ "${model#*/}" != "$model" ] && [ ! -d "$model" ]; }; then
-        echo "$name: passed over: $dataset or $model is not here" >&2
+        echo "$name: skipped: $dataset or $model is missing" >&2
         return
     fi
     build/invar eval "$model" --dataset "$dataset" --limit $((problems * size)) --seed 42 --no-enable-prefix-caching \

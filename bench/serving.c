@@ -1,5 +1,5 @@
-/* bench_serving MODEL: where the time of a step goes with many sequences, and what drafts gain. Prompts are arithmetic
- * questions and short stories' beginnings as text; every figure is one run's. Rates are by CPU time. */
+/* bench_serving MODEL: the time of a step with many sequences by phase, and the gain of drafts. Prompts are arithmetic
+ * questions and beginnings of short stories; every number is from one run. Rates use CPU time. */
 #include "invar.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ typedef struct load {
     bool chat;
 } load;
 
-/* CPU time, so that a busy machine shows less. */
+/* CPU time is less sensitive to other load. */
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);

@@ -1,10 +1,10 @@
-# cuda.cmake: the CUDA sources as objects, for the library to take in. Sets INVAR_WITH_CUDA, INVAR_CUDA_OBJECTS and
-# INVAR_CUDA_LIBRARIES. The runtime is linked statically; the driver is looked for when the program runs.
+# cuda.cmake: the CUDA sources as objects of the library. Sets INVAR_WITH_CUDA, INVAR_CUDA_OBJECTS and
+# INVAR_CUDA_LIBRARIES. The runtime is linked statically; the driver is loaded at run time.
 
 set(INVAR_WITH_CUDA OFF)
 set(INVAR_CUDA_OBJECTS)
 set(INVAR_CUDA_LIBRARIES)
-string(TOLOWER "${INVAR_CUDA}" INVAR_CUDA_WANTED) # ON and OFF as CMake's own options have them, too
+string(TOLOWER "${INVAR_CUDA}" INVAR_CUDA_WANTED) # also accepts ON and OFF
 if(NOT INVAR_CUDA_WANTED MATCHES "^(auto|on|off)$")
   message(FATAL_ERROR "INVAR_CUDA: wanted auto, on or off, found '${INVAR_CUDA}'")
 endif()
@@ -24,11 +24,11 @@ else()
   enable_language(CUDA)
 endif()
 set(INVAR_WITH_CUDA ON)
-set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "") # what the library needs is named below; no C++ runtime
+set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "") # the required libraries are named below; no C++ runtime
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 
-# A file's name says where it runs: *_sm90a.cu on Hopper alone, the others on anything since Turing.
-# Sums are only what the source says: no contraction, subnormals kept, IEEE division and square root.
+# The file name selects the GPUs: *_sm90a.cu for Hopper only, the others for Turing and later.
+# Exact semantics of the source: no contraction, subnormals kept, IEEE division and square root.
 set(INVAR_CUDA_FLAGS --fmad=false -O3 -std=c++17 -Xfatbin=-compress-all -Xcompiler=-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall)
 set(INVAR_ANY_GPU "SHELL:-gencode arch=compute_75,code=compute_75" "SHELL:-gencode arch=compute_90a,code=sm_90a")
 set(INVAR_HOPPER "SHELL:-gencode arch=compute_90a,code=sm_90a")

@@ -1,4 +1,4 @@
-# install.cmake: what an installed invar consists of, and the packages made of it.
+# install.cmake: installed files and packages.
 
 set(INVAR_LIBRARY_TARGETS invar_static)
 if(TARGET invar_shared)
@@ -19,15 +19,15 @@ set(INVAR_PC_CUDA "")
 if(INVAR_WITH_CUDA)
   set(INVAR_PC_CUDA "${INVAR_CUDART} -ldl -lrt ")
 endif()
-# The prefix as seen from the file itself, so that `cmake --install --prefix` and a moved tree are found; an absolute library
-# folder says nothing about it.
+# The prefix is relative to the .pc file, so `cmake --install --prefix` and moved trees work; not possible with an absolute
+# library folder.
 set(INVAR_PC_PREFIX ${CMAKE_INSTALL_PREFIX})
 if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
   file(RELATIVE_PATH INVAR_PC_UP "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
   string(REGEX REPLACE "/$" "" INVAR_PC_UP "${INVAR_PC_UP}")
   set(INVAR_PC_PREFIX "\${pcfiledir}/${INVAR_PC_UP}")
 endif()
-# Without the shared library every program needs what the static one does.
+# Without the shared library every program needs the static one's dependencies.
 set(INVAR_PC_PRIVATE .private)
 set(INVAR_PC_LIBS "")
 set(INVAR_PC_LIBS_PRIVATE "${INVAR_PC_CUDA}-pthread -lm")

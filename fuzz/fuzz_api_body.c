@@ -1,4 +1,4 @@
-/* fuzz_api_body.c: any body to any route gets exactly one answer, JSON or events that parse, and nothing leaks.
+/* fuzz_api_body.c: any body to any route receives exactly one answer, valid JSON or events, without leaks.
  * Input: one byte that chooses the route and the engine's behaviour, then the body. */
 #include "../tests/serve/api_fake.h"
 #include "format/json.h"
@@ -13,7 +13,7 @@ static iv_server_options options;
 static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/generate",      "/tokenize",
                                     "/detokenize",     "/v1/responses",        "/abort_request", "/update_weights"};
 
-/* The model is next to this folder. */
+/* The model is in the source tree. */
 static bool open_words(void) {
     static char path[4096];
     iv_error err;
@@ -35,7 +35,7 @@ static void check_json(const char *text, size_t n) {
 static void check_events(const char *text, size_t n) {
     while (n) {
         const char *end = memmem(text, n, "\n\n", 2);
-        if (strncmp(text, "event: ", 7) == 0) { /* a name before its data */
+        if (strncmp(text, "event: ", 7) == 0) { /* an event name precedes its data */
             const char *line = memchr(text, '\n', n);
             IV_ASSERT(line);
             n -= (size_t)(line + 1 - text), text = line + 1;

@@ -1,5 +1,5 @@
-/* fuzz_api_chat_text.c: the parts of a text do not depend on how it was cut; calls have arguments; a text without
- * calls is complete. Input: a byte of switches, a byte of sizes, then text. */
+/* fuzz_api_chat_text.c: the parse of a text does not depend on its division into pieces; calls have arguments; a text
+ * without calls is complete. Input: a byte of flags, a byte of sizes, then text. */
 #include "base/status.h"
 #include "format/json.h"
 #include "serve/api/chat_text.h"

@@ -1,4 +1,4 @@
-/* fuzz_bnf.c: any bytes as a grammar: refused with a reason, or answers can be drawn from it. */
+/* fuzz_bnf.c: any bytes as a grammar are refused with a reason, or answers can be generated from it. */
 #include "grammar_walk.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

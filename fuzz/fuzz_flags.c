@@ -1,5 +1,5 @@
-/* fuzz_flags.c: any command line is a usage error, or gives values within the ranges of their rows which, written out
- * again, parse to the same values. The input is split at NUL into words; the first names the command. */
+/* fuzz_flags.c: any command line is a usage error, or gives values within the ranges of their flags. Written out again,
+ * they parse to the same values. The input is split at NUL into words; the first names the command. */
 #include "../apps/invar/flags.c"
 #include "../apps/invar/syntax.c"
 #include "../apps/invar/text.c"

@@ -1,5 +1,5 @@
-/* fuzz_http.c: a client and a handler that do anything in any order, on a real loop over a socket pair. Afterwards
- * no connection, request or counted byte is left.
+/* fuzz_http.c: arbitrary actions of a client and a handler in any order, on a real loop over a socket pair. Afterwards
+ * no connection, request or counted byte remains.
  *
  * The input is a script of steps, two bytes each: an action and an amount. */
 #include "base/size.h"
@@ -35,7 +35,7 @@ static void on_gone(void *user) {
     *h = (held){0};
 }
 
-static void look_at(const iv_http_request *q) {
+static void check_request(const iv_http_request *q) {
     size_t n;
     const char *body = iv_http_request_body(q, &n);
     check(body[n] == 0 && strlen(iv_http_request_id(q)) > 0 && iv_http_request_path(q)[0] == '/');
@@ -43,7 +43,7 @@ static void look_at(const iv_http_request *q) {
 
 static void handle_hold(void *user, iv_http_request *q) {
     world *w = user;
-    look_at(q);
+    check_request(q);
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w->held[i];
         if (h->http_request) continue;
@@ -57,7 +57,7 @@ static void handle_hold(void *user, iv_http_request *q) {
 static void handle_echo(void *user, iv_http_request *q) {
     (void)user;
     size_t n;
-    look_at(q);
+    check_request(q);
     const char *body = iv_http_request_body(q, &n);
     iv_http_request_reply(q, 200, "text/plain", body, n);
 }
@@ -141,7 +141,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     }
     close(w.client);
     for (int i = 0; i < 20 && w.http->connections; i++) turn(&w);
-    if (w.http->connections) { /* unless the client is not reading: then its timer finds out */
+    if (w.http->connections) { /* if the client does not read, its timer closes the connection */
         check(w.http->connections->paused || w.http->connections->ended);
         iv_connection_lose(w.http->connections, false);
     }
@@ -149,7 +149,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     for (size_t i = 0; i < HELD_MAX; i++) {
         held *h = &w.held[i];
         if (!h->http_request) continue;
-        check(!h->notified); /* on_gone was called for the others */
+        check(!h->notified); /* the others received on_gone */
         iv_http_request *q = h->http_request;
         bool streaming = h->streaming;
         *h = (held){0};

@@ -1,5 +1,5 @@
 /* fuzz_http_head.c: input is refused, or becomes a request that later code may trust; the result does not depend on
- * how the network cut its bytes. */
+ * packet boundaries. */
 #include "base/buf.h"
 #include "base/size.h"
 #include "base/utf8.h"

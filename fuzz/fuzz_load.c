@@ -1,5 +1,5 @@
-/* fuzz_load.c: any bytes are a stream of events or an error, with the same result however they are cut; any text is
- * a URL or is refused. Input: a byte for the cut, then the stream. */
+/* fuzz_load.c: any bytes are a stream of events or an error, independent of packet boundaries; any text is a URL or is
+ * refused. Input: a byte for the packet size, then the stream. */
 #include "serve/load.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* fuzz_regex.c: any bytes as a regular expression, of a whole answer and as the pattern of a JSON string: refused with
- * a reason, or answers can be drawn from it. */
+ * a reason, or answers can be generated from it. */
 #include "format/json.h"
 #include "grammar_walk.h"
 

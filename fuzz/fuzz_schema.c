@@ -1,5 +1,5 @@
-/* fuzz_schema.c: any bytes as a schema, choices or tools: refused with a reason, or answers can be drawn from it, which
- * are JSON where they should be. A limit of a few states, chosen by the input, is reached somewhere in the automaton.
+/* fuzz_schema.c: any bytes as a schema, choices or tools are refused with a reason, or answers can be generated from
+ * them, valid JSON if required. A small state limit, chosen by the input, is reached somewhere in the automaton.
  * Input: one byte for kind and reasoning, then the text. */
 #include "format/json.h"
 #include "grammar/kinds.h"

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c: hostile tokenizer.json and hostile text at once.
  *
- * Input: the JSON, a byte 0xff (which is in no UTF-8), the text. What parses must encode to ids that exist,
- * decode to UTF-8, and stream to the same bytes. */
+ * Input: the JSON, a byte 0xff (never valid in UTF-8), the text. A tokenizer that parses must encode to
+ * existing ids, decode to UTF-8, and stream to the same bytes. */
 #include "base/utf8.h"
 #include "text/tokenizer.h"
 
@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         iv_ids_free(&ids);
     }
-    /* Ids as a model may choose them: in any order, some without a token. */
+    /* Ids in any order, some without a token, as a model may sample them. */
     iv_ids any = {0};
     size_t span = iv_tokenizer_vocab_size(t) + 2;
     for (size_t i = 0; i < text_len && i < 64; i++) expect(iv_ids_push(&any, (int32_t)((uint8_t)text[i] % span)));

@@ -1,4 +1,4 @@
-/* fuzz_wire.c: bytes from another process are refused, or are a batch that the model may run: every number in range. */
+/* fuzz_wire.c: bytes from another process are refused, or are a batch with every number in range. */
 #include "engine/wire.h"
 #include "numerics/attention.h"
 
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         check(row == b->tokens && row >= 1 && row <= limits.tokens && b->logit_count <= row);
         for (size_t i = 0; i < row; i++) check(b->ids[i] >= 0 && (size_t)b->ids[i] < limits.vocab);
         for (size_t i = 0; i < b->logit_count; i++) check(b->logit_rows[i] < row);
-        iv_buf again = {0}; /* and what it says, written out, is the same bytes */
+        iv_buf again = {0}; /* writing the batch again gives the same bytes */
         check(iv_wire_write(b, &again, &err) == IV_OK && again.len == n && memcmp(again.data, data, n) == 0);
         iv_buf_free(&again);
     }

@@ -252,7 +252,7 @@ typedef struct iv_request {
     const int32_t *ids; /* ... or as tokens; give one of the two */
     size_t id_count;
     size_t max_tokens; /* most tokens to generate; 0: up to max_model_len */
-    size_t min_tokens; /* before so many tokens nothing ends the answer: tokens that end it are not drawn, and stop
+    size_t min_tokens; /* before this many tokens nothing ends the answer: tokens that end it are masked, and stop
                         * strings have no effect. A constraint that allows no further token ends it all the same */
     float temperature, top_p, min_p;
     int32_t top_k;
@@ -312,7 +312,7 @@ IV_API iv_status iv_engine_cancel(iv_engine *engine, uint64_t id, iv_error *err)
  * IV_NOT_FOUND if it is not running. */
 IV_API iv_status iv_engine_preempt(iv_engine *engine, uint64_t id, iv_error *err);
 
-/* Holds a request, or releases it. A held request is in no step, has no pages of its own, and continues later with the
+/* Holds a request, or releases it. A held request is in no step, owns no pages, and continues later with the
  * same bits. For callers whose own reader is slow. IV_NOT_FOUND if it neither waits nor runs. */
 IV_API iv_status iv_engine_hold(iv_engine *engine, uint64_t id, bool hold, iv_error *err);
 

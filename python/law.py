@@ -2,7 +2,7 @@
 
     python3 python/law.py > tests/data/law.json      needs numpy
 
-tests/numerics/test_law.c gives the same inputs to the C and compares bits.
+tests/numerics/test_law.c computes the same inputs in C and compares bits.
 """
 import json
 import struct
@@ -46,7 +46,7 @@ def nearest(q, places=24, least=-149, top=128):
 
 
 def fused(a, b, c, finish):
-    """a*b + c; finish rounds an exact sum that is not zero. Zeros and what is not finite go by IEEE 754."""
+    """a*b + c; finish rounds an exact sum that is not zero. Zeros and non-finite values follow IEEE 754."""
     a, b, c = (np.float64(x) for x in (a, b, c))
     if not np.isfinite(a * b + c) or a * b == 0 and c == 0:
         return f32(a * b + c)
@@ -93,7 +93,7 @@ def chain_fma32(acc, a, b, _):
 
 
 def apart(x, kind):
-    """(mantissa, exponent, fraction bits) of a finite number of a type, the exponent of its leading place."""
+    """(mantissa, exponent, fraction bits) of a finite number; the exponent is that of its leading bit."""
     fraction, least = {"bfloat16": (7, -126), "float16": (10, -14), "float32": (23, -126)}[kind]
     q = Fraction(float(x))
     e = least
@@ -176,7 +176,7 @@ def scale(p, t):
 
 
 def given2(x):
-    """2^x where it is given outright, or None."""
+    """2^x if the law defines the exact result, or None."""
     if np.isnan(x):
         return f(NAN)
     return INF if not x < 128 else f32(0) if x < -126 else None
@@ -361,7 +361,7 @@ def attention(arithmetic, kind, q, keys, values, t, window):
     return [o / total[1] for o in total[2]]
 
 
-# ---- the cases: inputs by a formula that the C has too ---------------------------------------------------
+# ---- the cases: inputs from a formula that C shares ------------------------------------------------------
 
 
 def inputs(seed, n, kind="float32", spread=0):

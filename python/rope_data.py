@@ -1,5 +1,5 @@
-"""Writes tests/data/rope.json: rotary frequencies and table entries in 60-digit arithmetic, and the bits that the law
-(docs/NUMERICS.md, section 6) gives, by a second implementation of it in Python's doubles.
+"""Writes tests/data/rope.json: rotary frequencies and table entries in 60-digit arithmetic, and the bits of the
+law (docs/NUMERICS.md, section 6), from a second implementation in Python's doubles.
 
     python3 python/rope_data.py > tests/data/rope.json      needs mpmath
 """
@@ -81,7 +81,7 @@ def exact_frequencies(rule):
     return out
 
 
-# ---- the law, in doubles: every line is the operations it shows, in that order ---------------------------
+# ---- the law in doubles: each line is the operations shown, in that order --------------------------------
 
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
 TWO_PI, TWO_OVER_PI = float.fromhex("0x1.921fb54442d18p+2"), float.fromhex("0x1.45f306dc9c883p-1")
@@ -177,7 +177,7 @@ def main():
     rules = []
     for rule in RULES:
         exact, law = exact_frequencies(rule), law_frequencies(rule)
-        # A double and the rest that it leaves say more than a double: the error of the law's own is under one ulp.
+        # A double and a remainder: the law's error is below one ulp of a double.
         entry = dict(rule)
         entry["frequencies"] = [[float(f).hex(), float(f - mpf(float(f))).hex()] for f in exact]
         entry["law_frequencies"] = [f.hex() for f in law]

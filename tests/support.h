@@ -51,12 +51,12 @@ static inline const char *shared_path(const char *relative) {
     return access(path, R_OK) == 0 ? path : NULL;
 }
 
-#define SKIP_WITHOUT(path, what)                                          \
-    do {                                                                  \
-        if (!(path)) {                                                    \
-            printf("SKIPPED: %s is not here (set INVAR_SHARED)\n", what); \
-            skip();                                                       \
-        }                                                                 \
+#define SKIP_WITHOUT(path, what)                                         \
+    do {                                                                 \
+        if (!(path)) {                                                   \
+            printf("SKIPPED: %s is missing (set INVAR_SHARED)\n", what); \
+            skip();                                                      \
+        }                                                                \
     } while (0)
 
 /* Sanitized builds are many times slower: their runs are for the paths, not for the numbers. */

@@ -192,7 +192,7 @@ static int reply(chat *c, iv_error *err) {
     return code;
 }
 
-static int say(chat *c, const char *text, size_t bytes, iv_error *err) {
+static int user_turn(chat *c, const char *text, size_t bytes, iv_error *err) {
     int code = add_turn(c, "user", text, bytes, err);
     if (code != CLI_OK) return code;
     code = reply(c, err);
@@ -243,7 +243,7 @@ static int take_message(chat *c, const cli_bytes *message, iv_error *err) {
         return cli_fail(err, CLI_FAILED, "command: wanted no NUL, found one at offset %zu", strlen(text));
     if (command) return run_chat_command(c, text, err);
     size_t skip = text[0] == '/';
-    return say(c, text + skip, message->count - skip, err);
+    return user_turn(c, text + skip, message->count - skip, err);
 }
 
 /* An error ends the message, not the conversation; without a terminal it decides the exit code. */

@@ -1,4 +1,4 @@
-/* divergence.c: comparing rows. Invariant: equal bits give exactly 0, whatever the values are. */
+/* divergence.c: comparing rows. Invariant: equal bits give exactly 0 for all values. */
 #include "divergence.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* eval_input.c: what an evaluation runs: problems from JSONL, and configurations from axes such as "bs=8,16 tp=1,2".
- * Invariants: ids are distinct, questions are not empty; an axis has the range of the flag that it stands for. */
+ * Invariants: ids are distinct, questions are not empty; an axis has the range of its flag. */
 #include "eval.h"
 #include "commands.h"
 #include "input.h"

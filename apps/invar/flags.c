@@ -11,7 +11,7 @@
 
 /* ---- values -------------------------------------------------------------------------------------------- */
 
-/* What the flag wants, for errors. Returns out. */
+/* Describes the flag's values, for errors. Returns out. */
 static const char *wanted(const cli_flag *flag, char out[160]) {
     switch (flag->kind) {
     case CLI_COUNT:
@@ -106,7 +106,7 @@ static bool read_bias(const cli_flag *flag, const char *text, cli_value *out) {
            read_real(text + digits + 1, &out->real) && in_range(flag, out->real);
 }
 
-/* 1048576, 512M, 2GiB, or 0.5: a fraction of what is free. */
+/* 1048576, 512M, 2GiB, or 0.5: a fraction of free memory. */
 static bool read_bytes(const char *text, cli_value *out) {
     static const char units[] = "KMGT";
     size_t digits = strspn(text, "0123456789");

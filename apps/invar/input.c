@@ -1,4 +1,4 @@
-/* input.c: whole files and lines. Invariant: no input grows past its maximum, whatever its source. */
+/* input.c: whole files and lines. Invariant: no input from any source exceeds its maximum. */
 #include "input.h"
 #include "text.h"
 

@@ -1,4 +1,4 @@
-/* ranks.h: how many tensor-parallel ranks a model can have, whatever connects them. */
+/* ranks.h: how many tensor-parallel ranks a model can have, independent of their transport. */
 #ifndef IV_BASE_RANKS_H
 #define IV_BASE_RANKS_H
 

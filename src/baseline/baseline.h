@@ -1,7 +1,7 @@
 /* baseline.h: the arithmetics that invar is measured against, and how each cuts its sums.
  *
  * A cut is a function of the numbers given here and nothing else, so it can be printed and tested. Under
- * IV_INVAR the answers are the law's (NUMERICS.md, 3.3 and 7) whatever the batch; the baselines (section 14) do
+ * IV_INVAR the answers are the law's (NUMERICS.md, 3.3 and 7) for every batch; the baselines (section 14) do
  * as others do: IV_BIO keeps to one chain, IV_VANILLA and IV_VANILLA_BLAS fill the machine. */
 #ifndef IV_BASELINE_BASELINE_H
 #define IV_BASELINE_BASELINE_H
@@ -10,7 +10,7 @@
 
 typedef enum iv_numerics {
     IV_INVAR,
-    IV_BIO,          /* one chain over the rank's own K, whatever the batch */
+    IV_BIO,          /* one chain over the rank's own K, for every batch */
     IV_VANILLA,      /* our kernels, cut by the shape of the call */
     IV_VANILLA_BLAS, /* the same attention; linear layers by OpenBLAS (blas.h) */
     IV_NUMERICS_COUNT

@@ -37,8 +37,8 @@ iv_status iv_blas_open(size_t threads, iv_blas **out, iv_error *err) {
         const char *why = dlerror();
         free(b);
         return iv_fail(err, IV_NOT_FOUND,
-                       "numerics vanilla-blas: %s is not here (Debian: apt install libopenblas0-pthread): %s", library,
-                       why ? why : "no reason given");
+                       "numerics vanilla-blas: %s is not installed (Debian: apt install libopenblas0-pthread): %s",
+                       library, why ? why : "no reason given");
     }
     if (!find(b->handle, "openblas_set_num_threads", &b->set_threads) || !find(b->handle, "cblas_sgemv", &b->sgemv) ||
         !find(b->handle, "cblas_sgemm", &b->sgemm)) {
@@ -75,7 +75,7 @@ void iv_blas_linear(const iv_blas *b, const iv_compute *c, const iv_linear_args 
     size_t x_stride = wide ? a->x_stride : w->k;
     IV_ASSERT(a->rows <= INT_MAX && x_stride <= INT_MAX && a->out_stride <= INT_MAX);
     int rows = (int)a->rows, n = (int)w->n, k = (int)w->k;
-    for (size_t r = 0; a->bias && r < a->rows; r++) /* y = W x + y, where y starts as what is there already */
+    for (size_t r = 0; a->bias && r < a->rows; r++) /* gemm adds W x to y */
         for (size_t i = 0; i < w->n; i++) {
             float *y = &a->out[r * a->out_stride + i];
             *y = a->accumulate ? *y + a->bias[i] : a->bias[i];

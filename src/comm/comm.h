@@ -1,4 +1,4 @@
-/* comm.h: byte exchange between the ranks of a step. No number is added here.
+/* comm.h: collectives of bytes between the ranks of a step. No number is added here.
  *
  * Ranks that are threads of one process read each other's memory; ranks that are processes (MPI) copy. All calls are
  * collective and in the same order on all ranks. If a rank does not arrive within the deadline, or its process has

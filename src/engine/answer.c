@@ -67,7 +67,7 @@ static iv_status advance_text(iv_sequence *s, iv_event_slot *v, int32_t token, b
     return IV_OK;
 }
 
-/* Drops text whose events were taken, so that the buffer holds only what is held back. */
+/* Drops text whose events were taken, so that the buffer holds only text held back. */
 static void drop_taken_text(iv_sequence *s) {
     if (s->untaken > 0 || s->shown == 0) return;
     memmove(s->text.data, s->text.data + s->shown, s->text.len - s->shown);

@@ -45,7 +45,7 @@ static iv_status open_own_gpu(iv_engine *e, iv_model_options *m, iv_error *err) 
     if (count == 1 && getenv("CUDA_VISIBLE_DEVICES")) local = 0;
     if (local >= count)
         return iv_fail(err, IV_INVALID,
-                       "device cuda: every process of mpirun takes a GPU of its own: wanted GPU %zu for process %zu of "
+                       "device cuda: every process of mpirun needs its own GPU: wanted GPU %zu for process %zu of "
                        "this machine, the driver shows %zu",
                        local, local, count);
     IV_TRY(iv_gpu_open(local, e->arithmetic == IV_TC16, &e->gpus[0], err));

@@ -2,7 +2,7 @@
  * occurrence of the sequence's end.
  *
  * A hash table of chains, latest first, has every pair of adjacent tokens, so a draft costs a bounded number of lookups
- * at any length. The model verifies every drafted token. */
+ * at any length. The model verifies every draft token. */
 #ifndef IV_ENGINE_DRAFT_H
 #define IV_ENGINE_DRAFT_H
 

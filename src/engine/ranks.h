@@ -9,7 +9,7 @@
 #include "engine/state.h"
 
 /* Sets e->ranks before anything is loaded: options.tensor_parallel_size threads, or the processes of mpirun. Processes
- * exchange their free memory here; ranks run together from iv_ranks_start on. */
+ * gather their free memory here; ranks run together from iv_ranks_start on. */
 iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err);
 void iv_ranks_close(iv_ranks *r); /* the other ranks end too; NULL is fine */
 
@@ -28,7 +28,7 @@ iv_status iv_ranks_kv_bytes(const iv_ranks *r, const iv_model_config *c, size_t 
 iv_status iv_ranks_divide_threads(iv_engine *e, iv_error *err);
 
 /* Opens and starts the other ranks. status: the result of opening this process's part. Called also after an error, so
- * that processes exchange their results and all return the same. */
+ * that processes gather their results and all return the same. */
 iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err);
 
 /* Runs one batch on all ranks, as iv_cpu_model_forward. After an error that is not IV_NOT_FINITE no further step can

@@ -30,7 +30,7 @@ struct iv_receipt {
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* Nine digits read back as the same float; jansson writes the shortest form of at most so many. */
+/* Nine digits read back as the same float; jansson writes the shortest form within that limit. */
 enum { FLOAT_DIGITS = 9 };
 
 static json_t *id_array(const int32_t *ids, size_t count) {

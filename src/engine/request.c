@@ -149,7 +149,7 @@ static iv_status read_prompt(const iv_engine *e, const iv_request *r, iv_sequenc
     if ((r->text != NULL) == (r->ids != NULL))
         return iv_fail(err, IV_INVALID, "prompt: wanted either text or token ids, found %s",
                        r->text ? "both" : "neither");
-    if (r->ids) IV_TRY(check_length(e, r, r->id_count, err)); /* before reading so many */
+    if (r->ids) IV_TRY(check_length(e, r, r->id_count, err)); /* before reading the arrays */
     if (r->text)
         IV_TRY(iv_tokenize(e->text_model, r->text, r->text_bytes, r->add_special, &s->tokens, err));
     else if (!iv_ids_append(&s->tokens, r->ids, r->id_count))

@@ -15,7 +15,8 @@ static inline void iv_sized_init(void *out, size_t size, const void *defaults, s
     memcpy(out, &size, iv_size_min(size, sizeof size));
 }
 
-/* Copies a caller's struct over `out`, which has the defaults and `full` bytes. least: every caller sets so many. */
+/* Copies a caller's struct over `out`, which has the defaults and `full` bytes. least: the bytes that every caller
+ * sets. */
 static inline iv_status iv_sized_read(const char *name, const void *in, size_t least, void *out, size_t full,
                                       iv_error *err) {
     size_t size;

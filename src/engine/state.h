@@ -1,5 +1,5 @@
 /* state.h: the structs that the engine's files share: the engine, one step's arrays, the ring of events. Data only:
- * each file declares its functions in a header of its own. An engine is used by one thread at a time. */
+ * each file declares its functions in its own header. An engine is used by one thread at a time. */
 #ifndef IV_ENGINE_STATE_H
 #define IV_ENGINE_STATE_H
 
@@ -31,7 +31,7 @@ typedef struct iv_event_slot {
 /* One sequence in a step: its rows of the batch, and their results. */
 typedef struct iv_step_item {
     iv_sequence *sequence;
-    size_t tokens, draft;         /* rows of the batch: known tokens, then drafted ones */
+    size_t tokens, draft;         /* rows of the batch: known tokens, then draft tokens */
     size_t scored;                /* prompt tokens whose log-probability is requested */
     iv_event_slot *scores;        /* [scored]: their events */
     size_t score_count;           /* of these, valid: a prefix */
@@ -62,7 +62,7 @@ struct iv_engine {
     iv_text_model *text_model;
     iv_generation_config generation;
     iv_cpu_model *forward;   /* this process's first rank; NULL on GPUs */
-    iv_gpu_model *gpu_model; /* NULL on a CPU; ranks.c and device.c alone look at it */
+    iv_gpu_model *gpu_model; /* NULL on a CPU; used only by ranks.c and device.c */
     iv_gpu *gpus[IV_RANKS_MAX];
     const iv_kernels *kernels; /* of the CPU */
     iv_ranks *ranks;

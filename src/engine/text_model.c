@@ -27,7 +27,7 @@ static iv_status give(iv_buf *buf, iv_text *out, iv_error *err) {
     return IV_OK;
 }
 
-/* Tokenizer and template are optional, so a missing directory must be an error of its own. */
+/* Tokenizer and template are optional, so a missing directory needs a separate error. */
 static iv_status need_directory(const char *model, iv_error *err) {
     struct stat st;
     if (stat(model, &st) != 0)

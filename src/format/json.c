@@ -32,7 +32,7 @@ static json_t *load(const char *bytes, size_t n, size_t flags, json_error_t *je)
     return root;
 }
 
-/* ---- the text itself: of what is known to be JSON ------------------------------------------------------ */
+/* ---- the text of documents known to be valid JSON ------------------------------------------------------ */
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

@@ -59,7 +59,7 @@ typedef struct iv_json_object {
 /* Wraps value, or refuses it as IV_FORMAT if it is not an object. All pointers are borrowed. */
 iv_status iv_json_object_of(const char *file, const char *path, json_t *value, iv_json_object *out, iv_error *err);
 
-/* True if the key is there with a value other than null. */
+/* True if the key exists with a value other than null. */
 bool iv_json_object_has(const iv_json_object *o, const char *key);
 
 /* An integer in [min, max]. A real without a fraction counts (1e6). */

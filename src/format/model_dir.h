@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-/* A directory being written. It has no config.json, and so is no model, until all of it is there. */
+/* A directory being written. config.json is written last, so an incomplete directory is not a model. */
 typedef struct iv_model_dir {
     const char *path, *source; /* the caller's */
     iv_buf config;             /* of the new directory */

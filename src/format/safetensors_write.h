@@ -14,7 +14,7 @@ typedef struct iv_safetensors_writer {
     size_t left; /* bytes of data */
 } iv_safetensors_writer;
 
-/* Writes the header; of the tensors name, dtype, ndim and shape are used. format: "pt" is what transformers wants to
+/* Writes the header; of the tensors name, dtype, ndim and shape are used. format: transformers requires "pt" to
  * see in __metadata__; NULL: no __metadata__. path is borrowed until close. IV_INVALID: a bad name, type or shape, or a
  * name given twice. After an error there is nothing to close. */
 iv_status iv_safetensors_writer_open(const char *path, const iv_tensor_info *tensors, size_t count, const char *format,

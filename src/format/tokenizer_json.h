@@ -104,7 +104,7 @@ typedef struct iv_pretokenizer_spec {
     iv_pretokenizer_kind kind;
     iv_pattern pattern;         /* SPLIT */
     iv_match_behavior behavior; /* SPLIT, DIGITS, PUNCTUATION */
-    bool invert;                /* SPLIT: exchange matches and the rest */
+    bool invert;                /* SPLIT: swap matches and the rest */
     bool add_prefix_space;      /* BYTE_LEVEL */
     bool use_regex;             /* BYTE_LEVEL: split with GPT-2's pattern first */
     iv_str replacement;         /* METASPACE: one character */

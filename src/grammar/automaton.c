@@ -168,7 +168,7 @@ static bool mark(const iv_automaton *a, bool empty, bool *marks) {
 
 /* ---- left recursion ------------------------------------------------------------------------------------ */
 
-/* A depth-first walk of what can be reached without taking anything: into a called rule, and past it if it can be
+/* A depth-first walk of states reachable without consuming a byte: into a called rule, and past it if it can be
  * empty. */
 typedef struct left_walk {
     const iv_automaton *a;
@@ -180,7 +180,7 @@ typedef struct left_walk {
 } left_walk;
 
 enum { PAST = 1 << 30 };
-_Static_assert((int)IV_AUTOMATON_EDGES_MAX < (int)PAST, "a flag beside an edge's number");
+_Static_assert((int)IV_AUTOMATON_EDGES_MAX < (int)PAST, "the flag fits above an edge's number");
 
 static void enter(left_walk *w, uint32_t state) {
     w->colour[state] = 1;

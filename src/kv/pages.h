@@ -22,7 +22,7 @@ typedef struct iv_kv_pool {
 /* Bytes of one token over all layers. */
 size_t iv_kv_token_bytes(const iv_kv_layout *layout, size_t layers);
 
-/* Pages that hold so many tokens. */
+/* Number of pages for a number of tokens. */
 static inline size_t iv_kv_pages_for(size_t tokens) {
     return tokens / IV_ATTENTION_BLOCK + (tokens % IV_ATTENTION_BLOCK != 0);
 }

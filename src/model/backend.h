@@ -6,7 +6,7 @@
  *   normed    the input of the next linear layer, in the model's type
  *   attended  the output of attention, in the model's type
  * An op returns after its work is enqueued, or done; the order of ops is the order of their effects. A backend may
- * fuse neighbours: an op that ends with a residual addition is told which norm follows it. */
+ * fuse neighbours: an op that ends with a residual addition receives the norm that follows it. */
 #ifndef IV_MODEL_BACKEND_H
 #define IV_MODEL_BACKEND_H
 

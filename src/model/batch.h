@@ -1,4 +1,4 @@
-/* batch.h: the inputs and results of one step, whatever device runs it. */
+/* batch.h: the inputs and results of one step, for every device. */
 #ifndef IV_MODEL_BATCH_H
 #define IV_MODEL_BATCH_H
 
@@ -28,7 +28,7 @@ typedef struct iv_batch {
     const bool *sample_on_backend, *logits_wanted; /* [logit_count], or NULL: none */
     const iv_row_sampling *sampling;               /* [logit_count] */
     iv_row_result *sampled;                        /* [logit_count] */
-    iv_logprob *top_logprobs; /* [logit_count][IV_TOP_LOGPROBS_MAX]: as many as `sampling` asks for */
+    iv_logprob *top_logprobs; /* [logit_count][IV_TOP_LOGPROBS_MAX]: as many as `sampling` requests */
 } iv_batch;
 
 #endif

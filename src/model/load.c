@@ -1,4 +1,4 @@
-/* load.c: opening a model: plan from headers, then tensors read, checked, hashed and packed in parallel. */
+/* load.c: opens a model: plans from headers, then reads, checks, hashes and packs tensors in parallel. */
 #include "base/digest.h"
 #include "base/size.h"
 #include "device/memory.h"
@@ -18,7 +18,7 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
         return IV_OK;
     }
     m->dtype = m->config.dtype;
-    if (!m->config.has_dtype) { /* the type of the embedding, which every family has */
+    if (!m->config.has_dtype) { /* the type of the embedding, which exists in every family */
         const iv_tensor_info *t = iv_checkpoint_find(c, "model.embed_tokens.weight");
         if (!t) return iv_fail(err, IV_FORMAT, "model.embed_tokens.weight: not in the checkpoint");
         m->dtype = t->dtype;
@@ -28,7 +28,7 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
                    iv_dtype_name(m->dtype));
 }
 
-/* The models of this process's other ranks, behind the first. */
+/* The models of this process's other ranks, stored after the first. */
 static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_error *err) {
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
     IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline, &first->tp, err));
@@ -80,7 +80,7 @@ static iv_status open_weights(const char *dir, const iv_model_options *o, const 
     return iv_tensors_dummy(config, config->has_dtype ? config->dtype : IV_BF16, o->dummy_seed, out, err);
 }
 
-/* Everything that the headers say. On failure nothing is held. */
+/* Reads all headers. On failure nothing is allocated. */
 static iv_status plan_from_headers(const char *dir, const iv_model_options *o, iv_model *m, iv_checkpoint **checkpoint,
                                    iv_error *err) {
     *m = (iv_model){0};
@@ -184,8 +184,8 @@ static void load_task(void *context, size_t index, size_t worker) {
     pthread_mutex_unlock(&job->lock);
 }
 
-/* A head next to tied embeddings is not used, so it has to repeat them: another one would leave open whether it or the
- * configuration is meant. */
+/* A head next to tied embeddings is unused, so it must equal them: otherwise it is ambiguous whether it or the
+ * configuration is correct. */
 static iv_status check_tied_head(iv_model *m, const iv_checkpoint *c, iv_error *err) {
     static const char head_name[] = "lm_head.weight", embedding_name[] = "model.embed_tokens.weight";
     const iv_tensor *head = iv_model_tensor(m, head_name), *embedding = iv_model_tensor(m, embedding_name);
@@ -218,7 +218,7 @@ typedef struct rope_job {
     iv_model *m;
     const double *frequencies;
     size_t pairs;
-    double attention; /* what cosines and sines are multiplied with */
+    double attention; /* factor of cosines and sines */
 } rope_job;
 
 enum { ROPE_ROWS_A_TASK = 256 };
@@ -280,7 +280,7 @@ static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
     return IV_OK;
 }
 
-/* Gives the other ranks what the first has once it is loaded. */
+/* Copies the first rank's results to the other ranks after loading. */
 static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
         m->scale_log2e = attention_scale(m->config.head_dim);

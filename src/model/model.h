@@ -76,7 +76,7 @@ typedef struct iv_model_options {
         *memspace[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
     bool plain_rows;             /* at a place: gates and ups stay apart */
-    bool dummy;                  /* seeded random weights, whatever files there are */
+    bool dummy;                  /* seeded random weights instead of files */
     uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */
     void *user;
@@ -84,7 +84,7 @@ typedef struct iv_model_options {
 
 /* Reads, checks and packs a model directory: *out is the first rank's, the others follow by `next`. Every byte is read,
  * checked and hashed once, whichever rank it is for. Refuses tensors that are missing, surplus, of the wrong shape or
- * type, or hold a NaN or an infinity. On failure nothing is left behind. */
+ * type, or hold a NaN or an infinity. On failure nothing is allocated. */
 iv_status iv_model_open(const char *dir, const iv_model_options *options, iv_pool *pool, iv_model **out, iv_error *err);
 void iv_model_close(iv_model *m); /* NULL is fine */
 

@@ -27,7 +27,7 @@ typedef struct collection {
     iv_dtype type;
     iv_tensor_info *tensors;
     size_t count, capacity;
-    iv_tensor current; /* the last one found */
+    iv_tensor current; /* the latest one found */
 } collection;
 
 static iv_status collect(builder *b, const char *name, int ndim, size_t rows, size_t columns, iv_tensor **out) {
@@ -77,7 +77,7 @@ static iv_status add_slice(builder *b, iv_tensor *t, iv_tensor_slice slice) {
     return IV_OK;
 }
 
-/* A vector that every rank has whole: the first rank's. */
+/* A vector that every rank has whole; it is stored in the first. */
 static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out) {
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
@@ -104,7 +104,7 @@ typedef struct cut {
     } of[PIECES_MAX];
     size_t column, k;
     int leaves;  /* 0: as k has them */
-    bool paired; /* gates and ups: a GPU keeps them in turn */
+    bool paired; /* gate and up: interleaved on a GPU */
 } cut;
 
 static size_t cut_rows(const cut *c, size_t pieces) {

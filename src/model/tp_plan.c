@@ -3,7 +3,7 @@
 #include "base/size.h"
 #include "kernels/kernels.h"
 
-/* The first of `total` things that rank r owns: rank 0 has one whenever there is one. */
+/* The first of `total` items that rank r owns; rank 0 always has one if total > 0. */
 static size_t first_of(size_t r, size_t ranks, size_t total) { return (r * total + ranks - 1) / ranks; }
 
 static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_t last, bool baseline) {
@@ -31,7 +31,7 @@ static void rank_order(iv_tree_order *order, size_t nodes) {
     for (size_t i = 0; i + 1 < nodes; i++) order->from[i] = (uint8_t)(i + 1);
 }
 
-/* K inputs over the ranks, leaf by leaf. */
+/* Divides K inputs over the ranks, leaf by leaf. */
 static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
     size_t leaves = (size_t)iv_leaf_count(iv_padded_k(k)), count = 0;
     iv_tree_node all[IV_LEAVES_MAX];

@@ -1,11 +1,11 @@
-/* tp_plan.h: which part of a model each tensor-parallel rank owns. A pure function of the configuration: every rank
- * knows it of all ranks.
+/* tp_plan.h: the parts of a model that each tensor-parallel rank owns. A pure function of the configuration: every rank
+ * computes it for all ranks.
  *
  * Row-parallel layers (attention's output, down) are cut at leaves: a rank owns consecutive leaves of K and adds up
- * their canonical nodes (numerics/tree.h); joining all ranks' nodes completes the tree of NUMERICS.md section 3.3 with
- * the additions that one rank would make. A baseline (NUMERICS.md section 14) instead has one node a rank, over that
- * rank's K, and adds rank by rank. Layers before such a layer are cut by what its inputs need: query heads, the KV
- * heads they read, columns of gate and up. A rank may own no leaf of attention's output: then it has no heads.
+ * their canonical nodes (numerics/tree.h); adding all ranks' nodes in tree order completes the tree of NUMERICS.md
+ * section 3.3 with the additions of one rank. A baseline (NUMERICS.md section 14) instead has one node a rank, over
+ * that rank's K, and adds rank by rank. Layers before such a layer are cut by what its inputs need: query heads, the KV
+ * heads they read, columns of gate and up. A rank without a leaf of attention's output has no heads.
  */
 #ifndef IV_MODEL_TP_PLAN_H
 #define IV_MODEL_TP_PLAN_H
@@ -20,7 +20,7 @@ _Static_assert((int)IV_RANKS_MAX <= (int)IV_LEAVES_MAX, "a rank has a leaf at le
 
 /* One rank's inputs of a row-parallel layer. */
 typedef struct iv_row_cut {
-    size_t first, k; /* inputs [first, first + k): padding is not counted, the node that has it pads again */
+    size_t first, k; /* inputs [first, first + k), without padding, which the last node adds again */
     size_t nodes;
     struct {
         iv_tree_node at;
@@ -36,7 +36,7 @@ typedef struct iv_row_cuts {
 } iv_row_cuts;
 
 typedef struct iv_tp_shard {
-    size_t head_first, heads;       /* query heads; one cut by a leaf's end belongs to two ranks */
+    size_t head_first, heads;       /* query heads; one divided by a leaf boundary belongs to two ranks */
     size_t kv_head_first, kv_heads; /* those that the query heads read */
     size_t expert_first, experts;
     size_t vocab_first, vocab; /* columns of the head: whole panels */
@@ -46,13 +46,13 @@ typedef struct iv_tp_plan {
     size_t ranks;
     iv_tp_shard shard[IV_RANKS_MAX];
     iv_row_cuts out, down;   /* down: of dense layers */
-    iv_row_cuts expert_down; /* of one expert: one rank has it whole */
+    iv_row_cuts expert_down; /* of one expert, which one rank has whole */
 } iv_tp_plan;
 
-/* IV_UNSUPPORTED says why a model cannot be split over so many ranks. */
+/* IV_UNSUPPORTED names the reason if a model cannot be sharded over this number of ranks. */
 iv_status iv_tp_plan_make(const iv_model_config *config, size_t ranks, bool baseline, iv_tp_plan *out, iv_error *err);
 
-/* KV heads that the ranks hold together: more than the model's where ranks share one. */
+/* KV heads held by all ranks together: more than the model's if ranks duplicate one. */
 size_t iv_tp_plan_kv_heads(const iv_tp_plan *tp);
 
 #endif

@@ -76,7 +76,7 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
                   visible ? iv_element(a->type, a->values, (size_t)key * a->head_dim + d) : 0.0f);
         }
         float sum = iv_ref_chain(a->arithmetic, a->type, s->out[d] * alpha, rounded, column, IV_ATTENTION_BLOCK);
-        s->out[d] = sum + 0.0f; /* a zero becomes positive: which one a masked key's product leaves is free */
+        s->out[d] = sum + 0.0f; /* makes a zero positive: the sign from a masked key's product is undefined */
     }
     s->max = max;
 }

@@ -14,7 +14,7 @@ enum { IV_ATTENTION_BLOCK = 64, IV_KV_SPLIT = 256, IV_ATTENTION_LANES = 8 };
 
 typedef enum iv_arithmetic { IV_FMA32, IV_TC16 } iv_arithmetic;
 
-/* A row's maximum stays while a block's exceeds it by no more than this, so weights are at most 2^8. */
+/* A row's maximum is kept unless a block's exceeds it by more than this, so weights are at most 2^8. */
 #define IV_ATTENTION_SLACK 8.0f
 
 /* A row's next maximum, given its last one and that of a block's scaled scores. */

@@ -20,7 +20,7 @@ const iv_ex2_part iv_ex2_table[64] = {
     {0x3d495f5, 0xa9ec, 0x3b2}, {0x3df437f, 0xabc5, 0x3bf}, {0x3ea0ecc, 0xada4, 0x3c9}, {0x3f4f831, 0xaf88, 0x3d4},
 };
 
-/* r * r / 2^19, but every partial product is truncated: a set bit b adds r >> (18 - b). */
+/* r * r / 2^19 with every partial product truncated: a set bit b adds r >> (18 - b). */
 static uint32_t truncated_square(uint32_t r) {
     uint32_t sum = 0;
     for (int b = 0; b < 17; b++)
@@ -32,12 +32,12 @@ float iv_ex2(float x) {
     if (x != x) return iv_float(IV_NAN_F32_BITS);
     if (!(x < 128.0f)) return iv_float(0x7f800000u);
     if (x < -126.0f) return 0.0f;
-    uint32_t m = (uint32_t)((x < 0.0f ? -x : x) * 0x1p23f); /* truncated to 23 bits behind the point */
+    uint32_t m = (uint32_t)((x < 0.0f ? -x : x) * 0x1p23f); /* truncated to 23 fraction bits */
     uint32_t f = m & 0x7fffffu;
     int n = (int)(m >> 23);
     if (x < 0.0f) {
         n = f ? -n - 1 : -n;
-        f = f ? 0x7fffffu - f : 0; /* not 2^23 - f: the complement is cheaper, and what an H200 has */
+        f = f ? 0x7fffffu - f : 0; /* the complement, as on an H200, and not 2^23 - f */
     }
     const iv_ex2_part *t = &iv_ex2_table[f >> 17];
     uint32_t r = f & 0x1ffffu;

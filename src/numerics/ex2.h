@@ -1,4 +1,4 @@
-/* ex2.h: 2^x as a tensor-core machine's ex2.approx.ftz.f32 gives it: a table of 64 parabolas in integers.
+/* ex2.h: 2^x with the bits of Hopper's ex2.approx.ftz.f32: a table of 64 parabolas in integers.
  * Law: NUMERICS.md section 5, measured on an H200 (tests/data/ex2). */
 #ifndef IV_NUMERICS_EX2_H
 #define IV_NUMERICS_EX2_H

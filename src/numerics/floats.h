@@ -14,7 +14,7 @@
 typedef uint16_t iv_bf16; /* bits */
 typedef uint16_t iv_f16;  /* bits */
 
-#define IV_NAN_F32_BITS UINT32_C(0x7fffffff) /* what NVIDIA's FMA returns: free there, one blend here */
+#define IV_NAN_F32_BITS UINT32_C(0x7fffffff) /* NVIDIA's FMA result: free there, one blend here */
 #define IV_NAN_BF16_BITS UINT16_C(0x7fff)
 #define IV_NAN_F16_BITS UINT16_C(0x7fff)
 

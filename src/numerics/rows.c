@@ -1,4 +1,4 @@
-/* rows.c: row ops in plain loops, in the order the law gives. */
+/* rows.c: row ops in plain loops, in the order of the law. */
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/elementary.h"

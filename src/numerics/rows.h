@@ -1,7 +1,7 @@
 /* rows.h: the scalar reference of every op that works on one row of floats.
  *
  * Results are fp32. RMSNorm, RoPE and SwiGLU make NaN canonical; sums, routing weights and combined terms are
- * used by an op that does. Where an output is stored in the GEMM type, the caller rounds with floats.h. Law:
+ * used by an op that does. If an output is stored in the GEMM type, the caller rounds it with floats.h. Law:
  * NUMERICS.md section 4. */
 #ifndef IV_NUMERICS_ROWS_H
 #define IV_NUMERICS_ROWS_H
@@ -11,7 +11,7 @@
 
 enum { IV_ROW_LANES = 256, IV_EXPERTS_PER_TOKEN_MAX = 64 };
 
-/* Sum over lanes: element i joins lane i mod 256 in ascending i; lanes then fold at strides 128, 64 ... 1. */
+/* Sum over lanes: element i is added to lane i mod 256 in ascending i; lanes then fold at strides 128, 64 ... 1. */
 float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]);
 
 /* r = 1 / sqrt(mean of squares + eps). */

@@ -1,4 +1,4 @@
-/* tree.h: how a dot product is cut into leaves and how the leaves are added. Law: NUMERICS.md section 3.3. */
+/* tree.h: the leaves of a dot product and the order in which they are added. Law: NUMERICS.md section 3.3. */
 #ifndef IV_NUMERICS_TREE_H
 #define IV_NUMERICS_TREE_H
 
@@ -30,12 +30,12 @@ enum { IV_COVER_MAX = 32 }; /* nodes of one cover of leaves below 2^16 */
 
 static inline size_t iv_tree_first_leaf(iv_tree_node n) { return n.index << n.level; }
 
-/* The canonical nodes of leaves [first, last), last <= 2^16: the largest aligned blocks inside, in order. The owner of
- * these leaves can compute each node by itself, and nothing more. Returns their number. */
+/* The canonical nodes of leaves [first, last), last <= 2^16: the largest aligned blocks inside, in order. They are the
+ * largest nodes that the owner of these leaves can compute alone. Returns their number. */
 size_t iv_tree_cover(size_t first, size_t last, iv_tree_node nodes[IV_COVER_MAX]);
 
-/* The additions that remain when the nodes of a whole tree of leaves are known: value[to] += value[from], in order;
- * value[0] is then the root. */
+/* The additions that complete a tree from the nodes that cover it: value[to] += value[from], in order. value[0] is then
+ * the root. */
 typedef struct iv_tree_order {
     size_t count;
     uint8_t to[IV_LEAVES_MAX - 1], from[IV_LEAVES_MAX - 1];

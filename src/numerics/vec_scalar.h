@@ -1,4 +1,4 @@
-/* vec_scalar.h: the vector vocabulary with one lane: how elementary.h and rows.h become plain C.
+/* vec_scalar.h: the vector operations with one lane, for elementary.h and rows.h in plain C.
  *
  * Every instruction set has a file with these names (kernels/cpu/x86/vec_avx2.h, vec_avx512.h); include
  * exactly one before elementary.h. vf: floats, vi: 32-bit integers, vm: a truth value per lane. */

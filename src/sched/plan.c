@@ -1,4 +1,4 @@
-/* plan.c: assigns pages and tokens in order; a preemption returns what was assigned. */
+/* plan.c: assigns pages and tokens in order; a preemption returns the assigned pages. */
 #include "sched/plan.h"
 #include "base/size.h"
 #include "kv/pages.h"
@@ -12,13 +12,13 @@ typedef struct planner {
 
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
-/* Pages to allocate for so many tokens. */
+/* Pages to allocate for a number of tokens. */
 static size_t new_pages(const iv_plan_sequence *s, size_t tokens) {
     size_t want = iv_kv_pages_for(s->computed + tokens);
     return tokens && want > s->pages ? want - s->pages : 0;
 }
 
-/* Rows of logits of the next so many tokens. */
+/* Rows of logits of the next tokens. */
 static size_t rows_of(const iv_plan_sequence *s, size_t tokens) {
     size_t from = iv_size_max(s->computed, s->score_from), to = iv_size_min(s->computed + tokens, s->score_to);
     return (to > from ? to - from : 0) + (tokens == left_of(s));

@@ -4,7 +4,7 @@
  * Policy. Sequences are ordered by priority, then age. Decoding sequences get their token first, then prompts get
  * chunks, both in order. A sequence that needs a page preempts the last one in order: it returns to the queue and is
  * computed again later. The last one itself waits. So the first in order always progresses, and as one sequence alone
- * always fits, every sequence ends. Then queued sequences are admitted, strictly in order. Drafted tokens use the rest
+ * always fits, every sequence ends. Then queued sequences are admitted, strictly in order. Draft tokens use the rest
  * of the budget, allocate no page, and fill only rows that the last tile would leave empty: another pass over the
  * weights costs more than a draft gains.
  *
@@ -21,7 +21,7 @@ typedef struct iv_plan_sequence {
     size_t computed;             /* tokens whose keys and values are in the cache; less than known */
     size_t pages;                /* held; if it waits: cached pages of its prefix, whose tokens are `computed` */
     size_t exclusive_pages;      /* of these, pages that no other sequence holds */
-    size_t draft;                /* drafted tokens after the known ones */
+    size_t draft;                /* draft tokens after the known ones */
     size_t score_from, score_to; /* known tokens in this range, without the last, need a row of logits too */
     bool held;                   /* running, but computes nothing in this step */
 } iv_plan_sequence;
@@ -43,7 +43,7 @@ typedef struct iv_plan_item {
     bool preempt;  /* loses its pages and returns to the queue; nothing else is set */
     bool samples;  /* the last known token is computed: it and its draft need rows of logits */
     size_t tokens; /* to compute from `computed` on; 0: waits with its pages */
-    size_t draft;  /* drafted tokens to compute */
+    size_t draft;  /* draft tokens to compute */
 } iv_plan_item;
 
 typedef struct iv_plan {

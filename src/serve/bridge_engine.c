@@ -58,7 +58,7 @@ static void cancel_in_engine(iv_bridge *b, iv_inflight *f) {
     iv_error unused;
     if (f->engine_cancelled) return;
     f->engine_cancelled = true;
-    if (iv_engine_cancel(b->engine, f->id, &unused) == IV_OK) b->cancels++; /* else it has ended by itself */
+    if (iv_engine_cancel(b->engine, f->id, &unused) == IV_OK) b->cancels++; /* otherwise it has already ended */
 }
 
 static void take_cancels(iv_bridge *b) {

@@ -125,7 +125,7 @@ static void unqueue_gone(iv_http_request *q) {
     *at = q->next_gone;
 }
 
-/* The answer is complete: the connection goes on without q. */
+/* The answer is complete: the connection continues without q. */
 void iv_http_request_end(iv_http_request *q) {
     iv_connection *c = q->connection;
     if (q->gone_queued) unqueue_gone(q);

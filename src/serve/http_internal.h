@@ -17,7 +17,7 @@
 
 enum {
     IV_HTTP_BACKLOG = 4096,
-    IV_HTTP_PACE_BYTES = 8 << 20,    /* body_ms is allowed for each of so many bytes of a long body */
+    IV_HTTP_PACE_BYTES = 8 << 20,    /* body_ms is allowed per this many bytes of a long body */
     IV_HTTP_READ_BYTES = 64 << 10,   /* per read */
     IV_HTTP_UNSENT_BYTES = 64 << 10, /* limit of unsent bytes in the kernel per client */
     IV_HTTP_KEEP_BYTES = 16 << 10,   /* larger buffers are freed when they are empty */
@@ -144,7 +144,7 @@ struct iv_http {
     size_t connection_count, input_bytes;
     size_t unread_bytes;  /* unsent bytes of all connections */
     size_t refused_count; /* connections being refused, of connection_count */
-    size_t refusals_max;  /* so many at once; beyond it clients wait in the backlog */
+    size_t refusals_max;  /* concurrent connections; further clients wait in the backlog */
     bool accept_paused;
     uint64_t refused_total, files_short;
     iv_http_client *clients[IV_HTTP_CLIENT_BUCKETS];
@@ -168,7 +168,7 @@ static inline void iv_http_wake_work(iv_http *h) { event_active(h->working, EV_T
 bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_client **out);
 
 iv_http_request *iv_http_request_new(iv_connection *c);
-void iv_http_request_end(iv_http_request *q);        /* the answer is complete: frees q, the connection goes on */
+void iv_http_request_end(iv_http_request *q);        /* the answer is complete: frees q, keeps the connection */
 void iv_http_request_queue_gone(iv_http_request *q); /* if the client has left and the handler is to be notified */
 void iv_http_request_call_gone(iv_http_request *q);  /* from the loop; frees it */
 
@@ -209,7 +209,7 @@ bool iv_http_host_allowed(const iv_http *h, const char *host);
 iv_status iv_http_check_hosts(const char *list, iv_error *err);
 /* Checks the syntax of a list of origins; NULL is fine. */
 iv_status iv_http_check_origins(const char *list, iv_error *err);
-/* Decides whether the request may be handled, once its head is there; sets q->route. False: it has been answered. */
+/* Decides whether the request may be handled, after its head was read; sets q->route. False: it has been answered. */
 bool iv_http_admit(iv_http_request *q);
 
 /* ---- http_serve.c */

@@ -182,7 +182,7 @@ enum {
     LOOP_FILES = 6,      /* a listener, the loop's poll, pipe and waker, a name lookup */
     SPARE_FILES = 4,     /* for files read while the server runs */
     CONNECTIONS_MIN = 4,
-    REFUSALS_SHARE = 16, /* one in so many of the free files for refusals, ... */
+    REFUSALS_SHARE = 16, /* this fraction of the free files is for refusals, ... */
     REFUSALS_FEW = 64,   /* ... but at least this many, if that is at most ... */
     FEW_SHARE = 4        /* ... one in four */
 };

@@ -1,6 +1,6 @@
 /* decode.h: token texts -> bytes, through a chain of steps; each passes on text as soon as it is certain.
  *
- * Whole decoding is streaming with one flush at the end, so both give the same text. Steps exchange parts of tokens and
+ * Whole decoding is streaming with one flush at the end, so both give the same text. Steps replace parts of tokens and
  * ends of tokens: a step that fuses all tokens (Fuse, ByteLevel) passes on parts and holds back the end. */
 #ifndef IV_TEXT_DECODE_H
 #define IV_TEXT_DECODE_H

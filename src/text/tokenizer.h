@@ -14,7 +14,7 @@ typedef struct iv_tokenizer iv_tokenizer;
 enum {
     IV_TOKENIZE_BYTES_MAX = 16 << 20,  /* one text */
     IV_TOKENIZE_GROWTH_MAX = 64,       /* a step may lengthen a text by this factor, */
-    IV_TOKENIZE_GROWTH_BASE = 64 << 10 /* plus so many bytes: IV_LIMIT */
+    IV_TOKENIZE_GROWTH_BASE = 64 << 10 /* plus this many bytes; longer: IV_LIMIT */
 };
 
 /* Opens dir/tokenizer.json. The other files of a model are not read: they only repeat it. */

@@ -27,7 +27,7 @@ static void ask_often(uint16_t port, size_t count) {
         n = 0;
         while (answered < AT_ONCE) {
             ssize_t got = recv(fd, reply + n, sizeof reply - 1 - n, 0);
-            if (got <= 0) fail_msg("the server stands still after %zu requests", i + answered);
+            if (got <= 0) fail_msg("the server hangs after %zu requests", i + answered);
             reply[n += (size_t)got] = 0;
             answered = 0;
             for (const char *at = reply; (at = strstr(at, "HTTP/1.1 404")); at++) answered++;

@@ -12,7 +12,7 @@ try:
     import litellm
     import dspy
 except ImportError as error:
-    skip(f"dspy is not here ({error})")
+    skip(f"dspy is not installed ({error})")
 
 
 def model(engine, **more):

@@ -14,7 +14,7 @@ from support import check, main, skip
 from upstream import TINY_MATH
 
 if importlib.util.find_spec("guidellm") is None:
-    skip("the guidellm package is not here")
+    skip("the guidellm package is not installed")
 scratch = tempfile.TemporaryDirectory()
 ROOM = pathlib.Path(scratch.name)
 STAND_IN = {

@@ -19,7 +19,7 @@ try:
     from inspect_ai.tool import ToolFunction, ToolInfo, ToolParams
     from inspect_ai.util import JSONSchema
 except ImportError as error:
-    skip(f"inspect-ai is not here ({error})")
+    skip(f"inspect-ai is not installed ({error})")
 
 PROVIDERS = ("openai-api/invar/tiny-math", "vllm/tiny-math", "sglang/tiny-math")
 CONFIG = dict(max_tokens=60, seed=5, temperature=0.6, max_retries=0)

@@ -10,7 +10,7 @@ try:
     import openai
     import pydantic
 except ImportError as error:
-    skip(f"instructor is not here ({error})")
+    skip(f"instructor is not installed ({error})")
 
 MODES = ("TOOLS", "TOOLS_STRICT", "JSON_SCHEMA")
 ASKED = dict(model=MODEL, messages=MESSAGES, max_tokens=400, seed=5, temperature=0.6)

@@ -10,7 +10,7 @@ try:
     from langchain_core.exceptions import ContextOverflowError
     from langchain_openai import ChatOpenAI, OpenAI
 except ImportError as error:
-    skip(f"langchain-openai is not here ({error})")
+    skip(f"langchain-openai is not installed ({error})")
 
 ASKED = dict(model=MODEL, base_url=BASE, api_key=API_KEY, max_retries=0)
 chat = ChatOpenAI(max_tokens=40, seed=5, temperature=0.6, **ASKED)

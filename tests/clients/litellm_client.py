@@ -9,7 +9,7 @@ from support import API_KEY, check, main, skip
 try:
     import litellm
 except ImportError:
-    skip("the litellm package is not here")
+    skip("the litellm package is not installed")
 
 ROUTES = ("openai/tiny-math", "hosted_vllm/tiny-math")
 ASKED = dict(messages=MESSAGES, api_base=BASE, api_key=API_KEY, max_tokens=40, seed=5, num_retries=0)

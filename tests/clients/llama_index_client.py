@@ -13,7 +13,7 @@ try:
     from llama_index.core.tools import FunctionTool
     from llama_index.llms.openai_like import OpenAILike
 except ImportError as error:
-    skip(f"llama-index is not here ({error})")
+    skip(f"llama-index is not installed ({error})")
 
 SAME = dict(max_tokens=40, seed=5, temperature=0.6)
 

@@ -16,7 +16,7 @@ from support import check, main, skip
 from upstream import BINARY, TINY_MATH, serving
 
 if importlib.util.find_spec("lm_eval") is None:
-    skip("the lm_eval package is not here")
+    skip("the lm_eval package is not installed")
 
 LIMIT = int(os.environ.get("INVAR_LM_EVAL_LIMIT", "24"))
 BOUND = 2e-4  # of a sum: the law's own logarithm against this file's float64

@@ -33,7 +33,7 @@ def test_loglikelihood():
         alone = post("/v1/completions", body | {"prompt": [prompt]})["choices"][0]
         check(parse(alone, len(ids_of(a))) == sums[-1], "the same alone")
         scored = post("/v1/completions", body | {"prompt": [prompt], "max_tokens": 0})["choices"][0]["logprobs"]
-        check(scored["token_logprobs"] == l["token_logprobs"][:-1], "and without the token that nobody wants")
+        check(scored["token_logprobs"] == l["token_logprobs"][:-1], "and without the generated token")
     check(sums[1][0] > sums[2][0], "a control: the right sum is likelier")
 
 

@@ -11,7 +11,7 @@ try:
     from agents import (Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool,
                         set_tracing_disabled)
 except ImportError as error:
-    skip(f"openai-agents is not here ({error})")
+    skip(f"openai-agents is not installed ({error})")
 
 set_tracing_disabled(True)
 

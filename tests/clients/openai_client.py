@@ -10,7 +10,7 @@ from support import ADMIN_KEY, API_KEY, URL, call, check, main, post, skip
 try:
     import openai
 except ImportError:
-    skip("the openai package is not here")
+    skip("the openai package is not installed")
 
 client = openai.OpenAI(base_url=URL + "/v1", api_key=API_KEY, max_retries=0, timeout=120)
 MODEL = client.models.list().data[0].id
@@ -482,8 +482,8 @@ def test_continue_final_message():
                                            extra_body={"return_token_ids": True})
     text = whole.choices[0].message.content
     begun = [QUESTION[0], {"role": "assistant", "content": text[: len(text) // 2]}]
-    go_on = {"continue_final_message": True, "add_generation_prompt": False, "return_token_ids": True}
-    r = client.chat.completions.create(model=MODEL, messages=begun, max_tokens=60, temperature=0, extra_body=go_on)
+    continuation = {"continue_final_message": True, "add_generation_prompt": False, "return_token_ids": True}
+    r = client.chat.completions.create(model=MODEL, messages=begun, max_tokens=60, temperature=0, extra_body=continuation)
     prompt = post_text("/detokenize", {"tokens": r.prompt_token_ids})
     check(prompt.endswith("assistant\n" + text[: len(text) // 2]), prompt)
     status, tokens = call("POST", "/tokenize", {"messages": begun, "continue_final_message": True})
@@ -494,7 +494,7 @@ def test_continue_final_message():
     refused("messages[1].content", messages=[QUESTION[0], {"role": "assistant", "content": None}],
             extra_body={"continue_final_message": True})
     thinking = [QUESTION[0], {"role": "assistant", "content": "<think>12 + "}]
-    r = client.chat.completions.create(model=MODEL, messages=thinking, max_tokens=60, temperature=0, extra_body=go_on)
+    r = client.chat.completions.create(model=MODEL, messages=thinking, max_tokens=60, temperature=0, extra_body=continuation)
     check(r.choices[0].message.reasoning_content, "the text goes on inside of what reasons")
 
 

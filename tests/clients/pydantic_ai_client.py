@@ -12,7 +12,7 @@ try:
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 except ImportError as error:
-    skip(f"pydantic-ai is not here ({error})")
+    skip(f"pydantic-ai is not installed ({error})")
 
 provider = OpenAIProvider(base_url=BASE, api_key=API_KEY)
 chat = OpenAIChatModel(MODEL, provider=provider)

@@ -10,7 +10,7 @@ from support import API_KEY, check, main, post, skip
 
 spec = importlib.util.find_spec("sglang")
 if spec is None:
-    skip("the sglang package is not here")
+    skip("the sglang package is not installed")
 package = types.ModuleType("sglang")
 package.__path__ = list(spec.submodule_search_locations)
 sys.modules["sglang"] = package

@@ -1,7 +1,7 @@
 """SGLang's own python/sglang/test/test_deterministic.py, unmodified, against `invar serve`.
 
 $INVAR_SGLANG_SCRIPT names the script, in a tree as SGLang's repository or wheel has it (profiler.py one folder up,
-long_prompt.txt beside it); an installed sglang is found without it. The script is run from links in a folder of its own, because
+long_prompt.txt next to it); an installed sglang is found without it. The script is run from links in a separate folder, because
 the package's __init__ imports torch, which the script does not use. $INVAR_SGLANG_TRIALS: its --n-trials (8)."""
 
 import importlib.util
@@ -27,7 +27,7 @@ def find_script():
         return pathlib.Path(named).resolve()
     spec = importlib.util.find_spec("sglang")
     if not spec or not spec.submodule_search_locations:
-        skip("SGLang's script is not here: INVAR_SGLANG_SCRIPT names it")
+        skip("SGLang's script is not installed: INVAR_SGLANG_SCRIPT names it")
     return pathlib.Path(spec.submodule_search_locations[0]) / "test" / "test_deterministic.py"
 
 

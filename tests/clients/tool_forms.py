@@ -14,7 +14,7 @@ from upstream import BINARY, derived_model, serving
 try:
     import openai
 except ImportError:
-    skip("the openai package is not here")
+    skip("the openai package is not installed")
 
 scratch = tempfile.TemporaryDirectory()
 TURN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"

@@ -1,4 +1,4 @@
-/* mpi_job.h: the program under mpirun: its output, its end, its ranks' processes. */
+/* mpi_job.h: runs the program under mpirun: output, exit code, processes of the ranks. */
 #ifndef IV_TESTS_MPI_JOB_H
 #define IV_TESTS_MPI_JOB_H
 
@@ -15,11 +15,11 @@
 
 static char folder[] = "/tmp/invar-mpi-XXXXXX";
 
-/* Why these tests cannot run here; NULL if they can. */
+/* The reason to skip these tests; NULL: none. */
 static inline const char *obstacle(void) {
     if (SANITIZED) return "MPI under a sanitizer reports its own findings";
     if (access(INVAR_MPI_MODULE, R_OK) != 0) return "libinvar_mpi.so was not built (no MPI for C here)";
-    if (system("command -v mpirun >/dev/null 2>&1") != 0) return "mpirun is not here";
+    if (system("command -v mpirun >/dev/null 2>&1") != 0) return "mpirun is not installed";
     return NULL;
 }
 
@@ -38,7 +38,7 @@ typedef struct job {
     char errors[200];
 } job;
 
-/* A shell command line; INVAR is the program's path, MPIRUN mpirun with what a test needs. */
+/* A shell command line; INVAR is the program's path, MPIRUN mpirun with a test's flags. */
 static inline job start(const char *line) {
     static int number;
     int pipe_of[2];
@@ -88,7 +88,7 @@ static inline int run(const char *line, char **out, char **errors) {
 }
 
 #define MPIRUN "mpirun --oversubscribe "
-#define QUIETLY "mpirun --quiet --oversubscribe " /* its own words would stand inside ours */
+#define QUIETLY "mpirun --quiet --oversubscribe " /* mpirun's messages would be mixed into the output */
 #define INVAR INVAR_BINARY " "
 
 /* The process id of a rank: mpirun starts them in order. */
@@ -109,7 +109,7 @@ static inline double seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A process that has ended but was not waited for counts as ended. */
+/* A zombie counts as ended. */
 static inline bool is_alive(pid_t pid) {
     char path[100], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);

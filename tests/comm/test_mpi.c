@@ -1,5 +1,5 @@
-/* Ranks as processes: the program under mpirun gives the bytes that it gives alone; ranks that do not belong together
- * are refused; a rank that dies or hangs ends the job, with a message, soon. */
+/* Ranks as processes: the program prints the same bytes under mpirun as alone; incompatible ranks are refused; a rank
+ * that dies or hangs ends the job within seconds, with a message. */
 #include "engine/made_model.h"
 #include "mpi_cases.h"
 
@@ -21,7 +21,7 @@ static void same_answers(void **state) {
         free(out), free(errors);
     }
     assert_int_equal(run(MPIRUN "-n 2 " GENERATE "--arithmetic tc16", &out, &errors), 0);
-    assert_int_not_equal(strncmp(digest_in(want), digest_in(out), 80), 0); /* the digest can tell */
+    assert_int_not_equal(strncmp(digest_in(want), digest_in(out), 80), 0); /* negative control */
     free(out), free(errors), free(want);
 }
 
@@ -53,7 +53,7 @@ static void same_logits(void **state) {
     made_close(&m);
 }
 
-/* Each process looks at the memory that is free by itself, while it changes: all use what one of them saw. */
+/* Free memory differs between processes and changes; all use the value of one of them. */
 static void a_share_of_changing_memory(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
@@ -117,7 +117,7 @@ static void those_that_do_not_belong_together(void **state) {
     refused(QUIETLY "-n 9 " INVAR "generate models/tiny-math " IDS, "wanted 1 to 8 processes, found 9");
 }
 
-/* Without the module beside it the program says what it wants. */
+/* Without the module next to it the program names the missing file. */
 static void no_module(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
@@ -128,7 +128,7 @@ static void no_module(void **state) {
     refused(line, "apt install libopenmpi-dev openmpi-bin");
 }
 
-/* A program that was found through PATH, or through a link, still finds the module beside its own file. */
+/* A program started through PATH or a link finds the module next to its real file. */
 static void module_is_found(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();

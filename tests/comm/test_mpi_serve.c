@@ -1,4 +1,4 @@
-/* invar serve under mpirun: when a rank is lost or the job is ended, every open request soon ends with an error. */
+/* invar serve under mpirun: if a rank is lost or the job is ended, every open request ends with an error in time. */
 #include "mpi_job.h"
 
 #include <arpa/inet.h>
@@ -28,7 +28,7 @@ static server serve(const char *flags) {
         const char *at = strstr(text, "listening on http://127.0.0.1:");
         if (at && strchr(at, '\n')) sscanf(at, "listening on http://127.0.0.1:%u", &port);
     }
-    if (port == 0) fail_msg("it does not listen: %s", text);
+    if (port == 0) fail_msg("the server does not listen: %s", text);
     s.port = (uint16_t)port;
     return s;
 }
@@ -49,7 +49,7 @@ static int ask(uint16_t port, bool stream) {
     return fd;
 }
 
-/* What comes until the end, which must be one of the server's making. */
+/* Reads the reply up to its end, which the server must have sent. */
 static const char *read_reply(int fd) {
     static char reply[REPLY_MAX];
     size_t n = 0;
@@ -66,9 +66,9 @@ static const char *read_reply(int fd) {
     return reply;
 }
 
-/* Signals the rank's process, or mpirun (-1), while all requests are open: each ends with an error that has the words
- * within max_s, and the job fails. */
-static void told(const char *flags, int rank, int sig, const char *words, double max_s) {
+/* Signals the rank's process, or mpirun (-1), while all requests are open. Each must end within max_s with an error
+ * that contains `words`, and the job must fail. */
+static void expect_errors(const char *flags, int rank, int sig, const char *words, double max_s) {
     server s = serve(flags);
     int fds[OPEN];
     char first[1], *out, *errors;
@@ -83,14 +83,14 @@ static void told(const char *flags, int rank, int sig, const char *words, double
             strstr(reply, i < STREAMS ? "data: {\"error\":{\"message\":\"" : "{\"error\":{\"message\":\"");
         if (!error || !strstr(error, words)) fail_msg("request %d: wanted \"%s\", found: %s", i, words, reply);
         if (i >= STREAMS) assert_int_equal(strncmp(reply, "HTTP/1.1 50", 11), 0);
-        if (i < STREAMS) assert_non_null(strstr(error, "\r\n0\r\n\r\n")); /* the stream has its end */
+        if (i < STREAMS) assert_non_null(strstr(error, "\r\n0\r\n\r\n")); /* the stream is terminated */
         assert_null(strstr(reply, "[DONE]"));
     }
     double took = seconds() - begin;
     int code = finish(&s.job, &out, &errors);
-    printf("rank %d, signal %d: told after %.2f s, exit %d\n", rank, sig, took, code);
+    printf("rank %d, signal %d: errors after %.2f s, exit %d\n", rank, sig, took, code);
     assert_int_not_equal(code, 0);
-    if (took > max_s) fail_msg("wanted them to be told within %.1f s, found %.2f", max_s, took);
+    if (took > max_s) fail_msg("wanted all errors within %.1f s, found %.2f", max_s, took);
     while (is_alive(pid) && seconds() - begin < START_S) usleep(50000);
     assert_false(is_alive(pid));
     free(out), free(errors);
@@ -99,24 +99,24 @@ static void told(const char *flags, int rank, int sig, const char *words, double
 static void a_rank_is_killed(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    told("", 1, SIGKILL, "rank 1: its process has ended: the job cannot continue", 1.8);
-    told("", 2, SIGKILL, "rank 2: its process has ended: the job cannot continue", 1.8);
+    expect_errors("", 1, SIGKILL, "rank 1: its process has ended: the job cannot continue", 1.8);
+    expect_errors("", 2, SIGKILL, "rank 2: its process has ended: the job cannot continue", 1.8);
 }
 
 static void a_rank_hangs(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    told("--rank-timeout 1500", 1, SIGSTOP, "no answer to rank 0 for 1.5 s", 6);
+    expect_errors("--rank-timeout 1500", 1, SIGSTOP, "no answer to rank 0 for 1.5 s", 6);
 }
 
-/* mpirun kills a second after its SIGTERM. */
+/* mpirun sends SIGKILL one second after its SIGTERM. */
 static void the_job_is_ended(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    told("", -1, SIGTERM, "the server is shutting down", 2.5);
+    expect_errors("", -1, SIGTERM, "the server is shutting down", 2.5);
 }
 
-/* Without requests no step notices it; mpirun does. The server does not claim to have ended well. */
+/* Without requests no step detects the loss, but mpirun does. The server must not report success. */
 static void a_rank_of_an_idle_server_is_killed(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();

@@ -1,5 +1,5 @@
-/* Ranks as threads: whatever the pauses, everybody gets what everybody gave at that turn, from two buffers taken in
- * turn; and rank 0's bytes reach all. */
+/* Ranks as threads: with random pauses, every rank receives all ranks' bytes of the same round, through two alternating
+ * buffers; rank 0's broadcast reaches all. */
 #include "random.h"
 #include "comm/comm.h"
 
@@ -13,7 +13,7 @@ typedef struct part {
     size_t rounds, wrong;
 } part;
 
-/* What rank r gives in a round, and how much of it: every rank can work it out. */
+/* The bytes that rank r contributes in a round: a function that every rank can compute. */
 static uint64_t value(uint64_t seed, size_t round, size_t r, size_t i) {
     rng g = {seed ^ (round * 1000003u + r * 10007u + i)};
     return rng_next(&g);
@@ -42,14 +42,14 @@ static void *take_part(void *argument) {
             for (size_t i = 0; i < bytes[r] / sizeof *mine; i++)
                 p->wrong += ((const uint64_t *)blocks[r])[i] != value(p->seed, round, r, i);
         if (round % 5) continue;
-        uint64_t said = round + 1; /* on rank 0's stack: all have read it before the next call */
+        uint64_t said = round + 1; /* on rank 0's stack: valid until the next call, when all have read it */
         size_t plan_bytes;
         p->wrong += iv_comm_broadcast(p->comm, &said, sizeof said, &plan, &plan_bytes, &err) != IV_OK;
         p->wrong += plan_bytes != sizeof said || *(const uint64_t *)plan != round + 1;
         size_t nothing[IV_RANKS_MAX] = {0};
         p->wrong += iv_comm_all_gather(p->comm, NULL, nothing, blocks, &err) != IV_OK;
     }
-    const void *blocks[IV_RANKS_MAX]; /* nobody still reads the last block */
+    const void *blocks[IV_RANKS_MAX]; /* all ranks have read the last block */
     static const size_t nothing[IV_RANKS_MAX];
     p->wrong += iv_comm_all_gather(p->comm, NULL, nothing, blocks, &err) != IV_OK;
     free(buffer);

@@ -112,7 +112,7 @@ static void a_held_request_takes_nothing(void **state) {
     iv_engine_close(e);
 }
 
-/* A slow mask does not slow other requests: they get many tokens for each of its own. */
+/* A slow mask does not slow other requests: they get many tokens for each of its tokens. */
 static void steps_do_not_wait_for_masks(void **state) {
     (void)state;
     iv_engine_options o = small_options();

@@ -4,7 +4,7 @@
 #include "format/scratch.h"
 #include "numerics/rows.h"
 
-enum { PROMPT = SANITIZED ? 90 : 200, PROMPT_MAX = 1200, VOCAB_MAX = 4096, LIKELIEST = 5 };
+enum { PROMPT = SANITIZED ? 90 : 200, PROMPT_MAX = 1200, VOCAB_MAX = 4096, TOP = 5 };
 
 /* ---- what is expected ---------------------------------------------------------------------------------- */
 
@@ -33,7 +33,7 @@ static bool comes_before(const float *row, int32_t a, int32_t b) {
 }
 
 /* The event of one position against the row before it. */
-static void check_event(const expectation *x, const iv_event *v, size_t likeliest) {
+static void check_event(const expectation *x, const iv_event *v, size_t top_count) {
     const float *row = x->logits + (v->position - 1) * x->vocab;
     float max, log_sum, want;
     iv_ref_log_sum_exp(row, x->vocab, &max, &log_sum);
@@ -41,23 +41,23 @@ static void check_event(const expectation *x, const iv_event *v, size_t likelies
     want = (row[v->token] - max) - log_sum;
     if (iv_bits(want) != iv_bits(v->logprob))
         fail_msg("position %zu: wanted %08x, found %08x", v->position, iv_bits(want), iv_bits(v->logprob));
-    assert_int_equal(v->top_count, likeliest);
-    for (size_t i = 0; i < likeliest; i++) {
+    assert_int_equal(v->top_count, top_count);
+    for (size_t i = 0; i < top_count; i++) {
         want = (row[v->top[i].id] - max) - log_sum;
         assert_int_equal(iv_bits(want), iv_bits(v->top[i].logprob));
         if (i) assert_true(comes_before(row, v->top[i - 1].id, v->top[i].id));
     }
-    if (likeliest) { /* nobody else would be before the last of them */
+    if (top_count) { /* no other token precedes the last of them */
         size_t ahead = 0;
-        for (size_t id = 0; id < x->vocab; id++) ahead += comes_before(row, (int32_t)id, v->top[likeliest - 1].id);
-        assert_int_equal(ahead, likeliest - 1);
+        for (size_t id = 0; id < x->vocab; id++) ahead += comes_before(row, (int32_t)id, v->top[top_count - 1].id);
+        assert_int_equal(ahead, top_count - 1);
     }
 }
 
 /* A request and its events so far. */
 typedef struct scoring {
     const expectation *x;
-    size_t next, likeliest; /* the position that comes next */
+    size_t next, top_count; /* the position that comes next */
     answer a;
 } scoring;
 
@@ -72,7 +72,7 @@ static void take(iv_engine *e, scoring *s, size_t n) {
             continue;
         }
         assert_true(s[i].a.count == 0 && v.position == s[i].next++ && v.text_bytes == 0 && !v.logits && !v.error);
-        check_event(s[i].x, &v, s[i].likeliest);
+        check_event(s[i].x, &v, s[i].top_count);
     }
 }
 
@@ -85,7 +85,7 @@ static iv_request score(const iv_engine *e, const expectation *x, size_t max_tok
 
 static void start(iv_engine *e, const iv_request *r, const expectation *x, scoring *s) {
     *s = (scoring){.x = x, .next = r->prompt_logprobs_start > 1 ? r->prompt_logprobs_start : 1};
-    s->likeliest = (size_t)r->prompt_logprobs;
+    s->top_count = (size_t)r->prompt_logprobs;
     submit(e, r, &s->a);
 }
 
@@ -128,7 +128,7 @@ static void same_bits_as_the_logits(void **state) {
         if (plain) assert_same_answer("without", plain, a);
         if (!plain) plain = a, a = NULL;
         r.prompt_logprobs = 0, start(e, &r, &x, &s[0]);
-        r.prompt_logprobs = LIKELIEST, start(e, &r, &x, &s[1]);
+        r.prompt_logprobs = TOP, start(e, &r, &x, &s[1]);
         r.prompt_logprobs_start = PROMPT - 20, start(e, &r, &x, &s[2]);
         r.max_tokens = 0, r.score_only = true, r.prompt_logprobs_start = 0, start(e, &r, &x, &s[3]);
         finish(e, s, 4);
@@ -176,7 +176,7 @@ static iv_request mix(const iv_engine *e, size_t i, int32_t ids[256]) {
     if (i == 2) q.keep_logits = true;
     if (i == 3) q.constraint = IV_CONSTRAINT_REGEX, q.constraint_text = "[a-z ]{40}";
     if (i < DECODING) return q;
-    q.prompt_logprobs = i % 2 ? LIKELIEST : 0, q.score_only = true, q.max_tokens = 0;
+    q.prompt_logprobs = i % 2 ? TOP : 0, q.score_only = true, q.max_tokens = 0;
     return q;
 }
 

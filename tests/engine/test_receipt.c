@@ -241,7 +241,7 @@ static void damage_is_seen(void **state) {
     (void)state;
     char *copy = strdup(a_receipt()), *bits = strstr(copy, "\"logprob_bits\":\"") + 16;
     assert_non_null(copy);
-    for (size_t i = 2; i < 8; i++) { /* not the sign and exponent, which have errors of their own */
+    for (size_t i = 2; i < 8; i++) { /* not the sign and exponent, which have separate errors */
         char was = bits[i];
         bits[i] = was == '0' ? '1' : '0';
         refuse(copy, "the receipt is damaged");

@@ -3,7 +3,7 @@
 #include "format/checkpoint.h"
 #include "format/scratch.h"
 
-enum { WAITING = 4096 }; /* as engine.h says; the public header promises only that there is a limit */
+enum { WAITING = 4096 }; /* IV_WAITING_MAX of engine/state.h; the public header promises only that there is a limit */
 
 static void refuse_as(iv_status status, iv_engine *e, const iv_request *r, const char *text) {
     uint64_t id = 0;

@@ -54,7 +54,7 @@ static answer *run_way(const way *w, const char *arithmetic, size_t n) {
     return a;
 }
 
-static void meet(const way *w, const char *arithmetic, const answer *want, size_t n) {
+static void expect_answers(const way *w, const char *arithmetic, const answer *want, size_t n) {
     answer *got = run_way(w, arithmetic, n);
     for (size_t i = 0; i < n; i++) {
         char what[160];
@@ -90,8 +90,8 @@ static void every_way(const char *arithmetic) {
     for (size_t i = 0; i < n; i++) tokens += want[i].count;
     printf("%s: %zu requests, %zu tokens\n", arithmetic, n, tokens);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (machine_has(ways[i].isa)) meet(&ways[i], arithmetic, want, n);
-    meet(&scalar, arithmetic, want, SANITIZED ? 1 : trials(SCALAR_REQUESTS, REQUESTS));
+        if (machine_has(ways[i].isa)) expect_answers(&ways[i], arithmetic, want, n);
+    expect_answers(&scalar, arithmetic, want, SANITIZED ? 1 : trials(SCALAR_REQUESTS, REQUESTS));
     answers_free(want, n);
 }
 

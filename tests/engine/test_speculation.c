@@ -109,7 +109,7 @@ static void steps_are_saved(void **state) {
     iv_engine_stats before, after;
     static const iv_logit_bias only = {77, 100};
     iv_request r = ask(e, chat, 90);
-    r.logit_bias = &only, r.logit_bias_count = 1, r.ignore_eos = true; /* one token for ever */
+    r.logit_bias = &only, r.logit_bias_count = 1, r.ignore_eos = true; /* always the same token */
     iv_engine_get_stats(e, &before);
     answer *a = answer_to(e, &r);
     iv_engine_get_stats(e, &after);

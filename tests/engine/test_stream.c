@@ -196,7 +196,7 @@ static void stop_ids_and_lengths(void **state) {
         expect_text(e, a, false);
         answers_free(a, 1);
     }
-    for (size_t max = 0; max < 2000; max += 1000) { /* no limit of its own, or one past the context's */
+    for (size_t max = 0; max < 2000; max += 1000) { /* no limit, or one past the context's */
         r.max_tokens = max;
         answer *a = answer_to(e, &r);
         assert_int_equal(a->prompt_tokens + a->count, 256);

@@ -289,8 +289,8 @@ static void the_writer_refuses_what_could_not_be_read(void **state) {
     scratch_close(&s);
 }
 
-/* A disk that fills up: the limit on file sizes stands in for it. */
-/* Whoever writes to /dev/null or through a link wants them to be there afterwards. */
+/* A disk that fills up: simulated by the limit on file sizes. */
+/* A device such as /dev/null, or a link, must still exist after writing. */
 static void pipes_and_links_stay(void **state) {
     (void)state;
     scratch s;

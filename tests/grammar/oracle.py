@@ -1,10 +1,10 @@
 """Judges what tests/grammar/test_oracle.c wrote: a line of JSON a case.
 
 {"schema": ..., "text": ...}: the text must be JSON that satisfies the schema, as the package jsonschema sees it.
-{"regex": ..., "text": ..., "matches": bool}: must be what Python's re says.
-{"grammar": ..., "text": ..., "matches": bool}: must be what the class Rules below says, which knows no automaton.
+{"regex": ..., "text": ..., "matches": bool}: must match Python's re.
+{"grammar": ..., "text": ..., "matches": bool}: must match the class Rules below, which uses no automaton.
 
-Python's re backtracks, for ever with some expressions: what takes it longer than a second is not judged, and counted."""
+Python's re backtracks exponentially with some expressions: cases that take over a second are skipped and counted."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import sys
 try:
     import jsonschema
 except ImportError:
-    print("SKIPPED: the Python package jsonschema is not here")
+    print("SKIPPED: the Python package jsonschema is not installed")
     sys.exit(77)
 
 

@@ -22,7 +22,7 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
     assert_true(iv_attention_scratch(&l, &c.scratch_bytes));
     c.scratch_bytes *= threads;
     c.scratch = aligned_alloc(64, c.scratch_bytes);
-    uint32_t *pages = calloc(blocks, sizeof *pages); /* in reverse: the page number must not matter */
+    uint32_t *pages = calloc(blocks, sizeof *pages); /* in reverse: page numbers must not matter */
     unsigned char *kv = calloc(blocks, l.page_bytes);
     for (size_t b = 0; b < blocks; b++) pages[b] = (uint32_t)(blocks - 1 - b);
     for (size_t t = 0; t < tokens; t++)

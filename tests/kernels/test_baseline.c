@@ -1,5 +1,5 @@
-/* The cuts of each numerics as tables, and linear layers and attention under a baseline: the law's kernels with
- * another cut, and nothing else. */
+/* The cuts of each numerics as tables; linear layers and attention under a baseline are the law's kernels with
+ * different cuts. */
 #include "random.h"
 #include "baseline/ops.h"
 #include "kernels/attention.h"
@@ -19,7 +19,7 @@ static void names_go_there_and_back(void **state) {
     assert_non_null(strstr(err.message, "'Invar'"));
 }
 
-/* Rows and outputs choose nothing in invar and bio; in vanilla a fuller machine cuts less. */
+/* Rows and outputs do not affect the cuts of invar and bio; in vanilla more work means fewer cuts. */
 static void splits_by_shape(void **state) {
     (void)state;
     static const struct {
@@ -104,7 +104,7 @@ static void layer_run(layer *l, iv_numerics numerics, size_t first, size_t rows,
     iv_baseline_close(b);
 }
 
-/* The scalar kernel with so many leaves, one row after the other. */
+/* The scalar kernel with this number of leaves, row by row. */
 static void reference(const layer *l, int leaves, size_t rows, float *out) {
     const iv_tile_kernel *t = &iv_tile_bf16_fma32_scalar;
     void *packed = aligned_alloc(64, (iv_tile_packed_bytes(t, 1, K) + 63) / 64 * 64);
@@ -138,7 +138,7 @@ static void linear_is_the_kernel_with_another_cut(void **state) {
     }
 }
 
-/* How many outputs of the last row differ between a call of `rows` rows and one of that row alone. */
+/* Number of outputs of the last row that differ between a call of `rows` rows and one of that row alone. */
 static size_t differing(layer *l, iv_numerics numerics, size_t rows) {
     float together[ROWS * N], alone[N];
     size_t n = 0;

@@ -36,7 +36,7 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     free(x), free(y), free(z), free(want), free(got);
 }
 
-/* Weights of either end of a type's range, some of them zero or NaN, and a sum to which they are added. */
+/* Weights from both ends of a type's range, some zero or NaN, and a sum to which they are added. */
 static void random_weights(rng *r, iv_dtype type, void *weights, float lanes[2][8]) {
     float high = ldexpf(1.0f, (int)rng_below(r, 260) - 126), low = rng_below(r, 2) ? 1.0f : 0x1p-20f;
     for (size_t i = 0; i < 64; i++) {
@@ -60,11 +60,11 @@ static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     memcpy(lanes[0], l, sizeof lanes[0]), memcpy(lanes[1], l, sizeof lanes[1]);
     ref->softmax_block(arithmetic, score, first, last, scale, &max[0], &alpha[0], type, weights[0]);
     k->softmax_block(arithmetic, score, first, last, scale, &max[1], &alpha[1], type, weights[1]);
-    max[0] += 0.0f, max[1] += 0.0f; /* which zero a maximum is, the law leaves free */
+    max[0] += 0.0f, max[1] += 0.0f; /* the law does not define the sign of a zero maximum */
     assert_same_bits("softmax max", &max[0], &max[1], 1, 4, false);
     assert_same_bits("softmax alpha", &alpha[0], &alpha[1], 1, 4, true);
     assert_same_bits("softmax weights", weights[0], weights[1], 64, iv_dtype_bytes(type), false);
-    for (int again = 0; again < 2; again++) { /* of a block of softmax, then of weights of every size */
+    for (int again = 0; again < 2; again++) { /* a block of softmax, then weights of every magnitude */
         ref->sum_weights(arithmetic, type, weights[0], alpha[0], lanes[0]);
         k->sum_weights(arithmetic, type, weights[0], alpha[0], lanes[1]);
         assert_same_bits("softmax lanes", lanes[0], lanes[1], 8, 4, true);
@@ -74,7 +74,7 @@ static void one_softmax(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     free(score), free(l);
 }
 
-/* A block of negative scores below one of zero, at scale 1: the weights in float32 are ex2 of the scores themselves. */
+/* A block of negative scores with maximum 0 and scale 1: the weights in float32 are ex2 of the scores. */
 static void weights_are_ex2(const iv_kernels *k, float score[64]) {
     float max = -INFINITY, alpha, weights[64];
     score[0] = 0.0f;
@@ -84,7 +84,7 @@ static void weights_are_ex2(const iv_kernels *k, float score[64]) {
             fail_msg("%s ex2(%a): wanted %a, got %a", iv_isa_name(k->isa), score[i], iv_ex2(score[i]), weights[i]);
 }
 
-/* Every float of (-2, -1], which has every fraction once, and random ones of every size. */
+/* Every float of (-2, -1], which has every fraction once, and random floats of every magnitude. */
 static void every_fraction_of_ex2(void **state) {
     (void)state;
     rng r = rng_start("ex2");
@@ -103,7 +103,7 @@ static void every_fraction_of_ex2(void **state) {
     }
 }
 
-/* What the sampler uses: words of Philox at any counter, the largest of many, the next above a bound. */
+/* The sampler's ops: Philox at any counter, the maximum, the next value above a bound. */
 static void one_vocabulary(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     size_t n = 1 + rng_below(r, rng_below(r, 2) ? 80 : N_MAX - 1), blocks = rng_below(r, 200);
     uint32_t want[800], got[800], first = (uint32_t)rng_next(r);

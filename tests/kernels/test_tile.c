@@ -12,7 +12,7 @@
 typedef struct candidate {
     const iv_tile_kernel *kernel, *reference;
     iv_dtype weight;
-    bool widens; /* takes fp32 activations too */
+    bool widens; /* also accepts fp32 activations */
     iv_isa needs;
     bool needs_dot_product;
 } candidate;
@@ -30,7 +30,7 @@ static const candidate candidates[] = {
     {&iv_tile_bf16_fma32_avx512bf16, &iv_tile_bf16_fma32_scalar, IV_BF16, false, IV_ISA_AVX512, true},
     {&iv_tile_bf16_tc16_avx512, &iv_tile_bf16_tc16_scalar, IV_BF16, false, IV_ISA_AVX512, false},
     {&iv_tile_f16_tc16_avx512, &iv_tile_f16_tc16_scalar, IV_F16, false, IV_ISA_AVX512, false},
-#else /* leaves in one call against leaves in two */
+#else /* leaves in one call, or in two */
     {&iv_tile_bf16_fma32_scalar, &iv_tile_bf16_fma32_scalar, IV_BF16, true, IV_ISA_SCALAR, false},
     {&iv_tile_f16_fma32_scalar, &iv_tile_f16_fma32_scalar, IV_F16, true, IV_ISA_SCALAR, false},
     {&iv_tile_f32_fma32_scalar, &iv_tile_f32_fma32_scalar, IV_F32, true, IV_ISA_SCALAR, false},
@@ -87,7 +87,7 @@ static void tiles_have_the_reference_bits(void **state) {
     size_t n = trials(300, 10000);
     for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
         if (!runs_here(&candidates[i])) {
-            printf("SKIPPED: %s needs a CPU that this is not\n", candidates[i].kernel->name);
+            printf("SKIPPED: this CPU has no %s\n", candidates[i].kernel->name);
             continue;
         }
         for (size_t t = 0; t < n; t++) one_shape(&r, &candidates[i]);
@@ -95,7 +95,7 @@ static void tiles_have_the_reference_bits(void **state) {
     }
 }
 
-/* The comparison must be able to fail: one chain instead of leaves has other bits. */
+/* Negative control: one chain instead of leaves has different bits. */
 static void control_leaves_matter(void **state) {
     (void)state;
     rng r = {7};

@@ -17,7 +17,7 @@ static float reference(iv_arithmetic arithmetic, const iv_tree_order *order, con
     return iv_canonical(x + y);
 }
 
-/* Returns how many results would differ had subnormals been treated the other way. */
+/* Returns the number of results that depend on the treatment of subnormals. */
 static size_t one(rng *r, iv_arithmetic arithmetic) {
     size_t leaves = (size_t)1 << rng_below(r, 4), count = 0, n = 1 + rng_below(r, IV_ALLREDUCE_COLUMNS), other = 0;
     iv_tree_node nodes[IV_LEAVES_MAX], own[IV_COVER_MAX];

@@ -1,4 +1,4 @@
-/* ranks_runner.h: as runner.h, over tensor-parallel ranks that are threads: one sequence, all logits. */
+/* ranks_runner.h: runner.h over tensor-parallel ranks in threads: one sequence, all logits. */
 #ifndef IV_TESTS_RANKS_RUNNER_H
 #define IV_TESTS_RANKS_RUNNER_H
 
@@ -17,7 +17,7 @@ typedef struct ranks_runner {
     iv_baseline *baseline; /* NULL: invar */
     iv_model *model;
     iv_kv_table table;
-    iv_kv_pool book; /* page numbers: the ranks share them */
+    iv_kv_pool book; /* page numbers, common to all ranks */
     struct {
         iv_pool *pool;
         iv_cpu_model *state;
@@ -86,7 +86,7 @@ static inline void *run_rank(void *argument) {
     return NULL;
 }
 
-/* Runs a batch on all ranks; kv and kv_layer_bytes are filled in. All ranks must come to the same. */
+/* Runs a batch on all ranks; kv and kv_layer_bytes are filled in. All ranks must return the same status. */
 static inline iv_status ranks_batch(ranks_runner *r, const iv_batch *b, iv_error *err) {
     rank_call call[IV_RANKS_MAX];
     pthread_t thread[IV_RANKS_MAX];

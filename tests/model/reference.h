@@ -1,4 +1,4 @@
-/* reference.h: float64 logits of a checkpoint, and how far ours are from them. */
+/* reference.h: float64 logits of a checkpoint, and the error of ours. */
 #ifndef IV_TESTS_REFERENCE_H
 #define IV_TESTS_REFERENCE_H
 
@@ -21,7 +21,7 @@ static inline void *read_tensor(iv_checkpoint *c, const char *name, const iv_ten
     return p;
 }
 
-/* A file is opened as a one-file checkpoint through a directory of its own. */
+/* Opens a file as a one-file checkpoint, through a link in a new directory. */
 static inline void reference_open(reference *r, const char *file) {
     char dir[] = "/tmp/invar-reference-XXXXXX", link_path[64];
     iv_error err;
@@ -51,9 +51,9 @@ static inline double relative_error(const float *got, const double *want, size_t
     return sqrt(d / w);
 }
 
-/* The float64 references of tests/data/hf come from models that were cast to bf16 whole, their table of
- * inverse frequencies too, before they were widened. invar keeps frequencies in double (as do the references
- * of tiny-math and stories15m), so the same table is put in here to compare everything else. */
+/* The float64 references of tests/data/hf come from models cast entirely to bf16, including the table of inverse
+ * frequencies, before they were widened. invar keeps frequencies in double (as do the references of tiny-math and
+ * stories15m), so this installs the rounded table to compare everything else. */
 static inline void round_frequencies_to_bf16(iv_model *m) {
     const iv_model_config *c = &m->config;
     double f[IV_HEAD_DIM_MAX / 2];

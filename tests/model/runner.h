@@ -1,4 +1,4 @@
-/* runner.h: runs token ids through a model the plain way: one sequence, given chunking, all logits. */
+/* runner.h: runs token ids through a model: one sequence, given chunking, all logits. */
 #ifndef IV_TESTS_RUNNER_H
 #define IV_TESTS_RUNNER_H
 

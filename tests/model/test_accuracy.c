@@ -33,12 +33,12 @@ static void all_types(const char *dir, const char *reference_file, bool rounded,
     double half = check(dir, &ref, IV_FMA32, &f16, rounded, limit);
     check(dir, &ref, IV_TC16, &f16, rounded, limit);
     double full = check(dir, &ref, IV_FMA32, &f32, rounded, limit);
-    assert_true(half < bf16 && full < half); /* more bits, less error: the types are really in use */
+    assert_true(half < bf16 && full < half); /* more bits, less error: the types are in effect */
     assert_true(full < 2e-5);
     reference_close(&ref);
 }
 
-/* As users get it: double frequencies. */
+/* The users' configuration: double frequencies. */
 static void check_plain(const char *dir, const char *file, double limit) {
     reference ref;
     reference_open(&ref, file);
@@ -85,7 +85,7 @@ static void stories15m(void **state) {
 
 /* ---- greedy continuations ------------------------------------------------------------------------------ */
 
-/* Logits after each of the reference's greedy ids, given one after another whatever the model would have chosen. */
+/* Logits after each of the reference's greedy ids (teacher forcing). */
 static float *follow(const char *dir, const reference *ref, iv_arithmetic arithmetic, iv_dtype dtype, bool rounded) {
     runner r;
     iv_model_options o = {.has_dtype = true, .dtype = dtype};
@@ -98,7 +98,7 @@ static float *follow(const char *dir, const reference *ref, iv_arithmetic arithm
     return logits;
 }
 
-/* The largest but `id`. */
+/* The largest logit except that of `id`. */
 static size_t best_but(const float *x, size_t n, size_t id) {
     size_t best = id == 0;
     for (size_t i = 0; i < n; i++)
@@ -106,8 +106,8 @@ static size_t best_but(const float *x, size_t n, size_t id) {
     return best;
 }
 
-/* The float64 model's choices must be ours, in float32 always. In the 16-bit types one may fall to another token
- * where float32's margin between the two is less than the types' own error there: each is printed, few may be. */
+/* Our greedy choices must be the float64 model's, in float32 always. In the 16-bit types a few may differ where
+ * float32's margin between the two tokens is below the type's error; each is printed. */
 static void greedy_ids(const char *dir, const char *file, size_t prompt, bool rounded, double limit) {
     static const struct {
         iv_arithmetic arithmetic;

@@ -1,5 +1,5 @@
-/* The baselines are honest: about as far from float64 as the law is, so that what is compared is the order of sums
- * and not their quality. */
+/* The baselines are fair: their error against float64 is about that of the law, so comparisons show the order of sums
+ * and not their accuracy. */
 #include "ranks_runner.h"
 #include "reference.h"
 #include "baseline/ops.h"
@@ -28,7 +28,7 @@ static double error_of(const char *dir, const reference *ref, iv_numerics numeri
     return e;
 }
 
-/* rerouted: what a model with experts may be off by when the sums choose another expert; 0 without experts. */
+/* rerouted: error limit of a model with experts if a token is routed to another expert; 0 without experts. */
 static void about_equal(const char *dir, const char *file, bool rounded, double rerouted) {
     static const struct {
         iv_arithmetic arithmetic;
@@ -50,9 +50,9 @@ static void about_equal(const char *dir, const char *file, bool rounded, double 
                    kinds[k].arithmetic == IV_TC16 ? "tc16 " : "fma32", iv_dtype_name(kinds[k].dtype), e, law,
                    iv_numerics_name((iv_numerics)n));
             /* One chain of K rounds up to twice as far as eight leaves; a token routed to another expert on a
-             * near tie is an error of its own size. */
+             * near tie causes an error of about the size of the values. */
             assert_true(e > 0.25 * law && e < (e > 10 * law ? rerouted : 4 * law));
-            assert_true(e != law); /* it is another order of sums */
+            assert_true(e != law); /* a different order of sums */
         }
     }
     reference_close(&ref);
@@ -80,7 +80,7 @@ static void tiny_math(void **state) {
 
 enum { TOKENS = 24 };
 
-/* A prompt's logits on so many ranks, whole or in chunks. */
+/* A prompt's logits on this number of ranks, whole or in chunks. */
 static float *ranked(const char *dir, iv_numerics numerics, iv_dtype dtype, size_t ranks, size_t chunk, size_t *vocab) {
     ranks_runner r;
     rng g = {11};
@@ -95,7 +95,7 @@ static float *ranked(const char *dir, iv_numerics numerics, iv_dtype dtype, size
     return logits;
 }
 
-/* What ranks and chunks change: nothing in invar, the first alone in bio, both in vanilla. */
+/* Bits depend on ranks and chunks as follows: neither in invar, ranks in bio, both in vanilla. */
 static void across_ranks(const char *dir) {
     static const size_t ranks[] = {2, 3, 4, 8};
     for (int n = IV_INVAR; n <= IV_VANILLA; n++)
@@ -114,14 +114,13 @@ static void across_ranks(const char *dir) {
                        iv_numerics_name((iv_numerics)n), iv_dtype_name(dtype), ranks[i], same_ranks ? "has" : "has not",
                        sqrt(difference / size), same_chunks ? "too" : "differ");
                 moved_ranks += !same_ranks, moved_chunks += !same_chunks;
-                assert_true(sqrt(difference / size) < 0.03); /* another order, not another model */
+                assert_true(sqrt(difference / size) < 0.03); /* a different order, but the same model */
                 free(whole), free(chunks);
             }
-            /* A difference in float32 may be too small for a 16-bit activation to show it: not in every case. */
+            /* Rounding to 16-bit activations may hide a difference in float32, so not every case differs. */
             size_t least = dtype == IV_F32 ? 4 : 1;
             assert_true(n == IV_INVAR ? moved_ranks == 0 : moved_ranks >= least);
-            assert_true((moved_chunks > 0) ==
-                        (n == IV_VANILLA)); /* not on every count of ranks: shapes may choose alike */
+            assert_true((moved_chunks > 0) == (n == IV_VANILLA)); /* not for every number of ranks: cuts may coincide */
             free(one);
         }
 }

@@ -1,4 +1,4 @@
-/* Whole-logit digests: every thread count, instruction set and chunking must meet the recorded digest of its
+/* Whole-logit digests: every thread count, instruction set and chunking must match the recorded digest of its
  * model, arithmetic and dtype. `INVAR_RECORD=1` prints the lines to record instead (a change of them is a change
  * of the law: NUMERICS.md, section 12). The same file holds for every compiler and optimisation level.
  * `INVAR_TEST_MODEL=NAME` checks that model alone. */
@@ -6,7 +6,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 
-enum { TOKENS = 66 }; /* into a second block of attention */
+enum { TOKENS = 66 }; /* reaches a second block of attention */
 
 static const char *const models[] = {"tests/data/hf/qwen3",       "tests/data/hf/qwen2",     "tests/data/hf/llama31",
                                      "tests/data/hf/mistral_v03", "tests/data/hf/qwen3_moe", "models/tiny-math"};
@@ -92,7 +92,7 @@ static void every_way_meets_the_recorded_digest(void **state) {
             for (int isa = 0; isa <= (int)iv_isa_detect(); isa++)
                 for (size_t w = 0; w < WAYS; w++) {
                     if (isa == IV_ISA_SCALAR && w % 3 != 0 && !getenv("INVAR_TEST_LONG"))
-                        continue; /* slow: 2 of 4 ways */
+                        continue; /* slow: 2 of 4 variants */
                     met++;
                     char hex[65];
                     digest_of(m, k, (iv_isa)isa, ways[w].threads, ways[w].chunk, hex);
@@ -103,12 +103,12 @@ static void every_way_meets_the_recorded_digest(void **state) {
         }
     for (int isa = (int)iv_isa_detect() + 1; isa < IV_ISA_COUNT; isa++)
         printf("SKIPPED: this CPU has no %s\n", iv_isa_name((iv_isa)isa));
-    printf("golden: %zu runs met %zu digests\n", met, digests);
+    printf("golden: %zu runs matched %zu digests\n", met, digests);
     assert_true(digests > 0);
     iv_buf_free(&file);
 }
 
-/* The digests can tell: each arithmetic and dtype has its own. */
+/* Negative control: each arithmetic and dtype has a different digest. */
 static void control_kinds_differ(void **state) {
     (void)state;
     char hex[KINDS][65];

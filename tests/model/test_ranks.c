@@ -1,11 +1,11 @@
 /* Tensor-parallel ranks, as threads: the whole logits of a prompt are the bits of one rank, for every family, both
- * arithmetics, every dtype and every number of ranks that the model can be cut for, whole and in chunks. The control
- * joins the ranks' nodes in rank order instead of the tree's, and must differ. */
+ * arithmetics, every dtype and every supported number of ranks, whole and in chunks. The negative control adds
+ * the ranks' nodes in rank order instead of the tree's. */
 #include "ranks_runner.h"
 #include "engine/made_model.h"
 #include "numerics/tree.h"
 
-enum { TOKENS = 66 }; /* into a second block of attention */
+enum { TOKENS = 66 }; /* reaches a second block of attention */
 
 static const struct {
     iv_arithmetic arithmetic;
@@ -33,7 +33,7 @@ static void same_bits(const char *what, const float *want, const float *got, siz
                      (double)got[i]);
 }
 
-/* Every number of ranks up to `most` meets one rank; beyond that the model is refused. */
+/* Every number of ranks up to `most` gives the bits of one rank; larger numbers are refused. */
 static void whole_family(const char *dir, size_t n, size_t most) {
     uint64_t seed = 7;
     printf("%s: seed %llu\n", dir, (unsigned long long)seed);
@@ -76,7 +76,7 @@ static void llama31(void **state) { (void)state, hf("llama31"); }
 static void mistral(void **state) { (void)state, hf("mistral_v03"); }
 static void qwen3_moe(void **state) { (void)state, hf("qwen3_moe"); }
 
-/* Five experts a token: a rank has several nodes of one token, and they meet in every shape. */
+/* Five experts per token: a rank has several nodes per token, in every combination. */
 static void five_experts(void **state) {
     (void)state;
     made_model m;
@@ -113,7 +113,7 @@ static void stories15m(void **state) {
     whole_family(dir, 12, 8);
 }
 
-/* The bits can tell: the same nodes in another order are another sum. */
+/* Negative control: the same nodes in another order have a different sum. */
 static void control_rank_order_differs(void **state) {
     (void)state;
     const char *dir = INVAR_SOURCE_DIR "/models/tiny-math";
@@ -155,7 +155,7 @@ static void what_cannot_be_cut_is_refused(void **state) {
     assert_non_null(strstr(err.message, "wanted at most 5, found 6"));
 }
 
-/* The law, 3.3: layers that ranks cut, and those beside them, have leaves; experts have one chain. */
+/* Law 3.3: row-parallel layers and their neighbors have leaves; experts have one chain. */
 static void leaves_are_as_the_law_says(void **state) {
     (void)state;
     ranks_runner r;

@@ -1,4 +1,4 @@
-/* Tensors by name: what was loaded is read back bit for bit from every packed form, and single tensors are replaced. */
+/* Tensors by name: loaded tensors are read back bit for bit from every packed form; single tensors are replaced. */
 #include "random.h"
 #include "base/digest.h"
 #include "format/scratch.h"
@@ -8,7 +8,7 @@ static const char *const models[] = {"tests/data/hf/qwen3",       "tests/data/hf
                                      "tests/data/hf/mistral_v03", "tests/data/hf/qwen3_moe", "models/tiny-math"};
 enum { MODELS = sizeof models / sizeof *models };
 
-/* Where the ranks' matrices are: panels of a CPU, or rows as on a GPU with gates and ups in turn, or apart. */
+/* Packed forms: panels of a CPU, or rows of a GPU with gate and up interleaved, or separate. */
 enum { PANELS, ROWS, PLAIN_ROWS, FORMS };
 
 static iv_pool *pool;
@@ -54,7 +54,7 @@ static uint32_t bits_at(iv_dtype type, const void *p, size_t i) {
     return type == IV_F32 ? ((const uint32_t *)p)[i] : ((const uint16_t *)p)[i];
 }
 
-/* How many tensors differ from the checkpoint's bytes, rounded as they are held and then to `dtype`. */
+/* Number of tensors that differ from the checkpoint's values, rounded to the packed type and then to `dtype`. */
 static size_t differing(const iv_model *m, const iv_checkpoint *c, bool own, iv_dtype dtype) {
     size_t wrong = 0;
     iv_error err;
@@ -92,7 +92,8 @@ static void what_was_loaded_is_read_back(void **state) {
         for (size_t r = 0; r < 3; r++)
             for (int form = 0; form < FORMS; form++)
                 for (int dtype = IV_BF16; dtype <= IV_F32; dtype++) {
-                    if (strstr(dir, "tiny") && (r == 1 || dtype == IV_F16)) continue; /* is ten times the others */
+                    if (strstr(dir, "tiny") && (r == 1 || dtype == IV_F16))
+                        continue; /* ten times as large as the others */
                     iv_model *m = open_as(dir, (iv_dtype)dtype, ranks[r], form, NULL);
                     assert_int_equal(differing(m, c, true, IV_F32), 0);
                     if (form == PANELS) assert_int_equal(differing(m, c, false, IV_F32), 0);
@@ -234,7 +235,7 @@ static void what_cannot_be_written_is_refused(void **state) {
     iv_model_close(m);
 }
 
-/* A process of several holds a part, and says so. */
+/* A process of several holds a part of the model and refuses to read it back. */
 static void a_part_is_no_tensor(void **state) {
     (void)state;
     iv_model_options o = {.ranks = 2, .rank_first = 1, .rank_count = 1, .positions = 8};

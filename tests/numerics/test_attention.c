@@ -1,5 +1,5 @@
-/* The attention reference against softmax in double, and what a row must not see: keys after its own, keys
- * before its window. Cases made by hand show which sums meet where. */
+/* The attention reference against softmax in double, and masking: keys after the row's position and before its window
+ * must not matter. Hand-made cases check the order of the sums. */
 #include "random.h"
 #include "numerics/attention.h"
 #include "numerics/ex2.h"
@@ -12,7 +12,7 @@ enum { KEYS_MAX = 720, DIM_MAX = 64 };
 
 typedef struct row {
     iv_ref_attention_args a;
-    void *q, *keys, *values; /* KEYS_MAX keys, also past the position */
+    void *q, *keys, *values; /* KEYS_MAX keys, including keys after the position */
 } row;
 
 static double at(iv_dtype type, const void *p, size_t i) {
@@ -41,9 +41,9 @@ static row random_row(rng *r, iv_dtype type, iv_arithmetic arithmetic, int64_t p
 
 static void free_row(row *x) { free(x->q), free(x->keys), free(x->values); }
 
-/* Plain softmax in double over the visible keys, and what its rounding errors are measured by. */
+/* Plain softmax in double over the visible keys, and the quantities that bound rounding errors. */
 typedef struct exact_row {
-    double out[DIM_MAX], spread[DIM_MAX]; /* an element; how far its values lie from it, weighed */
+    double out[DIM_MAX], spread[DIM_MAX]; /* per element: result, weighted mean distance of the values from it */
     double size;                          /* the largest |value| */
     double mass;                          /* the largest sum of |q k| of a key, in base-2 scores */
 } exact_row;
@@ -77,7 +77,7 @@ typedef struct precision {
     const char *name;
     iv_dtype type;
     iv_arithmetic arithmetic;
-    double unit; /* half an ulp of 1 in the type that weights are rounded to, at least float's own sums */
+    double unit; /* half an ulp of 1 in the weights' type; for float32 the error of its sums */
 } precision;
 
 static const precision precisions[] = {
@@ -87,16 +87,16 @@ static const precision precisions[] = {
 };
 enum { PRECISIONS = sizeof precisions / sizeof *precisions };
 
-/* How far an element may be off. What a weight is off by, relatively, moves it by that times the spread, as the same
- * weights divide the sum: half an ulp of the type they are rounded to (of which float32 has none), and what scores and
- * exponentials are off by. Chains and merging add to all values. */
+/* Error bound of an element. A relative error of the weights moves it by that error times the spread, because the same
+ * weights form the denominator. Weights have half an ulp of rounding error (none in float32) and the errors of scores
+ * and exponentials. Chains and merging affect all values. */
 static double limit_of(const precision *p, const exact_row *x, size_t d) {
     double half_ulp = p->type == IV_F32 ? 0.0 : 2.0 * p->unit, score = 0x1p-24 * (8.0 + x->mass);
     return (half_ulp + score) * x->spread[d] + 0x1p-24 * 16.0 * x->size;
 }
 
-/* Of many rows the root mean square of the worst element tells more: 3.0 units in float32, 0.16 in 16-bit types, and
- * 0.21 where the sum is of weights before their rounding. */
+/* The root mean square over many rows of the worst element is more sensitive: 3.0 units in float32, 0.16 in 16-bit
+ * types, and 0.21 if the denominator sums weights before rounding. */
 static void rows_are_accurate(void **state) {
     (void)state;
     rng r = rng_start("attention");
@@ -116,7 +116,7 @@ static void rows_are_accurate(void **state) {
             for (size_t d = 0; d < x.a.head_dim; d++) {
                 double error = fabs(got[d] - want.out[d]), limit = limit_of(p, &want, d);
                 if (error > limit)
-                    fail_msg("%s, position %lld, window %lld: element %zu is off by %g of %g", p->name,
+                    fail_msg("%s, position %lld, window %lld: element %zu has error %g, limit %g", p->name,
                              (long long)position, (long long)window, d, error, limit);
                 nearest = fmax(nearest, error / limit);
                 of_row = fmax(of_row, error / want.size / p->unit);
@@ -153,7 +153,7 @@ static void hidden_keys_do_not_matter(void **state) {
         }
         assert_true(changed > 0 && iv_ref_attention(&x.a, after));
         assert_same_bits("a row with other hidden keys", before, after, dim, 4, false);
-        put_type(p->type, x.values, (size_t)position * dim, 100.0f); /* and its own key does matter */
+        put_type(p->type, x.values, (size_t)position * dim, 100.0f); /* the row's own key must matter */
         assert_true(iv_ref_attention(&x.a, after));
         assert_int_not_equal(memcmp(before, after, sizeof *before), 0);
         free_row(&x);
@@ -174,23 +174,23 @@ static float of_values(const float *values, int64_t position, int64_t window) {
 static void sums_meet_where_the_law_says(void **state) {
     (void)state;
     float v[KEYS_MAX] = {0};
-    v[0] = 0x1p24f, v[2] = v[3] = 1.0f; /* a chain: 2^24 takes each 1 alone */
+    v[0] = 0x1p24f, v[2] = v[3] = 1.0f; /* a chain: each 1 is added to 2^24 alone and lost */
     assert_true(of_values(v, 511, 0) == 0x1p24f / 512.0f);
-    v[2] = v[3] = 0.0f, v[256] = v[257] = 1.0f; /* the ones meet in their own split */
+    v[2] = v[3] = 0.0f, v[256] = v[257] = 1.0f; /* the ones are added first, in their own split */
     assert_true(of_values(v, 511, 0) == (0x1p24f + 2.0f) / 512.0f);
     v[256] = v[257] = 0.0f, v[64] = v[65] = 1.0f; /* another block of the same split: still one chain */
     assert_true(of_values(v, 511, 0) == 0x1p24f / 512.0f);
-    /* Splits stand at absolute positions: a window that begins at 250 cuts at 256, not at 250 + 256. */
+    /* Splits begin at absolute positions: with a window from 250 on, the next begins at 256, not at 250 + 256. */
     memset(v, 0, sizeof v);
     v[250] = 0x1p24f, v[260] = v[261] = 1.0f;
     assert_true(of_values(v, 505, 256) == (0x1p24f + 2.0f) / 256.0f);
-    /* Odd before even: with k = 1 first, 2^24 waits until the ones have met. */
+    /* Odd before even: with k = 1 first, 2^24 is added after the ones. */
     memset(v, 0, sizeof v);
     v[1] = 1.0f, v[3] = 0x1p24f, v[0] = 1.0f;
     assert_true(of_values(v, 63, 0) == (0x1p24f + 2.0f) / 64.0f);
 }
 
-/* Three keys by the formulas: scores 0, 1 and -2 (base 2), one block. */
+/* Three keys, computed by the formulas: scores 0, 1 and -2 (base 2), one block. */
 static void three_keys_by_the_formulas(void **state) {
     (void)state;
     float q[16] = {1.0f}, keys[3 * 16] = {0}, v[3] = {0.3f, -0.7f, 1.1f}, out;
@@ -204,8 +204,8 @@ static void three_keys_by_the_formulas(void **state) {
     assert_int_equal(iv_bits(out), iv_bits(o / sum));
 }
 
-/* Three keys of bfloat16 under a scale that is no power of two: each arithmetic takes its own exponential (one weight
- * of these rounds differently), and the exponents are rounded once. */
+/* Three keys of bfloat16 with a scale that is not a power of two: each arithmetic uses its own exponential (one of
+ * these weights rounds differently), and the exponents are rounded once. */
 static void each_arithmetic_has_its_exponential(void **state) {
     (void)state;
     uint16_t q[16] = {0x3f80}, keys[3 * 16] = {0}, v[64] = {0}, w[64] = {0};
@@ -221,15 +221,15 @@ static void each_arithmetic_has_its_exponential(void **state) {
             float x = iv_fma(s[j], scale, -m);
             w[j] = iv_bf16_from_f32(i ? iv_ex2(x) : v_exp2(x));
         }
-        float sum = (iv_bf16_to_f32(w[0]) + iv_bf16_to_f32(w[2])) + iv_bf16_to_f32(w[1]); /* exact in tc16's way too */
+        float sum = (iv_bf16_to_f32(w[0]) + iv_bf16_to_f32(w[2])) + iv_bf16_to_f32(w[1]); /* exact in tc16, too */
         assert_int_equal(iv_bits(out[i]), iv_bits(iv_ref_chain(arithmetic, IV_BF16, 0.0f, w, v, 64) / sum));
     }
     assert_int_not_equal(iv_bits(out[0]), iv_bits(out[1]));
 }
 
-/* Where every value is one, the outputs are what the weights' sum is: the same chains in tc16, so they give one; in
- * fma32 other sums of the same rounded weights. A sum of weights before their rounding is off by that rounding where
- * one key dominates, as the last of these does by up to 2^7 over the maximum that its split keeps. */
+/* If every value is one, numerator and denominator are sums of the same rounded weights. In tc16 they are the same
+ * chains, so the result is one; in fma32 the order differs. A denominator of unrounded weights would be wrong by the
+ * rounding error if one key dominates; here the last one exceeds its split's maximum by up to 2^7. */
 static void the_sum_is_of_the_rounded_weights(void **state) {
     (void)state;
     rng r = rng_start("rounded");
@@ -251,7 +251,7 @@ static void the_sum_is_of_the_rounded_weights(void **state) {
     }
 }
 
-/* Keys 0, 64 and 65 of float32 with these scores, the others without weight: the row's maximum is the first score or,
+/* Keys 0, 64 and 65 of float32 with these scores and all others with weight 0. The row's maximum is the first score or,
  * if `moved`, the second, which is the larger of the other two. */
 static float of_two_blocks(const float score[3], const float v[3], bool moved) {
     float m = score[moved], alpha = v_exp2(score[0] - m);
@@ -260,7 +260,7 @@ static float of_two_blocks(const float score[3], const float v[3], bool moved) {
     return o / ((w[0] + w[1]) + w[2]);
 }
 
-/* The maximum stays while a block's exceeds it by 8 at most; its bits tell. */
+/* The maximum changes only if a block's exceeds it by more than 8; the bits show which one was used. */
 static void a_maximum_is_kept_while_it_suffices(void **state) {
     (void)state;
     static float keys[66 * 16], values[66];
@@ -293,10 +293,10 @@ static void a_sum_of_minus_zero_becomes_positive(void **state) {
     float out;
     iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 62, 0, 1.0f, q, keys, v};
     assert_true(iv_ref_attention(&a, &out));
-    assert_int_equal(iv_bits(out), 0); /* the + 0 after the block */
+    assert_int_equal(iv_bits(out), 0); /* + 0 after the block */
 }
 
-/* A row whose every score is NaN or -infinity, or one of whose is NaN or infinity, is NaN, and canonical. */
+/* A row is the canonical NaN if all its scores are NaN or -infinity, or if any is NaN or infinity. */
 static void what_is_not_finite_is_a_canonical_nan(void **state) {
     (void)state;
     float q[16] = {0x1p100f}, keys[2 * 16] = {0}, v[2] = {1.0f, 2.0f}, out;
@@ -304,7 +304,7 @@ static void what_is_not_finite_is_a_canonical_nan(void **state) {
     iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 1, 0, 1.0f, q, keys, v};
     assert_true(iv_ref_attention(&a, &out));
     assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
-    keys[0] = 0.0f; /* one finite score: the other key weighs nothing */
+    keys[0] = 0.0f; /* one finite score: the other key has weight 0 */
     assert_true(iv_ref_attention(&a, &out));
     assert_true(out == 1.0f);
     keys[0] = NAN;
@@ -312,7 +312,7 @@ static void what_is_not_finite_is_a_canonical_nan(void **state) {
     assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
 }
 
-/* The same in each arithmetic, wherever the key stands: in the last block, in one with 63 others, in another split. */
+/* The same in each arithmetic and for each location of the key: last block, full block, another split. */
 static void one_key_that_is_not_finite(void **state) {
     (void)state;
     enum { KEYS = 300 };
@@ -330,7 +330,7 @@ static void one_key_that_is_not_finite(void **state) {
         iv_ref_attention_args a = {t % 2 ? IV_TC16 : IV_FMA32, IV_BF16, 1, KEYS - 1, 0, 0.3f, q, keys, values};
         assert_true(iv_ref_attention(&a, &out));
         if (x == -INFINITY)
-            assert_true(fabsf(out - 1.0f) < 0.01f); /* such a key weighs nothing */
+            assert_true(fabsf(out - 1.0f) < 0.01f); /* such a key has weight 0 */
         else
             assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
         keys[16 * place] = kept;

@@ -1,6 +1,5 @@
-/* exp2, exp, log, silu and ex2 of the law against libm in double: the largest error in units of the last place,
- * and where. All 2^32 floats with INVAR_TEST_LONG (some minutes, on every CPU), else a stride; edges and
- * limits always. */
+/* exp2, exp, log, silu and ex2 of the law against libm in double: the largest error in ulps and its argument. All 2^32
+ * floats with INVAR_TEST_LONG (some minutes), otherwise a stride; edges and limits always. */
 #include "random.h"
 #include "base/threads.h"
 #include "numerics/ex2.h"
@@ -18,7 +17,7 @@ typedef struct function {
     const char *name;
     float (*f)(float);
     double (*exact)(double);
-    /* True when the law gives the result outright: *y is then it (any NaN stands for NaN). */
+    /* True if the law defines the exact result, which is then *y (any NaN means NaN). */
     bool (*given)(float x, float *y);
     double bound;       /* in ulp, as RATIONALE.md states it */
     uint32_t fall_most; /* by how many floats a result may lie below that of a smaller argument;
@@ -70,7 +69,7 @@ typedef struct worst {
     uint32_t at;
     uint64_t floats, falls; /* falls: a larger x with a smaller result */
     uint32_t fall_most;
-    uint32_t wrong; /* bits of a given result that did not come; 0 if all did (0 itself is in edges) */
+    uint32_t wrong; /* argument whose defined result was wrong; 0: none (0 itself is in edges) */
 } worst;
 
 typedef struct sweep {
@@ -79,7 +78,7 @@ typedef struct sweep {
     worst w[TASKS];
 } sweep;
 
-/* How many floats y lies below x: 0 when it does not, or when either is NaN. */
+/* Number of floats from y up to x; 0 if y >= x or either is NaN. */
 static uint32_t below(float y, float x) {
     if (!(y < x)) return 0;
     uint32_t a = iv_bits(y), b = iv_bits(x);
@@ -94,7 +93,8 @@ static void sweep_task(void *context, size_t index, size_t worker) {
     uint64_t begin = index * TASK_FLOATS, first = (begin + s->step - 1) / s->step * s->step;
     for (uint64_t u = first; u < begin + TASK_FLOATS; u += s->step, w.floats++) {
         float x = iv_float((uint32_t)u), y = s->f->f(x), want;
-        uint32_t fall = u >> 31 ? below(before, y) : below(y, before); /* negative floats come in falling order */
+        uint32_t fall =
+            u >> 31 ? below(before, y) : below(y, before); /* negative floats are visited in descending order */
         w.falls += fall > 0, w.fall_most = fall > w.fall_most ? fall : w.fall_most;
         before = y;
         if (s->f->given(x, &want)) {
@@ -172,8 +172,8 @@ static void turn(const function *f, float middle) {
     }
 }
 
-/* Where a formula turns: the halves and limits of exp2 and exp, the mantissa's edge of log, the dip of silu,
- * parts of the table of ex2. */
+/* Critical arguments: the halves and limits of exp2 and exp, the mantissa's edge of log, the minimum of silu,
+ * table boundaries of ex2. */
 static void places_where_the_formula_turns(void **state) {
     (void)state;
     static const float at[5][6] = {
@@ -220,7 +220,7 @@ static void edges(void **state) {
         assert_true(v_exp2((float)n) == ldexpf(1.0f, n) && iv_ex2((float)n) == ldexpf(1.0f, n));
 }
 
-/* The bound must be able to fail: a coefficient off by one unit in 2^16 is seen. */
+/* Negative control: a coefficient changed by one unit in 2^16 exceeds the bound. */
 static void control_a_wrong_coefficient_is_seen(void **state) {
     (void)state;
     double most = 0.0;

@@ -1,5 +1,5 @@
 /* ex2 against what an H200 returned: recorded pairs, and digests of all floats of six binades (one binade without
- * INVAR_TEST_LONG). Its error and its given results are in test_elementary.c. */
+ * INVAR_TEST_LONG). test_elementary.c checks its error and defined results. */
 #include "support.h"
 #include "base/file.h"
 #include "numerics/ex2.h"
@@ -10,7 +10,7 @@ enum { PAIRS = 7487, BINADE = 1 << 23 };
 
 static float exp2_polynomial(float x) { return v_exp2(x); }
 
-/* How many of the recorded pairs a function does not have. */
+/* Number of recorded pairs that a function does not reproduce. */
 static size_t differences(float (*f)(float), bool print) {
     iv_buf file = {0};
     iv_error err;
@@ -68,7 +68,7 @@ static void whole_binades(void **state) {
     }
 }
 
-/* Both checks must be able to fail: the polynomial is about as exact, and another function. */
+/* Negative control of both checks: the exp2 polynomial, about as accurate, differs. */
 static void control_exp2_differs(void **state) {
     (void)state;
     size_t wrong = differences(exp2_polynomial, false);

@@ -75,7 +75,7 @@ static void every_half_widens(void **state) {
     printf("bfloat16, float16: 65536 halves widen exactly and come back\n");
 }
 
-/* Each half's value, the midpoint above it, and a float on either side of both. */
+/* Each half's value, the midpoint above it, and the floats next to both. */
 static void every_boundary_rounds(void **state) {
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -97,7 +97,7 @@ static void floats_round_in_double(void **state) {
     uint64_t step = getenv("INVAR_TEST_LONG") ? 1 : STRIDE, n = 0;
     for (uint64_t u = 0; u < (uint64_t)1 << 32; u += step, n++)
         for (size_t i = 0; i < 2; i++) check_float(&formats[i], (uint32_t)u);
-    printf("bfloat16, float16: %llu floats (every %llu) round as double arithmetic says\n", (unsigned long long)n,
+    printf("bfloat16, float16: %llu floats (every %llu) round like double arithmetic\n", (unsigned long long)n,
            (unsigned long long)step);
 }
 
@@ -139,14 +139,14 @@ static void floats_round_as_the_cpu_does(void **state) {
         for (int i = 0; i < BLOCK; i++, n++) {
             uint16_t got = iv_f16_from_f32(x[i]);
             if (isnan(x[i]) ? got != IV_NAN_F16_BITS : got != want[i])
-                fail_msg("float16 from %08x: the CPU says %04x, got %04x", iv_bits(x[i]), want[i], got);
+                fail_msg("float16 from %08x: the CPU returns %04x, got %04x", iv_bits(x[i]), want[i], got);
         }
     }
     printf("float16: %llu floats (every %llu) as the CPU rounds them\n", (unsigned long long)n,
            (unsigned long long)step);
 }
 
-/* The check must be able to fail: cutting bits off is not rounding to nearest even. */
+/* Negative control: truncation is not rounding to nearest even. */
 static uint16_t bf16_cut(float x) { return (uint16_t)(iv_bits(x) >> 16); }
 
 static void control_truncation_differs(void **state) {

@@ -1,6 +1,6 @@
 /* The fused operations of fma32 against the machine's: gradual against libm and FMA, flushed against FMA and
- * add with DAZ and FTZ set, a pair of k against vdpbf16ps. Operands crowd where rounding and flushing are
- * decided. */
+ * add with DAZ and FTZ set, a pair of k against vdpbf16ps. Operands are concentrated near rounding and
+ * flushing boundaries. */
 #include "random.h"
 #include "base/cpu.h"
 #include "numerics/fma32.h"
@@ -36,7 +36,7 @@ static void at_the_edge(rng *r, operands *o, int i) {
         o->a[i] = s * (1.0f + (float)rng_below(r, 1 << 23) * 0x1p-23f);
         o->b[i] = ulps_off(r, (0x1p-100f / o->a[i]) * 0x1p-26f, 2), o->c[i] = rng_next(r) & 1 ? 0.0f : -0.0f;
         break;
-    case 2: /* normal c, a product that takes it to the edge */
+    case 2: /* normal c, with a product that moves it to the boundary */
         o->c[i] = s * (1.0f + (float)rng_below(r, 1 << 23) * 0x1p-23f) * 0x1p-126f;
         o->a[i] = ulps_off(r, s * 0x1p-126f - o->c[i], 1) * 0x1p60f, o->b[i] = ulps_off(r, 0x1p-60f, 1);
         break;
@@ -78,7 +78,7 @@ __attribute__((noinline)) static void machine_add(const operands *o, float *out)
         _mm_storeu_ps(out + i, _mm_add_ps(_mm_loadu_ps(o->a + i), _mm_loadu_ps(o->c + i)));
 }
 
-#else /* compilers have an instruction for fmaf */
+#else /* compilers use an instruction for fmaf */
 
 enum { TINY_AFTER_ROUNDING = 0 };
 
@@ -92,7 +92,7 @@ __attribute__((noinline)) static void machine_add(const operands *o, float *out)
 
 #endif
 
-/* Where the machine decides before rounding what is subnormal, it flushes results that round up to 2^-126. */
+/* A machine that detects subnormals before rounding flushes results that round up to 2^-126. */
 static bool at_the_tie(float law, float machine) {
     return !TINY_AFTER_ROUNDING && fabsf(law) == 0x1p-126f && machine == 0.0f && signbit(law) == signbit(machine);
 }
@@ -156,7 +156,7 @@ static void flushed_operations_are_the_machine_s(void **state) {
     assert_true(edge > blocks);
 }
 
-/* Where flushing begins: a result counts as subnormal after rounding, so the tie below 2^-126 stays. */
+/* A result counts as subnormal after rounding, so the tie below 2^-126 is kept. */
 static void flushing_begins_below_the_tie(void **state) {
     (void)state;
     assert_true(iv_fma_ftz(0x1.231cp-46f, 0x1.c24p-81f, 0.0f) == 0x1p-126f);
@@ -199,17 +199,18 @@ static void a_pair_is_vdpbf16ps(void **state) {
             float y[2] = {iv_bf16_to_f32(b[2 * i]), iv_bf16_to_f32(b[2 * i + 1])};
             float want = iv_fma32_chain(acc[i], x, y, 2);
             if (!same(want, got[i]))
-                fail_msg("pair %08x . %08x + %08x: the machine says %08x, got %08x", *(uint32_t *)(void *)(a + 2 * i),
-                         *(uint32_t *)(void *)(b + 2 * i), iv_bits(acc[i]), iv_bits(got[i]), iv_bits(want));
+                fail_msg("pair %08x . %08x + %08x: the machine returns %08x, got %08x",
+                         *(uint32_t *)(void *)(a + 2 * i), *(uint32_t *)(void *)(b + 2 * i), iv_bits(acc[i]),
+                         iv_bits(got[i]), iv_bits(want));
             reversed_differ += !same(want, iv_fma_ftz(x[1], y[1], iv_fma_ftz(x[0], y[0], acc[i])));
         }
     }
     printf("fma32: %zu pairs as vdpbf16ps adds them, 0 differ; even before odd would differ in %zu\n", 16 * n,
            reversed_differ);
-    assert_true(reversed_differ > n / 100); /* the comparison can fail */
+    assert_true(reversed_differ > n / 100); /* negative control */
 }
 
-/* The flush must be seen: without it some of these results differ. */
+/* Negative control: without the flush some of these results differ. */
 static void control_gradual_underflow_differs(void **state) {
     (void)state;
     rng r = {11};

@@ -1,5 +1,5 @@
 /* The C against tests/data/law.json: bits from a second implementation of docs/NUMERICS.md, python/law.py.
- * Both make their inputs by the same formula. */
+ * Both generate their inputs with the same formula. */
 #include "random.h"
 #include "format/json.h"
 #include "kernels/kernels.h"
@@ -63,7 +63,7 @@ static iv_arithmetic arithmetic_of(const json_t *c) {
     return strcmp(text(c, "arithmetic"), "tc16") == 0 ? IV_TC16 : IV_FMA32;
 }
 
-/* got against the case's y; an op's own results have canonical NaN, exp's inner ones any. */
+/* Compares `got` with the case's y. Results of ops have canonical NaN, inner results of exp any NaN. */
 static void compare(const json_t *c, const float *got, size_t n) {
     static float want[VALUES_MAX];
     char what[200];

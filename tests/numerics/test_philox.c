@@ -25,7 +25,7 @@ static void known_answers(void **state) {
     }
 }
 
-/* One bit of the counter or the key changes about half of the 128 bits of output: none is left out. */
+/* One bit of the counter or the key changes about half of the 128 output bits: every input bit is used. */
 static void every_input_bit_reaches_the_output(void **state) {
     (void)state;
     int least = 128, most = 0;

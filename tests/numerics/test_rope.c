@@ -36,7 +36,7 @@ static size_t open_rule(const json_t *rule, double *frequencies) {
     return head_dim / 2;
 }
 
-/* 1 but for yarn. */
+/* 1 except for yarn. */
 static double attention_of(const json_t *rule) {
     if (number(rule, "beta_fast") == 0) return 1.0;
     double ours = iv_rope_yarn_attention(number(rule, "factor"), number(rule, "mscale"), number(rule, "mscale_all"));
@@ -53,17 +53,17 @@ static void check_frequencies(const json_t *rule, const char *name) {
     assert_int_equal(json_array_size(exact), pairs);
     for (size_t i = 0; i < pairs; i++) {
         if (f[i] != hex(law, i)) fail_msg("%s: frequency %zu: wanted %a, got %a", name, i, hex(law, i), f[i]);
-        const json_t *e = json_array_get(exact, i); /* a double and what it leaves */
+        const json_t *e = json_array_get(exact, i); /* a double and the remainder */
         double error = fabs((f[i] - hex(e, 0)) - hex(e, 1)) / hex(e, 0);
         if (error > worst) worst = error, at = i;
     }
     printf("%s: %zu frequencies, worst relative error %.2f * 2^-53 at pair %zu\n", name, pairs, worst * 0x1p53, at);
-    /* Where yarn's ends are no whole pairs, the few units that they are off count `factor` times near the upper one. */
+    /* If yarn's limits are fractional pairs, their error is multiplied by `factor` near the upper one. */
     bool ends = number(rule, "beta_fast") > 0 && !json_is_true(json_object_get(rule, "truncate"));
     assert_true(worst < (ends ? 0x1p-53 * 4 * number(rule, "factor") : 0x1p-48));
 }
 
-/* How far a float lies from exact beyond its own rounding, half the space between floats there. */
+/* Error of a float beyond half the spacing of floats at its value. */
 static double beyond_rounding(float y, double exact) {
     int exponent;
     frexp(exact, &exponent);
@@ -133,7 +133,7 @@ static void rows_are_rotations(void **state) {
     assert_true(worst < 0x1.8p-24);
 }
 
-/* The comparison must be able to fail: frequencies rounded to float, as is common, give other tables. */
+/* Negative control: frequencies rounded to float, as in other engines, give different tables. */
 static void control_float_frequencies_differ(void **state) {
     (void)state;
     double f[PAIRS_MAX], g[PAIRS_MAX];

@@ -1,4 +1,4 @@
-/* The row references: accuracy against double, the order of every sum by cases made by hand, routing and
+/* The row references: accuracy against double, the order of every sum by hand-made cases, routing and
  * combining. */
 #include "random.h"
 #include "numerics/fma32.h"
@@ -15,8 +15,8 @@ static double ulps(float y, double exact) {
 
 /* ---- sums ---------------------------------------------------------------------------------------------- */
 
-/* 2^24 + 1 + 1 is 2^24 when the ones join one by one and 2^24 + 2 when they meet first: who meets whom shows.
- */
+/* 2^24 + 1 + 1 is 2^24 if the ones are added one by one and 2^24 + 2 if they are added to each other first, so the
+ * result shows the order. */
 static float fold_of(const size_t *lanes, const float *values, size_t n) {
     float l[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) l[lanes[i]] = values[i];
@@ -26,15 +26,15 @@ static float fold_of(const size_t *lanes, const float *values, size_t n) {
 static void lanes_fold_by_halves(void **state) {
     (void)state;
     const float v[] = {0x1p24f, 1.0f, 1.0f};
-    assert_true(fold_of((size_t[]){0, 1, 129}, v, 3) == 0x1p24f + 2.0f); /* 1 and 129 meet at stride 128 */
-    assert_true(fold_of((size_t[]){0, 128, 1}, v, 3) == 0x1p24f);        /* 0 takes 128 first, 1 last */
-    assert_true(fold_of((size_t[]){0, 2, 3}, v, 3) == 0x1p24f);          /* 2 and 3 never meet: strides 2, then 1 */
-    assert_true(fold_of((size_t[]){0, 1, 3}, v, 3) == 0x1p24f + 2.0f);   /* 1 and 3 meet at stride 2 */
+    assert_true(fold_of((size_t[]){0, 1, 129}, v, 3) == 0x1p24f + 2.0f); /* 1 + 129 at stride 128 */
+    assert_true(fold_of((size_t[]){0, 128, 1}, v, 3) == 0x1p24f);        /* 0 + 128 first, 1 last */
+    assert_true(fold_of((size_t[]){0, 2, 3}, v, 3) == 0x1p24f);          /* never 2 + 3: strides 2, then 1 */
+    assert_true(fold_of((size_t[]){0, 1, 3}, v, 3) == 0x1p24f + 2.0f);   /* 1 + 3 at stride 2 */
     assert_true(fold_of((size_t[]){0, 64, 192}, v, 3) == 0x1p24f + 2.0f);
     assert_int_equal(iv_bits(fold_of((size_t[]){5}, (const float[]){-0.0f}, 1)), 0);
 }
 
-/* The mean of squares of 4096, 1, 1 at chosen places, read back through the norm of an extra element of 1. */
+/* The mean of squares of 4096, 1, 1 at chosen indices, read back through the norm of an extra element of 1. */
 static float norm_of(const size_t *at, size_t n) {
     float x[520] = {0}, w[520], out[520];
     for (size_t i = 0; i < 520; i++) w[i] = 1.0f;
@@ -48,9 +48,9 @@ static float norm_expected(float sum) { return 4096.0f * (1.0f / sqrtf(sum / 520
 static void norm_sums_squares_in_lanes(void **state) {
     (void)state;
     float near = norm_expected(0x1p24f), far = norm_expected(0x1p24f + 6.0f);
-    assert_true(near != far); /* so that six ones together, or one by one, can be told apart */
-    assert_true(norm_of((size_t[]){0, 256, 512, 128, 64, 32, 16}, 7) == near); /* all join lane 0 one at a time */
-    assert_true(norm_of((size_t[]){0, 1, 257, 513, 129, 385, 3}, 7) == far);   /* six ones of odd lanes meet first */
+    assert_true(near != far); /* six ones added together, or one by one */
+    assert_true(norm_of((size_t[]){0, 256, 512, 128, 64, 32, 16}, 7) == near); /* all added to lane 0 one at a time */
+    assert_true(norm_of((size_t[]){0, 1, 257, 513, 129, 385, 3}, 7) == far); /* six ones of odd lanes are added first */
 }
 
 static void log_sum_exp_sums_in_lanes(void **state) {
@@ -232,7 +232,7 @@ static void ranks_combine_the_same(void **state) {
     }
     printf("combine: %zu sums have the same bits on 1, 2, 4 and 8 ranks; in a line %zu would differ\n", n,
            line_differs);
-    assert_true(line_differs > n / 10); /* the comparison can fail */
+    assert_true(line_differs > n / 10); /* negative control */
 }
 
 int main(void) {

@@ -9,7 +9,7 @@ static const char bf16_file[] = "tests/data/tc16/tc16_bf16_h200.bin", f16_file[]
 
 typedef float step_fn(const uint16_t *a, const uint16_t *b, float c);
 
-/* How many recorded results `step` does not return; with `report` it prints the first three of a family. */
+/* Number of recorded results that `step` does not reproduce; with `report` it prints the first three of a family. */
 static uint32_t differing(const char *relative, uint32_t magic, step_fn *step, bool report, uint32_t *out_total) {
     iv_buf file = {0};
     iv_error err;
@@ -59,8 +59,7 @@ static void f16_vectors(void **state) {
     replay(f16_file, F16_MAGIC, iv_tc16_step_f16);
 }
 
-/* The comparison must be able to fail: a chain of 16 fused multiply-adds, and the law's step with one bit of one
- * operand changed, differ from the recorded results. */
+/* Negative controls: a chain of 16 fused multiply-adds, and the law's step with one bit of one operand changed. */
 static float fused_bf16(const uint16_t *a, const uint16_t *b, float c) {
     for (int i = 0; i < 16; i++) c = iv_fma(iv_bf16_to_f32(a[i]), iv_bf16_to_f32(b[i]), c);
     return iv_canonical(c);

@@ -1,11 +1,11 @@
-/* Covers and joins: whatever way the leaves of a tree are dealt out to ranks in order, the canonical nodes of the
- * ranges, joined, are the additions of the whole tree. */
+/* Covers and orders: for every division of a tree's leaves into consecutive ranges, adding the ranges' canonical nodes
+ * in iv_tree_order completes the additions of the whole tree. */
 #include "random.h"
 #include "numerics/fma32.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
-/* The tree as the law writes it: leaves added pairwise, level by level. */
+/* The tree as defined by the law: leaves added pairwise, level by level. */
 static float whole(const float *leaf, size_t n) {
     float v[IV_LEAVES_MAX];
     memcpy(v, leaf, n * sizeof *v);
@@ -24,7 +24,7 @@ static void covers_are_the_largest_aligned_blocks(void **state) {
                 assert_int_equal(iv_tree_first_leaf(n[i]), at);
                 at += (size_t)1 << n[i].level;
                 size_t parent = n[i].index / 2 << (n[i].level + 1), size = (size_t)2 << n[i].level;
-                assert_true(parent < first || parent + size > last); /* its parent is not all inside */
+                assert_true(parent < first || parent + size > last); /* its parent is not entirely inside */
             }
             assert_int_equal(at, last);
         }
@@ -59,7 +59,7 @@ static void joins_are_the_whole_tree(void **state) {
     }
 }
 
-/* The order is seen: one rank after the other is another sum for most leaves. */
+/* Negative control: adding in rank order gives a different sum for most leaves. */
 static void control_rank_order_differs(void **state) {
     (void)state;
     rng r = rng_start("control");
@@ -75,7 +75,7 @@ static void control_rank_order_differs(void **state) {
     assert_true(other > 200);
 }
 
-/* Experts: the combined value of an aligned block of ids stands in the tree as one of its ids alone would. */
+/* Experts: the combined value of an aligned block of ids acts in the tree like a single id of the block. */
 static void expert_nodes_pass_through(void **state) {
     (void)state;
     rng r = rng_start("experts");
@@ -83,24 +83,24 @@ static void expert_nodes_pass_through(void **state) {
     for (size_t trial = 0; trial < trials(20000, 500000); trial++) {
         size_t experts = 2 + rng_below(&r, 127), first = rng_below(&r, experts), k = 0, count = 0;
         size_t last = first + 1 + rng_below(&r, experts - first);
-        int32_t ids[128], joined[128];
+        int32_t ids[128], reduced[128];
         float term[128], value[128];
         for (size_t e = 0; e < experts && k < IV_EXPERTS_PER_TOKEN_MAX; e++)
             if (rng_below(&r, experts) < 8) ids[k] = (int32_t)e, term[k++] = random_float(&r, NORMAL);
         if (k == 0) continue;
         iv_tree_node n[IV_COVER_MAX];
         size_t nodes = iv_tree_cover(first, last, n), at = 0;
-        for (; at < k && (size_t)ids[at] < first; at++) joined[count] = ids[at], value[count++] = term[at];
+        for (; at < k && (size_t)ids[at] < first; at++) reduced[count] = ids[at], value[count++] = term[at];
         for (size_t i = 0; i < nodes; i++) {
             size_t begin = at, end = (n[i].index + 1) << n[i].level;
             while (at < k && (size_t)ids[at] < end) at++;
             if (at == begin) continue;
-            joined[count] = ids[begin];
+            reduced[count] = ids[begin];
             value[count++] = iv_ref_combine(ids + begin, term + begin, at - begin);
         }
-        for (; at < k; at++) joined[count] = ids[at], value[count++] = term[at];
+        for (; at < k; at++) reduced[count] = ids[at], value[count++] = term[at];
         float want = iv_ref_combine(ids, term, k), in_order = term[0];
-        assert_int_equal(iv_bits(want), iv_bits(iv_ref_combine(joined, value, count)));
+        assert_int_equal(iv_bits(want), iv_bits(iv_ref_combine(reduced, value, count)));
         for (size_t i = 1; i < k; i++) in_order += term[i];
         in_order_differs += iv_bits(want) != iv_bits(in_order);
     }

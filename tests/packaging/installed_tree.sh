@@ -1,7 +1,7 @@
 #!/bin/sh
 # installed_tree.sh BUILD_FOLDER: installs into a temporary prefix, then builds and runs a small program against the
-# installed files: through pkg-config with the shared library, where it was built, and entirely static; through
-# CMake's find_package with either library.
+# installed files: through pkg-config with the shared library, if it was built, and fully static; through CMake's
+# find_package with either library.
 set -eu
 
 build=$1
@@ -18,7 +18,7 @@ lib=$(dirname "$(dirname "$pc")")
 PKG_CONFIG_PATH=$lib/pkgconfig
 export PKG_CONFIG_PATH
 
-# The .pc file finds the tree from where it lies itself.
+# The .pc file locates the tree relative to itself.
 flags() { pkg-config "$@" invar; }
 
 # shellcheck disable=SC2046  # flags are lists of words

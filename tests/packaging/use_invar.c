@@ -1,4 +1,4 @@
-/* use_invar.c: the smallest user of the installed library. */
+/* use_invar.c: a minimal program that uses the installed library. */
 #include <invar.h>
 #include <stdio.h>
 #include <string.h>

@@ -169,10 +169,10 @@ class Proof(Case):
         expect(page.locator("#verdict")).to_contain_text("1 unique answer in 10 runs")
         self.assertEqual(page.locator(".run.different").count(), 0)
         self.assertEqual(self.words("Control"), "differs, as it must")
-        for row in ["Warm", "Cold", "Whole", "As tokens", "Sibling", "Crowd", "Chunked", "Shuffled", "Resumed"]:
+        for row in ["Warm", "Cold", "Whole", "As tokens", "Sibling", "Concurrent", "Chunked", "Shuffled", "Resumed"]:
             self.assertEqual(self.words(row), "equal", row)
         self.assertGreater(self.model.flushes, 0)
-        self.assertRegex(page.locator(".run", has_text="Crowd").inner_text(), r"up to 1\d ran together")
+        self.assertRegex(page.locator(".run", has_text="Concurrent").inner_text(), r"up to 1\d ran together")
 
     def test_without_the_admin_key_cold_is_skipped(self):
         page = self.open("proof")
@@ -220,9 +220,9 @@ class Vanilla(Case):
         page = self.open("proof")
         self.prove()
         self.assertEqual(self.words("Warm"), "equal")
-        self.assertEqual(self.words("Crowd"), "different")
+        self.assertEqual(self.words("Concurrent"), "different")
         expect(page.locator("#verdict")).to_have_class(re.compile("different"))
-        self.assertIn("same id, bits", page.locator(".run", has_text="Crowd").inner_text())
+        self.assertIn("same id, bits", page.locator(".run", has_text="Concurrent").inner_text())
 
 
 class Live(Case):

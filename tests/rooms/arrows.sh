@@ -1,10 +1,10 @@
 #!/bin/sh
-# Arrows between rooms point down: what a room includes stands below it in the table of docs/ARCHITECTURE.md, the server
-# knows base and format alone, and the program base and what the server offers. Usage: arrows.sh SOURCE_DIR
+# A room includes only rooms below it in the table of docs/ARCHITECTURE.md. The server includes only base and format; the
+# program includes base and three headers of the server. Usage: arrows.sh SOURCE_DIR
 set -eu
 rooms=$1/docs/ARCHITECTURE.md
 
-# The wrong arrows below a folder, a line each.
+# Prints the wrong includes below a folder, one per line.
 wrong() {
     (cd "$1" && grep -rnE '^#include "[a-z]+/' src apps) | awk -v rooms="$rooms" '
         BEGIN {
@@ -32,7 +32,7 @@ wrong() {
         }'
 }
 
-# A planted one of each kind is seen, and an arrow that may be is none.
+# Self-test: one planted error of each kind is found; a valid include is not.
 planted=$(mktemp -d)
 trap 'rm -rf "$planted"' EXIT
 mkdir -p "$planted/src/base" "$planted/src/serve" "$planted/src/model" "$planted/apps/invar"
@@ -43,15 +43,15 @@ echo '#include "nowhere/here.h"' > "$planted/src/model/no.c"
 echo '#include "base/status.h"' > "$planted/src/model/down.c"
 seen=$(wrong "$planted" | wc -l)
 if [ "$seen" -ne 4 ]; then
-    echo "arrows: wanted the 4 planted ones, found $seen"
+    echo "arrows: wanted the 4 planted errors, found $seen"
     wrong "$planted"
     exit 1
 fi
 
 found=$(wrong "$1")
 if [ -n "$found" ]; then
-    echo "arrows that docs/ARCHITECTURE.md does not have:"
+    echo "includes that docs/ARCHITECTURE.md forbids:"
     echo "$found"
     exit 1
 fi
-echo "arrows: $(cd "$1" && grep -rhE '^#include "[a-z]+/' src apps | wc -l) looked at, all point down"
+echo "arrows: $(cd "$1" && grep -rhE '^#include "[a-z]+/' src apps | wc -l) includes checked"

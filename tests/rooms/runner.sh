@@ -1,5 +1,5 @@
 #!/bin/sh
-# A test program runs the group, the case or the pattern that its command line names: runner.sh test_kv
+# A test program runs the group, case or pattern named on its command line. Usage: runner.sh TEST_PROGRAM
 set -u
 program=$1
 expect() { # expect CASES-RUN EXIT-STATUS [ARGUMENTS]

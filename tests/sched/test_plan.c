@@ -86,7 +86,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
     if (preempted) assert_int_equal(plan->admitted, 0);
     for (size_t i = 0; preempted && i < in->running_count; i++) /* the preempted are the last in rank */
         assert_true(plan->items[i].preempt == (i >= in->running_count - preempted));
-    /* Who decodes and was passed over lacked a token, or a page that nobody behind it had. */
+    /* A decoding sequence is skipped only for lack of a token, or of a page that no later one received. */
     if (idle_decode != SIZE_MAX && tokens < in->token_budget) {
         assert_true(p->running[idle_decode].computed == PAGE * p->running[idle_decode].pages);
         for (size_t i = idle_decode + 1; i < in->running_count; i++) assert_true(plan->items[i].preempt);
@@ -189,7 +189,7 @@ static void known_plans(void **state) {
     in.row_budget = 92; /* all of its 89 and its last one, and one for each of the others */
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 100, true, 0), expect(&plan, 1, false, 20, true, 0), expect(&plan, 2, false, 1, true, 0);
-    in.row_budget = 94; /* two drafted tokens more */
+    in.row_budget = 94; /* two draft tokens more */
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 100, true, 0), expect(&plan, 2, false, 1, true, 2);
 }

@@ -304,7 +304,7 @@ static void step(world *w) {
     check(w, used <= w->budget, "a step has more tokens than its budget");
     check(w, w->rows == 0 || rows <= w->rows, "a step has more rows of logits than its budget");
     check(w, w->running_count <= w->seqs_max, "too many sequences run");
-    check(w, moved && (count || w->waiting_count == 0), "a step did nothing although requests are there");
+    check(w, moved && (count || w->waiting_count == 0), "a step did nothing although requests are pending");
     if (!w->wrong) check_pool(w);
     w->steps++;
 }

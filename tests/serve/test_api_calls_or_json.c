@@ -110,8 +110,7 @@ static void check_read(iv_tool_form form, const char *schema, const iv_buf *text
         bool right =
             is_call ? c.call_count && !c.content.len
                     : !c.call_count && c.content.len == text->len && memcmp(c.content.data, text->data, text->len) == 0;
-        if (!right)
-            fail_msg("%s beside %s: %zu calls in %s", iv_tool_form_name(form), schema, c.call_count, text->data);
+        if (!right) fail_msg("%s with %s: %zu calls in %s", iv_tool_form_name(form), schema, c.call_count, text->data);
         iv_chat_text_free(&c);
     }
 }
@@ -139,8 +138,7 @@ static void read_as_what_they_are(void **state) {
                 calls += is_call, others += !is_call;
             }
             if (!SANITIZED && (calls == before[0] || others == before[1]))
-                fail_msg("%s beside %s: %zu calls, %zu others", name, schemas[i], calls - before[0],
-                         others - before[1]);
+                fail_msg("%s with %s: %zu calls, %zu others", name, schemas[i], calls - before[0], others - before[1]);
             iv_grammar_close(calls_or_json), iv_grammar_close(call), iv_grammar_close(json);
             iv_buf_free(&formed);
         }

@@ -60,7 +60,7 @@ static seen render(const iv_render_input *in) {
 }
 
 /* Renders a user message and `content`, which is continued. */
-static seen go_on(const char *content) {
+static seen continued(const char *content) {
     json_t *messages =
         json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", "u", "role", "assistant", "content", content);
     seen s = render(&(iv_render_input){.messages = messages, .continue_final = true});
@@ -73,48 +73,48 @@ static seen go_on(const char *content) {
 static void plain(void **state) {
     (void)state;
     use_template(EACH("{{ m.content }}") "{% if add_generation_prompt %}<assistant>{% endif %}");
-    assert_string_equal(go_on("so ").text, "<user>u</>\n<assistant>so ");
-    assert_string_equal(go_on("").text, "<user>u</>\n<assistant>");
-    assert_string_equal(go_on("</>").text, "<user>u</>\n<assistant></>");
-    assert_string_equal(go_on("u").text, "<user>u</>\n<assistant>u");
-    assert_true(go_on("so").ids > 3);
+    assert_string_equal(continued("so ").text, "<user>u</>\n<assistant>so ");
+    assert_string_equal(continued("").text, "<user>u</>\n<assistant>");
+    assert_string_equal(continued("</>").text, "<user>u</>\n<assistant></>");
+    assert_string_equal(continued("u").text, "<user>u</>\n<assistant>u");
+    assert_true(continued("so").ids > 3);
     /* The mark in the text does not confuse it. */
-    assert_string_equal(go_on("[[invar: continue here]] and").text,
+    assert_string_equal(continued("[[invar: continue here]] and").text,
                         "<user>u</>\n<assistant>[[invar: continue here]] and");
 }
 
 static void trimming(void **state) {
     (void)state;
     use_template(EACH("{{ m.content | trim }}"));
-    assert_string_equal(go_on("so \n").text, "<user>u</>\n<assistant>so");
-    assert_string_equal(go_on(" so").text, "<user>u</>\n<assistant>so");
-    assert_string_equal(go_on("  ").text, "<user>u</>\n<assistant>");
+    assert_string_equal(continued("so \n").text, "<user>u</>\n<assistant>so");
+    assert_string_equal(continued(" so").text, "<user>u</>\n<assistant>so");
+    assert_string_equal(continued("  ").text, "<user>u</>\n<assistant>");
 }
 
 static void thinking(void **state) {
     (void)state;
     use_template(EACH("{{ m.content }}"));
-    assert_true(go_on("<think>\nhm").inside);
-    assert_false(go_on("<think>\nhm</think>\n\nso").inside);
-    assert_true(go_on("<think>a</think><think>b").inside);
-    assert_true(go_on("<think>\n").inside);
+    assert_true(continued("<think>\nhm").inside);
+    assert_false(continued("<think>\nhm</think>\n\nso").inside);
+    assert_true(continued("<think>a</think><think>b").inside);
+    assert_true(continued("<think>\n").inside);
     /* Like templates that put the last message's reasoning elsewhere. */
     use_template(
         "{% for m in messages %}<{{ m.role }}>{% if '</think>' in m.content %}<think>"
         "{{ m.content.split('</think>')[0].split('<think>')[-1] }}</think>\n"
         "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ m.content }}{% endif %}</>{% endfor %}");
-    assert_string_equal(go_on("<think>hm</think>\n\nso").text, "<user>u</><assistant><think>hm</think>\nso");
-    assert_string_equal(go_on("<think>hm").text, "<user>u</><assistant><think>hm");
+    assert_string_equal(continued("<think>hm</think>\n\nso").text, "<user>u</><assistant><think>hm</think>\nso");
+    assert_string_equal(continued("<think>hm").text, "<user>u</><assistant><think>hm");
 }
 
 static void not_shown(void **state) {
     (void)state;
     use_template("{% for m in messages %}{{ m.role }}{% endfor %}");
-    seen s = go_on("so");
+    seen s = continued("so");
     assert_int_equal(s.status, IV_INVALID);
     assert_non_null(strstr(s.text, "continue_final_message: the chat template does not show"));
     use_template("{{ raise_exception('no ' + messages[1].role) }}");
-    s = go_on("so");
+    s = continued("so");
     assert_true(s.status != IV_OK && strstr(s.text, "no assistant"));
 }
 

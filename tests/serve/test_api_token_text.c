@@ -57,7 +57,7 @@ static void *ask_for_all(void *user) {
     return NULL;
 }
 
-/* What is kept is what was found, whoever asks first. */
+/* The cached result does not depend on the order of requests. */
 static void kept_token_bytes(void **state) {
     (void)state;
     asking a = {0};

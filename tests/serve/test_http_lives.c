@@ -448,7 +448,7 @@ static void test_many_streams(void **state) {
     finish(&s);
 }
 
-/* Clients that never finish a head delay nobody, and all get 408 at the deadline. */
+/* Clients that never finish a head delay no other client, and all receive 408 at the deadline. */
 static void test_slowloris(void **state) {
     (void)state;
     enum { SLOW = 500 };

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 /* The square whose partial products are truncated, of 17 bits. Two bits a and b of r give 2^(a + b - 18) if a + b >=
- * 18, twice unless a = b; so the upper eight bits h meet each other in full, and what is left of the lower nine is the
+ * 18, twice unless a = b; so the products of the upper eight bits h are complete, and the rest of the lower nine is the
  * sum of low >> (9 - b) over the set bits b = 1..7 of h. Halves of a word hold two of these products: low * (2^(b + 7))
  * >> 16. */
 static inline vi v_truncated_square(vi r) {

@@ -87,7 +87,7 @@ void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, 
 }
 
 /* Below its threshold on 2^e_max a row's fast step might not be exact. A product with a subnormal bf16
- * weight (which has no power of its own) must stay 2 bits under the last kept one: 2^(e_a + 1 - 126) is at
+ * weight (below 2^-126) must stay 2 bits under the last kept one: 2^(e_a + 1 - 126) is at
  * most 2^(e_max - 27) once e_max >= e_a - 98. Rows with a subnormal bf16, a value of 2^63 or more or a
  * non-finite one never take the fast form. */
 void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,

@@ -11,7 +11,7 @@
  *   TILE_POWER(x)                            the power of two of a weight's exponent, 0 for 0
  * Packed rows: float threshold[16]; then [k][2][rows]: activation, its power of two. */
 
-/* One step for one row and vector by the scalar form: the same bits, whatever the operands. */
+/* One step for one row and vector by the scalar form: the same bits for all operands. */
 static __attribute__((noinline)) void TILE(slow_step)(const float *a, int rows, int r, const uint16_t *panel, size_t k,
                                                       int column, vf old, vf *acc) {
     float c[V_LANES], d[V_LANES];

@@ -23,7 +23,7 @@ static void *carve(carving *c, size_t count, size_t width) {
     return c->base ? c->base + at : NULL;
 }
 
-/* The widths of what this rank computes. */
+/* The widths of this rank's activations. */
 typedef struct widths {
     size_t q, kv, intermediate;
 } widths;

@@ -1,5 +1,5 @@
-/* moe.c: route every row, then run each chosen expert once over the rows that chose it, then combine each
- * row's terms in the tree over expert ids. Which rows share an expert's call is free: rows are independent. */
+/* experts.c: routes every row, runs each chosen expert once over its rows, and adds each row's terms in the tree over
+ * expert ids. Rows are independent, so their grouping is free. */
 #include "model/cpu/experts.h"
 #include "kernels/linear.h"
 #include "model/cpu/tp_gather.h"
@@ -140,7 +140,7 @@ static void node_sums(void *context, size_t row, size_t worker) {
     }
 }
 
-/* A node stands in the tree as its first expert alone would: an absent side passes the other through. */
+/* A node acts in the tree like its first expert alone: an absent side passes the other through. */
 static void join_row(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;

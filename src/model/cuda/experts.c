@@ -4,7 +4,7 @@
 /* Average rows of an expert from which its rows are packed before they are multiplied. */
 enum { PACKED_ROWS = 16 };
 
-/* SwiGLU is the epilogue if the matrix keeps gates and ups interleaved, else a launch of its own. */
+/* SwiGLU is the epilogue if the matrix interleaves gate and up, otherwise a separate launch. */
 iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
                          size_t stride, iv_error *err) {
     gpu_rank *r = p->r;

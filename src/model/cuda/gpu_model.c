@@ -1,4 +1,4 @@
-/* gpu_model.c: opening and closing: memory, vectors, and the copies of what the ranks have in common. */
+/* gpu_model.c: opening and closing: memory, vectors, and the ranks' copies of common matrices. */
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
@@ -164,7 +164,8 @@ static iv_status open_beside(gpu_rank *r, iv_error *err) {
     int least = 0, most = 0;
     if (r->g->ranks == 1) return IV_OK;
     IV_TRY(iv_gpu_check(r->gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
-    IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithPriority(&r->beside, cudaStreamNonBlocking, most), "stream", err));
+    IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithPriority(&r->reduce_stream, cudaStreamNonBlocking, most), "stream",
+                        err));
     for (size_t i = 0; i < PARTS; i++) {
         IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->computed[i], cudaEventDisableTiming), "event", err));
         IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->reduced[i], cudaEventDisableTiming), "event", err));
@@ -310,7 +311,7 @@ static void close_rank(gpu_rank *r) {
         if (r->computed[i]) cudaEventDestroy(r->computed[i]);
         if (r->reduced[i]) cudaEventDestroy(r->reduced[i]);
     }
-    if (r->beside) cudaStreamDestroy(r->beside);
+    if (r->reduce_stream) cudaStreamDestroy(r->reduce_stream);
     if (r->done) cudaEventDestroy(r->done);
     if (r->stream) cudaStreamDestroy(r->stream);
     free(r->layers), free(r->routers);

@@ -25,7 +25,7 @@ input_offsets iv_gpu_input_offsets(size_t rows, size_t picks) {
     return o;
 }
 
-/* Rows of a launch: each value has a graph of its own. */
+/* Rows of a launch: each value has its own graph. */
 static size_t bucket(size_t rows) {
     if (rows <= 8) return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : 8;
     return (rows + 7) / 8 * 8;

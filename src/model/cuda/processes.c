@@ -65,7 +65,7 @@ static int gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool t
                    : gather_by_host(r, pieces, count, to_first);
 }
 
-/* Where a piece of another process goes: behind those before it. */
+/* Offset of another process's piece: after the pieces of lower ranks. */
 static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
     void *at = r->gathered + *used;
     *used += (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
@@ -97,7 +97,7 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
     return IV_OK;
 }
 
-/* All terms of a row travel, though each rank has computed only some of them. */
+/* All terms of a row are sent, although each rank has computed only some of them. */
 static iv_status combine(const gpu_pass *p, iv_error *err) {
     gpu_rank *r = p->r;
     const iv_tp_plan *tp = &p->m->tp;
@@ -177,9 +177,9 @@ iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err) {
 
 /* ---- connecting -------------------------------------------------------------------------------------------- */
 
-/* All ranks see the first word that is not IV_OK; NULL: there is none. The words live until the next call. */
-static iv_status exchange(iv_comm *c, const gpu_word *mine, const gpu_word **first_bad, size_t *whose, iv_nccl_id *id,
-                          iv_error *err) {
+/* All ranks receive the first word that is not IV_OK; NULL: all are. The words are valid until the next call. */
+static iv_status gather_words(iv_comm *c, const gpu_word *mine, const gpu_word **first_bad, size_t *whose,
+                              iv_nccl_id *id, iv_error *err) {
     size_t bytes[IV_RANKS_MAX];
     const void *blocks[IV_RANKS_MAX];
     *first_bad = NULL;
@@ -193,7 +193,7 @@ static iv_status exchange(iv_comm *c, const gpu_word *mine, const gpu_word **fir
     return IV_OK;
 }
 
-static void say(gpu_word *w, iv_status status, const iv_error *e) {
+static void set_word(gpu_word *w, iv_status status, const iv_error *e) {
     w->status = (uint64_t)status;
     if (status != IV_OK) snprintf(w->message, sizeof w->message, "%.599s", e->message);
 }
@@ -240,14 +240,14 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
                             : iv_nccl_make_id(g->o.numerics == IV_VANILLA_BLAS ? "numerics vanilla-blas on several GPUs"
                                                                                : "rank_transport nccl",
                                               &first->id, &mine);
-    say(first, status, &mine);
-    IV_TRY(exchange(comm, first, &bad, &whose, &id, err));
+    set_word(first, status, &mine);
+    IV_TRY(gather_words(comm, first, &bad, &whose, &id, err));
     if (bad && needed) return bad_word(bad, whose, (iv_status)bad->status, err);
     iv_comm_mpi_timeout(comm,
                         2 * CONNECT_TIMEOUTS * g->o.timeout_ms); /* all words come before, if clocks run out too */
     status = open_way(r, &id, !bad, &mine);
-    say(second, status, &mine);
-    IV_TRY(exchange(comm, second, &bad, &whose, &unused, err));
+    set_word(second, status, &mine);
+    IV_TRY(gather_words(comm, second, &bad, &whose, &unused, err));
     return bad ? bad_word(bad, whose, IV_IO, err) : IV_OK;
 }
 
@@ -256,7 +256,7 @@ const char *iv_gpu_model_transport(const iv_gpu_model *g) {
     return g->processes ? "host" : g->ranks > 1 ? "peer" : "";
 }
 
-/* Nothing is on its way; the other processes may have ended or be lost. */
+/* Nothing is in flight; the other processes may have ended or be lost. */
 void iv_gpu_disconnect(iv_gpu_model *g) {
     if (!g->processes) return;
     iv_nccl_abort(g->rank[0].nccl);

@@ -24,7 +24,7 @@ enum {
                 * may be lost */
 };
 
-/* Of o.timeout_ms, for NCCL to connect all ranks: that is done once, and loads its kernels and looks at the machine. */
+/* Multiple of o.timeout_ms for NCCL to connect all ranks: it loads kernels and probes the topology, once. */
 enum { CONNECT_TIMEOUTS = 10 };
 
 /* Device copies of a layer's vectors; NULL where the family has none. */
@@ -67,18 +67,18 @@ struct gpu_rank {
     int (*linear)(const gpu_rank *r, const iv_gpu_linear_args *a); /* the law's, or a baseline's */
     gpu_transport transport;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
-    iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or brings what other processes have */
+    iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or receives from other processes */
     cudaEvent_t done;
-    cudaEvent_t passed[AHEAD];                   /* with NCCL, launched one by one: what is on its way */
-    cudaStream_t beside;                         /* all-reduces of the parts of a long step */
+    cudaEvent_t passed[AHEAD];                   /* with NCCL, without graphs: pieces in flight */
+    cudaStream_t reduce_stream;                  /* all-reduces of the parts of a long step */
     cudaEvent_t computed[PARTS], reduced[PARTS]; /* nodes of a part, its rows */
     /* Device memory: three allocations. */
     unsigned char *kv, *work, *vectors;
     size_t kv_layer_bytes, vector_bytes;
     layer_vectors *layers; /* host array of device pointers */
     const float *final_norm, *cosine, *sine;
-    iv_matrix embedding, *routers; /* [layers]: the own copies; data NULL where a layer has none */
-    /* In work: */
+    iv_matrix embedding, *routers; /* [layers]: this GPU's copies; data NULL if a layer has none */
+    /* Activations: */
     float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits; /* logits: of one slice, on rank 0 */
     unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
     int32_t *expert_ids, *offsets, *expert_slots;
@@ -87,7 +87,7 @@ struct gpu_rank {
     iv_logprob *top_logprobs; /* [][IV_TOP_LOGPROBS_MAX] */
     uint64_t *bad;
     uint32_t *flags;
-    unsigned char *gathered; /* what came from other processes */
+    unsigned char *gathered; /* received from other processes */
     unsigned char *inputs;   /* [inputs_bytes] */
     uint32_t *tables;
     /* Captured steps. */
@@ -106,7 +106,7 @@ struct gpu_rank {
 typedef struct gpu_step {
     size_t rows, picks; /* launched: with padding */
     size_t true_rows, true_picks, spans;
-    bool decode, graph, top_logprobs; /* top_logprobs: some row wants its likeliest tokens */
+    bool decode, graph, top_logprobs; /* top_logprobs: some row requests its top tokens */
     input_offsets at;
     size_t input_bytes, table_count;
 } gpu_step;
@@ -127,7 +127,7 @@ struct iv_gpu_model {
     iv_logprob *top_logprobs;
     uint64_t *bad;
     iv_gpu_given_up *given_up;
-    iv_gpu_span *spans; /* ordinary memory: what the plan is made of */
+    iv_gpu_span *spans; /* pageable memory: input of the plan */
     gpu_step step;
     bool lost;
     iv_error why;
@@ -137,7 +137,7 @@ struct iv_gpu_model {
     atomic_uint_fast64_t turn;
     atomic_size_t finished;
     atomic_bool stop;
-    atomic_bool broken; /* some rank has failed in this step: nobody waits for it any more */
+    atomic_bool broken; /* a rank has failed in this step: other ranks stop waiting */
     iv_error broke;     /* the first failure */
 };
 
@@ -146,24 +146,24 @@ struct iv_gpu_model {
 size_t iv_gpu_vector_bytes(gpu_rank *r);
 /* Writes them to r->vectors. */
 iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err);
-/* The own copies of what rank 0 has for all: memory for them at the first call. */
+/* Copies of rank 0's common matrices; the first call allocates memory. */
 iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err);
 void iv_gpu_forget_graphs(gpu_rank *r);
 
 /* ---- layout.c */
-/* Rows of logits that are there at once, and most rows of which any are wanted. */
+/* Rows of the logits buffer, and the largest number of rows requested. */
 size_t iv_gpu_slice(const iv_gpu_model *g);
 size_t iv_gpu_picks_max(const iv_gpu_model *g);
-/* Rows that a rank's buffers have: of a step, and of a slice's picks. More than are ever computed. */
+/* Rows of a rank's buffers: of a step, and of a slice's picks. At least the number ever computed. */
 size_t iv_gpu_rows_max(const iv_gpu_model *g);
 size_t iv_gpu_pick_rows_max(const iv_gpu_model *g);
 /* Strides in elements. */
 size_t iv_gpu_hidden_stride(const iv_model *m);
 size_t iv_gpu_act_stride(const iv_model *m);
 size_t iv_gpu_expert_act_stride(const iv_model *m);
-/* Points everything in r->work at its place from `base`; with base NULL only measures. SIZE_MAX when it overflows. */
+/* Sets all pointers of r->work relative to `base`; with base NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
-/* The least rows of a part; a step that has fewer is not cut. */
+/* The least number of rows of a part; shorter steps are not cut. */
 size_t iv_gpu_part_rows(size_t ranks);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window);
 

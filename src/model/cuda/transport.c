@@ -67,9 +67,10 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
     IV_TRY(iv_gpu_compute_nodes(p, l, err));
     if (p->parts == 1) return allreduce(p, l, r->stream, err);
     IV_TRY(iv_gpu_launched(r, cudaEventRecord(r->computed[p->part], r->stream), "start of an all-reduce", err));
-    IV_TRY(iv_gpu_launched(r, cudaStreamWaitEvent(r->beside, r->computed[p->part], 0), "start of an all-reduce", err));
-    IV_TRY(allreduce(p, l, r->beside, err));
-    return iv_gpu_launched(r, cudaEventRecord(r->reduced[p->part], r->beside), "end of an all-reduce", err);
+    IV_TRY(iv_gpu_launched(r, cudaStreamWaitEvent(r->reduce_stream, r->computed[p->part], 0), "start of an all-reduce",
+                           err));
+    IV_TRY(allreduce(p, l, r->reduce_stream, err));
+    return iv_gpu_launched(r, cudaEventRecord(r->reduced[p->part], r->reduce_stream), "end of an all-reduce", err);
 }
 
 static iv_status combine_peers(const gpu_pass *p, iv_error *err) {

@@ -12,7 +12,7 @@
 
 /* Finds the end of an object or a list of JSON, byte by byte.
  *
- * WRONG: not JSON, whatever follows. DONE: its brackets match; whether it is JSON is decided by the parser. */
+ * WRONG: not JSON, with any continuation. DONE: its brackets match; whether it is JSON is decided by the parser. */
 enum { IV_JSON_SCAN_DEPTH_MAX = 1024 };
 
 typedef enum iv_json_scanned { IV_JSON_MORE, IV_JSON_DONE, IV_JSON_WRONG } iv_json_scanned;

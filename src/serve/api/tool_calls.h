@@ -99,7 +99,7 @@ bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out
 
 /* Converts the text of a parameter, which the model wrote without quotes, to JSON. The kinds that its schema allows
  * decide (iv_json_parameter_kinds in format/json_schema.h):
- *   only a string        the text, whatever it looks like;
+ *   only a string        the text, unparsed;
  *   no string            the text's own JSON, byte for byte; or true, false, null in any case, and None; otherwise the
  *                        text as a string;
  *   a string and others  JSON of one of the others without surrounding white space (null in any case); else the text.

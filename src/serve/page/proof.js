@@ -150,7 +150,7 @@ const ways = [
     run: (row) => plainRun(row, {stream: false, index: 1, more: {n: 3, seed: String(BigInt(proof.body.seed) - 1n)}})
   },
   {
-    name: 'Crowd',
+    name: 'Concurrent',
     what: () => `in the middle of ${proof.decoys} others`,
     run: (row) => amid(row, [decoyBody(proof.decoys, proof.span, 0)])
   },

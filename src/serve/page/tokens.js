@@ -152,7 +152,7 @@ function topList(a, i, t) {
         'p', {class: 'hint'},
         a.kept ? 'History keeps no alternatives: Again, in Chat, requests them.' : 'No alternatives were requested.');
   return el(
-      'div', {class: 'top-box'}, el('h3', {}, 'Likeliest here'), el('div', {class: 'top'}, topRows(a, i, t)),
+      'div', {class: 'top-box'}, el('h3', {}, 'Top tokens'), el('div', {class: 'top'}, topRows(a, i, t)),
       el('p', {class: 'hint'},
          'Choose another one to generate the rest again with the same seed. ' +
              'With the same one the rest must be equal.'));

@@ -62,7 +62,7 @@ iv_status ivj_grow(ivj_run *r, void *items, size_t n, size_t size, size_t *cap);
 iv_status ivj_write(ivj_run *r, iv_buf *buf, const char *s, size_t n);
 iv_status ivj_write_text(ivj_run *r, iv_buf *buf, const char *s);
 
-/* The content of buf as a string value of the run; frees buf. Pass the status of what filled the buffer. */
+/* The content of buf as a string value of the run; frees buf. `status`: the result of filling the buffer. */
 iv_status ivj_finish_string(ivj_run *r, iv_status status, iv_buf *buf, ivj_value *out);
 iv_status ivj_copy_string(ivj_run *r, const char *s, size_t n, ivj_value *out);
 /* a then b, neither escaped. */

@@ -3,7 +3,7 @@
  * The dialect is that of the Hugging Face chat-template environment: an immutable sandbox with trim_blocks
  * and lstrip_blocks on, autoescape off, keep_trailing_newline off, loop controls, `{% generation %}` as a
  * transparent block, and the globals raise_exception and strftime_now. Rendering follows Python's values:
- * truth, equality, str() and repr() are Python's. docs/formats/chat_template.md lists what is understood.
+ * truth, equality, str() and repr() are Python's. docs/formats/chat_template.md lists the supported subset.
  *
  * A template is untrusted: every loop, recursion and growth has one of the maxima below. */
 #ifndef IV_TEXT_JINJA_TEMPLATE_H

@@ -1,6 +1,6 @@
 /* tile_avx512bf16.c: fma32 tiles where the machine has vdpbf16ps: one instruction a pair of k.
  *
- * vdpbf16ps flushes subnormals whatever MXCSR says; the tree's adds need the flush set. */
+ * vdpbf16ps flushes subnormals regardless of MXCSR; the tree's adds need the flush set. */
 #include "kernels/cpu/x86/vec_avx512.h"
 #include "kernels/cpu/x86/x86.h"
 #include "kernels/cpu/tile_common.h"
