@@ -74,9 +74,9 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
     }
 }
 
-/* Rows in m->type, `pitch` bytes apart, on their way to or from a memspace: one of from and to is NULL. */
+/* Rows in m->type, `pitch` bytes apart, copied from or to a memory space: one of from and to is NULL. */
 typedef struct transfer {
-    iv_memspace *place;
+    iv_memspace *memspace;
     const char *from;
     char *to;
     size_t pitch, done; /* done: rows */
@@ -88,8 +88,8 @@ static iv_status move_runs(const iv_matrix *m, transfer *t, size_t first, size_t
     size_t there = run == 1 ? row : 2 * run * row, here = run * t->pitch, at = t->done * t->pitch;
     unsigned char *data = m->data + iv_matrix_row_index(m, first) * row;
     t->done += run * runs;
-    if (t->from) return t->place->write(t->place, data, there, t->from + at, here, width, runs, err);
-    return t->place->read(t->place, t->to + at, here, data, there, width, runs, err);
+    if (t->from) return t->memspace->write(t->memspace, data, there, t->from + at, here, width, runs, err);
+    return t->memspace->read(t->memspace, t->to + at, here, data, there, width, runs, err);
 }
 
 static iv_status move_rows(const iv_matrix *m, transfer *t, size_t first, size_t count, iv_error *err) {
@@ -107,23 +107,23 @@ static iv_status move_rows(const iv_matrix *m, transfer *t, size_t first, size_t
     return IV_OK;
 }
 
-static iv_status put_rows(const iv_matrix *m, iv_memspace *place, const char *from, size_t pitch, size_t first,
+static iv_status put_rows(const iv_matrix *m, iv_memspace *memspace, const char *from, size_t pitch, size_t first,
                           size_t count, iv_error *err) {
-    transfer t = {.place = place, .from = from, .pitch = pitch};
+    transfer t = {.memspace = memspace, .from = from, .pitch = pitch};
     return move_rows(m, &t, first, count, err);
 }
 
-iv_status iv_matrix_get(const iv_matrix *m, iv_memspace *place, void *rows, size_t stride, size_t first, size_t count,
-                        iv_error *err) {
-    IV_ASSERT(first + count <= m->n && m->panel_columns == 1);
-    transfer t = {.place = place, .to = rows, .pitch = stride * iv_dtype_bytes(m->type)};
-    return move_rows(m, &t, first, count, err);
-}
-
-iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
+iv_status iv_matrix_get(const iv_matrix *m, iv_memspace *memspace, void *rows, size_t stride, size_t first,
                         size_t count, iv_error *err) {
     IV_ASSERT(first + count <= m->n && m->panel_columns == 1);
-    if (from == m->type) return put_rows(m, place, rows, stride * iv_dtype_bytes(from), first, count, err);
+    transfer t = {.memspace = memspace, .to = rows, .pitch = stride * iv_dtype_bytes(m->type)};
+    return move_rows(m, &t, first, count, err);
+}
+
+iv_status iv_matrix_put(iv_matrix *m, iv_memspace *memspace, iv_dtype from, const void *rows, size_t stride,
+                        size_t first, size_t count, iv_error *err) {
+    IV_ASSERT(first + count <= m->n && m->panel_columns == 1);
+    if (from == m->type) return put_rows(m, memspace, rows, stride * iv_dtype_bytes(from), first, count, err);
     char *converted = malloc(count * m->panel_bytes);
     if (!converted) return iv_fail(err, IV_NO_MEMORY, "weights: no memory to convert %zu rows", count);
     for (size_t r = 0; r < count; r++)
@@ -133,7 +133,7 @@ iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const v
     for (size_t r = 0; r < count && m->k < m->k_padded; r++)
         memset(converted + r * m->panel_bytes + m->k * iv_dtype_bytes(m->type), 0,
                (m->k_padded - m->k) * iv_dtype_bytes(m->type));
-    iv_status status = put_rows(m, place, converted, m->panel_bytes, first, count, err);
+    iv_status status = put_rows(m, memspace, converted, m->panel_bytes, first, count, err);
     free(converted);
     return status;
 }

@@ -24,7 +24,7 @@ typedef struct iv_matrix {
 
 /* Fills every field but data; false when a size overflows. */
 bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
-/* The same with rows in place of panels: [n][k_padded]. */
+/* The same with rows instead of panels: [n][k_padded]. */
 bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);
 
 /* The index of row n of W among the stored rows. */
@@ -38,15 +38,15 @@ static inline const unsigned char *iv_matrix_panel(const iv_matrix *m, size_t p)
  * rounding to m->type if `from` differs. The data must have been zeroed. Callers with disjoint rows may run at once. */
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count);
 
-/* The same for a matrix of rows, whose data is at `place`. */
-iv_status iv_matrix_put(iv_matrix *m, iv_memspace *place, iv_dtype from, const void *rows, size_t stride, size_t first,
-                        size_t count, iv_error *err);
+/* The same for a matrix of rows, whose data is in `memspace`. */
+iv_status iv_matrix_put(iv_matrix *m, iv_memspace *memspace, iv_dtype from, const void *rows, size_t stride,
+                        size_t first, size_t count, iv_error *err);
 
 /* The inverses: rows [first, first + count) of W as m->k elements of m->type a row, `stride` elements from row to row.
  */
 void iv_matrix_unpack(const iv_matrix *m, void *rows, size_t stride, size_t first, size_t count);
-iv_status iv_matrix_get(const iv_matrix *m, iv_memspace *place, void *rows, size_t stride, size_t first, size_t count,
-                        iv_error *err);
+iv_status iv_matrix_get(const iv_matrix *m, iv_memspace *memspace, void *rows, size_t stride, size_t first,
+                        size_t count, iv_error *err);
 
 /* Row n as floats (an embedding look-up); k elements. */
 void iv_matrix_row(const iv_matrix *m, size_t n, float *out);

@@ -73,9 +73,9 @@ typedef struct iv_model_options {
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */
     iv_memspace
-        *memspace[IV_RANKS_MAX]; /* where the matrices of each rank of this process will be: NULL, or all GPUs. Such a
+        *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
-    bool plain_rows;             /* at a place: gates and ups stay apart */
+    bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool dummy;                  /* seeded random weights instead of files */
     uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */

@@ -214,31 +214,31 @@ typedef struct mlp_shard {
 } mlp_shard;
 
 /* leaves: of every matrix; 0: as its k has them. */
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *places,
+static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *mlps,
                      size_t count) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, downs = 0;
     const piece up[] = {{"gate_proj", intermediate}, {"up_proj", intermediate}}, down[] = {{"down_proj", hidden}};
     cut up_cuts[CUTS_MAX], down_cuts[CUTS_MAX];
     for (size_t i = 0; i < count; i++) {
-        const iv_row_cut *row = places[i].row;
+        const iv_row_cut *row = mlps[i].row;
         size_t begin = row->first, end = begin + row->k;
-        iv_mlp *to = places[i].mlp;
-        up_cuts[i] = (cut){.owner = places[i].owner,
+        iv_mlp *to = mlps[i].mlp;
+        up_cuts[i] = (cut){.owner = mlps[i].owner,
                            .matrix = &to->gate_up,
                            .bias = c->mlp_bias ? &to->gate_up_bias : NULL,
                            .of = {{begin, end}, {begin, end}},
                            .k = hidden,
                            .leaves = leaves,
                            .paired = true};
-        downs = cut_nodes(down_cuts, downs, places[i].owner, to->down, row, hidden);
+        downs = cut_nodes(down_cuts, downs, mlps[i].owner, to->down, row, hidden);
     }
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
     IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
     if (!c->mlp_bias || count == 0) return IV_OK;
-    IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &places[0].mlp->down_bias));
-    for (size_t i = 1; i < count; i++) places[i].mlp->down_bias = places[0].mlp->down_bias;
+    IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias));
+    for (size_t i = 1; i < count; i++) mlps[i].mlp->down_bias = mlps[0].mlp->down_bias;
     return IV_OK;
 }
 
@@ -282,17 +282,17 @@ static iv_status experts(builder *b, const char *at, size_t index) {
                        IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
     IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router));
     for (size_t e = 0; e < (size_t)c->experts; e++) {
-        mlp_shard place;
+        mlp_shard held;
         size_t count = 0;
         for (size_t r = 0; r < b->shards; r++) {
             iv_model *m = b->shard[r];
             const iv_tp_shard *s = &m->tp.shard[m->rank];
             if (e < s->expert_first || e - s->expert_first >= s->experts) continue;
-            place = (mlp_shard){m, &m->layers[index].experts[e], &m->tp.expert_down.of[0]};
+            held = (mlp_shard){m, &m->layers[index].experts[e], &m->tp.expert_down.of[0]};
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &place, count));
+        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held, count));
     }
     return IV_OK;
 }
@@ -302,7 +302,7 @@ static iv_status layer(builder *b, size_t index) {
     char at[PREFIX_BYTES], inner[2 * PREFIX_BYTES];
     snprintf(at, sizeof at, "model.layers.%zu.", index);
     bool moe = c->moe_layers[index];
-    mlp_shard places[IV_RANKS_MAX];
+    mlp_shard mlps[IV_RANKS_MAX];
     IV_TRY(attention(b, at, index));
     const iv_layer *first = &b->first->layers[index];
     for (size_t r = 0; r < b->shards; r++) {
@@ -313,11 +313,11 @@ static iv_status layer(builder *b, size_t index) {
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
-        places[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};
+        mlps[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};
     }
     if (moe) return experts(b, at, index);
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, (size_t)c->intermediate_size, 0, places, b->shards);
+    return mlp(b, inner, (size_t)c->intermediate_size, 0, mlps, b->shards);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */
@@ -369,7 +369,7 @@ static iv_status everything(builder *b) {
     return IV_OK;
 }
 
-/* The checkpoint's tensors, not yet placed. */
+/* The checkpoint's tensors, before they are bound. */
 static iv_status copy_infos(builder *b) {
     iv_model *m = b->first;
     size_t count = iv_checkpoint_count(b->c);

@@ -34,9 +34,9 @@ struct iv_tensor {
 /* NULL if there is none. A binary search. */
 iv_tensor *iv_model_tensor(iv_model *first, const char *name);
 
-/* Allocates the layers and vectors of first and of the models behind it in their arenas, shapes their matrices, counts
- * data_bytes (packed matrices, each aligned), and makes the table from the checkpoint, of which every tensor must have
- * its place. config, dtype, tp and rank are set before. Matrix data is not allocated. The table's i-th tensor is the
+/* Allocates the layers and vectors of first and of the models after it in their arenas, shapes their matrices, counts
+ * data_bytes (packed matrices, each aligned), and makes the table from the checkpoint, of which every tensor must be
+ * used. config, dtype, tp and rank are set before. Matrix data is not allocated. The table's i-th tensor is the
  * checkpoint's. */
 iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err);
 

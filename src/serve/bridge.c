@@ -163,9 +163,9 @@ static iv_status admit(const iv_bridge *b, const iv_inflight *f, iv_error *err) 
     bool command = !f->request;
     if (b->stats.failed) return iv_fail(err, IV_IO, "the engine is lost: %.900s", b->stats.why);
     size_t waiting = b->queued_requests + b->stats.engine.waiting, running = b->stats.engine.running;
-    size_t places =
-        b->info.max_num_seqs - iv_size_min(running, b->info.max_num_seqs); /* free: the next step fills them */
-    if (!command && waiting >= iv_size_min(b->queued_max + places, IV_QUEUED_REQUESTS_MAX))
+    size_t free_slots =
+        b->info.max_num_seqs - iv_size_min(running, b->info.max_num_seqs); /* the next step fills them */
+    if (!command && waiting >= iv_size_min(b->queued_max + free_slots, IV_QUEUED_REQUESTS_MAX))
         return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may", waiting, b->queued_max);
     if (f->bytes && b->queued_bytes && b->queued_bytes + f->bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
         return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", b->queued_bytes,

@@ -1,4 +1,4 @@
-/* invar export: the report, its JSON, the same answers from the copy, and what is refused. */
+/* invar export: the report, its JSON, the same answers from the copy, and refused calls. */
 #include "program.h"
 
 static void a_copy_gives_the_same_answer(void **state) {

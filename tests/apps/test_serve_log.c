@@ -1,4 +1,4 @@
-/* The log of invar serve never delays the server, whatever happens to its file or pipe. */
+/* The log of invar serve never delays the server, even if its file or pipe fails. */
 #include "server.h"
 
 #include <poll.h>

@@ -1,4 +1,4 @@
-/* The JSON writer: jansson reads back what it writes. */
+/* The JSON writer: jansson reads its output back. */
 #include "base/json_out.h"
 #include "format/json.h"
 #include "support.h"

@@ -233,7 +233,7 @@ class Session:
         return self.server.rss()
 
     async def pass_time(self, about):
-        """Waits next to a neighbour, and reads the log as the neighbour wants it."""
+        """Waits next to a neighbour, and reads the log at the neighbour's pace."""
         for pace in (STOPPED, SLOW) if about.get("unread_log") else (QUICK, QUICK):
             self.server.log_pace = pace
             await asyncio.sleep(self.args.seconds / 2)

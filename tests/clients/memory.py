@@ -96,7 +96,7 @@ def send(port, route, text, out):
 
 
 def settled(pid, most):
-    """The memory of the process after it has freed what it can."""
+    """The memory of the process after it has freed its caches."""
     for _ in range(40):
         now = memory(pid, "VmRSS")
         if now <= most:

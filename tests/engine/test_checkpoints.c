@@ -33,7 +33,7 @@ static void widened(const char *name) {
         run_as(m.s.dir, types[t], other);
         assert_same_bits(types[t], stored, other, TOKENS * VOCAB, 4, false);
     }
-    run_as(dir, "auto", stored); /* the configuration says bfloat16, whatever the file holds */
+    run_as(dir, "auto", stored); /* the configuration's bfloat16 overrides the file's type */
     run_as(m.s.dir, "auto", other);
     assert_same_bits("auto", stored, other, TOKENS * VOCAB, 4, false);
     made_config(&m, "\"dtype\": \"bfloat16\"", "\"dtype\": \"float32\"");

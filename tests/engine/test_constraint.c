@@ -116,7 +116,7 @@ static void one_digest_in_every_way(void **state) {
     answers_free(want, 2 * CASES);
 }
 
-/* The text is a prefix of a match, and a whole match if the answer ended by itself. */
+/* The text is a prefix of a match, and a whole match if the answer ended without a limit. */
 static void answers_are_what_was_wanted(void **state) {
     (void)state;
     iv_engine *e = open_small();

@@ -39,14 +39,14 @@ static void expect_drawn(const answer *a, const iv_request *r, const int32_t *en
                          .seed = r->seed,
                          .allowed = mask};
         const float *row = a->logits + i * VOCAB;
-        float share, max, sum;
+        float logprob, max, sum;
         const iv_kernels *k = iv_kernels_select(IV_ISA_SCALAR);
         memset(mask, 0xff, sizeof mask);
         for (size_t m = 0; i < r->min_tokens && m < end_count; m++)
             mask[ends[m] / 64] &= ~((uint64_t)1 << (ends[m] % 64));
-        int32_t id = iv_sample_with_logprob(&s, k, &p, row, seen, 0, a->prompt_tokens + i, &share);
+        int32_t id = iv_sample_with_logprob(&s, k, &p, row, seen, 0, a->prompt_tokens + i, &logprob);
         if (id != a->ids[i]) fail_msg("token %zu: wanted %d, found %d", i, (int)id, (int)a->ids[i]);
-        assert_int_equal(iv_bits(share), iv_bits(a->sampling_logprobs[i])); /* among those that may come ... */
+        assert_int_equal(iv_bits(logprob), iv_bits(a->sampling_logprobs[i])); /* among those that may come ... */
         k->sum_exp(row, VOCAB, &max, &sum);
         float raw = (row[id] - max) - iv_ref_log(sum); /* ... and the model's own */
         assert_int_equal(iv_bits(raw), iv_bits(a->logprobs[i]));

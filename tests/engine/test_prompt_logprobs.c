@@ -6,7 +6,7 @@
 
 enum { PROMPT = SANITIZED ? 90 : 200, PROMPT_MAX = 1200, VOCAB_MAX = 4096, TOP = 5 };
 
-/* ---- what is expected ---------------------------------------------------------------------------------- */
+/* ---- expectations -------------------------------------------------------------------------------------- */
 
 typedef struct expectation {
     int32_t ids[PROMPT_MAX];
@@ -395,7 +395,7 @@ static void a_full_ring_stops_the_engine(void **state) {
     free(x.logits);
 }
 
-/* ---- what was sampled ---------------------------------------------------------------------------------- */
+/* ---- sampled tokens ------------------------------------------------------------------------------------ */
 
 static void sampling_logprobs(void **state) {
     (void)state;

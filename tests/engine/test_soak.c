@@ -212,7 +212,7 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
     for (size_t i = first; i < last; i++) {
         const char *what = difference(&k->quiet[i], &a[i]);
         if (what)
-            fail_msg("request %zu, tp %zu, %zu threads, %zu tokens a step, %zu places, %zu spare pages, caching %d, "
+            fail_msg("request %zu, tp %zu, %zu threads, %zu tokens a step, %zu sequences, %zu spare pages, caching %d, "
                      "drafts of %zu: %s differ from the quiet run",
                      i, s->tp, s->threads, s->budget, s->seqs, s->spare_pages, s->caching, s->speculative, what);
         k->cancelled += a[i].finish == IV_FINISH_CANCELLED;

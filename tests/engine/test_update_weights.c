@@ -109,7 +109,7 @@ static void on_gpus(void **state) {
 
 static iv_status update(iv_engine *e, const char *dir, iv_error *err) { return iv_engine_update_weights(e, dir, err); }
 
-/* One thing of the new model is wrong; the engine must not change. */
+/* The new model has one error; the engine must not change. */
 typedef void spoil(made_model *m);
 
 static void vocabulary(made_model *m) { made_config(m, "\"vocab_size\": 512", "\"vocab_size\": 256"); }
@@ -175,7 +175,7 @@ static void what_is_wrong_changes_nothing(void **state) {
         assert_true(stats.kv_pages_cached > 0);
         answer *a = answers_of(e);
         assert_same_answers("after a refusal", want, a);
-        assert_int_equal(a[0].cached_tokens, 64); /* the cache too is what it was */
+        assert_int_equal(a[0].cached_tokens, 64); /* the cache is unchanged, too */
         iv_engine_close(e);
         answers_free(want, REQUESTS), answers_free(a, REQUESTS);
     }

@@ -1,4 +1,4 @@
-/* The files next to the weights: config.json with another type, what is copied, what is refused, what a failure leaves.
+/* The files next to the weights: config.json with another type, copied and refused files, the state after a failure.
  */
 #include "scratch.h"
 #include "base/file.h"

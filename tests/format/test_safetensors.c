@@ -1,4 +1,4 @@
-/* Tensor files: what is refused and why, what survives damage, and that the writer's files read back. */
+/* Tensor files: refusals and their reasons, damaged files, and reading the writer's files back. */
 #include "scratch.h"
 #include "base/file.h"
 #include "format/safetensors_write.h"
@@ -156,7 +156,7 @@ static void good_headers_are_sorted_by_offset(void **state) {
     iv_arena_free(&p.arena);
 }
 
-/* Every allocation of the arena fails in turn. */
+/* Each allocation of the arena fails once. */
 static void memory_running_out_is_an_error(void **state) {
     (void)state;
     static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"

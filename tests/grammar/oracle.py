@@ -107,7 +107,7 @@ class Rules:
 
 
 def judge(case):
-    """None, or what is wrong. Keys that are not listed may come twice: such texts are not judged."""
+    """None, or the error. Keys that are not listed may come twice: such texts are not judged."""
     if "regex" in case:
         found = re.fullmatch(case["regex"], case["text"], re.ASCII) is not None
         return None if found == case["matches"] else f"re says {found}"

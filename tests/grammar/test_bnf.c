@@ -1,4 +1,4 @@
-/* Grammars of rules: what they match, what is refused and where, and that short texts cannot take all memory. */
+/* Grammars of rules: matches, refusals with their location, and short texts that would need too much memory. */
 #include "base/buf.h"
 #include "grammar/bnf.h"
 #include "with_bytes.h"

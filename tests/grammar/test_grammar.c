@@ -496,7 +496,7 @@ static void as_many_tools_as_allowed(void **state) {
     iv_buf_free(&text);
 }
 
-/* Full at each state in turn: refused with the reason, and no part continues as if it were not. */
+/* Full at each state: refused with the reason, and no part continues as if it were not. */
 static void full_at_any_place(void **state) {
     (void)state;
     static const struct {

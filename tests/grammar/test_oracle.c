@@ -160,7 +160,7 @@ static void put(FILE *f, json_t *line) {
     free(text), json_decref(line);
 }
 
-/* A random walk rarely ends by itself with free strings: incomplete answers are not checked. */
+/* A random walk through free strings rarely ends: incomplete answers are not checked. */
 static size_t put_schema(FILE *f, rng *r, const iv_vocabulary *v) {
     json_t *schema = whole_schema(r);
     char *text = json_dumps(schema, JSON_COMPACT);

@@ -102,7 +102,7 @@ static const struct {
     {"{\"type\":\"object\",\"maxProperties\":1}", CALL(P("a", "1") P("b", "2")), false},
     {"{\"type\":\"object\",\"minProperties\":1}", CALL(""), false},
     {"{\"type\":\"object\",\"minProperties\":1}", CALL(P("a", "1") P("b", "2")), true},
-    /* a text cannot contain the end of a value, wherever it begins */
+    /* a text cannot contain the end marker of a value at any offset */
     {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "x</parameter>y")), false},
     {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter>")), false},
     {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", CALL(P("a", "</parameter")), true},

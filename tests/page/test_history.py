@@ -70,7 +70,7 @@ class Kept(HistoryCase):
         expect(page.locator(".turn")).to_have_count(4)
         self.assertEqual(page.locator("#messages").inner_text(), before)
         self.assertEqual(page.evaluate(tokens), ids)
-        self.ask("And once more?", 3)  # goes on where it was
+        self.ask("And once more?", 3)  # continues at its position
         self.assertEqual(len(self.model.requests[-1][1]["messages"]), 5)
         self.assertEqual(list(self.kept()), [title])
         page.evaluate("() => { chat.selected = chat.turns[1].versions[0]; showTokens(); go('tokens'); }")

@@ -137,7 +137,7 @@ class LooksCase(Case):
         page.fill("#proof-decoys", "2")
         self.prove()
 
-    def show_proof_mixed(self):  # goes on from the last
+    def show_proof_mixed(self):  # continues from the last
         self.page.evaluate(
             """() => { const states = ['different', 'failed', 'running', 'waiting'];
           proof.rows.slice(3, 7).forEach((r, i) => { r.state = states[i]; r.note = 'a note'; r.at = 2; drawRow(r); });

@@ -12,7 +12,7 @@ typedef struct problem {
 static size_t pages_for(size_t tokens) { return (tokens + PAGE - 1) / PAGE; }
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
-/* Tokens from a random one on need logits, perhaps some that are computed already; most sequences need none. */
+/* Tokens from a random one on need logits, possibly including computed ones; most sequences need none. */
 static void score_some(rng *r, iv_plan_sequence *s) {
     if (rng_below(r, 3)) return;
     s->score_from = rng_below(r, s->known), s->score_to = s->known - 1;
@@ -93,7 +93,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
     }
     if (in->running_count && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages) &&
         left_of(&p->running[0]) == 1)
-        assert_int_equal(plan->items[0].tokens, 1); /* the first in rank goes on */
+        assert_int_equal(plan->items[0].tokens, 1); /* the first in rank continues */
     if (in->running_count == 1 && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages))
         assert_true(plan->items[0].tokens > 0); /* also when it lacks rows for all */
     if (in->running_count == 0 && in->waiting_count) {

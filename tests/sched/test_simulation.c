@@ -176,7 +176,7 @@ static iv_plan_sequence look(world *w, request *q) {
     return s;
 }
 
-/* Reads everything computed before and writes what is computed now, as attention does. */
+/* Reads all earlier tokens and writes the new ones, like attention. */
 static void compute(world *w, request *q, const iv_plan_item *item) {
     const uint64_t *prefix = w->prefix[q->family];
     for (size_t i = 0; i < q->computed; i += PAGE) {

@@ -197,7 +197,7 @@ static void examples(void **state) {
         }
 }
 
-/* Names have one spelling, whatever bytes they contain. */
+/* Names have one spelling for any bytes. */
 static void names_as_they_are_spelled(void **state) {
     (void)state;
     static const char *const names[] = {"f", "a b", "\"\\/", "\b\f\n\r\t\x01\x1f\x7f", "\xc3\xa9\xf0\x9f\x98\x80"};

@@ -106,7 +106,7 @@ static void looks_have_an_end(void **state) {
     json_decref(tools);
 }
 
-/* ---- what is forced is read ---------------------------------------------------------------------------- */
+/* ---- forced calls are parsed --------------------------------------------------------------------------- */
 
 /* Bytes and error-prone pieces for random answers. */
 static const char *const pieces[] = {"</parameter>",

@@ -10,7 +10,7 @@
 #define RESULT(id) "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"7\"}"
 #define THINKS "{\"type\":\"reasoning\",\"summary\":[{\"type\":\"summary_text\",\"text\":\"so\"}]}"
 
-/* ---- where, and what is left ---- */
+/* ---- the cut, and the remaining items ---- */
 
 static void cuts(void **state) {
     (void)state;
@@ -122,7 +122,7 @@ static void conversations(void **state) {
     (void)state;
     iv_ids all = tokens_of("[" TALK "]", NULL), last = tokens_of("[" SYSTEM "," USER("five 5") "]", NULL);
     iv_ids some = tokens_of("[" SYSTEM "," USER("three 3") "," SAYS("four 4") "," USER("five 5") "]", NULL);
-    bridge.info.max_model_len = all.count + 1; /* it fits: nothing is dropped, whatever max_output_tokens */
+    bridge.info.max_model_len = all.count + 1; /* it fits: nothing is dropped for any max_output_tokens */
     ask("[" TALK "]", AUTO ",\"max_output_tokens\":30");
     expect_prompt("[" TALK "]", NULL, 0);
     bridge.info.max_model_len = all.count; /* no room for an answer */

@@ -261,7 +261,7 @@ static void calls_or_json_of_responses(void **state) {
     }
 }
 
-/* Without callable tools, an answer constrained by response_format is content, whatever it looks like. */
+/* Without callable tools, an answer constrained by response_format is content, even if it looks like a call. */
 static void asked_for_json(void **state) {
     (void)state;
     static const char body[] = HI TOOLS ",\"tool_choice\":\"none\",\"response_format\":{\"type\":\"json_object\"}}";

@@ -71,7 +71,7 @@ static void the_last_tokens_are_left(void **state) {
     bridge.text_model = before;
 }
 
-/* Tokens after a text stay too, whatever the text begins or ends with. */
+/* Tokens after a text are kept for every beginning and end of the text. */
 static void both_ends_stay(void **state) {
     (void)state;
     static const struct {

@@ -103,7 +103,7 @@ static void test_broken_requests(void **state) {
     finish(&s);
 }
 
-/* The same answer wherever the bytes are cut: in two at every position, and singly. */
+/* The answer does not depend on packets: two, divided at every position, or single bytes. */
 static void test_fragments(void **state) {
     (void)state;
     static const char *const requests[] = {

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- a resolver that says what the test wants ---------------------------------------------------------- */
+/* ---- a resolver with results set by the test ----------------------------------------------------------- */
 
 enum { MANY = 8 };
 static const char *const *names; /* NULL-terminated */

@@ -424,7 +424,7 @@ static void test_idle_connections(void **state) {
     finish(&s);
 }
 
-/* Many open streams, written in turn: each client gets its own data. */
+/* Many open streams, written alternately: each client receives its own data. */
 static void test_many_streams(void **state) {
     (void)state;
     served s;

@@ -1,5 +1,5 @@
 /* test_http_memory.c: running out of memory costs a client its connection and affects no others: each allocation of
- * the server's thread fails in turn. The linker wraps the C library's functions (tests/CMakeLists.txt). */
+ * the server's thread fails once. The linker wraps the C library's functions (tests/CMakeLists.txt). */
 #include "http_server.h"
 
 void *__real_malloc(size_t n);

@@ -1,4 +1,4 @@
-/* Log lines: one line each, whatever they contain, and valid JSON. */
+/* Log entries with any content are one line each, and valid JSON. */
 #include "support.h"
 #include "serve/log.h"
 

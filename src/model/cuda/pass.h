@@ -30,7 +30,7 @@ struct gpu_row_parallel {
 iv_status iv_gpu_launched(gpu_rank *r, int code, const char *what, iv_error *err);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride);
-/* The arguments of node i of this rank's share of a row-parallel layer, except its output. */
+/* The arguments of node i of this rank's shard of a row-parallel layer, except its output. */
 iv_status iv_gpu_node_args(const gpu_pass *p, const gpu_row_parallel *l, size_t i, iv_gpu_linear_args *a,
                            iv_error *err);
 /* Computes all nodes of this rank into its node buffers. */

@@ -1,5 +1,5 @@
 /* run.c: a step on all GPUs: copy inputs, replay a graph or launch, copy results. Rank 0 runs on the caller's thread;
- * the others wait for a turn, spinning first, then asleep. */
+ * the others wait for a step, spinning first, then asleep. */
 #include "model/cuda/run.h"
 #include "base/size.h"
 #include "model/cuda/pass.h"

@@ -51,12 +51,12 @@ struct Store { // by TMA, for a thread
     uint32_t from, bytes;
 };
 
-struct Place {
+struct ThreadIndex {
     dim3 thread, block, block_dim, grid;
 };
 
 struct Thread {
-    Place where;
+    ThreadIndex where;
     Cta *cta = nullptr;
     bool begun = false, done = true;
     Wait wait;
