@@ -346,7 +346,7 @@ static void compare_scored(const answer *want, const answer *got) {
         assert_int_equal(got[i].cached_tokens, cached);
         assert_int_equal(got[i].count, scored[i].only ? 0 : ANSWER);
         differing_scores(i, &want[i], &got[i], true);
-        assert_same_answer("beside its prompt's", &want[i], &got[i]);
+        assert_same_answer("with its prompt's", &want[i], &got[i]);
         if (want[i].logits) assert_memory_equal(want[i].logits, got[i].logits, ANSWER * want[i].vocab * sizeof(float));
         reported += got[i].reported;
     }

@@ -24,7 +24,7 @@
  * All registers are in use. A spill to local memory is expensive because shared memory leaves hardly any L1: -Xptxas
  * -v must report 0 spills for wide shapes and no serialized wgmma.
  *
- * A leaf whose length is not a multiple of 64 is padded with zeros (a dimension of its own in the tensor maps). A
+ * A leaf whose length is not a multiple of 64 is padded with zeros (a separate dimension in the tensor maps). A
  * step of zeros changes no accumulator. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_CUH

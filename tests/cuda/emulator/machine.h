@@ -129,7 +129,7 @@ struct Cluster {
 struct Copy { // TMA copies in flight
     long due;
     Cta *cta;       // the requesting thread
-    bool box, told; // signaled: the bytes were counted before they landed (a planted fault)
+    bool box, signaled; // signaled: the bytes were counted before they landed (a planted fault)
     CUtensorMap map;
     int corner[4];
     uint32_t to, bar, ctas;

@@ -147,7 +147,7 @@ Mbarrier &mbarrier_of(Cta *from, uint32_t address) {
 
 void mbarrier_init(uint32_t bar, uint32_t count) {
     memory(bar, 8, 8);
-    if (!count || me->cta->mbarriers.count(bar)) fail("mbarrier at %#x is made twice, or for nobody", bar);
+    if (!count || me->cta->mbarriers.count(bar)) fail("mbarrier at %#x is made twice, or for no thread", bar);
     me->cta->mbarriers[bar] = {count, count, 0, 0};
 }
 
@@ -226,7 +226,7 @@ static void land(const Copy &c) {
         else
             memcpy(memory_of(c.cta, to, c.bytes, 16), c.from, c.bytes);
     }
-    if (!c.told) bytes_came(c);
+    if (!c.signaled) bytes_came(c);
 }
 
 void land_copies() {
@@ -243,7 +243,7 @@ void land_copies() {
 
 static void ask(Copy c) {
     c.cta = me->cta, c.due = now + (long)random_below(lateness), progress++;
-    if (fault_strikes(EMU_RELEASE_EARLY, 2)) bytes_came(c), c.told = true, c.due += 8;
+    if (fault_strikes(EMU_RELEASE_EARLY, 2)) bytes_came(c), c.signaled = true, c.due += 8;
     copies.push_back(c);
 }
 
