@@ -2,7 +2,6 @@
  * over memory: bias, residual and SwiGLU are epilogues, the all-reduce of the ranks norms its result. */
 #include "base/size.h"
 #include "model/cuda/pass.h"
-#include "model/cuda/run.h"
 #include "model/decoder.h"
 
 static gpu_pass *self(iv_backend *b) { return (gpu_pass *)(void *)b; }

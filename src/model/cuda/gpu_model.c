@@ -284,11 +284,6 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
     return IV_OK;
 }
 
-void iv_gpu_forget_graphs(gpu_rank *r) {
-    for (size_t i = 0; i < r->graph_count; i++) cudaGraphExecDestroy(r->graph[i].exec);
-    r->graph_count = 0;
-}
-
 static void close_rank(gpu_rank *r) {
     iv_error unused;
     iv_memspace *memspace = iv_gpu_memspace(r->gpu);

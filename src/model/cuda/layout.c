@@ -1,6 +1,8 @@
 /* layout.c: the buffers of a step in a GPU's memory. */
 #include "base/size.h"
-#include "model/cuda/processes.h"
+#include "model/cuda/state.h"
+
+enum { GATHERED_BYTES = 64 << 20 };
 
 typedef struct carving {
     unsigned char *base;
@@ -47,6 +49,17 @@ static size_t whole_tiles(size_t rows) { return (rows + 255) / 256 * 256; }
 size_t iv_gpu_rows_max(const iv_gpu_model *g) { return whole_tiles(g->o.tokens_max); }
 
 size_t iv_gpu_pick_rows_max(const iv_gpu_model *g) { return whole_tiles(iv_gpu_slice(g)); }
+
+/* Apart from its callers: the tests on emulated GPUs replace it at link time. */
+size_t iv_gpu_gathered_rows(size_t row_bytes) { return iv_size_max(1, GATHERED_BYTES / row_bytes); }
+
+size_t iv_gpu_gathered_bytes(const iv_model *m) {
+    const iv_model_config *c = &m->config;
+    size_t floats = IV_LEAVES_MAX, hidden = (size_t)c->hidden_size;
+    floats = iv_size_max(floats, m->tp.ranks * (size_t)c->experts_per_token) * hidden;
+    floats = iv_size_max(floats, (size_t)c->vocab_size);
+    return iv_size_max(GATHERED_BYTES, floats * sizeof(float)) + (size_t)IV_RANKS_MAX * GATHERED_PIECE_BYTES;
+}
 
 static void carve_experts(gpu_rank *r, carving *v, size_t t) {
     const iv_model_config *c = &r->m->config;

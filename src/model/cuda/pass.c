@@ -1,6 +1,9 @@
-/* pass.c: arguments of the launches of a step. */
+/* pass.c: arguments of the launches of a step, and waiting for them. */
 #include "model/cuda/pass.h"
+#include "base/clock.h"
 #include "base/size.h"
+
+#include <sched.h>
 
 enum {
     BESIDE_SMS = 16,   /* multiprocessors that layers leave to all-reduces of other parts */
@@ -106,4 +109,22 @@ void iv_gpu_first_experts(const gpu_pass *p, int32_t firsts[IV_RANKS_MAX + 1]) {
     const iv_tp_plan *tp = &p->m->tp;
     for (size_t i = 0; i < tp->ranks; i++) firsts[i] = (int32_t)tp->shard[i].expert_first;
     firsts[tp->ranks] = (int32_t)p->m->config.experts;
+}
+
+int iv_gpu_await(gpu_rank *r, cudaEvent_t event) {
+    double until = iv_now() + 1e-3 * (double)r->g->o.timeout_ms;
+    for (;;) {
+        int code = cudaEventQuery(event);
+        if (code != cudaErrorNotReady) return code;
+        if (r->nccl && (atomic_load(&r->g->broken) || iv_now() > until)) return cudaErrorLaunchTimeout;
+        sched_yield();
+    }
+}
+
+iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err) {
+    if (!r->nccl || r->g->step.graph) return IV_OK;
+    cudaEvent_t event = r->passed[piece % AHEAD];
+    int code = piece < AHEAD ? 0 : iv_gpu_await(r, event);
+    if (!code) code = cudaEventRecord(event, r->stream);
+    return iv_gpu_launched(r, code, "wait for the other ranks", err);
 }

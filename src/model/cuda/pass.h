@@ -44,6 +44,12 @@ iv_gpu_peers iv_gpu_peers_of(const gpu_rank *r);
 iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_parallel *l);
 /* The first expert of each rank, and their number. */
 void iv_gpu_first_experts(const gpu_pass *p, int32_t firsts[IV_RANKS_MAX + 1]);
+/* Spins until the event has passed: a step takes milliseconds. NCCL's kernels never time out, so with them this does;
+ * ours check the clock themselves. */
+int iv_gpu_await(gpu_rank *r, cudaEvent_t event);
+/* After piece `piece` (a layer, then slices of logits) of a step was launched. NCCL's kernels never time out: with them
+ * it waits until few pieces are in flight, so that no launch blocks for room. */
+iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err);
 
 /* ---- transport.c */
 extern const gpu_transport iv_gpu_single, iv_gpu_peer_transport;

@@ -10,20 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GATHERED_BYTES = 64 << 20, PIECE_BYTES = 256 /* of which a piece takes a multiple */ };
-
-/* ---- sizes ------------------------------------------------------------------------------------------------- */
-
-size_t iv_gpu_gathered_rows(size_t row_bytes) { return iv_size_max(1, GATHERED_BYTES / row_bytes); }
-
-size_t iv_gpu_gathered_bytes(const iv_model *m) {
-    const iv_model_config *c = &m->config;
-    size_t floats = IV_LEAVES_MAX, hidden = (size_t)c->hidden_size;
-    floats = iv_size_max(floats, m->tp.ranks * (size_t)c->experts_per_token) * hidden;
-    floats = iv_size_max(floats, (size_t)c->vocab_size);
-    return iv_size_max(GATHERED_BYTES, floats * sizeof(float)) + (size_t)IV_RANKS_MAX * PIECE_BYTES;
-}
-
 /* ---- moving ------------------------------------------------------------------------------------------------ */
 
 static int lose(gpu_processes *p, iv_status status) {
@@ -68,7 +54,7 @@ static int gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool t
 /* Offset of another process's piece: after the pieces of lower ranks. */
 static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
     void *at = r->gathered + *used;
-    *used += (bytes + PIECE_BYTES - 1) / PIECE_BYTES * PIECE_BYTES;
+    *used += (bytes + GATHERED_PIECE_BYTES - 1) / GATHERED_PIECE_BYTES * GATHERED_PIECE_BYTES;
     return at;
 }
 

@@ -23,11 +23,6 @@ struct gpu_processes {
     iv_error error;
 };
 
-/* Bytes of r->gathered. */
-size_t iv_gpu_gathered_bytes(const iv_model *m);
-/* Rows per gather, if all ranks' pieces of a row have `row_bytes` in total: the same on all ranks. */
-size_t iv_gpu_gathered_rows(size_t row_bytes);
-
 /* After a step: *value becomes the minimum over the ranks. */
 iv_status iv_gpu_least(iv_gpu_model *g, uint64_t *value, iv_error *err);
 

@@ -2,7 +2,7 @@
  * and is copied between two steps. Addresses on the GPUs stay; captured graphs are dropped, as they hold numbers of the
  * configuration. */
 #include "base/size.h"
-#include "model/cuda/state.h"
+#include "model/cuda/run.h"
 #include "model/tensors.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* run.c: a step on all GPUs: copy inputs, replay a graph or launch, copy results. Rank 0 runs on the caller's thread;
  * the others wait for a step, spinning first, then asleep. */
 #include "model/cuda/run.h"
+#include "base/clock.h"
 #include "base/size.h"
 #include "model/cuda/pass.h"
 #include "model/cuda/processes.h"
@@ -8,7 +9,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- one rank ---------------------------------------------------------------------------------------------- */
 
@@ -37,6 +37,11 @@ static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
     return NULL;
 }
 
+void iv_gpu_forget_graphs(gpu_rank *r) {
+    for (size_t i = 0; i < r->graph_count; i++) cudaGraphExecDestroy(r->graph[i].exec);
+    r->graph_count = 0;
+}
+
 static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
@@ -59,31 +64,6 @@ static iv_status launch(gpu_rank *r, iv_error *err) {
     if (!s->graph) return iv_gpu_launch_step(r, s, err);
     if (!find_graph(r, s)) IV_TRY(capture(r, s, err));
     return iv_gpu_launched(r, cudaGraphLaunch(find_graph(r, s), r->stream), "graph launch", err);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Spins: a step takes milliseconds. NCCL's kernels never time out; ours check the clock themselves. */
-static int wait_for(gpu_rank *r, cudaEvent_t event) {
-    uint64_t until = now_ns() + (uint64_t)r->g->o.timeout_ms * 1000000u;
-    for (;;) {
-        int code = cudaEventQuery(event);
-        if (code != cudaErrorNotReady) return code;
-        if (r->nccl && (atomic_load(&r->g->broken) || now_ns() > until)) return cudaErrorLaunchTimeout;
-        sched_yield();
-    }
-}
-
-iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err) {
-    if (!r->nccl || r->g->step.graph) return IV_OK;
-    cudaEvent_t event = r->passed[piece % AHEAD];
-    int code = piece < AHEAD ? 0 : wait_for(r, event);
-    if (!code) code = cudaEventRecord(event, r->stream);
-    return iv_gpu_launched(r, code, "wait for the other ranks", err);
 }
 
 /* After a failure: the first one becomes the step's error. Kernels that wait for other ranks on this GPU are aborted.
@@ -111,7 +91,7 @@ static iv_status launch_all(gpu_rank *r, iv_error *err) {
     IV_TRY(launch(r, err));
     IV_TRY(iv_gpu_launched(r, copy_results(r), "copy of the results", err));
     IV_TRY(iv_gpu_launched(r, cudaEventRecord(r->done, r->stream), "step", err));
-    return iv_gpu_launched(r, wait_for(r, r->done), "step", err);
+    return iv_gpu_launched(r, iv_gpu_await(r, r->done), "step", err);
 }
 
 static iv_status run_rank(gpu_rank *r, iv_error *err) {
@@ -121,11 +101,11 @@ static iv_status run_rank(gpu_rank *r, iv_error *err) {
 
 /* ---- threads ----------------------------------------------------------------------------------------------- */
 
-enum { SPIN_NS = 200000 };
+enum { SPIN_US = 200 };
 
 static void await_turn(iv_gpu_model *g, uint64_t seen) {
-    uint64_t until = now_ns() + SPIN_NS;
-    while (atomic_load(&g->turn) == seen && now_ns() < until) sched_yield();
+    double until = iv_now() + 1e-6 * SPIN_US;
+    while (atomic_load(&g->turn) == seen && iv_now() < until) sched_yield();
     if (atomic_load(&g->turn) != seen) return;
     pthread_mutex_lock(&g->lock);
     while (atomic_load(&g->turn) == seen) pthread_cond_wait(&g->wake, &g->lock);

@@ -20,8 +20,9 @@ enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
     GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
     PARTS = 4, /* of a long step's rows */
-    AHEAD = 4  /* layers, or slices of logits, that are launched before the first of them has passed, where another rank
-                * may be lost */
+    GATHERED_PIECE_BYTES = 256,
+    AHEAD = 4 /* layers, or slices of logits, that are launched before the first of them has passed, where another rank
+               * may be lost */
 };
 
 /* Multiple of o.timeout_ms for NCCL to connect all ranks: it loads kernels and probes the topology, once. */
@@ -148,7 +149,6 @@ size_t iv_gpu_vector_bytes(gpu_rank *r);
 iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err);
 /* Copies of rank 0's common matrices; the first call allocates memory. */
 iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err);
-void iv_gpu_forget_graphs(gpu_rank *r);
 
 /* ---- layout.c */
 /* Rows of the logits buffer, and the largest number of rows requested. */
@@ -165,6 +165,10 @@ size_t iv_gpu_expert_act_stride(const iv_model *m);
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
 /* The least number of rows of a part; shorter steps are not cut. */
 size_t iv_gpu_part_rows(size_t ranks);
+/* Of r->gathered, a multiple of GATHERED_PIECE_BYTES per piece: its bytes, and the rows per gather if all ranks' pieces
+ * of a row have `row_bytes` in total: the same on all ranks. */
+size_t iv_gpu_gathered_bytes(const iv_model *m);
+size_t iv_gpu_gathered_rows(size_t row_bytes);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window);
 
 /* ---- inputs.c */
