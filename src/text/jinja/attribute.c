@@ -33,6 +33,17 @@ static void macro_attribute(ivj_value obj, ivj_value name, bool *found, ivj_valu
         *found = false;
 }
 
+/* A method that the immutable sandbox hides. */
+static bool is_hidden_method(ivj_type type, ivj_value name) {
+    static const char *const list[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+    static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
+    for (size_t i = 0; type == IVJ_LIST && i < sizeof list / sizeof *list; i++)
+        if (ivj_bytes_equal(name, list[i])) return true;
+    for (size_t i = 0; type == IVJ_DICT && i < sizeof dict / sizeof *dict; i++)
+        if (ivj_bytes_equal(name, dict[i])) return true;
+    return false;
+}
+
 iv_status ivj_own_attribute(ivj_run *r, ivj_value obj, ivj_value name, bool *found, ivj_value *out) {
     *found = false;
     switch ((ivj_type)obj.type) {
@@ -54,14 +65,14 @@ iv_status ivj_own_attribute(ivj_run *r, ivj_value obj, ivj_value name, bool *fou
     default: break;
     }
     if (*found) return IV_OK;
-    const ivj_function *method = ivj_find_method((ivj_type)obj.type, name.u.s, name.n);
+    const ivj_function *method = r->library->method((ivj_type)obj.type, name.u.s, name.n);
     if (method) {
         ivj_bound *bound;
         IV_TRY(ivj_alloc(r, 1, sizeof *bound, &bound));
         *bound = (ivj_bound){.method = method, .self = obj};
         *out = (ivj_value){.type = IVJ_METHOD, .u.bound = bound};
         *found = true;
-    } else if (ivj_is_hidden_method((ivj_type)obj.type, name.u.s, name.n)) {
+    } else if (is_hidden_method((ivj_type)obj.type, name)) {
         *out = (ivj_value){.type = IVJ_UNDEFINED, .why = IVJ_BY_SANDBOX, .n = name.n, .u.s = name.u.s};
         *found = true;
     }

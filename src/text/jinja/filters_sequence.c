@@ -341,7 +341,7 @@ IVJ_FILTER(ivj_f_map) {
         return map_attribute(r, list, call, mapped);
     }
     ivj_value name = call->args[0];
-    const ivj_filter *filter = name.type == IVJ_STRING ? ivj_find_filter(name.u.s, name.n) : NULL;
+    const ivj_filter *filter = name.type == IVJ_STRING ? r->library->filter(name.u.s, name.n) : NULL;
     ivj_call rest = {
         .args = call->args + 1, .n_args = call->n_args - 1, .keywords = call->keywords, .n_keywords = call->n_keywords};
     IV_TRY(ivj_to_list(r, self, &list));
@@ -364,7 +364,7 @@ static iv_status sift(ivj_run *r, ivj_value self, const ivj_call *call, bool kee
     size_t at = attribute ? 1 : 0;
     bool has_test = call->n_args > at;
     const ivj_function *test = NULL;
-    if (has_test && call->args[at].type == IVJ_STRING) test = ivj_find_test(call->args[at].u.s, call->args[at].n);
+    if (has_test && call->args[at].type == IVJ_STRING) test = r->library->test(call->args[at].u.s, call->args[at].n);
     ivj_call rest = {.keywords = call->keywords, .n_keywords = call->n_keywords};
     if (has_test) rest.args = call->args + at + 1, rest.n_args = call->n_args - at - 1;
     IV_TRY(ivj_to_list(r, self, &list));

@@ -218,7 +218,7 @@ static iv_status known(ivj_run *r, ivj_value self, const ivj_call *call, bool fi
     IV_TRY(ivj_bind(r, "the test", call, "", NULL));
     if (!ivj_hashable(self, 0)) return ivj_fail(r, "'%s' cannot be a name", ivj_type_name(self));
     bool found = self.type == IVJ_STRING &&
-                 (filter ? ivj_find_filter(self.u.s, self.n) != NULL : ivj_find_test(self.u.s, self.n) != NULL);
+                 (filter ? r->library->filter(self.u.s, self.n) != NULL : ivj_find_test(self.u.s, self.n) != NULL);
     *out = ivj_bool(found);
     return IV_OK;
 }

@@ -25,9 +25,18 @@ typedef struct ivj_scope {
     size_t n, cap;
 } ivj_scope;
 
+/* The built-in filters, tests and methods by name; NULL if there is none. Code that they call looks names up here, so
+ * that it does not depend on them. */
+typedef struct ivj_library {
+    const ivj_filter *(*filter)(const char *name, size_t n);
+    const ivj_function *(*test)(const char *name, size_t n);
+    const ivj_function *(*method)(ivj_type type, const char *name, size_t n);
+} ivj_library;
+
 struct ivj_run {
     const char *name; /* of the template, for errors */
     const iv_template *t;
+    const ivj_library *library;
     ivj_pool pool;
     iv_error *err;
     iv_buf *out;        /* the current output: the caller's buffer or a capture */
@@ -121,8 +130,6 @@ const ivj_filter *ivj_find_filter(const char *name, size_t n);
 const ivj_function *ivj_find_test(const char *name, size_t n);
 const ivj_function *ivj_find_global(const char *name, size_t n);
 const ivj_function *ivj_find_method(ivj_type type, const char *name, size_t n);
-/* A method that the immutable sandbox hides (list.append, dict.pop, ...). */
-bool ivj_is_hidden_method(ivj_type type, const char *name, size_t n);
 
 /* Calls any value. */
 iv_status ivj_call_value(ivj_run *r, ivj_value callee, const ivj_call *call, ivj_value *out);

@@ -455,21 +455,9 @@ static const ivj_function *table_of(ivj_type type) {
     }
 }
 
-static bool is_name(const char *name, const char *s, size_t n) { return strlen(name) == n && memcmp(name, s, n) == 0; }
-
 const ivj_function *ivj_find_method(ivj_type type, const char *name, size_t n) {
     const ivj_function *f = table_of(type);
     for (; f && f->name; f++)
-        if (is_name(f->name, name, n)) return f;
+        if (strlen(f->name) == n && memcmp(f->name, name, n) == 0) return f;
     return NULL;
-}
-
-bool ivj_is_hidden_method(ivj_type type, const char *name, size_t n) {
-    static const char *const list[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
-    static const char *const dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-    for (size_t i = 0; type == IVJ_LIST && i < sizeof list / sizeof *list; i++)
-        if (is_name(list[i], name, n)) return true;
-    for (size_t i = 0; type == IVJ_DICT && i < sizeof dict / sizeof *dict; i++)
-        if (is_name(dict[i], name, n)) return true;
-    return false;
 }

@@ -71,10 +71,12 @@ static iv_status render(ivj_run *r, const json_t *variables) {
     return ivj_exec(r, &r->t->body, &flow);
 }
 
+static const ivj_library library = {.filter = ivj_find_filter, .test = ivj_find_test, .method = ivj_find_method};
+
 iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
                              iv_error *err) {
     IV_ASSERT(json_is_object(variables));
-    ivj_run r = {.name = t->name, .t = t, .err = err, .out = out, .now = strftime_now, .line = 1};
+    ivj_run r = {.name = t->name, .t = t, .library = &library, .err = err, .out = out, .now = strftime_now, .line = 1};
     ivj_pool_init(&r.pool, IVJ_MAX_LIVE_BYTES);
     iv_buf_clear(out);
     iv_status status = render(&r, variables);
