@@ -1,27 +1,12 @@
 /* cpu_model.c: the memory of a CPU's rank, and its step. */
 #include "model/cpu/cpu_model.h"
-#include "base/size.h"
+#include "base/carve.h"
 #include "device/memory.h"
 #include "kernels/linear.h"
 #include "model/cpu/tp_gather.h"
 #include "model/decoder.h"
 
 #include <stdlib.h>
-
-typedef struct carving {
-    unsigned char *base; /* NULL: only measure */
-    size_t at;
-    bool overflow;
-} carving;
-
-static void *carve(carving *c, size_t count, size_t width) {
-    size_t bytes, at = c->at;
-    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 64, &bytes) || !iv_size_add(at, bytes, &c->at)) {
-        c->overflow = true;
-        return NULL;
-    }
-    return c->base ? c->base + at : NULL;
-}
 
 /* The widths of this rank's activations. */
 typedef struct widths {
@@ -36,7 +21,7 @@ static widths widths_of(const iv_model *m) {
                     .intermediate = iv_size_max(m->tp.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
 }
 
-static void carve_all(iv_cpu_model *s, carving *v) {
+static void carve_all(iv_cpu_model *s, iv_carving *v) {
     const iv_model_config *c = &s->model->config;
     widths w = widths_of(s->model);
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
@@ -46,25 +31,25 @@ static void carve_all(iv_cpu_model *s, carving *v) {
         !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
-    s->compute.scratch = carve(v, s->compute.scratch_bytes, 1);
-    s->x = carve(v, t * hidden, sizeof(float));
-    s->normed = carve(v, t * hidden, width);
-    s->wide = carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
-    s->q = carve(v, t * w.q, width);
-    s->attended = carve(v, t * w.q, width);
-    s->act = carve(v, t * w.intermediate, width);
+    s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);
+    s->x = iv_carve(v, t * hidden, sizeof(float));
+    s->normed = iv_carve(v, t * hidden, width);
+    s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
+    s->q = iv_carve(v, t * w.q, width);
+    s->attended = iv_carve(v, t * w.q, width);
+    s->act = iv_carve(v, t * w.intermediate, width);
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
-        for (int i = 0; i < 2; i++) s->parts[i] = carve(v, s->part_bytes, 1);
+        for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);
     }
     if (k == 0) return;
-    s->router_logits = carve(v, t * (size_t)c->experts, sizeof(float));
-    s->expert_ids = carve(v, t * k, sizeof(int32_t));
-    s->expert_weights = carve(v, t * k, sizeof(float));
-    s->terms = carve(v, t * k * hidden, sizeof(float));
-    s->gathered = carve(v, t * hidden, width);
-    s->expert_rows = carve(v, t * 2, sizeof(uint32_t));
-    s->node_counts = carve(v, ranks * (t + 1), sizeof(uint32_t));
+    s->router_logits = iv_carve(v, t * (size_t)c->experts, sizeof(float));
+    s->expert_ids = iv_carve(v, t * k, sizeof(int32_t));
+    s->expert_weights = iv_carve(v, t * k, sizeof(float));
+    s->terms = iv_carve(v, t * k * hidden, sizeof(float));
+    s->gathered = iv_carve(v, t * hidden, width);
+    s->expert_rows = iv_carve(v, t * 2, sizeof(uint32_t));
+    s->node_counts = iv_carve(v, ranks * (t + 1), sizeof(uint32_t));
 }
 
 iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
@@ -77,7 +62,7 @@ iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_ari
     if (!s) return iv_fail(err, IV_NO_MEMORY, "forward: no memory");
     s->backend.ops = &iv_cpu_ops, s->model = m, s->tokens_max = tokens_max;
     s->compute = (iv_compute){.kernels = kernels, .arithmetic = arithmetic, .pool = pool};
-    carving v = {0};
+    iv_carving v = {.align = 64};
     carve_all(s, &v);
     s->data_bytes = v.at;
     if (!v.overflow) s->data = iv_memory_alloc(s->data_bytes);
@@ -85,7 +70,7 @@ iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_ari
         free(s);
         return iv_fail(err, IV_NO_MEMORY, "forward: no memory for steps of %zu tokens", tokens_max);
     }
-    v = (carving){.base = s->data};
+    v = (iv_carving){.base = s->data, .align = 64};
     carve_all(s, &v);
     *out = s;
     return IV_OK;

@@ -1,24 +1,8 @@
 /* layout.c: the buffers of a step in a GPU's memory. */
-#include "base/size.h"
+#include "base/carve.h"
 #include "model/cuda/state.h"
 
 enum { GATHERED_BYTES = 64 << 20 };
-
-typedef struct carving {
-    unsigned char *base;
-    size_t at;
-    bool overflow;
-} carving;
-
-static void *carve(carving *c, size_t count, size_t width) {
-    size_t bytes, at = c->at;
-    if (!iv_size_mul(count, width, &bytes) || !iv_size_round_up(bytes, 1024, &bytes) ||
-        !iv_size_add(at, bytes, &c->at)) {
-        c->overflow = true;
-        return NULL;
-    }
-    return c->base ? c->base + at : NULL;
-}
 
 static size_t padded_stride(size_t n) { return iv_padded_k(n); }
 
@@ -61,16 +45,16 @@ size_t iv_gpu_gathered_bytes(const iv_model *m) {
     return iv_size_max(GATHERED_BYTES, floats * sizeof(float)) + (size_t)IV_RANKS_MAX * GATHERED_PIECE_BYTES;
 }
 
-static void carve_experts(gpu_rank *r, carving *v, size_t t) {
+static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
     const iv_model_config *c = &r->m->config;
     size_t k = (size_t)c->experts_per_token, width = iv_dtype_bytes(r->m->dtype);
-    r->router_logits = carve(v, t * (size_t)c->experts, sizeof(float));
-    r->expert_ids = carve(v, t * k, sizeof(int32_t));
-    r->expert_weights = carve(v, t * k, sizeof(float));
-    r->offsets = carve(v, (size_t)c->experts + 1, sizeof(int32_t));
-    r->expert_slots = carve(v, t * k, sizeof(int32_t));
-    r->expert_act = carve(v, t * k * iv_gpu_expert_act_stride(r->m), width);
-    r->terms = carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
+    r->router_logits = iv_carve(v, t * (size_t)c->experts, sizeof(float));
+    r->expert_ids = iv_carve(v, t * k, sizeof(int32_t));
+    r->expert_weights = iv_carve(v, t * k, sizeof(float));
+    r->offsets = iv_carve(v, (size_t)c->experts + 1, sizeof(int32_t));
+    r->expert_slots = iv_carve(v, t * k, sizeof(int32_t));
+    r->expert_act = iv_carve(v, t * k * iv_gpu_expert_act_stride(r->m), width);
+    r->terms = iv_carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
 }
 
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
@@ -78,7 +62,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_model *m = r->m;
     const iv_model_config *c = &m->config;
     const iv_tp_shard *shard = &m->tp.shard[m->rank];
-    carving v = {.base = base};
+    iv_carving v = {.base = base, .align = 1024};
     size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype),
            dim = (size_t)c->head_dim;
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, act = iv_gpu_act_stride(m),
@@ -88,28 +72,28 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
     if (c->experts) widest = iv_size_max(widest, 2 * moe * (size_t)c->experts_per_token);
-    r->x = carve(&v, t * hidden, sizeof(float));
-    r->normed = carve(&v, t * iv_gpu_hidden_stride(m), width);
-    r->wide = carve(&v, t * widest, sizeof(float));
-    r->q = carve(&v, t * q + 64, width);
-    r->attended = carve(&v, t * q + 64, width);
-    r->packed = carve(&v, t * padded_stride(iv_size_max(q, act)), width);
-    r->act = carve(&v, t * act, width);
-    r->normed_picks = carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
-    if (m->tp.ranks > 1) r->nodes = carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
+    r->x = iv_carve(&v, t * hidden, sizeof(float));
+    r->normed = iv_carve(&v, t * iv_gpu_hidden_stride(m), width);
+    r->wide = iv_carve(&v, t * widest, sizeof(float));
+    r->q = iv_carve(&v, t * q + 64, width);
+    r->attended = iv_carve(&v, t * q + 64, width);
+    r->packed = iv_carve(&v, t * padded_stride(iv_size_max(q, act)), width);
+    r->act = iv_carve(&v, t * act, width);
+    r->normed_picks = iv_carve(&v, iv_gpu_pick_rows_max(g) * iv_gpu_hidden_stride(m), width);
+    if (m->tp.ranks > 1) r->nodes = iv_carve(&v, 2 * nodes * t * hidden, sizeof(float)); /* attention's, down's */
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
-    if (first || g->o.processes > 1) r->logits = carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
+    if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
     r->attention_scratch =
-        carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), shard->heads ? 1 : 0);
-    r->sample_scratch = carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
-    r->sampled = carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
-    r->top_logprobs = carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);
-    r->bad = carve(&v, 1, sizeof *r->bad);
-    r->flags = carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
-    r->inputs = carve(&v, g->inputs_capacity, 1);
-    r->tables = carve(&v, g->table_capacity, sizeof *r->tables);
-    r->gathered = carve(&v, g->o.processes > 1 ? iv_gpu_gathered_bytes(m) : 0, 1);
+        iv_carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), shard->heads ? 1 : 0);
+    r->sample_scratch = iv_carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
+    r->sampled = iv_carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
+    r->top_logprobs = iv_carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);
+    r->bad = iv_carve(&v, 1, sizeof *r->bad);
+    r->flags = iv_carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
+    r->inputs = iv_carve(&v, g->inputs_capacity, 1);
+    r->tables = iv_carve(&v, g->table_capacity, sizeof *r->tables);
+    r->gathered = iv_carve(&v, g->o.processes > 1 ? iv_gpu_gathered_bytes(m) : 0, 1);
     return v.overflow ? SIZE_MAX : v.at;
 }
 
