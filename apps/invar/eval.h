@@ -16,7 +16,7 @@ enum {
     CLI_EVAL_TOP = 5 /* top tokens whose probabilities are compared */
 };
 
-/* ---- eval_dataset.c ------------------------------------------------------------------------------------ */
+/* ---- eval_input.c: problems ---------------------------------------------------------------------------- */
 
 typedef struct cli_problem {
     char *id;       /* as given, or the line's number */
@@ -42,7 +42,7 @@ void cli_dataset_free(cli_dataset *dataset);
 uint64_t cli_hash(uint64_t hash, const void *bytes, size_t n);
 #define CLI_HASH_START 0xcbf29ce484222325u
 
-/* ---- eval_configs.c ------------------------------------------------------------------------------------ */
+/* ---- eval_input.c: configurations ---------------------------------------------------------------------- */
 
 typedef struct cli_config {
     char label[CLI_LABEL_BYTES];  /* "bs=8 tp=1" */
@@ -109,7 +109,7 @@ int cli_results_add(cli_results *results, const cli_configs *configs, const cli_
                     const cli_result *result, iv_error *err);
 int cli_results_close(cli_results *results, iv_error *err); /* zeroed ones are fine */
 
-/* ---- eval_metrics.c ------------------------------------------------------------------------------------ */
+/* ---- eval_report.c: metrics ---------------------------------------------------------------------------- */
 
 /* The configurations of one method, compared with each other over all problems. */
 typedef struct cli_method {
@@ -145,7 +145,7 @@ size_t cli_unique_digests(const cli_record *const *records, size_t n);
  * counts with the probability of its last listed token, an upper bound. */
 double cli_output_divergence(const cli_record *const *records, size_t n);
 
-/* ---- eval_report.c, eval_plot.c ------------------------------------------------------------------------ */
+/* ---- eval_report.c: the report ------------------------------------------------------------------------- */
 
 typedef struct cli_study {
     const char *title, *model, *dataset_path, *settings;

@@ -6,7 +6,17 @@
  *   normed    the input of the next linear layer, in the model's type
  *   attended  the output of attention, in the model's type
  * An op returns after its work is enqueued, or done; the order of ops is the order of their effects. A backend may
- * fuse neighbours: an op that ends with a residual addition receives the norm that follows it. */
+ * fuse neighbours: an op that ends with a residual addition receives the norm that follows it.
+ *
+ * A new device brings
+ *   - this table, in a folder next to cpu/ and cuda/, with the sums and roundings of NUMERICS.md, which the golden
+ *     digests check;
+ *   - a memory space (device/memspace.h) in which iv_model_open packs the weights, and pages for keys and values under
+ *     the page numbers of the batch;
+ *   - open, close and forward, like cpu/cpu_model.h: forward takes an iv_batch (batch.h), calls iv_decoder_forward and
+ *     leaves the logits, or the sampled tokens if the device samples;
+ *   - a way to move partial results between its ranks, if it has several;
+ *   - its choice in engine/device.c and its calls in engine/ranks.c. */
 #ifndef IV_MODEL_BACKEND_H
 #define IV_MODEL_BACKEND_H
 

@@ -1,8 +1,21 @@
-/* decoder.c: the order of a decoder's blocks, the only place that knows it.
+/* decoder.c: the order of a decoder's blocks, the only place that knows it (NUMERICS.md 8.2).
  *
- * All families are pre-norm: x += attention(norm(x)), then x += mlp(norm(x)), layer by layer; the final norm and the
- * head follow. The values that are rounded to the model's type are the outputs of norms, q, keys and values, attended
- * and the output of SwiGLU; x, sums and logits are float32. */
+ * All families are pre-norm. R(v) rounds to the model's type; all other values are float32. [Parts in brackets] depend
+ * on the family; Qwen3 has head norms, and no bias.
+ *
+ *     x = embedding of the token                             embed
+ *     for each layer:
+ *         normed   = R(rmsnorm(x))                           norm, or the end of the op before
+ *         q, k, v  = W_qkv normed [+ bias]                   qkv
+ *         q, k     = rope([rmsnorm per head] of q, k)        rope_kv
+ *         q, k, v  = R(q), R(k), R(v); k, v into the pages   rope_kv
+ *         attended = R(softmax(q k) v), weights rounded too  attention
+ *         x       += W_out attended [+ bias]                 attention_out
+ *         normed   = R(rmsnorm(x))                           attention_out
+ *         act      = R(silu(gate) up), gate and up = W_gate_up normed [+ bias]
+ *         x       += W_down act [+ bias]                     mlp; or experts: a weighted sum of such MLPs
+ *     logits = W_head R(rmsnorm(x))                          head
+ */
 #include "model/decoder.h"
 
 /* The norm that reads x after layer i. */
