@@ -3,6 +3,7 @@
  * that no prefix cache can help. bench latency repeats one batch and checks that its answers stay the same. */
 #include "commands.h"
 #include "answer.h"
+#include "base/clock.h"
 #include "base/json_out.h"
 #include "model.h"
 #include "output.h"
@@ -77,7 +78,7 @@ static int note_event(const iv_event *event, size_t run, const load *l, progress
 static int run_once(iv_engine *engine, size_t run, load *l, figures *f, iv_error *err) {
     progress p = {.begun = calloc(l->requests, sizeof *p.begun)};
     if (!p.begun) return cli_fail(err, CLI_FAILED, "out of memory");
-    double begin = cli_seconds(), middle = 0, end;
+    double begin = iv_now(), middle = 0, end;
     size_t read = 0;
     int code = submit_all(engine, run, l, err);
     for (bool busy = true; code == CLI_OK && busy;) {
@@ -85,9 +86,9 @@ static int run_once(iv_engine *engine, size_t run, load *l, figures *f, iv_error
         for (iv_event event; code == CLI_OK && iv_engine_next_event(engine, &event);)
             code = note_event(&event, run, l, &p, f, err);
         if (middle == 0 && p.started == l->requests)
-            middle = cli_seconds(), read = l->requests * l->prompt + p.generated - l->requests;
+            middle = iv_now(), read = l->requests * l->prompt + p.generated - l->requests;
     }
-    end = cli_seconds();
+    end = iv_now();
     free(p.begun);
     if (code != CLI_OK) return code;
     size_t all = l->requests * (l->prompt + l->decode - 1);
@@ -239,10 +240,10 @@ static int run_rounds(batch *b, iv_error *err) {
                              .request = fill_request,
                              .event = take_event};
     for (b->iteration = 0; b->iteration < b->warmup + b->timed; b->iteration++) {
-        double begin = cli_seconds();
+        double begin = iv_now();
         int code = cli_workload_run(&workload, err);
         if (code != CLI_OK) return code;
-        if (b->iteration >= b->warmup && !cli_sample_add(&b->seconds, cli_seconds() - begin))
+        if (b->iteration >= b->warmup && !cli_sample_add(&b->seconds, iv_now() - begin))
             return cli_fail(err, CLI_FAILED, "out of memory");
     }
     cli_sample_sort(&b->seconds);

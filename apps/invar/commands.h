@@ -33,8 +33,8 @@ extern const cli_syntax cli_generate_syntax, cli_chat_syntax, cli_inspect_syntax
     cli_eval_syntax, cli_replay_syntax, cli_serve_syntax, cli_batch_syntax, cli_bench_serve_syntax,
     cli_bench_latency_syntax, cli_export_syntax;
 
-/* Sections that several commands share. */
-extern const cli_section cli_sampling_section, cli_stopping_section, cli_engine_section;
+/* The flags of an engine. */
+extern const cli_section cli_engine_section;
 
 /* All of them in the order of help, ending with NULL. */
 extern const cli_syntax *const cli_syntaxes[];

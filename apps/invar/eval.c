@@ -1,6 +1,7 @@
 /* eval.c: invar eval: runs every problem in every configuration, writes results as they arrive, then the report. */
 #include "eval.h"
 #include "answer.h"
+#include "base/clock.h"
 #include "commands.h"
 #include "model.h"
 #include "output.h"
@@ -233,7 +234,7 @@ static void show_progress(eval *e, size_t config) {
     const char *label = e->configs.items[config].label;
     char what[CLI_LABEL_BYTES + 40];
     if (e->computed) {
-        double passed = cli_seconds() - e->started;
+        double passed = iv_now() - e->started;
         unsigned long left = (unsigned long)(passed / (double)e->computed * (double)(total - done));
         snprintf(what, sizeof what, "answers, %lu:%02lu left (%.140s)", left / 60, left % 60, label);
     } else
@@ -308,7 +309,7 @@ static int run_configs(eval *e, iv_error *err) {
     int code = start(e, &engine, err);
     size_t open = 0;
     cli_progress_start(&e->progress, "eval");
-    e->started = cli_seconds();
+    e->started = iv_now();
     while (code == CLI_OK && e->results.config < e->configs.count) {
         if (e->results.config != open) {
             iv_engine_close(engine);

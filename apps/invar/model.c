@@ -83,6 +83,13 @@ void cli_warn_of_generation(const char *unapplied) {
     }
 }
 
+/* Serves rank 0 until it closes its engine, then closes this one. CLI_SERVED on success. */
+static int serve_rank(iv_engine *engine, iv_error *err) {
+    iv_status status = iv_engine_serve_rank(engine, err);
+    iv_engine_close(engine);
+    return status == IV_OK ? CLI_SERVED : CLI_FAILED;
+}
+
 int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out, iv_error *err) {
     cli_progress progress;
     cli_progress_start(&progress, name);
@@ -94,7 +101,7 @@ int cli_engine_open_with(iv_engine_options *o, const char *name, iv_engine **out
     if (status != IV_OK) return CLI_FAILED;
     iv_engine_info info;
     iv_engine_get_info(engine, &info);
-    if (info.rank != 0) return cli_serve_rank(engine, err);
+    if (info.rank != 0) return serve_rank(engine, err);
     if (info.index_unread) cli_warn_of_index(name);
     cli_warn_of_generation(info.generation_unapplied);
     *out = engine;
@@ -182,11 +189,5 @@ static bool is_above(long least, const char *name) {
 bool cli_is_other_rank(void) { return is_above(0, "OMPI_COMM_WORLD_RANK") || is_above(0, "PMI_RANK"); }
 
 bool cli_has_other_ranks(void) { return is_above(1, "OMPI_COMM_WORLD_SIZE") || is_above(1, "PMI_SIZE"); }
-
-int cli_serve_rank(iv_engine *engine, iv_error *err) {
-    iv_status status = iv_engine_serve_rank(engine, err);
-    iv_engine_close(engine);
-    return status == IV_OK ? CLI_SERVED : CLI_FAILED;
-}
 
 void cli_wait_for_rank_0(void) { nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); }

@@ -55,7 +55,4 @@ bool cli_has_other_ranks(void);
  * prints its own error: it may have failed alone, or rank 0 may be lost. */
 void cli_wait_for_rank_0(void);
 
-/* Serves rank 0 until it closes its engine, then closes this one. CLI_SERVED on success. */
-int cli_serve_rank(iv_engine *engine, iv_error *err);
-
 #endif

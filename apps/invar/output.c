@@ -1,6 +1,7 @@
 /* output.c: standard output, styles, error lines, the progress bar. Invariant: external bytes reach a terminal only
  * through cli_print_safe. */
 #include "output.h"
+#include "base/clock.h"
 #include "text.h"
 
 #include <errno.h>
@@ -133,12 +134,6 @@ void cli_print_error(const iv_error *err) {
     cli_buffer_free(&buffer);
 }
 
-double cli_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 const char *cli_human_bytes(double bytes, char out[24]) {
     static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
     size_t unit = 0;
@@ -152,7 +147,7 @@ const char *cli_human_bytes(double bytes, char out[24]) {
 }
 
 void cli_progress_start(cli_progress *progress, const char *name) {
-    double now = cli_seconds();
+    double now = iv_now();
     *progress = (cli_progress){.name = name, .started = now, .terminal = isatty(STDERR_FILENO) != 0};
 }
 
@@ -163,7 +158,7 @@ void cli_progress_start(cli_progress *progress, const char *name) {
 /* Draws the bar up to the percentage; false if no update is due. */
 static bool draw_bar(cli_progress *progress, size_t done, size_t total) {
     if (!progress->terminal || total == 0) return false;
-    double now = cli_seconds(), part = (double)done / (double)total;
+    double now = iv_now(), part = (double)done / (double)total;
     if (now - progress->started < 0.3 || now - progress->drawn < 0.05) return false;
     progress->drawn = now;
     progress->visible = true;

@@ -49,8 +49,6 @@ void cli_progress_step(void *progress, size_t done_bytes, size_t total_bytes);
 void cli_progress_count(cli_progress *progress, size_t done, size_t total, const char *what);
 void cli_progress_end(cli_progress *progress);
 
-double cli_seconds(void); /* a monotonic clock */
-
 /* "2.6 GB": powers of 1000, three digits. Returns out. */
 const char *cli_human_bytes(double bytes, char out[24]);
 

@@ -51,7 +51,7 @@ static const cli_flag sampling_flags[] = {
     {.name = "no-generation-config", .help = "ignore the model's generation_config.json"},
     {0},
 };
-const cli_section cli_sampling_section = {
+static const cli_section sampling_section = {
     "Sampling (defaults come from the model's generation_config.json if it has them)", sampling_flags};
 
 static const cli_flag stopping_flags[] = {
@@ -63,7 +63,7 @@ static const cli_flag stopping_flags[] = {
     {.name = "ignore-eos", .help = "continue past the end-of-sequence token"},
     {0},
 };
-const cli_section cli_stopping_section = {"Stopping", stopping_flags};
+static const cli_section stopping_section = {"Stopping", stopping_flags};
 
 static const cli_flag engine_flags[] = {
     {CHOICE("load-format", "NAME", "auto dummy"), .unset = "auto: the model's files",
@@ -150,8 +150,7 @@ const cli_syntax cli_generate_syntax = {
     .text = "The text streams to standard output. A report follows on standard error; its last two lines are the\n"
             "fingerprint (everything that may change a bit) and the digest (every token id and every bit of its\n"
             "log-probability).",
-    .sections = {&prompt, &cli_sampling_section, &cli_stopping_section, &constraint, &generate_output,
-                 &cli_engine_section},
+    .sections = {&prompt, &sampling_section, &stopping_section, &constraint, &generate_output, &cli_engine_section},
     .examples = generate_examples};
 
 /* ---- chat ---------------------------------------------------------------------------------------------- */
@@ -177,7 +176,7 @@ const cli_syntax cli_chat_syntax = {
     .usage = "MODEL [flags]",
     .text =
         "One message per line; a backslash at the end of a line continues it. Ctrl-C stops an answer, Ctrl-D exits.",
-    .sections = {&chat_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
+    .sections = {&chat_section, &sampling_section, &stopping_section, &cli_engine_section},
     .examples = chat_examples};
 
 /* ---- serve --------------------------------------------------------------------------------------------- */
@@ -596,7 +595,7 @@ const cli_syntax cli_eval_syntax = {
     .text = "Axes are bs (requests in flight, max-num-seqs), tp, threads, chunk (max-num-batched-tokens), numerics,\n"
             "arithmetic, isa, dtype, prefix (on, off) and speculative (off, ngram). Results are appended as they\n"
             "arrive: the same command with the same --out resumes.",
-    .sections = {&eval_section, &cli_sampling_section, &cli_stopping_section, &cli_engine_section},
+    .sections = {&eval_section, &sampling_section, &stopping_section, &cli_engine_section},
     .unset = eval_unset,
     .examples = eval_examples};
 

@@ -183,9 +183,6 @@ void verify_job_free(verify_job *job); /* the quiet answers */
 
 /* ---- comparing ----------------------------------------------------------------------------------------- */
 
-/* Fast, not cryptographic: it detects accidental differences. */
-uint64_t verify_row_hash(const float *row, size_t n);
-
 /* Records token number `at` of the quiet run, and its end. CLI_FAILED names what is missing. */
 int verify_record_token(const verify_job *job, verify_answer *answer, const iv_event *event, iv_error *err);
 int verify_record_end(const verify_job *job, verify_answer *answer, const iv_event *event, iv_error *err);
@@ -231,8 +228,5 @@ void verify_report_json(FILE *out, const verify_report *report);
 
 /* One row per configuration, one column per request. */
 void verify_report_plot(FILE *out, const verify_report *report);
-
-/* The engine's actions on the requests: "12 at once, 340 cached". Returns out. */
-const char *verify_actions(const verify_result *result, char out[128]);
 
 #endif

@@ -45,7 +45,8 @@ void verify_report_close(verify_report *r) {
     r->unique = NULL;
 }
 
-const char *verify_actions(const verify_result *result, char out[128]) {
+/* The engine's actions on the requests: "12 at once, 340 cached". Returns out. */
+static const char *list_actions(const verify_result *result, char out[128]) {
     size_t used = (size_t)snprintf(out, 128, "%zu at once", result->together);
     if (result->cached && used < 128) used += (size_t)snprintf(out + used, 128 - used, ", %zu cached", result->cached);
     if (result->preemptions && used < 128)
@@ -95,7 +96,7 @@ void verify_table_row(FILE *out, const verify_config *config, const verify_resul
     fprintf(out, "%s%-*s %9s %6zu  %-12.12s", colour, NAME_CELL, name, equal, result->rows, digest);
     print_divergence(out, result->most);
     print_divergence(out, result->top);
-    fprintf(out, " %7.2f  %s%s\n", result->seconds, verify_actions(result, did), *colour ? style->plain : "");
+    fprintf(out, " %7.2f  %s%s\n", result->seconds, list_actions(result, did), *colour ? style->plain : "");
     if (result->first != SIZE_MAX)
         fprintf(out, "  request %zu, %s%s%s\n", result->first,
                 verify_difference(&result->cells[result->first], difference), result->reason[0] ? ": " : "",

@@ -3,6 +3,7 @@
  * (if it does, that is the finding); a cell keeps its first difference. */
 #include "verify.h"
 #include "answer.h"
+#include "base/clock.h"
 #include "divergence.h"
 #include "stats.h"
 #include "text.h"
@@ -11,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t verify_row_hash(const float *row, size_t n) {
+/* Fast, not cryptographic: it detects accidental differences. */
+static uint64_t row_hash(const float *row, size_t n) {
     uint64_t hash = n;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
@@ -29,7 +31,7 @@ int verify_record_token(const verify_job *job, verify_answer *answer, const iv_e
     if (!event->logits) return cli_fail(err, CLI_FAILED, "the engine returned no logits");
     answer->tokens[at] = event->token;
     answer->logprobs[at] = event->logprob;
-    answer->hashes[at] = verify_row_hash(event->logits, vocab);
+    answer->hashes[at] = row_hash(event->logits, vocab);
     if (at < job->kept) memcpy(answer->rows + at * vocab, event->logits, vocab * sizeof *event->logits);
     answer->count++;
     return CLI_OK;
@@ -60,7 +62,7 @@ static void compare_row(const verify_job *job, const verify_answer *answer, size
     size_t vocab = (size_t)job->model->vocab_size;
     cell->rows++;
     if (at >= job->kept) {
-        if (verify_row_hash(row, vocab) != answer->hashes[at]) differ(cell, VERIFY_LOGITS, at, -1, 0, 0);
+        if (row_hash(row, vocab) != answer->hashes[at]) differ(cell, VERIFY_LOGITS, at, -1, 0, 0);
         return;
     }
     const float *want = answer->rows + at * vocab;
@@ -483,7 +485,7 @@ static void close_runner(runner *r) {
 
 int verify_run(verify_job *job, const verify_config *config, verify_result *out, iv_error *err) {
     runner r;
-    double start = cli_seconds();
+    double start = iv_now();
     int code = open_runner(job, config, out, &r, err);
     if (code == CLI_OK) {
         iv_status status = open_engine(&r, err);
@@ -495,7 +497,7 @@ int verify_run(verify_job *job, const verify_config *config, verify_result *out,
     }
     close_runner(&r);
     if (code == CLI_OK && !out->skipped) code = summarize(job, out, err);
-    out->seconds = cli_seconds() - start;
+    out->seconds = iv_now() - start;
     return code;
 }
 
@@ -524,7 +526,7 @@ static int open_quiet(verify_job *job, iv_error *err) {
 int verify_run_quiet(verify_job *job, verify_result *out, iv_error *err) {
     static const verify_config quiet = {.name = ""};
     runner r;
-    double start = cli_seconds();
+    double start = iv_now();
     int code = open_runner(job, &quiet, out, &r, err);
     if (code == CLI_OK) code = open_quiet(job, err);
     if (code == CLI_OK) code = open_engine(&r, err) == IV_OK ? CLI_OK : CLI_FAILED;
@@ -541,7 +543,7 @@ int verify_run_quiet(verify_job *job, verify_result *out, iv_error *err) {
     }
     close_runner(&r);
     if (code == CLI_OK) code = summarize(job, out, err);
-    out->seconds = cli_seconds() - start;
+    out->seconds = iv_now() - start;
     return code;
 }
 

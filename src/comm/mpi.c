@@ -1,6 +1,7 @@
 /* mpi.c: iv_comm over the module's sends and receives, with deadlines. Messages between two ranks arrive in order, and
  * all ranks make the same calls, so messages need no tags. */
 #include "comm/mpi.h"
+#include "base/clock.h"
 #include "base/size.h"
 #include "comm/mpi/module.h"
 #include "comm/watch.h"
@@ -98,11 +99,7 @@ static void *open_library(char *why, size_t why_bytes) {
 
 /* ---- waiting ------------------------------------------------------------------------------------------- */
 
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
+static double now_ms(void) { return 1e3 * iv_now(); }
 
 typedef struct waiting {
     int request;

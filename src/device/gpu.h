@@ -15,9 +15,6 @@ typedef struct iv_gpu_info {
     size_t memory, free; /* bytes, when it was opened */
 } iv_gpu_info;
 
-/* True if this build contains CUDA. */
-bool iv_gpu_built(void);
-
 /* The number of GPUs that the driver shows. IV_UNSUPPORTED: no CUDA in this build, no driver or an old one, no GPU. */
 iv_status iv_gpu_count(size_t *count, iv_error *err);
 

@@ -1,8 +1,6 @@
 /* gpu_no_cuda.c: gpu.h in a build without CUDA: every call is IV_UNSUPPORTED. */
 #include "device/gpu.h"
 
-bool iv_gpu_built(void) { return false; }
-
 static iv_status absent(iv_error *err) {
     return iv_fail(err, IV_UNSUPPORTED,
                    "device cuda: this build has no CUDA: install the CUDA toolkit (nvcc) and build again");

@@ -90,7 +90,8 @@ void iv_text_model_close(iv_text_model *t) {
     free(t);
 }
 
-iv_status iv_text_model_need_tokenizer(const iv_text_model *t, iv_error *err) {
+/* IV_NOT_FOUND if the model has no tokenizer. */
+static iv_status need_tokenizer(const iv_text_model *t, iv_error *err) {
     if (t->tokenizer) return IV_OK;
     return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json%s; give token ids instead of text", t->model,
                    iv_foreign_tokenizer(t->model));
@@ -103,7 +104,7 @@ iv_status iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bo
 
 iv_status iv_mark_special(const iv_text_model *t, const char *text, size_t bytes, iv_text *out, iv_error *err) {
     iv_buf buf = {0};
-    IV_TRY(iv_text_model_need_tokenizer(t, err));
+    IV_TRY(need_tokenizer(t, err));
     iv_status status = iv_tokenizer_mark(t->tokenizer, text, bytes, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_buf_free(&buf);
@@ -118,7 +119,7 @@ void iv_unmark_special(iv_text *text) {
 iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes, bool add_special,
                          iv_special_mode special, iv_ids *out, iv_error *err) {
     iv_ids ids = {0};
-    IV_TRY(iv_text_model_need_tokenizer(t, err));
+    IV_TRY(need_tokenizer(t, err));
     unsigned flags = (special == IV_SPECIAL_TEXT ? 0u : IV_ENCODE_PARSE_SPECIAL) |
                      (special == IV_SPECIAL_MARKED ? IV_ENCODE_MARKED : 0u) |
                      (add_special ? IV_ENCODE_ADD_SPECIAL : 0u);
@@ -133,7 +134,7 @@ iv_status iv_tokenize_as(const iv_text_model *t, const char *text, size_t bytes,
 iv_status iv_detokenize(const iv_text_model *t, const int32_t *ids, size_t count, bool keep_special, iv_text *out,
                         iv_error *err) {
     iv_buf buf = {0};
-    IV_TRY(iv_text_model_need_tokenizer(t, err));
+    IV_TRY(need_tokenizer(t, err));
     iv_status status = iv_tokenizer_decode(t->tokenizer, ids, count, !keep_special, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_buf_free(&buf);

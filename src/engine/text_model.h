@@ -10,10 +10,7 @@ struct iv_text_model {
     iv_tokenizer *tokenizer; /* NULL: the directory has no tokenizer.json */
     iv_chat_template *chat;  /* NULL: the model has no chat template, */
     iv_error no_chat;        /* and this is the error of opening it */
-    int32_t eos_id;          /* eos_token of text/chat_template.h; -1: none, or not in the vocabulary */
+    int32_t eos_id;          /* eos_token (iv_special_tokens_read); -1: none, or not in the vocabulary */
 };
-
-/* IV_NOT_FOUND if the model has no tokenizer. */
-iv_status iv_text_model_need_tokenizer(const iv_text_model *t, iv_error *err);
 
 #endif

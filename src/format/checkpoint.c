@@ -255,13 +255,6 @@ static void add_string(iv_digest *d, const char *s) {
     iv_digest_add(d, s, strlen(s));
 }
 
-static void add_layout(iv_digest *d, const iv_tensor_info *t) {
-    add_string(d, t->name);
-    add_string(d, iv_safetensors_dtype_name(t->dtype));
-    add_u64(d, (uint64_t)t->ndim);
-    for (int i = 0; i < t->ndim; i++) add_u64(d, (uint64_t)t->shape[i]);
-}
-
 typedef struct hashing {
     const iv_checkpoint *c;
     iv_checkpoint_progress *progress;
@@ -296,7 +289,10 @@ iv_digest *iv_weights_digest_new(size_t count) {
 }
 
 void iv_weights_digest_add(iv_digest *d, const iv_tensor_info *t, const uint8_t data[32]) {
-    add_layout(d, t);
+    add_string(d, t->name);
+    add_string(d, iv_safetensors_dtype_name(t->dtype));
+    add_u64(d, (uint64_t)t->ndim);
+    for (int i = 0; i < t->ndim; i++) add_u64(d, (uint64_t)t->shape[i]);
     iv_digest_add(d, data, 32);
 }
 
@@ -316,14 +312,4 @@ iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *p
     if (status == IV_OK && progress) progress(user, c->bytes, c->bytes);
     free(h.chunk);
     return status;
-}
-
-iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err) {
-    iv_digest *d = iv_digest_new();
-    if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the layout digest");
-    iv_digest_add(d, "invar layout 1\n", 15);
-    add_u64(d, c->count);
-    for (size_t i = 0; i < c->count; i++) add_layout(d, &c->tensors[i]);
-    iv_digest_finish(d, out);
-    return IV_OK;
 }

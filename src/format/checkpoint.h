@@ -62,8 +62,4 @@ iv_status iv_checkpoint_digest(const iv_checkpoint *c, iv_checkpoint_progress *p
 iv_digest *iv_weights_digest_new(size_t count);
 void iv_weights_digest_add(iv_digest *d, const iv_tensor_info *t, const uint8_t data[32]);
 
-/* The same without the data: "invar layout 1\n" and no inner digests. Distinguishes names, types and shapes, not
- * values. Reads no data. */
-iv_status iv_checkpoint_layout_digest(const iv_checkpoint *c, uint8_t out[32], iv_error *err);
-
 #endif

@@ -162,7 +162,8 @@ iv_status iv_json_parse_python(const char *name, const char *bytes, size_t n, js
     return status;
 }
 
-const char *iv_json_python_number(const json_t *value) {
+/* The word if the value is one of these; otherwise NULL. */
+static const char *python_number(const json_t *value) {
     const char *text = json_string_value(value);
     return text && *text == 1 && word_at(text + 1, strlen(text + 1), 0) ? text + 1 : NULL;
 }
@@ -251,13 +252,13 @@ iv_status iv_json_read(const char *path, size_t max_bytes, json_t **out, iv_erro
 
 const char *iv_json_type_name(const json_t *value) {
     if (!value) return "nothing";
-    if (iv_json_python_number(value)) return iv_json_python_number(value);
+    if (python_number(value)) return python_number(value);
     static const char *const names[] = {"object", "array", "string", "integer", "real", "true", "false", "null"};
     return names[json_typeof(value)];
 }
 
 const char *iv_json_shown(const json_t *value, char out[IV_JSON_SHOWN_BYTES]) {
-    const char *word = iv_json_python_number(value);
+    const char *word = python_number(value);
     char *text = word    ? strdup(word)
                  : value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9))
                          : NULL;
@@ -298,8 +299,8 @@ static const char *describe(const json_t *value, char buf[48]) {
         snprintf(buf, 48, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
         snprintf(buf, 48, "%.15g", json_real_value(value));
-    else if (iv_json_python_number(value))
-        snprintf(buf, 48, "%s, which JSON does not have", iv_json_python_number(value));
+    else if (python_number(value))
+        snprintf(buf, 48, "%s, which JSON does not have", python_number(value));
     else
         snprintf(buf, 48, "%s", iv_json_type_name(value));
     return buf;
@@ -369,7 +370,7 @@ iv_status iv_json_object_string(const iv_json_object *o, const char *key, const 
     char text[48];
     *found = value != NULL;
     if (!value) return IV_OK;
-    if (!json_is_string(value) || iv_json_python_number(value))
+    if (!json_is_string(value) || python_number(value))
         return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted a string, found %s", o->file, o->path, key,
                        describe(value, text));
     if (strlen(json_string_value(value)) != json_string_length(value))

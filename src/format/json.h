@@ -15,10 +15,8 @@
 iv_status iv_json_parse(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
 
 /* The same for a model's files, which Python wrote: fields that are not read may hold NaN, Infinity and -Infinity,
- * which JSON does not have. They become strings that iv_json_python_number recognizes. */
+ * which JSON does not have. They become strings that are refused where a field is read. */
 iv_status iv_json_parse_python(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);
-/* The word if the value is one of these; otherwise NULL. */
-const char *iv_json_python_number(const json_t *value);
 
 /* The same for text that a model wrote: an object may repeat a key; as in Python, the last value counts. */
 iv_status iv_json_parse_repeating(const char *name, const char *bytes, size_t n, json_t **out, iv_error *err);

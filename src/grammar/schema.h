@@ -107,7 +107,6 @@ iv_status iv_schema_count(const iv_schema_set *s, const json_t *schema, const ch
  * unchanged: callers must then stop, or rules that need each other would recurse forever. */
 int32_t iv_schema_new_rule(iv_schema_set *s, int32_t *slot, uint32_t *from, uint32_t *to);
 int32_t iv_schema_any_string(iv_schema_set *s);
-int32_t iv_schema_any_array(iv_schema_set *s);
 int32_t iv_schema_any_number(iv_schema_set *s);
 
 #endif

@@ -213,7 +213,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
     return rule;
 }
 
-int32_t iv_schema_any_array(iv_schema_set *s) {
+static int32_t any_array(iv_schema_set *s) {
     uint32_t from, to;
     if (s->common->any_array) return s->common->any_array - 1;
     int32_t rule = iv_schema_new_rule(s, &s->common->any_array, &from, &to);
@@ -248,8 +248,7 @@ int32_t iv_schema_any(iv_schema_set *s) {
     if (s->common->any) return s->common->any - 1;
     int32_t rule = iv_schema_new_rule(s, &s->common->any, &from, &to);
     if (rule < 0) return IV_NO_RULE;
-    int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), iv_schema_any_array(s),
-                       iv_schema_any_object(s)};
+    int32_t parts[] = {iv_schema_any_string(s), iv_schema_any_number(s), any_array(s), iv_schema_any_object(s)};
     for (size_t i = 0; i < 3; i++) iv_automaton_text_to(s->a, from, words[i], strlen(words[i]), to);
     for (size_t i = 0; i < 4; i++)
         if (parts[i] >= 0) iv_automaton_call(s->a, from, parts[i], to);

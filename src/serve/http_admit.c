@@ -125,7 +125,8 @@ iv_status iv_keys_read(iv_keys *keys, const char *path, iv_error *err) {
     return status;
 }
 
-bool iv_keys_have(const iv_keys *keys, const char *given) {
+/* Whether `given` is one of the keys, in constant time. */
+static bool keys_have(const iv_keys *keys, const char *given) {
     uint8_t digest[32];
     bool have = false;
     iv_digest_of(given, strlen(given), digest);
@@ -198,8 +199,8 @@ static int check_key(const iv_http *h, const iv_http_request *q, unsigned access
         return 401;
     }
     given += 7 + strspn(given + 7, " ");
-    bool admin = iv_keys_have(&h->admin_keys, given);
-    bool user = iv_keys_have(&h->api_keys, given);
+    bool admin = keys_have(&h->admin_keys, given);
+    bool user = keys_have(&h->api_keys, given);
     if (admin || (user && access == IV_HTTP_KEY)) return 0;
     *why = user ? "Authorization: this route needs the admin key" : "Authorization: unknown key";
     return user ? 403 : 401;

@@ -200,8 +200,6 @@ iv_status iv_keys_add(iv_keys *keys, const char *key, const char *where, iv_erro
 /* Replaces the keys by those of a file, one a line; empty lines and lines beginning with # are skipped. A file
  * without keys is an error, because it would disable authentication. On an error the keys stay as before. */
 iv_status iv_keys_read(iv_keys *keys, const char *path, iv_error *err);
-/* Whether `given` is one of the keys, in constant time. */
-bool iv_keys_have(const iv_keys *keys, const char *given);
 
 /* Whether the server answers requests for this host (iv_http_head.host). */
 bool iv_http_host_allowed(const iv_http *h, const char *host);

@@ -2,6 +2,7 @@
  *
  * Invariant: a flight is idle or has one request; every request ends with exactly one call of `request_done`. */
 #include "serve/load.h"
+#include "base/clock.h"
 #include "base/size.h"
 #include "format/json.h"
 #include "base/json_out.h"
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 static void fail(iv_load_result *r, const char *what, const char *more) {
@@ -156,12 +156,6 @@ struct load {
     char address[INET6_ADDRSTRLEN + 32]; /* of host: the first that accepts connections, in numeric form */
 };
 
-static double now_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- addresses ---------------------------------------------------------------------------------------- */
 
 static bool url_port(const char *text, size_t n, uint16_t *out) {
@@ -245,7 +239,7 @@ static void take_bytes(flight *f, struct evhttp_request *q) {
     if (n == 0) return;
     const unsigned char *data = evbuffer_pullup(in, -1);
     if (data && f->status == 200)
-        iv_load_events_feed(&f->events, f->result, data, n, now_seconds() - f->l->begin - f->result->sent);
+        iv_load_events_feed(&f->events, f->result, data, n, iv_now() - f->l->begin - f->result->sent);
     else if (!data || !iv_buf_append(&f->events.bytes, data, n))
         fail(f->result, "no memory, or an answer that is too long", NULL);
     evbuffer_drain(in, n);
@@ -281,7 +275,7 @@ static void request_done(struct evhttp_request *q, void *user) {
     if (r->generated == 0 && r->first > 0) r->generated = r->gap_count + 1; /* the server reports no usage */
     f->result = NULL;
     l->in_flight--, l->ended++;
-    l->end = now_seconds();
+    l->end = iv_now();
     send_due(l);
 }
 
@@ -374,7 +368,7 @@ static void send_next(load *l) {
     }
     iv_load_events_begin(&f->events);
     f->result = r, f->status = 0;
-    r->sent = now_seconds() - l->begin;
+    r->sent = iv_now() - l->begin;
     l->in_flight++;
     const char *route = l->o->chat ? "/v1/chat/completions" : "/v1/completions";
     if (!ask(l, f->connection, route, &l->requests[l->next++], request_done, f)) request_done(NULL, f);
@@ -385,7 +379,7 @@ static void send_due(load *l) {
     if (l->sending) return; /* the running call of send_due continues */
     l->sending = true;
     while (l->next < l->count && !l->no_memory && !(l->o->concurrency && l->in_flight >= l->o->concurrency)) {
-        double wait = l->requests[l->next].at - (now_seconds() - l->begin);
+        double wait = l->requests[l->next].at - (iv_now() - l->begin);
         if (wait > 0) {
             struct timeval t = {(time_t)wait, (suseconds_t)((wait - floor(wait)) * 1e6)};
             event_add(l->due, &t);
@@ -472,7 +466,7 @@ iv_status iv_load_run(const iv_load_options *o, const iv_load_request *requests,
     load l = {.o = o, .requests = requests, .results = results, .count = count};
     for (size_t i = 0; i < count; i++) results[i] = (iv_load_result){0};
     iv_status status = open_load(&l, err);
-    l.begin = l.end = now_seconds();
+    l.begin = l.end = iv_now();
     if (status == IV_OK && count) {
         send_due(&l);
         /* All may have failed at once, before the loop ran. */

@@ -1,6 +1,7 @@
 /* server.c: opens engine, metrics and listener, runs the loop, and ends it: on a signal once accepted requests are
  * answered, or when the engine is lost. Everything but the engine runs on one thread. */
 #include "serve/server.h"
+#include "base/clock.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
 #include "serve/api/token_text.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     PUMP_MAX = 4096, /* events taken before the loop serves its connections again */
@@ -42,12 +42,6 @@ typedef struct loop {
     uint64_t files_short;
     iv_engine_stats status_stats;
 } loop;
-
-static double now_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void iv_server_options_init(iv_server_options *o) {
     *o = (iv_server_options){.log_requests = true, .drain_ms = 30000, .status_every_ms = 10000};
@@ -192,7 +186,7 @@ static void on_tick(void *user) {
     const iv_server_options *o = l->server.o;
     iv_bridge_stats stats;
     iv_bridge_get_stats(l->server.bridge, &stats);
-    double now = now_seconds();
+    double now = iv_now();
     iv_metrics_note_time(l->server.metrics, &stats, now);
     log_files(l, now);
     give_back(&l->server);
@@ -345,7 +339,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     if (o->launcher) note_senders();
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGHUP, on_hangup, l, err));
-    l->status_at = now_seconds();
+    l->status_at = iv_now();
     return IV_OK;
 }
 

@@ -12,12 +12,14 @@
 
 /* ---- translation ---- */
 
+enum { GROUPS_MAX = 64 }; /* nesting of ( */
+
 typedef struct translator {
     const char *where, *s;
     size_t n, i;
     iv_buf *out;
     iv_error *err;
-    bool caseless[IV_PATTERN_GROUPS_MAX + 1]; /* of each open group; [0] is the pattern itself */
+    bool caseless[GROUPS_MAX + 1]; /* of each open group; [0] is the pattern itself */
     size_t depth;
     char last_folded; /* the last ASCII letter written under (?i), for pairs that fold to one character */
     bool group_start; /* nothing of this group was written yet */
@@ -265,8 +267,8 @@ static iv_status open_group(translator *t) {
         t->i += 4;
         return puts_(t, "(?i)");
     }
-    if (t->depth == IV_PATTERN_GROUPS_MAX)
-        return iv_fail(t->err, IV_LIMIT, "%s: pattern: groups nested over %d deep", t->where, IV_PATTERN_GROUPS_MAX);
+    if (t->depth == GROUPS_MAX)
+        return iv_fail(t->err, IV_LIMIT, "%s: pattern: groups nested over %d deep", t->where, GROUPS_MAX);
     for (size_t k = 0; k < sizeof openings / sizeof *openings; k++)
         if (at(t, openings[k])) opening = openings[k];
     if (!opening && at(t, "(?")) return refuse(t, from, "this kind of group is not supported");
@@ -361,7 +363,10 @@ static iv_status translate_one(translator *t) {
     }
 }
 
-iv_status iv_dialect_translate(const char *where, const char *pattern, size_t n, iv_buf *out, iv_error *err) {
+/* Appends to out the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE) that finds what the n bytes
+ * of valid UTF-8 find in Oniguruma. where heads the error, IV_UNSUPPORTED or IV_FORMAT, that names the
+ * construct. */
+static iv_status translate(const char *where, const char *pattern, size_t n, iv_buf *out, iv_error *err) {
     translator t = {.where = where, .s = pattern, .n = n, .out = out, .err = err, .group_start = true};
     while (t.i < t.n) IV_TRY(translate_one(&t));
     if (t.depth) return refuse(&t, 0, "a ( without its )");
@@ -436,7 +441,7 @@ iv_status iv_regex_open(const char *where, const iv_pattern *pattern, iv_regex *
     IV_TRY(open_empty(where, &re, err));
     if (pattern->regex) {
         iv_buf translated = {0};
-        status = iv_dialect_translate(where, pattern->text.data, pattern->text.len, &translated, err);
+        status = translate(where, pattern->text.data, pattern->text.len, &translated, err);
         if (status == IV_OK) status = compile(where, translated.data ? translated.data : "", translated.len, re, err);
         iv_buf_free(&translated);
     } else {

@@ -42,13 +42,4 @@ typedef struct iv_regex_scan {
 iv_status iv_regex_next(const iv_regex *re, iv_regex_work *work, const char *text, size_t n, iv_regex_scan *scan,
                         bool *found, iv_error *err);
 
-/* ---- translation ---- */
-
-enum { IV_PATTERN_GROUPS_MAX = 64 }; /* nesting of ( */
-
-/* Appends to out the PCRE2 pattern (for PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE) that finds what the n bytes
- * of valid UTF-8 find in Oniguruma. where heads the error, IV_UNSUPPORTED or IV_FORMAT, that names the
- * construct. */
-iv_status iv_dialect_translate(const char *where, const char *pattern, size_t n, iv_buf *out, iv_error *err);
-
 #endif

@@ -70,15 +70,18 @@ static void tensors_are_the_checkpoints(void **state) {
         char dir[4200];
         iv_model_config config;
         iv_checkpoint *real, *dummy;
-        uint8_t want[32], got[32];
         iv_error err;
         snprintf(dir, sizeof dir, "%s/%s", source_path("tests/data/hf"), families[i]);
         ASSERT_OK(iv_model_config_read(dir, &config, &err), &err);
         ASSERT_OK(iv_checkpoint_open(dir, &real, &err), &err);
         ASSERT_OK(iv_tensors_dummy(&config, iv_checkpoint_at(real, 0)->dtype, 0, &dummy, &err), &err);
-        ASSERT_OK(iv_checkpoint_layout_digest(real, want, &err), &err);
-        ASSERT_OK(iv_checkpoint_layout_digest(dummy, got, &err), &err);
-        assert_memory_equal(want, got, sizeof want);
+        assert_int_equal(iv_checkpoint_count(dummy), iv_checkpoint_count(real));
+        for (size_t k = 0; k < iv_checkpoint_count(real); k++) {
+            const iv_tensor_info *want = iv_checkpoint_at(real, k), *got = iv_checkpoint_at(dummy, k);
+            assert_string_equal(got->name, want->name);
+            assert_int_equal(got->dtype, want->dtype), assert_int_equal(got->ndim, want->ndim);
+            assert_memory_equal(got->shape, want->shape, (size_t)want->ndim * sizeof *want->shape);
+        }
         iv_checkpoint_close(real), iv_checkpoint_close(dummy);
     }
 }

@@ -51,10 +51,31 @@ static void weights_hex(const iv_checkpoint *c, char hex[65]) {
     iv_digest_hex(digest, hex);
 }
 
+static void add_u64(iv_digest *d, uint64_t v) {
+    uint8_t raw[8];
+    for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(v >> (8 * i));
+    iv_digest_add(d, raw, sizeof raw);
+}
+
+static void add_string(iv_digest *d, const char *s) {
+    add_u64(d, strlen(s));
+    iv_digest_add(d, s, strlen(s));
+}
+
+/* Names, types and shapes, as weights_digest.py computes it. */
 static void layout_hex(const iv_checkpoint *c, char hex[65]) {
-    iv_error err;
     uint8_t digest[32];
-    ASSERT_OK(iv_checkpoint_layout_digest(c, digest, &err), &err);
+    iv_digest *d = iv_digest_new();
+    assert_non_null(d);
+    iv_digest_add(d, "invar layout 1\n", 15);
+    add_u64(d, iv_checkpoint_count(c));
+    for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
+        const iv_tensor_info *t = iv_checkpoint_at(c, i);
+        add_string(d, t->name), add_string(d, iv_safetensors_dtype_name(t->dtype));
+        add_u64(d, (uint64_t)t->ndim);
+        for (int k = 0; k < t->ndim; k++) add_u64(d, (uint64_t)t->shape[k]);
+    }
+    iv_digest_finish(d, digest);
     iv_digest_hex(digest, hex);
 }
 

@@ -12,8 +12,6 @@ struct iv_gpu {
     iv_gpu_info info;
 };
 
-bool iv_gpu_built(void) { return true; }
-
 static iv_status no_gpu(cudaError_t code, iv_error *err) {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);

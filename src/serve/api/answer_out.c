@@ -71,6 +71,27 @@ void iv_out_usage(const iv_task *t, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
+void iv_out_openai_head(const iv_task *t, const char *object, iv_json_out *o) {
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "id", t->id);
+    iv_out_kv_text(o, "object", object);
+    iv_out_kv_uint(o, "created", (uint64_t)t->created);
+    iv_out_kv_text(o, "model", t->server->model_name);
+}
+
+void iv_openai_close_stream(iv_task *t, const char *object, iv_buf *out) {
+    if (t->params.include_usage) {
+        iv_json_out o = iv_sse_begin(out);
+        iv_out_openai_head(t, object, &o);
+        iv_out_key(&o, "choices"), iv_out_open(&o, '['), iv_out_close(&o, ']');
+        iv_out_kv_text(&o, "system_fingerprint", t->fingerprint);
+        iv_out_usage(t, &o);
+        iv_out_close(&o, '}');
+        iv_sse_end(t, &o);
+    }
+    t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
+}
+
 /* The parameters in effect, set by the request, the model's defaults, or ours. */
 static void out_parameters(const iv_task *t, const iv_request *r, iv_json_out *o) {
     const iv_api_params *p = &t->params;

@@ -15,6 +15,11 @@ size_t iv_answer_content_start(const iv_child *c);
 /* The number of tokens before it, tags included; 0 without reasoning. */
 size_t iv_answer_reasoning_tokens(const iv_child *c);
 
+/* Opens the object of OpenAI's completions and chat, whole or a chunk: id, object, created, model. */
+void iv_out_openai_head(const iv_task *t, const char *object, iv_json_out *o);
+/* The end of their streams: a chunk with the usage if the request includes it, and [DONE]. */
+void iv_openai_close_stream(iv_task *t, const char *object, iv_buf *out);
+
 /* "usage": {...} of all children so far. */
 void iv_out_usage(const iv_task *t, iv_json_out *o);
 

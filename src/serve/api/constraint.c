@@ -218,8 +218,10 @@ static iv_status list_tools(json_t *tools, const char *name, json_t **out, iv_er
     return iv_fail(err, IV_INVALID, "tool_choice: wanted one of \"tools\", found \"%.60s\"", name ? name : "none");
 }
 
-iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
-                                  iv_error *err) {
+/* Restricts the answer to calls of `tools` (as in Chat Completions or Responses) or of the named one, in the model's
+ * format: a single call if named, or if the parameters ask for it. No other constraint is allowed. */
+static iv_status force_calls(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
+                             iv_error *err) {
     reader w = {.p = p, .r = r, .prefix = "", .err = err};
     json_t *list;
     /* A format applies to the message; a forced call has none. */
@@ -231,8 +233,9 @@ iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *n
     return status;
 }
 
-iv_status iv_api_constraint_calls_or_json(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r,
-                                          iv_error *err) {
+/* r is constrained to a format and `tools` may be called, too: the answer is calls, or JSON of the format. */
+static iv_status constrain_to_calls_or_json(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r,
+                                            iv_error *err) {
     reader w = {.p = p, .r = r, .prefix = "", .err = err};
     bool object = r->constraint == IV_CONSTRAINT_JSON_OBJECT; /* for the schema of any object */
     iv_buf text = {0};
@@ -344,9 +347,9 @@ iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err
                        "tool_choice: wanted \"auto\" or \"none\": this server parses no calls (its "
                        "--tool-call-parser is none)");
     if (p->tools) p->request.show_ids = s->tool_ids, p->request.show_id_count = s->tool_id_count;
-    if (forced) return iv_api_constraint_force(p, p->tools, name, s->tool_form, &p->request, err);
+    if (forced) return force_calls(p, p->tools, name, s->tool_form, &p->request, err);
     bool calls_or_json = p->tools && p->format_holds && s->tool_form != IV_TOOL_FORM_NONE;
-    return calls_or_json ? iv_api_constraint_calls_or_json(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
+    return calls_or_json ? constrain_to_calls_or_json(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
 }
 
 /* ---- ids of calls ------------------------------------------------------------------------------------- */

@@ -11,15 +11,6 @@
  * iv_api_params_read. At most one constraint. The schema itself is checked at submission. */
 iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err);
 
-/* Restricts the answer to calls of `tools` (as in Chat Completions or Responses) or of the named one, in the model's
- * format: a single call if named, or if the parameters ask for it. No other constraint is allowed. */
-iv_status iv_api_constraint_force(iv_api_params *p, json_t *tools, const char *name, iv_tool_form form, iv_request *r,
-                                  iv_error *err);
-
-/* r is constrained to a format and `tools` may be called, too: the answer is calls, or JSON of the format. */
-iv_status iv_api_constraint_calls_or_json(iv_api_params *p, json_t *tools, iv_tool_form form, iv_request *r,
-                                          iv_error *err);
-
 /* ---- tools -------------------------------------------------------------------------------------------- */
 
 enum { IV_CALL_ID_BYTES = 80 };

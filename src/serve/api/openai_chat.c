@@ -36,14 +36,6 @@ static const char *finish_name(const iv_child *c) {
     return c->finish == IV_FINISH_STOP && c->chat->call_count ? "tool_calls" : iv_answer_finish(c->finish);
 }
 
-static void out_head(const iv_task *t, const char *object, iv_json_out *o) {
-    iv_out_open(o, '{');
-    iv_out_kv_text(o, "id", t->id);
-    iv_out_kv_text(o, "object", object);
-    iv_out_kv_uint(o, "created", (uint64_t)t->created);
-    iv_out_kv_text(o, "model", t->server->model_name);
-}
-
 static void out_call(const iv_task *t, const iv_child *c, size_t i, bool with_index, iv_json_out *o) {
     char id[IV_CALL_ID_BYTES];
     iv_api_call_id(t->server, t->http_id, c->index, i, id);
@@ -105,7 +97,7 @@ static void out_choice_tail(const iv_task *t, const iv_child *c, bool done, iv_j
 }
 
 static void whole(iv_task *t, iv_json_out *o) {
-    out_head(t, "chat.completion", o);
+    iv_out_openai_head(t, "chat.completion", o);
     iv_out_key(o, "choices"), iv_out_open(o, '[');
     for (size_t i = 0; i < t->child_count; i++) {
         iv_out_open(o, '{');
@@ -148,7 +140,7 @@ static bool anything_new(const iv_task *t, const iv_child *c) {
 static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     if (!done && !anything_new(t, c)) return;
     iv_json_out o = iv_sse_begin(out);
-    out_head(t, "chat.completion.chunk", &o);
+    iv_out_openai_head(t, "chat.completion.chunk", &o);
     iv_out_key(&o, "choices"), iv_out_open(&o, '['), iv_out_open(&o, '{');
     iv_out_kv_uint(&o, "index", c->index);
     bool first = !c->began;
@@ -168,18 +160,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     c->began = true, c->sent_tokens = c->tokens.count;
 }
 
-static void close_stream(iv_task *t, iv_buf *out) {
-    if (t->params.include_usage) {
-        iv_json_out o = iv_sse_begin(out);
-        out_head(t, "chat.completion.chunk", &o);
-        iv_out_key(&o, "choices"), iv_out_open(&o, '['), iv_out_close(&o, ']');
-        iv_out_kv_text(&o, "system_fingerprint", t->fingerprint);
-        iv_out_usage(t, &o);
-        iv_out_close(&o, '}');
-        iv_sse_end(t, &o);
-    }
-    t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
-}
+static void close_stream(iv_task *t, iv_buf *out) { iv_openai_close_stream(t, "chat.completion.chunk", out); }
 
 static const iv_task_format format = {.id_prefix = "chatcmpl-",
                                       .body = IV_API_CHAT,

@@ -82,13 +82,7 @@ static iv_status prepare(iv_task *t, iv_error *err) {
 
 /* ---- the answer --------------------------------------------------------------------------------------- */
 
-static void out_head(const iv_task *t, iv_json_out *o) {
-    iv_out_open(o, '{');
-    iv_out_kv_text(o, "id", t->id);
-    iv_out_kv_text(o, "object", "text_completion");
-    iv_out_kv_uint(o, "created", (uint64_t)t->created);
-    iv_out_kv_text(o, "model", t->server->model_name);
-}
+static const char OBJECT[] = "text_completion"; /* of whole answers and of chunks */
 
 /* Writes the unsent part of a choice. */
 static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
@@ -125,7 +119,7 @@ static void out_choice(iv_task *t, iv_child *c, bool done, iv_json_out *o) {
 }
 
 static void whole(iv_task *t, iv_json_out *o) {
-    out_head(t, o);
+    iv_out_openai_head(t, OBJECT, o);
     iv_out_key(o, "choices"), iv_out_open(o, '[');
     for (size_t i = 0; i < t->child_count; i++) out_choice(t, &t->children[i], true, o);
     iv_out_close(o, ']');
@@ -139,7 +133,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     bool tokens = (t->params.want_logprobs || t->params.return_token_ids) && c->tokens.count > c->sent_tokens;
     if (!done && c->began && c->text.len == c->sent_text && !tokens) return; /* an incomplete character */
     iv_json_out o = iv_sse_begin(out);
-    out_head(t, &o);
+    iv_out_openai_head(t, OBJECT, &o);
     iv_out_key(&o, "choices"), iv_out_open(&o, '[');
     out_choice(t, c, done, &o);
     iv_out_close(&o, ']');
@@ -153,18 +147,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
     iv_sse_end(t, &o);
 }
 
-static void close_stream(iv_task *t, iv_buf *out) {
-    if (t->params.include_usage) {
-        iv_json_out o = iv_sse_begin(out);
-        out_head(t, &o);
-        iv_out_key(&o, "choices"), iv_out_open(&o, '['), iv_out_close(&o, ']');
-        iv_out_kv_text(&o, "system_fingerprint", t->fingerprint);
-        iv_out_usage(t, &o);
-        iv_out_close(&o, '}');
-        iv_sse_end(t, &o);
-    }
-    t->lost |= !iv_buf_puts(out, "data: [DONE]\n\n");
-}
+static void close_stream(iv_task *t, iv_buf *out) { iv_openai_close_stream(t, OBJECT, out); }
 
 static const iv_task_format format = {.id_prefix = "cmpl-",
                                       .body = IV_API_COMPLETIONS,

@@ -1,5 +1,6 @@
 /* sglang.c: SGLang's POST /generate: one prompt or a batch, cumulative streams, meta_info; and /health_generate.
  * Sampling starts from neutral values, not from the model's generation_config.json. */
+#include "base/clock.h"
 #include "base/utf8.h"
 #include "format/json.h"
 #include "serve/api/answer_out.h"
@@ -264,7 +265,7 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
     iv_out_kv_uint(o, "completion_tokens", c->tokens.count);
     iv_out_kv_uint(o, "cached_tokens", c->cached_tokens);
     iv_out_kv_text(o, "weight_version", t->weights ? t->weights : number);
-    if (done) iv_out_key(o, "e2e_latency"), iv_out_real(o, iv_api_now() - t->arrived);
+    if (done) iv_out_key(o, "e2e_latency"), iv_out_real(o, iv_now() - t->arrived);
     if (t->params.want_logprobs) out_logprobs(t, c, o);
     iv_out_close(o, '}');
     if (done) {

@@ -1,5 +1,6 @@
 /* task.c: from events to a response; the end of tasks. */
 #include "serve/api/task.h"
+#include "base/clock.h"
 #include "base/size.h"
 #include "base/utf8.h"
 #include "format/json.h"
@@ -8,16 +9,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* With a charset: some clients default to Latin-1. */
 static const char EVENTS[] = "text/event-stream; charset=utf-8";
-
-double iv_api_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 iv_json_out iv_sse_begin(iv_buf *out) {
     iv_json_out o = {.buf = out};
@@ -140,7 +134,7 @@ static bool add_text(iv_child *c, const iv_event *e) {
 }
 
 static bool take_token(iv_child *c, const iv_event *e) {
-    double now = iv_api_now();
+    double now = iv_now();
     iv_server *s = c->task->server;
     if (e->kind == IV_EVENT_PROMPT) return add_token(&c->scored, e, 0);
     if (c->tokens.count == 0) c->prompt_tokens = e->position; /* streams report it before the end */
@@ -158,7 +152,7 @@ static bool keep_stop(iv_child *c) {
 }
 
 static void note_request(const iv_child *c, const iv_event *e) {
-    double now = iv_api_now(), arrived = c->task->arrived;
+    double now = iv_now(), arrived = c->task->arrived;
     if (!c->task->server->metrics) return;
     double first = c->first > 0 ? c->first - arrived : -1;
     double queued = first - e->prefill_seconds;

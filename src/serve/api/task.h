@@ -168,8 +168,6 @@ iv_status iv_task_submit(iv_task *t, iv_error *err);
 /* Renders t->conversation into the only prompt, replacing it. On any thread. */
 iv_status iv_task_render(iv_task *t, iv_error *err);
 
-double iv_api_now(void); /* monotonic, in seconds */
-
 /* "data: {...}\n\n" around an event. */
 iv_json_out iv_sse_begin(iv_buf *out);
 void iv_sse_end(iv_task *t, iv_json_out *o);

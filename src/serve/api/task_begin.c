@@ -1,5 +1,6 @@
 /* task_begin.c: from a body to children. Short bodies are read at once, long ones in a job, as is expensive work on
  * the prompts' text. */
+#include "base/clock.h"
 #include "base/size.h"
 #include "format/json.h"
 #include "serve/api/handlers.h"
@@ -34,7 +35,7 @@ iv_task *iv_task_open(iv_server *s, iv_http_request *q, const iv_task_format *fo
     }
     t->server = t->job.server = s, t->http_request = q, t->format = format;
     t->id = id, t->http_id = asked;
-    t->created = (int64_t)time(NULL), t->arrived = iv_api_now();
+    t->created = (int64_t)time(NULL), t->arrived = iv_now();
     iv_api_params_init(&t->params, &defaults);
     t->params.split_special = s->o->split_special_tokens;
     t->next = s->tasks, t->link = &s->tasks;

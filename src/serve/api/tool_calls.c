@@ -53,7 +53,8 @@ bool iv_chat_call_read(const char *s, size_t n, bool whole, iv_chat_call *out) {
     return is_whole(out);
 }
 
-bool iv_chat_call_make(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out) {
+/* From a name and the text of its arguments. */
+static bool make_call(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out) {
     *out = (iv_chat_call){0};
     if (!is_json_object(arguments, n)) return false;
     *out = (iv_chat_call){strndup(name, name_bytes), strndup(arguments, n)};
@@ -230,6 +231,6 @@ size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *o
     if (k->llama) return take_objects(s, 0, k->at, ";", true, out, room);
     const char *json = s + k->json;
     size_t n = k->at - k->json;
-    if (*json == '{') return room && iv_chat_call_make(s + k->name, k->name_end - k->name, json, n, out);
+    if (*json == '{') return room && make_call(s + k->name, k->name_end - k->name, json, n, out);
     return is_json(json, n) ? take_objects(json, 1, n - 1, ",", false, out, room) : 0;
 }

@@ -19,8 +19,6 @@ typedef struct iv_chat_call {
 /* From {"name": ..., "arguments": {...}} or "parameters"; `whole`: they are required, else they default to {}.
  * Arguments may be a string with the object's text. False: not a call, or no memory. */
 bool iv_chat_call_read(const char *s, size_t n, bool whole, iv_chat_call *out);
-/* From a name and the text of its arguments. */
-bool iv_chat_call_make(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out);
 void iv_chat_call_free(iv_chat_call *call);
 
 /* ---- the forms of Llama and Mistral: tool_calls.c ----------------------------------------------------- */

@@ -90,7 +90,8 @@ static iv_status exec_loop(ivj_run *r, const ivj_node *node, ivj_value items, si
     return IV_OK;
 }
 
-iv_status ivj_call_loop(ivj_run *r, ivj_loop *loop, const ivj_call *call, ivj_value *out) {
+/* loop(items) inside a recursive loop. */
+static iv_status call_loop(ivj_run *r, ivj_loop *loop, const ivj_call *call, ivj_value *out) {
     ivj_value items;
     ivj_scope *scope = r->scope;
     capture text;
@@ -172,7 +173,7 @@ static iv_status bind_special(ivj_run *r, const ivj_node *node, const ivj_call *
     return ivj_assign(r, r->scope, t->varargs, ivj_tuple_value(more));
 }
 
-iv_status ivj_call_macro(ivj_run *r, const ivj_macro *macro, const ivj_call *call, ivj_value *out) {
+static iv_status call_macro(ivj_run *r, const ivj_macro *macro, const ivj_call *call, ivj_value *out) {
     ivj_scope *outer = r->scope, *scope;
     bool *used;
     capture text;
@@ -210,8 +211,8 @@ iv_status ivj_call_value(ivj_run *r, ivj_value callee, const ivj_call *call, ivj
     case IVJ_UNDEFINED: return ivj_fail_undefined(r, callee);
     case IVJ_FUNCTION: return callee.u.function->run(r, (ivj_value){0}, call, out);
     case IVJ_METHOD: return callee.u.bound->method->run(r, callee.u.bound->self, call, out);
-    case IVJ_MACRO: return ivj_call_macro(r, callee.u.macro, call, out);
-    case IVJ_LOOP: return ivj_call_loop(r, callee.u.loop, call, out);
+    case IVJ_MACRO: return call_macro(r, callee.u.macro, call, out);
+    case IVJ_LOOP: return call_loop(r, callee.u.loop, call, out);
     case IVJ_JOINER: {
         IV_TRY(ivj_bind(r, "joiner()", call, "", NULL));
         *out = callee.u.cycler->at++ ? callee.u.cycler->items[0] : ivj_string("", 0);

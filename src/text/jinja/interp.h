@@ -212,9 +212,6 @@ iv_status ivj_exec(ivj_run *r, const ivj_nodes *body, ivj_flow *flow);
 /* Binds a target (a name, a namespace's field, a tuple of them) in the current scope. */
 iv_status ivj_bind_target(ivj_run *r, const ivj_node *target, ivj_value value);
 
-iv_status ivj_call_macro(ivj_run *r, const ivj_macro *macro, const ivj_call *call, ivj_value *out);
-/* loop(items) inside a recursive loop. */
-iv_status ivj_call_loop(ivj_run *r, ivj_loop *loop, const ivj_call *call, ivj_value *out);
 iv_status ivj_loop_next(ivj_run *r, ivj_loop *loop, bool *has, ivj_value *out);
 iv_status ivj_loop_attribute(ivj_run *r, ivj_loop *loop, ivj_value name, bool *found, ivj_value *out);
 

@@ -53,7 +53,6 @@ typedef struct ivj_parser {
 } ivj_parser;
 
 iv_status ivj_parse_fail(ivj_parser *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-iv_status ivj_parse_fail_memory(ivj_parser *p);
 /* "expected X, found Y" at the current token. */
 iv_status ivj_parse_expected(ivj_parser *p, const char *wanted);
 
@@ -72,7 +71,6 @@ void ivj_next_token(ivj_parser *p); /* stays on the last one */
 bool ivj_skip_operator(ivj_parser *p, const char *op);
 bool ivj_skip_name(ivj_parser *p, const char *name);
 iv_status ivj_expect_operator(ivj_parser *p, const char *op);
-iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out);
 static inline ivj_value ivj_token_string(const ivj_token *token) { return ivj_string(token->s, token->n); }
 
 iv_status ivj_parse_expression(ivj_parser *p, ivj_node **out);

@@ -17,7 +17,7 @@ iv_status ivj_parse_fail(ivj_parser *p, const char *fmt, ...) {
     return iv_fail(p->err, IV_TEMPLATE, "%.200s:%u: %s", p->t->name, p->at->line, message);
 }
 
-iv_status ivj_parse_fail_memory(ivj_parser *p) {
+static iv_status fail_memory(ivj_parser *p) {
     if (ivj_pool_full(&p->t->pool, 0))
         return iv_fail(p->err, IV_LIMIT, "%.200s:%u: the template needs more than %zu bytes once parsed", p->t->name,
                        p->at->line, IVJ_MAX_TREE_BYTES);
@@ -31,7 +31,7 @@ iv_status ivj_parse_expected(ivj_parser *p, const char *wanted) {
 
 iv_status ivj_node_new(ivj_parser *p, ivj_kind kind, uint32_t line, ivj_node **out) {
     ivj_node *node = *out = IVJ_NEW(&p->t->pool, 1, ivj_node);
-    if (!node) return ivj_parse_fail_memory(p);
+    if (!node) return fail_memory(p);
     node->kind = (uint8_t)kind;
     node->line = line;
     return IV_OK;
@@ -41,7 +41,7 @@ iv_status ivj_nodes_push(ivj_parser *p, ivj_nodes *nodes, ivj_node *node) {
     if (nodes->n == nodes->cap) {
         uint32_t cap = nodes->cap ? nodes->cap * 2 : 4;
         ivj_node **at = IVJ_NEW(&p->t->pool, cap, ivj_node *);
-        if (!at) return ivj_parse_fail_memory(p);
+        if (!at) return fail_memory(p);
         if (nodes->n) memcpy(at, nodes->at, nodes->n * sizeof *at);
         nodes->at = at;
         nodes->cap = cap;
@@ -64,7 +64,7 @@ iv_status ivj_intern(ivj_parser *p, const char *s, size_t n, uint32_t *out) {
         }
         uint32_t cap = t->atoms_cap ? t->atoms_cap * 2 : 32;
         ivj_atom *atoms = IVJ_NEW(&t->pool, cap, ivj_atom);
-        if (!atoms) return ivj_parse_fail_memory(p);
+        if (!atoms) return fail_memory(p);
         if (t->n_atoms) memcpy(atoms, t->atoms, t->n_atoms * sizeof *atoms);
         t->atoms = atoms;
         t->atoms_cap = cap;
@@ -110,7 +110,7 @@ iv_status ivj_expect_operator(ivj_parser *p, const char *op) {
     return ivj_parse_expected(p, wanted);
 }
 
-iv_status ivj_expect_name(ivj_parser *p, const ivj_token **out) {
+static iv_status expect_name(ivj_parser *p, const ivj_token **out) {
     *out = p->at;
     if (p->at->type != IVJ_T_NAME) return ivj_parse_expected(p, "a name");
     ivj_next_token(p);
@@ -331,7 +331,7 @@ iv_status ivj_parse_target_name(ivj_parser *p, ivj_node **out) {
     const ivj_token *name = p->at;
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (ivj_at_name(p, constants[i])) return ivj_parse_fail(p, "cannot assign to %s", constants[i]);
-    IV_TRY(ivj_expect_name(p, &name));
+    IV_TRY(expect_name(p, &name));
     IV_TRY(ivj_node_new(p, IVJ_N_NAME, name->line, out));
     (*out)->value = ivj_token_string(name);
     return ivj_intern(p, name->s, name->n, &(*out)->atom);
@@ -357,7 +357,7 @@ static iv_status parse_name(ivj_parser *p, bool fields, ivj_node **out) {
     if (node->atom == p->t->kwargs) p->uses |= IVJ_USES_KWARGS;
     if (!fields || !ivj_skip_operator(p, ".")) return IV_OK;
     const ivj_token *field;
-    IV_TRY(ivj_expect_name(p, &field));
+    IV_TRY(expect_name(p, &field));
     node->kind = IVJ_N_FIELD;
     node->value = ivj_token_string(field);
     return IV_OK;
@@ -371,7 +371,7 @@ static iv_status parse_strings(ivj_parser *p, ivj_node **out) {
     for (; p->at->type == IVJ_T_STRING; ivj_next_token(p)) n += p->at->n;
     if (n == first->n) return IV_OK;
     char *s = ivj_pool_alloc(&p->t->pool, n, 1);
-    if (!s) return ivj_parse_fail_memory(p);
+    if (!s) return fail_memory(p);
     (*out)->value = ivj_string(s, n);
     for (; first < p->at; s += first->n, first++)
         if (first->n) memcpy(s, first->s, first->n);
@@ -542,9 +542,9 @@ static iv_status parse_postfix(ivj_parser *p, ivj_node *node, ivj_node **out) {
 
 /* A dotted filter or test name is always unknown, so only the last token is kept. */
 static iv_status parse_dotted(ivj_parser *p, const ivj_token **name, bool *dotted) {
-    IV_TRY(ivj_expect_name(p, name));
+    IV_TRY(expect_name(p, name));
     for (*dotted = false; ivj_skip_operator(p, ".");) {
-        IV_TRY(ivj_expect_name(p, name));
+        IV_TRY(expect_name(p, name));
         *dotted = true;
     }
     return IV_OK;

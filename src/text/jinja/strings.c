@@ -207,11 +207,11 @@ bool ivj_cp_is_numeric(uint32_t cp) {
 
 bool ivj_cp_is_word(uint32_t cp) { return cp == '_' || ivj_cp_is_alpha(cp) || ivj_cp_is_numeric(cp); }
 
-bool ivj_cp_is_lower(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LL || IN_SPANS(cp, lower_spans); }
+static bool is_lower(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LL || IN_SPANS(cp, lower_spans); }
 
-bool ivj_cp_is_upper(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LU || IN_SPANS(cp, upper_spans); }
+static bool is_upper(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LU || IN_SPANS(cp, upper_spans); }
 
-bool ivj_cp_is_title(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LT; }
+static bool is_title(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_LT; }
 
 bool ivj_cp_is_printable(uint32_t cp) {
     if (cp < 0x7f) return cp >= 0x20;
@@ -287,7 +287,7 @@ static bool final_sigma(ivj_value s, size_t at, size_t n) {
     return ivj_cp_is_alpha(before) && !ivj_cp_is_alpha(after);
 }
 
-static bool is_cased(uint32_t cp) { return ivj_cp_is_lower(cp) || ivj_cp_is_upper(cp) || ivj_cp_is_title(cp); }
+static bool is_cased(uint32_t cp) { return is_lower(cp) || is_upper(cp) || is_title(cp); }
 
 typedef enum recase_mode { WHOLE, FIRST, WORDS, SWAP } recase_mode;
 
@@ -299,7 +299,7 @@ static iv_status recase_into(ivj_run *r, iv_buf *buf, ivj_value s, recase_mode m
         size_t n = ivj_cp_next(s.u.s + i, s.n - i, &cp);
         if (mode == FIRST) to = i == 0 ? IVJ_TITLE : IVJ_LOWER;
         if (mode == WORDS) to = in_word ? IVJ_LOWER : IVJ_TITLE;
-        if (mode == SWAP) to = ivj_cp_is_upper(cp) ? IVJ_LOWER : IVJ_UPPER;
+        if (mode == SWAP) to = is_upper(cp) ? IVJ_LOWER : IVJ_UPPER;
         in_word = is_cased(cp);
         if (cp == 0xfffd)
             IV_TRY(ivj_write(r, buf, s.u.s + i, n));
@@ -322,8 +322,8 @@ bool ivj_string_has_case(ivj_value s, bool upper) {
     for (size_t i = 0; i < s.n;) {
         uint32_t cp;
         i += ivj_cp_next(s.u.s + i, s.n - i, &cp);
-        if (ivj_cp_is_title(cp) || (upper ? ivj_cp_is_lower(cp) : ivj_cp_is_upper(cp))) return false;
-        cased |= upper ? ivj_cp_is_upper(cp) : ivj_cp_is_lower(cp);
+        if (is_title(cp) || (upper ? is_lower(cp) : is_upper(cp))) return false;
+        cased |= upper ? is_upper(cp) : is_lower(cp);
     }
     return cased;
 }

@@ -25,9 +25,6 @@ bool ivj_cp_is_decimal(uint32_t cp);
 bool ivj_cp_is_digit(uint32_t cp);
 bool ivj_cp_is_numeric(uint32_t cp);
 bool ivj_cp_is_word(uint32_t cp); /* \w of a regular expression */
-bool ivj_cp_is_lower(uint32_t cp);
-bool ivj_cp_is_upper(uint32_t cp);
-bool ivj_cp_is_title(uint32_t cp);
 bool ivj_cp_is_printable(uint32_t cp);
 
 /* ---- strings ---- */

@@ -14,7 +14,7 @@ bool ivj_bytes_equal(ivj_value v, const char *text) {
     return v.type == IVJ_STRING && v.n == n && memcmp(v.u.s, text, n) == 0;
 }
 
-const char *ivj_type_name_of(ivj_type type) {
+static const char *type_name_of(ivj_type type) {
     static const char *const names[IVJ_TYPES] = {"missing",   "Undefined", "NoneType",  "bool",      "int",
                                                  "float",     "str",       "list",      "tuple",     "dict",
                                                  "dict view", "range",     "generator", "Namespace", "LoopContext",
@@ -22,15 +22,14 @@ const char *ivj_type_name_of(ivj_type type) {
     return type < IVJ_TYPES ? names[type] : "object";
 }
 
-const char *ivj_type_name(ivj_value v) { return ivj_type_name_of((ivj_type)v.type); }
+const char *ivj_type_name(ivj_value v) { return type_name_of((ivj_type)v.type); }
 
 iv_status ivj_fail_undefined(ivj_run *r, ivj_value v) {
     int n = (int)iv_size_min(v.n, 200);
     if (v.why == IVJ_BY_HINT) return ivj_fail(r, "%.*s", n, v.u.s);
     if (v.why == IVJ_BY_NAME) return ivj_fail(r, "'%.*s' is undefined", n, v.u.s);
     if (v.why == IVJ_BY_SANDBOX) return ivj_fail(r, "access to attribute '%.*s' is unsafe", n, v.u.s);
-    return ivj_fail(r, "'%s object' has no attribute '%.*s'", ivj_type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n,
-                    v.u.s);
+    return ivj_fail(r, "'%s object' has no attribute '%.*s'", type_name_of((ivj_type)(v.why - IVJ_OF_TYPE)), n, v.u.s);
 }
 
 iv_status ivj_list_new(ivj_run *r, size_t cap, ivj_list **out) {

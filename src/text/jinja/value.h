@@ -150,7 +150,6 @@ static inline double ivj_as_double(ivj_value v) { return v.type == IVJ_FLOAT ? v
 
 /* Python's name of the value's type ("str", "int", "NoneType", ...). Static string. */
 const char *ivj_type_name(ivj_value v);
-const char *ivj_type_name_of(ivj_type type);
 
 bool ivj_bytes_equal(ivj_value string, const char *text); /* a string that is exactly `text` */
 
