@@ -1,6 +1,7 @@
 /* row_ops.c: microseconds of the ops other than linear layers and attention, in a CUDA graph of many launches, as in a
  * decode step. Sizes of an 8B model's layer (hidden 4096, 32 query heads, 8 KV heads, 12288 wide), of a
- * layer of 128 experts (hidden 2048, 8 per token) and of a head of 151,936 tokens. Usage: bench_row_ops [largest rows] */
+ * layer of 128 experts (hidden 2048, 8 per token) and of a head of 151,936 tokens. Usage: bench_row_ops [largest rows]
+ */
 #include "kernels/cuda/ops.h"
 
 #include <cuda_runtime_api.h>

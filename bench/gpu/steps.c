@@ -85,7 +85,8 @@ static uint64_t mixed(uint64_t x) {
     return (x ^ x >> 27) * 0x94d049bb133111ebu;
 }
 
-/* A greedy request for max_tokens after `tokens` ids, with a different prompt for each number; 0: the prompt is scored. */
+/* A greedy request for max_tokens after `tokens` ids, with a different prompt for each number; 0: the prompt is scored.
+ */
 static uint64_t submit_prompt(bench *b, uint64_t prompt, size_t tokens, size_t max_tokens) {
     int32_t *ids = room(tokens, sizeof *ids);
     uint64_t state = 0x9e3779b97f4a7c15u * prompt, id;
@@ -152,8 +153,8 @@ static double host_ms(const bench *b, const iv_engine_stats *before) {
     return 1e3 * seconds / (double)(s.steps - before->steps);
 }
 
-/* Tokens that a sequence has after its prompt by the middle of the measured steps, including those of the steps that read
- * the other prompts. */
+/* Tokens that a sequence has after its prompt by the middle of the measured steps, including those of the steps that
+ * read the other prompts. */
 static size_t grown(const bench *b, const one_case *c) {
     return c->batch * c->in / b->options.max_num_batched_tokens / 2 + WARM_STEPS + b->turns * WINDOW_STEPS / 2;
 }

@@ -128,7 +128,7 @@ struct Cluster {
 
 struct Copy { // TMA copies in flight
     long due;
-    Cta *cta;       // the requesting thread
+    Cta *cta;           // the requesting thread
     bool box, signaled; // signaled: the bytes were counted before they landed (a planted fault)
     CUtensorMap map;
     int corner[4];
