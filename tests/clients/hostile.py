@@ -370,7 +370,6 @@ def arguments():
     p.add_argument("--flags", default="", help="more flags of the server")
     p.add_argument("--rate", type=float, default=80, help="percent of its rate that the honest client keeps (80)")
     p.add_argument("--gap", type=float, default=1.0, help="seconds between events that are allowed (1)")
-    p.add_argument("--context", type=int, default=2048, help="tokens that a long answer has at most (2048, or the model's)")
     p.add_argument("--peak", type=float, default=1024, help="MB that the server may grow by, next to a neighbour (1024)")
     p.add_argument("--json", default="", help="the rows as JSON")
     args = p.parse_args()
@@ -384,7 +383,7 @@ def arguments():
 
 async def measure_all(args, names, server):
     """The rows, and missed bounds of the whole session."""
-    context = min(args.context, await server.context())
+    context = await server.context()
     await server.warm(context)
     session = Session(args, server, context)
     try:
