@@ -104,6 +104,18 @@ typedef struct iv_kernels {
     void (*divide)(const float *x, float d, size_t n, iv_dtype type, void *out);
     /* x[i] = x[i] + y[i], NaN canonical. */
     void (*add)(float *x, const float *y, size_t n);
+
+    /* The backward pass: the contracts of numerics/backward.h. */
+    float (*rmsnorm_backward)(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
+                              float *out);
+    void (*norm_weight_backward)(const float *dy, const float *x, float r, size_t n, float *sum);
+    void (*swiglu_backward)(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
+                            void *dgate, void *dup);
+    void (*logits_backward)(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
+                            iv_dtype type, void *out);
+    void (*attention_gradients)(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
+                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+    float (*row_dot)(iv_dtype type, const void *a, const void *b, size_t n);
 } iv_kernels;
 
 /* Enters a tile for weights of a type: in fma32 for activations of that type and of float32, in tc16 of that type. */

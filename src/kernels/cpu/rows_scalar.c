@@ -1,5 +1,6 @@
 /* rows_scalar.c: the row ops of src/numerics, rounded to the result type. */
 #include "kernels/cpu/rows.h"
+#include "numerics/backward.h"
 #include "numerics/philox.h"
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
@@ -99,4 +100,7 @@ void iv_rows_scalar(iv_kernels *k) {
     k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
+    k->rmsnorm_backward = iv_ref_rmsnorm_backward, k->norm_weight_backward = iv_ref_norm_weight_backward;
+    k->swiglu_backward = iv_ref_swiglu_backward, k->logits_backward = iv_ref_logits_backward;
+    k->attention_gradients = iv_ref_attention_gradients, k->row_dot = iv_ref_row_dot;
 }

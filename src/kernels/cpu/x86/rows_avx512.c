@@ -4,3 +4,7 @@
 
 #define ROWS_NAME iv_rows_avx512
 #include "kernels/cpu/rows.inc.h"
+#include "numerics/backward.h"
+
+#define BACKWARD_NAME iv_backward_avx512
+#include "kernels/cpu/backward.inc.h"

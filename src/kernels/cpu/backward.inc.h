@@ -1,0 +1,103 @@
+/* backward.inc.h: the row ops of the backward pass in the vector vocabulary. Before including it: rows.inc.h and
+ * BACKWARD_NAME. */
+
+/* The first n of V_LANES elements from element i on, as floats; the rest zero. */
+static inline vf load_typed(iv_dtype type, const void *p, size_t i, size_t n) {
+    float t[V_LANES] = {0};
+    size_t width = iv_dtype_bytes(type);
+    const void *at = (const char *)p + i * width;
+    if (n < V_LANES) at = memcpy(t, at, n * width);
+    if (type == IV_BF16) return v_load_bf16(at);
+    if (type == IV_F16) return v_load_f16(at);
+    return v_load(at);
+}
+
+static inline vf minus(vf x) { return v_float(vi_xor(v_bits(x), vi_set(0x80000000u))); }
+
+static float rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add_to,
+                              float *out) {
+    vf lanes[LANE_VECTORS];
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    EACH(i, n) {
+        vf v = load_some(x + i, left);
+        size_t lane = i / V_LANES % LANE_VECTORS;
+        lanes[lane] = v_fma(v, v, lanes[lane]);
+    }
+    vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
+    vf r = v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps))));
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    EACH(i, n) {
+        size_t lane = i / V_LANES % LANE_VECTORS;
+        vf g = v_mul(load_some(dy + i, left), load_some(w + i, left));
+        lanes[lane] = v_fma(g, v_mul(load_some(x + i, left), r), lanes[lane]);
+    }
+    vf c = v_div(v_set(fold(lanes)), v_set((float)n));
+    EACH(i, n) {
+        vf g = v_mul(load_some(dy + i, left), load_some(w + i, left));
+        vf t = v_fma(minus(v_mul(load_some(x + i, left), r)), c, g);
+        store_some(IV_F32, out, i, add_to ? v_fma(t, r, load_some(add_to + i, left)) : v_mul(t, r), left);
+    }
+    float first[V_LANES];
+    v_store(first, r);
+    return first[0];
+}
+
+static void norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum) {
+    EACH(i, n) {
+        vf y = v_fma(load_some(dy + i, left), v_mul(load_some(x + i, left), v_set(r)), load_some(sum + i, left));
+        store_some(IV_F32, sum, i, y, left);
+    }
+}
+
+static void swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
+                            void *dgate, void *dup) {
+    vf one = v_set(1.0f);
+    EACH(i, n) {
+        vf g = load_typed(type, gate, i, left), u = load_typed(type, up, i, left), a = load_some(da + i, left);
+        vf d = v_add(one, v_exp(v_sub(v_set(0.0f), g))), s = v_div(one, d), act = v_div(g, d);
+        store_some(to, dup, i, v_mul(a, act), left);
+        store_some(to, dgate, i, v_mul(v_mul(a, u), v_fma(act, v_sub(one, s), s)), left);
+    }
+}
+
+static void logits_backward(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
+                            iv_dtype type, void *out) {
+    float q = 1.0f / sum;
+    EACH(i, n) {
+        vf p = v_mul(v_exp(v_sub(load_some(x + i, left), v_set(max))), v_set(q));
+        store_some(type, out, i, v_mul(v_set(c), p), left);
+    }
+    if (target < first || target - first >= n) return;
+    size_t i = target - first;
+    iv_ref_logits_backward(x + i, target, 1, max, sum, c, target, type, (char *)out + i * iv_dtype_bytes(type));
+}
+
+static void attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
+                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+    size_t width = iv_dtype_bytes(type), begin = (size_t)first, end = (size_t)(last + 1);
+    if (first > last) begin = end = 0;
+    for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
+        vf w = attention_exp2(arithmetic, v_fma(v_load(score + i), v_set(scale_log2e), v_set(-lse2)));
+        store_some(type, p, (size_t)i, w, V_LANES);
+        store_some(type, ds, (size_t)i, v_mul(w, v_sub(v_load(dp + i), v_set(delta))), V_LANES);
+    }
+    memset(p, 0, begin * width), memset(ds, 0, begin * width);
+    memset((char *)p + end * width, 0, (IV_ATTENTION_BLOCK - end) * width);
+    memset((char *)ds + end * width, 0, (IV_ATTENTION_BLOCK - end) * width);
+}
+
+static float row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
+    vf lanes[LANE_VECTORS];
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    EACH(i, n) {
+        size_t lane = i / V_LANES % LANE_VECTORS;
+        lanes[lane] = v_fma(load_typed(type, a, i, left), load_typed(type, b, i, left), lanes[lane]);
+    }
+    return fold(lanes);
+}
+
+void BACKWARD_NAME(iv_kernels *k) {
+    k->rmsnorm_backward = rmsnorm_backward, k->norm_weight_backward = norm_weight_backward;
+    k->swiglu_backward = swiglu_backward, k->logits_backward = logits_backward;
+    k->attention_gradients = attention_gradients, k->row_dot = row_dot;
+}

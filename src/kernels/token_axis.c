@@ -1,0 +1,107 @@
+/* token_axis.c: the binary counter of virtual ranks. */
+#include "kernels/token_axis.h"
+#include "base/size.h"
+#include "numerics/tree.h"
+
+#include <string.h>
+
+enum { COLUMNS = 256 };
+
+/* Sequences of virtual ranks below `rank`. */
+static size_t sequences_before(const iv_axis_sequence *sequences, size_t count, size_t rank) {
+    size_t n = 0;
+    while (n < count && sequences[n].rank < rank) n++;
+    return n;
+}
+
+void iv_token_axis_make(const iv_axis_sequence *sequences, size_t count, size_t ranks, size_t from, size_t to,
+                        int32_t *row, iv_axis_part *parts, iv_token_axis *out) {
+    *out = (iv_token_axis){.row = row, .parts = parts, .ranks = ranks};
+    int32_t at = 0;
+    for (size_t rank = 0; rank < ranks; rank++) {
+        size_t first = sequences_before(sequences, count, rank), last = sequences_before(sequences, count, rank + 1);
+        bool ends = last <= to && (last > from || from == 0);
+        if (last <= from && from > 0) out->done++;
+        iv_axis_part part = {.begin = out->padded, .starts = first >= from, .ends = ends};
+        for (size_t q = iv_size_max(first, from); q < iv_size_min(last, to); q++) {
+            for (size_t t = 0; t < sequences[q].tokens; t++) row[out->padded++] = at++;
+            while (out->padded % IV_CHAIN_STEP) row[out->padded++] = -1;
+        }
+        part.end = out->padded;
+        if (ends || part.end > part.begin) parts[out->part_count++] = part;
+    }
+}
+
+size_t iv_axis_levels(const iv_token_axis *axis) {
+    size_t levels = 0;
+    while (((size_t)1 << levels) < axis->ranks) levels++;
+    IV_ASSERT(levels <= IV_VIRTUAL_LEVELS_MAX && (size_t)1 << levels == axis->ranks);
+    return levels;
+}
+
+void iv_axis_begin(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy,
+                   void *context) {
+    s->done = axis->done;
+    if (axis->part_count && !axis->parts[0].starts) copy(context, sums->sum, s->acc, false);
+    for (size_t i = 0; s->done >> i; i++)
+        if (s->done >> i & 1) copy(context, sums->level[i], s->level[i], false);
+}
+
+void iv_axis_begin_part(iv_axis_state *s, const iv_axis_part *part) {
+    if (part->starts) memset(s->acc, 0, s->size * sizeof *s->acc);
+}
+
+void iv_axis_end_part(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_part *part) {
+    if (!part->ends) return;
+    size_t i = 0;
+    for (; s->done >> i & 1; i++) {
+        const float *earlier = s->level[i];
+        for (size_t e = 0; e < s->size; e++) s->acc[e] = earlier[e] + s->acc[e];
+    }
+    s->done++;
+    if (s->done == axis->ranks) return; /* acc is the root */
+    float *t = s->level[i]; /* free: its bit was not set */
+    s->level[i] = s->acc, s->acc = t;
+}
+
+void iv_axis_end(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy,
+                 void *context) {
+    bool open = axis->part_count && !axis->parts[axis->part_count - 1].ends;
+    if (s->done == axis->ranks || open) copy(context, sums->sum, s->acc, true);
+    for (size_t i = 0; s->done < axis->ranks && s->done >> i; i++)
+        if (s->done >> i & 1) copy(context, sums->level[i], s->level[i], true);
+}
+
+typedef struct column_task {
+    const iv_axis_columns *a;
+    size_t first, count;
+} column_task;
+
+static void copy_columns(void *context, float *sums, float *state, bool to_sums) {
+    const column_task *t = context;
+    float *at = sums + t->a->offset + t->first;
+    memcpy(to_sums ? at : state, to_sums ? state : at, t->count * sizeof *state);
+}
+
+static void sum_columns(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const iv_axis_columns *a = context;
+    column_task t = {.a = a, .first = index * COLUMNS};
+    t.count = iv_size_min(COLUMNS, a->n - t.first);
+    float memory[1 + IV_VIRTUAL_LEVELS_MAX][COLUMNS];
+    iv_axis_state s = {.size = t.count, .acc = memory[0]};
+    for (size_t i = 0; i < IV_VIRTUAL_LEVELS_MAX; i++) s.level[i] = memory[1 + i];
+    iv_axis_begin(a->axis, &s, a->sums, copy_columns, &t);
+    for (size_t p = 0; p < a->axis->part_count; p++) {
+        const iv_axis_part *part = &a->axis->parts[p];
+        iv_axis_begin_part(&s, part);
+        for (size_t i = part->begin; i < part->end; i++)
+            if (a->axis->row[i] >= 0) a->add(a->context, (size_t)a->axis->row[i], t.first, t.count, s.acc);
+        iv_axis_end_part(a->axis, &s, part);
+    }
+    iv_axis_end(a->axis, &s, a->sums, copy_columns, &t);
+}
+
+void iv_axis_sum_columns(const iv_compute *c, const iv_axis_columns *a) {
+    iv_pool_run(c->pool, (a->n + COLUMNS - 1) / COLUMNS, sum_columns, (void *)(uintptr_t)a);
+}
