@@ -3,8 +3,9 @@
  * blocks. */
 #include "kernels/attention.h"
 #include "base/size.h"
-#include "numerics/tree.h"
+#include "numerics/backward.h"
 #include "numerics/fma32.h"
+#include "numerics/tree.h"
 
 #include <math.h>
 #include <string.h>
@@ -154,6 +155,9 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
     }
     for (size_t r = 0; r < rows; r++) {
         float row[C];
+        if (a->lse2)
+            a->lse2[(span->first_row + token + r / heads_here) * a->heads + head + r % heads_here] =
+                iv_ref_attention_lse2(t->total_max[r], t->total_sum[r]);
         char *out = (char *)a->out + (span->first_row + token + r / heads_here) * row_bytes + column +
                     r % heads_here * head_bytes;
         for (size_t p = 0; p < l->values.panels; p++) {

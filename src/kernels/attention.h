@@ -25,6 +25,7 @@ typedef struct iv_attention_args {
     void *out;     /* the same shape and type */
     const iv_attention_span *spans;
     size_t span_count;
+    float *lse2; /* [tokens][heads] or NULL: log2 of each row's sum of exponentials, for the backward pass */
 } iv_attention_args;
 
 /* Scratch for one thread, in bytes; iv_attention needs threads times as much. */

@@ -85,24 +85,76 @@ static void panel_group(void *context, size_t task, size_t worker) {
     }
 }
 
-void iv_linear_split_k(const iv_compute *c, const iv_linear_args *a, int leaves) {
+/* Packs the rows into tiles. */
+static job job_of(const iv_compute *c, const iv_linear_args *a, int leaves) {
     const iv_matrix *w = a->weight;
-    if (a->rows == 0 || w->n == 0) return;
     job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][a->type][w->type], .leaves = leaves};
     IV_ASSERT(j.kernel);
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;
     j.tile_bytes = (iv_tile_packed_bytes(j.kernel, j.tile_rows + (j.tall > 0), w->k_padded) + 63) / 64 * 64;
-    IV_ASSERT(j.tiles * j.tile_bytes <= c->scratch_bytes);
-    if (a->rows * w->k <= PACK_ALONE_ELEMENTS)
-        for (size_t t = 0; t < j.tiles; t++) pack_tile(&j, t, 0);
-    else
-        iv_pool_run(c->pool, j.tiles, pack_tile, &j);
     j.block = iv_size_max(1, BLOCK_BYTES / j.tile_bytes);
     size_t fits = iv_size_max(1, GROUP_BYTES / w->panel_bytes);
     size_t even = w->panels / (iv_pool_threads(c->pool) * TASKS_PER_THREAD);
     j.group = iv_size_max(1, iv_size_min(fits, even));
+    return j;
+}
+
+static void pack_rows(job *j) {
+    IV_ASSERT(j->tiles * j->tile_bytes <= j->c->scratch_bytes);
+    if (j->a->rows * j->a->weight->k <= PACK_ALONE_ELEMENTS)
+        for (size_t t = 0; t < j->tiles; t++) pack_tile(j, t, 0);
+    else
+        iv_pool_run(j->c->pool, j->tiles, pack_tile, j);
+}
+
+void iv_linear_split_k(const iv_compute *c, const iv_linear_args *a, int leaves) {
+    const iv_matrix *w = a->weight;
+    if (a->rows == 0 || w->n == 0) return;
+    job j = job_of(c, a, leaves);
+    pack_rows(&j);
     iv_pool_run(c->pool, (w->panels + j.group - 1) / j.group, panel_group, &j);
+}
+
+/* ---- chains that continue ---------------------------------------------------------------------------------- */
+
+/* The accumulators of a tile are [panel][rows][32]. */
+static float *tile_acc(const job *j, float *acc, size_t tile, size_t panel) {
+    size_t first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
+    return acc + (first * j->a->weight->panels + panel * rows) * C;
+}
+
+size_t iv_linear_accumulators(size_t rows, const iv_matrix *weight) { return rows * weight->panels * C; }
+
+static void continue_panel(void *context, size_t panel, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    for (size_t t = 0; t < j->tiles; t++)
+        j->kernel->chain((const char *)j->c->scratch + t * j->tile_bytes, tile_first(j, t + 1) - tile_first(j, t),
+                         iv_matrix_panel(j->a->weight, panel), j->a->weight->k_padded,
+                         tile_acc(j, j->a->out, t, panel));
+}
+
+void iv_linear_continue(const iv_compute *c, const iv_linear_args *args, float *acc) {
+    iv_linear_args a = *args;
+    if (a.rows == 0 || a.weight->n == 0) return;
+    a.out = acc;
+    job j = job_of(c, &a, 1);
+    pack_rows(&j);
+    iv_pool_run(c->pool, a.weight->panels, continue_panel, &j);
+}
+
+void iv_linear_result(const iv_compute *c, const iv_linear_args *a, const float *acc) {
+    if (a->rows == 0 || a->weight->n == 0) return;
+    job j = job_of(c, a, 1);
+    for (size_t t = 0; t < j.tiles; t++)
+        for (size_t p = 0; p < a->weight->panels; p++) {
+            size_t first = tile_first(&j, t), rows = tile_first(&j, t + 1) - first;
+            float tile[IV_TILE_ROWS_MAX * C];
+            memcpy(tile, tile_acc(&j, (float *)(uintptr_t)acc, t, p), rows * C * sizeof *tile);
+            for (size_t i = 0; i < rows * C; i++) tile[i] = iv_canonical(tile[i]);
+            store_tile(a, tile, first, rows, p);
+        }
 }
 
 void iv_linear(const iv_compute *c, const iv_linear_args *a) { iv_linear_split_k(c, a, a->weight->leaves); }

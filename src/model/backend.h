@@ -52,6 +52,25 @@ typedef struct iv_backend_ops {
     iv_status (*experts)(iv_backend *b, size_t layer, iv_norm next, iv_error *err);
     /* logits = W RMSNorm(x) for the batch's logit rows, if any, and their sampling where the device samples. */
     iv_status (*head)(iv_backend *b, iv_error *err);
+
+    /* The backward pass, if the backend has one (NUMERICS.md 15). Its values, all float32:
+     *   dx         the gradient of the residual stream
+     *   dnormed    of a linear layer's input
+     *   dattended  of attention's output
+     *   dqkv       of the outputs of qkv
+     * An op also adds its weights' gradients to the step's sums. */
+    /* dx = the gradient at the end of the last layer, from the coefficients of the batch's predictions. */
+    iv_status (*head_backward)(iv_backend *b, iv_error *err);
+    /* The layer's values that the tape does not hold. */
+    iv_status (*restore)(iv_backend *b, size_t layer, iv_error *err);
+    iv_status (*mlp_backward)(iv_backend *b, size_t layer, iv_error *err);           /* dx -> dnormed */
+    iv_status (*experts_backward)(iv_backend *b, size_t layer, iv_error *err);       /* dx -> dnormed */
+    iv_status (*norm_backward)(iv_backend *b, iv_norm norm, iv_error *err);          /* dx += that of dnormed */
+    iv_status (*attention_out_backward)(iv_backend *b, size_t layer, iv_error *err); /* dx -> dattended */
+    iv_status (*attention_backward)(iv_backend *b, size_t layer, iv_error *err);     /* dattended -> dqkv */
+    iv_status (*rope_kv_backward)(iv_backend *b, size_t layer, iv_error *err);       /* dqkv, in place */
+    iv_status (*qkv_backward)(iv_backend *b, size_t layer, iv_error *err);           /* dqkv -> dnormed */
+    iv_status (*embed_backward)(iv_backend *b, iv_error *err);
 } iv_backend_ops;
 
 /* The head of a backend's own struct. */

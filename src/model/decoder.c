@@ -49,3 +49,29 @@ iv_status iv_decoder_forward(const iv_model *m, iv_backend *b, iv_error *err) {
     }
     return b->ops->head(b, err);
 }
+
+static iv_status mlp_block_backward(iv_backend *b, const iv_layer *l, size_t i, iv_error *err) {
+    if (l->mlp == IV_MLP_EXPERTS)
+        IV_TRY(b->ops->experts_backward(b, i, err));
+    else
+        IV_TRY(b->ops->mlp_backward(b, i, err));
+    return b->ops->norm_backward(b, (iv_norm){IV_NORM_MLP, i}, err);
+}
+
+static iv_status attention_block_backward(iv_backend *b, size_t i, iv_error *err) {
+    IV_TRY(b->ops->attention_out_backward(b, i, err));
+    IV_TRY(b->ops->attention_backward(b, i, err));
+    IV_TRY(b->ops->rope_kv_backward(b, i, err));
+    IV_TRY(b->ops->qkv_backward(b, i, err));
+    return b->ops->norm_backward(b, (iv_norm){IV_NORM_ATTENTION, i}, err);
+}
+
+iv_status iv_decoder_backward(const iv_model *m, iv_backend *b, iv_error *err) {
+    IV_TRY(b->ops->head_backward(b, err));
+    for (size_t i = (size_t)m->config.layers; i-- > 0;) {
+        IV_TRY(b->ops->restore(b, i, err));
+        IV_TRY(mlp_block_backward(b, &m->layers[i], i, err));
+        IV_TRY(attention_block_backward(b, i, err));
+    }
+    return b->ops->embed_backward(b, err);
+}

@@ -23,6 +23,17 @@ typedef struct iv_mlp {
     float *gate_up_bias, *down_bias;
 } iv_mlp;
 
+/* The same by name (tensors.h), whole: NULL where the family has none. The first model of a process has them. */
+typedef struct iv_tensor iv_tensor;
+typedef struct iv_mlp_tensors {
+    iv_tensor *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+} iv_mlp_tensors;
+typedef struct iv_layer_tensors {
+    iv_tensor *attention_norm, *mlp_norm, *q_norm, *k_norm, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *router;
+    iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
+} iv_layer_tensors;
+
 /* What a layer is made of: the decoder (decoder.c) chooses its ops by kind. */
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 
@@ -37,13 +48,12 @@ typedef struct iv_layer {
     iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
-typedef struct iv_tensor iv_tensor; /* tensors.h */
 
 typedef struct iv_model {
     iv_model_config config;
     iv_tp_plan tp;
     size_t rank;
-    bool plain_rows;       /* as iv_model_options */
+    bool widen, plain_rows; /* as iv_model_options */
     iv_memspace *memspace; /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
     iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
@@ -58,6 +68,9 @@ typedef struct iv_model {
     size_t weight_bytes;            /* packed, in memory; the first rank of a process counts all of them */
     iv_tensor *tensors;             /* by name; the first rank's has all of this process */
     size_t tensor_count;
+    iv_layer_tensors *layer_tensors;          /* [layers]; of the first rank, as the next three */
+    iv_tensor *embedding_tensor, *head_tensor; /* the head is NULL when tied */
+    iv_tensor *final_norm_tensor;
     uint8_t weights_digest[32]; /* as iv_checkpoint_digest; after iv_tensor_write only once iv_model_digest is called */
     bool index_unread;          /* as iv_checkpoint_index_unread */
     iv_arena arena;             /* small parts */
@@ -75,6 +88,7 @@ typedef struct iv_model_options {
     iv_memspace
         *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
+    bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool dummy;                  /* seeded random weights instead of files */
     uint64_t dummy_seed;

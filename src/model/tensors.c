@@ -78,11 +78,12 @@ static iv_status add_slice(builder *b, iv_tensor *t, iv_tensor_slice slice) {
 }
 
 /* A vector that every rank has whole; it is stored in the first. */
-static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out) {
+static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);
     IV_TRY(find(b, name, 1, n, 0, &t));
+    *tensor = t;
     *out = IV_ARENA_NEW(&b->first->arena, n, float);
     if (!*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
     t->held = IV_F32;
@@ -92,6 +93,7 @@ static iv_status vector(builder *b, const char *prefix, const char *suffix, size
 typedef struct piece {
     const char *name; /* "self_attn.q_proj" */
     size_t rows;
+    iv_tensor **tensor, **bias; /* set to those found; bias may be NULL */
 } piece;
 
 /* One rank's matrix of a stack of pieces: rows [begin, end) of each, columns [column, column + k). */
@@ -140,7 +142,7 @@ static iv_status biases(builder *b, const char *prefix, const piece *pieces, siz
         iv_tensor *t = NULL;
         snprintf(name, sizeof name, "%s%s.bias", prefix, pieces[i].name);
         IV_TRY(find(b, name, 1, pieces[i].rows, 0, &t));
-        t->held = IV_F32;
+        t->held = IV_F32, *pieces[i].bias = t;
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].of[i].end;
             IV_TRY(add_slice(
@@ -161,9 +163,10 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
     for (size_t i = 0; i < count; i++) {
         snprintf(name, sizeof name, "%s%s.weight", prefix, pieces[i].name);
         IV_TRY(find(b, name, 2, pieces[i].rows, k, &t[i]));
+        *pieces[i].tensor = t[i];
     }
     iv_dtype type = b->first->dtype;
-    if (type == IV_F32) {
+    if (type == IV_F32 && !b->first->widen) {
         type = t[0]->info.dtype;
         for (size_t i = 1; i < count; i++)
             if (t[i]->info.dtype != type) type = IV_F32;
@@ -188,8 +191,9 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
 }
 
 /* A matrix that every rank has whole. */
-static iv_status whole(builder *b, const char *prefix, const char *name, size_t n, size_t k, iv_matrix *out) {
-    const piece one[] = {{name, n}};
+static iv_status whole(builder *b, const char *prefix, const char *name, size_t n, size_t k, iv_matrix *out,
+                       iv_tensor **tensor) {
+    const piece one[] = {{name, n, tensor, NULL}};
     cut c = {.owner = b->first, .matrix = out, .of = {{0, n}}, .k = k};
     return stacked(b, prefix, one, 1, k, &c, 1);
 }
@@ -215,10 +219,12 @@ typedef struct mlp_shard {
 
 /* leaves: of every matrix; 0: as its k has them. */
 static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *mlps,
-                     size_t count) {
+                     size_t count, iv_mlp_tensors *named) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, downs = 0;
-    const piece up[] = {{"gate_proj", intermediate}, {"up_proj", intermediate}}, down[] = {{"down_proj", hidden}};
+    const piece up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
+                        {"up_proj", intermediate, &named->up, &named->up_bias}};
+    const piece down[] = {{"down_proj", hidden, &named->down, NULL}};
     cut up_cuts[CUTS_MAX], down_cuts[CUTS_MAX];
     for (size_t i = 0; i < count; i++) {
         const iv_row_cut *row = mlps[i].row;
@@ -237,7 +243,7 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
     IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
     if (!c->mlp_bias || count == 0) return IV_OK;
-    IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias));
+    IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
     for (size_t i = 1; i < count; i++) mlps[i].mlp->down_bias = mlps[0].mlp->down_bias;
     return IV_OK;
 }
@@ -246,9 +252,12 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim, outs = 0;
     size_t q = (size_t)c->heads * dim, kv = (size_t)c->kv_heads * dim;
-    const piece qkv[] = {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}};
-    const piece out[] = {{"self_attn.o_proj", hidden}};
     iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    const piece qkv[] = {{"self_attn.q_proj", q, &n->q, &n->q_bias},
+                         {"self_attn.k_proj", kv, &n->k, &n->k_bias},
+                         {"self_attn.v_proj", kv, &n->v, &n->v_bias}};
+    const piece out[] = {{"self_attn.o_proj", hidden, &n->out, NULL}};
     cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
@@ -262,14 +271,14 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .k = hidden};
         outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
     }
-    IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm));
-    IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm));
+    IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm, &n->attention_norm));
+    IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm, &n->mlp_norm));
     IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
-    if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias));
+    if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
     if (c->qk_norm) {
-        IV_TRY(vector(b, at, "self_attn.q_norm.weight", dim, &l->q_norm));
-        IV_TRY(vector(b, at, "self_attn.k_norm.weight", dim, &l->k_norm));
+        IV_TRY(vector(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
+        IV_TRY(vector(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
     }
     return IV_OK;
 }
@@ -280,7 +289,8 @@ static iv_status experts(builder *b, const char *at, size_t index) {
     if (c->experts_per_token > IV_EXPERTS_PER_TOKEN_MAX)
         return iv_fail(b->err, IV_UNSUPPORTED, "num_experts_per_tok: at most %d are supported, found %lld",
                        IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
-    IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router));
+    IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router,
+                 &b->first->layer_tensors[index].router));
     for (size_t e = 0; e < (size_t)c->experts; e++) {
         mlp_shard held;
         size_t count = 0;
@@ -292,7 +302,8 @@ static iv_status experts(builder *b, const char *at, size_t index) {
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held, count));
+        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held, count,
+                   &b->first->layer_tensors[index].experts[e]));
     }
     return IV_OK;
 }
@@ -315,15 +326,18 @@ static iv_status layer(builder *b, size_t index) {
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
         mlps[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};
     }
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    n->experts = IV_ARENA_NEW(&b->first->arena, moe ? (size_t)c->experts : 1, iv_mlp_tensors);
+    if (!n->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
     if (moe) return experts(b, at, index);
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, (size_t)c->intermediate_size, 0, mlps, b->shards);
+    return mlp(b, inner, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */
 static iv_status head(builder *b) {
     const iv_model_config *c = &b->first->config;
-    const piece one[] = {{"lm_head", (size_t)c->vocab_size}};
+    const piece one[] = {{"lm_head", (size_t)c->vocab_size, &b->first->head_tensor, NULL}};
     cut cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
@@ -359,9 +373,11 @@ static iv_status everything(builder *b) {
     iv_model *m = b->first;
     const iv_model_config *c = &m->config;
     size_t hidden = (size_t)c->hidden_size;
-    IV_TRY(whole(b, "", "model.embed_tokens", (size_t)c->vocab_size, hidden, &m->embedding));
+    m->layer_tensors = IV_ARENA_NEW(&m->arena, (size_t)c->layers, iv_layer_tensors);
+    if (!m->layer_tensors) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its layers");
+    IV_TRY(whole(b, "", "model.embed_tokens", (size_t)c->vocab_size, hidden, &m->embedding, &m->embedding_tensor));
     if (!c->tie_embeddings) IV_TRY(head(b));
-    IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm));
+    IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
     for (size_t i = 0; i < m->tensor_count; i++)

@@ -27,6 +27,7 @@ struct iv_tensor {
     iv_tensor_slice *slices;  /* NULL: another process holds it, or it is unused */
     const iv_tensor *same_as; /* a head next to tied embeddings: the embedding; its slices are that one's */
     bool unused;              /* a buffer of old exports: hashed at load, not held */
+    size_t offset;            /* among the trained parameters: parameters.h */
     bool changed;             /* since its digest was made */
     uint8_t digest[32];       /* of the data in info.dtype */
 };

@@ -43,6 +43,7 @@ void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum) {
 }
 
 float iv_ref_log(float x) { return v_log(x); }
+float iv_ref_exp(float x) { return v_exp(x); }
 
 void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum) {
     float sum;

@@ -32,8 +32,9 @@ void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum);
 /* The same with the sum's logarithm: log softmax of x[i] is (x[i] - max) - log_sum. */
 void iv_ref_log_sum_exp(const float *x, size_t n, float *max, float *log_sum);
 
-/* Natural logarithm by the law's v_log. */
+/* Natural logarithm and exponential by the law's v_log and v_exp. */
 float iv_ref_log(float x);
+float iv_ref_exp(float x);
 
 /* Routes one token, 1 <= k <= experts: the k largest logits in order (larger logit first, then smaller id), with
  * softmax weights over all experts, divided by the selected weights' sum (added in that order) if normalise. */

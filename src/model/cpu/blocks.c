@@ -2,16 +2,18 @@
  */
 #include "base/size.h"
 #include "kernels/linear.h"
-#include "model/cpu/cpu_model.h"
+#include "model/cpu/blocks.h"
 #include "model/cpu/experts.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/attention.h"
+
+#include <string.h>
 
 typedef struct job { /* what a parallel task sees */
     iv_cpu_model *s;
     const iv_layer *layer;
     unsigned char *kv;   /* this layer's pages */
-    const float *weight; /* of the norm at work */
+    const float *x, *weight; /* of the norm at work */
 } job;
 
 static iv_cpu_model *self(iv_backend *b) { return (iv_cpu_model *)(void *)b; }
@@ -50,8 +52,13 @@ static void norm_row(void *context, size_t row, size_t worker) {
     const job *j = context;
     const iv_model *m = j->s->model;
     size_t hidden = (size_t)m->config.hidden_size;
-    j->s->compute.kernels->rmsnorm(j->s->x + row * hidden, j->weight, (float)m->config.rms_norm_eps, hidden, m->dtype,
+    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)m->config.rms_norm_eps, hidden, m->dtype,
                                    (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->dtype));
+}
+
+void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
+    job j = {.s = s, .x = x, .weight = weight};
+    iv_pool_run(s->compute.pool, s->batch->tokens, norm_row, &j);
 }
 
 static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
@@ -59,17 +66,25 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     iv_cpu_model *s = self(b);
     if (n.kind == IV_NORM_FINAL) return IV_OK; /* head norms the rows that it needs */
     const iv_layer *l = &s->model->layers[n.layer];
-    job j = {.s = s, .weight = n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm};
-    iv_pool_run(s->compute.pool, s->batch->tokens, norm_row, &j);
+    iv_cpu_norm(s, s->x, n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm);
     return IV_OK;
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
+/* Opens a layer's slot of the tape: from here on its values are computed in place there. */
+static void open_slot(iv_cpu_model *s, size_t layer) {
+    iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
+    s->q = t->q, s->attended = t->attended;
+    s->act = s->model->layers[layer].mlp == IV_MLP_DENSE ? t->act : s->act_memory;
+    memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
+}
+
 static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
+    if (s->tape) open_slot(s, layer);
     if (shard_of(s->model)->heads) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide);
     return IV_OK;
 }
@@ -96,6 +111,11 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const iv_attention_span *sp = &b->spans[span];
     size_t position = (size_t)sp->position + (row - sp->first_row);
     const float *cosine = m->rope_cosine + position * dim / 2, *sine = m->rope_sine + position * dim / 2;
+    iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
+    if (tape && tape->q_raw) {
+        k->round(qkv_row, heads * dim, m->dtype, (char *)tape->q_raw + row * heads * dim * width);
+        k->round(qkv_row + heads * dim, kv_heads * dim, m->dtype, (char *)tape->k_raw + row * kv_heads * dim * width);
+    }
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
@@ -109,6 +129,9 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         k->round(qkv_row + (heads + h) * dim, dim, m->dtype, key);
         k->round(qkv_row + (heads + kv_heads + h) * dim, dim, m->dtype, value);
         if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
+        if (!tape) continue;
+        size_t at = (row * kv_heads + h) * dim * width;
+        memcpy((char *)tape->k + at, key, dim * width), memcpy((char *)tape->v + at, value, dim * width);
     }
 }
 
@@ -143,7 +166,8 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .q = s->q,
                                                        .out = s->attended,
                                                        .spans = s->batch->spans,
-                                                       .span_count = s->batch->span_count});
+                                                       .span_count = s->batch->span_count,
+                                                       .lse2 = s->tape ? s->tape->now->lse2 : NULL});
     return IV_OK;
 }
 
@@ -166,6 +190,8 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
+    if (s->tape)
+        memcpy(s->tape->now->x_mlp, s->x, s->batch->tokens * (size_t)m->config.hidden_size * sizeof *s->x);
     return norm(b, next, err);
 }
 
@@ -177,6 +203,11 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     const iv_model *m = s->model;
     size_t n = m->tp.down.of[m->rank].k;
     const float *gate = s->wide + row * 2 * n;
+    if (s->tape) {
+        size_t at = row * n * iv_dtype_bytes(m->dtype);
+        s->compute.kernels->round(gate, n, m->dtype, (char *)s->tape->now->gate + at);
+        s->compute.kernels->round(gate + n, n, m->dtype, (char *)s->tape->now->up + at);
+    }
     s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)s->act + row * n * iv_dtype_bytes(m->dtype));
 }
 
@@ -186,6 +217,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     const iv_mlp *w = m->layers[layer].experts;
     linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
     iv_pool_run(s->compute.pool, s->batch->tokens, swiglu_row, s);
+    if (s->tape && s->tape->again) return IV_OK;
     const iv_row_cut *cut = &m->tp.down.of[m->rank];
     IV_TRY(iv_row_parallel(s,
                            &(iv_row_parallel_args){.cuts = &m->tp.down,

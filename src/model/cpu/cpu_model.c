@@ -37,7 +37,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.q, width);
-    s->act = iv_carve(v, t * w.intermediate, width);
+    s->act = s->act_memory = iv_carve(v, t * w.intermediate, width);
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);

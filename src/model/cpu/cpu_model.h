@@ -8,6 +8,7 @@
 #include "kernels/compute.h"
 #include "model/backend.h"
 #include "model/batch.h"
+#include "model/cpu/tape.h"
 #include "model/model.h"
 
 #include <stdatomic.h>
@@ -26,6 +27,7 @@ typedef struct iv_cpu_model {
     float *wide;           /* [tokens][widest linear output] */
     void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
+    void *act_memory;      /* where act is unless a tape holds it */
     float *router_logits;  /* [tokens][experts] */
     int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */
@@ -39,6 +41,8 @@ typedef struct iv_cpu_model {
     int part;
     /* The step. */
     const iv_batch *batch;
+    iv_tape *tape;              /* of a pass that will run backward; else NULL */
+    struct iv_learner *learner; /* whose passes they are; else NULL */
     atomic_size_t bad_span; /* the first span with a key or value that is not finite; SIZE_MAX: none */
 } iv_cpu_model;
 

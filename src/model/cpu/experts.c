@@ -12,6 +12,7 @@ typedef struct job {
     iv_cpu_model *s;
     const iv_mlp *expert;
     size_t rows; /* gathered for the expert at work */
+    float *out;  /* [tokens][hidden]: the weighted sums are added to it */
     float *part; /* the own nodes, token by token */
     const float *parts[IV_RANKS_MAX];
 } job;
@@ -41,7 +42,14 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     const iv_model *m = j->s->model;
     size_t n = (size_t)m->config.moe_intermediate_size;
     const float *gate = j->s->wide + row * 2 * n;
-    j->s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)j->s->act + row * n * iv_dtype_bytes(m->dtype));
+    const iv_kernels *k = j->s->compute.kernels;
+    char *act = (char *)j->s->act + row * n * iv_dtype_bytes(m->dtype);
+    k->swiglu(gate, gate + n, n, m->dtype, act);
+    if (!j->s->tape) return;
+    iv_tape_layer *t = j->s->tape->now;
+    size_t at = (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->dtype);
+    k->round(gate, n, m->dtype, (char *)t->gate + at), k->round(gate + n, n, m->dtype, (char *)t->up + at);
+    memcpy((char *)t->act + at, act, n * iv_dtype_bytes(m->dtype));
 }
 
 /* Weights one expert's output row and puts it where its token's terms wait. */
@@ -62,7 +70,7 @@ static void combine_row(void *context, size_t row, size_t worker) {
     iv_cpu_model *s = ((job *)context)->s;
     size_t hidden = (size_t)s->model->config.hidden_size, k = k_of(s);
     const float *terms = s->terms + row * k * hidden;
-    float *x = s->x + row * hidden;
+    float *x = ((job *)context)->out + row * hidden;
     for (size_t i = 0; i < hidden; i++) {
         float of_element[IV_EXPERTS_PER_TOKEN_MAX];
         for (size_t e = 0; e < k; e++) of_element[e] = terms[e * hidden + i];
@@ -154,7 +162,7 @@ static void join_row(void *context, size_t row, size_t worker) {
         node[count] = node_row(s, j->parts[g.rank], row, g.rank, nth[g.rank]++), id[count] = ids[at];
         at = g.end;
     }
-    float *x = s->x + row * hidden;
+    float *x = j->out + row * hidden;
     for (size_t i = 0; i < hidden; i++) {
         float of_element[IV_EXPERTS_PER_TOKEN_MAX];
         for (size_t e = 0; e < count; e++) of_element[e] = node[e][i];
@@ -184,6 +192,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                                               .out = s->wide,
                                                               .out_stride = w->gate_up.n});
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
+    if (s->tape && s->tape->again) return;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
                                                               .type = m->dtype,
                                                               .x = s->act,
@@ -192,6 +201,13 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                                               .out = s->wide,
                                                               .out_stride = w->down->n});
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
+}
+
+static void keep_routing(iv_cpu_model *s, size_t tokens) {
+    iv_tape_layer *t = s->tape->now;
+    memcpy(t->router_logits, s->router_logits, tokens * (size_t)s->model->config.experts * sizeof(float));
+    memcpy(t->expert_ids, s->expert_ids, tokens * k_of(s) * sizeof(int32_t));
+    memcpy(t->expert_weights, s->expert_weights, tokens * k_of(s) * sizeof(float));
 }
 
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err) {
@@ -204,12 +220,19 @@ iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, 
                                                               .out = s->router_logits,
                                                               .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
-    const iv_tp_plan *tp = &s->model->tp;
-    const iv_tp_shard *shard = &tp->shard[s->model->rank];
+    if (s->tape) keep_routing(s, tokens);
+    const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
+    if (s->tape && s->tape->again) return IV_OK;
+    return iv_cpu_experts_combine(s, tokens, s->x, err);
+}
+
+iv_status iv_cpu_experts_combine(iv_cpu_model *s, size_t tokens, float *out, iv_error *err) {
+    job j = {.s = s, .out = out};
+    const iv_tp_plan *tp = &s->model->tp;
     if (tp->ranks == 1) {
         iv_pool_run(s->compute.pool, tokens, combine_row, &j);
         return IV_OK;

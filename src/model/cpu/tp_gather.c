@@ -75,7 +75,7 @@ static void reduce_block(void *context, size_t index, size_t worker) {
                                                                           .node = node,
                                                                           .bias = bias,
                                                                           .n = n,
-                                                                          .x = j->s->x + at,
+                                                                          .x = (j->a->out ? j->a->out : j->s->x) + at,
                                                                           .dtype = j->s->model->dtype,
                                                                           .hidden = hidden,
                                                                           .column = column});
@@ -100,7 +100,7 @@ iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *a, iv_err
     const iv_tp_plan *tp = &s->model->tp;
     size_t hidden = (size_t)s->model->config.hidden_size, floats[IV_RANKS_MAX], nodes = 0;
     if (tp->ranks == 1) { /* the one node is the root */
-        run_node(s, a, 0, s->x, true);
+        run_node(s, a, 0, a->out ? a->out : s->x, true);
         return IV_OK;
     }
     const float *parts[IV_RANKS_MAX];

@@ -24,9 +24,10 @@ typedef struct iv_row_parallel_args {
     const void *x;          /* [rows][x_stride] in the model's dtype; column 0 is input x_first of the layer */
     size_t x_stride, x_first, rows;
     size_t *least; /* as iv_tp_gather_all */
+    float *out;    /* [rows][hidden]; NULL: s->x */
 } iv_row_parallel_args;
 
-/* s->x += the whole layer, on every rank. */
+/* out += the whole layer, on every rank. */
 iv_status iv_row_parallel(iv_cpu_model *s, const iv_row_parallel_args *args, iv_error *err);
 
 /* The head over `rows` rows of s->normed, starting at `first`: out[rows][vocab_size] on rank 0. */

@@ -1,0 +1,314 @@
+/* blocks_backward.c: the backward ops of a layer on the CPU, in the decoder's reverse order. Weight gradients that every
+ * rank could compute alike (norms, biases of row-parallel layers) are rank 0's. */
+#include "base/size.h"
+#include "model/cpu/blocks.h"
+#include "model/cpu/learner_state.h"
+#include "numerics/floats.h"
+
+#include <math.h>
+#include <string.h>
+
+static const iv_layer_tensors *names_of(const iv_learner *l, size_t layer) { return &l->names->layer_tensors[layer]; }
+
+static size_t hidden_of(const iv_learner *l) { return (size_t)l->model->config.hidden_size; }
+
+/* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
+static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
+    size_t padded = iv_padded_k(n);
+    *leaves = (size_t)iv_leaf_count(padded);
+    return (iv_gradient_piece){offset, n, padded / *leaves};
+}
+
+/* ---- norms --------------------------------------------------------------------------------------------------- */
+
+typedef struct norm_job {
+    iv_learner *l;
+    const float *x, *weight;
+} norm_job;
+
+static void norm_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const norm_job *j = context;
+    iv_learner *l = j->l;
+    size_t h = hidden_of(l);
+    l->factors[row] = l->kernels->rmsnorm_backward(j->x + row * h, j->weight, (float)l->model->config.rms_norm_eps, h,
+                                                   l->dnormed + row * h, l->dx + row * h, l->dx + row * h);
+}
+
+static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const norm_job *j = context;
+    size_t h = hidden_of(j->l);
+    j->l->kernels->norm_weight_backward(j->l->dnormed + row * h + first, j->x + row * h + first, j->l->factors[row], count,
+                                        acc);
+}
+
+static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
+    (void)err;
+    iv_learner *l = iv_learner_of(b);
+    bool attention = n.kind == IV_NORM_ATTENTION;
+    const iv_layer *layer = &l->model->layers[n.layer];
+    norm_job j = {l, attention ? l->tape.now->x : l->tape.now->x_mlp,
+                  attention ? layer->attention_norm : layer->mlp_norm};
+    const iv_layer_tensors *names = names_of(l, n.layer);
+    iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, &j);
+    if (l->model->rank > 0) return IV_OK;
+    iv_axis_sum_columns(&l->compute,
+                        &(iv_axis_columns){&l->axis, &l->step->sums,
+                                           (attention ? names->attention_norm : names->mlp_norm)->offset, hidden_of(l),
+                                           norm_columns, &j});
+    return IV_OK;
+}
+
+/* ---- MLP ------------------------------------------------------------------------------------------------------ */
+
+static void swiglu_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_learner *l = context;
+    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->dtype);
+    bool bias = l->model->config.mlp_bias;
+    const char *gate = (const char *)l->tape.now->gate + row * n * width, *up = (const char *)l->tape.now->up + row * n * width;
+    char *dy = (char *)l->dy + row * 2 * n * width;
+    const float *da = l->dact + row * n;
+    if (!bias) {
+        l->kernels->swiglu_backward(l->model->dtype, gate, up, da, n, l->model->dtype, dy, dy + n * width);
+        return;
+    }
+    float *wide = l->forward->wide + row * 2 * n;
+    l->kernels->swiglu_backward(l->model->dtype, gate, up, da, n, IV_F32, wide, wide + n);
+    l->kernels->round(wide, 2 * n, l->model->dtype, dy);
+}
+
+static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    const iv_layer_tensors *names = names_of(l, layer);
+    const iv_mlp_tensors *t = names->experts;
+    const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
+    size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
+    iv_learner_round(l, l->dx, rows, h, l->dy);
+    iv_linear_backward_args down = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = h, .pieces = 1,
+                                    .stride = whole, .k = n, .x = l->tape.now->act, .dx = l->dact};
+    down.piece[0] = whole_piece(t->down->offset + cut->first, h, &down.leaves);
+    IV_TRY(iv_linear_backward(l, &down, err));
+    if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->down_bias->offset);
+    iv_pool_run(l->compute.pool, rows, swiglu_row, l);
+    if (t->gate_bias) {
+        iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, 0, n, t->gate_bias->offset + cut->first);
+        iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, n, n, t->up_bias->offset + cut->first);
+    }
+    iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
+    size_t leaves = l->up_leaves, leaf = iv_padded_k(whole) / l->up_leaves / l->model->tp.ranks;
+    iv_linear_backward_args up = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = 2 * n, .pieces = 2,
+                                  .piece = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
+                                  .stride = h, .k = h, .leaves = leaves, .cuts = l->up_cuts, .x = l->forward->normed,
+                                  .dx = l->dnormed};
+    return iv_linear_backward(l, &up, err);
+}
+
+static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
+    return iv_experts_backward(l, layer, err);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------ */
+
+static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
+    iv_learner_round(l, l->dx, rows, h, l->dy);
+    iv_linear_backward_args out = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = h, .pieces = 1,
+                                   .stride = (size_t)l->model->config.heads * dim, .k = q, .x = l->tape.now->attended,
+                                   .dx = l->dattended};
+    out.piece[0] = whole_piece(t->out->offset + shard->head_first * dim, h, &out.leaves);
+    IV_TRY(iv_linear_backward(l, &out, err));
+    if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->out_bias->offset);
+    return IV_OK;
+}
+
+static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
+    (void)err;
+    iv_learner *l = iv_learner_of(b);
+    const iv_model_config *c = &l->model->config;
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t dim = (size_t)c->head_dim;
+    const iv_tape_layer *t = l->tape.now;
+    iv_learner_round(l, l->dattended, l->batch.tokens, shard->heads * dim, l->dy);
+    iv_attention_backward(&l->compute, &(iv_attention_backward_args){.type = l->model->dtype,
+                                                                     .kv_heads = shard->kv_heads,
+                                                                     .group = (size_t)(c->heads / c->kv_heads),
+                                                                     .head_dim = dim,
+                                                                     .window = l->model->layers[layer].window,
+                                                                     .scale_log2e = l->model->scale_log2e,
+                                                                     .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+                                                                     .q = t->q,
+                                                                     .out = t->attended,
+                                                                     .dout = l->dy,
+                                                                     .k = t->k,
+                                                                     .v = t->v,
+                                                                     .lse2 = t->lse2,
+                                                                     .dqkv = l->dqkv,
+                                                                     .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
+                                                                     .sequences = l->ranges,
+                                                                     .sequence_count = l->to - l->from});
+    return IV_OK;
+}
+
+typedef struct rope_job {
+    iv_learner *l;
+    const iv_layer *layer;
+} rope_job;
+
+/* The position of a row in its sequence. */
+static size_t position_of(const iv_learner *l, size_t row) {
+    size_t low = 0, high = l->to - l->from;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (l->ranges[middle].first <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return row - l->ranges[low].first;
+}
+
+/* Head h's row before its norm, as floats. */
+static void raw_head(const iv_learner *l, size_t row, size_t h, float *out) {
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t dim = (size_t)l->model->config.head_dim;
+    bool q = h < shard->heads;
+    const void *from = q ? l->tape.now->q_raw : l->tape.now->k_raw;
+    size_t at = (q ? row * shard->heads + h : row * shard->kv_heads + h - shard->heads) * dim;
+    for (size_t i = 0; i < dim; i++) out[i] = iv_element(l->model->dtype, from, at + i);
+}
+
+/* Adds up leaves in the tree: a power of two of vectors of n floats, into the first. */
+static void add_leaves(float *leaf, size_t leaves, size_t n) {
+    for (size_t stride = 1; stride < leaves; stride *= 2)
+        for (size_t i = 0; i < leaves; i += 2 * stride)
+            for (size_t e = 0; e < n; e++) leaf[i * n + e] = leaf[i * n + e] + leaf[(i + stride) * n + e];
+}
+
+/* One head's gradient through its norm, in place; its part of the weights' gradient goes into `terms`. */
+static void head_norm_backward(const iv_learner *l, size_t row, size_t h, const float *weight, float *d, float *terms) {
+    size_t dim = (size_t)l->model->config.head_dim;
+    float raw[IV_HEAD_DIM_MAX], out[IV_HEAD_DIM_MAX];
+    raw_head(l, row, h, raw);
+    float r = l->kernels->rmsnorm_backward(raw, weight, (float)l->model->config.rms_norm_eps, dim, d, NULL, out);
+    l->kernels->norm_weight_backward(d, raw, r, dim, terms);
+    memcpy(d, out, dim * sizeof *d);
+}
+
+static void rope_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const rope_job *j = context;
+    iv_learner *l = j->l;
+    const iv_model *m = l->model;
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t dim = (size_t)m->config.head_dim, position = position_of(l, row), leaves = l->qkv_leaves;
+    float *d = l->dqkv + row * (shard->heads + 2 * shard->kv_heads) * dim, sine[IV_HEAD_DIM_MAX];
+    float terms[2][IV_LEAVES_MAX * IV_HEAD_DIM_MAX];
+    memset(terms, 0, sizeof terms);
+    for (size_t i = 0; i < dim / 2; i++) sine[i] = -m->rope_sine[position * dim / 2 + i];
+    for (size_t h = 0; h < shard->heads + shard->kv_heads; h++, d += dim) {
+        bool q = h < shard->heads;
+        size_t leaf = q ? h / (shard->heads / leaves) : (h - shard->heads) / (shard->kv_heads / leaves);
+        l->kernels->rope(d, m->rope_cosine + position * dim / 2, sine, dim / 2);
+        const float *weight = q ? j->layer->q_norm : j->layer->k_norm;
+        if (weight) head_norm_backward(l, row, h, weight, d, terms[!q] + leaf * dim);
+    }
+    if (!j->layer->q_norm) return;
+    for (int i = 0; i < 2; i++) {
+        add_leaves(terms[i], leaves, dim);
+        memcpy(l->head_terms + (row * 2 + (size_t)i) * dim, terms[i], dim * sizeof *d);
+    }
+}
+
+static void add_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const rope_job *j = context;
+    j->l->kernels->add(acc, j->l->head_terms + row * 2 * (size_t)j->l->model->config.head_dim + first, count);
+}
+
+/* q_norm's terms are the first head_dim columns, k_norm's the others. */
+static void add_k_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const rope_job *j = context;
+    add_terms(context, row, first + (size_t)j->l->model->config.head_dim, count, acc);
+}
+
+static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    rope_job j = {.l = l, .layer = &l->model->layers[layer]};
+    const iv_layer_tensors *t = names_of(l, layer);
+    size_t dim = (size_t)l->model->config.head_dim;
+    iv_pool_run(l->compute.pool, l->batch.tokens, rope_row, &j);
+    if (!t->q_norm) return IV_OK;
+    IV_TRY(iv_ranks_add_rows(l, l->head_terms, l->batch.tokens * 2 * dim, false, err));
+    if (l->model->rank > 0) return IV_OK;
+    iv_axis_sum_columns(&l->compute,
+                        &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, &j});
+    iv_axis_sum_columns(&l->compute,
+                        &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, &j});
+    return IV_OK;
+}
+
+static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, leaves = l->qkv_leaves;
+    size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = q + 2 * kv;
+    size_t q_first = shard->head_first * dim, kv_first = shard->kv_head_first * dim;
+    iv_learner_round(l, l->dqkv, rows, all, l->dy);
+    if (t->q_bias) {
+        iv_bias_backward(l, &l->axis, l->dqkv, all, 0, q, t->q_bias->offset + q_first);
+        iv_bias_backward(l, &l->axis, l->dqkv, all, q, kv, t->k_bias->offset + kv_first);
+        iv_bias_backward(l, &l->axis, l->dqkv, all, q + kv, kv, t->v_bias->offset + kv_first);
+    }
+    iv_cpu_norm(l->forward, l->tape.now->x, l->model->layers[layer].attention_norm);
+    iv_linear_backward_args a = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = all, .pieces = 3,
+                                 .piece = {{t->q->offset + q_first * h, q, q / leaves},
+                                           {t->k->offset + kv_first * h, kv, kv / leaves},
+                                           {t->v->offset + kv_first * h, kv, kv / leaves}},
+                                 .stride = h, .k = h, .leaves = leaves, .cuts = l->qkv_cuts, .x = l->forward->normed,
+                                 .dx = l->dnormed};
+    return iv_linear_backward(l, &a, err);
+}
+
+/* ---- the ends of the pass ------------------------------------------------------------------------------------- */
+
+static iv_status head_backward(iv_backend *b, iv_error *err) { return iv_head_backward(iv_learner_of(b), err); }
+
+/* Runs the layer's forward ops once more, as far as the tape lacks their values. */
+static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    iv_recompute mode = l->tape.recompute;
+    l->tape.now = &l->tape.layers[layer];
+    if (mode == IV_RECOMPUTE_NONE) return IV_OK;
+    memcpy(l->forward->x, l->tape.now->x, l->batch.tokens * hidden_of(l) * sizeof(float));
+    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
+    IV_TRY(b->ops->qkv(b, layer, err));
+    IV_TRY(b->ops->rope_kv(b, layer, err));
+    IV_TRY(b->ops->attention(b, layer, err));
+    if (mode == IV_RECOMPUTE_ATTENTION) return IV_OK;
+    IV_TRY(b->ops->attention_out(b, layer, (iv_norm){IV_NORM_MLP, layer}, err));
+    iv_norm none = {.kind = IV_NORM_FINAL};
+    l->tape.again = true;
+    iv_status status = l->model->layers[layer].mlp == IV_MLP_EXPERTS ? b->ops->experts(b, layer, none, err)
+                                                                    : b->ops->mlp(b, layer, none, err);
+    l->tape.again = false;
+    return status;
+}
+
+static iv_status embed_backward(iv_backend *b, iv_error *err) {
+    iv_learner *l = iv_learner_of(b);
+    return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
+}
+
+void iv_backward_ops(iv_backend_ops *ops) {
+    ops->head_backward = head_backward, ops->restore = restore;
+    ops->mlp_backward = mlp_backward, ops->experts_backward = experts_backward;
+    ops->norm_backward = norm_backward, ops->attention_out_backward = attention_out_backward;
+    ops->attention_backward = attention_backward, ops->rope_kv_backward = rope_kv_backward;
+    ops->qkv_backward = qkv_backward, ops->embed_backward = embed_backward;
+}

@@ -1,0 +1,204 @@
+/* head_backward.c: from the coefficients of predictions to the gradient of the last layer's output. Logits are computed
+ * again in blocks of the vocabulary, so that a block's gradients serve the weights and continue the chains of the
+ * input's before the next block overwrites them. */
+#include "base/cpu.h"
+#include "base/size.h"
+#include "kernels/linear.h"
+#include "kernels/pack_columns.h"
+#include "kernels/weight_gradient.h"
+#include "model/cpu/learner_state.h"
+
+#include <string.h>
+
+typedef struct head_job {
+    iv_learner *l;
+    const iv_tensor *tensor;
+    size_t h, count, width;
+    size_t first, n, padded; /* the block's columns */
+    size_t logits_first, stride; /* column of the first logit there is; floats from row to row */
+    iv_matrix x;             /* the normed rows over the axis */
+} head_job;
+
+static void gradient_row(void *context, size_t i, size_t worker) {
+    (void)worker;
+    const head_job *j = context;
+    iv_learner *l = j->l;
+    float *x = l->logits + i * j->stride + (j->first - j->logits_first), t = l->step->temperature;
+    char *out = (char *)l->dy + i * j->padded * j->width;
+    for (size_t k = 0; t != 1.0f && k < j->n; k++) x[k] = x[k] / t;
+    l->kernels->logits_backward(x, j->first, j->n, l->max[i], l->sum[i], l->coefficients[i],
+                                (size_t)l->predictions[i].target, l->model->dtype, out);
+    memset(out + j->n * j->width, 0, (j->padded - j->n) * j->width);
+}
+
+/* The block's logits: the same bits whatever panels they come from. */
+static void block_logits(head_job *j) {
+    iv_learner *l = j->l;
+    iv_matrix w = l->model->head;
+    if (l->model->tp.ranks == 1) {
+        size_t panel = j->first / IV_PANEL_COLUMNS, end = (j->first + j->n + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
+        j->logits_first = panel * IV_PANEL_COLUMNS;
+        w.n = iv_size_min(w.n, end * IV_PANEL_COLUMNS) - j->logits_first;
+        w.data += panel * w.panel_bytes, w.panels = end - panel;
+    } else { /* a rank's panels do not end where its leaves do */
+        bool shaped = iv_matrix_shape(&w, l->model->head.type, j->n, j->h);
+        IV_ASSERT(shaped);
+        w.data = memset(l->turned, 0, iv_matrix_bytes(&w));
+        iv_matrix_pack(&w, IV_F32, l->weights + j->tensor->offset + j->first * j->h, j->h, 0, j->n);
+        j->logits_first = j->first;
+    }
+    j->stride = w.n;
+    iv_linear(&l->compute, &(iv_linear_args){.weight = &w,
+                                             .type = l->model->dtype,
+                                             .x = l->forward->normed,
+                                             .x_stride = j->h,
+                                             .rows = j->count,
+                                             .out = l->logits,
+                                             .out_stride = w.n});
+}
+
+static void run_block(head_job *j, float *acc) {
+    iv_learner *l = j->l;
+    j->padded = iv_padded_k(j->n);
+    block_logits(j);
+    iv_pool_run(l->compute.pool, j->count, gradient_row, j);
+    size_t offset = j->tensor->offset + j->first * j->h;
+    iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = &l->head_axis,
+                                                               .x = &j->x,
+                                                               .type = l->model->dtype,
+                                                               .dy = l->dy,
+                                                               .dy_stride = j->padded,
+                                                               .n = j->n,
+                                                               .sums = &l->step->sums,
+                                                               .offset = offset,
+                                                               .stride = j->h});
+    for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? l->weights + offset + i * j->h : NULL;
+    iv_matrix turned;
+    bool shaped = iv_matrix_shape(&turned, l->model->dtype, j->h, j->padded);
+    IV_ASSERT(shaped);
+    turned.data = l->turned;
+    iv_pack_columns(&l->compute, IV_F32, l->row_list, &turned);
+    iv_linear_continue(&l->compute,
+                       &(iv_linear_args){.weight = &turned,
+                                         .type = l->model->dtype,
+                                         .x = l->dy,
+                                         .x_stride = j->padded,
+                                         .rows = j->count},
+                       acc);
+}
+
+typedef struct add_job {
+    const float *earlier;
+    float *acc;
+    size_t n;
+    bool flush;
+} add_job;
+
+enum { ADD_FLOATS = 4096 };
+
+static void add_arrays(const float *earlier, float *acc, size_t n) {
+    for (size_t i = 0; i < n; i++) acc[i] = earlier[i] + acc[i];
+}
+
+static void add_piece(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const add_job *j = context;
+    size_t at = index * ADD_FLOATS, n = iv_size_min(ADD_FLOATS, j->n - at);
+    if (j->flush)
+        IV_WITH_FP(IV_FP_FLUSH, add_arrays(j->earlier + at, j->acc + at, n));
+    else
+        add_arrays(j->earlier + at, j->acc + at, n);
+}
+
+/* acc = earlier + acc, as nodes of a sum over outputs are added. */
+static void add_nodes(iv_learner *l, const float *earlier, float *acc, size_t n, bool flush) {
+    add_job j = {earlier, acc, n, flush};
+    iv_pool_run(l->compute.pool, (n + ADD_FLOATS - 1) / ADD_FLOATS, add_piece, &j);
+}
+
+iv_status iv_ranks_add_rows(iv_learner *l, float *x, size_t n, bool flush, iv_error *err) {
+    size_t ranks = l->model->tp.ranks, floats[IV_RANKS_MAX];
+    const float *parts[IV_RANKS_MAX];
+    if (ranks == 1) return IV_OK;
+    for (size_t r = 0; r < ranks; r++) floats[r] = n;
+    memcpy(iv_tp_gather_buffer(l->forward), x, n * sizeof *x);
+    IV_TRY(iv_tp_gather_all(l->forward, floats, NULL, parts, err));
+    float *node = l->gathered; /* [ranks][n]: the parts are other ranks' to read */
+    for (size_t r = 0; r < ranks; r++) memcpy(node + r * n, parts[r], n * sizeof *x);
+    for (size_t stride = 1; stride < ranks; stride *= 2)
+        for (size_t r = 0; r < ranks; r += 2 * stride) {
+            float *later = node + (r + stride) * n;
+            add_nodes(l, node + r * n, later, n, flush);
+            memcpy(node + r * n, later, n * sizeof *x);
+        }
+    memcpy(x, node, n * sizeof *x);
+    return IV_OK;
+}
+
+/* This rank's leaves of the sum over the vocabulary; the result is in leaf_sums[0]. */
+static void run_leaves(head_job *j) {
+    iv_learner *l = j->l;
+    size_t vocab = j->tensor->rows, leaves = l->head_leaves, all = leaves * l->model->tp.ranks;
+    size_t leaf = iv_padded_k(vocab) / all, first = l->model->rank * leaves, floats = j->count * l->h_panels * IV_PANEL_COLUMNS;
+    float *waiting[4] = {l->leaf_sums[1], l->leaf_sums[2], l->leaf_sums[3], NULL}, *acc = l->leaf_sums[0];
+    for (size_t i = 0; i < leaves; i++) {
+        size_t end = iv_size_min(vocab, (first + i + 1) * leaf);
+        memset(acc, 0, floats * sizeof *acc);
+        for (j->first = iv_size_min(vocab, (first + i) * leaf); j->first < end; j->first += j->n) {
+            j->n = iv_size_min(IV_VOCABULARY_BLOCK, end - j->first);
+            run_block(j, acc);
+        }
+        size_t level = 0;
+        for (; i >> level & 1; level++) add_nodes(l, waiting[level], acc, floats, l->compute.arithmetic == IV_FMA32);
+        if (i + 1 == leaves) break;
+        float *t = waiting[level];
+        waiting[level] = acc, acc = t;
+    }
+    iv_matrix shape;
+    bool shaped = iv_matrix_shape(&shape, l->model->dtype, j->h, IV_VOCABULARY_BLOCK);
+    IV_ASSERT(shaped);
+    iv_linear_result(&l->compute,
+                     &(iv_linear_args){.weight = &shape, .type = l->model->dtype, .rows = j->count, .out = l->dnormed,
+                                       .out_stride = j->h},
+                     acc);
+}
+
+static void norm_row(void *context, size_t i, size_t worker) {
+    (void)worker;
+    const head_job *j = context;
+    iv_learner *l = j->l;
+    size_t row = l->predictions[i].row;
+    float *dx = l->dx + row * j->h;
+    l->factors[i] = l->kernels->rmsnorm_backward(l->forward->x + row * j->h, l->model->final_norm,
+                                                 (float)l->model->config.rms_norm_eps, j->h, l->dnormed + i * j->h, dx, dx);
+}
+
+static void norm_columns(void *context, size_t i, size_t first, size_t count, float *acc) {
+    const head_job *j = context;
+    iv_learner *l = j->l;
+    l->kernels->norm_weight_backward(l->dnormed + i * j->h + first,
+                                     l->forward->x + l->predictions[i].row * j->h + first, l->factors[i], count, acc);
+}
+
+iv_status iv_head_backward(iv_learner *l, iv_error *err) {
+    const iv_model *names = l->names;
+    head_job j = {.l = l, .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,
+                  .h = (size_t)l->model->config.hidden_size, .count = l->prediction_count,
+                  .width = iv_dtype_bytes(l->model->dtype)};
+    bool shaped = iv_matrix_shape(&j.x, l->model->dtype, j.h, l->head_axis.padded);
+    IV_ASSERT(shaped);
+    for (size_t i = 0; i < l->head_axis.padded; i++)
+        l->row_list[i] = l->head_axis.row[i] < 0
+                             ? NULL
+                             : (const char *)l->forward->normed + (size_t)l->head_axis.row[i] * j.h * j.width;
+    j.x.data = l->packed;
+    iv_pack_columns(&l->compute, l->model->dtype, l->row_list, &j.x);
+    run_leaves(&j);
+    IV_TRY(iv_ranks_add_rows(l, l->dnormed, j.count * j.h, l->compute.arithmetic == IV_FMA32, err));
+    memset(l->dx, 0, l->batch.tokens * j.h * sizeof *l->dx);
+    iv_pool_run(l->compute.pool, j.count, norm_row, &j);
+    if (l->model->rank > 0) return IV_OK;
+    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->head_axis, &l->step->sums, names->final_norm_tensor->offset,
+                                                        j.h, norm_columns, &j});
+    return IV_OK;
+}

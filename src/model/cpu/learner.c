@@ -1,0 +1,375 @@
+/* learner.c: the memory of a learner and its passes. */
+#include "base/carve.h"
+#include "device/memory.h"
+#include "kernels/linear.h"
+#include "kernels/weight_gradient.h"
+#include "model/cpu/learner_state.h"
+#include "model/decoder.h"
+#include "numerics/rows.h"
+#include "numerics/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOGITS_FLOATS = 1024 * 1024 };
+
+/* ---- which models and divisions ------------------------------------------------------------------------------ */
+
+/* The largest power of two, at most 8, that divides n. */
+static size_t power_in(size_t n) {
+    size_t p = IV_LEAVES_MAX;
+    while (n % p) p /= 2;
+    return p;
+}
+
+static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_error *err) {
+    if (leaves % ranks == 0) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "training on %zu tensor-parallel ranks: wanted a divisor of the %zu leaves of %s", ranks, leaves, what);
+}
+
+/* Leaves of the sums over outputs; a rank owns equal parts of each. */
+static iv_status divide(iv_learner *l, iv_error *err) {
+    const iv_model_config *c = &l->model->config;
+    size_t ranks = l->model->tp.ranks;
+    size_t qkv = power_in((size_t)c->kv_heads), up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
+           head = (size_t)iv_leaf_count(iv_padded_k((size_t)c->vocab_size)),
+           out = (size_t)iv_leaf_count(iv_padded_k((size_t)(c->heads * c->head_dim)));
+    IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));
+    IV_TRY(check_leaves(out, ranks, "attention's output", err));
+    IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));
+    bool dense = false;
+    for (int64_t i = 0; i < c->layers; i++) dense |= !c->moe_layers[i];
+    if (dense) IV_TRY(check_leaves(up, ranks, "gate and up (intermediate size)", err));
+    if (c->experts && (size_t)c->experts % ranks)
+        return iv_fail(err, IV_UNSUPPORTED, "training on %zu tensor-parallel ranks: wanted a divisor of %lld experts",
+                       ranks, (long long)c->experts);
+    l->qkv_leaves = qkv / ranks, l->up_leaves = dense ? up / ranks : 1, l->head_leaves = head / ranks;
+    return IV_OK;
+}
+
+/* The one node of each rank, of `k` elements of a run. */
+static iv_status cuts_make(size_t ranks, size_t leaves, size_t k, iv_row_cuts **out, iv_error *err) {
+    iv_tree_node nodes[IV_RANKS_MAX];
+    int level = 0;
+    if (ranks == 1) return IV_OK;
+    iv_row_cuts *cuts = *out = calloc(1, sizeof *cuts);
+    if (!cuts) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    while ((size_t)1 << level < leaves) level++;
+    for (size_t r = 0; r < ranks; r++) {
+        iv_row_cut *cut = &cuts->of[r];
+        nodes[r] = (iv_tree_node){level, r};
+        cut->k = k, cut->nodes = 1;
+        cut->node[0].at = nodes[r], cut->node[0].k = k, cut->node[0].leaves = (int)leaves;
+    }
+    iv_tree_order_make(nodes, ranks, &cuts->order);
+    return IV_OK;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------- */
+
+typedef struct widths {
+    size_t h, q, kv, up, expert, k, experts, heads, dim, vocab, layers; /* up: gate's and up's, of this rank */
+    size_t run;    /* the longest sum over outputs */
+    size_t widest; /* of a GEMM input of the backward pass */
+    size_t inputs; /* of a layer */
+} widths;
+
+static widths widths_of(const iv_learner *l) {
+    const iv_model *m = l->model;
+    const iv_model_config *c = &m->config;
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
+    widths w = {.h = (size_t)c->hidden_size, .dim = (size_t)c->head_dim, .heads = s->heads, .layers = (size_t)c->layers,
+                .up = m->tp.down.of[m->rank].k, .expert = c->experts ? (size_t)c->moe_intermediate_size : 0,
+                .k = (size_t)c->experts_per_token, .experts = (size_t)c->experts, .vocab = (size_t)c->vocab_size};
+    w.q = s->heads * w.dim, w.kv = s->kv_heads * w.dim;
+    size_t pad = 3 * IV_LEAVES_MAX * IV_CHAIN_STEP, wide = iv_size_max(w.up, w.expert);
+    w.widest = iv_size_max(iv_size_max(w.q + 2 * w.kv, 2 * wide), iv_size_max(w.h, iv_size_max(w.experts, IV_VOCABULARY_BLOCK)));
+    w.run = w.widest + pad;
+    w.inputs = iv_size_max(iv_size_max(w.h, w.q), wide);
+    return w;
+}
+
+static void *typed(iv_learner *l, iv_carving *v, size_t count, size_t each) {
+    size_t n;
+    if (!iv_size_mul(count, each, &n)) v->overflow = true;
+    return iv_carve(v, v->overflow ? 0 : n, iv_dtype_bytes(l->model->dtype));
+}
+
+static float *floats(iv_carving *v, size_t count, size_t each) {
+    size_t n;
+    if (!iv_size_mul(count, each, &n)) v->overflow = true;
+    return iv_carve(v, v->overflow ? 0 : n, sizeof(float));
+}
+
+/* The parts of a slot that a layer of this kind has; `attention` and `mlp` select which. */
+static void carve_slot(iv_learner *l, iv_carving *v, const widths *w, iv_tape_layer *t, bool attention, bool mlp) {
+    size_t n = l->rows_max;
+    if (attention) {
+        t->q = typed(l, v, n, w->q), t->k = typed(l, v, n, w->kv), t->v = typed(l, v, n, w->kv);
+        if (l->model->config.qk_norm) t->q_raw = typed(l, v, n, w->q), t->k_raw = typed(l, v, n, w->kv);
+        t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
+    }
+    if (!mlp) return;
+    size_t wide = iv_size_max(w->up, w->expert * w->k);
+    t->x_mlp = floats(v, n, w->h);
+    t->gate = typed(l, v, n, wide), t->up = typed(l, v, n, wide), t->act = typed(l, v, n, wide);
+    if (!w->experts) return;
+    t->router_logits = floats(v, n, w->experts), t->expert_weights = floats(v, n, w->k);
+    t->expert_ids = iv_carve(v, n * w->k, sizeof *t->expert_ids);
+}
+
+static void carve_tape(iv_learner *l, iv_carving *v, const widths *w) {
+    bool attention = l->tape.recompute == IV_RECOMPUTE_NONE, mlp = l->tape.recompute != IV_RECOMPUTE_LAYER;
+    iv_tape_layer shared = {0};
+    carve_slot(l, v, w, &shared, !attention, !mlp);
+    for (size_t i = 0; i < w->layers; i++) {
+        iv_tape_layer t = shared;
+        t.x = floats(v, l->rows_max, w->h);
+        carve_slot(l, v, w, &t, attention, mlp);
+        if (v->base) l->tape.layers[i] = t;
+    }
+}
+
+static void carve_scratch(iv_learner *l, iv_carving *v, const widths *w) {
+    size_t linear, gradient, attention, threads = iv_pool_threads(l->compute.pool);
+    if (!iv_linear_scratch(l->rows_max, iv_size_max(w->run, w->inputs), &linear) ||
+        !iv_weight_gradient_scratch(l->padded_max, threads, &gradient) ||
+        !iv_attention_backward_scratch(l->model->dtype, w->dim, l->rows_max, &attention) ||
+        !iv_size_mul(attention, threads, &attention)) {
+        v->overflow = true;
+        return;
+    }
+    l->compute.scratch_bytes = iv_size_max(linear, iv_size_max(gradient, attention));
+    l->compute.scratch = iv_carve(v, l->compute.scratch_bytes, 1);
+}
+
+static void carve_experts(iv_learner *l, iv_carving *v, const widths *w) {
+    size_t n = l->rows_max;
+    l->expert_gradients = floats(v, n, w->k);
+    l->router_gradients = floats(v, n, w->experts);
+    l->expert_slots = iv_carve(v, n, sizeof *l->expert_slots);
+    l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
+}
+
+static void carve_all(iv_learner *l, iv_carving *v) {
+    widths w = widths_of(l);
+    size_t n = l->rows_max, ranks = l->model->tp.ranks, pages = n / IV_ATTENTION_BLOCK + n / IV_CHAIN_STEP + 1;
+    l->h_panels = (w.h + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
+    carve_scratch(l, v, &w);
+    carve_tape(l, v, &w);
+    l->dx = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
+    l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(w.up, w.expert));
+    l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
+    l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
+    l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
+    l->turned = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
+    l->row_list = iv_carve(v, iv_size_max(l->padded_max, w.run), sizeof *l->row_list);
+    l->predictions = iv_carve(v, n, sizeof *l->predictions);
+    l->logit_rows = iv_carve(v, n, sizeof *l->logit_rows);
+    l->max = floats(v, n, 1), l->sum = floats(v, n, 1), l->logprobs = floats(v, n, 1), l->coefficients = floats(v, n, 1);
+    l->slice = iv_size_max(1, iv_size_min(n, LOGITS_FLOATS / w.vocab));
+    l->logits = floats(v, 1, iv_size_max(l->slice * w.vocab, n * (IV_VOCABULARY_BLOCK + 2 * IV_PANEL_COLUMNS)));
+    for (size_t i = 0; i < 4; i++) l->leaf_sums[i] = floats(v, n, l->h_panels * IV_PANEL_COLUMNS);
+    if (ranks > 1) l->gathered = floats(v, n * ranks, iv_size_max(w.h, 2 * w.dim));
+    l->axis_rows = iv_carve(v, l->padded_max, sizeof *l->axis_rows);
+    l->head_rows = iv_carve(v, l->padded_max, sizeof *l->head_rows);
+    l->spans = iv_carve(v, n, sizeof *l->spans), l->ranges = iv_carve(v, n, sizeof *l->ranges);
+    l->ids = iv_carve(v, n, sizeof *l->ids);
+    l->kv = iv_carve(v, pages, l->model->kv_layout.page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
+    if (w.experts) carve_experts(l, v, &w);
+}
+
+static iv_status allocate(iv_learner *l, iv_error *err) {
+    iv_carving v = {.align = 64};
+    l->tape.layers = calloc((size_t)l->model->config.layers, sizeof *l->tape.layers);
+    if (!l->tape.layers) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    carve_all(l, &v);
+    l->data_bytes = v.at;
+    if (!v.overflow) l->data = iv_memory_alloc(l->data_bytes);
+    if (!l->data)
+        return iv_fail(err, IV_NO_MEMORY, "learner: no memory for passes of %zu tokens (%zu MiB)", l->rows_max,
+                       l->data_bytes >> 20);
+    v = (iv_carving){.base = l->data, .align = 64};
+    carve_all(l, &v);
+    return IV_OK;
+}
+
+static iv_status open_parts(iv_learner *l, const iv_learner_options *o, iv_error *err) {
+    IV_TRY(divide(l, err));
+    size_t ranks = l->model->tp.ranks;
+    const iv_tp_shard *s = iv_learner_shard(l);
+    size_t dim = (size_t)l->model->config.head_dim, leaf = 0, q = s->heads * dim / l->qkv_leaves, kv = s->kv_heads * dim / l->qkv_leaves;
+    leaf = iv_padded_k(q) + 2 * iv_padded_k(kv);
+    IV_TRY(cuts_make(ranks, l->qkv_leaves, leaf * l->qkv_leaves, &l->qkv_cuts, err));
+    size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;
+    IV_TRY(cuts_make(ranks, l->up_leaves, 2 * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
+    IV_TRY(iv_cpu_model_open(l->model, o->kernels, o->arithmetic, o->pool, l->rows_max, &l->forward, err));
+    l->forward->comm = o->comm, l->forward->learner = l;
+    l->ops = iv_cpu_ops;
+    iv_backward_ops(&l->ops);
+    l->forward->backend.ops = &l->ops;
+    return allocate(l, err);
+}
+
+iv_status iv_learner_open(const iv_model *m, const iv_learner_options *o, iv_learner **out, iv_error *err) {
+    if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
+        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
+    iv_learner *l = calloc(1, sizeof *l);
+    if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    l->model = m, l->names = o->names, l->kernels = o->kernels, l->weights = o->weights;
+    l->tape.recompute = o->recompute;
+    l->compute = (iv_compute){.kernels = o->kernels, .arithmetic = o->arithmetic, .pool = o->pool};
+    l->padded_max = l->rows_max = iv_padded_k(o->rows_max);
+    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    iv_status status = open_parts(l, o, err);
+    if (status == IV_OK)
+        *out = l;
+    else
+        iv_learner_close(l);
+    return status;
+}
+
+void iv_learner_close(iv_learner *l) {
+    if (!l) return;
+    iv_cpu_model_close(l->forward);
+    iv_lookups_close(l);
+    iv_memory_free(l->data, l->data_bytes);
+    free(l->tape.layers), free(l->qkv_cuts), free(l->up_cuts), free(l->axis_sequences);
+    free(l);
+}
+
+size_t iv_learner_bytes(const iv_learner *l) { return l->data_bytes + l->forward->data_bytes; }
+
+/* ---- passes --------------------------------------------------------------------------------------------------- */
+
+size_t iv_learner_fit(const iv_learner *l, const iv_learner_step *step, size_t from, size_t limit) {
+    size_t rows = 0, n = 0;
+    while (n < limit && from + n < step->count) {
+        rows += iv_padded_k(step->sequences[from + n].count);
+        if (rows > l->rows_max) break;
+        n++;
+    }
+    return n;
+}
+
+/* A slice of logits: the statistics of its rows. */
+static void take_logits(void *context, size_t first, size_t count) {
+    iv_learner *l = context;
+    size_t vocab = (size_t)l->model->config.vocab_size;
+    float t = l->step->temperature;
+    for (size_t i = 0; i < count; i++) {
+        float *x = l->logits + i * vocab;
+        size_t p = first + i;
+        for (size_t k = 0; t != 1.0f && k < vocab; k++) x[k] = x[k] / t;
+        l->kernels->sum_exp(x, vocab, &l->max[p], &l->sum[p]);
+        l->logprobs[p] = (x[l->predictions[p].target] - l->max[p]) - iv_ref_log(l->sum[p]);
+    }
+}
+
+static iv_status lay_out(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    size_t row = 0, page = 0;
+    l->step = step, l->from = from, l->to = to, l->prediction_count = 0;
+    if (iv_learner_fit(l, step, from, to - from) < to - from)
+        return iv_fail(err, IV_LIMIT, "a pass of %zu sequences from %zu on: wanted at most %zu tokens", to - from, from,
+                       l->rows_max);
+    for (size_t q = from; q < to; q++) {
+        const iv_learner_sequence *s = &step->sequences[q];
+        l->ranges[q - from] = (iv_row_range){row, s->count};
+        l->spans[q - from] = (iv_attention_span){row, s->count, 0, l->pages + page};
+        for (size_t i = 0; i * IV_ATTENTION_BLOCK < s->count; i++, page++) l->pages[page] = (uint32_t)page;
+        memcpy(l->ids + row, s->ids, s->count * sizeof *l->ids);
+        for (size_t t = 1; t < s->count; t++) {
+            if (s->mask[t] == 0.0f) continue;
+            l->logit_rows[l->prediction_count] = (uint32_t)(row + t - 1);
+            l->predictions[l->prediction_count++] = (iv_prediction){(uint32_t)(row + t - 1), s->ids[t]};
+        }
+        row += s->count;
+    }
+    l->batch = (iv_batch){.ids = l->ids,
+                          .tokens = row,
+                          .spans = l->spans,
+                          .span_count = to - from,
+                          .kv = l->kv,
+                          .logit_rows = l->logit_rows,
+                          .logit_count = l->prediction_count,
+                          .logits = l->logits,
+                          .logits_max = l->slice,
+                          .take = take_logits,
+                          .context = l};
+    return IV_OK;
+}
+
+static void return_logprobs(iv_learner *l) {
+    size_t p = 0;
+    for (size_t q = l->from; q < l->to; q++) {
+        iv_learner_sequence *s = &l->step->sequences[q];
+        for (size_t t = 0; t < s->count; t++) s->logprobs[t] = t && s->mask[t] != 0.0f ? l->logprobs[p++] : 0.0f;
+    }
+}
+
+static iv_status forward(iv_learner *l, bool tape, iv_error *err) {
+    l->forward->tape = tape ? &l->tape : NULL;
+    IV_TRY(iv_cpu_model_forward(l->forward, &l->batch, err));
+    if (l->model->rank == 0) return_logprobs(l);
+    return IV_OK;
+}
+
+iv_status iv_learner_score(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    IV_TRY(lay_out(l, step, from, to, err));
+    return forward(l, false, err);
+}
+
+/* The axes of the pass: all tokens, and those with a prediction. */
+static iv_status make_axes(iv_learner *l, iv_error *err) {
+    const iv_learner_step *step = l->step;
+    if (step->count > l->axis_sequences_max) {
+        iv_axis_sequence *more = realloc(l->axis_sequences, 2 * step->count * sizeof *more);
+        if (!more) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for %zu sequences", step->count);
+        l->axis_sequences = more, l->axis_sequences_max = 2 * step->count;
+    }
+    for (size_t q = 0; q < step->count; q++)
+        l->axis_sequences[q] = (iv_axis_sequence){step->sequences[q].count, step->sequences[q].rank};
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_rows, l->parts, &l->axis);
+    for (size_t q = l->from; q < l->to; q++) {
+        size_t n = 0;
+        for (size_t t = 1; t < step->sequences[q].count; t++) n += step->sequences[q].mask[t] != 0.0f;
+        l->axis_sequences[q].tokens = n;
+    }
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->head_rows, l->head_parts,
+                       &l->head_axis);
+    return IV_OK;
+}
+
+/* Statistics and coefficients of rank 0 reach all ranks. */
+static iv_status share_predictions(iv_learner *l, iv_error *err) {
+    size_t n = l->prediction_count, p = 0;
+    if (l->model->rank == 0)
+        for (size_t q = l->from; q < l->to; q++) {
+            const iv_learner_sequence *s = &l->step->sequences[q];
+            for (size_t t = 1; t < s->count; t++)
+                if (s->mask[t] != 0.0f) l->coefficients[p++] = s->coefficients[t] / l->step->temperature;
+        }
+    if (l->model->tp.ranks == 1) return IV_OK;
+    size_t floats_of[IV_RANKS_MAX] = {3 * n};
+    const float *parts[IV_RANKS_MAX];
+    float *mine = iv_tp_gather_buffer(l->forward);
+    if (l->model->rank == 0) {
+        memcpy(mine, l->max, n * sizeof *mine), memcpy(mine + n, l->sum, n * sizeof *mine);
+        memcpy(mine + 2 * n, l->coefficients, n * sizeof *mine);
+    }
+    IV_TRY(iv_tp_gather_all(l->forward, floats_of, NULL, parts, err));
+    if (l->model->rank == 0) return IV_OK;
+    memcpy(l->max, parts[0], n * sizeof *mine), memcpy(l->sum, parts[0] + n, n * sizeof *mine);
+    memcpy(l->coefficients, parts[0] + 2 * n, n * sizeof *mine);
+    return IV_OK;
+}
+
+iv_status iv_learner_pass(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    IV_TRY(lay_out(l, step, from, to, err));
+    IV_TRY(make_axes(l, err));
+    IV_TRY(forward(l, true, err));
+    if (step->weigh && l->model->rank == 0) IV_TRY(step->weigh(step->context, from, to, err));
+    IV_TRY(share_predictions(l, err));
+    return iv_decoder_backward(l->model, &l->forward->backend, err);
+}

@@ -1,0 +1,126 @@
+/* learner_state.h: the memory of a learner, and the pass that is running. Shared by the files of the backward pass. */
+#ifndef IV_MODEL_CPU_LEARNER_STATE_H
+#define IV_MODEL_CPU_LEARNER_STATE_H
+
+#include "model/cpu/learner.h"
+#include "model/cpu/tp_gather.h"
+#include "model/parameters.h"
+
+enum { IV_VOCABULARY_BLOCK = 1024 }; /* logits of the backward pass that exist at once */
+
+/* A prediction of the pass: the row whose logits it reads, and the token. */
+typedef struct iv_prediction {
+    uint32_t row;
+    int32_t target;
+} iv_prediction;
+
+struct iv_learner {
+    iv_cpu_model *forward;
+    const iv_model *model; /* the rank's; names belong to `names` */
+    const iv_model *names;
+    const iv_kernels *kernels;
+    iv_backend_ops ops;
+    iv_compute compute; /* with the learner's own scratch */
+    const float *weights;
+    iv_tape tape;
+    size_t rows_max, padded_max;
+    unsigned char *data;
+    size_t data_bytes;
+    /* Pages of one layer: layers use them in turn. */
+    unsigned char *kv;
+    uint32_t *pages;
+    /* Gradients, [rows]: NUMERICS.md 15 has the names. */
+    float *dx, *dnormed, *dattended, *dqkv, *dact;
+    void *dy;     /* [rows][widest]: a GEMM input */
+    void *dy_run; /* [rows][widest]: the same with leaves in a run */
+    float *factors;          /* [rows][heads]: of norms */
+    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
+    void *packed;            /* activations over the token axis */
+    void *turned;            /* weights, transposed */
+    const void **row_list;   /* [padded_max or the most outputs] */
+    /* Predictions, [rows]. */
+    iv_prediction *predictions;
+    uint32_t *logit_rows;
+    float *max, *sum, *logprobs, *coefficients;
+    float *logits;           /* a slice: [slice][vocab]; in the backward pass [rows][block] */
+    size_t logits_floats, slice;
+    float *gathered; /* [ranks][rows][widest that is added over ranks] */
+    size_t h_panels; /* panels of hidden columns */
+    float *leaf_sums[4]; /* accumulators of the head's input gradient: a leaf and waiting subtrees */
+    /* Experts. */
+    float *expert_gradients; /* [rows][experts_per_token]: of routing weights */
+    float *router_gradients; /* [rows][experts] */
+    uint32_t *expert_slots;  /* [rows]: token * experts_per_token + slot of each row of the expert at work */
+    /* Look-ups of the whole step so far. */
+    float *lookups; /* [lookup_count][hidden] */
+    int32_t *lookup_ids;
+    uint32_t *lookup_ranks;
+    size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
+    size_t lookup_count, lookup_max;
+    size_t qkv_leaves, up_leaves, head_leaves; /* of sums over outputs, on this rank */
+    iv_row_cuts *qkv_cuts, *up_cuts;           /* how ranks share them; NULL for one rank */
+    /* Axes. */
+    iv_axis_sequence *axis_sequences; /* [sequences of the step] */
+    size_t axis_sequences_max;
+    int32_t *axis_rows, *head_rows, *expert_rows;
+    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX], head_parts[IV_VIRTUAL_RANKS_MAX], expert_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis axis, head_axis;
+    /* The pass. */
+    const iv_learner_step *step;
+    size_t from, to;
+    iv_batch batch;
+    iv_attention_span *spans;
+    iv_row_range *ranges;
+    int32_t *ids;
+    size_t prediction_count;
+};
+
+/* The learner of a backend whose ops are a learner's. */
+static inline iv_learner *iv_learner_of(iv_backend *b) { return ((iv_cpu_model *)(void *)b)->learner; }
+
+static inline const iv_tp_shard *iv_learner_shard(const iv_learner *l) { return &l->model->tp.shard[l->model->rank]; }
+
+/* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
+typedef struct iv_gradient_piece {
+    size_t offset;  /* in the parameters' row, of the first output's first used input */
+    size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
+} iv_gradient_piece;
+
+/* Input and weight gradients of a linear layer whose outputs are its pieces', in order. */
+typedef struct iv_linear_backward_args {
+    const iv_token_axis *axis;
+    size_t rows;
+    const void *dy; /* [rows][dy_stride] typed */
+    size_t dy_stride;
+    iv_gradient_piece piece[3];
+    size_t pieces;
+    size_t stride, k; /* elements from one output to the next in the parameters' row; inputs */
+    size_t leaves;         /* of the sum over outputs on this rank: each is a part of every piece */
+    const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
+    const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
+    float *dx;               /* [rows][k], or NULL: no input gradient */
+} iv_linear_backward_args;
+
+iv_status iv_linear_backward(iv_learner *l, const iv_linear_backward_args *args, iv_error *err);
+
+/* A typed copy of rows [rows][n] of floats, over threads. */
+void iv_learner_round(iv_learner *l, const float *x, size_t rows, size_t n, void *out);
+
+/* Sums of columns of [rows][stride] floats over the axis, from `column` on, into `offset`. */
+void iv_bias_backward(iv_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column, size_t n,
+                      size_t offset);
+
+iv_status iv_head_backward(iv_learner *l, iv_error *err);
+iv_status iv_experts_backward(iv_learner *l, size_t layer, iv_error *err);
+
+/* lookups.c: dx of the tokens' embedding rows is kept until the step's last pass, which adds it up by token id. */
+iv_status iv_lookups_add(iv_learner *l, iv_error *err);
+void iv_lookups_close(iv_learner *l);
+
+/* x[n] of all ranks, added in the tree over ranks, on every rank; `flush` as in a sum over outputs in fma32. */
+iv_status iv_ranks_add_rows(iv_learner *l, float *x, size_t n, bool flush, iv_error *err);
+
+/* Enters the ops of the backward pass. */
+void iv_backward_ops(iv_backend_ops *ops);
+
+#endif

@@ -1,0 +1,147 @@
+/* linear_backward.c: dX = dY W by the linear layers' own kernels, with the weights transposed once a pass; dW = dY^T X. */
+#include "base/size.h"
+#include "kernels/linear.h"
+#include "kernels/pack_columns.h"
+#include "kernels/weight_gradient.h"
+#include "model/cpu/learner_state.h"
+#include "model/cpu/tp_gather.h"
+
+#include <string.h>
+
+typedef struct round_job {
+    const iv_learner *l;
+    const float *x;
+    size_t n;
+    char *out;
+} round_job;
+
+static void round_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const round_job *j = context;
+    j->l->kernels->round(j->x + row * j->n, j->n, j->l->model->dtype,
+                         j->out + row * j->n * iv_dtype_bytes(j->l->model->dtype));
+}
+
+void iv_learner_round(iv_learner *l, const float *x, size_t rows, size_t n, void *out) {
+    round_job j = {l, x, n, out};
+    iv_pool_run(l->compute.pool, rows, round_row, &j);
+}
+
+typedef struct column_job {
+    const iv_kernels *k;
+    const float *dy;
+    size_t stride;
+} column_job;
+
+static void add_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const column_job *j = context;
+    j->k->add(acc, j->dy + row * j->stride + first, count);
+}
+
+void iv_bias_backward(iv_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column, size_t n,
+                      size_t offset) {
+    column_job j = {l->kernels, dy + column, stride};
+    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){axis, &l->step->sums, offset, n, add_columns, &j});
+}
+
+static size_t run_length(const iv_linear_backward_args *a) {
+    size_t n = 0;
+    for (size_t p = 0; p < a->pieces; p++) n += iv_padded_k(a->piece[p].leaf);
+    return n * a->leaves;
+}
+
+/* The part of a piece that is in a leaf. */
+static size_t leaf_part(const iv_gradient_piece *p, size_t leaf, size_t *first) {
+    *first = iv_size_min(p->n, leaf * p->leaf);
+    return iv_size_min(p->leaf, p->n - *first);
+}
+
+typedef struct run_job {
+    const iv_linear_backward_args *a;
+    size_t width, run;
+    char *out;
+} run_job;
+
+/* One row of dy with the leaves in a run, each piece's part padded with zeros. */
+static void run_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const run_job *j = context;
+    const char *from = (const char *)j->a->dy + row * j->a->dy_stride * j->width;
+    char *to = j->out + row * j->run * j->width;
+    for (size_t leaf = 0; leaf < j->a->leaves; leaf++)
+        for (size_t p = 0, column = 0; p < j->a->pieces; column += j->a->piece[p++].n) {
+            size_t first, n = leaf_part(&j->a->piece[p], leaf, &first), padded = iv_padded_k(j->a->piece[p].leaf);
+            memcpy(to, from + (column + first) * j->width, n * j->width);
+            memset(to + n * j->width, 0, (padded - n) * j->width);
+            to += padded * j->width;
+        }
+}
+
+/* The transposed weights: one row of the list for each output of the run. */
+static void turn_weights(iv_learner *l, const iv_linear_backward_args *a, iv_matrix *turned) {
+    const void **row = l->row_list;
+    for (size_t leaf = 0; leaf < a->leaves; leaf++)
+        for (size_t p = 0; p < a->pieces; p++) {
+            size_t first, n = leaf_part(&a->piece[p], leaf, &first), padded = iv_padded_k(a->piece[p].leaf);
+            for (size_t i = 0; i < padded; i++)
+                *row++ = i < n ? l->weights + a->piece[p].offset + (first + i) * a->stride : NULL;
+        }
+    turned->data = l->turned;
+    iv_pack_columns(&l->compute, IV_F32, l->row_list, turned);
+}
+
+static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a, iv_error *err) {
+    iv_matrix turned;
+    size_t run = run_length(a), width = iv_dtype_bytes(l->model->dtype);
+    bool shaped = iv_matrix_shape(&turned, l->model->dtype, a->k, run);
+    IV_ASSERT(shaped && turned.k_padded == run);
+    turned.leaves = (int)a->leaves;
+    turn_weights(l, a, &turned);
+    run_job j = {a, width, run, l->dy_run};
+    iv_pool_run(l->compute.pool, a->rows, run_row, &j);
+    memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
+    if (a->cuts)
+        return iv_row_parallel(l->forward,
+                               &(iv_row_parallel_args){.cuts = a->cuts,
+                                                       .nodes = &turned,
+                                                       .x = l->dy_run,
+                                                       .x_stride = run,
+                                                       .rows = a->rows,
+                                                       .out = a->dx},
+                               err);
+    iv_linear(&l->compute, &(iv_linear_args){.weight = &turned,
+                                             .type = l->model->dtype,
+                                             .x = l->dy_run,
+                                             .x_stride = run,
+                                             .rows = a->rows,
+                                             .out = a->dx,
+                                             .out_stride = a->k,
+                                             .accumulate = true});
+    return IV_OK;
+}
+
+static void weight_gradients(iv_learner *l, const iv_linear_backward_args *a) {
+    iv_matrix x;
+    size_t width = iv_dtype_bytes(l->model->dtype);
+    bool shaped = iv_matrix_shape(&x, l->model->dtype, a->k, a->axis->padded);
+    IV_ASSERT(shaped && a->axis->padded <= l->padded_max);
+    for (size_t i = 0; i < a->axis->padded; i++)
+        l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * a->k * width;
+    x.data = l->packed;
+    iv_pack_columns(&l->compute, l->model->dtype, l->row_list, &x);
+    for (size_t p = 0, column = 0; p < a->pieces; column += a->piece[p++].n)
+        iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = a->axis,
+                                                                   .x = &x,
+                                                                   .type = l->model->dtype,
+                                                                   .dy = (const char *)a->dy + column * width,
+                                                                   .dy_stride = a->dy_stride,
+                                                                   .n = a->piece[p].n,
+                                                                   .sums = &l->step->sums,
+                                                                   .offset = a->piece[p].offset,
+                                                                   .stride = a->stride});
+}
+
+iv_status iv_linear_backward(iv_learner *l, const iv_linear_backward_args *a, iv_error *err) {
+    if (a->x) weight_gradients(l, a);
+    return a->dx ? input_gradient(l, a, err) : IV_OK;
+}

@@ -1,0 +1,74 @@
+/* parameters.c: offsets, and copies between the row and the packed weights. */
+#include "model/parameters.h"
+#include "base/size.h"
+#include "model/tensor_data.h"
+
+#include <stdatomic.h>
+
+size_t iv_parameters_layout(iv_model *first) {
+    size_t at = 0;
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        iv_tensor *t = &first->tensors[i];
+        size_t padded;
+        if (!iv_parameter_is_trained(t)) continue;
+        t->offset = at, t->changed |= t->info.dtype != t->held, t->info.dtype = t->held;
+        if (!iv_size_round_up(t->rows * t->columns, IV_PARAMETER_BLOCK, &padded) || !iv_size_add(at, padded, &at))
+            return 0;
+    }
+    return at;
+}
+
+size_t iv_parameters_tied_elements(const iv_model *first) {
+    size_t n = first->embedding_tensor->rows * first->embedding_tensor->columns;
+    if (!first->config.tie_embeddings) return 0;
+    return (n + IV_PARAMETER_BLOCK - 1) / IV_PARAMETER_BLOCK * IV_PARAMETER_BLOCK;
+}
+
+typedef struct copying {
+    iv_model *first;
+    float *row;
+    size_t begin, end;
+    bool writes;
+    atomic_flag failed;
+    iv_status status;
+    iv_error *err;
+} copying;
+
+static void copy_tensor(void *context, size_t index, size_t worker) {
+    (void)worker;
+    copying *x = context;
+    iv_tensor *t = &x->first->tensors[index];
+    size_t n = t->rows * t->columns;
+    if (!iv_parameter_is_trained(t) || t->offset + n <= x->begin || t->offset >= x->end) return;
+    iv_error err;
+    float *at = x->row + t->offset;
+    iv_status s = x->writes ? iv_tensor_write(x->first, t, IV_F32, at, n * sizeof *at, &err)
+                            : iv_tensor_read(t, IV_F32, at, n * sizeof *at, &err);
+    if (s == IV_OK || atomic_flag_test_and_set(&x->failed)) return;
+    x->status = s;
+    if (x->err) *x->err = err;
+}
+
+static iv_status copy(copying *x, iv_pool *pool) {
+    atomic_flag_clear(&x->failed);
+    iv_pool_run(pool, x->first->tensor_count, copy_tensor, x);
+    return x->status;
+}
+
+iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *row, iv_error *err) {
+    copying x = {.first = (iv_model *)(uintptr_t)first, .row = row, .end = SIZE_MAX, .status = IV_OK, .err = err};
+    return copy(&x, pool);
+}
+
+iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end, iv_error *err) {
+    copying x = {.first = first, .row = (float *)(uintptr_t)row, .begin = begin, .end = end, .writes = true,
+                 .status = IV_OK, .err = err};
+    return copy(&x, pool);
+}
+
+const iv_tensor *iv_parameter_at(const iv_model *first, size_t i) {
+    const iv_tensor *found = NULL;
+    for (size_t t = 0; t < first->tensor_count; t++)
+        if (iv_parameter_is_trained(&first->tensors[t]) && first->tensors[t].offset <= i) found = &first->tensors[t];
+    return found;
+}

@@ -1,0 +1,34 @@
+/* parameters.h: the trained tensors of a model in one row of float32: master weights, gradients and optimizer state.
+ *
+ * Tensors are in byte order of their names; each starts at a multiple of IV_PARAMETER_BLOCK elements and is padded with
+ * zeros to one. A tied head and buffers that no one reads are not among them. The row is the same for every number of
+ * ranks. */
+#ifndef IV_MODEL_PARAMETERS_H
+#define IV_MODEL_PARAMETERS_H
+
+#include "model/tensors.h"
+
+enum { IV_PARAMETER_BLOCK = 4096 };
+
+/* Sets the offset of every trained tensor of the process and returns the elements of the row; 0 if the size overflows.
+ * Tensors are exported and hashed in the types they are held in from now on, so that nothing that was learned is lost:
+ * matrices in the model's dtype, vectors in float32. */
+size_t iv_parameters_layout(iv_model *first);
+
+static inline bool iv_parameter_is_trained(const iv_tensor *t) { return !t->unused && !t->same_as; }
+
+/* Where the gradient of a tied embedding's look-ups is summed: behind the row, as long as the embedding. The head's
+ * gradient is at the embedding's offset. 0 if the head is not tied. */
+size_t iv_parameters_tied_elements(const iv_model *first);
+
+/* Reads the model's weights into row[elements], exactly as they are held. */
+iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *row, iv_error *err);
+
+/* Rounds the row to the types in which the model holds its tensors, and packs it, in every rank of the process. Only
+ * tensors that overlap elements [begin, end) are written. Between two steps. */
+iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end, iv_error *err);
+
+/* The trained tensor that holds element i of the row, or the one before it, for messages. */
+const iv_tensor *iv_parameter_at(const iv_model *first, size_t i);
+
+#endif
