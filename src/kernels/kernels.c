@@ -8,6 +8,7 @@
 #endif
 #include "kernels/linear.h"
 #include "kernels/tree_allreduce.h"
+#include "numerics/optimizer.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -69,6 +70,7 @@ static void fill(void) {
         iv_kernels_put_tc16(k, IV_BF16, &iv_tile_bf16_tc16_scalar);
         iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_scalar);
         iv_rows_scalar(k);
+        k->sum_squares = iv_ref_sum_squares, k->adamw = iv_ref_adamw;
         overlay(k, (iv_isa)i);
     }
 }

@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "numerics/attention.h"
 
+#include <stdbool.h>
+
 enum {
     IV_PANEL_COLUMNS = 32,   /* outputs a packed panel holds */
     IV_TILE_ROWS_MAX = 12,   /* rows of the tallest tile of any kernel */
@@ -60,6 +62,7 @@ struct iv_compute;
 struct iv_linear_args;
 struct iv_attention_args;
 struct iv_allreduce_args;
+struct iv_adamw_step;
 
 typedef struct iv_kernels {
     iv_isa isa;
@@ -116,6 +119,11 @@ typedef struct iv_kernels {
     void (*attention_gradients)(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
                                 float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
     float (*row_dot)(iv_dtype type, const void *a, const void *b, size_t n);
+
+    /* The optimizer: the contracts of numerics/optimizer.h. */
+    double (*sum_squares)(const float *gradient, size_t n);
+    void (*adamw)(const struct iv_adamw_step *step, bool decay, const float *gradient, float *w, float *m, float *v,
+                  size_t n);
 } iv_kernels;
 
 /* Enters a tile for weights of a type: in fma32 for activations of that type and of float32, in tc16 of that type. */

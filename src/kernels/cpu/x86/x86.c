@@ -23,6 +23,7 @@ static void overlay_avx2(iv_kernels *k) {
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx2);
     iv_rows_avx2(k);
     iv_backward_avx2(k);
+    iv_optimizer_avx2(k);
 }
 
 static void overlay_avx512(iv_kernels *k) {
@@ -34,6 +35,7 @@ static void overlay_avx512(iv_kernels *k) {
     iv_kernels_put_tc16(k, IV_F16, &iv_tile_f16_tc16_avx512);
     iv_rows_avx512(k);
     iv_backward_avx512(k);
+    iv_optimizer_avx512(k);
 }
 
 void iv_x86_overlay(iv_kernels *k, iv_isa isa) {

@@ -13,6 +13,8 @@ void iv_rows_avx2(iv_kernels *k);
 void iv_rows_avx512(iv_kernels *k);
 void iv_backward_avx2(iv_kernels *k);
 void iv_backward_avx512(iv_kernels *k);
+void iv_optimizer_avx2(iv_kernels *k);
+void iv_optimizer_avx512(iv_kernels *k);
 
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx2, iv_tile_f16_fma32_avx2, iv_tile_f32_fma32_avx2;
 extern const iv_tile_kernel iv_tile_bf16_fma32_avx512, iv_tile_f16_fma32_avx512, iv_tile_f32_fma32_avx512;
