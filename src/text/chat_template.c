@@ -216,8 +216,8 @@ iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_erro
     return status;
 }
 
-iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
-                                  iv_buf *out, iv_error *err) {
+iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
+                                        iv_buf *out, iv_text_spans *spans, bool *tagged, iv_error *err) {
     if (!json_is_object(variables))
         return iv_fail(err, IV_INVALID, "the variables of a chat template: wanted an object, found %s",
                        iv_json_type_name(variables));
@@ -232,12 +232,19 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
     bool for_tools = with_tools && (t->tool_use || t->tool_use_fault.status);
     const iv_template *chosen = for_tools ? t->tool_use : t->plain;
     iv_status status = IV_OK;
+    *tagged = chosen && iv_template_has_generation(chosen);
     if (chosen)
-        status = iv_template_render(chosen, merged, strftime_now, out, err);
+        status = iv_template_render_spans(chosen, merged, strftime_now, out, spans, err);
     else
         *err = for_tools ? t->tool_use_fault : t->plain_fault, status = err->status;
     json_decref(merged);
     return status;
+}
+
+iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
+                                  iv_buf *out, iv_error *err) {
+    bool tagged;
+    return iv_chat_template_render_spans(t, variables, strftime_now, out, NULL, &tagged, err);
 }
 
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) { memcpy(out, t->digest, sizeof t->digest); }

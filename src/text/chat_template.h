@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/span.h"
 
 #include <jansson.h>
 
@@ -22,6 +23,11 @@ iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_erro
  * the "tool_use" template if there is one. strftime_now and errors: see iv_template_render. */
 iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
                                   iv_buf *out, iv_error *err);
+
+/* The same with the spans of the template's generation blocks (iv_template_render_spans), or NULL. *tagged: whether the
+ * template that renders these variables has such blocks. */
+iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
+                                        iv_buf *out, iv_text_spans *spans, bool *tagged, iv_error *err);
 
 /* SHA-256 over the templates and the special tokens: equal digests render equal texts. */
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]);

@@ -3,6 +3,7 @@
 #include "base/digest.h"
 #include "format/json.h"
 #include "text/chat_template.h"
+#include "text/jinja/template.h"
 
 static scratch make_directory(const char *jinja, const char *config) {
     scratch d;
@@ -49,6 +50,69 @@ static void finds_the_template(void **state) {
                    "{}", "</s>");
     assert_renders("{{ bos_token }}", "{\"bos_token\": \"<s>\"}", "{\"bos_token\": \"mine\"}", "mine");
     assert_renders("{{ strftime_now('%Y') }}", NULL, "{}", "today");
+}
+
+/* Renders the template without variables; spans: the text of its generation blocks, each after a '|'. */
+static void assert_spans(const char *jinja, const char *wanted) {
+    scratch d = make_directory(jinja, NULL);
+    iv_chat_template *t;
+    iv_error err;
+    iv_buf out = {0}, texts = {0};
+    iv_text_spans spans = {0};
+    bool tagged;
+    json_t *none = json_object();
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
+    for (int twice = 0; twice < 2; twice++)
+        ASSERT_OK(iv_chat_template_render_spans(t, none, "today", &out, &spans, &tagged, &err), &err);
+    assert_int_equal(tagged, strstr(jinja, "generation") != NULL);
+    iv_buf_puts(&texts, "");
+    for (size_t i = 0; i < spans.count; i++)
+        iv_buf_printf(&texts, "|%.*s", (int)(spans.at[i].end - spans.at[i].start), out.data + spans.at[i].start);
+    assert_string_equal(texts.data, wanted);
+    free(spans.at);
+    iv_buf_free(&out), iv_buf_free(&texts);
+    iv_chat_template_close(t);
+    json_decref(none);
+    scratch_close(&d);
+}
+
+static void reports_generation_blocks(void **state) {
+    (void)state;
+    assert_spans("abc", "");
+    assert_spans("a{% generation %}b{% endgeneration %}c", "|b");
+    assert_spans("a{%- generation -%} b {%- endgeneration -%} c{%generation%}\n{{ 7 }}{%endgeneration%}", "|b|7");
+    assert_spans("a{% generation %}{% endgeneration %}b", "");
+    assert_spans("{% for i in range(3) %}x{% generation %}{{ i }}{% endgeneration %}{% endfor %}", "|0|1|2");
+    assert_spans("a{% generation %}b{% generation %}c{% endgeneration %}d{% endgeneration %}", "|c|bcd");
+    assert_spans("{% macro m() %}{% generation %}b{% endgeneration %}c{% endmacro %}a{{ m() }}{{ m() }}", "|b|b");
+    assert_spans("a{% filter trim %}{% generation %}b{% endgeneration %} {% endfilter %}", "|b");
+    assert_spans("{% if false %}{% generation %}b{% endgeneration %}{% endif %}", "");
+}
+
+static void refuses_generation_blocks_without_a_place(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "{% macro m() %}a{% generation %}b{% endgeneration %}{% endmacro %}{{ m() }}",
+        "{% set x %}{% generation %}b{% endgeneration %}{% endset %}abc{{ x }}",
+        "{% set x %}{% generation %}b{% endgeneration %}{% endset %}",
+        "{% filter upper %}{% generation %}b{% endgeneration %}{% endfilter %}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        iv_template *t;
+        iv_error err;
+        iv_buf out = {0};
+        iv_text_spans spans = {0};
+        json_t *none = json_object();
+        ASSERT_OK(iv_template_parse("t", bad[i], strlen(bad[i]), IV_JINJA_CHAT, &t, &err), &err);
+        assert_true(iv_template_has_generation(t));
+        assert_int_equal(iv_template_render_spans(t, none, "today", &out, &spans, &err), IV_TEMPLATE);
+        assert_non_null(strstr(err.message, "t:1: {% generation %} inside of a macro, call, filter or set"));
+        ASSERT_OK(iv_template_render(t, none, "today", &out, &err), &err); /* text alone is fine */
+        free(spans.at);
+        iv_buf_free(&out);
+        iv_template_close(t);
+        json_decref(none);
+    }
 }
 
 static void gives_the_defaults_of_apply_chat_template(void **state) {
@@ -218,6 +282,8 @@ static void digest_covers_templates_and_tokens(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(finds_the_template),
                                        cmocka_unit_test(gives_the_defaults_of_apply_chat_template),
+                                       cmocka_unit_test(reports_generation_blocks),
+                                       cmocka_unit_test(refuses_generation_blocks_without_a_place),
                                        cmocka_unit_test(a_byte_order_mark_is_text),
                                        cmocka_unit_test(chooses_between_named_templates),
                                        cmocka_unit_test(tokens_of_their_own_file),

@@ -269,6 +269,15 @@ static iv_status exec_scope(ivj_run *r, const ivj_node *node, ivj_flow *flow) {
     return IV_OK;
 }
 
+static iv_status exec_generation(ivj_run *r, const ivj_node *node, ivj_flow *flow) {
+    size_t begin = r->top->len, from = r->out->len;
+    IV_TRY(exec_scope(r, node, flow));
+    size_t n = r->out->len - from;
+    if (!r->spans || n == 0) return IV_OK;
+    r->line = node->line;
+    return ivj_add_span(r, begin, r->out == r->top ? NULL : r->out->data + from, n);
+}
+
 static iv_status exec_if(ivj_run *r, const ivj_node *node, ivj_flow *flow) {
     for (uint32_t i = 0; i < node->list.n; i++) {
         const ivj_node *clause = node->list.at[i];
@@ -349,8 +358,8 @@ static iv_status exec_node(ivj_run *r, const ivj_node *node, ivj_flow *flow) {
     case IVJ_N_SET_BLOCK: return exec_set_block(r, node, flow);
     case IVJ_N_FILTER_BLOCK: return exec_filter_block(r, node, flow);
     case IVJ_N_CALL_BLOCK: return exec_call_block(r, node);
-    case IVJ_N_WITH:
-    case IVJ_N_SCOPE: return exec_scope(r, node, flow);
+    case IVJ_N_WITH: return exec_scope(r, node, flow);
+    case IVJ_N_GENERATION: return exec_generation(r, node, flow);
     case IVJ_N_BREAK: *flow = IVJ_BROKEN; return IV_OK;
     case IVJ_N_CONTINUE: *flow = IVJ_CONTINUED; return IV_OK;
     default: break;

@@ -33,13 +33,24 @@ typedef struct ivj_library {
     const ivj_function *(*method)(ivj_type type, const char *name, size_t n);
 } ivj_library;
 
+/* A generation block inside of captured text: where it must be in the output. */
+typedef struct ivj_captured_span {
+    size_t start, n;
+    const char *text;
+    uint32_t line;
+} ivj_captured_span;
+
 struct ivj_run {
     const char *name; /* of the template, for errors */
     const iv_template *t;
     const ivj_library *library;
     ivj_pool pool;
     iv_error *err;
-    iv_buf *out;        /* the current output: the caller's buffer or a capture */
+    iv_buf *out;          /* the current output: the caller's buffer or a capture */
+    iv_buf *top;          /* the caller's buffer */
+    iv_text_spans *spans; /* of generation blocks; NULL: not wanted */
+    ivj_captured_span *captured;
+    size_t captured_n, captured_cap;
     const char *now;    /* the result of strftime_now, or NULL */
     ivj_value *context; /* by atom: the caller's variables, then the globals; IVJ_MISSING if neither */
     ivj_scope *scope;
@@ -76,6 +87,10 @@ iv_status ivj_finish_string(ivj_run *r, iv_status status, iv_buf *buf, ivj_value
 iv_status ivj_copy_string(ivj_run *r, const char *s, size_t n, ivj_value *out);
 /* a then b, neither escaped. */
 iv_status ivj_join_two(ivj_run *r, ivj_value a, ivj_value b, ivj_value *out);
+
+/* Adds a span of n bytes from `start` of the output. captured: its text, if it is not written there yet. */
+iv_status ivj_add_span(ivj_run *r, size_t start, const char *captured, size_t n);
+iv_status ivj_check_spans(ivj_run *r); /* at the end: captured text is where its span is */
 
 /* Scopes. ivj_scope_new does not enter. */
 iv_status ivj_scope_new(ivj_run *r, ivj_scope *parent, ivj_scope **out);

@@ -17,7 +17,7 @@ typedef enum ivj_kind {
     IVJ_N_CALL_BLOCK,   /* b = the call, c = its caller as a MACRO */
     IVJ_N_FILTER_BLOCK, /* b filters, body */
     IVJ_N_WITH,         /* list of BIND, body */
-    IVJ_N_SCOPE,        /* body: {% generation %} */
+    IVJ_N_GENERATION,   /* body */
     IVJ_N_BREAK,
     IVJ_N_CONTINUE,
     /* parts */
@@ -101,6 +101,7 @@ typedef struct ivj_atom {
 struct iv_template {
     char *name;
     iv_jinja_dialect dialect;
+    bool generation; /* has IVJ_N_GENERATION */
     ivj_pool pool; /* owns the source and the tree */
     ivj_nodes body;
     ivj_atom *atoms;

@@ -182,6 +182,7 @@ static iv_status parse_with(ivj_parser *p, ivj_node *node) {
 
 static iv_status parse_generation(ivj_parser *p, ivj_node *node) {
     uint32_t loops = p->loops;
+    p->t->generation = true;
     p->loops = 0; /* a call block in the reference: break does not leave it */
     IV_TRY(parse_scope_body(p, " endgeneration ", &node->body));
     p->loops = loops;
@@ -216,7 +217,7 @@ static iv_status parse_statement(ivj_parser *p, ivj_nodes *body) {
                 {"call", IVJ_N_CALL_BLOCK, parse_call_block},
                 {"filter", IVJ_N_FILTER_BLOCK, parse_filter_block},
                 {"with", IVJ_N_WITH, parse_with},
-                {"generation", IVJ_N_SCOPE, parse_generation},
+                {"generation", IVJ_N_GENERATION, parse_generation},
                 {"break", IVJ_N_BREAK, parse_flow},
                 {"continue", IVJ_N_CONTINUE, parse_flow}};
     static const char *const refused[] = {"include", "import", "from", "extends", "block", "autoescape"};

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- memory ---- */
@@ -157,6 +158,43 @@ iv_status ivj_join_two(ivj_run *r, ivj_value a, ivj_value b, ivj_value *out) {
     memcpy(s + a.n, b.u.s, b.n);
     if (cap > n) r->tail = s, r->tail_len = n, r->tail_cap = cap;
     *out = ivj_string(s, n);
+    return IV_OK;
+}
+
+/* ---- spans of generation blocks ---- */
+
+iv_status ivj_add_span(ivj_run *r, size_t start, const char *captured, size_t n) {
+    iv_text_spans *s = r->spans;
+    size_t end, cap, bytes;
+    if (captured) {
+        ivj_value copy;
+        IV_TRY(ivj_copy_string(r, captured, n, &copy));
+        if (r->captured_n == r->captured_cap)
+            IV_TRY(ivj_grow(r, &r->captured, r->captured_n, sizeof *r->captured, &r->captured_cap));
+        r->captured[r->captured_n++] = (ivj_captured_span){start, n, copy.u.s, r->line};
+    }
+    if (s->count == s->capacity) {
+        cap = s->capacity ? s->capacity * 2 : 8;
+        iv_text_span *wider = iv_size_mul(cap, sizeof *wider, &bytes) ? realloc(s->at, bytes) : NULL;
+        if (!wider) return iv_fail(r->err, IV_NO_MEMORY, "%.200s:%u: no memory for a span", r->name, r->line);
+        s->at = wider, s->capacity = cap;
+    }
+    if (!iv_size_add(start, n, &end)) return ivj_fail_limit(r, "the text is too long");
+    s->at[s->count++] = (iv_text_span){start, end};
+    return IV_OK;
+}
+
+iv_status ivj_check_spans(ivj_run *r) {
+    const iv_buf *out = r->top;
+    for (size_t i = 0; i < r->captured_n; i++) {
+        const ivj_captured_span *c = &r->captured[i];
+        r->line = c->line;
+        if (c->start > out->len || c->n > out->len - c->start || memcmp(out->data + c->start, c->text, c->n) != 0)
+            return ivj_fail(r,
+                            "{%% generation %%} inside of a macro, call, filter or set: wanted its text in the output "
+                            "where it was rendered (byte %zu), found other text",
+                            c->start);
+    }
     return IV_OK;
 }
 

@@ -73,13 +73,23 @@ static iv_status render(ivj_run *r, const json_t *variables) {
 
 static const ivj_library library = {.filter = ivj_find_filter, .test = ivj_find_test, .method = ivj_find_method};
 
-iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
-                             iv_error *err) {
+bool iv_template_has_generation(const iv_template *t) { return t->generation; }
+
+iv_status iv_template_render_spans(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
+                                   iv_text_spans *spans, iv_error *err) {
     IV_ASSERT(json_is_object(variables));
     ivj_run r = {.name = t->name, .t = t, .library = &library, .err = err, .out = out, .now = strftime_now, .line = 1};
+    r.top = out, r.spans = spans;
     ivj_pool_init(&r.pool, IVJ_MAX_LIVE_BYTES);
     iv_buf_clear(out);
+    if (spans) spans->count = 0;
     iv_status status = render(&r, variables);
+    if (status == IV_OK) status = ivj_check_spans(&r);
     ivj_pool_free(&r.pool);
     return status;
+}
+
+iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
+                             iv_error *err) {
+    return iv_template_render_spans(t, variables, strftime_now, out, NULL, err);
 }

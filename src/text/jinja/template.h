@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/span.h"
 #include <jansson.h>
 
 #define IVJ_MAX_SOURCE_BYTES ((size_t)1 << 20)   /* template text */
@@ -41,6 +42,14 @@ iv_status iv_template_parse(const char *name, const char *source, size_t n, iv_j
  * out is unspecified. */
 iv_status iv_template_render(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
                              iv_error *err);
+
+/* The same. spans (its content is replaced; the caller frees spans->at, on failure too) becomes the text of each
+ * `{% generation %}` block that was rendered, in order of their ends, as in transformers' return_assistant_tokens_mask;
+ * empty blocks are left out. A block inside of a macro, call, filter or set has a span if its text is written where it
+ * is rendered, otherwise it is an IV_TEMPLATE error: its place in the output is unknown. */
+iv_status iv_template_render_spans(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
+                                   iv_text_spans *spans, iv_error *err);
+bool iv_template_has_generation(const iv_template *t); /* has `{% generation %}` anywhere */
 
 void iv_template_close(iv_template *t); /* NULL is allowed */
 
