@@ -44,6 +44,17 @@ struct iv_token_stream {
     iv_decode_run run;
 };
 
+/* Which tokens lie in spans of the text. The text between two added tokens, normalized and cut into pieces, is
+ * `pieces`; tokens have places there. The place of a byte of the text is found by normalizing and cutting the text
+ * before it. */
+typedef struct tracer {
+    const iv_text_span *spans;
+    size_t count;
+    iv_buf *inside;
+    iv_buf pieces, ends; /* ends: a size_t for each id of the text between two added tokens */
+    bool probing;        /* pieces are collected and not encoded */
+} tracer;
+
 /* Scratch of one encode call. */
 typedef struct encoder {
     const iv_tokenizer *t;
@@ -51,9 +62,10 @@ typedef struct encoder {
     iv_pretokenize_work split;
     iv_bpe_work bpe;
     iv_buf normal, spare;
-    bool special; /* IV_ENCODE_PARSE_SPECIAL */
-    bool marked;  /* IV_ENCODE_MARKED */
-    iv_buf bare;  /* a part of the text without marks */
+    bool special;  /* IV_ENCODE_PARSE_SPECIAL */
+    bool marked;   /* IV_ENCODE_MARKED */
+    iv_buf bare;   /* a part of the text without marks */
+    tracer *trace; /* NULL: no spans */
     iv_ids *out;
     iv_error *err;
 } encoder;
@@ -181,9 +193,46 @@ void iv_tokenizer_close(iv_tokenizer *t) {
 
 /* ---- encoding ---- */
 
+/* Adds the ends of the ids from `first` on in a piece of n bytes. A token ends after its first match from the previous
+ * end on; an unknown token is one character. */
+static bool add_ends(tracer *r, const encoder *e, size_t first, const char *piece, size_t n) {
+    const iv_tokenizer_json *s = &e->t->spec;
+    size_t base = r->pieces.len - n, at = 0;
+    for (size_t i = first; i < e->out->count; i++) {
+        int32_t id = e->out->data[i];
+        iv_str text = s->by_id[id];
+        uint8_t byte = (uint8_t)piece[at < n ? at : n - 1];
+        if (i > first && text.len >= s->prefix.len) text.data += s->prefix.len, text.len -= s->prefix.len;
+        if (i + 1 == e->out->count && text.len >= s->suffix.len) text.len -= s->suffix.len;
+        const char *match = id == s->unk_id ? NULL : memmem(piece + at, n - at, text.data, text.len);
+        if (s->byte_fallback && id == e->t->bpe.bytes[byte])
+            at += at < n;
+        else if (match)
+            at = (size_t)(match - piece) + text.len;
+        else
+            at += iv_utf8_length((const uint8_t *)piece + at, n - at);
+        size_t end = base + (i + 1 == e->out->count ? n : at);
+        if (!iv_buf_append(&r->ends, &end, sizeof end)) return false;
+    }
+    return true;
+}
+
 static iv_status encode_piece(void *user, const char *piece, size_t n, iv_error *err) {
     encoder *e = user;
-    return iv_bpe_encode(&e->t->bpe, &e->bpe, piece, n, e->out, err);
+    size_t first = e->out->count;
+    if (e->trace && !iv_buf_append(&e->trace->pieces, piece, n)) return no_memory(err);
+    if (e->trace && e->trace->probing) return IV_OK;
+    IV_TRY(iv_bpe_encode(&e->t->bpe, &e->bpe, piece, n, e->out, err));
+    return !e->trace || add_ends(e->trace, e, first, piece, n) ? IV_OK : no_memory(err);
+}
+
+/* An added token in normalized text. */
+static iv_status encode_added(encoder *e, const char *text, size_t n, int32_t id) {
+    tracer *r = e->trace;
+    if (r && !iv_buf_append(&r->pieces, text, n)) return no_memory(e->err);
+    if (r && r->probing) return IV_OK;
+    if (r && !iv_buf_append(&r->ends, &r->pieces.len, sizeof r->pieces.len)) return no_memory(e->err);
+    return iv_ids_push(e->out, id) ? IV_OK : no_memory(e->err);
 }
 
 static iv_status encode_run(encoder *e, const char *text, size_t n, bool at_start) {
@@ -207,9 +256,57 @@ static iv_status encode_text(encoder *e, const char *text, size_t n, bool at_sta
         if (!more) return IV_OK;
         if (!walk.token)
             IV_TRY(encode_run(e, e->normal.data + walk.start, walk.end - walk.start, at_start && walk.start == 0));
-        else if (!iv_ids_push(e->out, walk.token->id))
-            return no_memory(e->err);
+        else
+            IV_TRY(encode_added(e, e->normal.data + walk.start, walk.end - walk.start, walk.token->id));
     }
+}
+
+/* The place in `pieces` of byte `at` of a text of n bytes. */
+static iv_status place_of(encoder *e, const char *text, size_t n, size_t at, bool at_start, size_t *place) {
+    tracer *r = e->trace;
+    iv_buf whole = r->pieces;
+    *place = at ? whole.len : 0;
+    if (at == 0 || at >= n) return IV_OK;
+    r->pieces = (iv_buf){0}, r->probing = true;
+    iv_status status = encode_text(e, text, at, at_start);
+    size_t both = iv_size_min(whole.len, r->pieces.len), same = 0;
+    while (same < both && whole.data[same] == r->pieces.data[same]) same++;
+    while (same > 0 && same < whole.len && ((uint8_t)whole.data[same] & 0xc0) == 0x80) same--;
+    iv_buf_free(&r->pieces);
+    r->pieces = whole, r->probing = false;
+    *place = same;
+    return status;
+}
+
+/* Encodes the text between added tokens, from byte `start` of the whole text, and finds its ids in the spans. */
+static iv_status trace_text(encoder *e, const char *text, size_t n, size_t start) {
+    tracer *r = e->trace;
+    size_t first = r->inside->len, end, previous;
+    iv_buf_clear(&r->pieces), iv_buf_clear(&r->ends);
+    IV_TRY(encode_text(e, text, n, start == 0));
+    size_t count = r->ends.len / sizeof end;
+    if (!iv_buf_reserve(r->inside, count)) return no_memory(e->err);
+    if (count) memset(r->inside->data + first, 0, count);
+    r->inside->len += count;
+    for (size_t k = 0; k < r->count; k++) {
+        size_t from = iv_size_max(r->spans[k].start, start), to = iv_size_min(r->spans[k].end, start + n);
+        if (from >= to) continue;
+        IV_TRY(place_of(e, text, n, from - start, start == 0, &from));
+        IV_TRY(place_of(e, text, n, to - start, start == 0, &to));
+        previous = 0;
+        for (size_t i = 0; i < count; i++, previous = end) {
+            memcpy(&end, r->ends.data + i * sizeof end, sizeof end);
+            if (previous < to && end > from) r->inside->data[first + i] = 1;
+        }
+    }
+    return IV_OK;
+}
+
+/* An added token of the original text. */
+static iv_status trace_added(encoder *e, size_t start, size_t end) {
+    char in = 0;
+    for (size_t k = 0; k < e->trace->count; k++) in |= e->trace->spans[k].start < end && e->trace->spans[k].end > start;
+    return iv_buf_putc(e->trace->inside, in) ? IV_OK : no_memory(e->err);
 }
 
 static iv_status encode_all(encoder *e, const char *text, size_t n) {
@@ -218,10 +315,14 @@ static iv_status encode_all(encoder *e, const char *text, size_t n) {
     for (;;) {
         IV_TRY(iv_added_next(&e->t->raw, e->regex, text, n, e->special, &walk, &more, e->err));
         if (!more) return IV_OK;
-        if (!walk.token)
+        if (!walk.token && e->trace)
+            IV_TRY(trace_text(e, text + walk.start, walk.end - walk.start, walk.start));
+        else if (!walk.token)
             IV_TRY(encode_text(e, text + walk.start, walk.end - walk.start, walk.start == 0));
         else if (!iv_ids_push(e->out, walk.token->id))
             return no_memory(e->err);
+        else if (e->trace)
+            IV_TRY(trace_added(e, walk.start, walk.end));
     }
 }
 
@@ -238,16 +339,20 @@ static iv_status encode_with(encoder *e, const char *text, size_t n, bool add_sp
     return IV_OK;
 }
 
-iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n, unsigned flags, iv_ids *out,
-                              iv_error *err) {
+static iv_status encode(const iv_tokenizer *t, const char *text, size_t n, unsigned flags, tracer *trace, iv_ids *out,
+                        iv_error *err) {
     size_t bad, before = out->count;
     if (n > IV_TOKENIZE_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "tokenizer: a text of %zu bytes, at most %d are encoded", n,
                        IV_TOKENIZE_BYTES_MAX);
     if (!iv_utf8_valid((const uint8_t *)text, n, &bad))
         return iv_fail(err, IV_INVALID, "tokenizer: the text is not UTF-8 at byte %zu", bad);
-    encoder e = {
-        .t = t, .special = flags & IV_ENCODE_PARSE_SPECIAL, .marked = flags & IV_ENCODE_MARKED, .out = out, .err = err};
+    encoder e = {.t = t,
+                 .special = flags & IV_ENCODE_PARSE_SPECIAL,
+                 .marked = flags & IV_ENCODE_MARKED,
+                 .trace = trace,
+                 .out = out,
+                 .err = err};
     iv_status status = encode_with(&e, text, n, flags & IV_ENCODE_ADD_SPECIAL);
     if (status != IV_OK) out->count = before;
     iv_regex_work_free(e.regex);
@@ -256,6 +361,29 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
     iv_buf_free(&e.normal);
     iv_buf_free(&e.spare);
     iv_buf_free(&e.bare);
+    return status;
+}
+
+iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n, unsigned flags, iv_ids *out,
+                              iv_error *err) {
+    return encode(t, text, n, flags, NULL, out, err);
+}
+
+iv_status iv_tokenizer_encode_spans(const iv_tokenizer *t, const char *text, size_t n, unsigned flags,
+                                    const iv_text_span *spans, size_t span_count, iv_ids *out, iv_buf *inside,
+                                    iv_error *err) {
+    static const char outside[IV_TEMPLATE_TOKENS_MAX] = {0};
+    size_t before = inside->len, ids_before = out->count;
+    tracer trace = {.spans = spans, .count = span_count, .inside = inside};
+    bool around = flags & IV_ENCODE_ADD_SPECIAL;
+    IV_ASSERT(!(flags & IV_ENCODE_MARKED));
+    iv_status status = IV_OK;
+    if (around && !iv_buf_append(inside, outside, t->spec.before_count)) status = no_memory(err);
+    if (status == IV_OK) status = encode(t, text, n, flags, &trace, out, err);
+    if (status == IV_OK && around && !iv_buf_append(inside, outside, t->spec.after_count)) status = no_memory(err);
+    if (status != IV_OK) inside->len = before, out->count = ids_before;
+    iv_buf_free(&trace.pieces);
+    iv_buf_free(&trace.ends);
     return status;
 }
 

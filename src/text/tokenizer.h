@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/span.h"
 
 typedef struct iv_tokenizer iv_tokenizer;
 
@@ -44,6 +45,13 @@ size_t iv_tokenizer_unmark(char *text, size_t n);
  * is as before. */
 iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n, unsigned flags, iv_ids *out,
                               iv_error *err);
+
+/* The same, and appends to `inside` one byte for each id: 1 if the token holds bytes of one of the spans of the text,
+ * otherwise 0 (also for tokens around the text). A character of several tokens is in a span with all of them; where a
+ * normalizer rewrites characters across the end of a span, they count as outside. flags without IV_ENCODE_MARKED. */
+iv_status iv_tokenizer_encode_spans(const iv_tokenizer *t, const char *text, size_t n, unsigned flags,
+                                    const iv_text_span *spans, size_t span_count, iv_ids *out, iv_buf *inside,
+                                    iv_error *err);
 
 /* Appends the text of n ids to out: valid UTF-8 for any ids. skip_special omits special tokens. An id without a token
  * (a model may have more rows than its tokenizer has tokens) is empty; a negative id is IV_INVALID. */
