@@ -84,7 +84,7 @@ def tests(s):
     for noun, seconds, limit in (("ex2", 3, 30), ("linear", 45, 90), ("linear_wgmma", 20, 60), ("attention", 25, 60),
                                  ("rows", 5, 30), ("route", 5, 30), ("sample", 30, 60)):
         add(noun, 1, seconds, limit, s.cuda_test(noun))
-    add("join", s.gpus, 20, 60, s.cuda_test("join"))
+    add("tree_allreduce", s.gpus, 20, 60, s.cuda_test("tree_allreduce"))
     add("device", s.gpus, 40, 120, s.cuda_test("device"), {"INVAR_DEVICES": "cuda"})
     for part in parts:
         part.missing, part.excused = (NEEDS_A_GPU if s.cpu else ""), s.cpu

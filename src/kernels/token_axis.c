@@ -28,7 +28,8 @@ void iv_token_axis_make(const iv_axis_sequence *sequences, size_t count, size_t 
             while (out->padded % IV_CHAIN_STEP) row[out->padded++] = -1;
         }
         part.end = out->padded;
-        if (ends || part.end > part.begin) parts[out->part_count++] = part;
+        bool here = iv_size_max(first, from) < iv_size_min(last, to); /* perhaps without a token */
+        if (ends || here) parts[out->part_count++] = part;
     }
 }
 

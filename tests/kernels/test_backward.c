@@ -194,7 +194,7 @@ static void one_step(rng *r) {
     iv_axis_sequence sequences[SEQUENCES];
     for (size_t q = 0; q < SEQUENCES; q++) {
         if (q) rank = iv_size_min(RANKS - 1, rank + rng_below(r, 3));
-        s.rank[q] = rank, s.length[q] = 1 + rng_below(r, 60), s.first[q] = s.rows, s.rows += s.length[q];
+        s.rank[q] = rank, s.length[q] = rng_below(r, 4) ? 1 + rng_below(r, 60) : 0, s.first[q] = s.rows, s.rows += s.length[q];
         sequences[q] = (iv_axis_sequence){s.length[q], rank};
     }
     s.dy = random_values(r, NORMAL, s.type, s.rows * N), s.x = random_values(r, NORMAL, s.type, s.rows * K);

@@ -109,7 +109,7 @@ static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a,
                                                        .rows = a->rows,
                                                        .out = a->dx},
                                err);
-    iv_linear(&l->compute, &(iv_linear_args){.weight = &turned,
+    l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
                                              .type = l->model->dtype,
                                              .x = l->dy_run,
                                              .x_stride = run,

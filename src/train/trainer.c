@@ -1,0 +1,373 @@
+/* trainer.c: opening, memory, and the step of a trainer. */
+#include "train/trainer_state.h"
+#include "base/clock.h"
+#include "base/size.h"
+#include "numerics/tree.h"
+#include "train/order.h"
+
+#include <float.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static bool is_power(size_t n) { return n && (n & (n - 1)) == 0; }
+
+static iv_status check_layout(iv_trainer *t, iv_error *err) {
+    const iv_train_options *o = &t->o;
+    if (!is_power(o->virtual_ranks) || o->virtual_ranks > IV_VIRTUAL_RANKS_MAX)
+        return iv_fail(err, IV_INVALID, "virtual ranks: wanted a power of two, at most %d, found %zu", IV_VIRTUAL_RANKS_MAX,
+                       o->virtual_ranks);
+    if (o->world == 0 || o->virtual_ranks % o->world)
+        return iv_fail(err, IV_UNSUPPORTED, "data-parallel ranks: wanted a divisor of the %zu virtual ranks, found %zu",
+                       o->virtual_ranks, o->world);
+    if (o->world % t->process_count)
+        return iv_fail(err, IV_UNSUPPORTED, "data-parallel ranks: wanted a multiple of the %zu processes, found %zu",
+                       t->process_count, o->world);
+    if (!is_power(o->tp) || o->tp > IV_RANKS_MAX)
+        return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found %zu", o->tp);
+    t->local = o->world / t->process_count;
+    return IV_OK;
+}
+
+static iv_status open_model(iv_trainer *t, iv_error *err) {
+    iv_model_options o = {.has_dtype = t->o.has_dtype, .dtype = t->o.dtype, .widen = true, .ranks = t->o.tp,
+                          .rank_count = t->o.tp};
+    IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &t->model, err));
+    t->elements = iv_parameters_layout(t->model);
+    if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(t->model), &t->all))
+        return iv_fail(err, IV_LIMIT, "%s: too many weights to train", t->o.model_dir);
+    return IV_OK;
+}
+
+size_t iv_train_slice(const iv_trainer *t, size_t process) {
+    size_t groups = (t->elements + IV_WEIGHT_GROUP - 1) / IV_WEIGHT_GROUP;
+    return iv_size_min(t->elements, groups * process / t->process_count * IV_WEIGHT_GROUP);
+}
+
+static float *zeros(size_t n) {
+    size_t bytes;
+    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? calloc(1, bytes) : NULL;
+}
+
+static iv_status allocate(iv_trainer *t, iv_error *err) {
+    t->first = iv_train_slice(t, t->process), t->count = iv_train_slice(t, t->process + 1) - t->first;
+    t->master = zeros(t->elements);
+    for (int i = 0; i < 2 && !t->o.no_optimizer; i++)
+        if (!(t->moments[i] = zeros(t->count))) t->master = (free(t->master), NULL);
+    t->ranks = calloc(t->local, sizeof *t->ranks);
+    if (!t->master || !t->ranks)
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
+    return iv_parameters_read(t->model, t->pool, t->master, err);
+}
+
+/* Levels exist only where a pass can end before its rank's last virtual rank. */
+static iv_status open_sums(train_rank *r, iv_error *err) {
+    iv_trainer *t = r->t;
+    r->memory = zeros(t->all);
+    if (!r->memory) return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights", t->elements);
+    r->sums.sum = r->memory;
+    return IV_OK;
+}
+
+static iv_status need_levels(train_rank *r, iv_error *err) {
+    iv_trainer *t = r->t;
+    size_t mine = t->o.virtual_ranks / t->o.world;
+    for (size_t i = 0; (size_t)1 << i < mine; i++) {
+        if (r->sums.level[i]) continue;
+        r->sums.level[i] = zeros(t->all);
+        if (!r->sums.level[i])
+            return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights in several passes", t->elements);
+    }
+    return IV_OK;
+}
+
+static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
+    train_rank *r = &t->ranks[local];
+    r->t = t, r->index = t->process * t->local + local;
+    IV_TRY(open_sums(r, err));
+    size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->o.tp));
+    bool alone = t->local * t->o.tp == 1;
+    if (t->o.tp > 1) IV_TRY(iv_comm_threads_open(t->o.tp, r->comm, err));
+    iv_model *shard = t->model;
+    for (size_t i = 0; i < t->o.tp; i++, shard = shard->next) {
+        if (!alone) IV_TRY(iv_pool_open(threads, &r->pool[i], err));
+        iv_learner_options o = {.kernels = t->o.kernels, .arithmetic = t->o.arithmetic,
+                                .pool = alone ? t->pool : r->pool[i], .comm = r->comm[i], .rows_max = t->o.pass_tokens,
+                                .recompute = t->o.recompute, .names = t->model, .weights = t->master,
+                                .elements = t->elements};
+        IV_TRY(iv_learner_open(shard, &o, &r->learner[i], err));
+    }
+    return IV_OK;
+}
+
+static iv_status open_parts(iv_trainer *t, iv_error *err) {
+    IV_TRY(check_layout(t, err));
+    IV_TRY(iv_pool_open(t->o.threads, &t->pool, err));
+    IV_TRY(open_model(t, err));
+    IV_TRY(allocate(t, err));
+    for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
+    t->reduced = t->ranks[0].sums.sum;
+    return IV_OK;
+}
+
+iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *err) {
+    iv_trainer *t = calloc(1, sizeof *t);
+    if (!t) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    t->o = *o;
+    if (!t->o.kernels) t->o.kernels = iv_kernels_select(iv_isa_detect());
+    t->process_count = o->processes ? o->processes->size : 1, t->process = o->processes ? o->processes->rank : 0;
+    iv_status status = open_parts(t, err);
+    if (status == IV_OK)
+        *out = t;
+    else
+        iv_train_close(t);
+    return status;
+}
+
+void iv_train_close(iv_trainer *t) {
+    if (!t) return;
+    for (size_t i = 0; t->ranks && i < t->local; i++) {
+        train_rank *r = &t->ranks[i];
+        for (size_t k = 0; k < IV_RANKS_MAX; k++)
+            iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
+        for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) free(r->sums.level[k]);
+        free(r->memory), free(r->sequences), free(r->of);
+    }
+    free(t->ranks), free(t->master), free(t->moments[0]), free(t->moments[1]);
+    free(t->order), free(t->begin), free(t->lengths);
+    iv_model_close(t->model);
+    iv_pool_close(t->pool);
+    free(t);
+}
+
+iv_model *iv_train_model(iv_trainer *t) { return t->model; }
+
+iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
+
+size_t iv_train_bytes(const iv_trainer *t) {
+    size_t floats = t->elements + 2 * t->count, bytes = t->model->weight_bytes;
+    for (size_t i = 0; i < t->local; i++) {
+        floats += t->all;
+        for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
+        for (size_t k = 0; k < t->o.tp; k++) bytes += iv_learner_bytes(t->ranks[i].learner[k]);
+    }
+    return bytes + floats * sizeof(float);
+}
+
+iv_train_rows iv_train_rows_of(iv_trainer *t) {
+    return (iv_train_rows){t->elements, t->first, t->count, t->master, t->moments[0], t->moments[1], t->reduced, t->steps};
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
+
+static iv_status reserve(train_rank *r, size_t n, iv_error *err) {
+    if (n <= r->capacity) return IV_OK;
+    iv_learner_sequence *s = realloc(r->sequences, 2 * n * sizeof *s);
+    if (s) r->sequences = s;
+    uint32_t *of = s ? realloc(r->of, 2 * n * sizeof *of) : NULL;
+    if (!of) return iv_fail(err, IV_NO_MEMORY, "no memory for a step of %zu sequences", n);
+    r->of = of, r->capacity = 2 * n;
+    return IV_OK;
+}
+
+static iv_status check_batch(const iv_trainer *t, const iv_train_batch *b, iv_error *err) {
+    for (size_t i = 0; i < b->count; i++) {
+        const iv_train_sequence *s = &b->sequences[i];
+        if (s->count < 2 || iv_padded_k(s->count) > iv_padded_k(t->o.pass_tokens) ||
+            s->count > t->model->rope_positions)
+            return iv_fail(err, IV_INVALID, "sequence %zu of the batch: wanted 2 to %zu tokens, found %zu", i,
+                           iv_size_min(t->o.pass_tokens, t->model->rope_positions), s->count);
+        for (size_t k = 0; k < s->count; k++)
+            if (s->ids[k] < 0 || s->ids[k] >= t->model->config.vocab_size)
+                return iv_fail(err, IV_INVALID, "sequence %zu of the batch, token %zu: wanted an id below %lld, found %d", i, k,
+                               (long long)t->model->config.vocab_size, s->ids[k]);
+    }
+    return IV_OK;
+}
+
+/* Distributes the batch over virtual ranks, and those over this process's ranks. */
+static iv_status distribute(iv_trainer *t, const iv_train_batch *b, iv_error *err) {
+    IV_TRY(check_batch(t, b, err));
+    if (b->count > t->order_max || !t->begin) {
+        free(t->order), free(t->lengths), free(t->begin);
+        t->order_max = 2 * b->count + 1;
+        t->order = calloc(t->order_max, sizeof *t->order), t->lengths = calloc(t->order_max, sizeof *t->lengths);
+        t->begin = calloc(t->o.virtual_ranks + 1, sizeof *t->begin);
+        if (!t->order || !t->lengths || !t->begin)
+            return iv_fail(err, IV_NO_MEMORY, "no memory for a step of %zu sequences", b->count);
+    }
+    for (size_t i = 0; i < b->count; i++) t->lengths[i] = b->sequences[i].count;
+    IV_TRY(iv_train_pack(t->lengths, b->count, t->o.virtual_ranks, t->order, t->begin, err));
+    size_t each = t->o.virtual_ranks / t->o.world;
+    for (size_t i = 0; i < t->local; i++) {
+        train_rank *r = &t->ranks[i];
+        size_t first = r->index * each;
+        IV_TRY(reserve(r, t->begin[first + each] - t->begin[first] + 1, err));
+        r->count = 0, r->passes = 0;
+        for (size_t v = 0; v < each; v++)
+            for (size_t k = t->begin[first + v]; k < t->begin[first + v + 1]; k++) {
+                const iv_train_sequence *s = &b->sequences[t->order[k]];
+                r->of[r->count] = t->order[k];
+                r->sequences[r->count++] = (iv_learner_sequence){.ids = s->ids, .mask = s->mask, .count = s->count, .rank = v,
+                                                                 .logprobs = s->logprobs,
+                                                                 .coefficients = s->coefficients ? s->coefficients : s->mask};
+            }
+    }
+    t->batch = b;
+    return IV_OK;
+}
+
+static iv_status weigh(void *context, size_t from, size_t to, iv_error *err) {
+    const train_rank *r = context;
+    for (size_t i = from; i < to; i++) IV_TRY(r->t->batch->weigh(r->t->batch->context, r->of[i], err));
+    return IV_OK;
+}
+
+typedef struct rank_run {
+    train_rank *r;
+    size_t tp;
+    iv_status status;
+    iv_error err;
+    pthread_t thread;
+    bool started;
+} rank_run;
+
+static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
+    iv_trainer *t = r->t;
+    iv_learner *l = r->learner[tp];
+    iv_learner_step step = {.sequences = r->sequences, .count = r->count, .ranks = t->o.virtual_ranks / t->o.world,
+                            .temperature = t->batch->temperature, .sums = r->sums,
+                            .weigh = t->batch->weigh ? weigh : NULL, .context = r};
+    size_t limit = t->o.micro_batch ? t->o.micro_batch : SIZE_MAX, passes = 0, at = 0, n;
+    do { /* a rank without sequences has one pass: its sums are zero */
+        n = iv_learner_fit(l, &step, at, limit);
+        IV_TRY(t->gradients ? iv_learner_pass(l, &step, at, at + n, err) : iv_learner_score(l, &step, at, at + n, err));
+        at += n, passes++;
+    } while (at < r->count);
+    if (tp == 0) r->passes = passes;
+    return IV_OK;
+}
+
+static void *run_rank(void *context) {
+    rank_run *run = context;
+    run->status = run_passes(run->r, run->tp, &run->err);
+    return NULL;
+}
+
+static bool many_passes(const train_rank *r) {
+    iv_learner_step step = {.sequences = r->sequences, .count = r->count};
+    size_t limit = r->t->o.micro_batch ? r->t->o.micro_batch : SIZE_MAX;
+    return iv_learner_fit(r->learner[0], &step, 0, limit) < r->count;
+}
+
+/* All ranks of this process at once, a thread each. */
+static iv_status run_all(iv_trainer *t, iv_error *err) {
+    size_t n = t->local * t->o.tp;
+    if (n == 1) return run_passes(&t->ranks[0], 0, err);
+    rank_run *runs = calloc(n, sizeof *runs);
+    iv_status status = runs ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    for (size_t i = 0; status == IV_OK && i < n; i++) {
+        runs[i] = (rank_run){.r = &t->ranks[i / t->o.tp], .tp = i % t->o.tp};
+        runs[i].started = pthread_create(&runs[i].thread, NULL, run_rank, &runs[i]) == 0;
+        IV_ASSERT(runs[i].started); /* the others would wait for it */
+    }
+    for (size_t i = 0; runs && i < n; i++)
+        if (runs[i].started) pthread_join(runs[i].thread, NULL);
+    for (size_t i = 0; status == IV_OK && i < n; i++)
+        if (runs[i].status != IV_OK) {
+            status = runs[i].status;
+            if (err) *err = runs[i].err;
+        }
+    free(runs);
+    return status;
+}
+
+static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
+    IV_TRY(distribute(t, b, err));
+    t->gradients = gradients;
+    for (size_t i = 0; gradients && i < t->local; i++)
+        if (many_passes(&t->ranks[i])) IV_TRY(need_levels(&t->ranks[i], err));
+    return run_all(t, err);
+}
+
+iv_status iv_train_score(iv_trainer *t, const iv_train_batch *b, iv_error *err) { return run(t, b, false, err); }
+
+/* The first tensor whose gradient is not finite. */
+static iv_status name_the_bad(const iv_trainer *t, iv_error *err) {
+    for (size_t i = 0; i < t->elements; i++)
+        if (!(fabsf(t->reduced[i]) <= FLT_MAX)) {
+            const iv_tensor *x = iv_parameter_at(t->model, i);
+            return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f", x->info.name,
+                           i - x->offset, (double)t->reduced[i]);
+        }
+    return iv_fail(err, IV_NOT_FINITE, "gradient norm: the sum of squares is not finite");
+}
+
+iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double denominator, iv_train_result *result,
+                             iv_error *err) {
+    double at[3];
+    float scale;
+    *result = (iv_train_result){0};
+    t->ready = false;
+    at[0] = iv_now();
+    IV_TRY(run(t, b, true, err));
+    at[1] = iv_now();
+    IV_TRY(iv_train_reduce(t, err));
+    IV_TRY(iv_train_total(t, &t->total, err));
+    at[2] = iv_now();
+    result->seconds[0] = at[1] - at[0], result->seconds[1] = at[2] - at[1];
+    for (size_t i = 0; i < t->local; i++) result->passes = iv_size_max(result->passes, t->ranks[i].passes);
+    if (!iv_gradient_scale(t->total, denominator, 0, &result->norm, &scale)) return name_the_bad(t, err);
+    t->ready = true;
+    return IV_OK;
+}
+
+typedef struct applying {
+    iv_trainer *t;
+    iv_adamw_step step;
+} applying;
+
+enum { APPLY_ELEMENTS = 16 * IV_PARAMETER_BLOCK };
+
+/* The part of a tensor in [begin, end). */
+static void apply_part(const applying *a, const iv_tensor *x, size_t begin, size_t end) {
+    iv_trainer *t = a->t;
+    size_t first = iv_size_max(begin, x->offset), last = iv_size_min(end, x->offset + x->rows * x->columns);
+    if (first >= last) return;
+    t->o.kernels->adamw(&a->step, t->o.decay_all || x->info.ndim > 1, t->reduced + first, t->master + first,
+                        t->moments[0] + (first - t->first), t->moments[1] + (first - t->first), last - first);
+}
+
+static void apply_piece(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const applying *a = context;
+    iv_trainer *t = a->t;
+    size_t begin = t->first + index * APPLY_ELEMENTS, end = iv_size_min(begin + APPLY_ELEMENTS, t->first + t->count);
+    for (size_t i = 0; i < t->model->tensor_count; i++)
+        if (iv_parameter_is_trained(&t->model->tensors[i])) apply_part(a, &t->model->tensors[i], begin, end);
+}
+
+iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_result *result, iv_error *err) {
+    float scale;
+    IV_ASSERT(t->ready && !t->o.no_optimizer);
+    double at[3] = {iv_now()};
+    if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
+    t->ready = false;
+    applying a = {t, iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale)};
+    iv_pool_run(t->pool, (t->count + APPLY_ELEMENTS - 1) / APPLY_ELEMENTS, apply_piece, &a);
+    at[1] = iv_now();
+    IV_TRY(iv_train_restore(t, t->steps, err));
+    IV_TRY(iv_train_weights_hash(t, result->weights_hash, err));
+    at[2] = iv_now();
+    result->seconds[2] = at[1] - at[0], result->seconds[3] = at[2] - at[1];
+    return IV_OK;
+}
+
+iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err) {
+    t->steps = steps;
+    IV_TRY(iv_train_gather_weights(t, err));
+    return iv_parameters_write(t->model, t->pool, t->master, 0, t->elements, err);
+}

@@ -1,0 +1,101 @@
+/* trainer.h: weights, gradients and optimizer state of a run, and its step. Law: NUMERICS.md 15.
+ *
+ * A process has `local` data-parallel ranks of `tp` tensor-parallel ranks each, all of them threads; under mpirun the
+ * data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one row each
+ * (model/parameters.h). A process has its own weights; of the moments, the slice that its ranks own (ZeRO-1). */
+#ifndef IV_TRAIN_TRAINER_H
+#define IV_TRAIN_TRAINER_H
+
+#include "comm/comm.h"
+#include "model/cpu/learner.h"
+#include "model/parameters.h"
+#include "numerics/optimizer.h"
+
+enum { IV_WEIGHT_GROUP = 16 * IV_PARAMETER_BLOCK }; /* elements hashed at once; slices are multiples of it */
+
+typedef struct iv_train_options {
+    const char *model_dir;
+    bool has_dtype;
+    iv_dtype dtype;
+    const iv_kernels *kernels; /* NULL: the best of this machine */
+    iv_arithmetic arithmetic;
+    size_t threads; /* of the process; 0: one for each CPU */
+    size_t world, tp, virtual_ranks; /* world: data-parallel ranks of all processes */
+    iv_comm *processes;              /* NULL: one process */
+    size_t pass_tokens;              /* most tokens of a pass */
+    size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */
+    iv_recompute recompute;
+    iv_adamw_options adamw;
+    bool decay_all; /* weight decay for norms and biases too */
+    bool no_optimizer; /* gradients and log-probabilities alone */
+} iv_train_options;
+
+/* A step's sequence. Coefficients are read where the mask is not 0: -dLoss/dlogprob before division by the denominator;
+ * NULL: the mask. */
+typedef struct iv_train_sequence {
+    const int32_t *ids;
+    const float *mask;
+    size_t count;
+    float *logprobs;           /* [count], written */
+    const float *coefficients; /* [count] or NULL */
+} iv_train_sequence;
+
+typedef struct iv_train_batch {
+    const iv_train_sequence *sequences;
+    size_t count;
+    float temperature;
+    /* Fills the coefficients of one sequence from its log-probabilities, which no other sequence's call changes. Called from
+     * several threads. NULL: they are filled already. */
+    iv_status (*weigh)(void *context, size_t sequence, iv_error *err);
+    void *context;
+} iv_train_batch;
+
+typedef struct iv_train_update {
+    double denominator;   /* of the loss: a global count */
+    double learning_rate;
+    double max_norm;      /* 0: gradients are not clipped */
+} iv_train_update;
+
+typedef struct iv_train_result {
+    double norm;        /* of the mean gradient, before clipping */
+    double seconds[4];  /* log-probabilities and gradients; reduction; optimizer; writing weights and their hash */
+    size_t passes;      /* of the rank with the most */
+    uint8_t weights_hash[32];
+} iv_train_result;
+
+typedef struct iv_trainer iv_trainer;
+
+/* Opens the model and makes the weights float32. IV_UNSUPPORTED names a layout that does not divide. */
+iv_status iv_train_open(const iv_train_options *options, iv_trainer **out, iv_error *err);
+void iv_train_close(iv_trainer *t); /* NULL is fine */
+
+/* The model that the trainer writes to: for rollouts, exports and names. It belongs to the trainer. */
+iv_model *iv_train_model(iv_trainer *t);
+iv_pool *iv_train_pool(iv_trainer *t);
+size_t iv_train_bytes(const iv_trainer *t);
+
+/* The rows, for checkpoints and inspection: [elements]. Moments: of elements [first, first + count) alone. */
+typedef struct iv_train_rows {
+    size_t elements, first, count; /* this process's slice */
+    float *master, *first_moment, *second_moment;
+    const float *gradient; /* reduced, unscaled, of the last step: the slice is valid */
+    uint64_t steps; /* of the optimizer */
+} iv_train_rows;
+iv_train_rows iv_train_rows_of(iv_trainer *t);
+/* After master weights and moments were replaced: the step count, and the weights that the model runs on. */
+iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err);
+/* The hash of the present master weights. Collective over processes. */
+iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err);
+
+/* Log-probabilities alone. Collective over processes, as the others. */
+iv_status iv_train_score(iv_trainer *t, const iv_train_batch *batch, iv_error *err);
+
+/* Log-probabilities, and the sums of the gradients of all ranks. IV_NOT_FINITE names the tensor whose gradient is not
+ * finite; nothing has changed then. *norm: of the mean gradient. */
+iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *batch, double denominator, iv_train_result *result,
+                             iv_error *err);
+
+/* Applies the gradients of the last call. */
+iv_status iv_train_apply(iv_trainer *t, const iv_train_update *update, iv_train_result *result, iv_error *err);
+
+#endif

@@ -1,0 +1,53 @@
+/* trainer_state.h: the trainer's memory, shared by its files. */
+#ifndef IV_TRAIN_TRAINER_STATE_H
+#define IV_TRAIN_TRAINER_STATE_H
+
+#include "train/trainer.h"
+
+/* One data-parallel rank of this process. */
+typedef struct train_rank {
+    iv_trainer *t;
+    size_t index; /* in the world */
+    iv_axis_sums sums;
+    float *memory; /* of the sums: the open chain, then the levels */
+    iv_learner *learner[IV_RANKS_MAX]; /* [tp] */
+    iv_comm *comm[IV_RANKS_MAX];
+    iv_pool *pool[IV_RANKS_MAX];
+    /* The step. */
+    iv_learner_sequence *sequences;
+    uint32_t *of; /* [count]: their indices in the batch */
+    size_t count, capacity, passes;
+} train_rank;
+
+struct iv_trainer {
+    iv_train_options o;
+    iv_model *model;
+    iv_pool *pool;
+    size_t local, process_count, process; /* data-parallel ranks of this process */
+    size_t elements, all;                 /* of the row; with a tied embedding's look-ups behind it */
+    size_t first, count;                  /* the process's slice */
+    float *master, *moments[2];           /* [elements]; [count] each */
+    float *reduced;                       /* [all]: rank 0's sums */
+    train_rank *ranks;                    /* [local] */
+    uint64_t steps;
+    double total; /* squares of the last gradients */
+    bool ready;   /* gradients wait to be applied */
+    /* The step. */
+    const iv_train_batch *batch;
+    bool gradients;
+    uint32_t *order;
+    size_t *begin, *lengths;
+    size_t order_max;
+};
+
+/* trainer_reduce.c: adds the ranks' sums in the tree, into `reduced`. */
+iv_status iv_train_reduce(iv_trainer *t, iv_error *err);
+/* The sum of squares of the reduced gradient, the same in all processes. */
+iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err);
+/* Makes all processes' master weights whole. */
+iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err);
+
+/* The first element of a process's slice. */
+size_t iv_train_slice(const iv_trainer *t, size_t process);
+
+#endif

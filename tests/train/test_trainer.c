@@ -1,0 +1,114 @@
+/* A training run's weights: one hash for every number of ranks, passes, threads, instruction set and recomputation. */
+#include "../model/learning.h"
+#include "base/digest.h"
+#include "train/trainer.h"
+
+enum { STEPS = 3, SEQUENCES = 12 };
+
+typedef struct way {
+    size_t world, tp, micro_batch, threads;
+    iv_isa isa;
+    iv_recompute recompute;
+} way;
+
+typedef struct problem {
+    const char *model;
+    iv_arithmetic arithmetic;
+    iv_dtype dtype;
+    examples steps[STEPS];
+} problem;
+
+static iv_train_options options_of(const problem *p, const way *w, char dir[4200]) {
+    snprintf(dir, 4200, "%s/%s", INVAR_SOURCE_DIR, p->model);
+    return (iv_train_options){.model_dir = dir,
+                              .has_dtype = true,
+                              .dtype = p->dtype,
+                              .arithmetic = p->arithmetic,
+                              .kernels = iv_kernels_select(w->isa),
+                              .threads = w->threads,
+                              .world = w->world,
+                              .tp = w->tp,
+                              .virtual_ranks = 8,
+                              .pass_tokens = 512,
+                              .micro_batch = w->micro_batch,
+                              .recompute = w->recompute,
+                              .adamw = {0.9, 0.95, 1e-8, 0.1}};
+}
+
+static double train_step(iv_trainer *t, const examples *x, iv_train_result *result) {
+    iv_error err;
+    iv_train_sequence s[SEQUENCES];
+    double weight = 0, loss = 0;
+    for (size_t i = 0; i < x->count; i++) {
+        s[i] = (iv_train_sequence){x->of[i].ids, x->of[i].mask, x->of[i].count, calloc(x->of[i].count, sizeof(float)), NULL};
+        for (size_t k = 0; k < x->of[i].count; k++) weight += (double)x->of[i].mask[k];
+    }
+    iv_train_batch b = {s, x->count, 1.0f, NULL, NULL};
+    iv_train_result more;
+    ASSERT_OK(iv_train_gradients(t, &b, weight, result, &err), &err);
+    ASSERT_OK(iv_train_apply(t, &(iv_train_update){weight, 1e-3, 1.0}, &more, &err), &err);
+    memcpy(result->weights_hash, more.weights_hash, 32);
+    for (size_t i = 0; i < x->count; i++) {
+        for (size_t k = 0; k < s[i].count; k++) loss -= (double)s[i].mask[k] * (double)s[i].logprobs[k];
+        free(s[i].logprobs);
+    }
+    return loss / weight;
+}
+
+static void hash_of(const problem *p, const way *w, char hex[65], double *loss) {
+    char dir[4200];
+    iv_error err;
+    iv_train_options o = options_of(p, w, dir);
+    iv_trainer *t;
+    iv_train_result result;
+    ASSERT_OK(iv_train_open(&o, &t, &err), &err);
+    for (size_t i = 0; i < STEPS; i++) *loss = train_step(t, &p->steps[i], &result);
+    iv_digest_hex(result.weights_hash, hex);
+    iv_train_close(t);
+}
+
+static void fill(rng *r, problem *p) {
+    for (size_t s = 0; s < STEPS; s++) {
+        examples *x = &p->steps[s];
+        *x = (examples){.count = SEQUENCES};
+        for (size_t i = 0; i < x->count; i++) {
+            example *e = &x->of[i];
+            e->count = 2 + rng_below(r, i == 4 ? 150 : 30);
+            e->ids = malloc(e->count * sizeof *e->ids), e->mask = calloc(e->count, sizeof *e->mask);
+            for (size_t t = 0; t < e->count; t++) e->ids[t] = (int32_t)rng_below(r, 400), e->mask[t] = t && rng_below(r, 3);
+            e->mask[1] = 1;
+        }
+    }
+}
+
+static void one_hash(void **state) {
+    (void)state;
+    problem problems[] = {{.model = "tests/data/hf/qwen3", .arithmetic = IV_FMA32, .dtype = IV_BF16},
+                          {.model = "tests/data/hf/qwen3_moe", .arithmetic = IV_FMA32, .dtype = IV_BF16},
+                          {.model = "tests/data/hf/llama31", .arithmetic = IV_TC16, .dtype = IV_BF16},
+                          {.model = "tests/data/hf/qwen2", .arithmetic = IV_FMA32, .dtype = IV_F32}};
+    iv_isa best = iv_isa_detect();
+    const way ways[] = {{2, 1, 0, 1, best, 0}, {4, 1, 1, 1, best, 0}, {8, 1, 0, 1, best, 1}, {1, 2, 0, 2, best, 0},
+                        {1, 4, 3, 1, best, 2}, {2, 2, 2, 2, best, 0}, {1, 1, 1, 3, 0, 0},    {1, 1, 4, 2, best, 2}};
+    rng r = rng_start("trainer");
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        char want[65], got[65];
+        double loss;
+        fill(&r, &problems[i]);
+        hash_of(&problems[i], &(way){1, 1, 0, 1, best, 0}, want, &loss);
+        printf("%s: loss %.6f, weights %.16s\n", problems[i].model, loss, want);
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            hash_of(&problems[i], &ways[k], got, &loss);
+            if (strcmp(want, got) != 0)
+                fail_msg("%s: world %zu, TP %zu, micro-batch %zu, %zu threads, isa %d, recompute %d: another hash",
+                         problems[i].model, ways[k].world, ways[k].tp, ways[k].micro_batch, ways[k].threads,
+                         (int)ways[k].isa, (int)ways[k].recompute);
+        }
+        for (size_t s = 0; s < STEPS; s++) examples_free(&problems[i].steps[s]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_hash)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
