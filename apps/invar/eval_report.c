@@ -3,7 +3,7 @@
  * section 5.1). */
 #include "eval.h"
 #include "base/json_out.h"
-#include "svg.h"
+#include "base/svg.h"
 #include "text.h"
 
 #include <math.h>
@@ -345,7 +345,7 @@ enum { PANEL_WIDTH = 250, PANEL_GAP = 70, PANEL_HEIGHT = 200, LEFT = 60, TOP = 9
 typedef struct panel {
     FILE *out;
     double x;
-    cli_svg_scale scale;
+    iv_svg_scale scale;
     size_t slots;
 } panel;
 
@@ -357,9 +357,9 @@ static const char *paint(size_t i) {
 
 static panel panel_begin(FILE *out, size_t index, const char *title, double low, double high, size_t slots) {
     panel p = {.out = out, .x = LEFT + (double)index * (PANEL_WIDTH + PANEL_GAP), .slots = slots};
-    p.scale = (cli_svg_scale){.low = low, .high = high, .from = TOP + PANEL_HEIGHT, .to = TOP};
-    cli_svg_text(out, "ink strong", p.x, TOP - 18, title);
-    cli_svg_axis_y(out, &p.scale, 5, p.x, p.x + PANEL_WIDTH, NULL);
+    p.scale = (iv_svg_scale){.low = low, .high = high, .from = TOP + PANEL_HEIGHT, .to = TOP};
+    iv_svg_text(out, "ink strong", p.x, TOP - 18, title);
+    iv_svg_axis_y(out, &p.scale, 5, p.x, p.x + PANEL_WIDTH, NULL);
     return p;
 }
 
@@ -369,11 +369,11 @@ static double center(const panel *p, size_t slot) {
 
 static void bar(const panel *p, size_t slot, double value, const char *format, const char *tip) {
     double width = fmin(BAR_MAX, 0.7 * PANEL_WIDTH / (double)p->slots), x = center(p, slot);
-    double y = cli_svg_position(&p->scale, value), floor = TOP + PANEL_HEIGHT;
+    double y = iv_svg_position(&p->scale, value), floor = TOP + PANEL_HEIGHT;
     char label[32];
-    cli_svg_rect(p->out, paint(slot), x - width / 2, y, width, fmax(floor - y, 1), 2, tip);
+    iv_svg_rect(p->out, paint(slot), x - width / 2, y, width, fmax(floor - y, 1), 2, tip);
     snprintf(label, sizeof label, format, value);
-    cli_svg_text(p->out, "ink small middle", x, y - 5, label);
+    iv_svg_text(p->out, "ink small middle", x, y - 5, label);
 }
 
 static void draw_unique(const cli_study *s, FILE *out) {
@@ -408,15 +408,15 @@ static void draw_accuracy(const cli_study *s, FILE *out) {
     for (size_t c = 0; c < s->configs->count; c++) {
         size_t i = m->config_method[c], n = m->methods[i].configs, k = drawn[i]++;
         double offset = n > 1 ? reach * (2.0 * (double)k / (double)(n - 1) - 1) : 0;
-        cli_svg_circle(out, paint(i), center(&p, i) + offset, cli_svg_position(&p.scale, 100 * m->accuracy[c]), 3,
-                       s->configs->items[c].label);
+        iv_svg_circle(out, paint(i), center(&p, i) + offset, iv_svg_position(&p.scale, 100 * m->accuracy[c]), 3,
+                      s->configs->items[c].label);
     }
     for (size_t i = 0; i < m->method_count; i++) {
-        double y = cli_svg_position(&p.scale, 100 * m->methods[i].accuracy_mean);
+        double y = iv_svg_position(&p.scale, 100 * m->methods[i].accuracy_mean);
         char label[48];
-        cli_svg_line(out, "stroke ink", center(&p, i) - reach, y, center(&p, i) + reach, y);
+        iv_svg_line(out, "stroke ink", center(&p, i) - reach, y, center(&p, i) + reach, y);
         snprintf(label, sizeof label, "deviation %.2f", 100 * m->methods[i].accuracy_deviation);
-        cli_svg_text(out, "soft small middle", center(&p, i), TOP + PANEL_HEIGHT + 16, label);
+        iv_svg_text(out, "soft small middle", center(&p, i), TOP + PANEL_HEIGHT + 16, label);
     }
 }
 
@@ -424,19 +424,19 @@ void cli_study_svg(const cli_study *s, FILE *out) {
     const cli_metrics *m = s->metrics;
     char line[512];
     size_t panels = s->dataset->scored ? 3 : 2,
-           keys = m->method_count < CLI_SVG_SERIES ? m->method_count : CLI_SVG_SERIES;
+           keys = m->method_count < IV_SVG_SERIES ? m->method_count : IV_SVG_SERIES;
     double width = LEFT + (double)panels * (PANEL_WIDTH + PANEL_GAP);
     snprintf(line, sizeof line, "%.150s, %.150s: %zu problems, %zu configurations", s->model, s->dataset_path,
              s->dataset->count, s->configs->count);
-    cli_svg_begin(out, width, TOP + PANEL_HEIGHT + 70, s->title, line);
-    cli_svg_text(out, "ink large strong", LEFT - 40, 30, s->title);
-    cli_svg_text(out, "soft", LEFT - 40, 50, line);
+    iv_svg_begin(out, width, TOP + PANEL_HEIGHT + 70, s->title, line);
+    iv_svg_text(out, "ink large strong", LEFT - 40, 30, s->title);
+    iv_svg_text(out, "soft", LEFT - 40, 50, line);
     draw_unique(s, out);
     draw_divergence(s, out);
     if (s->dataset->scored) draw_accuracy(s, out);
-    cli_svg_key legend[CLI_SVG_SERIES];
+    iv_svg_key legend[IV_SVG_SERIES];
     for (size_t i = 0; i < keys; i++)
-        legend[i] = (cli_svg_key){paint(i), m->methods[i].name[0] ? m->methods[i].name : "as given"};
-    cli_svg_legend(out, LEFT, TOP + PANEL_HEIGHT + 44, legend, keys);
-    cli_svg_end(out);
+        legend[i] = (iv_svg_key){paint(i), m->methods[i].name[0] ? m->methods[i].name : "as given"};
+    iv_svg_legend(out, LEFT, TOP + PANEL_HEIGHT + 44, legend, keys);
+    iv_svg_end(out);
 }

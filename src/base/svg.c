@@ -1,6 +1,6 @@
 /* svg.c: the style sheet and the elements. Invariant: the document is well-formed XML for any text. */
-#include "svg.h"
-#include "text.h"
+#include "base/svg.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static bool allowed(const char *s, size_t length) {
     return !(length == 3 && c == 0xef && (unsigned char)s[1] == 0xbf && (unsigned char)s[2] >= 0xbe);
 }
 
-static void escaped(FILE *file, const char *s) {
+void iv_svg_escaped(FILE *file, const char *s) {
     for (size_t n = strlen(s), i = 0; i < n;) {
         size_t length = iv_utf8_length((const uint8_t *)s + i, n - i);
         if (length == 0 || !allowed(s + i, length))
@@ -55,19 +55,19 @@ static void escaped(FILE *file, const char *s) {
 
 /* ---- elements ------------------------------------------------------------------------------------------ */
 
-void cli_svg_begin(FILE *file, double width, double height, const char *title, const char *description) {
+void iv_svg_begin(FILE *file, double width, double height, const char *title, const char *description) {
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.6g %.6g\" width=\"%.6g\" height=\"%.6g\" "
             "role=\"img\" aria-labelledby=\"title desc\">\n<title id=\"title\">",
             width, height, width, height);
-    escaped(file, title);
+    iv_svg_escaped(file, title);
     fputs("</title>\n<desc id=\"desc\">", file);
-    escaped(file, description);
+    iv_svg_escaped(file, description);
     fprintf(file, "</desc>\n%s", style);
-    cli_svg_rect(file, "fill paper", 0, 0, width, height, 0, NULL);
+    iv_svg_rect(file, "fill paper", 0, 0, width, height, 0, NULL);
 }
 
-void cli_svg_end(FILE *file) { fputs("</svg>\n", file); }
+void iv_svg_end(FILE *file) { fputs("</svg>\n", file); }
 
 /* A tip is a child element of its shape. */
 static void end_shape(FILE *file, const char *element, const char *tip) {
@@ -76,39 +76,45 @@ static void end_shape(FILE *file, const char *element, const char *tip) {
         return;
     }
     fputs("><title>", file);
-    escaped(file, tip);
+    iv_svg_escaped(file, tip);
     fprintf(file, "</title></%s>\n", element);
 }
 
-void cli_svg_text(FILE *file, const char *classes, double x, double y, const char *text) {
+void iv_svg_text(FILE *file, const char *classes, double x, double y, const char *text) {
     fprintf(file, "<text class=\"%s\" x=\"%.6g\" y=\"%.6g\"", classes, x, y);
     if (strstr(classes, "turned")) fprintf(file, " transform=\"rotate(-90 %.6g %.6g)\"", x, y);
     fputc('>', file);
-    escaped(file, text);
+    iv_svg_escaped(file, text);
     fputs("</text>\n", file);
 }
 
-void cli_svg_rect(FILE *file, const char *classes, double x, double y, double width, double height, double radius,
-                  const char *tip) {
+void iv_svg_rect(FILE *file, const char *classes, double x, double y, double width, double height, double radius,
+                 const char *tip) {
     fprintf(file, "<rect class=\"shape %s\" x=\"%.6g\" y=\"%.6g\" width=\"%.6g\" height=\"%.6g\"", classes, x, y, width,
             height);
     if (radius > 0) fprintf(file, " rx=\"%.6g\"", radius);
     end_shape(file, "rect", tip);
 }
 
-void cli_svg_circle(FILE *file, const char *classes, double x, double y, double radius, const char *tip) {
+void iv_svg_circle(FILE *file, const char *classes, double x, double y, double radius, const char *tip) {
     fprintf(file, "<circle class=\"shape %s\" cx=\"%.6g\" cy=\"%.6g\" r=\"%.6g\"", classes, x, y, radius);
     end_shape(file, "circle", tip);
 }
 
-void cli_svg_line(FILE *file, const char *classes, double x1, double y1, double x2, double y2) {
+void iv_svg_line(FILE *file, const char *classes, double x1, double y1, double x2, double y2) {
     fprintf(file, "<line class=\"shape %s\" x1=\"%.6g\" y1=\"%.6g\" x2=\"%.6g\" y2=\"%.6g\"/>\n", classes, x1, y1, x2,
             y2);
 }
 
+void iv_svg_polyline(FILE *file, const char *classes, const double *points, size_t count) {
+    fprintf(file, "<polyline class=\"shape %s\" points=\"", classes);
+    for (size_t i = 0; i < count; i++) fprintf(file, "%s%.6g,%.6g", i ? " " : "", points[2 * i], points[2 * i + 1]);
+    fputs("\"/>\n", file);
+}
+
 /* ---- scales -------------------------------------------------------------------------------------------- */
 
-double cli_svg_position(const cli_svg_scale *s, double value) {
+double iv_svg_position(const iv_svg_scale *s, double value) {
     double v = value, low = s->low, high = s->high;
     if (s->logarithmic) v = v > 0 ? log10(v) : -HUGE_VAL, low = log10(low), high = log10(high);
     double t = high > low ? (v - low) / (high - low) : 0;
@@ -116,11 +122,11 @@ double cli_svg_position(const cli_svg_scale *s, double value) {
     return s->from + t * (s->to - s->from);
 }
 
-size_t cli_svg_ticks(const cli_svg_scale *s, size_t wanted, double out[CLI_SVG_TICKS_MAX]) {
+size_t iv_svg_ticks(const iv_svg_scale *s, size_t wanted, double out[IV_SVG_TICKS_MAX]) {
     size_t n = 0;
     double low = s->logarithmic ? log10(s->low) : s->low, high = s->logarithmic ? log10(s->high) : s->high;
     if (!(high > low) || !isfinite(high - low) || wanted == 0) return 0;
-    if (wanted > CLI_SVG_TICKS_MAX / 2) wanted = CLI_SVG_TICKS_MAX / 2; /* a rounded step may double their number */
+    if (wanted > IV_SVG_TICKS_MAX / 2) wanted = IV_SVG_TICKS_MAX / 2; /* a rounded step may double their number */
     double rough = (high - low) / (double)wanted, power = pow(10, floor(log10(rough)));
     double step = rough / power < 1.5   ? power
                   : rough / power < 3.5 ? 2 * power
@@ -128,7 +134,7 @@ size_t cli_svg_ticks(const cli_svg_scale *s, size_t wanted, double out[CLI_SVG_T
                                         : 10 * power;
     if (s->logarithmic && step < 1) step = 1;
     double slack = 1e-9 * (high - low);
-    for (double i = ceil((low - slack) / step); n < CLI_SVG_TICKS_MAX && i * step <= high + slack; i++)
+    for (double i = ceil((low - slack) / step); n < IV_SVG_TICKS_MAX && i * step <= high + slack; i++)
         out[n++] = s->logarithmic ? pow(10, i * step) : i * step;
     return n;
 }
@@ -141,45 +147,45 @@ static const char *tick_label(double value, char out[32]) {
     return out;
 }
 
-void cli_svg_axis_x(FILE *file, const cli_svg_scale *scale, size_t wanted, double y, double y_far, const char *label) {
-    double ticks[CLI_SVG_TICKS_MAX];
+void iv_svg_axis_x(FILE *file, const iv_svg_scale *scale, size_t wanted, double y, double y_far, const char *label) {
+    double ticks[IV_SVG_TICKS_MAX];
     char digits[32];
-    size_t n = cli_svg_ticks(scale, wanted, ticks);
+    size_t n = iv_svg_ticks(scale, wanted, ticks);
     for (size_t i = 0; i < n; i++) {
-        double x = cli_svg_position(scale, ticks[i]);
-        cli_svg_line(file, "stroke faint", x, y, x, y_far);
-        cli_svg_text(file, "soft small middle", x, y > y_far ? y + 14 : y - 6, tick_label(ticks[i], digits));
+        double x = iv_svg_position(scale, ticks[i]);
+        iv_svg_line(file, "stroke faint", x, y, x, y_far);
+        iv_svg_text(file, "soft small middle", x, y > y_far ? y + 14 : y - 6, tick_label(ticks[i], digits));
     }
-    if (label) cli_svg_text(file, "soft middle", (scale->from + scale->to) / 2, y > y_far ? y + 31 : y - 22, label);
+    if (label) iv_svg_text(file, "soft middle", (scale->from + scale->to) / 2, y > y_far ? y + 31 : y - 22, label);
 }
 
-void cli_svg_axis_y(FILE *file, const cli_svg_scale *scale, size_t wanted, double x, double x_far, const char *label) {
-    double ticks[CLI_SVG_TICKS_MAX];
+void iv_svg_axis_y(FILE *file, const iv_svg_scale *scale, size_t wanted, double x, double x_far, const char *label) {
+    double ticks[IV_SVG_TICKS_MAX];
     char digits[32];
-    size_t n = cli_svg_ticks(scale, wanted, ticks);
+    size_t n = iv_svg_ticks(scale, wanted, ticks);
     for (size_t i = 0; i < n; i++) {
-        double y = cli_svg_position(scale, ticks[i]);
-        cli_svg_line(file, "stroke faint", x, y, x_far, y);
-        cli_svg_text(file, x < x_far ? "soft small end" : "soft small", x < x_far ? x - 6 : x + 6, y + 3.5,
-                     tick_label(ticks[i], digits));
+        double y = iv_svg_position(scale, ticks[i]);
+        iv_svg_line(file, "stroke faint", x, y, x_far, y);
+        iv_svg_text(file, x < x_far ? "soft small end" : "soft small", x < x_far ? x - 6 : x + 6, y + 3.5,
+                    tick_label(ticks[i], digits));
     }
     if (label)
-        cli_svg_text(file, "soft middle turned", x < x_far ? x - 44 : x + 52, (scale->from + scale->to) / 2, label);
+        iv_svg_text(file, "soft middle turned", x < x_far ? x - 44 : x + 52, (scale->from + scale->to) / 2, label);
 }
 
 /* ---- labels -------------------------------------------------------------------------------------------- */
 
-double cli_svg_text_width(const char *text) {
+double iv_svg_text_width(const char *text) {
     size_t characters = 0;
     for (const char *c = text; *c; c++) characters += ((unsigned char)*c & 0xc0) != 0x80;
     return 6.6 * (double)characters;
 }
 
-double cli_svg_legend(FILE *file, double x, double y, const cli_svg_key *keys, size_t count) {
+double iv_svg_legend(FILE *file, double x, double y, const iv_svg_key *keys, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        cli_svg_rect(file, keys[i].classes, x, y - 6, 12, 12, 2.5, NULL);
-        cli_svg_text(file, "ink", x + 18, y + 4, keys[i].label);
-        x += 18 + cli_svg_text_width(keys[i].label) + 16;
+        iv_svg_rect(file, keys[i].classes, x, y - 6, 12, 12, 2.5, NULL);
+        iv_svg_text(file, "ink", x + 18, y + 4, keys[i].label);
+        x += 18 + iv_svg_text_width(keys[i].label) + 16;
     }
     return x;
 }

@@ -1,8 +1,7 @@
 /* Pictures are well-formed for any text; ticks are round numbers inside their scale. */
 #include "random.h"
-#include "xml.h"
-
-#include "svg.h"
+#include "apps/xml.h"
+#include "base/svg.h"
 
 #include <math.h>
 
@@ -13,18 +12,19 @@ static void draw(const char *text) {
     free(picture);
     FILE *file = open_memstream(&picture, &picture_bytes);
     assert_non_null(file);
-    const cli_svg_scale x = {.low = 0, .high = 10, .from = 50, .to = 350};
-    const cli_svg_scale y = {.low = 1e-6, .high = 1, .from = 150, .to = 20, .logarithmic = true};
-    const cli_svg_key keys[] = {{"fill same", text}, {"fill hot3", "other"}};
-    cli_svg_begin(file, 400, 200, text, text);
-    cli_svg_axis_x(file, &x, 5, 150, 20, text);
-    cli_svg_axis_y(file, &y, 5, 50, 350, text);
-    cli_svg_line(file, "stroke series0", 50, 20, 100.125, 30);
-    cli_svg_rect(file, "fill same", 1, 2, 3, 4, 1, text);
-    cli_svg_circle(file, "fill series1", 1, 2, 3, text);
-    cli_svg_text(file, "ink mono turned", 10, 10, text);
-    cli_svg_legend(file, 20, 190, keys, 2);
-    cli_svg_end(file);
+    const iv_svg_scale x = {.low = 0, .high = 10, .from = 50, .to = 350};
+    const iv_svg_scale y = {.low = 1e-6, .high = 1, .from = 150, .to = 20, .logarithmic = true};
+    const iv_svg_key keys[] = {{"fill same", text}, {"fill hot3", "other"}};
+    iv_svg_begin(file, 400, 200, text, text);
+    iv_svg_axis_x(file, &x, 5, 150, 20, text);
+    iv_svg_axis_y(file, &y, 5, 50, 350, text);
+    iv_svg_line(file, "stroke series0", 50, 20, 100.125, 30);
+    iv_svg_polyline(file, "stroke series1", (const double[]){1, 2, 3.5, 4, 5, 6}, 3);
+    iv_svg_rect(file, "fill same", 1, 2, 3, 4, 1, text);
+    iv_svg_circle(file, "fill series1", 1, 2, 3, text);
+    iv_svg_text(file, "ink mono turned", 10, 10, text);
+    iv_svg_legend(file, 20, 190, keys, 2);
+    iv_svg_end(file);
     assert_int_equal(fclose(file), 0);
 }
 
@@ -74,23 +74,23 @@ static void the_check_can_fail(void **state) {
 
 static void ticks_are_round(void **state) {
     (void)state;
-    double ticks[CLI_SVG_TICKS_MAX];
-    const cli_svg_scale tens = {.low = 0, .high = 10, .to = 1};
-    assert_int_equal(cli_svg_ticks(&tens, 5, ticks), 6);
+    double ticks[IV_SVG_TICKS_MAX];
+    const iv_svg_scale tens = {.low = 0, .high = 10, .to = 1};
+    assert_int_equal(iv_svg_ticks(&tens, 5, ticks), 6);
     for (size_t i = 0; i < 6; i++) assert_true(fabs(ticks[i] - 2 * (double)i) < 1e-12);
-    const cli_svg_scale powers = {.low = 1e-3, .high = 1, .to = 1, .logarithmic = true};
-    assert_int_equal(cli_svg_ticks(&powers, 4, ticks), 4);
+    const iv_svg_scale powers = {.low = 1e-3, .high = 1, .to = 1, .logarithmic = true};
+    assert_int_equal(iv_svg_ticks(&powers, 4, ticks), 4);
     assert_true(fabs(ticks[0] - 1e-3) < 1e-15 && fabs(ticks[3] - 1) < 1e-12);
-    const cli_svg_scale empty = {.low = 1, .high = 1};
-    assert_int_equal(cli_svg_ticks(&empty, 4, ticks), 0);
+    const iv_svg_scale empty = {.low = 1, .high = 1};
+    assert_int_equal(iv_svg_ticks(&empty, 4, ticks), 0);
     rng r = rng_start("ticks_are_round");
     for (size_t i = 0; i < 20000; i++) {
         double low = random_float(&r, WIDE), high = low + fabs((double)random_float(&r, WIDE));
-        cli_svg_scale s = {.low = low, .high = high, .from = 0, .to = 1, .logarithmic = i % 2 && low > 0};
-        size_t n = cli_svg_ticks(&s, 1 + rng_below(&r, 40), ticks);
-        assert_true(n <= CLI_SVG_TICKS_MAX);
+        iv_svg_scale s = {.low = low, .high = high, .from = 0, .to = 1, .logarithmic = i % 2 && low > 0};
+        size_t n = iv_svg_ticks(&s, 1 + rng_below(&r, 40), ticks);
+        assert_true(n <= IV_SVG_TICKS_MAX);
         for (size_t t = 0; t < n; t++) {
-            double at = cli_svg_position(&s, ticks[t]);
+            double at = iv_svg_position(&s, ticks[t]);
             assert_true(at >= 0 && at <= 1);
             if (t > 0 && high - low > 1e-6 * fabs(low)) assert_true(ticks[t] > ticks[t - 1]);
         }
@@ -99,9 +99,9 @@ static void ticks_are_round(void **state) {
 
 static void positions_stay_inside(void **state) {
     (void)state;
-    const cli_svg_scale s = {.low = 1e-8, .high = 1, .from = 100, .to = 200, .logarithmic = true};
-    assert_true(fabs(cli_svg_position(&s, 1e-4) - 150) < 1e-9);
-    assert_true(cli_svg_position(&s, 0) == 100 && cli_svg_position(&s, 7) == 200 && cli_svg_position(&s, NAN) == 100);
+    const iv_svg_scale s = {.low = 1e-8, .high = 1, .from = 100, .to = 200, .logarithmic = true};
+    assert_true(fabs(iv_svg_position(&s, 1e-4) - 150) < 1e-9);
+    assert_true(iv_svg_position(&s, 0) == 100 && iv_svg_position(&s, 7) == 200 && iv_svg_position(&s, NAN) == 100);
 }
 
 int main(void) {
