@@ -11,6 +11,6 @@ if [ ! -x "$venv/bin/python" ]; then
     "$venv/bin/pip" install --quiet --no-deps trl==1.16.0 verl==0.9.1 accelerate==1.15.0
 fi
 mkdir -p tests/data/train
-for noun in optimizer; do
+for noun in optimizer schedules; do
     "$venv/bin/python" "tests/scripts/record_$noun.py" tests/data/train
 done
