@@ -1,0 +1,13 @@
+/* checkpoint_agree.h: ranks that tell each other how a phase went, over comm/comm.h. comm NULL: there is one rank. */
+#ifndef IV_TRAIN_CHECKPOINT_AGREE_H
+#define IV_TRAIN_CHECKPOINT_AGREE_H
+
+#include "comm/comm.h"
+
+/* Every rank's `bytes` bytes, into all[rank][bytes]. `mine` may change afterwards. */
+iv_status iv_training_gather(iv_comm *comm, const void *mine, size_t bytes, void *all, iv_error *err);
+
+/* All ranks return the status and error of the lowest rank that failed, which the message names, or IV_OK. */
+iv_status iv_training_agree(iv_comm *comm, iv_status status, iv_error *err);
+
+#endif
