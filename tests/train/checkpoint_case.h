@@ -3,9 +3,11 @@
 #define IV_TESTS_TRAIN_CHECKPOINT_CASE_H
 
 #include "support.h"
+#include "base/file.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -42,14 +44,11 @@ static inline float case_value(uint64_t step, size_t part, size_t i) {
 
 /* The model of a checkpoint: a file whose text is the step. */
 static inline iv_status case_export(void *user, const char *dir, iv_error *err) {
-    char path[512];
-    if (mkdir(dir, 0777) != 0) return iv_fail(err, IV_IO, "%s: cannot be made", dir);
+    char path[512], text[32];
+    if (mkdir(dir, 0777) != 0) return iv_fail(err, IV_IO, "%s: cannot be made: %s", dir, strerror(errno));
     snprintf(path, sizeof path, "%s/model.txt", dir);
-    FILE *f = fopen(path, "w");
-    if (!f) return iv_fail(err, IV_IO, "%s: cannot be written", path);
-    fprintf(f, "%llu\n", (unsigned long long)*(const uint64_t *)user);
-    fclose(f);
-    return IV_OK;
+    int n = snprintf(text, sizeof text, "%llu\n", (unsigned long long)*(const uint64_t *)user);
+    return iv_file_write(path, text, (size_t)n, err);
 }
 
 /* One rank's part of a save: rank r of w owns the r-th of w ranges. */
