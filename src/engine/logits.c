@@ -2,12 +2,14 @@
 #include "base/cpu.h"
 #include "base/size.h"
 #include "engine/ranks.h"
+#include "engine/replace.h"
 #include "engine/step.h"
 #include "format/safetensors_write.h"
 
 #include <stdlib.h>
 
 static iv_status check_ids(const iv_engine *e, const int32_t *ids, size_t count, iv_error *err) {
+    IV_TRY(iv_replace_check_whole(e, err));
     if (iv_engine_has_requests(e)) return iv_fail(err, IV_BUSY, "logits: requests are running");
     if (count == 0 || count > e->max_model_len)
         return iv_fail(err, IV_INVALID, "logits: wanted 1 to %zu tokens, found %zu", e->max_model_len, count);

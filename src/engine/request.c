@@ -2,6 +2,7 @@
 #include "base/size.h"
 #include "base/utf8.h"
 #include "engine/queues.h"
+#include "engine/replace.h"
 #include "engine/sized.h"
 #include "base/buf.h"
 
@@ -272,6 +273,7 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
     iv_request full;
     const iv_request *r = &full;
     IV_TRY(read_request(e, given, &full, err));
+    IV_TRY(iv_replace_check_whole(e, err));
     if (e->waiting.count + e->held.count >= IV_WAITING_MAX)
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));

@@ -59,6 +59,8 @@ struct iv_engine {
     iv_model *model;
     iv_model_options model_options; /* with which the first weights were opened */
     char *updated_from;             /* directory of the weights after an update, else NULL */
+    uint64_t weights_version;       /* how often the weights changed */
+    bool replacing;                 /* the weights may be a mixture (replace.h): no requests */
     iv_text_model *text_model;
     iv_generation_config generation;
     iv_cpu_model *forward;   /* this process's first rank; NULL on GPUs */

@@ -145,6 +145,8 @@ static iv_status update(iv_engine *e, const char *dir, iv_error *err) {
     }
     free(e->updated_from);
     e->updated_from = name;
+    e->weights_version++;
+    e->replacing = false;
     iv_kv_evict_idle(&e->kv); /* no request runs, so all cached pages are idle */
     return IV_OK;
 }
