@@ -42,24 +42,23 @@ static iv_status open_model(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-size_t iv_train_slice(const iv_trainer *t, size_t process) {
-    size_t groups = (t->elements + IV_WEIGHT_GROUP - 1) / IV_WEIGHT_GROUP;
-    return iv_size_min(t->elements, groups * process / t->process_count * IV_WEIGHT_GROUP);
-}
-
 static float *zeros(size_t n) {
     size_t bytes;
     return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? calloc(1, bytes) : NULL;
 }
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
-    t->first = iv_train_slice(t, t->process), t->count = iv_train_slice(t, t->process + 1) - t->first;
+    iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
     t->master = zeros(t->elements);
+    t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     for (int i = 0; i < 2 && !t->o.no_optimizer; i++)
         if (!(t->moments[i] = zeros(t->count))) t->master = (free(t->master), NULL);
     t->ranks = calloc(t->local, sizeof *t->ranks);
-    if (!t->master || !t->ranks)
+    if (!t->master || !t->ranks || !t->decays)
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
+    for (size_t b = 0; b < t->count / IV_PARAMETER_BLOCK; b++)
+        t->decays[b] = iv_tensor_decays((size_t)iv_parameter_at(t->model, t->first + b * IV_PARAMETER_BLOCK)->info.ndim,
+                                        t->o.decay_all);
     return iv_parameters_read(t->model, t->pool, t->master, err);
 }
 
@@ -136,7 +135,7 @@ void iv_train_close(iv_trainer *t) {
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) free(r->sums.level[k]);
         free(r->memory), free(r->sequences), free(r->of);
     }
-    free(t->ranks), free(t->master), free(t->moments[0]), free(t->moments[1]);
+    free(t->ranks), free(t->master), free(t->decays), free(t->moments[0]), free(t->moments[1]);
     free(t->order), free(t->begin), free(t->lengths);
     iv_model_close(t->model);
     iv_pool_close(t->pool);
@@ -325,39 +324,15 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
     return IV_OK;
 }
 
-typedef struct applying {
-    iv_trainer *t;
-    iv_adamw_step step;
-} applying;
-
-enum { APPLY_ELEMENTS = 16 * IV_PARAMETER_BLOCK };
-
-/* The part of a tensor in [begin, end). */
-static void apply_part(const applying *a, const iv_tensor *x, size_t begin, size_t end) {
-    iv_trainer *t = a->t;
-    size_t first = iv_size_max(begin, x->offset), last = iv_size_min(end, x->offset + x->rows * x->columns);
-    if (first >= last) return;
-    t->o.kernels->adamw(&a->step, t->o.decay_all || x->info.ndim > 1, t->reduced + first, t->master + first,
-                        t->moments[0] + (first - t->first), t->moments[1] + (first - t->first), last - first);
-}
-
-static void apply_piece(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const applying *a = context;
-    iv_trainer *t = a->t;
-    size_t begin = t->first + index * APPLY_ELEMENTS, end = iv_size_min(begin + APPLY_ELEMENTS, t->first + t->count);
-    for (size_t i = 0; i < t->model->tensor_count; i++)
-        if (iv_parameter_is_trained(&t->model->tensors[i])) apply_part(a, &t->model->tensors[i], begin, end);
-}
-
 iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_result *result, iv_error *err) {
     float scale;
     IV_ASSERT(t->ready && !t->o.no_optimizer);
     double at[3] = {iv_now()};
     if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
     t->ready = false;
-    applying a = {t, iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale)};
-    iv_pool_run(t->pool, (t->count + APPLY_ELEMENTS - 1) / APPLY_ELEMENTS, apply_piece, &a);
+    iv_adamw_step step = iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale);
+    iv_adamw_slice(t->o.kernels, t->pool, &step, t->decays, t->reduced + t->first, t->master + t->first, t->moments[0],
+                   t->moments[1], t->count);
     at[1] = iv_now();
     IV_TRY(iv_train_restore(t, t->steps, err));
     IV_TRY(iv_train_weights_hash(t, result->weights_hash, err));

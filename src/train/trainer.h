@@ -11,8 +11,6 @@
 #include "model/parameters.h"
 #include "numerics/optimizer.h"
 
-enum { IV_WEIGHT_GROUP = 16 * IV_PARAMETER_BLOCK }; /* elements hashed at once; slices are multiples of it */
-
 typedef struct iv_train_options {
     const char *model_dir;
     bool has_dtype;

@@ -1,6 +1,5 @@
 /* trainer_reduce.c: what ranks exchange in a step: gradients in the tree, sums of squares, weights, hashes. Inside a
  * process they read each other's memory. */
-#include "base/digest.h"
 #include "base/size.h"
 #include "train/trainer_state.h"
 
@@ -62,86 +61,63 @@ iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-typedef struct squares {
-    iv_trainer *t;
-    double *of; /* [blocks of the slice] */
-} squares;
-
-static void square_block(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const squares *s = context;
-    size_t begin = s->t->first + index * IV_PARAMETER_BLOCK;
-    size_t n = iv_size_min(IV_PARAMETER_BLOCK, s->t->first + s->t->count - begin);
-    s->of[index] = s->t->o.kernels->sum_squares(s->t->reduced + begin, n);
-}
-
-/* Gathers `size` bytes for each IV_PARAMETER_BLOCK * scale elements of all slices. */
+/* Gathers `size` bytes for each `unit` elements of all processes' slices. */
 static iv_status gather_parts(iv_trainer *t, const void *mine, size_t unit, size_t size, const void **parts,
                               size_t *counts, iv_error *err) {
     size_t bytes[IV_RANKS_MAX];
     for (size_t p = 0; p < t->process_count; p++) {
-        size_t n = iv_train_slice(t, p + 1) - iv_train_slice(t, p);
+        size_t first, n;
+        iv_flat_slice(t->elements, p, t->process_count, &first, &n);
         counts[p] = (n + unit - 1) / unit, bytes[p] = counts[p] * size;
     }
     parts[0] = mine;
     return t->process_count > 1 ? iv_comm_all_gather(t->o.processes, mine, bytes, parts, err) : IV_OK;
 }
 
-iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
-    size_t blocks = (t->count + IV_PARAMETER_BLOCK - 1) / IV_PARAMETER_BLOCK, counts[IV_RANKS_MAX];
-    squares s = {t, calloc(blocks + 1, sizeof *s.of)};
+/* All processes' parts in one array. */
+static iv_status gather_all(iv_trainer *t, const void *mine, size_t unit, size_t size, char **out, size_t *total,
+                            iv_error *err) {
+    size_t counts[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
-    if (!s.of) return iv_fail(err, IV_NO_MEMORY, "gradient norm: no memory");
-    iv_pool_run(t->pool, blocks, square_block, &s);
-    iv_status status = gather_parts(t, s.of, IV_PARAMETER_BLOCK, sizeof *s.of, parts, counts, err);
+    IV_TRY(gather_parts(t, mine, unit, size, parts, counts, err));
     *total = 0;
-    for (size_t p = 0; status == IV_OK && p < t->process_count; p++)
-        for (size_t i = 0; i < counts[p]; i++) {
-            double one;
-            memcpy(&one, (const char *)parts[p] + i * sizeof one, sizeof one);
-            *total += one;
-        }
-    free(s.of);
+    for (size_t p = 0; p < t->process_count; p++) *total += counts[p];
+    char *at = *out = malloc(*total * size + 1);
+    if (!at) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for %zu parts", *total);
+    for (size_t p = 0; p < t->process_count; at += counts[p++] * size) memcpy(at, parts[p], counts[p] * size);
+    return IV_OK;
+}
+
+iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
+    size_t blocks;
+    char *all = NULL;
+    double *mine = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *mine);
+    if (!mine) return iv_fail(err, IV_NO_MEMORY, "gradient norm: no memory");
+    iv_block_sums(t->o.kernels, t->pool, t->reduced + t->first, t->count, mine);
+    iv_status status = gather_all(t, mine, IV_PARAMETER_BLOCK, sizeof *mine, &all, &blocks, err);
+    if (status == IV_OK) *total = iv_total_of_sums((const double *)(const void *)all, blocks);
+    free(mine), free(all);
     return status;
 }
 
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
-    size_t bytes[IV_RANKS_MAX];
+    size_t counts[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
     if (t->process_count == 1) return IV_OK;
-    for (size_t p = 0; p < t->process_count; p++)
-        bytes[p] = (iv_train_slice(t, p + 1) - iv_train_slice(t, p)) * sizeof *t->master;
-    IV_TRY(iv_comm_all_gather(t->o.processes, t->master + t->first, bytes, parts, err));
-    for (size_t p = 0; p < t->process_count; p++)
-        if (p != t->process) memcpy(t->master + iv_train_slice(t, p), parts[p], bytes[p]);
+    IV_TRY(gather_parts(t, t->master + t->first, 1, sizeof *t->master, parts, counts, err));
+    for (size_t p = 0, at = 0; p < t->process_count; at += counts[p++])
+        if (p != t->process) memcpy(t->master + at, parts[p], counts[p] * sizeof *t->master);
     return IV_OK;
 }
 
-typedef struct hashing {
-    const iv_trainer *t;
-    uint8_t (*of)[32];
-} hashing;
-
-static void hash_group(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const hashing *h = context;
-    size_t begin = h->t->first + index * IV_WEIGHT_GROUP, n = iv_size_min(IV_WEIGHT_GROUP, h->t->first + h->t->count - begin);
-    iv_digest_of(h->t->master + begin, n * sizeof(float), h->of[index]);
-}
-
 iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {
-    size_t groups = (t->count + IV_WEIGHT_GROUP - 1) / IV_WEIGHT_GROUP, counts[IV_RANKS_MAX];
-    hashing h = {t, calloc(groups + 1, sizeof *h.of)};
-    const void *parts[IV_RANKS_MAX];
-    iv_digest *d = h.of ? iv_digest_new() : NULL;
-    if (!d) {
-        free(h.of);
-        return iv_fail(err, IV_NO_MEMORY, "weights hash: no memory");
-    }
-    iv_pool_run(t->pool, groups, hash_group, &h);
-    iv_status status = gather_parts(t, h.of, IV_WEIGHT_GROUP, sizeof *h.of, parts, counts, err);
-    for (size_t p = 0; status == IV_OK && p < t->process_count; p++) iv_digest_add(d, parts[p], counts[p] * sizeof *h.of);
-    iv_digest_finish(d, out);
-    free(h.of);
+    size_t groups;
+    char *all = NULL;
+    uint8_t(*mine)[32] = calloc(iv_weight_groups(t->count) + 1, sizeof *mine);
+    if (!mine) return iv_fail(err, IV_NO_MEMORY, "weights hash: no memory");
+    iv_weight_digests(t->pool, t->master + t->first, t->count, mine);
+    iv_status status = gather_all(t, mine, IV_WEIGHT_GROUP, sizeof *mine, &all, &groups, err);
+    if (status == IV_OK) iv_weight_hash((const uint8_t(*)[32])(const void *)all, groups, out);
+    free(mine), free(all);
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef IV_TRAIN_TRAINER_STATE_H
 #define IV_TRAIN_TRAINER_STATE_H
 
+#include "train/optimizer.h"
 #include "train/trainer.h"
 
 /* One data-parallel rank of this process. */
@@ -30,6 +31,7 @@ struct iv_trainer {
     float *reduced;                       /* [all]: rank 0's sums */
     train_rank *ranks;                    /* [local] */
     uint64_t steps;
+    bool *decays; /* [blocks of the slice] */
     double total; /* squares of the last gradients */
     bool ready;   /* gradients wait to be applied */
     /* The step. */
@@ -46,8 +48,5 @@ iv_status iv_train_reduce(iv_trainer *t, iv_error *err);
 iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err);
 /* Makes all processes' master weights whole. */
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err);
-
-/* The first element of a process's slice. */
-size_t iv_train_slice(const iv_trainer *t, size_t process);
 
 #endif
