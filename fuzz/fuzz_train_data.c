@@ -19,7 +19,7 @@ static const char tokenizer_text[] =
     "{\"id\": 5, \"content\": \"<s>\", \"special\": true, \"normalized\": false, " ADDED "true},"
     "{\"id\": 6, \"content\": \"aa\", \"special\": false, \"normalized\": true, " ADDED "false}]}";
 static const char tagged[] =
-    "{% for m in messages %}<s>{% generation %}{{ m.content }}{% endgeneration %}b{% endfor %}{{ tools }}";
+    "{{ tools or '' }}{% for m in messages %}<s>{% generation %}{{ m.content }}{% endgeneration %}b{% endfor %}";
 static const char plain[] = "{% for m in messages %}<s>{{ m.role }}{{ m.content }}{% endfor %}"
                             "{% if add_generation_prompt %}<s>assistant{% endif %}";
 

@@ -3,8 +3,10 @@
 
     chat_masks.py REPOSITORY SHARED > tests/data/chat_masks.json
 
-Each case is a tokenizer (a folder of the repository, a folder of shared/tokenizers, or the file as a string), a chat template
-and the members of a line, with what apply_chat_template(return_assistant_tokens_mask=True) gives.
+`cases`: each is a tokenizer (a folder of the repository, a folder of shared/tokenizers, or the file as a string), a chat template
+and the members of a line, with what apply_chat_template(return_assistant_tokens_mask=True) gives. `models`: lines for the published tokenizers with their own
+templates, which have no such masks: the turns are found by rendering prefixes, prompts and completions are joined as TRL
+(SFTTrainer) does it, and prompts of reinforcement learning are what apply_chat_template(add_generation_prompt=True) gives.
 """
 import json
 import sys
@@ -102,6 +104,49 @@ CALLS = {"tools": [{"type": "function", "function": {"name": "add", "parameters"
 THINK = {"messages": talk("Why?", "<think>hm</think>\nBecause.")}
 
 
+def by_prefixes(tok, messages, **more):
+    """Ids, and the mask of the assistant's turns: the text that each adds, without white space at its end."""
+    render = lambda m, prompt: tok.apply_chat_template(m, tokenize=False, add_generation_prompt=prompt, **more)
+    text, spans = render(messages, False), []
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            before, after = render(messages[:i], True), render(messages[: i + 1], False)
+            assert after.startswith(before) and text.startswith(after)
+            spans.append((len(before), len(after.rstrip(" \t\r\n"))))
+    got = tok(text, add_special_tokens=False, return_offsets_mapping=True)
+    inside = lambda a, b: any(a < end and b > start for start, end in spans)
+    return got["input_ids"], "".join(str(int(inside(a, b))) for a, b in got["offset_mapping"])
+
+
+def as_trl(tok, prompt, completion):
+    """SFTTrainer: the end-of-sequence token after the completion, both tokenized as one text."""
+    full = prompt + completion + ("" if completion.endswith(tok.eos_token) else tok.eos_token)
+    before, ids = tok(prompt)["input_ids"] if prompt else [], tok(full)["input_ids"]
+    assert ids[: len(before)] == before
+    return ids, "0" * len(before) + "1" * (len(ids) - len(before))
+
+
+def model_lines(shared):
+    for name, kwargs in [("qwen3", {}), ("llama3_1", {"date_string": "26 Jul 2024"}), ("mistral_nemo", {}), ("gpt2", {})]:
+        tok = PreTrainedTokenizerFast.from_pretrained(shared + "/tokenizers/" + name)
+        case = lambda kind, line, ids, mask: {"tokenizer": name, "kind": kind, "line": line, "ids": ids, "mask": mask}
+        for prompt, completion in [("Q: 2+3?\nA:", " 5"), ("caf\u00e9", "\n\u6771\u4eac \U0001f600"), ("a", " b" + tok.eos_token)]:
+            yield case("sft", {"prompt": prompt, "completion": completion}, *as_trl(tok, prompt, completion))
+            ids, mask = as_trl(tok, "", prompt)
+            yield case("sft", {"text": prompt}, ids, "0" + mask[1:])
+        if not tok.chat_template:
+            ids = tok("What is 2 + 3?")["input_ids"]
+            yield case("rl", {"problem": "What is 2 + 3?", "answer": 5}, ids, "0" * len(ids))
+            continue
+        talks = [talk("What is 17 * 6?", "17 * 6 = 102.\n"), talk("Na\u00efve \U0001f600?", "Oui \u2014 caf\u00e9 \u6771\u4eac!")]
+        for messages in talks + ([] if name == "qwen3" else [talk("a", "b c", "d", "e")]):
+            yield case("sft", {"messages": messages}, *by_prefixes(tok, messages, **kwargs))
+        for line in [{"problem": "What is 2 + 3?", "answer": "5"}, {"messages": talk("a", "b c", "d")}]:
+            messages = line.get("messages") or talk(line["problem"])
+            ids = tok.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, return_dict=True, **kwargs)["input_ids"]
+            yield case("rl", line, ids, "0" * len(ids))
+
+
 def main():
     root, shared = sys.argv[1:]
     own = {"byte_level": byte_level(), "metaspace": metaspace()}
@@ -123,7 +168,7 @@ def main():
                                                                       tokenize=False), add_special_tokens=False)
         cases.append({"tokenizer": place, "template": template, "line": line, "ids": got["input_ids"],
                       "mask": "".join(map(str, got["assistant_masks"]))})
-    json.dump({"own": own, "cases": cases}, sys.stdout, ensure_ascii=False, separators=(",", ":"))
+    json.dump({"own": own, "cases": cases, "models": list(model_lines(shared))}, sys.stdout, ensure_ascii=False, separators=(",", ":"))
     print()
 
 

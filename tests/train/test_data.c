@@ -122,44 +122,56 @@ static iv_tokenizer *open_tokenizer(const json_t *own, const char *place) {
     return t;
 }
 
-static void check_case(size_t number, iv_tokenizer *tokenizer, const json_t *c) {
-    other_template t;
+/* Reads the case's line with this model; ids and mask are those of the case. */
+static void check_line(const iv_text_model *text, const json_t *c) {
     iv_error err;
     iv_train_data *d;
-    iv_train_data_options o = sft;
-    const char *jinja = json_string_value(json_object_get(c, "template"));
+    const json_t *kind = json_object_get(c, "kind"), *ids = json_object_get(c, "ids");
     const char *mask = json_string_value(json_object_get(c, "mask"));
-    const json_t *ids = json_object_get(c, "ids");
-    char config[] = "{\"bos_token\": \"<|begin_of_text|>\"}";
+    iv_train_data_options o = kind && strcmp(json_string_value(kind), "rl") == 0 ? rl : sft;
+    char *line = json_dumps(json_object_get(c, "line"), JSON_COMPACT);
+    o.vocab_size = 0;
+    ASSERT_OK(iv_train_data_parse(&o, text, line, strlen(line), &d, &err), &err);
+    iv_train_example e = iv_train_data_example(d, 0);
+    for (size_t i = 0; i < e.count && i < json_array_size(ids); i++) {
+        int wanted = (int)json_integer_value(json_array_get(ids, i));
+        if (e.ids[i] != wanted || e.mask[i] != (mask[i] == '1' ? 1.0f : 0.0f))
+            fail_msg("%s, %s: token %zu of %zu: wanted %d with mask %c, found %d with mask %g",
+                     json_string_value(json_object_get(c, "tokenizer")), line, i, e.count, wanted, mask[i],
+                     (int)e.ids[i], (double)e.mask[i]);
+    }
+    assert_int_equal(e.count, json_array_size(ids));
+    iv_train_data_close(d);
+    free(line);
+}
+
+static void check_case(iv_tokenizer *tokenizer, const json_t *c) {
+    other_template t;
+    iv_error err;
+    const char *jinja = json_string_value(json_object_get(c, "template"));
+    const char config[] = "{\"bos_token\": \"<|begin_of_text|>\"}";
     scratch_open(&t.dir);
     scratch_write(&t.dir, "chat_template.jinja", jinja, strlen(jinja));
     scratch_write(&t.dir, "tokenizer_config.json", config, strlen(config));
     t.text = (iv_text_model){.tokenizer = tokenizer, .eos_id = -1};
     ASSERT_OK(iv_chat_template_open(t.dir.dir, &t.text.chat, &err), &err);
-    char *line = json_dumps(json_object_get(c, "line"), JSON_COMPACT);
-    o.vocab_size = 0;
-    ASSERT_OK(iv_train_data_parse(&o, &t.text, line, strlen(line), &d, &err), &err);
-    iv_train_example e = iv_train_data_example(d, 0);
-    assert_int_equal(e.count, json_array_size(ids));
-    for (size_t i = 0; i < e.count; i++) {
-        assert_int_equal(e.ids[i], json_integer_value(json_array_get(ids, i)));
-        if (e.mask[i] != (mask[i] == '1' ? 1.0f : 0.0f))
-            fail_msg("case %zu (%s, %s): token %zu of %zu: mask: wanted %c, found %g", number,
-                     json_string_value(json_object_get(c, "tokenizer")), line, i, e.count, mask[i], (double)e.mask[i]);
-    }
-    iv_train_data_close(d);
-    free(line);
+    check_line(&t.text, c);
     close_template(&t);
+}
+
+static json_t *read_cases(void) {
+    json_t *root;
+    iv_error err;
+    ASSERT_OK(iv_json_read(source_path("tests/data/chat_masks.json"), 1 << 24, &root, &err), &err);
+    return root;
 }
 
 static void masks_are_those_of_transformers(void **state) {
     (void)state;
-    json_t *root, *c;
-    iv_error err;
+    json_t *root = read_cases(), *c;
     char open[100] = "";
     iv_tokenizer *tokenizer = NULL;
     size_t i;
-    ASSERT_OK(iv_json_read(source_path("tests/data/chat_masks.json"), 1 << 24, &root, &err), &err);
     const json_t *cases = json_object_get(root, "cases");
     assert_true(json_array_size(cases) > 50);
     json_array_foreach(cases, i, c) {
@@ -169,9 +181,35 @@ static void masks_are_those_of_transformers(void **state) {
             tokenizer = open_tokenizer(json_object_get(root, "own"), place);
             snprintf(open, sizeof open, "%s", place);
         }
-        if (tokenizer) check_case(i, tokenizer, c);
+        if (tokenizer) check_case(tokenizer, c);
     }
     iv_tokenizer_close(tokenizer);
+    json_decref(root);
+}
+
+/* Published tokenizers with their own templates: turns by prefixes, strings as TRL joins them, prompts. */
+static void published_models_give_the_reference_tokens(void **state) {
+    (void)state;
+    SKIP_WITHOUT(shared_path("tokenizers/qwen3"), "shared/tokenizers");
+    json_t *root = read_cases(), *c;
+    char open[100] = "", relative[200];
+    iv_text_model *text = NULL;
+    iv_error err;
+    size_t i;
+    const json_t *cases = json_object_get(root, "models");
+    assert_true(json_array_size(cases) > 30);
+    json_array_foreach(cases, i, c) {
+        const char *name = json_string_value(json_object_get(c, "tokenizer"));
+        snprintf(relative, sizeof relative, "tokenizers/%s", name);
+        assert_non_null(shared_path(relative));
+        if (strcmp(name, open) != 0) {
+            iv_text_model_close(text);
+            ASSERT_OK(iv_text_model_open(shared_path(relative), &text, &err), &err);
+            snprintf(open, sizeof open, "%s", name);
+        }
+        check_line(text, c);
+    }
+    iv_text_model_close(text);
     json_decref(root);
 }
 
@@ -400,6 +438,20 @@ static void reads_prompts_and_answers(void **state) {
     iv_train_data_close(d);
 }
 
+static void reads_the_problems_of_tiny_math(void **state) {
+    (void)state;
+    iv_train_data_options o = {.kind = IV_TRAIN_RL, .need_answer = true};
+    iv_train_data *d;
+    iv_error err;
+    o.path = source_path("models/tiny-math/problems.jsonl");
+    ASSERT_OK(iv_train_data_open(&o, tiny, &d, &err), &err);
+    assert_int_equal(iv_train_data_count(d), 1000);
+    iv_train_example e = iv_train_data_example(d, 1);
+    assert_text(tiny, e, "<|im_start|>user\nCompute 10 - 39.<|im_end|>\n<|im_start|>assistant\n", "");
+    assert_string_equal(e.answer, "-29");
+    iv_train_data_close(d);
+}
+
 static void refuses_bad_prompts(void **state) {
     (void)state;
     iv_train_data_options need = rl;
@@ -521,6 +573,7 @@ static void opens_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(masks_are_those_of_transformers),
+                                       cmocka_unit_test(published_models_give_the_reference_tokens),
                                        cmocka_unit_test(finds_turns_by_prefixes),
                                        cmocka_unit_test(finds_turns_by_generation_tags),
                                        cmocka_unit_test(refuses_templates_that_hide_the_turns),
@@ -530,6 +583,7 @@ int main(void) {
                                        cmocka_unit_test(reads_ids_and_masks),
                                        cmocka_unit_test(refuses_bad_ids_and_masks),
                                        cmocka_unit_test(reads_prompts_and_answers),
+                                       cmocka_unit_test(reads_the_problems_of_tiny_math),
                                        cmocka_unit_test(refuses_bad_prompts),
                                        cmocka_unit_test(limits_lengths),
                                        cmocka_unit_test(digests_tokens_masks_and_answers),
