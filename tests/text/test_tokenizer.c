@@ -1,5 +1,6 @@
 /* test_tokenizer.c: the tokenizer against answers of the reference library (oracle files), and its contract: limits,
  * errors, streaming, speed, and damaged files. */
+#include "random.h"
 #include "support.h"
 
 #include "base/digest.h"
@@ -634,6 +635,71 @@ static void test_special_tokens_side_by_side(void **state) {
     }
 }
 
+/* In a byte-level vocabulary the tokens' bytes, one after another, are the text: that tells which are in a span. */
+static void check_spans(rng *r, const iv_tokenizer *t) {
+    static const char *const parts[] = {"a",          "The ",    " 12",      "\n\n",         "  ",
+                                        "<|im_end|>", "<think>", "\xc3\xa9", "\xe6\x9d\xb1", "\xf0\x9f\x98\x80",
+                                        "'s",         "answer",  "?!",       "<|im"};
+    iv_buf text = {0}, inside = {0}, bytes = {0};
+    iv_ids ids = {0}, plain = {0};
+    iv_text_span spans[3] = {{0}};
+    size_t marks[41] = {0}, n = 1 + rng_below(r, 40), at = 0;
+    for (size_t i = 0; i < n; i++) {
+        assert_true(iv_buf_puts(&text, parts[rng_below(r, sizeof parts / sizeof *parts)]));
+        marks[i + 1] = text.len;
+    }
+    for (size_t k = 0; k < 3; k++) {
+        size_t from = rng_below(r, n + 1), to = rng_below(r, n + 1);
+        spans[k] = (iv_text_span){marks[from < to ? from : to], marks[from < to ? to : from]};
+    }
+    ASSERT_OK(iv_tokenizer_encode(t, text.data, text.len, IV_ENCODE_PARSE_SPECIAL, &plain, &err), &err);
+    ASSERT_OK(iv_tokenizer_encode_spans(t, text.data, text.len, IV_ENCODE_PARSE_SPECIAL, spans, 3, &ids, &inside, &err),
+              &err);
+    assert_int_equal(ids.count, plain.count);
+    assert_int_equal(inside.len, ids.count);
+    for (size_t i = 0; i < ids.count; i++) {
+        bool known, wanted = false;
+        size_t length;
+        assert_int_equal(ids.data[i], plain.data[i]);
+        iv_buf_clear(&bytes);
+        assert_true(iv_tokenizer_token_bytes(t, ids.data[i], &bytes, &known));
+        if (known)
+            length = bytes.len;
+        else
+            iv_tokenizer_token(t, ids.data[i], &length); /* an added token */
+        for (size_t k = 0; k < 3; k++)
+            wanted |= spans[k].start < at + length && spans[k].end > at && spans[k].start < spans[k].end;
+        if (inside.data[i] != wanted) fail_msg("%s: token %zu at byte %zu: wanted %d", text.data, i, at, wanted);
+        at += length;
+    }
+    assert_int_equal(at, text.len);
+    iv_buf_free(&text), iv_buf_free(&inside), iv_buf_free(&bytes);
+    iv_ids_free(&ids), iv_ids_free(&plain);
+}
+
+static void test_spans(void **state) {
+    (void)state;
+    rng r = rng_start("test_spans");
+    iv_tokenizer *t;
+    ASSERT_OK(iv_tokenizer_open(source_path("models/tiny-math"), &t, &err), &err);
+    for (size_t i = trials(2000, 50000); i-- > 0;) check_spans(&r, t);
+    iv_ids ids = {0};
+    iv_buf inside = {0};
+    const iv_text_span all = {0, 1};
+    assert_int_equal(iv_tokenizer_encode_spans(t, "\xff", 1, 0, &all, 1, &ids, &inside, &err), IV_INVALID);
+    ASSERT_OK(iv_tokenizer_encode_spans(t, "", 0, IV_ENCODE_ADD_SPECIAL, &all, 1, &ids, &inside, &err), &err);
+    assert_true(ids.count == 0 && inside.len == 0);
+    iv_ids_free(&ids), iv_buf_free(&inside);
+    iv_tokenizer_close(t);
+    t = parse(SMALL); /* puts tokens around the text */
+    ASSERT_OK(iv_tokenizer_encode_spans(t, "a", 1, IV_ENCODE_ADD_SPECIAL, &all, 1, &ids, &inside, &err), &err);
+    size_t in = 0;
+    for (size_t i = 0; i < inside.len; i++) in += (size_t)inside.data[i];
+    assert_true(ids.count > 1 && inside.len == ids.count && in == 1);
+    iv_ids_free(&ids), iv_buf_free(&inside);
+    iv_tokenizer_close(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_oracle_qwen3),
@@ -645,6 +711,7 @@ int main(void) {
         cmocka_unit_test(test_chat_tiny_math),
         cmocka_unit_test(test_encode),
         cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_spans),
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_stream_holds_back_halves),
         cmocka_unit_test(test_stream_follows_a_prompt),

@@ -288,8 +288,7 @@ static void writes_event_files(void **state) {
     ASSERT_OK(iv_train_events_close(e, &err), &err);
     find_file(&s, "events.out.tfevents.1700000000.", &file);
     static const char want[][40] = {
-        "\x09\0\0\x20\x40\xfc\x54\xd9\x41\x10\0\x1a\x0d"
-        "brain.Event:2",
+        "\x09\0\0\x20\x40\xfc\x54\xd9\x41\x10\0\x1a\015brain.Event:2",
         "\x09\0\0\x20\x40\xfc\x54\xd9\x41\x10\xac\x02\x3a\x02\x08\x01",
         "\x09\0\0\x40\x40\xfc\x54\xd9\x41\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\0\0\xc0\x3f"};
     static const size_t bytes[] = {26, 16, 27};
