@@ -1,0 +1,69 @@
+/* gradients.c: the gradient of the mean loss over one batch, as a file to hold next to another framework's. */
+#include "format/safetensors_write.h"
+#include "train/run_state.h"
+
+#include <stdlib.h>
+
+static void fill_all(iv_run *r, iv_gradients_summary *s, double *weight) {
+    *weight = 0;
+    for (size_t i = 0; i < iv_train_data_count(r->data); i++) {
+        iv_train_example e = iv_train_data_example(r->data, i);
+        iv_train_sequence *q = &r->sequences[i];
+        q->ids = e.ids, q->mask = e.mask, q->count = e.count, q->coefficients = NULL;
+        s->sequences++, s->tokens += e.count;
+        for (size_t t = 0; t < e.count; t++) *weight += (double)e.mask[t];
+    }
+}
+
+static iv_status write_tensors(iv_run *r, const char *path, double weight, iv_error *err) {
+    iv_model *m = iv_train_model(r->trainer);
+    const float *row = iv_train_rows_of(r->trainer).gradient;
+    iv_tensor_info *infos = calloc(m->tensor_count + 1, sizeof *infos);
+    size_t count = 0, longest = 0;
+    if (!infos) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    for (size_t i = 0; i < m->tensor_count; i++) {
+        if (!iv_parameter_is_trained(&m->tensors[i])) continue;
+        infos[count] = m->tensors[i].info, infos[count++].dtype = IV_F32;
+        longest = m->tensors[i].info.elements > longest ? m->tensors[i].info.elements : longest;
+    }
+    float *mean = malloc((longest + 1) * sizeof *mean);
+    iv_safetensors_writer w;
+    iv_status status = mean ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    if (status == IV_OK) status = iv_safetensors_writer_open(path, infos, count, "pt", &w, err);
+    bool opened = status == IV_OK;
+    for (size_t i = 0; status == IV_OK && i < m->tensor_count; i++) {
+        const iv_tensor *t = &m->tensors[i];
+        if (!iv_parameter_is_trained(t)) continue;
+        for (size_t k = 0; k < t->info.elements; k++) mean[k] = (float)((double)row[t->offset + k] / weight);
+        status = iv_safetensors_writer_put(&w, mean, t->info.elements * sizeof *mean, err);
+    }
+    if (opened) status = iv_safetensors_writer_close(&w, status, err);
+    free(mean), free(infos);
+    return status;
+}
+
+static iv_status run(iv_run *r, const char *out, iv_gradients_summary *s, iv_error *err) {
+    double weight;
+    iv_train_result g;
+    size_t n = iv_train_data_count(r->data);
+    IV_TRY(iv_run_reserve(r, n, err));
+    fill_all(r, s, &weight);
+    iv_train_batch b = {.sequences = r->sequences, .count = n, .temperature = 1.0f};
+    IV_TRY(iv_train_gradients(r->trainer, &b, weight, &g, err));
+    s->norm = g.norm;
+    for (size_t i = 0; i < n; i++)
+        for (size_t t = 1; t < r->sequences[i].count; t++)
+            s->loss -= (double)r->sequences[i].mask[t] * (double)r->sequences[i].logprobs[t];
+    s->loss /= weight;
+    return write_tensors(r, out, weight, err);
+}
+
+iv_status iv_run_gradients(const iv_run_options *o, const char *out, iv_gradients_summary *s, iv_error *err) {
+    iv_run r;
+    iv_run_summary unused;
+    *s = (iv_gradients_summary){0};
+    IV_TRY(iv_run_open_model(&r, o, &unused, err));
+    iv_status status = run(&r, out, s, err);
+    iv_run_close(&r);
+    return status;
+}

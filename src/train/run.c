@@ -1,0 +1,451 @@
+/* run.c: opening a run, its identity, its files, and the end of a step. */
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/size.h"
+#include "comm/mpi.h"
+#include "engine/text_model.h"
+#include "format/json.h"
+#include "format/model_dir.h"
+#include "invar.h"
+#include "model/export.h"
+#include "model/tensor_data.h"
+#include "numerics/version.h"
+#include "train/curves.h"
+#include "train/run_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { SHARD_BYTES = 2000000000, EXAMPLE_TOKENS = 4096 };
+
+void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
+    bool rl = kind == IV_RUN_RL;
+    *o = (iv_run_options){.kind = kind,
+                          .dtype = "auto",
+                          .arithmetic = "auto",
+                          .numerics = "invar",
+                          .epochs = 1,
+                          .batch_size = rl ? 16 : 32,
+                          .learning_rate = rl ? 1e-6 : 2e-5,
+                          .beta1 = 0.9,
+                          .beta2 = 0.999,
+                          .eps = 1e-8,
+                          .max_grad_norm = 1.0,
+                          .schedule = rl ? "constant" : "linear",
+                          .warmup = "0",
+                          .decay_steps = "0",
+                          .virtual_ranks = 8,
+                          .longer = "error",
+                          .algorithm = "grpo",
+                          .reward = "exact",
+                          .kl = "k3",
+                          .correction = "none",
+                          .group_size = 8,
+                          .max_new_tokens = 256,
+                          .inner_steps = 1,
+                          .temperature = 1.0,
+                          .top_p = 1.0,
+                          .eps_low = -1,
+                          .eps_high = -1,
+                          .correction_cap = -1,
+                          .overlong_buffer = -1,
+                          .rollout_numerics = "invar",
+                          .data_parallel = 1,
+                          .tensor_parallel = 1,
+                          .recompute = "none",
+                          .isa = "auto",
+                          .keep = 3,
+                          .rollout_tp = 1,
+                          .speculative = "off",
+                          .reward_timeout = 60,
+                          .on_mismatch = "stop"};
+}
+
+/* ---- options ------------------------------------------------------------------------------------------------------ */
+
+static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_error *err) {
+    for (int t = IV_BF16; t <= IV_F32; t++)
+        if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has = true, *out = (iv_dtype)t;
+    if (*has || strcmp(name, "auto") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
+}
+
+static iv_status one_of(const char *what, const char *text, const char *const *names, int count, int *out, iv_error *err) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *out = i;
+            return IV_OK;
+        }
+    char list[200] = "", *at = list;
+    for (int i = 0; i < count; i++)
+        at += snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
+    return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
+}
+
+static iv_status open_trainer(iv_run *r, iv_error *err) {
+    static const char *const recomputes[] = {"none", "attention", "layer"};
+    static const char *const arithmetics[] = {"fma32", "tc16"};
+    const iv_run_options *o = r->o;
+    int recompute, arithmetic = 0;
+    iv_isa isa;
+    iv_train_options t = {.model_dir = o->model, .threads = o->threads, .world = o->data_parallel, .tp = o->tensor_parallel,
+                          .virtual_ranks = o->virtual_ranks, .processes = r->processes, .micro_batch = o->micro_batch,
+                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay}, .decay_all = o->decay_all, .no_optimizer = r->no_optimizer};
+    IV_TRY(parse_dtype(o->dtype, &t.has_dtype, &t.dtype, err));
+    IV_TRY(one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
+    if (strcmp(o->arithmetic, "auto") != 0) IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, 2, &arithmetic, err));
+    IV_TRY(iv_isa_parse(o->isa, &isa, err));
+    iv_numerics numerics;
+    IV_TRY(iv_numerics_parse(o->numerics, &numerics, err));
+    t.kernels = iv_kernels_select(isa);
+    if (numerics == IV_VANILLA_BLAS)
+        return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
+    if (numerics != IV_INVAR) {
+        IV_TRY(iv_baseline_open(numerics, t.kernels, 1, &r->baseline, err));
+        t.kernels = iv_baseline_kernels(r->baseline);
+    }
+    if (r->processes && o->data_parallel == 1) t.world = r->processes->size;
+    size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
+    if (o->kind == IV_RUN_RL && !iv_size_add(longest, o->max_new_tokens, &longest)) longest = SIZE_MAX / 64;
+    t.pass_tokens = o->pass_tokens ? o->pass_tokens : iv_size_max(longest, EXAMPLE_TOKENS);
+    t.recompute = (iv_recompute)recompute, r->arithmetic = t.arithmetic = (iv_arithmetic)arithmetic;
+    if (longest > t.pass_tokens)
+        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu", longest,
+                       t.pass_tokens);
+    return iv_train_open(&t, &r->trainer, err);
+}
+
+static iv_status open_data(iv_run *r, iv_error *err) {
+    static const char *const longer[] = {"error", "truncate", "drop"};
+    const iv_run_options *o = r->o;
+    int what;
+    iv_model plan = {0};
+    iv_checkpoint *c;
+    IV_TRY(one_of("longer examples", o->longer, longer, 3, &what, err));
+    IV_TRY(iv_model_plan(o->model, &(iv_model_options){0}, &plan, &c, err));
+    size_t vocab = (size_t)plan.config.vocab_size;
+    iv_checkpoint_close(c);
+    iv_arena_free(&plan.arena);
+    IV_TRY(iv_text_model_open(o->model, &r->text, err));
+    iv_train_data_options d = {.path = o->data, .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
+                               .vocab_size = vocab, .max_length = o->max_length, .longer = (iv_train_longer)what};
+    IV_TRY(iv_train_data_open(&d, r->text, &r->data, err));
+    return iv_train_order_open(&(iv_train_order_options){iv_train_data_count(r->data), o->batch_size, o->seed,
+                                                         o->no_shuffle, o->drop_last},
+                               &r->order, err);
+}
+
+static iv_status make_schedule(iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    r->steps = o->steps ? o->steps : iv_train_order_steps(r->order, (uint32_t)o->epochs);
+    r->schedule = (iv_schedule){.learning_rate = o->learning_rate, .steps = r->steps, .min_ratio = o->min_lr_ratio};
+    IV_TRY(iv_schedule_parse(o->schedule, &r->schedule.kind, err));
+    IV_TRY(iv_schedule_steps_parse("warmup", o->warmup, r->steps, &r->schedule.warmup, err));
+    IV_TRY(iv_schedule_steps_parse("decay steps", o->decay_steps, r->steps, &r->schedule.decay, err));
+    return iv_schedule_check(&r->schedule, err);
+}
+
+static iv_status make_algorithm(iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    iv_algorithm_kind kind = IV_SFT;
+    if (o->kind == IV_RUN_RL) IV_TRY(iv_algorithm_parse(o->algorithm, &kind, err));
+    iv_algorithm *a = &r->algorithm;
+    *a = iv_algorithm_defaults(kind, (double)o->max_new_tokens);
+    if (o->kind != IV_RUN_RL) return IV_OK;
+    if (o->eps_low >= 0) a->eps_low = o->eps_low;
+    if (o->eps_high >= 0) a->eps_high = o->eps_high;
+    if (o->correction_cap >= 0) a->correction_cap = o->correction_cap;
+    if (o->overlong_buffer >= 0) a->overlong_buffer = o->overlong_buffer, a->overlong_max = (double)o->max_new_tokens;
+    a->kl_beta = o->kl_beta;
+    if (o->dynamic_sampling) a->dynamic_sampling = true;
+    IV_TRY(iv_kl_parse(o->kl, &a->kl, err));
+    IV_TRY(iv_correction_parse(o->correction, &a->correction, err));
+    return iv_algorithm_check(a, err);
+}
+
+/* ---- identity ----------------------------------------------------------------------------------------------------- */
+
+/* All that decides the weights, besides the initial ones and the data. */
+static json_t *hyperparameters_of(const iv_run *r) {
+    const iv_run_options *o = r->o;
+    char seed[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
+    json_t *j = json_pack("{ss ss ss ss sI sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind",
+                          o->kind == IV_RUN_RL ? "rl" : "sft", "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype),
+                          "arithmetic", r->arithmetic == IV_TC16 ? "tc16" : "fma32", "numerics", o->numerics, "steps",
+                          (json_int_t)r->steps, "batch_size", (json_int_t)o->batch_size, "virtual_ranks",
+                          (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
+                          o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm",
+                          o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule",
+                          iv_schedule_name(r->schedule.kind), "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps",
+                          (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all, "shuffle", (int)!o->no_shuffle,
+                          "drop_last", (int)o->drop_last);
+    if (o->kind != IV_RUN_RL || !j) return j;
+    const iv_algorithm *a = &r->algorithm;
+    json_t *rl = json_pack("{ss ss sI sI sI sf sf sf sI sf ss sf sf ss sf sf sb}", "algorithm", iv_algorithm_name(a->kind),
+                           "reward", o->reward, "group_size", (json_int_t)o->group_size, "max_new_tokens",
+                           (json_int_t)o->max_new_tokens, "inner_steps", (json_int_t)o->inner_steps, "temperature",
+                           o->temperature, "top_p", o->top_p, "min_p", o->min_p, "top_k", (json_int_t)o->top_k, "kl_beta",
+                           a->kl_beta, "kl", o->kl, "eps_low", a->eps_low, "eps_high", a->eps_high, "correction",
+                           o->correction, "correction_cap", a->correction_cap, "overlong_buffer", a->overlong_buffer,
+                           "dynamic_sampling", (int)a->dynamic_sampling);
+    json_object_update(j, rl);
+    json_decref(rl);
+    if (strcmp(o->rollout_numerics, "invar") != 0)
+        json_object_set_new(j, "rollout_numerics", json_string(o->rollout_numerics));
+    return j;
+}
+
+static iv_status make_identity(iv_run *r, iv_error *err) {
+    uint8_t data[32], digest[32];
+    char hex[65], data_hex[65];
+    iv_model *m = iv_train_model(r->trainer);
+    IV_TRY(iv_model_digest(m, err));
+    iv_digest_hex(m->weights_digest, hex);
+    snprintf(r->initial, sizeof r->initial, "sha256:%s", hex);
+    iv_train_data_digest(r->data, data);
+    iv_digest_hex(data, data_hex);
+    json_t *h = hyperparameters_of(r);
+    r->hyperparameters = h ? json_dumps(h, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
+    json_decref(h);
+    if (!r->hyperparameters) return iv_fail(err, IV_NO_MEMORY, "run: no memory");
+    iv_digest *d = iv_digest_new();
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "run: no memory");
+    char versions[64];
+    snprintf(versions, sizeof versions, "forward %d training %d\n", IV_NUMERICS_VERSION, IV_TRAINING_VERSION);
+    iv_digest_add(d, versions, strlen(versions));
+    iv_digest_add(d, r->initial, strlen(r->initial) + 1);
+    iv_digest_add(d, data_hex, strlen(data_hex) + 1);
+    iv_digest_add(d, r->hyperparameters, strlen(r->hyperparameters));
+    iv_digest_finish(d, digest);
+    iv_digest_hex(digest, hex);
+    snprintf(r->identity, sizeof r->identity, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
+             r->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(m->dtype), hex);
+    snprintf(r->summary->identity, sizeof r->summary->identity, "%s", r->identity);
+    r->run = (iv_training_run){.dir = r->o->output, .identity = r->identity, .initial_weights = r->initial,
+                               .hyperparameters = r->hyperparameters, .law_version = IV_TRAINING_VERSION,
+                               .elements = iv_train_rows_of(r->trainer).elements};
+    return IV_OK;
+}
+
+/* ---- files -------------------------------------------------------------------------------------------------------- */
+
+static iv_status note(iv_run *r, const char *text) {
+    if (r->first && r->o->progress && !r->o->quiet && *text) {
+        iv_train_progress_break(&r->progress);
+        fputs(text, r->o->progress);
+    }
+    return IV_OK;
+}
+
+static iv_status resume(iv_run *r, iv_error *err) {
+    iv_training_checkpoint *c = NULL;
+    iv_buf notes = {0};
+    iv_status status = iv_training_resume(&r->run, r->processes, &c, &notes, err);
+    if (notes.len) note(r, notes.data);
+    iv_buf_free(&notes);
+    if (status != IV_OK || !c) return status;
+    iv_train_rows rows = iv_train_rows_of(r->trainer);
+    const iv_training_progress p = iv_training_get(c)->progress;
+    status = iv_training_read(c, IV_TRAINING_MASTER, 0, rows.elements, rows.master, err);
+    if (status == IV_OK)
+        status = iv_training_read(c, IV_TRAINING_FIRST_MOMENT, rows.first, rows.count, rows.first_moment, err);
+    if (status == IV_OK)
+        status = iv_training_read(c, IV_TRAINING_SECOND_MOMENT, rows.first, rows.count, rows.second_moment, err);
+    r->at = p.step;
+    uint64_t updates = p.step * r->o->inner_steps;
+    if (p.state) {
+        json_t *j;
+        if (status == IV_OK) status = iv_json_parse("checkpoint state", p.state, strlen(p.state), &j, err);
+        if (status == IV_OK) {
+            json_t *u = json_object_get(j, "updates");
+            if (json_is_integer(u)) updates = (uint64_t)json_integer_value(u);
+            json_decref(j);
+        }
+    }
+    char hex[65];
+    if (status == IV_OK) status = iv_train_restore(r->trainer, updates, err);
+    if (status == IV_OK) status = iv_train_weights_hash(r->trainer, r->hash, err);
+    iv_digest_hex(r->hash, hex);
+    if (status == IV_OK && strcmp(hex, p.weight_hash) != 0)
+        status = iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", iv_training_get(c)->path, p.weight_hash, hex);
+    iv_training_close(c);
+    return status;
+}
+
+static iv_status join_path(char out[4096], const char *dir, const char *name, iv_error *err) {
+    if ((size_t)snprintf(out, 4096, "%s/%s", dir, name) < 4096) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: the path is too long", dir);
+}
+
+static iv_status open_files(iv_run *r, iv_error *err) {
+    char path[4096];
+    if (!r->first) return IV_OK;
+    if (mkdir(r->o->output, 0777) != 0 && errno != EEXIST)
+        return iv_fail(err, IV_IO, "%s: cannot make the directory: %s", r->o->output, strerror(errno));
+    IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
+    IV_TRY(iv_train_log_open(path, r->at + 1, &r->log, err));
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return iv_train_events_open(r->o->output, r->at + 1, (double)now.tv_sec, &r->events, err);
+}
+
+/* A run without `resume` must not end up among another's files. */
+static iv_status check_output(const iv_run *r, iv_error *err) {
+    char path[4096];
+    if (!r->first || r->o->resume) return IV_OK;
+    IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
+    struct stat s;
+    if (stat(path, &s) != 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: has a run already: wanted --resume, or another directory", r->o->output);
+}
+
+static iv_status open_all(iv_run *r, iv_error *err) {
+    IV_TRY(check_output(r, err));
+    if (iv_mpi_processes() > 1) {
+        IV_TRY(iv_comm_mpi_open(&r->processes, err));
+        IV_TRY(iv_comm_mpi_watch(r->processes, err));
+    }
+    r->first = !r->processes || r->processes->rank == 0;
+    IV_TRY(open_data(r, err));
+    IV_TRY(make_schedule(r, err));
+    IV_TRY(make_algorithm(r, err));
+    IV_TRY(open_trainer(r, err));
+    IV_TRY(make_identity(r, err));
+    IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
+    if (r->o->resume) IV_TRY(resume(r, err));
+    r->summary->first_step = r->at;
+    r->examples = calloc(r->o->batch_size + 1, sizeof *r->examples);
+    if (!r->examples) return iv_fail(err, IV_NO_MEMORY, "run: no memory for batches of %llu",
+                                     (unsigned long long)r->o->batch_size);
+    IV_TRY(open_files(r, err));
+    r->began = iv_now();
+    iv_train_progress_begin(&r->progress, r->first ? r->o->progress : NULL, r->steps, r->began);
+    return IV_OK;
+}
+
+iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err) {
+    *r = (iv_run){.o = o, .summary = summary};
+    *summary = (iv_run_summary){0};
+    if (o->batch_size == 0 || o->batch_size > UINT32_MAX / 2)
+        return iv_fail(err, IV_INVALID, "batch size: wanted 1 at least, found %llu", (unsigned long long)o->batch_size);
+    iv_status status = open_all(r, err);
+    if (status != IV_OK) iv_run_close(r);
+    return status;
+}
+
+static iv_status open_model_parts(iv_run *r, iv_error *err) {
+    r->first = true;
+    IV_TRY(open_data(r, err));
+    return open_trainer(r, err);
+}
+
+iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err) {
+    *r = (iv_run){.o = o, .summary = summary, .no_optimizer = true};
+    iv_status status = open_model_parts(r, err);
+    if (status != IV_OK) iv_run_close(r);
+    return status;
+}
+
+void iv_run_close(iv_run *r) {
+    iv_train_progress_break(&r->progress);
+    iv_train_log_close(r->log, NULL), iv_train_events_close(r->events, NULL);
+    for (size_t i = 0; i < r->sequence_max; i++) free(r->sequences[i].logprobs);
+    free(r->sequences), free(r->examples), free(r->hyperparameters);
+    iv_train_close(r->trainer);
+    iv_baseline_close(r->baseline);
+    iv_train_order_close(r->order);
+    iv_train_data_close(r->data);
+    iv_text_model_close(r->text);
+    iv_comm_close(r->processes);
+    *r = (iv_run){0};
+}
+
+iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err) {
+    size_t longest = iv_train_data_counts(r->data).longest + (r->o->kind == IV_RUN_RL ? r->o->max_new_tokens : 0);
+    if (n <= r->sequence_max) return IV_OK;
+    iv_train_sequence *more = realloc(r->sequences, n * sizeof *more);
+    if (!more) return iv_fail(err, IV_NO_MEMORY, "run: no memory for %zu sequences", n);
+    r->sequences = more;
+    for (; r->sequence_max < n; r->sequence_max++) {
+        more[r->sequence_max] = (iv_train_sequence){.logprobs = calloc(longest, sizeof(float))};
+        if (!more[r->sequence_max].logprobs) return iv_fail(err, IV_NO_MEMORY, "run: no memory for %zu sequences", n);
+    }
+    return IV_OK;
+}
+
+/* ---- the end of a step -------------------------------------------------------------------------------------------- */
+
+static iv_status export_model(void *user, const char *dir, iv_error *err) {
+    iv_run *r = user;
+    iv_model_dir d;
+    iv_model_exported written;
+    iv_model *m = iv_train_model(r->trainer);
+    IV_TRY(iv_model_dir_open(dir, r->o->model, false, true, m->dtype, &d, err));
+    iv_status status = iv_model_export(m, &(iv_model_export_options){.dir = dir, .shard_bytes_max = SHARD_BYTES}, &written, err);
+    return iv_model_dir_close(&d, status, err);
+}
+
+static iv_status save(iv_run *r, const char *state, iv_error *err) {
+    iv_train_rows rows = iv_train_rows_of(r->trainer);
+    char hex[65];
+    iv_digest_hex(r->hash, hex);
+    iv_training_shard shard = {rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
+    iv_training_progress p = {.step = r->at, .cursor = r->at * r->o->batch_size, .weight_hash = hex, .state = state};
+    IV_TRY(iv_training_save(&r->run, &p, &shard,
+                            &(iv_training_save_options){export_model, r, r->o->keep}, r->processes, err));
+    iv_buf path = {0};
+    IV_TRY(iv_training_path(r->o->output, r->at, &path, err));
+    snprintf(r->summary->checkpoint, sizeof r->summary->checkpoint, "%s", path.data);
+    iv_buf_free(&path);
+    return IV_OK;
+}
+
+static iv_status write_curves(iv_run *r, iv_error *err) {
+    char log[4096], html[4096], svg[4096];
+    IV_TRY(join_path(log, r->o->output, "metrics.jsonl", err));
+    IV_TRY(join_path(html, r->o->output, "curves.html", err));
+    IV_TRY(join_path(svg, r->o->output, "curves.svg", err));
+    return iv_train_curves_write(log, r->o->output, html, svg, err);
+}
+
+iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_error *err) {
+    char hex[65];
+    bool last = r->at == r->steps, stop = r->o->stop && *r->o->stop;
+    if (r->processes) { /* all processes stop together */
+        size_t bytes[IV_RANKS_MAX];
+        const void *parts[IV_RANKS_MAX];
+        for (size_t i = 0; i < r->processes->size; i++) bytes[i] = sizeof stop;
+        IV_TRY(iv_comm_all_gather(r->processes, &stop, bytes, parts, err));
+        for (size_t i = 0; i < r->processes->size; i++) stop |= *(const bool *)parts[i];
+    }
+    iv_digest_hex(r->hash, hex);
+    iv_train_metrics_set_text(m, "weights", hex);
+    memcpy(r->summary->weights_hash, hex, sizeof hex);
+    r->summary->steps = r->at, r->summary->seconds = iv_now() - r->began;
+    if (r->log) IV_TRY(iv_train_log_add(r->log, m, err));
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (r->events) IV_TRY(iv_train_events_add(r->events, m, (double)now.tv_sec, err));
+    if (r->first) iv_train_progress_step(&r->progress, m, iv_now());
+    if (last || stop || (r->o->save_every && r->at % r->o->save_every == 0)) {
+        IV_TRY(save(r, state, err));
+        if (r->first) IV_TRY(write_curves(r, err));
+    }
+    r->summary->stopped = stop && !last;
+    return IV_OK;
+}
+
+iv_status iv_run_train(const iv_run_options *o, iv_run_summary *out, iv_error *err) {
+    iv_run r;
+    IV_TRY(iv_run_open(&r, o, out, err));
+    iv_digest_hex(r.hash, out->weights_hash);
+    out->steps = r.at;
+    iv_status status = o->kind == IV_RUN_RL ? iv_run_rl(&r, err) : iv_run_sft(&r, err);
+    iv_run_close(&r);
+    return status;
+}

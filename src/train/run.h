@@ -1,0 +1,80 @@
+/* run.h: a training run from its files to its checkpoints: what `invar train sft` and `invar train rl` do. The only
+ * header of this folder that the program uses. */
+#ifndef IV_TRAIN_RUN_H
+#define IV_TRAIN_RUN_H
+
+#include "base/status.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum iv_run_kind { IV_RUN_SFT, IV_RUN_RL } iv_run_kind;
+
+/* What a run is made of. Texts are parsed by the run, so that errors name them. */
+typedef struct iv_run_options {
+    iv_run_kind kind;
+    const char *model, *data, *output; /* directories and a file; output: checkpoints, log, curves */
+    /* ---- what decides the weights ---- */
+    const char *dtype, *arithmetic; /* "auto", "bfloat16", "float16", "float32"; "auto", "fma32", "tc16" */
+    const char *numerics;           /* "invar"; a baseline's name as a control */
+    uint64_t steps, epochs;         /* steps 0: as many as the epochs have */
+    uint64_t batch_size;            /* sequences of a step; in RL prompts */
+    uint64_t seed;
+    double learning_rate, weight_decay, beta1, beta2, eps, max_grad_norm, min_lr_ratio;
+    const char *schedule, *warmup, *decay_steps;
+    uint64_t virtual_ranks, max_length;
+    const char *longer; /* "error", "truncate", "drop" */
+    bool decay_all, no_shuffle, drop_last;
+    /* RL */
+    const char *algorithm, *reward, *kl, *correction;
+    uint64_t group_size, max_new_tokens, inner_steps;
+    double temperature, top_p, min_p, kl_beta, eps_low, eps_high, correction_cap, overlong_buffer; /* below 0: the
+                                                                                                   * algorithm's own */
+    int64_t top_k;
+    bool dynamic_sampling;
+    const char *rollout_numerics;  /* as numerics */
+    /* ---- what does not ---- */
+    uint64_t data_parallel, tensor_parallel, threads, micro_batch, pass_tokens;
+    const char *recompute, *isa;
+    uint64_t save_every, keep;
+    bool resume; /* from the newest checkpoint of output, if it has one */
+    uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;
+    const char *speculative;
+    double reward_timeout; /* seconds for the rewards of a step */
+    const char *on_mismatch; /* "stop", "report" */
+    /* ---- what people see ---- */
+    FILE *progress; /* a line that moves; NULL: none */
+    bool quiet;     /* no notes */
+    const volatile sig_atomic_t *stop; /* not zero: end after this step, with a checkpoint */
+} iv_run_options;
+
+void iv_run_defaults(iv_run_options *o, iv_run_kind kind);
+
+/* What a run came to. */
+typedef struct iv_run_summary {
+    uint64_t first_step, steps; /* the step it began after, and the last one */
+    bool stopped;               /* by `stop` */
+    double loss, reward, seconds;
+    uint64_t tokens, compared, different; /* compared: sampled tokens whose log-probability was checked */
+    double largest_difference;            /* of a log-probability */
+    char weights_hash[65], identity[128], checkpoint[4096];
+} iv_run_summary;
+
+/* Runs to the end, under mpirun collectively. Notes about resumption go to `progress`'s stream. */
+iv_status iv_run_train(const iv_run_options *o, iv_run_summary *out, iv_error *err);
+
+/* The gradient of the mean loss over one batch (all examples of the data) in float32, under the checkpoint's names, as a
+ * safetensors file. */
+typedef struct iv_gradients_summary {
+    uint64_t sequences, tokens;
+    double loss, norm;
+} iv_gradients_summary;
+iv_status iv_run_gradients(const iv_run_options *o, const char *out, iv_gradients_summary *summary, iv_error *err);
+
+/* What a checkpoint says, as JSON text into out (the caller frees it by iv_run_text_free). verify: its hashes too. */
+iv_status iv_run_inspect(const char *path, bool verify, char **out, iv_error *err);
+void iv_run_text_free(char *text);
+
+#endif

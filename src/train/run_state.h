@@ -1,0 +1,59 @@
+/* run_state.h: a run that is open, shared by its files. */
+#ifndef IV_TRAIN_RUN_STATE_H
+#define IV_TRAIN_RUN_STATE_H
+
+#include "baseline/ops.h"
+#include "train/algorithm.h"
+#include "train/checkpoint.h"
+#include "train/data.h"
+#include "train/metrics.h"
+#include "train/metrics_events.h"
+#include "train/metrics_progress.h"
+#include "train/order.h"
+#include "train/run.h"
+#include "train/schedule.h"
+#include "train/trainer.h"
+
+typedef struct iv_run {
+    const iv_run_options *o;
+    iv_comm *processes; /* NULL: one */
+    bool first;         /* the process that writes and speaks */
+    bool no_optimizer;
+    iv_text_model *text;
+    iv_train_data *data;
+    iv_train_order *order;
+    iv_trainer *trainer;
+    iv_baseline *baseline; /* of a control; else NULL */
+    iv_schedule schedule;
+    iv_algorithm algorithm;
+    iv_arithmetic arithmetic;
+    uint64_t steps, at; /* of the run; done so far */
+    char *hyperparameters, identity[128], initial[80];
+    iv_training_run run;
+    iv_train_log *log;
+    iv_train_events *events;
+    iv_train_progress progress;
+    uint32_t *examples; /* [batch_size] of a step */
+    uint8_t hash[32];
+    iv_run_summary *summary;
+    double began;
+    /* The sequences of a step. */
+    iv_train_sequence *sequences;
+    size_t sequence_max;
+} iv_run;
+
+iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err);
+/* Data and trainer alone, without an optimizer: no run. */
+iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err);
+void iv_run_close(iv_run *r);
+
+/* After each step: log, progress, checkpoint where one is due. `state`: a JSON object to continue from, or NULL. */
+iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_error *err);
+
+/* Room for n sequences, whose logprobs the run owns: [longest] each. */
+iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err);
+
+iv_status iv_run_sft(iv_run *r, iv_error *err);
+iv_status iv_run_rl(iv_run *r, iv_error *err);
+
+#endif
