@@ -5,20 +5,20 @@
 
 #include <string.h>
 
-typedef float f32x8 __attribute__((vector_size(32), aligned(4)));
-typedef double f64x8 __attribute__((vector_size(64)));
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x4 __attribute__((vector_size(32)));
 
 static double sum_squares(const float *gradient, size_t n) {
-    f64x8 lanes = {0};
+    f64x4 low = {0}, high = {0}; /* lanes 0 to 3, 4 to 7 */
     size_t whole = n / 8 * 8;
     for (size_t i = 0; i < whole; i += 8) {
-        f32x8 narrow;
-        memcpy(&narrow, gradient + i, sizeof narrow);
-        f64x8 g = __builtin_convertvector(narrow, f64x8);
-        lanes = lanes + g * g;
+        f32x4 a, b;
+        memcpy(&a, gradient + i, sizeof a), memcpy(&b, gradient + i + 4, sizeof b);
+        f64x4 x = __builtin_convertvector(a, f64x4), y = __builtin_convertvector(b, f64x4);
+        low = low + x * x, high = high + y * y;
     }
     double l[8];
-    memcpy(l, &lanes, sizeof l);
+    memcpy(l, &low, sizeof low), memcpy(l + 4, &high, sizeof high);
     for (size_t i = whole; i < n; i++) l[i % 8] = l[i % 8] + (double)gradient[i] * (double)gradient[i];
     return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }
