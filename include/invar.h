@@ -116,6 +116,8 @@ typedef struct iv_engine_options {
     size_t speculative_tokens;     /* tokens of a draft, 1 to 16 */
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while weights load; may be NULL */
     void *user;
+    bool trainable; /* the weights will be replaced by trained ones: with dtype float32, matrices of a 16-bit checkpoint
+                     * are held as float32; never changes a bit */
 } iv_engine_options;
 
 /* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no

@@ -201,6 +201,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     size_t pages = 0;
     iv_model_options m = {0};
     IV_TRY(parse_options(o, e, &m, err));
+    m.widen = o->trainable;
     IV_TRY(iv_ranks_open(e, o, err));
     iv_ranks_model_options(e->ranks, &m);
     IV_TRY(size_kv(o, e, &m, &pages, err));

@@ -1,3 +1,312 @@
-/* rl.c */
+/* rl.c: reinforcement learning: rollouts on an engine in the same process, rewards, and updates of the weights that the
+ * engine then runs on. Before any gradient is used, each sampled token's log-probability by the learner is compared
+ * with the sampler's. */
+#include "base/clock.h"
+#include "engine/replace.h"
+#include "numerics/floats.h"
+#include "train/reward.h"
+#include "train/rl_batch.h"
 #include "train/run_state.h"
-iv_status iv_run_rl(iv_run *r, iv_error *err) { (void)r; return iv_fail(err, IV_UNSUPPORTED, "rl"); }
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
+
+typedef struct rl {
+    iv_run *r;
+    iv_engine *engine;
+    iv_trainer *reference; /* initial weights, for the KL; NULL */
+    iv_reward *reward;
+    iv_rl_batch batch;
+    iv_train_sequence *update; /* [batch * group]: the sequences of the update, */
+    uint32_t *picked;          /* and which of the batch they are */
+    size_t picked_count;
+    bool exact;    /* the learner's distribution is the one that was drawn from */
+    bool sampled;  /* behavior: of the distribution drawn from, at a temperature */
+    bool first;    /* inner step */
+    uint64_t updates;
+    double seconds[4]; /* rollout, reward, learner, update of the engine */
+} rl;
+
+/* ---- opening ------------------------------------------------------------------------------------------------------ */
+
+static iv_status check(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    bool filtered = o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0;
+    if (r->processes) return iv_fail(err, IV_UNSUPPORTED, "rl: not under mpirun: use data-parallel ranks of one process");
+    if (o->temperature <= IV_TEMPERATURE_MIN)
+        return iv_fail(err, IV_INVALID, "temperature: wanted more than %g for rl, found %g", (double)IV_TEMPERATURE_MIN,
+                       o->temperature);
+    if (filtered && o->temperature != 1.0)
+        return iv_fail(err, IV_UNSUPPORTED, "rl with top_p, top_k or min_p: wanted temperature 1, found %g", o->temperature);
+    if (o->group_size == 0 || o->inner_steps == 0 || o->max_new_tokens == 0)
+        return iv_fail(err, IV_INVALID, "group size, inner steps, new tokens: wanted 1 at least");
+    if (strcmp(o->on_mismatch, "stop") != 0 && strcmp(o->on_mismatch, "report") != 0)
+        return iv_fail(err, IV_INVALID, "on mismatch: wanted stop or report, found '%s'", o->on_mismatch);
+    return IV_OK;
+}
+
+static iv_status open_engine(rl *x, iv_error *err) {
+    const iv_run *r = x->r;
+    const iv_run_options *o = r->o;
+    iv_engine_options e;
+    iv_engine_options_init(&e);
+    e.model = o->model, e.device = "cpu", e.isa = o->isa, e.threads = o->threads, e.numerics = o->rollout_numerics;
+    e.dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
+    e.arithmetic = r->arithmetic == IV_TC16 ? "tc16" : "fma32";
+    e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
+    e.max_num_seqs = o->rollout_seqs ? o->rollout_seqs : ROLLOUT_SEQUENCES;
+    e.max_num_batched_tokens = o->rollout_batched_tokens ? o->rollout_batched_tokens : ROLLOUT_TOKENS;
+    e.max_model_len = iv_train_data_counts(r->data).longest + o->max_new_tokens;
+    return iv_engine_open(&e, &x->engine, err);
+}
+
+static iv_status open_reference(rl *x, iv_error *err) {
+    const iv_run *r = x->r;
+    if (r->algorithm.kl_beta == 0) return IV_OK;
+    iv_model *m = iv_train_model(r->trainer);
+    iv_train_options t = {.model_dir = r->o->model, .has_dtype = true, .dtype = m->dtype, .arithmetic = r->arithmetic,
+                          .threads = r->o->threads, .world = 1, .tp = 1, .virtual_ranks = 1,
+                          .pass_tokens = iv_train_pass_tokens(r->trainer), .recompute = IV_RECOMPUTE_LAYER,
+                          .no_optimizer = true};
+    return iv_train_open(&t, &x->reference, err);
+}
+
+/* The engine gets the master weights, rounded as the trainer's own model rounds them. */
+static iv_status update_engine(rl *x, iv_error *err) {
+    iv_model *m;
+    double began = iv_now();
+    iv_train_rows rows = iv_train_rows_of(x->r->trainer);
+    IV_TRY(iv_replace_begin(x->engine, &m, err));
+    if (iv_parameters_layout(m) != rows.elements)
+        return iv_fail(err, IV_INVALID, "rollouts: the engine's model has other weights than the learner's");
+    IV_TRY(iv_parameters_write(m, iv_train_pool(x->r->trainer), rows.master, 0, rows.elements, err));
+    static const uint8_t none[32];
+    /* Rollouts need no fingerprint: the digest of the weights would cost more than writing them. */
+    IV_TRY(iv_replace_end(x->engine, &(iv_replace_options){.weights_digest = none}, err));
+    x->seconds[3] += iv_now() - began;
+    return IV_OK;
+}
+
+static void close_rl(rl *x) {
+    iv_rl_batch_free(&x->batch);
+    iv_reward_close(x->reward);
+    iv_train_close(x->reference);
+    iv_engine_close(x->engine);
+    free(x->picked), free(x->update);
+}
+
+static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    *x = (rl){.r = r, .sampled = o->temperature != 1.0, .exact = true};
+    IV_TRY(check(r, err));
+    iv_reward_options w = {.spec = o->reward, .format = o->reward_format, .length = (double)o->max_new_tokens,
+                           .seconds = o->reward_timeout};
+    IV_TRY(iv_reward_open(&w, &x->reward, err));
+    x->picked = calloc(o->batch_size * o->group_size + 1, sizeof *x->picked);
+    x->update = calloc(o->batch_size * o->group_size + 1, sizeof *x->update);
+    if (!x->picked || !x->update)
+        return iv_fail(err, IV_NO_MEMORY, "rl: no memory for steps of %llu prompts", (unsigned long long)o->batch_size);
+    IV_TRY(open_engine(x, err));
+    IV_TRY(open_reference(x, err));
+    x->updates = iv_train_rows_of(r->trainer).steps;
+    return update_engine(x, err);
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------------- */
+
+static iv_status sample(rl *x, iv_rollout **out, iv_error *err) {
+    iv_run *r = x->r;
+    const iv_run_options *o = r->o;
+    double began = iv_now();
+    iv_rollout_prompt *prompts = calloc(o->batch_size, sizeof *prompts);
+    if (!prompts) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %llu prompts", (unsigned long long)o->batch_size);
+    for (size_t i = 0; i < o->batch_size; i++) {
+        iv_train_example e = iv_train_data_example(r->data, r->examples[i]);
+        prompts[i] = (iv_rollout_prompt){e.ids, e.count, i};
+    }
+    iv_rollout_options w;
+    iv_rollout_options_init(&w);
+    w.group = o->group_size, w.max_tokens = o->max_new_tokens, w.temperature = (float)o->temperature;
+    w.top_p = (float)o->top_p, w.min_p = (float)o->min_p, w.top_k = (int32_t)o->top_k;
+    w.seed = o->seed, w.step = r->at;
+    iv_status status = iv_rollout_run(x->engine, prompts, o->batch_size, &w, out, err);
+    free(prompts);
+    x->seconds[0] += iv_now() - began;
+    return status;
+}
+
+static iv_status score(rl *x, const iv_rollout *rollout, iv_error *err) {
+    iv_run *r = x->r;
+    double began = iv_now();
+    size_t n = x->batch.n;
+    iv_reward_item *items = calloc(n + 1, sizeof *items);
+    if (!items) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu rewards", n);
+    for (size_t i = 0; i < n; i++) {
+        iv_train_example e = iv_train_data_example(r->data, r->examples[i / x->batch.group]);
+        iv_completion c = iv_rollout_at(rollout, i / x->batch.group, i % x->batch.group);
+        items[i] = (iv_reward_item){.completion = {c.text, c.text_bytes}, .answer = {e.answer, e.answer_bytes},
+                                    .line = {e.line, e.line_bytes}, .prompt = {"", 0}, .tokens = c.count};
+    }
+    iv_status status = iv_reward_score(x->reward, items, n, x->batch.rewards, err);
+    free(items);
+    x->seconds[1] += iv_now() - began;
+    return status;
+}
+
+/* The learner's log-probabilities against the sampler's. */
+static iv_status compare(const rl *x, size_t i, iv_error *err) {
+    const iv_loss_sequence *s = &x->batch.losses[i];
+    for (size_t t = 1; x->exact && t < s->n; t++)
+        if (s->mask[t] != 0.0f && iv_bits(s->logp[t]) != iv_bits(s->behavior[t]))
+            return iv_fail(err, IV_INVALID,
+                           "step %llu, completion %zu of prompt %zu, token %zu: wanted the sampler's log-probability %.9g, "
+                           "the learner's is %.9g (--on-mismatch report goes on)",
+                           (unsigned long long)x->r->at + 1, i % x->batch.group, i / x->batch.group, t,
+                           (double)s->behavior[t], (double)s->logp[t]);
+    return IV_OK;
+}
+
+static iv_status weigh(void *context, size_t sequence, iv_error *err) {
+    rl *x = context;
+    size_t i = x->picked[sequence];
+    iv_rl_batch *b = &x->batch;
+    if (x->first) {
+        memcpy(b->old[i], b->losses[i].logp, b->losses[i].n * sizeof *b->old[i]);
+        if (strcmp(x->r->o->on_mismatch, "stop") == 0) IV_TRY(compare(x, i, err));
+    }
+    return iv_algorithm_sequence(&x->r->algorithm, i, &b->losses[i], b->advantages[i], b->coefficients[i], &b->sums[i], err);
+}
+
+/* Log-probabilities of the reference model go where the learner's will be, and from there to their own arrays. */
+static iv_status score_reference(rl *x, iv_error *err) {
+    if (!x->reference) return IV_OK;
+    iv_train_batch b = {.sequences = x->update, .count = x->picked_count,
+                        .temperature = (float)x->r->o->temperature};
+    IV_TRY(iv_train_score(x->reference, &b, err));
+    for (size_t k = 0; k < x->picked_count; k++) {
+        size_t i = x->picked[k];
+        memcpy(x->batch.reference[i], x->batch.losses[i].logp, x->batch.losses[i].n * sizeof(float));
+    }
+    return IV_OK;
+}
+
+static void total_of(const rl *x, iv_loss_sums *total) {
+    *total = (iv_loss_sums){0};
+    for (size_t k = 0; k < x->picked_count; k++) iv_loss_add(total, &x->batch.sums[x->picked[k]]);
+}
+
+/* The inner steps over one batch. *report: of the first. */
+static iv_status learn(rl *x, iv_loss_report *report, double *norm, double *rate, iv_error *err) {
+    iv_run *r = x->r;
+    double began = iv_now(), denominator;
+    iv_loss_sequence *losses = calloc(x->picked_count + 1, sizeof *losses);
+    if (!losses) return iv_fail(err, IV_NO_MEMORY, "rl: no memory");
+    for (size_t k = 0; k < x->picked_count; k++) losses[k] = x->batch.losses[x->picked[k]];
+    iv_status status = iv_algorithm_denominator(&r->algorithm, losses, x->picked_count, &denominator, err);
+    free(losses);
+    IV_TRY(status);
+    IV_TRY(score_reference(x, err));
+    iv_train_batch b = {.sequences = x->update, .count = x->picked_count, .temperature = (float)r->o->temperature,
+                        .weigh = weigh, .context = x};
+    for (size_t k = 0; k < r->o->inner_steps; k++) {
+        iv_train_result g, a = {0};
+        iv_loss_sums total;
+        *rate = iv_schedule_rate(&r->schedule, r->at);
+        x->first = k == 0;
+        IV_TRY(iv_train_gradients(r->trainer, &b, denominator, &g, err));
+        IV_TRY(iv_train_apply(r->trainer, &(iv_train_update){denominator, *rate, r->o->max_grad_norm}, &a, err));
+        memcpy(r->hash, a.weights_hash, sizeof r->hash);
+        x->updates++, *norm = a.norm;
+        total_of(x, &total);
+        iv_loss_report now = iv_loss_finish(&total, denominator);
+        if (k == 0) *report = now;
+    }
+    x->seconds[2] += iv_now() - began;
+    return IV_OK;
+}
+
+static void rewards_of(const iv_rl_batch *b, double *mean, double *deviation, double *best) {
+    double sum = 0, squares = 0, groups = 0;
+    for (size_t i = 0; i < b->n; i++) sum += b->rewards[i];
+    *mean = sum / (double)b->n;
+    for (size_t i = 0; i < b->n; i++) squares += (b->rewards[i] - *mean) * (b->rewards[i] - *mean);
+    *deviation = sqrt(squares / (double)b->n);
+    for (size_t g = 0; g < b->n / b->group; g++) {
+        double top = b->rewards[g * b->group];
+        for (size_t i = 1; i < b->group; i++) top = fmax(top, b->rewards[g * b->group + i]);
+        groups += top;
+    }
+    *best = groups / (double)(b->n / b->group);
+}
+
+static void fill_metrics(rl *x, iv_train_metrics *m, const iv_loss_report *l, double norm, double rate, double seconds) {
+    iv_run *r = x->r;
+    const iv_rl_batch *b = &x->batch;
+    double mean, deviation, best, entropy = 0;
+    rewards_of(b, &mean, &deviation, &best);
+    for (size_t i = 0; i < b->n; i++)
+        for (size_t t = 0; t < b->losses[i].n; t++) entropy -= (double)b->behavior[i][t];
+    iv_train_metrics_begin(m, r->at);
+    iv_train_metrics_set(m, "reward", mean), iv_train_metrics_set(m, "reward_deviation", deviation);
+    iv_train_metrics_set(m, "reward_best_of_group", best);
+    iv_train_metrics_set(m, "kl", l->k3), iv_train_metrics_set(m, "kl_k1", l->k1);
+    iv_train_metrics_set(m, "largest_logprob_difference", l->largest_logp);
+    iv_train_metrics_set(m, "largest_probability_difference", l->largest_p);
+    iv_train_metrics_set(m, "tokens_compared", (double)l->tokens), iv_train_metrics_set(m, "tokens_equal", (double)l->equal);
+    iv_train_metrics_set(m, "loss", l->loss), iv_train_metrics_set(m, "kl_reference", l->kl);
+    iv_train_metrics_set(m, "clipped_low", l->clipped_low), iv_train_metrics_set(m, "clipped_high", l->clipped_high);
+    iv_train_metrics_set(m, "ratio_mean", l->ratio_mean), iv_train_metrics_set(m, "ratio_max", l->ratio_max);
+    iv_train_metrics_set(m, "entropy_estimate", entropy / (double)b->completion_tokens);
+    iv_train_metrics_set(m, "completion_length", (double)b->completion_tokens / (double)b->n);
+    iv_train_metrics_set(m, "sequences_learned", (double)x->picked_count);
+    iv_train_metrics_set(m, "gradient_norm", norm), iv_train_metrics_set(m, "learning_rate", rate);
+    iv_train_metrics_set(m, "tokens_per_second", (double)b->tokens / seconds);
+    iv_train_metrics_set(m, "seconds", seconds), iv_train_metrics_set(m, "seconds_rollout", x->seconds[0]);
+    iv_train_metrics_set(m, "seconds_reward", x->seconds[1]), iv_train_metrics_set(m, "seconds_learner", x->seconds[2]);
+    iv_train_metrics_set(m, "seconds_engine_update", x->seconds[3]);
+    r->summary->reward = mean, r->summary->loss = l->loss, r->summary->tokens += b->tokens;
+    r->summary->compared += l->tokens, r->summary->different += l->tokens - l->equal;
+    r->summary->largest_difference = fmax(r->summary->largest_difference, l->largest_logp);
+}
+
+static iv_status finish_step(rl *x, const iv_loss_report *l, double norm, double rate, double began, iv_error *err) {
+    iv_train_metrics m;
+    char state[64];
+    x->r->at++;
+    fill_metrics(x, &m, l, norm, rate, iv_now() - began);
+    snprintf(state, sizeof state, "{\"updates\":%llu}", (unsigned long long)x->updates);
+    return iv_run_end_step(x->r, &m, state, err);
+}
+
+static iv_status step(rl *x, iv_error *err) {
+    iv_run *r = x->r;
+    iv_rollout *rollout;
+    size_t kept = 0;
+    double began = iv_now(), norm = 0, rate = 0;
+    iv_loss_report report = {0};
+    memset(x->seconds, 0, sizeof x->seconds);
+    IV_TRY(iv_train_order_step(r->order, r->at, r->examples, NULL, err));
+    IV_TRY(sample(x, &rollout, err));
+    iv_status status = iv_rl_batch_make(r->data, r->examples, r->o->batch_size, r->o->group_size, rollout, x->sampled,
+                                        x->reference != NULL, &x->batch, err);
+    if (status == IV_OK) status = score(x, rollout, err);
+    iv_rollout_close(rollout);
+    if (status == IV_OK) status = iv_rl_batch_weigh(&x->batch, &r->algorithm, &kept, err);
+    if (status == IV_OK) x->picked_count = iv_rl_batch_pick(&x->batch, x->update, x->picked);
+    if (status == IV_OK && kept) status = learn(x, &report, &norm, &rate, err);
+    if (status == IV_OK && kept) status = update_engine(x, err);
+    if (status == IV_OK) status = finish_step(x, &report, norm, rate, began, err);
+    iv_rl_batch_free(&x->batch);
+    return status;
+}
+
+iv_status iv_run_rl(iv_run *r, iv_error *err) {
+    rl x;
+    iv_status status = open_rl(&x, r, err);
+    while (status == IV_OK && r->at < r->steps && !r->summary->stopped) status = step(&x, err);
+    close_rl(&x);
+    return status;
+}

@@ -28,7 +28,7 @@ typedef struct iv_run_options {
     const char *longer; /* "error", "truncate", "drop" */
     bool decay_all, no_shuffle, drop_last;
     /* RL */
-    const char *algorithm, *reward, *kl, *correction;
+    const char *algorithm, *reward, *reward_format, *kl, *correction; /* reward_format: the expression of "format" */
     uint64_t group_size, max_new_tokens, inner_steps;
     double temperature, top_p, min_p, kl_beta, eps_low, eps_high, correction_cap, overlong_buffer; /* below 0: the
                                                                                                    * algorithm's own */

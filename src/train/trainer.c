@@ -146,6 +146,8 @@ iv_model *iv_train_model(iv_trainer *t) { return t->model; }
 
 iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
 
+size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
+
 size_t iv_train_bytes(const iv_trainer *t) {
     size_t floats = t->elements + 2 * t->count, bytes = t->model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {

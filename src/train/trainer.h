@@ -71,6 +71,7 @@ void iv_train_close(iv_trainer *t); /* NULL is fine */
 iv_model *iv_train_model(iv_trainer *t);
 iv_pool *iv_train_pool(iv_trainer *t);
 size_t iv_train_bytes(const iv_trainer *t);
+size_t iv_train_pass_tokens(const iv_trainer *t);
 
 /* The rows, for checkpoints and inspection: [elements]. Moments: of elements [first, first + count) alone. */
 typedef struct iv_train_rows {
