@@ -1,5 +1,5 @@
 /* The built-in rewards on texts that models write, and every way in which an external program can fail. */
-#include "support.h"
+#include "random.h"
 #include "base/clock.h"
 #include "train/reward.h"
 
@@ -136,6 +136,39 @@ static void boxes(void **state) {
         {"\\boxed{7}", "the proof gives \\boxed{7}", true},
     };
     CHECK(iv_reward_boxed, pairs);
+}
+
+/* Pieces of numbers and of TeX in any order: no read beyond the text (under the sanitizers), and a text with a number
+ * agrees with itself. */
+static void random_texts(void **state) {
+    (void)state;
+    static const char *const pieces[] = {"\\boxed", "{", "}",  "\\",  "\\frac", "\\dfrac", "\\text",
+                                         "\\left",  "1", "23", "456", ".",      ",",       "{,}",
+                                         "\\,",     "-", "+",  "/",   "%",      "e",       "E5",
+                                         "$",       " ", "\n", "x",   "0",      "\\%",     "\xe2\x88\x92",
+                                         "\xe2",    "'", "\\$"};
+    rng r = rng_start("reward");
+    size_t with = 0, n = trials(20000, 2000000);
+    for (size_t k = 0; k < n; k++) {
+        char text[256];
+        size_t bytes = 0;
+        for (size_t i = rng_below(&r, 24); i > 0; i--) {
+            const char *piece = pieces[rng_below(&r, sizeof pieces / sizeof *pieces)];
+            memcpy(text + bytes, piece, strlen(piece)), bytes += strlen(piece);
+        }
+        char *copy = malloc(bytes + !bytes);
+        memcpy(copy, text, bytes);
+        iv_text_view t = {copy, bytes}, content;
+        bool digit = false;
+        for (size_t i = 0; i < bytes; i++) digit |= copy[i] >= '0' && copy[i] <= '9';
+        if (iv_reward_numeric(t, t) != digit) fail_msg("'%.*s' against itself: wanted %d", (int)bytes, copy, digit);
+        bool boxed = iv_reward_boxed_content(t, &content);
+        if (iv_reward_boxed(t, t) != boxed) fail_msg("'%.*s' against itself: wanted %d", (int)bytes, copy, boxed);
+        assert_true(iv_reward_exact(t, t));
+        with += boxed;
+        free(copy);
+    }
+    printf("reward: %zu random texts, %zu with a box\n", n, with);
 }
 
 static void exact_texts(void **state) {
@@ -388,6 +421,7 @@ int main(void) {
         cmocka_unit_test(numbers),
         cmocka_unit_test(boxes),
         cmocka_unit_test(exact_texts),
+        cmocka_unit_test(random_texts),
         cmocka_unit_test(rules_are_weighted_and_added),
         cmocka_unit_test(bad_specifications_are_named),
         cmocka_unit_test(a_program_scores_batches),
