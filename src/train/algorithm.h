@@ -28,8 +28,13 @@
  *          sequence_sum:        a = 1        D = number of sequences
  *          constant:            a = 1        D = number of sequences * constant length
  *          (ratio sequence_sum: a_s times the loss of the sequence, plus the tokens' KL)
- *   c[t] = a_s w[t] (gradient of the advantage's term - gradient of the KL), rounded once to f32: minus the derivative
- * of D * loss by logp[t]. With logp = old it is a_s w[t] A in every bit: exp64(0) is 1. */
+ *   c[t] = f32((a_s * w[t]) * ((rho * A) * r - kl_beta * k) + 0), k the gradient of the KL; without correction or KL
+ *          their operations are left out. It is minus the derivative of D * loss by logp[t]. With logp = old it is
+ *          (a_s * w[t]) * A in every bit, because exp64(0) is 1.
+ *   advantage (r the shaped reward, sums in index order, n the group's size), 0 if all rewards of the group are equal:
+ *          mean:           r - sum / n
+ *          leave_one_out:  r - (sum - r) / (n - 1)
+ *          mean_std:       x / (sqrt((sum of x^2) / (n - 1)) + std_eps) with x = r - sum / n */
 #ifndef IV_TRAIN_ALGORITHM_H
 #define IV_TRAIN_ALGORITHM_H
 
@@ -96,8 +101,8 @@ iv_status iv_correction_parse(const char *text, iv_correction *correction, iv_er
 /* The published settings: reinforce has mean, no ratio, sequence_sum; rloo leave-one-out, sequence_sum ratio clipped at
  * 0.2; grpo mean and std, token ratio clipped at 0.2, sequence_mean; dr-grpo mean, token ratio clipped at 0.2,
  * constant; dapo mean and std, token ratio clipped at 0.2 and 0.28, token_mean, dynamic sampling; gspo mean and std,
- * sequence_mean ratio clipped at 3e-4 and 4e-4, sequence_mean. constant_length is max_completion (also overlong_max of
- * dapo if its buffer is set later). */
+ * sequence_mean ratio clipped at 3e-4 and 4e-4, sequence_mean. constant_length is
+ * max_completion. */
 iv_algorithm iv_algorithm_defaults(iv_algorithm_kind kind, double max_completion);
 
 /* IV_INVALID names the option, what was wanted and found. */
