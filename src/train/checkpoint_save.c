@@ -34,7 +34,8 @@ typedef struct saving {
     size_t rank, ranks;
     written all[IV_RANKS_MAX]; /* by rank, gathered */
     iv_buf temporary, final;
-    int lock; /* rank 0: the run's directory, locked; else -1 */
+    iv_buf replaced; /* where an older checkpoint of this step is until it is removed */
+    int lock;        /* rank 0: the run's directory, locked; else -1 */
 } saving;
 
 /* ---- the beginning -------------------------------------------------------------------------------------- */
@@ -43,7 +44,9 @@ static iv_status make_paths(saving *s, iv_error *err) {
     char name[IV_TRAINING_NAME_BYTES];
     IV_TRY(iv_training_path(s->run->dir, s->progress->step, &s->final, err));
     iv_training_aside_name(s->run->identity, s->progress->step, IV_TRAINING_WRITING, name);
-    return iv_path_join(s->run->dir, name, &s->temporary, err);
+    IV_TRY(iv_path_join(s->run->dir, name, &s->temporary, err));
+    iv_training_aside_name(s->run->identity, s->progress->step, IV_TRAINING_REMOVING, name);
+    return iv_path_join(s->run->dir, name, &s->replaced, err);
 }
 
 static iv_status check_shard(const iv_training_run *run, const iv_training_shard *m, iv_error *err) {
@@ -81,10 +84,24 @@ static iv_status lock_run(saving *s, iv_error *err) {
     return iv_fail(err, IV_IO, "%s: cannot lock the directory: %s", dir, strerror(why));
 }
 
+/* A whole checkpoint of this step may be replaced by its own run only. */
+static iv_status check_owner(const saving *s, iv_error *err) {
+    iv_training_manifest m;
+    iv_error unused;
+    if (iv_training_manifest_read(s->final.data, s->progress->step, false, &m, &unused) != IV_OK) return IV_OK;
+    bool ours = strcmp(m.identity, s->run->identity) == 0;
+    if (!ours)
+        iv_fail(err, IV_INVALID, "%s: belongs to another run: identity: wanted %s, found %s", s->final.data,
+                s->run->identity, m.identity);
+    iv_training_manifest_free(&m);
+    return ours ? IV_OK : IV_INVALID;
+}
+
 static iv_status begin(saving *s, iv_error *err) {
     if (s->rank != 0) return IV_OK;
     IV_TRY(make_run_dir(s->run->dir, err));
     IV_TRY(lock_run(s, err));
+    IV_TRY(check_owner(s, err));
     IV_TRY(iv_training_remove_leftovers(s->run->dir, s->run->identity, err));
     return mkdir(s->temporary.data, 0777) == 0 ? IV_OK : cannot_make(s->temporary.data, err);
 }
@@ -208,18 +225,29 @@ static iv_status remove_checkpoint(const saving *s, uint64_t step, iv_error *err
     return status;
 }
 
-/* An older checkpoint of this step is swapped out where the file system can do it in one move. */
+static iv_status cannot_rename(const char *to, iv_error *err) {
+    return iv_fail(err, IV_IO, "%s: cannot rename into place: %s", to, strerror(errno));
+}
+
+/* For file systems that cannot swap two names in one move: after a failure the older checkpoint is back. */
+static iv_status move_in_two(const saving *s, iv_error *err) {
+    const char *to = s->final.data, *aside = s->replaced.data;
+    if (rename(to, aside) != 0) return cannot_rename(aside, err);
+    if (rename(s->temporary.data, to) == 0) return iv_training_flush_dir(s->run->dir, err);
+    cannot_rename(to, err);
+    if (rename(aside, to) != 0) iv_error_prefix(err, "the older checkpoint is at %s", aside);
+    return err->status;
+}
+
+/* An older checkpoint of this step is swapped out. */
 static iv_status move_into_place(const saving *s, iv_error *err) {
     const char *from = s->temporary.data, *to = s->final.data;
     if (iv_file_exists(to)) {
         if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
             return iv_training_flush_dir(s->run->dir, err);
-        if (errno != EINVAL && errno != ENOSYS)
-            return iv_fail(err, IV_IO, "%s: cannot rename into place: %s", to, strerror(errno));
-        IV_TRY(remove_checkpoint(s, s->progress->step, err));
+        return errno == EINVAL || errno == ENOSYS ? move_in_two(s, err) : cannot_rename(to, err);
     }
-    if (rename(from, to) != 0) return iv_fail(err, IV_IO, "%s: cannot rename into place: %s", to, strerror(errno));
-    return iv_training_flush_dir(s->run->dir, err);
+    return rename(from, to) == 0 ? iv_training_flush_dir(s->run->dir, err) : cannot_rename(to, err);
 }
 
 /* Whole checkpoints of this run are counted; damaged ones and those of other runs are left to their owner. The newest
@@ -228,7 +256,8 @@ static iv_status remove_old(const saving *s, iv_error *err) {
     uint64_t *steps = NULL;
     size_t count = 0, whole = 0;
     iv_buf path = {0};
-    IV_TRY(iv_training_remove_tree(s->temporary.data, err)); /* what was swapped out */
+    IV_TRY(iv_training_remove_tree(s->temporary.data, err)); /* what was swapped out, in either way */
+    IV_TRY(iv_training_remove_tree(s->replaced.data, err));
     if (s->o->keep == 0) return IV_OK;
     iv_status status = iv_training_list(s->run->dir, &steps, &count, err);
     for (size_t i = 0; status == IV_OK && i < count; i++) {
@@ -290,6 +319,6 @@ iv_status iv_training_save(const iv_training_run *run, const iv_training_progres
     iv_error unused;
     if (status != IV_OK && s.lock >= 0) iv_training_remove_tree(s.temporary.data, &unused);
     if (s.lock >= 0) close(s.lock);
-    iv_buf_free(&s.temporary), iv_buf_free(&s.final);
+    iv_buf_free(&s.temporary), iv_buf_free(&s.final), iv_buf_free(&s.replaced);
     return status;
 }

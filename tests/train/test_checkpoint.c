@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 static void expect(iv_status got, const iv_error *err, iv_status want, const char *text) {
@@ -71,6 +72,7 @@ static void test_keep(void **state) {
     assert_int_equal(entries(c.dir), 2);
     case_expect_latest(&c, 5, NULL);
     c.run.identity = "iv1-another-run"; /* whose checkpoints are not counted */
+    expect(case_save(&c, 5, &err), &err, IV_INVALID, "belongs to another run");
     ASSERT_OK(case_save(&c, 6, &err), &err);
     assert_int_equal(entries(c.dir), 3);
     c.keep = 0;
@@ -145,6 +147,85 @@ static void test_worlds(void **state) {
         }
         case_close(&c);
     }
+    (void)state;
+}
+
+/* ---- processes ---- */
+
+/* Collectives of processes of one machine: nothing is shared but the bytes that are passed. */
+enum { PROCESSES = 4, BLOCK = 4096 };
+typedef struct shared {
+    pthread_barrier_t barrier;
+    char blocks[2][PROCESSES][BLOCK];
+} shared;
+typedef struct process_comm {
+    iv_comm comm;
+    shared *shared;
+    size_t calls;
+} process_comm;
+
+static iv_status gather_processes(iv_comm *c, bool all, const void *mine, const size_t *bytes, const void **blocks,
+                                  iv_error *err) {
+    process_comm *p = (process_comm *)(void *)c;
+    char(*row)[BLOCK] = p->shared->blocks[p->calls++ % 2];
+    (void)all;
+    if (bytes[c->rank] > BLOCK) return iv_fail(err, IV_LIMIT, "block of %zu bytes", bytes[c->rank]);
+    memcpy(row[c->rank], mine, bytes[c->rank]);
+    pthread_barrier_wait(&p->shared->barrier);
+    for (size_t r = 0; r < c->size; r++) blocks[r] = row[r];
+    return IV_OK;
+}
+
+/* Saves, then resumes at the same world and compares its range. With failing < PROCESSES that rank fails, and all
+ * return its error. */
+static int process_rank(const checkpoint_case *c, shared *s, size_t rank, size_t failing) {
+    static const iv_comm_ops ops = {gather_processes, NULL, NULL};
+    process_comm p = {.comm = {.ops = &ops, .rank = rank, .size = PROCESSES}, .shared = s};
+    iv_comm *comm = &p.comm;
+    iv_error err;
+    if (failing < PROCESSES) {
+        static float zero[1];
+        iv_training_shard shard = {.first = rank, .count = 1, .data = {zero, rank == failing ? NULL : zero, zero}};
+        iv_training_progress progress = {.step = 41, .weight_hash = "x"};
+        iv_training_run run = c->run;
+        run.elements = PROCESSES;
+        if (iv_training_save(&run, &progress, &shard, NULL, comm, &err) != IV_INVALID) return 2;
+        return strstr(err.message, "rank 2: ") && strstr(err.message, "array 1 is missing") ? 0 : 3;
+    }
+    if (case_save_rank(c, 40, rank, PROCESSES, comm, &err) != IV_OK) return 4;
+    reader r = {.c = c, .comm = comm};
+    read_rank(&r);
+    if (r.status != IV_OK) fprintf(stderr, "%s\n", r.err.message);
+    return r.status == IV_OK ? 0 : 5;
+}
+
+static void run_processes(const checkpoint_case *c, size_t failing) {
+    shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t attributes;
+    pid_t children[PROCESSES];
+    assert_true(s != MAP_FAILED);
+    pthread_barrierattr_init(&attributes);
+    pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&s->barrier, &attributes, PROCESSES);
+    fflush(NULL);
+    for (size_t r = 0; r < PROCESSES; r++)
+        if ((children[r] = fork()) == 0) _exit(process_rank(c, s, r, failing));
+    for (size_t r = 0; r < PROCESSES; r++) {
+        int how;
+        assert_int_equal(waitpid(children[r], &how, 0), children[r]);
+        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0) fail_msg("rank %zu: status %x", r, (unsigned)how);
+    }
+    munmap(s, sizeof *s);
+}
+
+static void test_processes(void **state) {
+    checkpoint_case c;
+    case_open(&c);
+    run_processes(&c, PROCESSES);
+    case_expect_latest(&c, 40, NULL); /* and at one rank */
+    run_processes(&c, 2);
+    assert_int_equal(entries(c.dir), 1);
+    case_close(&c);
     (void)state;
 }
 
@@ -448,11 +529,11 @@ static void test_two_writers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_keep),
-                                       cmocka_unit_test(test_worlds),           cmocka_unit_test(test_ranges),
-                                       cmocka_unit_test(test_damage),           cmocka_unit_test(test_none_whole),
-                                       cmocka_unit_test(test_hostile_manifest), cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_leftovers),        cmocka_unit_test(test_kills),
-                                       cmocka_unit_test(test_two_writers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_keep),
+                                       cmocka_unit_test(test_worlds),     cmocka_unit_test(test_processes),
+                                       cmocka_unit_test(test_ranges),     cmocka_unit_test(test_damage),
+                                       cmocka_unit_test(test_none_whole), cmocka_unit_test(test_hostile_manifest),
+                                       cmocka_unit_test(test_refusals),   cmocka_unit_test(test_leftovers),
+                                       cmocka_unit_test(test_kills),      cmocka_unit_test(test_two_writers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
