@@ -53,7 +53,7 @@ static iv_status open_engine(rl *x, iv_error *err) {
     const iv_run_options *o = r->o;
     iv_engine_options e;
     iv_engine_options_init(&e);
-    e.model = o->model, e.device = "cpu", e.isa = o->isa, e.threads = o->threads, e.numerics = o->rollout_numerics;
+    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.device = "cpu", e.isa = o->isa, e.threads = o->threads, e.numerics = o->rollout_numerics;
     e.dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
     e.arithmetic = r->arithmetic == IV_TC16 ? "tc16" : "fma32";
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
@@ -70,7 +70,7 @@ static iv_status open_reference(rl *x, iv_error *err) {
     iv_train_options t = {.model_dir = r->o->model, .has_dtype = true, .dtype = m->dtype, .arithmetic = r->arithmetic,
                           .threads = r->o->threads, .world = 1, .tp = 1, .virtual_ranks = 1,
                           .pass_tokens = iv_train_pass_tokens(r->trainer), .recompute = IV_RECOMPUTE_LAYER,
-                          .no_optimizer = true};
+                          .no_optimizer = true, .dummy = r->dummy, .dummy_seed = r->o->dummy_seed};
     return iv_train_open(&t, &x->reference, err);
 }
 

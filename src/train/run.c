@@ -25,6 +25,7 @@ enum { SHARD_BYTES = 2000000000, EXAMPLE_TOKENS = 4096 };
 void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
     bool rl = kind == IV_RUN_RL;
     *o = (iv_run_options){.kind = kind,
+                          .load_format = "auto",
                           .dtype = "auto",
                           .arithmetic = "auto",
                           .numerics = "invar",
@@ -94,7 +95,8 @@ static iv_status open_trainer(iv_run *r, iv_error *err) {
     iv_isa isa;
     iv_train_options t = {.model_dir = o->model, .threads = o->threads, .world = o->data_parallel, .tp = o->tensor_parallel,
                           .virtual_ranks = o->virtual_ranks, .processes = r->processes, .micro_batch = o->micro_batch,
-                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay}, .decay_all = o->decay_all, .no_optimizer = r->no_optimizer};
+                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay}, .decay_all = o->decay_all, .no_optimizer = r->no_optimizer, .dummy = r->dummy,
+                          .dummy_seed = o->dummy_seed};
     IV_TRY(parse_dtype(o->dtype, &t.has_dtype, &t.dtype, err));
     IV_TRY(one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
     if (strcmp(o->arithmetic, "auto") != 0) IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, 2, &arithmetic, err));
@@ -125,8 +127,12 @@ static iv_status open_data(iv_run *r, iv_error *err) {
     int what;
     iv_model plan = {0};
     iv_checkpoint *c;
+    static const char *const formats[] = {"auto", "dummy"};
+    int format;
+    IV_TRY(one_of("load format", o->load_format, formats, 2, &format, err));
+    r->dummy = format == 1;
     IV_TRY(one_of("longer examples", o->longer, longer, 3, &what, err));
-    IV_TRY(iv_model_plan(o->model, &(iv_model_options){0}, &plan, &c, err));
+    IV_TRY(iv_model_plan(o->model, &(iv_model_options){.dummy = r->dummy, .dummy_seed = o->dummy_seed}, &plan, &c, err));
     size_t vocab = (size_t)plan.config.vocab_size;
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);

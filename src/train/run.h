@@ -17,6 +17,8 @@ typedef struct iv_run_options {
     iv_run_kind kind;
     const char *model, *data, *output; /* directories and a file; output: checkpoints, log, curves */
     /* ---- what decides the weights ---- */
+    const char *load_format; /* "auto"; "dummy": a random start, of which only config.json and tokenizer are read */
+    uint64_t dummy_seed;
     const char *dtype, *arithmetic; /* "auto", "bfloat16", "float16", "float32"; "auto", "fma32", "tc16" */
     const char *numerics;           /* "invar"; a baseline's name as a control */
     uint64_t steps, epochs;         /* steps 0: as many as the epochs have */

@@ -18,7 +18,7 @@ typedef struct iv_run {
     const iv_run_options *o;
     iv_comm *processes; /* NULL: one */
     bool first;         /* the process that writes and speaks */
-    bool no_optimizer;
+    bool no_optimizer, dummy;
     iv_text_model *text;
     iv_train_data *data;
     iv_train_order *order;

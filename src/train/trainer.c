@@ -34,7 +34,7 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
 
 static iv_status open_model(iv_trainer *t, iv_error *err) {
     iv_model_options o = {.has_dtype = t->o.has_dtype, .dtype = t->o.dtype, .widen = true, .ranks = t->o.tp,
-                          .rank_count = t->o.tp};
+                          .rank_count = t->o.tp, .dummy = t->o.dummy, .dummy_seed = t->o.dummy_seed};
     IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &t->model, err));
     t->elements = iv_parameters_layout(t->model);
     if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(t->model), &t->all))

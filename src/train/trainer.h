@@ -13,6 +13,8 @@
 
 typedef struct iv_train_options {
     const char *model_dir;
+    bool dummy; /* random weights instead of the directory's */
+    uint64_t dummy_seed;
     bool has_dtype;
     iv_dtype dtype;
     const iv_kernels *kernels; /* NULL: the best of this machine */
