@@ -1,0 +1,136 @@
+/* Reinforcement learning: every sampled token has the learner's log-probability in every bit, and the weights are one
+ * set of bits, however rollouts and learner are divided. INVAR_RL_STEPS: of each run; 300 for the long form. */
+#include "support.h"
+#include "train/run.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+
+typedef struct rl_way {
+    const char *name;
+    size_t rollout_tp, seqs, chunk, world, tp, micro_batch;
+    const char *speculative, *recompute;
+} rl_way;
+
+static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *w) {
+    (void)s, (void)kind, (void)w;
+    return remove(path);
+}
+
+static void problems_of(const char *dir, char path[300]) {
+    snprintf(path, 300, "%s/problems.jsonl", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 40; i++) fprintf(f, "{\"ids\": [%d, %d, %d, %d], \"answer\": \"\"}\n", 5 + i, 7 * i % 400, 3, i * i % 300);
+    fclose(f);
+}
+
+static uint64_t steps_of(void) {
+    const char *text = getenv("INVAR_RL_STEPS");
+    return text ? strtoull(text, NULL, 10) : 4;
+}
+
+static void options_of(iv_run_options *o, const char *model, const char *data, const char *out) {
+    iv_run_defaults(o, IV_RUN_RL);
+    o->model = model, o->data = data, o->output = out;
+    o->algorithm = "grpo", o->reward = "length:1", o->batch_size = 4, o->group_size = 4, o->max_new_tokens = 24;
+    o->steps = steps_of(), o->learning_rate = 1e-3, o->seed = 11, o->threads = 2;
+}
+
+static void run_way(const rl_way *w, const char *model, const char *data, const char *base, iv_run_summary *out) {
+    char dir[400];
+    iv_run_options o;
+    iv_error err;
+    snprintf(dir, sizeof dir, "%s/%s", base, w->name);
+    options_of(&o, model, data, dir);
+    o.rollout_tp = w->rollout_tp, o.rollout_seqs = w->seqs, o.rollout_batched_tokens = w->chunk;
+    o.data_parallel = w->world, o.tensor_parallel = w->tp, o.micro_batch = w->micro_batch;
+    o.speculative = w->speculative, o.recompute = w->recompute;
+    ASSERT_OK(iv_run_train(&o, out, &err), &err);
+    assert_int_equal(out->different, 0);
+    assert_true(out->compared > 0 && out->largest_difference == 0);
+}
+
+static void no_mismatch_and_one_hash(void **state) {
+    (void)state;
+    static const rl_way ways[] = {{"plain", 1, 16, 512, 1, 1, 0, "off", "none"},
+                                  {"rollouts-of-four", 4, 7, 512, 2, 1, 0, "ngram", "none"},
+                                  {"small-steps", 2, 3, 40, 4, 1, 1, "off", "layer"},
+                                  {"learner-of-two", 1, 16, 64, 1, 2, 3, "off", "attention"}};
+    static const char *const models[] = {"tests/data/hf/qwen3", "tests/data/hf/qwen3_moe"};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        char base[] = "/tmp/invar-rl-XXXXXX", data[300], model[4200];
+        iv_run_summary want, got;
+        assert_non_null(mkdtemp(base));
+        problems_of(base, data);
+        snprintf(model, sizeof model, "%s/%s", INVAR_SOURCE_DIR, models[m]);
+        run_way(&ways[0], model, data, base, &want);
+        for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
+            run_way(&ways[i], model, data, base, &got);
+            if (strcmp(want.weights_hash, got.weights_hash) != 0) fail_msg("%s, %s: another hash", models[m], ways[i].name);
+            assert_string_equal(want.identity, got.identity);
+        }
+        printf("%s: tokens compared %llu, different %llu; weights %.16s\n", models[m], (unsigned long long)want.compared,
+               (unsigned long long)want.different, want.weights_hash);
+        nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+/* Control: rollouts that add as other engines do are caught at the first step, or counted. */
+static void other_sums_are_caught(void **state) {
+    (void)state;
+    char base[] = "/tmp/invar-rl-XXXXXX", data[300], model[4200], dir[400];
+    iv_run_summary s;
+    iv_run_options o;
+    iv_error err;
+    assert_non_null(mkdtemp(base));
+    problems_of(base, data);
+    snprintf(model, sizeof model, "%s/tests/data/hf/qwen3", INVAR_SOURCE_DIR);
+    snprintf(dir, sizeof dir, "%s/stop", base);
+    options_of(&o, model, data, dir);
+    o.rollout_numerics = "vanilla", o.steps = 2;
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "the sampler's log-probability"));
+    snprintf(dir, sizeof dir, "%s/report", base);
+    o.on_mismatch = "report";
+    ASSERT_OK(iv_run_train(&o, &s, &err), &err);
+    assert_true(s.different > 0 && s.largest_difference > 0);
+    printf("vanilla rollouts: tokens compared %llu, different %llu, largest difference %.3g\n",
+           (unsigned long long)s.compared, (unsigned long long)s.different, s.largest_difference);
+    nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* All algorithms run, with several inner steps and a reference; a resumed run ends at the same weights. */
+static void algorithms_and_resumption(void **state) {
+    (void)state;
+    static const char *const algorithms[] = {"reinforce", "rloo", "grpo", "dr-grpo", "dapo", "gspo"};
+    char base[] = "/tmp/invar-rl-XXXXXX", data[300], model[4200], whole[400], cut[400];
+    iv_error err;
+    assert_non_null(mkdtemp(base));
+    problems_of(base, data);
+    snprintf(model, sizeof model, "%s/tests/data/hf/qwen3", INVAR_SOURCE_DIR);
+    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
+        iv_run_options o;
+        iv_run_summary want, got;
+        snprintf(whole, sizeof whole, "%s/%s", base, algorithms[i]), snprintf(cut, sizeof cut, "%s/%s-cut", base, algorithms[i]);
+        options_of(&o, model, data, whole);
+        o.algorithm = algorithms[i], o.steps = 3, o.inner_steps = 1 + i % 2, o.kl_beta = i % 3 ? 0.04 : 0, o.save_every = 1;
+        ASSERT_OK(iv_run_train(&o, &want, &err), &err);
+        assert_int_equal(want.different, 0);
+        volatile sig_atomic_t stop = 1;
+        o.output = cut, o.stop = &stop;
+        ASSERT_OK(iv_run_train(&o, &got, &err), &err);
+        assert_true(got.stopped && got.steps == 1);
+        o.stop = NULL, o.resume = true, o.data_parallel = 2;
+        ASSERT_OK(iv_run_train(&o, &got, &err), &err);
+        assert_int_equal(got.first_step, 1);
+        if (strcmp(want.weights_hash, got.weights_hash) != 0) fail_msg("%s: resumed to another hash", algorithms[i]);
+    }
+    nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_mismatch_and_one_hash), cmocka_unit_test(other_sums_are_caught),
+                                       cmocka_unit_test(algorithms_and_resumption)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
