@@ -42,6 +42,8 @@ typedef struct iv_tile_kernel {
                    iv_tile_pending *pending, float *out);
     /* acc[rows][32] = one chain of k steps from acc. A NaN has any payload. */
     void (*chain)(const void *packed, size_t rows, const void *panel, size_t k_padded, float *acc);
+    /* The same packing from the transpose: element k of row r is element r at columns[k]. May be NULL. */
+    void (*pack_columns)(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed);
 } iv_tile_kernel;
 
 enum { IV_TILE_HEADER_BYTES = 64 };

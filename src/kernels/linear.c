@@ -44,15 +44,16 @@ static void pack_tile(void *context, size_t tile, size_t worker) {
                     (char *)j->c->scratch + tile * j->tile_bytes);
 }
 
-static void store_tile(const iv_linear_args *a, const float *tile, size_t first_row, size_t rows, size_t panel) {
+static void store_tile(const job *j, float *tile, size_t first_row, size_t rows, size_t panel) {
+    const iv_linear_args *a = j->a;
     size_t column = panel * C, columns = iv_size_min(C, a->weight->n - column);
     for (size_t r = 0; r < rows; r++, tile += C) {
         float *out = a->out + (first_row + r) * a->out_stride + column;
-        float y[C];
-        memcpy(y, tile, sizeof y);
-        for (size_t i = 0; a->bias && i < columns; i++) y[i] = iv_canonical(y[i] + a->bias[column + i]);
-        for (size_t i = 0; a->accumulate && i < columns; i++) y[i] = iv_canonical(out[i] + y[i]);
-        memcpy(out, y, columns * sizeof *y);
+        if (a->bias) j->c->kernels->add(tile, a->bias + column, columns);
+        if (a->accumulate)
+            j->c->kernels->add(out, tile, columns);
+        else
+            memcpy(out, tile, columns * sizeof *out);
     }
 }
 
@@ -80,7 +81,7 @@ static void panel_group(void *context, size_t task, size_t worker) {
                 set_prefetch(w, p, i, tiles, &pending);
                 j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves, 0, j->leaves, &pending,
                                   out);
-                store_tile(j->a, out, first, rows, p);
+                store_tile(j, out, first, rows, p);
             }
     }
 }
@@ -153,7 +154,7 @@ void iv_linear_result(const iv_compute *c, const iv_linear_args *a, const float 
             float tile[IV_TILE_ROWS_MAX * C];
             memcpy(tile, tile_acc(&j, (float *)(uintptr_t)acc, t, p), rows * C * sizeof *tile);
             for (size_t i = 0; i < rows * C; i++) tile[i] = iv_canonical(tile[i]);
-            store_tile(a, tile, first, rows, p);
+            store_tile(&j, tile, first, rows, p);
         }
 }
 

@@ -1,6 +1,6 @@
-/* weight_gradient.c: a tile is a few outputs (rows of dW) against a panel of 32 inputs; its inner dimension is the token
- * axis, in chunks that fit in cache. A task is a block of tiles by a group of panels; it runs all virtual ranks of the
- * pass and their tree in a worker's own memory, so dW is written once. */
+/* weight_gradient.c: a tile is a few outputs (rows of dW) against a panel of 32 inputs; its inner dimension is the
+ * token axis, in chunks that fit in cache. A task is a block of tiles by a group of panels; it runs all virtual ranks
+ * of the pass and their tree in a worker's own memory, so dW is written once. */
 #include "kernels/weight_gradient.h"
 #include "base/size.h"
 
@@ -8,10 +8,10 @@
 
 enum {
     C = IV_PANEL_COLUMNS,
-    CHUNK = 256,         /* tokens */
-    BLOCK_TILES = 4,     /* tiles of a task */
-    GROUP = 8,           /* panels of a task */
-    STRIPE_TILES = 64,   /* tiles packed at once */
+    CHUNK = 256,       /* tokens */
+    BLOCK_TILES = 4,   /* tiles of a task */
+    GROUP = 8,         /* panels of a task */
+    STRIPE_TILES = 64, /* tiles packed at once */
     TILE_FLOATS = IV_TILE_ROWS_MAX * C,
     STATE_FLOATS = BLOCK_TILES * GROUP * TILE_FLOATS
 };
@@ -51,27 +51,39 @@ static size_t rows_of(const job *j, size_t tile) {
     return iv_size_min(j->kernel->rows_max, j->a->n - at);
 }
 
-/* Some outputs' gradients over a chunk of tokens, transposed into rows and packed. */
+/* The same for a kernel that packs rows only. */
+static void pack_turned(const job *j, const void *const *columns, size_t rows, size_t tokens, void *packed) {
+    uint32_t wide[IV_TILE_ROWS_MAX * CHUNK]; /* typed storage */
+    uint16_t *half = (uint16_t *)(void *)wide;
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t r = 0; r < rows; r++) {
+            if (j->a->type == IV_F32)
+                wide[r * CHUNK + t] = ((const uint32_t *)columns[t])[r];
+            else
+                half[r * CHUNK + t] = ((const uint16_t *)columns[t])[r];
+        }
+    j->kernel->pack(j->a->type, wide, CHUNK, rows, tokens, tokens, packed);
+}
+
+/* Some outputs' gradients over a chunk of tokens. */
 static void pack_tile(void *context, size_t index, size_t worker) {
     (void)worker;
+    static const uint32_t zeros[IV_TILE_ROWS_MAX];
     const job *j = context;
     const iv_weight_gradient_args *a = j->a;
     size_t tile = index / j->chunks, rows = rows_of(j, tile), width = iv_dtype_bytes(a->type);
     const chunk *ch = &j->chunk[index % j->chunks];
     const char *from = (const char *)a->dy + (j->first + tile * j->kernel->rows_max) * width;
-    uint32_t wide[IV_TILE_ROWS_MAX * CHUNK]; /* typed storage */
-    uint16_t *half = (uint16_t *)(void *)wide;
+    const void *columns[CHUNK];
     for (size_t t = 0; t < ch->tokens; t++) {
         int32_t row = a->axis->row[ch->begin + t];
-        const char *at = from + (row < 0 ? 0 : (size_t)row) * a->dy_stride * width;
-        for (size_t r = 0; r < rows; r++) {
-            if (width == 4)
-                wide[r * CHUNK + t] = row < 0 ? 0 : ((const uint32_t *)(const void *)at)[r];
-            else
-                half[r * CHUNK + t] = row < 0 ? 0 : ((const uint16_t *)(const void *)at)[r];
-        }
+        columns[t] = row < 0 ? (const void *)zeros : from + (size_t)row * a->dy_stride * width;
     }
-    j->kernel->pack(a->type, wide, CHUNK, rows, ch->tokens, ch->tokens, j->packed + index * j->tile_bytes);
+    unsigned char *packed = j->packed + index * j->tile_bytes;
+    if (j->kernel->pack_columns)
+        j->kernel->pack_columns(a->type, columns, rows, ch->tokens, packed);
+    else
+        pack_turned(j, columns, rows, ch->tokens, packed);
 }
 
 typedef struct task {

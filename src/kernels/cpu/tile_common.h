@@ -38,6 +38,9 @@ IV_INLINE void iv_fetch(uintptr_t ahead, size_t bytes) {
 void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
                       void *packed);
 
+/* Its pack_columns. */
+void iv_tile_pack_columns_f32(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed);
+
 /* The pack of the fast tc16 kernels: see tile_tc16.inc.h. */
 void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
                        void *packed);

@@ -15,6 +15,16 @@ void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, 
     }
 }
 
+void iv_tile_pack_columns_f32(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed) {
+    float *out = packed;
+    for (size_t i = 0; i < k; i++, out += rows) {
+        if (type == IV_F32)
+            memcpy(out, columns[i], rows * sizeof *out);
+        else
+            for (size_t r = 0; r < rows; r++) out[r] = iv_element(type, columns[i], r);
+    }
+}
+
 static float fma32_leaf(iv_dtype type, const float *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
                         size_t to, float acc) {
     for (size_t k = from; k < to; k += 2) {
@@ -117,7 +127,7 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
     static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {                     \
         chain(leaf, type, a, rows, p, k, acc);                                                                    \
     }                                                                                                             \
-    const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, pack, linear_##id, chain_##id}
+    const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, pack, linear_##id, chain_##id, NULL}
 
 SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
 SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);

@@ -110,7 +110,7 @@ static void TILE(linear)(const void *packed, size_t rows, const void *panel, siz
     }
 }
 
-const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 8, iv_tile_pack_tc16, TILE(linear), TILE(chain)};
+const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 8, iv_tile_pack_tc16, TILE(linear), TILE(chain), NULL};
 
 #undef TILE
 #undef TILE_NAME

@@ -9,16 +9,58 @@
 
 enum { ROWS = 12, PAIR_BYTES = 4 * IV_PANEL_COLUMNS };
 
+/* Four rows of 16 words become, in each of four vectors, words w, w + 4, w + 8 and w + 12 of all four rows. */
+IV_INLINE void turn_four(const vi *row, vi *out) {
+    vi a = _mm512_unpacklo_epi32(row[0], row[1]), b = _mm512_unpackhi_epi32(row[0], row[1]);
+    vi c = _mm512_unpacklo_epi32(row[2], row[3]), d = _mm512_unpackhi_epi32(row[2], row[3]);
+    out[0] = _mm512_unpacklo_epi64(a, c), out[1] = _mm512_unpackhi_epi64(a, c);
+    out[2] = _mm512_unpacklo_epi64(b, d), out[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/* Sixteen pairs of k of up to twelve rows. */
+IV_INLINE void pack_sixteen(const uint16_t *a, size_t stride, size_t rows, uint32_t *out) {
+    vi quad[3][4], zero = vi_set(0);
+    for (size_t q = 0; q < 3; q++) {
+        vi row[4];
+        for (size_t r = 0; r < 4; r++) row[r] = 4 * q + r < rows ? vi_load(a + (4 * q + r) * stride) : zero;
+        turn_four(row, quad[q]);
+    }
+    __mmask16 used = (__mmask16)((1u << rows) - 1);
+    for (int w = 0; w < 4; w++) {
+        vi low01 = _mm512_shuffle_i32x4(quad[0][w], quad[1][w], 0x44),
+           high01 = _mm512_shuffle_i32x4(quad[0][w], quad[1][w], 0xee);
+        vi low2 = _mm512_shuffle_i32x4(quad[2][w], zero, 0x44), high2 = _mm512_shuffle_i32x4(quad[2][w], zero, 0xee);
+        uint32_t *at = out + (size_t)w * rows;
+        _mm512_mask_storeu_epi32(at, used, _mm512_shuffle_i32x4(low01, low2, 0x88));
+        _mm512_mask_storeu_epi32(at + 4 * rows, used, _mm512_shuffle_i32x4(low01, low2, 0xdd));
+        _mm512_mask_storeu_epi32(at + 8 * rows, used, _mm512_shuffle_i32x4(high01, high2, 0x88));
+        _mm512_mask_storeu_epi32(at + 12 * rows, used, _mm512_shuffle_i32x4(high01, high2, 0xdd));
+    }
+}
+
 /* Pairs of k as 32-bit words, [k/2][rows]. */
 static void pack(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed) {
-    IV_ASSERT(type == IV_BF16);
+    IV_ASSERT(type == IV_BF16 && rows <= ROWS);
     uint32_t *out = packed;
+    size_t whole = k / 32 * 16;
+    for (size_t i = 0; i < whole; i += 16) pack_sixteen((const uint16_t *)a + 2 * i, stride, rows, out + i * rows);
     for (size_t r = 0; r < rows; r++) {
         const uint16_t *row = (const uint16_t *)a + r * stride;
-        size_t i = 0;
+        size_t i = whole;
         for (; i < k / 2; i++) memcpy(&out[i * rows + r], row + 2 * i, 4);
         if (k % 2) out[i++ * rows + r] = row[k - 1];
         for (; i < k_padded / 2; i++) out[i * rows + r] = 0;
+    }
+}
+
+static void pack_columns(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed) {
+    IV_ASSERT(type == IV_BF16 && rows <= ROWS && k % 2 == 0);
+    uint32_t *out = packed;
+    __mmask16 used = (__mmask16)((1u << rows) - 1);
+    for (size_t i = 0; i < k; i += 2, out += rows) {
+        vi low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(used, columns[i]));
+        vi high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(used, columns[i + 1]));
+        _mm512_mask_storeu_epi32(out, used, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
     }
 }
 
@@ -91,4 +133,5 @@ static void chain(const void *a, size_t rows, const void *panel, size_t k, float
 #undef CALL
 }
 
-const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16 = {"linear_bf16_fma32_avx512bf16", ROWS, 2, pack, linear, chain};
+const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16 = {
+    "linear_bf16_fma32_avx512bf16", ROWS, 2, pack, linear, chain, pack_columns};
