@@ -44,9 +44,10 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     ids = torch.randint(0, config.vocab_size, (a.sequences, a.tokens))
     micro = a.micro or a.sequences
-    parts = {"forward": [], "backward": [], "optimizer": [], "step": []}
+    parts = {"forward": [], "backward": [], "optimizer": [], "step": [], "cpu": []}
     for i in range(a.repeat + 2):
         seconds = dict.fromkeys(parts, 0.0)
+        processor = time.process_time()
         for first in range(0, a.sequences, micro):
             batch = ids[first:first + micro]
             begin = time.perf_counter()
@@ -65,6 +66,7 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         seconds["optimizer"] = time.perf_counter() - begin
         seconds["step"] = sum(seconds.values())
+        seconds["cpu"] = time.process_time() - processor
         if i >= 2:
             for name, value in seconds.items():
                 parts[name].append(value)

@@ -45,13 +45,17 @@ static void pack_tile(void *context, size_t tile, size_t worker) {
 }
 
 static void store_tile(const job *j, float *tile, size_t first_row, size_t rows, size_t panel) {
+    static const float zeros[IV_TILE_ROWS_MAX * C];
     const iv_linear_args *a = j->a;
     size_t column = panel * C, columns = iv_size_min(C, a->weight->n - column);
-    for (size_t r = 0; r < rows; r++, tile += C) {
-        float *out = a->out + (first_row + r) * a->out_stride + column;
+    float *out = a->out + first_row * a->out_stride + column;
+    if (a->from_zero) j->c->kernels->add(tile, zeros, rows * C);
+    for (size_t r = 0; r < rows; r++, tile += C, out += a->out_stride) {
         if (a->bias) j->c->kernels->add(tile, a->bias + column, columns);
         if (a->accumulate)
             j->c->kernels->add(out, tile, columns);
+        else if (columns == C)
+            memcpy(out, tile, C * sizeof *out);
         else
             memcpy(out, tile, columns * sizeof *out);
     }

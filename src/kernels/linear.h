@@ -16,6 +16,7 @@ typedef struct iv_linear_args {
     float *out;        /* [rows][out_stride] */
     size_t out_stride;
     bool accumulate; /* out += result instead of out = result (the residual): rounded once */
+    bool from_zero;  /* out = +0 + result, which leaves no negative zero */
 } iv_linear_args;
 
 /* Scratch that iv_linear needs for up to `rows` rows of k inputs. False when the size overflows. */

@@ -56,6 +56,20 @@ static void pack_bf16(uint32_t *panel, size_t c, const uint16_t *rows, size_t st
     for (size_t r = 0; k % 2 && r < count; r++) panel[pairs * C + c + r] = rows[r * stride + k - 1];
 }
 
+/* The same for rows of floats, which are rounded. */
+static void pack_rounded(uint32_t *panel, size_t c, const float *rows, size_t stride, size_t count, size_t k) {
+    enum { BLOCK = 64 };
+    for (size_t from = 0; from < k; from += BLOCK) {
+        size_t n = iv_size_min(BLOCK, k - from);
+        for (size_t r = 0; r < count; r++) {
+            uint16_t rounded[BLOCK + 1] = {0};
+            const float *row = rows + r * stride + from;
+            for (size_t i = 0; i < n; i++) rounded[i] = iv_bf16_from_f32(row[i]);
+            for (size_t i = 0; i < n; i += 2) memcpy(&panel[(from + i) / 2 * C + c + r], rounded + i, sizeof *panel);
+        }
+    }
+}
+
 void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride, size_t first, size_t count) {
     IV_ASSERT(first + count <= m->n && m->panel_columns == C);
     const char *row = rows;
@@ -65,6 +79,10 @@ void iv_matrix_pack(iv_matrix *m, iv_dtype from, const void *rows, size_t stride
         here = iv_size_min(C - n % C, first + count - n);
         if (from == IV_BF16 && m->type == IV_BF16) {
             pack_bf16((uint32_t *)(void *)panel, n % C, (const uint16_t *)(const void *)row, stride, here, m->k);
+            continue;
+        }
+        if (from == IV_F32 && m->type == IV_BF16) {
+            pack_rounded((uint32_t *)(void *)panel, n % C, (const float *)(const void *)row, stride, here, m->k);
             continue;
         }
         for (size_t r = 0; r < here; r++)

@@ -55,13 +55,10 @@ void iv_axis_begin_part(iv_axis_state *s, const iv_axis_part *part) {
 void iv_axis_end_part(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_part *part) {
     if (!part->ends) return;
     size_t i = 0;
-    for (; s->done >> i & 1; i++) {
-        const float *earlier = s->level[i];
-        for (size_t e = 0; e < s->size; e++) s->acc[e] = earlier[e] + s->acc[e];
-    }
+    for (; s->done >> i & 1; i++) s->kernels->add(s->acc, s->level[i], s->size);
     s->done++;
     if (s->done == axis->ranks) return; /* acc is the root */
-    float *t = s->level[i]; /* free: its bit was not set */
+    float *t = s->level[i];             /* free: its bit was not set */
     s->level[i] = s->acc, s->acc = t;
 }
 
@@ -84,13 +81,19 @@ static void copy_columns(void *context, float *sums, float *state, bool to_sums)
     memcpy(to_sums ? at : state, to_sums ? state : at, t->count * sizeof *state);
 }
 
+typedef struct column_job {
+    const iv_kernels *kernels;
+    const iv_axis_columns *columns;
+} column_job;
+
 static void sum_columns(void *context, size_t index, size_t worker) {
     (void)worker;
-    const iv_axis_columns *a = context;
+    const column_job *j = context;
+    const iv_axis_columns *a = j->columns;
     column_task t = {.a = a, .first = index * COLUMNS};
     t.count = iv_size_min(COLUMNS, a->n - t.first);
     float memory[1 + IV_VIRTUAL_LEVELS_MAX][COLUMNS];
-    iv_axis_state s = {.size = t.count, .acc = memory[0]};
+    iv_axis_state s = {.kernels = j->kernels, .size = t.count, .acc = memory[0]};
     for (size_t i = 0; i < IV_VIRTUAL_LEVELS_MAX; i++) s.level[i] = memory[1 + i];
     iv_axis_begin(a->axis, &s, a->sums, copy_columns, &t);
     for (size_t p = 0; p < a->axis->part_count; p++) {
@@ -104,5 +107,6 @@ static void sum_columns(void *context, size_t index, size_t worker) {
 }
 
 void iv_axis_sum_columns(const iv_compute *c, const iv_axis_columns *a) {
-    iv_pool_run(c->pool, (a->n + COLUMNS - 1) / COLUMNS, sum_columns, (void *)(uintptr_t)a);
+    column_job j = {c->kernels, a};
+    iv_pool_run(c->pool, (a->n + COLUMNS - 1) / COLUMNS, sum_columns, &j);
 }

@@ -44,6 +44,7 @@ typedef struct iv_axis_sums {
 
 /* One worker's copy of some sums, from the first part of a pass to the last. */
 typedef struct iv_axis_state {
+    const iv_kernels *kernels;
     size_t size; /* floats */
     size_t done;
     float *acc;                          /* [size] */

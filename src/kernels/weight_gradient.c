@@ -128,7 +128,7 @@ static void run_task(void *context, size_t index, size_t worker) {
     task t = {.j = j, .tile = index / j->groups * BLOCK_TILES, .panel = index % j->groups * GROUP};
     t.tiles = iv_size_min(BLOCK_TILES, j->tiles - t.tile), t.panels = iv_size_min(GROUP, j->a->x->panels - t.panel);
     float *memory = j->states + worker * (1 + j->levels) * STATE_FLOATS;
-    iv_axis_state s = {.size = t.tiles * GROUP * TILE_FLOATS, .acc = memory};
+    iv_axis_state s = {.kernels = j->c->kernels, .size = t.tiles * GROUP * TILE_FLOATS, .acc = memory};
     for (size_t i = 0; i < j->levels; i++) s.level[i] = memory + (1 + i) * STATE_FLOATS;
     iv_axis_begin(axis, &s, j->a->sums, copy_tiles, &t);
     for (size_t p = 0, at = 0; p < axis->part_count; p++) {

@@ -35,6 +35,13 @@ static void to_floats(iv_dtype type, const void *p, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) out[i] = iv_element(type, p, i);
 }
 
+/* Whether one of n floats becomes an infinity, or is none already, in a type of 16 bits. */
+static bool any_too_large(const float *x, size_t n, iv_dtype to) {
+    uint32_t least = to == IV_BF16 ? 0x7f7f8000u : 0x477ff000u, bad = 0;
+    for (size_t i = 0; i < n; i++) bad |= (iv_bits(x[i]) & 0x7fffffffu) >= least;
+    return bad;
+}
+
 /* Rounds n values to another type. Index of the first one that becomes an infinity; n if none does. out may be NULL. */
 static size_t convert(iv_dtype from, iv_dtype to, const void *p, size_t n, void *out) {
     size_t bad = n;
@@ -42,6 +49,7 @@ static size_t convert(iv_dtype from, iv_dtype to, const void *p, size_t n, void 
         if (out) to_floats(from, p, n, out);
         return n;
     }
+    if (from == IV_F32 && !out && !any_too_large(p, n, to)) return n;
     for (size_t i = n; i-- > 0;) {
         float x = iv_element(from, p, i);
         uint16_t rounded = to == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);

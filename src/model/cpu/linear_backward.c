@@ -1,4 +1,5 @@
-/* linear_backward.c: dX = dY W by the linear layers' own kernels, with the weights transposed once a pass; dW = dY^T X. */
+/* linear_backward.c: dX = dY W by the linear layers' own kernels, with the weights transposed once a pass; dW = dY^T X.
+ */
 #include "base/size.h"
 #include "kernels/linear.h"
 #include "kernels/pack_columns.h"
@@ -99,16 +100,14 @@ static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a,
     turn_weights(l, a, &turned);
     run_job j = {a, width, run, l->dy_run};
     iv_pool_run(l->compute.pool, a->rows, run_row, &j);
-    memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
-    if (a->cuts)
-        return iv_row_parallel(l->forward,
-                               &(iv_row_parallel_args){.cuts = a->cuts,
-                                                       .nodes = &turned,
-                                                       .x = l->dy_run,
-                                                       .x_stride = run,
-                                                       .rows = a->rows,
-                                                       .out = a->dx},
-                               err);
+    if (a->cuts) {
+        memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
+        return iv_row_parallel(
+            l->forward,
+            &(iv_row_parallel_args){
+                .cuts = a->cuts, .nodes = &turned, .x = l->dy_run, .x_stride = run, .rows = a->rows, .out = a->dx},
+            err);
+    }
     l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
                                              .type = l->model->dtype,
                                              .x = l->dy_run,
@@ -116,7 +115,7 @@ static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a,
                                              .rows = a->rows,
                                              .out = a->dx,
                                              .out_stride = a->k,
-                                             .accumulate = true});
+                                             .from_zero = true});
     return IV_OK;
 }
 
