@@ -114,18 +114,6 @@ static void pack_rows(const job *j, const head_rows *h, size_t block, unsigned c
     }
 }
 
-/* acc += weights [64][64] (rows: the outputs of acc) times `values`. */
-static void add_products(const job *j, scratch *m, const unsigned char *weights, const unsigned char *values,
-                         size_t rows, float *acc) {
-    for (size_t t = 0; t < j->tiles && t * j->tile_rows < rows; t++) {
-        size_t first = t * j->tile_rows, height = iv_size_min(tile_height(j, t), rows - first);
-        j->kernel->pack(j->a->type, weights + first * B * j->width, B, height, B, B, m->packed);
-        for (size_t p = 0; p < j->panels; p++)
-            j->kernel->chain(m->packed, height, values + p * j->s.values.panel_bytes, B,
-                             acc + (p * B + first) * C);
-    }
-}
-
 static void turn(const job *j, const unsigned char *from, unsigned char *to) {
     for (size_t i = 0; i < B; i++)
         for (size_t k = 0; k < B; k++) {
@@ -136,16 +124,36 @@ static void turn(const job *j, const unsigned char *from, unsigned char *to) {
         }
 }
 
+/* acc[64][head_dim] += weights times `values`: weights are [64][64], or their transpose. */
+static void add_products(const job *j, scratch *m, const unsigned char *weights, bool transposed,
+                         const unsigned char *values, size_t rows, float *acc) {
+    const void *columns[B];
+    bool turned = transposed && !j->kernel->pack_columns;
+    if (turned) turn(j, weights, m->turned), weights = m->turned;
+    for (size_t t = 0; t < j->tiles && t * j->tile_rows < rows; t++) {
+        size_t first = t * j->tile_rows, height = iv_size_min(tile_height(j, t), rows - first);
+        if (transposed && !turned) {
+            for (size_t i = 0; i < B; i++) columns[i] = weights + (i * B + first) * j->width;
+            j->kernel->pack_columns(j->a->type, columns, height, B, m->packed);
+        } else
+            j->kernel->pack(j->a->type, weights + first * B * j->width, B, height, B, B, m->packed);
+        for (size_t p = 0; p < j->panels; p++)
+            j->kernel->chain(m->packed, height, values + p * j->s.values.panel_bytes, B, acc + (p * B + first) * C);
+    }
+}
+
 /* Weights and score gradients of a block of queries against a block of keys. */
 static void block_gradients(const job *j, scratch *m, size_t query_block, size_t key_block, size_t rows,
                             const float *lse2, const float *delta) {
     const iv_kernels *k = j->c->kernels;
     size_t padded = j->s.keys.k_padded, bytes = iv_matrix_bytes(&j->s.keys), panel = j->s.keys.panel_bytes;
-    memset(m->p, 0, B * B * j->width), memset(m->ds, 0, B * B * j->width);
+    size_t row_bytes = B * j->width, unused = (B - rows) * row_bytes;
+    memset(m->p + rows * row_bytes, 0, unused), memset(m->ds + rows * row_bytes, 0, unused);
     for (size_t t = 0; t < j->tiles && t * j->tile_rows < rows; t++) {
         size_t first_row = t * j->tile_rows, height = iv_size_min(tile_height(j, t), rows - first_row);
-        memset(m->score, 0, 2 * TILE_FLOATS * sizeof(float)), memset(m->dp, 0, 2 * TILE_FLOATS * sizeof(float));
         for (size_t p = 0; p < 2; p++) {
+            size_t floats = height * C * sizeof(float);
+            memset(m->score + p * TILE_FLOATS, 0, floats), memset(m->dp + p * TILE_FLOATS, 0, floats);
             j->kernel->chain(m->q_rows + t * packed_stride(j), height, m->k_keys + key_block * bytes + p * panel, padded,
                              m->score + p * TILE_FLOATS);
             j->kernel->chain(m->do_rows + t * packed_stride(j), height, m->v_keys + key_block * bytes + p * panel,
@@ -157,13 +165,17 @@ static void block_gradients(const job *j, scratch *m, size_t query_block, size_t
             int64_t at = (int64_t)(query_block * B + row), low = iv_first_visible(at, j->a->window),
                     key = (int64_t)(key_block * B);
             int first = low > key ? (int)(low - key) : 0, last = at - key < B - 1 ? (int)(at - key) : B - 1;
-            if (first > last) continue;
+            unsigned char *weights = m->p + row * row_bytes, *gradients = m->ds + row * row_bytes;
+            if (first > last) {
+                memset(weights, 0, row_bytes), memset(gradients, 0, row_bytes);
+                continue;
+            }
             for (size_t p = 0; p < 2; p++) {
                 memcpy(score + p * C, m->score + p * TILE_FLOATS + r * C, C * sizeof *score);
                 memcpy(dp + p * C, m->dp + p * TILE_FLOATS + r * C, C * sizeof *dp);
             }
             k->attention_gradients(j->c->arithmetic, score, dp, first, last, j->a->scale_log2e, lse2[row], delta[row],
-                                   j->a->type, m->p + row * B * j->width, m->ds + row * B * j->width);
+                                   j->a->type, weights, gradients);
         }
     }
 }
@@ -204,11 +216,9 @@ static void run_head(const job *j, scratch *m, const sequence *s, size_t head) {
         for (size_t k = (size_t)iv_first_visible((int64_t)(i * B), a->window) / B; k <= i; k++) {
             size_t keys = iv_size_min(B, s->rows - k * B);
             block_gradients(j, m, i, k, rows, lse2, delta);
-            add_products(j, m, m->ds, m->k_values + k * values, rows, m->dq);
-            turn(j, m->p, m->turned);
-            add_products(j, m, m->turned, m->do_values, keys, m->dv + k * accs);
-            turn(j, m->ds, m->turned);
-            add_products(j, m, m->turned, m->q_values, keys, m->dk + k * accs);
+            add_products(j, m, m->ds, false, m->k_values + k * values, rows, m->dq);
+            add_products(j, m, m->p, true, m->do_values, keys, m->dv + k * accs);
+            add_products(j, m, m->ds, true, m->q_values, keys, m->dk + k * accs);
         }
         store_rows(j, m->dq, rows, a->scale, a->dqkv + (s->first + i * B) * a->dqkv_stride + head * dim);
     }
