@@ -62,9 +62,10 @@ static void pack_rounded(uint32_t *panel, size_t c, const float *rows, size_t st
     for (size_t from = 0; from < k; from += BLOCK) {
         size_t n = iv_size_min(BLOCK, k - from);
         for (size_t r = 0; r < count; r++) {
-            uint16_t rounded[BLOCK + 1] = {0};
+            uint16_t rounded[BLOCK + 1];
             const float *row = rows + r * stride + from;
             for (size_t i = 0; i < n; i++) rounded[i] = iv_bf16_from_f32(row[i]);
+            rounded[n] = 0;
             for (size_t i = 0; i < n; i += 2) memcpy(&panel[(from + i) / 2 * C + c + r], rounded + i, sizeof *panel);
         }
     }

@@ -43,7 +43,10 @@ static void pack(iv_dtype type, const void *a, size_t stride, size_t rows, size_
     IV_ASSERT(type == IV_BF16 && rows <= ROWS);
     uint32_t *out = packed;
     size_t whole = k / 32 * 16;
-    for (size_t i = 0; i < whole; i += 16) pack_sixteen((const uint16_t *)a + 2 * i, stride, rows, out + i * rows);
+    for (size_t i = 0; rows == ROWS && i < whole; i += 16)
+        pack_sixteen((const uint16_t *)a + 2 * i, stride, ROWS, out + i * ROWS);
+    for (size_t i = 0; rows < ROWS && i < whole; i += 16)
+        pack_sixteen((const uint16_t *)a + 2 * i, stride, rows, out + i * rows);
     for (size_t r = 0; r < rows; r++) {
         const uint16_t *row = (const uint16_t *)a + r * stride;
         size_t i = whole;
