@@ -214,3 +214,5 @@ void cli_interrupt_unwatch(const cli_interrupt *interrupt) {
 }
 
 int cli_interrupt_caught(void) { return caught; }
+
+const volatile sig_atomic_t *cli_interrupt_flag(void) { return &caught; }

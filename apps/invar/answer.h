@@ -76,5 +76,7 @@ void cli_interrupt_unwatch(const cli_interrupt *interrupt); /* dispositions are 
 
 /* The number of the last signal since watching began, or 0. */
 int cli_interrupt_caught(void);
+/* Where that number is, for loops of the library. */
+const volatile sig_atomic_t *cli_interrupt_flag(void);
 
 #endif

@@ -68,11 +68,11 @@ static bool in_range(const cli_flag *flag, float value) {
     return (flag->above_low ? v > flag->low : v >= flag->low) && v <= flag->high;
 }
 
-static bool is_choice(const char *choices, const char *text) {
-    size_t n = strlen(text);
-    for (const char *at = choices; *at;) {
+/* Whether the n bytes are one of the known names, which spaces separate. */
+static bool is_name(const char *known, const char *name, size_t n) {
+    for (const char *at = known; *at;) {
         size_t length = strcspn(at, " ");
-        if (n > 0 && length == n && memcmp(at, text, n) == 0) return true;
+        if (length == n && memcmp(at, name, n) == 0) return true;
         at += length;
         at += strspn(at, " ");
     }
@@ -144,7 +144,7 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
     case CLI_REAL: good = read_real(text, &out->real) && in_range(flag, out->real); break;
     case CLI_MEMORY: good = read_memory(text, out); break;
     case CLI_BYTES: good = read_bytes(text, out) && out->count >= flag->least && out->count <= flag->greatest; break;
-    case CLI_CHOICE: good = is_choice(flag->choices, text); break;
+    case CLI_CHOICE: good = is_name(flag->choices, text, strlen(text)); break;
     case CLI_BIAS: good = read_bias(flag, text, out); break;
     case CLI_IDS: {
         iv_error why;
@@ -160,10 +160,6 @@ int cli_parse_value(const cli_flag *flag, const char *text, cli_value *out, iv_e
 }
 
 /* ---- words --------------------------------------------------------------------------------------------- */
-
-static bool is_name(const char *known, const char *name, size_t n) {
-    return strlen(known) == n && memcmp(known, name, n) == 0;
-}
 
 static const cli_flag *known_flag(const cli_syntax *syntax, const char *name, size_t n) {
     for (const cli_section *const *s = syntax->sections; *s; s++)

@@ -36,7 +36,7 @@ typedef enum cli_kind {
 
 typedef struct cli_flag {
     const char *name;  /* without the dashes; NULL ends a table */
-    const char *alias; /* another name, or NULL */
+    const char *alias; /* other names, separated by spaces, or NULL */
     cli_kind kind;
     char letter;         /* short form, or 0 */
     const char *metavar; /* NULL for a switch */

@@ -13,7 +13,7 @@ static void print_general(FILE *out, cli_style s) {
     for (const cli_syntax *const *c = cli_syntaxes; *c; c++) {
         if (strcmp(group, (*c)->group) != 0) fprintf(out, "\n%s%s%s\n", s.bold, (*c)->group, s.plain);
         group = (*c)->group;
-        fprintf(out, "  %-14s %s\n", (*c)->name, (*c)->summary);
+        fprintf(out, "  %-15s %s\n", (*c)->name, (*c)->summary);
     }
     fprintf(out,
             "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also searched in\n"
@@ -40,7 +40,8 @@ static const char *unset_of(const cli_syntax *c, const cli_flag *f) {
 static void print_flag(FILE *out, const cli_syntax *syntax, const cli_flag *f) {
     enum { COLUMN = 36 };
     int n = f->letter ? fprintf(out, "  -%c, --%s", f->letter, f->name) : fprintf(out, "      --%s", f->name);
-    if (f->alias) n += fprintf(out, ", --%s", f->alias);
+    for (const char *a = f->alias ? f->alias : ""; *a; a += strcspn(a, " "), a += *a == ' ')
+        n += fprintf(out, ", --%.*s", (int)strcspn(a, " "), a);
     if (f->kind == CLI_CHOICE) {
         n += fprintf(out, " ");
         for (const char *c = f->choices; *c; c++, n++) fputc(*c == ' ' ? '|' : *c, out);
@@ -77,10 +78,34 @@ int cli_help_show(const cli_syntax *syntax, iv_error *err) {
     return cli_buffer_out(&buffer, err);
 }
 
+static bool is_pair(const cli_syntax *syntax, const char *first) {
+    size_t n = strlen(first);
+    return n > 0 && strncmp(syntax->name, first, n) == 0 && syntax->name[n] == '-';
+}
+
+bool cli_help_has_pairs(const char *first) {
+    for (const cli_syntax *const *c = cli_syntaxes; *c; c++)
+        if (is_pair(*c, first)) return true;
+    return false;
+}
+
+int cli_help_show_pairs(const char *first, iv_error *err) {
+    cli_buffer buffer;
+    cli_style s = cli_style_of(1);
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    fprintf(buffer.file, "%sUsage%s\n  invar %s COMMAND [arguments]\n\n%sCommands%s\n", s.bold, s.plain, first, s.bold,
+            s.plain);
+    for (const cli_syntax *const *c = cli_syntaxes; *c; c++)
+        if (is_pair(*c, first)) fprintf(buffer.file, "  %-14s %s\n", (*c)->name + strlen(first) + 1, (*c)->summary);
+    fprintf(buffer.file, "\ninvar help %s COMMAND lists the flags.\n", first);
+    return cli_buffer_out(&buffer, err);
+}
+
 int cli_help(const cli_args *args, iv_error *err) {
     if (args->operand_count == 0) return cli_help_show(NULL, err);
     const cli_syntax *syntax = cli_syntax_find(args->operands[0]);
     if (syntax) return cli_help_show(syntax, err);
+    if (cli_help_has_pairs(args->operands[0])) return cli_help_show_pairs(args->operands[0], err);
     const char *nearest = cli_syntax_nearest(args->operands[0]);
     char shown[CLI_SHOWN_BYTES];
     return cli_fail(err, CLI_USAGE, "no command '%s'%s%s%s", cli_shown(args->operands[0], shown),

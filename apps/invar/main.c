@@ -31,6 +31,10 @@ static const struct {
     {&cli_batch_syntax, cli_batch},
     {&cli_bench_serve_syntax, cli_bench_serve},
     {&cli_bench_latency_syntax, cli_bench_latency},
+    {&cli_train_sft_syntax, cli_train_sft},
+    {&cli_train_rl_syntax, cli_train_rl},
+    {&cli_train_inspect_syntax, cli_train_inspect},
+    {&cli_train_gradients_syntax, cli_train_gradients},
 };
 
 /* Commands in two words: "bench serve" is the command "bench-serve". */
@@ -39,12 +43,29 @@ static const struct {
     const cli_syntax *syntax;
 } pairs[] = {{"bench", "serve", &cli_bench_serve_syntax},
              {"bench", "latency", &cli_bench_latency_syntax},
-             {"bench", "throughput", &cli_bench_syntax}};
+             {"bench", "throughput", &cli_bench_syntax},
+             {"train", "sft", &cli_train_sft_syntax},
+             {"train", "rl", &cli_train_rl_syntax},
+             {"train", "inspect", &cli_train_inspect_syntax},
+             {"train", "gradients", &cli_train_gradients_syntax}};
 
 static const cli_syntax *find_pair(int count, char *const *words) {
     for (size_t i = 0; count > 1 && i < sizeof pairs / sizeof *pairs; i++)
         if (strcmp(words[0], pairs[i].first) == 0 && strcmp(words[1], pairs[i].second) == 0) return pairs[i].syntax;
     return NULL;
+}
+
+/* A first word alone, such as "train": its help, or an error that lists the second ones. */
+static int run_first_word(int count, char *const *words, iv_error *err) {
+    char list[256] = "", shown[CLI_SHOWN_BYTES];
+    if (count > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0))
+        return cli_help_show_pairs(words[0], err);
+    for (size_t i = 0, n = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (strcmp(pairs[i].first, words[0]) == 0)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", pairs[i].second);
+    return cli_fail(err, CLI_USAGE, "%s: wanted one of: %s, found %s%s%s (see invar help %s)", words[0], list,
+                    count > 1 ? "'" : "nothing", count > 1 ? cli_shown(words[1], shown) : "", count > 1 ? "'" : "",
+                    words[0]);
 }
 
 static int run_command(const cli_syntax *syntax, int count, char *const *words, iv_error *err) {
@@ -80,6 +101,7 @@ static int run(int count, char *const *words, iv_error *err) {
     if (pair) return run_command(pair, count - 2, words + 2, err);
     const cli_syntax *syntax = cli_syntax_find(word);
     if (syntax) return run_command(syntax, count - 1, words + 1, err);
+    if (cli_help_has_pairs(word)) return run_first_word(count, words, err);
     char shown[CLI_SHOWN_BYTES];
     const char *nearest = cli_syntax_nearest(word), *what = word[0] == '-' ? "flag" : "command";
     cli_shown(word, shown);

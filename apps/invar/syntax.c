@@ -660,12 +660,28 @@ const cli_syntax cli_help_syntax = {.name = "help",
 
 /* ---- all ----------------------------------------------------------------------------------------------- */
 
-const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,      &cli_chat_syntax,    &cli_serve_syntax,
-                                          &cli_batch_syntax,         &cli_bench_syntax,   &cli_bench_serve_syntax,
-                                          &cli_bench_latency_syntax, &cli_inspect_syntax, &cli_tokenize_syntax,
-                                          &cli_render_syntax,        &cli_logits_syntax,  &cli_export_syntax,
-                                          &cli_verify_syntax,        &cli_eval_syntax,    &cli_replay_syntax,
-                                          &cli_completion_syntax,    &cli_help_syntax,    NULL};
+const cli_syntax *const cli_syntaxes[] = {&cli_generate_syntax,
+                                          &cli_chat_syntax,
+                                          &cli_serve_syntax,
+                                          &cli_batch_syntax,
+                                          &cli_bench_syntax,
+                                          &cli_bench_serve_syntax,
+                                          &cli_bench_latency_syntax,
+                                          &cli_train_sft_syntax,
+                                          &cli_train_rl_syntax,
+                                          &cli_train_inspect_syntax,
+                                          &cli_train_gradients_syntax,
+                                          &cli_inspect_syntax,
+                                          &cli_tokenize_syntax,
+                                          &cli_render_syntax,
+                                          &cli_logits_syntax,
+                                          &cli_export_syntax,
+                                          &cli_verify_syntax,
+                                          &cli_eval_syntax,
+                                          &cli_replay_syntax,
+                                          &cli_completion_syntax,
+                                          &cli_help_syntax,
+                                          NULL};
 
 const cli_syntax *cli_syntax_find(const char *name) {
     for (const cli_syntax *const *s = cli_syntaxes; *s; s++)

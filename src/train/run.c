@@ -240,12 +240,22 @@ static iv_status make_identity(iv_run *r, iv_error *err) {
 
 /* ---- files -------------------------------------------------------------------------------------------------------- */
 
-static iv_status note(iv_run *r, const char *text) {
-    if (r->first && r->o->progress && !r->o->quiet && *text) {
-        iv_train_progress_break(&r->progress);
-        fputs(text, r->o->progress);
-    }
-    return IV_OK;
+static void note(iv_run *r, const char *text) {
+    if (!r->first || !r->o->progress || r->o->quiet || !*text) return;
+    iv_train_progress_break(&r->progress);
+    fputs(text, r->o->progress);
+}
+
+static void note_data(iv_run *r) {
+    iv_train_data_report c = iv_train_data_counts(r->data);
+    char line[300];
+    int n = snprintf(line, sizeof line, "data: %zu example%s of at most %zu tokens, %zu tokens", c.examples,
+                     c.examples == 1 ? "" : "s", c.longest, c.tokens);
+    if (r->o->kind != IV_RUN_RL) n += snprintf(line + n, sizeof line - (size_t)n, ", %zu of them learned", c.masked);
+    if (c.truncated) n += snprintf(line + n, sizeof line - (size_t)n, "; %zu cut", c.truncated);
+    if (c.dropped) n += snprintf(line + n, sizeof line - (size_t)n, "; %zu dropped", c.dropped);
+    snprintf(line + n, sizeof line - (size_t)n, "\n");
+    note(r, line);
 }
 
 static iv_status resume(iv_run *r, iv_error *err) {
@@ -279,6 +289,12 @@ static iv_status resume(iv_run *r, iv_error *err) {
     iv_digest_hex(r->hash, hex);
     if (status == IV_OK && strcmp(hex, p.weight_hash) != 0)
         status = iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", iv_training_get(c)->path, p.weight_hash, hex);
+    if (status == IV_OK) {
+        char line[4200];
+        snprintf(line, sizeof line, "resumed from %s\n", iv_training_get(c)->path);
+        note(r, line);
+        snprintf(r->summary->checkpoint, sizeof r->summary->checkpoint, "%s", iv_training_get(c)->path);
+    }
     iv_training_close(c);
     return status;
 }
@@ -311,13 +327,14 @@ static iv_status check_output(const iv_run *r, iv_error *err) {
 }
 
 static iv_status open_all(iv_run *r, iv_error *err) {
-    IV_TRY(check_output(r, err));
     if (iv_mpi_processes() > 1) {
         IV_TRY(iv_comm_mpi_open(&r->processes, err));
         IV_TRY(iv_comm_mpi_watch(r->processes, err));
     }
     r->first = !r->processes || r->processes->rank == 0;
+    IV_TRY(check_output(r, err));
     IV_TRY(open_data(r, err));
+    note_data(r);
     IV_TRY(make_schedule(r, err));
     IV_TRY(make_algorithm(r, err));
     IV_TRY(open_trainer(r, err));

@@ -1,0 +1,320 @@
+/* train.c: invar train: options from flags, the run until it ends or a signal stops it, and its summary. */
+#include "commands.h"
+#include "answer.h"
+#include "base/json_out.h"
+#include "model.h"
+#include "output.h"
+#include "text.h"
+#include "train/run.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options ------------------------------------------------------------------------------------------- */
+
+/* A real flag in double: cli_value keeps a float, which would be another number. */
+static double real_of(const cli_args *args, const char *name, double otherwise) {
+    const cli_value *value = cli_find(args, name);
+    return value ? strtod(value->text, NULL) : otherwise;
+}
+
+/* Numbers that round to 1 as a float are checked here again, as doubles. */
+static int read_below_one(const cli_args *args, const char *name, double *out, iv_error *err) {
+    *out = real_of(args, name, *out);
+    if (*out < 1.0) return CLI_OK;
+    return cli_fail(err, CLI_USAGE, "--%s: wanted a number from 0 to below 1, found '%s'", name,
+                    cli_text(args, name, ""));
+}
+
+/* "100" or a ratio of the steps, "0.1". */
+static int read_steps(const cli_args *args, const char *name, const char **out, iv_error *err) {
+    char found[CLI_SHOWN_BYTES], *end;
+    const char *text = cli_text(args, name, *out);
+    size_t digits = strspn(text, "0123456789");
+    bool whole = digits > 0 && text[digits] == 0;
+    *out = text;
+    if (whole) return CLI_OK;
+    if (text[digits] == '.' && strspn(text, "0123456789.") == strlen(text)) {
+        double ratio = strtod(text, &end);
+        if (*end == 0 && end != text && ratio <= 1.0) return CLI_OK;
+    }
+    return cli_fail(err, CLI_USAGE, "--%s: wanted a number of steps or a ratio from 0.0 to 1.0, found '%s'", name,
+                    cli_shown(text, found));
+}
+
+/* Flags of all commands with a layout. */
+static void read_layout(const cli_args *args, iv_run_options *o) {
+    o->data = cli_text(args, "data", NULL);
+    o->dtype = cli_text(args, "dtype", o->dtype);
+    o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
+    o->numerics = cli_text(args, "numerics", o->numerics);
+    o->virtual_ranks = cli_count(args, "virtual-ranks", o->virtual_ranks);
+    o->max_length = cli_count(args, "max-length", o->max_length);
+    o->longer = cli_text(args, "longer", o->longer);
+    o->data_parallel = cli_count(args, "data-parallel-size", o->data_parallel);
+    o->tensor_parallel = cli_count(args, "tensor-parallel-size", o->tensor_parallel);
+    o->threads = cli_count(args, "threads", o->threads);
+    o->micro_batch = cli_count(args, "micro-batch", o->micro_batch);
+    o->pass_tokens = cli_count(args, "pass-tokens", o->pass_tokens);
+    o->recompute = cli_text(args, "recompute", o->recompute);
+    o->isa = cli_text(args, "isa", o->isa);
+}
+
+static int read_run(const cli_args *args, iv_run_options *o, iv_error *err) {
+    read_layout(args, o);
+    o->output = cli_text(args, "output", NULL);
+    o->steps = cli_count(args, "steps", o->steps), o->epochs = cli_count(args, "epochs", o->epochs);
+    o->batch_size = cli_count(args, "batch-size", o->batch_size);
+    o->seed = cli_count(args, "seed", o->seed);
+    o->save_every = cli_count(args, "save-every", o->save_every), o->keep = cli_count(args, "keep", o->keep);
+    o->resume = cli_has(args, "resume"), o->quiet = cli_has(args, "quiet");
+    o->no_shuffle = cli_has(args, "no-shuffle"), o->drop_last = cli_has(args, "drop-last");
+    o->decay_all = cli_has(args, "decay-all");
+    o->learning_rate = real_of(args, "lr", o->learning_rate);
+    o->weight_decay = real_of(args, "weight-decay", o->weight_decay);
+    o->eps = real_of(args, "adam-eps", o->eps);
+    o->max_grad_norm = real_of(args, "max-grad-norm", o->max_grad_norm);
+    o->min_lr_ratio = real_of(args, "min-lr-ratio", o->min_lr_ratio);
+    o->schedule = cli_text(args, "lr-scheduler", o->schedule);
+    if (!o->data) return cli_fail(err, CLI_USAGE, "wanted --data FILE, the examples");
+    if (!o->output) return cli_fail(err, CLI_USAGE, "wanted --output DIR, for checkpoints, metrics and curves");
+    if (cli_has(args, "steps") && cli_has(args, "epochs"))
+        return cli_fail(err, CLI_USAGE, "wanted --steps or --epochs, found both");
+    if (strcmp(o->schedule, "constant") == 0 && strcmp(cli_text(args, "warmup", "0"), "0") != 0)
+        return cli_fail(err, CLI_USAGE,
+                        "--warmup: wanted another --lr-scheduler, such as constant_with_warmup, found "
+                        "constant");
+    int code = read_steps(args, "warmup", &o->warmup, err);
+    if (code == CLI_OK) code = read_steps(args, "decay-steps", &o->decay_steps, err);
+    if (code == CLI_OK) code = read_below_one(args, "adam-beta1", &o->beta1, err);
+    return code == CLI_OK ? read_below_one(args, "adam-beta2", &o->beta2, err) : code;
+}
+
+static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
+    o->algorithm = cli_text(args, "algorithm", o->algorithm), o->reward = cli_text(args, "reward", o->reward);
+    o->kl = cli_text(args, "kl", o->kl), o->correction = cli_text(args, "correction", o->correction);
+    o->group_size = cli_count(args, "group-size", o->group_size);
+    o->max_new_tokens = cli_count(args, "max-new-tokens", o->max_new_tokens);
+    o->inner_steps = cli_count(args, "inner-steps", o->inner_steps);
+    o->temperature = real_of(args, "temperature", o->temperature);
+    o->top_p = real_of(args, "top-p", o->top_p), o->min_p = real_of(args, "min-p", o->min_p);
+    o->top_k = (int64_t)cli_count(args, "top-k", (uint64_t)o->top_k);
+    o->kl_beta = real_of(args, "kl-beta", o->kl_beta);
+    o->eps_high = real_of(args, "eps-high", o->eps_high);
+    o->correction_cap = real_of(args, "correction-cap", o->correction_cap);
+    o->overlong_buffer = real_of(args, "overlong-buffer", o->overlong_buffer);
+    o->dynamic_sampling = cli_has(args, "dynamic-sampling");
+    o->rollout_numerics = cli_text(args, "rollout-numerics", o->rollout_numerics);
+    o->rollout_tp = cli_count(args, "rollout-tp", o->rollout_tp);
+    o->rollout_seqs = cli_count(args, "rollout-max-num-seqs", o->rollout_seqs);
+    o->rollout_batched_tokens = cli_count(args, "rollout-max-num-batched-tokens", o->rollout_batched_tokens);
+    o->speculative = cli_text(args, "speculative", o->speculative);
+    o->reward_timeout = real_of(args, "reward-timeout", o->reward_timeout);
+    o->on_mismatch = cli_text(args, "on-mismatch", o->on_mismatch);
+    if (!*o->reward) return cli_fail(err, CLI_USAGE, "--reward: wanted a rule or a command, found ''");
+    return read_below_one(args, "eps-low", &o->eps_low, err);
+}
+
+/* ---- the summary --------------------------------------------------------------------------------------- */
+
+static double tokens_per_second(const iv_run_summary *s) { return s->seconds > 0 ? (double)s->tokens / s->seconds : 0; }
+
+static void write_json(FILE *file, const cli_args *args, const iv_run_options *o, const iv_run_summary *s) {
+    iv_json_out json = {.spaced = true, .file = file};
+    char curves[CLI_PATH_BYTES];
+    snprintf(curves, sizeof curves, "%s/curves.html", o->output);
+    bool rl = o->kind == IV_RUN_RL, moved = s->steps > s->first_step;
+    iv_out_kv_open(&json, NULL, '{');
+    iv_out_kv_text(&json, "model", args->operands[0]);
+    iv_out_kv_text(&json, "kind", rl ? "rl" : "sft");
+    iv_out_kv_uint(&json, "first_step", s->first_step);
+    iv_out_kv_uint(&json, "steps", s->steps);
+    iv_out_kv_bool(&json, "stopped", s->stopped);
+    if (moved) iv_out_kv_double(&json, "loss", s->loss);
+    if (moved && rl) iv_out_kv_double(&json, "reward", s->reward);
+    iv_out_kv_double(&json, "seconds", s->seconds);
+    iv_out_kv_uint(&json, "tokens", s->tokens);
+    iv_out_kv_double(&json, "tokens_per_s", tokens_per_second(s));
+    iv_out_kv_text(&json, "weights", s->weights_hash);
+    iv_out_kv_text(&json, "identity", s->identity);
+    iv_out_kv_text(&json, "checkpoint", *s->checkpoint ? s->checkpoint : NULL);
+    iv_out_kv_text(&json, "curves", curves);
+    if (rl) {
+        iv_out_kv_uint(&json, "tokens_compared", s->compared);
+        iv_out_kv_uint(&json, "tokens_different", s->different);
+        iv_out_kv_double(&json, "largest_difference", s->largest_difference);
+    }
+    iv_out_close(&json, '}');
+    fputc('\n', file);
+}
+
+static void write_text(FILE *file, const iv_run_options *o, const iv_run_summary *s) {
+    bool rl = o->kind == IV_RUN_RL;
+    if (s->steps == s->first_step)
+        fprintf(file, "steps %llu, all done before\n", (unsigned long long)s->steps);
+    else {
+        fprintf(file, "steps %llu", (unsigned long long)s->steps);
+        if (s->first_step) fprintf(file, ", from %llu on", (unsigned long long)s->first_step);
+        fprintf(file, "%s\n", s->stopped ? ", stopped: --resume continues" : "");
+        fprintf(file, rl ? "reward %.4g\n" : "loss %.6g\n", rl ? s->reward : s->loss);
+        fprintf(file, "speed %.1f tokens/s (%llu tokens in %.2f s)\n", tokens_per_second(s),
+                (unsigned long long)s->tokens, s->seconds);
+    }
+    fprintf(file, "weights %s\nidentity %s\n", s->weights_hash, s->identity);
+    if (*s->checkpoint) fprintf(file, "checkpoint %s\n", s->checkpoint);
+    fprintf(file, "curves %s/curves.html\n", o->output);
+    if (!rl) return;
+    if (s->different) fprintf(file, "largest difference of a log-probability %g\n", s->largest_difference);
+    fprintf(file, "tokens compared %llu, different %llu\n", (unsigned long long)s->compared,
+            (unsigned long long)s->different);
+}
+
+static int report(const cli_args *args, const iv_run_options *o, const iv_run_summary *s, iv_error *err) {
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    if (cli_has(args, "json"))
+        write_json(buffer.file, args, o, s);
+    else
+        write_text(buffer.file, o, s);
+    return cli_buffer_out(&buffer, err);
+}
+
+/* ---- sft, rl ------------------------------------------------------------------------------------------- */
+
+static int run(const cli_args *args, iv_run_options *o, iv_error *err) {
+    char path[CLI_PATH_BYTES];
+    iv_run_summary summary;
+    cli_interrupt interrupt;
+    if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
+    o->model = path;
+    o->progress = o->quiet || cli_is_other_rank() ? NULL : stderr;
+    o->stop = cli_interrupt_flag();
+    cli_interrupt_watch(&interrupt);
+    iv_status status = iv_run_train(o, &summary, err);
+    int caught = cli_interrupt_caught();
+    cli_interrupt_unwatch(&interrupt);
+    if (status != IV_OK) return CLI_FAILED;
+    int code = report(args, o, &summary, err);
+    return code == CLI_OK && caught && summary.stopped ? 128 + caught : code;
+}
+
+int cli_train_sft(const cli_args *args, iv_error *err) {
+    iv_run_options o;
+    iv_run_defaults(&o, IV_RUN_SFT);
+    int code = read_run(args, &o, err);
+    return code == CLI_OK ? run(args, &o, err) : code;
+}
+
+int cli_train_rl(const cli_args *args, iv_error *err) {
+    iv_run_options o;
+    iv_run_defaults(&o, IV_RUN_RL);
+    int code = read_run(args, &o, err);
+    if (code == CLI_OK) code = read_rl(args, &o, err);
+    return code == CLI_OK ? run(args, &o, err) : code;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------------- */
+
+static int report_gradients(const cli_args *args, const iv_gradients_summary *s, iv_error *err) {
+    cli_buffer buffer;
+    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
+    const char *path = cli_text(args, "out", "");
+    if (cli_has(args, "json")) {
+        iv_json_out json = {.spaced = true, .file = buffer.file};
+        iv_out_kv_open(&json, NULL, '{');
+        iv_out_kv_text(&json, "model", args->operands[0]);
+        iv_out_kv_text(&json, "file", path);
+        iv_out_kv_uint(&json, "sequences", s->sequences);
+        iv_out_kv_uint(&json, "tokens", s->tokens);
+        iv_out_kv_double(&json, "loss", s->loss);
+        iv_out_kv_double(&json, "gradient_norm", s->norm);
+        iv_out_close(&json, '}');
+        fputc('\n', buffer.file);
+    } else
+        fprintf(buffer.file, "%s: gradient of %llu sequences, %llu tokens\nloss %.9g\nnorm %.9g\n", path,
+                (unsigned long long)s->sequences, (unsigned long long)s->tokens, s->loss, s->norm);
+    return cli_buffer_out(&buffer, err);
+}
+
+int cli_train_gradients(const cli_args *args, iv_error *err) {
+    char path[CLI_PATH_BYTES];
+    iv_gradients_summary summary;
+    iv_run_options o;
+    iv_run_defaults(&o, IV_RUN_SFT);
+    read_layout(args, &o);
+    const char *out = cli_text(args, "out", NULL);
+    if (!o.data) return cli_fail(err, CLI_USAGE, "wanted --data FILE, the batch");
+    if (!out) return cli_fail(err, CLI_USAGE, "wanted --out FILE, the safetensors file to write");
+    if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process computes alone */
+    if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
+    if (cli_check_writable(out, err) != CLI_OK) return CLI_FAILED;
+    o.model = path;
+    return iv_run_gradients(&o, out, &summary, err) == IV_OK ? report_gradients(args, &summary, err) : CLI_FAILED;
+}
+
+/* ---- inspect ------------------------------------------------------------------------------------------- */
+
+static void print_line(FILE *file, const char *key, const char *value) {
+    fprintf(file, "  %-18s ", key);
+    cli_print_safe(file, value, strlen(value), false);
+    fputc('\n', file);
+}
+
+/* A number, text or truth value; digits as few as give the same number. */
+static void print_value(FILE *file, const char *key, const json_t *value) {
+    char number[40];
+    if (json_is_string(value)) {
+        print_line(file, key, json_string_value(value));
+    } else if (json_is_integer(value)) {
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+        print_line(file, key, number);
+    } else if (json_is_real(value)) {
+        for (int digits = 6; digits <= 17; digits++) {
+            snprintf(number, sizeof number, "%.*g", digits, json_real_value(value));
+            if (strtod(number, NULL) == json_real_value(value)) break;
+        }
+        print_line(file, key, number);
+    } else if (json_is_boolean(value)) {
+        print_line(file, key, json_is_true(value) ? "yes" : "no");
+    }
+}
+
+/* The checkpoint's own values, then each object or list below a heading. */
+static void print_checkpoint(FILE *file, json_t *root) {
+    cli_style style = cli_style_of(1);
+    const char *path = json_string_value(json_object_get(root, "checkpoint")), *name, *member;
+    json_t *value, *inner;
+    size_t index;
+    fputs(style.bold, file);
+    cli_print_safe(file, path ? path : "", path ? strlen(path) : 0, false);
+    fprintf(file, "%s\n", style.plain);
+    json_object_foreach(root, name, value) {
+        if (strcmp(name, "checkpoint") != 0) print_value(file, name, value);
+    }
+    json_object_foreach(root, name, value) {
+        if (json_object_size(value) == 0 && json_array_size(value) == 0) continue;
+        fprintf(file, "\n%s%s%s\n", style.bold, name, style.plain);
+        json_object_foreach(value, member, inner) print_value(file, member, inner);
+        json_array_foreach(value, index, inner) print_value(file, "", inner);
+    }
+}
+
+int cli_train_inspect(const cli_args *args, iv_error *err) {
+    char *text;
+    cli_buffer buffer;
+    if (cli_is_other_rank()) return CLI_SERVED;
+    if (iv_run_inspect(args->operands[0], cli_has(args, "verify"), &text, err) != IV_OK) return CLI_FAILED;
+    json_t *root = json_loads(text, 0, NULL);
+    int code = root ? cli_buffer_open(&buffer, err) : cli_fail(err, CLI_FAILED, "out of memory");
+    if (code == CLI_OK) {
+        if (cli_has(args, "json"))
+            fprintf(buffer.file, "%s\n", text);
+        else
+            print_checkpoint(buffer.file, root);
+        code = cli_buffer_out(&buffer, err);
+    }
+    json_decref(root);
+    iv_run_text_free(text);
+    return code;
+}
