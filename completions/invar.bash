@@ -256,6 +256,12 @@ _invar() {
         verify:--combinations) _invar_words ''; return ;;
         verify:--seed) _invar_words ''; return ;;
         verify:--scalar-tokens) _invar_words ''; return ;;
+        verify:--data) _invar_files; return ;;
+        verify:--steps) _invar_words ''; return ;;
+        verify:--batch-size) _invar_words ''; return ;;
+        verify:--worlds) _invar_words ''; return ;;
+        verify:--micro-batches) _invar_words ''; return ;;
+        verify:--scalar-steps) _invar_words ''; return ;;
         verify:--json) _invar_files; return ;;
         verify:--plot) _invar_files; return ;;
         verify:--device) _invar_words 'auto cpu cuda'; return ;;
@@ -330,7 +336,7 @@ _invar() {
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         export:-*) _invar_words '--help --dtype --max-shard-size --overwrite --threads --json' ;;
-        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --json --plot --device --arithmetic --dtype --numerics' ;;
+        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --train --data --steps --batch-size --worlds --micro-batches --scalar-steps --json --plot --device --arithmetic --dtype --numerics' ;;
         eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;

@@ -513,6 +513,21 @@ static const cli_flag verify_prompt_flags[] = {
 };
 static const cli_section verify_prompt_section = {"Requests", verify_prompt_flags};
 
+static const cli_flag verify_train_flags[] = {
+    {.name = "train", .help = "compare the weights of training runs instead of answers"},
+    {PATH("data", "FILE"), .unset = "random sequences", .help = "JSONL for supervised fine-tuning"},
+    {COUNT("steps", "N", 1, 100000), .unset = "20", .help = "steps of a run; the weights of each are compared"},
+    {COUNT("batch-size", "N", 1, 65536), .unset = "16", .help = "sequences of a step"},
+    {TEXT("worlds", "LIST"), .unset = "2,4,8", .help = "values of the axis world: data-parallel ranks"},
+    {TEXT("micro-batches", "LIST"), .unset = "1,2,4,8",
+     .help = "values of the axis micro-batch: most sequences of a pass"},
+    {COUNT("scalar-steps", "N", 0, 100000), .unset = "2",
+     .help = "steps to run with the slow scalar instruction set; 0: all"},
+    {0},
+};
+static const cli_section verify_train_section = {
+    "Training (axes threads isa tp world micro-batch recompute resume)", verify_train_flags};
+
 static const cli_flag verify_axis_flags[] = {
     {TEXT("axes", "LIST"), .unset = "all", .help = "axes to vary, comma-separated"},
     {TEXT("batch-sizes", "LIST"), .unset = "2,5,16", .help = "values of the axis batch: concurrent requests"},
@@ -548,6 +563,7 @@ static const cli_example verify_examples[] = {
     {"invar verify tiny-math --axes batch,tp --product --plot verify.svg",
      "all combinations of two axes, as a picture"},
     {"invar verify tiny-math --numerics vanilla --axes batch,chunk", "what other engines do: exit code 1"},
+    {"invar verify tiny-math --train", "one hash of the weights in every layout of a training run"},
     {0}};
 
 const cli_syntax cli_verify_syntax = {
@@ -557,8 +573,10 @@ const cli_syntax cli_verify_syntax = {
     .operand = "MODEL",
     .usage = "MODEL [flags]",
     .text = "Runs each request alone, on one thread, with an empty cache; then in every other configuration. Compares\n"
-            "all logits, tokens and log-probabilities bit for bit. Exit code 1: the first difference is named.",
-    .sections = {&verify_prompt_section, &verify_axis_section, &verify_output_section, &verify_engine_section},
+            "all logits, tokens and log-probabilities bit for bit. Exit code 1: the first difference is named.\n"
+            "With --train: runs of supervised fine-tuning, and the hash of all weights after each step.",
+    .sections = {&verify_prompt_section, &verify_axis_section, &verify_train_section, &verify_output_section,
+                 &verify_engine_section},
     .examples = verify_examples};
 
 /* ---- eval ---------------------------------------------------------------------------------------------- */

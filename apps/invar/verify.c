@@ -4,6 +4,7 @@
 #include "answer.h"
 #include "text.h"
 #include "verify.h"
+#include "verify_train.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,7 @@ static int plan(const cli_args *args, verify *v, iv_error *err) {
         return cli_fail(err, CLI_USAGE,
                         "opens one engine per configuration: do not use mpirun (--axes tp runs "
                         "ranks as threads)");
-    int code = verify_axes_read(args, &v->axes, err);
+    int code = verify_axes_read(args, false, &v->axes, err);
     if (code == CLI_OK) code = cli_check_writable(v->json, err);
     if (code == CLI_OK) code = cli_check_writable(v->plot, err);
     if (code != CLI_OK) return code;
@@ -193,6 +194,8 @@ static int report(const verify *v, iv_error *err) {
 int cli_verify(const cli_args *args, iv_error *err) {
     static verify v; /* one per process; the job holds its address */
     char path[CLI_PATH_BYTES];
+    if (verify_check_mode(args, err) != CLI_OK) return CLI_USAGE;
+    if (cli_has(args, "train")) return verify_train(args, err);
     v.json = cli_text(args, "json", NULL);
     v.plot = cli_text(args, "plot", NULL);
     v.table = !v.json || strcmp(v.json, "-") != 0;

@@ -51,6 +51,11 @@ typedef enum verify_axis {
     VERIFY_LOGPROBS,
     VERIFY_SPECULATIVE,
     VERIFY_DEVICE,
+    VERIFY_ANSWER_AXES, /* with --train: these, and threads, isa and tp */
+    VERIFY_WORLD = VERIFY_ANSWER_AXES, /* a number: data-parallel ranks */
+    VERIFY_MICRO_BATCH,                /* a number: most sequences of a pass */
+    VERIFY_RECOMPUTE,
+    VERIFY_RESUME,
     VERIFY_AXES
 } verify_axis;
 
@@ -61,6 +66,7 @@ enum { VERIFY_PREEMPT_RANDOM = 1, VERIFY_PREEMPT_MEMORY };
 enum { VERIFY_SCALAR = 1, VERIFY_AVX2, VERIFY_AVX512 };
 enum { VERIFY_DECOYS = 1, VERIFY_LEAVING };
 enum { VERIFY_DEVICE_CPU = 1, VERIFY_DEVICE_CUDA, VERIFY_DEVICE_EAGER };
+enum { VERIFY_RESUME_SAME = 1, VERIFY_RESUME_WORLDS };
 
 enum {
     VERIFY_VALUES_MAX = 16,    /* of an axis */
@@ -86,7 +92,7 @@ extern const char *const verify_axis_names[VERIFY_AXES];
 const char *verify_value_name(verify_axis axis, size_t value, char out[24]);
 
 /* From --axes and the --...-sizes flags. CLI_USAGE names the flag. */
-int verify_axes_read(const cli_args *args, verify_axes *out, iv_error *err);
+int verify_axes_read(const cli_args *args, bool training, verify_axes *out, iv_error *err);
 
 /* Removes a value (unsupported here, or the quiet run's own). */
 void verify_axes_drop(verify_axes *axes, verify_axis axis, size_t value);

@@ -14,25 +14,36 @@ static const struct {
     const char *name, *words[WORDS_MAX];
     const char *flag;
     size_t least, most, values[WORDS_MAX];
+    size_t quiet; /* a number's value in the quiet run; words have 0 */
 } axis_table[VERIFY_AXES] = {
-    [VERIFY_BATCH] = {"batch", {NULL}, "batch-sizes", 1, 1024, {2, 5, 16}},
-    [VERIFY_ORDER] = {"order", {"reversed", "shuffled", "spread"}, NULL, 0, 0, {1, 2, 3}},
-    [VERIFY_CHUNK] = {"chunk", {NULL}, "chunk-sizes", 1, 65536, {16, 61, 256}},
-    [VERIFY_PREFIX] = {"prefix", {"warm", "shared"}, NULL, 0, 0, {1, 2}},
-    [VERIFY_PREEMPT] = {"preempt", {"random", "memory"}, NULL, 0, 0, {1, 2}},
-    [VERIFY_THREADS] = {"threads", {NULL}, "thread-counts", 1, 256, {2, 3}},
-    [VERIFY_ISA] = {"isa", {"scalar", "avx2", "avx512"}, NULL, 0, 0, {1, 2, 3}},
-    [VERIFY_TP] = {"tp", {NULL}, "tp-sizes", 1, 8, {2, 4, 8}},
-    [VERIFY_RESTART] = {"restart", {"midway"}, NULL, 0, 0, {1}},
-    [VERIFY_SAMPLING] = {"sampling", {"decoys", "leaving"}, NULL, 0, 0, {1, 2}},
-    [VERIFY_LOGPROBS] = {"logprobs", {"0", "5", "20"}, NULL, 0, 0, {1, 2, 3}},
-    [VERIFY_SPECULATIVE] = {"speculative", {"ngram"}, NULL, 0, 0, {1}},
-    [VERIFY_DEVICE] = {"device", {"cpu", "cuda", "eager"}, NULL, 0, 0, {1, 2, 3}},
+    [VERIFY_BATCH] = {"batch", {NULL}, "batch-sizes", 1, 1024, {2, 5, 16}, 1},
+    [VERIFY_ORDER] = {"order", {"reversed", "shuffled", "spread"}, NULL, 0, 0, {1, 2, 3}, 0},
+    [VERIFY_CHUNK] = {"chunk", {NULL}, "chunk-sizes", 1, 65536, {16, 61, 256}, 0},
+    [VERIFY_PREFIX] = {"prefix", {"warm", "shared"}, NULL, 0, 0, {1, 2}, 0},
+    [VERIFY_PREEMPT] = {"preempt", {"random", "memory"}, NULL, 0, 0, {1, 2}, 0},
+    [VERIFY_THREADS] = {"threads", {NULL}, "thread-counts", 1, 256, {2, 3}, 1},
+    [VERIFY_ISA] = {"isa", {"scalar", "avx2", "avx512"}, NULL, 0, 0, {1, 2, 3}, 0},
+    [VERIFY_TP] = {"tp", {NULL}, "tp-sizes", 1, 8, {2, 4, 8}, 1},
+    [VERIFY_RESTART] = {"restart", {"midway"}, NULL, 0, 0, {1}, 0},
+    [VERIFY_SAMPLING] = {"sampling", {"decoys", "leaving"}, NULL, 0, 0, {1, 2}, 0},
+    [VERIFY_LOGPROBS] = {"logprobs", {"0", "5", "20"}, NULL, 0, 0, {1, 2, 3}, 0},
+    [VERIFY_SPECULATIVE] = {"speculative", {"ngram"}, NULL, 0, 0, {1}, 0},
+    [VERIFY_DEVICE] = {"device", {"cpu", "cuda", "eager"}, NULL, 0, 0, {1, 2, 3}, 0},
+    [VERIFY_WORLD] = {"world", {NULL}, "worlds", 1, 64, {2, 4, 8}, 1},
+    [VERIFY_MICRO_BATCH] = {"micro-batch", {NULL}, "micro-batches", 1, 1024, {1, 2, 4, 8}, 0},
+    [VERIFY_RECOMPUTE] = {"recompute", {"attention", "layer"}, NULL, 0, 0, {1, 2}, 0},
+    [VERIFY_RESUME] = {"resume", {"same", "worlds"}, NULL, 0, 0, {1, 2}, 0},
 };
 
-const char *const verify_axis_names[VERIFY_AXES] = {"batch",    "order",       "chunk", "prefix",  "preempt",
-                                                    "threads",  "isa",         "tp",    "restart", "sampling",
-                                                    "logprobs", "speculative", "device"};
+const char *const verify_axis_names[VERIFY_AXES] = {
+    "batch",    "order",    "chunk",       "prefix", "preempt", "threads",     "isa",       "tp",    "restart",
+    "sampling", "logprobs", "speculative", "device", "world",   "micro-batch", "recompute", "resume"};
+
+/* Axes of answers are the first ones; some are also axes of training. */
+static bool applies(size_t axis, bool training) {
+    if (!training) return axis < VERIFY_ANSWER_AXES;
+    return axis >= VERIFY_ANSWER_AXES || axis == VERIFY_THREADS || axis == VERIFY_ISA || axis == VERIFY_TP;
+}
 
 const char *verify_value_name(verify_axis axis, size_t value, char out[24]) {
     const char *word = value && !axis_table[axis].flag ? axis_table[axis].words[value - 1] : NULL;
@@ -51,21 +62,22 @@ size_t verify_isa_value(const char *name) {
 
 /* ---- from flags ---------------------------------------------------------------------------------------- */
 
-static int unknown_axis(const char *word, size_t n, iv_error *err) {
+static int unknown_axis(const char *word, size_t n, bool training, iv_error *err) {
     char found[CLI_SHOWN_BYTES], list[160] = "";
     snprintf(found, sizeof found, "%.*s", (int)(n < 40 ? n : 40), word);
     for (size_t a = 0; a < VERIFY_AXES; a++) {
         size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", a ? "," : "", verify_axis_names[a]);
+        if (applies(a, training))
+            snprintf(list + used, sizeof list - used, "%s%s", used ? "," : "", verify_axis_names[a]);
     }
     return cli_fail(err, CLI_USAGE, "--axes: wanted some of %s, found '%s'", list, found);
 }
 
-static int read_axes(const char *list, bool chosen[VERIFY_AXES], iv_error *err) {
+static int read_axes(const char *list, bool training, bool chosen[VERIFY_AXES], iv_error *err) {
     for (const char *at = list;; at++) {
         size_t n = strcspn(at, ","), a = 0;
         while (a < VERIFY_AXES && (strlen(verify_axis_names[a]) != n || memcmp(verify_axis_names[a], at, n) != 0)) a++;
-        if (a == VERIFY_AXES) return unknown_axis(at, n, err);
+        if (a == VERIFY_AXES || !applies(a, training)) return unknown_axis(at, n, training, err);
         chosen[a] = true;
         at += n;
         if (*at == 0) return CLI_OK;
@@ -75,7 +87,7 @@ static int read_axes(const char *list, bool chosen[VERIFY_AXES], iv_error *err) 
 /* Numbers of a sizes flag, without duplicates and without the quiet run's own. */
 static int read_sizes(const cli_args *args, size_t axis, verify_axes *out, iv_error *err) {
     const char *flag = axis_table[axis].flag, *text = cli_text(args, flag, NULL);
-    size_t count, quiet = axis == VERIFY_CHUNK ? 0 : 1;
+    size_t count, quiet = axis_table[axis].quiet;
     int32_t sizes[VERIFY_VALUES_MAX];
     char found[CLI_SHOWN_BYTES];
     if (!text) return CLI_OK;
@@ -96,13 +108,14 @@ static int read_sizes(const cli_args *args, size_t axis, verify_axes *out, iv_er
     return CLI_OK;
 }
 
-int verify_axes_read(const cli_args *args, verify_axes *out, iv_error *err) {
+int verify_axes_read(const cli_args *args, bool training, verify_axes *out, iv_error *err) {
     bool chosen[VERIFY_AXES] = {false};
     const char *list = cli_text(args, "axes", NULL);
     *out = (verify_axes){0};
-    int code = list ? read_axes(list, chosen, err) : CLI_OK;
+    int code = list ? read_axes(list, training, chosen, err) : CLI_OK;
     for (size_t a = 0; code == CLI_OK && a < VERIFY_AXES; a++) {
         const char *flag = axis_table[a].flag;
+        if (!applies(a, training)) continue;
         if (list && !chosen[a]) {
             if (flag && cli_has(args, flag))
                 return cli_fail(err, CLI_USAGE, "--%s needs %s among --axes", flag, axis_table[a].name);
@@ -179,6 +192,7 @@ int verify_configs_random(const verify_axes *axes, size_t count, uint64_t seed, 
     for (size_t made = 0; code == CLI_OK && varied >= 2 && made < count;) {
         size_t value[VERIFY_AXES] = {0}, set = 0;
         for (size_t a = 0; a < VERIFY_AXES; a++) {
+            if (a >= VERIFY_ANSWER_AXES && !fast.counts[a]) continue;
             size_t pick = cli_random(&state) % (fast.counts[a] + 1);
             if (pick) value[a] = fast.values[a][pick - 1], set++;
         }

@@ -115,6 +115,8 @@ static iv_status open_trainer(iv_run *r, iv_error *err) {
     if (o->kind == IV_RUN_RL && !iv_size_add(longest, o->max_new_tokens, &longest)) longest = SIZE_MAX / 64;
     t.pass_tokens = o->pass_tokens ? o->pass_tokens : iv_size_max(longest, EXAMPLE_TOKENS);
     t.recompute = (iv_recompute)recompute, r->arithmetic = t.arithmetic = (iv_arithmetic)arithmetic;
+    r->summary->isa = iv_isa_name(t.kernels->isa);
+    r->summary->arithmetic = arithmetics[arithmetic];
     if (longest > t.pass_tokens)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu", longest,
                        t.pass_tokens);
@@ -306,7 +308,7 @@ static iv_status join_path(char out[4096], const char *dir, const char *name, iv
 
 static iv_status open_files(iv_run *r, iv_error *err) {
     char path[4096];
-    if (!r->first) return IV_OK;
+    if (!r->first || !r->o->output) return IV_OK;
     if (mkdir(r->o->output, 0777) != 0 && errno != EEXIST)
         return iv_fail(err, IV_IO, "%s: cannot make the directory: %s", r->o->output, strerror(errno));
     IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
@@ -319,7 +321,9 @@ static iv_status open_files(iv_run *r, iv_error *err) {
 /* A run without `resume` must not end up among another's files. */
 static iv_status check_output(const iv_run *r, iv_error *err) {
     char path[4096];
-    if (!r->first || r->o->resume) return IV_OK;
+    if (!r->o->output && (r->o->resume || r->o->save_every))
+        return iv_fail(err, IV_INVALID, "output: wanted a directory for checkpoints, found none");
+    if (!r->first || r->o->resume || !r->o->output) return IV_OK;
     IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
     struct stat s;
     if (stat(path, &s) != 0) return IV_OK;
@@ -338,6 +342,7 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     IV_TRY(make_schedule(r, err));
     IV_TRY(make_algorithm(r, err));
     IV_TRY(open_trainer(r, err));
+    r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
     IV_TRY(make_identity(r, err));
     IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
     if (r->o->resume) IV_TRY(resume(r, err));
@@ -438,6 +443,8 @@ static iv_status write_curves(iv_run *r, iv_error *err) {
 
 iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_error *err) {
     char hex[65];
+    iv_digest_hex(r->hash, hex);
+    if (r->first && r->o->step) r->o->step(r->o->step_user, r->at, hex);
     bool last = r->at == r->steps, stop = r->o->stop && *r->o->stop;
     if (r->processes) { /* all processes stop together */
         size_t bytes[IV_RANKS_MAX];
@@ -446,7 +453,6 @@ iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_
         IV_TRY(iv_comm_all_gather(r->processes, &stop, bytes, parts, err));
         for (size_t i = 0; i < r->processes->size; i++) stop |= *(const bool *)parts[i];
     }
-    iv_digest_hex(r->hash, hex);
     iv_train_metrics_set_text(m, "weights", hex);
     memcpy(r->summary->weights_hash, hex, sizeof hex);
     r->summary->steps = r->at, r->summary->seconds = iv_now() - r->began;
@@ -455,7 +461,7 @@ iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_
     clock_gettime(CLOCK_REALTIME, &now);
     if (r->events) IV_TRY(iv_train_events_add(r->events, m, (double)now.tv_sec, err));
     if (r->first) iv_train_progress_step(&r->progress, m, iv_now());
-    if (last || stop || (r->o->save_every && r->at % r->o->save_every == 0)) {
+    if (r->o->output && (last || stop || (r->o->save_every && r->at % r->o->save_every == 0))) {
         IV_TRY(save(r, state, err));
         if (r->first) IV_TRY(write_curves(r, err));
     }

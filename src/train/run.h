@@ -15,7 +15,7 @@ typedef enum iv_run_kind { IV_RUN_SFT, IV_RUN_RL } iv_run_kind;
 /* What a run is made of. Texts are parsed by the run, so that errors name them. */
 typedef struct iv_run_options {
     iv_run_kind kind;
-    const char *model, *data, *output; /* directories and a file; output: checkpoints, log, curves */
+    const char *model, *data, *output; /* directories and a file; output: checkpoints, log, curves; NULL: no files */
     /* ---- what decides the weights ---- */
     const char *load_format; /* "auto"; "dummy": a random start, of which only config.json and tokenizer are read */
     uint64_t dummy_seed;
@@ -50,6 +50,9 @@ typedef struct iv_run_options {
     FILE *progress; /* a line that moves; NULL: none */
     bool quiet;     /* no notes */
     const volatile sig_atomic_t *stop; /* not zero: end after this step, with a checkpoint */
+    /* After each step, before `stop` is read: its number from 1, and the hash of the weights. NULL: none. */
+    void (*step)(void *user, uint64_t step, const char *weights_hash);
+    void *step_user;
 } iv_run_options;
 
 void iv_run_defaults(iv_run_options *o, iv_run_kind kind);
@@ -61,6 +64,7 @@ typedef struct iv_run_summary {
     double loss, reward, seconds;
     uint64_t tokens, compared, different; /* compared: sampled tokens whose log-probability was checked */
     double largest_difference;            /* of a log-probability */
+    const char *isa, *dtype, *arithmetic; /* that it ran with */
     char weights_hash[65], identity[128], checkpoint[4096];
 } iv_run_summary;
 
