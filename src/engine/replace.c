@@ -32,27 +32,32 @@ iv_status iv_replace_begin(iv_engine *e, iv_model **first, iv_error *err) {
 
 /* ---- one tensor ----------------------------------------------------------------------------------------- */
 
-static bool is_finite(float x) { return (iv_bits(x) & 0x7f800000u) != 0x7f800000u; }
-
-/* In a 16-bit type; an infinity if it is too large. */
-static uint16_t rounded(iv_dtype type, float x) { return type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x); }
-
-static bool fits(iv_dtype type, float x) {
-    uint16_t mask = type == IV_BF16 ? 0x7f80u : 0x7c00u;
-    return is_finite(x) && (type == IV_F32 || (rounded(type, x) & mask) != mask);
+/* The bits of the least positive float that a type rounds to infinity, or that is one. */
+static uint32_t too_large_for(iv_dtype type) {
+    return type == IV_BF16 ? 0x7f7f8000u : type == IV_F16 ? 0x477ff000u : 0x7f800000u;
 }
 
-/* Before the first element is written. Rounding twice, to the checkpoint's type and to the one held, is checked twice.
- */
-static iv_status check_values(const iv_tensor *t, size_t first, size_t n, const float *values, iv_error *err) {
-    for (size_t i = 0; i < n; i++) {
-        if (fits(t->info.dtype, values[i]) && fits(t->held, values[i])) continue;
-        if (!is_finite(values[i]))
-            return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->info.name, first + i);
-        return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->info.name, first + i,
-                       iv_dtype_name(fits(t->info.dtype, values[i]) ? t->held : t->info.dtype));
+/* Index of the first value whose magnitude has at least these bits, NaN too; n if there is none. */
+static size_t find_large(const float *values, size_t n, uint32_t least) {
+    for (size_t at = 0; at < n; at += 256) { /* blocks without a branch inside */
+        size_t end = iv_size_min(at + 256, n);
+        uint32_t found = 0;
+        for (size_t i = at; i < end; i++) found |= (iv_bits(values[i]) & 0x7fffffffu) >= least;
+        for (size_t i = at; found && i < end; i++)
+            if ((iv_bits(values[i]) & 0x7fffffffu) >= least) return i;
     }
-    return IV_OK;
+    return n;
+}
+
+/* Before the first element is written. A value is rounded to the checkpoint's type and to the one held. */
+static iv_status check_values(const iv_tensor *t, size_t first, size_t n, const float *values, iv_error *err) {
+    uint32_t stored = too_large_for(t->info.dtype), held = too_large_for(t->held);
+    size_t bad = find_large(values, n, stored < held ? stored : held);
+    if (bad == n) return IV_OK;
+    if ((iv_bits(values[bad]) & 0x7f800000u) == 0x7f800000u)
+        return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->info.name, first + bad);
+    return iv_fail(err, IV_FORMAT, "%s: element %zu is too large for %s", t->info.name, first + bad,
+                   iv_dtype_name(stored < held ? t->info.dtype : t->held));
 }
 
 /* The rows in pieces, rounded to the checkpoint's type. */
@@ -63,7 +68,10 @@ static iv_status write_rounded(const iv_tensor *t, size_t row, size_t rows, cons
     for (size_t at = 0, n; status == IV_OK && at < rows; at += n) {
         n = iv_size_min(step, rows - at);
         const float *from = values + at * t->columns;
-        for (size_t i = 0; i < n * t->columns; i++) piece[i] = rounded(t->info.dtype, from[i]);
+        if (t->info.dtype == IV_BF16)
+            for (size_t i = 0; i < n * t->columns; i++) piece[i] = iv_bf16_from_f32(from[i]);
+        else
+            for (size_t i = 0; i < n * t->columns; i++) piece[i] = iv_f16_from_f32(from[i]);
         status = iv_tensor_write_rows(t, row + at, n, t->info.dtype, piece, err);
     }
     free(piece);
@@ -88,7 +96,31 @@ iv_status iv_replace_write(iv_model *first, iv_tensor *t, size_t row, size_t row
 
 /* ---- the end -------------------------------------------------------------------------------------------- */
 
-/* Everything that was derived from the weights. The name is owned by the engine afterwards. */
+typedef struct hashing {
+    iv_tensor *tensors;
+    iv_error *errors; /* [workers]: of the last tensor that failed */
+} hashing;
+
+static void hash_one(void *context, size_t index, size_t worker) {
+    hashing *h = context;
+    if (h->tensors[index].changed) iv_tensor_digest(&h->tensors[index], &h->errors[worker]);
+}
+
+/* The tensors that have changed, by all threads of rank 0. Other ranks wait for a step. */
+static iv_status hash_tensors(iv_engine *e, iv_error *err) {
+    size_t n = e->model->tensor_count, workers = iv_pool_threads(e->pool);
+    hashing h = {e->model->tensors, calloc(workers, sizeof *h.errors)};
+    iv_status status = h.errors ? IV_OK : iv_fail(err, IV_NO_MEMORY, "replace weights: no memory");
+    if (status == IV_OK) {
+        iv_pool_run(e->pool, n, hash_one, &h);
+        for (size_t w = 0; w < workers && status == IV_OK; w++)
+            if (h.errors[w].status != IV_OK) *err = h.errors[w], status = err->status;
+    }
+    free(h.errors);
+    return status;
+}
+
+/* Everything that was derived from the weights. */
 static iv_status follow(iv_engine *e, const uint8_t *digest, iv_error *err) {
     if (e->gpu_model) IV_TRY(iv_gpu_model_refresh(e->gpu_model, err));
     if (iv_baseline_widens(e->baseline)) {
@@ -97,8 +129,10 @@ static iv_status follow(iv_engine *e, const uint8_t *digest, iv_error *err) {
     }
     if (digest)
         for (iv_model *m = e->model; m; m = m->next) memcpy(m->weights_digest, digest, sizeof m->weights_digest);
-    else
+    else {
+        if (!e->gpu_model) IV_TRY(hash_tensors(e, err)); /* a GPU's memory is read by one thread */
         IV_TRY(iv_model_digest(e->model, err));
+    }
     IV_TRY(iv_identity_make(e, err));
     return iv_fingerprint_make(e, e->fingerprint, err);
 }

@@ -194,7 +194,7 @@ iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const vo
 
 /* ---- digests -------------------------------------------------------------------------------------------- */
 
-static iv_status digest_again(iv_tensor *t, iv_error *err) {
+iv_status iv_tensor_digest(iv_tensor *t, iv_error *err) {
     size_t row = t->columns * iv_dtype_bytes(t->info.dtype), step = iv_size_max(1, PIECE_BYTES / row);
     void *piece = malloc(iv_size_min(step, t->rows) * row);
     iv_digest *d = piece ? iv_digest_new() : NULL;
@@ -213,7 +213,7 @@ static iv_status digest_again(iv_tensor *t, iv_error *err) {
 
 iv_status iv_model_digest(iv_model *first, iv_error *err) {
     for (size_t i = 0; i < first->tensor_count; i++)
-        if (first->tensors[i].changed) IV_TRY(digest_again(&first->tensors[i], err));
+        if (first->tensors[i].changed) IV_TRY(iv_tensor_digest(&first->tensors[i], err));
     iv_digest *d = iv_weights_digest_new(first->tensor_count);
     if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
     for (size_t i = 0; i < first->tensor_count; i++)

@@ -26,6 +26,9 @@ iv_status iv_tensor_write_rows(const iv_tensor *t, size_t first, size_t rows, iv
  * or is the same as another, which is to be written instead. */
 iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const void *data, size_t bytes, iv_error *err);
 
+/* Makes the digest of one tensor again. Different tensors may be hashed by several threads at once. */
+iv_status iv_tensor_digest(iv_tensor *t, iv_error *err);
+
 /* Makes weights_digest of all ranks again, as of a checkpoint with the present values in the checkpoint's types. Reads
  * the tensors that have changed. */
 iv_status iv_model_digest(iv_model *first, iv_error *err);

@@ -238,6 +238,39 @@ static void refusals(void **state) {
     (void)state;
 }
 
+/* The largest value that a 16-bit type holds is the last below the limit. */
+static void limits(void **state) {
+    static const iv_dtype types[] = {IV_BF16, IV_F16};
+    for (size_t k = 0; k < 2; k++) {
+        made_model m;
+        made_open(&m, "llama31");
+        made_convert(&m, types[k]);
+        iv_engine_options o = made_options(made_write(&m));
+        o.dtype = iv_dtype_name(types[k]);
+        iv_engine *e = open_with(&o);
+        iv_model *first;
+        iv_error err;
+        ASSERT_OK(iv_replace_begin(e, &first, &err), &err);
+        iv_tensor *t = iv_model_tensor(first, "model.layers.0.self_attn.o_proj.weight");
+        float *values = calloc(t->columns, sizeof *values), *got = calloc(t->columns, sizeof *got);
+        for (uint32_t u = k ? 0x477f0000u : 0x7f7f0000u, end = u + 0x10000u; u < end; u++) {
+            uint16_t want = k ? iv_f16_from_f32(iv_float(u)) : iv_bf16_from_f32(iv_float(u));
+            bool infinite = k ? (want & 0x7c00u) == 0x7c00u : (want & 0x7f80u) == 0x7f80u;
+            values[t->columns - 1] = u & 1 ? iv_float(u) : -iv_float(u);
+            iv_status status = iv_replace_write(first, t, 1, 1, values, &err);
+            if ((status != IV_OK) != infinite) fail_msg("%08x: %s", u, iv_status_name(status));
+            if (infinite) continue;
+            ASSERT_OK(iv_tensor_read_rows(t, 1, 1, IV_F32, got, &err), &err);
+            float back = k ? iv_f16_to_f32(want) : iv_bf16_to_f32(want);
+            assert_true(fabsf(got[t->columns - 1]) == back);
+        }
+        free(values), free(got);
+        iv_engine_close(e);
+        made_close(&m);
+    }
+    (void)state;
+}
+
 /* A digest that the caller has saves hashing; a later end without one hashes all that was written. The name is in the
  * receipts. */
 static void given_digest(void **state) {
@@ -297,6 +330,7 @@ int main(void) {
                                        cmocka_unit_test(baselines),
                                        cmocka_unit_test(control_without_the_call),
                                        cmocka_unit_test(refusals),
+                                       cmocka_unit_test(limits),
                                        cmocka_unit_test(given_digest),
                                        cmocka_unit_test(update_after_begin)};
     return cmocka_run_group_tests(tests, NULL, NULL);
