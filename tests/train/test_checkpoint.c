@@ -1,8 +1,9 @@
 /* Checkpoints of training runs: content, other numbers of ranks, damage of each file, refusals, kills. */
-#include "format/json.h"
-#include "random.h"
+#include "engine/client.h"
+#include "engine/replace.h"
 #include "train/checkpoint_case.h"
 #include "train/checkpoint_manifest.h"
+#include "train/checkpoint_model.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -55,6 +56,55 @@ static void test_round_trip(void **state) {
     case_expect_latest(&c, 200, &notes);
     assert_int_equal(notes.len, 0);
     assert_int_equal(entries(c.dir), 1);
+    case_close(&c);
+    (void)state;
+}
+
+/* The model in a checkpoint is a directory that an engine opens, with the weights that were in memory. */
+static void test_model(void **state) {
+    checkpoint_case c;
+    iv_training_checkpoint *found;
+    iv_error err;
+    char model[1024], old[100];
+    float zeros[8] = {0};
+    case_open(&c);
+    for (size_t ranks = 1; ranks <= 2; ranks++) {
+        iv_engine_options o = small_options();
+        o.tensor_parallel_size = ranks;
+        iv_engine *e = open_with(&o);
+        iv_engine_info want, got;
+        iv_model *first;
+        iv_engine_get_info(e, &want);
+        snprintf(old, sizeof old, "%s", want.fingerprint);
+        ASSERT_OK(iv_replace_begin(e, &first, &err), &err);
+        iv_tensor *t = iv_model_tensor(first, "model.norm.weight");
+        ASSERT_OK(iv_replace_write(first, t, 3, 1, &(float){0.3f}, &err), &err);
+        ASSERT_OK(iv_replace_end(e, NULL, &err), &err);
+        iv_engine_get_info(e, &want);
+        assert_string_not_equal(want.fingerprint, old);
+        iv_training_model source = {.model = first, .source = o.model};
+        iv_training_save_options s = {.export = iv_training_export_model, .export_user = &source};
+        iv_training_progress p = {.step = ranks, .weight_hash = "x"};
+        iv_training_shard shard = {.count = 8, .data = {zeros, zeros, zeros}};
+        c.run.elements = 8;
+        ASSERT_OK(iv_training_save(&c.run, &p, &shard, &s, NULL, &err), &err);
+        iv_buf notes = {0};
+        ASSERT_OK(iv_training_resume(&c.run, NULL, &found, &notes, &err), &err);
+        assert_int_equal(iv_training_get(found)->progress.step, ranks);
+        snprintf(model, sizeof model, "%s", iv_training_get(found)->model);
+        iv_training_close(found);
+        o.model = model;
+        iv_engine *fresh = open_with(&o);
+        iv_engine_get_info(fresh, &got);
+        assert_string_equal(got.fingerprint, want.fingerprint);
+        iv_engine_close(fresh), iv_engine_close(e);
+    }
+    iv_training_model nowhere = {.source = "/nowhere/at/all"};
+    iv_training_save_options s = {.export = iv_training_export_model, .export_user = &nowhere};
+    iv_training_progress p = {.step = 9, .weight_hash = "x"};
+    iv_training_shard shard = {.count = 8, .data = {zeros, zeros, zeros}};
+    expect(iv_training_save(&c.run, &p, &shard, &s, NULL, &err), &err, IV_NOT_FOUND, "/nowhere/at/all");
+    assert_int_equal(entries(c.dir), 2);
     case_close(&c);
     (void)state;
 }
@@ -529,11 +579,11 @@ static void test_two_writers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_keep),
-                                       cmocka_unit_test(test_worlds),     cmocka_unit_test(test_processes),
-                                       cmocka_unit_test(test_ranges),     cmocka_unit_test(test_damage),
-                                       cmocka_unit_test(test_none_whole), cmocka_unit_test(test_hostile_manifest),
-                                       cmocka_unit_test(test_refusals),   cmocka_unit_test(test_leftovers),
-                                       cmocka_unit_test(test_kills),      cmocka_unit_test(test_two_writers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_model),      cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_worlds),     cmocka_unit_test(test_processes),  cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_damage),     cmocka_unit_test(test_none_whole), cmocka_unit_test(test_hostile_manifest),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_leftovers),  cmocka_unit_test(test_kills),
+        cmocka_unit_test(test_two_writers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
