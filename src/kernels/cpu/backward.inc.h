@@ -3,10 +3,10 @@
 
 /* The first n of V_LANES elements from element i on, as floats; the rest zero. */
 static inline vf load_typed(iv_dtype type, const void *p, size_t i, size_t n) {
-    float t[V_LANES] = {0};
+    float t[V_LANES];
     size_t width = iv_dtype_bytes(type);
     const void *at = (const char *)p + i * width;
-    if (n < V_LANES) at = memcpy(t, at, n * width);
+    if (n < V_LANES) memset(t, 0, sizeof t), at = memcpy(t, at, n * width);
     if (type == IV_BF16) return v_load_bf16(at);
     if (type == IV_F16) return v_load_f16(at);
     return v_load(at);
@@ -18,16 +18,14 @@ static float rmsnorm_backward(const float *x, const float *w, float eps, size_t 
                               float *out) {
     vf lanes[LANE_VECTORS];
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
-    EACH(i, n) {
+    EACH_LANE(i, lane, n) {
         vf v = load_some(x + i, left);
-        size_t lane = i / V_LANES % LANE_VECTORS;
         lanes[lane] = v_fma(v, v, lanes[lane]);
     }
     vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
     vf r = v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps))));
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
-    EACH(i, n) {
-        size_t lane = i / V_LANES % LANE_VECTORS;
+    EACH_LANE(i, lane, n) {
         vf g = v_mul(load_some(dy + i, left), load_some(w + i, left));
         lanes[lane] = v_fma(g, v_mul(load_some(x + i, left), r), lanes[lane]);
     }
@@ -89,10 +87,8 @@ static void attention_gradients(iv_arithmetic arithmetic, const float *score, co
 static float row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
     vf lanes[LANE_VECTORS];
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
-    EACH(i, n) {
-        size_t lane = i / V_LANES % LANE_VECTORS;
+    EACH_LANE(i, lane, n)
         lanes[lane] = v_fma(load_typed(type, a, i, left), load_typed(type, b, i, left), lanes[lane]);
-    }
     return fold(lanes);
 }
 

@@ -43,6 +43,13 @@ static inline void store_some(iv_dtype type, void *out, size_t i, vf x, size_t n
 
 enum { LANE_VECTORS = IV_ROW_LANES / V_LANES };
 
+/* EACH with the law's lane of each vector: unrolled, so that sums by lanes stay in registers. */
+#define EACH_LANE(i, lane, n)                                                             \
+    for (size_t group_ = 0; group_ < (n); group_ += IV_ROW_LANES)                         \
+        _Pragma("GCC unroll 16") for (size_t lane = 0, i = group_, left = (n)-group_;     \
+                                      lane < LANE_VECTORS;                                \
+                                      lane++, i += V_LANES, left -= V_LANES) if (i < (n))
+
 static float fold(vf lanes[LANE_VECTORS]) {
     for (int stride = LANE_VECTORS / 2; stride > 0; stride /= 2)
         for (int i = 0; i < stride; i++) lanes[i] = v_add(lanes[i], lanes[i + stride]);
@@ -56,9 +63,8 @@ static float fold(vf lanes[LANE_VECTORS]) {
 static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out) {
     vf lanes[LANE_VECTORS];
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
-    EACH(i, n) {
+    EACH_LANE(i, lane, n) {
         vf v = load_some(x + i, left);
-        size_t lane = i / V_LANES % LANE_VECTORS;
         lanes[lane] = v_fma(v, v, lanes[lane]);
     }
     vf mean = v_div(v_set(fold(lanes)), v_set((float)n));

@@ -98,20 +98,23 @@ static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a,
     IV_ASSERT(shaped && turned.k_padded == run);
     turned.leaves = (int)a->leaves;
     turn_weights(l, a, &turned);
+    bool in_order = a->pieces == 1 && a->piece[0].n == run; /* without padding */
+    const void *x = in_order ? a->dy : l->dy_run;
+    size_t stride = in_order ? a->dy_stride : run;
     run_job j = {a, width, run, l->dy_run};
-    iv_pool_run(l->compute.pool, a->rows, run_row, &j);
+    if (!in_order) iv_pool_run(l->compute.pool, a->rows, run_row, &j);
     if (a->cuts) {
         memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
         return iv_row_parallel(
             l->forward,
             &(iv_row_parallel_args){
-                .cuts = a->cuts, .nodes = &turned, .x = l->dy_run, .x_stride = run, .rows = a->rows, .out = a->dx},
+                .cuts = a->cuts, .nodes = &turned, .x = x, .x_stride = stride, .rows = a->rows, .out = a->dx},
             err);
     }
     l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
                                              .type = l->model->dtype,
-                                             .x = l->dy_run,
-                                             .x_stride = run,
+                                             .x = x,
+                                             .x_stride = stride,
                                              .rows = a->rows,
                                              .out = a->dx,
                                              .out_stride = a->k,
