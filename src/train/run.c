@@ -303,7 +303,7 @@ static iv_status resume(iv_run *r, iv_error *err) {
 
 static iv_status join_path(char out[4096], const char *dir, const char *name, iv_error *err) {
     if ((size_t)snprintf(out, 4096, "%s/%s", dir, name) < 4096) return IV_OK;
-    return iv_fail(err, IV_INVALID, "%s: the path is too long", dir);
+    return iv_fail(err, IV_INVALID, "%.200s: the path is too long", dir);
 }
 
 static iv_status open_files(iv_run *r, iv_error *err) {

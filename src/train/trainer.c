@@ -243,7 +243,11 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
                             .temperature = t->batch->temperature, .sums = r->sums,
                             .weigh = t->batch->weigh ? weigh : NULL, .context = r};
     size_t limit = t->o.micro_batch ? t->o.micro_batch : SIZE_MAX, passes = 0, at = 0, n;
-    do { /* a rank without sequences has one pass: its sums are zero */
+    if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
+        if (tp == 0 && t->gradients) memset(r->memory, 0, t->all * sizeof *r->memory);
+        return IV_OK;
+    }
+    do {
         n = iv_learner_fit(l, &step, at, limit);
         IV_TRY(t->gradients ? iv_learner_pass(l, &step, at, at + n, err) : iv_learner_score(l, &step, at, at + n, err));
         at += n, passes++;
