@@ -10,7 +10,8 @@ typedef struct iv_training_model {
     size_t shard_bytes_max; /* of a file of weights; 0: 5,000,000,000 */
 } iv_training_model;
 
-/* An iv_training_export with an iv_training_model as user: every tensor in the type that the source has. */
+/* An iv_training_export with an iv_training_model as user: every tensor in the type that it has in the
+ * table, and the configuration with the type that the model runs in, so that it answers as the learner does. */
 iv_status iv_training_export_model(void *user, const char *dir, iv_error *err);
 
 #endif

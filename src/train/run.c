@@ -6,11 +6,10 @@
 #include "comm/mpi.h"
 #include "engine/text_model.h"
 #include "format/json.h"
-#include "format/model_dir.h"
 #include "invar.h"
-#include "model/export.h"
 #include "model/tensor_data.h"
 #include "numerics/version.h"
+#include "train/checkpoint_model.h"
 #include "train/curves.h"
 #include "train/run_state.h"
 
@@ -20,7 +19,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { SHARD_BYTES = 2000000000, EXAMPLE_TOKENS = 4096 };
+enum { EXAMPLE_TOKENS = 4096 };
 
 void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
     bool rl = kind == IV_RUN_RL;
@@ -408,24 +407,15 @@ iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err) {
 
 /* ---- the end of a step -------------------------------------------------------------------------------------------- */
 
-static iv_status export_model(void *user, const char *dir, iv_error *err) {
-    iv_run *r = user;
-    iv_model_dir d;
-    iv_model_exported written;
-    iv_model *m = iv_train_model(r->trainer);
-    IV_TRY(iv_model_dir_open(dir, r->o->model, false, true, m->dtype, &d, err));
-    iv_status status = iv_model_export(m, &(iv_model_export_options){.dir = dir, .shard_bytes_max = SHARD_BYTES}, &written, err);
-    return iv_model_dir_close(&d, status, err);
-}
-
 static iv_status save(iv_run *r, const char *state, iv_error *err) {
     iv_train_rows rows = iv_train_rows_of(r->trainer);
     char hex[65];
     iv_digest_hex(r->hash, hex);
     iv_training_shard shard = {rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
     iv_training_progress p = {.step = r->at, .cursor = r->at * r->o->batch_size, .weight_hash = hex, .state = state};
-    IV_TRY(iv_training_save(&r->run, &p, &shard,
-                            &(iv_training_save_options){export_model, r, r->o->keep}, r->processes, err));
+    iv_training_model model = {.model = iv_train_model(r->trainer), .source = r->o->model};
+    iv_training_save_options options = {.export = iv_training_export_model, .export_user = &model, .keep = r->o->keep};
+    IV_TRY(iv_training_save(&r->run, &p, &shard, &options, r->processes, err));
     iv_buf path = {0};
     IV_TRY(iv_training_path(r->o->output, r->at, &path, err));
     snprintf(r->summary->checkpoint, sizeof r->summary->checkpoint, "%s", path.data);
