@@ -9,7 +9,7 @@ _invar() {
     if [ "$word" = = ]; then word=; fi
     if [ "$before" = = ]; then before=${COMP_WORDS[COMP_CWORD-2]}; fi
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits export verify eval replay completion help --help --version'
+        _invar_words 'generate chat serve batch bench bench-serve bench-latency train-sft train-rl train-inspect train-gradients inspect tokenize render logits export verify eval replay completion help --help --version'
         return
     fi
     case $command:$before in
@@ -216,6 +216,113 @@ _invar() {
         bench-latency:--kv-cache-memory) _invar_words ''; return ;;
         bench-latency:--speculative) _invar_words 'off ngram'; return ;;
         bench-latency:--num-speculative-tokens) _invar_words ''; return ;;
+        train-sft:--data) _invar_files; return ;;
+        train-sft:--output | train-sft:-o) _invar_files; return ;;
+        train-sft:--batch-size) _invar_words ''; return ;;
+        train-sft:--steps) _invar_words ''; return ;;
+        train-sft:--epochs) _invar_words ''; return ;;
+        train-sft:--seed) _invar_words ''; return ;;
+        train-sft:--save-every) _invar_words ''; return ;;
+        train-sft:--keep) _invar_words ''; return ;;
+        train-sft:--max-length) _invar_words ''; return ;;
+        train-sft:--longer) _invar_words 'error truncate drop'; return ;;
+        train-sft:--lr) _invar_words ''; return ;;
+        train-sft:--lr-scheduler) _invar_words 'constant constant_with_warmup linear cosine cosine_with_min_lr warmup_stable_decay wsd'; return ;;
+        train-sft:--warmup) _invar_words ''; return ;;
+        train-sft:--decay-steps) _invar_words ''; return ;;
+        train-sft:--min-lr-ratio) _invar_words ''; return ;;
+        train-sft:--weight-decay) _invar_words ''; return ;;
+        train-sft:--adam-beta1) _invar_words ''; return ;;
+        train-sft:--adam-beta2) _invar_words ''; return ;;
+        train-sft:--adam-eps) _invar_words ''; return ;;
+        train-sft:--max-grad-norm) _invar_words ''; return ;;
+        train-sft:--load-format) _invar_words 'auto dummy'; return ;;
+        train-sft:--dummy-seed) _invar_words ''; return ;;
+        train-sft:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        train-sft:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        train-sft:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        train-sft:--virtual-ranks) _invar_words ''; return ;;
+        train-sft:--data-parallel-size) _invar_words ''; return ;;
+        train-sft:--tensor-parallel-size) _invar_words ''; return ;;
+        train-sft:--threads) _invar_words ''; return ;;
+        train-sft:--micro-batch) _invar_words ''; return ;;
+        train-sft:--pass-tokens) _invar_words ''; return ;;
+        train-sft:--recompute) _invar_words 'none attention layer'; return ;;
+        train-sft:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        train-rl:--data) _invar_files; return ;;
+        train-rl:--output | train-rl:-o) _invar_files; return ;;
+        train-rl:--batch-size) _invar_words ''; return ;;
+        train-rl:--steps) _invar_words ''; return ;;
+        train-rl:--epochs) _invar_words ''; return ;;
+        train-rl:--seed) _invar_words ''; return ;;
+        train-rl:--save-every) _invar_words ''; return ;;
+        train-rl:--keep) _invar_words ''; return ;;
+        train-rl:--algorithm) _invar_words 'reinforce rloo grpo dr-grpo dapo gspo'; return ;;
+        train-rl:--reward) _invar_words ''; return ;;
+        train-rl:--reward-format) _invar_words ''; return ;;
+        train-rl:--reward-timeout) _invar_words ''; return ;;
+        train-rl:--group-size) _invar_words ''; return ;;
+        train-rl:--inner-steps) _invar_words ''; return ;;
+        train-rl:--kl-beta) _invar_words ''; return ;;
+        train-rl:--kl) _invar_words 'k1 k2 k3 k1+ k3+'; return ;;
+        train-rl:--eps-low) _invar_words ''; return ;;
+        train-rl:--eps-high) _invar_words ''; return ;;
+        train-rl:--correction) _invar_words 'none truncate mask'; return ;;
+        train-rl:--correction-cap) _invar_words ''; return ;;
+        train-rl:--overlong-buffer) _invar_words ''; return ;;
+        train-rl:--max-new-tokens) _invar_words ''; return ;;
+        train-rl:--temperature) _invar_words ''; return ;;
+        train-rl:--top-p) _invar_words ''; return ;;
+        train-rl:--top-k) _invar_words ''; return ;;
+        train-rl:--min-p) _invar_words ''; return ;;
+        train-rl:--on-mismatch) _invar_words 'stop report'; return ;;
+        train-rl:--rollout-numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        train-rl:--rollout-tp) _invar_words ''; return ;;
+        train-rl:--rollout-max-num-seqs) _invar_words ''; return ;;
+        train-rl:--rollout-max-num-batched-tokens) _invar_words ''; return ;;
+        train-rl:--speculative) _invar_words 'off ngram'; return ;;
+        train-rl:--max-length) _invar_words ''; return ;;
+        train-rl:--longer) _invar_words 'error truncate drop'; return ;;
+        train-rl:--lr) _invar_words ''; return ;;
+        train-rl:--lr-scheduler) _invar_words 'constant constant_with_warmup linear cosine cosine_with_min_lr warmup_stable_decay wsd'; return ;;
+        train-rl:--warmup) _invar_words ''; return ;;
+        train-rl:--decay-steps) _invar_words ''; return ;;
+        train-rl:--min-lr-ratio) _invar_words ''; return ;;
+        train-rl:--weight-decay) _invar_words ''; return ;;
+        train-rl:--adam-beta1) _invar_words ''; return ;;
+        train-rl:--adam-beta2) _invar_words ''; return ;;
+        train-rl:--adam-eps) _invar_words ''; return ;;
+        train-rl:--max-grad-norm) _invar_words ''; return ;;
+        train-rl:--load-format) _invar_words 'auto dummy'; return ;;
+        train-rl:--dummy-seed) _invar_words ''; return ;;
+        train-rl:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        train-rl:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        train-rl:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        train-rl:--virtual-ranks) _invar_words ''; return ;;
+        train-rl:--data-parallel-size) _invar_words ''; return ;;
+        train-rl:--tensor-parallel-size) _invar_words ''; return ;;
+        train-rl:--threads) _invar_words ''; return ;;
+        train-rl:--micro-batch) _invar_words ''; return ;;
+        train-rl:--pass-tokens) _invar_words ''; return ;;
+        train-rl:--recompute) _invar_words 'none attention layer'; return ;;
+        train-rl:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
+        train-gradients:--data) _invar_files; return ;;
+        train-gradients:--out) _invar_files; return ;;
+        train-gradients:--max-length) _invar_words ''; return ;;
+        train-gradients:--longer) _invar_words 'error truncate drop'; return ;;
+        train-gradients:--load-format) _invar_words 'auto dummy'; return ;;
+        train-gradients:--dummy-seed) _invar_words ''; return ;;
+        train-gradients:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
+        train-gradients:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
+        train-gradients:--numerics) _invar_words 'invar bio vanilla'; return ;;
+        train-gradients:--virtual-ranks) _invar_words ''; return ;;
+        train-gradients:--data-parallel-size) _invar_words ''; return ;;
+        train-gradients:--tensor-parallel-size) _invar_words ''; return ;;
+        train-gradients:--threads) _invar_words ''; return ;;
+        train-gradients:--micro-batch) _invar_words ''; return ;;
+        train-gradients:--pass-tokens) _invar_words ''; return ;;
+        train-gradients:--recompute) _invar_words 'none attention layer'; return ;;
+        train-gradients:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         tokenize:--text) _invar_words ''; return ;;
         tokenize:--text-file) _invar_files; return ;;
@@ -331,6 +438,10 @@ _invar() {
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-inspect:-*) _invar_words '--help --verify --json' ;;
+        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --split-special-tokens --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
@@ -342,7 +453,7 @@ _invar() {
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
-        help:*) _invar_words 'generate chat serve batch bench bench-serve bench-latency inspect tokenize render logits export verify eval replay completion help' ;;
+        help:*) _invar_words 'generate chat serve batch bench bench-serve bench-latency train-sft train-rl train-inspect train-gradients inspect tokenize render logits export verify eval replay completion help' ;;
         *) _invar_folders ;;
     esac
 }

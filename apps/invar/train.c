@@ -46,6 +46,8 @@ static int read_steps(const cli_args *args, const char *name, const char **out, 
 /* Flags of all commands with a layout. */
 static void read_layout(const cli_args *args, iv_run_options *o) {
     o->data = cli_text(args, "data", NULL);
+    o->load_format = cli_text(args, "load-format", o->load_format);
+    o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
     o->dtype = cli_text(args, "dtype", o->dtype);
     o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
     o->numerics = cli_text(args, "numerics", o->numerics);
@@ -93,6 +95,7 @@ static int read_run(const cli_args *args, iv_run_options *o, iv_error *err) {
 
 static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->algorithm = cli_text(args, "algorithm", o->algorithm), o->reward = cli_text(args, "reward", o->reward);
+    o->reward_format = cli_text(args, "reward-format", o->reward_format);
     o->kl = cli_text(args, "kl", o->kl), o->correction = cli_text(args, "correction", o->correction);
     o->group_size = cli_count(args, "group-size", o->group_size);
     o->max_new_tokens = cli_count(args, "max-new-tokens", o->max_new_tokens);

@@ -70,8 +70,13 @@ static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_fla
 #define VIRTUAL_RANKS_ROW                      \
     COUNT("virtual-ranks", "N", 1, RANKS_MAX), \
         .unset = "8", .help = "a power of two: chains of sums over tokens; --data-parallel divides it"
-static const cli_flag arithmetic_flags[] = {{DTYPE_ROW}, {ARITHMETIC_ROW}, {NUMERICS_ROW}, {VIRTUAL_RANKS_ROW}, {0}};
-static const cli_section arithmetic_section = {"Arithmetic (part of the run's identity)", arithmetic_flags};
+#define LOAD_FORMAT_ROW                                                              \
+    CHOICE("load-format", "NAME", "auto dummy"), .unset = "auto: the model's files", \
+                                                 .help = "dummy: a random start; needs only config.json and tokenizer"
+#define DUMMY_SEED_ROW COUNT("dummy-seed", "N", 0, UINT64_MAX), .unset = "0", .help = "seed of --load-format dummy"
+static const cli_flag arithmetic_flags[] = {{LOAD_FORMAT_ROW}, {DUMMY_SEED_ROW},    {DTYPE_ROW}, {ARITHMETIC_ROW},
+                                            {NUMERICS_ROW},    {VIRTUAL_RANKS_ROW}, {0}};
+static const cli_section arithmetic_section = {"Start and arithmetic (part of the run's identity)", arithmetic_flags};
 
 static const cli_flag layout_flags[] = {
     {COUNT("data-parallel-size", "N", 1, RANKS_MAX), .alias = "data-parallel dp",
@@ -116,7 +121,8 @@ const cli_syntax cli_train_sft_syntax = {
 static const cli_flag algorithm_flags[] = {
     {CHOICE("algorithm", "NAME", "reinforce rloo grpo dr-grpo dapo gspo"), .unset = "grpo", .help = "the loss"},
     {TEXT("reward", "RULE"), .unset = "exact",
-     .help = "exact, numeric, boxed, several with weights (numeric:1,boxed:0.5), or a command"},
+     .help = "exact, numeric, boxed, format, length; several with weights: numeric:1,boxed:0.5; or a command"},
+    {TEXT("reward-format", "REGEX"), .unset = "none", .help = "--reward format: the expression of a whole completion"},
     {REAL("reward-timeout", "SECONDS", 0, 86400), .above_low = true, .unset = "60",
      .help = "limit for the rewards of a step by a command"},
     {COUNT("group-size", "N", 1, 65536), .alias = "num-generations", .unset = "8", .help = "completions of a prompt"},

@@ -4,9 +4,10 @@
 
 /* ---- help ---------------------------------------------------------------------------------------------- */
 
-static const char *const commands[] = {"generate", "chat",   "serve",      "batch",    "bench",
-                                       "eval",     "replay", "inspect",    "tokenize", "render",
-                                       "logits",   "verify", "completion", "help",     "export"};
+static const char *const commands[] = {"generate",  "chat",     "serve",         "batch",          "bench",
+                                       "eval",      "replay",   "inspect",       "tokenize",       "render",
+                                       "logits",    "verify",   "completion",    "help",           "export",
+                                       "train-sft", "train-rl", "train-inspect", "train-gradients"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_for_everything(void **state) {
@@ -59,6 +60,21 @@ static void help_in_other_places(void **state) {
     RUN("help", "bench", "throughput");
     expect_ok();
     expect_out("invar bench: ");
+    RUN("help", "train-sft");
+    expect_ok();
+    memcpy(page, came.out, came.out_bytes + 1);
+    RUN("train", "sft", "--help");
+    expect_ok();
+    assert_string_equal(came.out, page);
+    RUN("train", "--help"); /* a first word alone */
+    expect_ok();
+    expect_out("supervised fine-tuning\n");
+    memcpy(page, came.out, came.out_bytes + 1);
+    RUN("help", "train");
+    expect_ok();
+    assert_string_equal(came.out, page);
+    RUN("train", "x");
+    expect_error(2, "train: wanted one of: sft, rl, inspect, gradients, found 'x' (see invar help train)");
     RUN("-h", "nonsense");
     expect_ok();
     expect_out("Exit codes");
@@ -133,6 +149,7 @@ static void bash_completes(void **state) {
     bash_offers("invar completion", "zsh\n");
     bash_offers("invar help", "logits\n");
     bash_offers("invar generate m --dtype =", "float16\n");
+    bash_offers("invar train-rl m --algorithm", "dr-grpo\n");
 }
 
 int main(void) {
