@@ -115,6 +115,9 @@ static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->speculative = cli_text(args, "speculative", o->speculative);
     o->reward_timeout = real_of(args, "reward-timeout", o->reward_timeout);
     o->on_mismatch = cli_text(args, "on-mismatch", o->on_mismatch);
+    if (o->temperature != 1 && (cli_has(args, "top-p") || cli_has(args, "top-k") || cli_has(args, "min-p")))
+        return cli_fail(err, CLI_USAGE, "--temperature: wanted 1 with --top-p, --top-k or --min-p, found %g",
+                        o->temperature);
     if (!*o->reward) return cli_fail(err, CLI_USAGE, "--reward: wanted a rule or a command, found ''");
     return read_below_one(args, "eps-low", &o->eps_low, err);
 }

@@ -305,11 +305,23 @@ static iv_status join_path(char out[4096], const char *dir, const char *name, iv
     return iv_fail(err, IV_INVALID, "%.200s: the path is too long", dir);
 }
 
+/* The directory and those above it. */
+static iv_status make_directories(const char *dir, iv_error *err) {
+    char path[4096];
+    IV_TRY(join_path(path, dir, "", err));
+    for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return iv_fail(err, IV_IO, "%s: cannot make the directory: %s", path, strerror(errno));
+        *at = '/';
+    }
+    return IV_OK;
+}
+
 static iv_status open_files(iv_run *r, iv_error *err) {
     char path[4096];
     if (!r->first || !r->o->output) return IV_OK;
-    if (mkdir(r->o->output, 0777) != 0 && errno != EEXIST)
-        return iv_fail(err, IV_IO, "%s: cannot make the directory: %s", r->o->output, strerror(errno));
+    IV_TRY(make_directories(r->o->output, err));
     IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
     IV_TRY(iv_train_log_open(path, r->at + 1, &r->log, err));
     struct timespec now;

@@ -240,6 +240,38 @@ static void gradients_as_recorded(void **state) {
     free_gradients(&mine), free_gradients(&recorded);
 }
 
+/* ---- reinforcement learning ---------------------------------------------------------------------------- */
+
+static const char problems[] = "{\"problem\": \"What is 17 + 6?\", \"answer\": 23}\n"
+                               "{\"problem\": \"What is 8 * 7?\", \"answer\": \"56\"}\n";
+
+#define RL(out, ...)                                                                                                   \
+    RUN("train", "rl", "tiny-math", "--data", in_folder("problems.jsonl"), "--output", in_folder(out), "--batch-size", \
+        "2", "--group-size", "3", "--steps", "1", "--max-new-tokens", "24", "--reward", "numeric", "--lr", "1e-4",     \
+        __VA_ARGS__)
+
+static void sampler_and_learner_agree(void **state) {
+    (void)state;
+    char want[80];
+    write_file("problems.jsonl", problems, sizeof problems - 1);
+    RL("deep/rl", "--quiet"); /* directories above are made */
+    expect_ok();
+    const char *last = strstr(came.out, "tokens compared ");
+    unsigned compared = 0, different = 1;
+    assert_non_null(last);
+    assert_int_equal(sscanf(last, "tokens compared %u, different %u\n", &compared, &different), 2);
+    assert_true(compared > 0 && strchr(last, '\n')[1] == 0);
+    assert_int_equal(different, 0);
+    RL("rl1", "--json");
+    snprintf(want, sizeof want, "%s", weights());
+    RL("rl2", "--json", "--rollout-tp", "2", "--speculative", "ngram", "--dp", "2", "--rollout-max-num-seqs", "2");
+    assert_string_equal(weights(), want);
+    RL("no", "--temperature", "0.5", "--top-k", "5");
+    expect_error(2, "--temperature: wanted 1 with --top-p, --top-k or --min-p, found 0.5");
+    RL("no", "--eps-low", "1");
+    expect_error(2, "--eps-low: wanted a number from 0 to below 1, found '1'");
+}
+
 /* ---- refused ------------------------------------------------------------------------------------------- */
 
 static void what_is_refused(void **state) {
@@ -296,7 +328,7 @@ int main(void) {
         cmocka_unit_test(one_hash_for_every_layout), cmocka_unit_test(defaults_are_as_documented),
         cmocka_unit_test(interrupted_and_resumed),   cmocka_unit_test(checkpoints_described),
         cmocka_unit_test(gradients_of_a_batch),      cmocka_unit_test(gradients_as_recorded),
-        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(sampler_and_learner_agree), cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
