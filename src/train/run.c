@@ -424,7 +424,10 @@ static iv_status save(iv_run *r, const char *state, iv_error *err) {
     char hex[65];
     iv_digest_hex(r->hash, hex);
     iv_training_shard shard = {rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
-    iv_training_progress p = {.step = r->at, .cursor = r->at * r->o->batch_size, .weight_hash = hex, .state = state};
+    uint64_t examples = iv_train_data_count(r->data), used = r->at * r->o->batch_size;
+    if (r->o->drop_last) examples -= examples % r->o->batch_size; /* of an epoch */
+    iv_training_progress p = {.step = r->at, .epoch = used / examples, .cursor = used % examples, .weight_hash = hex,
+                              .state = state};
     iv_training_model model = {.model = iv_train_model(r->trainer), .source = r->o->model};
     iv_training_save_options options = {.export = iv_training_export_model, .export_user = &model, .keep = r->o->keep};
     IV_TRY(iv_training_save(&r->run, &p, &shard, &options, r->processes, err));

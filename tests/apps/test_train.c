@@ -135,6 +135,8 @@ static void checkpoints_described(void **state) {
     expect_ok();
     json_t *root = expect_json();
     assert_int_equal(json_integer_value(json_object_get(root, "step")), 2);
+    assert_int_equal(json_integer_value(json_object_get(root, "epoch")), 1); /* 8 of 7 examples */
+    assert_int_equal(json_integer_value(json_object_get(root, "cursor")), 1);
     assert_true(json_is_true(json_object_get(root, "verified")));
     json_decref(root);
     snprintf(path, sizeof path, "%s/checkpoint-000001", in_folder("kept"));
