@@ -329,12 +329,13 @@ static iv_status open_files(iv_run *r, iv_error *err) {
     return iv_train_events_open(r->o->output, r->at + 1, (double)now.tv_sec, &r->events, err);
 }
 
-/* A run without `resume` must not end up among another's files. */
+/* A run without `resume` must not end up among another's files. All processes look, so that none waits for one that failed;
+ * the first writes only after a collective call. */
 static iv_status check_output(const iv_run *r, iv_error *err) {
     char path[4096];
     if (!r->o->output && (r->o->resume || r->o->save_every))
         return iv_fail(err, IV_INVALID, "output: wanted a directory for checkpoints, found none");
-    if (!r->first || r->o->resume || !r->o->output) return IV_OK;
+    if (r->o->resume || !r->o->output) return IV_OK;
     IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
     struct stat s;
     if (stat(path, &s) != 0) return IV_OK;
