@@ -178,7 +178,7 @@ static const char *label_of(const verify_train_report *r, size_t c, char out[LAB
     return out;
 }
 
-static layout lay_out(const verify_train_report *r) {
+static layout lay_out(const verify_train_report *r, const char *title) {
     double longest = 130, steps = (double)r->job->steps;
     size_t notes = 0;
     for (size_t c = 0; c < r->count; c++) {
@@ -192,7 +192,8 @@ static layout lay_out(const verify_train_report *r) {
     l.field = l.names + 12;
     l.hashes = l.field + steps * l.cell + 14;
     l.width = l.hashes + HASHES + MARGIN;
-    if (l.width < 640) l.width = 640;
+    double least = 2 * MARGIN + iv_svg_text_width(title) * 1.6; /* large and strong */
+    if (l.width < least) l.width = least;
     l.notes = TOP + ROW * (double)r->count + 60;
     l.height = l.notes + NOTE * (double)notes + 10;
     return l;
@@ -239,12 +240,12 @@ void verify_train_plot(FILE *out, const verify_train_report *r) {
     static const iv_svg_key keys[] = {
         {"fill same", "every weight equal"}, {"fill hot3", "weights differ"}, {"fill faint", "not run"}};
     const verify_train_job *job = r->job;
-    layout l = lay_out(r);
     char title[320], what[320];
     snprintf(title, sizeof title, "%.200s, training: %zu configurations, %s%zu unique set%s of weights",
              job->model_name, r->compared + 1, r->unique == 1 ? "" : "up to ", r->unique, r->unique == 1 ? "" : "s");
     snprintf(what, sizeof what, "%s, %s, %s: %zu steps of %zu sequences, the weights of %zu steps compared",
              job->numerics, job->arithmetic, job->dtype, job->steps, job->batch_size, r->steps);
+    layout l = lay_out(r, title);
     iv_svg_begin(out, l.width, l.height, title, what);
     iv_svg_text(out, "ink strong large", MARGIN, 36, title);
     iv_svg_text(out, "soft", MARGIN, 56, what);
