@@ -270,8 +270,8 @@ static void outputs_are_checked(void **state) {
     expect_failure(&o, IV_INVALID, "has a run already: wanted --resume, or another directory");
     o.output = case_path("data.jsonl");
     expect_failure(&o, IV_IO, "data.jsonl");
-    o.output = case_path("no/such/folder");
-    expect_failure(&o, IV_IO, "no/such/folder: cannot make the directory");
+    o.output = case_path("data.jsonl/run");
+    expect_failure(&o, IV_IO, "data.jsonl/run: cannot make the directory: Not a directory");
     char longest[5000];
     memset(longest, 'x', sizeof longest);
     longest[sizeof longest - 1] = 0;
