@@ -2,10 +2,12 @@
  * python/law_train.py. INVAR_LAW_TRAIN=1 runs that again and compares it with the file. */
 #include "model/learning.h"
 #include "base/digest.h"
+#include "comm/comm.h"
 #include "numerics/optimizer.h"
 #include "numerics/version.h"
 #include "train/order.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 static const char *text(const json_t *c, const char *key) {
@@ -20,40 +22,72 @@ static double number(const json_t *c, const char *key) { return json_number_valu
 
 typedef struct trainer {
     gradient_options o;
-    iv_pool *pool;
-    iv_model *model;
-    iv_learner *learner;
+    size_t ranks; /* tensor-parallel, one thread each */
+    iv_pool *pool[IV_RANKS_MAX];
+    iv_comm *comm[IV_RANKS_MAX];
+    iv_model *model; /* of rank 0 */
+    iv_learner *learner[IV_RANKS_MAX];
     float temperature, *w, *m, *v, *sum;
     size_t elements, all, levels;
 } trainer;
 
-static void trainer_open(trainer *t, const char *dir, const gradient_options *o, float temperature) {
+static void trainer_open(trainer *t, const char *dir, const gradient_options *o, size_t ranks, float temperature) {
     iv_error err;
-    iv_model_options mo = {.has_dtype = true, .dtype = o->dtype, .widen = true};
-    *t = (trainer){.o = *o, .temperature = temperature};
-    ASSERT_OK(iv_pool_open(o->threads, &t->pool, &err), &err);
-    ASSERT_OK(iv_model_open(dir, &mo, t->pool, &t->model, &err), &err);
+    iv_model_options mo = {.has_dtype = true, .dtype = o->dtype, .widen = true, .ranks = ranks, .rank_count = ranks};
+    *t = (trainer){.o = *o, .ranks = ranks, .temperature = temperature};
+    for (size_t i = 0; i < ranks; i++) ASSERT_OK(iv_pool_open(o->threads, &t->pool[i], &err), &err);
+    ASSERT_OK(iv_model_open(dir, &mo, t->pool[0], &t->model, &err), &err);
+    ASSERT_OK(iv_comm_threads_open(ranks, t->comm, &err), &err);
     t->elements = iv_parameters_layout(t->model), t->all = t->elements + iv_parameters_tied_elements(t->model);
     while ((size_t)1 << t->levels < o->virtual_ranks) t->levels++;
     t->w = calloc(t->elements, sizeof *t->w), t->m = calloc(t->elements, sizeof *t->m);
     t->v = calloc(t->elements, sizeof *t->v), t->sum = calloc(t->all * (1 + t->levels), sizeof *t->sum);
-    ASSERT_OK(iv_parameters_read(t->model, t->pool, t->w, &err), &err);
-    iv_learner_options lo = {.kernels = iv_kernels_select(o->isa),
-                             .arithmetic = o->arithmetic,
-                             .pool = t->pool,
-                             .rows_max = 256,
-                             .recompute = o->recompute,
-                             .names = t->model,
-                             .weights = t->w,
-                             .elements = t->elements};
-    ASSERT_OK(iv_learner_open(t->model, &lo, &t->learner, &err), &err);
+    ASSERT_OK(iv_parameters_read(t->model, t->pool[0], t->w, &err), &err);
+    const iv_model *m = t->model;
+    for (size_t i = 0; i < ranks; i++, m = m->next) {
+        iv_learner_options lo = {.kernels = iv_kernels_select(o->isa),
+                                 .arithmetic = o->arithmetic,
+                                 .pool = t->pool[i],
+                                 .comm = ranks > 1 ? t->comm[i] : NULL,
+                                 .rows_max = 256,
+                                 .recompute = o->recompute,
+                                 .names = t->model,
+                                 .weights = t->w,
+                                 .elements = t->elements};
+        ASSERT_OK(iv_learner_open(m, &lo, &t->learner[i], &err), &err);
+    }
 }
 
 static void trainer_close(trainer *t) {
-    iv_learner_close(t->learner);
+    for (size_t i = 0; i < t->ranks; i++) iv_learner_close(t->learner[i]), iv_comm_close(t->comm[i]);
     iv_model_close(t->model);
-    iv_pool_close(t->pool);
+    for (size_t i = 0; i < t->ranks; i++) iv_pool_close(t->pool[i]);
     free(t->w), free(t->m), free(t->v), free(t->sum);
+}
+
+typedef struct rank_pass {
+    iv_learner *learner;
+    const iv_learner_step *step;
+    size_t from, to;
+    iv_status status;
+    iv_error err;
+    pthread_t thread;
+} rank_pass;
+
+static void *run_rank(void *context) {
+    rank_pass *p = context;
+    p->status = iv_learner_pass(p->learner, p->step, p->from, p->to, &p->err);
+    return NULL;
+}
+
+static void run_pass(trainer *t, const iv_learner_step *step, size_t from, size_t to) {
+    rank_pass p[IV_RANKS_MAX];
+    for (size_t i = 0; i < t->ranks; i++)
+        p[i] = (rank_pass){.learner = t->learner[i], .step = step, .from = from, .to = to};
+    for (size_t i = 1; i < t->ranks; i++) assert_int_equal(pthread_create(&p[i].thread, NULL, run_rank, &p[i]), 0);
+    run_rank(&p[0]);
+    for (size_t i = 1; i < t->ranks; i++) pthread_join(p[i].thread, NULL);
+    for (size_t i = 0; i < t->ranks; i++) ASSERT_OK(p[i].status, &p[i].err);
 }
 
 /* Sequences of a step in the order of virtual ranks; at[i] is where the batch has the i-th. */
@@ -74,7 +108,6 @@ static void arrange(const examples *x, size_t ranks, float *logprobs[], iv_learn
 static void trainer_gradient(trainer *t, const examples *x, float *logprobs) {
     iv_learner_sequence s[EXAMPLES_MAX];
     float *parts[EXAMPLES_MAX];
-    iv_error err;
     for (size_t i = 0, at = 0; i < x->count; at += x->of[i++].count) parts[i] = logprobs + at;
     arrange(x, t->o.virtual_ranks, parts, s);
     iv_learner_step step = {.sequences = s,
@@ -84,9 +117,9 @@ static void trainer_gradient(trainer *t, const examples *x, float *logprobs) {
                             .sums = {.sum = t->sum}};
     for (size_t i = 0; i < t->levels; i++) step.sums.level[i] = t->sum + t->all * (1 + i);
     for (size_t at = 0, n; at < x->count; at += n) {
-        n = iv_learner_fit(t->learner, &step, at, t->o.pass);
+        n = iv_learner_fit(t->learner[0], &step, at, t->o.pass);
         assert_true(n > 0);
-        ASSERT_OK(iv_learner_pass(t->learner, &step, at, at + n, &err), &err);
+        run_pass(t, &step, at, at + n);
     }
     float *tied = t->sum + (t->model->embedding_tensor ? t->model->embedding_tensor->offset : 0);
     for (size_t i = 0; i < t->all - t->elements; i++) tied[i] = tied[i] + t->sum[t->elements + i];
@@ -105,7 +138,7 @@ static double trainer_update(trainer *t, const json_t *o, uint64_t step, double 
     for (size_t i = 0; i < t->elements; i += IV_PARAMETER_BLOCK)
         iv_ref_adamw(&c, iv_parameter_at(t->model, i)->info.ndim > 1, t->sum + i, t->w + i, t->m + i, t->v + i,
                      IV_PARAMETER_BLOCK);
-    ASSERT_OK(iv_parameters_write(t->model, t->pool, t->w, 0, t->elements, &err), &err);
+    ASSERT_OK(iv_parameters_write(t->model, t->pool[0], t->w, 0, t->elements, &err), &err);
     return norm;
 }
 
@@ -244,7 +277,10 @@ static size_t run_record(const json_t *optimizer, json_t *r, rng *random, size_t
     snprintf(from, sizeof from, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, text(r, "model"));
     if (changes) changed_model(from, changes, dir);
     trainer t;
-    trainer_open(&t, changes ? dir : from, &o, (float)number(r, "temperature"));
+    size_t ranks = (size_t)1 << rng_below(random, 3);
+    printf("%s %s %s: %zu ranks, %zu threads, passes of %zu sequences, isa %d, recompute %d\n", text(r, "model"),
+           text(r, "arithmetic"), text(r, "dtype"), ranks, o.threads, o.pass, (int)o.isa, (int)o.recompute);
+    trainer_open(&t, changes ? dir : from, &o, ranks, (float)number(r, "temperature"));
     size_t i, wrong = 0;
     json_array_foreach(json_object_get(r, "steps"), i, step) {
         snprintf(what, sizeof what, "%s %s %s, step %zu", text(r, "model"), text(r, "arithmetic"), text(r, "dtype"),
