@@ -49,7 +49,6 @@ static size_t convert(iv_dtype from, iv_dtype to, const void *p, size_t n, void 
         if (out) to_floats(from, p, n, out);
         return n;
     }
-    if (from == IV_F32 && !out && !any_too_large(p, n, to)) return n;
     for (size_t i = n; i-- > 0;) {
         float x = iv_element(from, p, i);
         uint16_t rounded = to == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
@@ -62,6 +61,7 @@ static size_t convert(iv_dtype from, iv_dtype to, const void *p, size_t n, void 
 
 static iv_status check_values(const iv_tensor *t, size_t element, iv_dtype from, const void *data, size_t n,
                               iv_error *err) {
+    if (from == IV_F32 && t->held != IV_F32 && !any_too_large(data, n, t->held)) return IV_OK; /* the usual case */
     size_t bad = first_not_finite(from, data, n);
     if (bad < n) return iv_fail(err, IV_FORMAT, "%s: element %zu is not a finite number", t->info.name, element + bad);
     bad = from == t->held ? n : convert(from, t->held, data, n, NULL);

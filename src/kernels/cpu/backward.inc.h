@@ -79,6 +79,7 @@ static void attention_gradients(iv_arithmetic arithmetic, const float *score, co
         store_some(type, p, (size_t)i, w, V_LANES);
         store_some(type, ds, (size_t)i, v_mul(w, v_sub(v_load(dp + i), v_set(delta))), V_LANES);
     }
+    if (begin == 0 && end == IV_ATTENTION_BLOCK) return;
     memset(p, 0, begin * width), memset(ds, 0, begin * width);
     memset((char *)p + end * width, 0, (IV_ATTENTION_BLOCK - end) * width);
     memset((char *)ds + end * width, 0, (IV_ATTENTION_BLOCK - end) * width);
