@@ -2,11 +2,11 @@
  * engine then runs on. Before any gradient is used, each sampled token's log-probability by the learner is compared
  * with the sampler's. */
 #include "base/clock.h"
-#include "engine/replace.h"
 #include "numerics/floats.h"
 #include "train/reward.h"
 #include "train/rl_batch.h"
 #include "train/run_state.h"
+#include "train/sync.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -74,18 +74,10 @@ static iv_status open_reference(rl *x, iv_error *err) {
     return iv_train_open(&t, &x->reference, err);
 }
 
-/* The engine gets the master weights, rounded as the trainer's own model rounds them. */
+/* Rollouts need no fingerprint: the digest of the weights would cost more than writing them. */
 static iv_status update_engine(rl *x, iv_error *err) {
-    iv_model *m;
     double began = iv_now();
-    iv_train_rows rows = iv_train_rows_of(x->r->trainer);
-    IV_TRY(iv_replace_begin(x->engine, &m, err));
-    if (iv_parameters_layout(m) != rows.elements)
-        return iv_fail(err, IV_INVALID, "rollouts: the engine's model has other weights than the learner's");
-    IV_TRY(iv_parameters_write(m, iv_train_pool(x->r->trainer), rows.master, 0, rows.elements, err));
-    static const uint8_t none[32];
-    /* Rollouts need no fingerprint: the digest of the weights would cost more than writing them. */
-    IV_TRY(iv_replace_end(x->engine, &(iv_replace_options){.weights_digest = none}, err));
+    IV_TRY(iv_train_sync(x->r->trainer, x->engine, false, err));
     x->seconds[3] += iv_now() - began;
     return IV_OK;
 }
