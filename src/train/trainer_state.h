@@ -40,6 +40,7 @@ struct iv_trainer {
     uint32_t *order;
     size_t *begin, *lengths;
     size_t order_max;
+    struct iv_train_public *public; /* of one that iv_trainer_open made; else NULL */
 };
 
 /* trainer_reduce.c: adds the ranks' sums in the tree, into `reduced`. */

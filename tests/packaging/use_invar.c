@@ -13,5 +13,14 @@ int main(void) {
     o.model = "no/such/model";
     iv_status status = iv_engine_open(&o, &engine, &err);
     printf("%s: %s\n", iv_status_name(status), err.message);
-    return strcmp(name, "limit") == 0 && o.size == sizeof o && status == IV_NOT_FOUND ? 0 : 1;
+    iv_trainer_options t;
+    iv_trainer *trainer;
+    iv_trainer_options_init(&t);
+    t.model = o.model;
+    iv_status learner = iv_trainer_open(&t, &trainer, &err);
+    printf("%s: %s\n", iv_status_name(learner), err.message);
+    return strcmp(name, "limit") == 0 && o.size == sizeof o && t.size == sizeof t && status == IV_NOT_FOUND &&
+                   learner == IV_NOT_FOUND
+               ? 0
+               : 1;
 }

@@ -1,0 +1,145 @@
+/* public_policy.c: invar.h's policy gradients: coefficients of an algorithm by its name. */
+#include "base/cpu.h"
+#include "base/size.h"
+#include "engine/sized.h"
+#include "train/algorithm.h"
+
+#include <stdlib.h>
+
+static iv_policy_options default_options(void) {
+    return (iv_policy_options){
+        .algorithm = "grpo", .eps_low = -1, .eps_high = -1, .kl = "k3", .correction = "none", .correction_cap = -1};
+}
+
+void iv_policy_options_init_sized(iv_policy_options *o, size_t size) {
+    iv_policy_options defaults = default_options();
+    iv_sized_init(o, size, &defaults, sizeof defaults);
+}
+
+static iv_status parse(const iv_policy_options *given, iv_algorithm *a, iv_error *err) {
+    iv_policy_options o = default_options();
+    iv_algorithm_kind kind;
+    if (!given) return iv_fail(err, IV_INVALID, "policy options: wanted some, found NULL");
+    IV_TRY(iv_sized_read("policy options", given, offsetof(iv_policy_options, max_completion), &o, sizeof o, err));
+    if (!o.algorithm || !o.kl || !o.correction)
+        return iv_fail(err, IV_INVALID, "policy options: wanted algorithm, kl and correction, found NULL");
+    IV_TRY(iv_algorithm_parse(o.algorithm, &kind, err));
+    if (kind == IV_SFT)
+        return iv_fail(err, IV_INVALID, "algorithm: wanted one with rewards, found sft: iv_trainer_step");
+    *a = iv_algorithm_defaults(kind, o.max_completion);
+    if (o.eps_low >= 0) a->eps_low = o.eps_low;
+    if (o.eps_high >= 0) a->eps_high = o.eps_high;
+    if (o.correction_cap >= 0) a->correction_cap = o.correction_cap;
+    a->kl_beta = o.kl_beta;
+    IV_TRY(iv_kl_parse(o.kl, &a->kl, err));
+    IV_TRY(iv_correction_parse(o.correction, &a->correction, err));
+    return iv_algorithm_check(a, err);
+}
+
+iv_status iv_policy_advantages(const iv_policy_options *options, const uint32_t *group, const double *rewards, size_t n,
+                               double *advantages, iv_error *err) {
+    iv_algorithm a;
+    IV_TRY(parse(options, &a, err));
+    if (!group || !rewards || !advantages || n == 0)
+        return iv_fail(err, IV_INVALID, "advantages: wanted groups, rewards and a place, found NULL or none");
+    for (size_t i = 0; i < n; i++)
+        if (group[i] >= n)
+            return iv_fail(err, IV_INVALID, "advantages: group[%zu]: wanted below %zu, found %u", i, n, group[i]);
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = iv_algorithm_advantages(&a, group, rewards, n, advantages, err);
+    iv_fp_env_leave(mode);
+    return status;
+}
+
+static iv_loss_sequence loss_of(const iv_policy_sequence *s) {
+    return (iv_loss_sequence){.n = s->count,
+                              .mask = s->mask,
+                              .logp = s->logprobs,
+                              .old = s->old,
+                              .behavior = s->behavior,
+                              .reference = s->reference};
+}
+
+/* NULL arrays of counts too. */
+static iv_status check_masks(const iv_policy_sequence *s, size_t n, iv_error *err) {
+    if (!s || n == 0) return iv_fail(err, IV_INVALID, "policy: wanted sequences, found none");
+    for (size_t i = 0; i < n; i++)
+        if (!s[i].mask || s[i].count == 0)
+            return iv_fail(err, IV_INVALID, "sequence %zu: wanted a mask, found none", i);
+    return IV_OK;
+}
+
+static iv_status check_arrays(const iv_algorithm *a, const iv_policy_sequence *s, size_t n, iv_error *err) {
+    IV_TRY(check_masks(s, n, err));
+    for (size_t i = 0; i < n; i++) {
+        if (!s[i].logprobs || !s[i].behavior || !s[i].coefficients)
+            return iv_fail(err, IV_INVALID, "sequence %zu: wanted logprobs, behavior and coefficients, found NULL", i);
+        if (a->kl_beta != 0 && !s[i].reference)
+            return iv_fail(err, IV_INVALID,
+                           "sequence %zu: wanted the reference's log-probabilities for kl_beta %g, found NULL", i,
+                           a->kl_beta);
+    }
+    return IV_OK;
+}
+
+static iv_status denominator_of(const iv_algorithm *a, const iv_policy_sequence *s, size_t n, double *out,
+                                iv_error *err) {
+    iv_loss_sequence *l = calloc(n, sizeof *l);
+    if (!l) return iv_fail(err, IV_NO_MEMORY, "policy: no memory for %zu sequences", n);
+    for (size_t i = 0; i < n; i++) l[i] = loss_of(&s[i]);
+    iv_status status = iv_algorithm_denominator(a, l, n, out, err);
+    free(l);
+    return status;
+}
+
+iv_status iv_policy_denominator(const iv_policy_options *options, const iv_policy_sequence *s, size_t n,
+                                double *denominator, iv_error *err) {
+    iv_algorithm a;
+    IV_TRY(parse(options, &a, err));
+    IV_TRY(check_masks(s, n, err));
+    if (!denominator) return iv_fail(err, IV_INVALID, "denominator: wanted a place, found NULL");
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = denominator_of(&a, s, n, denominator, err);
+    iv_fp_env_leave(mode);
+    return status;
+}
+
+static iv_status coefficients(const iv_algorithm *a, const iv_policy_sequence *s, size_t n, iv_policy_report *report,
+                              iv_error *err) {
+    iv_loss_sums total = {0};
+    for (size_t i = 0; i < n; i++) {
+        iv_loss_sums one;
+        iv_loss_sequence l = loss_of(&s[i]);
+        IV_TRY(iv_algorithm_sequence(a, i, &l, s[i].advantage, s[i].coefficients, &one, err));
+        iv_loss_add(&total, &one);
+    }
+    if (!report) return IV_OK;
+    double denominator;
+    IV_TRY(denominator_of(a, s, n, &denominator, err));
+    iv_loss_report r = iv_loss_finish(&total, denominator);
+    *report = (iv_policy_report){.loss = r.loss,
+                                 .kl = r.kl,
+                                 .clipped_low = r.clipped_low,
+                                 .clipped_high = r.clipped_high,
+                                 .ratio_mean = r.ratio_mean,
+                                 .ratio_max = r.ratio_max,
+                                 .sampler_k1 = r.k1,
+                                 .sampler_k3 = r.k3,
+                                 .largest_logprob = r.largest_logp,
+                                 .largest_probability = r.largest_p,
+                                 .sequences = r.sequences,
+                                 .tokens = r.tokens,
+                                 .equal = r.equal};
+    return IV_OK;
+}
+
+iv_status iv_policy_coefficients(const iv_policy_options *options, const iv_policy_sequence *s, size_t n,
+                                 iv_policy_report *report, iv_error *err) {
+    iv_algorithm a;
+    IV_TRY(parse(options, &a, err));
+    IV_TRY(check_arrays(&a, s, n, err));
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = coefficients(&a, s, n, report, err);
+    iv_fp_env_leave(mode);
+    return status;
+}
