@@ -65,28 +65,29 @@ static iv_status check_number(const char *what, double x, double below, iv_error
                    below == 1.0 ? " and below 1" : ", finite", x);
 }
 
-static iv_status parse_names(const iv_trainer_options *o, iv_train_options *t, iv_isa *isa, iv_error *err) {
+static iv_status parse_names(const iv_trainer_options *o, iv_train_options *t, iv_error *err) {
     static const char *const formats[] = {"auto", "dummy", NULL},
                              *const arithmetics[] = {"auto", "fma32", "tc16", NULL},
                              *const recomputes[] = {"none", "attention", "layer", NULL},
                              *const types[] = {"auto", "bfloat16", "float16", "float32", NULL};
     int format, arithmetic, recompute, type;
+    iv_isa isa;
     IV_TRY(one_of("load_format", o->load_format, formats, &format, err));
     IV_TRY(one_of("dtype", o->dtype, types, &type, err));
     IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, &arithmetic, err));
     IV_TRY(one_of("recompute", o->recompute, recomputes, &recompute, err));
     if (!o->isa) return iv_fail(err, IV_INVALID, "options: isa: wanted a name, found NULL");
-    IV_TRY(iv_isa_parse(o->isa, isa, err));
+    IV_TRY(iv_isa_parse(o->isa, &isa, err));
     t->dummy = format == 1, t->dummy_seed = o->dummy_seed;
     for (int i = IV_BF16; i <= IV_F32; i++)
         if (strcmp(types[type], iv_dtype_name((iv_dtype)i)) == 0) t->has_dtype = true, t->dtype = (iv_dtype)i;
     t->arithmetic = arithmetic == 2 ? IV_TC16 : IV_FMA32;
     t->recompute = (iv_recompute)recompute;
-    t->kernels = iv_kernels_select(*isa);
+    t->kernels = iv_kernels_select(isa);
     return IV_OK;
 }
 
-static iv_status parse_options(const iv_trainer_options *o, iv_train_options *t, iv_isa *isa, iv_error *err) {
+static iv_status parse_options(const iv_trainer_options *o, iv_train_options *t, iv_error *err) {
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "options: model: wanted a directory, found nothing");
     IV_TRY(check_number("beta1", o->beta1, 1.0, err));
     IV_TRY(check_number("beta2", o->beta2, 1.0, err));
@@ -102,7 +103,7 @@ static iv_status parse_options(const iv_trainer_options *o, iv_train_options *t,
                             .decay_all = o->decay_all,
                             .no_optimizer = o->no_optimizer,
                             .pass_tokens = o->pass_tokens ? o->pass_tokens : PASS_TOKENS};
-    return parse_names(o, t, isa, err);
+    return parse_names(o, t, err);
 }
 
 /* ---- identity --------------------------------------------------------------------------------------------------- */
@@ -155,10 +156,10 @@ iv_status iv_train_public_hash(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_public(iv_trainer *t, const iv_trainer_options *o, iv_isa isa, iv_error *err) {
+static iv_status open_public(iv_trainer *t, const iv_trainer_options *o, iv_error *err) {
     iv_train_public *p = t->public = calloc(1, sizeof *t->public);
     if (!p || !(p->model = strdup(o->model))) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    t->o.model_dir = p->model, p->isa = isa;
+    t->o.model_dir = p->model;
     IV_TRY(make_identity(t, o->run, err));
     return iv_train_public_hash(t, err);
 }
@@ -167,13 +168,12 @@ iv_status iv_trainer_open(const iv_trainer_options *given, iv_trainer **out, iv_
     iv_trainer_options o = default_options();
     iv_train_options internal;
     iv_trainer *t;
-    iv_isa isa;
     if (!given || !out) return iv_fail(err, IV_INVALID, "iv_trainer_open: wanted options and a place, found NULL");
     IV_TRY(iv_sized_read("options", given, offsetof(iv_trainer_options, load_format), &o, sizeof o, err));
-    IV_TRY(parse_options(&o, &internal, &isa, err));
+    IV_TRY(parse_options(&o, &internal, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_train_open(&internal, &t, err);
-    if (status == IV_OK && (status = open_public(t, &o, isa, err)) != IV_OK) iv_trainer_close(t);
+    if (status == IV_OK && (status = open_public(t, &o, err)) != IV_OK) iv_trainer_close(t);
     iv_fp_env_leave(mode);
     if (status == IV_OK) *out = t;
     return status;
@@ -195,7 +195,7 @@ void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
                               .model_type = c->model_type,
                               .dtype = iv_dtype_name(t->model->dtype),
                               .arithmetic = t->o.arithmetic == IV_TC16 ? "tc16" : "fma32",
-                              .isa = iv_isa_name(t->public->isa),
+                              .isa = iv_isa_name(t->o.kernels->isa),
                               .numerics_version = IV_NUMERICS_VERSION,
                               .training_version = IV_TRAINING_VERSION,
                               .elements = t->elements,

@@ -9,7 +9,6 @@
 typedef struct iv_train_public {
     char *model; /* directory */
     char *hyperparameters, fingerprint[128], initial[80];
-    iv_isa isa;
     bool broken;        /* the weights may be a mixture: only a restore helps */
     double denominator; /* of the gradients that wait */
     iv_trainer_metrics metrics;

@@ -93,6 +93,29 @@ static void equals_the_internal_trainer(void **state) {
     }
 }
 
+/* A batch of fewer sequences than ranks; a start from a seed. */
+static void few_sequences_and_a_random_start(void **state) {
+    (void)state;
+    static owned_batch b;
+    static const size_t ranks[] = {1, 8, 1};
+    rng r = rng_start("public random start");
+    iv_error err;
+    char hash[3][65];
+    batch_random(&r, &b);
+    b.batch.count = 3;
+    for (size_t i = 0; i < 3; i++) {
+        iv_trainer_options o = trainer_options();
+        o.load_format = "dummy", o.dummy_seed = i == 2, o.data_parallel = ranks[i];
+        iv_trainer *t = trainer_with(&o);
+        ASSERT_OK(iv_trainer_score(t, &b.batch, &err), &err);
+        ASSERT_OK(iv_trainer_step(t, &b.batch, 1e-3, 0, &err), &err);
+        snprintf(hash[i], sizeof hash[i], "%s", weights_of(t));
+        iv_trainer_close(t);
+    }
+    assert_string_equal(hash[0], hash[1]);
+    assert_string_not_equal(hash[0], hash[2]);
+}
+
 /* The norm that is reported is that of the gradients that are handed out. */
 static void gradients_by_name(void **state) {
     (void)state;
@@ -376,13 +399,10 @@ static void bad_batches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_internal_trainer),
-        cmocka_unit_test(gradients_by_name),
-        cmocka_unit_test(save_and_restore),
-        cmocka_unit_test(coefficients_of_grpo),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(older_and_newer_headers),
-        cmocka_unit_test(bad_batches),
+        cmocka_unit_test(equals_the_internal_trainer), cmocka_unit_test(few_sequences_and_a_random_start),
+        cmocka_unit_test(gradients_by_name),           cmocka_unit_test(save_and_restore),
+        cmocka_unit_test(coefficients_of_grpo),        cmocka_unit_test(bad_options),
+        cmocka_unit_test(older_and_newer_headers),     cmocka_unit_test(bad_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
