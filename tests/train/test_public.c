@@ -248,6 +248,35 @@ static void save_and_restore(void **state) {
     ASSERT_OK(iv_training_remove_tree(s.dir, &err), &err);
 }
 
+/* A step so large that weights do not fit their type: only a restore helps, and it does. */
+static void recovers_from_overflow(void **state) {
+    (void)state;
+    static owned_batch b;
+    rng r = rng_start("public overflow");
+    iv_trainer_options o = trainer_options();
+    iv_error err;
+    scratch s;
+    bool found;
+    char want[65];
+    scratch_open(&s);
+    batch_random(&r, &b);
+    o.dtype = "float16";
+    iv_trainer *t = trainer_with(&o);
+    steps_of(t, &b, 0, 1);
+    snprintf(want, sizeof want, "%s", weights_of(t));
+    ASSERT_OK(iv_trainer_save(t, scratch_path(&s, "run"), 1, NULL, &err), &err);
+    assert_int_not_equal(iv_trainer_step(t, &b.batch, 1e9, 0, &err), IV_OK);
+    if (!strstr(err.message, "too large")) fail_msg("wanted a weight that is too large, found '%s'", err.message);
+    expect_error("score", iv_trainer_score(t, &b.batch, &err), &err, IV_BUSY, "restore");
+    expect_error("save", iv_trainer_save(t, scratch_path(&s, "run"), 1, NULL, &err), &err, IV_BUSY, "restore");
+    ASSERT_OK(iv_trainer_restore(t, scratch_path(&s, "run"), &found, NULL, NULL, &err), &err);
+    assert_true(found);
+    assert_string_equal(weights_of(t), want);
+    ASSERT_OK(iv_trainer_score(t, &b.batch, &err), &err);
+    iv_trainer_close(t);
+    ASSERT_OK(iv_training_remove_tree(s.dir, &err), &err);
+}
+
 /* ---- policy gradients ------------------------------------------------------------------------------------------- */
 
 /* With logp = old = behavior: grpo's coefficient is advantage / tokens of the sequence. */
@@ -399,10 +428,15 @@ static void bad_batches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_internal_trainer), cmocka_unit_test(few_sequences_and_a_random_start),
-        cmocka_unit_test(gradients_by_name),           cmocka_unit_test(save_and_restore),
-        cmocka_unit_test(coefficients_of_grpo),        cmocka_unit_test(bad_options),
-        cmocka_unit_test(older_and_newer_headers),     cmocka_unit_test(bad_batches),
+        cmocka_unit_test(equals_the_internal_trainer),
+        cmocka_unit_test(few_sequences_and_a_random_start),
+        cmocka_unit_test(gradients_by_name),
+        cmocka_unit_test(save_and_restore),
+        cmocka_unit_test(recovers_from_overflow),
+        cmocka_unit_test(coefficients_of_grpo),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(older_and_newer_headers),
+        cmocka_unit_test(bad_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
