@@ -590,8 +590,13 @@ def sha(data):
     return hashlib.sha256(data).digest()
 
 
+GROUP_BLOCKS = 16  # hashed at once
+
+
 def weight_hash(row):
-    return sha(b"".join(sha(block.tobytes()) for block in row.astype("<f4").reshape(-1, BLOCK))).hex()
+    data = row.astype("<f4").tobytes()
+    group = 4 * GROUP_BLOCKS * BLOCK
+    return sha(b"".join(sha(data[at : at + group]) for at in range(0, len(data), group))).hex()
 
 
 # ---- runs ------------------------------------------------------------------------------------------------

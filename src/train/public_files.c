@@ -7,6 +7,7 @@
 #include "numerics/version.h"
 #include "train/public.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { SHARD_BYTES = 2000000000 }; /* of a model in a checkpoint */

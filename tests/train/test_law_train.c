@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 #include "numerics/optimizer.h"
 #include "numerics/version.h"
+#include "train/optimizer.h"
 #include "train/order.h"
 
 #include <pthread.h>
@@ -151,11 +152,11 @@ static void sha_text(const void *data, size_t bytes, char out[65]) {
 }
 
 static void weight_hash(const trainer *t, char out[65]) {
-    size_t blocks = t->elements / IV_PARAMETER_BLOCK;
-    uint8_t *of = malloc(32 * blocks);
-    for (size_t b = 0; b < blocks; b++)
-        iv_digest_of(t->w + b * IV_PARAMETER_BLOCK, IV_PARAMETER_BLOCK * sizeof *t->w, of + 32 * b);
-    sha_text(of, 32 * blocks, out);
+    size_t groups = iv_weight_groups(t->elements);
+    uint8_t(*of)[32] = malloc(groups * sizeof *of), hash[32];
+    iv_weight_digests(t->pool[0], t->w, t->elements, of);
+    iv_weight_hash((const uint8_t(*)[32])of, groups, hash);
+    iv_digest_hex(hash, out);
     free(of);
 }
 
