@@ -1,7 +1,7 @@
 /* train_syntax.c: what invar train accepts. Defaults are those of iv_run_defaults (train/run.h). */
 #include "commands.h"
 
-enum { THREADS_MAX = 256, RANKS_MAX = 1024, SEQUENCES_MAX = 1 << 20 };
+enum { TRAIN_THREADS_MAX = 256, RANKS_MAX = 1024, SEQUENCES_MAX = 1 << 20 };
 
 /* The beginning of a flag's row, by the kind of its value. */
 #define TEXT(n, m) .name = n, .kind = CLI_TEXT, .metavar = m
@@ -59,12 +59,12 @@ static const cli_flag optimizer_flags[] = {
 };
 static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_flags};
 
-#define DTYPE_ROW                                             \
+#define TRAIN_DTYPE_ROW                                       \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), \
         .unset = "auto: the checkpoint's", .help = "of weights and activations; master weights are float32"
-#define ARITHMETIC_ROW \
+#define TRAIN_ARITHMETIC_ROW \
     CHOICE("arithmetic", "NAME", "auto fma32 tc16"), .unset = "auto: fma32", .help = "how dot products are summed"
-#define NUMERICS_ROW                                 \
+#define TRAIN_NUMERICS_ROW                           \
     CHOICE("numerics", "NAME", "invar bio vanilla"), \
         .unset = "invar", .help = "bio and vanilla are controls, whose weights change with the layout"
 #define VIRTUAL_RANKS_ROW                      \
@@ -74,8 +74,13 @@ static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_fla
     CHOICE("load-format", "NAME", "auto dummy"), .unset = "auto: the model's files", \
                                                  .help = "dummy: a random start; needs only config.json and tokenizer"
 #define DUMMY_SEED_ROW COUNT("dummy-seed", "N", 0, UINT64_MAX), .unset = "0", .help = "seed of --load-format dummy"
-static const cli_flag arithmetic_flags[] = {{LOAD_FORMAT_ROW}, {DUMMY_SEED_ROW},    {DTYPE_ROW}, {ARITHMETIC_ROW},
-                                            {NUMERICS_ROW},    {VIRTUAL_RANKS_ROW}, {0}};
+static const cli_flag arithmetic_flags[] = {{LOAD_FORMAT_ROW},
+                                            {DUMMY_SEED_ROW},
+                                            {TRAIN_DTYPE_ROW},
+                                            {TRAIN_ARITHMETIC_ROW},
+                                            {TRAIN_NUMERICS_ROW},
+                                            {VIRTUAL_RANKS_ROW},
+                                            {0}};
 static const cli_section arithmetic_section = {"Start and arithmetic (part of the run's identity)", arithmetic_flags};
 
 static const cli_flag layout_flags[] = {
@@ -83,7 +88,7 @@ static const cli_flag layout_flags[] = {
      .unset = "1, or the number of mpirun processes", .help = "ranks that divide the batch and the optimizer state"},
     {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tensor-parallel tp", .unset = "1",
      .help = "ranks that divide each layer"},
-    {COUNT("threads", "N", 0, THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads of a process"},
+    {COUNT("threads", "N", 0, TRAIN_THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads of a process"},
     {COUNT("micro-batch", "N", 0, SEQUENCES_MAX), .alias = "micro-batch-size", .unset = "0: as many as fit",
      .help = "most sequences of a pass"},
     {COUNT("pass-tokens", "N", 0, CLI_TOKENS_MAX), .unset = "0: 4096, or the longest sequence",
@@ -196,8 +201,8 @@ static const cli_flag inspect_flags[] = {
     {.name = "json", .help = "one JSON object"},
     {0},
 };
-static const cli_section inspect_section = {"Flags", inspect_flags};
-static const cli_example inspect_examples[] = {
+static const cli_section train_inspect_section = {"Flags", inspect_flags};
+static const cli_example train_inspect_examples[] = {
     {"invar train inspect runs/a", "the newest whole checkpoint of a run"},
     {"invar train inspect runs/a/checkpoint-000200 --verify", "one checkpoint, with its hashes"},
     {0}};
@@ -209,8 +214,8 @@ const cli_syntax cli_train_inspect_syntax = {
     .operand = "PATH",
     .usage = "CHECKPOINT|RUN [flags]",
     .text = "Also written invar train inspect. RUN is the output directory of a run.",
-    .sections = {&inspect_section},
-    .examples = inspect_examples};
+    .sections = {&train_inspect_section},
+    .examples = train_inspect_examples};
 
 static const cli_flag gradients_flags[] = {
     {PATH("data", "FILE"), .unset = "required", .help = "all its examples are one batch; - is standard input"},

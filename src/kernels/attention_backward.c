@@ -1,6 +1,6 @@
-/* attention_backward.c: a task is one KV head of one sequence. For each of its query heads and each block of 64 queries,
- * it walks the blocks of 64 keys in order: scores and products with dO by tiles as in attention.c, then the three sums.
- * dK and dV of the sequence stay in the worker's memory until the last query head. */
+/* attention_backward.c: a task is one KV head of one sequence. For each of its query heads and each block of 64
+ * queries, it walks the blocks of 64 keys in order: scores and products with dO by tiles as in attention.c, then the
+ * three sums. dK and dV of the sequence stay in the worker's memory until the last query head. */
 #include "kernels/attention_backward.h"
 #include "base/carve.h"
 #include "kernels/matrix.h"
@@ -154,8 +154,8 @@ static void block_gradients(const job *j, scratch *m, size_t query_block, size_t
         for (size_t p = 0; p < 2; p++) {
             size_t floats = height * C * sizeof(float);
             memset(m->score + p * TILE_FLOATS, 0, floats), memset(m->dp + p * TILE_FLOATS, 0, floats);
-            j->kernel->chain(m->q_rows + t * packed_stride(j), height, m->k_keys + key_block * bytes + p * panel, padded,
-                             m->score + p * TILE_FLOATS);
+            j->kernel->chain(m->q_rows + t * packed_stride(j), height, m->k_keys + key_block * bytes + p * panel,
+                             padded, m->score + p * TILE_FLOATS);
             j->kernel->chain(m->do_rows + t * packed_stride(j), height, m->v_keys + key_block * bytes + p * panel,
                              padded, m->dp + p * TILE_FLOATS);
         }

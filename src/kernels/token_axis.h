@@ -2,9 +2,9 @@
  *
  * The sequences of a step belong to virtual ranks. A virtual rank is one chain over its sequences in order, each padded
  * with zeros to a multiple of 16 tokens; virtual ranks are added in the binary tree. A pass holds consecutive parts of
- * that axis: a pass that ends inside a virtual rank leaves the chain in `sum`, from where the next pass continues it, and
- * complete subtrees wait in `level`. So the passes cannot change a bit, and if one pass holds all tokens, no level is
- * ever written. */
+ * that axis: a pass that ends inside a virtual rank leaves the chain in `sum`, from where the next pass continues it,
+ * and complete subtrees wait in `level`. So the passes cannot change a bit, and if one pass holds all tokens, no level
+ * is ever written. */
 #ifndef IV_KERNELS_TOKEN_AXIS_H
 #define IV_KERNELS_TOKEN_AXIS_H
 
@@ -57,12 +57,14 @@ size_t iv_axis_levels(const iv_token_axis *axis);
 /* Copies between the sums and a state: `to_sums` says in which direction. */
 typedef void iv_axis_copy(void *context, float *sums, float *state, bool to_sums);
 
-void iv_axis_begin(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy, void *context);
+void iv_axis_begin(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy,
+                   void *context);
 /* Before the chain of a part: a new virtual rank starts from +0. */
 void iv_axis_begin_part(iv_axis_state *s, const iv_axis_part *part);
 /* After it: a complete virtual rank joins its siblings. */
 void iv_axis_end_part(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_part *part);
-void iv_axis_end(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy, void *context);
+void iv_axis_end(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy,
+                 void *context);
 
 /* Sums of n columns: for each token of the axis, add(context, row, first, count, acc) adds columns
  * [first, first + count) of its row to acc[count]. At `offset` of the sums. Over threads. */

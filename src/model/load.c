@@ -33,7 +33,8 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
     size_t ranks = o->ranks ? o->ranks : 1, count = o->rank_count ? o->rank_count : 1;
     IV_TRY(iv_tp_plan_make(&first->config, ranks, o->baseline, &first->tp, err));
     IV_ASSERT(o->rank_first + count <= ranks);
-    first->rank = o->rank_first, first->memspace = o->memspace[0], first->plain_rows = o->plain_rows, first->widen = o->widen;
+    first->rank = o->rank_first, first->memspace = o->memspace[0], first->plain_rows = o->plain_rows,
+    first->widen = o->widen;
     iv_model *last = first;
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);

@@ -48,15 +48,14 @@ typedef struct iv_layer {
     iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
-
 typedef struct iv_model {
     iv_model_config config;
     iv_tp_plan tp;
     size_t rank;
     bool widen, plain_rows; /* as iv_model_options */
-    iv_memspace *memspace; /* where the matrices are; NULL: here. Vectors are here in any case */
-    struct iv_model *next; /* the shard of the next rank of this process; the first closes them all */
-    iv_dtype dtype;        /* of GEMM inputs and of the KV cache */
+    iv_memspace *memspace;  /* where the matrices are; NULL: here. Vectors are here in any case */
+    struct iv_model *next;  /* the shard of the next rank of this process; the first closes them all */
+    iv_dtype dtype;         /* of GEMM inputs and of the KV cache */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
@@ -68,7 +67,7 @@ typedef struct iv_model {
     size_t weight_bytes;            /* packed, in memory; the first rank of a process counts all of them */
     iv_tensor *tensors;             /* by name; the first rank's has all of this process */
     size_t tensor_count;
-    iv_layer_tensors *layer_tensors;          /* [layers]; of the first rank, as the next three */
+    iv_layer_tensors *layer_tensors;           /* [layers]; of the first rank, as the next three */
     iv_tensor *embedding_tensor, *head_tensor; /* the head is NULL when tied */
     iv_tensor *final_norm_tensor;
     uint8_t weights_digest[32]; /* as iv_checkpoint_digest; after iv_tensor_write only once iv_model_digest is called */

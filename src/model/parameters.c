@@ -60,9 +60,15 @@ iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *row, i
     return copy(&x, pool);
 }
 
-iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end, iv_error *err) {
-    copying x = {.first = first, .row = (float *)(uintptr_t)row, .begin = begin, .end = end, .writes = true,
-                 .status = IV_OK, .err = err};
+iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end,
+                              iv_error *err) {
+    copying x = {.first = first,
+                 .row = (float *)(uintptr_t)row,
+                 .begin = begin,
+                 .end = end,
+                 .writes = true,
+                 .status = IV_OK,
+                 .err = err};
     return copy(&x, pool);
 }
 

@@ -26,7 +26,8 @@ iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *row, i
 
 /* Rounds the row to the types in which the model holds its tensors, and packs it, in every rank of the process. Only
  * tensors that overlap elements [begin, end) are written. Between two steps. */
-iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end, iv_error *err);
+iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end,
+                              iv_error *err);
 
 /* The trained tensor that holds element i of the row, or the one before it, for messages. */
 const iv_tensor *iv_parameter_at(const iv_model *first, size_t i);

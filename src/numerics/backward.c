@@ -125,8 +125,7 @@ static void chain_rows(const iv_ref_attention_backward_args *a, const void *weig
     for (size_t i = 0; i < B; i++) store(a->type, w, i, iv_element(a->type, weights, at + i * stride));
     for (size_t e = 0; e < a->head_dim; e++) {
         for (size_t i = 0; i < B; i++)
-            store(a->type, x, i,
-                  first + i < a->n ? iv_element(a->type, rows, (first + i) * a->head_dim + e) : 0.0f);
+            store(a->type, x, i, first + i < a->n ? iv_element(a->type, rows, (first + i) * a->head_dim + e) : 0.0f);
         acc[e] = iv_ref_chain(a->arithmetic, a->type, acc[e], w, x, B);
     }
 }

@@ -7,8 +7,8 @@
 
 #include "numerics/attention.h"
 
-/* RMSNorm at a row x[n] with weights w: from dy the gradient of x, added to add[n] (NULL: not added), into out[n], which
- * may be dy or add. Returns the row's factor r = 1 / sqrt(mean of squares + eps). */
+/* RMSNorm at a row x[n] with weights w: from dy the gradient of x, added to add[n] (NULL: not added), into out[n],
+ * which may be dy or add. Returns the row's factor r = 1 / sqrt(mean of squares + eps). */
 float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
                               float *out);
 
@@ -29,8 +29,8 @@ void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, f
  * statistics. max and sum are m_T and S_T of section 7. */
 float iv_ref_attention_lse2(float max, float sum);
 
-/* One query against a block of 64 keys: from raw scores q . k and products dO . v, the weights p and the gradients of the
- * scores, typed; those outside [first, last] are +0. */
+/* One query against a block of 64 keys: from raw scores q . k and products dO . v, the weights p and the gradients of
+ * the scores, typed; those outside [first, last] are +0. */
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
                                 float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
 
@@ -43,7 +43,7 @@ typedef struct iv_ref_attention_backward_args {
     iv_dtype type; /* of every typed array */
     size_t n, head_dim, group;
     int64_t window;
-    float scale_log2e, scale; /* head_dim^-0.5 * log2(e), and head_dim^-0.5 */
+    float scale_log2e, scale;   /* head_dim^-0.5 * log2(e), and head_dim^-0.5 */
     const void *q, *out, *dout; /* [group][n][head_dim], typed */
     const void *k, *v;          /* [n][head_dim], typed */
     const float *lse2;          /* [group][n] */

@@ -47,8 +47,9 @@ iv_status iv_tokenizer_encode(const iv_tokenizer *t, const char *text, size_t n,
                               iv_error *err);
 
 /* The same, and appends to `inside` one byte for each id: 1 if the token holds bytes of one of the spans of the text,
- * otherwise 0 (also for tokens around the text). Spans begin and end between characters. A character of several tokens is in a span with all of them; where a
- * normalizer rewrites characters across the end of a span, they count as outside. flags without IV_ENCODE_MARKED. */
+ * otherwise 0 (also for tokens around the text). Spans begin and end between characters. A character of several tokens
+ * is in a span with all of them; where a normalizer rewrites characters across the end of a span, they count as
+ * outside. flags without IV_ENCODE_MARKED. */
 iv_status iv_tokenizer_encode_spans(const iv_tokenizer *t, const char *text, size_t n, unsigned flags,
                                     const iv_text_span *spans, size_t span_count, iv_ids *out, iv_buf *inside,
                                     iv_error *err);

@@ -23,24 +23,27 @@ typedef struct rl {
     iv_train_sequence *update; /* [batch * group]: the sequences of the update, */
     uint32_t *picked;          /* and which of the batch they are */
     size_t picked_count;
-    bool exact;    /* the learner's distribution is the one that was drawn from */
-    bool sampled;  /* behavior: of the distribution drawn from, at a temperature */
-    bool first;    /* inner step */
+    bool exact;   /* the learner's distribution is the one that was drawn from */
+    bool sampled; /* behavior: of the distribution drawn from, at a temperature */
+    bool first;   /* inner step */
     uint64_t updates;
     double seconds[4]; /* rollout, reward, learner, update of the engine */
 } rl;
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------------------------------
+ */
 
 static iv_status check(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     bool filtered = o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0;
-    if (r->processes) return iv_fail(err, IV_UNSUPPORTED, "rl: not under mpirun: use data-parallel ranks of one process");
+    if (r->processes)
+        return iv_fail(err, IV_UNSUPPORTED, "rl: not under mpirun: use data-parallel ranks of one process");
     if (o->temperature <= IV_TEMPERATURE_MIN)
         return iv_fail(err, IV_INVALID, "temperature: wanted more than %g for rl, found %g", (double)IV_TEMPERATURE_MIN,
                        o->temperature);
     if (filtered && o->temperature != 1.0)
-        return iv_fail(err, IV_UNSUPPORTED, "rl with top_p, top_k or min_p: wanted temperature 1, found %g", o->temperature);
+        return iv_fail(err, IV_UNSUPPORTED, "rl with top_p, top_k or min_p: wanted temperature 1, found %g",
+                       o->temperature);
     if (o->group_size == 0 || o->inner_steps == 0 || o->max_new_tokens == 0)
         return iv_fail(err, IV_INVALID, "group size, inner steps, new tokens: wanted 1 at least");
     if (strcmp(o->on_mismatch, "stop") != 0 && strcmp(o->on_mismatch, "report") != 0)
@@ -53,7 +56,8 @@ static iv_status open_engine(rl *x, iv_error *err) {
     const iv_run_options *o = r->o;
     iv_engine_options e;
     iv_engine_options_init(&e);
-    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.device = "cpu", e.isa = o->isa, e.threads = o->threads, e.numerics = o->rollout_numerics;
+    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.device = "cpu", e.isa = o->isa,
+    e.threads = o->threads, e.numerics = o->rollout_numerics;
     e.dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
     e.arithmetic = r->arithmetic == IV_TC16 ? "tc16" : "fma32";
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
@@ -67,10 +71,19 @@ static iv_status open_reference(rl *x, iv_error *err) {
     const iv_run *r = x->r;
     if (r->algorithm.kl_beta == 0) return IV_OK;
     iv_model *m = iv_train_model(r->trainer);
-    iv_train_options t = {.model_dir = r->o->model, .has_dtype = true, .dtype = m->dtype, .arithmetic = r->arithmetic,
-                          .threads = r->o->threads, .world = 1, .tp = 1, .virtual_ranks = 1,
-                          .pass_tokens = iv_train_pass_tokens(r->trainer), .recompute = IV_RECOMPUTE_LAYER,
-                          .no_optimizer = true, .dummy = r->dummy, .dummy_seed = r->o->dummy_seed};
+    iv_train_options t = {.model_dir = r->o->model,
+                          .has_dtype = true,
+                          .dtype = m->dtype,
+                          .arithmetic = r->arithmetic,
+                          .threads = r->o->threads,
+                          .world = 1,
+                          .tp = 1,
+                          .virtual_ranks = 1,
+                          .pass_tokens = iv_train_pass_tokens(r->trainer),
+                          .recompute = IV_RECOMPUTE_LAYER,
+                          .no_optimizer = true,
+                          .dummy = r->dummy,
+                          .dummy_seed = r->o->dummy_seed};
     return iv_train_open(&t, &x->reference, err);
 }
 
@@ -94,7 +107,9 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     *x = (rl){.r = r, .sampled = o->temperature != 1.0, .exact = true};
     IV_TRY(check(r, err));
-    iv_reward_options w = {.spec = o->reward, .format = o->reward_format, .length = (double)o->max_new_tokens,
+    iv_reward_options w = {.spec = o->reward,
+                           .format = o->reward_format,
+                           .length = (double)o->max_new_tokens,
                            .seconds = o->reward_timeout};
     IV_TRY(iv_reward_open(&w, &x->reward, err));
     x->picked = calloc(o->batch_size * o->group_size + 1, sizeof *x->picked);
@@ -107,14 +122,16 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     return update_engine(x, err);
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------------------
+ */
 
 static iv_status sample(rl *x, iv_rollout **out, iv_error *err) {
     iv_run *r = x->r;
     const iv_run_options *o = r->o;
     double began = iv_now();
     iv_rollout_prompt *prompts = calloc(o->batch_size, sizeof *prompts);
-    if (!prompts) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %llu prompts", (unsigned long long)o->batch_size);
+    if (!prompts)
+        return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %llu prompts", (unsigned long long)o->batch_size);
     for (size_t i = 0; i < o->batch_size; i++) {
         iv_train_example e = iv_train_data_example(r->data, r->examples[i]);
         prompts[i] = (iv_rollout_prompt){e.ids, e.count, i};
@@ -139,8 +156,11 @@ static iv_status score(rl *x, const iv_rollout *rollout, iv_error *err) {
     for (size_t i = 0; i < n; i++) {
         iv_train_example e = iv_train_data_example(r->data, r->examples[i / x->batch.group]);
         iv_completion c = iv_rollout_at(rollout, i / x->batch.group, i % x->batch.group);
-        items[i] = (iv_reward_item){.completion = {c.text, c.text_bytes}, .answer = {e.answer, e.answer_bytes},
-                                    .line = {e.line, e.line_bytes}, .prompt = {"", 0}, .tokens = c.count};
+        items[i] = (iv_reward_item){.completion = {c.text, c.text_bytes},
+                                    .answer = {e.answer, e.answer_bytes},
+                                    .line = {e.line, e.line_bytes},
+                                    .prompt = {"", 0},
+                                    .tokens = c.count};
     }
     iv_status status = iv_reward_score(x->reward, items, n, x->batch.rewards, err);
     free(items);
@@ -153,11 +173,12 @@ static iv_status compare(const rl *x, size_t i, iv_error *err) {
     const iv_loss_sequence *s = &x->batch.losses[i];
     for (size_t t = 1; x->exact && t < s->n; t++)
         if (s->mask[t] != 0.0f && iv_bits(s->logp[t]) != iv_bits(s->behavior[t]))
-            return iv_fail(err, IV_INVALID,
-                           "step %llu, completion %zu of prompt %zu, token %zu: wanted the sampler's log-probability %.9g, "
-                           "the learner's is %.9g (--on-mismatch report goes on)",
-                           (unsigned long long)x->r->at + 1, i % x->batch.group, i / x->batch.group, t,
-                           (double)s->behavior[t], (double)s->logp[t]);
+            return iv_fail(
+                err, IV_INVALID,
+                "step %llu, completion %zu of prompt %zu, token %zu: wanted the sampler's log-probability %.9g, "
+                "the learner's is %.9g (--on-mismatch report goes on)",
+                (unsigned long long)x->r->at + 1, i % x->batch.group, i / x->batch.group, t, (double)s->behavior[t],
+                (double)s->logp[t]);
     return IV_OK;
 }
 
@@ -169,14 +190,14 @@ static iv_status weigh(void *context, size_t sequence, iv_error *err) {
         memcpy(b->old[i], b->losses[i].logp, b->losses[i].n * sizeof *b->old[i]);
         if (strcmp(x->r->o->on_mismatch, "stop") == 0) IV_TRY(compare(x, i, err));
     }
-    return iv_algorithm_sequence(&x->r->algorithm, i, &b->losses[i], b->advantages[i], b->coefficients[i], &b->sums[i], err);
+    return iv_algorithm_sequence(&x->r->algorithm, i, &b->losses[i], b->advantages[i], b->coefficients[i], &b->sums[i],
+                                 err);
 }
 
 /* Log-probabilities of the reference model go where the learner's will be, and from there to their own arrays. */
 static iv_status score_reference(rl *x, iv_error *err) {
     if (!x->reference) return IV_OK;
-    iv_train_batch b = {.sequences = x->update, .count = x->picked_count,
-                        .temperature = (float)x->r->o->temperature};
+    iv_train_batch b = {.sequences = x->update, .count = x->picked_count, .temperature = (float)x->r->o->temperature};
     IV_TRY(iv_train_score(x->reference, &b, err));
     for (size_t k = 0; k < x->picked_count; k++) {
         size_t i = x->picked[k];
@@ -201,8 +222,11 @@ static iv_status learn(rl *x, iv_loss_report *report, double *norm, double *rate
     free(losses);
     IV_TRY(status);
     IV_TRY(score_reference(x, err));
-    iv_train_batch b = {.sequences = x->update, .count = x->picked_count, .temperature = (float)r->o->temperature,
-                        .weigh = weigh, .context = x};
+    iv_train_batch b = {.sequences = x->update,
+                        .count = x->picked_count,
+                        .temperature = (float)r->o->temperature,
+                        .weigh = weigh,
+                        .context = x};
     for (size_t k = 0; k < r->o->inner_steps; k++) {
         iv_train_result g, a = {0};
         iv_loss_sums total;
@@ -234,7 +258,8 @@ static void rewards_of(const iv_rl_batch *b, double *mean, double *deviation, do
     *best = groups / (double)(b->n / b->group);
 }
 
-static void fill_metrics(rl *x, iv_train_metrics *m, const iv_loss_report *l, double norm, double rate, double seconds) {
+static void fill_metrics(rl *x, iv_train_metrics *m, const iv_loss_report *l, double norm, double rate,
+                         double seconds) {
     iv_run *r = x->r;
     const iv_rl_batch *b = &x->batch;
     double mean, deviation, best, entropy = 0;
@@ -247,7 +272,8 @@ static void fill_metrics(rl *x, iv_train_metrics *m, const iv_loss_report *l, do
     iv_train_metrics_set(m, "kl", l->k3), iv_train_metrics_set(m, "kl_k1", l->k1);
     iv_train_metrics_set(m, "largest_logprob_difference", l->largest_logp);
     iv_train_metrics_set(m, "largest_probability_difference", l->largest_p);
-    iv_train_metrics_set(m, "tokens_compared", (double)l->tokens), iv_train_metrics_set(m, "tokens_equal", (double)l->equal);
+    iv_train_metrics_set(m, "tokens_compared", (double)l->tokens),
+        iv_train_metrics_set(m, "tokens_equal", (double)l->equal);
     iv_train_metrics_set(m, "loss", l->loss), iv_train_metrics_set(m, "kl_reference", l->kl);
     iv_train_metrics_set(m, "clipped_low", l->clipped_low), iv_train_metrics_set(m, "clipped_high", l->clipped_high);
     iv_train_metrics_set(m, "ratio_mean", l->ratio_mean), iv_train_metrics_set(m, "ratio_max", l->ratio_max);

@@ -22,8 +22,8 @@ static iv_status allocate(iv_rl_batch *b, size_t tokens, iv_error *err) {
     return IV_OK;
 }
 
-static void fill(iv_rl_batch *b, size_t i, const iv_train_example *e, const iv_completion *c, bool sampled, bool reference,
-                 float **memory) {
+static void fill(iv_rl_batch *b, size_t i, const iv_train_example *e, const iv_completion *c, bool sampled,
+                 bool reference, float **memory) {
     size_t n = e->count + c->count, first = e->count;
     float *at = *memory;
     int32_t *ids = (int32_t *)(void *)at;
@@ -33,7 +33,11 @@ static void fill(iv_rl_batch *b, size_t i, const iv_train_example *e, const iv_c
     memcpy(behavior + first, sampled ? c->sampling_logprobs : c->logprobs, c->count * sizeof *behavior);
     b->coefficients[i] = at + 3 * n, b->old[i] = at + 4 * n, b->behavior[i] = behavior, b->reference[i] = at + 6 * n;
     b->sequences[i] = (iv_train_sequence){ids, mask, n, at + 2 * n, b->coefficients[i]};
-    b->losses[i] = (iv_loss_sequence){.n = n, .mask = mask, .logp = at + 2 * n, .old = b->old[i], .behavior = behavior,
+    b->losses[i] = (iv_loss_sequence){.n = n,
+                                      .mask = mask,
+                                      .logp = at + 2 * n,
+                                      .old = b->old[i],
+                                      .behavior = behavior,
                                       .reference = reference ? b->reference[i] : NULL};
     b->completion[i] = c->count, b->kept[i] = true;
     b->tokens += n, b->completion_tokens += c->count;
@@ -45,7 +49,8 @@ iv_status iv_rl_batch_make(const iv_train_data *data, const uint32_t *examples, 
     size_t tokens = 0;
     *b = (iv_rl_batch){.n = prompts * group, .group = group};
     for (size_t i = 0; i < b->n; i++)
-        tokens += iv_train_data_example(data, examples[i / group]).count + iv_rollout_at(rollout, i / group, i % group).count;
+        tokens +=
+            iv_train_data_example(data, examples[i / group]).count + iv_rollout_at(rollout, i / group, i % group).count;
     iv_status status = allocate(b, tokens, err);
     if (status != IV_OK) {
         iv_rl_batch_free(b);

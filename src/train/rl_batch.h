@@ -1,5 +1,5 @@
-/* rl_batch.h: the sequences of an RL step: prompts with their completions, rewards, advantages and what is known of each
- * token. */
+/* rl_batch.h: the sequences of an RL step: prompts with their completions, rewards, advantages and what is known of
+ * each token. */
 #ifndef IV_TRAIN_RL_BATCH_H
 #define IV_TRAIN_RL_BATCH_H
 
@@ -12,14 +12,14 @@
 typedef struct iv_rl_batch {
     size_t n, group;
     float *memory;
-    iv_train_sequence *sequences; /* [n]: mask 1 at completion tokens */
-    iv_loss_sequence *losses;     /* [n] */
-    iv_loss_sums *sums;           /* [n], of the latest inner step */
+    iv_train_sequence *sequences;                         /* [n]: mask 1 at completion tokens */
+    iv_loss_sequence *losses;                             /* [n] */
+    iv_loss_sums *sums;                                   /* [n], of the latest inner step */
     float **coefficients, **old, **behavior, **reference; /* [n][count] */
-    uint32_t *groups;             /* [n] */
-    double *rewards, *advantages; /* [n] */
-    size_t *completion;           /* [n]: tokens */
-    bool *kept;                   /* [n]: in the update; false: a group without a signal */
+    uint32_t *groups;                                     /* [n] */
+    double *rewards, *advantages;                         /* [n] */
+    size_t *completion;                                   /* [n]: tokens */
+    bool *kept;                                           /* [n]: in the update; false: a group without a signal */
     uint64_t tokens, completion_tokens;
 } iv_rl_batch;
 

@@ -65,7 +65,8 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .on_mismatch = "stop"};
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
+/* ---- options ------------------------------------------------------------------------------------------------------
+ */
 
 static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_error *err) {
     for (int t = IV_BF16; t <= IV_F32; t++)
@@ -74,7 +75,8 @@ static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_erro
     return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
 }
 
-static iv_status one_of(const char *what, const char *text, const char *const *names, int count, int *out, iv_error *err) {
+static iv_status one_of(const char *what, const char *text, const char *const *names, int count, int *out,
+                        iv_error *err) {
     for (int i = 0; i < count; i++)
         if (strcmp(text, names[i]) == 0) {
             *out = i;
@@ -82,7 +84,8 @@ static iv_status one_of(const char *what, const char *text, const char *const *n
         }
     char list[200] = "", *at = list;
     for (int i = 0; i < count; i++)
-        at += snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
+        at +=
+            snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
     return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
 }
 
@@ -92,13 +95,22 @@ static iv_status open_trainer(iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     int recompute, arithmetic = 0;
     iv_isa isa;
-    iv_train_options t = {.model_dir = o->model, .threads = o->threads, .world = o->data_parallel, .tp = o->tensor_parallel,
-                          .virtual_ranks = o->virtual_ranks, .processes = r->processes, .micro_batch = o->micro_batch,
-                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay}, .decay_all = o->decay_all, .no_optimizer = r->no_optimizer, .dummy = r->dummy,
+    iv_train_options t = {.model_dir = o->model,
+                          .threads = o->threads,
+                          .world = o->data_parallel,
+                          .tp = o->tensor_parallel,
+                          .virtual_ranks = o->virtual_ranks,
+                          .processes = r->processes,
+                          .micro_batch = o->micro_batch,
+                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
+                          .decay_all = o->decay_all,
+                          .no_optimizer = r->no_optimizer,
+                          .dummy = r->dummy,
                           .dummy_seed = o->dummy_seed};
     IV_TRY(parse_dtype(o->dtype, &t.has_dtype, &t.dtype, err));
     IV_TRY(one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
-    if (strcmp(o->arithmetic, "auto") != 0) IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, 2, &arithmetic, err));
+    if (strcmp(o->arithmetic, "auto") != 0)
+        IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, 2, &arithmetic, err));
     IV_TRY(iv_isa_parse(o->isa, &isa, err));
     iv_numerics numerics;
     IV_TRY(iv_numerics_parse(o->numerics, &numerics, err));
@@ -117,8 +129,8 @@ static iv_status open_trainer(iv_run *r, iv_error *err) {
     r->summary->isa = iv_isa_name(t.kernels->isa);
     r->summary->arithmetic = arithmetics[arithmetic];
     if (longest > t.pass_tokens)
-        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu", longest,
-                       t.pass_tokens);
+        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu",
+                       longest, t.pass_tokens);
     return iv_train_open(&t, &r->trainer, err);
 }
 
@@ -133,17 +145,21 @@ static iv_status open_data(iv_run *r, iv_error *err) {
     IV_TRY(one_of("load format", o->load_format, formats, 2, &format, err));
     r->dummy = format == 1;
     IV_TRY(one_of("longer examples", o->longer, longer, 3, &what, err));
-    IV_TRY(iv_model_plan(o->model, &(iv_model_options){.dummy = r->dummy, .dummy_seed = o->dummy_seed}, &plan, &c, err));
+    IV_TRY(
+        iv_model_plan(o->model, &(iv_model_options){.dummy = r->dummy, .dummy_seed = o->dummy_seed}, &plan, &c, err));
     size_t vocab = (size_t)plan.config.vocab_size;
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(iv_text_model_open(o->model, &r->text, err));
-    iv_train_data_options d = {.path = o->data, .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
-                               .vocab_size = vocab, .max_length = o->max_length, .longer = (iv_train_longer)what};
+    iv_train_data_options d = {.path = o->data,
+                               .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
+                               .vocab_size = vocab,
+                               .max_length = o->max_length,
+                               .longer = (iv_train_longer)what};
     IV_TRY(iv_train_data_open(&d, r->text, &r->data, err));
-    return iv_train_order_open(&(iv_train_order_options){iv_train_data_count(r->data), o->batch_size, o->seed,
-                                                         o->no_shuffle, o->drop_last},
-                               &r->order, err);
+    return iv_train_order_open(
+        &(iv_train_order_options){iv_train_data_count(r->data), o->batch_size, o->seed, o->no_shuffle, o->drop_last},
+        &r->order, err);
 }
 
 static iv_status make_schedule(iv_run *r, iv_error *err) {
@@ -174,32 +190,33 @@ static iv_status make_algorithm(iv_run *r, iv_error *err) {
     return iv_algorithm_check(a, err);
 }
 
-/* ---- identity ----------------------------------------------------------------------------------------------------- */
+/* ---- identity -----------------------------------------------------------------------------------------------------
+ */
 
 /* All that decides the weights, besides the initial ones and the data. */
 static json_t *hyperparameters_of(const iv_run *r) {
     const iv_run_options *o = r->o;
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
-    json_t *j = json_pack("{ss ss ss ss sI sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind",
-                          o->kind == IV_RUN_RL ? "rl" : "sft", "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype),
-                          "arithmetic", r->arithmetic == IV_TC16 ? "tc16" : "fma32", "numerics", o->numerics, "steps",
-                          (json_int_t)r->steps, "batch_size", (json_int_t)o->batch_size, "virtual_ranks",
-                          (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
-                          o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm",
-                          o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule",
-                          iv_schedule_name(r->schedule.kind), "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps",
-                          (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all, "shuffle", (int)!o->no_shuffle,
-                          "drop_last", (int)o->drop_last);
+    json_t *j =
+        json_pack("{ss ss ss ss sI sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind",
+                  o->kind == IV_RUN_RL ? "rl" : "sft", "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype),
+                  "arithmetic", r->arithmetic == IV_TC16 ? "tc16" : "fma32", "numerics", o->numerics, "steps",
+                  (json_int_t)r->steps, "batch_size", (json_int_t)o->batch_size, "virtual_ranks",
+                  (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
+                  o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm",
+                  o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule", iv_schedule_name(r->schedule.kind),
+                  "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps", (json_int_t)r->schedule.decay,
+                  "decay_all", (int)o->decay_all, "shuffle", (int)!o->no_shuffle, "drop_last", (int)o->drop_last);
     if (o->kind != IV_RUN_RL || !j) return j;
     const iv_algorithm *a = &r->algorithm;
-    json_t *rl = json_pack("{ss ss sI sI sI sf sf sf sI sf ss sf sf ss sf sf sb}", "algorithm", iv_algorithm_name(a->kind),
-                           "reward", o->reward, "group_size", (json_int_t)o->group_size, "max_new_tokens",
-                           (json_int_t)o->max_new_tokens, "inner_steps", (json_int_t)o->inner_steps, "temperature",
-                           o->temperature, "top_p", o->top_p, "min_p", o->min_p, "top_k", (json_int_t)o->top_k, "kl_beta",
-                           a->kl_beta, "kl", o->kl, "eps_low", a->eps_low, "eps_high", a->eps_high, "correction",
-                           o->correction, "correction_cap", a->correction_cap, "overlong_buffer", a->overlong_buffer,
-                           "dynamic_sampling", (int)a->dynamic_sampling);
+    json_t *rl = json_pack("{ss ss sI sI sI sf sf sf sI sf ss sf sf ss sf sf sb}", "algorithm",
+                           iv_algorithm_name(a->kind), "reward", o->reward, "group_size", (json_int_t)o->group_size,
+                           "max_new_tokens", (json_int_t)o->max_new_tokens, "inner_steps", (json_int_t)o->inner_steps,
+                           "temperature", o->temperature, "top_p", o->top_p, "min_p", o->min_p, "top_k",
+                           (json_int_t)o->top_k, "kl_beta", a->kl_beta, "kl", o->kl, "eps_low", a->eps_low, "eps_high",
+                           a->eps_high, "correction", o->correction, "correction_cap", a->correction_cap,
+                           "overlong_buffer", a->overlong_buffer, "dynamic_sampling", (int)a->dynamic_sampling);
     json_object_update(j, rl);
     json_decref(rl);
     if (strcmp(o->rollout_numerics, "invar") != 0)
@@ -233,13 +250,17 @@ static iv_status make_identity(iv_run *r, iv_error *err) {
     snprintf(r->identity, sizeof r->identity, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
              r->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(m->dtype), hex);
     snprintf(r->summary->identity, sizeof r->summary->identity, "%s", r->identity);
-    r->run = (iv_training_run){.dir = r->o->output, .identity = r->identity, .initial_weights = r->initial,
-                               .hyperparameters = r->hyperparameters, .law_version = IV_TRAINING_VERSION,
+    r->run = (iv_training_run){.dir = r->o->output,
+                               .identity = r->identity,
+                               .initial_weights = r->initial,
+                               .hyperparameters = r->hyperparameters,
+                               .law_version = IV_TRAINING_VERSION,
                                .elements = iv_train_rows_of(r->trainer).elements};
     return IV_OK;
 }
 
-/* ---- files -------------------------------------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------------------------------------------------
+ */
 
 static void note(iv_run *r, const char *text) {
     if (!r->first || !r->o->progress || r->o->quiet || !*text) return;
@@ -289,7 +310,8 @@ static iv_status resume(iv_run *r, iv_error *err) {
     if (status == IV_OK) status = iv_train_weights_hash(r->trainer, r->hash, err);
     iv_digest_hex(r->hash, hex);
     if (status == IV_OK && strcmp(hex, p.weight_hash) != 0)
-        status = iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", iv_training_get(c)->path, p.weight_hash, hex);
+        status = iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", iv_training_get(c)->path,
+                         p.weight_hash, hex);
     if (status == IV_OK) {
         char line[4200];
         snprintf(line, sizeof line, "resumed from %s\n", iv_training_get(c)->path);
@@ -329,8 +351,8 @@ static iv_status open_files(iv_run *r, iv_error *err) {
     return iv_train_events_open(r->o->output, r->at + 1, (double)now.tv_sec, &r->events, err);
 }
 
-/* A run without `resume` must not end up among another's files. All processes look, so that none waits for one that failed;
- * the first writes only after a collective call. */
+/* A run without `resume` must not end up among another's files. All processes look, so that none waits for one that
+ * failed; the first writes only after a collective call. */
 static iv_status check_output(const iv_run *r, iv_error *err) {
     char path[4096];
     if (!r->o->output && (r->o->resume || r->o->save_every))
@@ -360,8 +382,8 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     if (r->o->resume) IV_TRY(resume(r, err));
     r->summary->first_step = r->at;
     r->examples = calloc(r->o->batch_size + 1, sizeof *r->examples);
-    if (!r->examples) return iv_fail(err, IV_NO_MEMORY, "run: no memory for batches of %llu",
-                                     (unsigned long long)r->o->batch_size);
+    if (!r->examples)
+        return iv_fail(err, IV_NO_MEMORY, "run: no memory for batches of %llu", (unsigned long long)r->o->batch_size);
     IV_TRY(open_files(r, err));
     r->began = iv_now();
     iv_train_progress_begin(&r->progress, r->first ? r->o->progress : NULL, r->steps, r->began);
@@ -418,17 +440,19 @@ iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the end of a step -------------------------------------------------------------------------------------------- */
+/* ---- the end of a step --------------------------------------------------------------------------------------------
+ */
 
 static iv_status save(iv_run *r, const char *state, iv_error *err) {
     iv_train_rows rows = iv_train_rows_of(r->trainer);
     char hex[65];
     iv_digest_hex(r->hash, hex);
-    iv_training_shard shard = {rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
+    iv_training_shard shard = {
+        rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
     uint64_t examples = iv_train_data_count(r->data), used = r->at * r->o->batch_size;
     if (r->o->drop_last) examples -= examples % r->o->batch_size; /* of an epoch */
-    iv_training_progress p = {.step = r->at, .epoch = used / examples, .cursor = used % examples, .weight_hash = hex,
-                              .state = state};
+    iv_training_progress p = {
+        .step = r->at, .epoch = used / examples, .cursor = used % examples, .weight_hash = hex, .state = state};
     iv_training_model model = {.model = iv_train_model(r->trainer), .source = r->o->model};
     iv_training_save_options options = {.export = iv_training_export_model, .export_user = &model, .keep = r->o->keep};
     IV_TRY(iv_training_save(&r->run, &p, &shard, &options, r->processes, err));

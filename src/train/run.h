@@ -33,10 +33,10 @@ typedef struct iv_run_options {
     const char *algorithm, *reward, *reward_format, *kl, *correction; /* reward_format: the expression of "format" */
     uint64_t group_size, max_new_tokens, inner_steps;
     double temperature, top_p, min_p, kl_beta, eps_low, eps_high, correction_cap, overlong_buffer; /* below 0: the
-                                                                                                   * algorithm's own */
+                                                                                                    * algorithm's own */
     int64_t top_k;
     bool dynamic_sampling;
-    const char *rollout_numerics;  /* as numerics */
+    const char *rollout_numerics; /* as numerics */
     /* ---- what does not ---- */
     uint64_t data_parallel, tensor_parallel, threads, micro_batch, pass_tokens;
     const char *recompute, *isa;
@@ -44,11 +44,11 @@ typedef struct iv_run_options {
     bool resume; /* from the newest checkpoint of output, if it has one */
     uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;
     const char *speculative;
-    double reward_timeout; /* seconds for the rewards of a step */
+    double reward_timeout;   /* seconds for the rewards of a step */
     const char *on_mismatch; /* "stop", "report" */
     /* ---- what people see ---- */
-    FILE *progress; /* a line that moves; NULL: none */
-    bool quiet;     /* no notes */
+    FILE *progress;                    /* a line that moves; NULL: none */
+    bool quiet;                        /* no notes */
     const volatile sig_atomic_t *stop; /* not zero: end after this step, with a checkpoint */
     /* After each step, before `stop` is read: its number from 1, and the hash of the weights. NULL: none. */
     void (*step)(void *user, uint64_t step, const char *weights_hash);
@@ -71,8 +71,8 @@ typedef struct iv_run_summary {
 /* Runs to the end, under mpirun collectively. Notes about resumption go to `progress`'s stream. */
 iv_status iv_run_train(const iv_run_options *o, iv_run_summary *out, iv_error *err);
 
-/* The gradient of the mean loss over one batch (all examples of the data) in float32, under the checkpoint's names, as a
- * safetensors file. */
+/* The gradient of the mean loss over one batch (all examples of the data) in float32, under the checkpoint's names, as
+ * a safetensors file. */
 typedef struct iv_gradients_summary {
     uint64_t sequences, tokens;
     double loss, norm;

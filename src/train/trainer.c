@@ -18,8 +18,8 @@ static bool is_power(size_t n) { return n && (n & (n - 1)) == 0; }
 static iv_status check_layout(iv_trainer *t, iv_error *err) {
     const iv_train_options *o = &t->o;
     if (!is_power(o->virtual_ranks) || o->virtual_ranks > IV_VIRTUAL_RANKS_MAX)
-        return iv_fail(err, IV_INVALID, "virtual ranks: wanted a power of two, at most %d, found %zu", IV_VIRTUAL_RANKS_MAX,
-                       o->virtual_ranks);
+        return iv_fail(err, IV_INVALID, "virtual ranks: wanted a power of two, at most %d, found %zu",
+                       IV_VIRTUAL_RANKS_MAX, o->virtual_ranks);
     if (o->world == 0 || o->virtual_ranks % o->world)
         return iv_fail(err, IV_UNSUPPORTED, "data-parallel ranks: wanted a divisor of the %zu virtual ranks, found %zu",
                        o->virtual_ranks, o->world);
@@ -33,8 +33,13 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
 }
 
 static iv_status open_model(iv_trainer *t, iv_error *err) {
-    iv_model_options o = {.has_dtype = t->o.has_dtype, .dtype = t->o.dtype, .widen = true, .ranks = t->o.tp,
-                          .rank_count = t->o.tp, .dummy = t->o.dummy, .dummy_seed = t->o.dummy_seed};
+    iv_model_options o = {.has_dtype = t->o.has_dtype,
+                          .dtype = t->o.dtype,
+                          .widen = true,
+                          .ranks = t->o.tp,
+                          .rank_count = t->o.tp,
+                          .dummy = t->o.dummy,
+                          .dummy_seed = t->o.dummy_seed};
     IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &t->model, err));
     t->elements = iv_parameters_layout(t->model);
     if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(t->model), &t->all))
@@ -78,7 +83,8 @@ static iv_status need_levels(train_rank *r, iv_error *err) {
         if (r->sums.level[i]) continue;
         r->sums.level[i] = zeros(t->all);
         if (!r->sums.level[i])
-            return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights in several passes", t->elements);
+            return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights in several passes",
+                           t->elements);
     }
     return IV_OK;
 }
@@ -93,9 +99,14 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     iv_model *shard = t->model;
     for (size_t i = 0; i < t->o.tp; i++, shard = shard->next) {
         if (!alone) IV_TRY(iv_pool_open(threads, &r->pool[i], err));
-        iv_learner_options o = {.kernels = t->o.kernels, .arithmetic = t->o.arithmetic,
-                                .pool = alone ? t->pool : r->pool[i], .comm = r->comm[i], .rows_max = t->o.pass_tokens,
-                                .recompute = t->o.recompute, .names = t->model, .weights = t->master,
+        iv_learner_options o = {.kernels = t->o.kernels,
+                                .arithmetic = t->o.arithmetic,
+                                .pool = alone ? t->pool : r->pool[i],
+                                .comm = r->comm[i],
+                                .rows_max = t->o.pass_tokens,
+                                .recompute = t->o.recompute,
+                                .names = t->model,
+                                .weights = t->master,
                                 .elements = t->elements};
         IV_TRY(iv_learner_open(shard, &o, &r->learner[i], err));
     }
@@ -159,7 +170,8 @@ size_t iv_train_bytes(const iv_trainer *t) {
 }
 
 iv_train_rows iv_train_rows_of(iv_trainer *t) {
-    return (iv_train_rows){t->elements, t->first, t->count, t->master, t->moments[0], t->moments[1], t->reduced, t->steps};
+    return (iv_train_rows){t->elements,   t->first,      t->count,   t->master,
+                           t->moments[0], t->moments[1], t->reduced, t->steps};
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -183,7 +195,8 @@ static iv_status check_batch(const iv_trainer *t, const iv_train_batch *b, iv_er
                            iv_size_min(t->o.pass_tokens, t->model->rope_positions), s->count);
         for (size_t k = 0; k < s->count; k++)
             if (s->ids[k] < 0 || s->ids[k] >= t->model->config.vocab_size)
-                return iv_fail(err, IV_INVALID, "sequence %zu of the batch, token %zu: wanted an id below %lld, found %d", i, k,
+                return iv_fail(err, IV_INVALID,
+                               "sequence %zu of the batch, token %zu: wanted an id below %lld, found %d", i, k,
                                (long long)t->model->config.vocab_size, s->ids[k]);
     }
     return IV_OK;
@@ -212,9 +225,13 @@ static iv_status distribute(iv_trainer *t, const iv_train_batch *b, iv_error *er
             for (size_t k = t->begin[first + v]; k < t->begin[first + v + 1]; k++) {
                 const iv_train_sequence *s = &b->sequences[t->order[k]];
                 r->of[r->count] = t->order[k];
-                r->sequences[r->count++] = (iv_learner_sequence){.ids = s->ids, .mask = s->mask, .count = s->count, .rank = v,
-                                                                 .logprobs = s->logprobs,
-                                                                 .coefficients = s->coefficients ? s->coefficients : s->mask};
+                r->sequences[r->count++] =
+                    (iv_learner_sequence){.ids = s->ids,
+                                          .mask = s->mask,
+                                          .count = s->count,
+                                          .rank = v,
+                                          .logprobs = s->logprobs,
+                                          .coefficients = s->coefficients ? s->coefficients : s->mask};
             }
     }
     t->batch = b;
@@ -239,9 +256,13 @@ typedef struct rank_run {
 static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
     iv_trainer *t = r->t;
     iv_learner *l = r->learner[tp];
-    iv_learner_step step = {.sequences = r->sequences, .count = r->count, .ranks = t->o.virtual_ranks / t->o.world,
-                            .temperature = t->batch->temperature, .sums = r->sums,
-                            .weigh = t->batch->weigh ? weigh : NULL, .context = r};
+    iv_learner_step step = {.sequences = r->sequences,
+                            .count = r->count,
+                            .ranks = t->o.virtual_ranks / t->o.world,
+                            .temperature = t->batch->temperature,
+                            .sums = r->sums,
+                            .weigh = t->batch->weigh ? weigh : NULL,
+                            .context = r};
     size_t limit = t->o.micro_batch ? t->o.micro_batch : SIZE_MAX, passes = 0, at = 0, n;
     if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
         if (tp == 0 && t->gradients) memset(r->memory, 0, t->all * sizeof *r->memory);
@@ -305,8 +326,8 @@ static iv_status name_the_bad(const iv_trainer *t, iv_error *err) {
     for (size_t i = 0; i < t->elements; i++)
         if (!(fabsf(t->reduced[i]) <= FLT_MAX)) {
             const iv_tensor *x = iv_parameter_at(t->model, i);
-            return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f", x->info.name,
-                           i - x->offset, (double)t->reduced[i]);
+            return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f",
+                           x->info.name, i - x->offset, (double)t->reduced[i]);
         }
     return iv_fail(err, IV_NOT_FINITE, "gradient norm: the sum of squares is not finite");
 }

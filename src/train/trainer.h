@@ -19,14 +19,14 @@ typedef struct iv_train_options {
     iv_dtype dtype;
     const iv_kernels *kernels; /* NULL: the best of this machine */
     iv_arithmetic arithmetic;
-    size_t threads; /* of the process; 0: one for each CPU */
+    size_t threads;                  /* of the process; 0: one for each CPU */
     size_t world, tp, virtual_ranks; /* world: data-parallel ranks of all processes */
     iv_comm *processes;              /* NULL: one process */
     size_t pass_tokens;              /* most tokens of a pass */
     size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */
     iv_recompute recompute;
     iv_adamw_options adamw;
-    bool decay_all; /* weight decay for norms and biases too */
+    bool decay_all;    /* weight decay for norms and biases too */
     bool no_optimizer; /* gradients and log-probabilities alone */
 } iv_train_options;
 
@@ -44,22 +44,22 @@ typedef struct iv_train_batch {
     const iv_train_sequence *sequences;
     size_t count;
     float temperature;
-    /* Fills the coefficients of one sequence from its log-probabilities, which no other sequence's call changes. Called from
-     * several threads. NULL: they are filled already. */
+    /* Fills the coefficients of one sequence from its log-probabilities, which no other sequence's call changes. Called
+     * from several threads. NULL: they are filled already. */
     iv_status (*weigh)(void *context, size_t sequence, iv_error *err);
     void *context;
 } iv_train_batch;
 
 typedef struct iv_train_update {
-    double denominator;   /* of the loss: a global count */
+    double denominator; /* of the loss: a global count */
     double learning_rate;
-    double max_norm;      /* 0: gradients are not clipped */
+    double max_norm; /* 0: gradients are not clipped */
 } iv_train_update;
 
 typedef struct iv_train_result {
-    double norm;        /* of the mean gradient, before clipping */
-    double seconds[4];  /* log-probabilities and gradients; reduction; optimizer; writing weights and their hash */
-    size_t passes;      /* of the rank with the most */
+    double norm;       /* of the mean gradient, before clipping */
+    double seconds[4]; /* log-probabilities and gradients; reduction; optimizer; writing weights and their hash */
+    size_t passes;     /* of the rank with the most */
     uint8_t weights_hash[32];
 } iv_train_result;
 
@@ -80,7 +80,7 @@ typedef struct iv_train_rows {
     size_t elements, first, count; /* this process's slice */
     float *master, *first_moment, *second_moment;
     const float *gradient; /* reduced, unscaled, of the last step: the slice is valid */
-    uint64_t steps; /* of the optimizer */
+    uint64_t steps;        /* of the optimizer */
 } iv_train_rows;
 iv_train_rows iv_train_rows_of(iv_trainer *t);
 /* After master weights and moments were replaced: the step count, and the weights that the model runs on. */

@@ -10,7 +10,7 @@ typedef struct train_rank {
     iv_trainer *t;
     size_t index; /* in the world */
     iv_axis_sums sums;
-    float *memory; /* of the sums: the open chain, then the levels */
+    float *memory;                     /* of the sums: the open chain, then the levels */
     iv_learner *learner[IV_RANKS_MAX]; /* [tp] */
     iv_comm *comm[IV_RANKS_MAX];
     iv_pool *pool[IV_RANKS_MAX];

@@ -34,8 +34,8 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
     char *out = calloc(p->rows * p->heads * dim, e);
     iv_attention_span span = {0, p->rows, (int64_t)p->first, pages};
     const void *q = (char *)p->q + p->first * p->heads * dim * e;
-    iv_attention(&c,
-                 &(iv_attention_args){&l, kv, p->heads, p->heads / l.heads, 0, p->window, p->scale, q, out, &span, 1, NULL});
+    iv_attention(
+        &c, &(iv_attention_args){&l, kv, p->heads, p->heads / l.heads, 0, p->window, p->scale, q, out, &span, 1, NULL});
     free(kv), free(pages), free(c.scratch);
     iv_pool_close(c.pool);
     return out;

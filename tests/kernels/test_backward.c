@@ -94,16 +94,19 @@ static void one_attention(rng *r) {
     static const size_t dims[] = {16, 32, 64, 8, 20, 48};
     iv_attention_backward_args a = {.type = (iv_dtype)rng_below(r, 3), .kv_heads = 1 + rng_below(r, 2)};
     iv_arithmetic arithmetic = a.type != IV_F32 && rng_below(r, 2) ? IV_TC16 : IV_FMA32;
-    a.group = 1 + rng_below(r, 3), a.head_dim = dims[rng_below(r, 6)], a.window = rng_below(r, 2) ? 0 : 1 + (int64_t)rng_below(r, 90);
+    a.group = 1 + rng_below(r, 3), a.head_dim = dims[rng_below(r, 6)],
+    a.window = rng_below(r, 2) ? 0 : 1 + (int64_t)rng_below(r, 90);
     a.scale_log2e = 0.25f, a.scale = 0.17f;
     size_t n[2] = {1 + rng_below(r, 70), 1 + rng_below(r, 100)}, rows = n[0] + n[1], width = iv_dtype_bytes(a.type);
     iv_row_range ranges[2] = {{0, n[0]}, {n[0], n[1]}};
     a.sequences = ranges, a.sequence_count = 2;
     size_t heads = a.kv_heads * a.group, dim = a.head_dim;
     a.dqkv_stride = (heads + 2 * a.kv_heads) * dim;
-    char *q = random_values(r, NORMAL, a.type, rows * heads * dim), *o = random_values(r, NORMAL, a.type, rows * heads * dim);
+    char *q = random_values(r, NORMAL, a.type, rows * heads * dim),
+         *o = random_values(r, NORMAL, a.type, rows * heads * dim);
     char *d = random_values(r, NORMAL, a.type, rows * heads * dim);
-    char *k = random_values(r, NORMAL, a.type, rows * a.kv_heads * dim), *v = random_values(r, NORMAL, a.type, rows * a.kv_heads * dim);
+    char *k = random_values(r, NORMAL, a.type, rows * a.kv_heads * dim),
+         *v = random_values(r, NORMAL, a.type, rows * a.kv_heads * dim);
     float *lse2 = floats(r, NORMAL, rows * heads);
     a.q = q, a.out = o, a.dout = d, a.k = k, a.v = v, a.lse2 = lse2;
     float *got = calloc(rows * a.dqkv_stride, sizeof *got), *want = calloc(rows * a.dqkv_stride, sizeof *want);
@@ -112,21 +115,25 @@ static void one_attention(rng *r) {
             size_t m = n[s], g = a.group;
             char *t[5];
             const char *from[5] = {q, o, d, k, v};
-            float *dq = calloc((g + 2) * m * dim, sizeof *dq), *dk = dq + g * m * dim, *dv = dk + m * dim, *l = calloc(g * m, sizeof *l);
+            float *dq = calloc((g + 2) * m * dim, sizeof *dq), *dk = dq + g * m * dim, *dv = dk + m * dim,
+                  *l = calloc(g * m, sizeof *l);
             for (int i = 0; i < 5; i++) {
                 size_t of = i < 3 ? g : 1, all = i < 3 ? heads : a.kv_heads;
                 t[i] = malloc(of * m * dim * width);
                 for (size_t j = 0; j < of; j++)
                     for (size_t row = 0; row < m; row++)
-                        memcpy(t[i] + (j * m + row) * dim * width, from[i] + ((ranges[s].first + row) * all + h * of + j) * dim * width, dim * width);
+                        memcpy(t[i] + (j * m + row) * dim * width,
+                               from[i] + ((ranges[s].first + row) * all + h * of + j) * dim * width, dim * width);
             }
             for (size_t j = 0; j < g; j++)
                 for (size_t row = 0; row < m; row++) l[j * m + row] = lse2[(ranges[s].first + row) * heads + h * g + j];
-            iv_ref_attention_backward_args ref = {arithmetic, a.type, m, dim, g, a.window, a.scale_log2e, a.scale, t[0], t[1], t[2], t[3], t[4], l};
+            iv_ref_attention_backward_args ref = {arithmetic, a.type, m,    dim,  g,    a.window, a.scale_log2e,
+                                                  a.scale,    t[0],   t[1], t[2], t[3], t[4],     l};
             assert_true(iv_ref_attention_backward(&ref, dq, dk, dv));
             for (size_t row = 0; row < m; row++) {
                 float *to = want + (ranges[s].first + row) * a.dqkv_stride;
-                for (size_t j = 0; j < g; j++) memcpy(to + (h * g + j) * dim, dq + (j * m + row) * dim, dim * sizeof *to);
+                for (size_t j = 0; j < g; j++)
+                    memcpy(to + (h * g + j) * dim, dq + (j * m + row) * dim, dim * sizeof *to);
                 memcpy(to + (heads + h) * dim, dk + row * dim, dim * sizeof *to);
                 memcpy(to + (heads + a.kv_heads + h) * dim, dv + row * dim, dim * sizeof *to);
             }
@@ -159,8 +166,8 @@ typedef struct step {
     iv_dtype type;
     iv_arithmetic arithmetic;
     size_t length[SEQUENCES], rank[SEQUENCES], first[SEQUENCES], rows; /* ranks ascend */
-    void *dy, *x;                                                     /* [rows][N], [rows][K] */
-    float *scale;                                                     /* [rows] */
+    void *dy, *x;                                                      /* [rows][N], [rows][K] */
+    float *scale;                                                      /* [rows] */
 } step;
 
 static void reference_sums(const step *s, float *weights) {
@@ -194,7 +201,8 @@ static void one_step(rng *r) {
     iv_axis_sequence sequences[SEQUENCES];
     for (size_t q = 0; q < SEQUENCES; q++) {
         if (q) rank = iv_size_min(RANKS - 1, rank + rng_below(r, 3));
-        s.rank[q] = rank, s.length[q] = rng_below(r, 4) ? 1 + rng_below(r, 60) : 0, s.first[q] = s.rows, s.rows += s.length[q];
+        s.rank[q] = rank, s.length[q] = rng_below(r, 4) ? 1 + rng_below(r, 60) : 0, s.first[q] = s.rows,
+        s.rows += s.length[q];
         sequences[q] = (iv_axis_sequence){s.length[q], rank};
     }
     s.dy = random_values(r, NORMAL, s.type, s.rows * N), s.x = random_values(r, NORMAL, s.type, s.rows * K);
@@ -229,7 +237,8 @@ static void one_step(rng *r) {
             for (size_t i = 0; i < axis.padded; i++)
                 rows[i] = row[i] < 0 ? NULL : (char *)s.x + (s.first[from] + (size_t)row[i]) * K * width;
             iv_pack_columns(&c, s.type, rows, &x);
-            iv_weight_gradient(&c, &(iv_weight_gradient_args){&axis, &x, s.type, (char *)s.dy + s.first[from] * N * width, N, N, &sums, 0, K});
+            iv_weight_gradient(&c, &(iv_weight_gradient_args){
+                                       &axis, &x, s.type, (char *)s.dy + s.first[from] * N * width, N, N, &sums, 0, K});
             iv_axis_sum_columns(&c, &(iv_axis_columns){&axis, &sums, N * K, K, add_scaled, s.scale + s.first[from]});
             free(x.data);
         }

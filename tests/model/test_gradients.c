@@ -25,8 +25,9 @@ static double error_of_torch(const char *golden) {
     size_t n = 0;
     snprintf(path, sizeof path, "%s/reference.json", golden);
     ASSERT_OK(iv_json_read(path, 1 << 20, &j, &err), &err);
-    json_object_foreach(json_object_get(j, "relative_error_of_torch_bf16_gradients"), key, value)
-        if (!strstr(key, ".experts.")) sum += json_number_value(value), n++;
+    json_object_foreach(json_object_get(j, "relative_error_of_torch_bf16_gradients"), key,
+                        value) if (!strstr(key, ".experts.")) sum += json_number_value(value),
+        n++;
     json_decref(j);
     return sum / (double)n;
 }
@@ -43,7 +44,9 @@ static void compare(const char *name_of, iv_dtype dtype) {
     snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, name_of);
     snprintf(batch, sizeof batch, "%s/batch.jsonl", golden);
     examples_read(batch, &x);
-    gradients_of(dir, &x, &(gradient_options){.dtype = dtype, .isa = iv_isa_detect(), .threads = 2, .pass = 64, .virtual_ranks = 4}, &g);
+    gradients_of(
+        dir, &x,
+        &(gradient_options){.dtype = dtype, .isa = iv_isa_detect(), .threads = 2, .pass = 64, .virtual_ranks = 4}, &g);
     double weight = 0, worst = 0, sum = 0;
     size_t counted = 0;
     for (size_t i = 0; i < x.count; i++)
@@ -71,7 +74,8 @@ static void compare(const char *name_of, iv_dtype dtype) {
         free(want);
     }
     double mean = sum / (double)counted, torch = error_of_torch(golden);
-    printf("%s %s: loss %.9f, relative error of a tensor's gradient %.3g on average (PyTorch in bfloat16 %.3g), %.3g at most\n",
+    printf("%s %s: loss %.9f, relative error of a tensor's gradient %.3g on average (PyTorch in bfloat16 %.3g), %.3g "
+           "at most\n",
            name_of, iv_dtype_name(dtype), g.loss / weight, mean, torch, worst);
     if (dtype == IV_F32) assert_true(worst < 1e-5);
     /* A mixture is discontinuous: another rounding sends some tokens to other experts, in PyTorch as here. */
@@ -120,13 +124,18 @@ static void one_set_of_bits(void **state) {
         size_t kind = rng_below(&r, 4);
         snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, families[f]);
         random_examples(&r, 500, &x);
-        gradient_options o = {.arithmetic = kinds[kind].arithmetic, .dtype = kinds[kind].dtype, .isa = iv_isa_detect(),
-                              .threads = 1, .pass = 64, .virtual_ranks = (size_t)2 << rng_below(&r, 3)};
+        gradient_options o = {.arithmetic = kinds[kind].arithmetic,
+                              .dtype = kinds[kind].dtype,
+                              .isa = iv_isa_detect(),
+                              .threads = 1,
+                              .pass = 64,
+                              .virtual_ranks = (size_t)2 << rng_below(&r, 3)};
         gradients want, got;
         gradients_of(dir, &x, &o, &want);
         for (int way = 0; way < 6; way++) {
             gradient_options w = o;
-            w.threads = 1 + rng_below(&r, 3), w.recompute = (iv_recompute)rng_below(&r, 3), w.pass = 1 + rng_below(&r, 9);
+            w.threads = 1 + rng_below(&r, 3), w.recompute = (iv_recompute)rng_below(&r, 3),
+            w.pass = 1 + rng_below(&r, 9);
             if (way == 0) w.isa = IV_ISA_SCALAR;
             if (way == 1) w.isa = IV_ISA_AVX2 < iv_isa_detect() ? IV_ISA_AVX2 : iv_isa_detect();
             if (way == 2) w.recompute = IV_RECOMPUTE_LAYER, w.pass = 64;
@@ -134,8 +143,8 @@ static void one_set_of_bits(void **state) {
             gradients_of(dir, &x, &w, &got);
             for (size_t i = 0; i < want.all; i++)
                 if (iv_bits(want.sum[i]) != iv_bits(got.sum[i]))
-                    fail_msg("%s, kind %zu, isa %d, %zu threads, passes of %zu, recompute %d: %s differs at %zu", families[f],
-                             kind, (int)w.isa, w.threads, w.pass, (int)w.recompute,
+                    fail_msg("%s, kind %zu, isa %d, %zu threads, passes of %zu, recompute %d: %s differs at %zu",
+                             families[f], kind, (int)w.isa, w.threads, w.pass, (int)w.recompute,
                              iv_parameter_at(want.model, i)->info.name, i - iv_parameter_at(want.model, i)->offset);
             gradients_close(&got);
         }

@@ -21,7 +21,8 @@ static void problems_of(const char *dir, char path[300]) {
     snprintf(path, 300, "%s/problems.jsonl", dir);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    for (int i = 0; i < 40; i++) fprintf(f, "{\"ids\": [%d, %d, %d, %d], \"answer\": \"\"}\n", 5 + i, 7 * i % 400, 3, i * i % 300);
+    for (int i = 0; i < 40; i++)
+        fprintf(f, "{\"ids\": [%d, %d, %d, %d], \"answer\": \"\"}\n", 5 + i, 7 * i % 400, 3, i * i % 300);
     fclose(f);
 }
 
@@ -67,11 +68,12 @@ static void no_mismatch_and_one_hash(void **state) {
         run_way(&ways[0], model, data, base, &want);
         for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
             run_way(&ways[i], model, data, base, &got);
-            if (strcmp(want.weights_hash, got.weights_hash) != 0) fail_msg("%s, %s: another hash", models[m], ways[i].name);
+            if (strcmp(want.weights_hash, got.weights_hash) != 0)
+                fail_msg("%s, %s: another hash", models[m], ways[i].name);
             assert_string_equal(want.identity, got.identity);
         }
-        printf("%s: tokens compared %llu, different %llu; weights %.16s\n", models[m], (unsigned long long)want.compared,
-               (unsigned long long)want.different, want.weights_hash);
+        printf("%s: tokens compared %llu, different %llu; weights %.16s\n", models[m],
+               (unsigned long long)want.compared, (unsigned long long)want.different, want.weights_hash);
         nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     }
 }
@@ -112,9 +114,11 @@ static void algorithms_and_resumption(void **state) {
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
         iv_run_options o;
         iv_run_summary want, got;
-        snprintf(whole, sizeof whole, "%s/%s", base, algorithms[i]), snprintf(cut, sizeof cut, "%s/%s-cut", base, algorithms[i]);
+        snprintf(whole, sizeof whole, "%s/%s", base, algorithms[i]),
+            snprintf(cut, sizeof cut, "%s/%s-cut", base, algorithms[i]);
         options_of(&o, model, data, whole);
-        o.algorithm = algorithms[i], o.steps = 3, o.inner_steps = 1 + i % 2, o.kl_beta = i % 3 ? 0.04 : 0, o.save_every = 1;
+        o.algorithm = algorithms[i], o.steps = 3, o.inner_steps = 1 + i % 2, o.kl_beta = i % 3 ? 0.04 : 0,
+        o.save_every = 1;
         ASSERT_OK(iv_run_train(&o, &want, &err), &err);
         assert_int_equal(want.different, 0);
         volatile sig_atomic_t stop = 1;
@@ -130,7 +134,8 @@ static void algorithms_and_resumption(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_mismatch_and_one_hash), cmocka_unit_test(other_sums_are_caught),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_mismatch_and_one_hash),
+                                       cmocka_unit_test(other_sums_are_caught),
                                        cmocka_unit_test(algorithms_and_resumption)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

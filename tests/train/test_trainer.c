@@ -40,7 +40,8 @@ static double train_step(iv_trainer *t, const examples *x, iv_train_result *resu
     iv_train_sequence s[SEQUENCES];
     double weight = 0, loss = 0;
     for (size_t i = 0; i < x->count; i++) {
-        s[i] = (iv_train_sequence){x->of[i].ids, x->of[i].mask, x->of[i].count, calloc(x->of[i].count, sizeof(float)), NULL};
+        s[i] = (iv_train_sequence){x->of[i].ids, x->of[i].mask, x->of[i].count, calloc(x->of[i].count, sizeof(float)),
+                                   NULL};
         for (size_t k = 0; k < x->of[i].count; k++) weight += (double)x->of[i].mask[k];
     }
     iv_train_batch b = {s, x->count, 1.0f, NULL, NULL};
@@ -75,7 +76,8 @@ static void fill(rng *r, problem *p) {
             example *e = &x->of[i];
             e->count = 2 + rng_below(r, i == 4 ? 150 : 30);
             e->ids = malloc(e->count * sizeof *e->ids), e->mask = calloc(e->count, sizeof *e->mask);
-            for (size_t t = 0; t < e->count; t++) e->ids[t] = (int32_t)rng_below(r, 400), e->mask[t] = t && rng_below(r, 3);
+            for (size_t t = 0; t < e->count; t++)
+                e->ids[t] = (int32_t)rng_below(r, 400), e->mask[t] = t && rng_below(r, 3);
             e->mask[1] = 1;
         }
     }

@@ -89,7 +89,7 @@ static float row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
     vf lanes[LANE_VECTORS];
     for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
     EACH_LANE(i, lane, n)
-        lanes[lane] = v_fma(load_typed(type, a, i, left), load_typed(type, b, i, left), lanes[lane]);
+    lanes[lane] = v_fma(load_typed(type, a, i, left), load_typed(type, b, i, left), lanes[lane]);
     return fold(lanes);
 }
 

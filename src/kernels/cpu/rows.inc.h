@@ -44,11 +44,10 @@ static inline void store_some(iv_dtype type, void *out, size_t i, vf x, size_t n
 enum { LANE_VECTORS = IV_ROW_LANES / V_LANES };
 
 /* EACH with the law's lane of each vector: unrolled, so that sums by lanes stay in registers. */
-#define EACH_LANE(i, lane, n)                                                             \
-    for (size_t group_ = 0; group_ < (n); group_ += IV_ROW_LANES)                         \
-        _Pragma("GCC unroll 16") for (size_t lane = 0, i = group_, left = (n)-group_;     \
-                                      lane < LANE_VECTORS;                                \
-                                      lane++, i += V_LANES, left -= V_LANES) if (i < (n))
+#define EACH_LANE(i, lane, n)                                                                          \
+    for (size_t group_ = 0; group_ < (n); group_ += IV_ROW_LANES)                                      \
+    _Pragma("GCC unroll 16") for (size_t lane = 0, i = group_, left = (n)-group_; lane < LANE_VECTORS; \
+                                  lane++, i += V_LANES, left -= V_LANES) if (i < (n))
 
 static float fold(vf lanes[LANE_VECTORS]) {
     for (int stride = LANE_VECTORS / 2; stride > 0; stride /= 2)

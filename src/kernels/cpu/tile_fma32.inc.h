@@ -102,8 +102,8 @@ static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k,
     IV_WITH_FP(IV_FP_FLUSH, TILE(chain_body)(a, rows, panel, k, acc));
 }
 
-const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 4, iv_tile_pack_f32, TILE(linear), TILE(chain),
-                                  iv_tile_pack_columns_f32};
+const iv_tile_kernel TILE_NAME = {
+    TILE_TEXT, TILE_ROWS, 4, iv_tile_pack_f32, TILE(linear), TILE(chain), iv_tile_pack_columns_f32};
 
 #undef TILE
 #undef TILE_WEIGHT

@@ -127,7 +127,8 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
     static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {                     \
         chain(leaf, type, a, rows, p, k, acc);                                                                    \
     }                                                                                                             \
-    const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, pack, linear_##id, chain_##id, NULL}
+    const iv_tile_kernel iv_tile_##id##_scalar = {text,        IV_TILE_ROWS_MAX, pack_bytes, pack,                \
+                                                  linear_##id, chain_##id,       NULL}
 
 SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
 SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);

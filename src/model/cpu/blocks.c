@@ -12,7 +12,7 @@
 typedef struct job { /* what a parallel task sees */
     iv_cpu_model *s;
     const iv_layer *layer;
-    unsigned char *kv;   /* this layer's pages */
+    unsigned char *kv;       /* this layer's pages */
     const float *x, *weight; /* of the norm at work */
 } job;
 
@@ -190,8 +190,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
-    if (s->tape)
-        memcpy(s->tape->now->x_mlp, s->x, s->batch->tokens * (size_t)m->config.hidden_size * sizeof *s->x);
+    if (s->tape) memcpy(s->tape->now->x_mlp, s->x, s->batch->tokens * (size_t)m->config.hidden_size * sizeof *s->x);
     return norm(b, next, err);
 }
 

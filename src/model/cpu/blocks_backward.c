@@ -1,5 +1,5 @@
-/* blocks_backward.c: the backward ops of a layer on the CPU, in the decoder's reverse order. Weight gradients that every
- * rank could compute alike (norms, biases of row-parallel layers) are rank 0's. */
+/* blocks_backward.c: the backward ops of a layer on the CPU, in the decoder's reverse order. Weight gradients that
+ * every rank could compute alike (norms, biases of row-parallel layers) are rank 0's. */
 #include "base/size.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
@@ -38,8 +38,8 @@ static void norm_row(void *context, size_t row, size_t worker) {
 static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
     const norm_job *j = context;
     size_t h = hidden_of(j->l);
-    j->l->kernels->norm_weight_backward(j->l->dnormed + row * h + first, j->x + row * h + first, j->l->factors[row], count,
-                                        acc);
+    j->l->kernels->norm_weight_backward(j->l->dnormed + row * h + first, j->x + row * h + first, j->l->factors[row],
+                                        count, acc);
 }
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
@@ -52,10 +52,9 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     const iv_layer_tensors *names = names_of(l, n.layer);
     iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, &j);
     if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums,
-                                           (attention ? names->attention_norm : names->mlp_norm)->offset, hidden_of(l),
-                                           norm_columns, &j});
+    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->axis, &l->step->sums,
+                                                        (attention ? names->attention_norm : names->mlp_norm)->offset,
+                                                        hidden_of(l), norm_columns, &j});
     return IV_OK;
 }
 
@@ -66,7 +65,8 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     iv_learner *l = context;
     size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->dtype);
     bool bias = l->model->config.mlp_bias;
-    const char *gate = (const char *)l->tape.now->gate + row * n * width, *up = (const char *)l->tape.now->up + row * n * width;
+    const char *gate = (const char *)l->tape.now->gate + row * n * width,
+               *up = (const char *)l->tape.now->up + row * n * width;
     char *dy = (char *)l->dy + row * 2 * n * width;
     const float *da = l->dact + row * n;
     if (!bias) {
@@ -85,8 +85,15 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
     size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
     iv_learner_round(l, l->dx, rows, h, l->dy);
-    iv_linear_backward_args down = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = h, .pieces = 1,
-                                    .stride = whole, .k = n, .x = l->tape.now->act, .dx = l->dact};
+    iv_linear_backward_args down = {.axis = &l->axis,
+                                    .rows = rows,
+                                    .dy = l->dy,
+                                    .dy_stride = h,
+                                    .pieces = 1,
+                                    .stride = whole,
+                                    .k = n,
+                                    .x = l->tape.now->act,
+                                    .dx = l->dact};
     down.piece[0] = whole_piece(t->down->offset + cut->first, h, &down.leaves);
     IV_TRY(iv_linear_backward(l, &down, err));
     if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->down_bias->offset);
@@ -97,10 +104,19 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     }
     iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
     size_t leaves = l->up_leaves, leaf = iv_padded_k(whole) / l->up_leaves / l->model->tp.ranks;
-    iv_linear_backward_args up = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = 2 * n, .pieces = 2,
-                                  .piece = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
-                                  .stride = h, .k = h, .leaves = leaves, .cuts = l->up_cuts, .x = l->forward->normed,
-                                  .dx = l->dnormed};
+    iv_linear_backward_args up = {
+        .axis = &l->axis,
+        .rows = rows,
+        .dy = l->dy,
+        .dy_stride = 2 * n,
+        .pieces = 2,
+        .piece = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
+        .stride = h,
+        .k = h,
+        .leaves = leaves,
+        .cuts = l->up_cuts,
+        .x = l->forward->normed,
+        .dx = l->dnormed};
     return iv_linear_backward(l, &up, err);
 }
 
@@ -118,8 +134,14 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
     iv_learner_round(l, l->dx, rows, h, l->dy);
-    iv_linear_backward_args out = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = h, .pieces = 1,
-                                   .stride = (size_t)l->model->config.heads * dim, .k = q, .x = l->tape.now->attended,
+    iv_linear_backward_args out = {.axis = &l->axis,
+                                   .rows = rows,
+                                   .dy = l->dy,
+                                   .dy_stride = h,
+                                   .pieces = 1,
+                                   .stride = (size_t)l->model->config.heads * dim,
+                                   .k = q,
+                                   .x = l->tape.now->attended,
                                    .dx = l->dattended};
     out.piece[0] = whole_piece(t->out->offset + shard->head_first * dim, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
@@ -135,23 +157,24 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
     size_t dim = (size_t)c->head_dim;
     const iv_tape_layer *t = l->tape.now;
     iv_learner_round(l, l->dattended, l->batch.tokens, shard->heads * dim, l->dy);
-    iv_attention_backward(&l->compute, &(iv_attention_backward_args){.type = l->model->dtype,
-                                                                     .kv_heads = shard->kv_heads,
-                                                                     .group = (size_t)(c->heads / c->kv_heads),
-                                                                     .head_dim = dim,
-                                                                     .window = l->model->layers[layer].window,
-                                                                     .scale_log2e = l->model->scale_log2e,
-                                                                     .scale = (float)(1.0 / sqrt((double)c->head_dim)),
-                                                                     .q = t->q,
-                                                                     .out = t->attended,
-                                                                     .dout = l->dy,
-                                                                     .k = t->k,
-                                                                     .v = t->v,
-                                                                     .lse2 = t->lse2,
-                                                                     .dqkv = l->dqkv,
-                                                                     .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
-                                                                     .sequences = l->ranges,
-                                                                     .sequence_count = l->to - l->from});
+    iv_attention_backward(&l->compute,
+                          &(iv_attention_backward_args){.type = l->model->dtype,
+                                                        .kv_heads = shard->kv_heads,
+                                                        .group = (size_t)(c->heads / c->kv_heads),
+                                                        .head_dim = dim,
+                                                        .window = l->model->layers[layer].window,
+                                                        .scale_log2e = l->model->scale_log2e,
+                                                        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+                                                        .q = t->q,
+                                                        .out = t->attended,
+                                                        .dout = l->dy,
+                                                        .k = t->k,
+                                                        .v = t->v,
+                                                        .lse2 = t->lse2,
+                                                        .dqkv = l->dqkv,
+                                                        .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
+                                                        .sequences = l->ranges,
+                                                        .sequence_count = l->to - l->from});
     return IV_OK;
 }
 
@@ -266,11 +289,19 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         iv_bias_backward(l, &l->axis, l->dqkv, all, q + kv, kv, t->v_bias->offset + kv_first);
     }
     iv_cpu_norm(l->forward, l->tape.now->x, l->model->layers[layer].attention_norm);
-    iv_linear_backward_args a = {.axis = &l->axis, .rows = rows, .dy = l->dy, .dy_stride = all, .pieces = 3,
+    iv_linear_backward_args a = {.axis = &l->axis,
+                                 .rows = rows,
+                                 .dy = l->dy,
+                                 .dy_stride = all,
+                                 .pieces = 3,
                                  .piece = {{t->q->offset + q_first * h, q, q / leaves},
                                            {t->k->offset + kv_first * h, kv, kv / leaves},
                                            {t->v->offset + kv_first * h, kv, kv / leaves}},
-                                 .stride = h, .k = h, .leaves = leaves, .cuts = l->qkv_cuts, .x = l->forward->normed,
+                                 .stride = h,
+                                 .k = h,
+                                 .leaves = leaves,
+                                 .cuts = l->qkv_cuts,
+                                 .x = l->forward->normed,
                                  .dx = l->dnormed};
     return iv_linear_backward(l, &a, err);
 }
@@ -295,7 +326,7 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     iv_norm none = {.kind = IV_NORM_FINAL};
     l->tape.again = true;
     iv_status status = l->model->layers[layer].mlp == IV_MLP_EXPERTS ? b->ops->experts(b, layer, none, err)
-                                                                    : b->ops->mlp(b, layer, none, err);
+                                                                     : b->ops->mlp(b, layer, none, err);
     l->tape.again = false;
     return status;
 }

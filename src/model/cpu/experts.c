@@ -47,7 +47,8 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     k->swiglu(gate, gate + n, n, m->dtype, act);
     if (!j->s->tape) return;
     iv_tape_layer *t = j->s->tape->now;
-    size_t at = (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->dtype);
+    size_t at =
+        (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->dtype);
     k->round(gate, n, m->dtype, (char *)t->gate + at), k->round(gate + n, n, m->dtype, (char *)t->up + at);
     memcpy((char *)t->act + at, act, n * iv_dtype_bytes(m->dtype));
 }

@@ -26,7 +26,8 @@ static void list_rows(expert_job *j, int32_t expert) {
         size_t before = j->rows, first = l->ranges[q - l->from].first;
         for (size_t t = first; t < first + l->ranges[q - l->from].rows; t++)
             for (size_t s = 0; s < j->k; s++)
-                if (l->tape.now->expert_ids[t * j->k + s] == expert) l->expert_slots[j->rows++] = (uint32_t)(t * j->k + s);
+                if (l->tape.now->expert_ids[t * j->k + s] == expert)
+                    l->expert_slots[j->rows++] = (uint32_t)(t * j->k + s);
         l->axis_sequences[q].tokens = j->rows - before;
     }
     iv_token_axis_make(l->axis_sequences, l->step->count, l->step->ranks, l->from, l->to, l->expert_rows,
@@ -85,17 +86,31 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
     iv_learner *l = j->l;
     list_rows(j, expert);
     iv_pool_run(l->compute.pool, j->rows, gradient_in, j);
-    iv_linear_backward_args down = {.axis = &j->axis, .rows = j->rows, .dy = l->dy, .dy_stride = j->h, .pieces = 1,
-                                    .piece = {{j->t->down->offset, j->h, j->h}}, .stride = j->n, .k = j->n,
-                                    .leaves = IV_EXPERT_LEAVES, .dx = l->dact};
+    iv_linear_backward_args down = {.axis = &j->axis,
+                                    .rows = j->rows,
+                                    .dy = l->dy,
+                                    .dy_stride = j->h,
+                                    .pieces = 1,
+                                    .piece = {{j->t->down->offset, j->h, j->h}},
+                                    .stride = j->n,
+                                    .k = j->n,
+                                    .leaves = IV_EXPERT_LEAVES,
+                                    .dx = l->dact};
     IV_TRY(iv_linear_backward(l, &down, err));
     iv_pool_run(l->compute.pool, j->rows, weigh_row, j);
     down.dx = NULL, down.x = l->forward->act_memory;
     IV_TRY(iv_linear_backward(l, &down, err));
     iv_pool_run(l->compute.pool, j->rows, swiglu_row, j);
-    iv_linear_backward_args up = {.axis = &j->axis, .rows = j->rows, .dy = l->dy, .dy_stride = 2 * j->n, .pieces = 2,
+    iv_linear_backward_args up = {.axis = &j->axis,
+                                  .rows = j->rows,
+                                  .dy = l->dy,
+                                  .dy_stride = 2 * j->n,
+                                  .pieces = 2,
                                   .piece = {{j->t->gate->offset, j->n, j->n}, {j->t->up->offset, j->n, j->n}},
-                                  .stride = j->h, .k = j->h, .leaves = IV_EXPERT_LEAVES, .x = l->forward->gathered,
+                                  .stride = j->h,
+                                  .k = j->h,
+                                  .leaves = IV_EXPERT_LEAVES,
+                                  .x = l->forward->gathered,
                                   .dx = l->forward->wide};
     IV_TRY(iv_linear_backward(l, &up, err));
     iv_pool_run(l->compute.pool, j->rows, scatter_row, j);
@@ -149,8 +164,11 @@ iv_status iv_experts_backward(iv_learner *l, size_t layer, iv_error *err) {
     const iv_layer_tensors *names = &l->names->layer_tensors[layer];
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t tokens = l->batch.tokens, experts = (size_t)c->experts, padded = iv_padded_k(experts);
-    expert_job j = {.l = l, .h = (size_t)c->hidden_size, .n = (size_t)c->moe_intermediate_size,
-                    .k = (size_t)c->experts_per_token, .width = iv_dtype_bytes(l->model->dtype)};
+    expert_job j = {.l = l,
+                    .h = (size_t)c->hidden_size,
+                    .n = (size_t)c->moe_intermediate_size,
+                    .k = (size_t)c->experts_per_token,
+                    .width = iv_dtype_bytes(l->model->dtype)};
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.t = &names->experts[e];
@@ -159,9 +177,16 @@ iv_status iv_experts_backward(iv_learner *l, size_t layer, iv_error *err) {
     IV_TRY(share_weights(l, tokens * j.k, err));
     iv_pool_run(l->compute.pool, tokens, route_row, &j);
     size_t leaves = (size_t)iv_leaf_count(padded);
-    iv_linear_backward_args router = {.axis = &l->axis, .rows = tokens, .dy = l->dy, .dy_stride = experts, .pieces = 1,
-                                      .piece = {{names->router->offset, experts, padded / leaves}}, .stride = j.h,
-                                      .k = j.h, .leaves = leaves, .dx = l->dnormed,
+    iv_linear_backward_args router = {.axis = &l->axis,
+                                      .rows = tokens,
+                                      .dy = l->dy,
+                                      .dy_stride = experts,
+                                      .pieces = 1,
+                                      .piece = {{names->router->offset, experts, padded / leaves}},
+                                      .stride = j.h,
+                                      .k = j.h,
+                                      .leaves = leaves,
+                                      .dx = l->dnormed,
                                       .x = l->model->rank == 0 ? l->forward->normed : NULL};
     IV_TRY(iv_linear_backward(l, &router, err));
     return iv_cpu_experts_combine(l->forward, tokens, l->dnormed, err);

@@ -14,9 +14,9 @@ typedef struct head_job {
     iv_learner *l;
     const iv_tensor *tensor;
     size_t h, count, width;
-    size_t first, n, padded; /* the block's columns */
+    size_t first, n, padded;     /* the block's columns */
     size_t logits_first, stride; /* column of the first logit there is; floats from row to row */
-    iv_matrix x;             /* the normed rows over the axis */
+    iv_matrix x;                 /* the normed rows over the axis */
 } head_job;
 
 static void gradient_row(void *context, size_t i, size_t worker) {
@@ -78,13 +78,11 @@ static void run_block(head_job *j, float *acc) {
     IV_ASSERT(shaped);
     turned.data = l->turned;
     iv_pack_columns(&l->compute, IV_F32, l->row_list, &turned);
-    iv_linear_continue(&l->compute,
-                       &(iv_linear_args){.weight = &turned,
-                                         .type = l->model->dtype,
-                                         .x = l->dy,
-                                         .x_stride = j->padded,
-                                         .rows = j->count},
-                       acc);
+    iv_linear_continue(
+        &l->compute,
+        &(iv_linear_args){
+            .weight = &turned, .type = l->model->dtype, .x = l->dy, .x_stride = j->padded, .rows = j->count},
+        acc);
 }
 
 typedef struct add_job {
@@ -139,7 +137,8 @@ iv_status iv_ranks_add_rows(iv_learner *l, float *x, size_t n, bool flush, iv_er
 static void run_leaves(head_job *j) {
     iv_learner *l = j->l;
     size_t vocab = j->tensor->rows, leaves = l->head_leaves, all = leaves * l->model->tp.ranks;
-    size_t leaf = iv_padded_k(vocab) / all, first = l->model->rank * leaves, floats = j->count * l->h_panels * IV_PANEL_COLUMNS;
+    size_t leaf = iv_padded_k(vocab) / all, first = l->model->rank * leaves,
+           floats = j->count * l->h_panels * IV_PANEL_COLUMNS;
     float *waiting[4] = {l->leaf_sums[1], l->leaf_sums[2], l->leaf_sums[3], NULL}, *acc = l->leaf_sums[0];
     for (size_t i = 0; i < leaves; i++) {
         size_t end = iv_size_min(vocab, (first + i + 1) * leaf);
@@ -157,10 +156,11 @@ static void run_leaves(head_job *j) {
     iv_matrix shape;
     bool shaped = iv_matrix_shape(&shape, l->model->dtype, j->h, IV_VOCABULARY_BLOCK);
     IV_ASSERT(shaped);
-    iv_linear_result(&l->compute,
-                     &(iv_linear_args){.weight = &shape, .type = l->model->dtype, .rows = j->count, .out = l->dnormed,
-                                       .out_stride = j->h},
-                     acc);
+    iv_linear_result(
+        &l->compute,
+        &(iv_linear_args){
+            .weight = &shape, .type = l->model->dtype, .rows = j->count, .out = l->dnormed, .out_stride = j->h},
+        acc);
 }
 
 static void norm_row(void *context, size_t i, size_t worker) {
@@ -169,8 +169,9 @@ static void norm_row(void *context, size_t i, size_t worker) {
     iv_learner *l = j->l;
     size_t row = l->predictions[i].row;
     float *dx = l->dx + row * j->h;
-    l->factors[i] = l->kernels->rmsnorm_backward(l->forward->x + row * j->h, l->model->final_norm,
-                                                 (float)l->model->config.rms_norm_eps, j->h, l->dnormed + i * j->h, dx, dx);
+    l->factors[i] =
+        l->kernels->rmsnorm_backward(l->forward->x + row * j->h, l->model->final_norm,
+                                     (float)l->model->config.rms_norm_eps, j->h, l->dnormed + i * j->h, dx, dx);
 }
 
 static void norm_columns(void *context, size_t i, size_t first, size_t count, float *acc) {
@@ -182,8 +183,10 @@ static void norm_columns(void *context, size_t i, size_t first, size_t count, fl
 
 iv_status iv_head_backward(iv_learner *l, iv_error *err) {
     const iv_model *names = l->names;
-    head_job j = {.l = l, .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,
-                  .h = (size_t)l->model->config.hidden_size, .count = l->prediction_count,
+    head_job j = {.l = l,
+                  .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,
+                  .h = (size_t)l->model->config.hidden_size,
+                  .count = l->prediction_count,
                   .width = iv_dtype_bytes(l->model->dtype)};
     bool shaped = iv_matrix_shape(&j.x, l->model->dtype, j.h, l->head_axis.padded);
     IV_ASSERT(shaped);

@@ -25,7 +25,8 @@ static size_t power_in(size_t n) {
 static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_error *err) {
     if (leaves % ranks == 0) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED,
-                   "training on %zu tensor-parallel ranks: wanted a divisor of the %zu leaves of %s", ranks, leaves, what);
+                   "training on %zu tensor-parallel ranks: wanted a divisor of the %zu leaves of %s", ranks, leaves,
+                   what);
 }
 
 /* Leaves of the sums over outputs; a rank owns equal parts of each. */
@@ -70,21 +71,28 @@ static iv_status cuts_make(size_t ranks, size_t leaves, size_t k, iv_row_cuts **
 
 typedef struct widths {
     size_t h, q, kv, up, expert, k, experts, heads, dim, vocab, layers; /* up: gate's and up's, of this rank */
-    size_t run;    /* the longest sum over outputs */
-    size_t widest; /* of a GEMM input of the backward pass */
-    size_t inputs; /* of a layer */
+    size_t run;                                                         /* the longest sum over outputs */
+    size_t widest;                                                      /* of a GEMM input of the backward pass */
+    size_t inputs;                                                      /* of a layer */
 } widths;
 
 static widths widths_of(const iv_learner *l) {
     const iv_model *m = l->model;
     const iv_model_config *c = &m->config;
     const iv_tp_shard *s = &m->tp.shard[m->rank];
-    widths w = {.h = (size_t)c->hidden_size, .dim = (size_t)c->head_dim, .heads = s->heads, .layers = (size_t)c->layers,
-                .up = m->tp.down.of[m->rank].k, .expert = c->experts ? (size_t)c->moe_intermediate_size : 0,
-                .k = (size_t)c->experts_per_token, .experts = (size_t)c->experts, .vocab = (size_t)c->vocab_size};
+    widths w = {.h = (size_t)c->hidden_size,
+                .dim = (size_t)c->head_dim,
+                .heads = s->heads,
+                .layers = (size_t)c->layers,
+                .up = m->tp.down.of[m->rank].k,
+                .expert = c->experts ? (size_t)c->moe_intermediate_size : 0,
+                .k = (size_t)c->experts_per_token,
+                .experts = (size_t)c->experts,
+                .vocab = (size_t)c->vocab_size};
     w.q = s->heads * w.dim, w.kv = s->kv_heads * w.dim;
     size_t pad = 3 * IV_LEAVES_MAX * IV_CHAIN_STEP, wide = iv_size_max(w.up, w.expert);
-    w.widest = iv_size_max(iv_size_max(w.q + 2 * w.kv, 2 * wide), iv_size_max(w.h, iv_size_max(w.experts, IV_VOCABULARY_BLOCK)));
+    w.widest = iv_size_max(iv_size_max(w.q + 2 * w.kv, 2 * wide),
+                           iv_size_max(w.h, iv_size_max(w.experts, IV_VOCABULARY_BLOCK)));
     w.run = w.widest + pad;
     w.inputs = iv_size_max(iv_size_max(w.h, w.q), wide);
     return w;
@@ -167,7 +175,8 @@ static void carve_all(iv_learner *l, iv_carving *v) {
     l->row_list = iv_carve(v, iv_size_max(l->padded_max, w.run), sizeof *l->row_list);
     l->predictions = iv_carve(v, n, sizeof *l->predictions);
     l->logit_rows = iv_carve(v, n, sizeof *l->logit_rows);
-    l->max = floats(v, n, 1), l->sum = floats(v, n, 1), l->logprobs = floats(v, n, 1), l->coefficients = floats(v, n, 1);
+    l->max = floats(v, n, 1), l->sum = floats(v, n, 1), l->logprobs = floats(v, n, 1),
+    l->coefficients = floats(v, n, 1);
     l->slice = iv_size_max(1, iv_size_min(n, LOGITS_FLOATS / w.vocab));
     l->logits = floats(v, 1, iv_size_max(l->slice * w.vocab, n * (IV_VOCABULARY_BLOCK + 2 * IV_PANEL_COLUMNS)));
     for (size_t i = 0; i < 4; i++) l->leaf_sums[i] = floats(v, n, l->h_panels * IV_PANEL_COLUMNS);
@@ -199,7 +208,8 @@ static iv_status open_parts(iv_learner *l, const iv_learner_options *o, iv_error
     IV_TRY(divide(l, err));
     size_t ranks = l->model->tp.ranks;
     const iv_tp_shard *s = iv_learner_shard(l);
-    size_t dim = (size_t)l->model->config.head_dim, leaf = 0, q = s->heads * dim / l->qkv_leaves, kv = s->kv_heads * dim / l->qkv_leaves;
+    size_t dim = (size_t)l->model->config.head_dim, leaf = 0, q = s->heads * dim / l->qkv_leaves,
+           kv = s->kv_heads * dim / l->qkv_leaves;
     leaf = iv_padded_k(q) + 2 * iv_padded_k(kv);
     IV_TRY(cuts_make(ranks, l->qkv_leaves, leaf * l->qkv_leaves, &l->qkv_cuts, err));
     size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;

@@ -31,21 +31,21 @@ struct iv_learner {
     uint32_t *pages;
     /* Gradients, [rows]: NUMERICS.md 15 has the names. */
     float *dx, *dnormed, *dattended, *dqkv, *dact;
-    void *dy;     /* [rows][widest]: a GEMM input */
-    void *dy_run; /* [rows][widest]: the same with leaves in a run */
-    float *factors;          /* [rows][heads]: of norms */
-    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
-    void *packed;            /* activations over the token axis */
-    void *turned;            /* weights, transposed */
-    const void **row_list;   /* [padded_max or the most outputs] */
+    void *dy;              /* [rows][widest]: a GEMM input */
+    void *dy_run;          /* [rows][widest]: the same with leaves in a run */
+    float *factors;        /* [rows][heads]: of norms */
+    float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
+    void *packed;          /* activations over the token axis */
+    void *turned;          /* weights, transposed */
+    const void **row_list; /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
     uint32_t *logit_rows;
     float *max, *sum, *logprobs, *coefficients;
-    float *logits;           /* a slice: [slice][vocab]; in the backward pass [rows][block] */
+    float *logits; /* a slice: [slice][vocab]; in the backward pass [rows][block] */
     size_t logits_floats, slice;
-    float *gathered; /* [ranks][rows][widest that is added over ranks] */
-    size_t h_panels; /* panels of hidden columns */
+    float *gathered;     /* [ranks][rows][widest that is added over ranks] */
+    size_t h_panels;     /* panels of hidden columns */
     float *leaf_sums[4]; /* accumulators of the head's input gradient: a leaf and waiting subtrees */
     /* Experts. */
     float *expert_gradients; /* [rows][experts_per_token]: of routing weights */
@@ -94,8 +94,8 @@ typedef struct iv_linear_backward_args {
     size_t dy_stride;
     iv_gradient_piece piece[3];
     size_t pieces;
-    size_t stride, k; /* elements from one output to the next in the parameters' row; inputs */
-    size_t leaves;         /* of the sum over outputs on this rank: each is a part of every piece */
+    size_t stride, k;        /* elements from one output to the next in the parameters' row; inputs */
+    size_t leaves;           /* of the sum over outputs on this rank: each is a part of every piece */
     const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
     const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
     float *dx;               /* [rows][k], or NULL: no input gradient */

@@ -112,13 +112,13 @@ static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a,
             err);
     }
     l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
-                                             .type = l->model->dtype,
-                                             .x = x,
-                                             .x_stride = stride,
-                                             .rows = a->rows,
-                                             .out = a->dx,
-                                             .out_stride = a->k,
-                                             .from_zero = true});
+                                                      .type = l->model->dtype,
+                                                      .x = x,
+                                                      .x_stride = stride,
+                                                      .rows = a->rows,
+                                                      .out = a->dx,
+                                                      .out_stride = a->k,
+                                                      .from_zero = true});
     return IV_OK;
 }
 

@@ -91,7 +91,8 @@ iv_status iv_lookups_add(iv_learner *l, iv_error *err) {
     memcpy(l->lookups + l->lookup_count * h, l->dx, tokens * h * sizeof *l->dx);
     memcpy(l->lookup_ids + l->lookup_count, l->ids, tokens * sizeof *l->ids);
     for (size_t q = l->from, at = l->lookup_count; q < l->to; q++)
-        for (size_t t = 0; t < l->step->sequences[q].count; t++) l->lookup_ranks[at++] = (uint32_t)l->step->sequences[q].rank;
+        for (size_t t = 0; t < l->step->sequences[q].count; t++)
+            l->lookup_ranks[at++] = (uint32_t)l->step->sequences[q].rank;
     l->lookup_count += tokens;
     return l->to == l->step->count ? finish(l, err) : IV_OK;
 }

@@ -1,9 +1,9 @@
 /* tape.h: what a CPU's backward pass needs from the forward pass, layer by layer.
  *
- * A forward pass with a tape writes each layer's values into that layer's slot; q, attended and act are computed in place
- * there. Values that are GEMM inputs are in the model's dtype, and so are gate, up and the heads before their norm, of
- * which the backward pass sees rounded values only (NUMERICS.md 15): a value read from the tape and one computed again
- * are the same bits. */
+ * A forward pass with a tape writes each layer's values into that layer's slot; q, attended and act are computed in
+ * place there. Values that are GEMM inputs are in the model's dtype, and so are gate, up and the heads before their
+ * norm, of which the backward pass sees rounded values only (NUMERICS.md 15): a value read from the tape and one
+ * computed again are the same bits. */
 #ifndef IV_MODEL_CPU_TAPE_H
 #define IV_MODEL_CPU_TAPE_H
 
@@ -18,15 +18,15 @@ typedef enum iv_recompute {
 
 /* T tokens of the pass; widths of this rank. In a layer of experts, rows of gate, up and act are (token, slot). */
 typedef struct iv_tape_layer {
-    float *x;                /* [T][hidden]: the layer's input */
-    float *x_mlp;            /* [T][hidden]: the residual stream after attention */
-    void *q, *k, *v;         /* as attention took them */
-    void *q_raw, *k_raw;     /* before the head norms; NULL where there are none */
-    void *attended;          /* [T][q] */
-    float *lse2;             /* [T][heads] */
-    void *gate, *up, *act;   /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
-    float *router_logits;    /* [T][experts] */
-    int32_t *expert_ids;     /* [T][experts_per_token], ascending */
+    float *x;              /* [T][hidden]: the layer's input */
+    float *x_mlp;          /* [T][hidden]: the residual stream after attention */
+    void *q, *k, *v;       /* as attention took them */
+    void *q_raw, *k_raw;   /* before the head norms; NULL where there are none */
+    void *attended;        /* [T][q] */
+    float *lse2;           /* [T][heads] */
+    void *gate, *up, *act; /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
+    float *router_logits;  /* [T][experts] */
+    int32_t *expert_ids;   /* [T][experts_per_token], ascending */
     float *expert_weights;
 } iv_tape_layer;
 

@@ -102,7 +102,7 @@ struct iv_template {
     char *name;
     iv_jinja_dialect dialect;
     bool generation; /* has IVJ_N_GENERATION */
-    ivj_pool pool; /* owns the source and the tree */
+    ivj_pool pool;   /* owns the source and the tree */
     ivj_nodes body;
     ivj_atom *atoms;
     uint32_t n_atoms, atoms_cap;
