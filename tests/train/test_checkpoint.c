@@ -99,7 +99,8 @@ static void test_model(void **state) {
         assert_string_equal(got.fingerprint, want.fingerprint);
         iv_engine_close(fresh), iv_engine_close(e);
     }
-    iv_training_model nowhere = {.source = "/nowhere/at/all"};
+    const iv_model any = {.dtype = IV_BF16};
+    iv_training_model nowhere = {.model = &any, .source = "/nowhere/at/all"};
     iv_training_save_options s = {.export = iv_training_export_model, .export_user = &nowhere};
     iv_training_progress p = {.step = 9, .weight_hash = "x"};
     iv_training_shard shard = {.count = 8, .data = {zeros, zeros, zeros}};
