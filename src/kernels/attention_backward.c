@@ -86,8 +86,8 @@ static const void *row_at(const job *j, const head_rows *h, size_t i) {
 static void pack_values(const job *j, const head_rows *h, size_t block, unsigned char *out) {
     const void *rows[B];
     iv_matrix m = j->s.values;
-    m.data = out;
-    for (size_t i = 0; i < B; i++) rows[i] = row_at(j, h, block * B + i);
+    m.data = out, m.k_padded = iv_padded_k(iv_size_min(B, h->rows - block * B)); /* panels stay as far apart */
+    for (size_t i = 0; i < m.k_padded; i++) rows[i] = row_at(j, h, block * B + i);
     iv_pack_column_panels(j->c->kernels, j->a->type, rows, &m, 0, m.panels);
 }
 
@@ -124,34 +124,40 @@ static void turn(const job *j, const unsigned char *from, unsigned char *to) {
         }
 }
 
-/* acc[64][head_dim] += weights times `values`: weights are [64][64], or their transpose. */
+/* acc[64][head_dim] += weights times `values`: weights are [64][64], or their transpose. Of the inner 64 only the first
+ * `inner` are not zeros. A chain over zeros makes a zero positive and changes nothing else, so it is not run. */
 static void add_products(const job *j, scratch *m, const unsigned char *weights, bool transposed,
-                         const unsigned char *values, size_t rows, float *acc) {
+                         const unsigned char *values, size_t rows, size_t inner, float *acc) {
     const void *columns[B];
+    size_t depth = iv_padded_k(inner);
     bool turned = transposed && !j->kernel->pack_columns;
     if (turned) turn(j, weights, m->turned), weights = m->turned;
     for (size_t t = 0; t < j->tiles && t * j->tile_rows < rows; t++) {
         size_t first = t * j->tile_rows, height = iv_size_min(tile_height(j, t), rows - first);
         if (transposed && !turned) {
-            for (size_t i = 0; i < B; i++) columns[i] = weights + (i * B + first) * j->width;
-            j->kernel->pack_columns(j->a->type, columns, height, B, m->packed);
+            for (size_t i = 0; i < depth; i++) columns[i] = weights + (i * B + first) * j->width;
+            j->kernel->pack_columns(j->a->type, columns, height, depth, m->packed);
         } else
-            j->kernel->pack(j->a->type, weights + first * B * j->width, B, height, B, B, m->packed);
-        for (size_t p = 0; p < j->panels; p++)
-            j->kernel->chain(m->packed, height, values + p * j->s.values.panel_bytes, B, acc + (p * B + first) * C);
+            j->kernel->pack(j->a->type, weights + first * B * j->width, B, height, depth, depth, m->packed);
+        for (size_t p = 0; p < j->panels; p++) {
+            float *tile = acc + (p * B + first) * C;
+            j->kernel->chain(m->packed, height, values + p * j->s.values.panel_bytes, depth, tile);
+            for (size_t i = 0; depth < B && i < height * C; i++) tile[i] += 0.0f;
+        }
     }
 }
 
 /* Weights and score gradients of a block of queries against a block of keys. */
-static void block_gradients(const job *j, scratch *m, size_t query_block, size_t key_block, size_t rows,
+static void block_gradients(const job *j, scratch *m, size_t query_block, size_t key_block, size_t rows, size_t keys,
                             const float *lse2, const float *delta) {
     const iv_kernels *k = j->c->kernels;
+    size_t panels = (keys + C - 1) / C; /* with a key */
     size_t padded = j->s.keys.k_padded, bytes = iv_matrix_bytes(&j->s.keys), panel = j->s.keys.panel_bytes;
     size_t row_bytes = B * j->width, unused = (B - rows) * row_bytes;
     memset(m->p + rows * row_bytes, 0, unused), memset(m->ds + rows * row_bytes, 0, unused);
     for (size_t t = 0; t < j->tiles && t * j->tile_rows < rows; t++) {
         size_t first_row = t * j->tile_rows, height = iv_size_min(tile_height(j, t), rows - first_row);
-        for (size_t p = 0; p < 2; p++) {
+        for (size_t p = 0; p < panels; p++) {
             size_t floats = height * C * sizeof(float);
             memset(m->score + p * TILE_FLOATS, 0, floats), memset(m->dp + p * TILE_FLOATS, 0, floats);
             j->kernel->chain(m->q_rows + t * packed_stride(j), height, m->k_keys + key_block * bytes + p * panel,
@@ -160,7 +166,7 @@ static void block_gradients(const job *j, scratch *m, size_t query_block, size_t
                              padded, m->dp + p * TILE_FLOATS);
         }
         for (size_t r = 0; r < height; r++) {
-            float score[B], dp[B];
+            float score[B] = {0}, dp[B] = {0};
             size_t row = first_row + r;
             int64_t at = (int64_t)(query_block * B + row), low = iv_first_visible(at, j->a->window),
                     key = (int64_t)(key_block * B);
@@ -170,7 +176,7 @@ static void block_gradients(const job *j, scratch *m, size_t query_block, size_t
                 memset(weights, 0, row_bytes), memset(gradients, 0, row_bytes);
                 continue;
             }
-            for (size_t p = 0; p < 2; p++) {
+            for (size_t p = 0; p < panels; p++) {
                 memcpy(score + p * C, m->score + p * TILE_FLOATS + r * C, C * sizeof *score);
                 memcpy(dp + p * C, m->dp + p * TILE_FLOATS + r * C, C * sizeof *dp);
             }
@@ -215,10 +221,10 @@ static void run_head(const job *j, scratch *m, const sequence *s, size_t head) {
         memset(m->dq, 0, accs * sizeof(float));
         for (size_t k = (size_t)iv_first_visible((int64_t)(i * B), a->window) / B; k <= i; k++) {
             size_t keys = iv_size_min(B, s->rows - k * B);
-            block_gradients(j, m, i, k, rows, lse2, delta);
-            add_products(j, m, m->ds, false, m->k_values + k * values, rows, m->dq);
-            add_products(j, m, m->p, true, m->do_values, keys, m->dv + k * accs);
-            add_products(j, m, m->ds, true, m->q_values, keys, m->dk + k * accs);
+            block_gradients(j, m, i, k, rows, keys, lse2, delta);
+            add_products(j, m, m->ds, false, m->k_values + k * values, rows, keys, m->dq);
+            add_products(j, m, m->p, true, m->do_values, keys, rows, m->dv + k * accs);
+            add_products(j, m, m->ds, true, m->q_values, keys, rows, m->dk + k * accs);
         }
         store_rows(j, m->dq, rows, a->scale, a->dqkv + (s->first + i * B) * a->dqkv_stride + head * dim);
     }
