@@ -47,10 +47,10 @@ def main():
     pairs = [(a, b) for a in range(100) for b in range(100)]
     random.Random(20261124).shuffle(pairs)
     held, train = pairs[:500], pairs[500:]
-    write_lines("problems.jsonl", [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a, b in train])
+    # sft reads prompt and completion, rl prompt and answer.
+    write_lines("problems.jsonl", [{"prompt": f"{a}+{b}=", "completion": str(a + b), "answer": str(a + b)} for a, b in train])
     write_lines("held_out.jsonl", [{"id": f"held-out-{i + 1:03}", "question": f"{a}+{b}=", "answer": a + b}
                                    for i, (a, b) in enumerate(held)])
-    write_lines("sft.jsonl", [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a, b in train])
 
 
 if __name__ == "__main__":
