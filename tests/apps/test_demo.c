@@ -1,0 +1,76 @@
+/* The training of ./run demo-rl: its first steps give recorded weights, for every instruction set and number of
+ * threads. */
+#include "program.h"
+
+#define MODEL INVAR_SOURCE_DIR "/models/tiny-sum"
+
+enum { FLAGS_MAX = 24, STEPS = 5 };
+
+/* The words of rl_flags in ./run, so that the demo and this test cannot differ. */
+static char line[1024];
+static const char *flags[FLAGS_MAX + 1];
+
+static int read_flags(void **state) {
+    static const char start[] = "rl_flags='";
+    FILE *file = fopen(source_path("run"), "r");
+    bool found = false;
+    size_t n = 0;
+    if (!file || make_folder(state) != 0) return -1;
+    while (!found && fgets(line, sizeof line, file)) found = strncmp(line, start, sizeof start - 1) == 0;
+    fclose(file);
+    if (!found) return -1;
+    for (char *word = strtok(line + sizeof start - 1, " '\n"); word; word = strtok(NULL, " '\n")) {
+        if (n == FLAGS_MAX) return -1;
+        flags[n++] = word;
+    }
+    return n > 0 ? 0 : -1;
+}
+
+/* Trains STEPS steps with the demo's flags, of which `batch` replaces --batch-size if it is not NULL. */
+static void expect_weights(const char *batch, const char *isa, const char *threads, const char *weights) {
+    static const char *const data = MODEL "/problems.jsonl";
+    const char *words[ARGS_MAX] = {"train",          "rl",      MODEL,   "--data", data, "--output",
+                                   in_folder("run"), "--steps", "5",     "--isa",  isa,  "--threads",
+                                   threads,          "--quiet", "--json"};
+    size_t n = 15;
+    char command[300];
+    for (size_t i = 0; flags[i]; i++) {
+        words[n++] = flags[i];
+        if (batch && strcmp(flags[i], "--batch-size") == 0) words[n++] = batch, i++;
+    }
+    snprintf(command, sizeof command, "rm -rf %s", in_folder("run"));
+    assert_int_equal(system(command), 0);
+    finish(start(NULL, -1, words));
+    expect_ok();
+    json_t *o = expect_json();
+    assert_int_equal(json_integer_value(json_object_get(o, "steps")), STEPS);
+    assert_true(json_integer_value(json_object_get(o, "tokens_compared")) > 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "tokens_different")), 0);
+    if (strcmp(text_of(o, "weights"), weights) != 0)
+        fail_msg("%s, %s threads: weights %s, wanted %s", isa, threads, text_of(o, "weights"), weights);
+    json_decref(o);
+}
+
+static void first_steps(void **state) {
+    static const char weights[] = "2bec46e01331b29ed8f492629ad0127b15679b1a705f2b4c2617effc1cea7597";
+    (void)state;
+    expect_weights(NULL, "auto", "2", weights);
+    expect_weights(NULL, "avx2", "1", weights);
+}
+
+/* Plain C is slow, so the batches are small. */
+static void first_steps_small(void **state) {
+    static const char weights[] = "f5df416dbcc5d7c3621519ff6cd52db2c79df2398943bad77e29e1964a5c38f6";
+    (void)state;
+    expect_weights("2", "auto", "1", weights);
+    expect_weights("2", "avx2", "3", weights);
+    expect_weights("2", "scalar", "2", weights);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_steps),
+        cmocka_unit_test(first_steps_small),
+    };
+    return cmocka_run_group_tests(tests, read_flags, remove_folder);
+}
