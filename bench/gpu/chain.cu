@@ -14,15 +14,15 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(call)                                                                                       \
-    do {                                                                                                  \
-        cudaError_t e_ = (cudaError_t)(call);                                                             \
-        if (e_) fprintf(stderr, "bench_chain: %s: %s\n", #call, cudaGetErrorString(e_)), exit(1);         \
+#define CHECK(call)                                                                               \
+    do {                                                                                          \
+        cudaError_t e_ = (cudaError_t)(call);                                                     \
+        if (e_) fprintf(stderr, "bench_chain: %s: %s\n", #call, cudaGetErrorString(e_)), exit(1); \
     } while (0)
 
 enum { SHARED_MAX = 227 * 1024, TURNS = 5, CANDIDATES = 32, COPIES_MAX = 64, LAUNCHES_MAX = 64, CHAIN_K_MAX = 8192 };
 enum { X_ROWS = 256 }; /* of every activation buffer, as in the engine */
-static const size_t cold_bytes = (size_t)256 << 20, graph_bytes = (size_t)400 << 20;
+static const size_t cold_bytes = (size_t)256 << 20, graph_bytes = (size_t)1000 << 20;
 static const size_t weights_bytes = (size_t)2560 << 20;
 
 /* ---- instances ---------------------------------------------------------------------------------------------- */
@@ -35,17 +35,17 @@ typedef struct instance {
 } instance;
 
 template <class S> static constexpr instance instance_of(void) {
-    return {S::LEAVES,  S::OUTPUTS,      S::SPLIT,     S::GROUPS, S::BLOCKS,
+    return {S::LEAVES,  S::OUTPUTS,      S::SPLIT,     S::GROUPS,      S::BLOCKS,
             S::THREADS, S::WEIGHT_BYTES, S::SUM_BYTES, chain_kernel<S>};
 }
 
-#define CHAINS(split, groups)                                                                             \
-    instance_of<chain_shape<1, 1, split, groups, 2>>(), instance_of<chain_shape<1, 1, split, groups, 4>>(), \
+#define CHAINS(split, groups)                                                                                   \
+    instance_of<chain_shape<1, 1, split, groups, 2>>(), instance_of<chain_shape<1, 1, split, groups, 4>>(),     \
         instance_of<chain_shape<1, 2, split, groups, 2>>(), instance_of<chain_shape<1, 2, split, groups, 4>>(), \
         instance_of<chain_shape<1, 4, split, groups, 2>>(), instance_of<chain_shape<1, 8, split, groups, 2>>()
-#define TREES(groups)                                                                                     \
-    instance_of<chain_shape<8, 1, 1, groups, 1>>(), instance_of<chain_shape<8, 2, 1, groups, 1>>(),       \
-        instance_of<chain_shape<4, 1, 1, groups, 2>>(), instance_of<chain_shape<4, 2, 1, groups, 2>>(),   \
+#define TREES(groups)                                                                                   \
+    instance_of<chain_shape<8, 1, 1, groups, 1>>(), instance_of<chain_shape<8, 2, 1, groups, 1>>(),     \
+        instance_of<chain_shape<4, 1, 1, groups, 2>>(), instance_of<chain_shape<4, 2, 1, groups, 2>>(), \
         instance_of<chain_shape<2, 2, 1, groups, 2>>(), instance_of<chain_shape<2, 4, 1, groups, 2>>()
 
 static const instance instances[] = {CHAINS(1, 1), CHAINS(1, 2), CHAINS(1, 4), CHAINS(2, 4),
@@ -160,11 +160,11 @@ static CUtensorMap map_of(const uint16_t *data, int rows, int k, int leaves, int
     cuuint64_t strides[3] = {(cuuint64_t)k * 2, CHAIN_ROW, leaf * 2};
     cuuint32_t box[4] = {64, (cuuint32_t)box_rows, (cuuint32_t)blocks, (cuuint32_t)box_leaves}, ones[4] = {1, 1, 1, 1};
     CUtensorMap m;
-    if (!encode || encode(&m, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, dims, strides, box, ones,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                          weights ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)) {
+    if (!encode ||
+        encode(&m, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, (void *)data, dims, strides, box, ones,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+               weights ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)) {
         fprintf(stderr, "bench_chain: a tensor map was refused (rows %d, k %d, leaves %d)\n", rows, k, leaves);
         exit(1);
     }
@@ -234,8 +234,7 @@ static int candidates_of(const bench *b, const problem *p, candidate *all) {
                 before = c->stages;
                 c->of = chain ? CHAIN : TREE;
                 int tiles = (p->n + w.outputs * 16 - 1) / (w.outputs * 16), resident = 0;
-                CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, w.kernel, w.threads,
-                                                                    (size_t)c->shared));
+                CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, w.kernel, w.threads, (size_t)c->shared));
                 if (resident < 1) continue;
                 c->grid = tiles < b->sms * resident ? tiles : b->sms * resident;
                 snprintf(c->name, sizeof c->name, "n%d k%d s%d x%d", w.outputs * 16, w.blocks * 64, c->stages,
@@ -330,14 +329,15 @@ static void measure(bench *b, const problem *p, candidate *all, int count, const
 static void write_json(const bench *b, const model *m, const problem *p, const candidate *all, int count) {
     if (!b->json) return;
     for (int i = 0; i < count; i++)
-        fprintf(b->json,
-                "{\"model\": \"%s\", \"tp\": %d, \"layer\": \"%s\", \"n\": %d, \"k\": %d, \"leaves\": %d, \"rows\": %d, "
-                "\"form\": \"%s\", \"config\": \"%s\", \"us\": %.3f, \"us_least\": %.3f, \"us_most\": %.3f, "
-                "\"gb_s\": %.0f, \"of_peak\": %.3f, \"wrong\": %llu}\n",
-                m->name, p->tp, layer_names[p->layer], p->n, p->k, all[i].leaves, p->rows, form_names[all[i].of],
-                all[i].name, all[i].us, all[i].us * all[i].ms[0] / all[i].ms[TURNS / 2],
-                all[i].us * all[i].ms[TURNS - 1] / all[i].ms[TURNS / 2], (double)p->n * p->k * 2 / all[i].us / 1e3,
-                (double)p->n * p->k * 2 / all[i].us / 1e3 / b->peak, all[i].wrong);
+        fprintf(
+            b->json,
+            "{\"model\": \"%s\", \"tp\": %d, \"layer\": \"%s\", \"n\": %d, \"k\": %d, \"leaves\": %d, \"rows\": %d, "
+            "\"form\": \"%s\", \"config\": \"%s\", \"us\": %.3f, \"us_least\": %.3f, \"us_most\": %.3f, "
+            "\"gb_s\": %.0f, \"of_peak\": %.3f, \"wrong\": %llu}\n",
+            m->name, p->tp, layer_names[p->layer], p->n, p->k, all[i].leaves, p->rows, form_names[all[i].of],
+            all[i].name, all[i].us, all[i].us * all[i].ms[0] / all[i].ms[TURNS / 2],
+            all[i].us * all[i].ms[TURNS - 1] / all[i].ms[TURNS / 2], (double)p->n * p->k * 2 / all[i].us / 1e3,
+            (double)p->n * p->k * 2 / all[i].us / 1e3 / b->peak, all[i].wrong);
     fflush(b->json);
 }
 
@@ -369,8 +369,8 @@ static void run_tp(bench *b, const model *m, int tp) {
     step steps[ROW_COUNTS] = {};
     static candidate all[CANDIDATES];
     printf("\n%s, TP %d. us, GB/s, share of the read bandwidth, configuration\n", m->name, tp);
-    printf("%-8s %6s %5s L %4s | %-34s| %-34s| %-34s| chain/leaves\n", "layer", "n", "k", "rows", "present (wgmma, leaves)",
-           "leaves (mma.sync)", "one chain (mma.sync)");
+    printf("%-8s %6s %5s L %4s |%-34s|%-34s|%-34s| chain/leaves\n", "layer", "n", "k", "rows",
+           " present (wgmma, leaves)", " leaves (mma.sync)", " one chain (mma.sync)");
     for (int layer = 0; layer < LAYERS; layer++)
         for (int r = 0; r < ROW_COUNTS; r++) {
             problem p = problem_of(m, layer, tp, row_counts[r]);
@@ -399,7 +399,8 @@ static void run_tp(bench *b, const model *m, int tp) {
 static void set_up(bench *b) {
     cudaDeviceProp d;
     CHECK(cudaGetDeviceProperties(&d, 0));
-    if (d.major != 9) fprintf(stderr, "bench_chain: wanted compute capability 9.0, found %d.%d\n", d.major, d.minor), exit(1);
+    if (d.major != 9)
+        fprintf(stderr, "bench_chain: wanted compute capability 9.0, found %d.%d\n", d.major, d.minor), exit(1);
     b->sms = d.multiProcessorCount;
     size_t rows = 64, n = 151936;
     CHECK(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
@@ -419,15 +420,16 @@ static void set_up(bench *b) {
     size_t count = weights_bytes / 16 / 8 * 8;
     for (float &t : ms) {
         CHECK(cudaEventRecord(b->from, b->stream));
-        read_kernel<<<(unsigned)b->sms * 4, 512, 0, b->stream>>>((const uint4 *)b->weights, count, (uint32_t *)b->count);
+        read_kernel<<<(unsigned)b->sms * 4, 512, 0, b->stream>>>((const uint4 *)b->weights, count,
+                                                                 (uint32_t *)b->count);
         CHECK(cudaEventRecord(b->to, b->stream));
         CHECK(cudaEventSynchronize(b->to));
         CHECK(cudaEventElapsedTime(&t, b->from, b->to));
     }
     qsort(ms, 9, sizeof *ms, by_value);
     b->peak = (double)weights_bytes / ms[4] / 1e6;
-    printf("%s, %d SMs, %d MB of L2; a read kernel reads %.0f GB/s\n", d.name, d.multiProcessorCount, d.l2CacheSize >> 20,
-           b->peak);
+    printf("%s, %d SMs, %d MB of L2; a read kernel reads %.0f GB/s\n", d.name, d.multiProcessorCount,
+           d.l2CacheSize >> 20, b->peak);
 }
 
 int main(int argc, char **argv) {
@@ -445,7 +447,8 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--seconds") == 0 && value)
             b.limit = atof(argv[++i]);
         else if (strcmp(argv[i], "--json") == 0 && value) {
-            if (!(b.json = fopen(argv[++i], "w"))) return fprintf(stderr, "bench_chain: %s cannot be written\n", argv[i]), 1;
+            if (!(b.json = fopen(argv[++i], "w")))
+                return fprintf(stderr, "bench_chain: %s cannot be written\n", argv[i]), 1;
         } else
             return fputs(usage, stderr), 1;
     }

@@ -51,21 +51,18 @@ IV_DEVICE void chain_ldmatrix(uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d
                  : "memory");
 }
 
-template <class S> struct chain_fragments {
-    uint32_t w[S::STEPS][4], x[S::STEPS][S::GROUPS][2];
-};
+template <class S> struct chain_fragments { uint32_t w[S::STEPS][4], x[S::STEPS][S::GROUPS][2]; };
 
 /* Where a lane reads: offsets of its row within a block, and its 16 bytes of the row before a step is chosen. */
 typedef struct chain_lane {
-    uint32_t w, x; /* of the first block of the stage, with the lane's 16 bytes */
+    uint32_t w, x;        /* of the first block of the stage, with the lane's 16 bytes */
     uint32_t x_row_bytes; /* from a token to the next: 0 if x_rows is 1 */
     uint32_t x_block;
 } chain_lane;
 
 /* Fragments of chunk c of the stage at `stage`. Rows are 128 bytes, so a step changes address bits 5 and 6 only, which
  * the swizzle combines by XOR. */
-template <class S>
-IV_DEVICE void chain_load(chain_fragments<S> &f, uint32_t stage, const chain_lane &l, int c) {
+template <class S> IV_DEVICE void chain_load(chain_fragments<S> &f, uint32_t stage, const chain_lane &l, int c) {
     int block = c * S::STEPS / 4;
     uint32_t w = stage + l.w + block * (S::OUTPUTS * 16 * CHAIN_ROW), x = stage + l.x + block * l.x_block;
 #pragma unroll
@@ -73,8 +70,7 @@ IV_DEVICE void chain_load(chain_fragments<S> &f, uint32_t stage, const chain_lan
         uint32_t step = (uint32_t)(c * S::STEPS + s) % 4 * 32;
         chain_ldmatrix(f.w[s][0], f.w[s][1], f.w[s][2], f.w[s][3], w ^ step);
         if constexpr (S::GROUPS == 1) { /* two steps at once */
-            if (s % 2 == 0)
-                chain_ldmatrix(f.x[s][0][0], f.x[s][0][1], f.x[s + 1][0][0], f.x[s + 1][0][1], x ^ step);
+            if (s % 2 == 0) chain_ldmatrix(f.x[s][0][0], f.x[s][0][1], f.x[s + 1][0][0], f.x[s + 1][0][1], x ^ step);
         } else {
 #pragma unroll
             for (int g = 0; g < S::GROUPS; g += 2)
@@ -134,8 +130,7 @@ static __device__ void chain_finish(const chain_plan &p, float (&acc)[S::GROUPS]
         for (int v = 0; v < VALUES; v++) chain_store<S>(p, acc[v / 4][v % 4], v / 4, v % 4, tile, output, split);
     } else {
 #pragma unroll
-        for (int v = 0; v < VALUES; v++)
-            sums[((leaf * FAMILY + kin) * VALUES + v) * 32 + lane] = acc[v / 4][v % 4];
+        for (int v = 0; v < VALUES; v++) sums[((leaf * FAMILY + kin) * VALUES + v) * 32 + lane] = acc[v / 4][v % 4];
         iv_named_sync(1, S::WARPS * 32);
         for (int v = leaf; v < VALUES; v += S::LEAVES) {
             float node[S::LEAVES];
@@ -199,7 +194,8 @@ static __device__ void chain_consume(const chain_plan &p, uint32_t ring, uint32_
 /* Shared memory: ring, sums, mbarriers. */
 template <class S>
 static __global__ void __launch_bounds__(S::THREADS, 1)
-    chain_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x, const __grid_constant__ chain_plan p) {
+    chain_kernel(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+                 const __grid_constant__ chain_plan p) {
     extern __shared__ __align__(1024) char shared[];
     int bytes = chain_stage_bytes(S::WEIGHT_BYTES, p.x_rows, S::BLOCKS, S::LEAVES);
     float *sums = (float *)(shared + p.stages * bytes);
