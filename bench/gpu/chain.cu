@@ -1,5 +1,5 @@
 /* chain.cu: linear layers of decode steps with one chain over K against up to eight leaves, both on mma.sync
- * (chain.cuh), and the engine's kernel (leaves on wgmma). All shapes of tensor parallelism 1, 2, 4, 8 at 1 to 64 rows.
+ * (chain.cuh), and the engine's wgmma kernel (leaves). All shapes of tensor parallelism 1, 2, 4, 8 at 1 to 64 rows.
  * Every result is compared with a reference bit by bit. Times are medians of alternating replays of CUDA graphs whose
  * launches read different copies of the weights, more than L2 holds.
  * Usage: bench_chain [--quick] [--model NAME] [--json FILE] [--seconds LIMIT] */
@@ -179,7 +179,9 @@ static void launch_engine(const bench *b, const problem *p, const uint16_t *w) {
     a.w.type = IV_BF16, a.w.n = (size_t)p->n, a.w.k_padded = (size_t)p->k, a.w.leaves = p->leaves, a.w.data = w;
     a.x = b->x, a.x_stride = (size_t)p->k, a.rows = (size_t)p->rows, a.x_rows = X_ROWS;
     a.epilogue = IV_GPU_STORE, a.out = b->out, a.out_stride = (size_t)p->n;
-    CHECK(iv_gpu_linear(&a, (iv_gpu_stream)b->stream));
+    iv_gpu_linear_config c;
+    if (!iv_gpu_wgmma_prefer(&a, &c)) fprintf(stderr, "bench_chain: no configuration of wgmma\n"), exit(1);
+    CHECK(iv_gpu_linear_with(&a, &c, (iv_gpu_stream)b->stream));
 }
 
 static void launch(const bench *b, const problem *p, const candidate *c, const uint16_t *weights) {

@@ -16,7 +16,7 @@ import torch
 DTYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 ARITHMETIC = {"fma32": 0, "tc16": 1}
 EPILOGUES = {"store": 0, "residual": 1, "swiglu": 2}
-FAMILIES = ("generic", "wgmma")
+FAMILIES = ("generic", "wgmma", "mma")
 LEAVES_MAX, CHAIN_STEP, ATTENTION_BLOCK = 8, 16, 64
 
 

@@ -29,9 +29,9 @@ static void try_config(rng *r, problem *p, const iv_gpu_linear_config *c) {
 
 static shape small_shape(rng *r, iv_gpu_family family) {
     static const size_t lengths[] = {1024, 2048, 768, 1280, 512, 256};
-    bool wide = family == IV_GPU_WGMMA;
+    bool wide = family == IV_GPU_WGMMA, few = family == IV_GPU_MMA;
     shape s = random_shape(r, family != IV_GPU_GENERIC || rng_below(r, 2));
-    s.rows = rng_below(r, 3) ? 1 + rng_below(r, 17) : 1 + rng_below(r, wide ? 160 : 64);
+    s.rows = rng_below(r, 3) ? 1 + rng_below(r, 17) : 1 + rng_below(r, wide ? 160 : few ? 32 : 64);
     s.n = s.epilogue == IV_GPU_SWIGLU ? 16 * (1 + rng_below(r, 8)) : 1 + rng_below(r, 160);
     s.k = rng_below(r, 3) ? lengths[rng_below(r, 6)] : 1 + rng_below(r, 1000);
     if (s.rows * s.n > 2000) s.k = s.k > 700 ? 512 : s.k;
@@ -39,7 +39,7 @@ static shape small_shape(rng *r, iv_gpu_family family) {
         s.leaves = iv_leaf_count(iv_padded_k(s.k));
         while (s.leaves > 1 && rng_below(r, 2)) s.leaves /= 2;
     }
-    if (rng_below(r, 3)) return s;
+    if (few || rng_below(r, 3)) return s;
     s.experts = 1 + rng_below(r, 30), s.experts_per_token = 1 + rng_below(r, s.experts < 5 ? s.experts : 5);
     s.first = rng_below(r, s.experts), s.count = 1 + rng_below(r, s.experts - s.first);
     s.weighted = rng_below(r, 2), s.epilogue = s.weighted || rng_below(r, 4) == 0 ? IV_GPU_STORE : IV_GPU_SWIGLU;
@@ -48,9 +48,10 @@ static shape small_shape(rng *r, iv_gpu_family family) {
     return s;
 }
 
+static size_t (*const configs[])(const iv_gpu_linear_args *, iv_gpu_linear_config *,
+                                 size_t) = {iv_gpu_generic_configs, iv_gpu_wgmma_configs, iv_gpu_mma_configs};
+
 static void family_has_the_laws_bits(const char *name, iv_gpu_family family, double seconds) {
-    static size_t (*const configs[])(const iv_gpu_linear_args *, iv_gpu_linear_config *,
-                                     size_t) = {iv_gpu_generic_configs, iv_gpu_wgmma_configs};
     static iv_gpu_linear_config c[CONFIGS_MAX];
     rng r = rng_start(name);
     for (budget b = budget_of(seconds); has_time(&b);) {
@@ -143,6 +144,10 @@ static void wide_chains_have_the_laws_bits(void **state) {
 static void wgmma_has_the_laws_bits(void **state) {
     (void)state;
     family_has_the_laws_bits("emulated wgmma", IV_GPU_WGMMA, 8);
+}
+static void mma_has_the_laws_bits(void **state) {
+    (void)state;
+    family_has_the_laws_bits("emulated mma", IV_GPU_MMA, 8);
 }
 static void generic_has_the_laws_bits(void **state) {
     (void)state;
@@ -290,6 +295,16 @@ static bool is_caught(problem *p, const iv_gpu_linear_config *c, emu_fault fault
     return e || differences(p, NULL) || !guards_stand(p);
 }
 
+static const char *const family_names[IV_GPU_FAMILIES] = {"generic", "wgmma", "mma"};
+
+/* The wgmma family hardly uses thread barriers, the generic one nothing else, and only wgmma's wide tiles store by TMA.
+ * A launch that does not wait shows in chains only. */
+static bool shows(iv_gpu_family family, emu_fault f) {
+    if (f == EMU_NO_FAULT || f == EMU_FORGET_LAST) return false;
+    if (f == EMU_FORGET_SYNCS) return family != IV_GPU_WGMMA;
+    return family == IV_GPU_WGMMA || (family == IV_GPU_MMA && f != EMU_FORGET_STORES);
+}
+
 static void planted_mistakes_are_caught(void **state) {
     (void)state;
     rng r = rng_start("emulated control");
@@ -300,19 +315,20 @@ static void planted_mistakes_are_caught(void **state) {
     problem few, many;
     make_problem(&r, &s, &few), make_problem(&r, &wide, &many);
     static iv_gpu_linear_config c[CONFIGS_MAX];
-    for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_FORGET_STORES; f++) {
-        bool generic = f == EMU_FORGET_SYNCS; /* the others hardly use thread barriers */
+    for (int i = 0; i < IV_GPU_FAMILIES * (EMU_FORGET_STORES + 1); i++) {
+        emu_fault f = (emu_fault)(i / IV_GPU_FAMILIES);
+        iv_gpu_family family = (iv_gpu_family)(i % IV_GPU_FAMILIES);
+        if (!shows(family, f)) continue;
         problem p = f == EMU_FORGET_STORES ? many : few;
-        size_t n = (generic ? iv_gpu_generic_configs : iv_gpu_wgmma_configs)(&p.a, c, CONFIGS_MAX);
-        if (f == EMU_FORGET_LAST) continue; /* only chains can show it */
+        size_t n = configs[family](&p.a, c, CONFIGS_MAX);
         if (f == EMU_FORGET_STORES) n = wide_ones(c, n);
         size_t planted = 0, caught = 0;
-        for (int i = 0; i < 60 && caught < 2; i++) {
+        for (int turn = 0; turn < 60 && caught < 2; turn++) {
             another_machine(&r, 4);
             bool happened, bad = is_caught(&p, &c[rng_below(&r, n)], f, &happened);
             planted += happened, caught += happened && bad;
         }
-        printf("%s: %s: %zu of %zu caught\n", generic ? "generic" : "wgmma", fault_names[f], caught, planted);
+        printf("%s: %s: %zu of %zu caught\n", family_names[family], fault_names[f], caught, planted);
         assert_int_not_equal(caught, 0);
     }
     free_problem(&few), free_problem(&many);
@@ -322,11 +338,14 @@ int main(void) {
     iv_error err;
     if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
     is_hopper = true;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planted_mistakes_are_caught),   cmocka_unit_test(wgmma_has_the_laws_bits),
-        cmocka_unit_test(wide_tiles_have_the_laws_bits), cmocka_unit_test(wide_chains_have_the_laws_bits),
-        cmocka_unit_test(generic_has_the_laws_bits),     cmocka_unit_test(overlapping_layers_have_the_same_bits),
-        cmocka_unit_test(more_rows_than_a_grid_is_high)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught),
+                                       cmocka_unit_test(wgmma_has_the_laws_bits),
+                                       cmocka_unit_test(mma_has_the_laws_bits),
+                                       cmocka_unit_test(wide_tiles_have_the_laws_bits),
+                                       cmocka_unit_test(wide_chains_have_the_laws_bits),
+                                       cmocka_unit_test(generic_has_the_laws_bits),
+                                       cmocka_unit_test(overlapping_layers_have_the_same_bits),
+                                       cmocka_unit_test(more_rows_than_a_grid_is_high)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

@@ -210,8 +210,8 @@ int main(void) {
         cmocka_unit_test(flushing_is_after_rounding), cmocka_unit_test(large_problems),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    printf("configurations compared: %zu (generic %zu, wgmma %zu)\n", configurations_run, family_runs[IV_GPU_GENERIC],
-           family_runs[IV_GPU_WGMMA]);
+    printf("configurations compared: %zu (generic %zu, wgmma %zu, mma %zu)\n", configurations_run,
+           family_runs[IV_GPU_GENERIC], family_runs[IV_GPU_WGMMA], family_runs[IV_GPU_MMA]);
     iv_pool_close(pool);
     return failed;
 }

@@ -17,6 +17,7 @@ typedef struct family {
 static const family families[IV_GPU_FAMILIES] = {
     [IV_GPU_GENERIC] = {"generic", iv_gpu_generic_configs, iv_gpu_generic_launch},
     [IV_GPU_WGMMA] = {"wgmma", iv_gpu_wgmma_configs, iv_gpu_wgmma_launch},
+    [IV_GPU_MMA] = {"mma", iv_gpu_mma_configs, iv_gpu_mma_launch},
 };
 
 size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count) {
@@ -30,8 +31,8 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
 
 /* Tensor cores if they can; the generic kernels take everything. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
-    iv_gpu_linear_config wgmma, generic[2];
-    if (iv_gpu_wgmma_prefer(a, &wgmma)) return wgmma;
+    iv_gpu_linear_config c, generic[2];
+    if (iv_gpu_mma_prefer(a, &c) || iv_gpu_wgmma_prefer(a, &c)) return c;
     size_t n = iv_gpu_generic_configs(a, generic, 2);
     size_t rows = a->groups ? a->rows * a->groups->experts_per_token / iv_size_max(1, a->groups->count) : a->rows;
     return generic[n > 1 && rows <= (size_t)generic[1].tile_m ? 1 : 0];

@@ -77,7 +77,7 @@ typedef struct iv_gpu_linear_args {
 
 /* How a problem is computed. Every legal configuration gives the same bits; the choice is a pure function of the
  * problem. */
-typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_WGMMA, IV_GPU_FAMILIES } iv_gpu_family;
+typedef enum iv_gpu_family { IV_GPU_GENERIC, IV_GPU_WGMMA, IV_GPU_MMA, IV_GPU_FAMILIES } iv_gpu_family;
 
 typedef struct iv_gpu_linear_config {
     iv_gpu_family family;
@@ -105,6 +105,9 @@ int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_confi
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
+size_t iv_gpu_mma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
+int iv_gpu_mma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
+bool iv_gpu_mma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
 
 /* ---- keys and values ---------------------------------------------------------------------------------------- */
 

@@ -425,8 +425,7 @@ static std::unordered_map<void *, room> rooms; // under memory_lock
 static CUresult encode(CUtensorMap *m, CUtensorMapDataType, cuuint32_t sides, void *base, const cuuint64_t *size,
                        const cuuint64_t *stride, const cuuint32_t *box, const cuuint32_t *step, CUtensorMapInterleave,
                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-    if (sides < 1 || sides > 4 || (uintptr_t)base % 16 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * 2 > 128)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (sides < 1 || sides > 4 || (uintptr_t)base % 16 || box[0] * 2 > 128) return CUDA_ERROR_INVALID_VALUE;
     *m = {};
     m->sides = (int)sides, m->base = (const char *)base, m->swizzle = swizzle;
     for (unsigned i = 0; i < 4; i++) {

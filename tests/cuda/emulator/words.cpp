@@ -186,7 +186,8 @@ static void copy_row(Cta *cta, const CUtensorMap &m, uint32_t to, const char *ro
     for (uint32_t i = 0; i < m.box[0]; i++) {
         uint16_t v = 0;
         if (in && x + i >= 0 && (uint64_t)(x + i) < m.size[0]) memcpy(&v, row + (x + i) * 2, 2);
-        memcpy(memory_of(cta, swizzled(to + 2 * i), 2, 2), &v, 2);
+        uint32_t at = to + 2 * i;
+        memcpy(memory_of(cta, m.swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? swizzled(at) : at, 2, 2), &v, 2);
     }
 }
 
