@@ -1,8 +1,8 @@
 /* chain.cu: linear layers of decode steps with one chain over K against up to eight leaves, both on mma.sync
- * (chain.cuh), and the engine's wgmma kernel (leaves). All shapes of tensor parallelism 1, 2, 4, 8 at 1 to 64 rows.
- * Every result is compared with a reference bit by bit. Times are medians of alternating replays of CUDA graphs whose
- * launches read different copies of the weights, more than L2 holds.
- * Usage: bench_chain [--quick] [--model NAME] [--json FILE] [--seconds LIMIT] */
+ * (chain.cuh), and the engine: its wgmma family and its choice. All shapes of tensor parallelism 1, 2, 4, 8 at 1 to 64
+ * rows. Every result is compared with a reference bit by bit. Times are medians of alternating replays of CUDA graphs
+ * whose launches read different copies of the weights, more than L2 holds. Usage: bench_chain [--quick] [--model NAME]
+ * [--json FILE] [--seconds LIMIT] */
 #include "chain.cuh"
 
 #include "kernels/cuda/ops.h"
@@ -83,8 +83,8 @@ static problem problem_of(const model *m, int layer, int tp, int rows) {
 }
 
 /* One way to compute a problem. */
-typedef enum form { PRESENT, TREE, CHAIN, FORMS } form;
-static const char *const form_names[FORMS] = {"present", "leaves", "chain"};
+typedef enum form { WGMMA, ENGINE, TREE, CHAIN, FORMS } form;
+static const char *const form_names[FORMS] = {"wgmma", "engine", "leaves", "chain"};
 
 typedef struct candidate {
     form of;
@@ -173,20 +173,32 @@ static CUtensorMap map_of(const uint16_t *data, int rows, int k, int leaves, int
 
 static int x_rows_of(const problem *p, const instance *w) { return p->rows == 1 ? 1 : w->split * w->groups * 8; }
 
-static void launch_engine(const bench *b, const problem *p, const uint16_t *w) {
+/* The engine's choice, or the best that its wgmma family has. */
+static iv_gpu_linear_config engine_config(const iv_gpu_linear_args *a, form of) {
+    iv_gpu_linear_config c = iv_gpu_linear_choose(a);
+    if (of == WGMMA && !iv_gpu_wgmma_prefer(a, &c))
+        fprintf(stderr, "bench_chain: no configuration of wgmma\n"), exit(1);
+    return c;
+}
+
+static iv_gpu_linear_args engine_args(const bench *b, const problem *p, const uint16_t *w) {
     iv_gpu_linear_args a = {};
     a.arithmetic = IV_TC16, a.type = IV_BF16;
     a.w.type = IV_BF16, a.w.n = (size_t)p->n, a.w.k_padded = (size_t)p->k, a.w.leaves = p->leaves, a.w.data = w;
     a.x = b->x, a.x_stride = (size_t)p->k, a.rows = (size_t)p->rows, a.x_rows = X_ROWS;
     a.epilogue = IV_GPU_STORE, a.out = b->out, a.out_stride = (size_t)p->n;
-    iv_gpu_linear_config c;
-    if (!iv_gpu_wgmma_prefer(&a, &c)) fprintf(stderr, "bench_chain: no configuration of wgmma\n"), exit(1);
+    return a;
+}
+
+static void launch_engine(const bench *b, const problem *p, form of, const uint16_t *w) {
+    iv_gpu_linear_args a = engine_args(b, p, w);
+    iv_gpu_linear_config c = engine_config(&a, of);
     CHECK(iv_gpu_linear_with(&a, &c, (iv_gpu_stream)b->stream));
 }
 
 static void launch(const bench *b, const problem *p, const candidate *c, const uint16_t *weights) {
     if (!c->w) {
-        launch_engine(b, p, weights);
+        launch_engine(b, p, c->of, weights);
         return;
     }
     const instance *w = c->w;
@@ -224,8 +236,12 @@ static bool worth(const bench *b, const problem *p, const instance *w) {
 static int candidates_of(const bench *b, const problem *p, candidate *all) {
     int count = 0;
     memset(all, 0, CANDIDATES * sizeof *all);
-    all[count].of = PRESENT, all[count].leaves = p->leaves;
-    snprintf(all[count++].name, sizeof all->name, "engine");
+    for (form of = WGMMA; of <= ENGINE; of = (form)(of + 1)) {
+        iv_gpu_linear_args a = engine_args(b, p, b->weights);
+        iv_gpu_linear_config config = engine_config(&a, of);
+        all[count].of = of, all[count].leaves = p->leaves;
+        iv_gpu_linear_describe(&config, all[count++].name, sizeof all->name);
+    }
     for (int chain = p->leaves == 1; chain < 2; chain++) {
         int leaves = chain ? 1 : p->leaves;
         if (chain && p->leaves > 1 && p->k > CHAIN_K_MAX) continue;
@@ -348,22 +364,26 @@ static void write_json(const bench *b, const model *m, const problem *p, const c
 static void print_cell(const bench *b, const problem *p, const candidate *c) {
     double gb = c ? (double)p->n * p->k * 2 / c->us / 1e3 : 0;
     if (c)
-        printf(" %6.1f %5.0f %3.0f%% %-15s|", c->us, gb, 100 * gb / b->peak, c->w ? c->name : "");
+        printf(" %6.1f %5.0f %3.0f%% %-15s|", c->us, gb, 100 * gb / b->peak,
+               c->of > ENGINE                         ? c->name
+               : c->of == ENGINE && c->name[0] == 'm' ? "mma"
+                                                      : "wgmma");
     else
         printf(" %6s %5s %4s %-15s|", "-", "", "", "");
 }
 
-/* A decode step's linear layers by form, us: the engine's, all leaves on mma.sync, and one chain in column-parallel
- * layers. */
+/* A decode step's linear layers by form, us: the engine's wgmma family, the engine's choice, all leaves on mma.sync,
+ * and one chain in column-parallel layers. */
 typedef struct step {
-    double present, leaves, chain;
+    double wgmma, engine, leaves, chain;
 } step;
 
 static void add(step *s, const model *m, const problem *p, const candidate *const *best) {
     double times = p->layer == HEAD ? 1 : m->layers;
     bool column = p->layer != O && p->layer != DOWN;
-    double present = best[PRESENT] ? best[PRESENT]->us : NAN, leaves = best[TREE] ? best[TREE]->us : NAN;
-    s->present += times * present, s->leaves += times * leaves;
+    double leaves = best[TREE] ? best[TREE]->us : NAN;
+    s->wgmma += times * (best[WGMMA] ? best[WGMMA]->us : NAN);
+    s->engine += times * (best[ENGINE] ? best[ENGINE]->us : NAN), s->leaves += times * leaves;
     s->chain += times * (!column ? leaves : best[CHAIN] ? best[CHAIN]->us : NAN);
 }
 
@@ -371,8 +391,8 @@ static void run_tp(bench *b, const model *m, int tp) {
     step steps[ROW_COUNTS] = {};
     static candidate all[CANDIDATES];
     printf("\n%s, TP %d. us, GB/s, share of the read bandwidth, configuration\n", m->name, tp);
-    printf("%-8s %6s %5s L %4s |%-34s|%-34s|%-34s| chain/leaves\n", "layer", "n", "k", "rows",
-           " present (wgmma, leaves)", " leaves (mma.sync)", " one chain (mma.sync)");
+    printf("%-8s %6s %5s L %4s |%-34s|%-34s|%-34s|%-34s| chain/leaves\n", "layer", "n", "k", "rows", " wgmma, leaves",
+           " the engine's choice", " leaves (mma.sync)", " one chain (mma.sync)");
     for (int layer = 0; layer < LAYERS; layer++)
         for (int r = 0; r < ROW_COUNTS; r++) {
             problem p = problem_of(m, layer, tp, row_counts[r]);
@@ -392,9 +412,11 @@ static void run_tp(bench *b, const model *m, int tp) {
         }
     printf("linear layers of a step, ms (one chain: qkv, gate_up, head; leaves: o, down)\n");
     for (int r = 0; r < ROW_COUNTS; r++)
-        printf("  rows %2d: present %.3f, leaves %.3f, one chain %.3f; one chain / leaves %.3f, / present %.3f\n",
-               row_counts[r], steps[r].present / 1e3, steps[r].leaves / 1e3, steps[r].chain / 1e3,
-               steps[r].chain / steps[r].leaves, steps[r].chain / steps[r].present);
+        printf("  rows %2d: wgmma %.3f, engine %.3f (%.3f), leaves %.3f, one chain %.3f; one chain / leaves %.3f, "
+               "/ engine %.3f\n",
+               row_counts[r], steps[r].wgmma / 1e3, steps[r].engine / 1e3, steps[r].engine / steps[r].wgmma,
+               steps[r].leaves / 1e3, steps[r].chain / 1e3, steps[r].chain / steps[r].leaves,
+               steps[r].chain / steps[r].engine);
     fflush(stdout);
 }
 
