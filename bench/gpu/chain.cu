@@ -2,7 +2,7 @@
  * (chain.cuh), and the engine: its wgmma family and its choice. All shapes of tensor parallelism 1, 2, 4, 8 at 1 to 64
  * rows. Every result is compared with a reference bit by bit. Times are medians of alternating replays of CUDA graphs
  * whose launches read different copies of the weights, more than L2 holds. Usage: bench_chain [--quick] [--model NAME]
- * [--json FILE] [--seconds LIMIT] */
+ * [--json FILE] [--seconds LIMIT], or bench_chain --stress SECONDS: no times, chain_stress.cuh */
 #include "chain.cuh"
 
 #include "kernels/cuda/ops.h"
@@ -120,12 +120,12 @@ static double now(void) {
 /* ---- small kernels ------------------------------------------------------------------------------------------ */
 
 /* Sums of three uniform values: near a normal distribution, many exponents. */
-static __global__ void fill_kernel(uint16_t *to, size_t count, uint32_t seed, float scale) {
+static __global__ void fill_kernel(uint16_t *to, size_t count, uint32_t seed, float scale, iv_dtype type) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
         uint64_t h = (i + ((uint64_t)seed << 40)) * 0x9e3779b97f4a7c15ull;
         h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9ull, h = (h ^ h >> 27) * 0x94d049bb133111ebull, h ^= h >> 31;
         float f = (float)(int)(h & 0xfffff) + (float)(int)(h >> 20 & 0xfffff) + (float)(int)(h >> 40 & 0xfffff);
-        to[i] = iv_round16(IV_BF16, (f / 1048576.0f - 1.5f) * scale);
+        to[i] = iv_round16(type, (f / 1048576.0f - 1.5f) * scale);
     }
 }
 
@@ -435,8 +435,8 @@ static void set_up(bench *b) {
     CHECK(cudaMalloc(&b->count, sizeof *b->count));
     CHECK(cudaEventCreate(&b->from));
     CHECK(cudaEventCreate(&b->to));
-    fill_kernel<<<2048, 256, 0, b->stream>>>(b->weights, weights_bytes / 2, 1, 0.05f);
-    fill_kernel<<<2048, 256, 0, b->stream>>>(b->x, (size_t)X_ROWS * 28672, 2, 1.0f);
+    fill_kernel<<<2048, 256, 0, b->stream>>>(b->weights, weights_bytes / 2, 1, 0.05f, IV_BF16);
+    fill_kernel<<<2048, 256, 0, b->stream>>>(b->x, (size_t)X_ROWS * 28672, 2, 1.0f, IV_BF16);
     CHECK(cudaGetLastError());
     for (const instance &w : instances)
         CHECK(cudaFuncSetAttribute(w.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MAX));
@@ -456,11 +456,15 @@ static void set_up(bench *b) {
            d.l2CacheSize >> 20, b->peak);
 }
 
+#include "chain_stress.cuh"
+
 int main(int argc, char **argv) {
-    static const char usage[] = "usage: bench_chain [--quick] [--model NAME] [--json FILE] [--seconds LIMIT]\n";
+    static const char usage[] = "usage: bench_chain [--quick] [--model NAME] [--json FILE] [--seconds LIMIT]\n"
+                                "       bench_chain --stress SECONDS\n";
     bench b = {};
     bool quick = false, known = false;
     const char *only = NULL;
+    double stress_seconds = 0;
     b.limit = 140, b.begun = now();
     for (int i = 1; i < argc; i++) {
         bool value = i + 1 < argc;
@@ -470,6 +474,8 @@ int main(int argc, char **argv) {
             only = argv[++i];
         else if (strcmp(argv[i], "--seconds") == 0 && value)
             b.limit = atof(argv[++i]);
+        else if (strcmp(argv[i], "--stress") == 0 && value && atof(argv[i + 1]) > 0)
+            stress_seconds = atof(argv[++i]);
         else if (strcmp(argv[i], "--json") == 0 && value) {
             if (!(b.json = fopen(argv[++i], "w")))
                 return fprintf(stderr, "bench_chain: %s cannot be written\n", argv[i]), 1;
@@ -479,6 +485,7 @@ int main(int argc, char **argv) {
     for (const model &m : models) known |= !only || strcmp(only, m.name) == 0;
     if (!known) return fprintf(stderr, "bench_chain: --model: wanted Qwen3-8B, Qwen3-32B or Llama-3.1-70B\n"), 1;
     set_up(&b);
+    if (stress_seconds > 0) return run_stress(&b, stress_seconds) ? 1 : 0;
     for (const model &m : models)
         for (int tp = 1; tp <= 8; tp *= 2) {
             if ((only && strcmp(only, m.name) != 0) || (quick && (&m != models || (tp > 1 && tp < 8)))) continue;

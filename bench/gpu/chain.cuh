@@ -80,6 +80,13 @@ template <class S> IV_DEVICE void chain_load(chain_fragments<S> &f, uint32_t sta
     }
 }
 
+/* Releases a stage for this warp. The fence ends the reads: an arrival alone may pass ldmatrix in flight. */
+IV_DEVICE void chain_release(uint32_t empty) {
+    iv_fence_async();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) iv_mbar_arrive(empty);
+}
+
 template <class S> IV_DEVICE void chain_multiply(float (&acc)[S::GROUPS][4], const chain_fragments<S> &f) {
 #pragma unroll
     for (int s = 0; s < S::STEPS; s++)
@@ -175,8 +182,7 @@ static __device__ void chain_consume(const chain_plan &p, uint32_t ring, uint32_
                 if (c + 1 < S::CHUNKS) {
                     chain_load<S>(f[(c + 1) % 2], ring + stage * bytes, l, c + 1);
                 } else {
-                    __syncwarp();
-                    if (lane == 0) iv_mbar_arrive(empty + 8 * stage);
+                    chain_release(empty + 8 * stage);
                     if (++stage == p.stages) stage = 0, phase ^= 1;
                     if (left > 1) {
                         iv_mbar_wait(full + 8 * stage, phase);

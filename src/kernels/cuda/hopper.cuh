@@ -115,7 +115,7 @@ IV_DEVICE void iv_mbar_init_fence(void) { asm volatile("fence.mbarrier_init.rele
 IV_DEVICE void iv_mbar_expect(uint32_t bar, uint32_t bytes) { /* also arrives */
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-IV_DEVICE void iv_mbar_arrive(uint32_t bar) {
+IV_DEVICE void iv_mbar_arrive(uint32_t bar) { /* may pass loads in flight, which iv_fence_async ends */
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 /* Arrives at an mbarrier of another CTA (iv_shared_of). Does not order ordinary writes, which would need a fence;
@@ -199,7 +199,7 @@ IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::
 template <int PENDING> IV_DEVICE void iv_copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-/* Ordinary writes to shared memory before this become visible to TMA and wgmma after a barrier. */
+/* Before a barrier: ordinary writes become visible to TMA and wgmma; ordinary reads end before TMA overwrites theirs. */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* True in one lane of a whole warp, known to the compiler as uniform. */

@@ -282,6 +282,15 @@ IV_DEVICE void iv_mma_finish(const iv_mma_plan &p, const float (&acc)[S::VALUES 
 /* ---- the kernel ---------------------------------------------------------------------------------------------------
  */
 
+/* Releases a stage for this warp: the next copy may overwrite it. An arrival alone may pass ldmatrix whose values have
+ * not come yet, which would then read the next stage's. The fence of every lane ends its reads; __syncwarp precedes the
+ * arrival of one lane for all. */
+IV_DEVICE void iv_mma_release(uint32_t empty) {
+    iv_fence_async();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) iv_mbar_arrive(empty);
+}
+
 template <class S>
 IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full, uint32_t empty, float *sums,
                               int bytes) {
@@ -302,8 +311,7 @@ IV_DEVICE void iv_mma_consume(const iv_mma_plan &p, uint32_t ring, uint32_t full
                 if (c + 1 < S::CHUNKS) {
                     iv_mma_load<S>(f[(c + 1) % 2], ring + stage * bytes, l, c + 1);
                 } else {
-                    __syncwarp();
-                    if (threadIdx.x % 32 == 0) iv_mbar_arrive(empty + 8 * stage);
+                    iv_mma_release(empty + 8 * stage);
                     if (++stage == p.stages) stage = 0, phase ^= 1;
                     if (left > 1) {
                         iv_mbar_wait(full + 8 * stage, phase);
