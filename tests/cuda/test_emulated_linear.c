@@ -298,10 +298,11 @@ static bool is_caught(problem *p, const iv_gpu_linear_config *c, emu_fault fault
 static const char *const family_names[IV_GPU_FAMILIES] = {"generic", "wgmma", "mma"};
 
 /* The wgmma family hardly uses thread barriers, the generic one nothing else, and only wgmma's wide tiles store by TMA.
- * A launch that does not wait shows in chains only. */
+ * A launch that does not wait shows in chains only, and fences are checked after ldmatrix. */
 static bool shows(iv_gpu_family family, emu_fault f) {
-    if (f == EMU_NO_FAULT || f == EMU_FORGET_LAST) return false;
+    if (f == EMU_NO_FAULT || f == EMU_FORGET_LAST || f == EMU_FORGET_PEERS) return false;
     if (f == EMU_FORGET_SYNCS) return family != IV_GPU_WGMMA;
+    if (f == EMU_FORGET_FENCES) return family == IV_GPU_MMA;
     return family == IV_GPU_WGMMA || (family == IV_GPU_MMA && f != EMU_FORGET_STORES);
 }
 
@@ -315,7 +316,7 @@ static void planted_mistakes_are_caught(void **state) {
     problem few, many;
     make_problem(&r, &s, &few), make_problem(&r, &wide, &many);
     static iv_gpu_linear_config c[CONFIGS_MAX];
-    for (int i = 0; i < IV_GPU_FAMILIES * (EMU_FORGET_STORES + 1); i++) {
+    for (int i = 0; i < IV_GPU_FAMILIES * (EMU_FORGET_FENCES + 1); i++) {
         emu_fault f = (emu_fault)(i / IV_GPU_FAMILIES);
         iv_gpu_family family = (iv_gpu_family)(i % IV_GPU_FAMILIES);
         if (!shows(family, f)) continue;

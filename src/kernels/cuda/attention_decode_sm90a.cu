@@ -273,6 +273,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             hide(x, b, masked);
         } else if (t == 0)
             s->block_max[warp][g] = s->block_max[warp][g + 8] = -INFINITY;
+        iv_fence_async();
         __syncwarp();
         if (lane < n) iv_mbar_arrive(iv_shared(&s->empty[ahead<z::STAGES>(at, lane).stage]));
         at = ahead<z::STAGES>(at, n);
@@ -283,6 +284,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int i = first; i <= last; i++) {
             iv_mbar_wait(iv_shared(&s->full[at.stage]), at.phase);
             values(ring + at.stage * z::STAGE, i - split * EACH, i == first);
+            iv_fence_async(); /* ends this lane's reads of the block, which an arrival may pass */
             __syncwarp();
             if (lane == 0) iv_mbar_arrive(iv_shared(&s->empty[at.stage]));
             at = ahead<z::STAGES>(at, 1);

@@ -24,9 +24,15 @@ static inline void another_machine(rng *r, size_t more) {
     emu_seed(rng_next(r));
 }
 
-static const char *const fault_names[] = {
-    "none",           "forgotten waits",           "a lost arrival", "forgotten barriers",
-    "early bytes",    "launches that do not wait", "a flipped bit",  "forgotten stores",
-    "forgotten peers"};
+static const char *const fault_names[] = {"none",
+                                          "forgotten waits",
+                                          "a lost arrival",
+                                          "forgotten barriers",
+                                          "early bytes",
+                                          "launches that do not wait",
+                                          "a flipped bit",
+                                          "forgotten stores",
+                                          "forgotten peers",
+                                          "forgotten fences"};
 
 #endif

@@ -6,8 +6,9 @@
 // which reads and writes between its issue and the wait for it; as many concurrent CTAs as the device has
 // multiprocessors. The schedule (the next warp and how far it runs, the direction of its lanes, starved warps, delays
 // of copies) is drawn from a seed. A deadlock is detected: the launch fails and reports what each thread waits for.
-// Shared memory begins uninitialized. Not modelled: memory ordering and caches (every store is visible at once, in
-// order, and fences do nothing), time, registers, the overlap of kernels in a stream, and that the four warps of a
+// Shared memory begins uninitialized. A copy into what ldmatrix has read, without a proxy fence of every lane since, is
+// an error: the values might not have come. Not modelled: memory ordering and caches (every store is visible at once,
+// in order, and fences do nothing), time, registers, the overlap of kernels in a stream, and that the four warps of a
 // warpgroup run wgmma together.
 #ifndef IV_EMULATOR_H
 #define IV_EMULATOR_H
@@ -69,6 +70,7 @@ unsigned cluster_rank();
 // ---- synchronization ----
 
 void sync_warp();
+void fence_proxy();
 uint32_t shuffle_word(uint32_t v, int from);
 template <class T> static inline T shuffle(T v, int from) {
     if constexpr (sizeof(T) == 4) {

@@ -86,6 +86,10 @@ struct Warp {
     std::vector<std::shared_ptr<Warpgroup_step>> issued;
     std::deque<std::vector<std::shared_ptr<Warpgroup_step>>> committed;
     unsigned eagerness = 1; // runs in one of this many rounds
+    // Its ldmatrix are numbered: those before each lane's last proxy fence, and the last that read 16 bytes of shared
+    // memory.
+    uint32_t reads = 0, fenced[LANES] = {};
+    std::vector<uint32_t> read;
 };
 
 struct Barrier {

@@ -18,12 +18,12 @@ namespace emu {
 #define EMU_NOTHING(name) \
     template <class... A> static inline void name(A...) {}
 EMU_NOTHING(fence_mbarrier_init_release_cluster)
-EMU_NOTHING(fence_proxy_async_shared__cta)
 EMU_NOTHING(prefetch_global_L2)
 EMU_NOTHING(prefetch_tensormap)
 EMU_NOTHING(setmaxnreg_inc_sync_aligned_u32)
 EMU_NOTHING(setmaxnreg_dec_sync_aligned_u32)
 #undef EMU_NOTHING
+static inline void fence_proxy_async_shared__cta() { fence_proxy(); }
 
 // ---- addresses, loads and stores ----
 

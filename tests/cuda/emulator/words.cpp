@@ -242,7 +242,30 @@ void land_copies() {
     }
 }
 
+// May `bytes` at `to` be overwritten? What a warp has read must have come.
+static void check_reads(uint32_t to, uint32_t bytes) {
+    Cta *cta = cta_of(me->cta, to);
+    uint32_t first = (to & OFFSET) / 16;
+    for (size_t w = 0; w < cta->warps.size(); w++) {
+        Warp &warp = cta->warps[w];
+        if (warp.read.empty()) continue;
+        uint32_t fenced = *std::min_element(warp.fenced, warp.fenced + LANES);
+        for (uint32_t i = first; i < first + bytes / 16; i++) {
+            if (warp.read[i] > fenced) fail("a copy into %#x, which warp %zu has read without a fence", i * 16, w);
+            warp.read[i] = 0;
+        }
+    }
+}
+
+void fence_proxy() {
+    if (fault_strikes(EMU_FORGET_FENCES, 2)) return;
+    my_warp().fenced[lane_id()] = my_warp().reads;
+}
+
 static void ask(Copy c) {
+    uint32_t bytes = c.box ? box_bytes(c.map) : c.bytes;
+    for (uint32_t r = 0; r < (c.ctas ? 8 : 1); r++)
+        if (!c.ctas || c.ctas >> r & 1) check_reads(c.ctas ? shared_address_of(c.to, r) : c.to, bytes);
     c.cta = me->cta, c.due = now + (long)random_below(lateness), progress++;
     if (fault_strikes(EMU_RELEASE_EARLY, 2)) bytes_came(c), c.signaled = true, c.due += 8;
     copies.push_back(c);
@@ -329,6 +352,9 @@ static float step(matrix_type type, const uint16_t *a, const uint16_t *b, float 
 void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned) {
     uint32_t in[2] = {address, turned};
     const uint32_t *out = together(turned ? "ldmatrix.trans" : "ldmatrix", in, 2, [](Meeting &m) {
+        Warp &warp = my_warp();
+        warp.read.resize(SHARED_BYTES / 16), warp.reads++;
+        for (uint32_t l = 0; l < LANES; l++) warp.read[(m.in[l][0] & OFFSET) / 16] = warp.reads;
         for (uint32_t l = 0; l < LANES; l++)
             for (uint32_t k = 0; k < 4; k++) {
                 if (!m.in[l][1]) {

@@ -31,7 +31,8 @@ typedef enum emu_fault {
     EMU_FORGET_LAST,   /* half of the waits for the preceding launch return at once */
     EMU_FLIP_BIT,      /* one in 64 tensor-core results has a flipped lowest bit */
     EMU_FORGET_STORES, /* half of the waits for TMA stores return at once */
-    EMU_FORGET_PEERS   /* half of the waits for other GPUs return at once */
+    EMU_FORGET_PEERS,  /* half of the waits for other GPUs return at once */
+    EMU_FORGET_FENCES  /* half of the proxy fences do nothing */
 } emu_fault;
 void emu_plant(emu_fault fault);
 bool emu_fault_happened(void); /* since it was planted */
