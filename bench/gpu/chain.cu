@@ -460,7 +460,7 @@ static void set_up(bench *b) {
 
 int main(int argc, char **argv) {
     static const char usage[] = "usage: bench_chain [--quick] [--model NAME] [--json FILE] [--seconds LIMIT]\n"
-                                "       bench_chain --stress SECONDS\n";
+                                "       bench_chain --stress SECONDS [--quick]\n";
     bench b = {};
     bool quick = false, known = false;
     const char *only = NULL;
@@ -485,7 +485,7 @@ int main(int argc, char **argv) {
     for (const model &m : models) known |= !only || strcmp(only, m.name) == 0;
     if (!known) return fprintf(stderr, "bench_chain: --model: wanted Qwen3-8B, Qwen3-32B or Llama-3.1-70B\n"), 1;
     set_up(&b);
-    if (stress_seconds > 0) return run_stress(&b, stress_seconds) ? 1 : 0;
+    if (stress_seconds > 0) return run_stress(&b, stress_seconds, quick) ? 1 : 0;
     for (const model &m : models)
         for (int tp = 1; tp <= 8; tp *= 2) {
             if ((only && strcmp(only, m.name) != 0) || (quick && (&m != models || (tp > 1 && tp < 8)))) continue;

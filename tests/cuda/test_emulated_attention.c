@@ -165,14 +165,15 @@ static void overlapping_launches_have_the_same_bits(void **state) {
     assert_int_not_equal(caught, 0);
 }
 
-static void plant_mistakes(rng *r, const char *name, iv_gpu_span span, bool barriers) {
+static void plant_mistakes(rng *r, const char *name, iv_gpu_span span, bool decode) {
     problem p = {.s = {IV_TC16, IV_BF16, 2, 1, 64, 2, 0, 0}, .keys = NORMAL, .scale = 0.18f, .span_count = 1};
     p.spans[0] = span;
     finish_problem(r, &p, NORMAL);
     void *right = run_emulated(r, &p, false, EMU_NO_FAULT);
-    for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_RELEASE_EARLY; f++) {
+    for (emu_fault f = EMU_FORGET_WAITS; f <= EMU_FORGET_FENCES; f++) {
         size_t caught = 0, planted = 0;
-        if (f == EMU_FORGET_SYNCS && !barriers) continue;
+        if (f > EMU_RELEASE_EARLY && f != EMU_FORGET_FENCES) continue;
+        if ((f == EMU_FORGET_SYNCS || f == EMU_FORGET_FENCES) && !decode) continue;
         for (int i = 0; i < 100 && caught < 1; i++) {
             void *got = run_emulated(r, &p, false, f);
             planted += fault_happened, caught += fault_happened && (!got || memcmp(got, right, p.q_bytes) != 0);
