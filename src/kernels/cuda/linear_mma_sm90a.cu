@@ -73,40 +73,26 @@ size_t iv_gpu_mma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out
 
 /* By leaves and rows, the layers in which this family was at least 2 % faster than wgmma, and others only where the
  * two differ by less. Sizes of W: n * k * 2 bytes. From 17 rows on the products of a tile take longer than its
- * weights. */
+ * weights, so that only small layers gain. */
 struct iv_mma_range {
     int leaves;
     size_t rows;       /* at most; the first entry that suffices */
     size_t megabytes;  /* of W, at most */
     size_t least_k, k; /* of the layer, at most */
-    bool whole_waves;  /* only if the tiles fill the SMs */
 };
 static const iv_mma_range ranges[] = {
-    {8, 8, SIZE_MAX, 0, SIZE_MAX, false},  {8, 16, 600, 0, 12288, false},         {8, 32, 128, 0, 8192, true},
-    {4, 16, SIZE_MAX, 0, SIZE_MAX, false}, {4, 32, 20, 0, SIZE_MAX, false},       {2, 16, SIZE_MAX, 0, SIZE_MAX, false},
-    {2, 32, 30, 2048, SIZE_MAX, false},    {1, 32, SIZE_MAX, 0, SIZE_MAX, false},
+    {8, 8, SIZE_MAX, 0, SIZE_MAX},  {8, 16, 600, 0, 12288},   {8, 32, 24, 0, 8192},
+    {4, 16, SIZE_MAX, 0, SIZE_MAX}, {4, 32, 20, 0, SIZE_MAX}, {2, 16, SIZE_MAX, 0, SIZE_MAX},
+    {2, 32, 30, 2048, SIZE_MAX},    {1, 32, SIZE_MAX, 0, SIZE_MAX},
 };
 
 static size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
-
-/* A wave at most; or up to five that fill 96 % of the SMs on average, with short leaves. */
-static bool fills_waves(const iv_gpu_linear_args *a) {
-    size_t tiles = ceil_div(a->w.n, 16), waves = ceil_div(tiles, IV_H200_SMS);
-    return waves == 1 || (waves <= 5 && tiles * 100 >= waves * IV_H200_SMS * 96 && a->w.k_padded <= 5120);
-}
-
-/* More than two thirds of the SMs, but no second wave, with tiles of 32 outputs. */
-static bool fills_wide_wave(const iv_gpu_linear_args *a) {
-    size_t tiles = ceil_div(a->w.n, 32);
-    return tiles <= IV_H200_SMS && tiles * 3 > IV_H200_SMS * 2 && a->w.k_padded <= 5120;
-}
 
 static bool is_faster(const iv_gpu_linear_args *a) {
     size_t megabytes = a->w.n * a->w.k_padded * 2 / 1000000;
     for (const iv_mma_range &r : ranges) {
         if (r.leaves != a->w.leaves || a->rows > r.rows) continue;
-        return megabytes <= r.megabytes && a->w.k_padded >= r.least_k && a->w.k_padded <= r.k &&
-               (!r.whole_waves || fills_waves(a) || fills_wide_wave(a));
+        return megabytes <= r.megabytes && a->w.k_padded >= r.least_k && a->w.k_padded <= r.k;
     }
     return false;
 }
@@ -116,7 +102,7 @@ static void pick(const iv_gpu_linear_args *a, int *tile_n, int *blocks, int *cta
     size_t k = a->w.k_padded, megabytes = a->w.n * k * 2 / 1000000, waves = ceil_div(ceil_div(a->w.n, 16), IV_H200_SMS);
     *ctas = 1;
     if (a->w.leaves == 8) {
-        *tile_n = a->rows > 16 && fills_wide_wave(a) ? 32 : 16, *blocks = 1;
+        *tile_n = 16, *blocks = 1;
     } else if (a->w.leaves == 4) { /* two CTAs if all tiles then run at once and are short */
         *tile_n = 16, *blocks = 2, *ctas = waves == 2 && megabytes <= 20 ? 2 : 1;
     } else if (a->w.leaves == 2) {
