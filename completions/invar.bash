@@ -236,6 +236,8 @@ _invar() {
         train-sft:--adam-beta2) _invar_words ''; return ;;
         train-sft:--adam-eps) _invar_words ''; return ;;
         train-sft:--max-grad-norm) _invar_words ''; return ;;
+        train-sft:--load-format) _invar_words 'auto dummy'; return ;;
+        train-sft:--dummy-seed) _invar_words ''; return ;;
         train-sft:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         train-sft:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         train-sft:--numerics) _invar_words 'invar bio vanilla'; return ;;
@@ -257,6 +259,7 @@ _invar() {
         train-rl:--keep) _invar_words ''; return ;;
         train-rl:--algorithm) _invar_words 'reinforce rloo grpo dr-grpo dapo gspo'; return ;;
         train-rl:--reward) _invar_words ''; return ;;
+        train-rl:--reward-format) _invar_words ''; return ;;
         train-rl:--reward-timeout) _invar_words ''; return ;;
         train-rl:--group-size) _invar_words ''; return ;;
         train-rl:--inner-steps) _invar_words ''; return ;;
@@ -290,6 +293,8 @@ _invar() {
         train-rl:--adam-beta2) _invar_words ''; return ;;
         train-rl:--adam-eps) _invar_words ''; return ;;
         train-rl:--max-grad-norm) _invar_words ''; return ;;
+        train-rl:--load-format) _invar_words 'auto dummy'; return ;;
+        train-rl:--dummy-seed) _invar_words ''; return ;;
         train-rl:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         train-rl:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         train-rl:--numerics) _invar_words 'invar bio vanilla'; return ;;
@@ -305,6 +310,8 @@ _invar() {
         train-gradients:--out) _invar_files; return ;;
         train-gradients:--max-length) _invar_words ''; return ;;
         train-gradients:--longer) _invar_words 'error truncate drop'; return ;;
+        train-gradients:--load-format) _invar_words 'auto dummy'; return ;;
+        train-gradients:--dummy-seed) _invar_words ''; return ;;
         train-gradients:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         train-gradients:--arithmetic) _invar_words 'auto fma32 tc16'; return ;;
         train-gradients:--numerics) _invar_words 'invar bio vanilla'; return ;;
@@ -431,10 +438,10 @@ _invar() {
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
-        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
         train-inspect:-*) _invar_words '--help --verify --json' ;;
-        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --split-special-tokens --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
