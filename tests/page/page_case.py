@@ -84,7 +84,7 @@ class Case(unittest.TestCase):
 
     def prove(self):
         self.page.click("#proof-run")
-        self.page.locator("#proof-run", has_text="Run again").wait_for(timeout=40000)
+        self.page.locator("#proof-run", has_text="Run again").wait_for(timeout=120000)
 
     def words(self, row):
         return (
