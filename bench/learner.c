@@ -1,5 +1,5 @@
-/* learner.c: one training step of a model on the CPU by its parts, and the kernels of the backward pass beside the
- * forward's.
+/* learner.c: one training step of a model on the CPU by its parts, and the kernels of the backward pass next to
+ * the forward's.
  *
  *     bench_learner MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--threads T] [--virtual-ranks V]
  *         [--repeat R] [--dtype bf16|f16|f32] [--arithmetic fma32|tc16] [--recompute none|attention|layer]

@@ -131,6 +131,11 @@ static void other_sums_are_caught(void **state) {
     o.rollout_numerics = "vanilla", o.steps = 2;
     assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "the sampler's log-probability"));
+    snprintf(dir, sizeof dir, "%s/stop-ranks", base); /* no rank waits for the one that found it */
+    o.tensor_parallel = 2, o.data_parallel = 2;
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "the sampler's log-probability"));
+    o.tensor_parallel = 1, o.data_parallel = 1;
     snprintf(dir, sizeof dir, "%s/report", base);
     o.on_mismatch = "report";
     ASSERT_OK(iv_run_train(&o, &s, &err), &err);

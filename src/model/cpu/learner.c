@@ -351,16 +351,15 @@ static iv_status make_axes(iv_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-/* Statistics and coefficients of rank 0 reach all ranks. */
-static iv_status share_predictions(iv_learner *l, iv_error *err) {
-    size_t n = l->prediction_count, p = 0;
-    if (l->model->rank == 0)
-        for (size_t q = l->from; q < l->to; q++) {
-            const iv_learner_sequence *s = &l->step->sequences[q];
-            for (size_t t = 1; t < s->count; t++)
-                if (s->mask[t] != 0.0f) l->coefficients[p++] = s->coefficients[t] / l->step->temperature;
-        }
-    if (l->model->tp.ranks == 1) return IV_OK;
+/* Statistics and coefficients of rank 0 reach all ranks, or its failure to weigh the pass does, so that none waits. */
+static iv_status share_predictions(iv_learner *l, iv_status weighed, iv_error *err) {
+    size_t n = l->prediction_count, p = 0, least = weighed == IV_OK ? SIZE_MAX : 0;
+    for (size_t q = l->from; weighed == IV_OK && l->model->rank == 0 && q < l->to; q++) {
+        const iv_learner_sequence *s = &l->step->sequences[q];
+        for (size_t t = 1; t < s->count; t++)
+            if (s->mask[t] != 0.0f) l->coefficients[p++] = s->coefficients[t] / l->step->temperature;
+    }
+    if (l->model->tp.ranks == 1) return weighed;
     size_t floats_of[IV_RANKS_MAX] = {3 * n};
     const float *parts[IV_RANKS_MAX];
     float *mine = iv_tp_gather_buffer(l->forward);
@@ -368,7 +367,11 @@ static iv_status share_predictions(iv_learner *l, iv_error *err) {
         memcpy(mine, l->max, n * sizeof *mine), memcpy(mine + n, l->sum, n * sizeof *mine);
         memcpy(mine + 2 * n, l->coefficients, n * sizeof *mine);
     }
-    IV_TRY(iv_tp_gather_all(l->forward, floats_of, NULL, parts, err));
+    iv_error gathering;
+    iv_status status = iv_tp_gather_all(l->forward, floats_of, &least, parts, &gathering);
+    if (weighed != IV_OK) return weighed;
+    if (status != IV_OK) return iv_fail(err, status, "%s", gathering.message);
+    if (least == 0) return iv_fail(err, IV_INVALID, "rank 0 of the tensor-parallel ranks could not weigh the pass");
     if (l->model->rank == 0) return IV_OK;
     memcpy(l->max, parts[0], n * sizeof *mine), memcpy(l->sum, parts[0] + n, n * sizeof *mine);
     memcpy(l->coefficients, parts[0] + 2 * n, n * sizeof *mine);
@@ -379,7 +382,8 @@ iv_status iv_learner_pass(iv_learner *l, const iv_learner_step *step, size_t fro
     IV_TRY(lay_out(l, step, from, to, err));
     IV_TRY(make_axes(l, err));
     IV_TRY(forward(l, true, err));
-    if (step->weigh && l->model->rank == 0) IV_TRY(step->weigh(step->context, from, to, err));
-    IV_TRY(share_predictions(l, err));
+    iv_status weighed = IV_OK;
+    if (step->weigh && l->model->rank == 0) weighed = step->weigh(step->context, from, to, err);
+    IV_TRY(share_predictions(l, weighed, err));
     return iv_decoder_backward(l->model, &l->forward->backend, err);
 }
