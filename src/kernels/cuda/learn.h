@@ -1,0 +1,241 @@
+/* learn.h: the ops of a training step on an NVIDIA GPU, as launchers. Law: NUMERICS.md 15; every op has the bits of its
+ * scalar reference in src/numerics. The conventions of ops.h hold: device pointers unless a comment says host, nothing
+ * allocates or synchronizes, 0 or a cudaError_t returns.
+ *
+ * The rows of a pass are the padded axis of all tokens: each sequence begins at a multiple of 16 rows, and the rows
+ * from its end to the next multiple of 16 are padding. Arrays that are GEMM inputs of a weight gradient are +0 in
+ * padding rows; other arrays have finite values there. The axes of predictions and of experts are arrays of their own,
+ * padded in the same way, whose rows were gathered.
+ *
+ * A sum over outputs (15.4) is computed from weights and gradients whose outputs lie in a *run*: leaf after leaf, in a
+ * leaf the parts of its pieces, each padded with zeros to a multiple of 16. `offsets` of a run gives each column's
+ * place in the parameters' row: the element of the output's first input, or -1 for padding. */
+#ifndef IV_KERNELS_CUDA_LEARN_H
+#define IV_KERNELS_CUDA_LEARN_H
+
+#include "kernels/cuda/ops.h"
+#include "kernels/token_axis.h"
+#include "numerics/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- sums over tokens (weight_gradient.c chooses; weight_gradient_*.cu compute; columns of sums: column_sums.cu) ---
+ */
+
+typedef struct iv_gpu_weight_gradient_args {
+    iv_arithmetic arithmetic;
+    iv_dtype type;
+    const iv_token_axis *axis; /* host; `row` is not read */
+    const void *dy;            /* [padded][dy_stride]: columns [0, n) are the run */
+    size_t dy_stride, n;       /* n a multiple of 16 */
+    const int64_t *offsets;    /* [n] */
+    const void *x;             /* [padded][x_stride]: columns [0, k) */
+    size_t x_stride, k;
+    iv_axis_sums sums; /* of device pointers: the gradient of column c and input j is at offsets[c] + j */
+    void *scratch;     /* iv_gpu_weight_gradient_scratch(sms) bytes, uninitialized */
+    int sms;
+} iv_gpu_weight_gradient_args;
+
+size_t iv_gpu_weight_gradient_scratch(int sms);
+int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
+
+/* out[j][c] = R(master[offsets[c] + j]) for inputs j < k and columns c < n of a run; +0 where there is no output, and
+ * from n to out_stride: the weights of iv_gpu_linear for the gradient of a linear layer's input. */
+int iv_gpu_transpose_weights(iv_dtype type, const float *master, const int64_t *offsets, size_t n, size_t k, void *out,
+                             size_t out_stride, iv_gpu_stream stream);
+
+typedef enum iv_gpu_column_sum {
+    IV_GPU_SUM_VALUES, /* s = canon(s + dy) */
+    IV_GPU_SUM_NORM    /* s = canon(fma(dy, x * r, s)) */
+} iv_gpu_column_sum;
+
+typedef struct iv_gpu_column_sums_args {
+    iv_gpu_column_sum kind;
+    const iv_token_axis *axis; /* host */
+    const int32_t *row;        /* [padded], device: the row of dy and of r, or -1: padding, which takes no part */
+    const float *dy;           /* [][dy_stride]: columns [0, n) */
+    size_t dy_stride, n;
+    const int32_t *pick; /* x's row of dy's row i is pick[i]; NULL: i */
+    const float *x;      /* [][x_stride] */
+    size_t x_stride;
+    const float *r; /* factor of each row */
+    size_t offset;  /* of the sums */
+    iv_axis_sums sums;
+    void *scratch; /* iv_gpu_column_sums_scratch(n) bytes, uninitialized */
+} iv_gpu_column_sums_args;
+
+size_t iv_gpu_column_sums_scratch(size_t n);
+int iv_gpu_column_sums(const iv_gpu_column_sums_args *a, iv_gpu_stream stream);
+
+/* ---- attention (attention_backward_*.cu) ------------------------------------------------------------------------ */
+
+typedef struct iv_gpu_attention_backward_args {
+    iv_gpu_attention_shape shape; /* group_first 0: whole groups */
+    iv_gpu_kv kv;                 /* K and V as the forward pass wrote them */
+    const iv_gpu_span *spans;     /* device: whole sequences, position 0; first_row a multiple of 16 */
+    const iv_gpu_span *host_spans;
+    size_t span_count;
+    const uint32_t *tables;
+    float scale_log2e, scale;
+    const void *q, *out, *dout; /* [rows][heads * head_dim], typed */
+    const float *lse2;          /* [rows][heads]: iv_gpu_attention_args.lse2 */
+    float *dqkv;                /* [rows][(heads + 2 kv_heads) * head_dim]: dq, dk, dv. Rows of sequences are written */
+    size_t rows;
+    void *scratch; /* uninitialized */
+    int sms;
+} iv_gpu_attention_backward_args;
+
+size_t iv_gpu_attention_backward_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max);
+int iv_gpu_attention_backward(const iv_gpu_attention_backward_args *a, iv_gpu_stream stream);
+
+/* ---- row ops (rows_backward.cu) --------------------------------------------------------------------------------- */
+
+/* out[row][c] = R(x[row][column + c]) for c < n, +0 for n <= c < out_stride. x [rows][x_stride]. */
+int iv_gpu_round_rows(const float *x, size_t x_stride, size_t column, size_t n, size_t rows, iv_dtype type, void *out,
+                      size_t out_stride, iv_gpu_stream stream);
+
+/* Rows list[0..count) of `out` become zero: row_bytes, a multiple of 4, `stride_bytes` apart. */
+int iv_gpu_clear_rows(const int32_t *list, size_t count, void *out, size_t row_bytes, size_t stride_bytes,
+                      iv_gpu_stream stream);
+
+/* out[i] = x[pick[i]], or zeros where pick[i] < 0. Rows of row_bytes, a multiple of 4. */
+int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
+                       iv_gpu_stream stream);
+
+/* norm' (15.7): with x's row i of x[pick ? pick[i] : i], dx of that row = canon(fma(t, r, dx)); factors[i] = r. Rows
+ * whose pick is negative are skipped. If `rounded` is not NULL, rounded[that row][0..n) = R(dx), +0 up to its stride.
+ */
+typedef struct iv_gpu_norm_backward_args {
+    const float *x; /* [][n] */
+    const int32_t *pick;
+    const float *weight;
+    float eps;
+    size_t n, rows;
+    const float *dy; /* [rows][n] */
+    float *dx;       /* [][n], in place */
+    float *factors;  /* [rows] */
+    iv_dtype type;
+    void *rounded;
+    size_t rounded_stride;
+} iv_gpu_norm_backward_args;
+int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream stream);
+
+/* The forward pass with a tape: from wide[rows][2 n], whose columns come in groups of 8 gates then 8 ups (`grouped`) or
+ * as gates, then ups: gate, up [rows][n] rounded, act[rows][act_stride] = R(swiglu of the unrounded ones). bias: as the
+ * columns of wide; already added. */
+int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, iv_dtype type, void *gate, void *up,
+                       void *act, size_t act_stride, iv_gpu_stream stream);
+
+/* swiglu' (15.7). dy[rows][dy_stride]: the run of gate and up with leaves of `part` outputs (a multiple of 16): R(d
+ * gate i) in column i / part * 2 part + i % part, R(d up i) `part` columns on; +0 in all other columns. wide, if not
+ * NULL: [rows][2 n], d gate then d up in float32, for biases. */
+int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
+                           size_t part, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
+
+/* rope' and the head norms' backward in dqkv, in place (15.6, step 10), and dy, its rounded run with `leaves` leaves:
+ * in leaf i the i-th part of q's outputs, of k's, of v's, each padded to a multiple of 16. */
+typedef struct iv_gpu_rotate_backward_args {
+    float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
+    size_t rows, heads, kv_heads, head_dim, leaves;
+    const float *cosine, *sine;   /* [position][head_dim / 2] */
+    const int32_t *positions;     /* [rows]; -1: padding: dy is +0, dqkv is not read */
+    const float *q_norm, *k_norm; /* NULL: none */
+    float eps;
+    const void *q_raw, *k_raw; /* [rows][heads * head_dim], [rows][kv_heads * head_dim], typed */
+    float *terms;              /* [rows][2][head_dim]: h of q_norm, of k_norm (15.7) */
+    iv_dtype type;
+    void *dy;
+    size_t dy_stride;
+} iv_gpu_rotate_backward_args;
+int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream stream);
+
+/* ---- predictions (predictions.cu) ------------------------------------------------------------------------------- */
+
+/* logits [rows][stride], divided in place by the temperature if it is not 1. max, sum: of the row (sum-exp, section 4);
+ * logprob = (x[target] - max) - log(sum). */
+int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t stride, float temperature,
+                            const int32_t *targets, float *max, float *sum, float *logprobs, iv_gpu_stream stream);
+
+/* dl (15.6, step 1) for columns [first, first + n) of the vocabulary: x [rows][x_stride] holds these columns' logits
+ * before the division by the temperature. coefficients: c, already divided. A row whose target is negative is padding:
+ * +0. out [rows][out_stride], +0 from n on. */
+int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature,
+                           const int32_t *targets, const float *coefficients, const float *max, const float *sum,
+                           iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
+
+/* to[i] = canon(+0 + y) with the sum over outputs' root: a node of the tree over leaves. acc = earlier + acc, flushed
+ * in fma32; plain in tc16. With `result`, acc becomes canonical. */
+int iv_gpu_add_nodes(iv_arithmetic arithmetic, const float *earlier, float *acc, size_t n, bool result,
+                     iv_gpu_stream stream);
+
+/* Look-ups (15.6): for each of `count` ids: rows order[first[i] .. first[i + 1]) of dx, in that order, each of virtual
+ * rank rank[that row], are added per virtual rank, and the `ranks` virtual ranks in the tree; out[ids[i]][hidden] is
+ * the result. Other rows of out are not touched. */
+typedef struct iv_gpu_lookups_args {
+    const float *dx; /* [][hidden] */
+    size_t hidden;
+    const int32_t *ids, *first, *order;
+    size_t count;
+    const uint8_t *rank; /* by row of dx */
+    size_t ranks;        /* a power of two, at most IV_VIRTUAL_RANKS_MAX */
+    float *out;
+} iv_gpu_lookups_args;
+int iv_gpu_lookups(const iv_gpu_lookups_args *a, iv_gpu_stream stream);
+
+/* ---- experts (experts_backward.cu) ------------------------------------------------------------------------------ */
+
+/* For entries of experts (15.9): a: dy of down = R(dx); b, c: from da = its input gradient, dw[slot] and da *= weight,
+ * and dy = R(dx * weight). slot[entry] = token row * k + index; negative: padding, whose typed outputs are +0. */
+typedef struct iv_gpu_expert_rows_args {
+    const int32_t *slot;
+    size_t entries, k, hidden, n; /* n: intermediate size */
+    const float *dx;              /* [rows][hidden] */
+    const float *weights;         /* by slot */
+    iv_dtype type;
+    const void *act; /* [entries][n], typed */
+    float *da;       /* [entries][n], in place */
+    float *dw;       /* by slot */
+    void *dy;        /* [entries][dy_stride] */
+    size_t dy_stride;
+} iv_gpu_expert_rows_args;
+int iv_gpu_expert_gradient_in(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream); /* dy = R(dx) */
+int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream);
+
+/* The router's logits (15.9): dl[row][experts] in float32, R(dl) in dy. */
+typedef struct iv_gpu_router_backward_args {
+    const float *logits; /* [rows][experts] */
+    size_t rows, experts, k;
+    bool normalise;
+    const int32_t *ids;        /* [rows * k], ascending; a row whose first id is negative is padding: +0 */
+    const float *weights, *dw; /* [rows * k] */
+    iv_dtype type;
+    void *dy;
+    size_t dy_stride;
+} iv_gpu_router_backward_args;
+int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream);
+
+/* ---- optimizer (optimizer.cu; digests: sha256.cu) --------------------------------------------------------------- */
+
+/* sums[b] = the sum of squares of block b (15.10). n a multiple of IV_OPTIMIZER_BLOCK. */
+int iv_gpu_block_sums(const float *gradient, size_t n, double *sums, iv_gpu_stream stream);
+int iv_gpu_adamw(const iv_adamw_step *step, const bool *decays, const float *gradient, float *w, float *m, float *v,
+                 size_t n, iv_gpu_stream stream);
+/* a[i] = a[i] + b[i]. */
+int iv_gpu_add_sums(float *a, const float *b, size_t n, iv_gpu_stream stream);
+/* SHA-256 of each group of `group` floats (a multiple of 16), little-endian; the last group may have fewer. digests
+ * [groups][32]. */
+int iv_gpu_digests(const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);
+/* out[row][0..k) = R(master[offsets[row] + j]), +0 up to k_padded and in rows whose offset is negative: a packed matrix
+ * from the parameters' row. */
+int iv_gpu_write_matrix(iv_dtype type, const float *master, const int64_t *offsets, size_t rows, size_t k,
+                        size_t k_padded, void *out, iv_gpu_stream stream);
+/* *at = the lowest index of an element that is not finite, or SIZE_MAX. */
+int iv_gpu_find_not_finite(const float *x, size_t n, uint64_t *at, iv_gpu_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
