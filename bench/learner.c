@@ -31,7 +31,7 @@ typedef struct bench {
     const char *program;
     iv_pool *pool;
     iv_model *model;
-    iv_learner *learner;
+    iv_cpu_learner *learner;
     iv_learner_sequence *sequences;
     size_t elements, all, tokens, count, repeats;
     float *weights, *gradient, *first, *second; /* the row; the sums; AdamW's moments */
@@ -194,8 +194,8 @@ static double run_step(bench *b, size_t ranks) {
     for (size_t i = 0; i < b->count; i++) b->sequences[i].rank = i * ranks / b->count;
     double begin = seconds_now();
     for (size_t at = 0, n; at < b->count; at += n) {
-        n = iv_learner_fit(b->learner, step, at, b->count);
-        need(iv_learner_pass(b->learner, step, at, at + n, &b->err), b);
+        n = iv_learner_fit(&b->learner->base, step, at, b->count);
+        need(b->learner->base.ops->pass(&b->learner->base, step, at, at + n, &b->err), b);
     }
     double passes = seconds_now() - begin;
     for (int i = 0; i < OPTIMIZER; i++)
@@ -244,13 +244,15 @@ static void open_bench(bench *b, int argc, char **argv, size_t ranks) {
     if (b->count * padded <= pass) levels = 0, pass = b->count * padded;
     for (size_t i = 0; i < levels; i++) b->level[i] = zeros(b, b->all);
     need(iv_parameters_read(b->model, b->pool, b->weights, &b->err), b);
-    iv_learner_options lo = {
+    iv_cpu_learner_options lo = {
         .pool = b->pool, .rows_max = pass, .names = b->model, .weights = b->weights, .elements = b->elements};
     lo.kernels = iv_kernels_select(isa_of[word_argument(argc, argv, "--isa", isas, "scalar, avx2, avx512 or auto")]);
     lo.arithmetic = word_argument(argc, argv, "--arithmetic", arithmetics, "fma32 or tc16") ? IV_TC16 : IV_FMA32;
     lo.recompute = (iv_recompute)word_argument(argc, argv, "--recompute", recomputes, "none, attention or layer");
-    need(iv_learner_open(b->model, &lo, &b->learner, &b->err), b);
-    if (padded > b->learner->rows_max) usage(argv[0], "--pass", "at least the tokens of a sequence");
+    iv_learner *learner;
+    need(iv_cpu_learner_open(b->model, &lo, &learner, &b->err), b);
+    b->learner = (iv_cpu_learner *)(void *)learner;
+    if (padded > b->learner->base.rows_max) usage(argv[0], "--pass", "at least the tokens of a sequence");
     make_sequences(b);
     time_ops(&b->learner->ops);
 }
@@ -265,7 +267,7 @@ typedef struct kind {
 
 /* Median GFLOP/s of the forward, dX and dW of one linear layer, by turns. */
 static void measure_kind(bench *b, const kind *k, double *forward, double *dx, double *dw) {
-    iv_learner *l = b->learner;
+    iv_cpu_learner *l = b->learner;
     size_t rows = l->batch.tokens, n = k->weight->n, inputs = k->weight->k;
     double seconds[3][REPEATS_MAX], work = 2.0 * (double)rows * (double)n * (double)inputs / 1e9;
     char *x = (char *)zeros(b, rows * inputs), *dy = (char *)zeros(b, rows * n);
@@ -370,7 +372,7 @@ int main(int argc, char **argv) {
         printf("| %s | %.4f | %.1f %% |\n", part_names[p], median, 100 * median / step);
     }
     printf("| all | %.4f | %.1f tokens/s |\n\npeak memory %ld MiB; the learner's %zu MiB\n", step, tokens / step,
-           peak_mib(), iv_learner_bytes(b.learner) >> 20);
+           peak_mib(), b.learner->base.ops->bytes(&b.learner->base) >> 20);
     if (ranks[1])
         printf("%zu virtual ranks / %zu: %.3f of the time\n", ranks[0], ranks[1], iv_bench_median(ratio, b.repeats));
     if (!has_flag(argc, argv, "--no-kernels")) print_kernels(&b);

@@ -2,6 +2,7 @@
 #include "train/trainer_state.h"
 #include "base/clock.h"
 #include "base/size.h"
+#include "model/cpu/learner.h"
 #include "numerics/tree.h"
 #include "train/order.h"
 
@@ -112,16 +113,16 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     iv_model *shard = t->model;
     for (size_t i = 0; i < t->o.tp; i++, shard = shard->next) {
         if (!alone) IV_TRY(iv_pool_open(threads, &r->pool[i], err));
-        iv_learner_options o = {.kernels = t->o.kernels,
-                                .arithmetic = t->o.arithmetic,
-                                .pool = alone ? t->pool : r->pool[i],
-                                .comm = r->comm[i],
-                                .rows_max = t->o.pass_tokens,
-                                .recompute = t->o.recompute,
-                                .names = t->model,
-                                .weights = t->master,
-                                .elements = t->elements};
-        IV_TRY(iv_learner_open(shard, &o, &r->learner[i], err));
+        iv_cpu_learner_options o = {.kernels = t->o.kernels,
+                                    .arithmetic = t->o.arithmetic,
+                                    .pool = alone ? t->pool : r->pool[i],
+                                    .comm = r->comm[i],
+                                    .rows_max = t->o.pass_tokens,
+                                    .recompute = t->o.recompute,
+                                    .names = t->model,
+                                    .weights = t->master,
+                                    .elements = t->elements};
+        IV_TRY(iv_cpu_learner_open(shard, &o, &r->learner[i], err));
     }
     return IV_OK;
 }
@@ -177,7 +178,7 @@ size_t iv_train_bytes(const iv_trainer *t) {
     for (size_t i = 0; i < t->local; i++) {
         floats += t->all;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
-        for (size_t k = 0; k < t->o.tp; k++) bytes += iv_learner_bytes(t->ranks[i].learner[k]);
+        for (size_t k = 0; k < t->o.tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
     }
     return bytes + floats * sizeof(float);
 }
@@ -283,7 +284,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
     }
     do {
         n = iv_learner_fit(l, &step, at, limit);
-        IV_TRY(t->gradients ? iv_learner_pass(l, &step, at, at + n, err) : iv_learner_score(l, &step, at, at + n, err));
+        IV_TRY(t->gradients ? l->ops->pass(l, &step, at, at + n, err) : l->ops->score(l, &step, at, at + n, err));
         at += n, passes++;
     } while (at < r->count);
     if (tp == 0) r->passes = passes;

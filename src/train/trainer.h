@@ -7,7 +7,7 @@
 #define IV_TRAIN_TRAINER_H
 
 #include "comm/comm.h"
-#include "model/cpu/learner.h"
+#include "model/learner.h"
 #include "model/parameters.h"
 #include "numerics/optimizer.h"
 

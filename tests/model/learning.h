@@ -76,16 +76,16 @@ static inline void gradients_of(const char *dir, const examples *x, const gradie
     g->sum = malloc(g->all * (1 + levels) * sizeof *g->sum);
     for (size_t i = 0; i < g->all * (1 + levels); i++) g->sum[i] = NAN; /* sums of a step before must not matter */
     ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, &err), &err);
-    iv_learner_options lo = {.kernels = iv_kernels_select(o->isa),
-                             .arithmetic = o->arithmetic,
-                             .pool = g->pool,
-                             .rows_max = 1024,
-                             .recompute = o->recompute,
-                             .names = g->model,
-                             .weights = g->row,
-                             .elements = g->elements};
+    iv_cpu_learner_options lo = {.kernels = iv_kernels_select(o->isa),
+                                 .arithmetic = o->arithmetic,
+                                 .pool = g->pool,
+                                 .rows_max = 1024,
+                                 .recompute = o->recompute,
+                                 .names = g->model,
+                                 .weights = g->row,
+                                 .elements = g->elements};
     iv_learner *l;
-    ASSERT_OK(iv_learner_open(g->model, &lo, &l, &err), &err);
+    ASSERT_OK(iv_cpu_learner_open(g->model, &lo, &l, &err), &err);
     iv_learner_sequence s[EXAMPLES_MAX];
     iv_learner_step step = {
         .sequences = s, .count = x->count, .ranks = o->virtual_ranks, .temperature = 1.0f, .sums = {.sum = g->sum}};
@@ -100,7 +100,7 @@ static inline void gradients_of(const char *dir, const examples *x, const gradie
     for (size_t at = 0, n; at < x->count; at += n) {
         n = iv_learner_fit(l, &step, at, o->pass);
         assert_true(n > 0);
-        ASSERT_OK(iv_learner_pass(l, &step, at, at + n, &err), &err);
+        ASSERT_OK(l->ops->pass(l, &step, at, at + n, &err), &err);
     }
     for (size_t i = 0; i < x->count; i++) {
         for (size_t t = 0; t < s[i].count; t++) g->loss -= (double)s[i].mask[t] * (double)s[i].logprobs[t];

@@ -46,16 +46,16 @@ static void trainer_open(trainer *t, const char *dir, const gradient_options *o,
     ASSERT_OK(iv_parameters_read(t->model, t->pool[0], t->w, &err), &err);
     const iv_model *m = t->model;
     for (size_t i = 0; i < ranks; i++, m = m->next) {
-        iv_learner_options lo = {.kernels = iv_kernels_select(o->isa),
-                                 .arithmetic = o->arithmetic,
-                                 .pool = t->pool[i],
-                                 .comm = ranks > 1 ? t->comm[i] : NULL,
-                                 .rows_max = 256,
-                                 .recompute = o->recompute,
-                                 .names = t->model,
-                                 .weights = t->w,
-                                 .elements = t->elements};
-        ASSERT_OK(iv_learner_open(m, &lo, &t->learner[i], &err), &err);
+        iv_cpu_learner_options lo = {.kernels = iv_kernels_select(o->isa),
+                                     .arithmetic = o->arithmetic,
+                                     .pool = t->pool[i],
+                                     .comm = ranks > 1 ? t->comm[i] : NULL,
+                                     .rows_max = 256,
+                                     .recompute = o->recompute,
+                                     .names = t->model,
+                                     .weights = t->w,
+                                     .elements = t->elements};
+        ASSERT_OK(iv_cpu_learner_open(m, &lo, &t->learner[i], &err), &err);
     }
 }
 
@@ -77,7 +77,7 @@ typedef struct rank_pass {
 
 static void *run_rank(void *context) {
     rank_pass *p = context;
-    p->status = iv_learner_pass(p->learner, p->step, p->from, p->to, &p->err);
+    p->status = p->learner->ops->pass(p->learner, p->step, p->from, p->to, &p->err);
     return NULL;
 }
 

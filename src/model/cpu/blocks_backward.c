@@ -8,9 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-static const iv_layer_tensors *names_of(const iv_learner *l, size_t layer) { return &l->names->layer_tensors[layer]; }
+static const iv_layer_tensors *names_of(const iv_cpu_learner *l, size_t layer) {
+    return &l->names->layer_tensors[layer];
+}
 
-static size_t hidden_of(const iv_learner *l) { return (size_t)l->model->config.hidden_size; }
+static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
 static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
@@ -22,14 +24,14 @@ static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
 /* ---- norms --------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_job {
-    iv_learner *l;
+    iv_cpu_learner *l;
     const float *x, *weight;
 } norm_job;
 
 static void norm_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const norm_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     size_t h = hidden_of(l);
     l->factors[row] = l->kernels->rmsnorm_backward(j->x + row * h, j->weight, (float)l->model->config.rms_norm_eps, h,
                                                    l->dnormed + row * h, l->dx + row * h, l->dx + row * h);
@@ -44,7 +46,7 @@ static void norm_columns(void *context, size_t row, size_t first, size_t count, 
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer *layer = &l->model->layers[n.layer];
     norm_job j = {l, attention ? l->tape.now->x : l->tape.now->x_mlp,
@@ -62,7 +64,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
 
 static void swiglu_row(void *context, size_t row, size_t worker) {
     (void)worker;
-    iv_learner *l = context;
+    iv_cpu_learner *l = context;
     size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->dtype);
     bool bias = l->model->config.mlp_bias;
     const char *gate = (const char *)l->tape.now->gate + row * n * width,
@@ -79,7 +81,7 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
 }
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *names = names_of(l, layer);
     const iv_mlp_tensors *t = names->experts;
     const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
@@ -121,7 +123,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 }
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
     return iv_experts_backward(l, layer, err);
 }
@@ -129,7 +131,7 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 /* ---- attention ------------------------------------------------------------------------------------------------ */
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = names_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
@@ -151,7 +153,7 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_model_config *c = &l->model->config;
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)c->head_dim;
@@ -179,12 +181,12 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
 }
 
 typedef struct rope_job {
-    iv_learner *l;
+    iv_cpu_learner *l;
     const iv_layer *layer;
 } rope_job;
 
 /* The position of a row in its sequence. */
-static size_t position_of(const iv_learner *l, size_t row) {
+static size_t position_of(const iv_cpu_learner *l, size_t row) {
     size_t low = 0, high = l->to - l->from;
     while (high - low > 1) {
         size_t middle = (low + high) / 2;
@@ -197,7 +199,7 @@ static size_t position_of(const iv_learner *l, size_t row) {
 }
 
 /* Head h's row before its norm, as floats. */
-static void raw_head(const iv_learner *l, size_t row, size_t h, float *out) {
+static void raw_head(const iv_cpu_learner *l, size_t row, size_t h, float *out) {
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
     bool q = h < shard->heads;
@@ -214,7 +216,8 @@ static void add_leaves(float *leaf, size_t leaves, size_t n) {
 }
 
 /* One head's gradient through its norm, in place; its part of the weights' gradient goes into `terms`. */
-static void head_norm_backward(const iv_learner *l, size_t row, size_t h, const float *weight, float *d, float *terms) {
+static void head_norm_backward(const iv_cpu_learner *l, size_t row, size_t h, const float *weight, float *d,
+                               float *terms) {
     size_t dim = (size_t)l->model->config.head_dim;
     float raw[IV_HEAD_DIM_MAX], out[IV_HEAD_DIM_MAX];
     raw_head(l, row, h, raw);
@@ -226,7 +229,7 @@ static void head_norm_backward(const iv_learner *l, size_t row, size_t h, const 
 static void rope_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const rope_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     const iv_model *m = l->model;
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)m->config.head_dim, position = position_of(l, row), leaves = l->qkv_leaves;
@@ -260,7 +263,7 @@ static void add_k_terms(void *context, size_t row, size_t first, size_t count, f
 }
 
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     rope_job j = {.l = l, .layer = &l->model->layers[layer]};
     const iv_layer_tensors *t = names_of(l, layer);
     size_t dim = (size_t)l->model->config.head_dim;
@@ -276,7 +279,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *t = names_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, leaves = l->qkv_leaves;
@@ -308,11 +311,11 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 /* ---- the ends of the pass ------------------------------------------------------------------------------------- */
 
-static iv_status head_backward(iv_backend *b, iv_error *err) { return iv_head_backward(iv_learner_of(b), err); }
+static iv_status head_backward(iv_backend *b, iv_error *err) { return iv_head_backward(iv_cpu_learner_of(b), err); }
 
 /* Runs the layer's forward ops once more, as far as the tape lacks their values. */
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     iv_recompute mode = l->tape.recompute;
     l->tape.now = &l->tape.layers[layer];
     if (mode == IV_RECOMPUTE_NONE) return IV_OK;
@@ -332,7 +335,7 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 }
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
-    iv_learner *l = iv_learner_of(b);
+    iv_cpu_learner *l = iv_cpu_learner_of(b);
     return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
 }
 

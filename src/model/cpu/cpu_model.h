@@ -41,9 +41,9 @@ typedef struct iv_cpu_model {
     int part;
     /* The step. */
     const iv_batch *batch;
-    iv_tape *tape;              /* of a pass that will run backward; else NULL */
-    struct iv_learner *learner; /* whose passes they are; else NULL */
-    atomic_size_t bad_span;     /* the first span with a key or value that is not finite; SIZE_MAX: none */
+    iv_tape *tape;                  /* of a pass that will run backward; else NULL */
+    struct iv_cpu_learner *learner; /* whose passes they are; else NULL */
+    atomic_size_t bad_span;         /* the first span with a key or value that is not finite; SIZE_MAX: none */
 } iv_cpu_model;
 
 /* IV_UNSUPPORTED if the arithmetic is not defined for the model's dtype. */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct expert_job {
-    iv_learner *l;
+    iv_cpu_learner *l;
     const iv_mlp_tensors *t;
     size_t h, n, k, width, rows; /* n: intermediate size; rows: of the expert at work */
     iv_token_axis axis;
@@ -20,7 +20,7 @@ static size_t slot_of(const expert_job *j, size_t row) { return j->l->expert_slo
 
 /* The rows of an expert, and their axis: padded per sequence. */
 static void list_rows(expert_job *j, int32_t expert) {
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     j->rows = 0;
     for (size_t q = l->from; q < l->to; q++) {
         size_t before = j->rows, first = l->ranges[q - l->from].first;
@@ -37,7 +37,7 @@ static void list_rows(expert_job *j, int32_t expert) {
 static void gradient_in(void *context, size_t row, size_t worker) { /* dy = R(dx) */
     (void)worker;
     const expert_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     const float *dx = l->dx + slot_of(j, row) / j->k * j->h;
     l->kernels->round(dx, j->h, l->model->dtype, (char *)l->dy + row * j->h * j->width);
 }
@@ -46,7 +46,7 @@ static void gradient_in(void *context, size_t row, size_t worker) { /* dy = R(dx
 static void weigh_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const expert_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     size_t slot = slot_of(j, row);
     float *da = l->dact + row * j->n, *dx = l->forward->wide + row * j->h, w = l->tape.now->expert_weights[slot];
     const char *act = (const char *)l->tape.now->act + slot * j->n * j->width;
@@ -64,7 +64,7 @@ static void weigh_row(void *context, size_t row, size_t worker) {
 static void swiglu_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const expert_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     size_t slot = slot_of(j, row);
     const iv_tape_layer *t = l->tape.now;
     char *dy = (char *)l->dy + row * 2 * j->n * j->width;
@@ -78,12 +78,12 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
 static void scatter_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const expert_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     memcpy(l->forward->terms + slot_of(j, row) * j->h, l->forward->wide + row * j->h, j->h * sizeof(float));
 }
 
 static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     list_rows(j, expert);
     iv_pool_run(l->compute.pool, j->rows, gradient_in, j);
     iv_linear_backward_args down = {.axis = &j->axis,
@@ -121,7 +121,7 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
 static void route_row(void *context, size_t t, size_t worker) {
     (void)worker;
     const expert_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     const iv_model_config *c = &l->model->config;
     size_t experts = (size_t)c->experts;
     const iv_tape_layer *tape = l->tape.now;
@@ -143,7 +143,7 @@ static void route_row(void *context, size_t t, size_t worker) {
 }
 
 /* Each rank has the gradients of its own experts' weights. */
-static iv_status share_weights(iv_learner *l, size_t n, iv_error *err) {
+static iv_status share_weights(iv_cpu_learner *l, size_t n, iv_error *err) {
     const iv_tp_plan *tp = &l->model->tp;
     size_t floats[IV_RANKS_MAX];
     const float *parts[IV_RANKS_MAX];
@@ -159,7 +159,7 @@ static iv_status share_weights(iv_learner *l, size_t n, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_experts_backward(iv_learner *l, size_t layer, iv_error *err) {
+iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     const iv_model_config *c = &l->model->config;
     const iv_layer_tensors *names = &l->names->layer_tensors[layer];
     const iv_tp_shard *shard = iv_learner_shard(l);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct head_job {
-    iv_learner *l;
+    iv_cpu_learner *l;
     const iv_tensor *tensor;
     size_t h, count, width;
     size_t first, n, padded;     /* the block's columns */
@@ -22,7 +22,7 @@ typedef struct head_job {
 static void gradient_row(void *context, size_t i, size_t worker) {
     (void)worker;
     const head_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     float *x = l->logits + i * j->stride + (j->first - j->logits_first), t = l->step->temperature;
     char *out = (char *)l->dy + i * j->padded * j->width;
     for (size_t k = 0; t != 1.0f && k < j->n; k++) x[k] = x[k] / t;
@@ -33,7 +33,7 @@ static void gradient_row(void *context, size_t i, size_t worker) {
 
 /* The block's logits: the same bits whatever panels they come from. */
 static void block_logits(head_job *j) {
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     iv_matrix w = l->model->head;
     if (l->model->tp.ranks == 1) {
         size_t panel = j->first / IV_PANEL_COLUMNS, end = (j->first + j->n + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
@@ -58,7 +58,7 @@ static void block_logits(head_job *j) {
 }
 
 static void run_block(head_job *j, float *acc) {
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     j->padded = iv_padded_k(j->n);
     block_logits(j);
     iv_pool_run(l->compute.pool, j->count, gradient_row, j);
@@ -109,12 +109,12 @@ static void add_piece(void *context, size_t index, size_t worker) {
 }
 
 /* acc = earlier + acc, as nodes of a sum over outputs are added. */
-static void add_nodes(iv_learner *l, const float *earlier, float *acc, size_t n, bool flush) {
+static void add_nodes(iv_cpu_learner *l, const float *earlier, float *acc, size_t n, bool flush) {
     add_job j = {earlier, acc, n, flush};
     iv_pool_run(l->compute.pool, (n + ADD_FLOATS - 1) / ADD_FLOATS, add_piece, &j);
 }
 
-iv_status iv_ranks_add_rows(iv_learner *l, float *x, size_t n, bool flush, iv_error *err) {
+iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err) {
     size_t ranks = l->model->tp.ranks, floats[IV_RANKS_MAX];
     const float *parts[IV_RANKS_MAX];
     if (ranks == 1) return IV_OK;
@@ -135,7 +135,7 @@ iv_status iv_ranks_add_rows(iv_learner *l, float *x, size_t n, bool flush, iv_er
 
 /* This rank's leaves of the sum over the vocabulary; the result is in leaf_sums[0]. */
 static void run_leaves(head_job *j) {
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     size_t vocab = j->tensor->rows, leaves = l->head_leaves, all = leaves * l->model->tp.ranks;
     size_t leaf = iv_padded_k(vocab) / all, first = l->model->rank * leaves,
            floats = j->count * l->h_panels * IV_PANEL_COLUMNS;
@@ -166,7 +166,7 @@ static void run_leaves(head_job *j) {
 static void norm_row(void *context, size_t i, size_t worker) {
     (void)worker;
     const head_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     size_t row = l->predictions[i].row;
     float *dx = l->dx + row * j->h;
     l->factors[i] =
@@ -176,12 +176,12 @@ static void norm_row(void *context, size_t i, size_t worker) {
 
 static void norm_columns(void *context, size_t i, size_t first, size_t count, float *acc) {
     const head_job *j = context;
-    iv_learner *l = j->l;
+    iv_cpu_learner *l = j->l;
     l->kernels->norm_weight_backward(l->dnormed + i * j->h + first,
                                      l->forward->x + l->predictions[i].row * j->h + first, l->factors[i], count, acc);
 }
 
-iv_status iv_head_backward(iv_learner *l, iv_error *err) {
+iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
     const iv_model *names = l->names;
     head_job j = {.l = l,
                   .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,

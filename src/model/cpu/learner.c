@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static iv_cpu_learner *self(iv_learner *l) { return (iv_cpu_learner *)(void *)l; }
+
 enum { LOGITS_FLOATS = 1024 * 1024 };
 
 /* ---- which models and divisions ------------------------------------------------------------------------------ */
@@ -30,7 +32,7 @@ static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_
 }
 
 /* Leaves of the sums over outputs; a rank owns equal parts of each. */
-static iv_status divide(iv_learner *l, iv_error *err) {
+static iv_status divide(iv_cpu_learner *l, iv_error *err) {
     const iv_model_config *c = &l->model->config;
     size_t ranks = l->model->tp.ranks;
     size_t qkv = power_in((size_t)c->kv_heads), up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
@@ -76,7 +78,7 @@ typedef struct widths {
     size_t inputs;                                                      /* of a layer */
 } widths;
 
-static widths widths_of(const iv_learner *l) {
+static widths widths_of(const iv_cpu_learner *l) {
     const iv_model *m = l->model;
     const iv_model_config *c = &m->config;
     const iv_tp_shard *s = &m->tp.shard[m->rank];
@@ -98,7 +100,7 @@ static widths widths_of(const iv_learner *l) {
     return w;
 }
 
-static void *typed(iv_learner *l, iv_carving *v, size_t count, size_t each) {
+static void *typed(iv_cpu_learner *l, iv_carving *v, size_t count, size_t each) {
     size_t n;
     if (!iv_size_mul(count, each, &n)) v->overflow = true;
     return iv_carve(v, v->overflow ? 0 : n, iv_dtype_bytes(l->model->dtype));
@@ -111,8 +113,8 @@ static float *floats(iv_carving *v, size_t count, size_t each) {
 }
 
 /* The parts of a slot that a layer of this kind has; `attention` and `mlp` select which. */
-static void carve_slot(iv_learner *l, iv_carving *v, const widths *w, iv_tape_layer *t, bool attention, bool mlp) {
-    size_t n = l->rows_max;
+static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tape_layer *t, bool attention, bool mlp) {
+    size_t n = l->base.rows_max;
     if (attention) {
         t->q = typed(l, v, n, w->q), t->k = typed(l, v, n, w->kv), t->v = typed(l, v, n, w->kv);
         if (l->model->config.qk_norm) t->q_raw = typed(l, v, n, w->q), t->k_raw = typed(l, v, n, w->kv);
@@ -127,23 +129,23 @@ static void carve_slot(iv_learner *l, iv_carving *v, const widths *w, iv_tape_la
     t->expert_ids = iv_carve(v, n * w->k, sizeof *t->expert_ids);
 }
 
-static void carve_tape(iv_learner *l, iv_carving *v, const widths *w) {
+static void carve_tape(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     bool attention = l->tape.recompute == IV_RECOMPUTE_NONE, mlp = l->tape.recompute != IV_RECOMPUTE_LAYER;
     iv_tape_layer shared = {0};
     carve_slot(l, v, w, &shared, !attention, !mlp);
     for (size_t i = 0; i < w->layers; i++) {
         iv_tape_layer t = shared;
-        t.x = floats(v, l->rows_max, w->h);
+        t.x = floats(v, l->base.rows_max, w->h);
         carve_slot(l, v, w, &t, attention, mlp);
         if (v->base) l->tape.layers[i] = t;
     }
 }
 
-static void carve_scratch(iv_learner *l, iv_carving *v, const widths *w) {
+static void carve_scratch(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     size_t linear, gradient, attention, threads = iv_pool_threads(l->compute.pool);
-    if (!iv_linear_scratch(l->rows_max, iv_size_max(w->run, w->inputs), &linear) ||
+    if (!iv_linear_scratch(l->base.rows_max, iv_size_max(w->run, w->inputs), &linear) ||
         !iv_weight_gradient_scratch(l->padded_max, threads, &gradient) ||
-        !iv_attention_backward_scratch(l->model->dtype, w->dim, l->rows_max, &attention) ||
+        !iv_attention_backward_scratch(l->model->dtype, w->dim, l->base.rows_max, &attention) ||
         !iv_size_mul(attention, threads, &attention)) {
         v->overflow = true;
         return;
@@ -152,17 +154,17 @@ static void carve_scratch(iv_learner *l, iv_carving *v, const widths *w) {
     l->compute.scratch = iv_carve(v, l->compute.scratch_bytes, 1);
 }
 
-static void carve_experts(iv_learner *l, iv_carving *v, const widths *w) {
-    size_t n = l->rows_max;
+static void carve_experts(iv_cpu_learner *l, iv_carving *v, const widths *w) {
+    size_t n = l->base.rows_max;
     l->expert_gradients = floats(v, n, w->k);
     l->router_gradients = floats(v, n, w->experts);
     l->expert_slots = iv_carve(v, n, sizeof *l->expert_slots);
     l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
 }
 
-static void carve_all(iv_learner *l, iv_carving *v) {
+static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     widths w = widths_of(l);
-    size_t n = l->rows_max, ranks = l->model->tp.ranks, pages = n / IV_ATTENTION_BLOCK + n / IV_CHAIN_STEP + 1;
+    size_t n = l->base.rows_max, ranks = l->model->tp.ranks, pages = n / IV_ATTENTION_BLOCK + n / IV_CHAIN_STEP + 1;
     l->h_panels = (w.h + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
     carve_scratch(l, v, &w);
     carve_tape(l, v, &w);
@@ -189,7 +191,7 @@ static void carve_all(iv_learner *l, iv_carving *v) {
     if (w.experts) carve_experts(l, v, &w);
 }
 
-static iv_status allocate(iv_learner *l, iv_error *err) {
+static iv_status allocate(iv_cpu_learner *l, iv_error *err) {
     iv_carving v = {.align = 64};
     l->tape.layers = calloc((size_t)l->model->config.layers, sizeof *l->tape.layers);
     if (!l->tape.layers) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
@@ -197,14 +199,14 @@ static iv_status allocate(iv_learner *l, iv_error *err) {
     l->data_bytes = v.at;
     if (!v.overflow) l->data = iv_memory_alloc(l->data_bytes);
     if (!l->data)
-        return iv_fail(err, IV_NO_MEMORY, "learner: no memory for passes of %zu tokens (%zu MiB)", l->rows_max,
+        return iv_fail(err, IV_NO_MEMORY, "learner: no memory for passes of %zu tokens (%zu MiB)", l->base.rows_max,
                        l->data_bytes >> 20);
     v = (iv_carving){.base = l->data, .align = 64};
     carve_all(l, &v);
     return IV_OK;
 }
 
-static iv_status open_parts(iv_learner *l, const iv_learner_options *o, iv_error *err) {
+static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
     IV_TRY(divide(l, err));
     size_t ranks = l->model->tp.ranks;
     const iv_tp_shard *s = iv_learner_shard(l);
@@ -214,7 +216,7 @@ static iv_status open_parts(iv_learner *l, const iv_learner_options *o, iv_error
     IV_TRY(cuts_make(ranks, l->qkv_leaves, leaf * l->qkv_leaves, &l->qkv_cuts, err));
     size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;
     IV_TRY(cuts_make(ranks, l->up_leaves, 2 * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
-    IV_TRY(iv_cpu_model_open(l->model, o->kernels, o->arithmetic, o->pool, l->rows_max, &l->forward, err));
+    IV_TRY(iv_cpu_model_open(l->model, o->kernels, o->arithmetic, o->pool, l->base.rows_max, &l->forward, err));
     l->forward->comm = o->comm, l->forward->learner = l;
     l->ops = iv_cpu_ops;
     iv_backward_ops(&l->ops);
@@ -222,50 +224,11 @@ static iv_status open_parts(iv_learner *l, const iv_learner_options *o, iv_error
     return allocate(l, err);
 }
 
-iv_status iv_learner_open(const iv_model *m, const iv_learner_options *o, iv_learner **out, iv_error *err) {
-    if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
-        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
-    iv_learner *l = calloc(1, sizeof *l);
-    if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
-    l->model = m, l->names = o->names, l->kernels = o->kernels, l->weights = o->weights;
-    l->tape.recompute = o->recompute;
-    l->compute = (iv_compute){.kernels = o->kernels, .arithmetic = o->arithmetic, .pool = o->pool};
-    l->padded_max = l->rows_max = iv_padded_k(o->rows_max);
-    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
-    iv_status status = open_parts(l, o, err);
-    if (status == IV_OK)
-        *out = l;
-    else
-        iv_learner_close(l);
-    return status;
-}
-
-void iv_learner_close(iv_learner *l) {
-    if (!l) return;
-    iv_cpu_model_close(l->forward);
-    iv_lookups_close(l);
-    iv_memory_free(l->data, l->data_bytes);
-    free(l->tape.layers), free(l->qkv_cuts), free(l->up_cuts), free(l->axis_sequences);
-    free(l);
-}
-
-size_t iv_learner_bytes(const iv_learner *l) { return l->data_bytes + l->forward->data_bytes; }
-
 /* ---- passes --------------------------------------------------------------------------------------------------- */
-
-size_t iv_learner_fit(const iv_learner *l, const iv_learner_step *step, size_t from, size_t limit) {
-    size_t rows = 0, n = 0;
-    while (n < limit && from + n < step->count) {
-        rows += iv_padded_k(step->sequences[from + n].count);
-        if (rows > l->rows_max) break;
-        n++;
-    }
-    return n;
-}
 
 /* A slice of logits: the statistics of its rows. */
 static void take_logits(void *context, size_t first, size_t count) {
-    iv_learner *l = context;
+    iv_cpu_learner *l = context;
     size_t vocab = (size_t)l->model->config.vocab_size;
     float t = l->step->temperature;
     for (size_t i = 0; i < count; i++) {
@@ -277,12 +240,12 @@ static void take_logits(void *context, size_t first, size_t count) {
     }
 }
 
-static iv_status lay_out(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+static iv_status lay_out(iv_cpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     size_t row = 0, page = 0;
     l->step = step, l->from = from, l->to = to, l->prediction_count = 0;
-    if (iv_learner_fit(l, step, from, to - from) < to - from)
+    if (iv_learner_fit(&l->base, step, from, to - from) < to - from)
         return iv_fail(err, IV_LIMIT, "a pass of %zu sequences from %zu on: wanted at most %zu tokens", to - from, from,
-                       l->rows_max);
+                       l->base.rows_max);
     for (size_t q = from; q < to; q++) {
         const iv_learner_sequence *s = &step->sequences[q];
         l->ranges[q - from] = (iv_row_range){row, s->count};
@@ -310,7 +273,7 @@ static iv_status lay_out(iv_learner *l, const iv_learner_step *step, size_t from
     return IV_OK;
 }
 
-static void return_logprobs(iv_learner *l) {
+static void return_logprobs(iv_cpu_learner *l) {
     size_t p = 0;
     for (size_t q = l->from; q < l->to; q++) {
         iv_learner_sequence *s = &l->step->sequences[q];
@@ -318,20 +281,21 @@ static void return_logprobs(iv_learner *l) {
     }
 }
 
-static iv_status forward(iv_learner *l, bool tape, iv_error *err) {
+static iv_status forward(iv_cpu_learner *l, bool tape, iv_error *err) {
     l->forward->tape = tape ? &l->tape : NULL;
     IV_TRY(iv_cpu_model_forward(l->forward, &l->batch, err));
     if (l->model->rank == 0) return_logprobs(l);
     return IV_OK;
 }
 
-iv_status iv_learner_score(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+static iv_status score(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    iv_cpu_learner *l = self(base);
     IV_TRY(lay_out(l, step, from, to, err));
     return forward(l, false, err);
 }
 
 /* The axes of the pass: all tokens, and those with a prediction. */
-static iv_status make_axes(iv_learner *l, iv_error *err) {
+static iv_status make_axes(iv_cpu_learner *l, iv_error *err) {
     const iv_learner_step *step = l->step;
     if (step->count > l->axis_sequences_max) {
         iv_axis_sequence *more = realloc(l->axis_sequences, 2 * step->count * sizeof *more);
@@ -352,7 +316,7 @@ static iv_status make_axes(iv_learner *l, iv_error *err) {
 }
 
 /* Statistics and coefficients of rank 0 reach all ranks, or its failure to weigh the pass does, so that none waits. */
-static iv_status share_predictions(iv_learner *l, iv_status weighed, iv_error *err) {
+static iv_status share_predictions(iv_cpu_learner *l, iv_status weighed, iv_error *err) {
     size_t n = l->prediction_count, p = 0, least = weighed == IV_OK ? SIZE_MAX : 0;
     for (size_t q = l->from; weighed == IV_OK && l->model->rank == 0 && q < l->to; q++) {
         const iv_learner_sequence *s = &l->step->sequences[q];
@@ -378,7 +342,8 @@ static iv_status share_predictions(iv_learner *l, iv_status weighed, iv_error *e
     return IV_OK;
 }
 
-iv_status iv_learner_pass(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    iv_cpu_learner *l = self(base);
     IV_TRY(lay_out(l, step, from, to, err));
     IV_TRY(make_axes(l, err));
     IV_TRY(forward(l, true, err));
@@ -386,4 +351,39 @@ iv_status iv_learner_pass(iv_learner *l, const iv_learner_step *step, size_t fro
     if (step->weigh && l->model->rank == 0) weighed = step->weigh(step->context, from, to, err);
     IV_TRY(share_predictions(l, weighed, err));
     return iv_decoder_backward(l->model, &l->forward->backend, err);
+}
+
+/* ---- opening and closing -------------------------------------------------------------------------------------- */
+
+static void close_learner(iv_learner *base) {
+    iv_cpu_learner *l = self(base);
+    iv_cpu_model_close(l->forward);
+    iv_lookups_close(l);
+    iv_memory_free(l->data, l->data_bytes);
+    free(l->tape.layers), free(l->qkv_cuts), free(l->up_cuts), free(l->axis_sequences);
+    free(l);
+}
+
+static size_t bytes_of(const iv_learner *base) {
+    const iv_cpu_learner *l = (const iv_cpu_learner *)(const void *)base;
+    return l->data_bytes + l->forward->data_bytes;
+}
+
+iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o, iv_learner **out, iv_error *err) {
+    static const iv_learner_ops ops = {.score = score, .pass = pass, .bytes = bytes_of, .close = close_learner};
+    if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
+        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
+    iv_cpu_learner *l = calloc(1, sizeof *l);
+    if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    l->base.ops = &ops, l->model = m, l->names = o->names, l->kernels = o->kernels, l->weights = o->weights;
+    l->tape.recompute = o->recompute;
+    l->compute = (iv_compute){.kernels = o->kernels, .arithmetic = o->arithmetic, .pool = o->pool};
+    l->padded_max = l->base.rows_max = iv_padded_k(o->rows_max);
+    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    iv_status status = open_parts(l, o, err);
+    if (status == IV_OK)
+        *out = &l->base;
+    else
+        close_learner(&l->base);
+    return status;
 }

@@ -14,7 +14,9 @@ typedef struct iv_prediction {
     int32_t target;
 } iv_prediction;
 
-struct iv_learner {
+typedef struct iv_cpu_learner iv_cpu_learner;
+struct iv_cpu_learner {
+    iv_learner base; /* first */
     iv_cpu_model *forward;
     const iv_model *model; /* the rank's; names belong to `names` */
     const iv_model *names;
@@ -23,7 +25,7 @@ struct iv_learner {
     iv_compute compute; /* with the learner's own scratch */
     const float *weights;
     iv_tape tape;
-    size_t rows_max, padded_max;
+    size_t padded_max;
     unsigned char *data;
     size_t data_bytes;
     /* Pages of one layer: layers use them in turn. */
@@ -76,9 +78,11 @@ struct iv_learner {
 };
 
 /* The learner of a backend whose ops are a learner's. */
-static inline iv_learner *iv_learner_of(iv_backend *b) { return ((iv_cpu_model *)(void *)b)->learner; }
+static inline iv_cpu_learner *iv_cpu_learner_of(iv_backend *b) { return ((iv_cpu_model *)(void *)b)->learner; }
 
-static inline const iv_tp_shard *iv_learner_shard(const iv_learner *l) { return &l->model->tp.shard[l->model->rank]; }
+static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
+    return &l->model->tp.shard[l->model->rank];
+}
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
 typedef struct iv_gradient_piece {
@@ -101,24 +105,24 @@ typedef struct iv_linear_backward_args {
     float *dx;               /* [rows][k], or NULL: no input gradient */
 } iv_linear_backward_args;
 
-iv_status iv_linear_backward(iv_learner *l, const iv_linear_backward_args *args, iv_error *err);
+iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *args, iv_error *err);
 
 /* A typed copy of rows [rows][n] of floats, over threads. */
-void iv_learner_round(iv_learner *l, const float *x, size_t rows, size_t n, void *out);
+void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, void *out);
 
 /* Sums of columns of [rows][stride] floats over the axis, from `column` on, into `offset`. */
-void iv_bias_backward(iv_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column, size_t n,
-                      size_t offset);
+void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
+                      size_t n, size_t offset);
 
-iv_status iv_head_backward(iv_learner *l, iv_error *err);
-iv_status iv_experts_backward(iv_learner *l, size_t layer, iv_error *err);
+iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
+iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
 
 /* lookups.c: dx of the tokens' embedding rows is kept until the step's last pass, which adds it up by token id. */
-iv_status iv_lookups_add(iv_learner *l, iv_error *err);
-void iv_lookups_close(iv_learner *l);
+iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err);
+void iv_lookups_close(iv_cpu_learner *l);
 
 /* x[n] of all ranks, added in the tree over ranks, on every rank; `flush` as in a sum over outputs in fma32. */
-iv_status iv_ranks_add_rows(iv_learner *l, float *x, size_t n, bool flush, iv_error *err);
+iv_status iv_ranks_add_rows(iv_cpu_learner *l, float *x, size_t n, bool flush, iv_error *err);
 
 /* Enters the ops of the backward pass. */
 void iv_backward_ops(iv_backend_ops *ops);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct round_job {
-    const iv_learner *l;
+    const iv_cpu_learner *l;
     const float *x;
     size_t n;
     char *out;
@@ -23,7 +23,7 @@ static void round_row(void *context, size_t row, size_t worker) {
                          j->out + row * j->n * iv_dtype_bytes(j->l->model->dtype));
 }
 
-void iv_learner_round(iv_learner *l, const float *x, size_t rows, size_t n, void *out) {
+void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, void *out) {
     round_job j = {l, x, n, out};
     iv_pool_run(l->compute.pool, rows, round_row, &j);
 }
@@ -39,8 +39,8 @@ static void add_columns(void *context, size_t row, size_t first, size_t count, f
     j->k->add(acc, j->dy + row * j->stride + first, count);
 }
 
-void iv_bias_backward(iv_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column, size_t n,
-                      size_t offset) {
+void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
+                      size_t n, size_t offset) {
     column_job j = {l->kernels, dy + column, stride};
     iv_axis_sum_columns(&l->compute, &(iv_axis_columns){axis, &l->step->sums, offset, n, add_columns, &j});
 }
@@ -79,7 +79,7 @@ static void run_row(void *context, size_t row, size_t worker) {
 }
 
 /* The transposed weights: one row of the list for each output of the run. */
-static void turn_weights(iv_learner *l, const iv_linear_backward_args *a, iv_matrix *turned) {
+static void turn_weights(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_matrix *turned) {
     const void **row = l->row_list;
     for (size_t leaf = 0; leaf < a->leaves; leaf++)
         for (size_t p = 0; p < a->pieces; p++) {
@@ -91,7 +91,7 @@ static void turn_weights(iv_learner *l, const iv_linear_backward_args *a, iv_mat
     iv_pack_columns(&l->compute, IV_F32, l->row_list, turned);
 }
 
-static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a, iv_error *err) {
+static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
     iv_matrix turned;
     size_t run = run_length(a), width = iv_dtype_bytes(l->model->dtype);
     bool shaped = iv_matrix_shape(&turned, l->model->dtype, a->k, run);
@@ -122,7 +122,7 @@ static iv_status input_gradient(iv_learner *l, const iv_linear_backward_args *a,
     return IV_OK;
 }
 
-static void weight_gradients(iv_learner *l, const iv_linear_backward_args *a) {
+static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a) {
     iv_matrix x;
     size_t width = iv_dtype_bytes(l->model->dtype);
     bool shaped = iv_matrix_shape(&x, l->model->dtype, a->k, a->axis->padded);
@@ -143,7 +143,7 @@ static void weight_gradients(iv_learner *l, const iv_linear_backward_args *a) {
                                                                    .stride = a->stride});
 }
 
-iv_status iv_linear_backward(iv_learner *l, const iv_linear_backward_args *a, iv_error *err) {
+iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
     if (a->x) weight_gradients(l, a);
     return a->dx ? input_gradient(l, a, err) : IV_OK;
 }

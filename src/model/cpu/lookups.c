@@ -11,7 +11,7 @@ typedef struct lookup {
     uint32_t at; /* in the order of the step */
 } lookup;
 
-static iv_status reserve(iv_learner *l, size_t more, iv_error *err) {
+static iv_status reserve(iv_cpu_learner *l, size_t more, iv_error *err) {
     size_t h = (size_t)l->model->config.hidden_size, wanted, bytes;
     if (!iv_size_add(l->lookup_count, more, &wanted) || !iv_size_mul(wanted, h * sizeof(float), &bytes) ||
         wanted > UINT32_MAX)
@@ -35,7 +35,7 @@ static int by_id(const void *a, const void *b) {
 }
 
 typedef struct summing {
-    const iv_learner *l;
+    const iv_cpu_learner *l;
     const lookup *sorted;
     const uint32_t *first; /* [ids + 1]: of each id among the sorted */
     float *out;            /* [vocab][hidden] */
@@ -44,7 +44,7 @@ typedef struct summing {
 static void sum_id(void *context, size_t index, size_t worker) {
     (void)worker;
     const summing *s = context;
-    const iv_learner *l = s->l;
+    const iv_cpu_learner *l = s->l;
     size_t h = (size_t)l->model->config.hidden_size, ranks = l->step->ranks;
     enum { COLUMNS = 256 };
     float node[IV_VIRTUAL_RANKS_MAX][COLUMNS];
@@ -62,7 +62,7 @@ static void sum_id(void *context, size_t index, size_t worker) {
     }
 }
 
-static iv_status finish(iv_learner *l, iv_error *err) {
+static iv_status finish(iv_cpu_learner *l, iv_error *err) {
     size_t count = l->lookup_count, ids = 0;
     lookup *sorted = malloc((count + 1) * sizeof *sorted);
     uint32_t *first = malloc((count + 1) * sizeof *first);
@@ -85,7 +85,7 @@ static iv_status finish(iv_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_lookups_add(iv_learner *l, iv_error *err) {
+iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err) {
     size_t h = (size_t)l->model->config.hidden_size, tokens = l->batch.tokens;
     IV_TRY(reserve(l, tokens, err));
     memcpy(l->lookups + l->lookup_count * h, l->dx, tokens * h * sizeof *l->dx);
@@ -97,4 +97,4 @@ iv_status iv_lookups_add(iv_learner *l, iv_error *err) {
     return l->to == l->step->count ? finish(l, err) : IV_OK;
 }
 
-void iv_lookups_close(iv_learner *l) { free(l->lookups), free(l->lookup_ids), free(l->lookup_ranks); }
+void iv_lookups_close(iv_cpu_learner *l) { free(l->lookups), free(l->lookup_ids), free(l->lookup_ranks); }

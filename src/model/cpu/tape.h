@@ -7,14 +7,8 @@
 #ifndef IV_MODEL_CPU_TAPE_H
 #define IV_MODEL_CPU_TAPE_H
 
+#include "model/learner.h"
 #include "model/model.h"
-
-/* What is computed again in the backward pass instead of being kept. No choice changes a bit. */
-typedef enum iv_recompute {
-    IV_RECOMPUTE_NONE,
-    IV_RECOMPUTE_ATTENTION, /* q, k, v and attention */
-    IV_RECOMPUTE_LAYER,     /* all but the layer's input */
-} iv_recompute;
 
 /* T tokens of the pass; widths of this rank. In a layer of experts, rows of gate, up and act are (token, slot). */
 typedef struct iv_tape_layer {
