@@ -7,11 +7,11 @@
 #include "kernels/cuda/law.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/sum_exp.cuh"
 #include "numerics/rows.h"
 
 enum {
     EXPERTS_MAX = IV_GPU_EXPERTS_MAX,
-    LANE_GROUPS = IV_ROW_LANES / 32,
     SMALL_ROWS = 32,     /* routed and grouped by one block */
     SMALL_THREADS = 128, /* minimum threads of that block */
     ROUTE_WARPS = 4,
@@ -22,8 +22,6 @@ enum {
     COMBINE_AHEAD = 8, /* terms that a thread loads at once */
     LEVELS = 10        /* of a tree over EXPERTS_MAX ids: two differ in bit 8 at most, which is level 9 */
 };
-
-#define WHOLE_WARP 0xffffffffu
 
 IV_DEVICE uint32_t warp_max(uint32_t x) {
 #if __CUDA_ARCH__ >= 800
@@ -59,23 +57,6 @@ typedef struct choices {
     int32_t id[IV_EXPERTS_PER_TOKEN_MAX];
     float weight[IV_EXPERTS_PER_TOKEN_MAX];
 } choices;
-
-/* m and S of sum-exp; x[j] is element lane + 32 j. */
-template <int PER> IV_DEVICE void sum_exp(const float x[PER], size_t n, float *max, float *sum) {
-    unsigned lane = threadIdx.x % 32;
-    float m = __uint_as_float(0xff800000u), l[LANE_GROUPS] = {0};
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        if (lane + 32 * j < n) m = iv_max(m, x[j]);
-    for (int stride = 16; stride > 0; stride /= 2) m = iv_max(m, __shfl_xor_sync(WHOLE_WARP, m, stride));
-    m = m + 0.0f;
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        if (lane + 32 * j < n) l[j % LANE_GROUPS] = l[j % LANE_GROUPS] + v_exp(x[j] - m);
-    float s = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-    for (int stride = 16; stride > 0; stride /= 2) s = s + __shfl_xor_sync(WHOLE_WARP, s, stride);
-    *max = m, *sum = s;
-}
 
 /* The first of a lane's largest keys. */
 template <int PER> IV_DEVICE uint32_t largest_of(const uint32_t key[PER], uint32_t *at) {

@@ -4,42 +4,10 @@
  * Thread t of 256 is lane t of the law, or lane t % 32 of a warp holds the lanes congruent to it, so the order of
  * every sum is fixed. */
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/law.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.cuh"
 
-enum { LANES = 256, WARPS = LANES / 32, HEAD_WARPS = 4 };
-
-template <iv_dtype T> IV_DEVICE float get(const void *p, size_t i) {
-    return T == IV_F32 ? ((const float *)p)[i] : iv_widen16(T, ((const uint16_t *)p)[i]);
-}
-
-template <iv_dtype T> IV_DEVICE uint32_t rounded(float x) {
-    return T == IV_F32 ? __float_as_uint(iv_canon(x)) : iv_round16(T, x);
-}
-
-template <iv_dtype T> IV_DEVICE void put_bits(void *p, size_t i, uint32_t bits) {
-    if (T == IV_F32)
-        ((uint32_t *)p)[i] = bits;
-    else
-        ((uint16_t *)p)[i] = (uint16_t)bits;
-}
-
-template <iv_dtype T> IV_DEVICE void put(void *p, size_t i, float x) { put_bits<T>(p, i, rounded<T>(x)); }
-
-/* Strides 16 ... 1. Both lanes of a pair add the same two numbers, so every lane ends with lane 0's sum. */
-IV_DEVICE float fold_warp(float x) {
-    for (int stride = 16; stride > 0; stride /= 2) x = x + __shfl_xor_sync(0xffffffffu, x, stride);
-    return x;
-}
-
-/* Strides 128, 64 and 32, over lanes that are 32 apart. */
-IV_DEVICE float fold_far(const float l[WARPS]) {
-    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-}
-
-IV_DEVICE float norm_scale(float sum, size_t n, float eps) {
-    return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, (float)n) + eps));
-}
+enum { HEAD_WARPS = 4 };
 
 /* ---- embedding ------------------------------------------------------------------------------------------ */
 
@@ -88,16 +56,6 @@ int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows
 }
 
 /* ---- RMSNorm -------------------------------------------------------------------------------------------- */
-
-/* The sum over all lanes, in every thread. */
-IV_DEVICE float fold_block(float lane, float *lanes) {
-    lanes[threadIdx.x] = lane;
-    __syncthreads();
-    float l[WARPS];
-#pragma unroll
-    for (int j = 0; j < WARPS; j++) l[j] = lanes[threadIdx.x % 32 + 32 * j];
-    return fold_warp(fold_far(l));
-}
 
 /* A block processes row after row. At most PER elements per thread stay in registers; PER = 0: rows of any length,
  * reread from memory. */
@@ -161,15 +119,6 @@ int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *w
 
 /* ---- head norms, rotation, keys and values ------------------------------------------------------------------- */
 
-/* A warp has a head: x[j] is element lane + 32 j. EXACT: head_dim is 32 PER, so both elements of a pair are in one
- * lane and no bounds are checked; otherwise pairs are exchanged through shared memory. */
-
-template <int PER, bool EXACT> IV_DEVICE void load_head(const float *from, unsigned d, float x[PER]) {
-    unsigned lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < PER; j++) x[j] = EXACT || lane + 32 * j < d ? from[lane + 32 * j] : 0.0f;
-}
-
 template <int PER> IV_DEVICE void head_norm(float x[PER], const float w[PER], unsigned n, float eps) {
     float l[WARPS] = {0};
 #pragma unroll
@@ -177,45 +126,6 @@ template <int PER> IV_DEVICE void head_norm(float x[PER], const float w[PER], un
     float r = norm_scale(fold_warp(fold_far(l)), n, eps);
 #pragma unroll
     for (int j = 0; j < PER; j++) x[j] = (x[j] * r) * w[j];
-}
-
-/* The angles of a lane's pairs. */
-template <int PER, bool EXACT> IV_DEVICE void load_angles(const float *table, unsigned d, float out[PER]) {
-    unsigned lane = threadIdx.x % 32, pairs = d / 2;
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        unsigned i = lane + 32 * j;
-        if (EXACT && j >= PER / 2)
-            out[j] = out[j % (PER / 2)];
-        else
-            out[j] = EXACT || i < d ? table[EXACT || i < pairs ? i : i - pairs] : 0.0f;
-    }
-}
-
-template <int PER, bool EXACT>
-IV_DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER], unsigned d, float *swap) {
-    unsigned lane = threadIdx.x % 32, pairs = d / 2;
-    float other[PER];
-    if (!EXACT) {
-#pragma unroll
-        for (int j = 0; j < PER; j++) swap[lane + 32 * j] = x[j];
-        __syncwarp();
-    }
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        unsigned i = lane + 32 * j;
-        if (EXACT)
-            other[j] = x[(j + PER / 2) % PER];
-        else
-            other[j] = i < d ? swap[i < pairs ? i + pairs : i - pairs] : 0.0f;
-    }
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        bool first = EXACT ? j < PER / 2 : lane + 32 * j < pairs;
-        float cross = other[j] * s[j];
-        x[j] = __fmaf_rn(x[j], c[j], first ? -cross : cross);
-    }
-    if (!EXACT) __syncwarp(); /* swap is free again */
 }
 
 template <iv_dtype T> IV_DEVICE bool is_finite(uint32_t bits) {
