@@ -21,7 +21,7 @@ iv_status iv_error_prefix(iv_error *err, const char *fmt, ...) __attribute__((fo
         if (iv_try_status_ != IV_OK) return iv_try_status_; \
     } while (0)
 
-_Noreturn void iv_assert_failed(const char *file, int line, const char *what);
+void iv_assert_failed(const char *file, int line, const char *what) __attribute__((noreturn));
 #define IV_ASSERT(cond) ((cond) ? (void)0 : iv_assert_failed(__FILE__, __LINE__, #cond))
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "numerics/attention.h"
 
+#include <stdalign.h>
 #include <stdbool.h>
 
 enum {
@@ -20,7 +21,7 @@ enum {
 /* The state of one tile from its first leaf to its last: finished subtrees of 1, 2 and 4 leaves. `ahead` is a prefetch
  * hint: the memory needed next, `ahead_step` bytes for each pair of k. It changes no bit and may be any address. */
 typedef struct iv_tile_pending {
-    _Alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
+    alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
     uintptr_t ahead;
     size_t ahead_step;
 } iv_tile_pending;
