@@ -1,0 +1,64 @@
+/* rows.h: a device's memory for the rows of a trainer (model/parameters.h: master weights, moments, sums of gradients)
+ * and what a step computes on them, as a table of functions. Law: NUMERICS.md 15.2, 15.10; no device changes a bit.
+ *
+ * A row is float32, its address is the device's: only a host's row may be read by this process. n, and the place of a
+ * part in its row, are multiples of IV_PARAMETER_BLOCK unless a comment says otherwise. Every call returns when its
+ * work is done, so that a learner or an engine on the same device sees it. One call at a time, except clear, read and
+ * write. An error other than that of bad input means that the device is lost. */
+#ifndef IV_TRAIN_ROWS_H
+#define IV_TRAIN_ROWS_H
+
+#include "device/gpu.h"
+#include "model/parameters.h"
+#include "train/optimizer.h"
+
+typedef struct iv_rows iv_rows;
+
+typedef struct iv_rows_ops {
+    float *(*alloc)(iv_rows *r, size_t n); /* +0, aligned to 256 bytes where the device wants it; NULL: no memory */
+    void (*free)(iv_rows *r, float *row);  /* NULL is fine */
+    iv_status (*clear)(iv_rows *r, float *row, size_t n, iv_error *err); /* to +0 */
+    /* Any n and place. `to` of read and `from` of write are this process's memory. */
+    iv_status (*read)(iv_rows *r, const float *from, size_t n, float *to, iv_error *err);
+    iv_status (*write)(iv_rows *r, float *to, size_t n, const float *from, iv_error *err);
+
+    /* rows[0][i] = the sum of rows[k][i] of `count` rows in the binary tree: at each level a = a + b for the neighbours
+     * a, b. count: a power of two; the other rows hold partial sums afterwards. */
+    iv_status (*add)(iv_rows *r, float *const *rows, size_t count, size_t n, iv_error *err);
+    /* sums[b], in this process's memory: the sum of squares of block b. */
+    iv_status (*block_sums)(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err);
+    /* decays[b], in this process's memory: whether the tensor of block b decays. */
+    iv_status (*adamw)(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
+                       float *m, float *v, size_t n, iv_error *err);
+    /* digests[iv_weight_groups(n)], in this process's memory: of a slice that starts at a group. */
+    iv_status (*digests)(iv_rows *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err);
+    /* *at = the lowest index of an element that is not finite, or SIZE_MAX. */
+    iv_status (*find_not_finite)(iv_rows *r, const float *x, size_t n, size_t *at, iv_error *err);
+
+    /* iv_parameters_read and iv_parameters_write with `row` here: `first` may be in any memory space, its layout is
+     * made (iv_parameters_layout). Only tensors that overlap [begin, end) are written. A model that runs on a GPU
+     * (iv_gpu_model, iv_learner) has copies of vectors: its owner refreshes them. */
+    iv_status (*read_model)(iv_rows *r, const iv_model *first, float *row, iv_error *err);
+    iv_status (*write_model)(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, iv_error *err);
+
+    void (*close)(iv_rows *r);
+} iv_rows_ops;
+
+/* The head of a device's own struct. */
+struct iv_rows {
+    const iv_rows_ops *ops;
+    bool here; /* rows are this process's memory: pointers into them may be followed */
+};
+
+/* Memory of this process, on the pool's threads. */
+iv_status iv_rows_open_host(const iv_kernels *k, iv_pool *pool, iv_rows **out, iv_error *err);
+
+/* Memory of a GPU, which must live as long (cuda/rows.c; rows_no_cuda.c: IV_UNSUPPORTED). pool: for work on the host.
+ * IV_NO_MEMORY names the GPU. */
+iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *err);
+
+static inline void iv_rows_close(iv_rows *r) { /* after all its rows were freed; NULL is fine */
+    if (r) r->ops->close(r);
+}
+
+#endif

@@ -1,0 +1,7 @@
+/* rows_no_cuda.c: a GPU's rows in a build without CUDA. Not reached: no GPU can be opened. */
+#include "train/rows.h"
+
+iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *err) {
+    (void)gpu, (void)pool, (void)out;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
