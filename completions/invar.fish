@@ -322,6 +322,8 @@ complete -c invar -n '__fish_seen_subcommand_from train-rl' -l top-k -x -d 'as i
 complete -c invar -n '__fish_seen_subcommand_from train-rl' -l min-p -x -d 'as in invar generate'
 complete -c invar -n '__fish_seen_subcommand_from train-rl' -l on-mismatch -x -a 'stop report' -d 'if the log-probabilities of sampler and learner differ in a bit'
 complete -c invar -n '__fish_seen_subcommand_from train-rl' -l rollout-numerics -x -a 'invar bio vanilla vanilla-blas' -d 'of the sampler; others are controls'
+complete -c invar -n '__fish_seen_subcommand_from train-rl' -l rollout-mantissa-bits -x -d 'a control: the sampler\'s matrices are rounded to N mantissa bits (bfloat16 has 7)'
+complete -c invar -n '__fish_seen_subcommand_from train-rl' -l rollout-sync-every -x -d 'a control: the sampler takes the learner\'s weights every N steps'
 complete -c invar -n '__fish_seen_subcommand_from train-rl' -l rollout-tp -x -d 'tensor-parallel ranks of the sampler; never changes a bit'
 complete -c invar -n '__fish_seen_subcommand_from train-rl' -l rollout-max-num-seqs -x -d 'sequences in one batch of the sampler; never changes a bit'
 complete -c invar -n '__fish_seen_subcommand_from train-rl' -l rollout-max-num-batched-tokens -x -d 'tokens in one step of the sampler; never changes a bit'

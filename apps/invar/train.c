@@ -109,6 +109,8 @@ static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->overlong_buffer = real_of(args, "overlong-buffer", o->overlong_buffer);
     o->dynamic_sampling = cli_has(args, "dynamic-sampling");
     o->rollout_numerics = cli_text(args, "rollout-numerics", o->rollout_numerics);
+    o->rollout_mantissa_bits = cli_count(args, "rollout-mantissa-bits", o->rollout_mantissa_bits);
+    o->rollout_sync_every = cli_count(args, "rollout-sync-every", o->rollout_sync_every);
     o->rollout_tp = cli_count(args, "rollout-tp", o->rollout_tp);
     o->rollout_seqs = cli_count(args, "rollout-max-num-seqs", o->rollout_seqs);
     o->rollout_batched_tokens = cli_count(args, "rollout-max-num-batched-tokens", o->rollout_batched_tokens);

@@ -46,6 +46,17 @@ static iv_status check(const iv_run *r, iv_error *err) {
                        o->temperature);
     if (o->group_size == 0 || o->inner_steps == 0 || o->max_new_tokens == 0)
         return iv_fail(err, IV_INVALID, "group size, inner steps, new tokens: wanted 1 at least");
+    if (o->rollout_mantissa_bits > IV_F32_MANTISSA_BITS)
+        return iv_fail(err, IV_INVALID, "mantissa bits of rollouts: wanted 0 to %d, found %llu", IV_F32_MANTISSA_BITS,
+                       (unsigned long long)o->rollout_mantissa_bits);
+    if (o->rollout_sync_every == 0)
+        return iv_fail(err, IV_INVALID, "steps between updates of the sampler: wanted 1 at least");
+    if (r->at % o->rollout_sync_every != 0) /* the weights in between are in no checkpoint */
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "resume: wanted a checkpoint at a multiple of %llu steps, at which the sampler is updated, found "
+            "step %llu",
+            (unsigned long long)o->rollout_sync_every, (unsigned long long)r->at);
     if (strcmp(o->on_mismatch, "stop") != 0 && strcmp(o->on_mismatch, "report") != 0)
         return iv_fail(err, IV_INVALID, "on mismatch: wanted stop or report, found '%s'", o->on_mismatch);
     return IV_OK;
@@ -90,7 +101,8 @@ static iv_status open_reference(rl *x, iv_error *err) {
 /* Rollouts need no fingerprint: the digest of the weights would cost more than writing them. */
 static iv_status update_engine(rl *x, iv_error *err) {
     double began = iv_now();
-    IV_TRY(iv_train_sync(x->r->trainer, x->engine, false, err));
+    unsigned bits = (unsigned)x->r->o->rollout_mantissa_bits;
+    IV_TRY(iv_train_sync_rounded(x->r->trainer, x->engine, false, bits, err));
     x->seconds[3] += iv_now() - began;
     return IV_OK;
 }
@@ -315,7 +327,8 @@ static iv_status step(rl *x, iv_error *err) {
     if (status == IV_OK) status = iv_rl_batch_weigh(&x->batch, &r->algorithm, &kept, err);
     if (status == IV_OK) x->picked_count = iv_rl_batch_pick(&x->batch, x->update, x->picked);
     if (status == IV_OK && kept) status = learn(x, &report, &norm, &rate, err);
-    if (status == IV_OK && kept) status = update_engine(x, err);
+    bool due = (r->at + 1) % r->o->rollout_sync_every == 0;
+    if (status == IV_OK && due && (kept || r->o->rollout_sync_every > 1)) status = update_engine(x, err);
     if (status == IV_OK) status = finish_step(x, &report, norm, rate, began, err);
     iv_rl_batch_free(&x->batch);
     return status;

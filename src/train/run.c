@@ -12,6 +12,7 @@
 #include "train/checkpoint_model.h"
 #include "train/curves.h"
 #include "train/run_state.h"
+#include "train/sync.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -54,6 +55,8 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .correction_cap = -1,
                           .overlong_buffer = -1,
                           .rollout_numerics = "invar",
+                          .rollout_mantissa_bits = IV_F32_MANTISSA_BITS,
+                          .rollout_sync_every = 1,
                           .data_parallel = 1,
                           .tensor_parallel = 1,
                           .recompute = "none",
@@ -221,6 +224,10 @@ static json_t *hyperparameters_of(const iv_run *r) {
     json_decref(rl);
     if (strcmp(o->rollout_numerics, "invar") != 0)
         json_object_set_new(j, "rollout_numerics", json_string(o->rollout_numerics));
+    if (o->rollout_mantissa_bits != IV_F32_MANTISSA_BITS)
+        json_object_set_new(j, "rollout_mantissa_bits", json_integer((json_int_t)o->rollout_mantissa_bits));
+    if (o->rollout_sync_every != 1)
+        json_object_set_new(j, "rollout_sync_every", json_integer((json_int_t)o->rollout_sync_every));
     return j;
 }
 

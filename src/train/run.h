@@ -37,6 +37,9 @@ typedef struct iv_run_options {
     int64_t top_k;
     bool dynamic_sampling;
     const char *rollout_numerics; /* as numerics */
+    /* Controls: the sampler's matrices are rounded to so many mantissa bits, 23: not; it takes the learner's weights
+     * after every so many steps. */
+    uint64_t rollout_mantissa_bits, rollout_sync_every;
     /* ---- what does not ---- */
     uint64_t data_parallel, tensor_parallel, threads, micro_batch, pass_tokens;
     const char *recompute, *isa;

@@ -1,8 +1,12 @@
 /* sync.c */
 #include "train/sync.h"
 #include "base/cpu.h"
+#include "base/size.h"
 #include "engine/replace.h"
+#include "model/parameters.h"
+#include "numerics/floats.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static iv_status check_tensor(const iv_tensor *want, const iv_tensor *found, iv_error *err) {
@@ -33,20 +37,57 @@ static iv_status check_model(const iv_model *want, const iv_model *found, iv_err
     return IV_OK;
 }
 
-static iv_status write(iv_trainer *t, iv_model *m, iv_error *err) {
+/* To nearest, ties to an even last bit; with 0 bits that is the exponent's. */
+static float round_mantissa(float x, unsigned bits) {
+    unsigned drop = IV_F32_MANTISSA_BITS - bits;
+    uint32_t u = iv_bits(x);
+    if (drop == 0 || (u & 0x7f800000u) == 0x7f800000u) return x;
+    u += (1u << (drop - 1)) - 1 + (u >> drop & 1u);
+    return iv_float(u >> drop << drop);
+}
+
+/* A copy of the master weights, its matrices rounded. */
+static iv_status round_matrices(const iv_model *m, const iv_train_rows *rows, unsigned bits, float **out,
+                                iv_error *err) {
+    size_t bytes;
+    float *copy = iv_size_mul(rows->elements, sizeof *copy, &bytes) ? malloc(bytes) : NULL;
+    *out = copy;
+    if (!copy) return iv_fail(err, IV_NO_MEMORY, "engine's weights: no memory for %zu elements", rows->elements);
+    memcpy(copy, rows->master, bytes);
+    for (size_t i = 0; i < m->tensor_count; i++) {
+        const iv_tensor *t = &m->tensors[i];
+        if (!iv_parameter_is_trained(t) || t->info.ndim < 2) continue;
+        for (size_t k = 0; k < t->rows * t->columns; k++)
+            copy[t->offset + k] = round_mantissa(copy[t->offset + k], bits);
+    }
+    return IV_OK;
+}
+
+static iv_status write(iv_trainer *t, iv_model *m, unsigned bits, iv_error *err) {
     iv_train_rows rows = iv_train_rows_of(t);
+    float *rounded = NULL;
     if (iv_parameters_layout(m) != rows.elements)
         return iv_fail(err, IV_INVALID, "engine's weights: wanted the trainer's layout of %zu elements", rows.elements);
-    return iv_parameters_write(m, iv_train_pool(t), rows.master, 0, rows.elements, err);
+    if (bits < IV_F32_MANTISSA_BITS) IV_TRY(round_matrices(m, &rows, bits, &rounded, err));
+    iv_status status = iv_parameters_write(m, iv_train_pool(t), rounded ? rounded : rows.master, 0, rows.elements, err);
+    free(rounded);
+    return status;
 }
 
 iv_status iv_train_sync(iv_trainer *t, iv_engine *e, bool digest, iv_error *err) {
+    return iv_train_sync_rounded(t, e, digest, IV_F32_MANTISSA_BITS, err);
+}
+
+iv_status iv_train_sync_rounded(iv_trainer *t, iv_engine *e, bool digest, unsigned mantissa_bits, iv_error *err) {
     static const uint8_t none[32];
     iv_model *m;
+    if (mantissa_bits > IV_F32_MANTISSA_BITS)
+        return iv_fail(err, IV_INVALID, "engine's weights: mantissa bits: wanted 0 to %d, found %u",
+                       IV_F32_MANTISSA_BITS, mantissa_bits);
     IV_TRY(check_model(iv_train_model(t), e->model, err));
     IV_TRY(iv_replace_begin(e, &m, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    iv_status status = write(t, m, err);
+    iv_status status = write(t, m, mantissa_bits, err);
     iv_fp_env_leave(mode);
     return status == IV_OK ? iv_replace_end(e, &(iv_replace_options){.weights_digest = digest ? NULL : none}, err)
                            : status;

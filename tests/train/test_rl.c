@@ -145,6 +145,58 @@ static void other_sums_are_caught(void **state) {
     nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+static void run_control(iv_run_options *o, const char *base, const char *name, iv_run_summary *s) {
+    char dir[400];
+    iv_error err;
+    snprintf(dir, sizeof dir, "%s/%s", base, name);
+    o->output = dir;
+    ASSERT_OK(iv_run_train(o, s, &err), &err);
+    printf("%s: tokens compared %llu, different %llu, largest difference %.3g\n", name, (unsigned long long)s->compared,
+           (unsigned long long)s->different, s->largest_difference);
+}
+
+/* Controls: coarser or older weights in the sampler are other distributions; the type's own bits are not. */
+static void other_weights_are_counted(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t bits, every;
+        bool differs;
+    } ways[] = {
+        {"own-bits", 7, 1, false}, {"six-bits", 6, 1, true}, {"two-bits", 2, 1, true}, {"every-two", 23, 2, true}};
+    char base[] = "/tmp/invar-rl-XXXXXX", data[300], model[4200], dir[400];
+    iv_run_summary plain, s;
+    iv_run_options o;
+    iv_error err;
+    double last = 0;
+    assert_non_null(mkdtemp(base));
+    problems_of(base, data);
+    snprintf(model, sizeof model, "%s/tests/data/hf/qwen3", INVAR_SOURCE_DIR);
+    options_of(&o, base, model, data, NULL);
+    o.on_mismatch = "report", o.steps = 3, o.dtype = "bfloat16";
+    run_control(&o, base, "plain", &plain);
+    assert_true(plain.different == 0);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        o.rollout_mantissa_bits = ways[i].bits, o.rollout_sync_every = ways[i].every;
+        run_control(&o, base, ways[i].name, &s);
+        assert_string_not_equal(s.identity, plain.identity);
+        assert_int_equal(s.different > 0, ways[i].differs);
+        assert_int_equal(strcmp(s.weights_hash, plain.weights_hash) != 0, ways[i].differs);
+        if (ways[i].every == 1)
+            assert_true(!ways[i].differs || s.largest_difference > last), last = s.largest_difference;
+    }
+    /* The weights of an older sampler are in no checkpoint. */
+    snprintf(dir, sizeof dir, "%s/every-two", base);
+    o.output = dir, o.resume = true;
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "wanted a checkpoint at a multiple of 2 steps"));
+    o.resume = false, o.rollout_sync_every = 0;
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
+    o.rollout_sync_every = 1, o.rollout_mantissa_bits = 24;
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
+    nftw(base, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 /* All algorithms run, with several inner steps and a reference; a resumed run ends at the same weights. */
 static void algorithms_and_resumption(void **state) {
     (void)state;
@@ -177,8 +229,8 @@ static void algorithms_and_resumption(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_mismatch_and_one_hash),
-                                       cmocka_unit_test(other_sums_are_caught),
-                                       cmocka_unit_test(algorithms_and_resumption)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_mismatch_and_one_hash), cmocka_unit_test(other_sums_are_caught),
+        cmocka_unit_test(other_weights_are_counted), cmocka_unit_test(algorithms_and_resumption)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
