@@ -37,7 +37,9 @@ typedef enum iv_training_part {
 enum { IV_TRAINING_PARTS = 3 };
 typedef struct iv_training_shard {
     size_t first, count;
-    const float *data[IV_TRAINING_PARTS]; /* [count] each, by iv_training_part */
+    const float *data[IV_TRAINING_PARTS]; /* [count] each, by iv_training_part; NULL: read gives it, in pieces */
+    iv_status (*read)(void *user, iv_training_part part, size_t first, size_t count, float *out, iv_error *err);
+    void *user;
 } iv_training_shard;
 
 /* ---- writing ---- */

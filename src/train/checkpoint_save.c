@@ -54,7 +54,7 @@ static iv_status check_shard(const iv_training_run *run, const iv_training_shard
         return iv_fail(err, IV_INVALID, "checkpoint: shard: wanted a range of %zu elements, found %zu from %zu on",
                        run->elements, m->count, m->first);
     for (size_t p = 0; m->count && p < IV_TRAINING_PARTS; p++)
-        if (!m->data[p]) return iv_fail(err, IV_INVALID, "checkpoint: shard: array %zu is missing", p);
+        if (!m->data[p] && !m->read) return iv_fail(err, IV_INVALID, "checkpoint: shard: array %zu is missing", p);
     return IV_OK;
 }
 

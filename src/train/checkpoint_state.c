@@ -1,11 +1,14 @@
 /* checkpoint_state.c: the arrays of one rank as a safetensors file. */
 #include "train/checkpoint_state.h"
+#include "base/size.h"
 #include "format/safetensors_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { PIECE = 1 << 20 }; /* elements */
 
 static const char *const part_names[IV_TRAINING_PARTS] = {"master", "first_moment", "second_moment"};
 
@@ -21,17 +24,35 @@ bool iv_training_state_is_name(const char *name) {
     return strcmp(name, again) == 0;
 }
 
+static iv_status put_part(iv_safetensors_writer *w, const iv_training_shard *shard, iv_training_part part, float *piece,
+                          iv_error *err) {
+    if (shard->data[part]) return iv_safetensors_writer_put(w, shard->data[part], shard->count * sizeof *piece, err);
+    for (size_t at = 0, n; at < shard->count; at += n) {
+        n = iv_size_min(PIECE, shard->count - at);
+        IV_TRY(shard->read(shard->user, part, shard->first + at, n, piece, err));
+        IV_TRY(iv_safetensors_writer_put(w, piece, n * sizeof *piece, err));
+    }
+    return IV_OK;
+}
+
 iv_status iv_training_state_write(const char *path, const iv_training_shard *shard, iv_error *err) {
     int64_t range[2] = {(int64_t)shard->first, (int64_t)shard->count};
-    iv_tensor_data tensors[1 + IV_TRAINING_PARTS] = {
-        {.name = "range", .dtype = IV_I64, .ndim = 1, .shape = {2}, .data = range}};
+    iv_tensor_info tensors[1 + IV_TRAINING_PARTS] = {{.name = "range", .dtype = IV_I64, .ndim = 1, .shape = {2}}};
     for (size_t p = 0; p < IV_TRAINING_PARTS; p++)
-        tensors[1 + p] = (iv_tensor_data){.name = part_names[p],
-                                          .dtype = IV_F32,
-                                          .ndim = 1,
-                                          .shape = {(int64_t)shard->count},
-                                          .data = shard->data[p]};
-    return iv_safetensors_write(path, tensors, 1 + IV_TRAINING_PARTS, err);
+        tensors[1 + p] =
+            (iv_tensor_info){.name = part_names[p], .dtype = IV_F32, .ndim = 1, .shape = {(int64_t)shard->count}};
+    iv_safetensors_writer w;
+    float *piece = malloc(PIECE * sizeof *piece);
+    if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    iv_status status = iv_safetensors_writer_open(path, tensors, 1 + IV_TRAINING_PARTS, NULL, &w, err);
+    if (status == IV_OK) {
+        status = iv_safetensors_writer_put(&w, range, sizeof range, err);
+        for (int p = 0; status == IV_OK && p < IV_TRAINING_PARTS; p++)
+            status = put_part(&w, shard, (iv_training_part)p, piece, err);
+        status = iv_safetensors_writer_close(&w, status, err);
+    }
+    free(piece);
+    return status;
 }
 
 static const iv_tensor_info *find(const iv_tensor_info *tensors, size_t count, const char *name) {

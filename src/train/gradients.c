@@ -1,4 +1,5 @@
 /* gradients.c: the gradient of the mean loss over one batch, as a file to hold next to another framework's. */
+#include "base/size.h"
 #include "format/safetensors_write.h"
 #include "train/run_state.h"
 
@@ -15,18 +16,27 @@ static void fill_all(iv_run *r, iv_gradients_summary *s, double *weight) {
     }
 }
 
+static iv_status put_tensor(iv_trainer *t, const iv_tensor *x, double weight, float *piece, iv_safetensors_writer *w,
+                            iv_error *err) {
+    for (size_t at = 0, n; at < x->info.elements; at += n) {
+        n = iv_size_min(IV_TRAIN_PIECE, x->info.elements - at);
+        IV_TRY(iv_train_read(t, IV_TRAIN_GRADIENT, x->offset + at, n, piece, err));
+        for (size_t k = 0; k < n; k++) piece[k] = (float)((double)piece[k] / weight);
+        IV_TRY(iv_safetensors_writer_put(w, piece, n * sizeof *piece, err));
+    }
+    return IV_OK;
+}
+
 static iv_status write_tensors(iv_run *r, const char *path, double weight, iv_error *err) {
     iv_model *m = iv_train_model(r->trainer);
-    const float *row = iv_train_rows_of(r->trainer).gradient;
     iv_tensor_info *infos = calloc(m->tensor_count + 1, sizeof *infos);
-    size_t count = 0, longest = 0;
+    size_t count = 0;
     if (!infos) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
     for (size_t i = 0; i < m->tensor_count; i++) {
         if (!iv_parameter_is_trained(&m->tensors[i])) continue;
         infos[count] = m->tensors[i].info, infos[count++].dtype = IV_F32;
-        longest = m->tensors[i].info.elements > longest ? m->tensors[i].info.elements : longest;
     }
-    float *mean = malloc((longest + 1) * sizeof *mean);
+    float *mean = malloc(IV_TRAIN_PIECE * sizeof *mean);
     iv_safetensors_writer w;
     iv_status status = mean ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
     if (status == IV_OK) status = iv_safetensors_writer_open(path, infos, count, "pt", &w, err);
@@ -34,8 +44,7 @@ static iv_status write_tensors(iv_run *r, const char *path, double weight, iv_er
     for (size_t i = 0; status == IV_OK && i < m->tensor_count; i++) {
         const iv_tensor *t = &m->tensors[i];
         if (!iv_parameter_is_trained(t)) continue;
-        for (size_t k = 0; k < t->info.elements; k++) mean[k] = (float)((double)row[t->offset + k] / weight);
-        status = iv_safetensors_writer_put(&w, mean, t->info.elements * sizeof *mean, err);
+        status = put_tensor(r->trainer, t, weight, mean, &w, err);
     }
     if (opened) status = iv_safetensors_writer_close(&w, status, err);
     free(mean), free(infos);

@@ -5,6 +5,7 @@
 #include "format/model_dir.h"
 #include "model/export.h"
 #include "numerics/version.h"
+#include "train/checkpoint_trainer.h"
 #include "train/public.h"
 
 #include <stdio.h>
@@ -83,9 +84,7 @@ iv_status iv_trainer_save(iv_trainer *t, const char *dir, size_t keep, const cha
     IV_TRY(iv_train_public_check(t, err));
     IV_TRY(check_files(t, dir, err));
     iv_training_run run = run_of(t, dir);
-    iv_train_rows rows = iv_train_rows_of(t);
-    iv_training_shard shard = {
-        rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
+    iv_training_shard shard = iv_training_shard_of(t);
     iv_training_progress p = {.step = t->steps, .weight_hash = t->public->metrics.weights_hash, .state = state};
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status =
@@ -96,13 +95,10 @@ iv_status iv_trainer_save(iv_trainer *t, const char *dir, size_t keep, const cha
 
 /* The trainer is broken until the last line. */
 static iv_status read_state(iv_trainer *t, const iv_training_checkpoint *c, iv_error *err) {
-    iv_train_rows rows = iv_train_rows_of(t);
     iv_train_public *p = t->public;
     const iv_training_saved *s = iv_training_get(c);
     t->ready = false, p->broken = true;
-    IV_TRY(iv_training_read(c, IV_TRAINING_MASTER, 0, rows.elements, rows.master, err));
-    IV_TRY(iv_training_read(c, IV_TRAINING_FIRST_MOMENT, rows.first, rows.count, rows.first_moment, err));
-    IV_TRY(iv_training_read(c, IV_TRAINING_SECOND_MOMENT, rows.first, rows.count, rows.second_moment, err));
+    IV_TRY(iv_training_load(c, t, err));
     IV_TRY(iv_train_restore(t, s->progress.step, err));
     p->metrics = (iv_trainer_metrics){0};
     IV_TRY(iv_train_public_hash(t, err));

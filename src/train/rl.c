@@ -130,7 +130,7 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
         return iv_fail(err, IV_NO_MEMORY, "rl: no memory for steps of %llu prompts", (unsigned long long)o->batch_size);
     IV_TRY(open_engine(x, err));
     IV_TRY(open_reference(x, err));
-    x->updates = iv_train_rows_of(r->trainer).steps;
+    x->updates = iv_train_slice_of(r->trainer).steps;
     return update_engine(x, err);
 }
 

@@ -10,6 +10,7 @@
 #include "model/tensor_data.h"
 #include "numerics/version.h"
 #include "train/checkpoint_model.h"
+#include "train/checkpoint_trainer.h"
 #include "train/curves.h"
 #include "train/run_state.h"
 #include "train/sync.h"
@@ -262,7 +263,7 @@ static iv_status make_identity(iv_run *r, iv_error *err) {
                                .initial_weights = r->initial,
                                .hyperparameters = r->hyperparameters,
                                .law_version = IV_TRAINING_VERSION,
-                               .elements = iv_train_rows_of(r->trainer).elements};
+                               .elements = iv_train_slice_of(r->trainer).elements};
     return IV_OK;
 }
 
@@ -294,13 +295,8 @@ static iv_status resume(iv_run *r, iv_error *err) {
     if (notes.len) note(r, notes.data);
     iv_buf_free(&notes);
     if (status != IV_OK || !c) return status;
-    iv_train_rows rows = iv_train_rows_of(r->trainer);
     const iv_training_progress p = iv_training_get(c)->progress;
-    status = iv_training_read(c, IV_TRAINING_MASTER, 0, rows.elements, rows.master, err);
-    if (status == IV_OK)
-        status = iv_training_read(c, IV_TRAINING_FIRST_MOMENT, rows.first, rows.count, rows.first_moment, err);
-    if (status == IV_OK)
-        status = iv_training_read(c, IV_TRAINING_SECOND_MOMENT, rows.first, rows.count, rows.second_moment, err);
+    status = iv_training_load(c, r->trainer, err);
     r->at = p.step;
     uint64_t updates = p.step * r->o->inner_steps;
     if (p.state) {
@@ -451,11 +447,9 @@ iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err) {
  */
 
 static iv_status save(iv_run *r, const char *state, iv_error *err) {
-    iv_train_rows rows = iv_train_rows_of(r->trainer);
     char hex[65];
     iv_digest_hex(r->hash, hex);
-    iv_training_shard shard = {
-        rows.first, rows.count, {rows.master + rows.first, rows.first_moment, rows.second_moment}};
+    iv_training_shard shard = iv_training_shard_of(r->trainer);
     uint64_t examples = iv_train_data_count(r->data), used = r->at * r->o->batch_size;
     if (r->o->drop_last) examples -= examples % r->o->batch_size; /* of an epoch */
     iv_training_progress p = {

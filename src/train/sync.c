@@ -46,32 +46,28 @@ static float round_mantissa(float x, unsigned bits) {
     return iv_float(u >> drop << drop);
 }
 
-/* A copy of the master weights, its matrices rounded. */
-static iv_status round_matrices(const iv_model *m, const iv_train_rows *rows, unsigned bits, float **out,
-                                iv_error *err) {
+/* Writes a copy of the master weights, its matrices rounded. */
+static iv_status write_rounded(iv_trainer *t, iv_model *m, size_t elements, unsigned bits, iv_error *err) {
     size_t bytes;
-    float *copy = iv_size_mul(rows->elements, sizeof *copy, &bytes) ? malloc(bytes) : NULL;
-    *out = copy;
-    if (!copy) return iv_fail(err, IV_NO_MEMORY, "engine's weights: no memory for %zu elements", rows->elements);
-    memcpy(copy, rows->master, bytes);
-    for (size_t i = 0; i < m->tensor_count; i++) {
-        const iv_tensor *t = &m->tensors[i];
-        if (!iv_parameter_is_trained(t) || t->info.ndim < 2) continue;
-        for (size_t k = 0; k < t->rows * t->columns; k++)
-            copy[t->offset + k] = round_mantissa(copy[t->offset + k], bits);
+    float *copy = iv_size_mul(elements, sizeof *copy, &bytes) ? malloc(bytes) : NULL;
+    if (!copy) return iv_fail(err, IV_NO_MEMORY, "engine's weights: no memory for %zu elements", elements);
+    iv_status status = iv_train_read(t, IV_TRAIN_MASTER, 0, elements, copy, err);
+    for (size_t i = 0; status == IV_OK && i < m->tensor_count; i++) {
+        const iv_tensor *x = &m->tensors[i];
+        if (!iv_parameter_is_trained(x) || x->info.ndim < 2) continue;
+        for (size_t k = 0; k < x->rows * x->columns; k++)
+            copy[x->offset + k] = round_mantissa(copy[x->offset + k], bits);
     }
-    return IV_OK;
+    if (status == IV_OK) status = iv_parameters_write(m, iv_train_pool(t), copy, 0, elements, err);
+    free(copy);
+    return status;
 }
 
 static iv_status write(iv_trainer *t, iv_model *m, unsigned bits, iv_error *err) {
-    iv_train_rows rows = iv_train_rows_of(t);
-    float *rounded = NULL;
-    if (iv_parameters_layout(m) != rows.elements)
-        return iv_fail(err, IV_INVALID, "engine's weights: wanted the trainer's layout of %zu elements", rows.elements);
-    if (bits < IV_F32_MANTISSA_BITS) IV_TRY(round_matrices(m, &rows, bits, &rounded, err));
-    iv_status status = iv_parameters_write(m, iv_train_pool(t), rounded ? rounded : rows.master, 0, rows.elements, err);
-    free(rounded);
-    return status;
+    size_t elements = iv_train_slice_of(t).elements;
+    if (iv_parameters_layout(m) != elements)
+        return iv_fail(err, IV_INVALID, "engine's weights: wanted the trainer's layout of %zu elements", elements);
+    return bits < IV_F32_MANTISSA_BITS ? write_rounded(t, m, elements, bits, err) : iv_train_write_model(t, m, err);
 }
 
 iv_status iv_train_sync(iv_trainer *t, iv_engine *e, bool digest, iv_error *err) {

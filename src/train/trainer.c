@@ -6,8 +6,6 @@
 #include "numerics/tree.h"
 #include "train/order.h"
 
-#include <float.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,32 +59,29 @@ static iv_status open_model(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-static float *zeros(size_t n) {
-    size_t bytes;
-    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? calloc(1, bytes) : NULL;
-}
+static float *zeros(iv_trainer *t, size_t n) { return t->rows->ops->alloc(t->rows, n); }
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
-    t->master = zeros(t->elements);
+    IV_TRY(iv_rows_open_host(t->o.kernels, t->pool, &t->rows, err));
+    t->master = zeros(t, t->elements);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
-    for (int i = 0; i < 2 && !t->o.no_optimizer; i++)
-        if (!(t->moments[i] = zeros(t->count))) t->master = (free(t->master), NULL);
+    bool enough = t->master && t->decays;
+    for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++) enough = (t->moments[i] = zeros(t, t->count));
     t->ranks = calloc(t->local, sizeof *t->ranks);
-    if (!t->master || !t->ranks || !t->decays)
+    if (!enough || !t->ranks)
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
     for (size_t b = 0; b < t->count / IV_PARAMETER_BLOCK; b++)
         t->decays[b] = iv_tensor_decays((size_t)iv_parameter_at(t->model, t->first + b * IV_PARAMETER_BLOCK)->info.ndim,
                                         t->o.decay_all);
-    return iv_parameters_read(t->model, t->pool, t->master, err);
+    return t->rows->ops->read_model(t->rows, t->model, t->master, err);
 }
 
 /* Levels exist only where a pass can end before its rank's last virtual rank. */
 static iv_status open_sums(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
-    r->memory = zeros(t->all);
-    if (!r->memory) return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights", t->elements);
-    r->sums.sum = r->memory;
+    r->sums.sum = zeros(t, t->all);
+    if (!r->sums.sum) return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights", t->elements);
     return IV_OK;
 }
 
@@ -95,7 +90,7 @@ static iv_status need_levels(train_rank *r, iv_error *err) {
     size_t mine = t->o.virtual_ranks / t->o.world;
     for (size_t i = 0; (size_t)1 << i < mine; i++) {
         if (r->sums.level[i]) continue;
-        r->sums.level[i] = zeros(t->all);
+        r->sums.level[i] = zeros(t, t->all);
         if (!r->sums.level[i])
             return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights in several passes",
                            t->elements);
@@ -151,17 +146,22 @@ iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *e
     return status;
 }
 
+static void drop(iv_trainer *t, float *row) {
+    if (t->rows) t->rows->ops->free(t->rows, row);
+}
+
 void iv_train_close(iv_trainer *t) {
     if (!t) return;
     for (size_t i = 0; t->ranks && i < t->local; i++) {
         train_rank *r = &t->ranks[i];
         for (size_t k = 0; k < IV_RANKS_MAX; k++)
             iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
-        for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) free(r->sums.level[k]);
-        free(r->memory), free(r->sequences), free(r->of);
+        for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) drop(t, r->sums.level[k]);
+        drop(t, r->sums.sum), free(r->sequences), free(r->of);
     }
-    free(t->ranks), free(t->master), free(t->decays), free(t->moments[0]), free(t->moments[1]);
-    free(t->order), free(t->begin), free(t->lengths);
+    drop(t, t->master), drop(t, t->moments[0]), drop(t, t->moments[1]);
+    iv_rows_close(t->rows);
+    free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
     iv_model_close(t->model);
     iv_pool_close(t->pool);
     free(t);
@@ -183,9 +183,31 @@ size_t iv_train_bytes(const iv_trainer *t) {
     return bytes + floats * sizeof(float);
 }
 
-iv_train_rows iv_train_rows_of(iv_trainer *t) {
-    return (iv_train_rows){t->elements,   t->first,      t->count,   t->master,
-                           t->moments[0], t->moments[1], t->reduced, t->steps};
+/* ---- rows ------------------------------------------------------------------------------------------------------- */
+
+iv_train_slice iv_train_slice_of(const iv_trainer *t) {
+    return (iv_train_slice){t->elements, t->first, t->count, t->steps};
+}
+
+/* Where element `first` of a row is. */
+static float *place_of(iv_trainer *t, iv_train_row row, size_t first, size_t count) {
+    float *const rows[] = {t->master, t->moments[0], t->moments[1], t->reduced};
+    bool part = row == IV_TRAIN_FIRST_MOMENT || row == IV_TRAIN_SECOND_MOMENT;
+    size_t begin = part ? t->first : 0, n = part ? t->count : t->elements;
+    IV_ASSERT(rows[row] && first >= begin && first - begin <= n && count <= n - (first - begin));
+    return rows[row] + (first - begin);
+}
+
+iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err) {
+    return t->rows->ops->read(t->rows, place_of(t, row, first, count), count, out, err);
+}
+
+iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err) {
+    return t->rows->ops->write(t->rows, place_of(t, row, first, count), count, in, err);
+}
+
+iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err) {
+    return t->rows->ops->write_model(t->rows, first, t->master, 0, t->elements, err);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -279,8 +301,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
                             .context = r};
     size_t limit = t->o.micro_batch ? t->o.micro_batch : SIZE_MAX, passes = 0, at = 0, n;
     if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
-        if (tp == 0 && t->gradients) memset(r->memory, 0, t->all * sizeof *r->memory);
-        return IV_OK;
+        return tp == 0 && t->gradients ? t->rows->ops->clear(t->rows, r->sums.sum, t->all, err) : IV_OK;
     }
     do {
         n = iv_learner_fit(l, &step, at, limit);
@@ -337,13 +358,14 @@ iv_status iv_train_score(iv_trainer *t, const iv_train_batch *b, iv_error *err) 
 
 /* The first tensor whose gradient is not finite. */
 static iv_status name_the_bad(const iv_trainer *t, iv_error *err) {
-    for (size_t i = 0; i < t->elements; i++)
-        if (!(fabsf(t->reduced[i]) <= FLT_MAX)) {
-            const iv_tensor *x = iv_parameter_at(t->model, i);
-            return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f",
-                           x->info.name, i - x->offset, (double)t->reduced[i]);
-        }
-    return iv_fail(err, IV_NOT_FINITE, "gradient norm: the sum of squares is not finite");
+    size_t at;
+    float value;
+    IV_TRY(t->rows->ops->find_not_finite(t->rows, t->reduced, t->elements, &at, err));
+    if (at == SIZE_MAX) return iv_fail(err, IV_NOT_FINITE, "gradient norm: the sum of squares is not finite");
+    IV_TRY(t->rows->ops->read(t->rows, t->reduced + at, 1, &value, err));
+    const iv_tensor *x = iv_parameter_at(t->model, at);
+    return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f", x->info.name,
+                   at - x->offset, (double)value);
 }
 
 iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double denominator, iv_train_result *result,
@@ -372,8 +394,8 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
     if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
     t->ready = false;
     iv_adamw_step step = iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale);
-    iv_adamw_slice(t->o.kernels, t->pool, &step, t->decays, t->reduced + t->first, t->master + t->first, t->moments[0],
-                   t->moments[1], t->count);
+    IV_TRY(t->rows->ops->adamw(t->rows, &step, t->decays, t->reduced + t->first, t->master + t->first, t->moments[0],
+                               t->moments[1], t->count, err));
     at[1] = iv_now();
     IV_TRY(iv_train_restore(t, t->steps, err));
     IV_TRY(iv_train_weights_hash(t, result->weights_hash, err));
@@ -385,5 +407,5 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
 iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err) {
     t->steps = steps;
     IV_TRY(iv_train_gather_weights(t, err));
-    return iv_parameters_write(t->model, t->pool, t->master, 0, t->elements, err);
+    return iv_train_write_model(t, t->model, err);
 }

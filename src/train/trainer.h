@@ -75,14 +75,24 @@ iv_pool *iv_train_pool(iv_trainer *t);
 size_t iv_train_bytes(const iv_trainer *t);
 size_t iv_train_pass_tokens(const iv_trainer *t);
 
-/* The rows, for checkpoints and inspection: [elements]. Moments: of elements [first, first + count) alone. */
-typedef struct iv_train_rows {
-    size_t elements, first, count; /* this process's slice */
-    float *master, *first_moment, *second_moment;
-    const float *gradient; /* reduced, unscaled, of the last step: the slice is valid */
-    uint64_t steps;        /* of the optimizer */
-} iv_train_rows;
-iv_train_rows iv_train_rows_of(iv_trainer *t);
+/* The rows, for checkpoints and inspection. A process has elements [first, first + count) of moments and gradient, and
+ * all master weights. */
+typedef enum iv_train_row {
+    IV_TRAIN_MASTER,
+    IV_TRAIN_FIRST_MOMENT,
+    IV_TRAIN_SECOND_MOMENT,
+    IV_TRAIN_GRADIENT /* reduced, unscaled, of the last step */
+} iv_train_row;
+enum { IV_TRAIN_PIECE = 1 << 20 }; /* elements that callers read and write at once */
+typedef struct iv_train_slice {
+    size_t elements, first, count;
+    uint64_t steps; /* of the optimizer */
+} iv_train_slice;
+iv_train_slice iv_train_slice_of(const iv_trainer *t);
+iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err);
+iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err);
+/* Rounds the master weights into another model of this shape, in any memory. */
+iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err);
 /* After master weights and moments were replaced: the step count, and the weights that the model runs on. */
 iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err);
 /* The hash of the present master weights. Collective over processes. */

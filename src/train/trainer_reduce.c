@@ -8,22 +8,7 @@
 
 enum { PIECE = 16 * IV_PARAMETER_BLOCK };
 
-static size_t pieces_of(size_t n) { return (n + PIECE - 1) / PIECE; }
-
-/* A piece of the local ranks' sums: the binary tree over ranks, into the first's. */
-static void reduce_piece(void *context, size_t index, size_t worker) {
-    (void)worker;
-    iv_trainer *t = context;
-    size_t begin = index * PIECE, n = iv_size_min(PIECE, t->all - begin);
-    for (size_t stride = 1; stride < t->local; stride *= 2)
-        for (size_t r = 0; r < t->local; r += 2 * stride) {
-            float *a = t->ranks[r].sums.sum + begin;
-            const float *b = t->ranks[r + stride].sums.sum + begin;
-            for (size_t i = 0; i < n; i++) a[i] = a[i] + b[i];
-        }
-}
-
-/* The same over processes, a piece of every slice at a time: each process gets all others' parts of its own slice. */
+/* The binary tree over processes, in pieces. */
 static iv_status reduce_processes(iv_trainer *t, size_t from, size_t n, iv_error *err) {
     size_t bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
@@ -44,21 +29,15 @@ static iv_status reduce_processes(iv_trainer *t, size_t from, size_t n, iv_error
     return IV_OK;
 }
 
-/* A tied embedding's look-ups join the head's gradient. */
-static void join_tied(void *context, size_t index, size_t worker) {
-    (void)worker;
-    iv_trainer *t = context;
-    size_t n = t->all - t->elements, begin = index * PIECE, end = iv_size_min(n, begin + PIECE);
-    float *to = t->reduced + t->model->embedding_tensor->offset;
-    const float *from = t->reduced + t->elements;
-    for (size_t i = begin; i < end; i++) to[i] = to[i] + from[i];
-}
-
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
-    if (t->local > 1) iv_pool_run(t->pool, pieces_of(t->all), reduce_piece, t);
+    float *rows[IV_VIRTUAL_RANKS_MAX];
+    for (size_t i = 0; i < t->local; i++) rows[i] = t->ranks[i].sums.sum;
+    if (t->local > 1) IV_TRY(t->rows->ops->add(t->rows, rows, t->local, t->all, err));
     if (t->process_count > 1) IV_TRY(reduce_processes(t, 0, t->all, err));
-    if (t->all > t->elements) iv_pool_run(t->pool, pieces_of(t->all - t->elements), join_tied, t);
-    return IV_OK;
+    if (t->all == t->elements) return IV_OK;
+    /* A tied embedding's look-ups join the head's gradient. */
+    float *tied[] = {t->reduced + t->model->embedding_tensor->offset, t->reduced + t->elements};
+    return t->rows->ops->add(t->rows, tied, 2, t->all - t->elements, err);
 }
 
 /* Gathers `size` bytes for each `unit` elements of all processes' slices. */
@@ -93,8 +72,8 @@ iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
     char *all = NULL;
     double *mine = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *mine);
     if (!mine) return iv_fail(err, IV_NO_MEMORY, "gradient norm: no memory");
-    iv_block_sums(t->o.kernels, t->pool, t->reduced + t->first, t->count, mine);
-    iv_status status = gather_all(t, mine, IV_PARAMETER_BLOCK, sizeof *mine, &all, &blocks, err);
+    iv_status status = t->rows->ops->block_sums(t->rows, t->reduced + t->first, t->count, mine, err);
+    if (status == IV_OK) status = gather_all(t, mine, IV_PARAMETER_BLOCK, sizeof *mine, &all, &blocks, err);
     if (status == IV_OK) *total = iv_total_of_sums((const double *)(const void *)all, blocks);
     free(mine), free(all);
     return status;
@@ -115,8 +94,8 @@ iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {
     char *all = NULL;
     uint8_t(*mine)[32] = calloc(iv_weight_groups(t->count) + 1, sizeof *mine);
     if (!mine) return iv_fail(err, IV_NO_MEMORY, "weights hash: no memory");
-    iv_weight_digests(t->pool, t->master + t->first, t->count, mine);
-    iv_status status = gather_all(t, mine, IV_WEIGHT_GROUP, sizeof *mine, &all, &groups, err);
+    iv_status status = t->rows->ops->digests(t->rows, t->master + t->first, t->count, mine, err);
+    if (status == IV_OK) status = gather_all(t, mine, IV_WEIGHT_GROUP, sizeof *mine, &all, &groups, err);
     if (status == IV_OK) iv_weight_hash((const uint8_t(*)[32])(const void *)all, groups, out);
     free(mine), free(all);
     return status;

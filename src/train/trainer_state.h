@@ -2,7 +2,7 @@
 #ifndef IV_TRAIN_TRAINER_STATE_H
 #define IV_TRAIN_TRAINER_STATE_H
 
-#include "train/optimizer.h"
+#include "train/rows.h"
 #include "train/trainer.h"
 
 /* One data-parallel rank of this process. */
@@ -10,7 +10,6 @@ typedef struct train_rank {
     iv_trainer *t;
     size_t index; /* in the world */
     iv_axis_sums sums;
-    float *memory;                     /* of the sums: the open chain, then the levels */
     iv_learner *learner[IV_RANKS_MAX]; /* [tp] */
     iv_comm *comm[IV_RANKS_MAX];
     iv_pool *pool[IV_RANKS_MAX];
@@ -24,6 +23,7 @@ struct iv_trainer {
     iv_train_options o;
     iv_model *model;
     iv_pool *pool;
+    iv_rows *rows;                        /* all rows below are its memory */
     size_t local, process_count, process; /* data-parallel ranks of this process */
     size_t elements, all;                 /* of the row; with a tied embedding's look-ups behind it */
     size_t first, count;                  /* the process's slice */

@@ -1,0 +1,41 @@
+/* checkpoint_trainer.c */
+#include "train/checkpoint_trainer.h"
+#include "base/size.h"
+
+#include <stdlib.h>
+
+static const iv_train_row row_of[IV_TRAINING_PARTS] = {
+    [IV_TRAINING_MASTER] = IV_TRAIN_MASTER,
+    [IV_TRAINING_FIRST_MOMENT] = IV_TRAIN_FIRST_MOMENT,
+    [IV_TRAINING_SECOND_MOMENT] = IV_TRAIN_SECOND_MOMENT,
+};
+
+static iv_status read_part(void *user, iv_training_part part, size_t first, size_t count, float *out, iv_error *err) {
+    return iv_train_read(user, row_of[part], first, count, out, err);
+}
+
+iv_training_shard iv_training_shard_of(iv_trainer *t) {
+    iv_train_slice s = iv_train_slice_of(t);
+    return (iv_training_shard){.first = s.first, .count = s.count, .read = read_part, .user = t};
+}
+
+static iv_status load_part(const iv_training_checkpoint *c, iv_trainer *t, iv_training_part part, size_t first,
+                           size_t count, float *piece, iv_error *err) {
+    for (size_t at = 0, n; at < count; at += n) {
+        n = iv_size_min(IV_TRAIN_PIECE, count - at);
+        IV_TRY(iv_training_read(c, part, first + at, n, piece, err));
+        IV_TRY(iv_train_write(t, row_of[part], first + at, n, piece, err));
+    }
+    return IV_OK;
+}
+
+iv_status iv_training_load(const iv_training_checkpoint *c, iv_trainer *t, iv_error *err) {
+    iv_train_slice s = iv_train_slice_of(t);
+    float *piece = malloc(IV_TRAIN_PIECE * sizeof *piece);
+    if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", iv_training_get(c)->path);
+    iv_status status = load_part(c, t, IV_TRAINING_MASTER, 0, s.elements, piece, err);
+    if (status == IV_OK) status = load_part(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, piece, err);
+    if (status == IV_OK) status = load_part(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, piece, err);
+    free(piece);
+    return status;
+}
