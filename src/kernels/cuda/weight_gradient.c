@@ -1,0 +1,71 @@
+/* weight_gradient.c: the plan of a pass, and the choice among the kernels of weight gradients. All of them have the
+ * same bits; the choice is a function of sizes alone. */
+#include "base/size.h"
+#include "kernels/cuda/weight_gradient_plan.h"
+
+enum { CUDA_INVALID_VALUE = 1 };
+
+static bool is_valid(const iv_token_axis *axis, const iv_axis_sums *sums) {
+    if (axis->ranks == 0 || axis->ranks > IV_VIRTUAL_RANKS_MAX || (axis->ranks & (axis->ranks - 1)) != 0) return false;
+    if (axis->part_count > axis->ranks - iv_size_min(axis->done, axis->ranks) || axis->padded > INT32_MAX) return false;
+    for (size_t p = 0; p < axis->part_count; p++) {
+        const iv_axis_part *part = &axis->parts[p];
+        if (part->begin > part->end || part->end > axis->padded || part->begin % IV_CHAIN_STEP ||
+            part->end % IV_CHAIN_STEP || (!part->starts && p > 0) || (!part->ends && p + 1 < axis->part_count))
+            return false;
+    }
+    return sums->sum != NULL;
+}
+
+/* `waiting`: bit i is set if a subtree of level i of this pass waits, of part owner[i]. */
+static void end_part(iv_sum_plan *plan, const iv_token_axis *axis, size_t *done, unsigned *waiting, int *owner, int p) {
+    iv_sum_part *part = &plan->part[p];
+    unsigned level = 0;
+    for (; *done >> level & 1; level++) {
+        if (!(*waiting >> level & 1)) part->from_sums |= (uint8_t)(1u << level);
+        *waiting &= ~(1u << level);
+    }
+    part->joins = (uint8_t)level;
+    if (++*done == axis->ranks) {
+        part->to = IV_SUM_SUM;
+        return;
+    }
+    part->to = IV_SUM_WAITS;
+    *waiting |= 1u << level, owner[level] = p, plan->waits++;
+}
+
+bool iv_sum_plan_make(const iv_token_axis *axis, const iv_axis_sums *sums, iv_sum_plan *out) {
+    int owner[IV_VIRTUAL_LEVELS_MAX];
+    unsigned waiting = 0;
+    size_t done = axis->done;
+    *out = (iv_sum_plan){.parts = (int)axis->part_count, .sums = *sums};
+    if (!is_valid(axis, sums)) return false;
+    for (int p = 0; p < out->parts; p++) {
+        const iv_axis_part *part = &axis->parts[p];
+        out->part[p] = (iv_sum_part){
+            .begin = (uint32_t)part->begin, .end = (uint32_t)part->end, .continues = !part->starts, .to = IV_SUM_SUM};
+        if (part->ends) end_part(out, axis, &done, &waiting, owner, p);
+    }
+    for (unsigned level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++)
+        if (waiting >> level & 1) out->part[owner[level]].to = IV_SUM_LEVEL, out->waits--;
+    for (int p = 0; p < out->parts; p++) {
+        const iv_sum_part *part = &out->part[p];
+        for (unsigned level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
+            bool needed = part->from_sums >> level & 1 || (part->to == IV_SUM_LEVEL && part->joins == level);
+            if (needed && !sums->level[level]) return false;
+        }
+    }
+    return true;
+}
+
+size_t iv_gpu_weight_gradient_scratch(int sms) { return (size_t)sms * IV_WEIGHT_GRADIENT_SCRATCH; }
+
+int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream) {
+    iv_sum_plan plan;
+    bool typed = a->type <= IV_F32 && (a->arithmetic == IV_FMA32 || (a->arithmetic == IV_TC16 && a->type != IV_F32));
+    if (!typed || a->n % IV_CHAIN_STEP || a->n > INT32_MAX || a->k > INT32_MAX || a->n > a->dy_stride ||
+        a->k > a->x_stride || a->sms < 1 || !iv_sum_plan_make(a->axis, &a->sums, &plan))
+        return CUDA_INVALID_VALUE;
+    if (a->n == 0 || a->k == 0 || plan.parts == 0) return 0;
+    return iv_gpu_weight_gradient_generic(a, &plan, stream);
+}

@@ -1,0 +1,49 @@
+/* weight_gradient_plan.h: what the sums over tokens of a pass do, part by part, as kernels take it; and the kernels of
+ * weight gradients that weight_gradient.c chooses from. Law: NUMERICS.md 15.3; token_axis.h.
+ *
+ * A part is one chain. At its end it joins the subtrees that wait for it, in ascending level, and goes to a place: the
+ * sums, if the pass ends there, or the memory of the kernel, if a later part of the pass takes it from there. */
+#ifndef IV_KERNELS_CUDA_WEIGHT_GRADIENT_PLAN_H
+#define IV_KERNELS_CUDA_WEIGHT_GRADIENT_PLAN_H
+
+#include "kernels/cuda/learn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum iv_sum_place {
+    IV_SUM_WAITS, /* at level `joins` of the kernel's own memory */
+    IV_SUM_LEVEL, /* level[joins] of the sums */
+    IV_SUM_SUM    /* sum of the sums: an open chain, or the root */
+} iv_sum_place;
+
+typedef struct iv_sum_part {
+    uint32_t begin, end; /* of the padded axis */
+    uint8_t continues;   /* the chain begins at the sums' sum, not at +0 */
+    uint8_t joins;       /* levels 0 to joins - 1 are added */
+    uint8_t from_sums;   /* bit i: level i comes from the sums */
+    uint8_t to;          /* iv_sum_place */
+} iv_sum_part;
+
+typedef struct iv_sum_plan {
+    int parts;
+    int waits; /* subtrees that wait in the kernel's memory, over the whole pass */
+    iv_sum_part part[IV_VIRTUAL_RANKS_MAX];
+    iv_axis_sums sums;
+} iv_sum_plan;
+
+/* False if the axis is invalid, or a level that is needed is NULL. */
+bool iv_sum_plan_make(const iv_token_axis *axis, const iv_axis_sums *sums, iv_sum_plan *out);
+
+/* Scratch of one multiprocessor. */
+enum { IV_WEIGHT_GRADIENT_SCRATCH = 256 << 10 };
+
+/* Everything, on the CUDA cores (fma32) or by mma.sync (tc16, compute capability 9.0). */
+int iv_gpu_weight_gradient_generic(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan, iv_gpu_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,105 @@
+/* weight_gradient_cases.h on the emulated kernels, with fewer trials. */
+#include "random.h"
+#define trials(usual, longest) trials((usual) / 4, (usual))
+#include "cuda/weight_gradient_cases.h"
+#undef trials
+#include "cuda/emulator/emulated.h"
+
+static int any_machine(void **state) {
+    (void)state;
+    rng r = rng_start("emulated machine");
+    another_machine(&r, 20);
+    return 0;
+}
+
+static void generic_gradients(void **state) {
+    (void)state;
+    rng r = rng_start("emulated generic gradients");
+    size_t steps = 0;
+    for (budget b = budget_of(5); has_time(&b) || steps < 4; steps++) {
+        gradient_case c = random_gradient(&r, 96, 100, 70);
+        gradient_step(&r, &c, generic_gradient);
+    }
+    printf("generic: %zu steps\n", steps);
+}
+
+/* ---- controls -----------------------------------------------------------------------------------------------------
+ */
+
+typedef struct control { /* one virtual rank of one pass */
+    gradient_case c;
+    iv_axis_part part;
+    iv_token_axis axis;
+    iv_gpu_weight_gradient_args a;
+    float *want, *got;
+} control;
+
+static control make_control(rng *r, size_t n, size_t k, size_t tokens) {
+    control t = {.c = {.arithmetic = IV_TC16, .type = IV_BF16, .n = n, .k = k, .dy_stride = n, .x_stride = k},
+                 .part = {0, tokens, true, true}};
+    t.axis = (iv_token_axis){.padded = tokens, .part_count = 1, .ranks = 1};
+    char *dy = random_values(r, NORMAL, IV_BF16, tokens * n), *x = random_values(r, NORMAL, IV_BF16, tokens * k);
+    int64_t *offsets = malloc(n * sizeof *offsets);
+    for (size_t c = 0; c < n; c++) offsets[c] = (int64_t)(c * k);
+    t.want = calloc(n * k, sizeof(float)), t.got = calloc(n * k, sizeof(float));
+    gradient_chain(&(pass){&t.c, dy, x}, &t.part, t.want);
+    t.a = (iv_gpu_weight_gradient_args){
+        .arithmetic = IV_TC16, .type = IV_BF16, .dy_stride = n, .n = n, .x_stride = k, .k = k};
+    t.a.dy = gpu_copy(dy, 2 * tokens * n), t.a.x = gpu_copy(x, 2 * tokens * k);
+    t.a.offsets = gpu_copy(offsets, n * sizeof *offsets), t.a.sums.sum = gpu_room(n * k * sizeof(float));
+    t.a.sms = 2, t.a.scratch = gpu_room(iv_gpu_weight_gradient_scratch(t.a.sms));
+    free(dy), free(x), free(offsets);
+    return t;
+}
+
+static void free_control(control *t) {
+    cudaFree((void *)t->a.dy), cudaFree((void *)t->a.x), cudaFree((void *)t->a.offsets), cudaFree(t->a.sums.sum);
+    cudaFree(t->a.scratch), free(t->want), free(t->got);
+}
+
+/* True if the launch with a planted bug fails or gives other bits. */
+static bool is_caught(control *t, gradient_kernel *kernel, emu_fault fault, bool *happened) {
+    size_t bytes = t->c.n * t->c.k * sizeof(float);
+    t->axis.parts = &t->part, t->a.axis = &t->axis;
+    GPU_OK(cudaMemset(t->a.sums.sum, 0xa5, bytes));
+    emu_plant(fault);
+    int e = kernel(&t->a, NULL);
+    if (!e) e = cudaDeviceSynchronize();
+    *happened = emu_fault_happened();
+    emu_plant(EMU_NO_FAULT);
+    GPU_OK(cudaMemcpy(t->got, t->a.sums.sum, bytes, cudaMemcpyDeviceToHost));
+    return e || memcmp(t->want, t->got, bytes) != 0;
+}
+
+static void check_faults(rng *r, const char *name, control *t, gradient_kernel *kernel, const emu_fault *faults,
+                         size_t count) {
+    for (size_t f = 0; f < count; f++) {
+        size_t planted = 0, caught = 0;
+        for (int turn = 0; turn < 40 && caught < 2; turn++) {
+            another_machine(r, 4);
+            bool happened, bad = is_caught(t, kernel, faults[f], &happened);
+            planted += happened, caught += bad;
+            assert_true(faults[f] || !bad);
+            if (!faults[f] && turn == 3) break;
+        }
+        printf("%s: %s: %zu of %zu caught\n", name, fault_names[faults[f]], caught, planted);
+        assert_true(!faults[f] || caught > 0);
+    }
+}
+
+static void planted_mistakes_are_caught(void **state) {
+    (void)state;
+    static const emu_fault generic[] = {EMU_NO_FAULT, EMU_FORGET_SYNCS, EMU_FLIP_BIT};
+    rng r = rng_start("emulated control");
+    control t = make_control(&r, 96, 80, 160);
+    check_faults(&r, "generic", &t, generic_gradient, generic, 3);
+    free_control(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(bad_axes_are_refused),
+        cmocka_unit_test_setup(transposed_weights, any_machine), cmocka_unit_test_setup(column_sums, any_machine),
+        cmocka_unit_test_setup(generic_gradients, any_machine)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

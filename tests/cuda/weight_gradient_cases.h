@@ -1,0 +1,381 @@
+/* weight_gradient_cases.h: sums over tokens and transposed weights against the scalar reference, shared by
+ * test_weight_gradient.c and test_emulated_weight_gradient.c. After every pass of a step all sums in progress are
+ * compared: they are what the CPU's are (token_axis.h). */
+#ifndef IV_TESTS_CUDA_WEIGHT_GRADIENT_CASES_H
+#define IV_TESTS_CUDA_WEIGHT_GRADIENT_CASES_H
+
+#include "base/size.h"
+#include "cuda/on_gpu.h"
+#include "kernels/cuda/weight_gradient_plan.h"
+#include "numerics/fma32.h"
+#include "numerics/tc16.h"
+
+enum { SEQUENCES_MAX = 24, GUARD = 64 /* floats around sums */ };
+
+static const iv_dtype types[3] = {IV_BF16, IV_F16, IV_F32};
+static const size_t rank_counts[] = {1, 2, 4, 8, 8, 16, 64};
+
+static bool has_tc16(void) {
+    int device = 0, major = 0, minor = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
+           minor == 0;
+}
+
+/* ---- a step: its sequences and its sums in progress, on both sides ------------------------------------------------
+ */
+
+typedef struct step {
+    size_t count, ranks;
+    iv_axis_sequence sequence[SEQUENCES_MAX];
+    size_t floats; /* of each array of sums, without the guards */
+    iv_axis_sums host, gpu;
+    size_t levels; /* that exist */
+} step;
+
+/* The memory's pattern on both sides: what a pass should not write is compared too. */
+static float *pattern(size_t floats) {
+    float *p = malloc((floats + 2 * GUARD) * sizeof *p);
+    assert_non_null(p);
+    memset(p, 0xa5, (floats + 2 * GUARD) * sizeof *p);
+    return p + GUARD;
+}
+
+/* one_pass: the step has no levels, which one pass does not need. */
+static void begin_step(rng *r, step *s, size_t tokens_max, size_t floats, bool one_pass) {
+    size_t rank = 0;
+    memset(s, 0, sizeof *s);
+    s->ranks = rank_counts[rng_below(r, sizeof rank_counts / sizeof *rank_counts)], s->floats = floats;
+    s->count = 1 + rng_below(r, iv_size_min(SEQUENCES_MAX, 3 * s->ranks));
+    for (size_t q = 0; q < s->count; q++) { /* some virtual ranks stay empty */
+        rank = q ? rank + rng_below(r, 3) * rng_below(r, 2) : rng_below(r, 4) == 0;
+        s->sequence[q].rank = rank = iv_size_min(rank, s->ranks - 1);
+        s->sequence[q].tokens = rng_below(r, 5) ? 1 + rng_below(r, tokens_max) : 0;
+    }
+    s->host.sum = pattern(floats), s->gpu.sum = (float *)gpu_room((floats + 2 * GUARD) * sizeof(float)) + GUARD;
+    for (; !one_pass && (size_t)1 << s->levels < s->ranks; s->levels++) {
+        s->host.level[s->levels] = pattern(floats);
+        s->gpu.level[s->levels] = (float *)gpu_room((floats + 2 * GUARD) * sizeof(float)) + GUARD;
+    }
+}
+
+static void end_step(step *s) {
+    free(s->host.sum - GUARD), cudaFree(s->gpu.sum - GUARD);
+    for (size_t i = 0; i < s->levels; i++) free(s->host.level[i] - GUARD), cudaFree(s->gpu.level[i] - GUARD);
+}
+
+static void compare_sums(const char *what, const step *s) {
+    size_t all = s->floats + 2 * GUARD;
+    assert_gpu_has(what, s->host.sum - GUARD, s->gpu.sum - GUARD, all, sizeof(float), true);
+    for (size_t i = 0; i < s->levels; i++)
+        assert_gpu_has(what, s->host.level[i] - GUARD, s->gpu.level[i] - GUARD, all, sizeof(float), true);
+}
+
+/* The elements of the sums that an op owns: `count` rows of `length` at offset[row] (none if negative). */
+typedef struct places {
+    const int64_t *offset;
+    size_t count, length;
+} places;
+
+static void copy_places(void *context, float *sums, float *state, bool to_sums) {
+    const places *p = context;
+    for (size_t c = 0; c < p->count; c++) {
+        if (p->offset[c] < 0) continue;
+        float *at = sums + p->offset[c], *mine = state + c * p->length;
+        memcpy(to_sums ? at : mine, to_sums ? mine : at, p->length * sizeof *at);
+    }
+}
+
+/* A pass of the CPU's learner (token_axis.c), with `chain` for the tokens of a part. */
+static void host_pass(const iv_token_axis *axis, const iv_axis_sums *sums, places *p,
+                      void (*chain)(void *context, const iv_axis_part *part, float *acc), void *context) {
+    size_t size = p->count * p->length, levels = iv_axis_levels(axis);
+    iv_axis_state s = {.kernels = iv_kernels_select(iv_isa_detect()), .size = size};
+    float *memory = calloc((1 + levels) * size + 1, sizeof *memory);
+    assert_non_null(memory);
+    s.acc = memory;
+    for (size_t i = 0; i < levels; i++) s.level[i] = memory + (1 + i) * size;
+    iv_axis_begin(axis, &s, sums, copy_places, p);
+    for (size_t i = 0; i < axis->part_count; i++) {
+        iv_axis_begin_part(&s, &axis->parts[i]);
+        chain(context, &axis->parts[i], s.acc);
+        iv_axis_end_part(axis, &s, &axis->parts[i]);
+    }
+    iv_axis_end(axis, &s, sums, copy_places, p);
+    free(memory);
+}
+
+/* ---- weight gradients ---------------------------------------------------------------------------------------------
+ */
+
+typedef int gradient_kernel(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
+
+static int generic_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream) {
+    iv_sum_plan plan;
+    if (!iv_sum_plan_make(a->axis, &a->sums, &plan)) return 1;
+    return plan.parts ? iv_gpu_weight_gradient_generic(a, &plan, stream) : 0;
+}
+
+typedef struct gradient_case {
+    iv_arithmetic arithmetic;
+    iv_dtype type;
+    size_t n, k, dy_stride, x_stride, shift; /* shift: elements before dy and x, which may break alignment */
+    size_t tokens_max;
+    family values;
+} gradient_case;
+
+typedef struct pass { /* dy and x of a pass on the host */
+    const gradient_case *c;
+    const char *dy, *x;
+} pass;
+
+static void gradient_chain(void *context, const iv_axis_part *part, float *acc) {
+    const pass *p = context;
+    const gradient_case *c = p->c;
+    size_t tokens = part->end - part->begin;
+    float *wide = malloc((tokens * (c->n + c->k) + 1) * sizeof *wide);
+    uint16_t *half = malloc((tokens * (c->n + c->k) + 1) * sizeof *half);
+    for (size_t t = 0; t < tokens; t++) /* columns become rows */
+        for (size_t i = 0; i < c->n + c->k; i++) {
+            const void *from = i < c->n ? p->dy : p->x;
+            size_t stride = i < c->n ? c->dy_stride : c->x_stride, column = i < c->n ? i : i - c->n;
+            size_t at = (part->begin + t) * stride + column;
+            wide[i * tokens + t] = as_float(c->type, from, at);
+            if (c->type != IV_F32) half[i * tokens + t] = ((const uint16_t *)from)[at];
+        }
+    for (size_t o = 0; o < c->n; o++)
+        for (size_t j = 0; j < c->k; j++) {
+            size_t x = (c->n + j) * tokens;
+            float *to = &acc[o * c->k + j];
+            *to = c->arithmetic == IV_TC16 ? iv_tc16_chain(c->type, *to, half + o * tokens, half + x, tokens)
+                                           : iv_fma32_chain(*to, wide + o * tokens, wide + x, tokens);
+        }
+    free(wide), free(half);
+}
+
+/* Rows of a pass: values, and +0 in padding and beyond the columns. */
+static char *random_rows(rng *r, const gradient_case *c, const iv_token_axis *axis, size_t columns, size_t stride) {
+    size_t width = iv_dtype_bytes(c->type), n = axis->padded * stride;
+    char *rows = random_values(r, c->values, c->type, n + 1);
+    for (size_t i = 0; i < axis->padded; i++)
+        if (axis->row[i] < 0) memset(rows + i * stride * width, 0, columns * width);
+    return rows;
+}
+
+static size_t gradient_pass(rng *r, const gradient_case *c, step *s, const int64_t *offsets, size_t from, size_t to,
+                            gradient_kernel *kernel) {
+    size_t padded = 0, width = iv_dtype_bytes(c->type);
+    for (size_t q = from; q < to; q++) padded += iv_padded_k(s->sequence[q].tokens);
+    int32_t *row = malloc((padded + 1) * sizeof *row);
+    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis axis;
+    iv_token_axis_make(s->sequence, s->count, s->ranks, from, to, row, parts, &axis);
+    char *dy = random_rows(r, c, &axis, c->n, c->dy_stride), *x = random_rows(r, c, &axis, c->k, c->x_stride);
+    size_t dy_bytes = axis.padded * c->dy_stride * width, x_bytes = axis.padded * c->x_stride * width;
+    char *gpu_dy = gpu_room(dy_bytes + c->shift * width), *gpu_x = gpu_room(x_bytes + c->shift * width);
+    GPU_OK(cudaMemcpy(gpu_dy + c->shift * width, dy, dy_bytes, cudaMemcpyHostToDevice));
+    GPU_OK(cudaMemcpy(gpu_x + c->shift * width, x, x_bytes, cudaMemcpyHostToDevice));
+    int64_t *gpu_offsets = gpu_copy(offsets, c->n * sizeof *offsets);
+    int sms = 1 + (int)rng_below(r, 5);
+    iv_gpu_weight_gradient_args a = {.arithmetic = c->arithmetic,
+                                     .type = c->type,
+                                     .axis = &axis,
+                                     .dy = gpu_dy + c->shift * width,
+                                     .dy_stride = c->dy_stride,
+                                     .n = c->n,
+                                     .offsets = gpu_offsets,
+                                     .x = gpu_x + c->shift * width,
+                                     .x_stride = c->x_stride,
+                                     .k = c->k,
+                                     .sums = s->gpu,
+                                     .scratch = gpu_room(iv_gpu_weight_gradient_scratch(sms)),
+                                     .sms = sms};
+    GPU_OK(kernel(&a, NULL));
+    GPU_OK(cudaDeviceSynchronize());
+    places p = {offsets, c->n, c->k};
+    host_pass(&axis, &s->host, &p, gradient_chain, &(pass){c, dy, x});
+    cudaFree(gpu_dy), cudaFree(gpu_x), cudaFree(gpu_offsets), cudaFree(a.scratch);
+    free(dy), free(x), free(row);
+    return axis.part_count;
+}
+
+/* Outputs in any order with gaps between them; some columns of the run are padding. */
+static int64_t *random_offsets(rng *r, size_t n, size_t k, size_t *floats) {
+    size_t gap = rng_below(r, 2) * rng_below(r, 9), first = rng_below(r, 2) * rng_below(r, 30);
+    int64_t *offsets = malloc(n * sizeof *offsets);
+    assert_non_null(offsets);
+    for (size_t c = 0; c < n; c++) offsets[c] = (int64_t)(first + c * (k + gap));
+    *floats = first + n * (k + gap);
+    if (rng_below(r, 2)) return offsets;
+    for (size_t c = n; c-- > 1;) {
+        size_t other = rng_below(r, c + 1);
+        int64_t o = offsets[c];
+        offsets[c] = offsets[other], offsets[other] = o;
+    }
+    for (size_t c = 0; c < n; c++)
+        if (rng_below(r, 8) == 0) offsets[c] = -1;
+    return offsets;
+}
+
+static void gradient_step(rng *r, const gradient_case *c, gradient_kernel *kernel) {
+    step s;
+    size_t floats;
+    bool one_pass = rng_below(r, 3) == 0;
+    int64_t *offsets = random_offsets(r, c->n, c->k, &floats);
+    begin_step(r, &s, c->tokens_max, floats, one_pass);
+    for (size_t from = 0, to; from < s.count; from = to) {
+        to = one_pass ? s.count : from + 1 + rng_below(r, s.count - from);
+        gradient_pass(r, c, &s, offsets, from, to, kernel);
+        compare_sums("weight gradient", &s);
+    }
+    end_step(&s), free(offsets);
+}
+
+static gradient_case random_gradient(rng *r, size_t n_max, size_t k_max, size_t tokens_max) {
+    gradient_case c = {.type = types[rng_below(r, 3)], .tokens_max = tokens_max};
+    c.arithmetic = has_tc16() && c.type != IV_F32 && rng_below(r, 3) ? IV_TC16 : IV_FMA32;
+    c.n = 16 * (1 + rng_below(r, n_max / 16)), c.k = 1 + rng_below(r, k_max);
+    if (rng_below(r, 2)) c.k = iv_padded_k(c.k);
+    bool odd = rng_below(r, 4) == 0; /* strides and addresses that no vector fits */
+    c.dy_stride = c.n + (odd ? rng_below(r, 10) : 8 * rng_below(r, 3));
+    c.x_stride = odd ? c.k + rng_below(r, 10) : iv_padded_k(c.k) + 8 * rng_below(r, 3);
+    c.shift = odd ? rng_below(r, 3) : 0;
+    c.values = rng_below(r, 3) ? NORMAL : (family)rng_below(r, FAMILIES);
+    return c;
+}
+
+/* ---- sums of columns ----------------------------------------------------------------------------------------------
+ */
+
+typedef struct column_case {
+    iv_gpu_column_sums_args a; /* of the host's arrays */
+} column_case;
+
+static void column_chain(void *context, const iv_axis_part *part, float *acc) {
+    const iv_gpu_column_sums_args *a = context;
+    for (size_t i = part->begin; i < part->end; i++) {
+        if (a->axis->row[i] < 0) continue;
+        size_t row = (size_t)a->row[i], x_row = a->pick ? (size_t)a->pick[row] : row;
+        for (size_t c = 0; c < a->n; c++) {
+            float dy = a->dy[row * a->dy_stride + c];
+            if (a->kind == IV_GPU_SUM_VALUES)
+                acc[c] = iv_canonical(acc[c] + dy);
+            else
+                acc[c] = iv_canonical(iv_fma(dy, a->x[x_row * a->x_stride + c] * a->r[row], acc[c]));
+        }
+    }
+}
+
+static void column_pass(rng *r, step *s, iv_gpu_column_sum kind, size_t n, size_t offset, size_t from, size_t to) {
+    size_t padded = 0, rows = 0;
+    for (size_t q = from; q < to; q++) padded += iv_padded_k(s->sequence[q].tokens), rows += s->sequence[q].tokens;
+    int32_t *row = malloc((padded + 1) * sizeof *row), *pick = malloc((rows + 1) * sizeof *pick);
+    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis axis;
+    iv_token_axis_make(s->sequence, s->count, s->ranks, from, to, row, parts, &axis);
+    size_t x_rows = rows + 5, dy_stride = n + rng_below(r, 4), x_stride = n + rng_below(r, 4);
+    for (size_t i = 0; i < rows; i++) pick[i] = (int32_t)rng_below(r, x_rows);
+    family f = rng_below(r, 2) ? NORMAL : (family)rng_below(r, FAMILIES);
+    float *dy = random_values(r, f, IV_F32, rows * dy_stride), *x = random_values(r, f, IV_F32, x_rows * x_stride);
+    float *factor = random_values(r, NORMAL, IV_F32, x_rows);
+    bool picks = rng_below(r, 2);
+    iv_gpu_column_sums_args host = {.kind = kind,
+                                    .axis = &axis,
+                                    .row = row,
+                                    .dy = dy,
+                                    .dy_stride = dy_stride,
+                                    .n = n,
+                                    .pick = picks ? pick : NULL,
+                                    .x = x,
+                                    .x_stride = x_stride,
+                                    .r = factor,
+                                    .offset = offset},
+                            gpu = host;
+    int32_t *gpu_row = gpu_copy(row, axis.padded * sizeof *row), *gpu_pick = gpu_copy(pick, rows * sizeof *pick);
+    float *gpu_dy = gpu_copy(dy, rows * dy_stride * sizeof *dy), *gpu_x = gpu_copy(x, x_rows * x_stride * sizeof *x);
+    float *gpu_r = gpu_copy(factor, x_rows * sizeof *factor);
+    gpu.row = gpu_row, gpu.pick = picks ? gpu_pick : NULL, gpu.dy = gpu_dy, gpu.x = gpu_x, gpu.r = gpu_r;
+    gpu.sums = s->gpu, gpu.scratch = gpu_room(iv_gpu_column_sums_scratch(n));
+    GPU_OK(iv_gpu_column_sums(&gpu, NULL));
+    GPU_OK(cudaDeviceSynchronize());
+    places p = {&(int64_t){(int64_t)offset}, 1, n};
+    host_pass(&axis, &s->host, &p, column_chain, &host);
+    compare_sums("sums of columns", s);
+    cudaFree(gpu_row), cudaFree(gpu_pick), cudaFree(gpu_dy), cudaFree(gpu_x), cudaFree(gpu_r), cudaFree(gpu.scratch);
+    free(row), free(pick), free(dy), free(x), free(factor);
+}
+
+static void column_sums(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("sums of columns");
+    for (size_t trial = 0; trial < trials(60, 600); trial++) {
+        step s;
+        size_t n = 1 + rng_below(&r, 200), offset = rng_below(&r, 40);
+        bool one_pass = rng_below(&r, 3) == 0;
+        begin_step(&r, &s, 60, offset + n + rng_below(&r, 20), one_pass);
+        for (size_t from = 0, to; from < s.count; from = to) {
+            to = one_pass ? s.count : from + 1 + rng_below(&r, s.count - from);
+            column_pass(&r, &s, trial % 2 ? IV_GPU_SUM_NORM : IV_GPU_SUM_VALUES, n, offset, from, to);
+        }
+        end_step(&s);
+    }
+}
+
+/* ---- transposed weights -------------------------------------------------------------------------------------------
+ */
+
+static void transposed_weights(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("transposed weights");
+    for (size_t trial = 0; trial < trials(40, 400); trial++) {
+        size_t n = 16 * (1 + rng_below(&r, 12)), k = 1 + rng_below(&r, 200), stride = n + 8 * rng_below(&r, 5), floats;
+        iv_dtype type = types[trial % 3];
+        size_t width = iv_dtype_bytes(type);
+        int64_t *offsets = random_offsets(&r, n, k, &floats);
+        float *master = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, floats);
+        char *want = calloc(k * stride, width);
+        for (size_t j = 0; j < k; j++)
+            for (size_t c = 0; c < n; c++)
+                if (offsets[c] >= 0) put_type(type, want, j * stride + c, iv_canonical(master[(size_t)offsets[c] + j]));
+        float *gpu_master = gpu_copy(master, floats * sizeof *master);
+        int64_t *gpu_offsets = gpu_copy(offsets, n * sizeof *offsets);
+        void *out = gpu_room(k * stride * width);
+        GPU_OK(iv_gpu_transpose_weights(type, gpu_master, gpu_offsets, n, k, out, stride, NULL));
+        assert_gpu_has("transposed weights", want, out, k * stride, width, false);
+        cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(out), free(offsets), free(master), free(want);
+    }
+}
+
+/* ---- arguments that are refused ------------------------------------------------------------------------------------
+ */
+
+static void bad_axes_are_refused(void **state) {
+    (void)state;
+    float sum[1];
+    iv_axis_part part = {0, 16, true, true};
+    iv_token_axis axis = {.padded = 16, .parts = &part, .part_count = 1, .ranks = 1};
+    iv_axis_sums sums = {.sum = sum};
+    iv_sum_plan plan;
+    assert_true(iv_sum_plan_make(&axis, &sums, &plan));
+    assert_int_equal(plan.part[0].to, IV_SUM_SUM);
+    axis.ranks = 2; /* the first of two virtual ranks waits in a level that is not there */
+    assert_false(iv_sum_plan_make(&axis, &sums, &plan));
+    sums.level[0] = sum;
+    assert_true(iv_sum_plan_make(&axis, &sums, &plan));
+    assert_int_equal(plan.part[0].to, IV_SUM_LEVEL);
+    axis.ranks = 3;
+    assert_false(iv_sum_plan_make(&axis, &sums, &plan));
+    axis.ranks = 128;
+    assert_false(iv_sum_plan_make(&axis, &sums, &plan));
+    axis.ranks = 2, part.end = 15;
+    assert_false(iv_sum_plan_make(&axis, &sums, &plan));
+    part.end = 32; /* beyond the pass */
+    assert_false(iv_sum_plan_make(&axis, &sums, &plan));
+    part.end = 16, axis.done = 2; /* more virtual ranks than there are */
+    assert_false(iv_sum_plan_make(&axis, &sums, &plan));
+}
+
+#endif
