@@ -6,6 +6,7 @@
 #include "random.h"
 #include "kernels/cuda/attention_plan.h"
 #include "numerics/attention.h"
+#include "numerics/backward.h"
 #include "numerics/tree.h"
 
 #include <cuda_runtime_api.h>
@@ -35,8 +36,10 @@ typedef struct problem {
     uint32_t *tables;
     void *q, *kv; /* host */
     size_t q_bytes, kv_bytes;
+    bool no_lse2; /* runs do not ask for it */
     struct { /* device */
         void *q, *kv, *out, *plan, *scratch;
+        float *lse2;
         iv_gpu_span *spans;
         uint32_t *tables;
     } d;
@@ -87,6 +90,7 @@ static void finish_problem(rng *r, problem *p, family queries) {
     p->d.spans = to_device(p->spans, sizeof p->spans);
     p->d.tables = to_device(p->tables, p->pages * sizeof *p->tables);
     CUDA(cudaMalloc(&p->d.out, p->q_bytes));
+    CUDA(cudaMalloc((void **)&p->d.lse2, p->rows * p->s.heads * sizeof(float)));
     CUDA(cudaMalloc(&p->d.scratch, iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536)));
     CUDA(cudaMalloc(&p->d.plan, iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX, 65536)));
 }
@@ -96,6 +100,7 @@ static void free_problem(problem *p) {
     CUDA(cudaFree(p->d.q));
     CUDA(cudaFree(p->d.kv));
     CUDA(cudaFree(p->d.out));
+    CUDA(cudaFree(p->d.lse2));
     CUDA(cudaFree(p->d.plan));
     CUDA(cudaFree(p->d.scratch));
     CUDA(cudaFree(p->d.spans));
@@ -110,6 +115,7 @@ static iv_gpu_attention_args args_of(const problem *p, int sms) {
                                    .scale_log2e = p->scale,
                                    .q = p->d.q,
                                    .out = p->d.out,
+                                   .lse2 = p->no_lse2 ? NULL : p->d.lse2,
                                    .plan = p->d.plan,
                                    .spans = p->d.spans,
                                    .tables = p->d.tables,
@@ -148,7 +154,48 @@ static void check_scratch(const problem *p, bool generic) {
     free(words);
 }
 
-static void reference(const problem *p, const iv_gpu_span *span, size_t row, size_t head, void *out) {
+/* m and the sum of one split (law, section 7), in plain loops. */
+static void reference_split(const iv_ref_attention_args *a, int64_t split, float *max, float *sum) {
+    size_t padded = iv_padded_k(a->head_dim), e = iv_dtype_bytes(a->type);
+    int64_t low = iv_first_visible(a->position, a->window);
+    float lanes[IV_ATTENTION_LANES] = {0};
+    *max = -INFINITY;
+    for (int64_t first = split * IV_KV_SPLIT; first < (split + 1) * IV_KV_SPLIT; first += BLOCK) {
+        float score[BLOCK], weights[BLOCK], most = -INFINITY; /* weights: raw storage */
+        if (first + BLOCK <= low || first > a->position) continue;
+        for (int64_t j = 0; j < BLOCK; j++) {
+            bool seen = first + j >= low && first + j <= a->position;
+            const char *key = (const char *)a->keys + (size_t)(first + j) * padded * e;
+            score[j] = seen ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, key, padded) : -INFINITY;
+            most = score[j] > most ? score[j] : most;
+        }
+        float m = iv_attention_next_max(*max, most * a->scale_log2e), alpha = iv_attention_exp2(a->arithmetic, *max - m);
+        for (size_t c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] *= alpha;
+        for (size_t j = 0; j < BLOCK; j++)
+            put_type(a->type, weights, j, iv_attention_exp2(a->arithmetic, fmaf(score[j], a->scale_log2e, -m)));
+        if (a->arithmetic == IV_TC16) lanes[0] = iv_ref_sum_weights(a->type, lanes[0], weights, BLOCK);
+        for (size_t j = 0; j < BLOCK && a->arithmetic == IV_FMA32; j++)
+            lanes[j % IV_ATTENTION_LANES] += iv_element(a->type, weights, j);
+        *max = m;
+    }
+    *sum = iv_attention_sum(a->arithmetic, lanes);
+}
+
+static float reference_lse2(const iv_ref_attention_args *a) {
+    int64_t first = iv_first_visible(a->position, a->window) / IV_KV_SPLIT;
+    float max, sum, m, s;
+    reference_split(a, first, &max, &sum);
+    for (int64_t i = first + 1; i <= a->position / IV_KV_SPLIT; i++) {
+        reference_split(a, i, &m, &s);
+        float both = m > max ? m : max;
+        float keep = iv_attention_exp2(a->arithmetic, max - both), add = iv_attention_exp2(a->arithmetic, m - both);
+        sum = fmaf(s, add, sum * keep), max = both;
+    }
+    return iv_ref_attention_lse2(max, sum);
+}
+
+/* A row's output, and its lse2. */
+static float reference(const problem *p, const iv_gpu_span *span, size_t row, size_t head, void *out) {
     size_t e = element(p), dim = p->s.head_dim, padded = iv_padded_k(dim), t = (size_t)span->position + row;
     size_t kv = (p->s.group_first + head) / p->s.group;
     char *q = calloc(padded, e), *k = calloc((t + 1) * padded, e), *v = calloc((t + 1) * dim, e);
@@ -160,10 +207,12 @@ static void reference(const problem *p, const iv_gpu_span *span, size_t row, siz
         memcpy(v + i * dim * e, from + BLOCK * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    assert_true(iv_ref_attention(
-        &(iv_ref_attention_args){p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, q, k, v}, y));
+    iv_ref_attention_args a = {p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, q, k, v};
+    assert_true(iv_ref_attention(&a, y));
     for (size_t d = 0; d < dim; d++) put_type(p->s.type, out, d, y[d]);
+    float lse2 = reference_lse2(&a);
     free(q), free(k), free(v), free(y);
+    return lse2;
 }
 
 static void describe(const problem *p, char *text, size_t bytes) {
@@ -173,7 +222,17 @@ static void describe(const problem *p, char *text, size_t bytes) {
              p->span_count);
 }
 
-static void check_rows(rng *r, const problem *p, const void *got, size_t samples) {
+/* lse2 of the last run, to be freed; then the device's is poisoned. */
+static float *take_lse2(const problem *p) {
+    size_t bytes = p->rows * p->s.heads * sizeof(float);
+    float *got = malloc(bytes);
+    CUDA(cudaMemcpy(got, p->d.lse2, bytes, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemset(p->d.lse2, 0x5a, bytes));
+    return got;
+}
+
+/* Sampled rows of the last run, whose output is `got`; its lse2 is `lse2`. */
+static void check_rows(rng *r, const problem *p, const void *got, const float *lse2, size_t samples) {
     char what[400], text[300];
     size_t n = p->s.head_dim, e = element(p);
     void *want = malloc(n * e);
@@ -181,13 +240,26 @@ static void check_rows(rng *r, const problem *p, const void *got, size_t samples
     for (size_t i = 0; i < samples; i++) {
         const iv_gpu_span *s = &p->spans[i < p->span_count ? i : rng_below(r, p->span_count)];
         size_t row = i % 3 ? rng_below(r, (size_t)s->rows) : (size_t)s->rows - 1, head = rng_below(r, p->s.heads);
-        reference(p, s, row, head, want);
+        float want_lse2 = reference(p, s, row, head, want);
         snprintf(what, sizeof what, "%s; span rows %d position %d, row %zu head %zu", text, s->rows, s->position, row,
                  head);
         assert_same_bits(what, want, (const char *)got + (((size_t)s->first_row + row) * p->s.heads + head) * n * e, n,
                          e, false);
+        strcat(what, ", lse2");
+        assert_same_bits(what, &want_lse2, lse2 + ((size_t)s->first_row + row) * p->s.heads + head, 1, 4, true);
     }
     free(want);
+}
+
+/* lse2 of the last run has the bits of `lse2`, or it was not wanted and is untouched. */
+static void check_lse2(const problem *p, const char *what, const float *lse2) {
+    char text[500];
+    size_t n = p->rows * p->s.heads;
+    float *got = take_lse2(p), *poison = take_lse2(p);
+    describe(p, text, sizeof text);
+    snprintf(text + strlen(text), sizeof text - strlen(text), "; lse2, %s", what);
+    assert_same_bits(text, p->no_lse2 ? poison : lse2, got, n, sizeof *got, true);
+    free(got), free(poison);
 }
 
 static void assert_whole(const problem *p, const char *what, const void *a, const void *b) {

@@ -29,17 +29,21 @@ static void *run_gpu(const problem *p, bool generic, int sms, int launched_sms) 
 static void check_problem(rng *r, problem *p, size_t samples) {
     static const int sms[] = {132, 1, 7, 40, 200};
     char what[100];
+    free(take_lse2(p));
     void *first = run_gpu(p, true, 132, 132);
-    check_rows(r, p, first, samples);
+    float *lse2 = take_lse2(p);
+    check_rows(r, p, first, lse2, samples);
     for (int generic = 0; generic < 2; generic++)
         for (size_t i = 0; i < sizeof sms / sizeof *sms; i++) {
             int launched = i == 2 ? 3 : sms[i]; /* also fewer CTAs than workers */
+            p->no_lse2 = i == 4;
             void *again = run_gpu(p, generic, sms[i], launched);
             snprintf(what, sizeof what, "%s kernel, %d and %d SMs", generic ? "generic" : "own", sms[i], launched);
             assert_whole(p, what, first, again);
+            check_lse2(p, what, lse2);
             free(again);
         }
-    free(first);
+    free(first), free(lse2);
 }
 
 static void one_problem(rng *r, bool fast) {

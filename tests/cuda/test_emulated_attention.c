@@ -39,16 +39,20 @@ static void *run_emulated(rng *r, const problem *p, bool generic, emu_fault faul
 }
 
 /* Compares sampled rows with the reference, and every other run with the first. */
-static void check_emulated(rng *r, const problem *p, bool fast) {
+static void check_emulated(rng *r, problem *p, bool fast) {
+    free(take_lse2(p));
     void *first = run_emulated(r, p, !fast, EMU_NO_FAULT);
-    check_rows(r, p, first, 10);
+    float *lse2 = take_lse2(p);
+    check_rows(r, p, first, lse2, 10);
     for (int i = 0; i < 3; i++) {
         bool generic = !fast || i == 2;
+        p->no_lse2 = rng_below(r, 4) == 0;
         void *again = run_emulated(r, p, generic, EMU_NO_FAULT);
         assert_whole(p, generic ? "generic kernel" : "own kernel", first, again);
+        check_lse2(p, generic ? "generic kernel" : "own kernel", lse2);
         free(again);
     }
-    free(first);
+    free(first), free(lse2);
 }
 
 static void small_problem(rng *r, problem *p, bool fast) {

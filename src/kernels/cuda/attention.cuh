@@ -11,6 +11,7 @@ typedef struct iv_attention_params {
     const uint32_t *tables;
     const char *q, *pages;
     char *out;
+    float *lse2;       /* [rows][heads] or NULL */
     int32_t *counters; /* [IV_ATTENTION_WORKERS_MAX] */
     float *partial;    /* packed rows, stride floats apart: output, maximum, sum */
     int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
@@ -25,6 +26,7 @@ static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_
     iv_attention_params p = {};
     p.plan = (const char *)a->plan, p.tables = a->tables;
     p.q = (const char *)a->q, p.pages = (const char *)a->kv.pages, p.out = (char *)a->out;
+    p.lse2 = a->lse2;
     p.counters = (int32_t *)a->scratch;
     p.partial = (float *)((char *)a->scratch + IV_ATTENTION_WORKERS_MAX * sizeof(int32_t));
     p.stride = (int32_t)iv_attention_partial_stride(a->shape.head_dim);
@@ -135,6 +137,11 @@ template <bool TC16> IV_DEVICE iv_attention_factors iv_attention_factors_of(floa
 
 IV_DEVICE float iv_attention_merged(float total, float split, iv_attention_factors j) {
     return __fmaf_rn(split, j.add, __fmul_rn(total, j.keep));
+}
+
+/* What a backward pass needs of a row (law, 15.8), from the row's total. */
+IV_DEVICE float iv_attention_lse2(float total_max, float total_sum) {
+    return __fmaf_rn(v_log(total_sum), 0x1.715476p+0f, total_max);
 }
 
 /* Called when a CTA has stored its part of a shared slice. Returns true in all threads of the last CTA, which then

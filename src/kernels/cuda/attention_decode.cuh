@@ -386,6 +386,15 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
         int element = m.begin * 4 + ((int)threadIdx.x + k * CONSUMERS) * WIDTH;
         if (put_there[k]) put<TYPE>(p, to[k] + element % DIM, result[k], s->total_sum[element / DIM]);
     }
+    if (p.lse2 && part == 0 && threadIdx.x % 32 == 0) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = (int)threadIdx.x / 32 + 8 * h;
+            size_t element;
+            if (row < m.rows && element_of(p, r, row, &element))
+                p.lse2[element / DIM] = iv_attention_lse2(max[h], s->total_sum[row]);
+        }
+    }
     if (NEAR) clear_states<DIM>(p, m, first);
     if (s->flag)
         for (int i = threadIdx.x; i < m.states * m.rows; i += CONSUMERS)

@@ -341,6 +341,7 @@ template <int DIM, iv_dtype TYPE> struct consumer {
 #pragma unroll
             for (int i = 0; i < z::TILES; i++)
                 put<TYPE>(p, to + (warp * z::TILES + i) * 8 + 2 * t, total[i][2 * h], total[i][2 * h + 1], l);
+            if (p.lse2 && warp == 0 && t == 0) p.lse2[to / DIM] = iv_attention_lse2(total_max[h], l);
         }
     }
 

@@ -332,6 +332,11 @@ IV_DEVICE void write_out(const iv_attention_params &p, const iv_attention_run &r
         size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + i % dim;
         store<TYPE>(p.out, at, iv_canon(__fdiv_rn(s.total[i], s.alpha[row])));
     }
+    if (p.lse2) {
+        int token = t.row / r.width, in_group = t.row % r.width, head = r.head + in_group;
+        if (t.part == 0 && token < r.tile.tokens && in_group < r.present && head >= 0 && head < p.heads)
+            p.lse2[(size_t)(r.tile.first_row + token) * p.heads + head] = iv_attention_lse2(t.total_max, t.total_sum);
+    }
     __syncthreads();
 }
 

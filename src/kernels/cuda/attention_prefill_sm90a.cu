@@ -256,6 +256,9 @@ template <int DIM, iv_dtype TYPE> struct consumer {
                 o.x = iv_canon(__fdiv_rn(o.x, total_sum[h])), o.y = iv_canon(__fdiv_rn(o.y, total_sum[h]));
                 *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, o.x, o.y);
             }
+            if (p.lse2 && t == 0)
+                p.lse2[(size_t)(it.tile.first_row + token) * p.heads + head] =
+                    iv_attention_lse2(total_max[h], total_sum[h]);
         }
     }
 

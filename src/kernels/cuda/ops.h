@@ -161,6 +161,7 @@ typedef struct iv_gpu_attention_args {
     float scale_log2e;
     const void *q;            /* [rows][heads * head_dim] */
     void *out;                /* the same shape and type */
+    float *lse2;              /* [rows][heads]: lse2 of 15.8, for a backward pass; NULL: not wanted */
     const void *plan;         /* device copy of the plan */
     const iv_gpu_span *spans; /* device */
     const uint32_t *tables;   /* device */
