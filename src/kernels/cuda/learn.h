@@ -140,7 +140,7 @@ typedef struct iv_gpu_rotate_backward_args {
     float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     size_t rows, heads, kv_heads, head_dim, leaves;
     const float *cosine, *sine;   /* [position][head_dim / 2] */
-    const int32_t *positions;     /* [rows]; -1: padding: dy is +0, dqkv is not read */
+    const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
     const float *q_norm, *k_norm; /* NULL: none */
     float eps;
     const void *q_raw, *k_raw; /* [rows][heads * head_dim], [rows][kv_heads * head_dim], typed */
@@ -165,8 +165,8 @@ int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t
                            const int32_t *targets, const float *coefficients, const float *max, const float *sum,
                            iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
-/* to[i] = canon(+0 + y) with the sum over outputs' root: a node of the tree over leaves. acc = earlier + acc, flushed
- * in fma32; plain in tc16. With `result`, acc becomes canonical. */
+/* Nodes of the tree of a sum over outputs: acc[i] = earlier[i] + acc[i], flushed in fma32, plain in tc16. With `result`
+ * (the head's, 15.4) acc[i] = canon(earlier[i] + acc[i]), or canon(acc[i]) if earlier is NULL. */
 int iv_gpu_add_nodes(iv_arithmetic arithmetic, const float *earlier, float *acc, size_t n, bool result,
                      iv_gpu_stream stream);
 
@@ -203,7 +203,7 @@ typedef struct iv_gpu_expert_rows_args {
 int iv_gpu_expert_gradient_in(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream); /* dy = R(dx) */
 int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream);
 
-/* The router's logits (15.9): dl[row][experts] in float32, R(dl) in dy. */
+/* The gradient of the router's logits (15.9), rounded: dy[rows][dy_stride] = R(dl), +0 from `experts` on. */
 typedef struct iv_gpu_router_backward_args {
     const float *logits; /* [rows][experts] */
     size_t rows, experts, k;

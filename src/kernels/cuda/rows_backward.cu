@@ -1,0 +1,495 @@
+/* rows_backward.cu: row ops of a training step: rounding, clearing and gathering of rows, the backward ops of RMSNorm,
+ * SwiGLU and rotation. Law: NUMERICS.md 15.6 and 15.7.
+ *
+ * All are bound by memory: every value is read and written once. Elementwise ops take eight elements a thread; rows
+ * with sums stay in registers, thread t of 256 being lane t of the law. Weights are read after iv_wait: a training step
+ * writes them. */
+#include "kernels/cuda/eights.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/learn.h"
+
+/* ---- copies -------------------------------------------------------------------------------------------------- */
+
+template <iv_dtype T, int V>
+static __global__ void __launch_bounds__(EIGHTS_THREADS)
+    round_rows(const float *x, size_t x_stride, size_t n, void *out, size_t out_stride) {
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x, i = first_column<V>();
+    if (i >= out_stride) return;
+    float y[V];
+    load_some<IV_F32, V>(x + row * x_stride, i, n, y);
+    store_whole<T, V>(out, row * out_stride + i, y);
+}
+
+template <iv_dtype T>
+static int launch_round(const float *x, size_t x_stride, size_t n, size_t rows, void *out, size_t out_stride,
+                        cudaStream_t stream) {
+    bool fits = iv_fits_eights(IV_F32, x, x_stride) && iv_fits_eights(T, out, out_stride) && out_stride % 8 == 0;
+    return iv_launch(fits ? round_rows<T, 8> : round_rows<T, 1>, iv_eights_grid(rows, out_stride, fits ? 8 : 1),
+                     EIGHTS_THREADS, stream, x, x_stride, n, out, out_stride);
+}
+
+int iv_gpu_round_rows(const float *x, size_t x_stride, size_t column, size_t n, size_t rows, iv_dtype type, void *out,
+                      size_t out_stride, iv_gpu_stream stream) {
+    if (rows == 0 || out_stride == 0) return 0;
+    if (n > out_stride || column > x_stride || n > x_stride - column) return (int)cudaErrorInvalidValue;
+    switch (type) {
+    case IV_BF16: return launch_round<IV_BF16>(x + column, x_stride, n, rows, out, out_stride, stream);
+    case IV_F16: return launch_round<IV_F16>(x + column, x_stride, n, rows, out, out_stride, stream);
+    case IV_F32: return launch_round<IV_F32>(x + column, x_stride, n, rows, out, out_stride, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* Of 4 or 16 bytes. A thread has AHEAD words, all loaded before any is stored. */
+enum { WORD_THREADS = 128, WORDS_AHEAD = 4 };
+
+static dim3 words_grid(size_t rows, size_t words) {
+    size_t each = (size_t)WORD_THREADS * WORDS_AHEAD;
+    return dim3((unsigned)rows, (unsigned)((words + each - 1) / each));
+}
+
+template <class word>
+static __global__ void __launch_bounds__(WORD_THREADS)
+    clear_rows(const int32_t *list, word *out, size_t words, size_t stride) {
+    iv_let_next();
+    iv_wait();
+    word *to = out + (size_t)list[blockIdx.x] * stride, zero = {};
+    size_t first = (size_t)blockIdx.y * WORD_THREADS * WORDS_AHEAD + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < WORDS_AHEAD; j++)
+        if (first + j * WORD_THREADS < words) to[first + j * WORD_THREADS] = zero;
+}
+
+int iv_gpu_clear_rows(const int32_t *list, size_t count, void *out, size_t row_bytes, size_t stride_bytes,
+                      iv_gpu_stream stream) {
+    if (count == 0 || row_bytes == 0) return 0;
+    if (row_bytes % 4 != 0 || stride_bytes % 4 != 0) return (int)cudaErrorInvalidValue;
+    if (((uintptr_t)out | row_bytes | stride_bytes) % 16 == 0)
+        return iv_launch(clear_rows<uint4>, words_grid(count, row_bytes / 16), WORD_THREADS, stream, list, (uint4 *)out,
+                         row_bytes / 16, stride_bytes / 16);
+    return iv_launch(clear_rows<uint32_t>, words_grid(count, row_bytes / 4), WORD_THREADS, stream, list,
+                     (uint32_t *)out, row_bytes / 4, stride_bytes / 4);
+}
+
+template <class word>
+static __global__ void __launch_bounds__(WORD_THREADS)
+    gather_rows(const word *x, const int32_t *pick, size_t words, word *out) {
+    iv_let_next();
+    iv_wait();
+    int32_t from = pick[blockIdx.x];
+    size_t first = (size_t)blockIdx.y * WORD_THREADS * WORDS_AHEAD + threadIdx.x;
+    const word *row = x + (from < 0 ? 0 : (size_t)from) * words;
+    word *to = out + blockIdx.x * words, v[WORDS_AHEAD] = {};
+#pragma unroll
+    for (int j = 0; j < WORDS_AHEAD; j++)
+        if (from >= 0 && first + j * WORD_THREADS < words) v[j] = row[first + j * WORD_THREADS];
+#pragma unroll
+    for (int j = 0; j < WORDS_AHEAD; j++)
+        if (first + j * WORD_THREADS < words) to[first + j * WORD_THREADS] = v[j];
+}
+
+int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
+                       iv_gpu_stream stream) {
+    if (rows == 0 || row_bytes == 0) return 0;
+    if (row_bytes % 4 != 0) return (int)cudaErrorInvalidValue;
+    if (((uintptr_t)x | (uintptr_t)out | row_bytes) % 16 == 0)
+        return iv_launch(gather_rows<uint4>, words_grid(rows, row_bytes / 16), WORD_THREADS, stream, (const uint4 *)x,
+                         pick, row_bytes / 16, (uint4 *)out);
+    return iv_launch(gather_rows<uint32_t>, words_grid(rows, row_bytes / 4), WORD_THREADS, stream, (const uint32_t *)x,
+                     pick, row_bytes / 4, (uint32_t *)out);
+}
+
+/* ---- RMSNorm --------------------------------------------------------------------------------------------------- */
+
+/* Blocks of a multiprocessor: registers for three values of each element. */
+static constexpr int norm_blocks(int per) { return per == 0 || per <= 8 ? 4 : per <= 16 ? 3 : per <= 32 ? 2 : 1; }
+
+/* A block processes row after row. At most PER elements per thread stay in registers; PER = 0: rows of any length,
+ * reread from memory. */
+template <iv_dtype T, int PER>
+static __global__ void __launch_bounds__(LANES, norm_blocks(PER))
+    norm_backward(const __grid_constant__ iv_gpu_norm_backward_args a) {
+    __shared__ float lanes[2][LANES]; /* the barrier of one sum is behind all reads of the other */
+    constexpr int HELD = PER ? PER : 1, AHEAD = PER <= 32 ? PER : 0; /* of dx */
+    float v[HELD], d[HELD], e[AHEAD ? AHEAD : 1];
+    size_t n = a.n;
+    iv_let_next();
+    iv_wait();
+    for (size_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        int64_t at = a.pick ? a.pick[row] : (int64_t)row;
+        if (at < 0) continue;
+        const float *x = a.x + at * n, *dy = a.dy + row * n;
+        float *dx = a.dx + at * n, lane = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PER; j++) v[j] = threadIdx.x + j * LANES < n ? x[threadIdx.x + j * LANES] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < PER; j++) d[j] = threadIdx.x + j * LANES < n ? dy[threadIdx.x + j * LANES] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < PER; j++) lane = __fmaf_rn(v[j], v[j], lane); /* a zero changes no lane */
+        if (PER == 0)
+            for (size_t i = threadIdx.x; i < n; i += LANES) lane = __fmaf_rn(x[i], x[i], lane);
+        float r = norm_scale(fold_block(lane, lanes[0]), n, a.eps);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) e[j] = threadIdx.x + j * LANES < n ? dx[threadIdx.x + j * LANES] : 0.0f;
+        lane = 0.0f;
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            size_t i = threadIdx.x + j * LANES;
+            if (i >= n) continue; /* r may be infinite */
+            d[j] = d[j] * a.weight[i], v[j] = v[j] * r;
+            lane = __fmaf_rn(d[j], v[j], lane);
+        }
+        if (PER == 0)
+            for (size_t i = threadIdx.x; i < n; i += LANES) lane = __fmaf_rn(dy[i] * a.weight[i], x[i] * r, lane);
+        float c = __fdiv_rn(fold_block(lane, lanes[1]), (float)n);
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            size_t i = threadIdx.x + j * LANES;
+            if (i >= n) continue;
+            float y = iv_canon(__fmaf_rn(__fmaf_rn(-v[j], c, d[j]), r, AHEAD ? e[AHEAD ? j : 0] : dx[i]));
+            dx[i] = y;
+            if (a.rounded) put<T>(a.rounded, at * a.rounded_stride + i, y);
+        }
+        if (PER == 0)
+            for (size_t i = threadIdx.x; i < n; i += LANES) {
+                float y = iv_canon(__fmaf_rn(__fmaf_rn(-(x[i] * r), c, dy[i] * a.weight[i]), r, dx[i]));
+                dx[i] = y;
+                if (a.rounded) put<T>(a.rounded, at * a.rounded_stride + i, y);
+            }
+        if (a.rounded)
+            for (size_t i = n + threadIdx.x; i < a.rounded_stride; i += LANES)
+                put<T>(a.rounded, at * a.rounded_stride + i, 0.0f);
+        if (threadIdx.x == 0) a.factors[row] = r;
+    }
+}
+
+/* Of the current GPU. */
+static int multiprocessors(void) {
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return 1;
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    return count < 1 ? 1 : count;
+}
+
+template <iv_dtype T, int PER> static int launch_norm_of(const iv_gpu_norm_backward_args *a, cudaStream_t stream) {
+    size_t blocks = (size_t)multiprocessors() * norm_blocks(PER);
+    return iv_launch(norm_backward<T, PER>, dim3((unsigned)(a->rows < blocks ? a->rows : blocks)), LANES, stream, *a);
+}
+
+template <iv_dtype T> static int launch_norm(const iv_gpu_norm_backward_args *a, cudaStream_t stream) {
+    size_t per = (a->n + LANES - 1) / LANES;
+    return per <= 4    ? launch_norm_of<T, 4>(a, stream)
+           : per <= 8  ? launch_norm_of<T, 8>(a, stream)
+           : per <= 16 ? launch_norm_of<T, 16>(a, stream)
+           : per <= 32 ? launch_norm_of<T, 32>(a, stream)
+           : per <= 64 ? launch_norm_of<T, 64>(a, stream)
+                       : launch_norm_of<T, 0>(a, stream);
+}
+
+int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream stream) {
+    if (a->rows == 0) return 0;
+    if (a->n == 0 || (a->rounded && a->rounded_stride < a->n)) return (int)cudaErrorInvalidValue;
+    switch (a->rounded ? a->type : IV_F32) {
+    case IV_BF16: return launch_norm<IV_BF16>(a, stream);
+    case IV_F16: return launch_norm<IV_F16>(a, stream);
+    case IV_F32: return launch_norm<IV_F32>(a, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* ---- SwiGLU ---------------------------------------------------------------------------------------------------- */
+
+template <iv_dtype T, int V>
+static __global__ void __launch_bounds__(EIGHTS_THREADS)
+    swiglu_tape(const float *wide, bool grouped, size_t n, void *gate, void *up, void *act, size_t act_stride) {
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x, i = first_column<V>();
+    if (i >= act_stride && i >= n) return;
+    float g[V] = {0}, u[V] = {0}, y[V];
+    if (i < n) { /* with eights, n is a multiple of 8 */
+        const float *from = wide + row * 2 * n;
+        load_whole<IV_F32, V>(from, grouped ? i / 8 * 16 + i % 8 : i, g);
+        load_whole<IV_F32, V>(from, grouped ? i / 8 * 16 + i % 8 + 8 : n + i, u);
+        store_whole<T, V>(gate, row * n + i, g);
+        store_whole<T, V>(up, row * n + i, u);
+    }
+#pragma unroll
+    for (int j = 0; j < V; j++) y[j] = i < n ? v_silu(g[j]) * u[j] : 0.0f;
+    if (i < act_stride) store_whole<T, V>(act, row * act_stride + i, y);
+}
+
+template <iv_dtype T>
+static int launch_tape(const float *wide, bool grouped, size_t rows, size_t n, void *gate, void *up, void *act,
+                       size_t act_stride, cudaStream_t stream) {
+    bool fits = n % 8 == 0 && act_stride % 8 == 0 && iv_fits_eights(IV_F32, wide, n) && iv_fits_eights(T, gate, n) &&
+                iv_fits_eights(T, up, n) && iv_fits_eights(T, act, act_stride);
+    return iv_launch(fits ? swiglu_tape<T, 8> : swiglu_tape<T, 1>, iv_eights_grid(rows, act_stride, fits ? 8 : 1),
+                     EIGHTS_THREADS, stream, wide, grouped, n, gate, up, act, act_stride);
+}
+
+int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, iv_dtype type, void *gate, void *up,
+                       void *act, size_t act_stride, iv_gpu_stream stream) {
+    if (rows == 0 || n == 0) return 0;
+    if (act_stride < n || (grouped && n % 8 != 0)) return (int)cudaErrorInvalidValue;
+    switch (type) {
+    case IV_BF16: return launch_tape<IV_BF16>(wide, grouped, rows, n, gate, up, act, act_stride, stream);
+    case IV_F16: return launch_tape<IV_F16>(wide, grouped, rows, n, gate, up, act, act_stride, stream);
+    case IV_F32: return launch_tape<IV_F32>(wide, grouped, rows, n, gate, up, act, act_stride, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+typedef struct swiglu_args {
+    const void *gate, *up;
+    const float *da;
+    size_t n, dy_stride;
+    uint32_t part;
+    void *dy;
+    float *wide;
+} swiglu_args;
+
+/* A column of the parts of gate, and the same of up. Parts are whole eights. */
+template <iv_dtype T, int V>
+static __global__ void __launch_bounds__(EIGHTS_THREADS) swiglu_backward(const __grid_constant__ swiglu_args a) {
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x, i = first_column<V>(), column = i + (size_t)((uint32_t)i / a.part) * a.part;
+    if (column >= a.dy_stride) return;
+    float dg[V] = {0}, du[V] = {0};
+    if (i < a.n) {
+        float g[V], u[V], da[V];
+        load_whole<T, V>(a.gate, row * a.n + i, g);
+        load_whole<T, V>(a.up, row * a.n + i, u);
+        load_whole<IV_F32, V>(a.da, row * a.n + i, da);
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            float d = 1.0f + v_exp(0.0f - g[j]), s = __fdiv_rn(1.0f, d), z = __fdiv_rn(g[j], d);
+            du[j] = iv_canon(da[j] * z), dg[j] = iv_canon((da[j] * u[j]) * __fmaf_rn(z, 1.0f - s, s));
+        }
+        if (a.wide) {
+            store_whole<IV_F32, V>(a.wide, row * 2 * a.n + i, dg);
+            store_whole<IV_F32, V>(a.wide, (row * 2 + 1) * a.n + i, du);
+        }
+    }
+    store_whole<T, V>(a.dy, row * a.dy_stride + column, dg);
+    if (column + a.part < a.dy_stride) store_whole<T, V>(a.dy, row * a.dy_stride + column + a.part, du);
+}
+
+template <iv_dtype T> static int launch_swiglu_backward(const swiglu_args *a, size_t rows, cudaStream_t stream) {
+    bool fits = a->n % 8 == 0 && a->dy_stride % 8 == 0 && iv_fits_eights(T, a->gate, a->n) &&
+                iv_fits_eights(T, a->up, a->n) && iv_fits_eights(IV_F32, a->da, a->n) &&
+                iv_fits_eights(T, a->dy, a->dy_stride) && (uintptr_t)a->wide % 16 == 0;
+    size_t leaves = (a->dy_stride + 2 * a->part - 1) / (2 * (size_t)a->part), columns = leaves * a->part;
+    return iv_launch(fits ? swiglu_backward<T, 8> : swiglu_backward<T, 1>, iv_eights_grid(rows, columns, fits ? 8 : 1),
+                     EIGHTS_THREADS, stream, *a);
+}
+
+int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
+                           size_t part, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream) {
+    if (rows == 0 || dy_stride == 0) return 0;
+    if (part == 0 || part % 16 != 0 || part > UINT32_MAX / 4 || dy_stride > UINT32_MAX / 4 ||
+        (n + part - 1) / part * 2 * part > dy_stride)
+        return (int)cudaErrorInvalidValue;
+    swiglu_args a = {gate, up, da, n, dy_stride, (uint32_t)part, dy, wide};
+    switch (type) {
+    case IV_BF16: return launch_swiglu_backward<IV_BF16>(&a, rows, stream);
+    case IV_F16: return launch_swiglu_backward<IV_F16>(&a, rows, stream);
+    case IV_F32: return launch_swiglu_backward<IV_F32>(&a, rows, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+/* ---- rotation and head norms ------------------------------------------------------------------------------------- */
+
+/* A warp has a leaf of a row: its query heads, then its key heads, in ascending order, so that a leaf's terms are one
+ * chain; then its values. A block has ROTATE_WARPS leaves, of one row or several. */
+enum { ROTATE_WARPS = IV_LEAVES_MAX };
+
+typedef iv_gpu_rotate_backward_args rotate_args;
+
+/* A part of dy: columns that begin at `to`. */
+typedef struct leaf_part {
+    size_t first, heads; /* of dqkv's row, in heads */
+    size_t to, padded;   /* of dy's row, in elements */
+} leaf_part;
+
+/* q's, k's or v's part (0, 1, 2) of a leaf. */
+IV_DEVICE leaf_part part_of(const rotate_args &a, size_t leaf, int which) {
+    size_t q = a.heads / a.leaves, kv = a.kv_heads / a.leaves;
+    size_t q_padded = (q * a.head_dim + 15) / 16 * 16, kv_padded = (kv * a.head_dim + 15) / 16 * 16;
+    leaf_part p;
+    p.heads = which == 0 ? q : kv;
+    p.first = which == 0 ? leaf * q : a.heads + (which - 1) * a.kv_heads + leaf * kv;
+    p.to = leaf * (q_padded + 2 * kv_padded) + (which == 0 ? 0 : q_padded + (which - 1) * kv_padded);
+    p.padded = which == 0 ? q_padded : kv_padded;
+    return p;
+}
+
+template <iv_dtype T> IV_DEVICE void put_zeros(void *row, size_t from, size_t to) { /* by a warp */
+    for (size_t i = from + threadIdx.x % 32; i < to; i += 32) put<T>(row, i, 0.0f);
+}
+
+template <iv_dtype T, int PER, bool EXACT> IV_DEVICE void load_typed_head(const void *from, unsigned d, float x[PER]) {
+    unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < PER; j++) x[j] = EXACT || lane + 32 * j < d ? get<T>(from, lane + 32 * j) : 0.0f;
+}
+
+/* norm' of a head with input `raw`: dy becomes dx; h gains the weights' terms. */
+template <int PER, bool EXACT>
+IV_DEVICE void head_norm_backward(float dy[PER], float raw[PER], const float w[PER], unsigned d, float eps,
+                                  float h[PER]) {
+    float l[WARPS] = {0}, g[PER];
+#pragma unroll
+    for (int j = 0; j < PER; j++) l[j % WARPS] = __fmaf_rn(raw[j], raw[j], l[j % WARPS]);
+    float r = norm_scale(fold_warp(fold_far(l)), d, eps);
+#pragma unroll
+    for (int j = 0; j < WARPS; j++) l[j] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        g[j] = dy[j] * w[j], raw[j] = raw[j] * r;
+        if (EXACT || threadIdx.x % 32 + 32 * j < d) l[j % WARPS] = __fmaf_rn(g[j], raw[j], l[j % WARPS]);
+    }
+    float c = __fdiv_rn(fold_warp(fold_far(l)), (float)d);
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        h[j] = iv_canon(__fmaf_rn(dy[j], raw[j], h[j]));
+        dy[j] = iv_canon(__fmaf_rn(-raw[j], c, g[j]) * r);
+    }
+}
+
+/* The heads of a leaf of q (which = 0) or k (1). The next head is loaded ahead. */
+template <iv_dtype T, int PER, bool EXACT>
+IV_DEVICE void heads_backward(const rotate_args &a, size_t row, size_t leaf, int which, const float c[PER],
+                              const float s[PER], float *swap, float h[PER]) {
+    unsigned lane = threadIdx.x % 32, d = EXACT ? 32 * PER : (unsigned)a.head_dim;
+    constexpr size_t element = T == IV_F32 ? 4 : 2;
+    leaf_part p = part_of(a, leaf, which);
+    const float *norm = which == 0 ? a.q_norm : a.k_norm;
+    float *at = a.dqkv + (row * (a.heads + 2 * a.kv_heads) + p.first) * d, x[PER], next[PER], raw[PER], next_raw[PER];
+    size_t raw_head = which == 0 ? row * a.heads + leaf * p.heads : row * a.kv_heads + leaf * p.heads;
+    const char *raws = (const char *)(which == 0 ? a.q_raw : a.k_raw) + raw_head * d * element;
+    char *to = (char *)a.dy + (row * a.dy_stride + p.to) * element;
+    float w[PER];
+    load_head<PER, EXACT>(at, d, x);
+    if (norm) load_typed_head<T, PER, EXACT>(raws, d, raw), load_head<PER, EXACT>(norm, d, w);
+    for (size_t head = 0; head < p.heads; head++, at += d) {
+        bool more = head + 1 < p.heads;
+        if (more) load_head<PER, EXACT>(at + d, d, next);
+        if (more && norm) load_typed_head<T, PER, EXACT>(raws + (head + 1) * d * element, d, next_raw);
+        rotate_head<PER, EXACT>(x, c, s, d, swap);
+#pragma unroll
+        for (int j = 0; j < PER; j++) x[j] = iv_canon(x[j]);
+        if (norm) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (EXACT || lane + 32 * j < d) at[lane + 32 * j] = x[j], put<T>(to, head * d + lane + 32 * j, x[j]);
+#pragma unroll
+        for (int j = 0; j < PER; j++) x[j] = next[j], raw[j] = next_raw[j];
+    }
+    put_zeros<T>(to, p.heads * d, p.padded);
+}
+
+template <iv_dtype T, int PER, bool EXACT> IV_DEVICE void round_values(const rotate_args &a, size_t row, size_t leaf) {
+    constexpr size_t element = T == IV_F32 ? 4 : 2;
+    unsigned d = EXACT ? 32 * PER : (unsigned)a.head_dim;
+    leaf_part p = part_of(a, leaf, 2);
+    const float *from = a.dqkv + (row * (a.heads + 2 * a.kv_heads) + p.first) * d;
+    char *to = (char *)a.dy + (row * a.dy_stride + p.to) * element;
+#pragma unroll 4
+    for (size_t i = threadIdx.x % 32; i < p.heads * d; i += 32) put<T>(to, i, from[i]);
+    put_zeros<T>(to, p.heads * d, p.padded);
+}
+
+/* A row's terms: the tree over its leaves, whose warps are neighbors. By the whole block. */
+template <int PER>
+IV_DEVICE void put_terms(const rotate_args &a, size_t row, int which, const float h[PER], float (*leaf)[PER * 32]) {
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, leaves = (unsigned)a.leaves,
+             first = warp / leaves * leaves;
+    float *to = a.terms + (row * 2 + which) * a.head_dim;
+    __syncthreads(); /* heads are exchanged in this memory too */
+#pragma unroll
+    for (int j = 0; j < PER; j++) leaf[warp][lane + 32 * j] = h[j];
+    __syncthreads();
+    for (unsigned e = (warp - first) * 32 + lane; e < a.head_dim && row < a.rows; e += leaves * 32) {
+        float t[IV_LEAVES_MAX];
+#pragma unroll
+        for (unsigned i = 0; i < IV_LEAVES_MAX; i++) t[i] = i < leaves ? leaf[first + i][e] : 0.0f;
+#pragma unroll
+        for (unsigned stride = 1; stride < IV_LEAVES_MAX; stride *= 2)
+#pragma unroll
+            for (unsigned i = 0; i < IV_LEAVES_MAX; i += 2 * stride)
+                if (stride < leaves) t[i] = t[i] + t[i + stride];
+        to[e] = t[0];
+    }
+    __syncthreads();
+}
+
+template <iv_dtype T, int PER, bool EXACT>
+static __global__ void __launch_bounds__(ROTATE_WARPS * 32) rotate_backward(const __grid_constant__ rotate_args a) {
+    __shared__ float swap[ROTATE_WARPS][PER * 32];
+    size_t warp = threadIdx.x / 32, leaf = warp % a.leaves,
+           row = blockIdx.x * (ROTATE_WARPS / a.leaves) + warp / a.leaves;
+    unsigned d = EXACT ? 32 * PER : (unsigned)a.head_dim;
+    iv_let_next();
+    iv_wait();
+    int32_t position = row < a.rows ? a.positions[row] : -1;
+    float c[PER], s[PER];
+    if (position >= 0) {
+        load_angles<PER, EXACT>(a.cosine + (size_t)position * (d / 2), d, c);
+        load_angles<PER, EXACT>(a.sine + (size_t)position * (d / 2), d, s);
+#pragma unroll
+        for (int j = 0; j < PER; j++) s[j] = -s[j];
+    }
+    for (int which = 0; which < 2; which++) {
+        float h[PER] = {0};
+        if (position >= 0) heads_backward<T, PER, EXACT>(a, row, leaf, which, c, s, swap[warp], h);
+        if (a.q_norm) put_terms<PER>(a, row, which, h, swap);
+    }
+    if (row >= a.rows) return;
+    size_t end = part_of(a, a.leaves - 1, 2).to + part_of(a, a.leaves - 1, 2).padded;
+    if (position >= 0)
+        round_values<T, PER, EXACT>(a, row, leaf);
+    else
+        put_zeros<T>((char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2), end / a.leaves * leaf,
+                     end / a.leaves * (leaf + 1));
+    if (leaf + 1 == a.leaves) put_zeros<T>((char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2), end, a.dy_stride);
+}
+
+template <iv_dtype T, bool EXACT> static int launch_rotate(const rotate_args *a, cudaStream_t stream) {
+    size_t d = a->head_dim, rows = ROTATE_WARPS / a->leaves;
+    auto *kernel = d <= 64    ? rotate_backward<T, 2, EXACT>
+                   : d <= 128 ? rotate_backward<T, 4, EXACT>
+                   : d <= 256 ? rotate_backward<T, 8, EXACT>
+                              : rotate_backward<T, 16, EXACT>;
+    return iv_launch(kernel, dim3((unsigned)((a->rows + rows - 1) / rows)), ROTATE_WARPS * 32, stream, *a);
+}
+
+template <iv_dtype T> static int launch_rotate_of(const rotate_args *a, cudaStream_t stream) {
+    size_t d = a->head_dim;
+    return d == 64 || d == 128 || d == 256 || d == 512 ? launch_rotate<T, true>(a, stream)
+                                                       : launch_rotate<T, false>(a, stream);
+}
+
+/* Elements of the run. */
+static size_t run_of(const rotate_args *a) {
+    size_t q = a->heads / a->leaves * a->head_dim, kv = a->kv_heads / a->leaves * a->head_dim;
+    return a->leaves * (iv_padded_k(q) + 2 * iv_padded_k(kv));
+}
+
+int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream stream) {
+    if (a->rows == 0) return 0;
+    size_t d = a->head_dim, leaves = a->leaves;
+    if (d < 2 || d % 2 != 0 || d > 512 || leaves < 1 || leaves > IV_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
+        a->heads % leaves != 0 || a->kv_heads % leaves != 0 || a->dy_stride < run_of(a) || !a->q_norm != !a->k_norm)
+        return (int)cudaErrorInvalidValue;
+    switch (a->type) {
+    case IV_BF16: return launch_rotate_of<IV_BF16>(a, stream);
+    case IV_F16: return launch_rotate_of<IV_F16>(a, stream);
+    case IV_F32: return launch_rotate_of<IV_F32>(a, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
