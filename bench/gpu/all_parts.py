@@ -155,9 +155,10 @@ def figures(s):
     add("experts", 1, 45, 90, script("experts.py") +
         ["--ops", s.ops, "--leaves", "1", "--packed", "--peer"], torch=True)
     add("torch", 1, 60, 110, script("torch_loop.py") + ["--json", "{records}"], torch=True)
-    add("row_ops", 1, 15, 40, [s.program("bench", "gpu", "bench_row_ops")])
-    if s.cpu:
-        parts[-1].missing, parts[-1].excused = NEEDS_A_GPU, True
+    for title in ("row_ops", "optimizer"):
+        add(title, 1, 15, 40, [s.program("bench", "gpu", "bench_" + title)])
+        if s.cpu:
+            parts[-1].missing, parts[-1].excused = NEEDS_A_GPU, True
     models(s, add)
     for ranks in s.with_ranks():
         add(f"allreduce x{ranks}", ranks, 25, 60, script("allreduce_peers.py") +

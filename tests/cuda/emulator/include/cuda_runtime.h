@@ -60,10 +60,17 @@ static inline float __fmul_rn(float a, float b) { return emu_result(a * b); }
 static inline float __fdiv_rn(float a, float b) { return emu_result(a / b); }
 static inline float __fsqrt_rn(float a) { return emu_result(sqrtf(a)); }
 static inline float __fmaf_rn(float a, float b, float c) { return emu_result(fmaf(a, b, c)); }
+static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 static inline float __uint2float_rn(unsigned u) { return (float)u; }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    uint64_t bytes = (uint64_t)y << 32 | x;
+    unsigned out = 0;
+    for (int i = 0; i < 4; i++) out |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return out;
+}
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldcg(const T *p) { return *p; }
 static inline void __threadfence() {}
