@@ -107,7 +107,7 @@ static listener *listeners(size_t n) {
 
 static void start_again(listener *l, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        iv_buf_free(&l[i].answer.text);
+        iv_buf_free(&l[i].answer.text), free(l[i].answer.receipt);
         l[i] = (listener){0};
     }
 }
