@@ -46,7 +46,7 @@ static struct {
     float *g, *zero, *w, *m, *v;
     double *sums;
     bool *decays;
-    int64_t *offsets;
+    iv_gpu_packed_row *rows;
     void *matrix;
     uint64_t *found;
     uint8_t *digests;
@@ -57,12 +57,13 @@ static void prepare(size_t n) {
     at.n = n, at.g = random_floats(n, 1e-3f, false), at.w = random_floats(n, 0.02f, false);
     at.m = random_floats(n, 1e-4f, false), at.v = random_floats(n, 1e-4f, true);
     at.sums = room(blocks * sizeof *at.sums), at.decays = room(blocks * sizeof *at.decays), at.found = room(8);
-    at.zero = room(n * sizeof *at.zero), at.matrix = room(n * 2), at.offsets = room(rows * sizeof *at.offsets);
+    at.zero = room(n * sizeof *at.zero), at.matrix = room(n * 2), at.rows = room(rows * sizeof *at.rows);
     check(cudaMemset(at.decays, 1, blocks), "memory"), check(cudaMemset(at.zero, 0, n * sizeof *at.zero), "memory");
-    int64_t *offsets = malloc(rows * sizeof *offsets);
-    for (size_t i = 0; i < rows; i++) offsets[i] = (int64_t)(i * COLUMNS);
-    check(cudaMemcpy(at.offsets, offsets, rows * sizeof *offsets, cudaMemcpyHostToDevice), "copy");
-    free(offsets);
+    iv_gpu_packed_row *list = malloc(rows * sizeof *list);
+    if (!list) check(cudaErrorMemoryAllocation, "memory of the host");
+    for (size_t i = 0; i < rows; i++) list[i] = (iv_gpu_packed_row){(int64_t)(i * COLUMNS), (int64_t)(i * COLUMNS * 2)};
+    check(cudaMemcpy(at.rows, list, rows * sizeof *list, cudaMemcpyHostToDevice), "copy");
+    free(list);
 }
 
 typedef int op(iv_gpu_stream s);
@@ -76,8 +77,8 @@ static int adamw_of(const float *g, iv_gpu_stream s) {
 static int adamw(iv_gpu_stream s) { return adamw_of(at.g, s); }
 static int adamw_zero(iv_gpu_stream s) { return adamw_of(at.zero, s); }
 static int add_sums(iv_gpu_stream s) { return iv_gpu_add_sums(at.g, at.zero, at.n, s); }
-static int write_matrix(iv_gpu_stream s) {
-    return iv_gpu_write_matrix(IV_BF16, at.w, at.offsets, at.n / COLUMNS, COLUMNS, COLUMNS, at.matrix, s);
+static int write_rows(iv_gpu_stream s) {
+    return iv_gpu_write_rows(IV_BF16, at.w, at.rows, at.n / COLUMNS, COLUMNS, COLUMNS, at.matrix, s);
 }
 static int find_not_finite(iv_gpu_stream s) { return iv_gpu_find_not_finite(at.w, at.n, at.found, s); }
 static int digests(iv_gpu_stream s) { return iv_gpu_digests(at.w, at.n, IV_WEIGHT_GROUP, at.digests, s); }
@@ -128,7 +129,7 @@ int main(int argc, char **argv) {
                {"AdamW", adamw, 28},
                {"AdamW, gradients of zero", adamw_zero, 28},
                {"added sums", add_sums, 12},
-               {"matrix, bf16", write_matrix, 6},
+               {"rows of matrices, bf16", write_rows, 6},
                {"search for not finite", find_not_finite, 4}};
     size_t millions = argc > 1 ? strtoul(argv[1], NULL, 10) : 256;
     if (millions == 0 || millions > 4096) {

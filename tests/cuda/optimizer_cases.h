@@ -115,7 +115,8 @@ static void adamw_steps(void **state) {
     assert_int_equal(iv_gpu_adamw(&s, NULL, NULL, NULL, NULL, NULL, 100, NULL), cudaErrorInvalidValue);
 }
 
-/* ---- sums, matrices, values that are not finite ------------------------------------------------------------------ */
+/* ---- sums, rows of matrices, values that are too large
+ * ------------------------------------------------------------------ */
 
 static void added_sums(void **state) {
     (void)state;
@@ -132,33 +133,35 @@ static void added_sums(void **state) {
     }
 }
 
-static void written_matrices(void **state) {
+static void written_rows(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
-    rng r = rng_start("matrices");
+    rng r = rng_start("rows of matrices");
     static const size_t usual[] = {1, 2, 15, 16, 64, 100, 256, 1000, 1024, 2048, 2056, 3000};
     for (size_t trial = 0; trial < trials(60, 600); trial++) {
-        size_t k = usual[rng_below(&r, sizeof usual / sizeof *usual)], rows = 1 + rng_below(&r, 40);
-        size_t stride = iv_padded_k(k) + 16 * rng_below(&r, 2), n = rows * k + 8 + rng_below(&r, 5000);
+        size_t k = usual[rng_below(&r, sizeof usual / sizeof *usual)], count = 1 + rng_below(&r, 40);
+        size_t k_padded = iv_padded_k(k) + 16 * rng_below(&r, 2), n = count * k + 8 + rng_below(&r, 5000);
         iv_dtype type = types[trial % 3];
-        size_t width = iv_dtype_bytes(type);
+        size_t width = iv_dtype_bytes(type), places = 2 * count + 3, bytes = places * k_padded * width;
         float *master = random_row(&r, n, false);
-        int64_t *offsets = malloc(rows * sizeof *offsets);
-        unsigned char *want = calloc(rows * stride, width);
-        for (size_t i = 0; i < rows; i++) { /* any place; aligned in half of the trials */
-            offsets[i] = rng_below(&r, 8) ? (int64_t)rng_below(&r, n - k + 1) : -1;
-            if (trial % 2 && offsets[i] >= 0) offsets[i] = offsets[i] / 4 * 4;
-            for (size_t j = 0; j < k && offsets[i] >= 0; j++)
-                put_type(type, want, i * stride + j, iv_canonical(master[(size_t)offsets[i] + j]));
+        iv_gpu_packed_row *rows = malloc(count * sizeof *rows);
+        unsigned char *want = malloc(bytes);
+        memset(want, 0xa5, bytes);           /* as gpu_room: rows between those written stay */
+        for (size_t i = 0; i < count; i++) { /* from any place; aligned in half of the trials */
+            size_t from = rng_below(&r, n - k + 1), to = 2 * (count - 1 - i) + rng_below(&r, 2);
+            if (trial % 2) from = from / 4 * 4;
+            rows[i] = (iv_gpu_packed_row){(int64_t)from, (int64_t)(to * k_padded * width)};
+            for (size_t j = 0; j < k_padded; j++)
+                put_type(type, want, to * k_padded + j, j < k ? iv_canonical(master[from + j]) : 0.0f);
         }
         float *gpu_master = gpu_copy(master, n * 4);
-        int64_t *gpu_offsets = gpu_copy(offsets, rows * sizeof *offsets);
-        void *out = gpu_room(rows * stride * width);
-        GPU_OK(iv_gpu_write_matrix(type, gpu_master, gpu_offsets, rows, k, stride, out, NULL));
-        assert_gpu_has("matrix", want, out, rows * stride, width, false);
-        cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(out), free(master), free(offsets), free(want);
+        iv_gpu_packed_row *gpu_rows = gpu_copy(rows, count * sizeof *rows);
+        void *out = gpu_room(bytes);
+        GPU_OK(iv_gpu_write_rows(type, gpu_master, gpu_rows, count, k, k_padded, out, NULL));
+        assert_gpu_has("rows", want, out, places * k_padded, width, false);
+        cudaFree(gpu_master), cudaFree(gpu_rows), cudaFree(out), free(master), free(rows), free(want);
     }
-    assert_int_equal(iv_gpu_write_matrix(IV_BF16, NULL, NULL, 1, 17, 16, NULL, NULL), cudaErrorInvalidValue);
+    assert_int_equal(iv_gpu_write_rows(IV_BF16, NULL, NULL, 1, 17, 16, NULL, NULL), cudaErrorInvalidValue);
 }
 
 static void search_trial(rng *r, size_t n, size_t bad, size_t skew) {
@@ -171,17 +174,26 @@ static void search_trial(rng *r, size_t n, size_t bad, size_t skew) {
         want = place < want ? place : want;
     }
     gpu_x = gpu_copy(x, (n + skew) * 4);
-    GPU_OK(iv_gpu_find_not_finite(gpu_x + skew, n, at, NULL));
-    uint64_t *got = host_copy(at, sizeof *got);
-    if (*got != want)
-        fail_msg("%zu values: wanted %llu, got %llu", n, (unsigned long long)want, (unsigned long long)*got);
-    cudaFree(gpu_x), cudaFree(at), free(x), free(got);
+    for (int turn = 0; turn < 2; turn++) { /* then of values that become an infinity in f16 */
+        float limit = 65520.0f;
+        if (turn == 0)
+            GPU_OK(iv_gpu_find_not_finite(gpu_x + skew, n, at, NULL));
+        else
+            GPU_OK(iv_gpu_find_beyond(gpu_x + skew, n, limit, at, NULL));
+        for (size_t i = 0; turn && i < n && i < want; i++)
+            if (fabsf(x[skew + i]) >= limit) want = i;
+        uint64_t *got = host_copy(at, sizeof *got);
+        if (*got != want)
+            fail_msg("%zu values: wanted %llu, got %llu", n, (unsigned long long)want, (unsigned long long)*got);
+        free(got);
+    }
+    cudaFree(gpu_x), cudaFree(at), free(x);
 }
 
 static void searches(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
-    rng r = rng_start("not finite");
+    rng r = rng_start("searches");
     search_trial(&r, 0, 0, 0);
     search_trial(&r, BLOCK, 0, 0);
     for (size_t trial = 0; trial < trials(80, 800); trial++)

@@ -40,7 +40,7 @@ static void planted_mistakes_are_caught(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(sums_of_blocks, any_machine), cmocka_unit_test_setup(adamw_steps, any_machine),
-        cmocka_unit_test_setup(added_sums, any_machine),     cmocka_unit_test_setup(written_matrices, any_machine),
+        cmocka_unit_test_setup(added_sums, any_machine),     cmocka_unit_test_setup(written_rows, any_machine),
         cmocka_unit_test_setup(searches, any_machine),       cmocka_unit_test_setup(digests, any_machine),
         cmocka_unit_test(planted_mistakes_are_caught)};
     return cmocka_run_group_tests(tests, NULL, NULL);

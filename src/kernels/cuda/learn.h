@@ -227,11 +227,20 @@ int iv_gpu_add_sums(float *a, const float *b, size_t n, iv_gpu_stream stream);
 /* SHA-256 of each group of `group` floats (a multiple of 16), little-endian; the last group may have fewer. digests
  * [groups][32]. */
 int iv_gpu_digests(const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);
-/* out[row][0..k) = R(master[offsets[row] + j]), +0 up to k_padded and in rows whose offset is negative: a packed matrix
- * from the parameters' row. */
-int iv_gpu_write_matrix(iv_dtype type, const float *master, const int64_t *offsets, size_t rows, size_t k,
-                        size_t k_padded, void *out, iv_gpu_stream stream);
-/* *at = the lowest index of an element that is not finite, or SIZE_MAX. */
+/* A row of a packed matrix: k elements of the parameters' row from `from` on become the row at byte `to`, a multiple of
+ * 16. */
+typedef struct iv_gpu_packed_row {
+    int64_t from, to;
+} iv_gpu_packed_row;
+
+/* out[row.to][0..k) = R(master[row.from + j]), +0 up to k_padded, a multiple of 8: rows of one width, of any number of
+ * matrices in one allocation. */
+int iv_gpu_write_rows(iv_dtype type, const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k,
+                      size_t k_padded, void *out, iv_gpu_stream stream);
+
+/* *at = the lowest index of an element that is a NaN or at least `limit` > 0 in magnitude, or UINT64_MAX. */
+int iv_gpu_find_beyond(const float *x, size_t n, float limit, uint64_t *at, iv_gpu_stream stream);
+/* The same with infinity: of an element that is not finite. */
 int iv_gpu_find_not_finite(const float *x, size_t n, uint64_t *at, iv_gpu_stream stream);
 
 #ifdef __cplusplus

@@ -1,10 +1,13 @@
 /* optimizer.cu: the optimizer's ops over rows of f32 in the flat layout: sums of squares, AdamW, sums of gradients,
- * matrices from master weights, the search for values that are not finite. Law: NUMERICS.md 15.1, 15.10.
+ * rows of matrices from master weights, the search for values that are too large. Law: NUMERICS.md 15.1, 15.10.
  *
  * All of them are limited by memory: loads and stores are 16 bytes wide where the row allows it. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
+
+#include <math.h>
+#include <string.h>
 
 enum { THREADS = 256, CHUNK = 4096 }; /* elements of a block of threads */
 
@@ -132,49 +135,49 @@ template <iv_dtype T> IV_DEVICE void put8(void *p, const float x[8]) {
 
 /* A thread has eight elements of a row; 1 << across threads have a row. */
 template <iv_dtype T>
-static __global__ void __launch_bounds__(THREADS) write_matrix(const float *master, const int64_t *offsets, size_t rows,
-                                                               size_t k, size_t k_padded, unsigned across, void *out) {
+static __global__ void __launch_bounds__(THREADS)
+    write_rows(const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k, size_t k_padded,
+               unsigned across, char *out) {
     iv_let_next();
     iv_wait();
     size_t row = (size_t)blockIdx.x * (THREADS >> across) + (threadIdx.x >> across);
     size_t j = (((size_t)blockIdx.y << across) + (threadIdx.x & ((1u << across) - 1))) * 8;
-    if (row >= rows || j >= k_padded) return;
-    int64_t offset = offsets[row];
-    float x[8] = {0};
-    const float *from = master + offset + j;
-    if (offset >= 0 && j + 8 <= k && (uintptr_t)from % 16 == 0) {
-        float4 low = ((const float4 *)from)[0], high = ((const float4 *)from)[1];
-        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-    } else if (offset >= 0) {
+    if (row >= count || j >= k_padded) return;
+    const float *from = master + rows[row].from + j;
+    float x[8];
+    if (j + 8 <= k && (uintptr_t)from % 16 == 0) {
+        elements<4> low = load<4>(from), high = load<4>(from + 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = low.at[i], x[4 + i] = high.at[i];
+    } else {
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i] = j + i < k ? from[i] : 0.0f;
     }
-    put8<T>((char *)out + (row * k_padded + j) * (T == IV_F32 ? 4 : 2), x);
+    put8<T>(out + rows[row].to + j * (T == IV_F32 ? 4 : 2), x);
 }
 
 template <iv_dtype T>
-static int launch_write_matrix(const float *master, const int64_t *offsets, size_t rows, size_t k, size_t k_padded,
-                               void *out, cudaStream_t stream) {
+static int launch_write_rows(const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k,
+                             size_t k_padded, void *out, cudaStream_t stream) {
     unsigned across = 0;
     while ((1u << across) < THREADS && ((size_t)8 << across) < k_padded) across++;
-    dim3 grid(blocks_of(rows, THREADS >> across), blocks_of(k_padded, (size_t)8 << across));
-    return iv_launch(write_matrix<T>, grid, THREADS, stream, master, offsets, rows, k, k_padded, across, out);
+    dim3 grid(blocks_of(count, THREADS >> across), blocks_of(k_padded, (size_t)8 << across));
+    return iv_launch(write_rows<T>, grid, THREADS, stream, master, rows, count, k, k_padded, across, (char *)out);
 }
 
-int iv_gpu_write_matrix(iv_dtype type, const float *master, const int64_t *offsets, size_t rows, size_t k,
-                        size_t k_padded, void *out, iv_gpu_stream stream) {
+int iv_gpu_write_rows(iv_dtype type, const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k,
+                      size_t k_padded, void *out, iv_gpu_stream stream) {
     if (k > k_padded || k_padded % 8 != 0 || !aligned16(out)) return (int)cudaErrorInvalidValue;
-    if (rows == 0 || k_padded == 0) return 0;
+    if (count == 0 || k_padded == 0) return 0;
     switch (type) {
-    case IV_BF16: return launch_write_matrix<IV_BF16>(master, offsets, rows, k, k_padded, out, stream);
-    case IV_F16: return launch_write_matrix<IV_F16>(master, offsets, rows, k, k_padded, out, stream);
-    case IV_F32: return launch_write_matrix<IV_F32>(master, offsets, rows, k, k_padded, out, stream);
+    case IV_BF16: return launch_write_rows<IV_BF16>(master, rows, count, k, k_padded, out, stream);
+    case IV_F16: return launch_write_rows<IV_F16>(master, rows, count, k, k_padded, out, stream);
+    case IV_F32: return launch_write_rows<IV_F32>(master, rows, count, k, k_padded, out, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }
 
-/* ---- values that are not finite -------------------------------------------------------------------------------- */
+/* ---- values that are too large --------------------------------------------------------------------------------- */
 
 static __global__ void found_none(uint64_t *at) {
     iv_let_next();
@@ -182,18 +185,19 @@ static __global__ void found_none(uint64_t *at) {
     if (threadIdx.x == 0) *at = UINT64_MAX;
 }
 
-IV_DEVICE bool not_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) == 0x7f800000u; }
+/* A NaN is above every limit. */
+IV_DEVICE bool beyond(float x, uint32_t limit) { return (__float_as_uint(x) & 0x7fffffffu) >= limit; }
 
-template <int V> IV_DEVICE bool any_not_finite(const elements<V> &e) {
+template <int V> IV_DEVICE bool any_beyond(const elements<V> &e, uint32_t limit) {
     bool any = false;
 #pragma unroll
-    for (int k = 0; k < V; k++) any = any || not_finite(e.at[k]);
+    for (int k = 0; k < V; k++) any = any || beyond(e.at[k], limit);
     return any;
 }
 
-/* A thread's elements ascend; it stops at the first that is not finite. */
+/* A thread's elements ascend; it stops at the first that is beyond the limit. */
 template <int V>
-static __global__ void __launch_bounds__(THREADS) find_not_finite(const float *x, size_t n, uint64_t *at) {
+static __global__ void __launch_bounds__(THREADS) find_beyond(const float *x, size_t n, uint32_t limit, uint64_t *at) {
     enum { BATCH = 4 }; /* vectors whose loads overlap */
     iv_let_next();
     iv_wait();
@@ -204,25 +208,32 @@ static __global__ void __launch_bounds__(THREADS) find_not_finite(const float *x
 #pragma unroll
         for (int k = 0; k < BATCH; k++) e[k] = load<V>(x + i + k * stride);
 #pragma unroll
-        for (int k = 0; k < BATCH; k++) any = any || any_not_finite<V>(e[k]);
+        for (int k = 0; k < BATCH; k++) any = any || any_beyond<V>(e[k], limit);
         if (any) break;
     }
 #pragma unroll 1
     for (; i < n; i += stride) { /* one by one: the batch that has it, or the rest */
 #pragma unroll 1
         for (int k = 0; k < V && i + k < n; k++) {
-            if (!not_finite(x[i + k])) continue;
+            if (!beyond(x[i + k], limit)) continue;
             atomicMin((unsigned long long *)at, (unsigned long long)(i + k));
             return;
         }
     }
 }
 
-int iv_gpu_find_not_finite(const float *x, size_t n, uint64_t *at, iv_gpu_stream stream) {
+int iv_gpu_find_beyond(const float *x, size_t n, float limit, uint64_t *at, iv_gpu_stream stream) {
     enum { BLOCKS_MAX = 2048 }; /* as many as a large GPU holds at once */
+    uint32_t bits;
+    if (!(limit > 0.0f)) return (int)cudaErrorInvalidValue;
+    memcpy(&bits, &limit, sizeof bits);
     int e = iv_launch(found_none, dim3(1), 32, stream, at);
     if (e || n == 0) return e;
     size_t blocks = (n + CHUNK - 1) / CHUNK;
-    return iv_launch(aligned16(x) ? find_not_finite<4> : find_not_finite<1>,
-                     dim3((unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX)), THREADS, stream, x, n, at);
+    return iv_launch(aligned16(x) ? find_beyond<4> : find_beyond<1>,
+                     dim3((unsigned)(blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX)), THREADS, stream, x, n, bits, at);
+}
+
+int iv_gpu_find_not_finite(const float *x, size_t n, uint64_t *at, iv_gpu_stream stream) {
+    return iv_gpu_find_beyond(x, n, INFINITY, at, stream);
 }
