@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """rl_seeds.py: reinforcement learning of models/tiny-sum under mismatch of sampler and learner, many seeds at a time.
 
-    python3 bench/rl_seeds.py --invar build/invar --out RECORDS.jsonl [--parts gap,dose,stale] [--seeds 1-5] [--steps 400]
+    python3 bench/rl_seeds.py --invar build/invar --out RECORDS.jsonl [--parts gap,dose,stale] [--seeds 1-5] [--steps 300]
                               [--seconds 500] [--work DIR]
 
-Runs `invar train rl` with the recipe of `./run demo-rl` for each condition and seed: as many processes at a time as there
+Runs `invar train rl` with the recipe of `./run demo-rl` (but --steps) for each condition and seed: as many processes at a time as there
 are CPUs, one thread and one CPU each. A finished run is one line of RECORDS.jsonl: the metrics of every step, and the greedy
 accuracy on the held-out problems at the start and at every checkpoint. Runs that the file has already are not run again, and
 files of several calls can be concatenated. With --seconds no run is started that would end later. bench/rl_figures.py draws.
@@ -158,7 +158,7 @@ def main():
     parser.add_argument("--parts", default="gap,dose,stale", help="of gap, dose, stale")
     parser.add_argument("--only", help="conditions by name, separated by commas")
     parser.add_argument("--seeds", type=seeds_of, default=range(1, 6), help="FIRST-LAST")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=0, help="limit of the whole call; 0: none")
     parser.add_argument("--jobs", type=int, default=0, help="processes at a time; 0: one per CPU")
     parser.add_argument("--work", help="directory for runs; a temporary one by default")
