@@ -122,7 +122,8 @@ def panel(title, unit, records, names, draw, suffix="", **more):
 def gap_chart(records):
     panels = [panel("Largest gap of a probability in a step", "gap", records, GAP,
                     lambda r: ranked(r, "largest_probability_difference"), x_name="% of steps with at most this", log_y=True),
-              panel("KL of sampler and learner (k3)", "nats", records, GAP, lambda r: metric(r, "kl"), x_name="step", log_y=True),
+              panel("KL of sampler and learner (k3)", "nats", records, GAP, lambda r: metric(r, "kl"), x_name="step",
+                    log_y=True),
               panel("Reward", "reward", records, GAP, lambda r: metric(r, "reward"), x_name="step")]
     return "Sampler with four ranks, learner with one", panels
 

@@ -4,10 +4,11 @@
     python3 bench/rl_seeds.py --invar build/invar --out RECORDS.jsonl [--parts gap,dose,stale] [--seeds 1-5] [--steps 300]
                               [--seconds 500] [--work DIR]
 
-Runs `invar train rl` with the recipe of `./run demo-rl` (but --steps) for each condition and seed: as many processes at a time as there
-are CPUs, one thread and one CPU each. A finished run is one line of RECORDS.jsonl: the metrics of every step, and the greedy
-accuracy on the held-out problems at the start and at every checkpoint. Runs that the file has already are not run again, and
-files of several calls can be concatenated. With --seconds no run is started that would end later. bench/rl_figures.py draws.
+Runs `invar train rl` with the recipe of `./run demo-rl` (but --steps) for each condition and seed: as many processes at a
+time as there are CPUs, one thread and one CPU each; with --jobs N another number of processes, on any CPU. A finished run is
+one line of RECORDS.jsonl: the metrics of every step, and the greedy accuracy on the held-out problems at the start and at
+every checkpoint. Runs that the file has already are not run again, and files of several calls can be concatenated. With
+--seconds no run is started that would end later. bench/rl_figures.py draws.
 
 Conditions, all with --on-mismatch report:
 
@@ -51,9 +52,9 @@ CHECKPOINTS = 8
 
 
 def call(command, cpu):
-    """The command's JSON summary; raises with its last words."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+    """The command's JSON summary; raises with its last words. cpu: to run on; None: any."""
+    pin = None if cpu is None else lambda: os.sched_setaffinity(0, {cpu})
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=pin)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()[-600:]}")
     return json.loads(done.stdout)
@@ -160,7 +161,7 @@ def main():
     parser.add_argument("--seeds", type=seeds_of, default=range(1, 6), help="FIRST-LAST")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=0, help="limit of the whole call; 0: none")
-    parser.add_argument("--jobs", type=int, default=0, help="processes at a time; 0: one per CPU")
+    parser.add_argument("--jobs", type=int, default=0, help="processes at a time, on any CPU; 0: one on each")
     parser.add_argument("--work", help="directory for runs; a temporary one by default")
     options = parser.parse_args()
     unknown = [p for p in options.parts.split(",") if p not in PARTS]
@@ -179,8 +180,9 @@ def main():
     wanted = [(name, flags, seed) for seed in options.seeds for name, flags in conditions.items()
               if (name, seed, options.steps) not in done]
     cpus = sorted(os.sched_getaffinity(0))
-    cpus = cpus[:options.jobs] if options.jobs else cpus
-    print(f"{len(wanted)} runs of {options.steps} steps on {len(cpus)} CPUs", flush=True)
+    if options.jobs and options.jobs != len(cpus):
+        cpus = [None] * options.jobs
+    print(f"{len(wanted)} runs of {options.steps} steps, {len(cpus)} at a time", flush=True)
     pool = Pool(options, wanted)
     pool.run(cpus)
     left = pool.total - pool.done - len(pool.failed)

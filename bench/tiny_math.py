@@ -6,9 +6,9 @@
 
 Writes the training problems (models/tiny-math/make.py), times a few layouts of ranks and threads (they change no bit), sets
 the steps so that the run fits into --calls calls of --seconds each, and trains. Every checkpoint is scored on the first 200
-held-out problems while training goes on, the last one on all 1,000 if it is good enough. A call whose time is over ends its step, writes a
-checkpoint and says so; the same command continues it. Into OUT: model.safetensors of the newest checkpoint, metrics.jsonl,
-curves.svg, accuracy.json, train.log and command.txt.
+held-out problems while training goes on, the last one on all 1,000 if it is good enough. A call whose time is over ends its
+step, writes a checkpoint and says so; the same command continues it. Into OUT: model.safetensors of the newest checkpoint,
+metrics.jsonl, curves.svg, accuracy.json, train.log and command.txt.
 
 Flags after `--` are added to `invar train sft`. Plain Python, without dependencies.
 """
@@ -81,7 +81,7 @@ def command(call, steps, layout, output, data):
 
 def layouts(options):
     """Ranks x threads that use all CPUs; a GPU has one."""
-    cpus = len(os.sched_getaffinity(0))
+    cpus = options.cpus
     if options.layout:
         return [options.layout.split()]
     if options.device == "cuda":
@@ -211,7 +211,7 @@ def train(call, plan):
         raise SystemExit(f"tiny_math.py: invar train: exit code {process.returncode}, see {call.log.name}")
     last = max(checkpoints(call).items())
     rough = call.scores and call.scores[-1]["accuracy"] < 0.5  # answers that do not end take long
-    scorer.start(*last, 200 if rough else 1000, min(4, len(os.sched_getaffinity(0))))
+    scorer.start(*last, 200 if rough else 1000, min(4, call.o.cpus))
     scorer.finish(wait=True)
     return last
 
@@ -250,6 +250,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", default="1e-3")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)), help="to use; all by default")
     parser.add_argument("--layout", help="flags of ranks and threads; by default the fastest of a few")
     parser.add_argument("flags", nargs="*", help="more flags of invar train sft, after --")
     options = parser.parse_args()
