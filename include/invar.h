@@ -524,7 +524,7 @@ IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_o
 /* ---- trainer ------------------------------------------------------------------------------------------- */
 
 /* A trainer holds a model's weights in float32, gradients, and AdamW's state, and changes the weights in steps
- * (NUMERICS.md, 15; docs/TRAINING.md). On the CPU, in one process. A step is
+ * (NUMERICS.md, 15; docs/TRAINING.md). On a CPU or a GPU, in one process. A step is
  *
  *     iv_trainer_step(trainer, &batch, rate, max_norm, &err);                    the batch's masked tokens, supervised
  *
@@ -546,7 +546,7 @@ typedef struct iv_trainer_options {
     uint64_t dummy_seed;
     const char *dtype;      /* of the matrices that forward and backward multiply by: "auto" (the checkpoint's),
                              * "bfloat16", "float16", "float32". The weights that learn are always float32 */
-    const char *arithmetic; /* "auto" (fma32), "fma32", "tc16" */
+    const char *arithmetic; /* "auto" (tc16 on a GPU where dtype has 16 bits, else fma32), "fma32", "tc16" */
     size_t virtual_ranks;   /* a power of two, at most 64: the chains of sums over tokens; part of the fingerprint */
     double beta1, beta2, eps, weight_decay; /* of AdamW; beta1 and beta2 in [0, 1), the others 0 or more */
     bool decay_all;                         /* weight decay for norms and biases too */
@@ -559,12 +559,16 @@ typedef struct iv_trainer_options {
     size_t data_parallel;   /* ranks that share a batch: a divisor of virtual_ranks */
     size_t tensor_parallel; /* ranks that share each matrix: 1, 2, 4 or 8 */
     size_t pass_tokens;     /* memory: most tokens of one forward and backward, each sequence padded to a multiple of
-                             * 16; the longest sequence that a batch may have. 0: 4096 */
+                             * 16; the longest sequence that a batch may have. 0: 4096; on a GPU 32768, or what its
+                             * memory allows, at least 4096 */
     size_t micro_batch;     /* most sequences of one; 0: as many as fit pass_tokens */
     const char *recompute;  /* memory: "none", or "attention", "layer": what the backward computes again */
+    const char *device;     /* "cpu"; "cuda": a GPU, for one rank; "auto": a GPU of compute capability 9.0 if there is
+                             * one and one rank trains */
 } iv_trainer_options;
 
-/* "auto" (type, weights, arithmetic), 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank, "none". */
+/* "auto" (type, weights, arithmetic), "cpu", 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank,
+ * "none". */
 IV_API void iv_trainer_options_init_sized(iv_trainer_options *options, size_t size);
 static inline void iv_trainer_options_init(iv_trainer_options *options) {
     iv_trainer_options_init_sized(options, sizeof *options);
@@ -579,7 +583,7 @@ typedef struct iv_trainer_info {
     const char *fingerprint;     /* of the run: initial weights, everything of the options that may change a bit, law */
     const char *initial_weights; /* "sha256:...": of the model that was opened */
     const char *hyperparameters; /* a JSON object: the options that may change a bit; the caller's under "run" */
-    const char *model_type, *dtype, *arithmetic, *isa;
+    const char *model_type, *dtype, *device, *arithmetic, *isa;
     int numerics_version, training_version; /* of the forward's law, and of training's */
     size_t elements;                        /* of the row of all weights, each tensor padded to a multiple of 4096 */
     size_t memory_bytes;                    /* that the trainer holds now: weights, gradients, moments, passes */

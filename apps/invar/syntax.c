@@ -525,8 +525,8 @@ static const cli_flag verify_train_flags[] = {
      .help = "steps to run with the slow scalar instruction set; 0: all"},
     {0},
 };
-static const cli_section verify_train_section = {"Training (axes threads isa tp world micro-batch recompute resume)",
-                                                 verify_train_flags};
+static const cli_section verify_train_section = {
+    "Training (axes threads isa tp device world micro-batch recompute resume)", verify_train_flags};
 
 static const cli_flag verify_axis_flags[] = {
     {TEXT("axes", "LIST"), .unset = "all", .help = "axes to vary, comma-separated"},

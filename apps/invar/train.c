@@ -49,6 +49,7 @@ static void read_layout(const cli_args *args, iv_run_options *o) {
     o->load_format = cli_text(args, "load-format", o->load_format);
     o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
     o->dtype = cli_text(args, "dtype", o->dtype);
+    o->device = cli_device(args);
     o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
     o->numerics = cli_text(args, "numerics", o->numerics);
     o->virtual_ranks = cli_count(args, "virtual-ranks", o->virtual_ranks);
@@ -144,6 +145,7 @@ static void write_json(FILE *file, const cli_args *args, const iv_run_options *o
     iv_out_kv_double(&json, "seconds", s->seconds);
     iv_out_kv_uint(&json, "tokens", s->tokens);
     iv_out_kv_double(&json, "tokens_per_s", tokens_per_second(s));
+    iv_out_kv_text(&json, "device", s->device);
     iv_out_kv_text(&json, "weights", s->weights_hash);
     iv_out_kv_text(&json, "identity", s->identity);
     iv_out_kv_text(&json, "checkpoint", *s->checkpoint ? s->checkpoint : NULL);

@@ -62,8 +62,9 @@ static const cli_section optimizer_section = {"Optimizer (AdamW)", optimizer_fla
 #define TRAIN_DTYPE_ROW                                       \
     CHOICE("dtype", "TYPE", "auto bfloat16 float16 float32"), \
         .unset = "auto: the checkpoint's", .help = "of weights and activations; master weights are float32"
-#define TRAIN_ARITHMETIC_ROW \
-    CHOICE("arithmetic", "NAME", "auto fma32 tc16"), .unset = "auto: fma32", .help = "how dot products are summed"
+#define TRAIN_ARITHMETIC_ROW                                                                         \
+    CHOICE("arithmetic", "NAME", "auto fma32 tc16"), .unset = "auto: tc16 on a GPU, fma32 on a CPU", \
+                                                     .help = "how dot products are summed"
 #define TRAIN_NUMERICS_ROW                           \
     CHOICE("numerics", "NAME", "invar bio vanilla"), \
         .unset = "invar", .help = "bio and vanilla are controls, whose weights change with the layout"
@@ -84,6 +85,8 @@ static const cli_flag arithmetic_flags[] = {{LOAD_FORMAT_ROW},
 static const cli_section arithmetic_section = {"Start and arithmetic (part of the run's identity)", arithmetic_flags};
 
 static const cli_flag layout_flags[] = {
+    {CHOICE("device", "NAME", "auto cpu cuda"), .unset = "$INVAR_DEVICE, or auto: a GPU if there is one",
+     .help = "where to compute; never changes a bit"},
     {COUNT("data-parallel-size", "N", 1, RANKS_MAX), .alias = "data-parallel dp",
      .unset = "1, or the number of mpirun processes", .help = "ranks that divide the batch and the optimizer state"},
     {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tensor-parallel tp", .unset = "1",
@@ -91,8 +94,8 @@ static const cli_flag layout_flags[] = {
     {COUNT("threads", "N", 0, TRAIN_THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads of a process"},
     {COUNT("micro-batch", "N", 0, SEQUENCES_MAX), .alias = "micro-batch-size", .unset = "0: as many as fit",
      .help = "most sequences of a pass"},
-    {COUNT("pass-tokens", "N", 0, CLI_TOKENS_MAX), .unset = "0: 4096, or the longest sequence",
-     .help = "most tokens of a pass"},
+    {COUNT("pass-tokens", "N", 0, CLI_TOKENS_MAX),
+     .unset = "0: 4096, or the longest sequence; on a GPU the step's, if they fit", .help = "most tokens of a pass"},
     {CHOICE("recompute", "WHAT", "none attention layer"), .unset = "none",
      .help = "activations that are computed again instead of stored"},
     {CHOICE("isa", "NAME", "auto scalar avx2 avx512"), .unset = "auto: the CPU's best", .help = "instruction set"},

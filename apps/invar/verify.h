@@ -51,7 +51,7 @@ typedef enum verify_axis {
     VERIFY_LOGPROBS,
     VERIFY_SPECULATIVE,
     VERIFY_DEVICE,
-    VERIFY_ANSWER_AXES,                /* with --train: these, and threads, isa and tp */
+    VERIFY_ANSWER_AXES,                /* with --train: these, and threads, isa, tp and device */
     VERIFY_WORLD = VERIFY_ANSWER_AXES, /* a number: data-parallel ranks */
     VERIFY_MICRO_BATCH,                /* a number: most sequences of a pass */
     VERIFY_RECOMPUTE,

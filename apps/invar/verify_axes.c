@@ -42,7 +42,8 @@ const char *const verify_axis_names[VERIFY_AXES] = {
 /* Axes of answers are the first ones; some are also axes of training. */
 static bool applies(size_t axis, bool training) {
     if (!training) return axis < VERIFY_ANSWER_AXES;
-    return axis >= VERIFY_ANSWER_AXES || axis == VERIFY_THREADS || axis == VERIFY_ISA || axis == VERIFY_TP;
+    return axis >= VERIFY_ANSWER_AXES || axis == VERIFY_THREADS || axis == VERIFY_ISA || axis == VERIFY_TP ||
+           axis == VERIFY_DEVICE;
 }
 
 const char *verify_value_name(verify_axis axis, size_t value, char out[24]) {
@@ -123,6 +124,7 @@ int verify_axes_read(const cli_args *args, bool training, verify_axes *out, iv_e
         }
         for (size_t i = 0; i < WORDS_MAX && axis_table[a].values[i]; i++)
             out->values[a][out->counts[a]++] = axis_table[a].values[i];
+        if (training) verify_axes_drop(out, VERIFY_DEVICE, VERIFY_DEVICE_EAGER);
         if (flag) code = read_sizes(args, a, out, err);
     }
     return code;

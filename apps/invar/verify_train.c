@@ -30,8 +30,6 @@ int verify_check_mode(const cli_args *args, iv_error *err) {
     if (cli_has(args, "train")) {
         for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
             if (cli_has(args, answers[i])) return cli_fail(err, CLI_USAGE, "--%s does not go with --train", answers[i]);
-        if (strcmp(cli_text(args, "device", "cpu"), "cuda") == 0)
-            return cli_fail(err, CLI_USAGE, "--train: wanted --device cpu, found cuda");
         return CLI_OK;
     }
     for (size_t i = 0; i < sizeof training / sizeof *training; i++)
@@ -62,6 +60,7 @@ static int open_job(const cli_args *args, const char *path, state *v, iv_error *
     iv_model_info model;
     job->path = path;
     job->dtype = cli_text(args, "dtype", "auto");
+    job->device = cli_device(args);
     job->arithmetic = cli_text(args, "arithmetic", "auto");
     job->numerics = cli_text(args, "numerics", "invar");
     job->steps = cli_count(args, "steps", 20);
@@ -101,6 +100,13 @@ static int run_from(state *v, size_t from, bool singles, iv_error *err) {
     return code;
 }
 
+/* Removes the quiet run's own device, and GPUs if it ran on the CPU and --axes does not ask for them. */
+static void drop_devices(const cli_args *args, state *v) {
+    bool cuda = strcmp(v->job.device, "cuda") == 0;
+    verify_axes_drop(&v->axes, VERIFY_DEVICE, cuda ? VERIFY_DEVICE_CUDA : VERIFY_DEVICE_CPU);
+    if (!cuda && !cli_has(args, "axes")) verify_axes_drop(&v->axes, VERIFY_DEVICE, VERIFY_DEVICE_CUDA);
+}
+
 static int run_all(const cli_args *args, state *v, iv_error *err) {
     static const size_t nothing[VERIFY_AXES] = {0};
     uint64_t seed = v->job.seed;
@@ -108,6 +114,7 @@ static int run_all(const cli_args *args, state *v, iv_error *err) {
     if (code == CLI_OK) code = run_from(v, 0, false, err);
     if (code != CLI_OK) return code;
     verify_axes_drop(&v->axes, VERIFY_ISA, verify_isa_value(v->job.isa));
+    drop_devices(args, v);
     size_t from = v->configs.count;
     code = verify_configs_single(&v->axes, seed, &v->configs, err);
     if (code == CLI_OK) code = run_from(v, from, true, err);

@@ -18,7 +18,7 @@ enum { VERIFY_PARTS_MAX = 3 /* of an interrupted run */, VERIFY_FOLDER_BYTES = 4
 
 /* A training run of one configuration. */
 typedef struct verify_trained {
-    bool skipped; /* refused for its instruction set, ranks or world; see reason */
+    bool skipped; /* refused for its instruction set, ranks, world or device; see reason */
     char reason[VERIFY_REASON_BYTES];
     verify_hash *hashes;                                      /* [compared], owned */
     size_t compared;                                          /* steps */
@@ -30,10 +30,10 @@ typedef struct verify_trained {
 } verify_trained;
 
 typedef struct verify_train_job {
-    const char *model_name;                    /* as given by the user */
-    const char *path, *data_name;              /* data_name: as given by the user, NULL: random sequences */
-    const char *dtype, *arithmetic, *numerics; /* as asked for; after the quiet run what it had */
-    const char *isa;                           /* of the quiet run */
+    const char *model_name;                             /* as given by the user */
+    const char *path, *data_name;                       /* data_name: as given by the user, NULL: random sequences */
+    const char *device, *dtype, *arithmetic, *numerics; /* as asked for; after the quiet run what it had */
+    const char *isa;                                    /* of the quiet run */
     size_t steps, scalar_steps, batch_size;
     uint64_t seed;
     char folder[VERIFY_FOLDER_BYTES], data[VERIFY_FOLDER_BYTES + 16]; /* temporary; the file of sequences */

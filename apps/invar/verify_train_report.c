@@ -50,8 +50,8 @@ void verify_train_head(FILE *out, const verify_train_job *job, const cli_style *
     fprintf(out, ": %zu steps of %zu sequences from ", job->steps, job->batch_size);
     const char *data = job->data_name ? job->data_name : "random ids";
     cli_print_safe(out, data, strlen(data), false);
-    fprintf(out, ", seed %llu, %s, %s, %s, %s\n", (unsigned long long)job->seed, job->numerics, job->arithmetic,
-            job->dtype, job->isa);
+    fprintf(out, ", seed %llu, %s, %s, %s, %s, %s\n", (unsigned long long)job->seed, job->numerics, job->arithmetic,
+            job->dtype, job->device, job->isa);
     fprintf(out, "%s%-*s %9s  %-12s %6s %7s  %s%s\n", style->bold, NAME_CELL, "configuration", "equal", "weights",
             "first", "s", "did", style->plain);
 }
@@ -134,6 +134,7 @@ void verify_train_json(FILE *out, const verify_train_report *r) {
     iv_out_kv_text(&json, "numerics", job->numerics);
     iv_out_kv_text(&json, "arithmetic", job->arithmetic);
     iv_out_kv_text(&json, "dtype", job->dtype);
+    iv_out_kv_text(&json, "device", job->device);
     iv_out_kv_text(&json, "isa", job->isa);
     iv_out_kv_uint(&json, "steps", job->steps);
     iv_out_kv_uint(&json, "batch_size", job->batch_size);

@@ -119,6 +119,14 @@ static void cut(const verify_train_job *job, const verify_config *c, verify_trai
     }
 }
 
+/* Layouts that only CPUs have run there, in parts too: a run on a GPU continues on the CPU and back. */
+static const char *device_of(const runner *r, size_t part) {
+    const size_t *value = r->config->value;
+    if (value[VERIFY_DEVICE]) return value[VERIFY_DEVICE] == VERIFY_DEVICE_CPU ? "cpu" : "cuda";
+    bool layout = r->out->worlds[part] > 1 || value[VERIFY_TP] || value[VERIFY_THREADS] || value[VERIFY_ISA];
+    return layout && r->job->quiet ? "cpu" : r->job->device;
+}
+
 static void set_options(runner *r, size_t part, const char *output, iv_run_options *o) {
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512"}, *const recomputes[] = {"none", "attention",
                                                                                                    "layer"};
@@ -129,6 +137,7 @@ static void set_options(runner *r, size_t part, const char *output, iv_run_optio
     o->dtype = job->dtype, o->arithmetic = job->arithmetic, o->numerics = job->numerics;
     o->steps = job->steps, o->batch_size = job->batch_size, o->seed = job->seed;
     o->learning_rate = 1e-3, o->weight_decay = 0.1, o->schedule = "cosine";
+    o->device = device_of(r, part);
     o->data_parallel = r->out->worlds[part];
     o->tensor_parallel = value[VERIFY_TP] ? value[VERIFY_TP] : 1;
     o->threads = value[VERIFY_THREADS] ? value[VERIFY_THREADS] : 1;
@@ -140,7 +149,7 @@ static void set_options(runner *r, size_t part, const char *output, iv_run_optio
 
 static bool may_refuse(const verify_config *c, iv_status status) {
     return (status == IV_UNSUPPORTED || status == IV_INVALID) &&
-           (c->value[VERIFY_ISA] || c->value[VERIFY_TP] || c->value[VERIFY_WORLD]);
+           (c->value[VERIFY_ISA] || c->value[VERIFY_TP] || c->value[VERIFY_WORLD] || c->value[VERIFY_DEVICE]);
 }
 
 static int run_part(runner *r, size_t part, const char *output, iv_error *err) {
@@ -166,7 +175,8 @@ static int run_part(runner *r, size_t part, const char *output, iv_error *err) {
                         r->until, (size_t)summary.first_step + 1, (size_t)summary.steps);
     out->loss = summary.loss;
     if (!r->job->quiet)
-        r->job->isa = summary.isa, r->job->dtype = summary.dtype, r->job->arithmetic = summary.arithmetic;
+        r->job->isa = summary.isa, r->job->dtype = summary.dtype, r->job->arithmetic = summary.arithmetic,
+        r->job->device = summary.device;
     return CLI_OK;
 }
 

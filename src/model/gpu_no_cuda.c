@@ -1,4 +1,5 @@
-/* gpu_no_cuda.c: gpu_model.h in a build without CUDA. Not reached: no GPU can be opened. */
+/* gpu_no_cuda.c: gpu_model.h and gpu_learner.h in a build without CUDA. Not reached: no GPU can be opened. */
+#include "model/gpu_learner.h"
 #include "model/gpu_model.h"
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
@@ -43,4 +44,10 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
 const char *iv_gpu_model_transport(const iv_gpu_model *g) {
     (void)g;
     return "";
+}
+
+iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *options, iv_learner **out,
+                              iv_error *err) {
+    (void)m, (void)options, (void)out;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }

@@ -8,12 +8,13 @@
 #include "format/json.h"
 #include "model/tensor_data.h"
 #include "numerics/version.h"
+#include "train/device.h"
 #include "train/sync.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { PASS_TOKENS = 4096 };
+enum { PASS_TOKENS = 4096, GPU_PASS_TOKENS = 32768 };
 
 /* ---- options ---------------------------------------------------------------------------------------------------- */
 
@@ -28,7 +29,8 @@ static iv_trainer_options default_options(void) {
                                 .isa = "auto",
                                 .data_parallel = 1,
                                 .tensor_parallel = 1,
-                                .recompute = "none"};
+                                .recompute = "none",
+                                .device = "cpu"};
 }
 
 void iv_trainer_options_init_sized(iv_trainer_options *o, size_t size) {
@@ -68,22 +70,26 @@ static iv_status check_number(const char *what, double x, double below, iv_error
 static iv_status parse_names(const iv_trainer_options *o, iv_train_options *t, iv_error *err) {
     static const char *const formats[] = {"auto", "dummy", NULL},
                              *const arithmetics[] = {"auto", "fma32", "tc16", NULL},
+                             *const devices[] = {"auto", "cpu", "cuda", NULL},
                              *const recomputes[] = {"none", "attention", "layer", NULL},
                              *const types[] = {"auto", "bfloat16", "float16", "float32", NULL};
-    int format, arithmetic, recompute, type;
+    int format, arithmetic, recompute, type, device;
     iv_isa isa;
     IV_TRY(one_of("load_format", o->load_format, formats, &format, err));
     IV_TRY(one_of("dtype", o->dtype, types, &type, err));
     IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, &arithmetic, err));
+    IV_TRY(one_of("device", o->device, devices, &device, err));
     IV_TRY(one_of("recompute", o->recompute, recomputes, &recompute, err));
     if (!o->isa) return iv_fail(err, IV_INVALID, "options: isa: wanted a name, found NULL");
     IV_TRY(iv_isa_parse(o->isa, &isa, err));
     t->dummy = format == 1, t->dummy_seed = o->dummy_seed;
     for (int i = IV_BF16; i <= IV_F32; i++)
         if (strcmp(types[type], iv_dtype_name((iv_dtype)i)) == 0) t->has_dtype = true, t->dtype = (iv_dtype)i;
-    t->arithmetic = arithmetic == 2 ? IV_TC16 : IV_FMA32;
     t->recompute = (iv_recompute)recompute;
     t->kernels = iv_kernels_select(isa);
+    IV_TRY(iv_train_choose_device(o->device, o->arithmetic, IV_INVAR, 1, t, err));
+    t->pass_tokens = o->pass_tokens ? o->pass_tokens : t->cuda ? GPU_PASS_TOKENS : PASS_TOKENS;
+    t->pass_tokens_least = o->pass_tokens ? o->pass_tokens : PASS_TOKENS;
     return IV_OK;
 }
 
@@ -101,8 +107,7 @@ static iv_status parse_options(const iv_trainer_options *o, iv_train_options *t,
                             .micro_batch = o->micro_batch,
                             .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
                             .decay_all = o->decay_all,
-                            .no_optimizer = o->no_optimizer,
-                            .pass_tokens = o->pass_tokens ? o->pass_tokens : PASS_TOKENS};
+                            .no_optimizer = o->no_optimizer};
     return parse_names(o, t, err);
 }
 
@@ -194,6 +199,7 @@ void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
                               .hyperparameters = t->public->hyperparameters,
                               .model_type = c->model_type,
                               .dtype = iv_dtype_name(t->model->dtype),
+                              .device = t->gpu ? "cuda" : "cpu",
                               .arithmetic = t->o.arithmetic == IV_TC16 ? "tc16" : "fma32",
                               .isa = iv_isa_name(t->o.kernels->isa),
                               .numerics_version = IV_NUMERICS_VERSION,

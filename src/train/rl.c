@@ -12,11 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
-
 typedef struct rl {
     iv_run *r;
-    iv_engine *engine;
     iv_trainer *reference; /* initial weights, for the KL; NULL */
     iv_reward *reward;
     iv_rl_batch batch;
@@ -33,7 +30,7 @@ typedef struct rl {
 /* ---- opening ------------------------------------------------------------------------------------------------------
  */
 
-static iv_status check(const iv_run *r, iv_error *err) {
+iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     bool filtered = o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0;
     if (r->processes)
@@ -62,22 +59,6 @@ static iv_status check(const iv_run *r, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_engine(rl *x, iv_error *err) {
-    const iv_run *r = x->r;
-    const iv_run_options *o = r->o;
-    iv_engine_options e;
-    iv_engine_options_init(&e);
-    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.device = "cpu", e.isa = o->isa,
-    e.threads = o->threads, e.numerics = o->rollout_numerics;
-    e.dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
-    e.arithmetic = r->arithmetic == IV_TC16 ? "tc16" : "fma32";
-    e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
-    e.max_num_seqs = o->rollout_seqs ? o->rollout_seqs : ROLLOUT_SEQUENCES;
-    e.max_num_batched_tokens = o->rollout_batched_tokens ? o->rollout_batched_tokens : ROLLOUT_TOKENS;
-    e.max_model_len = iv_train_data_counts(r->data).longest + o->max_new_tokens;
-    return iv_engine_open(&e, &x->engine, err);
-}
-
 static iv_status open_reference(rl *x, iv_error *err) {
     const iv_run *r = x->r;
     if (r->algorithm.kl_beta == 0) return IV_OK;
@@ -86,13 +67,16 @@ static iv_status open_reference(rl *x, iv_error *err) {
                           .has_dtype = true,
                           .dtype = m->dtype,
                           .arithmetic = r->arithmetic,
+                          .cuda = r->cuda,
                           .threads = r->o->threads,
                           .world = 1,
                           .tp = 1,
                           .virtual_ranks = 1,
                           .pass_tokens = iv_train_pass_tokens(r->trainer),
+                          .pass_tokens_least = iv_run_longest(r),
                           .recompute = IV_RECOMPUTE_LAYER,
                           .no_optimizer = true,
+                          .no_gradients = true,
                           .dummy = r->dummy,
                           .dummy_seed = r->o->dummy_seed};
     return iv_train_open(&t, &x->reference, err);
@@ -102,7 +86,7 @@ static iv_status open_reference(rl *x, iv_error *err) {
 static iv_status update_engine(rl *x, iv_error *err) {
     double began = iv_now();
     unsigned bits = (unsigned)x->r->o->rollout_mantissa_bits;
-    IV_TRY(iv_train_sync_rounded(x->r->trainer, x->engine, false, bits, err));
+    IV_TRY(iv_train_sync_rounded(x->r->trainer, x->r->engine, false, bits, err));
     x->seconds[3] += iv_now() - began;
     return IV_OK;
 }
@@ -111,14 +95,12 @@ static void close_rl(rl *x) {
     iv_rl_batch_free(&x->batch);
     iv_reward_close(x->reward);
     iv_train_close(x->reference);
-    iv_engine_close(x->engine);
     free(x->picked), free(x->update);
 }
 
 static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     *x = (rl){.r = r, .sampled = o->temperature != 1.0, .exact = true};
-    IV_TRY(check(r, err));
     iv_reward_options w = {.spec = o->reward,
                            .format = o->reward_format,
                            .length = (double)o->max_new_tokens,
@@ -128,7 +110,6 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     x->update = calloc(o->batch_size * o->group_size + 1, sizeof *x->update);
     if (!x->picked || !x->update)
         return iv_fail(err, IV_NO_MEMORY, "rl: no memory for steps of %llu prompts", (unsigned long long)o->batch_size);
-    IV_TRY(open_engine(x, err));
     IV_TRY(open_reference(x, err));
     x->updates = iv_train_slice_of(r->trainer).steps;
     return update_engine(x, err);
@@ -153,7 +134,7 @@ static iv_status sample(rl *x, iv_rollout **out, iv_error *err) {
     w.group = o->group_size, w.max_tokens = o->max_new_tokens, w.temperature = (float)o->temperature;
     w.top_p = (float)o->top_p, w.min_p = (float)o->min_p, w.top_k = (int32_t)o->top_k;
     w.seed = o->seed, w.step = r->at;
-    iv_status status = iv_rollout_run(x->engine, prompts, o->batch_size, &w, out, err);
+    iv_status status = iv_rollout_run(x->r->engine, prompts, o->batch_size, &w, out, err);
     free(prompts);
     x->seconds[0] += iv_now() - began;
     return status;

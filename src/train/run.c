@@ -21,14 +21,13 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { EXAMPLE_TOKENS = 4096 };
-
 void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
     bool rl = kind == IV_RUN_RL;
     *o = (iv_run_options){.kind = kind,
                           .load_format = "auto",
                           .dtype = "auto",
                           .arithmetic = "auto",
+                          .device = "cpu",
                           .numerics = "invar",
                           .epochs = 1,
                           .batch_size = rl ? 16 : 32,
@@ -72,14 +71,7 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
 /* ---- options ------------------------------------------------------------------------------------------------------
  */
 
-static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_error *err) {
-    for (int t = IV_BF16; t <= IV_F32; t++)
-        if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has = true, *out = (iv_dtype)t;
-    if (*has || strcmp(name, "auto") == 0) return IV_OK;
-    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
-}
-
-static iv_status one_of(const char *what, const char *text, const char *const *names, int count, int *out,
+iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
                         iv_error *err) {
     for (int i = 0; i < count; i++)
         if (strcmp(text, names[i]) == 0) {
@@ -93,62 +85,17 @@ static iv_status one_of(const char *what, const char *text, const char *const *n
     return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
 }
 
-static iv_status open_trainer(iv_run *r, iv_error *err) {
-    static const char *const recomputes[] = {"none", "attention", "layer"};
-    static const char *const arithmetics[] = {"fma32", "tc16"};
-    const iv_run_options *o = r->o;
-    int recompute, arithmetic = 0;
-    iv_isa isa;
-    iv_train_options t = {.model_dir = o->model,
-                          .threads = o->threads,
-                          .world = o->data_parallel,
-                          .tp = o->tensor_parallel,
-                          .virtual_ranks = o->virtual_ranks,
-                          .processes = r->processes,
-                          .micro_batch = o->micro_batch,
-                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
-                          .decay_all = o->decay_all,
-                          .no_optimizer = r->no_optimizer,
-                          .dummy = r->dummy,
-                          .dummy_seed = o->dummy_seed};
-    IV_TRY(parse_dtype(o->dtype, &t.has_dtype, &t.dtype, err));
-    IV_TRY(one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
-    if (strcmp(o->arithmetic, "auto") != 0)
-        IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, 2, &arithmetic, err));
-    IV_TRY(iv_isa_parse(o->isa, &isa, err));
-    iv_numerics numerics;
-    IV_TRY(iv_numerics_parse(o->numerics, &numerics, err));
-    t.kernels = iv_kernels_select(isa);
-    if (numerics == IV_VANILLA_BLAS)
-        return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
-    if (numerics != IV_INVAR) {
-        IV_TRY(iv_baseline_open(numerics, t.kernels, 1, &r->baseline, err));
-        t.kernels = iv_baseline_kernels(r->baseline);
-    }
-    if (r->processes && o->data_parallel == 1) t.world = r->processes->size;
-    size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
-    if (o->kind == IV_RUN_RL && !iv_size_add(longest, o->max_new_tokens, &longest)) longest = SIZE_MAX / 64;
-    t.pass_tokens = o->pass_tokens ? o->pass_tokens : iv_size_max(longest, EXAMPLE_TOKENS);
-    t.recompute = (iv_recompute)recompute, r->arithmetic = t.arithmetic = (iv_arithmetic)arithmetic;
-    r->summary->isa = iv_isa_name(t.kernels->isa);
-    r->summary->arithmetic = arithmetics[arithmetic];
-    if (longest > t.pass_tokens)
-        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu",
-                       longest, t.pass_tokens);
-    return iv_train_open(&t, &r->trainer, err);
-}
-
 static iv_status open_data(iv_run *r, iv_error *err) {
     static const char *const longer[] = {"error", "truncate", "drop"};
     const iv_run_options *o = r->o;
-    int what;
+    int what = 0;
     iv_model plan = {0};
     iv_checkpoint *c;
     static const char *const formats[] = {"auto", "dummy"};
-    int format;
-    IV_TRY(one_of("load format", o->load_format, formats, 2, &format, err));
+    int format = 0;
+    IV_TRY(iv_run_one_of("load format", o->load_format, formats, 2, &format, err));
     r->dummy = format == 1;
-    IV_TRY(one_of("longer examples", o->longer, longer, 3, &what, err));
+    IV_TRY(iv_run_one_of("longer examples", o->longer, longer, 3, &what, err));
     IV_TRY(
         iv_model_plan(o->model, &(iv_model_options){.dummy = r->dummy, .dummy_seed = o->dummy_seed}, &plan, &c, err));
     size_t vocab = (size_t)plan.config.vocab_size;
@@ -378,7 +325,8 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     note_data(r);
     IV_TRY(make_schedule(r, err));
     IV_TRY(make_algorithm(r, err));
-    IV_TRY(open_trainer(r, err));
+    if (r->o->kind == IV_RUN_RL) IV_TRY(iv_run_check_rl(r, err));
+    IV_TRY(iv_run_open_trainer(r, err));
     r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
     IV_TRY(make_identity(r, err));
     IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
@@ -406,7 +354,7 @@ iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summar
 static iv_status open_model_parts(iv_run *r, iv_error *err) {
     r->first = true;
     IV_TRY(open_data(r, err));
-    return open_trainer(r, err);
+    return iv_run_open_trainer(r, err);
 }
 
 iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err) {
@@ -421,7 +369,8 @@ void iv_run_close(iv_run *r) {
     iv_train_log_close(r->log, NULL), iv_train_events_close(r->events, NULL);
     for (size_t i = 0; i < r->sequence_max; i++) free(r->sequences[i].logprobs);
     free(r->sequences), free(r->examples), free(r->hyperparameters);
-    iv_train_close(r->trainer);
+    iv_train_close(r->trainer); /* before the engine, whose model it may train */
+    iv_engine_close(r->engine);
     iv_baseline_close(r->baseline);
     iv_train_order_close(r->order);
     iv_train_data_close(r->data);

@@ -19,7 +19,8 @@ typedef struct iv_run_options {
     /* ---- what decides the weights ---- */
     const char *load_format; /* "auto"; "dummy": a random start, of which only config.json and tokenizer are read */
     uint64_t dummy_seed;
-    const char *dtype, *arithmetic; /* "auto", "bfloat16", "float16", "float32"; "auto", "fma32", "tc16" */
+    const char *dtype, *arithmetic; /* "auto", "bfloat16", "float16", "float32"; "auto" (tc16 on a GPU, else fma32),
+                                     * "fma32", "tc16" */
     const char *numerics;           /* "invar"; a baseline's name as a control */
     uint64_t steps, epochs;         /* steps 0: as many as the epochs have */
     uint64_t batch_size;            /* sequences of a step; in RL prompts */
@@ -43,6 +44,7 @@ typedef struct iv_run_options {
     /* ---- what does not ---- */
     uint64_t data_parallel, tensor_parallel, threads, micro_batch, pass_tokens;
     const char *recompute, *isa;
+    const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
     uint64_t save_every, keep;
     bool resume; /* from the newest checkpoint of output, if it has one */
     uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;
@@ -65,9 +67,9 @@ typedef struct iv_run_summary {
     uint64_t first_step, steps; /* the step it began after, and the last one */
     bool stopped;               /* by `stop` */
     double loss, reward, seconds;
-    uint64_t tokens, compared, different; /* compared: sampled tokens whose log-probability was checked */
-    double largest_difference;            /* of a log-probability */
-    const char *isa, *dtype, *arithmetic; /* that it ran with */
+    uint64_t tokens, compared, different;          /* compared: sampled tokens whose log-probability was checked */
+    double largest_difference;                     /* of a log-probability */
+    const char *device, *isa, *dtype, *arithmetic; /* that it ran with */
     char weights_hash[65], identity[128], checkpoint[4096];
 } iv_run_summary;
 

@@ -3,6 +3,7 @@
 #define IV_TRAIN_RUN_STATE_H
 
 #include "baseline/ops.h"
+#include "engine/state.h"
 #include "train/algorithm.h"
 #include "train/checkpoint.h"
 #include "train/data.h"
@@ -22,7 +23,9 @@ typedef struct iv_run {
     iv_text_model *text;
     iv_train_data *data;
     iv_train_order *order;
+    iv_engine *engine; /* of rollouts; NULL in sft */
     iv_trainer *trainer;
+    bool cuda;             /* trainer and engine run on a GPU */
     iv_baseline *baseline; /* of a control; else NULL */
     iv_schedule schedule;
     iv_algorithm algorithm;
@@ -53,7 +56,17 @@ iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_
 /* Room for n sequences, whose logprobs the run owns: [longest] each. */
 iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err);
 
+/* text is one of names[count]: *out is which. */
+iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
+                        iv_error *err);
+/* The longest sequence that a step may have, in tokens. */
+size_t iv_run_longest(const iv_run *r);
+/* run_trainer.c: chooses the device and opens the trainer, in rl the engine too. r->data may be NULL. */
+iv_status iv_run_open_trainer(iv_run *r, iv_error *err);
+
 iv_status iv_run_sft(iv_run *r, iv_error *err);
+/* Options of rl, before anything is opened. */
+iv_status iv_run_check_rl(const iv_run *r, iv_error *err);
 iv_status iv_run_rl(iv_run *r, iv_error *err);
 
 #endif

@@ -67,7 +67,8 @@ static iv_status write(iv_trainer *t, iv_model *m, unsigned bits, iv_error *err)
     size_t elements = iv_train_slice_of(t).elements;
     if (iv_parameters_layout(m) != elements)
         return iv_fail(err, IV_INVALID, "engine's weights: wanted the trainer's layout of %zu elements", elements);
-    return bits < IV_F32_MANTISSA_BITS ? write_rounded(t, m, elements, bits, err) : iv_train_write_model(t, m, err);
+    if (bits < IV_F32_MANTISSA_BITS) return write_rounded(t, m, elements, bits, err);
+    return m == iv_train_model(t) ? IV_OK : iv_train_write_model(t, m, err); /* one model: it is written */
 }
 
 iv_status iv_train_sync(iv_trainer *t, iv_engine *e, bool digest, iv_error *err) {
@@ -80,7 +81,7 @@ iv_status iv_train_sync_rounded(iv_trainer *t, iv_engine *e, bool digest, unsign
     if (mantissa_bits > IV_F32_MANTISSA_BITS)
         return iv_fail(err, IV_INVALID, "engine's weights: mantissa bits: wanted 0 to %d, found %u",
                        IV_F32_MANTISSA_BITS, mantissa_bits);
-    IV_TRY(check_model(iv_train_model(t), e->model, err));
+    if (e->model != iv_train_model(t)) IV_TRY(check_model(iv_train_model(t), e->model, err));
     IV_TRY(iv_replace_begin(e, &m, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = write(t, m, mantissa_bits, err);

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/size.h"
 #include "model/cpu/learner.h"
+#include "model/gpu_learner.h"
 #include "numerics/tree.h"
 #include "train/order.h"
 
@@ -40,8 +41,22 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
                        t->process_count, o->world);
     if (!is_power(o->tp) || o->tp > IV_RANKS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found %zu", o->tp);
+    if (o->cuda && o->world * o->tp > 1)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "device cuda: wanted 1 data-parallel and 1 tensor-parallel rank, found %zu and %zu: training on "
+                       "several GPUs is not built",
+                       o->world, o->tp);
+    if (o->model && o->tp > 1)
+        return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1 for an engine's model, found %zu", o->tp);
     t->local = o->world / t->process_count;
     return IV_OK;
+}
+
+static iv_status open_device(iv_trainer *t, iv_error *err) {
+    t->gpu = t->o.gpu;
+    if (t->o.cuda && !t->gpu) IV_TRY(iv_gpu_open(t->o.ordinal, t->o.arithmetic == IV_TC16, &t->gpu, err));
+    return t->gpu ? iv_rows_open_gpu(t->gpu, t->pool, &t->rows, err)
+                  : iv_rows_open_host(t->o.kernels, t->pool, &t->rows, err);
 }
 
 static iv_status open_model(iv_trainer *t, iv_error *err) {
@@ -52,7 +67,9 @@ static iv_status open_model(iv_trainer *t, iv_error *err) {
                           .rank_count = t->o.tp,
                           .dummy = t->o.dummy,
                           .dummy_seed = t->o.dummy_seed};
-    IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &t->model, err));
+    if (t->gpu) o.memspace[0] = iv_gpu_memspace(t->gpu);
+    t->model = t->o.model;
+    if (!t->model) IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &t->model, err));
     t->elements = iv_parameters_layout(t->model);
     if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(t->model), &t->all))
         return iv_fail(err, IV_LIMIT, "%s: too many weights to train", t->o.model_dir);
@@ -63,7 +80,6 @@ static float *zeros(iv_trainer *t, size_t n) { return t->rows->ops->alloc(t->row
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
-    IV_TRY(iv_rows_open_host(t->o.kernels, t->pool, &t->rows, err));
     t->master = zeros(t, t->elements);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     bool enough = t->master && t->decays;
@@ -77,7 +93,6 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     return t->rows->ops->read_model(t->rows, t->model, t->master, err);
 }
 
-/* Levels exist only where a pass can end before its rank's last virtual rank. */
 static iv_status open_sums(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
     r->sums.sum = zeros(t, t->all);
@@ -85,6 +100,7 @@ static iv_status open_sums(train_rank *r, iv_error *err) {
     return IV_OK;
 }
 
+/* Levels exist only where a pass can end before its rank's last virtual rank. */
 static iv_status need_levels(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
     size_t mine = t->o.virtual_ranks / t->o.world;
@@ -98,13 +114,35 @@ static iv_status need_levels(train_rank *r, iv_error *err) {
     return IV_OK;
 }
 
+/* As many tokens of a pass as the GPU has memory for. Fewer than a step's take levels, which then come first. */
+static iv_status open_gpu_learner(train_rank *r, iv_error *err) {
+    iv_trainer *t = r->t;
+    iv_gpu_learner_options o = {.gpu = t->gpu,
+                                .arithmetic = t->o.arithmetic,
+                                .numerics = IV_INVAR,
+                                .rows_max = iv_padded_k(t->o.pass_tokens),
+                                .recompute = t->o.recompute,
+                                .names = t->model,
+                                .weights = t->master,
+                                .elements = t->elements};
+    size_t least = iv_padded_k(t->o.pass_tokens_least ? t->o.pass_tokens_least : t->o.pass_tokens);
+    for (;;) {
+        iv_status status = iv_gpu_learner_open(t->model, &o, &r->learner[0], err);
+        if (status == IV_OK) t->o.pass_tokens = o.rows_max;
+        if (status != IV_NO_MEMORY || o.rows_max <= least) return status;
+        if (!t->o.no_gradients) IV_TRY(need_levels(r, err));
+        o.rows_max = iv_size_max(least, iv_padded_k(o.rows_max / 2));
+    }
+}
+
 static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     train_rank *r = &t->ranks[local];
     r->t = t, r->index = t->process * t->local + local;
-    IV_TRY(open_sums(r, err));
+    if (!t->o.no_gradients) IV_TRY(open_sums(r, err));
     size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->o.tp));
     bool alone = t->local * t->o.tp == 1;
     if (t->o.tp > 1) IV_TRY(iv_comm_threads_open(t->o.tp, r->comm, err));
+    if (t->gpu) return open_gpu_learner(r, err);
     iv_model *shard = t->model;
     for (size_t i = 0; i < t->o.tp; i++, shard = shard->next) {
         if (!alone) IV_TRY(iv_pool_open(threads, &r->pool[i], err));
@@ -125,6 +163,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
 static iv_status open_parts(iv_trainer *t, iv_error *err) {
     IV_TRY(check_layout(t, err));
     IV_TRY(iv_pool_open(t->o.threads, &t->pool, err));
+    IV_TRY(open_device(t, err));
     IV_TRY(open_model(t, err));
     IV_TRY(allocate(t, err));
     for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
@@ -162,7 +201,8 @@ void iv_train_close(iv_trainer *t) {
     drop(t, t->master), drop(t, t->moments[0]), drop(t, t->moments[1]);
     iv_rows_close(t->rows);
     free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
-    iv_model_close(t->model);
+    if (!t->o.model) iv_model_close(t->model);
+    if (!t->o.gpu) iv_gpu_close(t->gpu);
     iv_pool_close(t->pool);
     free(t);
 }
@@ -176,7 +216,7 @@ size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
 size_t iv_train_bytes(const iv_trainer *t) {
     size_t floats = t->elements + 2 * t->count, bytes = t->model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
-        floats += t->all;
+        floats += t->ranks[i].sums.sum ? t->all : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
         for (size_t k = 0; k < t->o.tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
     }
@@ -349,8 +389,10 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
 static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
     IV_TRY(distribute(t, b, err));
     t->gradients = gradients;
-    for (size_t i = 0; gradients && i < t->local; i++)
+    for (size_t i = 0; gradients && i < t->local; i++) {
+        IV_ASSERT(!t->o.no_gradients);
         if (many_passes(&t->ranks[i])) IV_TRY(need_levels(&t->ranks[i], err));
+    }
     return run_all(t, err);
 }
 

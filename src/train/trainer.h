@@ -7,27 +7,35 @@
 #define IV_TRAIN_TRAINER_H
 
 #include "comm/comm.h"
+#include "device/gpu.h"
 #include "model/learner.h"
 #include "model/parameters.h"
 #include "numerics/optimizer.h"
 
 typedef struct iv_train_options {
-    const char *model_dir;
-    bool dummy; /* random weights instead of the directory's */
+    const char *model_dir; /* for messages, and to open the model */
+    iv_model *model;       /* NULL: opened here; else an open one of one rank, widened, which outlives the trainer: an
+                            * engine's. dtype and dummy are not used then */
+    iv_gpu *gpu;           /* that has it, if it is a GPU's */
+    bool dummy;            /* random weights instead of the directory's */
     uint64_t dummy_seed;
     bool has_dtype;
     iv_dtype dtype;
     const iv_kernels *kernels; /* NULL: the best of this machine */
     iv_arithmetic arithmetic;
+    bool cuda;                       /* on a GPU; one rank of one process */
+    size_t ordinal;                  /* of the GPU that is opened without `gpu` */
     size_t threads;                  /* of the process; 0: one for each CPU */
     size_t world, tp, virtual_ranks; /* world: data-parallel ranks of all processes */
     iv_comm *processes;              /* NULL: one process */
     size_t pass_tokens;              /* most tokens of a pass */
+    size_t pass_tokens_least;        /* 0: as pass_tokens. A GPU without memory for more may have as few as this */
     size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */
     iv_recompute recompute;
     iv_adamw_options adamw;
     bool decay_all;    /* weight decay for norms and biases too */
     bool no_optimizer; /* gradients and log-probabilities alone */
+    bool no_gradients; /* log-probabilities alone */
 } iv_train_options;
 
 /* A step's sequence. Coefficients are read where the mask is not 0: -dLoss/dlogprob before division by the denominator;

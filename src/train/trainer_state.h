@@ -22,6 +22,7 @@ typedef struct train_rank {
 struct iv_trainer {
     iv_train_options o;
     iv_model *model;
+    iv_gpu *gpu; /* NULL: the CPU. Its own unless o.gpu has it */
     iv_pool *pool;
     iv_rows *rows;                        /* all rows below are its memory */
     size_t local, process_count, process; /* data-parallel ranks of this process */

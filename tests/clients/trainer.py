@@ -17,7 +17,7 @@ class Options(c.Structure):
                 ("beta2", c.c_double), ("eps", c.c_double), ("weight_decay", c.c_double), ("decay_all", c.c_bool),
                 ("run", c.c_char_p), ("no_optimizer", c.c_bool), ("isa", c.c_char_p), ("threads", c.c_size_t),
                 ("data_parallel", c.c_size_t), ("tensor_parallel", c.c_size_t), ("pass_tokens", c.c_size_t),
-                ("micro_batch", c.c_size_t), ("recompute", c.c_char_p)]
+                ("micro_batch", c.c_size_t), ("recompute", c.c_char_p), ("device", c.c_char_p)]
 
 
 class Sequence(c.Structure):

@@ -291,11 +291,16 @@ static void options_are_checked(void **state) {
         expect_failure(&o, status, words); \
     } while (0)
     REFUSED(IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found 'int8'", o.dtype = "int8");
-    REFUSED(IV_INVALID, "arithmetic: wanted fma32 or tc16, found 'x'", o.arithmetic = "x");
+    REFUSED(IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found 'x'", o.arithmetic = "x");
     REFUSED(IV_INVALID, "recompute: wanted none, attention or layer, found 'all'", o.recompute = "all");
     REFUSED(IV_INVALID, "isa: wanted auto, scalar, avx2 or avx512, found 'sse'", o.isa = "sse");
     REFUSED(IV_INVALID, "longer examples: wanted error, truncate or drop, found ''", o.longer = "");
     REFUSED(IV_UNSUPPORTED, "found vanilla-blas", o.numerics = "vanilla-blas");
+    REFUSED(IV_INVALID, "device: wanted auto, cpu or cuda, found 'gpu'", o.device = "gpu");
+    REFUSED(IV_UNSUPPORTED, "wanted invar for training on device cuda, found bio", o.device = "cuda",
+            o.numerics = "bio");
+    REFUSED(IV_UNSUPPORTED, "device cuda: wanted 1 data-parallel and 1 tensor-parallel rank, found 2 and 1",
+            o.device = "cuda", o.data_parallel = 2);
     REFUSED(IV_INVALID, "batch size: wanted 1 at least, found 0", o.batch_size = 0);
     REFUSED(IV_UNSUPPORTED, "3", o.data_parallel = 3);
     REFUSED(IV_UNSUPPORTED, "8 tensor-parallel ranks", o.tensor_parallel = 8);

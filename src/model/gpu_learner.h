@@ -1,0 +1,30 @@
+/* gpu_learner.h: the learner of learner.h on one NVIDIA GPU, with the bits of the CPU's (tc16, fma32). Law: NUMERICS.md
+ * 15. One tensor-parallel rank.
+ *
+ * `sums` of a step are device memory. A pass returns after its log-probabilities are here; its gradients may still be
+ * in the making until the step's last pass, or `score`, returns. */
+#ifndef IV_MODEL_GPU_LEARNER_H
+#define IV_MODEL_GPU_LEARNER_H
+
+#include "baseline/baseline.h"
+#include "device/gpu.h"
+#include "model/learner.h"
+#include "model/model.h"
+
+typedef struct iv_gpu_learner_options {
+    iv_gpu *gpu; /* the model's matrices are in its memory space */
+    iv_arithmetic arithmetic;
+    iv_numerics numerics; /* IV_INVAR */
+    size_t rows_max;      /* tokens of a pass, each sequence padded to a multiple of 16; a longer one is refused */
+    iv_recompute recompute;
+    const iv_model *names; /* the process's first model, which has the tensors by name */
+    const float *weights;  /* the parameters' row on the GPU: master weights, of which the model holds the rounded
+                              ones. Norms and biases are read from it in every pass */
+    size_t elements;       /* of the row */
+} iv_gpu_learner_options;
+
+/* IV_UNSUPPORTED names what cannot be trained; IV_NO_MEMORY the bytes wanted and free. out->ops->close frees it. */
+iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *options, iv_learner **out,
+                              iv_error *err);
+
+#endif

@@ -1,0 +1,51 @@
+/* device.c: the choice is the engine's (engine/device.c), as far as one GPU trains. */
+#include "train/device.h"
+#include "comm/mpi.h"
+
+#include <string.h>
+
+static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *out, iv_error *err) {
+    *given = strcmp(text, "auto") != 0;
+    *out = strcmp(text, "tc16") == 0 ? IV_TC16 : IV_FMA32;
+    if (!*given || *out == IV_TC16 || strcmp(text, "fma32") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
+}
+
+/* With the arithmetic that such a GPU has, does each rank find one? */
+static bool prefers_gpu(const iv_train_options *t, iv_numerics numerics, size_t gpus, bool given) {
+    iv_gpu *gpu;
+    iv_error unused;
+    size_t count;
+    if (numerics != IV_INVAR || t->world * t->tp > 1 || (given && t->arithmetic == IV_FMA32)) return false;
+    if (iv_mpi_processes() > 1 || iv_gpu_count(&count, &unused) != IV_OK || gpus > count) return false;
+    if (iv_gpu_open(t->ordinal, true, &gpu, &unused) != IV_OK) return false;
+    iv_gpu_close(gpu);
+    return true;
+}
+
+static iv_status check_gpu(const iv_train_options *t, iv_numerics numerics, bool floats, iv_error *err) {
+    if (numerics != IV_INVAR)
+        return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar for training on device cuda, found %s",
+                       iv_numerics_name(numerics));
+    if (floats && t->arithmetic == IV_TC16)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
+    return IV_OK;
+}
+
+iv_status iv_train_choose_device(const char *device, const char *arithmetic, iv_numerics numerics, size_t gpus,
+                                 iv_train_options *t, iv_error *err) {
+    bool given, automatic = strcmp(device, "auto") == 0;
+    iv_dtype type = IV_BF16; /* unused on a CPU */
+    t->cuda = strcmp(device, "cuda") == 0;
+    if (!automatic && !t->cuda && strcmp(device, "cpu") != 0)
+        return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
+    IV_TRY(parse_arithmetic(arithmetic, &given, &t->arithmetic, err));
+    if (automatic || t->cuda) {
+        iv_model_options m = {
+            .has_dtype = t->has_dtype, .dtype = t->dtype, .dummy = t->dummy, .dummy_seed = t->dummy_seed};
+        IV_TRY(iv_model_dtype(t->model_dir, &m, &type, err));
+    }
+    if (automatic && type != IV_F32) t->cuda = prefers_gpu(t, numerics, gpus, given);
+    if (!given) t->arithmetic = t->cuda && type != IV_F32 ? IV_TC16 : IV_FMA32;
+    return t->cuda ? check_gpu(t, numerics, type == IV_F32, err) : IV_OK;
+}

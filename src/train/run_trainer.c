@@ -1,0 +1,123 @@
+/* run_trainer.c: a run's device, its trainer, and in reinforcement learning the engine of its rollouts. */
+#include "base/size.h"
+#include "train/device.h"
+#include "train/run_state.h"
+
+#include <string.h>
+
+enum { EXAMPLE_TOKENS = 4096, ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
+
+static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_error *err) {
+    for (int t = IV_BF16; t <= IV_F32; t++)
+        if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has = true, *out = (iv_dtype)t;
+    if (*has || strcmp(name, "auto") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
+}
+
+size_t iv_run_longest(const iv_run *r) {
+    size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
+    if (r->o->kind == IV_RUN_RL && !iv_size_add(longest, r->o->max_new_tokens, &longest)) longest = SIZE_MAX / 64;
+    return longest;
+}
+
+/* Upper bound of a step's tokens, each sequence padded. */
+static size_t step_tokens(const iv_run *r) {
+    const iv_run_options *o = r->o;
+    bool rl = o->kind == IV_RUN_RL;
+    iv_train_data_report c = iv_train_data_counts(r->data);
+    size_t each = iv_padded_k(iv_run_longest(r)), n = rl ? o->group_size : 1, all;
+    if (!iv_size_mul(each, n, &each) || !iv_size_mul(each, r->no_optimizer ? c.examples : o->batch_size, &all))
+        all = SIZE_MAX / 64;
+    return rl ? all : iv_size_min(all, c.tokens + 16 * c.examples);
+}
+
+/* On a GPU the whole step, so that its sums need one row; the trainer takes less where memory wants it. */
+static iv_status size_passes(const iv_run *r, iv_train_options *t, iv_error *err) {
+    size_t longest = iv_run_longest(r);
+    t->pass_tokens_least = iv_size_max(longest, EXAMPLE_TOKENS);
+    t->pass_tokens = t->cuda ? iv_size_max(step_tokens(r), longest) : t->pass_tokens_least;
+    t->pass_tokens_least = iv_size_min(t->pass_tokens_least, t->pass_tokens);
+    if (r->o->pass_tokens) t->pass_tokens = t->pass_tokens_least = r->o->pass_tokens;
+    if (longest <= t->pass_tokens) return IV_OK;
+    return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu", longest,
+                   t->pass_tokens);
+}
+
+/* ---- the engine of rollouts ------------------------------------------------------------------------------------- */
+
+static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *dtype, iv_error *err) {
+    const iv_run_options *o = r->o;
+    iv_engine_options e;
+    iv_engine_options_init(&e);
+    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.isa = o->isa;
+    e.device = t->cuda ? "cuda" : "cpu", e.threads = o->threads, e.numerics = o->rollout_numerics;
+    e.dtype = dtype, e.arithmetic = t->arithmetic == IV_TC16 ? "tc16" : "fma32";
+    e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
+    e.max_num_seqs = o->rollout_seqs ? o->rollout_seqs : ROLLOUT_SEQUENCES;
+    e.max_num_batched_tokens = o->rollout_batched_tokens ? o->rollout_batched_tokens : ROLLOUT_TOKENS;
+    e.max_model_len = iv_run_longest(r);
+    return iv_engine_open(&e, &r->engine, err);
+}
+
+/* Rollouts of the law on one rank, for a trainer of one rank: one set of packed weights serves both. */
+static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics numerics) {
+    const iv_run_options *o = r->o;
+    return o->kind == IV_RUN_RL && o->rollout_tp == 1 && t->tp == 1 && !t->processes && numerics == IV_INVAR &&
+           strcmp(o->rollout_numerics, "invar") == 0 && o->rollout_mantissa_bits == IV_F32_MANTISSA_BITS &&
+           o->rollout_sync_every == 1;
+}
+
+/* ---- the trainer ------------------------------------------------------------------------------------------------ */
+
+static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *numerics, iv_error *err) {
+    static const char *const recomputes[] = {"none", "attention", "layer"};
+    const iv_run_options *o = r->o;
+    int recompute;
+    iv_isa isa;
+    IV_TRY(parse_dtype(o->dtype, &t->has_dtype, &t->dtype, err));
+    IV_TRY(iv_run_one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
+    IV_TRY(iv_isa_parse(o->isa, &isa, err));
+    IV_TRY(iv_numerics_parse(o->numerics, numerics, err));
+    t->recompute = (iv_recompute)recompute;
+    t->kernels = iv_kernels_select(isa);
+    if (*numerics == IV_VANILLA_BLAS)
+        return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
+    if (r->processes && o->data_parallel == 1) t->world = r->processes->size;
+    IV_TRY(
+        iv_train_choose_device(o->device, o->arithmetic, *numerics, o->kind == IV_RUN_RL ? o->rollout_tp : 1, t, err));
+    if (*numerics == IV_INVAR) return IV_OK;
+    IV_TRY(iv_baseline_open(*numerics, t->kernels, 1, &r->baseline, err));
+    t->kernels = iv_baseline_kernels(r->baseline);
+    return IV_OK;
+}
+
+iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    iv_numerics numerics;
+    iv_train_options t = {.model_dir = o->model,
+                          .threads = o->threads,
+                          .world = o->data_parallel,
+                          .tp = o->tensor_parallel,
+                          .virtual_ranks = o->virtual_ranks,
+                          .processes = r->processes,
+                          .micro_batch = o->micro_batch,
+                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
+                          .decay_all = o->decay_all,
+                          .no_optimizer = r->no_optimizer,
+                          .dummy = r->dummy,
+                          .dummy_seed = o->dummy_seed};
+    IV_TRY(parse_options(r, &t, &numerics, err));
+    IV_TRY(size_passes(r, &t, err));
+    r->cuda = t.cuda, r->arithmetic = t.arithmetic;
+    r->summary->device = t.cuda ? "cuda" : "cpu";
+    r->summary->isa = iv_isa_name(t.kernels->isa);
+    r->summary->arithmetic = t.arithmetic == IV_TC16 ? "tc16" : "fma32";
+    bool shared = shares_model(r, &t, numerics);
+    if (shared) {
+        IV_TRY(open_engine(r, &t, o->dtype, err));
+        t.model = r->engine->model, t.gpu = r->engine->gpus[0];
+    }
+    IV_TRY(iv_train_open(&t, &r->trainer, err));
+    if (shared || o->kind != IV_RUN_RL) return IV_OK;
+    return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->dtype), err);
+}
