@@ -98,6 +98,31 @@ static void cleared_and_gathered_rows(void **state) {
     assert_int_not_equal(0, iv_gpu_gather_rows(NULL, NULL, 1, 6, NULL, NULL));
 }
 
+/* A row without a place is written nowhere, and no row that is nobody's place changes. */
+static void scattered_rows(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("scattered rows");
+    for (size_t trial = 0; trial < trials(40, 400); trial++) {
+        size_t rows = 1 + rng_below(&r, 30), bytes = (trial % 2 ? 16 : 4) * (1 + rng_below(&r, 700));
+        unsigned char *x = random_values(&r, NORMAL, IV_F32, rows * bytes / 4), *want = malloc(rows * bytes);
+        int32_t *place = random_picks(&r, 0, rows);
+        memset(want, 0xa5, rows * bytes); /* as gpu_room does */
+        for (size_t i = 0; i < rows; i++) {
+            if (rng_below(&r, 3) == 0) place[i] = -1;
+            if (place[i] >= 0) memcpy(want + (size_t)place[i] * bytes, x + i * bytes, bytes);
+        }
+        unsigned char *gpu_x = gpu_copy(x, rows * bytes), *out = gpu_room(rows * bytes);
+        int32_t *gpu_place = gpu_copy(place, rows * sizeof *place);
+        GPU_OK(iv_gpu_scatter_rows(gpu_x, gpu_place, rows, bytes, out, NULL));
+        assert_gpu_has("scattered rows", want, out, rows * bytes / 4, 4, false);
+        cudaFree(gpu_x), cudaFree(out), cudaFree(gpu_place);
+        free(x), free(want), free(place);
+    }
+    GPU_OK(iv_gpu_scatter_rows(NULL, NULL, 0, 4, NULL, NULL));
+    assert_int_not_equal(0, iv_gpu_scatter_rows(NULL, NULL, 1, 6, NULL, NULL));
+}
+
 /* ---- RMSNorm -------------------------------------------------------------------------------------------------- */
 
 /* The control: is the second sum another number in plain order? */
@@ -343,8 +368,8 @@ static void rotations_backward(void **state) {
     assert_int_not_equal(0, iv_gpu_rotate_backward(&none, NULL));
 }
 
-#define ROWS_BACKWARD_CASES(test)                                                                  \
-    test(rounded_rows), test(cleared_and_gathered_rows), test(norms_backward), test(swiglu_tapes), \
-        test(swiglus_backward), test(rotations_backward)
+#define ROWS_BACKWARD_CASES(test)                                                                    \
+    test(rounded_rows), test(cleared_and_gathered_rows), test(scattered_rows), test(norms_backward), \
+        test(swiglu_tapes), test(swiglus_backward), test(rotations_backward)
 
 #endif

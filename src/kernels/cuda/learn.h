@@ -104,6 +104,10 @@ int iv_gpu_clear_rows(const int32_t *list, size_t count, void *out, size_t row_b
 int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
                        iv_gpu_stream stream);
 
+/* The inverse: out[place[i]] = x[i]; nothing where place[i] < 0. No row has two. */
+int iv_gpu_scatter_rows(const void *x, const int32_t *place, size_t rows, size_t row_bytes, void *out,
+                        iv_gpu_stream stream);
+
 /* norm' (15.7): with x's row i of x[pick ? pick[i] : i], dx of that row = canon(fma(t, r, dx)); factors[i] = r. Rows
  * whose pick is negative are skipped. If `rounded` is not NULL, rounded[that row][0..n) = R(dx), +0 up to its stride.
  */

@@ -73,32 +73,45 @@ int iv_gpu_clear_rows(const int32_t *list, size_t count, void *out, size_t row_b
                      (uint32_t *)out, row_bytes / 4, stride_bytes / 4);
 }
 
-template <class word>
+/* Gathers: row i of `out` is row at[i] of x, or zeros. Scatters: row at[i] of `out` is row i of x, if any. */
+template <bool GATHERS, class word>
 static __global__ void __launch_bounds__(WORD_THREADS)
-    gather_rows(const word *x, const int32_t *pick, size_t words, word *out) {
+    move_rows(const word *x, const int32_t *at, size_t words, word *out) {
     iv_let_next();
     iv_wait();
-    int32_t from = pick[blockIdx.x];
-    size_t first = (size_t)blockIdx.y * WORD_THREADS * WORDS_AHEAD + threadIdx.x;
-    const word *row = x + (from < 0 ? 0 : (size_t)from) * words;
-    word *to = out + blockIdx.x * words, v[WORDS_AHEAD] = {};
+    int32_t row = at[blockIdx.x];
+    size_t first = (size_t)blockIdx.y * WORD_THREADS * WORDS_AHEAD + threadIdx.x, other = row < 0 ? 0 : (size_t)row;
+    if (!GATHERS && row < 0) return;
+    const word *from = x + (GATHERS ? other : blockIdx.x) * words;
+    word *to = out + (GATHERS ? blockIdx.x : other) * words, v[WORDS_AHEAD] = {};
 #pragma unroll
     for (int j = 0; j < WORDS_AHEAD; j++)
-        if (from >= 0 && first + j * WORD_THREADS < words) v[j] = row[first + j * WORD_THREADS];
+        if (row >= 0 && first + j * WORD_THREADS < words) v[j] = from[first + j * WORD_THREADS];
 #pragma unroll
     for (int j = 0; j < WORDS_AHEAD; j++)
         if (first + j * WORD_THREADS < words) to[first + j * WORD_THREADS] = v[j];
 }
 
-int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
-                       iv_gpu_stream stream) {
+template <bool GATHERS>
+static int launch_move(const void *x, const int32_t *at, size_t rows, size_t row_bytes, void *out,
+                       cudaStream_t stream) {
     if (rows == 0 || row_bytes == 0) return 0;
     if (row_bytes % 4 != 0) return (int)cudaErrorInvalidValue;
     if (((uintptr_t)x | (uintptr_t)out | row_bytes) % 16 == 0)
-        return iv_launch(gather_rows<uint4>, words_grid(rows, row_bytes / 16), WORD_THREADS, stream, (const uint4 *)x,
-                         pick, row_bytes / 16, (uint4 *)out);
-    return iv_launch(gather_rows<uint32_t>, words_grid(rows, row_bytes / 4), WORD_THREADS, stream, (const uint32_t *)x,
-                     pick, row_bytes / 4, (uint32_t *)out);
+        return iv_launch(move_rows<GATHERS, uint4>, words_grid(rows, row_bytes / 16), WORD_THREADS, stream,
+                         (const uint4 *)x, at, row_bytes / 16, (uint4 *)out);
+    return iv_launch(move_rows<GATHERS, uint32_t>, words_grid(rows, row_bytes / 4), WORD_THREADS, stream,
+                     (const uint32_t *)x, at, row_bytes / 4, (uint32_t *)out);
+}
+
+int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
+                       iv_gpu_stream stream) {
+    return launch_move<true>(x, pick, rows, row_bytes, out, stream);
+}
+
+int iv_gpu_scatter_rows(const void *x, const int32_t *place, size_t rows, size_t row_bytes, void *out,
+                        iv_gpu_stream stream) {
+    return launch_move<false>(x, place, rows, row_bytes, out, stream);
 }
 
 /* ---- RMSNorm --------------------------------------------------------------------------------------------------- */
