@@ -1,0 +1,222 @@
+/* learner.c: a learner on a GPU: opening, closing, and its passes. */
+#include "base/size.h"
+#include "model/cuda/learner_state.h"
+#include "model/decoder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static gpu_learner *self(iv_learner *l) { return (gpu_learner *)(void *)l; }
+
+/* ---- passes ----------------------------------------------------------------------------------------------------- */
+
+/* The first layer with a bad row, and the sequence of its first bad row. */
+static iv_status check_values(const gpu_learner *l, iv_error *err) {
+    uint64_t bad = *l->host_bad;
+    if (bad == UINT64_MAX) return IV_OK;
+    size_t row = (size_t)(bad & 0xffffffffu), q = 0;
+    while (q + 1 < l->n.sequences && row >= (size_t)l->at.spans[q + 1].first_row) q++;
+    return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite",
+                   (size_t)(bad >> 32), q);
+}
+
+/* Values of predictions come padded per sequence. */
+static void return_logprobs(gpu_learner *l) {
+    size_t p = 0;
+    for (size_t q = l->from; q < l->to; q++, p = iv_padded_k(p)) {
+        iv_learner_sequence *s = &l->step->sequences[q];
+        for (size_t t = 0; t < s->count; t++) s->logprobs[t] = t && s->mask[t] != 0.0f ? l->host_logprobs[p++] : 0.0f;
+    }
+}
+
+static iv_status forward(gpu_learner *l, bool tape, iv_error *err) {
+    l->taped = tape;
+    IV_TRY(iv_decoder_forward(l->m, &l->backend, err));
+    int code = cudaMemcpyAsync(l->host_logprobs, l->logprobs, l->n.picks * sizeof *l->logprobs, cudaMemcpyDeviceToHost,
+                               l->stream);
+    if (!code) code = cudaMemcpyAsync(l->host_bad, l->bad, sizeof *l->bad, cudaMemcpyDeviceToHost, l->stream);
+    if (!code) code = cudaStreamSynchronize(l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "forward pass", err));
+    IV_TRY(check_values(l, err));
+    return_logprobs(l);
+    return IV_OK;
+}
+
+static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    l->step = step, l->from = from, l->to = to;
+    IV_TRY(iv_gpu_use(l->gpu, err));
+    return iv_gpu_learner_write_inputs(l, err);
+}
+
+static iv_status score(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    gpu_learner *l = self(base);
+    IV_TRY(begin(l, step, from, to, err));
+    return forward(l, false, err);
+}
+
+static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
+    size_t p = 0;
+    for (size_t q = l->from; q < l->to; q++) {
+        const iv_learner_sequence *s = &l->step->sequences[q];
+        for (size_t t = 1; t < s->count; t++)
+            if (s->mask[t] != 0.0f) l->host_coefficients[p++] = s->coefficients[t] / l->step->temperature;
+        while (p % IV_CHAIN_STEP) l->host_coefficients[p++] = 0.0f;
+    }
+    return iv_gpu_learner_launched(l,
+                                   cudaMemcpyAsync(l->coefficients, l->host_coefficients, p * sizeof *l->coefficients,
+                                                   cudaMemcpyHostToDevice, l->stream),
+                                   "coefficients", err);
+}
+
+static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    gpu_learner *l = self(base);
+    IV_TRY(begin(l, step, from, to, err));
+    IV_TRY(iv_gpu_learner_axes(l, err));
+    IV_TRY(forward(l, true, err));
+    if (step->weigh) IV_TRY(step->weigh(step->context, from, to, err));
+    IV_TRY(write_coefficients(l, err));
+    if (l->host_ids) IV_TRY(iv_gpu_learner_list_experts(l, err));
+    IV_TRY(iv_decoder_backward(l->m, &l->backend, err));
+    if (to < step->count) return IV_OK; /* the next pass waits in its own forward pass */
+    return iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err);
+}
+
+/* ---- opening and closing --------------------------------------------------------------------------------------------
+ */
+
+static void close_learner(iv_learner *base) {
+    gpu_learner *l = self(base);
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_error unused;
+    if (iv_gpu_use(l->gpu, &unused) == IV_OK && l->stream)
+        cudaStreamSynchronize(l->stream), cudaStreamDestroy(l->stream);
+    cudaGetLastError();
+    iv_gpu_learner_free_lookups(l);
+    memspace->free(memspace, l->data), memspace->free(memspace, l->tables), memspace->free(memspace, l->kv_pages);
+    memspace->free(memspace, l->lists);
+    memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
+    memspace->unstage(memspace, l->host_lists);
+    free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
+    free(l->axis_sequences), free(l->axis_scratch);
+    free(l);
+}
+
+static size_t bytes_of(const iv_learner *base) {
+    const gpu_learner *l = (const gpu_learner *)(const void *)base;
+    size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1;
+    return l->data_bytes + l->table_bytes + l->lookup_bytes + layers * l->kv_layer_bytes +
+           3 * l->lists_max * sizeof *l->lists;
+}
+
+static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
+    if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
+        return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
+    if (o->numerics != IV_INVAR)
+        return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted numerics invar, found %s",
+                       iv_numerics_name(o->numerics));
+    if (m->tp.ranks > 1)
+        return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted one tensor-parallel rank, found %zu",
+                       m->tp.ranks);
+    if (o->arithmetic == IV_TC16 && m->dtype == IV_F32)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted bfloat16 or float16, found float32");
+    if (m->config.experts > IV_GPU_EXPERTS_MAX)
+        return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld", IV_GPU_EXPERTS_MAX,
+                       (long long)m->config.experts);
+    IV_ASSERT(m->memspace == iv_gpu_memspace(o->gpu));
+    return IV_OK;
+}
+
+/* A pass has one windowed plan: all families have at most one window. */
+static iv_status find_window(gpu_learner *l, iv_error *err) {
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        int64_t window = l->m->layers[i].window;
+        if (window == 0) continue;
+        if (l->windowed && window != l->window)
+            return iv_fail(err, IV_UNSUPPORTED, "device cuda: layers have windows of %lld and %lld: one is supported",
+                           (long long)l->window, (long long)window);
+        l->windowed = true, l->window = window;
+    }
+    return IV_OK;
+}
+
+/* Offsets of runs and the rotation's tables: constant. */
+static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
+           first = l->offset_count * sizeof *offsets;
+    l->table_bytes = first + 2 * pairs;
+    l->tables = memspace->alloc(memspace, l->table_bytes);
+    if (!l->tables) return iv_gpu_learner_no_memory(l, "a learner's tables", l->table_bytes, err);
+    l->offsets = (int64_t *)(void *)l->tables, l->cosine = (float *)(void *)(l->tables + first);
+    l->sine = (float *)(void *)(l->tables + first + pairs);
+    IV_TRY(memspace->write(memspace, l->offsets, first, offsets, first, first, 1, err));
+    IV_TRY(memspace->write(memspace, l->cosine, pairs, l->m->rope_cosine, pairs, pairs, 1, err));
+    return memspace->write(memspace, l->sine, pairs, l->m->rope_sine, pairs, pairs, 1, err);
+}
+
+/* Pinned: inputs, then results. */
+static iv_status open_host(gpu_learner *l, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_gpu_attention_shape shape = iv_gpu_learner_shape(l, 0);
+    size_t rows = l->base.rows_max, results = (2 * rows + 2) * sizeof(float), layers = (size_t)l->m->config.layers;
+    l->plan_max = iv_gpu_attention_plan_bytes(&shape, rows, l->sequences_max, rows);
+    l->inputs_max = iv_gpu_learner_input_bytes(l);
+    l->host = memspace->stage(memspace, l->inputs_max + results);
+    l->axis_scratch = malloc(rows * sizeof *l->axis_scratch);
+    l->tape = calloc(layers, sizeof *l->tape);
+    bool experts = false;
+    for (size_t i = 0; i < layers; i++) experts |= l->m->layers[i].mlp == IV_MLP_EXPERTS;
+    if (experts) {
+        l->host_ids = memspace->stage(memspace, layers * l->room * l->k * sizeof *l->host_ids);
+        l->expert_rows = calloc(layers * l->experts, sizeof *l->expert_rows);
+    }
+    if (!l->host || !l->axis_scratch || !l->tape || (experts && !(l->host_ids && l->expert_rows)))
+        return iv_fail(err, IV_NO_MEMORY, "learner: no memory of the host for passes of %zu tokens", rows);
+    l->host_bad = (uint64_t *)(void *)(l->host + l->inputs_max);
+    l->host_logprobs = (float *)(void *)(l->host_bad + 1), l->host_coefficients = l->host_logprobs + rows;
+    return IV_OK;
+}
+
+static iv_status open_data(gpu_learner *l, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    size_t rows = l->base.rows_max, bytes = iv_gpu_learner_carve(l, NULL);
+    l->data = bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
+    if (!l->data) return iv_gpu_learner_no_memory(l, "a learner's passes", bytes, err);
+    l->data_bytes = bytes;
+    iv_gpu_learner_carve(l, l->data);
+    IV_TRY(iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err));
+    return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + IV_CHAIN_STEP, err);
+}
+
+static iv_status open_parts(gpu_learner *l, iv_error *err) {
+    int64_t *offsets = NULL;
+    IV_TRY(iv_gpu_use(l->gpu, err));
+    IV_TRY(iv_gpu_learner_launched(l, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "stream", err));
+    IV_TRY(find_window(l, err));
+    iv_gpu_learner_sizes(l);
+    iv_status status = iv_gpu_learner_runs(l, &offsets, err);
+    if (status == IV_OK) status = open_tables(l, offsets, err);
+    free(offsets);
+    IV_TRY(status);
+    IV_TRY(open_host(l, err));
+    return open_data(l, err);
+}
+
+iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o, iv_learner **out, iv_error *err) {
+    static const iv_learner_ops ops = {.score = score, .pass = pass, .bytes = bytes_of, .close = close_learner};
+    IV_TRY(check(m, o, err));
+    gpu_learner *l = calloc(1, sizeof *l);
+    if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max), l->backend.ops = &l->ops;
+    l->m = m, l->names = o->names, l->gpu = o->gpu, l->arithmetic = o->arithmetic, l->recompute = o->recompute;
+    l->weights = o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
+    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    iv_gpu_learner_forward_ops(&l->ops);
+    iv_gpu_learner_backward_ops(&l->ops);
+    iv_status status = open_parts(l, err);
+    if (status == IV_OK)
+        *out = &l->base;
+    else
+        close_learner(&l->base);
+    return status;
+}

@@ -1,0 +1,194 @@
+/* learner_backward.c: the backward ops of a layer on a GPU, in the decoder's reverse order. */
+#include "base/size.h"
+#include "model/cuda/learner_state.h"
+
+#include <math.h>
+
+static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    bool attention = n.kind == IV_NORM_ATTENTION;
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
+    const iv_tensor *weight = attention ? t->attention_norm : t->mlp_norm;
+    const float *x = attention ? l->now->x : l->now->x_mlp;
+    iv_gpu_norm_backward_args norm = {.x = x,
+                                      .weight = iv_gpu_learner_vector(l, weight),
+                                      .eps = (float)l->m->config.rms_norm_eps,
+                                      .n = l->h,
+                                      .rows = l->n.rows,
+                                      .dy = l->dnormed,
+                                      .dx = l->dx,
+                                      .factors = l->factors,
+                                      .type = l->m->dtype,
+                                      .rounded = l->dx_rounded,
+                                      .rounded_stride = l->h_stride};
+    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_norm_backward(&norm, l->stream), "gradient of a norm", err));
+    iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
+                                    .axis = &l->axis,
+                                    .row = l->on.axis_rows,
+                                    .dy = l->dnormed,
+                                    .dy_stride = l->h,
+                                    .n = l->h,
+                                    .x = x,
+                                    .x_stride = l->h,
+                                    .r = l->factors,
+                                    .offset = weight->offset,
+                                    .sums = l->step->sums,
+                                    .scratch = l->column_scratch};
+    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
+}
+
+/* ---- MLP ------------------------------------------------------------------------------------------------------------
+ */
+
+static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_mlp_tensors *t, iv_error *err) {
+    size_t n = l->up, part = run->n / run->leaves / 2;
+    float *wide = t->gate_bias ? l->dwide : NULL;
+    int code = iv_gpu_swiglu_backward(l->m->dtype, l->now->gate, l->now->up, l->dact, l->n.rows, n, part, l->dy, run->n,
+                                      wide, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "gradient of swiglu", err));
+    if (wide) {
+        IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset, err));
+    }
+    return iv_gpu_learner_clear(l, l->dy, run->n, l->width, err);
+}
+
+static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_layer_tensors *names = iv_gpu_learner_names(l, layer);
+    const iv_mlp_tensors *t = names->experts;
+    const gpu_run *up = l->runs[layer].up, *down = l->runs[layer].down;
+    IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->now->act, l->act_stride, err));
+    IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
+    if (t->down_bias) IV_TRY(iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->down_bias->offset, err));
+    IV_TRY(gate_up_backward(l, up, t, err));
+    IV_TRY(iv_gpu_learner_normed(l, l->now->x_mlp, names->mlp_norm, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->normed, l->h_stride, err));
+    return iv_gpu_learner_input_gradient(l, up, l->n.rows, l->dy, l->dnormed, err);
+}
+
+static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
+    return iv_gpu_learner_experts_backward(iv_gpu_learner_of(b), layer, err);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------
+ */
+
+static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const gpu_run *run = &l->runs[layer].out;
+    const void *x;
+    size_t stride;
+    IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
+    IV_TRY(iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dx_rounded, l->dattended, err));
+    return t->out_bias ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err) : IV_OK;
+}
+
+static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    int code = iv_gpu_round_rows(l->dattended, l->q, 0, l->q, l->n.rows, l->m->dtype, l->dy, l->q, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "gradient of attention", err));
+    iv_gpu_attention_backward_args a = {.shape = iv_gpu_learner_shape(l, l->m->layers[layer].window),
+                                        .kv = iv_gpu_learner_kv(l),
+                                        .spans = l->on.spans,
+                                        .host_spans = l->at.spans,
+                                        .span_count = l->n.sequences,
+                                        .tables = l->on.tables,
+                                        .scale_log2e = l->m->scale_log2e,
+                                        .scale = (float)(1.0 / sqrt((double)l->m->config.head_dim)),
+                                        .q = l->now->q,
+                                        .out = l->now->attended,
+                                        .dout = l->dy,
+                                        .lse2 = l->now->lse2,
+                                        .dqkv = l->dqkv,
+                                        .rows = l->n.rows,
+                                        .scratch = l->backward_scratch,
+                                        .sms = l->sms};
+    return iv_gpu_learner_launched(l, iv_gpu_attention_backward(&a, l->stream), "gradient of attention", err);
+}
+
+/* Afterwards dy is the run of q, k and v. */
+static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const gpu_run *run = &l->runs[layer].qkv;
+    size_t dim = (size_t)l->m->config.head_dim;
+    iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
+                                     .rows = l->n.rows,
+                                     .heads = (size_t)l->m->config.heads,
+                                     .kv_heads = (size_t)l->m->config.kv_heads,
+                                     .head_dim = dim,
+                                     .leaves = run->leaves,
+                                     .cosine = l->cosine,
+                                     .sine = l->sine,
+                                     .positions = l->on.axis_positions,
+                                     .q_norm = iv_gpu_learner_vector(l, t->q_norm),
+                                     .k_norm = iv_gpu_learner_vector(l, t->k_norm),
+                                     .eps = (float)l->m->config.rms_norm_eps,
+                                     .q_raw = l->now->q_raw,
+                                     .k_raw = l->now->k_raw,
+                                     .terms = l->head_terms,
+                                     .type = l->m->dtype,
+                                     .dy = l->dy,
+                                     .dy_stride = run->n};
+    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_rotate_backward(&a, l->stream), "gradient of the rotation", err));
+    if (!t->q_norm) return IV_OK;
+    IV_TRY(iv_gpu_learner_bias_gradient(l, l->head_terms, 2 * dim, dim, t->q_norm->offset, err));
+    return iv_gpu_learner_bias_gradient(l, l->head_terms + dim, 2 * dim, dim, t->k_norm->offset, err);
+}
+
+static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const gpu_run *run = &l->runs[layer].qkv;
+    size_t all = l->q + 2 * l->kv;
+    if (t->q_bias) {
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv, all, l->q, t->q_bias->offset, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q, all, l->kv, t->k_bias->offset, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset, err));
+    }
+    IV_TRY(iv_gpu_learner_normed(l, l->now->x, t->attention_norm, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
+    return iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dy, l->dnormed, err);
+}
+
+/* ---- the ends of the pass -------------------------------------------------------------------------------------------
+ */
+
+static iv_status head_backward(iv_backend *b, iv_error *err) {
+    return iv_gpu_learner_head_backward(iv_gpu_learner_of(b), err);
+}
+
+/* Runs the layer's forward ops once more, as far as the tape lacks their values. */
+static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    l->now = &l->tape[layer];
+    if (l->recompute == IV_RECOMPUTE_NONE) return IV_OK;
+    l->x = l->now->x;
+    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
+    IV_TRY(b->ops->qkv(b, layer, err));
+    IV_TRY(b->ops->rope_kv(b, layer, err));
+    IV_TRY(b->ops->attention(b, layer, err));
+    if (l->recompute == IV_RECOMPUTE_ATTENTION) return IV_OK;
+    IV_TRY(b->ops->attention_out(b, layer, (iv_norm){IV_NORM_MLP, layer}, err));
+    iv_norm none = {.kind = IV_NORM_FINAL};
+    l->again = true;
+    iv_status status = l->m->layers[layer].mlp == IV_MLP_EXPERTS ? b->ops->experts(b, layer, none, err)
+                                                                 : b->ops->mlp(b, layer, none, err);
+    l->again = false;
+    return status;
+}
+
+static iv_status embed_backward(iv_backend *b, iv_error *err) {
+    return iv_gpu_learner_lookups(iv_gpu_learner_of(b), err);
+}
+
+void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {
+    ops->head_backward = head_backward, ops->restore = restore;
+    ops->mlp_backward = mlp_backward, ops->experts_backward = experts_backward;
+    ops->norm_backward = norm_backward, ops->attention_out_backward = attention_out_backward;
+    ops->attention_backward = attention_backward, ops->rope_kv_backward = rope_kv_backward;
+    ops->qkv_backward = qkv_backward, ops->embed_backward = embed_backward;
+}

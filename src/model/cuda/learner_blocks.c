@@ -1,0 +1,193 @@
+/* learner_blocks.c: the forward ops of a learner on a GPU: the launches of blocks.c, and what the backward pass needs.
+ * With a tape, the residual stream moves from slot to slot, so that each keeps the layer's input. */
+#include "base/size.h"
+#include "model/cuda/learner_state.h"
+
+iv_gpu_kv iv_gpu_learner_kv(const gpu_learner *l) {
+    size_t layer = l->recompute == IV_RECOMPUTE_NONE ? (size_t)(l->now - l->tape) : 0;
+    return (iv_gpu_kv){l->m->dtype, (size_t)l->m->config.kv_heads, (size_t)l->m->config.head_dim,
+                       l->kv_pages + layer * l->kv_layer_bytes, l->pages_max};
+}
+
+static iv_status embed(iv_backend *b, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_matrix *e = &l->m->embedding;
+    iv_gpu_matrix w = {.type = e->type, .n = e->n, .k_padded = e->k_padded, .leaves = e->leaves, .data = e->data};
+    l->now = l->tape, l->x = l->now->x;
+    IV_TRY(iv_gpu_learner_launched(l, cudaMemsetAsync(l->bad, 0xff, sizeof *l->bad, l->stream), "clearing", err));
+    return iv_gpu_learner_launched(l, iv_gpu_embed(&w, l->on.ids, l->n.rows, l->h, l->x, l->stream), "embedding", err);
+}
+
+static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    if (n.kind == IV_NORM_FINAL) return IV_OK; /* the head norms the rows that it needs */
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
+    const float *weight = iv_gpu_learner_vector(l, n.kind == IV_NORM_ATTENTION ? t->attention_norm : t->mlp_norm);
+    int code = iv_gpu_rmsnorm(l->x, l->h, NULL, weight, (float)l->m->config.rms_norm_eps, l->n.rows, l->m->dtype,
+                              l->normed, l->h_stride, l->stream);
+    return iv_gpu_learner_launched(l, code, "norm", err);
+}
+
+/* The stream goes on in another slot. */
+static iv_status move_to(gpu_learner *l, float *slot, iv_error *err) {
+    if (!l->taped) return IV_OK;
+    int code = cudaMemcpyAsync(slot, l->x, l->n.rows * l->h * sizeof *slot, cudaMemcpyDeviceToDevice, l->stream);
+    l->x = slot;
+    return iv_gpu_learner_launched(l, code, "copy of the residual stream", err);
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+static int copy_bias(const gpu_learner *l, const iv_tensor *t, size_t *at) {
+    int code = cudaMemcpyAsync(l->bias + *at, iv_gpu_learner_vector(l, t), t->rows * sizeof *l->bias,
+                               cudaMemcpyDeviceToDevice, l->stream);
+    *at += t->rows;
+    return code;
+}
+
+static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_matrix *w = &l->m->layers[layer].qkv;
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    l->now = &l->tape[l->taped ? layer : 0];
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, l->normed, l->h_stride, l->n.rows);
+    a.out = l->wide, a.out_stride = w->n;
+    if (t->q_bias) {
+        size_t at = 0;
+        int code = copy_bias(l, t->q_bias, &at);
+        if (!code) code = copy_bias(l, t->k_bias, &at);
+        if (!code) code = copy_bias(l, t->v_bias, &at);
+        IV_TRY(iv_gpu_learner_launched(l, code, "biases", err));
+        a.bias = l->bias;
+    }
+    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "qkv", err);
+}
+
+static iv_status keep_raw(gpu_learner *l, iv_error *err) {
+    size_t all = l->q + 2 * l->kv;
+    int code = iv_gpu_round_rows(l->wide, all, 0, l->q, l->n.rows, l->m->dtype, l->now->q_raw, l->q, l->stream);
+    if (!code)
+        code = iv_gpu_round_rows(l->wide, all, l->q, l->kv, l->n.rows, l->m->dtype, l->now->k_raw, l->kv, l->stream);
+    return iv_gpu_learner_launched(l, code, "heads before their norm", err);
+}
+
+static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    if (l->taped && l->now->q_raw) IV_TRY(keep_raw(l, err));
+    iv_gpu_rotate_args rotate = {.qkv = l->wide,
+                                 .rows = l->n.rows,
+                                 .heads = (size_t)l->m->config.heads,
+                                 .q_norm = iv_gpu_learner_vector(l, t->q_norm),
+                                 .k_norm = iv_gpu_learner_vector(l, t->k_norm),
+                                 .eps = (float)l->m->config.rms_norm_eps,
+                                 .cosine = l->cosine,
+                                 .sine = l->sine,
+                                 .positions = l->on.positions,
+                                 .slots = l->on.slots,
+                                 .kv = iv_gpu_learner_kv(l),
+                                 .q = l->now->q,
+                                 .bad = l->bad,
+                                 .layer = (uint32_t)layer};
+    return iv_gpu_learner_launched(l, iv_gpu_rotate(&rotate, l->stream), "rotation", err);
+}
+
+static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    int64_t window = l->m->layers[layer].window;
+    iv_gpu_attention_args a = {.shape = iv_gpu_learner_shape(l, window),
+                               .kv = iv_gpu_learner_kv(l),
+                               .scale_log2e = l->m->scale_log2e,
+                               .q = l->now->q,
+                               .out = l->now->attended,
+                               .lse2 = l->taped ? l->now->lse2 : NULL,
+                               .plan = window ? l->on.window_plan : l->on.plan,
+                               .spans = l->on.spans,
+                               .tables = l->on.tables,
+                               .scratch = l->attention_scratch,
+                               .sms = l->sms,
+                               .rows = l->n.rows};
+    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_attention(&a, l->stream), "attention", err));
+    return iv_gpu_learner_clear(l, l->now->attended, l->q, l->width, err); /* no sequence writes them */
+}
+
+static iv_status add_layer(gpu_learner *l, const iv_matrix *w, const iv_tensor *bias, const void *x, size_t stride,
+                           iv_error *err) {
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, x, stride, l->n.rows);
+    a.epilogue = IV_GPU_RESIDUAL, a.bias = iv_gpu_learner_vector(l, bias);
+    a.out = l->x, a.out_stride = l->h;
+    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "row-parallel layer", err);
+}
+
+static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const void *x;
+    size_t stride;
+    IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
+    IV_TRY(move_to(l, l->now->x_mlp, err));
+    IV_TRY(add_layer(l, l->m->layers[layer].out, iv_gpu_learner_names(l, layer)->out_bias, x, stride, err));
+    return norm(b, next, err);
+}
+
+/* ---- MLP ------------------------------------------------------------------------------------------------------------
+ */
+
+/* gate's and up's biases, in the order of the matrix's rows. */
+static iv_status gate_up_bias(gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, iv_error *err) {
+    const iv_tensor *of[] = {t->gate_bias, t->up_bias};
+    size_t group = w->paired ? 8 : l->up, bytes = group * sizeof *l->bias;
+    for (size_t i = 0; i < 2; i++) {
+        int code = cudaMemcpy2DAsync(l->bias + i * group, 2 * bytes, iv_gpu_learner_vector(l, of[i]), bytes, bytes,
+                                     l->up / group, cudaMemcpyDeviceToDevice, l->stream);
+        IV_TRY(iv_gpu_learner_launched(l, code, "biases", err));
+    }
+    return IV_OK;
+}
+
+static iv_status gate_up(gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, iv_error *err) {
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, l->normed, l->h_stride, l->n.rows);
+    if (t->gate_bias) {
+        IV_TRY(gate_up_bias(l, w, t, err));
+        a.bias = l->bias;
+    }
+    if (!l->taped && w->paired) {
+        a.epilogue = IV_GPU_SWIGLU, a.out = l->now->act, a.out_stride = l->act_stride;
+        return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gate and up", err);
+    }
+    a.out = l->wide, a.out_stride = w->n;
+    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gate and up", err));
+    int code = iv_gpu_swiglu_tape(l->wide, w->paired, l->n.rows, l->up, l->m->dtype, l->now->gate, l->now->up,
+                                  l->now->act, l->act_stride, l->stream);
+    return iv_gpu_learner_launched(l, code, "swiglu", err);
+}
+
+/* The slot after a layer's: the next layer's input, or the end. */
+static float *slot_after(const gpu_learner *l, size_t layer) {
+    return layer + 1 < (size_t)l->m->config.layers ? l->tape[layer + 1].x : l->x_end;
+}
+
+static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    const iv_mlp *w = l->m->layers[layer].experts;
+    const iv_mlp_tensors *t = iv_gpu_learner_names(l, layer)->experts;
+    IV_TRY(gate_up(l, &w->gate_up, t, err));
+    if (l->taped) IV_TRY(iv_gpu_learner_clear(l, l->now->act, l->act_stride, l->width, err));
+    if (l->again) return IV_OK;
+    IV_TRY(move_to(l, slot_after(l, layer), err));
+    IV_TRY(add_layer(l, w->down, t->down_bias, l->now->act, l->act_stride, err));
+    return norm(b, next, err);
+}
+
+static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    if (!l->again) IV_TRY(move_to(l, slot_after(l, layer), err));
+    IV_TRY(iv_gpu_learner_experts(l, layer, err));
+    return l->again ? IV_OK : norm(b, next, err);
+}
+
+static iv_status head(iv_backend *b, iv_error *err) { return iv_gpu_learner_head(iv_gpu_learner_of(b), err); }
+
+void iv_gpu_learner_forward_ops(iv_backend_ops *ops) {
+    ops->embed = embed, ops->norm = norm, ops->qkv = qkv, ops->rope_kv = rope_kv, ops->attention = attention;
+    ops->attention_out = attention_out, ops->mlp = mlp, ops->experts = experts, ops->head = head;
+}

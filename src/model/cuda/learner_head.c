@@ -1,0 +1,136 @@
+/* learner_head.c: log-probabilities of the predictions, and from their coefficients the gradient of the last layer's
+ * output. Logits exist for some rows at a time; their gradients, rounded, for a leaf of the vocabulary and all rows, so
+ * that neither a chain of the weights' gradient nor one of the inputs' is ever cut. */
+#include "base/size.h"
+#include "model/cuda/learner_state.h"
+
+/* Logits of rows [first, first + rows) of the predictions for outputs [column, column + n). */
+static iv_status logits_of(gpu_learner *l, size_t first, size_t rows, size_t column, size_t n, size_t stride,
+                           iv_error *err) {
+    iv_matrix w = l->m->head;
+    w.n = n, w.data += column * w.panel_bytes;
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &w, l->picked + first * l->h_stride * l->width, l->h_stride, rows);
+    a.x_rows = l->room - first, a.out = l->logits, a.out_stride = stride;
+    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err);
+}
+
+/* Rows whose logits for n outputs exist at once. */
+static size_t slice_of(const gpu_learner *l, size_t n) {
+    size_t rows = l->logits_floats / n;
+    return rows > IV_CHAIN_STEP ? rows / IV_CHAIN_STEP * IV_CHAIN_STEP : rows;
+}
+
+iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
+    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), n;
+    if (l->n.picks == 0) return IV_OK;
+    int code =
+        iv_gpu_rmsnorm(l->x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
+                       (float)l->m->config.rms_norm_eps, l->n.picks, l->m->dtype, l->picked, l->h_stride, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "final norm", err));
+    for (size_t first = 0; first < l->n.picks; first += n) {
+        n = iv_size_min(slice, l->n.picks - first);
+        IV_TRY(logits_of(l, first, n, 0, vocab, vocab, err));
+        code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.forward_targets + first,
+                                       l->max + first, l->sum + first, l->logprobs + first, l->stream);
+        IV_TRY(iv_gpu_learner_launched(l, code, "log-probabilities", err));
+    }
+    return IV_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------------------------------
+ */
+
+/* dl: the rounded gradients of a leaf's logits. */
+static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run *run, iv_error *err) {
+    size_t vocab = (size_t)l->m->config.vocab_size, column = leaf * run->n, n = iv_size_min(run->n, vocab - column),
+           slice = slice_of(l, run->n), rows;
+    for (size_t first = 0; first < l->n.picks; first += rows) {
+        rows = iv_size_min(slice, l->n.picks - first);
+        IV_TRY(logits_of(l, first, rows, column, n, run->n, err));
+        int code = iv_gpu_logits_backward(
+            l->logits, run->n, column, n, rows, l->step->temperature, l->on.targets + first, l->coefficients + first,
+            l->max + first, l->sum + first, l->m->dtype, l->dl + first * run->n * l->width, run->n, l->stream);
+        IV_TRY(iv_gpu_learner_launched(l, code, "gradient of logits", err));
+    }
+    return IV_OK;
+}
+
+/* The node of a leaf: its weights' gradient goes into the sums, its part of the inputs' to `node`. */
+static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *err) {
+    gpu_run run = l->head;
+    run.n /= run.leaves, run.leaves = 1, run.offsets += leaf * run.n;
+    IV_TRY(gradients_of_logits(l, leaf, &run, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, l->dl, l->picked, l->h_stride, err));
+    if (l->n.picks == 0) return IV_OK;
+    iv_matrix turned;
+    IV_TRY(iv_gpu_learner_turn(l, &run, l->nothing, sizeof *l->nothing, &turned, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dl, run.n, l->n.picks);
+    a.out = node, a.out_stride = l->h;
+    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of the head's inputs", err);
+}
+
+/* All leaves, added in the tree; *dh: the buffer of the root. */
+static iv_status run_leaves(gpu_learner *l, float **dh, iv_error *err) {
+    float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
+    size_t leaves = l->head.leaves;
+    for (size_t i = 0; i < leaves; i++) {
+        IV_TRY(run_leaf(l, i, acc, err));
+        size_t level = 0;
+        for (; i >> level & 1; level++) {
+            bool root = i + 1 == leaves && (size_t)2 << level == leaves;
+            int code = l->n.picks
+                           ? iv_gpu_add_nodes(l->arithmetic, waiting[level], acc, l->n.picks * l->h, root, l->stream)
+                           : 0;
+            IV_TRY(iv_gpu_learner_launched(l, code, "sum of the vocabulary's leaves", err));
+        }
+        if (i + 1 == leaves) break;
+        float *t = waiting[level];
+        waiting[level] = acc, acc = t;
+    }
+    *dh = acc;
+    return IV_OK;
+}
+
+static iv_status clear_all(gpu_learner *l, iv_error *err) {
+    int code = cudaMemsetAsync(l->dx, 0, l->n.rows * l->h * sizeof *l->dx, l->stream);
+    if (!code) code = cudaMemsetAsync(l->dx_rounded, 0, l->n.rows * l->h_stride * l->width, l->stream);
+    if (!code && l->n.pick_padding)
+        code = iv_gpu_clear_rows(l->on.pick_padding, l->n.pick_padding, l->picked, l->h_stride * l->width,
+                                 l->h_stride * l->width, l->stream);
+    return iv_gpu_learner_launched(l, code, "clearing", err);
+}
+
+iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
+    float *dh;
+    const iv_tensor *weight = l->names->final_norm_tensor;
+    IV_TRY(clear_all(l, err));
+    IV_TRY(run_leaves(l, &dh, err));
+    iv_gpu_norm_backward_args norm = {.x = l->x_end,
+                                      .pick = l->on.pick,
+                                      .weight = iv_gpu_learner_vector(l, weight),
+                                      .eps = (float)l->m->config.rms_norm_eps,
+                                      .n = l->h,
+                                      .rows = l->n.picks,
+                                      .dy = dh,
+                                      .dx = l->dx,
+                                      .factors = l->factors,
+                                      .type = l->m->dtype,
+                                      .rounded = l->dx_rounded,
+                                      .rounded_stride = l->h_stride};
+    int code = l->n.picks ? iv_gpu_norm_backward(&norm, l->stream) : 0;
+    IV_TRY(iv_gpu_learner_launched(l, code, "gradient of the final norm", err));
+    iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
+                                    .axis = &l->head_axis,
+                                    .row = l->on.pick_rows,
+                                    .dy = dh,
+                                    .dy_stride = l->h,
+                                    .n = l->h,
+                                    .pick = l->on.pick,
+                                    .x = l->x_end,
+                                    .x_stride = l->h,
+                                    .r = l->factors,
+                                    .offset = weight->offset,
+                                    .sums = l->step->sums,
+                                    .scratch = l->column_scratch};
+    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
+}

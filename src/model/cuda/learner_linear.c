@@ -1,0 +1,246 @@
+/* learner_linear.c: gradients of linear layers on a GPU. The outputs of a layer lie in a run, leaf after leaf (15.4),
+ * so one product has the weights' gradient, and one linear layer over the transposed weights the inputs' gradient. */
+#include "base/size.h"
+#include "model/cuda/learner_state.h"
+
+#include <stdlib.h>
+
+/* ---- runs ---------------------------------------------------------------------------------------------------------
+ */
+
+enum { PIECES_MAX = 3, SHAPES_MAX = 64 };
+
+/* A tensor whose outputs are part of a run. */
+typedef struct piece {
+    size_t offset;  /* from the layer's base */
+    size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
+} piece;
+
+typedef struct shape {
+    piece of[PIECES_MAX];
+    size_t pieces, k, leaves, n, offsets;
+} shape;
+
+typedef struct building {
+    gpu_learner *l;
+    shape shape[SHAPES_MAX];
+    size_t shapes, capacity;
+    int64_t *offsets;
+} building;
+
+static bool same_shape(const shape *a, const shape *b) {
+    bool same = a->pieces == b->pieces && a->k == b->k && a->leaves == b->leaves;
+    for (size_t p = 0; p < a->pieces && same; p++)
+        same = a->of[p].offset == b->of[p].offset && a->of[p].n == b->of[p].n && a->of[p].leaf == b->of[p].leaf;
+    return same;
+}
+
+/* The offsets of a new shape: of each column's first input, -1 for padding. */
+static iv_status write_offsets(building *b, shape *s, iv_error *err) {
+    size_t at = b->l->offset_count, more = at + s->n;
+    if (more > b->capacity) {
+        size_t capacity = 2 * more;
+        int64_t *offsets = realloc(b->offsets, capacity * sizeof *offsets);
+        if (!offsets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for the offsets of %zu outputs", more);
+        b->offsets = offsets, b->capacity = capacity;
+    }
+    s->offsets = at;
+    for (size_t leaf = 0; leaf < s->leaves; leaf++)
+        for (size_t p = 0; p < s->pieces; p++) {
+            const piece *t = &s->of[p];
+            for (size_t i = 0; i < iv_padded_k(t->leaf); i++) {
+                size_t output = leaf * t->leaf + i;
+                bool real = i < t->leaf && output < t->n;
+                b->offsets[at++] = real ? (int64_t)(t->offset + output * s->k) : -1;
+            }
+        }
+    b->l->offset_count = more;
+    return IV_OK;
+}
+
+/* The run of tensors with k inputs each; *run's offsets are shared by all layers of the shape. */
+static iv_status add_run(building *b, const iv_tensor *const *tensors, size_t pieces, const size_t *leaf, size_t k,
+                         size_t leaves, gpu_run *run, iv_error *err) {
+    shape s = {.pieces = pieces, .k = k, .leaves = leaves};
+    size_t base = tensors[0]->offset;
+    for (size_t p = 1; p < pieces; p++) base = iv_size_min(base, tensors[p]->offset);
+    for (size_t p = 0; p < pieces; p++) {
+        s.of[p] = (piece){tensors[p]->offset - base, tensors[p]->rows, leaf[p]};
+        s.n += leaves * iv_padded_k(leaf[p]);
+    }
+    size_t i = 0;
+    while (i < b->shapes && !same_shape(&b->shape[i], &s)) i++;
+    if (i == b->shapes) {
+        if (i == SHAPES_MAX)
+            return iv_fail(err, IV_UNSUPPORTED, "device cuda: wanted at most %d shapes of linear layers", SHAPES_MAX);
+        IV_TRY(write_offsets(b, &s, err));
+        b->shape[b->shapes++] = s;
+    }
+    *run = (gpu_run){.base = base, .n = s.n, .k = k, .leaves = leaves, .offsets = b->shape[i].offsets};
+    return IV_OK;
+}
+
+/* The largest power of two, at most 8, that divides n. */
+static size_t power_in(size_t n) {
+    size_t p = IV_LEAVES_MAX;
+    while (n % p) p /= 2;
+    return p;
+}
+
+static iv_status add_plain(building *b, const iv_tensor *t, size_t leaves, gpu_run *run, iv_error *err) {
+    size_t leaf = leaves == 1 ? t->rows : iv_padded_k(t->rows) / leaves;
+    return add_run(b, &t, 1, &leaf, t->columns, leaves, run, err);
+}
+
+static iv_status add_mlp(building *b, const iv_mlp_tensors *t, bool dense, gpu_run *up, gpu_run *down, iv_error *err) {
+    size_t n = t->gate->rows, leaves = dense ? (size_t)iv_leaf_count(iv_padded_k(n)) : IV_EXPERT_LEAVES;
+    size_t leaf = dense ? iv_padded_k(n) / leaves : n,
+           down_leaves = dense ? (size_t)iv_leaf_count(iv_padded_k(t->down->rows)) : IV_EXPERT_LEAVES;
+    IV_TRY(add_run(b, (const iv_tensor *[]){t->gate, t->up}, 2, (size_t[]){leaf, leaf}, b->l->h, leaves, up, err));
+    return add_plain(b, t->down, down_leaves, down, err);
+}
+
+static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_error *err) {
+    const gpu_learner *l = b->l;
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    size_t leaves = power_in((size_t)l->m->config.kv_heads), q = l->q / leaves, kv = l->kv / leaves;
+    IV_TRY(add_run(b, (const iv_tensor *[]){t->q, t->k, t->v}, 3, (size_t[]){q, kv, kv}, l->h, leaves, &r->qkv, err));
+    IV_TRY(add_plain(b, t->out, (size_t)iv_leaf_count(iv_padded_k(l->h)), &r->out, err));
+    bool experts = l->m->layers[layer].mlp == IV_MLP_EXPERTS;
+    if (experts) IV_TRY(add_plain(b, t->router, (size_t)iv_leaf_count(iv_padded_k(l->experts)), &r->router, err));
+    for (size_t e = 0; e < (experts ? l->experts : 1); e++)
+        IV_TRY(add_mlp(b, &t->experts[e], !experts, &r->up[e], &r->down[e], err));
+    return IV_OK;
+}
+
+static void measure(gpu_learner *l, const gpu_run *run, size_t columns) {
+    l->turned_max = iv_size_max(l->turned_max, run->k * columns);
+    if (run != &l->head) l->run_max = iv_size_max(l->run_max, columns);
+}
+
+static iv_status add_all(building *b, iv_error *err) {
+    gpu_learner *l = b->l;
+    size_t layers = (size_t)l->m->config.layers, each = iv_size_max(1, l->experts);
+    const iv_tensor *head = l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
+    l->runs = calloc(layers, sizeof *l->runs), l->expert_runs = calloc(2 * layers * each, sizeof *l->expert_runs);
+    if (!l->runs || !l->expert_runs) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for %zu layers", layers);
+    IV_TRY(add_plain(b, head, (size_t)iv_leaf_count(iv_padded_k(head->rows)), &l->head, err));
+    measure(l, &l->head, l->head.n / l->head.leaves);
+    for (size_t i = 0; i < layers; i++) {
+        gpu_layer_runs *r = &l->runs[i];
+        r->up = l->expert_runs + 2 * i * each, r->down = r->up + each;
+        IV_TRY(add_layer(b, i, r, err));
+        const gpu_run *of[] = {&r->qkv, &r->out, &r->router, r->up, r->down};
+        for (size_t k = 0; k < sizeof of / sizeof *of; k++) measure(l, of[k], of[k]->n);
+    }
+    return IV_OK;
+}
+
+iv_status iv_gpu_learner_runs(gpu_learner *l, int64_t **offsets, iv_error *err) {
+    building b = {.l = l};
+    iv_status status = add_all(&b, err);
+    *offsets = b.offsets;
+    return status;
+}
+
+/* ---- gradients -----------------------------------------------------------------------------------------------------
+ */
+
+/* The sums from element `base` on. */
+static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
+    iv_axis_sums out = {.sum = s->sum + base};
+    for (size_t i = 0; i < IV_VIRTUAL_LEVELS_MAX; i++) out.level[i] = s->level[i] ? s->level[i] + base : NULL;
+    return out;
+}
+
+iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, const iv_token_axis *axis, const void *dy,
+                                         const void *x, size_t x_stride, iv_error *err) {
+    iv_gpu_weight_gradient_args a = {.arithmetic = l->arithmetic,
+                                     .type = l->m->dtype,
+                                     .axis = axis,
+                                     .dy = dy,
+                                     .dy_stride = run->n,
+                                     .n = run->n,
+                                     .offsets = l->offsets + run->offsets,
+                                     .x = x,
+                                     .x_stride = x_stride,
+                                     .k = run->k,
+                                     .sums = sums_from(&l->step->sums, run->base),
+                                     .scratch = l->gradient_scratch,
+                                     .sms = l->sms};
+    return iv_gpu_learner_launched(l, iv_gpu_weight_gradient(&a, l->stream), "gradient of weights", err);
+}
+
+iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
+                                         size_t rows) {
+    return (iv_gpu_linear_args){
+        .arithmetic = l->arithmetic,
+        .w = {.type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data},
+        .type = l->m->dtype,
+        .x = x,
+        .x_stride = x_stride,
+        .rows = rows,
+        .x_rows = l->room};
+}
+
+iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, void *cleared, size_t bytes, iv_matrix *turned,
+                              iv_error *err) {
+    *turned = (iv_matrix){.type = l->m->dtype,
+                          .n = run->k,
+                          .k = run->n,
+                          .k_padded = run->n,
+                          .leaves = (int)run->leaves,
+                          .data = l->turned};
+    int code = iv_gpu_transpose_weights(l->m->dtype, l->weights + run->base, l->offsets + run->offsets, run->n, run->k,
+                                        l->turned, run->n, l->stream);
+    if (!code) code = cudaMemsetAsync(cleared, 0, bytes, l->stream);
+    return iv_gpu_learner_launched(l, code, "transposed weights", err);
+}
+
+iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
+                                        iv_error *err) {
+    iv_matrix turned;
+    IV_TRY(iv_gpu_learner_turn(l, run, dx, rows * run->k * sizeof *dx, &turned, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, rows);
+    a.epilogue = IV_GPU_RESIDUAL, a.out = dx, a.out_stride = run->k;
+    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
+}
+
+iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
+                                       iv_error *err) {
+    iv_gpu_column_sums_args a = {.kind = IV_GPU_SUM_VALUES,
+                                 .axis = &l->axis,
+                                 .row = l->on.axis_rows,
+                                 .dy = dy,
+                                 .dy_stride = stride,
+                                 .n = n,
+                                 .offset = offset,
+                                 .sums = l->step->sums,
+                                 .scratch = l->column_scratch};
+    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&a, l->stream), "sums of columns", err);
+}
+
+/* ---- inputs of weight gradients ------------------------------------------------------------------------------------
+ */
+
+iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t width, iv_error *err) {
+    if (l->n.padding == 0) return IV_OK;
+    int code = iv_gpu_clear_rows(l->on.padding, l->n.padding, rows, stride * width, stride * width, l->stream);
+    return iv_gpu_learner_launched(l, code, "clearing of padding", err);
+}
+
+iv_status iv_gpu_learner_normed(gpu_learner *l, const float *x, const iv_tensor *weight, iv_error *err) {
+    int code = iv_gpu_rmsnorm(x, l->h, NULL, iv_gpu_learner_vector(l, weight), (float)l->m->config.rms_norm_eps,
+                              l->n.rows, l->m->dtype, l->normed, l->h_stride, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "norm", err));
+    return iv_gpu_learner_clear(l, l->normed, l->h_stride, l->width, err);
+}
+
+iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err) {
+    *x = l->now->attended, *stride = l->q_stride;
+    if (l->q == l->q_stride) return IV_OK;
+    int code =
+        iv_gpu_copy_columns(l->m->dtype, l->now->attended, l->q, 0, l->q, l->n.rows, l->packed, l->q_stride, l->stream);
+    *x = l->packed;
+    return iv_gpu_learner_launched(l, code, "inputs of a row-parallel layer", err);
+}

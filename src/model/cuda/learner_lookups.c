@@ -1,0 +1,135 @@
+/* learner_lookups.c: the gradient of the embedding's rows. dx of all passes of a step stays on the GPU; the host sorts
+ * the tokens by id, and the last pass adds them up: in order inside a virtual rank, virtual ranks in the tree. */
+#include "base/carve.h"
+#include "model/cuda/learner_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct lookup {
+    int32_t id;
+    int32_t at; /* row of dx, in the order of the step */
+} lookup;
+
+/* What the host writes: in pinned memory, and on the GPU before dx. */
+typedef struct lookup_arrays {
+    int32_t *order, *ids, *first;
+    uint8_t *rank;
+    float *dx; /* on the GPU alone */
+} lookup_arrays;
+
+static lookup_arrays arrays_in(const gpu_learner *l, unsigned char *base, size_t rows, size_t *host_bytes,
+                               size_t *bytes) {
+    iv_carving v = {.base = base, .align = 1024};
+    lookup_arrays a = {.order = iv_carve(&v, rows, sizeof *a.order),
+                       .ids = iv_carve(&v, rows, sizeof *a.ids),
+                       .first = iv_carve(&v, rows + 1, sizeof *a.first),
+                       .rank = iv_carve(&v, rows, sizeof *a.rank)};
+    size_t floats;
+    *host_bytes = v.overflow ? SIZE_MAX : v.at;
+    if (!iv_size_mul(rows, l->h, &floats)) v.overflow = true;
+    a.dx = iv_carve(&v, v.overflow ? 0 : floats, sizeof *a.dx);
+    *bytes = v.overflow ? SIZE_MAX : v.at;
+    return a;
+}
+
+/* Room for all tokens of the step, when it begins. */
+static iv_status reserve(gpu_learner *l, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    size_t rows = 0, host, bytes;
+    for (size_t q = 0; q < l->step->count; q++) rows += iv_padded_k(l->step->sequences[q].count);
+    if (rows > INT32_MAX) return iv_fail(err, IV_LIMIT, "a step of %zu tokens is too large", rows);
+    if (rows <= l->lookup_max) return IV_OK;
+    iv_gpu_learner_free_lookups(l);
+    arrays_in(l, NULL, rows, &host, &bytes);
+    l->lookup_ids = malloc(rows * sizeof *l->lookup_ids);
+    l->lookup_host = memspace->stage(memspace, host);
+    if (!l->lookup_ids || !l->lookup_host)
+        return iv_fail(err, IV_NO_MEMORY, "no memory for the embedding gradients of %zu tokens", rows);
+    l->lookup_data = memspace->alloc(memspace, bytes);
+    if (!l->lookup_data) return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
+    l->lookup_bytes = bytes, l->lookup_host_bytes = host, l->lookup_max = rows;
+    return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
+}
+
+static int by_id(const void *a, const void *b) {
+    const lookup *x = a, *y = b;
+    if (x->id != y->id) return x->id < y->id ? -1 : 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Sorts the tokens of the step; returns the number of ids. */
+static iv_status sort(gpu_learner *l, const lookup_arrays *a, size_t *ids, iv_error *err) {
+    size_t count = 0;
+    lookup *sorted = malloc(l->lookup_count * sizeof *sorted);
+    if (!sorted)
+        return iv_fail(err, IV_NO_MEMORY, "no memory for the embedding gradients of %zu tokens", l->lookup_count);
+    for (size_t i = 0; i < l->lookup_count; i++)
+        if (l->lookup_ids[i] >= 0) sorted[count++] = (lookup){l->lookup_ids[i], (int32_t)i};
+    qsort(sorted, count, sizeof *sorted, by_id);
+    *ids = 0;
+    for (size_t i = 0; i < count; i++) {
+        a->order[i] = sorted[i].at;
+        if (i && sorted[i].id == sorted[i - 1].id) continue;
+        a->ids[*ids] = sorted[i].id, a->first[(*ids)++] = (int32_t)i;
+    }
+    a->first[*ids] = (int32_t)count;
+    free(sorted);
+    return IV_OK;
+}
+
+static iv_status finish(gpu_learner *l, const lookup_arrays *at, const lookup_arrays *on, iv_error *err) {
+    const iv_tensor *t = l->names->embedding_tensor;
+    float *out = l->step->sums.sum + (l->tied_offset ? l->tied_offset : t->offset);
+    size_t ids;
+    IV_TRY(sort(l, at, &ids, err));
+    int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, l->lookup_host_bytes, cudaMemcpyHostToDevice, l->stream);
+    if (!code) code = cudaMemsetAsync(out, 0, t->rows * t->columns * sizeof *out, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "look-ups", err));
+    iv_gpu_lookups_args a = {.dx = on->dx,
+                             .hidden = l->h,
+                             .ids = on->ids,
+                             .first = on->first,
+                             .order = on->order,
+                             .count = ids,
+                             .rank = on->rank,
+                             .ranks = l->step->ranks,
+                             .out = out};
+    l->lookup_count = 0;
+    return iv_gpu_learner_launched(l, iv_gpu_lookups(&a, l->stream), "gradient of look-ups", err);
+}
+
+iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
+    size_t unused;
+    if (l->from == 0) {
+        l->lookup_count = 0;
+        IV_TRY(reserve(l, err));
+    }
+    lookup_arrays at = arrays_in(l, l->lookup_host, l->lookup_max, &unused, &unused),
+                  on = arrays_in(l, l->lookup_data, l->lookup_max, &unused, &unused);
+    size_t row = l->lookup_count;
+    if (row + l->n.rows > l->lookup_max)
+        return iv_fail(err, IV_INVALID,
+                       "a step's passes: wanted them in order from its first sequence, found one from "
+                       "sequence %zu",
+                       l->from);
+    int code = cudaMemcpyAsync(on.dx + row * l->h, l->dx, l->n.rows * l->h * sizeof *l->dx, cudaMemcpyDeviceToDevice,
+                               l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "copy of the embedding's gradient", err));
+    for (size_t q = l->from; q < l->to; q++) {
+        const iv_learner_sequence *s = &l->step->sequences[q];
+        for (size_t t = 0; t < iv_padded_k(s->count); t++, row++) {
+            l->lookup_ids[row] = t < s->count ? s->ids[t] : -1;
+            at.rank[row] = (uint8_t)s->rank;
+        }
+    }
+    l->lookup_count = row;
+    return l->to == l->step->count ? finish(l, &at, &on, err) : IV_OK;
+}
+
+void iv_gpu_learner_free_lookups(gpu_learner *l) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    memspace->free(memspace, l->lookup_data), memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
+    l->lookup_data = l->lookup_host = NULL, l->lookup_ids = NULL;
+    l->lookup_max = l->lookup_bytes = l->lookup_host_bytes = 0;
+}

@@ -1,0 +1,189 @@
+/* learner_memory.c: where a learner's buffers are. Buffers of the forward ops, of the head and of the backward ops
+ * share memory: a value that outlives these phases is on the tape or among those that are carved first. */
+#include "base/carve.h"
+#include "model/cuda/learner_state.h"
+
+enum { TILE = 256, LOGITS_FLOATS = 1 << 28 };
+
+/* Rows that a kernel may read past the last: whole tiles. */
+static size_t whole_tiles(size_t rows) { return (rows + TILE - 1) / TILE * TILE; }
+
+void iv_gpu_learner_sizes(gpu_learner *l) {
+    const iv_model_config *c = &l->m->config;
+    size_t dim = (size_t)c->head_dim;
+    l->room = whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
+    l->h = (size_t)c->hidden_size, l->h_stride = iv_padded_k(l->h);
+    l->q = (size_t)c->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = (size_t)c->kv_heads * dim;
+    l->up = (size_t)c->intermediate_size, l->act_stride = iv_padded_k(l->up);
+    l->experts = (size_t)c->experts, l->k = (size_t)c->experts_per_token;
+    l->expert_n = c->experts ? (size_t)c->moe_intermediate_size : 0, l->expert_stride = iv_padded_k(l->expert_n);
+    l->sequences_max = l->base.rows_max / IV_CHAIN_STEP;
+    size_t vocab = (size_t)c->vocab_size, slice = LOGITS_FLOATS / vocab;
+    if (slice > IV_CHAIN_STEP) slice = slice / IV_CHAIN_STEP * IV_CHAIN_STEP;
+    l->logits_floats = iv_size_max(1, iv_size_min(slice, l->base.rows_max)) * iv_padded_k(vocab);
+}
+
+iv_gpu_attention_shape iv_gpu_learner_shape(const gpu_learner *l, int64_t window) {
+    const iv_model_config *c = &l->m->config;
+    return (iv_gpu_attention_shape){.arithmetic = l->arithmetic,
+                                    .type = l->m->dtype,
+                                    .heads = (size_t)c->heads,
+                                    .kv_heads = (size_t)c->kv_heads,
+                                    .head_dim = (size_t)c->head_dim,
+                                    .group = (size_t)(c->heads / c->kv_heads),
+                                    .window = window};
+}
+
+static void *rows_of(iv_carving *v, size_t rows, size_t columns, size_t width) {
+    size_t n;
+    if (!iv_size_mul(rows, columns, &n)) v->overflow = true;
+    return iv_carve(v, v->overflow ? 0 : n, width);
+}
+
+/* ---- the tape --------------------------------------------------------------------------------------------------- */
+
+static void carve_attention(const gpu_learner *l, iv_carving *v, gpu_tape_layer *t) {
+    t->q = rows_of(v, l->room, l->q, l->width), t->attended = rows_of(v, l->room, l->q, l->width);
+    t->lse2 = rows_of(v, l->room, (size_t)l->m->config.heads, sizeof(float));
+    if (!l->m->config.qk_norm) return;
+    t->q_raw = rows_of(v, l->room, l->q, l->width), t->k_raw = rows_of(v, l->room, l->kv, l->width);
+}
+
+static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_tape_layer *t, bool dense, bool experts) {
+    size_t entries = l->room * l->k, n = 0, act = 0;
+    if (dense) n = l->room * l->up, act = l->room * l->act_stride;
+    if (experts) n = iv_size_max(n, entries * l->expert_n), act = iv_size_max(act, entries * l->expert_stride);
+    t->x_mlp = rows_of(v, l->room, l->h, sizeof(float));
+    t->gate = iv_carve(v, n, l->width), t->up = iv_carve(v, n, l->width), t->act = iv_carve(v, act, l->width);
+    if (!experts) return;
+    t->router_logits = rows_of(v, l->room, l->experts, sizeof(float));
+    t->expert_ids = iv_carve(v, entries, sizeof *t->expert_ids);
+    t->expert_weights = iv_carve(v, entries, sizeof *t->expert_weights);
+}
+
+static void kinds_of(const gpu_learner *l, bool *dense, bool *experts) {
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        *dense |= !e, *experts |= e;
+    }
+}
+
+static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
+    bool attention = l->recompute == IV_RECOMPUTE_NONE, mlp = l->recompute != IV_RECOMPUTE_LAYER;
+    gpu_tape_layer shared = {0};
+    if (!attention) carve_attention(l, v, &shared);
+    if (!mlp) carve_mlp(l, v, &shared, dense, experts);
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        gpu_tape_layer t = shared;
+        bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        t.x = rows_of(v, l->room, l->h, sizeof(float));
+        if (attention) carve_attention(l, v, &t);
+        if (mlp) carve_mlp(l, v, &t, !e, e);
+        if (v->base) l->tape[i] = t;
+    }
+    l->x_end = rows_of(v, l->room, l->h, sizeof(float));
+}
+
+/* ---- phases ------------------------------------------------------------------------------------------------------ */
+
+static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
+    size_t widest = l->q + 2 * l->kv;
+    if (dense) widest = iv_size_max(widest, 2 * l->up);
+    if (experts) widest = iv_size_max(widest, 2 * l->k * l->expert_n);
+    l->wide = rows_of(v, l->room, widest, sizeof *l->wide);
+    if (!experts) return;
+    l->expert_offsets = iv_carve(v, l->experts + 1, sizeof *l->expert_offsets);
+    l->expert_slots = rows_of(v, l->room, l->k, sizeof *l->expert_slots);
+}
+
+static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
+    size_t n = iv_size_max(dense ? l->up : 0, experts ? l->expert_n : 0), dim = (size_t)l->m->config.head_dim;
+    l->dy = rows_of(v, l->room, iv_size_max(l->run_max, l->q_stride), l->width);
+    l->dnormed = rows_of(v, l->room, l->h, sizeof *l->dnormed);
+    l->dact = rows_of(v, l->room, n, sizeof *l->dact);
+    l->dattended = rows_of(v, l->room, l->q, sizeof *l->dattended);
+    l->dqkv = rows_of(v, l->room, l->q + 2 * l->kv, sizeof *l->dqkv);
+    if (l->m->config.qk_norm) l->head_terms = rows_of(v, l->room, 2 * dim, sizeof *l->head_terms);
+    if (l->m->config.mlp_bias) l->dwide = rows_of(v, l->room, 2 * n, sizeof *l->dwide);
+    if (!experts) return;
+    l->dw = rows_of(v, l->room, l->k, sizeof *l->dw);
+    l->expert_x = rows_of(v, l->room, l->h_stride, l->width);
+    l->expert_act = rows_of(v, l->room, l->expert_stride, l->width);
+    l->expert_gate = rows_of(v, l->room, l->expert_n, l->width);
+    l->expert_up = rows_of(v, l->room, l->expert_n, l->width);
+    l->expert_dx = rows_of(v, l->room, l->h, sizeof *l->expert_dx);
+}
+
+static void carve_head(gpu_learner *l, iv_carving *v) {
+    l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
+    l->picked = rows_of(v, l->room, l->h_stride, l->width);
+    l->dl = rows_of(v, l->room, l->head.n / l->head.leaves, l->width);
+    for (size_t i = 0; i < 4 && (size_t)1 << i < 2 * l->head.leaves; i++)
+        l->nodes[i] = rows_of(v, l->room, l->h, sizeof *l->nodes[i]);
+}
+
+static void carve_scratch(gpu_learner *l, iv_carving *v) {
+    iv_gpu_attention_shape shape = iv_gpu_learner_shape(l, 0);
+    size_t rows = l->base.rows_max, columns = iv_size_max(l->h, l->q + 2 * l->kv);
+    columns = iv_size_max(columns, iv_size_max(l->up, (size_t)l->m->config.head_dim));
+    l->turned = iv_carve(v, l->turned_max, l->width);
+    l->attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
+    l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
+    l->gradient_scratch = iv_carve(v, iv_gpu_weight_gradient_scratch(l->sms), 1);
+    l->column_scratch = iv_carve(v, iv_gpu_column_sums_scratch(columns), 1);
+}
+
+size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
+    iv_carving v = {.base = base, .align = 1024};
+    bool dense = false, experts = false;
+    size_t floats = l->room;
+    kinds_of(l, &dense, &experts);
+    carve_tape(l, &v, dense, experts);
+    l->dx = rows_of(&v, l->room, l->h, sizeof *l->dx);
+    l->dx_rounded = rows_of(&v, l->room, l->h_stride, l->width);
+    l->factors = iv_carve(&v, floats, sizeof(float)), l->max = iv_carve(&v, floats, sizeof(float));
+    l->sum = iv_carve(&v, floats, sizeof(float)), l->logprobs = iv_carve(&v, floats, sizeof(float));
+    l->coefficients = iv_carve(&v, floats, sizeof(float));
+    l->bias = iv_carve(&v, iv_size_max(l->q + 2 * l->kv, 2 * l->up), sizeof *l->bias);
+    l->bad = iv_carve(&v, 1, sizeof *l->bad), l->nothing = iv_carve(&v, 1, sizeof *l->nothing);
+    l->inputs = iv_carve(&v, l->inputs_max, 1);
+    if (experts) l->terms = rows_of(&v, l->room * l->k, l->h, sizeof *l->terms);
+    carve_scratch(l, &v);
+    iv_carving phase = v;
+    carve_head(l, &phase);
+    size_t end = phase.at;
+    l->normed = rows_of(&v, l->room, l->h_stride, l->width);
+    if (l->q != l->q_stride) l->packed = rows_of(&v, l->room, l->q_stride, l->width);
+    bool overflow = v.overflow || phase.overflow;
+    phase = v;
+    carve_forward(l, &phase, dense, experts);
+    end = iv_size_max(end, phase.at), overflow |= phase.overflow;
+    phase = v;
+    carve_backward(l, &phase, dense, experts);
+    end = iv_size_max(end, phase.at), overflow |= phase.overflow;
+    return overflow ? SIZE_MAX : end;
+}
+
+/* ---- allocation -------------------------------------------------------------------------------------------------- */
+
+iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err) {
+    const iv_gpu_info *i = iv_gpu_get_info(l->gpu);
+    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
+                   what, bytes, iv_gpu_memory_available(l->gpu));
+}
+
+/* Short sequences take more pages than long ones: the memory grows when a pass first needs it. */
+iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1, layer, bytes;
+    if (pages <= l->pages_max) return IV_OK;
+    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "keys and values of a pass", err));
+    memspace->free(memspace, l->kv_pages);
+    l->kv_pages = NULL, l->pages_max = 0;
+    if (!iv_size_mul(l->m->kv_layout.page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
+        return iv_fail(err, IV_LIMIT, "learner: %zu pages of keys and values are more than can be addressed", pages);
+    l->kv_pages = memspace->alloc(memspace, bytes);
+    if (!l->kv_pages) return iv_gpu_learner_no_memory(l, "keys and values of a pass", bytes, err);
+    l->kv_layer_bytes = layer, l->pages_max = pages;
+    return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing of pages", err);
+}

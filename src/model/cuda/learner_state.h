@@ -1,0 +1,240 @@
+/* learner_state.h: the memory of a learner on a GPU, and the pass that is running.
+ *
+ * learner.c opens, closes and runs passes; learner_memory.c places the buffers; learner_inputs.c writes what a pass
+ * reads; learner_blocks.c launches the forward ops and learner_backward.c the backward ops; learner_head.c,
+ * learner_experts.c and learner_lookups.c have the parts with an axis of their own; learner_linear.c has the gradients
+ * of linear layers.
+ *
+ * Rows of a pass are the padded axis (kernels/cuda/learn.h). GEMM inputs of weight gradients are +0 in padding rows: dx
+ * is, because it starts as +0 and the inputs of its sums are; others are cleared. */
+#ifndef IV_MODEL_CUDA_LEARNER_STATE_H
+#define IV_MODEL_CUDA_LEARNER_STATE_H
+
+#include "kernels/cuda/learn.h"
+#include "model/backend.h"
+#include "model/gpu_learner.h"
+#include "model/parameters.h"
+
+#include <cuda_runtime_api.h>
+
+/* The outputs of a linear layer as a run (learn.h). Layers of one shape have one table of offsets, relative to the
+ * layer's first tensor. */
+typedef struct gpu_run {
+    size_t base;    /* of the layer in the parameters' row */
+    size_t n, k;    /* columns; inputs */
+    size_t leaves;  /* of the sum over outputs */
+    size_t offsets; /* its first in the learner's offsets */
+} gpu_run;
+
+typedef struct gpu_layer_runs {
+    gpu_run qkv, out, router;
+    gpu_run *up, *down; /* [config.experts], or of a dense layer */
+} gpu_layer_runs;
+
+/* What the backward pass needs of a layer. Parts that are computed again are shared by all layers. */
+typedef struct gpu_tape_layer {
+    float *x, *x_mlp;                 /* [rows][hidden]: the layer's input; the residual stream after attention */
+    unsigned char *q, *q_raw, *k_raw; /* raw: before the head norms; NULL where there are none */
+    unsigned char *attended;
+    float *lse2;
+    unsigned char *gate, *up; /* [rows][intermediate]; of experts: by entry, in the order of iv_gpu_route */
+    unsigned char *act;       /* the same with padding to a multiple of 16 */
+    float *router_logits, *expert_weights;
+    int32_t *expert_ids;
+} gpu_tape_layer;
+
+/* Arrays that the host writes for a pass: in pinned memory, and at the same offsets on the GPU. */
+typedef struct gpu_learner_inputs {
+    int32_t *ids, *positions; /* [rows]; padding: 0 */
+    int32_t *axis_positions;  /* [rows]; padding: -1 */
+    int32_t *axis_rows;       /* [rows]: the row itself; padding: -1 */
+    int64_t *slots;           /* [rows]; padding: -1 */
+    iv_gpu_span *spans;       /* [sequences] */
+    uint32_t *tables;         /* [pages] */
+    int32_t *padding;         /* [padding rows] */
+    /* Predictions, padded in each sequence; padding: -1. */
+    int32_t *pick, *targets, *pick_rows;     /* the row of each, the token; the prediction itself */
+    int32_t *forward_pick, *forward_targets; /* the same; padding: 0 */
+    int32_t *pick_padding;                   /* [padding predictions] */
+    unsigned char *plan, *window_plan;       /* of attention */
+} gpu_learner_inputs;
+
+typedef struct gpu_input_sizes {
+    size_t rows, sequences, pages, padding, picks, pick_padding;
+} gpu_input_sizes;
+
+/* An expert's rows of a layer in this pass: its axis, and where its arrays begin in the lists. */
+typedef struct gpu_expert_rows {
+    size_t first, padded;
+    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis axis;
+} gpu_expert_rows;
+
+typedef struct gpu_learner {
+    iv_learner base; /* first */
+    iv_backend backend;
+    iv_backend_ops ops;
+    const iv_model *m, *names;
+    iv_gpu *gpu;
+    iv_arithmetic arithmetic;
+    iv_recompute recompute;
+    const float *weights;
+    size_t tied_offset; /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
+    cudaStream_t stream;
+    bool windowed;
+    int64_t window;
+    int sms;
+    /* Sizes. Strides and widths in elements. */
+    size_t room; /* rows of buffers: whole tiles */
+    size_t width, h, h_stride, q, q_stride, kv, up, act_stride, k, experts, expert_n, expert_stride;
+    size_t sequences_max;
+    /* Linear layers. */
+    gpu_layer_runs *runs; /* [layers] */
+    gpu_run *expert_runs; /* memory of all `up` and `down` */
+    gpu_run head;
+    int64_t *offsets;                         /* device */
+    size_t offset_count, run_max, turned_max; /* the longest run but the head's; elements of the largest transpose */
+    float *cosine, *sine;                     /* device */
+    unsigned char *tables;
+    size_t table_bytes;
+    /* Device memory of passes. */
+    unsigned char *data;
+    size_t data_bytes;
+    gpu_tape_layer *tape;      /* [layers] */
+    float *x_end;              /* the last layer's output */
+    float *dx;                 /* [rows][hidden] */
+    unsigned char *dx_rounded; /* R(dx), [rows][h_stride] */
+    unsigned char *normed;
+    float *wide;           /* of the forward ops: outputs of qkv, of gate and up */
+    float *bias;           /* of qkv, or of gate and up, in the order of the outputs */
+    unsigned char *packed; /* attended with padding, where it needs any */
+    unsigned char *dy;     /* [rows][widest run] */
+    float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
+    unsigned char *turned; /* weights of an input gradient */
+    unsigned char *attention_scratch, *backward_scratch, *gradient_scratch, *column_scratch;
+    uint64_t *bad, *nothing; /* nothing: a word to clear */
+    /* The head. */
+    float *logits; /* [slice][vocab], [slice][a leaf of it] */
+    size_t logits_floats;
+    unsigned char *picked, *dl; /* [predictions][h_stride], [predictions][a leaf] */
+    float *nodes[4];
+    float *max, *sum, *logprobs, *coefficients;
+    /* Experts. */
+    float *terms, *dw;
+    int32_t *expert_offsets, *expert_slots;
+    unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
+    float *expert_dx;
+    int32_t *host_ids;            /* pinned, [layers][rows * k] */
+    gpu_expert_rows *expert_rows; /* [layers][experts] */
+    int32_t *lists, *host_lists;  /* slots, tokens, entries of all layers' experts */
+    size_t lists_max, list_length;
+    /* Keys and values: of each layer, or of one. */
+    unsigned char *kv_pages;
+    size_t kv_layer_bytes, pages_max;
+    /* Look-ups of the step so far. */
+    unsigned char *lookup_data, *lookup_host;
+    size_t lookup_bytes, lookup_host_bytes, lookup_max, lookup_count;
+    int32_t *lookup_ids;
+    uint8_t *lookup_ranks;
+    /* Inputs. */
+    unsigned char *host, *inputs; /* pinned; device */
+    size_t inputs_max, plan_max;
+    gpu_learner_inputs at, on; /* at: in `host`; on: the GPU's */
+    float *host_logprobs, *host_coefficients;
+    uint64_t *host_bad;
+    /* Axes. */
+    iv_axis_sequence *axis_sequences; /* [sequences of the step] */
+    size_t axis_sequences_max;
+    int32_t *axis_scratch; /* [rows]: unused rows of axes */
+    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX], head_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis axis, head_axis;
+    /* The pass. */
+    const iv_learner_step *step;
+    size_t from, to;
+    gpu_input_sizes n;
+    bool taped, again; /* again: the forward ops run for the tape alone */
+    gpu_tape_layer *now;
+    float *x; /* the residual stream */
+} gpu_learner;
+
+static inline gpu_learner *iv_gpu_learner_of(iv_backend *b) {
+    return (gpu_learner *)(void *)((char *)b - offsetof(gpu_learner, backend));
+}
+
+/* IV_OK, or an error of the launch of `what`. */
+static inline iv_status iv_gpu_learner_launched(const gpu_learner *l, int code, const char *what, iv_error *err) {
+    return code ? iv_gpu_check(l->gpu, code, what, err) : IV_OK;
+}
+
+static inline const iv_layer_tensors *iv_gpu_learner_names(const gpu_learner *l, size_t layer) {
+    return &l->names->layer_tensors[layer];
+}
+
+/* A vector of the model on the GPU; NULL if the family has none. */
+static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_tensor *t) {
+    return t ? l->weights + t->offset : NULL;
+}
+
+/* ---- learner_memory.c */
+void iv_gpu_learner_sizes(gpu_learner *l);
+/* Sets all pointers into `base`, and returns their bytes; with NULL only measures. SIZE_MAX on overflow. */
+size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
+iv_gpu_attention_shape iv_gpu_learner_shape(const gpu_learner *l, int64_t window);
+iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err);
+/* Room for the pages of a pass. */
+iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
+
+/* ---- learner_linear.c */
+/* Makes the runs of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by the caller.
+ */
+iv_status iv_gpu_learner_runs(gpu_learner *l, int64_t **offsets, iv_error *err);
+/* Gradients of a linear layer over `axis` from dy [rows][run->n]: of its weights, with x [rows][x_stride]. */
+iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, const iv_token_axis *axis, const void *dy,
+                                         const void *x, size_t x_stride, iv_error *err);
+/* And of its inputs: dx [rows][run->k]. */
+iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
+                                        iv_error *err);
+/* The run's weights, transposed, in l->turned. `cleared` becomes zero afterwards: a linear layer may read its weights
+ * before earlier kernels end (launch.cuh), but not before a memset does. */
+iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, void *cleared, size_t bytes, iv_matrix *turned,
+                              iv_error *err);
+iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
+                                         size_t rows);
+/* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
+iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
+                                       iv_error *err);
+/* normed = R(RMSNorm(x)), for a weight gradient: +0 in padding rows. */
+iv_status iv_gpu_learner_normed(gpu_learner *l, const float *x, const iv_tensor *weight, iv_error *err);
+/* Clears the padding rows of [rows][stride] elements of `width` bytes. */
+iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t width, iv_error *err);
+/* `attended` as the output layer reads it. */
+iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err);
+
+/* ---- learner_inputs.c */
+size_t iv_gpu_learner_input_bytes(const gpu_learner *l);
+/* Writes the inputs of sequences [from, to), and their copy to the GPU. */
+iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err);
+/* The axes of the pass: all tokens, predictions. */
+iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
+
+/* ---- learner_blocks.c, learner_backward.c: enter their ops. */
+void iv_gpu_learner_forward_ops(iv_backend_ops *ops);
+void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
+iv_gpu_kv iv_gpu_learner_kv(const gpu_learner *l);
+
+/* ---- learner_head.c */
+iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err);
+iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
+
+/* ---- learner_experts.c */
+iv_status iv_gpu_learner_experts(gpu_learner *l, size_t layer, iv_error *err);
+/* The rows of every expert, from the ids of the forward pass, which are on the host. */
+iv_status iv_gpu_learner_list_experts(gpu_learner *l, iv_error *err);
+iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err);
+
+/* ---- learner_lookups.c */
+/* Keeps dx for the end of the step, or finishes it. */
+iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err);
+void iv_gpu_learner_free_lookups(gpu_learner *l);
+
+#endif
