@@ -1,0 +1,144 @@
+/* experts_backward.cu: row ops of a mixture's backward pass: the gradients that enter each expert, those of the routing
+ * weights, and those of the router's logits. Law: NUMERICS.md 15.9. */
+#include "kernels/cuda/eights.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/learn.h"
+#include "kernels/cuda/sum_exp.cuh"
+
+/* ---- entries of experts ---------------------------------------------------------------------------------------- */
+
+typedef iv_gpu_expert_rows_args expert_rows;
+
+/* dy = R(dx). */
+template <iv_dtype T, int V>
+static __global__ void __launch_bounds__(EIGHTS_THREADS) gradient_in(const __grid_constant__ expert_rows a) {
+    iv_let_next();
+    iv_wait();
+    size_t entry = blockIdx.x, i = first_column<V>();
+    if (i >= a.dy_stride) return;
+    int32_t slot = a.slot[entry];
+    float y[V] = {0};
+    if (slot >= 0) load_some<IV_F32, V>(a.dx + (size_t)((uint32_t)slot / (uint32_t)a.k) * a.hidden, i, a.hidden, y);
+    store_whole<T, V>(a.dy, entry * a.dy_stride + i, y);
+}
+
+enum { WEIGH_AHEAD = 4 };
+
+/* A block has an entry; thread t is lane t of the law. */
+template <iv_dtype T, int V>
+static __global__ void __launch_bounds__(LANES) weigh(const __grid_constant__ expert_rows a) {
+    __shared__ float lanes[LANES];
+    iv_let_next();
+    iv_wait();
+    size_t entry = blockIdx.x;
+    int32_t slot = a.slot[entry];
+    float w = slot >= 0 ? a.weights[slot] : 0.0f, lane = 0.0f, y[V];
+    const float *dx = a.dx + (size_t)((uint32_t)(slot < 0 ? 0 : slot) / (uint32_t)a.k) * a.hidden;
+    float *da = a.da + entry * a.n;
+    for (size_t base = threadIdx.x; base < a.n && slot >= 0; base += LANES * WEIGH_AHEAD) {
+        float d[WEIGH_AHEAD], g[WEIGH_AHEAD];
+#pragma unroll
+        for (int j = 0; j < WEIGH_AHEAD; j++) {
+            size_t i = base + j * LANES;
+            d[j] = i < a.n ? da[i] : 0.0f, g[j] = i < a.n ? get<T>(a.act, entry * a.n + i) : 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < WEIGH_AHEAD; j++) {
+            size_t i = base + j * LANES;
+            lane = __fmaf_rn(d[j], g[j], lane); /* a zero changes no lane */
+            if (i < a.n) da[i] = d[j] * w;
+        }
+    }
+    for (size_t i = threadIdx.x * V; i < a.dy_stride; i += LANES * V) {
+        load_some<IV_F32, V>(dx, i, slot >= 0 ? a.hidden : 0, y);
+#pragma unroll
+        for (int j = 0; j < V; j++) y[j] = slot >= 0 && i + j < a.hidden ? y[j] * w : 0.0f;
+        store_whole<T, V>(a.dy, entry * a.dy_stride + i, y);
+    }
+    if (slot < 0) return; /* the whole block */
+    float sum = fold_block(lane, lanes);
+    if (threadIdx.x == 0) a.dw[slot] = sum;
+}
+
+template <iv_dtype T> static int launch_rows(const expert_rows *a, bool weighs, cudaStream_t stream) {
+    bool fits =
+        a->dy_stride % 8 == 0 && iv_fits_eights(IV_F32, a->dx, a->hidden) && iv_fits_eights(T, a->dy, a->dy_stride);
+    if (weighs) return iv_launch(fits ? weigh<T, 8> : weigh<T, 1>, dim3((unsigned)a->entries), LANES, stream, *a);
+    return iv_launch(fits ? gradient_in<T, 8> : gradient_in<T, 1>,
+                     iv_eights_grid(a->entries, a->dy_stride, fits ? 8 : 1), EIGHTS_THREADS, stream, *a);
+}
+
+static int launch(const expert_rows *a, bool weighs, cudaStream_t stream) {
+    if (a->entries == 0) return 0;
+    if (a->k < 1 || a->k > IV_EXPERTS_PER_TOKEN_MAX || a->hidden == 0 || a->dy_stride < a->hidden)
+        return (int)cudaErrorInvalidValue;
+    switch (a->type) {
+    case IV_BF16: return launch_rows<IV_BF16>(a, weighs, stream);
+    case IV_F16: return launch_rows<IV_F16>(a, weighs, stream);
+    case IV_F32: return launch_rows<IV_F32>(a, weighs, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
+int iv_gpu_expert_gradient_in(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream) {
+    return launch(a, false, stream);
+}
+
+int iv_gpu_expert_weigh(const iv_gpu_expert_rows_args *a, iv_gpu_stream stream) { return launch(a, true, stream); }
+
+/* ---- the router -------------------------------------------------------------------------------------------------- */
+
+enum { ROUTER_WARPS = 4 };
+
+/* A warp has a row; PER logits a lane. Selected experts are written last. */
+template <iv_dtype T, int PER>
+static __global__ void __launch_bounds__(ROUTER_WARPS * 32)
+    router_backward(const __grid_constant__ iv_gpu_router_backward_args a) {
+    unsigned lane = threadIdx.x % 32;
+    size_t row = (size_t)blockIdx.x * ROUTER_WARPS + threadIdx.x / 32;
+    iv_let_next();
+    iv_wait();
+    if (row >= a.rows) return;
+    const int32_t *ids = a.ids + row * a.k;
+    const float *w = a.weights + row * a.k, *dw = a.dw + row * a.k;
+    char *to = (char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2);
+    bool live = ids[0] >= 0;
+    float mean = 0.0f;
+    for (size_t s = 0; s < a.k && live; s++) mean = __fmaf_rn(dw[s], w[s], mean);
+    if (a.normalise || !live) {
+        for (size_t e = lane; e < a.experts; e += 32) put<T>(to, e, 0.0f);
+    } else {
+        float x[PER], max, sum;
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            x[j] = lane + 32 * j < a.experts ? a.logits[row * a.experts + lane + 32 * j] : 0.0f;
+        sum_exp<PER>(x, a.experts, &max, &sum);
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (lane + 32 * j < a.experts) put<T>(to, lane + 32 * j, __fdiv_rn(v_exp(x[j] - max), sum) * (0.0f - mean));
+    }
+    for (size_t e = a.experts + lane; e < a.dy_stride; e += 32) put<T>(to, e, 0.0f);
+    __syncwarp();
+    for (size_t s = lane; s < a.k && live; s += 32) put<T>(to, (size_t)ids[s], w[s] * (dw[s] - mean));
+}
+
+template <iv_dtype T> static int launch_router(const iv_gpu_router_backward_args *a, cudaStream_t stream) {
+    auto *kernel = a->experts <= 128   ? router_backward<T, 4>
+                   : a->experts <= 256 ? router_backward<T, 8>
+                                       : router_backward<T, 16>;
+    return iv_launch(kernel, dim3((unsigned)((a->rows + ROUTER_WARPS - 1) / ROUTER_WARPS)), ROUTER_WARPS * 32, stream,
+                     *a);
+}
+
+int iv_gpu_router_backward(const iv_gpu_router_backward_args *a, iv_gpu_stream stream) {
+    if (a->rows == 0) return 0;
+    if (a->experts < 1 || a->experts > IV_GPU_EXPERTS_MAX || a->k < 1 || a->k > a->experts ||
+        a->k > IV_EXPERTS_PER_TOKEN_MAX || a->dy_stride < a->experts)
+        return (int)cudaErrorInvalidValue;
+    switch (a->type) {
+    case IV_BF16: return launch_router<IV_BF16>(a, stream);
+    case IV_F16: return launch_router<IV_F16>(a, stream);
+    case IV_F32: return launch_router<IV_F32>(a, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
