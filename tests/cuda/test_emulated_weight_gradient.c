@@ -16,11 +16,24 @@ static void generic_gradients(void **state) {
     (void)state;
     rng r = rng_start("emulated generic gradients");
     size_t steps = 0;
-    for (budget b = budget_of(5); has_time(&b) || steps < 4; steps++) {
+    for (budget b = budget_of(3); has_time(&b) || steps < 4; steps++) {
         gradient_case c = random_gradient(&r, 96, 100, 70);
         gradient_step(&r, &c, generic_gradient);
     }
     printf("generic: %zu steps\n", steps);
+}
+
+static void wgmma_gradients(void **state) {
+    (void)state;
+    rng r = rng_start("emulated wgmma gradients");
+    size_t steps = 0;
+    for (budget b = budget_of(7); has_time(&b) || steps < 6; steps++) {
+        another_machine(&r, 6);
+        gradient_case c = random_wgmma(&r, 300, 300, 100);
+        gradient_step(&r, &c, wgmma_kernels[steps % IV_GRADIENT_SHAPES]);
+    }
+    printf("wgmma: %zu steps, %zu passes\n", steps, wgmma_runs);
+    assert_true(wgmma_runs > 0);
 }
 
 /* ---- controls -----------------------------------------------------------------------------------------------------
@@ -94,12 +107,17 @@ static void planted_mistakes_are_caught(void **state) {
     control t = make_control(&r, 96, 80, 160);
     check_faults(&r, "generic", &t, generic_gradient, generic, 3);
     free_control(&t);
+    static const emu_fault wgmma[] = {EMU_NO_FAULT, EMU_FORGET_WAITS, EMU_LOSE_ARRIVAL, EMU_RELEASE_EARLY,
+                                      EMU_FLIP_BIT};
+    control u = make_control(&r, 144, 64, 8 * 64 + 16); /* more blocks than stages */
+    for (size_t i = 0; i < 2; i++) check_faults(&r, "wgmma", &u, wgmma_kernels[i], wgmma, 5);
+    free_control(&u);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planted_mistakes_are_caught), cmocka_unit_test(bad_axes_are_refused),
+        cmocka_unit_test(planted_mistakes_are_caught),           cmocka_unit_test(bad_axes_are_refused),
         cmocka_unit_test_setup(transposed_weights, any_machine), cmocka_unit_test_setup(column_sums, any_machine),
-        cmocka_unit_test_setup(generic_gradients, any_machine)};
+        cmocka_unit_test_setup(generic_gradients, any_machine),  cmocka_unit_test(wgmma_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,25 @@ static void weight_gradients(void **state) {
     }
 }
 
+static void hopper_gradients(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    if (!has_tc16()) {
+        printf("SKIPPED: tc16 wants compute capability 9.0\n");
+        skip();
+    }
+    rng r = rng_start("weight gradients on Hopper");
+    for (size_t trial = 0; trial < trials(60, 1000); trial++) {
+        gradient_case c = random_wgmma(&r, 700, 700, 200);
+        gradient_step(&r, &c, wgmma_kernels[trial % IV_GRADIENT_SHAPES]);
+    }
+    printf("%zu passes by wgmma\n", wgmma_runs);
+    assert_true(wgmma_runs > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bad_axes_are_refused), cmocka_unit_test(transposed_weights),
-                                       cmocka_unit_test(column_sums), cmocka_unit_test(weight_gradients)};
+                                       cmocka_unit_test(column_sums), cmocka_unit_test(weight_gradients),
+                                       cmocka_unit_test(hopper_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

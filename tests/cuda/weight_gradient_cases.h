@@ -117,6 +117,26 @@ static int generic_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream 
     return plan.parts ? iv_gpu_weight_gradient_generic(a, &plan, stream) : 0;
 }
 
+/* One shape of the kernel for Hopper, or the generic one if it does not take a pass. */
+static size_t wgmma_runs;
+static int wgmma_gradient(const iv_gpu_weight_gradient_args *a, iv_weight_gradient_shape shape, iv_gpu_stream stream) {
+    iv_sum_plan plan;
+    if (!iv_sum_plan_make(a->axis, &a->sums, &plan)) return 1;
+    if (!plan.parts || !iv_gpu_weight_gradient_takes(a, &plan, shape)) return generic_gradient(a, stream);
+    wgmma_runs++;
+    return iv_gpu_weight_gradient_wgmma(a, &plan, shape, stream);
+}
+static int pair_256(const iv_gpu_weight_gradient_args *a, iv_gpu_stream s) {
+    return wgmma_gradient(a, IV_GRADIENT_256_PAIR, s);
+}
+static int pair_128(const iv_gpu_weight_gradient_args *a, iv_gpu_stream s) {
+    return wgmma_gradient(a, IV_GRADIENT_128_PAIR, s);
+}
+static int alone_128(const iv_gpu_weight_gradient_args *a, iv_gpu_stream s) {
+    return wgmma_gradient(a, IV_GRADIENT_128, s);
+}
+static gradient_kernel *const wgmma_kernels[IV_GRADIENT_SHAPES] = {pair_256, pair_128, alone_128};
+
 typedef struct gradient_case {
     iv_arithmetic arithmetic;
     iv_dtype type;
@@ -241,6 +261,16 @@ static gradient_case random_gradient(rng *r, size_t n_max, size_t k_max, size_t 
     c.dy_stride = c.n + (odd ? rng_below(r, 10) : 8 * rng_below(r, 3));
     c.x_stride = odd ? c.k + rng_below(r, 10) : iv_padded_k(c.k) + 8 * rng_below(r, 3);
     c.shift = odd ? rng_below(r, 3) : 0;
+    c.values = rng_below(r, 3) ? NORMAL : (family)rng_below(r, FAMILIES);
+    return c;
+}
+
+/* A case for the kernel for Hopper. */
+static gradient_case random_wgmma(rng *r, size_t n_max, size_t k_max, size_t tokens_max) {
+    gradient_case c = {.arithmetic = IV_TC16, .type = types[rng_below(r, 2)], .tokens_max = tokens_max};
+    c.n = 16 * (1 + rng_below(r, n_max / 16)), c.k = 1 + rng_below(r, k_max);
+    if (rng_below(r, 2)) c.k = iv_padded_k(c.k);
+    c.dy_stride = c.n + 8 * rng_below(r, 3), c.x_stride = iv_padded_k(c.k) + 8 * rng_below(r, 3);
     c.values = rng_below(r, 3) ? NORMAL : (family)rng_below(r, FAMILIES);
     return c;
 }

@@ -58,6 +58,40 @@ bool iv_sum_plan_make(const iv_token_axis *axis, const iv_axis_sums *sums, iv_su
     return true;
 }
 
+/* Cycles of a tile on Hopper, roughly: blocks of 64 tokens at the speed of their products, ends of chains, and sums
+ * that are written. What waits in scratch is written and read. */
+static double tile_cost(const iv_sum_plan *plan, double inputs, int kept) {
+    double cost = 0;
+    for (int p = 0; p < plan->parts; p++) {
+        const iv_sum_part *part = &plan->part[p];
+        cost += (part->end - part->begin + 63) / 64 * 4 * inputs + 300;
+        if (part->continues) cost += 6 * inputs;
+        if (part->to != IV_SUM_WAITS || part->joins >= kept) cost += 10 * inputs;
+        for (int level = 0; level < part->joins; level++)
+            if (part->from_sums >> level & 1 || level >= kept) cost += 6 * inputs;
+    }
+    return cost;
+}
+
+/* The shape that needs the least time; IV_GRADIENT_SHAPES: none takes it. */
+static iv_weight_gradient_shape choose(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan) {
+    static const struct {
+        size_t inputs, peers;
+        int kept;
+    } shapes[IV_GRADIENT_SHAPES] = {{256, 2, 0}, {128, 2, 2}, {128, 1, 2}};
+    iv_weight_gradient_shape best = IV_GRADIENT_SHAPES;
+    double least = 0;
+    for (int i = 0; i < IV_GRADIENT_SHAPES; i++) {
+        if (!iv_gpu_weight_gradient_takes(a, plan, (iv_weight_gradient_shape)i)) continue;
+        size_t outputs = 128 * shapes[i].peers, ctas = (size_t)a->sms / shapes[i].peers;
+        size_t tiles = (a->n + outputs - 1) / outputs * ((a->k + shapes[i].inputs - 1) / shapes[i].inputs);
+        size_t rounds = (tiles + ctas - 1) / ctas;
+        double cost = (double)rounds * tile_cost(plan, (double)shapes[i].inputs, shapes[i].kept);
+        if (best == IV_GRADIENT_SHAPES || cost < least) best = (iv_weight_gradient_shape)i, least = cost;
+    }
+    return best;
+}
+
 size_t iv_gpu_weight_gradient_scratch(int sms) { return (size_t)sms * IV_WEIGHT_GRADIENT_SCRATCH; }
 
 int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream) {
@@ -67,5 +101,7 @@ int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream s
         a->k > a->x_stride || a->sms < 1 || !iv_sum_plan_make(a->axis, &a->sums, &plan))
         return CUDA_INVALID_VALUE;
     if (a->n == 0 || a->k == 0 || plan.parts == 0) return 0;
-    return iv_gpu_weight_gradient_generic(a, &plan, stream);
+    iv_weight_gradient_shape shape = choose(a, &plan);
+    return shape < IV_GRADIENT_SHAPES ? iv_gpu_weight_gradient_wgmma(a, &plan, shape, stream)
+                                      : iv_gpu_weight_gradient_generic(a, &plan, stream);
 }

@@ -36,6 +36,20 @@ typedef struct iv_sum_plan {
 /* False if the axis is invalid, or a level that is needed is NULL. */
 bool iv_sum_plan_make(const iv_token_axis *axis, const iv_axis_sums *sums, iv_sum_plan *out);
 
+/* Tiles of the kernel for Hopper: 128 outputs by 256 or 128 inputs; a pair of CTAs shares its inputs. */
+typedef enum iv_weight_gradient_shape {
+    IV_GRADIENT_256_PAIR,
+    IV_GRADIENT_128_PAIR,
+    IV_GRADIENT_128,
+    IV_GRADIENT_SHAPES
+} iv_weight_gradient_shape;
+
+/* tc16 on compute capability 9.0, rows and strides of whole 16 bytes; limits of what may wait in a pass. */
+bool iv_gpu_weight_gradient_takes(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan,
+                                  iv_weight_gradient_shape shape);
+int iv_gpu_weight_gradient_wgmma(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan,
+                                 iv_weight_gradient_shape shape, iv_gpu_stream stream);
+
 /* Scratch of one multiprocessor. */
 enum { IV_WEIGHT_GRADIENT_SCRATCH = 256 << 10 };
 

@@ -118,7 +118,7 @@ struct wgmma_step { // of a lane
     matrix_type type;
     float *d;
     int count;
-    bool a_is_shared, add, b_turned;
+    bool a_is_shared, add, a_turned, b_turned;
     uint64_t a, b;
     uint32_t a_words[4];
 };

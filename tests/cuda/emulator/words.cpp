@@ -436,7 +436,7 @@ static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
     for (int row = 0; row < 16; row++) { // of the warp
         uint16_t a[16];
         if (one.a_is_shared)
-            for (uint32_t k = 0; k < 16; k++) a[k] = operand(cta, one.a, warp % 4 * 16 + (uint32_t)row, k, false);
+            for (uint32_t k = 0; k < 16; k++) a[k] = operand(cta, one.a, warp % 4 * 16 + (uint32_t)row, k, one.a_turned);
         else
             fragment_row(words, row, a);
         float sum = 0.0f, result = 0.0f;
