@@ -2,6 +2,7 @@
 #include "base/size.h"
 #include "train/device.h"
 #include "train/run_state.h"
+#include "train/sync.h"
 
 #include <string.h>
 

@@ -73,8 +73,7 @@ static double tile_cost(const iv_sum_plan *plan, double inputs, int kept) {
     return cost;
 }
 
-/* The shape that needs the least time; IV_GRADIENT_SHAPES: none takes it. */
-static iv_weight_gradient_shape choose(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan) {
+iv_weight_gradient_shape iv_gpu_weight_gradient_choose(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan) {
     static const struct {
         size_t inputs, peers;
         int kept;
@@ -101,7 +100,7 @@ int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream s
         a->k > a->x_stride || a->sms < 1 || !iv_sum_plan_make(a->axis, &a->sums, &plan))
         return CUDA_INVALID_VALUE;
     if (a->n == 0 || a->k == 0 || plan.parts == 0) return 0;
-    iv_weight_gradient_shape shape = choose(a, &plan);
+    iv_weight_gradient_shape shape = iv_gpu_weight_gradient_choose(a, &plan);
     return shape < IV_GRADIENT_SHAPES ? iv_gpu_weight_gradient_wgmma(a, &plan, shape, stream)
                                       : iv_gpu_weight_gradient_generic(a, &plan, stream);
 }

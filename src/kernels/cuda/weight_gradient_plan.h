@@ -50,6 +50,9 @@ bool iv_gpu_weight_gradient_takes(const iv_gpu_weight_gradient_args *a, const iv
 int iv_gpu_weight_gradient_wgmma(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan,
                                  iv_weight_gradient_shape shape, iv_gpu_stream stream);
 
+/* The shape that iv_gpu_weight_gradient takes; IV_GRADIENT_SHAPES: the generic kernel. */
+iv_weight_gradient_shape iv_gpu_weight_gradient_choose(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan);
+
 /* Scratch of one multiprocessor. */
 enum { IV_WEIGHT_GRADIENT_SCRATCH = 256 << 10 };
 
