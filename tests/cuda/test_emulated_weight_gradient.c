@@ -30,7 +30,8 @@ static void wgmma_gradients(void **state) {
     for (budget b = budget_of(7); has_time(&b) || steps < 6; steps++) {
         another_machine(&r, 6);
         gradient_case c = random_wgmma(&r, 300, 300, 100);
-        gradient_step(&r, &c, wgmma_kernels[steps % IV_GRADIENT_SHAPES]);
+        gradient_kernel *chosen = iv_gpu_weight_gradient;
+        gradient_step(&r, &c, steps % 4 < IV_GRADIENT_SHAPES ? wgmma_kernels[steps % 4] : chosen);
     }
     printf("wgmma: %zu steps, %zu passes\n", steps, wgmma_runs);
     assert_true(wgmma_runs > 0);
@@ -114,10 +115,49 @@ static void planted_mistakes_are_caught(void **state) {
     free_control(&u);
 }
 
+/* The tree of column sums must wait for the chains, which are the launch before it. */
+static void forgotten_launches_are_caught(void **state) {
+    (void)state;
+    enum { N = 150, RANKS = 4, TOKENS = 16 * RANKS };
+    rng r = rng_start("emulated column control");
+    int32_t row[TOKENS];
+    iv_axis_part parts[RANKS];
+    float want[N], got[N];
+    for (int i = 0; i < TOKENS; i++) row[i] = i;
+    for (size_t i = 0; i < RANKS; i++) parts[i] = (iv_axis_part){16 * i, 16 * i + 16, true, true};
+    iv_token_axis axis = {.padded = TOKENS, .row = row, .parts = parts, .part_count = RANKS, .ranks = RANKS};
+    float *dy = random_values(&r, NORMAL, IV_F32, TOKENS * N);
+    iv_gpu_column_sums_args a = {.axis = &axis, .row = row, .dy = dy, .dy_stride = N, .n = N}, gpu = a;
+    places p = {&(int64_t){0}, 1, N};
+    host_pass(&axis, &(iv_axis_sums){.sum = want}, &p, column_chain, &a);
+    gpu.row = gpu_copy(row, sizeof row), gpu.dy = gpu_copy(dy, TOKENS * sizeof(float[N]));
+    gpu.sums.sum = gpu_room(sizeof got), gpu.scratch = gpu_room(iv_gpu_column_sums_scratch(N));
+    for (int planted = 0; planted < 2; planted++) {
+        size_t caught = 0, turns = 0;
+        for (; turns < (planted ? 1000 : 20) && caught < 2; turns++) {
+            another_machine(&r, 4);
+            GPU_OK(cudaMemset(gpu.scratch, 0xa5, iv_gpu_column_sums_scratch(N)));
+            emu_plant(planted ? EMU_FORGET_LAST : EMU_NO_FAULT);
+            GPU_OK(iv_gpu_column_sums(&gpu, NULL));
+            GPU_OK(cudaDeviceSynchronize());
+            emu_plant(EMU_NO_FAULT);
+            GPU_OK(cudaMemcpy(got, gpu.sums.sum, sizeof got, cudaMemcpyDeviceToHost));
+            caught += memcmp(want, got, sizeof got) != 0;
+        }
+        printf("column sums: %s: %zu of %zu caught\n", fault_names[planted ? EMU_FORGET_LAST : EMU_NO_FAULT], caught,
+               turns);
+        assert_true(planted ? caught > 0 : caught == 0);
+    }
+    cudaFree((void *)gpu.row), cudaFree((void *)gpu.dy), cudaFree(gpu.sums.sum), cudaFree(gpu.scratch), free(dy);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planted_mistakes_are_caught),           cmocka_unit_test(bad_axes_are_refused),
-        cmocka_unit_test_setup(transposed_weights, any_machine), cmocka_unit_test_setup(column_sums, any_machine),
-        cmocka_unit_test_setup(generic_gradients, any_machine),  cmocka_unit_test(wgmma_gradients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught),
+                                       cmocka_unit_test(forgotten_launches_are_caught),
+                                       cmocka_unit_test(bad_axes_are_refused),
+                                       cmocka_unit_test_setup(transposed_weights, any_machine),
+                                       cmocka_unit_test_setup(column_sums, any_machine),
+                                       cmocka_unit_test_setup(generic_gradients, any_machine),
+                                       cmocka_unit_test(wgmma_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
