@@ -194,19 +194,36 @@ static iv_backward_params params_of(const iv_gpu_attention_backward_args *a, boo
     return p;
 }
 
-int iv_attention_backward_as(const iv_gpu_attention_backward_args *a, bool generic, iv_gpu_stream stream) {
+static bool is_wrong(const iv_gpu_attention_backward_args *a) {
     const iv_gpu_attention_shape *s = &a->shape;
-    bool hopper = !generic && iv_attention_backward_is_hopper(s);
-    if (s->type != a->kv.type || s->kv_heads != a->kv.heads || s->head_dim != a->kv.head_dim || s->head_dim % 2 ||
-        s->heads != s->kv_heads * s->group || s->group_first || a->rows > INT32_MAX / 2)
-        return cudaErrorInvalidValue;
+    return s->type != a->kv.type || s->kv_heads != a->kv.heads || s->head_dim != a->kv.head_dim || s->head_dim % 2 ||
+           s->heads != s->kv_heads * s->group || s->group_first || a->rows > INT32_MAX / 2;
+}
+
+int iv_attention_backward_launch(const iv_gpu_attention_backward_args *a, iv_attention_backward_part part,
+                                 iv_gpu_stream stream) {
+    iv_backward_params p = params_of(a, true);
+    if (is_wrong(a) || !iv_attention_backward_is_hopper(&a->shape)) return cudaErrorInvalidValue;
+    switch (part) {
+    case IV_BACKWARD_PREPARE: return prepare(a->shape.type, p, stream);
+    case IV_BACKWARD_KEYS: return iv_attention_backward_keys(a, p, stream);
+    case IV_BACKWARD_QUERIES: return iv_attention_backward_queries(a, p, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+int iv_attention_backward_as(const iv_gpu_attention_backward_args *a, bool generic, iv_gpu_stream stream) {
+    if (is_wrong(a)) return cudaErrorInvalidValue;
     if (a->rows == 0 || a->span_count == 0) return 0;
-    iv_backward_params p = params_of(a, hopper);
-    int failed = prepare(s->type, p, stream);
-    if (failed) return failed;
-    if (!hopper) return iv_attention_backward_generic(a, p, stream);
-    failed = iv_attention_backward_keys(a, p, stream);
-    return failed ? failed : iv_attention_backward_queries(a, p, stream);
+    int failed = 0;
+    if (!generic && iv_attention_backward_is_hopper(&a->shape)) {
+        for (int part = 0; part < IV_BACKWARD_PARTS && !failed; part++)
+            failed = iv_attention_backward_launch(a, (iv_attention_backward_part)part, stream);
+        return failed;
+    }
+    iv_backward_params p = params_of(a, false);
+    failed = prepare(a->shape.type, p, stream);
+    return failed ? failed : iv_attention_backward_generic(a, p, stream);
 }
 
 int iv_gpu_attention_backward(const iv_gpu_attention_backward_args *a, iv_gpu_stream stream) {

@@ -11,6 +11,16 @@ extern "C" {
 /* Is the shape one of the Hopper kernels'? A pure function of it. */
 bool iv_attention_backward_is_hopper(const iv_gpu_attention_shape *s);
 
+/* One of the launches of a pass over a Hopper shape; all, in this order, are the pass. */
+typedef enum iv_attention_backward_part {
+    IV_BACKWARD_PREPARE, /* delta, work lists */
+    IV_BACKWARD_KEYS,    /* dk, dv */
+    IV_BACKWARD_QUERIES, /* dq */
+    IV_BACKWARD_PARTS
+} iv_attention_backward_part;
+int iv_attention_backward_launch(const iv_gpu_attention_backward_args *a, iv_attention_backward_part part,
+                                 iv_gpu_stream stream);
+
 /* With `generic`: by the generic kernel, whatever the shape. */
 int iv_attention_backward_as(const iv_gpu_attention_backward_args *a, bool generic, iv_gpu_stream stream);
 
