@@ -325,17 +325,18 @@ typedef iv_gpu_rotate_backward_args rotate_args;
 
 /* A part of dy: columns that begin at `to`. */
 typedef struct leaf_part {
-    size_t first, heads; /* of dqkv's row, in heads */
-    size_t to, padded;   /* of dy's row, in elements */
+    unsigned first, heads; /* of dqkv's row, in heads */
+    unsigned to, padded;   /* of dy's row, in elements */
 } leaf_part;
 
 /* q's, k's or v's part (0, 1, 2) of a leaf. */
-IV_DEVICE leaf_part part_of(const rotate_args &a, size_t leaf, int which) {
-    size_t q = a.heads / a.leaves, kv = a.kv_heads / a.leaves;
-    size_t q_padded = (q * a.head_dim + 15) / 16 * 16, kv_padded = (kv * a.head_dim + 15) / 16 * 16;
+IV_DEVICE leaf_part part_of(const rotate_args &a, unsigned leaf, int which) {
+    unsigned heads = (unsigned)a.heads, kv_heads = (unsigned)a.kv_heads, d = (unsigned)a.head_dim;
+    unsigned q = heads / (unsigned)a.leaves, kv = kv_heads / (unsigned)a.leaves;
+    unsigned q_padded = (q * d + 15) / 16 * 16, kv_padded = (kv * d + 15) / 16 * 16;
     leaf_part p;
     p.heads = which == 0 ? q : kv;
-    p.first = which == 0 ? leaf * q : a.heads + (which - 1) * a.kv_heads + leaf * kv;
+    p.first = which == 0 ? leaf * q : heads + (which - 1) * kv_heads + leaf * kv;
     p.to = leaf * (q_padded + 2 * kv_padded) + (which == 0 ? 0 : q_padded + (which - 1) * kv_padded);
     p.padded = which == 0 ? q_padded : kv_padded;
     return p;
@@ -376,44 +377,47 @@ IV_DEVICE void head_norm_backward(float dy[PER], float raw[PER], const float w[P
 
 /* The heads of a leaf of q (which = 0) or k (1). The next head is loaded ahead. */
 template <iv_dtype T, int PER, bool EXACT>
-IV_DEVICE void heads_backward(const rotate_args &a, size_t row, size_t leaf, int which, const float c[PER],
+IV_DEVICE void heads_backward(const rotate_args &a, size_t row, unsigned leaf, int which, const float c[PER],
                               const float s[PER], float *swap, float h[PER]) {
     unsigned lane = threadIdx.x % 32, d = EXACT ? 32 * PER : (unsigned)a.head_dim;
     constexpr size_t element = T == IV_F32 ? 4 : 2;
     leaf_part p = part_of(a, leaf, which);
     const float *norm = which == 0 ? a.q_norm : a.k_norm;
     float *at = a.dqkv + (row * (a.heads + 2 * a.kv_heads) + p.first) * d, x[PER], next[PER], raw[PER], next_raw[PER];
-    size_t raw_head = which == 0 ? row * a.heads + leaf * p.heads : row * a.kv_heads + leaf * p.heads;
-    const char *raws = (const char *)(which == 0 ? a.q_raw : a.k_raw) + raw_head * d * element;
+    const char *raws = (const char *)(which == 0 ? a.q_raw : a.k_raw) +
+                       (row * (which == 0 ? a.heads : a.kv_heads) + leaf * p.heads) * d * element;
     char *to = (char *)a.dy + (row * a.dy_stride + p.to) * element;
     float w[PER];
     load_head<PER, EXACT>(at, d, x);
     if (norm) load_typed_head<T, PER, EXACT>(raws, d, raw), load_head<PER, EXACT>(norm, d, w);
-    for (size_t head = 0; head < p.heads; head++, at += d) {
-        bool more = head + 1 < p.heads;
-        if (more) load_head<PER, EXACT>(at + d, d, next);
-        if (more && norm) load_typed_head<T, PER, EXACT>(raws + (head + 1) * d * element, d, next_raw);
+#pragma unroll 1
+    for (unsigned left = p.heads; left > 0; left--, to += d * element) {
+        raws += d * element;
+        if (left > 1) load_head<PER, EXACT>(at + d, d, next);
+        if (left > 1 && norm) load_typed_head<T, PER, EXACT>(raws, d, next_raw);
         rotate_head<PER, EXACT>(x, c, s, d, swap);
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = iv_canon(x[j]);
         if (norm) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
 #pragma unroll
         for (int j = 0; j < PER; j++)
-            if (EXACT || lane + 32 * j < d) at[lane + 32 * j] = x[j], put<T>(to, head * d + lane + 32 * j, x[j]);
+            if (EXACT || lane + 32 * j < d) at[lane + 32 * j] = x[j], put<T>(to, lane + 32 * j, x[j]);
+        at += d;
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = next[j], raw[j] = next_raw[j];
     }
-    put_zeros<T>(to, p.heads * d, p.padded);
+    put_zeros<T>(to, 0, p.padded - p.heads * d);
 }
 
-template <iv_dtype T, int PER, bool EXACT> IV_DEVICE void round_values(const rotate_args &a, size_t row, size_t leaf) {
+template <iv_dtype T, int PER, bool EXACT>
+IV_DEVICE void round_values(const rotate_args &a, size_t row, unsigned leaf) {
     constexpr size_t element = T == IV_F32 ? 4 : 2;
     unsigned d = EXACT ? 32 * PER : (unsigned)a.head_dim;
     leaf_part p = part_of(a, leaf, 2);
     const float *from = a.dqkv + (row * (a.heads + 2 * a.kv_heads) + p.first) * d;
     char *to = (char *)a.dy + (row * a.dy_stride + p.to) * element;
 #pragma unroll 4
-    for (size_t i = threadIdx.x % 32; i < p.heads * d; i += 32) put<T>(to, i, from[i]);
+    for (unsigned i = threadIdx.x % 32; i < p.heads * d; i += 32) put<T>(to, i, from[i]);
     put_zeros<T>(to, p.heads * d, p.padded);
 }
 
@@ -441,12 +445,18 @@ IV_DEVICE void put_terms(const rotate_args &a, size_t row, int which, const floa
     __syncthreads();
 }
 
+/* Blocks of a multiprocessor: as many as fit without spilled registers. */
+static constexpr int rotate_blocks(int per, bool exact) {
+    return per <= 4 ? (per == 2 || exact ? 4 : 3) : per <= 8 ? 2 : 1;
+}
+
 template <iv_dtype T, int PER, bool EXACT>
-static __global__ void __launch_bounds__(ROTATE_WARPS * 32) rotate_backward(const __grid_constant__ rotate_args a) {
+static __global__ void __launch_bounds__(ROTATE_WARPS * 32, rotate_blocks(PER, EXACT))
+    rotate_backward(const __grid_constant__ rotate_args a) {
     __shared__ float swap[ROTATE_WARPS][PER * 32];
-    size_t warp = threadIdx.x / 32, leaf = warp % a.leaves,
-           row = blockIdx.x * (ROTATE_WARPS / a.leaves) + warp / a.leaves;
+    unsigned warp = threadIdx.x / 32, leaves = (unsigned)a.leaves, leaf = warp % leaves;
     unsigned d = EXACT ? 32 * PER : (unsigned)a.head_dim;
+    size_t row = blockIdx.x * (ROTATE_WARPS / leaves) + warp / leaves;
     iv_let_next();
     iv_wait();
     int32_t position = row < a.rows ? a.positions[row] : -1;
@@ -457,19 +467,21 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32) rotate_backward(cons
 #pragma unroll
         for (int j = 0; j < PER; j++) s[j] = -s[j];
     }
+#pragma unroll 1
     for (int which = 0; which < 2; which++) {
         float h[PER] = {0};
         if (position >= 0) heads_backward<T, PER, EXACT>(a, row, leaf, which, c, s, swap[warp], h);
         if (a.q_norm) put_terms<PER>(a, row, which, h, swap);
     }
     if (row >= a.rows) return;
-    size_t end = part_of(a, a.leaves - 1, 2).to + part_of(a, a.leaves - 1, 2).padded;
+    leaf_part last = part_of(a, leaf, 2);
+    unsigned end = last.to + last.padded, run = end / (leaf + 1);
+    char *dy = (char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2);
     if (position >= 0)
         round_values<T, PER, EXACT>(a, row, leaf);
     else
-        put_zeros<T>((char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2), end / a.leaves * leaf,
-                     end / a.leaves * (leaf + 1));
-    if (leaf + 1 == a.leaves) put_zeros<T>((char *)a.dy + row * a.dy_stride * (T == IV_F32 ? 4 : 2), end, a.dy_stride);
+        put_zeros<T>(dy, end - run, end);
+    if (leaf + 1 == leaves) put_zeros<T>(dy, end, a.dy_stride);
 }
 
 template <iv_dtype T, bool EXACT> static int launch_rotate(const rotate_args *a, cudaStream_t stream) {
