@@ -10,7 +10,10 @@
 
 /* ---- statistics ------------------------------------------------------------------------------------------------ */
 
-enum { LOGITS_AHEAD = 8 }; /* loaded by a thread before any is used */
+enum {
+    LOGITS_AHEAD = 16, /* loaded by a thread before any is used */
+    LOGIT_BLOCKS = 4 /* of a multiprocessor; the more, the less of a row is still in the cache when it is read again */
+};
 
 /* The largest value of a block, in all threads. */
 IV_DEVICE float max_block(float m, float *warps) {
@@ -22,18 +25,21 @@ IV_DEVICE float max_block(float m, float *warps) {
     return m;
 }
 
-/* A thread is a lane of the law, and the only one that reads and divides its elements. */
+/* A thread is a lane of the law, and the only one that reads and divides its elements. The maximum is found from the
+ * end to the beginning, where the sum starts. */
 template <bool DIVIDE>
-static __global__ void __launch_bounds__(LANES, 8)
+static __global__ void __launch_bounds__(LANES, LOGIT_BLOCKS)
     logit_statistics(float *logits, size_t vocab, size_t stride, float temperature, const int32_t *targets, float *max,
                      float *sum, float *logprobs) {
+    enum { STEP = LANES * LOGITS_AHEAD };
     __shared__ float warps[WARPS], lanes[LANES];
     iv_let_next();
     iv_wait();
     float *x = logits + blockIdx.x * stride, m = __uint_as_float(MINUS_INFINITY), lane = 0.0f, v[LOGITS_AHEAD];
-    for (size_t i = threadIdx.x; i < vocab; i += LANES * LOGITS_AHEAD) {
+    for (size_t end = (vocab + STEP - 1) / STEP * STEP; end > 0; end -= STEP) {
+        size_t i = end - STEP + threadIdx.x;
 #pragma unroll
-        for (int j = 0; j < LOGITS_AHEAD; j++) v[j] = i + j * LANES < vocab ? x[i + j * LANES] : m;
+        for (int j = 0; j < LOGITS_AHEAD; j++) v[j] = i + j * LANES < vocab ? x[i + j * LANES] : 0.0f;
 #pragma unroll
         for (int j = 0; j < LOGITS_AHEAD; j++) {
             if (DIVIDE) v[j] = __fdiv_rn(v[j], temperature);
@@ -42,7 +48,7 @@ static __global__ void __launch_bounds__(LANES, 8)
         }
     }
     m = max_block(m, warps) + 0.0f;
-    for (size_t i = threadIdx.x; i < vocab; i += LANES * LOGITS_AHEAD) {
+    for (size_t i = threadIdx.x; i < vocab; i += STEP) {
 #pragma unroll
         for (int j = 0; j < LOGITS_AHEAD; j++) v[j] = i + j * LANES < vocab ? x[i + j * LANES] : 0.0f;
 #pragma unroll
