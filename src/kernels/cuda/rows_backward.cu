@@ -140,12 +140,12 @@ static __global__ void __launch_bounds__(LANES, norm_blocks(PER))
 #pragma unroll
         for (int j = 0; j < PER; j++) d[j] = threadIdx.x + j * LANES < n ? dy[threadIdx.x + j * LANES] : 0.0f;
 #pragma unroll
+        for (int j = 0; j < AHEAD; j++) e[j] = threadIdx.x + j * LANES < n ? dx[threadIdx.x + j * LANES] : 0.0f;
+#pragma unroll
         for (int j = 0; j < PER; j++) lane = __fmaf_rn(v[j], v[j], lane); /* a zero changes no lane */
         if (PER == 0)
             for (size_t i = threadIdx.x; i < n; i += LANES) lane = __fmaf_rn(x[i], x[i], lane);
         float r = norm_scale(fold_block(lane, lanes[0]), n, a.eps);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) e[j] = threadIdx.x + j * LANES < n ? dx[threadIdx.x + j * LANES] : 0.0f;
         lane = 0.0f;
 #pragma unroll
         for (int j = 0; j < PER; j++) {
