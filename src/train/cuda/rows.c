@@ -1,0 +1,175 @@
+/* rows.c: rows in a GPU's memory. Kernels run on a stream of their own; every call waits for it, or, for copies, for
+ * the memory space. */
+#include "base/size.h"
+#include "kernels/cuda/learn.h"
+#include "train/cuda/rows_gpu.h"
+
+#include <stdlib.h>
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static void *zeroed(iv_rows_gpu *g, size_t bytes) {
+    void *p = g->memspace->alloc(g->memspace, bytes);
+    if (!p || cudaStreamSynchronize(NULL) == cudaSuccess) return p; /* zeros are written by the default stream */
+    cudaGetLastError();
+    g->memspace->free(g->memspace, p);
+    return NULL;
+}
+
+iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void **out, iv_error *err) {
+    const iv_gpu_info *info = iv_gpu_get_info(g->gpu);
+    *out = zeroed(g, bytes);
+    if (*out) return IV_OK;
+    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes", info->ordinal, info->name,
+                   what, bytes);
+}
+
+iv_status iv_rows_gpu_scratch(iv_rows_gpu *g, size_t bytes, void **out, iv_error *err) {
+    if (bytes > g->scratch_bytes) {
+        g->memspace->free(g->memspace, g->scratch);
+        g->scratch = NULL, g->scratch_bytes = 0;
+        IV_TRY(iv_rows_gpu_alloc(g, bytes, "the results of a training step", &g->scratch, err));
+        g->scratch_bytes = bytes;
+    }
+    *out = g->scratch;
+    return IV_OK;
+}
+
+iv_status iv_rows_gpu_finish(iv_rows_gpu *g, int code, const char *what, iv_error *err) {
+    if (code == cudaSuccess) code = (int)cudaStreamSynchronize(g->stream);
+    return iv_gpu_check(g->gpu, code, what, err);
+}
+
+static float *row_alloc(iv_rows *r, size_t n) {
+    size_t bytes;
+    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? zeroed((iv_rows_gpu *)r, bytes) : NULL;
+}
+
+static void row_free(iv_rows *r, float *row) {
+    iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
+    memspace->free(memspace, row);
+}
+
+static iv_status row_clear(iv_rows *r, float *row, size_t n, iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    return iv_rows_gpu_finish(g, (int)cudaMemsetAsync(row, 0, n * sizeof *row, g->stream), "zeros", err);
+}
+
+static iv_status row_read(iv_rows *r, const float *from, size_t n, float *to, iv_error *err) {
+    iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
+    size_t bytes = n * sizeof *to;
+    return n ? memspace->read(memspace, to, bytes, from, bytes, bytes, 1, err) : IV_OK;
+}
+
+static iv_status row_write(iv_rows *r, float *to, size_t n, const float *from, iv_error *err) {
+    iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
+    size_t bytes = n * sizeof *to;
+    return n ? memspace->write(memspace, to, bytes, from, bytes, bytes, 1, err) : IV_OK;
+}
+
+/* ---- what a step computes ---------------------------------------------------------------------------------------- */
+
+static iv_status row_add(iv_rows *r, float *const *rows, size_t count, size_t n, iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    int code = 0;
+    for (size_t stride = 1; stride < count; stride *= 2)
+        for (size_t k = 0; !code && k < count; k += 2 * stride)
+            code = iv_gpu_add_sums(rows[k], rows[k + stride], n, g->stream);
+    return iv_rows_gpu_finish(g, code, "sums of gradients", err);
+}
+
+/* Copies a result from scratch once the stream has written it. */
+static iv_status take(iv_rows_gpu *g, int code, const void *from, size_t bytes, const char *what, void *to,
+                      iv_error *err) {
+    IV_TRY(iv_rows_gpu_finish(g, code, what, err));
+    return g->memspace->read(g->memspace, to, bytes, from, bytes, bytes, 1, err);
+}
+
+static iv_status row_block_sums(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    size_t bytes = n / IV_OPTIMIZER_BLOCK * sizeof *sums;
+    void *scratch;
+    if (n == 0) return IV_OK;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
+    return take(g, iv_gpu_block_sums(gradient, n, scratch, g->stream), scratch, bytes, "gradient norm", sums, err);
+}
+
+static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
+                           float *m, float *v, size_t n, iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    size_t bytes = n / IV_OPTIMIZER_BLOCK * sizeof *decays;
+    void *scratch;
+    if (n == 0) return IV_OK;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
+    IV_TRY(g->memspace->write(g->memspace, scratch, bytes, decays, bytes, bytes, 1, err));
+    return iv_rows_gpu_finish(g, iv_gpu_adamw(step, scratch, gradient, w, m, v, n, g->stream), "AdamW", err);
+}
+
+static iv_status row_digests(iv_rows *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    size_t bytes = iv_weight_groups(n) * sizeof *digests;
+    void *scratch;
+    if (n == 0) return IV_OK;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
+    int code = iv_gpu_digests(w, n, IV_WEIGHT_GROUP, scratch, g->stream);
+    return take(g, code, scratch, bytes, "weight digests", digests, err);
+}
+
+static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_t *at, iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    uint64_t found;
+    void *scratch;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(iv_rows_gpu_scratch(g, sizeof found, &scratch, err));
+    int code = iv_gpu_find_not_finite(x, n, scratch, g->stream);
+    IV_TRY(take(g, code, scratch, sizeof found, "search for a value that is not finite", &found, err));
+    *at = found == UINT64_MAX ? SIZE_MAX : (size_t)found;
+    return IV_OK;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------
+ */
+
+static void gpu_close(iv_rows *r) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    iv_error ignored;
+    if (iv_gpu_use(g->gpu, &ignored) == IV_OK && g->stream) cudaStreamDestroy(g->stream);
+    for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) iv_rows_packing_free(g, g->packing[i]);
+    g->memspace->free(g->memspace, g->scratch);
+    cudaGetLastError();
+    free(g);
+}
+
+static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
+                                    .free = row_free,
+                                    .clear = row_clear,
+                                    .read = row_read,
+                                    .write = row_write,
+                                    .add = row_add,
+                                    .block_sums = row_block_sums,
+                                    .adamw = row_adamw,
+                                    .digests = row_digests,
+                                    .find_not_finite = row_find_not_finite,
+                                    .read_model = iv_rows_gpu_read_model,
+                                    .write_model = iv_rows_gpu_write_model,
+                                    .close = gpu_close};
+
+iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *err) {
+    iv_rows_gpu *g = calloc(1, sizeof *g);
+    if (!g) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    *g = (iv_rows_gpu){.base = {&gpu_ops, false}, .gpu = gpu, .memspace = iv_gpu_memspace(gpu), .pool = pool};
+    iv_status status = iv_gpu_use(gpu, err);
+    if (status == IV_OK)
+        status = iv_gpu_check(gpu, (int)cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream", err);
+    if (status != IV_OK) {
+        gpu_close(&g->base);
+        return status;
+    }
+    *out = &g->base;
+    return IV_OK;
+}

@@ -1,0 +1,40 @@
+/* rows_gpu.h: rows of a trainer in a GPU's memory: what rows.c and rows_model.c share. */
+#ifndef IV_TRAIN_CUDA_ROWS_GPU_H
+#define IV_TRAIN_CUDA_ROWS_GPU_H
+
+#include "train/rows.h"
+
+#include <cuda_runtime_api.h>
+
+enum { IV_ROWS_PACKINGS = 4 };
+
+typedef struct iv_rows_packing iv_rows_packing;
+
+typedef struct iv_rows_gpu {
+    iv_rows base;
+    iv_gpu *gpu;
+    iv_memspace *memspace;
+    iv_pool *pool;
+    cudaStream_t stream;
+    void *scratch; /* on the GPU, grown on demand */
+    size_t scratch_bytes;
+    iv_rows_packing *packing[IV_ROWS_PACKINGS]; /* of the models written last; NULL: none yet */
+    size_t packings;                            /* made so far */
+} iv_rows_gpu;
+
+/* Memory of the GPU; IV_NO_MEMORY names it and `what`. Nothing on any stream writes to it afterwards. */
+iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void **out, iv_error *err);
+
+/* At least `bytes` of scratch; what it held is lost. */
+iv_status iv_rows_gpu_scratch(iv_rows_gpu *g, size_t bytes, void **out, iv_error *err);
+
+/* Waits for the stream if `code`, of a launch, is 0. */
+iv_status iv_rows_gpu_finish(iv_rows_gpu *g, int code, const char *what, iv_error *err);
+
+/* rows_model.c */
+iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err);
+iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end,
+                                  iv_error *err);
+void iv_rows_packing_free(iv_rows_gpu *g, iv_rows_packing *p); /* NULL is fine */
+
+#endif

@@ -1,0 +1,320 @@
+/* rows_model.c: between the parameters' row on a GPU and a model's packed weights.
+ *
+ * Matrices on the same GPU are written by a kernel: their packed rows, grouped by type and width, are listed once for
+ * models of one form (a packing), and a group is one launch. Everything else (vectors, matrices in another memory
+ * space, and all reading) goes through this process's memory in pieces, tensor by tensor, over threads. */
+#include "base/digest.h"
+#include "base/size.h"
+#include "kernels/cuda/learn.h"
+#include "model/tensor_data.h"
+#include "numerics/floats.h"
+#include "train/cuda/rows_gpu.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 20 }; /* elements */
+
+/* ---- through this process's memory ---------------------------------------------------------------------------------
+ */
+
+typedef struct copying {
+    iv_rows_gpu *g;
+    iv_model *first;
+    float *row;
+    size_t begin, end;
+    bool writes, skips_packed;
+    atomic_flag failed;
+    iv_status status;
+    iv_error *err;
+} copying;
+
+static bool overlaps(const iv_tensor *t, size_t begin, size_t end) {
+    return iv_parameter_is_trained(t) && t->offset < end && t->offset + t->rows * t->columns > begin;
+}
+
+/* Whether a kernel can write all that this process holds of it. */
+static bool is_packed_here(const iv_rows_gpu *g, const iv_tensor *t) {
+    for (const iv_tensor_slice *s = t->slices; s; s = s->next)
+        if (!s->matrix || s->owner->memspace != g->memspace) return false;
+    return true;
+}
+
+static iv_status copy_rows(const copying *x, const iv_tensor *t, float *piece, size_t step, iv_error *err) {
+    iv_rows *r = &x->g->base;
+    for (size_t at = 0, n; at < t->rows; at += n) {
+        n = iv_size_min(step, t->rows - at);
+        float *there = x->row + t->offset + at * t->columns;
+        if (x->writes) {
+            IV_TRY(r->ops->read(r, there, n * t->columns, piece, err));
+            IV_TRY(iv_tensor_write_rows(t, at, n, IV_F32, piece, err));
+        } else {
+            IV_TRY(iv_tensor_read_rows(t, at, n, IV_F32, piece, err));
+            IV_TRY(r->ops->write(r, there, n * t->columns, piece, err));
+        }
+    }
+    return IV_OK;
+}
+
+static void copy_tensor(void *context, size_t index, size_t worker) {
+    (void)worker;
+    copying *x = context;
+    const iv_tensor *t = &x->first->tensors[index];
+    if (!overlaps(t, x->begin, x->end) || (x->skips_packed && is_packed_here(x->g, t))) return;
+    size_t step = iv_size_min(iv_size_max(1, PIECE / t->columns), t->rows);
+    iv_error err;
+    float *piece = malloc(step * t->columns * sizeof *piece);
+    iv_status s = piece ? copy_rows(x, t, piece, step, &err)
+                        : iv_fail(&err, IV_NO_MEMORY, "%s: no memory to copy it", t->info.name);
+    free(piece);
+    if (s == IV_OK || atomic_flag_test_and_set(&x->failed)) return;
+    x->status = s;
+    if (x->err) *x->err = err;
+}
+
+static iv_status copy_tensors(copying *x) {
+    atomic_flag_clear(&x->failed);
+    iv_pool_run(x->g->pool, x->first->tensor_count, copy_tensor, x);
+    return x->status;
+}
+
+iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err) {
+    copying x = {.g = (iv_rows_gpu *)r,
+                 .first = (iv_model *)(uintptr_t)first,
+                 .row = row,
+                 .end = SIZE_MAX,
+                 .status = IV_OK,
+                 .err = err};
+    return copy_tensors(&x);
+}
+
+/* ---- packings -------------------------------------------------------------------------------------------------------
+ */
+
+/* Packed rows of one rank, type and width. */
+typedef struct packed_width {
+    size_t rank; /* of this process's models, from the first */
+    iv_dtype type;
+    size_t k, k_padded, count;
+    iv_gpu_packed_row *rows; /* on the GPU; `to` counts from the rank's data */
+} packed_width;
+
+struct iv_rows_packing {
+    uint8_t form[32];     /* of the models that it is for: a digest of everything that the lists are made from */
+    size_t lowest, above; /* elements of all tensors that are written */
+    float limit;          /* smaller values stay finite in every type that they are rounded to */
+    packed_width *width;
+    size_t widths;
+};
+
+void iv_rows_packing_free(iv_rows_gpu *g, iv_rows_packing *p) {
+    if (!p) return;
+    for (size_t i = 0; i < p->widths; i++) g->memspace->free(g->memspace, p->width[i].rows);
+    free(p->width);
+    free(p);
+}
+
+static size_t rank_of(const iv_model *first, const iv_model *owner) {
+    size_t rank = 0;
+    for (; first != owner; first = first->next) rank++;
+    return rank;
+}
+
+/* A model may be closed and another one opened at its address, so that only the form tells them apart. */
+static iv_status form_of(const iv_rows_gpu *g, const iv_model *first, size_t begin, size_t end, uint8_t out[32],
+                         iv_error *err) {
+    iv_digest *d = iv_digest_new();
+    if (!d) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        const iv_tensor *t = &first->tensors[i];
+        if (!overlaps(t, begin, end)) continue;
+        size_t tensor[] = {i, t->offset, t->rows, t->columns, t->held, is_packed_here(g, t)};
+        iv_digest_add(d, tensor, sizeof tensor);
+        for (const iv_tensor_slice *s = t->slices; s && is_packed_here(g, t); s = s->next) {
+            const iv_matrix *m = s->matrix;
+            size_t slice[] = {rank_of(first, s->owner),
+                              s->begin,
+                              s->end,
+                              s->column,
+                              s->first,
+                              m->n,
+                              m->k,
+                              m->k_padded,
+                              m->panel_bytes,
+                              m->type,
+                              m->paired,
+                              (size_t)(m->data - s->owner->data)};
+            iv_digest_add(d, slice, sizeof slice);
+        }
+    }
+    iv_digest_finish(d, out);
+    return IV_OK;
+}
+
+/* The width of a slice among those of p, added if it is new; NULL: no memory. */
+static packed_width *width_of(iv_rows_packing *p, const iv_model *first, const iv_tensor_slice *s) {
+    packed_width want = {
+        .rank = rank_of(first, s->owner), .type = s->matrix->type, .k = s->matrix->k, .k_padded = s->matrix->k_padded};
+    for (size_t i = 0; i < p->widths; i++) {
+        packed_width *w = &p->width[i];
+        if (w->rank == want.rank && w->type == want.type && w->k == want.k && w->k_padded == want.k_padded) return w;
+    }
+    packed_width *more = realloc(p->width, (p->widths + 1) * sizeof *more);
+    if (!more) return NULL;
+    p->width = more, p->width[p->widths] = want;
+    return &p->width[p->widths++];
+}
+
+/* The smallest magnitude that becomes an infinity. */
+static float limit_of(iv_dtype type) {
+    return type == IV_F32 ? INFINITY : iv_float(type == IV_BF16 ? 0x7f7f8000u : 0x477ff000u);
+}
+
+/* What a packing is made for. */
+typedef struct writing {
+    iv_rows_gpu *g;
+    iv_model *first;
+    size_t begin, end;
+} writing;
+
+/* Counts the rows of each width; with `list`, whose arrays are those of the widths, writes them. False: no memory. */
+static bool walk(const writing *x, iv_rows_packing *p, iv_gpu_packed_row **list) {
+    for (size_t i = 0; i < x->first->tensor_count; i++) {
+        const iv_tensor *t = &x->first->tensors[i];
+        if (!overlaps(t, x->begin, x->end) || !is_packed_here(x->g, t)) continue;
+        for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
+            packed_width *w = width_of(p, x->first, s);
+            if (!w) return false;
+            size_t base = (size_t)(s->matrix->data - s->owner->data), from = t->offset + s->column;
+            for (size_t n = s->begin; list && n < s->end; n++)
+                list[w - p->width][w->count++] = (iv_gpu_packed_row){
+                    (int64_t)(from + n * t->columns),
+                    (int64_t)(base + iv_matrix_row_index(s->matrix, s->first + n - s->begin) * s->matrix->panel_bytes)};
+            if (!list) w->count += s->end - s->begin;
+        }
+    }
+    return true;
+}
+
+/* The lists of all widths, made here and copied to the GPU. */
+static iv_status upload(const writing *x, iv_rows_packing *p, iv_error *err) {
+    iv_memspace *memspace = x->g->memspace;
+    iv_status status = IV_OK;
+    iv_gpu_packed_row **list = calloc(p->widths + 1, sizeof *list);
+    bool memory = list != NULL;
+    for (size_t i = 0; memory && i < p->widths; i++) {
+        memory = (list[i] = malloc(p->width[i].count * sizeof **list)) != NULL;
+        p->width[i].count = 0;
+    }
+    if (!memory || !walk(x, p, list))
+        status = iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
+    for (size_t i = 0; status == IV_OK && i < p->widths; i++) {
+        packed_width *w = &p->width[i];
+        size_t bytes = w->count * sizeof *w->rows;
+        void *there;
+        status = iv_rows_gpu_alloc(x->g, bytes, "the rows of matrices", &there, err);
+        if (status != IV_OK) break;
+        w->rows = there;
+        status = memspace->write(memspace, there, bytes, list[i], bytes, bytes, 1, err);
+    }
+    for (size_t i = 0; list && i < p->widths; i++) free(list[i]);
+    free(list);
+    return status;
+}
+
+static iv_status make_packing(const writing *x, iv_rows_packing **out, iv_error *err) {
+    iv_rows_packing *p = malloc(sizeof *p);
+    if (!p) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
+    *p = (iv_rows_packing){.lowest = SIZE_MAX, .limit = INFINITY};
+    for (size_t i = 0; i < x->first->tensor_count; i++) {
+        const iv_tensor *t = &x->first->tensors[i];
+        if (!overlaps(t, x->begin, x->end)) continue;
+        p->lowest = iv_size_min(p->lowest, t->offset), p->above = t->offset + t->rows * t->columns;
+        if (limit_of(t->held) < p->limit) p->limit = limit_of(t->held);
+    }
+    iv_status status = walk(x, p, NULL) ? upload(x, p, err)
+                                        : iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
+    if (status == IV_OK)
+        *out = p;
+    else
+        iv_rows_packing_free(x->g, p);
+    return status;
+}
+
+/* The oldest of the packings makes room for a new one. */
+static iv_status packing_of(const writing *x, const iv_rows_packing **out, iv_error *err) {
+    iv_rows_gpu *g = x->g;
+    uint8_t form[32];
+    IV_TRY(form_of(g, x->first, x->begin, x->end, form, err));
+    for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) {
+        *out = g->packing[i];
+        if (*out && memcmp((*out)->form, form, sizeof form) == 0) return IV_OK;
+    }
+    iv_rows_packing *p = NULL, **at = &g->packing[g->packings % IV_ROWS_PACKINGS];
+    IV_TRY(make_packing(x, &p, err));
+    memcpy(p->form, form, sizeof form);
+    iv_rows_packing_free(g, *at);
+    *out = *at = p, g->packings++;
+    return IV_OK;
+}
+
+/* ---- writing
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* Whether some element is a NaN, or too large for a type that tensors are held in. */
+static iv_status any_beyond(iv_rows_gpu *g, const iv_rows_packing *p, const float *row, bool *out, iv_error *err) {
+    uint64_t found;
+    void *scratch;
+    IV_TRY(iv_rows_gpu_scratch(g, sizeof found, &scratch, err));
+    int code = iv_gpu_find_beyond(row + p->lowest, p->above - p->lowest, p->limit, scratch, g->stream);
+    IV_TRY(iv_rows_gpu_finish(g, code, "search for a weight that is too large", err));
+    IV_TRY(g->memspace->read(g->memspace, &found, sizeof found, scratch, sizeof found, sizeof found, 1, err));
+    *out = found != UINT64_MAX;
+    return IV_OK;
+}
+
+static iv_status write_packed(iv_rows_gpu *g, const iv_rows_packing *p, iv_model *first, const float *row,
+                              iv_error *err) {
+    int code = 0;
+    for (size_t i = 0; !code && i < p->widths; i++) {
+        const packed_width *w = &p->width[i];
+        iv_model *owner = first;
+        for (size_t rank = 0; rank < w->rank; rank++) owner = owner->next;
+        code = iv_gpu_write_rows(w->type, row, w->rows, w->count, w->k, w->k_padded, owner->data, g->stream);
+    }
+    return iv_rows_gpu_finish(g, code, "writing matrices", err);
+}
+
+static void mark_changed(iv_model *first, size_t begin, size_t end) {
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        iv_tensor *t = &first->tensors[i];
+        if (overlaps(t->same_as ? t->same_as : t, begin, end)) t->changed = true;
+    }
+}
+
+/* Weights are checked first: if one is too large for some type, tensors are written as a host writes them, whose
+ * checks are by tensor and name the element. */
+iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end,
+                                  iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    const iv_rows_packing *p;
+    bool beyond = false;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(packing_of(&(writing){g, first, begin, end}, &p, err));
+    if (p->lowest >= p->above) return IV_OK; /* no tensor overlaps */
+    IV_TRY(any_beyond(g, p, row, &beyond, err));
+    mark_changed(first, begin, end);
+    if (!beyond) IV_TRY(write_packed(g, p, first, row, err));
+    copying x = {.g = g,
+                 .first = first,
+                 .row = (float *)(uintptr_t)row,
+                 .begin = begin,
+                 .end = end,
+                 .writes = true,
+                 .skips_packed = !beyond,
+                 .status = IV_OK,
+                 .err = err};
+    return copy_tensors(&x);
+}
