@@ -204,8 +204,7 @@ static void searches(void **state) {
 #endif
 }
 
-/* ---- digests ------------------------------------------------------------------------------------------------------
- */
+/* ---- digests ----------------------------------------------------------------------------------------------------- */
 
 /* Compares all digests; returns how many differ. */
 static size_t digest_differences(const float *w, size_t n, size_t group, float *gpu_w) {

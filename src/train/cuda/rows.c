@@ -132,8 +132,7 @@ static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_
     return IV_OK;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void gpu_close(iv_rows *r) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;

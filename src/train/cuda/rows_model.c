@@ -17,8 +17,7 @@
 
 enum { PIECE = 1 << 20 }; /* elements */
 
-/* ---- through this process's memory ---------------------------------------------------------------------------------
- */
+/* ---- through this process's memory ------------------------------------------------------------------------------- */
 
 typedef struct copying {
     iv_rows_gpu *g;
@@ -90,8 +89,7 @@ iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, 
     return copy_tensors(&x);
 }
 
-/* ---- packings -------------------------------------------------------------------------------------------------------
- */
+/* ---- packings ---------------------------------------------------------------------------------------------------- */
 
 /* Packed rows of one rank, type and width. */
 typedef struct packed_width {
