@@ -18,6 +18,8 @@ typedef struct iv_comm_ops {
     iv_status (*broadcast)(iv_comm *c, const void *mine, size_t bytes, const void **out, size_t *out_bytes,
                            iv_error *err);
     void (*close)(iv_comm *c);
+    iv_status (*all_to_all)(iv_comm *c, const void *const *mine, const size_t *bytes, const size_t *theirs,
+                            const void **blocks, iv_error *err);
 } iv_comm_ops;
 
 /* The first member of each implementation's struct. */
@@ -46,6 +48,14 @@ static inline iv_status iv_comm_gather(iv_comm *c, const void *mine, const size_
 static inline iv_status iv_comm_broadcast(iv_comm *c, const void *mine, size_t bytes, const void **out,
                                           size_t *out_bytes, iv_error *err) {
     return c->ops->broadcast(c, mine, bytes, out, out_bytes, err);
+}
+
+/* Every rank passes a block for each rank, bytes[r] bytes at mine[r], and receives blocks[r], theirs[r] bytes, which
+ * rank r passed for it. The blocks live until the next call; `mine` and what it points to must not change until the
+ * next call returns. */
+static inline iv_status iv_comm_all_to_all(iv_comm *c, const void *const *mine, const size_t *bytes,
+                                           const size_t *theirs, const void **blocks, iv_error *err) {
+    return c->ops->all_to_all(c, mine, bytes, theirs, blocks, err);
 }
 
 static inline void iv_comm_close(iv_comm *c) { /* NULL is fine */

@@ -246,7 +246,27 @@ static void close_processes(iv_comm *c) {
     free(p);
 }
 
-static const iv_comm_ops ops = {gather, broadcast, close_processes};
+static iv_status all_to_all(iv_comm *c, const void *const *mine, const size_t *bytes, const size_t *theirs,
+                            const void **blocks, iv_error *err) {
+    processes *p = (processes *)(void *)c;
+    waiting w[2 * IV_RANKS_MAX];
+    size_t count = 0, total = 0, unused = 0, at = 0;
+    IV_TRY(ready(p, bytes, &unused, err));
+    IV_TRY(ready(p, theirs, &total, err));
+    IV_TRY(make_room(p, total, err));
+    for (size_t r = 0; r < c->size; r++) {
+        blocks[r] = r == c->rank ? mine[r] : p->received + at;
+        if (r == c->rank) continue;
+        w[count] = (waiting){(int)count, r, false};
+        if (!p->module->receive((int)count++, p->received + at, (int)theirs[r], r)) return broke(p, err);
+        w[count] = (waiting){(int)count, r, false};
+        if (!p->module->send((int)count++, mine[r], (int)bytes[r], r)) return broke(p, err);
+        at += (theirs[r] + 63) / 64 * 64;
+    }
+    return wait_all(p, w, count, false, err);
+}
+
+static const iv_comm_ops ops = {gather, broadcast, close_processes, all_to_all};
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* Ranks as threads: with random pauses, every rank receives all ranks' bytes of the same round, through two alternating
- * buffers; rank 0's broadcast reaches all. */
+ * buffers; rank 0's broadcast reaches all; of blocks for each rank everyone receives their own. */
 #include "random.h"
 #include "comm/comm.h"
 
@@ -24,6 +24,25 @@ static void pause_a_little(uint64_t u) {
     if (u % 7 == 0) usleep((useconds_t)(u % 200));
 }
 
+static uint64_t between(const part *p, size_t round, size_t from, size_t to) {
+    return value(p->seed, round, IV_RANKS_MAX * from + to, 1u << 22);
+}
+
+static void all_to_all(part *p, size_t round) {
+    uint64_t mine[IV_RANKS_MAX];
+    const void *out[IV_RANKS_MAX], *blocks[IV_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX], theirs[IV_RANKS_MAX], nothing[IV_RANKS_MAX] = {0};
+    iv_error err;
+    for (size_t r = 0; r < p->comm->size; r++) {
+        mine[r] = between(p, round, p->comm->rank, r), out[r] = &mine[r];
+        bytes[r] = theirs[r] = sizeof *mine;
+    }
+    p->wrong += iv_comm_all_to_all(p->comm, out, bytes, theirs, blocks, &err) != IV_OK;
+    for (size_t r = 0; r < p->comm->size; r++)
+        p->wrong += *(const uint64_t *)blocks[r] != between(p, round, r, p->comm->rank);
+    p->wrong += iv_comm_all_gather(p->comm, NULL, nothing, blocks, &err) != IV_OK;
+}
+
 static void *take_part(void *argument) {
     part *p = argument;
     uint64_t(*buffer)[FLOATS_MAX] = calloc(2, sizeof *buffer);
@@ -41,6 +60,7 @@ static void *take_part(void *argument) {
         for (size_t r = 0; (all || p->comm->rank == 0) && r < p->comm->size; r++)
             for (size_t i = 0; i < bytes[r] / sizeof *mine; i++)
                 p->wrong += ((const uint64_t *)blocks[r])[i] != value(p->seed, round, r, i);
+        if (round % 4 == 1) all_to_all(p, round);
         if (round % 5) continue;
         uint64_t said = round + 1; /* on rank 0's stack: valid until the next call, when all have read it */
         size_t plan_bytes;

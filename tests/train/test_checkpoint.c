@@ -230,7 +230,7 @@ static iv_status gather_processes(iv_comm *c, bool all, const void *mine, const 
 /* Saves, then resumes at the same world and compares its range. With failing < PROCESSES that rank fails, and all
  * return its error. */
 static int process_rank(const checkpoint_case *c, shared *s, size_t rank, size_t failing) {
-    static const iv_comm_ops ops = {gather_processes, NULL, NULL};
+    static const iv_comm_ops ops = {.gather = gather_processes};
     process_comm p = {.comm = {.ops = &ops, .rank = rank, .size = PROCESSES}, .shared = s};
     iv_comm *comm = &p.comm;
     iv_error err;
