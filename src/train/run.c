@@ -21,6 +21,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
+enum { STEP_TIMEOUT_MS = 60 * 60 * 1000 }; /* of a wait for other processes, which may have more to do */
+
 void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
     bool rl = kind == IV_RUN_RL;
     *o = (iv_run_options){.kind = kind,
@@ -317,6 +319,7 @@ static iv_status check_output(const iv_run *r, iv_error *err) {
 static iv_status open_all(iv_run *r, iv_error *err) {
     if (iv_mpi_processes() > 1) {
         IV_TRY(iv_comm_mpi_open(&r->processes, err));
+        iv_comm_mpi_timeout(r->processes, STEP_TIMEOUT_MS);
         IV_TRY(iv_comm_mpi_watch(r->processes, err));
     }
     r->first = !r->processes || r->processes->rank == 0;

@@ -5,6 +5,7 @@
 #include "model/cpu/learner.h"
 #include "model/gpu_learner.h"
 #include "numerics/tree.h"
+#include "train/checkpoint_agree.h"
 #include "train/order.h"
 
 #include <pthread.h>
@@ -386,7 +387,7 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
     return status;
 }
 
-static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
+static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
     IV_TRY(distribute(t, b, err));
     t->gradients = gradients;
     for (size_t i = 0; gradients && i < t->local; i++) {
@@ -396,15 +397,22 @@ static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_
     return run_all(t, err);
 }
 
+/* What one process refuses ends the step in all. */
+static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
+    iv_status status = run_own(t, b, gradients, err);
+    if (t->process_count == 1) return status;
+    IV_TRY(iv_training_agree(t->o.processes, status, err));
+    return iv_train_share_logprobs(t, err);
+}
+
 iv_status iv_train_score(iv_trainer *t, const iv_train_batch *b, iv_error *err) { return run(t, b, false, err); }
 
 /* The first tensor whose gradient is not finite. */
-static iv_status name_the_bad(const iv_trainer *t, iv_error *err) {
+static iv_status name_the_bad(iv_trainer *t, iv_error *err) {
     size_t at;
-    float value;
-    IV_TRY(t->rows->ops->find_not_finite(t->rows, t->reduced, t->elements, &at, err));
+    float value = 0;
+    IV_TRY(iv_train_find_bad(t, &at, &value, err));
     if (at == SIZE_MAX) return iv_fail(err, IV_NOT_FINITE, "gradient norm: the sum of squares is not finite");
-    IV_TRY(t->rows->ops->read(t->rows, t->reduced + at, 1, &value, err));
     const iv_tensor *x = iv_parameter_at(t->model, at);
     return iv_fail(err, IV_NOT_FINITE, "gradient of %s, element %zu: wanted a finite number, found %f", x->info.name,
                    at - x->offset, (double)value);

@@ -44,7 +44,7 @@ typedef struct iv_train_sequence {
     const int32_t *ids;
     const float *mask;
     size_t count;
-    float *logprobs;           /* [count], written */
+    float *logprobs;           /* [count], written, those of other processes too */
     const float *coefficients; /* [count] or NULL */
 } iv_train_sequence;
 
@@ -53,7 +53,7 @@ typedef struct iv_train_batch {
     size_t count;
     float temperature;
     /* Fills the coefficients of one sequence from its log-probabilities, which no other sequence's call changes. Called
-     * from several threads. NULL: they are filled already. */
+     * from several threads, for sequences of this process. NULL: they are filled already. */
     iv_status (*weigh)(void *context, size_t sequence, iv_error *err);
     void *context;
 } iv_train_batch;

@@ -1,70 +1,147 @@
 /* trainer_reduce.c: what ranks exchange in a step: gradients in the tree, sums of squares, weights, hashes. Inside a
- * process they read each other's memory. */
+ * process they read each other's memory. Over processes it is a reduce-scatter: each receives the others' sums of its
+ * own slice alone, in pieces, and adds them in the tree. */
 #include "base/size.h"
 #include "train/trainer_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 16 * IV_PARAMETER_BLOCK };
+enum {
+    PIECE = 16 * IV_PARAMETER_BLOCK, /* elements that a thread adds at once, */
+    ROUND = 16 * PIECE               /* and that a process receives from each other one */
+};
 
-/* The binary tree over processes, in pieces. */
-static iv_status reduce_processes(iv_trainer *t, size_t from, size_t n, iv_error *err) {
-    size_t bytes[IV_RANKS_MAX];
-    const void *parts[IV_RANKS_MAX];
-    for (size_t at = 0; at < n; at += (size_t)PIECE * 16) {
-        size_t m = iv_size_min((size_t)PIECE * 16, n - at);
-        float *mine = t->reduced + from + at;
-        for (size_t p = 0; p < t->process_count; p++) bytes[p] = m * sizeof *mine;
-        IV_TRY(iv_comm_all_gather(t->o.processes, mine, bytes, parts, err));
-        float *node = malloc(t->process_count * m * sizeof *node);
-        if (!node) return iv_fail(err, IV_NO_MEMORY, "no memory to add %zu gradients", m);
-        for (size_t p = 0; p < t->process_count; p++) memcpy(node + p * m, parts[p], m * sizeof *node);
-        for (size_t stride = 1; stride < t->process_count; stride *= 2)
-            for (size_t p = 0; p < t->process_count; p += 2 * stride)
-                for (size_t i = 0; i < m; i++) node[p * m + i] = node[p * m + i] + node[(p + stride) * m + i];
-        memcpy(mine, node, m * sizeof *mine);
-        free(node);
+/* ---- gradients over processes ----------------------------------------------------------------------------------- */
+
+/* What process p sums: its slice of the row, or of a tied embedding's look-ups behind it, at *at of the sums. */
+static size_t part_of(const iv_trainer *t, size_t p, bool tied, size_t *at) {
+    size_t first, n, offset = t->model->embedding_tensor->offset;
+    iv_flat_slice(t->elements, p, t->process_count, &first, &n);
+    *at = first;
+    if (!tied) return n;
+    size_t begin = iv_size_max(first, offset), end = iv_size_min(first + n, offset + (t->all - t->elements));
+    *at = t->elements + (begin < end ? begin - offset : 0);
+    return begin < end ? end - begin : 0;
+}
+
+typedef struct tree {
+    size_t count, n; /* processes, elements */
+    const float *part[IV_RANKS_MAX];
+    float *node[IV_RANKS_MAX]; /* of even processes, where there is more than one level */
+    float *out;                /* may be a part */
+} tree;
+
+static void add_piece(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const tree *x = context;
+    size_t begin = index * PIECE, end = iv_size_min(begin + PIECE, x->n);
+    for (size_t stride = 1; stride < x->count; stride *= 2)
+        for (size_t p = 0; p < x->count; p += 2 * stride) {
+            const float *a = stride == 1 ? x->part[p] : x->node[p];
+            const float *b = stride == 1 ? x->part[p + 1] : x->node[p + stride];
+            float *to = 2 * stride == x->count ? x->out : x->node[p];
+            for (size_t i = begin; i < end; i++) to[i] = a[i] + b[i];
+        }
+}
+
+/* Elements [k * ROUND, ...) of each process's part. */
+static iv_status reduce_round(iv_trainer *t, bool tied, size_t k, tree *x, iv_error *err) {
+    const void *mine[IV_RANKS_MAX], *blocks[IV_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX], theirs[IV_RANKS_MAX];
+    for (size_t p = 0; p < t->process_count; p++) {
+        size_t at, all = part_of(t, p, tied, &at), begin = iv_size_min(k * ROUND, all);
+        size_t n = iv_size_min(ROUND, all - begin);
+        mine[p] = t->reduced + at + begin, bytes[p] = n * sizeof(float);
+        if (p == t->process) x->n = n, x->out = t->reduced + at + begin;
     }
-    return IV_OK;
+    for (size_t p = 0; p < t->process_count; p++) theirs[p] = x->n * sizeof(float);
+    IV_TRY(iv_comm_all_to_all(t->o.processes, mine, bytes, theirs, blocks, err));
+    for (size_t p = 0; p < t->process_count; p++) x->part[p] = blocks[p];
+    iv_pool_run(t->pool, (x->n + PIECE - 1) / PIECE, add_piece, x);
+    return iv_train_have_read(t, err);
+}
+
+static iv_status reduce_processes(iv_trainer *t, bool tied, iv_error *err) {
+    size_t longest = 0, at;
+    tree x = {.count = t->process_count};
+    float *nodes = malloc(t->process_count / 2 * ROUND * sizeof *nodes);
+    if (!nodes) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
+    for (size_t p = 0; p < t->process_count; p++) longest = iv_size_max(longest, part_of(t, p, tied, &at));
+    for (size_t p = 0; p < t->process_count; p += 2) x.node[p] = nodes + p / 2 * ROUND;
+    iv_status status = IV_OK;
+    for (size_t k = 0; status == IV_OK && k * ROUND < longest; k++) status = reduce_round(t, tied, k, &x, err);
+    free(nodes);
+    return status;
 }
 
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
     float *rows[IV_VIRTUAL_RANKS_MAX];
+    size_t at, first = t->first, n = t->all - t->elements;
     for (size_t i = 0; i < t->local; i++) rows[i] = t->ranks[i].sums.sum;
     if (t->local > 1) IV_TRY(t->rows->ops->add(t->rows, rows, t->local, t->all, err));
-    if (t->process_count > 1) IV_TRY(reduce_processes(t, 0, t->all, err));
-    if (t->all == t->elements) return IV_OK;
+    if (t->process_count > 1) IV_TRY(reduce_processes(t, false, err));
+    if (n == 0) return IV_OK;
+    if (t->process_count > 1) IV_TRY(reduce_processes(t, true, err));
     /* A tied embedding's look-ups join the head's gradient. */
-    float *tied[] = {t->reduced + t->model->embedding_tensor->offset, t->reduced + t->elements};
-    return t->rows->ops->add(t->rows, tied, 2, t->all - t->elements, err);
+    size_t offset = t->model->embedding_tensor->offset;
+    n = part_of(t, t->process, true, &at), first = offset + (at - t->elements);
+    float *tied[] = {t->reduced + first, t->reduced + at};
+    return n ? t->rows->ops->add(t->rows, tied, 2, n, err) : IV_OK;
 }
 
-/* Gathers `size` bytes for each `unit` elements of all processes' slices. */
-static iv_status gather_parts(iv_trainer *t, const void *mine, size_t unit, size_t size, const void **parts,
-                              size_t *counts, iv_error *err) {
+/* ---- gathering -------------------------------------------------------------------------------------------------- */
+
+/* Threads that stand for processes read each other's memory until here. */
+iv_status iv_train_have_read(iv_trainer *t, iv_error *err) {
+    static const size_t nothing[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
+    iv_comm *c = t->o.processes;
+    return c && c->shares_memory ? iv_comm_all_gather(c, NULL, nothing, blocks, err) : IV_OK;
+}
+
+/* `size` bytes for each `unit` elements of all processes' slices, in one array. */
+static iv_status gather_all(iv_trainer *t, const void *mine, size_t unit, size_t size, char **out, size_t *total,
+                            iv_error *err) {
     size_t bytes[IV_RANKS_MAX];
+    const void *parts[IV_RANKS_MAX] = {mine};
+    *total = 0;
     for (size_t p = 0; p < t->process_count; p++) {
         size_t first, n;
         iv_flat_slice(t->elements, p, t->process_count, &first, &n);
-        counts[p] = (n + unit - 1) / unit, bytes[p] = counts[p] * size;
+        bytes[p] = (n + unit - 1) / unit * size, *total += bytes[p] / size;
     }
-    parts[0] = mine;
-    return t->process_count > 1 ? iv_comm_all_gather(t->o.processes, mine, bytes, parts, err) : IV_OK;
-}
-
-/* All processes' parts in one array. */
-static iv_status gather_all(iv_trainer *t, const void *mine, size_t unit, size_t size, char **out, size_t *total,
-                            iv_error *err) {
-    size_t counts[IV_RANKS_MAX];
-    const void *parts[IV_RANKS_MAX];
-    IV_TRY(gather_parts(t, mine, unit, size, parts, counts, err));
-    *total = 0;
-    for (size_t p = 0; p < t->process_count; p++) *total += counts[p];
+    if (t->process_count > 1) IV_TRY(iv_comm_all_gather(t->o.processes, mine, bytes, parts, err));
     char *at = *out = malloc(*total * size + 1);
     if (!at) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for %zu parts", *total);
-    for (size_t p = 0; p < t->process_count; at += counts[p++] * size) memcpy(at, parts[p], counts[p] * size);
-    return IV_OK;
+    for (size_t p = 0; p < t->process_count; at += bytes[p++]) memcpy(at, parts[p], bytes[p]);
+    return iv_train_have_read(t, err);
+}
+
+/* A process's sequences follow one another in the order of virtual ranks. */
+iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err) {
+    size_t bytes[IV_RANKS_MAX], each = t->o.virtual_ranks / t->process_count, n = 0;
+    const void *parts[IV_RANKS_MAX];
+    if (t->process_count == 1) return IV_OK;
+    for (size_t p = 0; p < t->process_count; p++) {
+        bytes[p] = 0;
+        for (size_t k = t->begin[p * each]; k < t->begin[(p + 1) * each]; k++)
+            bytes[p] += t->lengths[t->order[k]] * sizeof(float);
+    }
+    float *mine = malloc(bytes[t->process] + 1);
+    if (!mine) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for %zu bytes", bytes[t->process]);
+    for (size_t k = t->begin[t->process * each]; k < t->begin[(t->process + 1) * each]; n += t->lengths[t->order[k++]])
+        memcpy(mine + n, t->batch->sequences[t->order[k]].logprobs, t->lengths[t->order[k]] * sizeof *mine);
+    iv_status status = iv_comm_all_gather(t->o.processes, mine, bytes, parts, err);
+    for (size_t p = 0; status == IV_OK && p < t->process_count; p++) {
+        const float *at = parts[p];
+        for (size_t k = t->begin[p * each]; k < t->begin[(p + 1) * each]; at += t->lengths[t->order[k++]])
+            if (p != t->process)
+                memcpy(t->batch->sequences[t->order[k]].logprobs, at, t->lengths[t->order[k]] * sizeof *at);
+    }
+    if (status == IV_OK) status = iv_train_have_read(t, err);
+    free(mine);
+    return status;
 }
 
 iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
@@ -79,14 +156,44 @@ iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
     return status;
 }
 
+iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *err) {
+    struct {
+        uint64_t at;
+        float value;
+    } mine = {UINT64_MAX, 0}, theirs;
+    size_t bytes[IV_RANKS_MAX];
+    const void *parts[IV_RANKS_MAX] = {&mine};
+    IV_TRY(t->rows->ops->find_not_finite(t->rows, t->reduced + t->first, t->count, at, err));
+    if (*at != SIZE_MAX) {
+        mine.at = t->first + *at;
+        IV_TRY(t->rows->ops->read(t->rows, t->reduced + mine.at, 1, &mine.value, err));
+    }
+    for (size_t p = 0; p < t->process_count; p++) bytes[p] = sizeof mine;
+    if (t->process_count > 1) IV_TRY(iv_comm_all_gather(t->o.processes, &mine, bytes, parts, err));
+    *at = SIZE_MAX;
+    for (size_t p = t->process_count; p-- > 0;) { /* slices ascend: the first process's is the lowest */
+        memcpy(&theirs, parts[p], sizeof theirs);
+        if (theirs.at != UINT64_MAX) *at = theirs.at, *value = theirs.value;
+    }
+    return iv_train_have_read(t, err);
+}
+
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
-    size_t counts[IV_RANKS_MAX];
+    size_t longest = 0, first[IV_RANKS_MAX], n[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
     if (t->process_count == 1) return IV_OK;
-    IV_TRY(gather_parts(t, t->master + t->first, 1, sizeof *t->master, parts, counts, err));
-    for (size_t p = 0, at = 0; p < t->process_count; at += counts[p++])
-        if (p != t->process) memcpy(t->master + at, parts[p], counts[p] * sizeof *t->master);
-    return IV_OK;
+    for (size_t p = 0; p < t->process_count; p++) {
+        iv_flat_slice(t->elements, p, t->process_count, &first[p], &n[p]);
+        longest = iv_size_max(longest, n[p]);
+    }
+    for (size_t at = 0; at < longest; at += ROUND) {
+        for (size_t p = 0; p < t->process_count; p++)
+            bytes[p] = iv_size_min(ROUND, n[p] - iv_size_min(at, n[p])) * sizeof(float);
+        IV_TRY(iv_comm_all_gather(t->o.processes, t->master + t->first + iv_size_min(at, t->count), bytes, parts, err));
+        for (size_t p = 0; p < t->process_count; p++)
+            if (p != t->process) memcpy(t->master + first[p] + iv_size_min(at, n[p]), parts[p], bytes[p]);
+    }
+    return iv_train_have_read(t, err);
 }
 
 iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {

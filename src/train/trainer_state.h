@@ -44,10 +44,16 @@ struct iv_trainer {
     struct iv_train_public *public; /* of one that iv_trainer_open made; else NULL */
 };
 
-/* trainer_reduce.c: adds the ranks' sums in the tree, into `reduced`. */
+/* trainer_reduce.c: adds the ranks' sums in the tree, into the process's slice of `reduced`. */
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err);
 /* The sum of squares of the reduced gradient, the same in all processes. */
 iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err);
+/* The lowest element of the reduced gradient that is not finite, the same in all processes; SIZE_MAX: none. */
+iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *err);
+/* After a collective call whose blocks were read: before the caller's own memory changes. */
+iv_status iv_train_have_read(iv_trainer *t, iv_error *err);
+/* Every process's log-probabilities of the step, in every process. */
+iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err);
 /* Makes all processes' master weights whole. */
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err);
 

@@ -3,6 +3,8 @@
 #include "base/digest.h"
 #include "train/trainer.h"
 
+#include <pthread.h>
+
 enum { STEPS = 3, SEQUENCES = 12 };
 
 typedef struct way {
@@ -110,7 +112,67 @@ static void one_hash(void **state) {
     }
 }
 
+/* ---- several processes, which threads stand for --------------------------------------------------------- */
+
+typedef struct process {
+    const problem *p;
+    way w;
+    iv_comm *comm;
+    char hash[65];
+    double loss;
+    pthread_t thread;
+} process;
+
+static void *run_process(void *context) {
+    process *x = context;
+    char dir[4200];
+    iv_error err;
+    iv_train_options o = options_of(x->p, &x->w, dir);
+    iv_trainer *t;
+    iv_train_result result;
+    o.processes = x->comm;
+    ASSERT_OK(iv_train_open(&o, &t, &err), &err);
+    for (size_t i = 0; i < STEPS; i++) x->loss = train_step(t, &x->p->steps[i], &result);
+    iv_digest_hex(result.weights_hash, x->hash);
+    iv_train_close(t);
+    return NULL;
+}
+
+/* Each process has the whole loss, and the weights are those of one. */
+static void processes(void **state) {
+    (void)state;
+    problem problems[] = {{.model = "tests/data/hf/qwen3", .arithmetic = IV_FMA32, .dtype = IV_BF16}, /* tied head */
+                          {.model = "tests/data/hf/qwen3_moe", .arithmetic = IV_FMA32, .dtype = IV_BF16}};
+    static const struct { size_t count, world; } jobs[] = {{2, 2}, {2, 8}, {4, 4}, {8, 8}};
+    iv_isa best = iv_isa_detect();
+    rng r = rng_start("processes");
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        char want[65];
+        double loss;
+        fill(&r, &problems[i]);
+        hash_of(&problems[i], &(way){1, 1, 0, 1, best, 0}, want, &loss);
+        for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
+            iv_comm *comm[IV_RANKS_MAX];
+            process x[IV_RANKS_MAX];
+            iv_error err;
+            ASSERT_OK(iv_comm_threads_open(jobs[k].count, comm, &err), &err);
+            for (size_t p = 0; p < jobs[k].count; p++) {
+                x[p] = (process){.p = &problems[i], .w = {jobs[k].world, 1, 2, 1, best, 0}, .comm = comm[p]};
+                assert_int_equal(pthread_create(&x[p].thread, NULL, run_process, &x[p]), 0);
+            }
+            for (size_t p = 0; p < jobs[k].count; p++) pthread_join(x[p].thread, NULL);
+            for (size_t p = 0; p < jobs[k].count; p++) {
+                if (strcmp(want, x[p].hash) != 0 || x[p].loss != loss)
+                    fail_msg("%s: process %zu of %zu, world %zu: wanted loss %.17g, weights %s, found %.17g, %s",
+                             problems[i].model, p, jobs[k].count, jobs[k].world, loss, want, x[p].loss, x[p].hash);
+                iv_comm_close(comm[p]);
+            }
+        }
+        for (size_t s = 0; s < STEPS; s++) examples_free(&problems[i].steps[s]);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_hash)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_hash), cmocka_unit_test(processes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
