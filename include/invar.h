@@ -118,6 +118,7 @@ typedef struct iv_engine_options {
     void *user;
     bool trainable; /* the weights will be replaced by trained ones: with dtype float32, matrices of a 16-bit checkpoint
                      * are held as float32; never changes a bit */
+    bool single_process; /* under mpirun: an engine of this process alone, whose ranks are threads */
 } iv_engine_options;
 
 /* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no

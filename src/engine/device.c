@@ -55,7 +55,7 @@ static iv_status open_own_gpu(iv_engine *e, iv_model_options *m, iv_error *err) 
 
 static iv_status open_gpus(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     size_t ranks = o->tensor_parallel_size ? o->tensor_parallel_size : 1, count;
-    if (iv_mpi_processes() > 1) return open_own_gpu(e, m, err);
+    if (iv_mpi_processes() > 1 && !o->single_process) return open_own_gpu(e, m, err);
     IV_TRY(iv_gpu_count(&count, err));
     if (ranks > IV_RANKS_MAX)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);

@@ -3,6 +3,7 @@
  * with the sampler's. */
 #include "base/clock.h"
 #include "numerics/floats.h"
+#include "train/checkpoint_agree.h"
 #include "train/reward.h"
 #include "train/rl_batch.h"
 #include "train/run_state.h"
@@ -19,6 +20,7 @@ typedef struct rl {
     iv_rl_batch batch;
     iv_train_sequence *update; /* [batch * group]: the sequences of the update, */
     uint32_t *picked;          /* and which of the batch they are */
+    bool *weighed;             /* by this process in the present inner step */
     size_t picked_count;
     bool exact;   /* the learner's distribution is the one that was drawn from */
     bool sampled; /* behavior: of the distribution drawn from, at a temperature */
@@ -33,8 +35,6 @@ typedef struct rl {
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     bool filtered = o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0;
-    if (r->processes)
-        return iv_fail(err, IV_UNSUPPORTED, "rl: not under mpirun: use data-parallel ranks of one process");
     if (o->temperature <= IV_TEMPERATURE_MIN)
         return iv_fail(err, IV_INVALID, "temperature: wanted more than %g for rl, found %g", (double)IV_TEMPERATURE_MIN,
                        o->temperature);
@@ -95,7 +95,7 @@ static void close_rl(rl *x) {
     iv_rl_batch_free(&x->batch);
     iv_reward_close(x->reward);
     iv_train_close(x->reference);
-    free(x->picked), free(x->update);
+    free(x->picked), free(x->update), free(x->weighed);
 }
 
 static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
@@ -105,10 +105,11 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
                            .format = o->reward_format,
                            .length = (double)o->max_new_tokens,
                            .seconds = o->reward_timeout};
-    IV_TRY(iv_reward_open(&w, &x->reward, err));
+    if (r->first) IV_TRY(iv_reward_open(&w, &x->reward, err));
     x->picked = calloc(o->batch_size * o->group_size + 1, sizeof *x->picked);
     x->update = calloc(o->batch_size * o->group_size + 1, sizeof *x->update);
-    if (!x->picked || !x->update)
+    x->weighed = calloc(o->batch_size * o->group_size + 1, sizeof *x->weighed);
+    if (!x->picked || !x->update || !x->weighed)
         return iv_fail(err, IV_NO_MEMORY, "rl: no memory for steps of %llu prompts", (unsigned long long)o->batch_size);
     IV_TRY(open_reference(x, err));
     x->updates = iv_train_slice_of(r->trainer).steps;
@@ -117,6 +118,24 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
 
 /* ---- a step -------------------------------------------------------------------------------------------------------
  */
+
+/* Each process samples consecutive prompts; a prompt's number in the step decides its seeds. */
+static iv_status sample_own(const iv_run *r, const iv_rollout_prompt *prompts, const iv_rollout_options *w,
+                            iv_rollout **out, iv_error *err) {
+    size_t size = r->processes ? r->processes->size : 1, rank = r->processes ? r->processes->rank : 0;
+    size_t from = r->o->batch_size * rank / size, to = r->o->batch_size * (rank + 1) / size;
+    *out = NULL;
+    return from < to ? iv_rollout_run(r->engine, prompts + from, to - from, w, out, err) : IV_OK;
+}
+
+static iv_status share_rollout(const iv_run *r, iv_status status, iv_rollout **out, iv_error *err) {
+    iv_rollout *mine = *out;
+    *out = NULL;
+    IV_TRY(iv_training_agree(r->processes, status, err));
+    status = iv_rollout_gather(r->processes, mine, r->o->group_size, out, err);
+    iv_rollout_close(mine);
+    return status;
+}
 
 static iv_status sample(rl *x, iv_rollout **out, iv_error *err) {
     iv_run *r = x->r;
@@ -134,10 +153,23 @@ static iv_status sample(rl *x, iv_rollout **out, iv_error *err) {
     w.group = o->group_size, w.max_tokens = o->max_new_tokens, w.temperature = (float)o->temperature;
     w.top_p = (float)o->top_p, w.min_p = (float)o->min_p, w.top_k = (int32_t)o->top_k;
     w.seed = o->seed, w.step = r->at;
-    iv_status status = iv_rollout_run(x->r->engine, prompts, o->batch_size, &w, out, err);
+    iv_status status = sample_own(r, prompts, &w, out, err);
     free(prompts);
+    if (r->processes) status = share_rollout(r, status, out, err);
     x->seconds[0] += iv_now() - began;
     return status;
+}
+
+/* The first process judges: a program may answer differently the second time. */
+static iv_status share_rewards(const rl *x, iv_status status, iv_error *err) {
+    const void *bytes;
+    size_t n;
+    IV_TRY(iv_training_agree(x->r->processes, status, err));
+    IV_TRY(
+        iv_comm_broadcast(x->r->processes, x->batch.rewards, x->batch.n * sizeof *x->batch.rewards, &bytes, &n, err));
+    IV_ASSERT(n == x->batch.n * sizeof *x->batch.rewards);
+    if (!x->r->first) memcpy(x->batch.rewards, bytes, n);
+    return IV_OK;
 }
 
 static iv_status score(rl *x, const iv_rollout *rollout, iv_error *err) {
@@ -155,8 +187,9 @@ static iv_status score(rl *x, const iv_rollout *rollout, iv_error *err) {
                                     .prompt = {"", 0},
                                     .tokens = c.count};
     }
-    iv_status status = iv_reward_score(x->reward, items, n, x->batch.rewards, err);
+    iv_status status = r->first ? iv_reward_score(x->reward, items, n, x->batch.rewards, err) : IV_OK;
     free(items);
+    if (r->processes) status = share_rewards(x, status, err);
     x->seconds[1] += iv_now() - began;
     return status;
 }
@@ -179,12 +212,20 @@ static iv_status weigh(void *context, size_t sequence, iv_error *err) {
     rl *x = context;
     size_t i = x->picked[sequence];
     iv_rl_batch *b = &x->batch;
+    x->weighed[sequence] = true;
     if (x->first) {
         memcpy(b->old[i], b->losses[i].logp, b->losses[i].n * sizeof *b->old[i]);
         if (strcmp(x->r->o->on_mismatch, "stop") == 0) IV_TRY(compare(x, i, err));
     }
     return iv_algorithm_sequence(&x->r->algorithm, i, &b->losses[i], b->advantages[i], b->coefficients[i], &b->sums[i],
                                  err);
+}
+
+/* Sequences of other processes, for the report and for what inner steps compare with. */
+static iv_status weigh_others(rl *x, iv_error *err) {
+    for (size_t k = 0; k < x->picked_count; k++)
+        if (!x->weighed[k]) IV_TRY(weigh(x, k, err));
+    return IV_OK;
 }
 
 /* Log-probabilities of the reference model go where the learner's will be, and from there to their own arrays. */
@@ -225,7 +266,9 @@ static iv_status learn(rl *x, iv_loss_report *report, double *norm, double *rate
         iv_loss_sums total;
         *rate = iv_schedule_rate(&r->schedule, r->at);
         x->first = k == 0;
+        memset(x->weighed, 0, x->picked_count * sizeof *x->weighed);
         IV_TRY(iv_train_gradients(r->trainer, &b, denominator, &g, err));
+        IV_TRY(weigh_others(x, err));
         IV_TRY(iv_train_apply(r->trainer, &(iv_train_update){denominator, *rate, r->o->max_grad_norm}, &a, err));
         memcpy(r->hash, a.weights_hash, sizeof r->hash);
         x->updates++, *norm = a.norm;

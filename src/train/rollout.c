@@ -1,26 +1,10 @@
 /* rollout.c: submits requests, drives the engine, collects events by request. */
-#include "train/rollout.h"
-#include "base/buf.h"
+#include "train/rollout_state.h"
 #include "base/size.h"
 #include "numerics/philox.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct collected {
-    uint64_t request, seed;
-    iv_ids ids;
-    iv_buf logprobs, sampling_logprobs; /* floats */
-    iv_buf text;
-    iv_finish finish;
-    bool done;
-} collected;
-
-struct iv_rollout {
-    size_t prompts, group;
-    collected *at; /* [prompts][group] */
-    iv_rollout_totals totals;
-};
 
 /* A run in progress. */
 typedef struct running {
@@ -106,7 +90,7 @@ static iv_status submit_more(running *s, iv_error *err) {
     size_t prompts = s->r->prompts;
     for (; s->submitted < s->total; s->submitted++) {
         size_t completion = s->submitted % prompts * s->o->group + s->submitted / prompts;
-        collected *c = &s->r->at[completion];
+        iv_rollout_collected *c = &s->r->at[completion];
         uint32_t index = (uint32_t)(completion % s->o->group);
         c->seed = iv_rollout_seed(s->o->seed, s->o->step, s->prompts[completion / s->o->group].index, index);
         iv_request r = request_of(s, completion);
@@ -137,7 +121,7 @@ static size_t find(const running *s, uint64_t request) {
 }
 
 static iv_status take_token(running *s, size_t completion, const iv_event *v, iv_error *err) {
-    collected *c = &s->r->at[completion];
+    iv_rollout_collected *c = &s->r->at[completion];
     if (!iv_ids_push(&c->ids, v->token) || !iv_buf_append(&c->logprobs, &v->logprob, sizeof v->logprob) ||
         !iv_buf_append(&c->sampling_logprobs, &v->sampling_logprob, sizeof v->sampling_logprob) ||
         !iv_buf_append(&c->text, v->text, v->text_bytes))
@@ -147,7 +131,7 @@ static iv_status take_token(running *s, size_t completion, const iv_event *v, iv
 }
 
 static iv_status take_done(running *s, size_t completion, const iv_event *v, iv_error *err) {
-    collected *c = &s->r->at[completion];
+    iv_rollout_collected *c = &s->r->at[completion];
     c->done = true, c->finish = v->finish;
     s->done++;
     s->r->totals.completions++;
@@ -194,7 +178,7 @@ static iv_status drive(running *s, iv_error *err) {
 static void cancel_all(running *s) {
     iv_error unused;
     for (size_t i = 0; i < s->submitted; i++) {
-        const collected *c = &s->r->at[s->order[i]];
+        const iv_rollout_collected *c = &s->r->at[s->order[i]];
         if (!c->done) iv_engine_cancel(s->e, c->request, &unused);
     }
     for (bool busy = true; busy;) {
@@ -204,15 +188,15 @@ static void cancel_all(running *s) {
     for (iv_event v; iv_engine_next_event(s->e, &v);) continue;
 }
 
-static iv_status open_rollout(size_t prompts, size_t group, size_t total, iv_rollout **out, iv_error *err) {
+iv_status iv_rollout_new(size_t prompts, size_t group, iv_rollout **out, iv_error *err) {
     iv_rollout *r = calloc(1, sizeof *r);
-    if (r) *r = (iv_rollout){.prompts = prompts, .group = group, .at = calloc(total, sizeof *r->at)};
+    if (r) *r = (iv_rollout){.prompts = prompts, .group = group, .at = calloc(prompts * group + 1, sizeof *r->at)};
     if (r && r->at) {
         *out = r;
         return IV_OK;
     }
     free(r);
-    return iv_fail(err, IV_NO_MEMORY, "rollout: no memory for %zu completions", total);
+    return iv_fail(err, IV_NO_MEMORY, "rollout: no memory for %zu completions", prompts * group);
 }
 
 iv_status iv_rollout_run(iv_engine *e, const iv_rollout_prompt *prompts, size_t count, const iv_rollout_options *o,
@@ -220,7 +204,7 @@ iv_status iv_rollout_run(iv_engine *e, const iv_rollout_prompt *prompts, size_t 
     running s = {.e = e, .prompts = prompts, .o = o};
     IV_TRY(check_options(o, count, &s.total, err));
     IV_TRY(check_lengths(&s, count, err));
-    IV_TRY(open_rollout(count, o->group, s.total, &s.r, err));
+    IV_TRY(iv_rollout_new(count, o->group, &s.r, err));
     s.order = calloc(s.total, sizeof *s.order);
     iv_status status = s.order ? drive(&s, err) : iv_fail(err, IV_NO_MEMORY, "rollout: no memory");
     if (status != IV_OK) {
@@ -236,7 +220,7 @@ iv_status iv_rollout_run(iv_engine *e, const iv_rollout_prompt *prompts, size_t 
 void iv_rollout_close(iv_rollout *r) {
     if (!r) return;
     for (size_t i = 0; i < r->prompts * r->group; i++) {
-        collected *c = &r->at[i];
+        iv_rollout_collected *c = &r->at[i];
         iv_ids_free(&c->ids);
         iv_buf_free(&c->logprobs), iv_buf_free(&c->sampling_logprobs), iv_buf_free(&c->text);
     }
@@ -246,7 +230,7 @@ void iv_rollout_close(iv_rollout *r) {
 
 iv_completion iv_rollout_at(const iv_rollout *r, size_t prompt, size_t index) {
     IV_ASSERT(prompt < r->prompts && index < r->group);
-    const collected *c = &r->at[prompt * r->group + index];
+    const iv_rollout_collected *c = &r->at[prompt * r->group + index];
     return (iv_completion){.seed = c->seed,
                            .ids = c->ids.data,
                            .logprobs = (const float *)(const void *)c->logprobs.data,

@@ -7,7 +7,7 @@
 #ifndef IV_TRAIN_ROLLOUT_H
 #define IV_TRAIN_ROLLOUT_H
 
-#include "base/status.h"
+#include "comm/comm.h"
 
 enum { IV_ROLLOUT_GROUP_MAX = 65536 };
 
@@ -62,12 +62,16 @@ typedef struct iv_completion {
 typedef struct iv_rollout iv_rollout;
 
 /* Samples group completions of each of count prompts and returns when all are done. The engine has no other requests
- * meanwhile; under mpirun it is rank 0's. IV_BUSY: requests wait or run, or the weights are being replaced; IV_INVALID,
- * IV_CONTEXT_LENGTH: an option or a prompt; an error of a single request names its prompt and completion, and the
- * others are cancelled. The engine is then idle again, unless a step failed. */
+ * meanwhile; if its ranks are processes, it is rank 0's. IV_BUSY: requests wait or run, or the weights are being
+ * replaced; IV_INVALID, IV_CONTEXT_LENGTH: an option or a prompt; an error of a single request names its prompt and
+ * completion, and the others are cancelled. The engine is then idle again, unless a step failed. */
 iv_status iv_rollout_run(iv_engine *e, const iv_rollout_prompt *prompts, size_t count, const iv_rollout_options *o,
                          iv_rollout **out, iv_error *err);
 void iv_rollout_close(iv_rollout *r); /* NULL is fine */
+
+/* Collective: what each process sampled, of consecutive prompts in the order of processes, in every process. mine NULL:
+ * this one had no prompts. All return the same status. */
+iv_status iv_rollout_gather(iv_comm *comm, const iv_rollout *mine, size_t group, iv_rollout **out, iv_error *err);
 
 /* In the order of the prompts; index < group. */
 iv_completion iv_rollout_at(const iv_rollout *r, size_t prompt, size_t index);

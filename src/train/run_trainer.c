@@ -54,6 +54,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     e.device = t->cuda ? "cuda" : "cpu", e.threads = o->threads, e.numerics = o->rollout_numerics;
     e.dtype = dtype, e.arithmetic = t->arithmetic == IV_TC16 ? "tc16" : "fma32";
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
+    e.single_process = true; /* those of mpirun are the trainer's */
     e.max_num_seqs = o->rollout_seqs ? o->rollout_seqs : ROLLOUT_SEQUENCES;
     e.max_num_batched_tokens = o->rollout_batched_tokens ? o->rollout_batched_tokens : ROLLOUT_TOKENS;
     e.max_model_len = iv_run_longest(r);
@@ -63,7 +64,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
 /* Rollouts of the law on one rank, for a trainer of one rank: one set of packed weights serves both. */
 static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics numerics) {
     const iv_run_options *o = r->o;
-    return o->kind == IV_RUN_RL && o->rollout_tp == 1 && t->tp == 1 && !t->processes && numerics == IV_INVAR &&
+    return o->kind == IV_RUN_RL && o->rollout_tp == 1 && t->tp == 1 && numerics == IV_INVAR &&
            strcmp(o->rollout_numerics, "invar") == 0 && o->rollout_mantissa_bits == IV_F32_MANTISSA_BITS &&
            o->rollout_sync_every == 1;
 }

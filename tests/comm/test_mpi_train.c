@@ -1,0 +1,104 @@
+/* Training under mpirun: supervised and by reinforcement, the weights of several processes are those of one; a step
+ * that one process refuses ends in all, with its error. */
+#include "comm/mpi_job.h"
+
+#include <stdlib.h>
+
+static char data[300], reward[300];
+
+static void write_data(void) {
+    snprintf(data, sizeof data, "%s/problems.jsonl", folder);
+    FILE *f = fopen(data, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 24; i++) {
+        fprintf(f, "{\"ids\": [%d, %d, %d, %d", 5 + i, 7 * i % 400, 3, i * i % 300);
+        for (int t = 0; t < i % 7; t++) fprintf(f, ", %d", 11 * t + i);
+        fprintf(f, "], \"answer\": \"\"}\n");
+    }
+    fclose(f);
+    snprintf(reward, sizeof reward, "%s/reward.sh", folder);
+    f = fopen(reward, "w");
+    assert_non_null(f);
+    fputs("#!/bin/sh\n"
+          "while IFS= read -r line; do\n"
+          "    id=${line#*'\"id\":'}\n"
+          "    id=${id%%,*}\n"
+          "    echo '{\"id\":'$id',\"reward\":'$((id % 16 * 7 % 5))'}'\n"
+          "done\n",
+          f);
+    fclose(f);
+    assert_int_equal(chmod(reward, 0755), 0);
+}
+
+/* Trains under `start`; the value of a key of its JSON. */
+static void train(const char *start, const char *kind, const char *flags, char loss[40], char weights[65]) {
+    static int number;
+    char line[2000], *out, *errors;
+    snprintf(line, sizeof line,
+             "%s" INVAR "train %s tests/data/hf/qwen3 --data %s --output %s/run%d --steps 3 --batch-size 5 --lr 1e-3 "
+             "--seed 11 --threads 1 --device cpu --quiet --json %s",
+             start, kind, data, folder, number++, flags);
+    if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
+    const char *hash = strstr(out, "\"weights\": \""), *number_at = strstr(out, "\"loss\": ");
+    if (!hash || !number_at) fail_msg("%s: no weights or loss in: %s", line, out);
+    snprintf(weights, 65, "%s", hash + strlen("\"weights\": \""));
+    snprintf(loss, 40, "%.*s", (int)strcspn(number_at, ",}"), number_at);
+    if (strstr(out, "tokens_different") && !strstr(out, "\"tokens_different\": 0")) fail_msg("%s: %s", line, out);
+    free(out), free(errors);
+}
+
+static void same_weights(const char *kind, const char *flags, const char *const *starts) {
+    char want[65], got[65], loss[40], other[40];
+    train("", kind, flags, loss, want);
+    for (size_t i = 0; starts[i]; i++) {
+        train(starts[i], kind, flags, other, got);
+        if (strcmp(want, got) != 0 || strcmp(loss, other) != 0)
+            fail_msg("%s%s: wanted %s, weights %s, found %s, %s", starts[i], kind, loss, want, other, got);
+    }
+    char control[600];
+    snprintf(control, sizeof control, "%s --max-grad-norm 1e-3", flags);
+    train("", kind, control, loss, got);
+    assert_string_not_equal(want, got);
+}
+
+static void supervised(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const char *const starts[] = {MPIRUN "-n 2 ", MPIRUN "-n 4 ", NULL};
+    write_data();
+    same_weights("sft", "", starts);
+}
+
+static void reinforcement(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const char *const starts[] = {MPIRUN "-n 2 ", MPIRUN "-n 8 ", NULL}; /* 8: some have no prompt */
+    char flags[500];
+    write_data();
+    snprintf(flags, sizeof flags, "--reward %s --group-size 4 --max-new-tokens 12 --inner-steps 2 --kl-beta 0.05",
+             reward);
+    same_weights("rl", flags, starts);
+}
+
+/* One process finds a token whose log-probability differs; the others do not wait for it. */
+static void one_error_for_all(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[2000], *out, *errors;
+    write_data();
+    snprintf(line, sizeof line,
+             MPIRUN
+             "-n 2 " INVAR "train rl tests/data/hf/qwen3 --data %s --output %s/mismatch --steps 2 --batch-size 4 "
+             "--reward %s --group-size 4 --max-new-tokens 12 --threads 1 --device cpu --quiet --rollout-numerics "
+             "vanilla",
+             data, folder, reward);
+    int code = run(line, &out, &errors);
+    if (code == 0 || !strstr(errors, "the sampler's log-probability")) fail_msg("exit %d: %s", code, errors);
+    free(out), free(errors);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(supervised), cmocka_unit_test(reinforcement),
+                                       cmocka_unit_test(one_error_for_all)};
+    return cmocka_run_group_tests(tests, begin_jobs, end_jobs);
+}
