@@ -3,7 +3,7 @@
 #include "kernels/cuda/eights.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/learn.h"
+#include "kernels/cuda/predictions.cuh"
 
 #define WHOLE_WARP 0xffffffffu
 #define MINUS_INFINITY 0xff800000u
@@ -29,20 +29,20 @@ IV_DEVICE float max_block(float m, float *warps) {
  * end to the beginning, where the sum starts. */
 template <bool DIVIDE>
 static __global__ void __launch_bounds__(LANES, LOGIT_BLOCKS)
-    logit_statistics(float *logits, size_t vocab, size_t stride, float temperature, const int32_t *targets, float *max,
-                     float *sum, float *logprobs) {
+    logit_statistics(const __grid_constant__ iv_statistics_args a) {
     enum { STEP = LANES * LOGITS_AHEAD };
     __shared__ float warps[WARPS], lanes[LANES];
     iv_let_next();
     iv_wait();
-    float *x = logits + blockIdx.x * stride, m = __uint_as_float(MINUS_INFINITY), lane = 0.0f, v[LOGITS_AHEAD];
+    size_t vocab = a.vocab;
+    float *x = a.logits + blockIdx.x * a.stride, m = __uint_as_float(MINUS_INFINITY), lane = 0.0f, v[LOGITS_AHEAD];
     for (size_t end = (vocab + STEP - 1) / STEP * STEP; end > 0; end -= STEP) {
         size_t i = end - STEP + threadIdx.x;
 #pragma unroll
         for (int j = 0; j < LOGITS_AHEAD; j++) v[j] = i + j * LANES < vocab ? x[i + j * LANES] : 0.0f;
 #pragma unroll
         for (int j = 0; j < LOGITS_AHEAD; j++) {
-            if (DIVIDE) v[j] = __fdiv_rn(v[j], temperature);
+            if (DIVIDE) v[j] = __fdiv_rn(v[j], a.temperature);
             if (DIVIDE && i + j * LANES < vocab) x[i + j * LANES] = v[j];
             if (i + j * LANES < vocab) m = iv_max(m, v[j]);
         }
@@ -59,17 +59,20 @@ static __global__ void __launch_bounds__(LANES, LOGIT_BLOCKS)
     }
     float s = fold_block(lane, lanes);
     if (threadIdx.x > 0) return;
-    int32_t target = targets[blockIdx.x];
-    max[blockIdx.x] = m, sum[blockIdx.x] = s;
-    logprobs[blockIdx.x] = target >= 0 && (size_t)target < vocab ? (x[target] - m) - v_log(s) : 0.0f;
+    int32_t target = a.targets[blockIdx.x];
+    a.max[blockIdx.x] = m, a.sum[blockIdx.x] = s;
+    a.logprobs[blockIdx.x] = target >= 0 && (size_t)target < vocab ? (x[target] - m) - v_log(s) : 0.0f;
 }
 
 int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t stride, float temperature,
                             const int32_t *targets, float *max, float *sum, float *logprobs, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     if (vocab == 0 || stride < vocab || !(temperature > 0.0f)) return (int)cudaErrorInvalidValue;
+    iv_statistics_args a = {logits, rows, vocab, stride, temperature, targets, max, sum, logprobs};
+    if (vocab >= IV_CLUSTER_VOCAB_MIN && vocab <= IV_CLUSTER_VOCAB_MAX && iv_overlaps())
+        return iv_statistics_in_clusters(&a, stream);
     return iv_launch(temperature == 1.0f ? logit_statistics<false> : logit_statistics<true>, dim3((unsigned)rows),
-                     LANES, stream, logits, vocab, stride, temperature, targets, max, sum, logprobs);
+                     LANES, stream, a);
 }
 
 /* ---- gradients of logits ----------------------------------------------------------------------------------------- */
