@@ -128,6 +128,8 @@ int iv_statistics_in_clusters(const iv_statistics_args *a, iv_gpu_stream stream)
     size_t bytes = (a->vocab + LANES - 1) / LANES * 32 * sizeof(float);
     int error =
         (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (!error)
+        error = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
     if (error) return error;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
