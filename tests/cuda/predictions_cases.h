@@ -123,9 +123,10 @@ static void added_nodes(void **state) {
     size_t flushed = 0;
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
         size_t n = rng_below(&r, 3) ? 4 * rng_below(&r, 1500) : rng_below(&r, 5000);
-        bool fma32 = trial % 2, result = rng_below(&r, 2), alone = result && rng_below(&r, 2);
-        float *a = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, n);
-        float *b = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, n);
+        bool fma32 = trial % 2, flushes = trial % 4 == 1, result = rng_below(&r, 2);
+        bool alone = result && !flushes && rng_below(&r, 2);
+        float *a = random_values(&r, flushes ? SUBNORMAL : (family)rng_below(&r, FAMILIES), IV_F32, n);
+        float *b = random_values(&r, flushes ? SUBNORMAL : (family)rng_below(&r, FAMILIES), IV_F32, n);
         float *gpu_a = gpu_copy(a, n * sizeof *a), *gpu_b = gpu_copy(b, n * sizeof *b);
         for (size_t i = 0; i < n; i++) {
             float sum = alone ? b[i] : fma32 ? iv_add_ftz(a[i], b[i]) : a[i] + b[i];

@@ -158,7 +158,7 @@ int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream s
 /* ---- predictions (predictions.cu) ------------------------------------------------------------------------------- */
 
 /* logits [rows][stride], divided in place by the temperature if it is not 1. max, sum: of the row (sum-exp, section 4);
- * logprob = (x[target] - max) - log(sum). */
+ * logprob = (x[target] - max) - log(sum), +0 if the target is negative. */
 int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t stride, float temperature,
                             const int32_t *targets, float *max, float *sum, float *logprobs, iv_gpu_stream stream);
 
