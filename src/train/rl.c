@@ -48,12 +48,6 @@ iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
                        (unsigned long long)o->rollout_mantissa_bits);
     if (o->rollout_sync_every == 0)
         return iv_fail(err, IV_INVALID, "steps between updates of the sampler: wanted 1 at least");
-    if (r->at % o->rollout_sync_every != 0) /* the weights in between are in no checkpoint */
-        return iv_fail(
-            err, IV_UNSUPPORTED,
-            "resume: wanted a checkpoint at a multiple of %llu steps, at which the sampler is updated, found "
-            "step %llu",
-            (unsigned long long)o->rollout_sync_every, (unsigned long long)r->at);
     if (strcmp(o->on_mismatch, "stop") != 0 && strcmp(o->on_mismatch, "report") != 0)
         return iv_fail(err, IV_INVALID, "on mismatch: wanted stop or report, found '%s'", o->on_mismatch);
     return IV_OK;
@@ -101,6 +95,12 @@ static void close_rl(rl *x) {
 static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     *x = (rl){.r = r, .sampled = o->temperature != 1.0, .exact = true};
+    if (r->at % o->rollout_sync_every != 0) /* the weights in between are in no checkpoint */
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "resume: wanted a checkpoint at a multiple of %llu steps, at which the sampler is updated, found "
+            "step %llu",
+            (unsigned long long)o->rollout_sync_every, (unsigned long long)r->at);
     iv_reward_options w = {.spec = o->reward,
                            .format = o->reward_format,
                            .length = (double)o->max_new_tokens,
