@@ -58,7 +58,7 @@ static int by_id(const void *a, const void *b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Sorts the tokens of the step; returns the number of ids. */
+/* Sorts the tokens of the step, and counts their ids. */
 static iv_status sort(gpu_learner *l, const lookup_arrays *a, size_t *ids, iv_error *err) {
     size_t count = 0;
     lookup *sorted = malloc(l->lookup_count * sizeof *sorted);
@@ -67,7 +67,6 @@ static iv_status sort(gpu_learner *l, const lookup_arrays *a, size_t *ids, iv_er
     for (size_t i = 0; i < l->lookup_count; i++)
         if (l->lookup_ids[i] >= 0) sorted[count++] = (lookup){l->lookup_ids[i], (int32_t)i};
     qsort(sorted, count, sizeof *sorted, by_id);
-    *ids = 0;
     for (size_t i = 0; i < count; i++) {
         a->order[i] = sorted[i].at;
         if (i && sorted[i].id == sorted[i - 1].id) continue;
@@ -81,7 +80,7 @@ static iv_status sort(gpu_learner *l, const lookup_arrays *a, size_t *ids, iv_er
 static iv_status finish(gpu_learner *l, const lookup_arrays *at, const lookup_arrays *on, iv_error *err) {
     const iv_tensor *t = l->names->embedding_tensor;
     float *out = l->step->sums.sum + (l->tied_offset ? l->tied_offset : t->offset);
-    size_t ids;
+    size_t ids = 0;
     IV_TRY(sort(l, at, &ids, err));
     int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, l->lookup_host_bytes, cudaMemcpyHostToDevice, l->stream);
     if (!code) code = cudaMemsetAsync(out, 0, t->rows * t->columns * sizeof *out, l->stream);

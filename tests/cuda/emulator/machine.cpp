@@ -440,11 +440,14 @@ static CUresult encode(CUtensorMap *m, CUtensorMapDataType, cuuint32_t sides, vo
 
 extern "C" {
 
+static const size_t DEVICE_BYTES = (size_t)4 << 30; // as runtime.c says
+
 cudaError_t emu_malloc(void **p, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (bytes + 15) / 16 * 16, whole = (used + page - 1) / page * page;
     room r = {nullptr, whole + page};
+    if (bytes > DEVICE_BYTES) return cudaErrorMemoryAllocation;
     r.map = mmap(nullptr, r.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (r.map == MAP_FAILED) abort();
+    if (r.map == MAP_FAILED) return cudaErrorMemoryAllocation;
     mprotect((char *)r.map + whole, page, PROT_NONE);
     *p = (char *)r.map + whole - used;
     memset(*p, 0xa5, used);
