@@ -75,7 +75,6 @@ static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from
     IV_TRY(forward(l, true, err));
     if (step->weigh) IV_TRY(step->weigh(step->context, from, to, err));
     IV_TRY(write_coefficients(l, err));
-    if (l->host_ids) IV_TRY(iv_gpu_learner_list_experts(l, err));
     IV_TRY(iv_decoder_backward(l->m, &l->backend, err));
     if (to < step->count) return IV_OK; /* the next pass waits in its own forward pass */
     return iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err);

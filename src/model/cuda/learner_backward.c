@@ -157,8 +157,11 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
 /* ---- the ends of the pass -------------------------------------------------------------------------------------------
  */
 
+/* The host lists the rows of experts while the GPU is at the head. */
 static iv_status head_backward(iv_backend *b, iv_error *err) {
-    return iv_gpu_learner_head_backward(iv_gpu_learner_of(b), err);
+    gpu_learner *l = iv_gpu_learner_of(b);
+    IV_TRY(iv_gpu_learner_head_backward(l, err));
+    return l->host_ids ? iv_gpu_learner_list_experts(l, err) : IV_OK;
 }
 
 /* Runs the layer's forward ops once more, as far as the tape lacks their values. */
