@@ -11,7 +11,9 @@ static float *run_emulated(rng *r, const problem *p, bool generic, int times, em
     float *got = malloc(dqkv_bytes(p));
     int e = 0;
     GPU_OK(cudaMemset(p->d.dqkv, 0xa5, dqkv_bytes(p)));
-    GPU_OK(cudaMemset(p->d.scratch, 0xa5, iv_gpu_attention_backward_scratch(&p->s, p->rows, p->span_count)));
+    /* With a planted mistake kernels may read it too early: then they find no work. */
+    GPU_OK(
+        cudaMemset(p->d.scratch, fault ? 0 : 0xa5, iv_gpu_attention_backward_scratch(&p->s, p->rows, p->span_count)));
     another_machine(r, 5);
     iv_gpu_attention_backward_args a = args_of(p, 1 + (int)rng_below(r, 6));
     emu_plant(fault);
@@ -37,9 +39,10 @@ static void kernels_have_the_reference_bits(const char *name, bool fast, double 
     size_t n = launches;
     for (budget b = budget_of(seconds); has_time(&b);) {
         problem p = {0};
-        random_shape(&r, &p, fast, true, fast ? 3 : 6);
-        random_spans(&r, &p, 1 + rng_below(&r, 3), fast ? 300 : 150, fast ? 330 : 160);
-        finish_problem(&r, &p, rng_below(&r, 4) ? p.values : SPECIAL);
+        random_shape(&r, &p, fast, true, 1 + rng_below(&r, fast ? 3 : 6));
+        size_t most = fast && rng_below(&r, 4) == 0 ? 300 : 150;
+        random_spans(&r, &p, 1 + rng_below(&r, 3), most, most + 10);
+        finish_problem(&r, &p, gradients_of(&r, &p));
         float *want = reference(&p);
         for (int i = 0; i < 2; i++) {
             float *got = run_emulated(&r, &p, !fast, 1 + i, EMU_NO_FAULT);
@@ -84,7 +87,7 @@ static void planted_mistakes_are_caught(void **state) {
     finish_problem(&r, &p, NORMAL);
     float *right = reference(&p);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        assert_int_not_equal(catches(&r, &p, right, false, faults[i], faults[i] == EMU_FORGET_LAST ? 2 : 1, 40), 0);
+        assert_int_not_equal(catches(&r, &p, right, false, faults[i], faults[i] == EMU_FORGET_LAST ? 2 : 1, 200), 0);
     assert_int_not_equal(catches(&r, &p, right, true, EMU_FORGET_SYNCS, 1, 40), 0);
     free(right);
     free_problem(&p);

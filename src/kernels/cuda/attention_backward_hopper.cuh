@@ -1,6 +1,7 @@
 /* attention_backward_hopper.cuh: common parts of the two Hopper kernels of attention's backward pass. In shared memory
  * 64 rows of q, dO, K or V are a tile: chunks of 64 of head_dim, rows of 128 bytes with 128-byte swizzle. wgmma reads
- * it by rows (K-major) and, as 64 steps of k, by columns (MN-major). */
+ * it by rows (K-major) and, as 64 steps of k, by columns (MN-major). A tile may reach past a sequence's end, where its
+ * weights are zero: those rows must be finite, or the step's gradients are not and it is refused. */
 #ifndef IV_KERNELS_CUDA_ATTENTION_BACKWARD_HOPPER_CUH
 #define IV_KERNELS_CUDA_ATTENTION_BACKWARD_HOPPER_CUH
 
@@ -22,6 +23,10 @@ template <int DIM> struct sizes {
     static constexpr int OWN = GROUPS * 2 * TILE; /* two operands of each warpgroup */
     static constexpr int STAGE = 2 * TILE, STAGES = DIM == 128 ? 4 : 8;
 };
+
+typedef struct backward_maps {
+    CUtensorMap q, dout, pages;
+} backward_maps;
 
 /* What a CTA computes now: two units of a work entry. rows 0: nothing more. */
 typedef struct item {
@@ -46,7 +51,7 @@ template <int DIM> static constexpr int shared_bytes(int stats) {
 }
 
 /* fills: the threads that fill a stage. */
-template <int DIM> IV_DEVICE buffers carve(char *memory, int stats, int fills) {
+template <int DIM> IV_DEVICE buffers begin(char *memory, const backward_maps &maps, int stats, int fills) {
     typedef sizes<DIM> z;
     buffers b;
     b.own = (iv_shared(memory) + 1023) & ~1023u, b.stage = b.own + z::OWN, b.stats = b.stage + z::STAGES * z::STAGE;
@@ -57,6 +62,7 @@ template <int DIM> IV_DEVICE buffers carve(char *memory, int stats, int fills) {
         for (int i = 0; i < z::STAGES; i++)
             iv_mbar_init(iv_shared(&b.s->full[i]), fills), iv_mbar_init(iv_shared(&b.s->empty[i]), WARPS);
         iv_mbar_init_fence();
+        iv_tma_prefetch_map(&maps.q), iv_tma_prefetch_map(&maps.dout), iv_tma_prefetch_map(&maps.pages);
     }
     __syncthreads();
     return b;
@@ -116,7 +122,10 @@ IV_DEVICE bool next_item(const iv_backward_params &p, int side, const buffers &b
                          int *kv_head) {
     int index = atomicAdd(&p.queue[side].next, 1);
     bool more = index < __ldcg(&p.queue[side].count) * p.kv_heads;
-    if (more) *work = p.work[side][index / p.kv_heads], *kv_head = index % p.kv_heads;
+    if (more) {
+        int4 w = __ldcg((const int4 *)&p.work[side][index / p.kv_heads]);
+        *work = {w.x, w.y, w.z, w.w}, *kv_head = index % p.kv_heads;
+    }
     iv_mbar_wait_idle(iv_shared(&b.s->own_empty), (n & 1) ^ 1);
     if (more)
         b.s->now = {work->first_row, work->rows, work->unit, *kv_head};
@@ -127,15 +136,25 @@ IV_DEVICE bool next_item(const iv_backward_params &p, int side, const buffers &b
     return more;
 }
 
+/* The item, known to the compiler as the same in all threads of a warp. */
+IV_DEVICE item item_now(const buffers &b) {
+    item it = b.s->now;
+    return {__shfl_sync(~0u, it.first_row, 0), __shfl_sync(~0u, it.rows, 0), __shfl_sync(~0u, it.unit, 0),
+            __shfl_sync(~0u, it.kv_head, 0)};
+}
+
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
+/* A descriptor of an operand in rows of 128 swizzled bytes (iv_wgmma_desc), from its low word: arithmetic of 32 bits.
+ */
+IV_DEVICE uint64_t descriptor(uint32_t low) { return (uint64_t)0x40000040u << 32 | low; }
 /* The k-th step of 16 of head_dim of a tile. */
 IV_DEVICE uint64_t by_rows(uint32_t tile, int k) {
-    return iv_wgmma_desc(tile) + (uint64_t)(k / 4 * (IV_CHUNK_BYTES >> 4) + k % 4 * 2);
+    return descriptor((tile >> 4) + (1 << 16) + (uint32_t)(k / 4 * (IV_CHUNK_BYTES >> 4) + k % 4 * 2));
 }
 /* The k-th step of 16 rows of a tile. */
 IV_DEVICE uint64_t by_columns(uint32_t tile, int k) {
-    return iv_wgmma_desc_mn(tile, IV_CHUNK_BYTES) + (uint64_t)(k * 128);
+    return descriptor((tile >> 4) + (IV_CHUNK_BYTES >> 4 << 16) + (uint32_t)(k * 128));
 }
 
 /* d += x times the tile's rows: x is 64 rows of 64, as operands. */
@@ -148,10 +167,15 @@ IV_DEVICE void issue_chain(float (&d)[COUNT], const uint32_t (&x)[4][4], uint32_
     iv_wgmma_commit();
 }
 
-/* Numbers of a warpgroup's 64 x 64 accumulator as operands. */
+/* Eight numbers of a warpgroup's 64 x 64 accumulator, from `at` on, as the operand of 16 columns. */
+template <iv_dtype TYPE> IV_DEVICE void round_to(uint32_t (&x)[4], const float (&from)[32], int at) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = iv_pack16(TYPE, from[at + 2 * i], from[at + 2 * i + 1]);
+}
+
 template <iv_dtype TYPE> IV_DEVICE void round_to(uint32_t (&x)[4][4], const float (&from)[32]) {
 #pragma unroll
-    for (int i = 0; i < 16; i++) x[i / 4][i % 4] = iv_pack16(TYPE, from[2 * i], from[2 * i + 1]);
+    for (int k = 0; k < 4; k++) round_to<TYPE>(x[k], from, 8 * k);
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------------- */
@@ -170,10 +194,6 @@ static inline int map_pages(CUtensorMap *map, const iv_gpu_kv *kv) {
     if (size[1] > INT32_MAX) return cudaErrorInvalidValue;
     return iv_map_make(map, kv->type, kv->pages, 2, size, &row, box);
 }
-
-typedef struct backward_maps {
-    CUtensorMap q, dout, pages;
-} backward_maps;
 
 static inline int make_maps(backward_maps *m, const iv_gpu_attention_backward_args *a) {
     int failed = map_rows(&m->q, &a->shape, a->q, a->rows);

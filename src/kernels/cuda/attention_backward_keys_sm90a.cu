@@ -171,7 +171,7 @@ template <int DIM, iv_dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 1)
     keys_kernel(const __grid_constant__ iv_backward_params p, const __grid_constant__ backward_maps maps) {
     extern __shared__ char memory[];
-    buffers b = carve<DIM>(memory, sizes<DIM>::STAGES, 2);
+    buffers b = begin<DIM>(memory, maps, sizes<DIM>::STAGES, 2);
     /* The kernel of the queries, which waits for nothing at its start, needs this order. */
     iv_dependency_wait();
     iv_dependency_release();
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         keys_consumer<DIM, TYPE> c = {p, b, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4, {0, 0}};
         for (uint32_t n = 0;; n++) {
             iv_mbar_wait(iv_shared(&b.s->own_full), n & 1);
-            item it = b.s->now;
+            item it = item_now(b);
             if (it.rows == 0) break;
             c.run(it);
         }

@@ -92,19 +92,28 @@ template <int DIM, iv_dtype TYPE> struct queries_consumer {
         iv_wgmma_commit();
     }
 
-    /* Gradients of the scores of a block of keys; low and high: the keys of the block that rows g and g + 8 see. */
-    template <bool MASKED> __device__ __forceinline__ void weigh(const int (&low)[2], const int (&high)[2]) {
+    /* Gradients of the scores of a block of keys, 16 keys at a time, each followed by its part of dq's chain. low and
+     * high: the keys of the block that rows g and g + 8 see. */
+    template <bool MASKED>
+    __device__ __forceinline__ void chain(uint32_t other, const int (&low)[2], const int (&high)[2]) {
 #pragma unroll
         for (int i = 0; i < 32; i++) score[i] = v_ex2(__fmaf_rn(score[i], p.scale_log2e, -lse2[i / 2 % 2]));
         iv_wgmma_wait<0>();
         iv_wgmma_hold(dp);
+        asm volatile("" : "+r"(other));
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
-            int key = i / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
-            dp[i] = __fmul_rn(score[i], __fsub_rn(dp[i], delta[h]));
-            if (MASKED) dp[i] = key >= low[h] && key <= high[h] ? dp[i] : 0.0f;
+        for (int k = 0; k < BLOCK / 16; k++) {
+#pragma unroll
+            for (int i = 8 * k; i < 8 * k + 8; i++) {
+                int key = i / 4 * 8 + 2 * t + i % 2, h = i / 2 % 2;
+                dp[i] = __fmul_rn(score[i], __fsub_rn(dp[i], delta[h]));
+                if (MASKED) dp[i] = key >= low[h] && key <= high[h] ? dp[i] : 0.0f;
+            }
+            round_to<TYPE>(gradients[k], dp, 8 * k);
+            iv_wgmma_fence();
+            iv_wgmma_a<TYPE, true>(dq, gradients[k], by_columns(other, k), 1);
         }
-        round_to<TYPE>(gradients, dp);
+        iv_wgmma_commit();
     }
 
     /* Block j of keys, block `own` of queries; `waiting`: a stage whose products were issued, or -1. */
@@ -118,7 +127,7 @@ template <int DIM, iv_dtype TYPE> struct queries_consumer {
         *waiting = (int)r.at;
         bool inside = p.window <= 0 || (int64_t)j * BLOCK + p.window > (int64_t)own * BLOCK + BLOCK - 1;
         if (j < own && (own + 1) * BLOCK <= rows && inside)
-            weigh<false>(low, high);
+            chain<false>(other, low, high);
         else {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -126,9 +135,8 @@ template <int DIM, iv_dtype TYPE> struct queries_consumer {
                 low[h] = iv_attention_low(query, p.window) - j * BLOCK;
                 high[h] = query < rows ? query - j * BLOCK : -1;
             }
-            weigh<true>(low, high);
+            chain<true>(other, low, high);
         }
-        issue_chain<TYPE>(dq, gradients, other);
     }
 
     __device__ __forceinline__ void write_out(const item &it, const numbered &own) {
@@ -174,7 +182,7 @@ template <int DIM, iv_dtype TYPE>
 static __global__ void __launch_bounds__(THREADS, 1)
     queries_kernel(const __grid_constant__ iv_backward_params p, const __grid_constant__ backward_maps maps) {
     extern __shared__ char memory[];
-    buffers b = carve<DIM>(memory, GROUPS, 1);
+    buffers b = begin<DIM>(memory, maps, GROUPS, 1);
     iv_dependency_release();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (warp < 4) {
@@ -185,7 +193,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         queries_consumer<DIM, TYPE> c = {p, b, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4, {0, 0}};
         for (uint32_t n = 0;; n++) {
             iv_mbar_wait(iv_shared(&b.s->own_full), n & 1);
-            item it = b.s->now;
+            item it = item_now(b);
             if (it.rows == 0) break;
             c.run(it);
         }
