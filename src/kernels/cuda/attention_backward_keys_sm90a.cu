@@ -52,41 +52,53 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
     typedef sizes<DIM> z;
     const iv_backward_params &p;
     buffers b;
-    int group, warp, g, t; /* in the CTA; in the group; in the warp */
+    int group;
     ring<z::STAGES> r;
     float dk[DIM / 2], dv[DIM / 2], score[32], dp[32];
     uint32_t weights[4][4], gradients[4][4];
 
-    __device__ __forceinline__ int key_of(int block, int h) { return block * BLOCK + warp * 16 + g + 8 * h; }
+    /* Positions of a thread: of its two keys in a block, and of the first of its queries. */
+    __device__ __forceinline__ int key_in_block(int h) {
+        int thread = iv_thread_here();
+        return thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * h;
+    }
+    __device__ __forceinline__ int query_in_block(void) { return iv_thread_here() % 4 * 2; }
 
-    /* score = K q^T and dp = V dO^T, in two groups. */
-    __device__ __forceinline__ void issue_products(uint32_t own, uint32_t other) {
-        asm volatile("" : "+r"(own), "+r"(other));
+    /* to = A B^T of two tiles. */
+    __device__ __forceinline__ void issue_product(float (&to)[32], uint32_t own, uint32_t other) {
+        asm volatile("" : "+r"(own), "+r"(other)); /* descriptors are made here, not kept */
         iv_wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < DIM / 16; k++) iv_wgmma<TYPE>(score, by_rows(own, k), by_rows(other, k), k > 0);
-        iv_wgmma_commit();
-#pragma unroll
-        for (int k = 0; k < DIM / 16; k++)
-            iv_wgmma<TYPE>(dp, by_rows(own + z::TILE, k), by_rows(other + z::TILE, k), k > 0);
+        for (int k = 0; k < DIM / 16; k++) iv_wgmma<TYPE>(to, by_rows(own, k), by_rows(other, k), k > 0);
         iv_wgmma_commit();
     }
 
-    /* The queries of the block of a key that sees it: [low, high], from the block's first. */
+    /* The queries of the block that see a key: [low, high], counted from the thread's first. */
     __device__ __forceinline__ void range_of(int key, int query_block, int rows, int *low, int *high) {
         int64_t last = p.window > 0 ? key + p.window - 1 : rows - 1;
-        *low = key - query_block * BLOCK;
-        *high = (last < rows - 1 ? (int)last : rows - 1) - query_block * BLOCK;
+        int first = query_block * BLOCK + query_in_block();
+        *low = key - first;
+        *high = (last < rows - 1 ? (int)last : rows - 1) - first;
     }
 
-    /* Blocks `own` of keys and `i` of queries of a sequence of `rows`. */
-    template <bool MASKED> __device__ __forceinline__ void step(int own, int i, int rows) {
+    __device__ __forceinline__ void release_previous(void) { release(&b.s->empty[r.at ? r.at - 1 : z::STAGES - 1]); }
+    __device__ __forceinline__ void finish_previous(void) {
+        iv_wgmma_wait<0>();
+        release_previous();
+    }
+
+    /* Blocks `own` of keys and `i` of queries of a sequence of `rows`. The last product is still on its way at the end.
+     * `pending`: it is so of the previous step, whose stage is given back here. */
+    template <bool MASKED> __device__ __forceinline__ void step(int own, int i, int rows, bool pending) {
         uint32_t tile = b.own + group * 2 * z::TILE, other = b.stage + r.at * z::STAGE;
-        const float2 *stats = (const float2 *)(b.stats_here + r.at * (STATS_BYTES / 4)) + t;
+        const float2 *stats = (const float2 *)(b.stats_here + r.at * (STATS_BYTES / 4) + query_in_block());
         int low[2] = {0, 0}, high[2] = {0, 0};
         if (MASKED)
-            for (int h = 0; h < 2; h++) range_of(key_of(own, h), i, rows, &low[h], &high[h]);
-        issue_products(tile, other);
+            for (int h = 0; h < 2; h++) range_of(own * BLOCK + key_in_block(h), i, rows, &low[h], &high[h]);
+        issue_product(score, tile, other);
+        iv_wgmma_wait<1>(); /* the previous step is complete */
+        if (pending) release_previous();
+        issue_product(dp, tile + z::TILE, other + z::TILE);
         iv_wgmma_wait<1>();
         iv_wgmma_hold(score);
 #pragma unroll
@@ -96,7 +108,7 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
             for (int e = 0; e < 4; e++) {
                 float &w = score[4 * k + e];
                 w = v_ex2(__fmaf_rn(w, p.scale_log2e, -(e % 2 ? lse2.y : lse2.x)));
-                int query = 8 * k + 2 * t + e % 2;
+                int query = 8 * k + e % 2;
                 if (MASKED) w = query >= low[e / 2] && query <= high[e / 2] ? w : 0.0f;
             }
         }
@@ -111,14 +123,12 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
             for (int e = 0; e < 4; e++) {
                 float &d = dp[4 * k + e];
                 d = __fmul_rn(score[4 * k + e], __fsub_rn(d, e % 2 ? delta.y : delta.x));
-                int query = 8 * k + 2 * t + e % 2;
+                int query = 8 * k + e % 2;
                 if (MASKED) d = query >= low[e / 2] && query <= high[e / 2] ? d : 0.0f;
             }
         }
         round_to<TYPE>(gradients, dp);
         issue_chain<TYPE>(dk, gradients, other);
-        iv_wgmma_wait<0>();
-        iv_wgmma_hold(dk), iv_wgmma_hold(dv);
     }
 
     /* Does every query of block i see every key of block `own`? */
@@ -131,9 +141,10 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
         size_t width = iv_backward_width(p);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int key = key_of(own, h);
+            int key = own * BLOCK + key_in_block(h);
             if (key >= it.rows) continue;
-            float *to = p.dqkv + (size_t)(it.first_row + key) * width + (size_t)(p.heads + it.kv_head) * DIM + 2 * t;
+            float *to =
+                p.dqkv + (size_t)(it.first_row + key) * width + (size_t)(p.heads + it.kv_head) * DIM + query_in_block();
             float *values = to + (size_t)p.kv_heads * DIM;
 #pragma unroll
             for (int k = 0; k < DIM / 8; k++) {
@@ -149,19 +160,25 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
         int blocks = (it.rows + BLOCK - 1) / BLOCK, first = 2 * it.unit, own = first + group;
         int last = iv_backward_last_block(min(first + 1, blocks - 1), blocks, p.window);
         int last_own = own < blocks ? iv_backward_last_block(own, blocks, p.window) : -1;
+        bool pending = false;
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++) dk[i] = dv[i] = 0.0f;
         for (int h = 0; h < p.group; h++)
             for (int i = first; i <= last; i++, r.next()) {
                 iv_mbar_wait(iv_shared(&b.s->full[r.at]), r.phase);
-                if (i >= own && i <= last_own) {
-                    if (is_whole(own, i, it.rows))
-                        step<false>(own, i, it.rows);
-                    else
-                        step<true>(own, i, it.rows);
-                }
-                release(&b.s->empty[r.at]);
+                bool meets = i >= own && i <= last_own;
+                if (!meets) {
+                    if (pending) finish_previous();
+                    release(&b.s->empty[r.at]);
+                } else if (is_whole(own, i, it.rows))
+                    step<false>(own, i, it.rows, pending);
+                else
+                    step<true>(own, i, it.rows, pending);
+                pending = meets;
             }
+        iv_wgmma_wait<0>();
+        iv_wgmma_hold(dk), iv_wgmma_hold(dv);
+        if (pending) release_previous();
         release(&b.s->own_empty);
         if (own < blocks) write_out(it, own);
     }
@@ -175,14 +192,14 @@ static __global__ void __launch_bounds__(THREADS, 1)
     /* The kernel of the queries, which waits for nothing at its start, needs this order. */
     iv_dependency_wait();
     iv_dependency_release();
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x / 32;
     if (warp < 4) {
         iv_registers_give<24>();
         if (threadIdx.x == 0) produce<DIM>(p, maps, b);
         if (threadIdx.x == 32) produce_stats<DIM>(p, b);
     } else {
         iv_registers_take<240>();
-        keys_consumer<DIM, TYPE> c = {p, b, __shfl_sync(~0u, warp / 4 - 1, 0), warp % 4, lane / 4, lane % 4, {0, 0}};
+        keys_consumer<DIM, TYPE> c = {p, b, __shfl_sync(~0u, warp / 4 - 1, 0), {0, 0}};
         for (uint32_t n = 0;; n++) {
             iv_mbar_wait(iv_shared(&b.s->own_full), n & 1);
             item it = item_now(b);
