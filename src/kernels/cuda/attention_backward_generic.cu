@@ -1,13 +1,13 @@
 /* attention_backward_generic.cu: attention's backward pass for any head_dim, group, window and type, in both
  * arithmetics. It is the plain form that the Hopper kernels are compared with.
  *
- * A CTA owns 16 rows, `mine`: queries of a head, or keys of a KV head. It meets blocks of 64 `other` rows. Of both
- * sides there is an a (q or K) and a b (dO or V): scores are a a', their gradients come from b b', and the result is
- * dS times the other a, for keys also P times the other b. */
+ * A CTA owns 16 rows, or 4 if they are long, `mine`: queries of a head, or keys of a KV head. It meets blocks of 64
+ * `other` rows. Of both sides there is an a (q or K) and a b (dO or V): scores are a a', their gradients come from b
+ * b', and the result is dS times the other a, for keys also P times the other b. */
 #include "kernels/cuda/attention_backward.cuh"
 #include "numerics/tree.h"
 
-enum { MINE = 16, BLOCK = IV_ATTENTION_BLOCK, THREADS = 128, CHUNK = 32 };
+enum { BLOCK = IV_ATTENTION_BLOCK, THREADS = 128, CHUNK = 32, TALL = 16, SHORT = 4 /* MINE: rows of a CTA */ };
 
 typedef struct state { /* in shared memory */
     void *mine[2];     /* [MINE][padded]: a, b; widened in fma32 */
@@ -25,13 +25,14 @@ typedef struct others { /* a block of the other rows */
     int head;         /* of the queries */
 } others;
 
-static size_t shared_bytes(bool keys, bool tc16, size_t dim) {
+static size_t shared_bytes(bool keys, bool tc16, size_t mine, size_t dim) {
     size_t element = tc16 ? 2 : 4, padded = iv_padded_k(dim);
-    return 2 * MINE * padded * element + 2 * MINE * BLOCK * element + 2 * MINE * BLOCK * sizeof(float) +
-           (keys ? 2 : 1) * MINE * dim * sizeof(float) + (tc16 ? 0 : BLOCK * (CHUNK + 1) * sizeof(float)) + 16;
+    size_t rows =
+        mine * (2 * padded * element + 2 * BLOCK * (element + sizeof(float)) + (keys ? 2 : 1) * dim * sizeof(float));
+    return 16 + rows + (tc16 ? 0 : BLOCK * (CHUNK + 1) * sizeof(float));
 }
 
-template <bool KEYS, bool TC16> IV_DEVICE state carve(char *at, int dim) {
+template <bool KEYS, bool TC16, int MINE> IV_DEVICE state carve(char *at, int dim) {
     state s = {};
     int element = TC16 ? 2 : 4, padded = (dim + 15) / 16 * 16;
     s.found = (int *)at, at += 16;
@@ -129,9 +130,11 @@ template <iv_dtype TYPE> IV_DEVICE void chain_tc16(const state &s, const others 
 
 /* ---- fma32 ------------------------------------------------------------------------------------------------------ */
 
-template <iv_dtype TYPE> IV_DEVICE void products_fma32(const state &s, const others &o, int side, int dim) {
+template <iv_dtype TYPE, int MINE> IV_DEVICE void products_fma32(const state &s, const others &o, int side, int dim) {
     int padded = (dim + 15) / 16 * 16, other = threadIdx.x % BLOCK, row = threadIdx.x / BLOCK * (MINE / 2);
-    float acc[MINE / 2] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    float acc[MINE / 2];
+#pragma unroll
+    for (int r = 0; r < MINE / 2; r++) acc[r] = 0.0f;
     for (int base = 0; base < padded; base += CHUNK) {
         int here = min((int)CHUNK, padded - base);
         for (int i = threadIdx.x; i < BLOCK * CHUNK; i += THREADS) {
@@ -154,7 +157,7 @@ template <iv_dtype TYPE> IV_DEVICE void products_fma32(const state &s, const oth
     for (int r = 0; r < MINE / 2; r++) s.product[side][(row + r) * BLOCK + other] = acc[r];
 }
 
-template <iv_dtype TYPE> IV_DEVICE void chain_fma32(const state &s, const others &o, int side, int dim) {
+template <iv_dtype TYPE, int MINE> IV_DEVICE void chain_fma32(const state &s, const others &o, int side, int dim) {
     const float *w = (const float *)s.weights[side];
     for (int d = threadIdx.x; d < dim; d += THREADS) {
         float acc[MINE];
@@ -181,7 +184,7 @@ typedef struct owner { /* what a CTA owns */
 } owner;
 
 /* Weights and score gradients, rounded, from the products. */
-template <bool KEYS, bool TC16, iv_dtype TYPE>
+template <bool KEYS, bool TC16, iv_dtype TYPE, int MINE>
 IV_DEVICE void weigh(const iv_backward_params &p, const state &s, const owner &w, const others &o) {
     for (int i = threadIdx.x; i < MINE * BLOCK; i += THREADS) {
         int mine = w.first + i / BLOCK, other = o.first + i % BLOCK;
@@ -198,23 +201,23 @@ IV_DEVICE void weigh(const iv_backward_params &p, const state &s, const owner &w
     }
 }
 
-template <bool KEYS, bool TC16, iv_dtype TYPE>
+template <bool KEYS, bool TC16, iv_dtype TYPE, int MINE>
 IV_DEVICE void one_block(const iv_backward_params &p, const state &s, const owner &w, const others &o) {
 #pragma unroll
     for (int side = 0; side < 2; side++)
         if constexpr (TC16)
             products_tc16<TYPE>(s, o, side, p.head_dim);
         else
-            products_fma32<TYPE>(s, o, side, p.head_dim);
+            products_fma32<TYPE, MINE>(s, o, side, p.head_dim);
     __syncthreads();
-    weigh<KEYS, TC16, TYPE>(p, s, w, o);
+    weigh<KEYS, TC16, TYPE, MINE>(p, s, w, o);
     __syncthreads();
 #pragma unroll
     for (int side = 0; side < (KEYS ? 2 : 1); side++)
         if constexpr (TC16)
             chain_tc16<TYPE>(s, o, side, p.head_dim);
         else
-            chain_fma32<TYPE>(s, o, side, p.head_dim);
+            chain_fma32<TYPE, MINE>(s, o, side, p.head_dim);
     __syncthreads();
 }
 
@@ -237,7 +240,7 @@ IV_DEVICE others block_of(const iv_backward_params &p, const owner &w, bool keys
     return o;
 }
 
-template <bool KEYS, bool TC16, iv_dtype TYPE>
+template <bool KEYS, bool TC16, iv_dtype TYPE, int MINE>
 IV_DEVICE void load_mine(const iv_backward_params &p, const state &s, const owner &w) {
     int dim = p.head_dim, padded = (dim + 15) / 16 * 16, skip = w.first % BLOCK;
     others o = block_of<TYPE>(p, w, KEYS, w.first / BLOCK, w.head);
@@ -256,7 +259,8 @@ IV_DEVICE void load_mine(const iv_backward_params &p, const state &s, const owne
 }
 
 /* Writes dq, or dk (side 0) and dv. */
-template <bool KEYS> IV_DEVICE void write_mine(const iv_backward_params &p, const state &s, const owner &w, int side) {
+template <bool KEYS, int MINE>
+IV_DEVICE void write_mine(const iv_backward_params &p, const state &s, const owner &w, int side) {
     int dim = p.head_dim, head = KEYS ? p.heads + side * p.kv_heads + w.kv_head : w.head;
     float scale = side == 0 ? p.scale : 1.0f;
     for (int i = threadIdx.x; i < MINE * dim; i += THREADS) {
@@ -280,45 +284,56 @@ IV_DEVICE bool find_span(const iv_backward_params &p, const state &s, int row, i
 }
 
 /* Sequences begin at multiples of 16 rows: block x has rows of one sequence. */
-template <bool KEYS, bool TC16, iv_dtype TYPE>
+template <bool KEYS, bool TC16, iv_dtype TYPE, int MINE>
 static __global__ void __launch_bounds__(THREADS) backward_kernel(const iv_backward_params p) {
     extern __shared__ __align__(16) char memory[];
     iv_let_next();
     iv_wait();
-    state s = carve<KEYS, TC16>(memory, p.head_dim);
+    state s = carve<KEYS, TC16, MINE>(memory, p.head_dim);
     owner w;
     if (!find_span(p, s, blockIdx.x * MINE, &w.span)) return;
     w.first = blockIdx.x * MINE - w.span.first_row;
-    w.head = KEYS ? -1 : blockIdx.y, w.kv_head = KEYS ? blockIdx.y : blockIdx.y / p.group;
-    load_mine<KEYS, TC16, TYPE>(p, s, w);
+    int head = (int)blockIdx.y;
+    w.head = KEYS ? -1 : head, w.kv_head = KEYS ? head : head / p.group;
+    load_mine<KEYS, TC16, TYPE, MINE>(p, s, w);
     __syncthreads();
     int own = w.first / BLOCK;
     if constexpr (KEYS) {
         int last = iv_backward_last_block(own, (w.span.rows + BLOCK - 1) / BLOCK, p.window);
         for (int h = 0; h < p.group; h++)
             for (int i = own; i <= last; i++)
-                one_block<KEYS, TC16, TYPE>(p, s, w, block_of<TYPE>(p, w, false, i, w.kv_head * p.group + h));
-        write_mine<KEYS>(p, s, w, 0);
-        write_mine<KEYS>(p, s, w, 1);
+                one_block<KEYS, TC16, TYPE, MINE>(p, s, w, block_of<TYPE>(p, w, false, i, w.kv_head * p.group + h));
+        write_mine<KEYS, MINE>(p, s, w, 0);
+        write_mine<KEYS, MINE>(p, s, w, 1);
     } else {
         for (int j = iv_backward_first_block(own, p.window); j <= own; j++)
-            one_block<KEYS, TC16, TYPE>(p, s, w, block_of<TYPE>(p, w, true, j, w.head));
-        write_mine<KEYS>(p, s, w, 0);
+            one_block<KEYS, TC16, TYPE, MINE>(p, s, w, block_of<TYPE>(p, w, true, j, w.head));
+        write_mine<KEYS, MINE>(p, s, w, 0);
     }
 }
 
-template <bool KEYS, bool TC16, iv_dtype TYPE> static int launch(const iv_backward_params &p, cudaStream_t stream) {
-    size_t bytes = shared_bytes(KEYS, TC16, (size_t)p.head_dim);
-    cudaError_t failed = cudaFuncSetAttribute(backward_kernel<KEYS, TC16, TYPE>,
+template <bool KEYS, bool TC16, iv_dtype TYPE, int MINE>
+static int launch(const iv_backward_params &p, cudaStream_t stream) {
+    size_t bytes = shared_bytes(KEYS, TC16, MINE, (size_t)p.head_dim);
+    cudaError_t failed = cudaFuncSetAttribute(backward_kernel<KEYS, TC16, TYPE, MINE>,
                                               cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (failed) return failed;
     dim3 grid((unsigned)(p.rows + MINE - 1) / MINE, (unsigned)(KEYS ? p.kv_heads : p.heads));
-    return iv_launch_shared(backward_kernel<KEYS, TC16, TYPE>, grid, THREADS, bytes, stream, p);
+    return iv_launch_shared(backward_kernel<KEYS, TC16, TYPE, MINE>, grid, THREADS, bytes, stream, p);
 }
 
+/* Tensor cores multiply 16 rows. Otherwise long rows need little memory, for any GPU. */
 template <bool TC16, iv_dtype TYPE> static int launch_both(const iv_backward_params &p, cudaStream_t stream) {
-    int failed = launch<true, TC16, TYPE>(p, stream);
-    return failed ? failed : launch<false, TC16, TYPE>(p, stream);
+    int failed;
+    if (TC16 || p.head_dim <= 128) {
+        failed = launch<true, TC16, TYPE, TALL>(p, stream);
+        return failed ? failed : launch<false, TC16, TYPE, TALL>(p, stream);
+    }
+    if constexpr (!TC16) {
+        failed = launch<true, TC16, TYPE, SHORT>(p, stream);
+        return failed ? failed : launch<false, TC16, TYPE, SHORT>(p, stream);
+    }
+    return cudaErrorInvalidValue;
 }
 
 int iv_attention_backward_generic(const iv_gpu_attention_backward_args *a, const iv_backward_params &p,
