@@ -165,21 +165,25 @@ static iv_status head_backward(iv_backend *b, iv_error *err) {
 }
 
 /* Runs the layer's forward ops once more, as far as the tape lacks their values. */
-static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
-    gpu_learner *l = iv_gpu_learner_of(b);
-    l->now = &l->tape[layer];
-    if (l->recompute == IV_RECOMPUTE_NONE) return IV_OK;
-    l->x = l->now->x;
+static iv_status run_again(iv_backend *b, size_t layer, iv_error *err) {
+    const gpu_learner *l = iv_gpu_learner_of(b);
+    iv_norm none = {.kind = IV_NORM_FINAL};
     IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
     IV_TRY(b->ops->qkv(b, layer, err));
     IV_TRY(b->ops->rope_kv(b, layer, err));
     IV_TRY(b->ops->attention(b, layer, err));
     if (l->recompute == IV_RECOMPUTE_ATTENTION) return IV_OK;
     IV_TRY(b->ops->attention_out(b, layer, (iv_norm){IV_NORM_MLP, layer}, err));
-    iv_norm none = {.kind = IV_NORM_FINAL};
-    l->again = true;
-    iv_status status = l->m->layers[layer].mlp == IV_MLP_EXPERTS ? b->ops->experts(b, layer, none, err)
-                                                                 : b->ops->mlp(b, layer, none, err);
+    if (l->m->layers[layer].mlp == IV_MLP_EXPERTS) return b->ops->experts(b, layer, none, err);
+    return b->ops->mlp(b, layer, none, err);
+}
+
+static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    l->now = &l->tape[layer];
+    if (l->recompute == IV_RECOMPUTE_NONE) return IV_OK;
+    l->x = l->now->x, l->again = true;
+    iv_status status = run_again(b, layer, err);
     l->again = false;
     return status;
 }

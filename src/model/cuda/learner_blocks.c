@@ -28,9 +28,14 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     return iv_gpu_learner_launched(l, code, "norm", err);
 }
 
+/* The slot after a layer's: the next layer's input, or the end. */
+static float *slot_after(const gpu_learner *l, size_t layer) {
+    return layer + 1 < (size_t)l->m->config.layers ? l->tape[layer + 1].x : l->x_end;
+}
+
 /* The stream goes on in another slot. */
 static iv_status move_to(gpu_learner *l, float *slot, iv_error *err) {
-    if (!l->taped) return IV_OK;
+    if (!l->taped || l->x == slot) return IV_OK;
     int code = cudaMemcpyAsync(slot, l->x, l->n.rows * l->h * sizeof *slot, cudaMemcpyDeviceToDevice, l->stream);
     l->x = slot;
     return iv_gpu_learner_launched(l, code, "copy of the residual stream", err);
@@ -74,7 +79,7 @@ static iv_status keep_raw(gpu_learner *l, iv_error *err) {
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    if (l->taped && l->now->q_raw) IV_TRY(keep_raw(l, err));
+    if (iv_gpu_learner_keeps_attention(l) && l->now->q_raw) IV_TRY(keep_raw(l, err));
     iv_gpu_rotate_args rotate = {.qkv = l->wide,
                                  .rows = l->n.rows,
                                  .heads = (size_t)l->m->config.heads,
@@ -100,7 +105,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                .scale_log2e = l->m->scale_log2e,
                                .q = l->now->q,
                                .out = l->now->attended,
-                               .lse2 = l->taped ? l->now->lse2 : NULL,
+                               .lse2 = iv_gpu_learner_keeps_attention(l) ? l->now->lse2 : NULL,
                                .plan = window ? l->on.window_plan : l->on.plan,
                                .spans = l->on.spans,
                                .tables = l->on.tables,
@@ -124,7 +129,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const void *x;
     size_t stride;
     IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
-    IV_TRY(move_to(l, l->now->x_mlp, err));
+    IV_TRY(move_to(l, iv_gpu_learner_keeps_mlp(l) ? l->now->x_mlp : slot_after(l, layer), err));
     IV_TRY(add_layer(l, l->m->layers[layer].out, iv_gpu_learner_names(l, layer)->out_bias, x, stride, err));
     return norm(b, next, err);
 }
@@ -150,7 +155,7 @@ static iv_status gate_up(gpu_learner *l, const iv_matrix *w, const iv_mlp_tensor
         IV_TRY(gate_up_bias(l, w, t, err));
         a.bias = l->bias;
     }
-    if (!l->taped && w->paired) {
+    if (!iv_gpu_learner_keeps_mlp(l) && w->paired) {
         a.epilogue = IV_GPU_SWIGLU, a.out = l->now->act, a.out_stride = l->act_stride;
         return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gate and up", err);
     }
@@ -161,17 +166,12 @@ static iv_status gate_up(gpu_learner *l, const iv_matrix *w, const iv_mlp_tensor
     return iv_gpu_learner_launched(l, code, "swiglu", err);
 }
 
-/* The slot after a layer's: the next layer's input, or the end. */
-static float *slot_after(const gpu_learner *l, size_t layer) {
-    return layer + 1 < (size_t)l->m->config.layers ? l->tape[layer + 1].x : l->x_end;
-}
-
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_mlp *w = l->m->layers[layer].experts;
     const iv_mlp_tensors *t = iv_gpu_learner_names(l, layer)->experts;
     IV_TRY(gate_up(l, &w->gate_up, t, err));
-    if (l->taped) IV_TRY(iv_gpu_learner_clear(l, l->now->act, l->act_stride, l->width, err));
+    if (iv_gpu_learner_keeps_mlp(l)) IV_TRY(iv_gpu_learner_clear(l, l->now->act, l->act_stride, l->width, err));
     if (l->again) return IV_OK;
     IV_TRY(move_to(l, slot_after(l, layer), err));
     IV_TRY(add_layer(l, w->down, t->down_bias, l->now->act, l->act_stride, err));

@@ -43,7 +43,7 @@ static iv_gpu_linear_args grouped(const gpu_learner *l, const iv_gpu_groups *gro
 static iv_status gate_up(gpu_learner *l, const iv_mlp *e, const iv_gpu_groups *groups, iv_error *err) {
     const iv_matrix *w = &e->gate_up, *next = l->experts > 1 ? &e[1].gate_up : NULL;
     iv_gpu_linear_args a = grouped(l, groups, w, next, l->normed, l->h_stride);
-    if (!l->taped && w->paired) {
+    if (!iv_gpu_learner_keeps_mlp(l) && w->paired) {
         a.epilogue = IV_GPU_SWIGLU, a.out = l->now->act, a.out_stride = l->expert_stride;
         return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gate and up", err);
     }

@@ -161,6 +161,14 @@ static inline gpu_learner *iv_gpu_learner_of(iv_backend *b) {
     return (gpu_learner *)(void *)((char *)b - offsetof(gpu_learner, backend));
 }
 
+/* Do the forward ops write a layer's values of attention, and of its MLP, for the backward pass? */
+static inline bool iv_gpu_learner_keeps_attention(const gpu_learner *l) {
+    return l->taped && (l->again || l->recompute == IV_RECOMPUTE_NONE);
+}
+static inline bool iv_gpu_learner_keeps_mlp(const gpu_learner *l) {
+    return l->taped && (l->again || l->recompute != IV_RECOMPUTE_LAYER);
+}
+
 /* IV_OK, or an error of the launch of `what`. */
 static inline iv_status iv_gpu_learner_launched(const gpu_learner *l, int code, const char *what, iv_error *err) {
     return code ? iv_gpu_check(l->gpu, code, what, err) : IV_OK;
