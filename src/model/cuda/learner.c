@@ -103,8 +103,8 @@ static void close_learner(iv_learner *base) {
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
     size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1;
-    return l->data_bytes + l->table_bytes + l->lookup_bytes + layers * l->kv_layer_bytes +
-           3 * l->lists_max * sizeof *l->lists;
+    return l->data_bytes + l->table_bytes + l->lookup_bytes + l->lookup_dx_max * l->h * sizeof *l->lookup_dx +
+           layers * l->kv_layer_bytes + 3 * l->lists_max * sizeof *l->lists;
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {

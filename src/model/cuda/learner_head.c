@@ -30,7 +30,7 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
     for (size_t first = 0; first < l->n.picks; first += n) {
         n = iv_size_min(slice, l->n.picks - first);
         IV_TRY(logits_of(l, first, n, 0, vocab, vocab, err));
-        code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.forward_targets + first,
+        code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
                                        l->max + first, l->sum + first, l->logprobs + first, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "log-probabilities", err));
     }

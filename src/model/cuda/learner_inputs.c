@@ -20,7 +20,6 @@ static size_t carve_inputs(const gpu_input_sizes *n, unsigned char *base, gpu_le
     at->targets = iv_carve(&v, n->picks, sizeof *at->targets);
     at->pick_rows = iv_carve(&v, n->picks, sizeof *at->pick_rows);
     at->forward_pick = iv_carve(&v, n->picks, sizeof *at->forward_pick);
-    at->forward_targets = iv_carve(&v, n->picks, sizeof *at->forward_targets);
     at->pick_padding = iv_carve(&v, n->pick_padding, sizeof *at->pick_padding);
     return v.overflow ? SIZE_MAX : v.at;
 }
@@ -88,13 +87,13 @@ static void write_picks(writing *w, const iv_learner_sequence *s, size_t first_r
     for (size_t t = 1; t < s->count; t++) {
         if (s->mask[t] == 0.0f) continue;
         at->pick[w->pick] = at->forward_pick[w->pick] = (int32_t)(first_row + t - 1);
-        at->targets[w->pick] = at->forward_targets[w->pick] = s->ids[t];
+        at->targets[w->pick] = s->ids[t];
         at->pick_rows[w->pick] = (int32_t)w->pick;
         w->pick++;
     }
     for (; w->pick % IV_CHAIN_STEP; w->pick++) {
         at->pick[w->pick] = at->targets[w->pick] = at->pick_rows[w->pick] = -1;
-        at->forward_pick[w->pick] = at->forward_targets[w->pick] = 0;
+        at->forward_pick[w->pick] = 0;
         at->pick_padding[w->pick_padding++] = (int32_t)w->pick;
     }
 }

@@ -1,5 +1,6 @@
 /* learner_lookups.c: the gradient of the embedding's rows. dx of all passes of a step stays on the GPU; the host sorts
- * the tokens by id, and the last pass adds them up: in order inside a virtual rank, virtual ranks in the tree. */
+ * the tokens by id while the GPU is at the layers, and the last pass adds them up: in order inside a virtual rank,
+ * virtual ranks in the tree. */
 #include "base/carve.h"
 #include "model/cuda/learner_state.h"
 
@@ -11,44 +12,52 @@ typedef struct lookup {
     int32_t at; /* row of dx, in the order of the step */
 } lookup;
 
-/* What the host writes: in pinned memory, and on the GPU before dx. */
+/* What the host writes: in pinned memory, and on the GPU. */
 typedef struct lookup_arrays {
     int32_t *order, *ids, *first;
     uint8_t *rank;
-    float *dx; /* on the GPU alone */
 } lookup_arrays;
 
-static lookup_arrays arrays_in(const gpu_learner *l, unsigned char *base, size_t rows, size_t *host_bytes,
-                               size_t *bytes) {
-    iv_carving v = {.base = base, .align = 1024};
+static lookup_arrays arrays_in(unsigned char *base, size_t rows, size_t *bytes) {
+    iv_carving v = {.base = base, .align = 256};
     lookup_arrays a = {.order = iv_carve(&v, rows, sizeof *a.order),
                        .ids = iv_carve(&v, rows, sizeof *a.ids),
                        .first = iv_carve(&v, rows + 1, sizeof *a.first),
                        .rank = iv_carve(&v, rows, sizeof *a.rank)};
-    size_t floats;
-    *host_bytes = v.overflow ? SIZE_MAX : v.at;
-    if (!iv_size_mul(rows, l->h, &floats)) v.overflow = true;
-    a.dx = iv_carve(&v, v.overflow ? 0 : floats, sizeof *a.dx);
-    *bytes = v.overflow ? SIZE_MAX : v.at;
+    *bytes = v.at;
     return a;
+}
+
+static bool is_whole(const gpu_learner *l) { return l->from == 0 && l->to == l->step->count; }
+
+static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    size_t bytes = SIZE_MAX;
+    if (rows <= l->lookup_dx_max) return IV_OK;
+    memspace->free(memspace, l->lookup_dx);
+    l->lookup_dx = NULL, l->lookup_dx_max = 0;
+    if (iv_size_mul(rows, l->h * sizeof *l->lookup_dx, &bytes)) l->lookup_dx = memspace->alloc(memspace, bytes);
+    if (!l->lookup_dx) return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
+    l->lookup_dx_max = rows;
+    return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
 }
 
 /* Room for all tokens of the step, when it begins. */
 static iv_status reserve(gpu_learner *l, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
-    size_t rows = 0, host, bytes;
+    size_t rows = 0, bytes;
     for (size_t q = 0; q < l->step->count; q++) rows += iv_padded_k(l->step->sequences[q].count);
-    if (rows > INT32_MAX) return iv_fail(err, IV_LIMIT, "a step of %zu tokens is too large", rows);
+    if (rows > INT32_MAX / 2) return iv_fail(err, IV_LIMIT, "a step of %zu tokens is too large", rows);
+    if (!is_whole(l)) IV_TRY(reserve_dx(l, rows, err));
     if (rows <= l->lookup_max) return IV_OK;
-    iv_gpu_learner_free_lookups(l);
-    arrays_in(l, NULL, rows, &host, &bytes);
+    memspace->free(memspace, l->lookup_data), memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
+    arrays_in(NULL, rows, &bytes);
+    l->lookup_max = l->lookup_bytes = 0;
     l->lookup_ids = malloc(rows * sizeof *l->lookup_ids);
-    l->lookup_host = memspace->stage(memspace, host);
-    if (!l->lookup_ids || !l->lookup_host)
-        return iv_fail(err, IV_NO_MEMORY, "no memory for the embedding gradients of %zu tokens", rows);
-    l->lookup_data = memspace->alloc(memspace, bytes);
-    if (!l->lookup_data) return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
-    l->lookup_bytes = bytes, l->lookup_host_bytes = host, l->lookup_max = rows;
+    l->lookup_host = memspace->stage(memspace, bytes), l->lookup_data = memspace->alloc(memspace, bytes);
+    if (!l->lookup_ids || !l->lookup_host || !l->lookup_data)
+        return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
+    l->lookup_bytes = bytes, l->lookup_max = rows;
     return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
 }
 
@@ -77,44 +86,49 @@ static iv_status sort(gpu_learner *l, const lookup_arrays *a, size_t *ids, iv_er
     return IV_OK;
 }
 
-static iv_status finish(gpu_learner *l, const lookup_arrays *at, const lookup_arrays *on, iv_error *err) {
+static iv_status finish(gpu_learner *l, const lookup_arrays *at, const float *dx, iv_error *err) {
     const iv_tensor *t = l->names->embedding_tensor;
     float *out = l->step->sums.sum + (l->tied_offset ? l->tied_offset : t->offset);
-    size_t ids = 0;
+    size_t ids = 0, bytes;
+    lookup_arrays on = arrays_in(l->lookup_data, l->lookup_max, &bytes);
     IV_TRY(sort(l, at, &ids, err));
-    int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, l->lookup_host_bytes, cudaMemcpyHostToDevice, l->stream);
+    int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, bytes, cudaMemcpyHostToDevice, l->stream);
     if (!code) code = cudaMemsetAsync(out, 0, t->rows * t->columns * sizeof *out, l->stream);
     IV_TRY(iv_gpu_learner_launched(l, code, "look-ups", err));
-    iv_gpu_lookups_args a = {.dx = on->dx,
+    iv_gpu_lookups_args a = {.dx = dx,
                              .hidden = l->h,
-                             .ids = on->ids,
-                             .first = on->first,
-                             .order = on->order,
+                             .ids = on.ids,
+                             .first = on.first,
+                             .order = on.order,
                              .count = ids,
-                             .rank = on->rank,
+                             .rank = on.rank,
                              .ranks = l->step->ranks,
                              .out = out};
     l->lookup_count = 0;
     return iv_gpu_learner_launched(l, iv_gpu_lookups(&a, l->stream), "gradient of look-ups", err);
 }
 
+static iv_status keep_dx(gpu_learner *l, iv_error *err) {
+    int code = cudaMemcpyAsync(l->lookup_dx + l->lookup_count * l->h, l->dx, l->n.rows * l->h * sizeof *l->dx,
+                               cudaMemcpyDeviceToDevice, l->stream);
+    return iv_gpu_learner_launched(l, code, "copy of the embedding's gradient", err);
+}
+
 iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
-    size_t unused;
+    size_t bytes;
+    bool whole = is_whole(l);
     if (l->from == 0) {
         l->lookup_count = 0;
         IV_TRY(reserve(l, err));
     }
-    lookup_arrays at = arrays_in(l, l->lookup_host, l->lookup_max, &unused, &unused),
-                  on = arrays_in(l, l->lookup_data, l->lookup_max, &unused, &unused);
-    size_t row = l->lookup_count;
-    if (row + l->n.rows > l->lookup_max)
+    size_t row = l->lookup_count, most = whole ? l->lookup_max : iv_size_min(l->lookup_max, l->lookup_dx_max);
+    if (row + l->n.rows > most)
         return iv_fail(err, IV_INVALID,
-                       "a step's passes: wanted them in order from its first sequence, found one from "
+                       "passes of a step: wanted all from its first sequence on, found one from "
                        "sequence %zu",
                        l->from);
-    int code = cudaMemcpyAsync(on.dx + row * l->h, l->dx, l->n.rows * l->h * sizeof *l->dx, cudaMemcpyDeviceToDevice,
-                               l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "copy of the embedding's gradient", err));
+    if (!whole) IV_TRY(keep_dx(l, err));
+    lookup_arrays at = arrays_in(l->lookup_host, l->lookup_max, &bytes);
     for (size_t q = l->from; q < l->to; q++) {
         const iv_learner_sequence *s = &l->step->sequences[q];
         for (size_t t = 0; t < iv_padded_k(s->count); t++, row++) {
@@ -123,12 +137,11 @@ iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
         }
     }
     l->lookup_count = row;
-    return l->to == l->step->count ? finish(l, &at, &on, err) : IV_OK;
+    return l->to == l->step->count ? finish(l, &at, whole ? l->dx : l->lookup_dx, err) : IV_OK;
 }
 
 void iv_gpu_learner_free_lookups(gpu_learner *l) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
-    memspace->free(memspace, l->lookup_data), memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
-    l->lookup_data = l->lookup_host = NULL, l->lookup_ids = NULL;
-    l->lookup_max = l->lookup_bytes = l->lookup_host_bytes = 0;
+    memspace->free(memspace, l->lookup_dx), memspace->free(memspace, l->lookup_data);
+    memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
 }

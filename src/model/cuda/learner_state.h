@@ -53,10 +53,10 @@ typedef struct gpu_learner_inputs {
     uint32_t *tables;         /* [pages] */
     int32_t *padding;         /* [padding rows] */
     /* Predictions, padded in each sequence; padding: -1. */
-    int32_t *pick, *targets, *pick_rows;     /* the row of each, the token; the prediction itself */
-    int32_t *forward_pick, *forward_targets; /* the same; padding: 0 */
-    int32_t *pick_padding;                   /* [padding predictions] */
-    unsigned char *plan, *window_plan;       /* of attention */
+    int32_t *pick, *targets, *pick_rows; /* the row of each, the token; the prediction itself */
+    int32_t *forward_pick;               /* the row; padding: 0 */
+    int32_t *pick_padding;               /* [padding predictions] */
+    unsigned char *plan, *window_plan;   /* of attention */
 } gpu_learner_inputs;
 
 typedef struct gpu_input_sizes {
@@ -132,8 +132,10 @@ typedef struct gpu_learner {
     unsigned char *kv_pages;
     size_t kv_layer_bytes, pages_max;
     /* Look-ups of the step so far. */
+    float *lookup_dx; /* dx of all passes; unused if one holds the step */
+    size_t lookup_dx_max;
     unsigned char *lookup_data, *lookup_host;
-    size_t lookup_bytes, lookup_host_bytes, lookup_max, lookup_count;
+    size_t lookup_bytes, lookup_max, lookup_count;
     int32_t *lookup_ids;
     uint8_t *lookup_ranks;
     /* Inputs. */
