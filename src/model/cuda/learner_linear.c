@@ -114,7 +114,7 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
 }
 
 static void measure(gpu_learner *l, const gpu_run *run, size_t columns) {
-    l->turned_max = iv_size_max(l->turned_max, run->k * columns);
+    l->turned_max = iv_size_max(l->turned_max, run->k * columns), l->k_max = iv_size_max(l->k_max, run->k);
     if (run != &l->head) l->run_max = iv_size_max(l->run_max, columns);
 }
 
@@ -183,8 +183,7 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
         .x_rows = l->room};
 }
 
-iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, void *cleared, size_t bytes, iv_matrix *turned,
-                              iv_error *err) {
+iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *turned, iv_error *err) {
     *turned = (iv_matrix){.type = l->m->dtype,
                           .n = run->k,
                           .k = run->n,
@@ -193,16 +192,17 @@ iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, void *cleared,
                           .data = l->turned};
     int code = iv_gpu_transpose_weights(l->m->dtype, l->weights + run->base, l->offsets + run->offsets, run->n, run->k,
                                         l->turned, run->n, l->stream);
-    if (!code) code = cudaMemsetAsync(cleared, 0, bytes, l->stream);
+    if (!code) code = cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream);
     return iv_gpu_learner_launched(l, code, "transposed weights", err);
 }
 
+/* The bias of zeros turns -0 into +0, as the law's sum does. */
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
                                         iv_error *err) {
     iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, run, dx, rows * run->k * sizeof *dx, &turned, err));
+    IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, rows);
-    a.epilogue = IV_GPU_RESIDUAL, a.out = dx, a.out_stride = run->k;
+    a.bias = l->zeros, a.out = dx, a.out_stride = run->k;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
 }
 

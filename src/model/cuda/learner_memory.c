@@ -146,6 +146,7 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     l->coefficients = iv_carve(&v, floats, sizeof(float));
     l->bias = iv_carve(&v, iv_size_max(l->q + 2 * l->kv, 2 * l->up), sizeof *l->bias);
     l->bad = iv_carve(&v, 1, sizeof *l->bad), l->nothing = iv_carve(&v, 1, sizeof *l->nothing);
+    l->zeros = iv_carve(&v, l->k_max, sizeof *l->zeros);
     l->inputs = iv_carve(&v, l->inputs_max, 1);
     if (experts) l->terms = rows_of(&v, l->room * l->k, l->h, sizeof *l->terms);
     carve_scratch(l, &v);

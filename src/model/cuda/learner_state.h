@@ -92,9 +92,10 @@ typedef struct gpu_learner {
     gpu_layer_runs *runs; /* [layers] */
     gpu_run *expert_runs; /* memory of all `up` and `down` */
     gpu_run head;
-    int64_t *offsets;                         /* device */
-    size_t offset_count, run_max, turned_max; /* the longest run but the head's; elements of the largest transpose */
-    float *cosine, *sine;                     /* device */
+    int64_t *offsets; /* device */
+    size_t offset_count;
+    size_t run_max, k_max, turned_max; /* of all runs but the head's: columns; of all: inputs, elements at once */
+    float *cosine, *sine;              /* device */
     unsigned char *tables;
     size_t table_bytes;
     /* Device memory of passes. */
@@ -113,6 +114,7 @@ typedef struct gpu_learner {
     unsigned char *turned; /* weights of an input gradient */
     unsigned char *attention_scratch, *backward_scratch, *gradient_scratch, *column_scratch;
     uint64_t *bad, *nothing; /* nothing: a word to clear */
+    float *zeros;            /* [most inputs of a run] */
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
@@ -204,10 +206,9 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, con
 /* And of its inputs: dx [rows][run->k]. */
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
                                         iv_error *err);
-/* The run's weights, transposed, in l->turned. `cleared` becomes zero afterwards: a linear layer may read its weights
- * before earlier kernels end (launch.cuh), but not before a memset does. */
-iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, void *cleared, size_t bytes, iv_matrix *turned,
-                              iv_error *err);
+/* The run's weights, transposed, in l->turned. Then a memset: a linear layer may read its weights before earlier
+ * kernels end (launch.cuh), but not before a memset does. */
+iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *turned, iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows);
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
