@@ -36,7 +36,7 @@ typedef struct law_way {
 typedef struct free_way {
     size_t pass; /* sequences, at most */
     iv_recompute recompute;
-    size_t rows_max;
+    size_t rows_max, logits_max;
 } free_way;
 
 typedef struct sequences {
@@ -179,6 +179,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .arithmetic = w->arithmetic,
                                     .rows_max = f->rows_max,
                                     .recompute = f->recompute,
+                                    .logits_max = f->logits_max,
                                     .names = g->model,
                                     .weights = g->device_row,
                                     .elements = g->elements};
@@ -231,9 +232,14 @@ static size_t differences(const learned *want, const learned *got, const sequenc
 }
 
 static void check_way(const learner_case *c, const law_way *w, const free_way *f, const learned *want, learned *got,
-                      sequences *x, iv_gpu *gpu, bool scores) {
+                      sequences *x, iv_gpu *gpu, bool scores, bool second) {
     static const char *const recomputes[] = {"nothing", "attention", "layers"};
     open_on_gpu(gpu, got, w, f);
+    if (second) { /* after a smaller step */
+        sequences first = *x;
+        first.count = 2;
+        run_step(got, &first, w, f, false);
+    }
     run_step(got, x, w, f, scores);
     size_t n = differences(want, got, x, true);
     printf("%s %s %s, %zu virtual ranks, T %g, passes of %zu, recomputes %s: %zu differ\n", c->name,
@@ -263,7 +269,7 @@ static void check_case(const learner_case *c, const law_way *w, iv_gpu *gpu, rng
     learned_open(c, w, iv_gpu_memspace(gpu), &got);
     sequences_make(r, (size_t)want.model->config.vocab_size, count, longest, w, &x);
     run_step(&want, &x, w, &alone, false);
-    for (size_t i = 0; i < way_count; i++) check_way(c, w, &ways[i], &want, &got, &x, gpu, i == 0);
+    for (size_t i = 0; i < way_count; i++) check_way(c, w, &ways[i], &want, &got, &x, gpu, i == 0, i == 1);
     learned_close(&want), learned_close(&got), sequences_free(&x);
 }
 

@@ -18,7 +18,7 @@ static void emulated_gpus_have_the_cpus_gradients(void **state) {
         law_way w = random_law(&r);
         if (only && strcmp(only, c->name) != 0) continue;
         free_way ways[] = {{SEQUENCES_MAX, IV_RECOMPUTE_NONE, 512},
-                           {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256}};
+                           {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256, 1 + rng_below(&r, 20000)}};
         emu_seed(rng_next(&r));
         check_case(c, &w, gpu, &r, 3 + rng_below(&r, 3), i % 3 ? 24 : 80, ways, 2);
     }

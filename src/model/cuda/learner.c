@@ -184,7 +184,7 @@ static iv_status open_data(gpu_learner *l, iv_error *err) {
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
     IV_TRY(iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err));
-    return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + IV_CHAIN_STEP, err);
+    return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + 1, err);
 }
 
 static iv_status open_parts(gpu_learner *l, iv_error *err) {
@@ -209,6 +209,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max), l->backend.ops = &l->ops;
     l->m = m, l->names = o->names, l->gpu = o->gpu, l->arithmetic = o->arithmetic, l->recompute = o->recompute;
     l->weights = o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
+    l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
     l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
     iv_gpu_learner_forward_ops(&l->ops);
     iv_gpu_learner_backward_ops(&l->ops);

@@ -3,7 +3,7 @@
 #include "base/carve.h"
 #include "model/cuda/learner_state.h"
 
-enum { TILE = 256, LOGITS_FLOATS = 1 << 28 };
+enum { TILE = 256 };
 
 /* Rows that a kernel may read past the last: whole tiles. */
 static size_t whole_tiles(size_t rows) { return (rows + TILE - 1) / TILE * TILE; }
@@ -18,7 +18,7 @@ void iv_gpu_learner_sizes(gpu_learner *l) {
     l->experts = (size_t)c->experts, l->k = (size_t)c->experts_per_token;
     l->expert_n = c->experts ? (size_t)c->moe_intermediate_size : 0, l->expert_stride = iv_padded_k(l->expert_n);
     l->sequences_max = l->base.rows_max / IV_CHAIN_STEP;
-    size_t vocab = (size_t)c->vocab_size, slice = LOGITS_FLOATS / vocab;
+    size_t vocab = (size_t)c->vocab_size, slice = l->logits_floats / vocab;
     if (slice > IV_CHAIN_STEP) slice = slice / IV_CHAIN_STEP * IV_CHAIN_STEP;
     l->logits_floats = iv_size_max(1, iv_size_min(slice, l->base.rows_max)) * iv_padded_k(vocab);
 }
