@@ -4,6 +4,7 @@
 
 #include "random.h"
 #include "model/cpu/learner.h"
+#include "kernels/cuda/ops.h"
 #include "model/gpu_learner.h"
 #include "model/parameters.h"
 #include "model/tensor_data.h"
@@ -299,6 +300,14 @@ static void check_refusals(iv_gpu *gpu) {
     refused(&g, o, IV_UNSUPPORTED, "wanted bfloat16 or float16, found float32");
     o = good, o.rows_max = (size_t)1 << 25;
     refused(&g, o, IV_NO_MEMORY, "wanted ");
+    learned cut = g;
+    iv_model changed = *g.model;
+    cut.model = &changed, changed.tp.ranks = 2;
+    refused(&cut, good, IV_UNSUPPORTED, "wanted one tensor-parallel rank, found 2");
+    changed.tp.ranks = 1, changed.config.experts = IV_GPU_EXPERTS_MAX + 1;
+    refused(&cut, good, IV_UNSUPPORTED, "device cuda takes at most 512, found 513");
+    changed.config.experts = 8, changed.config.moe_intermediate_size = 33;
+    refused(&cut, good, IV_UNSUPPORTED, "wanted an even moe_intermediate_size, found 33");
     open_on_gpu(gpu, &g, &w, &f);
     int32_t ids[65] = {0};
     float mask[65] = {0}, logprobs[65];

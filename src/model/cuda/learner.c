@@ -121,6 +121,9 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     if (m->config.experts > IV_GPU_EXPERTS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld", IV_GPU_EXPERTS_MAX,
                        (long long)m->config.experts);
+    if (m->config.experts && m->config.moe_intermediate_size % 2)
+        return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted an even moe_intermediate_size, found %lld",
+                       (long long)m->config.moe_intermediate_size);
     IV_ASSERT(m->memspace == iv_gpu_memspace(o->gpu));
     return IV_OK;
 }
