@@ -1,0 +1,216 @@
+/* training_cases.h: training runs on a GPU: the weights, log-probabilities and gradients of the CPU, in passes of every
+ * kind; a run that moves between CPU and GPU; reinforcement learning with one set of weights for rollouts and learner.
+ * Shared by test_training.c and test_emulated_training.c, which sets `few` unless --long. */
+#ifndef IV_TESTS_CUDA_TRAINING_CASES_H
+#define IV_TESTS_CUDA_TRAINING_CASES_H
+
+#include "random.h"
+
+#include "device/gpu.h"
+#include "train/run.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+static char folder[] = "/tmp/invar-training-XXXXXX";
+static char data[300], reward[300];
+static bool has_gpu, has_tensor_cores, few;
+
+static void write_data(void) {
+    snprintf(data, sizeof data, "%s/data.jsonl", folder);
+    FILE *f = fopen(data, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 12; i++) {
+        fprintf(f, "{\"ids\": [%d, %d, %d", 5 + i, 7 * i % 400, i * i % 300);
+        for (int t = 0; t < i * 5 % 23; t++) fprintf(f, ", %d", (11 * t + 3 * i) % 400);
+        fputs("], \"answer\": \"\"}\n", f);
+    }
+    fclose(f);
+    snprintf(reward, sizeof reward, "%s/reward.sh", folder);
+    f = fopen(reward, "w");
+    assert_non_null(f);
+    fputs("#!/bin/sh\n"
+          "while IFS= read -r line; do\n"
+          "    id=${line#*'\"id\":'}\n"
+          "    id=${id%%,*}\n"
+          "    echo '{\"id\":'$id',\"reward\":'$((id % 16 * 7 % 5))'}'\n"
+          "done\n",
+          f);
+    fclose(f);
+    assert_int_equal(chmod(reward, 0755), 0);
+}
+
+static int begin(void **state) {
+    (void)state;
+    iv_gpu *gpu;
+    iv_error err;
+    size_t count = 0;
+    has_gpu = iv_gpu_count(&count, &err) == IV_OK && count > 0;
+    if (has_gpu && iv_gpu_open(0, true, &gpu, &err) == IV_OK) has_tensor_cores = true, iv_gpu_close(gpu);
+    if (!mkdtemp(folder)) return -1;
+    write_data();
+    return 0;
+}
+
+static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *w) {
+    (void)s, (void)kind, (void)w;
+    return remove(path);
+}
+
+static int end(void **state) {
+    (void)state;
+    return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+#define SKIP_WITHOUT_A_GPU()                            \
+    do {                                                \
+        if (!has_gpu) {                                 \
+            printf("SKIPPED: 1 GPU wanted, 0 found\n"); \
+            skip();                                     \
+        }                                               \
+    } while (0)
+
+static const char *path_of(const char *name) {
+    static char paths[4][400];
+    static int next;
+    char *out = paths[next++ % 4];
+    snprintf(out, 400, "%s/%s", folder, name);
+    return out;
+}
+
+typedef struct problem {
+    const char *model, *arithmetic, *dtype;
+} problem;
+
+static const problem problems[] = {{"tests/data/hf/qwen3", "tc16", "bfloat16"},
+                                   {"tests/data/hf/qwen3_moe", "tc16", "bfloat16"},
+                                   {"tests/data/hf/qwen2", "fma32", "float32"},
+                                   {"tests/data/hf/llama31", "fma32", "float16"}};
+
+static void options_of(iv_run_options *o, const problem *p, iv_run_kind kind, const char *device) {
+    static char model[4200];
+    snprintf(model, sizeof model, "%s/%s", INVAR_SOURCE_DIR, p->model);
+    iv_run_defaults(o, kind);
+    o->model = model, o->data = data, o->device = device, o->arithmetic = p->arithmetic, o->dtype = p->dtype;
+    o->steps = 2, o->batch_size = few ? 2 : 4, o->learning_rate = 1e-3, o->seed = 11, o->threads = 2, o->quiet = true;
+}
+
+static void run(const iv_run_options *o, iv_run_summary *s) {
+    iv_error err;
+    ASSERT_OK(iv_run_train(o, s, &err), &err);
+    assert_string_equal(s->device, o->device);
+}
+
+static void expect_same(const problem *p, const char *what, const iv_run_summary *want, const iv_run_summary *got) {
+    assert_string_equal(want->identity, got->identity);
+    if (strcmp(want->weights_hash, got->weights_hash) != 0)
+        fail_msg("%s, %s, %s, %s: other weights than the CPU's", p->model, p->arithmetic, p->dtype, what);
+}
+
+static bool runs_here(const problem *p) { return has_tensor_cores || strcmp(p->arithmetic, "tc16") != 0; }
+
+static void supervised(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        const problem *p = &problems[i];
+        iv_run_options o;
+        iv_run_summary want, got;
+        if (!runs_here(p)) continue;
+        options_of(&o, p, IV_RUN_SFT, "cpu");
+        o.seed++; /* control */
+        run(&o, &got);
+        o.seed--;
+        run(&o, &want);
+        assert_string_not_equal(want.weights_hash, got.weights_hash);
+        o.device = "cuda";
+        run(&o, &got);
+        expect_same(p, "whole steps", &want, &got);
+        if (want.loss != got.loss) fail_msg("%s: wanted loss %.17g, found %.17g", p->model, want.loss, got.loss);
+        if (few && i) continue;
+        o.micro_batch = 1, o.recompute = "layer";
+        run(&o, &got);
+        expect_same(p, "a sequence a pass, recomputed layers", &want, &got);
+        if (few) continue;
+        o.micro_batch = 0, o.pass_tokens = 64, o.recompute = "attention";
+        run(&o, &got);
+        expect_same(p, "passes of 64 tokens, recomputed attention", &want, &got);
+    }
+}
+
+/* A run that is stopped after each step, and continues on the other device with the checkpoint's bits. */
+static void moved(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    const problem *p = &problems[runs_here(&problems[0]) ? 0 : 2];
+    static const char *const devices[] = {"cuda", "cpu", "cuda"};
+    size_t steps = few ? 2 : 3;
+    volatile sig_atomic_t stop = 1;
+    iv_run_options o;
+    iv_run_summary want, got;
+    options_of(&o, p, IV_RUN_SFT, "cpu");
+    o.steps = steps;
+    run(&o, &want);
+    o.output = path_of("moved"), o.stop = &stop;
+    for (size_t i = 0; i < steps; i++) {
+        o.device = devices[i], o.resume = i > 0;
+        run(&o, &got);
+        assert_int_equal(got.steps, i + 1);
+    }
+    expect_same(p, "moved", &want, &got);
+}
+
+static void reinforcement(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    for (size_t i = 0; i < (few ? 1 : 2); i++) {
+        const problem *p = &problems[runs_here(&problems[0]) ? i : i + 2];
+        iv_run_options o;
+        iv_run_summary want, got;
+        options_of(&o, p, IV_RUN_RL, "cpu");
+        o.reward = reward, o.batch_size = 2, o.group_size = few ? 2 : 4, o.max_new_tokens = 5, o.kl_beta = 0.05;
+        run(&o, &want);
+        o.device = "cuda";
+        run(&o, &got);
+        expect_same(p, "reinforcement", &want, &got);
+        assert_true(got.compared > 0 && got.different == 0 && got.largest_difference == 0);
+        assert_int_equal(want.compared, got.compared);
+        if (i || few) continue;
+        o.rollout_numerics = "vanilla", o.on_mismatch = "report"; /* control, with two sets of weights */
+        run(&o, &got);
+        assert_true(got.different > 0);
+    }
+}
+
+static char *bytes_of(const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    char *bytes = malloc(1 << 24);
+    *n = fread(bytes, 1, 1 << 24, f);
+    fclose(f);
+    assert_in_range(*n, 1, (1 << 24) - 1);
+    return bytes;
+}
+
+static void gradients(void **state) {
+    (void)state;
+    SKIP_WITHOUT_A_GPU();
+    const problem *p = &problems[runs_here(&problems[0]) ? 0 : 2];
+    static const char *const devices[] = {"cpu", "cuda"}, *const names[] = {"cpu.safetensors", "cuda.safetensors"};
+    char *bytes[2];
+    size_t n[2];
+    for (int i = 0; i < 2; i++) {
+        iv_run_options o;
+        iv_gradients_summary s;
+        iv_error err;
+        options_of(&o, p, IV_RUN_SFT, devices[i]);
+        ASSERT_OK(iv_run_gradients(&o, path_of(names[i]), &s, &err), &err);
+        bytes[i] = bytes_of(path_of(names[i]), &n[i]);
+    }
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(bytes[0], bytes[1], n[0]);
+    free(bytes[0]), free(bytes[1]);
+}
+
+#endif
