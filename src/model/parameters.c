@@ -74,7 +74,14 @@ iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, 
 
 const iv_tensor *iv_parameter_at(const iv_model *first, size_t i) {
     const iv_tensor *found = NULL;
-    for (size_t t = 0; t < first->tensor_count; t++)
-        if (iv_parameter_is_trained(&first->tensors[t]) && first->tensors[t].offset <= i) found = &first->tensors[t];
+    size_t low = 0, high = first->tensor_count; /* offsets of trained tensors ascend */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2, t = middle;
+        while (t < high && !iv_parameter_is_trained(&first->tensors[t])) t++;
+        if (t < high && first->tensors[t].offset <= i)
+            found = &first->tensors[t], low = t + 1;
+        else
+            high = middle;
+    }
     return found;
 }

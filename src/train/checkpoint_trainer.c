@@ -33,7 +33,7 @@ iv_status iv_training_load(const iv_training_checkpoint *c, iv_trainer *t, iv_er
     iv_train_slice s = iv_train_slice_of(t);
     float *piece = malloc(IV_TRAIN_PIECE * sizeof *piece);
     if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", iv_training_get(c)->path);
-    iv_status status = load_part(c, t, IV_TRAINING_MASTER, 0, s.elements, piece, err);
+    iv_status status = load_part(c, t, IV_TRAINING_MASTER, s.master_first, s.master_count, piece, err);
     if (status == IV_OK) status = load_part(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, piece, err);
     if (status == IV_OK) status = load_part(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, piece, err);
     free(piece);

@@ -46,6 +46,8 @@ iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
     if (o->rollout_mantissa_bits > IV_F32_MANTISSA_BITS)
         return iv_fail(err, IV_INVALID, "mantissa bits of rollouts: wanted 0 to %d, found %llu", IV_F32_MANTISSA_BITS,
                        (unsigned long long)o->rollout_mantissa_bits);
+    if (r->processes && o->rollout_mantissa_bits < IV_F32_MANTISSA_BITS && strcmp(o->shard, "parameters") == 0)
+        return iv_fail(err, IV_UNSUPPORTED, "mantissa bits of rollouts: wanted shard optimizer, found parameters");
     if (o->rollout_sync_every == 0)
         return iv_fail(err, IV_INVALID, "steps between updates of the sampler: wanted 1 at least");
     if (strcmp(o->on_mismatch, "stop") != 0 && strcmp(o->on_mismatch, "report") != 0)

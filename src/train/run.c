@@ -62,6 +62,7 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .data_parallel = 1,
                           .tensor_parallel = 1,
                           .recompute = "none",
+                          .shard = "optimizer",
                           .isa = "auto",
                           .keep = 3,
                           .rollout_tp = 1,

@@ -44,6 +44,7 @@ typedef struct iv_run_options {
     /* ---- what does not ---- */
     uint64_t data_parallel, tensor_parallel, threads, micro_batch, pass_tokens;
     const char *recompute, *isa;
+    const char *shard;  /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
     const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
     uint64_t save_every, keep;
     bool resume; /* from the newest checkpoint of output, if it has one */

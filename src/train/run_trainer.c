@@ -72,15 +72,17 @@ static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics
 /* ---- the trainer ------------------------------------------------------------------------------------------------ */
 
 static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *numerics, iv_error *err) {
-    static const char *const recomputes[] = {"none", "attention", "layer"};
+    static const char *const recomputes[] = {"none", "attention", "layer"}, *const shards[] = {"optimizer",
+                                                                                               "parameters"};
     const iv_run_options *o = r->o;
-    int recompute;
+    int recompute, shard;
     iv_isa isa;
     IV_TRY(parse_dtype(o->dtype, &t->has_dtype, &t->dtype, err));
     IV_TRY(iv_run_one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
+    IV_TRY(iv_run_one_of("shard", o->shard, shards, 2, &shard, err));
     IV_TRY(iv_isa_parse(o->isa, &isa, err));
     IV_TRY(iv_numerics_parse(o->numerics, numerics, err));
-    t->recompute = (iv_recompute)recompute;
+    t->recompute = (iv_recompute)recompute, t->shard_parameters = shard == 1;
     t->kernels = iv_kernels_select(isa);
     if (*numerics == IV_VANILLA_BLAS)
         return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");

@@ -10,8 +10,8 @@
  * hold a part: the engine is as before. */
 iv_status iv_train_sync(iv_trainer *t, iv_engine *e, bool digest, iv_error *err);
 
-/* A control: as above, but matrices are first rounded to that many bits after the leading one, to nearest, ties to even,
- * with float32's exponents. IV_F32_MANTISSA_BITS changes nothing, nor does any number from the type's own on. */
+/* A control: as above, but matrices are first rounded to that many bits after the leading one, to nearest, ties to
+ * even, with float32's exponents. IV_F32_MANTISSA_BITS changes nothing, nor does any number from the type's own on. */
 enum { IV_F32_MANTISSA_BITS = 23 };
 iv_status iv_train_sync_rounded(iv_trainer *t, iv_engine *e, bool digest, unsigned mantissa_bits, iv_error *err);
 

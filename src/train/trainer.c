@@ -49,6 +49,10 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
                        o->world, o->tp);
     if (o->model && o->tp > 1)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1 for an engine's model, found %zu", o->tp);
+    if (o->shard_parameters && (o->cuda || o->tp > 1))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "shard parameters: wanted device cpu and 1 tensor-parallel rank, found %s, %zu",
+                       o->cuda ? "cuda" : "cpu", o->tp);
     t->local = o->world / t->process_count;
     return IV_OK;
 }
@@ -81,7 +85,9 @@ static float *zeros(iv_trainer *t, size_t n) { return t->rows->ops->alloc(t->row
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
-    t->master = zeros(t, t->elements);
+    t->master_first = t->o.shard_parameters ? t->first : 0;
+    t->master_count = t->o.shard_parameters ? t->count : t->elements;
+    t->master = zeros(t, t->master_count);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     bool enough = t->master && t->decays;
     for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++) enough = (t->moments[i] = zeros(t, t->count));
@@ -91,7 +97,8 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     for (size_t b = 0; b < t->count / IV_PARAMETER_BLOCK; b++)
         t->decays[b] = iv_tensor_decays((size_t)iv_parameter_at(t->model, t->first + b * IV_PARAMETER_BLOCK)->info.ndim,
                                         t->o.decay_all);
-    return t->rows->ops->read_model(t->rows, t->model, t->master, err);
+    return t->o.shard_parameters ? iv_train_shard_read(t, err)
+                                 : t->rows->ops->read_model(t->rows, t->model, t->master, err);
 }
 
 static iv_status open_sums(train_rank *r, iv_error *err) {
@@ -154,7 +161,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
                                     .rows_max = t->o.pass_tokens,
                                     .recompute = t->o.recompute,
                                     .names = t->model,
-                                    .weights = t->master,
+                                    .weights = t->o.shard_parameters ? NULL : t->master,
                                     .elements = t->elements};
         IV_TRY(iv_cpu_learner_open(shard, &o, &r->learner[i], err));
     }
@@ -215,7 +222,7 @@ iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
 size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
 
 size_t iv_train_bytes(const iv_trainer *t) {
-    size_t floats = t->elements + 2 * t->count, bytes = t->model->weight_bytes;
+    size_t floats = t->master_count + 2 * t->count, bytes = t->model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
@@ -227,14 +234,15 @@ size_t iv_train_bytes(const iv_trainer *t) {
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 iv_train_slice iv_train_slice_of(const iv_trainer *t) {
-    return (iv_train_slice){t->elements, t->first, t->count, t->steps};
+    return (iv_train_slice){t->elements, t->first, t->count, t->master_first, t->master_count, t->steps};
 }
 
 /* Where element `first` of a row is. */
 static float *place_of(iv_trainer *t, iv_train_row row, size_t first, size_t count) {
     float *const rows[] = {t->master, t->moments[0], t->moments[1], t->reduced};
-    bool part = row == IV_TRAIN_FIRST_MOMENT || row == IV_TRAIN_SECOND_MOMENT;
-    size_t begin = part ? t->first : 0, n = part ? t->count : t->elements;
+    bool part = row == IV_TRAIN_FIRST_MOMENT || row == IV_TRAIN_SECOND_MOMENT, master = row == IV_TRAIN_MASTER;
+    size_t begin = part ? t->first : master ? t->master_first : 0;
+    size_t n = part ? t->count : master ? t->master_count : t->elements;
     IV_ASSERT(rows[row] && first >= begin && first - begin <= n && count <= n - (first - begin));
     return rows[row] + (first - begin);
 }
@@ -248,7 +256,8 @@ iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t c
 }
 
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err) {
-    return t->rows->ops->write_model(t->rows, first, t->master, 0, t->elements, err);
+    return t->o.shard_parameters ? iv_train_shard_write(t, first, err)
+                                 : t->rows->ops->write_model(t->rows, first, t->master, 0, t->elements, err);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -444,7 +453,7 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
     if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
     t->ready = false;
     iv_adamw_step step = iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale);
-    IV_TRY(t->rows->ops->adamw(t->rows, &step, t->decays, t->reduced + t->first, t->master + t->first, t->moments[0],
+    IV_TRY(t->rows->ops->adamw(t->rows, &step, t->decays, t->reduced + t->first, iv_train_own_master(t), t->moments[0],
                                t->moments[1], t->count, err));
     at[1] = iv_now();
     IV_TRY(iv_train_restore(t, t->steps, err));

@@ -2,7 +2,8 @@
  *
  * A process has `local` data-parallel ranks of `tp` tensor-parallel ranks each, all of them threads; under mpirun the
  * data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one row each
- * (model/parameters.h). A process has its own weights; of the moments, the slice that its ranks own (ZeRO-1). */
+ * (model/parameters.h). A process has the packed weights that it computes with and the sums of its ranks whole; of the
+ * moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own. */
 #ifndef IV_TRAIN_TRAINER_H
 #define IV_TRAIN_TRAINER_H
 
@@ -33,9 +34,11 @@ typedef struct iv_train_options {
     size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */
     iv_recompute recompute;
     iv_adamw_options adamw;
-    bool decay_all;    /* weight decay for norms and biases too */
-    bool no_optimizer; /* gradients and log-probabilities alone */
-    bool no_gradients; /* log-probabilities alone */
+    bool decay_all;        /* weight decay for norms and biases too */
+    bool shard_parameters; /* of the master weights too a process has its slice alone; one tensor-parallel rank, no GPU
+                            */
+    bool no_optimizer;     /* gradients and log-probabilities alone */
+    bool no_gradients;     /* log-probabilities alone */
 } iv_train_options;
 
 /* A step's sequence. Coefficients are read where the mask is not 0: -dLoss/dlogprob before division by the denominator;
@@ -84,7 +87,7 @@ size_t iv_train_bytes(const iv_trainer *t);
 size_t iv_train_pass_tokens(const iv_trainer *t);
 
 /* The rows, for checkpoints and inspection. A process has elements [first, first + count) of moments and gradient, and
- * all master weights. */
+ * of master weights [master_first, master_first + master_count): all, or with shard_parameters the same. */
 typedef enum iv_train_row {
     IV_TRAIN_MASTER,
     IV_TRAIN_FIRST_MOMENT,
@@ -93,13 +96,13 @@ typedef enum iv_train_row {
 } iv_train_row;
 enum { IV_TRAIN_PIECE = 1 << 20 }; /* elements that callers read and write at once */
 typedef struct iv_train_slice {
-    size_t elements, first, count;
+    size_t elements, first, count, master_first, master_count;
     uint64_t steps; /* of the optimizer */
 } iv_train_slice;
 iv_train_slice iv_train_slice_of(const iv_trainer *t);
 iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err);
 iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err);
-/* Rounds the master weights into another model of this shape, in any memory. */
+/* Rounds the master weights into another model of this shape, in any memory. Collective with shard_parameters. */
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err);
 /* After master weights and moments were replaced: the step count, and the weights that the model runs on. */
 iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err);

@@ -181,7 +181,7 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
     size_t longest = 0, first[IV_RANKS_MAX], n[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
-    if (t->process_count == 1) return IV_OK;
+    if (t->process_count == 1 || t->o.shard_parameters) return IV_OK;
     for (size_t p = 0; p < t->process_count; p++) {
         iv_flat_slice(t->elements, p, t->process_count, &first[p], &n[p]);
         longest = iv_size_max(longest, n[p]);
@@ -201,7 +201,7 @@ iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {
     char *all = NULL;
     uint8_t(*mine)[32] = calloc(iv_weight_groups(t->count) + 1, sizeof *mine);
     if (!mine) return iv_fail(err, IV_NO_MEMORY, "weights hash: no memory");
-    iv_status status = t->rows->ops->digests(t->rows, t->master + t->first, t->count, mine, err);
+    iv_status status = t->rows->ops->digests(t->rows, iv_train_own_master(t), t->count, mine, err);
     if (status == IV_OK) status = gather_all(t, mine, IV_WEIGHT_GROUP, sizeof *mine, &all, &groups, err);
     if (status == IV_OK) iv_weight_hash((const uint8_t(*)[32])(const void *)all, groups, out);
     free(mine), free(all);

@@ -28,7 +28,8 @@ struct iv_trainer {
     size_t local, process_count, process; /* data-parallel ranks of this process */
     size_t elements, all;                 /* of the row; with a tied embedding's look-ups behind it */
     size_t first, count;                  /* the process's slice */
-    float *master, *moments[2];           /* [elements]; [count] each */
+    size_t master_first, master_count;    /* of the row: all, or the slice */
+    float *master, *moments[2];           /* [master_count]; [count] each */
     float *reduced;                       /* [all]: rank 0's sums */
     train_rank *ranks;                    /* [local] */
     uint64_t steps;
@@ -54,7 +55,13 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
 iv_status iv_train_have_read(iv_trainer *t, iv_error *err);
 /* Every process's log-probabilities of the step, in every process. */
 iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err);
-/* Makes all processes' master weights whole. */
+/* Makes all processes' master weights whole, where they are not sharded. */
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err);
+static inline float *iv_train_own_master(iv_trainer *t) { return t->master + (t->first - t->master_first); }
+
+/* trainer_shard.c: a model's weights into this process's slice of the master weights, and all processes' slices,
+ * rounded, into a model (collective). Tensor by tensor, in pieces. */
+iv_status iv_train_shard_read(iv_trainer *t, iv_error *err);
+iv_status iv_train_shard_write(iv_trainer *t, iv_model *first, iv_error *err);
 
 #endif

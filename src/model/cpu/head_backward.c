@@ -72,12 +72,14 @@ static void run_block(head_job *j, float *acc) {
                                                                .sums = &l->step->sums,
                                                                .offset = offset,
                                                                .stride = j->h});
-    for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? l->weights + offset + i * j->h : NULL;
+    const char *from = iv_learner_rows(l, offset, j->n, j->h, 0);
+    size_t row_bytes = j->h * iv_dtype_bytes(iv_learner_rows_type(l));
+    for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? from + i * row_bytes : NULL;
     iv_matrix turned;
     bool shaped = iv_matrix_shape(&turned, l->model->dtype, j->h, j->padded);
     IV_ASSERT(shaped);
     turned.data = l->turned;
-    iv_pack_columns(&l->compute, IV_F32, l->row_list, &turned);
+    iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, &turned);
     iv_linear_continue(
         &l->compute,
         &(iv_linear_args){

@@ -174,6 +174,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->turned = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
+    if (!l->weights) l->unpacked = typed(l, v, w.run, w.inputs);
     l->row_list = iv_carve(v, iv_size_max(l->padded_max, w.run), sizeof *l->row_list);
     l->predictions = iv_carve(v, n, sizeof *l->predictions);
     l->logit_rows = iv_carve(v, n, sizeof *l->logit_rows);
@@ -373,6 +374,9 @@ iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o
     static const iv_learner_ops ops = {.score = score, .pass = pass, .bytes = bytes_of, .close = close_learner};
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
+    if (!o->weights && m->tp.ranks > 1)
+        return iv_fail(err, IV_UNSUPPORTED, "learner without master weights: wanted 1 tensor-parallel rank, found %zu",
+                       m->tp.ranks);
     iv_cpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->model = m, l->names = o->names, l->kernels = o->kernels, l->weights = o->weights;

@@ -22,8 +22,8 @@ struct iv_cpu_learner {
     const iv_model *names;
     const iv_kernels *kernels;
     iv_backend_ops ops;
-    iv_compute compute; /* with the learner's own scratch */
-    const float *weights;
+    iv_compute compute;   /* with the learner's own scratch */
+    const float *weights; /* NULL: the packed ones serve */
     iv_tape tape;
     size_t padded_max;
     unsigned char *data;
@@ -39,6 +39,7 @@ struct iv_cpu_learner {
     float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
     void *packed;          /* activations over the token axis */
     void *turned;          /* weights, transposed */
+    void *unpacked;        /* weights by row, where `weights` is NULL */
     const void **row_list; /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
@@ -106,6 +107,11 @@ typedef struct iv_linear_backward_args {
 } iv_linear_backward_args;
 
 iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *args, iv_error *err);
+
+/* weight_rows.c: n rows of the weights at `offset` of the parameters' row, `stride` elements of this type apart. `at`:
+ * rows of the same layer that were taken before and still serve. */
+iv_dtype iv_learner_rows_type(const iv_cpu_learner *l);
+const char *iv_learner_rows(iv_cpu_learner *l, size_t offset, size_t n, size_t stride, size_t at);
 
 /* A typed copy of rows [rows][n] of floats, over threads. */
 void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, void *out);

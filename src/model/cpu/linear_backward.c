@@ -81,14 +81,17 @@ static void run_row(void *context, size_t row, size_t worker) {
 /* The transposed weights: one row of the list for each output of the run. */
 static void turn_weights(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_matrix *turned) {
     const void **row = l->row_list;
+    const char *from[3];
+    size_t row_bytes = a->stride * iv_dtype_bytes(iv_learner_rows_type(l));
+    for (size_t p = 0, at = 0; p < a->pieces; at += a->piece[p++].n)
+        from[p] = iv_learner_rows(l, a->piece[p].offset, a->piece[p].n, a->stride, at);
     for (size_t leaf = 0; leaf < a->leaves; leaf++)
         for (size_t p = 0; p < a->pieces; p++) {
             size_t first, n = leaf_part(&a->piece[p], leaf, &first), padded = iv_padded_k(a->piece[p].leaf);
-            for (size_t i = 0; i < padded; i++)
-                *row++ = i < n ? l->weights + a->piece[p].offset + (first + i) * a->stride : NULL;
+            for (size_t i = 0; i < padded; i++) *row++ = i < n ? from[p] + (first + i) * row_bytes : NULL;
         }
     turned->data = l->turned;
-    iv_pack_columns(&l->compute, IV_F32, l->row_list, turned);
+    iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, turned);
 }
 
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
