@@ -249,6 +249,7 @@ _invar() {
         train-sft:--micro-batch) _invar_words ''; return ;;
         train-sft:--pass-tokens) _invar_words ''; return ;;
         train-sft:--recompute) _invar_words 'none attention layer'; return ;;
+        train-sft:--shard) _invar_words 'optimizer parameters'; return ;;
         train-sft:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         train-rl:--data) _invar_files; return ;;
         train-rl:--output | train-rl:-o) _invar_files; return ;;
@@ -278,6 +279,8 @@ _invar() {
         train-rl:--min-p) _invar_words ''; return ;;
         train-rl:--on-mismatch) _invar_words 'stop report'; return ;;
         train-rl:--rollout-numerics) _invar_words 'invar bio vanilla vanilla-blas'; return ;;
+        train-rl:--rollout-mantissa-bits) _invar_words ''; return ;;
+        train-rl:--rollout-sync-every) _invar_words ''; return ;;
         train-rl:--rollout-tp) _invar_words ''; return ;;
         train-rl:--rollout-max-num-seqs) _invar_words ''; return ;;
         train-rl:--rollout-max-num-batched-tokens) _invar_words ''; return ;;
@@ -307,6 +310,7 @@ _invar() {
         train-rl:--micro-batch) _invar_words ''; return ;;
         train-rl:--pass-tokens) _invar_words ''; return ;;
         train-rl:--recompute) _invar_words 'none attention layer'; return ;;
+        train-rl:--shard) _invar_words 'optimizer parameters'; return ;;
         train-rl:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         train-gradients:--data) _invar_files; return ;;
         train-gradients:--out) _invar_files; return ;;
@@ -325,6 +329,7 @@ _invar() {
         train-gradients:--micro-batch) _invar_words ''; return ;;
         train-gradients:--pass-tokens) _invar_words ''; return ;;
         train-gradients:--recompute) _invar_words 'none attention layer'; return ;;
+        train-gradients:--shard) _invar_words 'optimizer parameters'; return ;;
         train-gradients:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
         tokenize:--text) _invar_words ''; return ;;
@@ -441,10 +446,10 @@ _invar() {
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
-        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --shard --isa' ;;
+        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-mantissa-bits --rollout-sync-every --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --shard --isa' ;;
         train-inspect:-*) _invar_words '--help --verify --json' ;;
-        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --isa' ;;
+        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --shard --isa' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --split-special-tokens --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;

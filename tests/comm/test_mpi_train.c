@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 static char data[300], reward[300];
+static int runs; /* so far: each has a directory */
 
 static void write_data(void) {
     snprintf(data, sizeof data, "%s/problems.jsonl", folder);
@@ -32,12 +33,11 @@ static void write_data(void) {
 
 /* Trains under `start`; the value of a key of its JSON. */
 static void train(const char *start, const char *kind, const char *flags, char loss[40], char weights[65]) {
-    static int number;
     char line[2000], *out, *errors;
     snprintf(line, sizeof line,
              "%s" INVAR "train %s tests/data/hf/qwen3 --data %s --output %s/run%d --steps 3 --batch-size 5 --lr 1e-3 "
              "--seed 11 --threads 1 --device cpu --quiet --json %s",
-             start, kind, data, folder, number++, flags);
+             start, kind, data, folder, runs++, flags);
     if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
     const char *hash = strstr(out, "\"weights\": \""), *number_at = strstr(out, "\"loss\": ");
     if (!hash || !number_at) fail_msg("%s: no weights or loss in: %s", line, out);
@@ -45,6 +45,22 @@ static void train(const char *start, const char *kind, const char *flags, char l
     snprintf(loss, 40, "%.*s", (int)strcspn(number_at, ",}"), number_at);
     if (strstr(out, "tokens_different") && !strstr(out, "\"tokens_different\": 0")) fail_msg("%s: %s", line, out);
     free(out), free(errors);
+}
+
+/* Checkpoints of sharded processes, continued by one from the first step on. */
+static void sharded_checkpoints(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[2000], dir[400], *out, *errors, want[65], got[65], loss[40];
+    write_data();
+    train(MPIRUN "-n 4 ", "sft", "--shard parameters --save-every 1 --keep 0", loss, want);
+    snprintf(dir, sizeof dir, "%s/run%d", folder, runs - 1);
+    snprintf(line, sizeof line, "sh -c 'rm -r %s/checkpoint-000002 %s/checkpoint-000003'", dir, dir);
+    assert_int_equal(run(line, &out, &errors), 0);
+    free(out), free(errors);
+    runs--;
+    train("", "sft", "--resume", loss, got);
+    assert_string_equal(want, got);
 }
 
 static void same_weights(const char *kind, const char *flags, const char *const *starts) {
@@ -67,6 +83,7 @@ static void supervised(void **state) {
     static const char *const starts[] = {MPIRUN "-n 2 ", MPIRUN "-n 4 ", NULL};
     write_data();
     same_weights("sft", "", starts);
+    same_weights("sft", "--shard parameters --micro-batch 1", starts);
 }
 
 static void reinforcement(void **state) {
@@ -77,6 +94,8 @@ static void reinforcement(void **state) {
     write_data();
     snprintf(flags, sizeof flags, "--reward %s --group-size 4 --max-new-tokens 12 --inner-steps 2 --kl-beta 0.05",
              reward);
+    same_weights("rl", flags, starts);
+    strcat(flags, " --shard parameters");
     same_weights("rl", flags, starts);
 }
 
@@ -98,7 +117,7 @@ static void one_error_for_all(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(supervised), cmocka_unit_test(reinforcement),
-                                       cmocka_unit_test(one_error_for_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(supervised), cmocka_unit_test(sharded_checkpoints),
+                                       cmocka_unit_test(reinforcement), cmocka_unit_test(one_error_for_all)};
     return cmocka_run_group_tests(tests, begin_jobs, end_jobs);
 }

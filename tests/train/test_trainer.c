@@ -117,6 +117,7 @@ static void one_hash(void **state) {
 typedef struct process {
     const problem *p;
     way w;
+    bool shard;
     iv_comm *comm;
     char hash[65];
     double loss;
@@ -130,7 +131,7 @@ static void *run_process(void *context) {
     iv_train_options o = options_of(x->p, &x->w, dir);
     iv_trainer *t;
     iv_train_result result;
-    o.processes = x->comm;
+    o.processes = x->comm, o.shard_parameters = x->shard;
     ASSERT_OK(iv_train_open(&o, &t, &err), &err);
     for (size_t i = 0; i < STEPS; i++) x->loss = train_step(t, &x->p->steps[i], &result);
     iv_digest_hex(result.weights_hash, x->hash);
@@ -142,8 +143,12 @@ static void *run_process(void *context) {
 static void processes(void **state) {
     (void)state;
     problem problems[] = {{.model = "tests/data/hf/qwen3", .arithmetic = IV_FMA32, .dtype = IV_BF16}, /* tied head */
-                          {.model = "tests/data/hf/qwen3_moe", .arithmetic = IV_FMA32, .dtype = IV_BF16}};
-    static const struct { size_t count, world; } jobs[] = {{2, 2}, {2, 8}, {4, 4}, {8, 8}};
+                          {.model = "tests/data/hf/qwen3_moe", .arithmetic = IV_TC16, .dtype = IV_F16},
+                          {.model = "tests/data/hf/qwen2", .arithmetic = IV_FMA32, .dtype = IV_F32}};
+    static const struct job {
+        size_t count, world;
+        bool shard;
+    } jobs[] = {{2, 2, false}, {2, 8, true}, {4, 4, true}, {8, 8, false}, {1, 2, true}};
     iv_isa best = iv_isa_detect();
     rng r = rng_start("processes");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
@@ -157,7 +162,8 @@ static void processes(void **state) {
             iv_error err;
             ASSERT_OK(iv_comm_threads_open(jobs[k].count, comm, &err), &err);
             for (size_t p = 0; p < jobs[k].count; p++) {
-                x[p] = (process){.p = &problems[i], .w = {jobs[k].world, 1, 2, 1, best, 0}, .comm = comm[p]};
+                x[p] = (process){
+                    .p = &problems[i], .w = {jobs[k].world, 1, 2, 1, best, 0}, .shard = jobs[k].shard, .comm = comm[p]};
                 assert_int_equal(pthread_create(&x[p].thread, NULL, run_process, &x[p]), 0);
             }
             for (size_t p = 0; p < jobs[k].count; p++) pthread_join(x[p].thread, NULL);
