@@ -17,7 +17,8 @@ RECURSIVE = {
 }
 
 # Folders whose files are compiled only with CUDA, with MPI, or on x86.
-OPTIONAL = {"src/comm/mpi", "src/device/cuda", "src/kernels/cpu/x86", "src/kernels/cuda", "src/model/cuda"}
+OPTIONAL = {"src/comm/mpi", "src/device/cuda", "src/kernels/cpu/x86", "src/kernels/cuda", "src/model/cuda",
+            "src/train/cuda"}
 
 
 def source_of(root, path):
