@@ -74,20 +74,6 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
 /* ---- options ------------------------------------------------------------------------------------------------------
  */
 
-iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
-                        iv_error *err) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *out = i;
-            return IV_OK;
-        }
-    char list[200] = "", *at = list;
-    for (int i = 0; i < count; i++)
-        at +=
-            snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
-    return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
-}
-
 static iv_status open_data(iv_run *r, iv_error *err) {
     static const char *const longer[] = {"error", "truncate", "drop"};
     const iv_run_options *o = r->o;

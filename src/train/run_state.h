@@ -65,7 +65,7 @@ size_t iv_run_longest(const iv_run *r);
 iv_status iv_run_open_trainer(iv_run *r, iv_error *err);
 
 iv_status iv_run_sft(iv_run *r, iv_error *err);
-/* Options of rl, before anything is opened. */
+/* run_check.c: options of rl, before anything is opened. */
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err);
 iv_status iv_run_rl(iv_run *r, iv_error *err);
 

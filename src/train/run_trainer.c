@@ -8,6 +8,20 @@
 
 enum { EXAMPLE_TOKENS = 4096, ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
 
+iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
+                        iv_error *err) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *out = i;
+            return IV_OK;
+        }
+    char list[200] = "", *at = list;
+    for (int i = 0; i < count; i++)
+        at +=
+            snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
+    return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
+}
+
 static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_error *err) {
     for (int t = IV_BF16; t <= IV_F32; t++)
         if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has = true, *out = (iv_dtype)t;
@@ -75,7 +89,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     static const char *const recomputes[] = {"none", "attention", "layer"}, *const shards[] = {"optimizer",
                                                                                                "parameters"};
     const iv_run_options *o = r->o;
-    int recompute, shard;
+    int recompute = 0, shard = 0;
     iv_isa isa;
     IV_TRY(parse_dtype(o->dtype, &t->has_dtype, &t->dtype, err));
     IV_TRY(iv_run_one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
