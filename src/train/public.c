@@ -389,7 +389,7 @@ iv_status iv_trainer_apply(iv_trainer *t, double learning_rate, double max_norm,
     iv_trainer_metrics *m = &t->public->metrics;
     iv_digest_hex(r.weights_hash, m->weights_hash);
     m->gradient_norm = r.norm, m->learning_rate = learning_rate;
-    m->optimizer_seconds = r.seconds[2], m->write_seconds = r.seconds[3];
+    m->optimizer_seconds = r.seconds[2], m->write_seconds = r.seconds[3] + r.seconds[4];
     return IV_OK;
 }
 

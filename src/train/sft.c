@@ -53,6 +53,13 @@ static iv_status step(iv_run *r, iv_error *err) {
     iv_train_metrics_set(&m, "tokens_learned", (double)sums.masked);
     iv_train_metrics_set(&m, "tokens_per_second", (double)sums.tokens / seconds);
     iv_train_metrics_set(&m, "seconds", seconds);
+    iv_train_metrics_set(&m, "seconds_gradients", g.seconds[0]);
+    iv_train_metrics_set(&m, "seconds_reduction", g.seconds[1]);
+    iv_train_metrics_set(&m, "seconds_optimizer", a.seconds[2]);
+    iv_train_metrics_set(&m, "seconds_weights", a.seconds[3]);
+    iv_train_metrics_set(&m, "seconds_weights_hash", a.seconds[4]);
+    iv_train_metrics_set(&m, "passes", (double)g.passes);
+    iv_train_metrics_set(&m, "trainer_bytes", (double)iv_train_bytes(r->trainer));
     return iv_run_end_step(r, &m, NULL, err);
 }
 

@@ -449,7 +449,7 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
 iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_result *result, iv_error *err) {
     float scale;
     IV_ASSERT(t->ready && !t->o.no_optimizer);
-    double at[3] = {iv_now()};
+    double at[4] = {iv_now()};
     if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
     t->ready = false;
     iv_adamw_step step = iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale);
@@ -457,9 +457,10 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
                                t->moments[1], t->count, err));
     at[1] = iv_now();
     IV_TRY(iv_train_restore(t, t->steps, err));
-    IV_TRY(iv_train_weights_hash(t, result->weights_hash, err));
     at[2] = iv_now();
-    result->seconds[2] = at[1] - at[0], result->seconds[3] = at[2] - at[1];
+    IV_TRY(iv_train_weights_hash(t, result->weights_hash, err));
+    at[3] = iv_now();
+    for (size_t i = 0; i < 3; i++) result->seconds[2 + i] = at[i + 1] - at[i];
     return IV_OK;
 }
 

@@ -69,7 +69,7 @@ typedef struct iv_train_update {
 
 typedef struct iv_train_result {
     double norm;       /* of the mean gradient, before clipping */
-    double seconds[4]; /* log-probabilities and gradients; reduction; optimizer; writing weights and their hash */
+    double seconds[5]; /* log-probabilities and gradients; reduction; optimizer; writing weights; their hash */
     size_t passes;     /* of the rank with the most */
     uint8_t weights_hash[32];
 } iv_train_result;

@@ -1,0 +1,425 @@
+/* training_ops.c: where a training step's time goes on a GPU, launcher by launcher.
+ *
+ *     bench_training_ops MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--virtual-ranks V] [--repeat R]
+ *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE]
+ *
+ * The trainer of invar train sft with random weights (MODEL_DIRECTORY needs config.json alone), S sequences of N random
+ * tokens, passes of at most P tokens (0: as many as fit). The linker sends the learner's calls of kernel launchers,
+ * memsets and copies through this file (CMakeLists.txt), which records CUDA events around each; the learner's table of
+ * ops says to which op of the pass a call belongs. Events keep kernels from overlapping, so steps without events are
+ * timed too. Idle: the GPU's time between two such calls, for which the host, or its waiting, is responsible. */
+#include "base/size.h"
+#include "bench/measure.h"
+#include "model/cuda/learner_state.h"
+#include "train/trainer_state.h"
+
+enum { REPEATS_MAX = 100, KEYS_MAX = 512, CLASSES_MAX = 32 };
+
+/* ---- records ------------------------------------------------------------------------------------------------ */
+
+typedef struct record {
+    const char *part, *launcher; /* the op of the pass; the function */
+    double flops;
+    cudaEvent_t begin, end;
+} record;
+
+typedef struct key {
+    const char *part, *launcher;
+    double seconds, idle, flops; /* idle: before it */
+    size_t calls;
+} key;
+
+static struct {
+    bool on;
+    const char *part;
+    size_t depth; /* of ops that call ops */
+    record *at;
+    size_t count, capacity;
+    cudaEvent_t zero;
+    double attention; /* flops of a layer's forward attention over the pass */
+} events;
+
+static void check(int code, const char *what) {
+    if (code == 0) return;
+    fprintf(stderr, "bench_training_ops: %s: %s\n", what, cudaGetErrorString((cudaError_t)code));
+    exit(1);
+}
+
+static size_t begin_record(const char *launcher, double flops, void *stream) {
+    if (events.count == events.capacity) {
+        size_t n = events.capacity ? 2 * events.capacity : 4096;
+        events.at = realloc(events.at, n * sizeof *events.at);
+        if (!events.at) exit(1);
+        for (size_t i = events.capacity; i < n; i++) {
+            check((int)cudaEventCreate(&events.at[i].begin), "event");
+            check((int)cudaEventCreate(&events.at[i].end), "event");
+        }
+        events.capacity = n;
+    }
+    record *r = &events.at[events.count];
+    r->part = events.part, r->launcher = launcher, r->flops = flops;
+    check((int)cudaEventRecord(r->begin, (cudaStream_t)stream), "event");
+    return events.count++;
+}
+
+static void end_record(size_t index, void *stream) {
+    check((int)cudaEventRecord(events.at[index].end, (cudaStream_t)stream), "event");
+}
+
+/* ---- launchers: __wrap_X is called for X, __real_X is X (ld --wrap) ----------------------------------------- */
+
+#define WRAP(name, parameters, arguments, flops, stream)  \
+    int __real_##name parameters;                         \
+    int __wrap_##name parameters;                         \
+    int __wrap_##name parameters {                        \
+        if (!events.on) return __real_##name arguments;   \
+        size_t index = begin_record(#name, flops, stream); \
+        int code = __real_##name arguments;               \
+        end_record(index, stream);                        \
+        return code;                                      \
+    }
+/* Of one pointer to arguments. */
+#define WRAP_ARGS(name, type, flops) WRAP(name, (const type *a, iv_gpu_stream s), (a, s), flops, s)
+
+static double product(size_t rows, size_t n, size_t k) { return 2.0 * (double)rows * (double)n * (double)k; }
+
+WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args, product(a->rows, a->w.n, a->w.k_padded))
+WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention)
+WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0)
+WRAP(iv_gpu_embed, (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float *x, iv_gpu_stream s),
+     (m, ids, rows, h, x, s), 0, s)
+WRAP(iv_gpu_rmsnorm,
+     (const float *x, size_t n, const int32_t *pick, const float *w, float eps, size_t rows, iv_dtype t, void *out,
+      size_t stride, iv_gpu_stream s),
+     (x, n, pick, w, eps, rows, t, out, stride, s), 0, s)
+WRAP(iv_gpu_copy_columns,
+     (iv_dtype t, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to, size_t to_stride,
+      iv_gpu_stream s),
+     (t, x, stride, column, k, rows, to, to_stride, s), 0, s)
+WRAP_ARGS(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, product(a->axis->padded, a->n, a->k))
+WRAP(iv_gpu_transpose_weights,
+     (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, void *out, size_t stride, iv_gpu_stream s),
+     (t, w, offsets, n, k, out, stride, s), 0, s)
+WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0)
+WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention)
+WRAP(iv_gpu_round_rows,
+     (const float *x, size_t x_stride, size_t column, size_t n, size_t rows, iv_dtype t, void *out, size_t stride,
+      iv_gpu_stream s),
+     (x, x_stride, column, n, rows, t, out, stride, s), 0, s)
+WRAP(iv_gpu_clear_rows, (const int32_t *list, size_t n, void *out, size_t bytes, size_t stride, iv_gpu_stream s),
+     (list, n, out, bytes, stride, s), 0, s)
+WRAP_ARGS(iv_gpu_norm_backward, iv_gpu_norm_backward_args, 0)
+WRAP(iv_gpu_swiglu_tape,
+     (const float *wide, bool grouped, size_t rows, size_t n, iv_dtype t, void *gate, void *up, void *act,
+      size_t stride, iv_gpu_stream s),
+     (wide, grouped, rows, n, t, gate, up, act, stride, s), 0, s)
+WRAP(iv_gpu_swiglu_backward,
+     (iv_dtype t, const void *gate, const void *up, const float *da, size_t rows, size_t n, size_t part, void *dy,
+      size_t stride, float *wide, iv_gpu_stream s),
+     (t, gate, up, da, rows, n, part, dy, stride, wide, s), 0, s)
+WRAP_ARGS(iv_gpu_rotate_backward, iv_gpu_rotate_backward_args, 0)
+WRAP(iv_gpu_logit_statistics,
+     (float *x, size_t rows, size_t vocab, size_t stride, float temperature, const int32_t *targets, float *max,
+      float *sum, float *logprobs, iv_gpu_stream s),
+     (x, rows, vocab, stride, temperature, targets, max, sum, logprobs, s), 0, s)
+WRAP(iv_gpu_logits_backward,
+     (const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature, const int32_t *targets,
+      const float *c, const float *max, const float *sum, iv_dtype t, void *out, size_t stride, iv_gpu_stream s),
+     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, t, out, stride, s), 0, s)
+WRAP(iv_gpu_add_nodes,
+     (iv_arithmetic arithmetic, const float *earlier, float *acc, size_t n, bool result, iv_gpu_stream s),
+     (arithmetic, earlier, acc, n, result, s), 0, s)
+WRAP_ARGS(iv_gpu_lookups, iv_gpu_lookups_args, 0)
+WRAP(iv_gpu_block_sums, (const float *g, size_t n, double *sums, iv_gpu_stream s), (g, n, sums, s), 0, s)
+WRAP(iv_gpu_adamw,
+     (const iv_adamw_step *step, const bool *decays, const float *g, float *w, float *m, float *v, size_t n,
+      iv_gpu_stream s),
+     (step, decays, g, w, m, v, n, s), 0, s)
+WRAP(iv_gpu_add_sums, (float *a, const float *b, size_t n, iv_gpu_stream s), (a, b, n, s), 0, s)
+WRAP(iv_gpu_digests, (const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream s),
+     (w, n, group, digests, s), 0, s)
+WRAP(iv_gpu_write_rows,
+     (iv_dtype t, const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k, size_t k_padded,
+      void *out, iv_gpu_stream s),
+     (t, master, rows, count, k, k_padded, out, s), 0, s)
+
+#define WRAP_CUDA(name, parameters, arguments)             \
+    cudaError_t __real_##name parameters;                  \
+    cudaError_t __wrap_##name parameters;                  \
+    cudaError_t __wrap_##name parameters {                 \
+        if (!events.on) return __real_##name arguments;    \
+        size_t index = begin_record(#name, 0, s);          \
+        cudaError_t code = __real_##name arguments;        \
+        end_record(index, s);                              \
+        return code;                                       \
+    }
+WRAP_CUDA(cudaMemsetAsync, (void *p, int value, size_t n, cudaStream_t s), (p, value, n, s))
+WRAP_CUDA(cudaMemcpyAsync, (void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s),
+          (to, from, n, kind, s))
+
+/* ---- ops of the pass ---------------------------------------------------------------------------------------- */
+
+static iv_backend_ops inner;
+
+#define NAMED(name, call)                           \
+    const char *outer = events.part;                \
+    if (events.depth++ == 0) events.part = name;    \
+    iv_status status = inner.call;                  \
+    if (--events.depth == 0) events.part = outer;   \
+    return status
+#define WHOLE(name) \
+    static iv_status named_##name(iv_backend *b, iv_error *err) { NAMED(#name, name(b, err)); }
+#define LAYER(name) \
+    static iv_status named_##name(iv_backend *b, size_t layer, iv_error *err) { NAMED(#name, name(b, layer, err)); }
+#define NORM(name) \
+    static iv_status named_##name(iv_backend *b, iv_norm n, iv_error *err) { NAMED(#name, name(b, n, err)); }
+#define NEXT(name)                                                                             \
+    static iv_status named_##name(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {  \
+        NAMED(#name, name(b, layer, next, err));                                               \
+    }
+#define ALL_OPS(WHOLE, LAYER, NORM, NEXT)                                                                         \
+    WHOLE(embed) NORM(norm) LAYER(qkv) LAYER(rope_kv) LAYER(attention) NEXT(attention_out) NEXT(mlp) NEXT(experts) \
+    WHOLE(head) WHOLE(head_backward) LAYER(restore) LAYER(mlp_backward) LAYER(experts_backward)                   \
+    NORM(norm_backward) LAYER(attention_out_backward) LAYER(attention_backward) LAYER(rope_kv_backward)           \
+    LAYER(qkv_backward) WHOLE(embed_backward)
+ALL_OPS(WHOLE, LAYER, NORM, NEXT)
+
+#define ENTER(name) ops->name = named_##name;
+static void name_ops(iv_backend_ops *ops) {
+    inner = *ops;
+    ALL_OPS(ENTER, ENTER, ENTER, ENTER)
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    iv_trainer *t;
+    iv_train_sequence *sequences;
+    size_t tokens, count, repeats;
+    iv_train_result gradients, applied;
+    iv_error err;
+} bench;
+
+static void need(iv_status status, const bench *b) {
+    if (status == IV_OK) return;
+    fprintf(stderr, "bench_training_ops: %s\n", b->err.message);
+    exit(1);
+}
+
+static double run_step(bench *b) {
+    iv_train_batch batch = {.sequences = b->sequences, .count = b->count, .temperature = 1.0f};
+    double denominator = (double)(b->count * (b->tokens - 1)), begin = iv_bench_seconds();
+    events.part = "step";
+    need(iv_train_gradients(b->t, &batch, denominator, &b->gradients, &b->err), b);
+    events.part = "update";
+    need(iv_train_apply(b->t, &(iv_train_update){denominator, 1e-6, 1.0}, &b->applied, &b->err), b);
+    return iv_bench_seconds() - begin;
+}
+
+static void make_sequences(bench *b) {
+    uint64_t state = 1;
+    size_t vocab = (size_t)iv_train_model(b->t)->config.vocab_size, n = b->tokens;
+    int32_t *ids = malloc(b->count * n * sizeof *ids);
+    float *mask = malloc(n * sizeof *mask), *logprobs = malloc(b->count * n * sizeof *logprobs);
+    b->sequences = calloc(b->count, sizeof *b->sequences);
+    if (!ids || !mask || !logprobs || !b->sequences) exit(1);
+    for (size_t i = 0; i < b->count * n; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int32_t)((state >> 33) % vocab);
+    }
+    for (size_t t = 0; t < n; t++) mask[t] = t ? 1.0f : 0.0f;
+    for (size_t i = 0; i < b->count; i++)
+        b->sequences[i] = (iv_train_sequence){ids + i * n, mask, n, logprobs + i * n, NULL};
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------ */
+
+static int word(int argc, char **argv, const char *flag, const char *const *words) {
+    for (int i = 2; i + 1 < argc; i++)
+        for (int w = 0; strcmp(argv[i], flag) == 0; w++) {
+            if (words[w] && strcmp(argv[i + 1], words[w]) == 0) return w;
+            if (words[w]) continue;
+            fprintf(stderr, "bench_training_ops: %s: '%s' is not one of its values\n", flag, argv[i + 1]);
+            exit(2);
+        }
+    return 0;
+}
+
+static const char *text(int argc, char **argv, const char *flag) {
+    for (int i = 2; i + 1 < argc; i++)
+        if (strcmp(argv[i], flag) == 0) return argv[i + 1];
+    return NULL;
+}
+
+static void open_bench(bench *b, int argc, char **argv) {
+    static const char *const recomputes[] = {"none", "attention", "layer", NULL},
+                             *const dtypes[] = {"bf16", "f16", "f32", NULL},
+                             *const arithmetics[] = {"tc16", "fma32", NULL};
+    static const iv_dtype dtype_of[] = {IV_BF16, IV_F16, IV_F32};
+    b->tokens = (size_t)iv_bench_argument(argc, argv, "--tokens", 4096, 2, 1 << 20);
+    b->count = (size_t)iv_bench_argument(argc, argv, "--sequences", 8, 1, 1 << 16);
+    b->repeats = (size_t)iv_bench_argument(argc, argv, "--repeat", 3, 1, REPEATS_MAX);
+    size_t pass = (size_t)iv_bench_argument(argc, argv, "--pass", 0, 0, 1 << 24);
+    iv_train_options o = {.model_dir = argv[1],
+                          .dummy = true,
+                          .has_dtype = true,
+                          .dtype = dtype_of[word(argc, argv, "--dtype", dtypes)],
+                          .arithmetic = word(argc, argv, "--arithmetic", arithmetics) ? IV_FMA32 : IV_TC16,
+                          .cuda = true,
+                          .world = 1,
+                          .tp = 1,
+                          .virtual_ranks =
+                              (size_t)iv_bench_argument(argc, argv, "--virtual-ranks", 8, 1, IV_VIRTUAL_RANKS_MAX),
+                          .pass_tokens = pass ? pass : b->count * iv_padded_k(b->tokens),
+                          .pass_tokens_least = pass ? pass : iv_padded_k(b->tokens),
+                          .recompute = (iv_recompute)word(argc, argv, "--recompute", recomputes),
+                          .adamw = {0.9, 0.95, 1e-8, 0.1}};
+    need(iv_train_open(&o, &b->t, &b->err), b);
+    make_sequences(b);
+    gpu_learner *l = (gpu_learner *)(void *)b->t->ranks[0].learner[0];
+    name_ops(&l->ops);
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------ */
+
+static double milliseconds(cudaEvent_t from, cudaEvent_t to) {
+    float ms;
+    check((int)cudaEventElapsedTime(&ms, from, to), "elapsed time");
+    return (double)ms;
+}
+
+static key *key_of(key *keys, size_t *count, const char *part, const char *launcher) {
+    for (size_t i = 0; i < *count; i++)
+        if (strcmp(keys[i].part, part) == 0 && strcmp(keys[i].launcher, launcher) == 0) return &keys[i];
+    if (*count == KEYS_MAX) exit(1);
+    keys[*count] = (key){.part = part, .launcher = launcher};
+    return &keys[(*count)++];
+}
+
+/* What people call a call. */
+static const char *class_of(const record *r) {
+    static const char *const names[][2] = {
+        {"iv_gpu_weight_gradient", "gradients of weights (dW)"}, {"iv_gpu_transpose_weights", "transposes of weights"},
+        {"iv_gpu_attention", "attention, forward"},              {"iv_gpu_attention_backward", "attention, backward"},
+        {"iv_gpu_column_sums", "sums of columns"},               {"iv_gpu_adamw", "AdamW"},
+        {"iv_gpu_block_sums", "gradient norm"},                  {"iv_gpu_digests", "hash of the weights"},
+        {"iv_gpu_write_rows", "rounding of the weights"},        {"iv_gpu_add_sums", "sums of virtual ranks"},
+        {"iv_gpu_lookups", "look-ups of the embedding"},         {"cudaMemsetAsync", "memsets"},
+        {"cudaMemcpyAsync", "copies"}};
+    bool linear = strcmp(r->launcher, "iv_gpu_linear") == 0;
+    if (strcmp(r->part, "restore") == 0) return "recomputation";
+    if (strncmp(r->part, "head", 4) == 0) return strstr(r->part, "backward") ? "head, backward" : "head, forward";
+    if (linear) return strstr(r->part, "backward") ? "gradients of inputs (dX)" : "linear layers, forward";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(r->launcher, names[i][0]) == 0) return names[i][1];
+    return strstr(r->part, "backward") ? "other row ops, backward" : "other row ops, forward";
+}
+
+static int by_seconds(const void *a, const void *b) {
+    double x = ((const key *)a)->seconds, y = ((const key *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+typedef struct results {
+    key keys[KEYS_MAX], classes[CLASSES_MAX];
+    size_t key_count, class_count;
+    double idle, last; /* last: when the calls so far ended */
+} results;
+
+/* Adds the records of a step; calls are in the order of their effects. */
+static void collect(results *r, double share) {
+    check((int)cudaDeviceSynchronize(), "step");
+    r->last = 0;
+    for (size_t i = 0; i < events.count; i++) {
+        const record *e = &events.at[i];
+        double from = milliseconds(events.zero, e->begin) / 1e3, to = milliseconds(events.zero, e->end) / 1e3,
+               idle = from > r->last ? from - r->last : 0;
+        key *of[] = {key_of(r->keys, &r->key_count, e->part, e->launcher),
+                     key_of(r->classes, &r->class_count, class_of(e), "")};
+        for (int k = 0; k < 2; k++)
+            of[k]->seconds += share * (to - from), of[k]->idle += share * idle, of[k]->flops += share * e->flops,
+                of[k]->calls++;
+        r->idle += share * idle, r->last = to > r->last ? to : r->last;
+    }
+}
+
+static void print_keys(key *keys, size_t n, double step, size_t repeats, const char *head) {
+    qsort(keys, n, sizeof *keys, by_seconds);
+    printf("\n| %s | calls | ms | share | TFLOP/s | idle before, ms |\n|---|---|---|---|---|---|\n", head);
+    for (size_t i = 0; i < n; i++) {
+        const key *k = &keys[i];
+        char rate[32] = "";
+        if (k->flops > 0) snprintf(rate, sizeof rate, "%.0f", k->flops / k->seconds / 1e12);
+        printf("| %s%s%s | %zu | %.2f | %.1f %% | %s | %.2f |\n", k->part, *k->launcher ? ": " : "", k->launcher,
+               k->calls / repeats, 1e3 * k->seconds, 100 * k->seconds / step, rate, 1e3 * k->idle);
+    }
+}
+
+static void write_json(FILE *f, const results *r, size_t repeats) {
+    for (int kind = 0; kind < 2; kind++) {
+        const key *keys = kind ? r->keys : r->classes;
+        for (size_t i = 0; i < (kind ? r->key_count : r->class_count); i++)
+            fprintf(f,
+                    "{\"bench\": \"training_ops\", \"%s\": \"%s\", \"launcher\": \"%s\", \"calls\": %zu, \"seconds\": "
+                    "%.6f, \"idle_before\": %.6f, \"flops\": %.4g}\n",
+                    kind ? "part" : "class", keys[i].part, keys[i].launcher, keys[i].calls / repeats, keys[i].seconds,
+                    keys[i].idle, keys[i].flops);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2 || argv[1][0] == '-') {
+        fprintf(stderr, "usage: bench_training_ops MODEL_DIRECTORY [flags]\n");
+        return 2;
+    }
+    static bench b;
+    static results r;
+    static double plain[REPEATS_MAX], recorded[REPEATS_MAX];
+    double opened = iv_bench_seconds();
+    open_bench(&b, argc, argv);
+    const iv_model_config *c = &iv_train_model(b.t)->config;
+    opened = iv_bench_seconds() - opened;
+    double first = run_step(&b), n = (double)b.tokens;
+    for (size_t i = 0; i < b.repeats; i++) plain[i] = run_step(&b);
+    double step = iv_bench_median(plain, b.repeats);
+    iv_train_result g = b.gradients, a = b.applied; /* of the last one */
+    size_t pass_sequences = iv_size_min(b.count, iv_train_pass_tokens(b.t) / iv_padded_k(b.tokens));
+    events.attention = 4.0 * (double)(c->heads * c->head_dim) * n * (n + 1) / 2 * (double)pass_sequences;
+    check((int)cudaEventCreate(&events.zero), "event");
+    for (size_t i = 0; i < b.repeats; i++) {
+        check((int)cudaDeviceSynchronize(), "step");
+        events.count = 0, events.on = true;
+        check((int)cudaEventRecord(events.zero, NULL), "event");
+        recorded[i] = run_step(&b);
+        events.on = false;
+        collect(&r, 1.0 / (double)b.repeats);
+    }
+    double with_events = iv_bench_median(recorded, b.repeats), tokens = n * (double)b.count;
+    size_t free_bytes, all_bytes;
+    check((int)cudaMemGetInfo(&free_bytes, &all_bytes), "memory");
+    printf("%s: %zu sequences of %zu tokens, %zu pass%s of %zu tokens, %zu parameters\n\n", argv[1], b.count, b.tokens,
+           g.passes, g.passes == 1 ? "" : "es", iv_train_pass_tokens(b.t), b.t->elements);
+    printf("step %.4f s, %.0f tokens/s; with events %.4f s; first step %.3f s; opening %.2f s; trainer %.2f GiB, GPU "
+           "memory used %.2f GiB\n"
+           "gradients %.4f s, reduction and norm %.4f s, AdamW %.4f s, weights %.4f s, hash %.4f s; idle %.4f s\n",
+           step, tokens / step, with_events, first, opened, (double)iv_train_bytes(b.t) / 0x1p30,
+           (double)(all_bytes - free_bytes) / 0x1p30, g.seconds[0], g.seconds[1], a.seconds[2], a.seconds[3],
+           a.seconds[4], r.idle);
+    print_keys(r.classes, r.class_count, with_events, b.repeats, "of a step");
+    print_keys(r.keys, r.key_count, with_events, b.repeats, "op of the pass: call");
+    const char *path = text(argc, argv, "--json");
+    FILE *f = path ? fopen(path, "w") : NULL;
+    if (path && !f) {
+        perror(path);
+        return 1;
+    }
+    if (f) {
+        fprintf(f, "{\"bench\": \"training_ops\", \"model\": \"%s\", \"seconds\": %.6f, \"with_events\": %.6f, "
+                   "\"idle\": %.6f, \"bytes\": %zu}\n",
+                argv[1], step, with_events, r.idle, all_bytes - free_bytes);
+        write_json(f, &r, b.repeats);
+        fclose(f);
+    }
+    iv_train_close(b.t);
+    return 0;
+}
