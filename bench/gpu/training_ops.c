@@ -68,15 +68,15 @@ static void end_record(size_t index, void *stream) {
 
 /* ---- launchers: __wrap_X is called for X, __real_X is X (ld --wrap) ----------------------------------------- */
 
-#define WRAP(name, parameters, arguments, flops, stream)  \
-    int __real_##name parameters;                         \
-    int __wrap_##name parameters;                         \
-    int __wrap_##name parameters {                        \
-        if (!events.on) return __real_##name arguments;   \
+#define WRAP(name, parameters, arguments, flops, stream)   \
+    int __real_##name parameters;                          \
+    int __wrap_##name parameters;                          \
+    int __wrap_##name parameters {                         \
+        if (!events.on) return __real_##name arguments;    \
         size_t index = begin_record(#name, flops, stream); \
-        int code = __real_##name arguments;               \
-        end_record(index, stream);                        \
-        return code;                                      \
+        int code = __real_##name arguments;                \
+        end_record(index, stream);                         \
+        return code;                                       \
     }
 /* Of one pointer to arguments. */
 #define WRAP_ARGS(name, type, flops) WRAP(name, (const type *a, iv_gpu_stream s), (a, s), flops, s)
@@ -98,7 +98,8 @@ WRAP(iv_gpu_copy_columns,
      (t, x, stride, column, k, rows, to, to_stride, s), 0, s)
 WRAP_ARGS(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, product(a->axis->padded, a->n, a->k))
 WRAP(iv_gpu_transpose_weights,
-     (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, void *out, size_t stride, iv_gpu_stream s),
+     (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, void *out, size_t stride,
+      iv_gpu_stream s),
      (t, w, offsets, n, k, out, stride, s), 0, s)
 WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0)
 WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention)
@@ -143,15 +144,15 @@ WRAP(iv_gpu_write_rows,
       void *out, iv_gpu_stream s),
      (t, master, rows, count, k, k_padded, out, s), 0, s)
 
-#define WRAP_CUDA(name, parameters, arguments)             \
-    cudaError_t __real_##name parameters;                  \
-    cudaError_t __wrap_##name parameters;                  \
-    cudaError_t __wrap_##name parameters {                 \
-        if (!events.on) return __real_##name arguments;    \
-        size_t index = begin_record(#name, 0, s);          \
-        cudaError_t code = __real_##name arguments;        \
-        end_record(index, s);                              \
-        return code;                                       \
+#define WRAP_CUDA(name, parameters, arguments)          \
+    cudaError_t __real_##name parameters;               \
+    cudaError_t __wrap_##name parameters;               \
+    cudaError_t __wrap_##name parameters {              \
+        if (!events.on) return __real_##name arguments; \
+        size_t index = begin_record(#name, 0, s);       \
+        cudaError_t code = __real_##name arguments;     \
+        end_record(index, s);                           \
+        return code;                                    \
     }
 WRAP_CUDA(cudaMemsetAsync, (void *p, int value, size_t n, cudaStream_t s), (p, value, n, s))
 WRAP_CUDA(cudaMemcpyAsync, (void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s),
@@ -161,11 +162,11 @@ WRAP_CUDA(cudaMemcpyAsync, (void *to, const void *from, size_t n, enum cudaMemcp
 
 static iv_backend_ops inner;
 
-#define NAMED(name, call)                           \
-    const char *outer = events.part;                \
-    if (events.depth++ == 0) events.part = name;    \
-    iv_status status = inner.call;                  \
-    if (--events.depth == 0) events.part = outer;   \
+#define NAMED(name, call)                         \
+    const char *outer = events.part;              \
+    if (events.depth++ == 0) events.part = name;  \
+    iv_status status = inner.call;                \
+    if (--events.depth == 0) events.part = outer; \
     return status
 #define WHOLE(name) \
     static iv_status named_##name(iv_backend *b, iv_error *err) { NAMED(#name, name(b, err)); }
@@ -173,15 +174,16 @@ static iv_backend_ops inner;
     static iv_status named_##name(iv_backend *b, size_t layer, iv_error *err) { NAMED(#name, name(b, layer, err)); }
 #define NORM(name) \
     static iv_status named_##name(iv_backend *b, iv_norm n, iv_error *err) { NAMED(#name, name(b, n, err)); }
-#define NEXT(name)                                                                             \
-    static iv_status named_##name(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {  \
-        NAMED(#name, name(b, layer, next, err));                                               \
+#define NEXT(name)                                                                            \
+    static iv_status named_##name(iv_backend *b, size_t layer, iv_norm next, iv_error *err) { \
+        NAMED(#name, name(b, layer, next, err));                                              \
     }
 #define ALL_OPS(WHOLE, LAYER, NORM, NEXT)                                                                         \
-    WHOLE(embed) NORM(norm) LAYER(qkv) LAYER(rope_kv) LAYER(attention) NEXT(attention_out) NEXT(mlp) NEXT(experts) \
-    WHOLE(head) WHOLE(head_backward) LAYER(restore) LAYER(mlp_backward) LAYER(experts_backward)                   \
-    NORM(norm_backward) LAYER(attention_out_backward) LAYER(attention_backward) LAYER(rope_kv_backward)           \
-    LAYER(qkv_backward) WHOLE(embed_backward)
+    WHOLE(embed)                                                                                                  \
+    NORM(norm) LAYER(qkv) LAYER(rope_kv) LAYER(attention) NEXT(attention_out) NEXT(mlp) NEXT(experts) WHOLE(head) \
+        WHOLE(head_backward) LAYER(restore) LAYER(mlp_backward) LAYER(experts_backward) NORM(norm_backward)       \
+            LAYER(attention_out_backward) LAYER(attention_backward) LAYER(rope_kv_backward) LAYER(qkv_backward)   \
+                WHOLE(embed_backward)
 ALL_OPS(WHOLE, LAYER, NORM, NEXT)
 
 #define ENTER(name) ops->name = named_##name;
@@ -298,14 +300,19 @@ static key *key_of(key *keys, size_t *count, const char *part, const char *launc
 
 /* What people call a call. */
 static const char *class_of(const record *r) {
-    static const char *const names[][2] = {
-        {"iv_gpu_weight_gradient", "gradients of weights (dW)"}, {"iv_gpu_transpose_weights", "transposes of weights"},
-        {"iv_gpu_attention", "attention, forward"},              {"iv_gpu_attention_backward", "attention, backward"},
-        {"iv_gpu_column_sums", "sums of columns"},               {"iv_gpu_adamw", "AdamW"},
-        {"iv_gpu_block_sums", "gradient norm"},                  {"iv_gpu_digests", "hash of the weights"},
-        {"iv_gpu_write_rows", "rounding of the weights"},        {"iv_gpu_add_sums", "sums of virtual ranks"},
-        {"iv_gpu_lookups", "look-ups of the embedding"},         {"cudaMemsetAsync", "memsets"},
-        {"cudaMemcpyAsync", "copies"}};
+    static const char *const names[][2] = {{"iv_gpu_weight_gradient", "gradients of weights (dW)"},
+                                           {"iv_gpu_transpose_weights", "transposes of weights"},
+                                           {"iv_gpu_attention", "attention, forward"},
+                                           {"iv_gpu_attention_backward", "attention, backward"},
+                                           {"iv_gpu_column_sums", "sums of columns"},
+                                           {"iv_gpu_adamw", "AdamW"},
+                                           {"iv_gpu_block_sums", "gradient norm"},
+                                           {"iv_gpu_digests", "hash of the weights"},
+                                           {"iv_gpu_write_rows", "rounding of the weights"},
+                                           {"iv_gpu_add_sums", "sums of virtual ranks"},
+                                           {"iv_gpu_lookups", "look-ups of the embedding"},
+                                           {"cudaMemsetAsync", "memsets"},
+                                           {"cudaMemcpyAsync", "copies"}};
     bool linear = strcmp(r->launcher, "iv_gpu_linear") == 0;
     if (strcmp(r->part, "restore") == 0) return "recomputation";
     if (strncmp(r->part, "head", 4) == 0) return strstr(r->part, "backward") ? "head, backward" : "head, forward";
@@ -414,8 +421,9 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (f) {
-        fprintf(f, "{\"bench\": \"training_ops\", \"model\": \"%s\", \"seconds\": %.6f, \"with_events\": %.6f, "
-                   "\"idle\": %.6f, \"bytes\": %zu}\n",
+        fprintf(f,
+                "{\"bench\": \"training_ops\", \"model\": \"%s\", \"seconds\": %.6f, \"with_events\": %.6f, "
+                "\"idle\": %.6f, \"bytes\": %zu}\n",
                 argv[1], step, with_events, r.idle, all_bytes - free_bytes);
         write_json(f, &r, b.repeats);
         fclose(f);
