@@ -285,6 +285,14 @@ typedef struct iv_request {
     size_t show_id_count;
     bool keep_logits;  /* token events carry the whole row of logits */
     bool keep_receipt; /* the last event carries a receipt */
+    /* The answer's first tokens and their log-probabilities, which another engine generated for this request before it
+     * ended. They are computed like a prompt, have no events, and count as generated everywhere else: digest, stop
+     * strings, penalties, constraint, limits. Each log-probability is computed again; if one differs in a bit, the
+     * request ends with IV_FINISH_ERROR before any other token. IV_INVALID: one of them ends the answer. Needs has_seed
+     * if the temperature is above 0. */
+    const int32_t *given_ids;
+    const float *given_logprobs;
+    size_t given_count;
 } iv_request;
 
 /* Defaults: no prompt, add_special, temperature 1, everything else off; then the values of the model's
@@ -426,7 +434,7 @@ IV_API iv_status iv_receipt_match(const iv_receipt *receipt, const iv_engine *en
 
 /* ---- text, templates, logits --------------------------------------------------------------------------- */
 
-/* A model's tokenizer and chat template, without its weights. Immutable: any number of threads. */
+/* A model's tokenizer and chat template, without its weights. Any number of threads. */
 typedef struct iv_text_model iv_text_model;
 IV_API iv_status iv_text_model_open(const char *model, iv_text_model **out, iv_error *err);
 IV_API void iv_text_model_close(iv_text_model *t); /* NULL is fine */
@@ -449,6 +457,10 @@ IV_API iv_status iv_mark_special(const iv_text_model *t, const char *text, size_
 IV_API void iv_unmark_special(iv_text *text);
 IV_API iv_status iv_detokenize(const iv_text_model *t, const int32_t *ids, size_t count, bool keep_special,
                                iv_text *out, iv_error *err);
+/* As iv_engine_compile without an engine: checks a constraint for a model of this many tokens. The caller releases *out
+ * before the text model is closed. */
+IV_API iv_status iv_text_model_compile(iv_text_model *t, size_t vocab_size, const iv_request *request, bool quick,
+                                       iv_constraint **out, iv_error *err);
 /* The token's string in the vocabulary. Lives as long as t; NULL outside the vocabulary. */
 IV_API const char *iv_token_string(const iv_text_model *t, int32_t id, size_t *bytes);
 

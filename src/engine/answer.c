@@ -241,13 +241,7 @@ void iv_answer_score_row(const iv_engine *e, size_t row, const float *logits) {
 }
 
 /* Adds the token to its sequence and to the digest. */
-static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int32_t token, const measured_row *r) {
-    size_t vocab = (size_t)e->model->config.vocab_size;
-    float logprob = logprob_of(r, token);
-    v->event.token = token, v->event.logprob = logprob;
-    if (s->kept_logits)
-        v->event.logits = memcpy(s->kept_logits + r->index * vocab, r->logits, vocab * sizeof *r->logits);
-    if (s->logprobs > 0) list_top(e, r, v, s->logprobs);
+static void append_token(iv_sequence *s, int32_t token, float logprob) {
     uint32_t bits[2] = {(uint32_t)token, iv_bits(logprob)};
     uint8_t raw[8];
     for (int i = 0; i < 8; i++) raw[i] = (uint8_t)(bits[i / 4] >> (8 * (i % 4)));
@@ -256,6 +250,29 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
     IV_ASSERT(iv_ids_push(&s->tokens, token)); /* reserved at submission */
     note_seen(s, token);
     if (s->mask) iv_mask_push(s->mask, token);
+}
+
+static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int32_t token, const measured_row *r) {
+    size_t vocab = (size_t)e->model->config.vocab_size;
+    v->event.token = token, v->event.logprob = logprob_of(r, token);
+    if (s->kept_logits)
+        v->event.logits = memcpy(s->kept_logits + r->index * vocab, r->logits, vocab * sizeof *r->logits);
+    if (s->logprobs > 0) list_top(e, r, v, s->logprobs);
+    append_token(s, token, v->event.logprob);
+}
+
+iv_status iv_answer_give(const iv_engine *e, iv_sequence *s, int32_t token, float logprob, iv_error *err) {
+    iv_event_slot unused = {.sequence = s};
+    const char *stop = NULL;
+    size_t at = s->tokens.count - s->prompt_tokens;
+    bool ends = may_end(s);
+    append_token(s, token, logprob);
+    if (is_end(e, s, token))
+        return iv_fail(err, IV_INVALID, "given tokens: token %zu, %d, ends the answer", at, (int)token);
+    IV_TRY(advance_text(s, &unused, token, ends, false, &stop, err));
+    if (stop) return iv_fail(err, IV_INVALID, "given tokens: token %zu, %d, completes a stop string", at, (int)token);
+    drop_taken_text(s);
+    return IV_OK;
 }
 
 /* Samples one row and fills in its event. */
@@ -302,12 +319,26 @@ static void note_draft(iv_sequence *s, size_t drafted, size_t accepted) {
     s->draft_limit = accepted == drafted ? iv_size_min(2 * drafted, IV_DRAFT_MAX) : accepted + 1;
 }
 
-/* Reports the scored prompt rows, up to the first that is not finite. */
+/* Whether a given token's log-probability is what it was. */
+static iv_status check_given(const iv_sequence *s, const iv_event *v, iv_error *err) {
+    size_t at = v->position - s->prompt_tokens;
+    float want = s->given_logprobs[at];
+    if (iv_bits(v->logprob) == iv_bits(want)) return IV_OK;
+    return iv_fail(err, IV_IO, "given tokens: the log-probability of token %zu of the answer was %a and is now %a", at,
+                   (double)want, (double)v->logprob);
+}
+
+/* Reports the scored prompt rows, up to the first that is not finite, and checks those of given tokens. */
 static iv_status report_scores(iv_step_item *item, iv_error *err) {
-    for (; item->score_count < item->scored; item->score_count++) {
-        const iv_event *v = &item->scores[item->score_count].event;
+    iv_sequence *s = item->sequence;
+    for (size_t i = 0; i < item->scored; i++) {
+        const iv_event *v = &item->scores[i].event;
         if (isnan(v->logprob)) return not_finite(v->position, err);
-        item->sequence->next_prompt_logprob = v->position + 1;
+        if (v->position >= s->prompt_tokens)
+            IV_TRY(check_given(s, v, err));
+        else
+            item->score_count++;
+        s->next_score = v->position + 1;
     }
     return IV_OK;
 }

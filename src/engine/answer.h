@@ -14,6 +14,9 @@ void iv_answer_score_row(const iv_engine *e, size_t row, const float *logits);
  * stop; checks its scored prompt rows. */
 void iv_answer_item(const iv_engine *e, iv_sampler *sampler, iv_step_item *item);
 
+/* Appends a token that an earlier engine generated for the answer. IV_INVALID: it ends the answer. */
+iv_status iv_answer_give(const iv_engine *e, iv_sequence *s, int32_t token, float logprob, iv_error *err);
+
 /* The sequence's state once its mask was computed by a job; IV_FINISH_NONE: it continues. */
 iv_finish iv_answer_resume(const iv_engine *e, iv_sampler *sampler, iv_sequence *s);
 

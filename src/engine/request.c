@@ -1,6 +1,7 @@
 /* request.c: a request is checked and copied into a sequence. */
 #include "base/size.h"
 #include "base/utf8.h"
+#include "engine/answer.h"
 #include "engine/queues.h"
 #include "engine/replace.h"
 #include "engine/sized.h"
@@ -213,7 +214,7 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     s->tokens_max = s->prompt_tokens + (r->max_tokens ? iv_size_min(r->max_tokens, room) : room);
     s->prompt_logprobs = r->prompt_logprobs, s->score_only = r->score_only;
     s->sampling_logprobs = r->sampling_logprobs;
-    s->next_prompt_logprob = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
+    s->next_score = r->prompt_logprobs < 0 ? s->prompt_tokens : iv_size_max(1, r->prompt_logprobs_start);
     s->logprobs = r->logprobs, s->ignore_eos = r->ignore_eos, s->keep_special = r->keep_special;
     s->priority = r->priority, s->min_tokens = iv_size_min(r->min_tokens, s->tokens_max - s->prompt_tokens);
     s->sampling = (iv_sampling){.temperature = r->temperature < IV_TEMPERATURE_MIN ? 0.0f : r->temperature,
@@ -244,6 +245,31 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     return IV_OK;
 }
 
+/* Before anything of the request is copied. */
+static iv_status check_given(const iv_engine *e, const iv_request *r, iv_error *err) {
+    if (r->given_count == 0) return IV_OK;
+    if (r->score_only) return iv_fail(err, IV_INVALID, "given tokens: a request with score_only has no answer");
+    if (!r->has_seed && r->temperature >= IV_TEMPERATURE_MIN)
+        return iv_fail(err, IV_INVALID, "given tokens: wanted the seed that they were drawn with, found none");
+    IV_TRY(check_array("given log-probabilities", r->given_logprobs, r->given_count, err));
+    return check_ids("given tokens", r->given_ids, r->given_count, e->max_model_len,
+                     (size_t)e->model->config.vocab_size, err);
+}
+
+/* The answer's tokens from an earlier engine. They are scored like a prompt's. */
+static iv_status take_given(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
+    if (r->given_count == 0) return IV_OK;
+    if (r->given_count >= s->tokens_max - s->prompt_tokens)
+        return iv_fail(err, IV_INVALID, "given tokens: wanted less than the answer's %zu, found %zu",
+                       s->tokens_max - s->prompt_tokens, r->given_count);
+    s->given_logprobs = calloc(r->given_count, sizeof *s->given_logprobs);
+    if (!s->given_logprobs) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    memcpy(s->given_logprobs, r->given_logprobs, r->given_count * sizeof *s->given_logprobs);
+    for (; s->given < r->given_count; s->given++)
+        IV_TRY(iv_answer_give(e, s, r->given_ids[s->given], r->given_logprobs[s->given], err));
+    return IV_OK;
+}
+
 static iv_status compile(iv_engine *e, const iv_request *r, bool quick, iv_constraint **out, iv_error *err) {
     return iv_constraint_take(&e->constraints, e->text_model->tokenizer, (size_t)e->model->config.vocab_size, r, quick,
                               out, err);
@@ -258,14 +284,13 @@ iv_status iv_engine_compile(iv_engine *e, const iv_request *given, bool quick, i
     return compile(e, &r, quick, out, err);
 }
 
-/* Starts computing the mask of the answer's first token. */
+/* The mask of the answer's next token is computed once its first tokens are known. */
 static iv_status open_mask(iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
     iv_constraint *c = iv_constraint_retain(r->compiled);
     if (r->constraint == IV_CONSTRAINT_NONE) return IV_OK;
     if (!c) IV_TRY(compile(e, r, false, &c, err));
     IV_TRY(iv_mask_open(c, s->tokens_max - s->prompt_tokens, (size_t)e->model->config.vocab_size, &s->mask, err));
     if (!e->jobs) IV_TRY(iv_jobs_open(MASK_THREADS, &e->jobs, err));
-    if (!iv_mask_find(s->mask)) iv_queues_send_mask(e, s);
     return IV_OK;
 }
 
@@ -277,6 +302,7 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
     if (e->waiting.count + e->held.count >= IV_WAITING_MAX)
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));
+    IV_TRY(check_given(e, r, err));
     if (r->id && iv_queues_find(e, r->id))
         return iv_fail(err, IV_INVALID, "id: %llu waits or runs already", (unsigned long long)r->id);
     while (!r->id && iv_queues_find(e, e->next_id)) e->next_id++;
@@ -286,10 +312,12 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
     if (status == IV_OK) status = copy_fields(e, r, s, err);
     if (status == IV_OK) status = make_room(e, r, s, err);
     if (status == IV_OK) status = open_mask(e, r, s, err);
+    if (status == IV_OK) status = take_given(e, r, s, err);
     if (status != IV_OK) {
         iv_sequence_free(s, &e->kv);
         return status;
     }
+    if (s->mask && !iv_mask_find(s->mask)) iv_queues_send_mask(e, s);
     IV_ASSERT(iv_kv_pages_for(s->tokens_max) <= e->kv.pages); /* max_model_len fits, so every sequence fits alone */
     *id = s->id = r->id ? r->id : e->next_id++;
     s->arrival = e->next_arrival++;

@@ -14,7 +14,7 @@ void iv_sequence_free(iv_sequence *s, iv_kv_pool *kv) {
     iv_ids_free(&s->tokens);
     if (s->table.pages) iv_kv_table_close(&s->table, kv);
     for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
-    free(s->bias), free(s->stop_ids), free(s->seen);
+    free(s->bias), free(s->stop_ids), free(s->seen), free(s->given_logprobs);
     free(s->receipt_bits), free(s->receipt);
     iv_draft_index_close(&s->draft_index);
     iv_mask_close(s->mask);

@@ -17,12 +17,15 @@ typedef struct iv_sequence {
     int32_t priority;
     iv_ids tokens; /* prompt, then generated; capacity is tokens_max from the start */
     size_t prompt_tokens, tokens_max, computed;
-    size_t min_tokens; /* of the answer, before which nothing ends it */
+    size_t given;          /* answer tokens that came with the request */
+    float *given_logprobs; /* [given]: what their log-probabilities must be */
+    size_t min_tokens;     /* of the answer, before which nothing ends it */
     iv_kv_table table;
     iv_sampling sampling; /* its bias is `bias` */
     iv_logit_bias *bias;
     int logprobs, prompt_logprobs;
-    size_t next_prompt_logprob; /* first prompt position whose log-probability is unreported; prompt_tokens: none */
+    size_t next_score; /* first position whose log-probability is wanted and not yet computed, of the prompt or of the
+                        * given tokens behind it; iv_sequence_score_end: none */
     bool sampling_logprobs, score_only;
     uint32_t *receipt_bits; /* the generated tokens' log-probabilities; NULL unless a receipt is kept */
     char *receipt;          /* once the sequence has ended */
@@ -59,6 +62,9 @@ typedef struct iv_sequence {
 
 /* Also for a sequence that was filled in part. */
 void iv_sequence_free(iv_sequence *s, iv_kv_pool *kv);
+
+/* The end of the positions that are scored: prompt and given tokens. */
+static inline size_t iv_sequence_score_end(const iv_sequence *s) { return s->prompt_tokens + s->given; }
 
 /* Excluded from steps for now: the caller holds it, or its mask is being computed. */
 static inline bool iv_sequence_is_held(const iv_sequence *s) { return s->held || s->mask_sent; }

@@ -32,9 +32,9 @@ typedef struct iv_event_slot {
 typedef struct iv_step_item {
     iv_sequence *sequence;
     size_t tokens, draft;         /* rows of the batch: known tokens, then draft tokens */
-    size_t scored;                /* prompt tokens whose log-probability is requested */
+    size_t scored;                /* prompt tokens whose log-probability is requested, then given tokens */
     iv_event_slot *scores;        /* [scored]: their events */
-    size_t score_count;           /* of these, valid: a prefix */
+    size_t score_count;           /* of the prompt's, valid: a prefix */
     bool samples;                 /* the last known token is computed, so a token is drawn */
     const float *logits;          /* [1 + draft][vocab_size]; undefined where the backend sampled and no copy is kept */
     const iv_row_result *sampled; /* [1 + draft] if the backend sampled them, or NULL */

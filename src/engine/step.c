@@ -37,22 +37,22 @@ static iv_plan_sequence plan_input_of_running(const iv_engine *e, iv_sequence *s
                               .exclusive_pages = iv_kv_exclusive_pages(&s->table, &e->kv),
                               .held = held,
                               .draft = s->draft_count,
-                              .score_from = s->next_prompt_logprob - 1,
-                              .score_to = s->prompt_tokens - 1};
+                              .score_from = s->next_score - 1,
+                              .score_to = iv_sequence_score_end(s) - 1};
 }
 
 /* With the pages that the prefix cache has for it. The last token is always computed, for its logits, and so are all
  * tokens from the first position whose log-probability is unreported. */
 static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_sequence *s) {
-    size_t idle = 0, known = s->tokens.count, scored = s->next_prompt_logprob;
-    size_t first = scored < s->prompt_tokens ? scored - 1 : known - 1;
+    size_t idle = 0, known = s->tokens.count, scored = s->next_score;
+    size_t first = scored < iv_sequence_score_end(s) ? scored - 1 : known - 1;
     size_t pages = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, &idle);
     return (iv_plan_sequence){.known = known,
                               .computed = pages * IV_ATTENTION_BLOCK,
                               .pages = pages,
                               .exclusive_pages = idle,
-                              .score_from = s->next_prompt_logprob - 1,
-                              .score_to = s->prompt_tokens - 1};
+                              .score_from = s->next_score - 1,
+                              .score_to = iv_sequence_score_end(s) - 1};
 }
 
 /* Fills plan_waiting from the head of the queue; returns how many. Matching a prefix reads the whole prompt, so this
@@ -144,11 +144,11 @@ static void add_draw_row(iv_engine *e, const iv_sequence *s, size_t at, size_t r
 }
 
 /* Entries from `at` on: the rows of a chunk, from batch row `first` on, that predict a prompt token whose
- * log-probability is requested. Returns how many. */
+ * log-probability is requested, or a given token. Returns how many. */
 static size_t add_score_rows(iv_engine *e, const iv_step_item *item, size_t first, size_t at) {
     const iv_sequence *s = item->sequence;
-    size_t from = iv_size_max(s->computed + 1, s->next_prompt_logprob),
-           to = iv_size_min(s->computed + item->tokens + 1, s->prompt_tokens);
+    size_t from = iv_size_max(s->computed + 1, s->next_score),
+           to = iv_size_min(s->computed + item->tokens + 1, iv_sequence_score_end(s));
     for (size_t p = from; p < to; p++, at++) {
         e->logit_rows[at] = (uint32_t)(first + (p - 1 - s->computed));
         e->sample_on_backend[at] = iv_ranks_scores(e), e->logits_wanted[at] = false;

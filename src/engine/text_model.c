@@ -1,5 +1,6 @@
 /* text_model.c: opening tokenizer and chat template without weights, and the text calls of invar.h. */
 #include "engine/text_model.h"
+#include "engine/sized.h"
 #include "base/file.h"
 #include "base/utf8.h"
 #include "format/foreign.h"
@@ -64,6 +65,7 @@ iv_status iv_text_model_open(const char *model, iv_text_model **out, iv_error *e
         free(t);
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory", model);
     }
+    iv_constraints_open(&t->constraints);
     iv_buf path = {0};
     iv_status status = iv_path_join(model, "tokenizer.json", &path, err);
     if (status == IV_OK && iv_file_exists(path.data)) status = iv_tokenizer_open(model, &t->tokenizer, err);
@@ -84,6 +86,7 @@ iv_status iv_text_model_open(const char *model, iv_text_model **out, iv_error *e
 
 void iv_text_model_close(iv_text_model *t) {
     if (!t) return;
+    iv_constraints_close(&t->constraints);
     iv_tokenizer_close(t->tokenizer);
     iv_chat_template_close(t->chat);
     free(t->model);
@@ -95,6 +98,16 @@ static iv_status need_tokenizer(const iv_text_model *t, iv_error *err) {
     if (t->tokenizer) return IV_OK;
     return iv_fail(err, IV_NOT_FOUND, "%s: has no tokenizer.json%s; give token ids instead of text", t->model,
                    iv_foreign_tokenizer(t->model));
+}
+
+iv_status iv_text_model_compile(iv_text_model *t, size_t vocab_size, const iv_request *given, bool quick,
+                                iv_constraint **out, iv_error *err) {
+    iv_request r = {.constraint = IV_CONSTRAINT_NONE};
+    *out = NULL;
+    IV_TRY(iv_sized_read("request", given, offsetof(iv_request, max_tokens), &r, sizeof r, err));
+    if (r.constraint == IV_CONSTRAINT_NONE) return iv_fail(err, IV_INVALID, "constraint: wanted one, found none");
+    IV_TRY(need_tokenizer(t, err));
+    return iv_constraint_take(&t->constraints, t->tokenizer, vocab_size, &r, quick, out, err);
 }
 
 iv_status iv_tokenize(const iv_text_model *t, const char *text, size_t bytes, bool add_special, iv_ids *out,
