@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "model.h"
 #include "output.h"
+#include "serve/server.h"
 #include "text.h"
 
 #include <fcntl.h>
@@ -123,6 +124,7 @@ int main(int argc, char **argv) {
     if (!open_standard_files()) return CLI_FAILED;
     /* A closed reader is an error (EPIPE), not a signal. */
     signal(SIGPIPE, SIG_IGN);
+    if (argc > 1 && strcmp(argv[1], IV_SERVER_ENGINE_WORD) == 0) iv_server_run_engine();
     iv_error err = {0};
     bool other = cli_is_other_rank();
     if (other && !freopen("/dev/null", "w", stdout)) return CLI_FAILED;

@@ -205,6 +205,17 @@ static const cli_flag server_flags[] = {
 };
 static const cli_section server_section = {"Server", server_flags};
 
+static const cli_flag fault_flags[] = {
+    {CHOICE("engine-process", "HOW", "on off"), .unset = "on; under mpirun off",
+     .help = "run the engine in a process of its own, which is restarted if it ends"},
+    {COUNT("engine-restarts", "N", 0, INT32_MAX), .unset = "3",
+     .help = "restarts within ten minutes; then the server ends. Requests continue with the same bits"},
+    {COUNT("engine-timeout", "MS", 100, 3600000), .unset = "10000",
+     .help = "milliseconds of silence after which the engine process is restarted; a step may take 60 times as long"},
+    {0},
+};
+static const cli_section fault_section = {"Faults", fault_flags};
+
 static const cli_flag access_flags[] = {
     {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "clients must send this bearer token"},
     {TEXT("admin-api-key", "KEY"), .unset = "$INVAR_ADMIN_API_KEY, or none",
@@ -248,7 +259,7 @@ const cli_syntax cli_serve_syntax = {
         "The log goes to standard error. On SIGTERM or Ctrl-C the server accepts no new requests and exits when the\n"
         "accepted ones have finished; a second signal stops it immediately. SIGHUP rereads key files and reopens the\n"
         "log file; SIGUSR1 and SIGUSR2 are ignored.",
-    .sections = {&server_section, &access_section, &watch_section, &cli_engine_section},
+    .sections = {&server_section, &fault_section, &access_section, &watch_section, &cli_engine_section},
     .examples = serve_examples};
 
 /* ---- batch --------------------------------------------------------------------------------------------- */

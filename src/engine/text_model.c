@@ -106,7 +106,8 @@ iv_status iv_text_model_compile(iv_text_model *t, size_t vocab_size, const iv_re
     *out = NULL;
     IV_TRY(iv_sized_read("request", given, offsetof(iv_request, max_tokens), &r, sizeof r, err));
     if (r.constraint == IV_CONSTRAINT_NONE) return iv_fail(err, IV_INVALID, "constraint: wanted one, found none");
-    IV_TRY(need_tokenizer(t, err));
+    if (!t->tokenizer)
+        return iv_fail(err, IV_INVALID, "constraint: wanted a model with a tokenizer.json, found none in %s", t->model);
     return iv_constraint_take(&t->constraints, t->tokenizer, vocab_size, &r, quick, out, err);
 }
 

@@ -81,8 +81,8 @@ iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
     b->fd = -1, b->next_id = 1;
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->wake, NULL);
-    iv_status status = open_parts(b, o, err);
-    if (status == IV_OK && b->started)
+    iv_status status = o->process ? iv_remote_open(o, &b->remote, err) : open_parts(b, o, err);
+    if (status == IV_OK && (b->started || b->remote))
         *out = b;
     else
         iv_bridge_close(b);
@@ -108,6 +108,7 @@ static void free_inflight(iv_bridge *b) {
 
 void iv_bridge_close(iv_bridge *b) {
     if (!b) return;
+    iv_remote_close(b->remote);
     if (b->started) {
         pthread_mutex_lock(&b->mutex);
         b->stop = true;
@@ -129,17 +130,27 @@ void iv_bridge_close(iv_bridge *b) {
 
 /* ---- info and stats ----------------------------------------------------------------------------------- */
 
-int iv_bridge_fd(const iv_bridge *b) { return b->fd; }
-const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return &b->info; }
-const iv_text_model *iv_bridge_text_model(const iv_bridge *b) { return b->text_model; }
+int iv_bridge_fd(const iv_bridge *b) { return b->remote ? iv_remote_fd(b->remote) : b->fd; }
+const iv_engine_info *iv_bridge_info(const iv_bridge *b) { return b->remote ? iv_remote_info(b->remote) : &b->info; }
+const iv_text_model *iv_bridge_text_model(const iv_bridge *b) {
+    return b->remote ? iv_remote_text_model(b->remote) : b->text_model;
+}
 
 void iv_bridge_request_init(iv_bridge *b, iv_request *request) {
+    if (b->remote) {
+        iv_remote_request_init(b->remote, request);
+        return;
+    }
     pthread_mutex_lock(&b->mutex);
     *request = b->defaults;
     pthread_mutex_unlock(&b->mutex);
 }
 
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
+    if (b->remote) {
+        iv_remote_get_stats(b->remote, stats);
+        return;
+    }
     pthread_mutex_lock(&b->mutex);
     *stats = b->stats;
     stats->queued = b->queued_requests + b->queued_commands;
@@ -192,6 +203,7 @@ static iv_status enter(iv_bridge *b, iv_inflight *f, uint64_t *id, iv_error *err
 }
 
 iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
+    if (b->remote) return iv_remote_submit(b->remote, request, owner, id, err);
     iv_inflight *f = new_inflight(owner, 0);
     if (f) f->request = iv_bridge_copy_request(request);
     if (f && f->request) {
@@ -205,10 +217,12 @@ iv_status iv_bridge_submit(iv_bridge *b, const iv_request *request, void *owner,
 }
 
 iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick, iv_constraint **out, iv_error *err) {
+    if (b->remote) return iv_remote_compile(b->remote, request, quick, out, err);
     return iv_engine_compile(b->engine, request, quick, out, err);
 }
 
 iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
+    if (b->remote) return iv_remote_command(b->remote, command, text, owner, err);
     size_t n = text ? strlen(text) : 0;
     if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "command: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
@@ -221,6 +235,10 @@ iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, 
 }
 
 void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
+    if (b->remote) {
+        iv_remote_cancel(b->remote, id);
+        return;
+    }
     pthread_mutex_lock(&b->mutex);
     iv_inflight *f = iv_inflight_find(b, id);
     if (f && !f->cancelled) {
@@ -240,6 +258,10 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id) {
 }
 
 void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold) {
+    if (b->remote) {
+        iv_remote_hold(b->remote, id, hold);
+        return;
+    }
     pthread_mutex_lock(&b->mutex);
     iv_inflight *f = iv_inflight_find(b, id);
     if (f && f->held != hold) {
@@ -264,6 +286,7 @@ static iv_queued_event *take_event(iv_bridge *b) {
 }
 
 bool iv_bridge_next(iv_bridge *b, iv_bridge_event *out) {
+    if (b->remote) return iv_remote_next(b->remote, out);
     uint64_t count;
     iv_queued_event *old = b->taken;
     pthread_mutex_lock(&b->mutex);

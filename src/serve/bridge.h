@@ -1,6 +1,10 @@
 /* bridge.h: an engine on its own thread, and two bounded queues between it and the server's thread: commands one
  * way, events the other. Nothing else is shared, and neither thread blocks on the other.
  *
+ * With `process` the engine and its thread are in another process (engine_child.c), which this one starts. When that
+ * process ends or hangs, another is started, and every request continues in it with the bits of a run that was not
+ * interrupted (bridge_remote.c).
+ *
  * A command that finds the queue full fails with IV_BUSY. Events are copies, taken on the server's thread when the
  * eventfd is readable. The engine's thread stops stepping while too many events are queued. */
 #ifndef IV_SERVE_BRIDGE_H
@@ -10,7 +14,8 @@
 
 enum {
     IV_QUEUED_REQUESTS_MAX = 4096, /* upper bound of queued_requests_max; 0: 1024 */
-    IV_STEP_BUCKETS = 17           /* of iv_bridge_stats.step_tokens */
+    IV_STEP_BUCKETS = 17,          /* of iv_bridge_stats.step_tokens */
+    IV_ENGINE_STEP_TIMEOUTS = 60
 };
 
 typedef struct iv_bridge iv_bridge;
@@ -20,6 +25,12 @@ typedef struct iv_bridge_options {
     size_t queued_requests_max; /* requests submitted but not running, beyond the engine's free sequences; more are
                                    IV_BUSY. --max-queued-requests, 1024 */
     size_t events_max;          /* no step begins while more events are queued; 0: 16384 */
+    bool process;               /* the engine is in another process: this program, executed again */
+    size_t engine_restarts;     /* with it: within ten minutes; then the engine is lost */
+    uint32_t engine_timeout_ms; /* with it: silence after which it is killed. A step, and loading, may take
+                                   IV_ENGINE_STEP_TIMEOUTS times as long. 0: 10 s */
+    void (*note)(void *user, const char *level, const char *message); /* with it: lines for the log; may be NULL */
+    void *note_user;
 } iv_bridge_options;
 
 typedef enum iv_bridge_event_kind {
@@ -63,6 +74,8 @@ typedef struct iv_bridge_stats {
     uint64_t weight_version; /* 0, incremented by each update */
     char fingerprint[128], weights_digest[65];
     uint64_t step_tokens[IV_STEP_BUCKETS]; /* steps that computed at most 1, 2, 4, ... tokens; the last bucket: more */
+    bool away;                             /* the engine process is being restarted */
+    uint64_t restarts, continued;          /* of the engine process; requests that continued in a later one */
 } iv_bridge_stats;
 
 /* Opens the engine on the calling thread, which blocks while the model loads, then starts the engine's thread. *out
@@ -77,7 +90,7 @@ const iv_text_model *iv_bridge_text_model(const iv_bridge *b); /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */
 void iv_bridge_request_init(iv_bridge *b, iv_request *request);
 
-/* As iv_engine_compile: any thread. The caller releases *out before the bridge is closed. */
+/* As iv_engine_compile or iv_text_model_compile: any thread. The caller releases *out before the bridge is closed. */
 iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick, iv_constraint **out, iv_error *err);
 
 /* Deep-copies the request. *id identifies it from now on (request->id is ignored). IV_BUSY if the queue is full, of

@@ -38,8 +38,10 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     bool good = measure(&total, r->stop_count, sizeof *r->stop) && measure(&total, r->id_count, sizeof *r->ids) &&
                 measure(&total, r->logit_bias_count, sizeof *r->logit_bias) &&
                 measure(&total, r->stop_id_count, sizeof *r->stop_ids) &&
-                measure(&total, r->show_id_count, sizeof *r->show_ids) && measure(&total, r->text_bytes, 1) &&
-                measure(&total, 1, 1) && measure(&total, text_room(r->constraint_text), 1);
+                measure(&total, r->show_id_count, sizeof *r->show_ids) &&
+                measure(&total, r->given_count, sizeof *r->given_ids + sizeof *r->given_logprobs) &&
+                measure(&total, r->text_bytes, 1) && measure(&total, 1, 1) &&
+                measure(&total, text_room(r->constraint_text), 1);
     for (size_t i = 0; good && i < r->stop_count; i++) good = measure(&total, text_room(r->stop[i]), 1);
     iv_request *copy = good ? malloc(total) : NULL;
     if (!copy) return NULL;
@@ -51,6 +53,8 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     copy->logit_bias = put(&at, r->logit_bias, r->logit_bias_count * sizeof *r->logit_bias);
     copy->stop_ids = put(&at, r->stop_ids, r->stop_id_count * sizeof *r->stop_ids);
     copy->show_ids = put(&at, r->show_ids, r->show_id_count * sizeof *r->show_ids);
+    copy->given_ids = put(&at, r->given_ids, r->given_count * sizeof *r->given_ids);
+    copy->given_logprobs = put(&at, r->given_logprobs, r->given_count * sizeof *r->given_logprobs);
     copy->text = put_text(&at, r->text, r->text_bytes);
     copy->constraint_text = put_text(&at, r->constraint_text, r->constraint_text ? strlen(r->constraint_text) : 0);
     for (size_t i = 0; i < r->stop_count; i++) stop[i] = put_text(&at, r->stop[i], strlen(r->stop[i]));

@@ -6,7 +6,7 @@
 #ifndef IV_SERVE_BRIDGE_STATE_H
 #define IV_SERVE_BRIDGE_STATE_H
 
-#include "serve/bridge.h"
+#include "serve/bridge_remote.h"
 
 #include <pthread.h>
 
@@ -63,6 +63,8 @@ typedef struct iv_event_queue {
 } iv_event_queue;
 
 struct iv_bridge {
+    iv_remote *remote; /* the engine is in another process: nothing else is used */
+
     /* Constant once open. */
     size_t queued_max, events_max;
     int fd;

@@ -168,6 +168,9 @@ static double v_connections(const sample *l) { return (double)l->server.connecti
 static double v_connections_refused(const sample *l) { return (double)l->server.connections_refused; }
 static double v_paused(const sample *l) { return l->s->paused; }
 static double v_failed(const sample *l) { return l->s->failed; }
+static double v_away(const sample *l) { return l->s->away; }
+static double v_restarts(const sample *l) { return (double)l->s->restarts; }
+static double v_continued(const sample *l) { return (double)l->s->continued; }
 static double v_weight_version(const sample *l) { return (double)l->s->weight_version; }
 
 typedef struct number {
@@ -196,6 +199,7 @@ static const number gauges[] = {
     {{"invar_connections", NULL, NULL}, "Open connections.", v_connections},
     {{"invar_paused", NULL, NULL}, "1 while no step is made.", v_paused},
     {{"invar_failed", NULL, NULL}, "1 when the engine is lost.", v_failed},
+    {{"invar_engine_away", NULL, NULL}, "1 while the engine process is restarted.", v_away},
     {{"invar_weight_version", NULL, NULL}, "Updates of the weights so far.", v_weight_version},
 };
 static const number counters[] = {
@@ -217,6 +221,10 @@ static const number counters[] = {
     {{"invar_requests_refused_total", NULL, NULL}, "Requests answered with 429.", v_refused},
     {{"invar_connections_refused_total", NULL, NULL}, "Connections that were too many.", v_connections_refused},
     {{"invar_log_lines_dropped_total", NULL, NULL}, "Log lines that could not be written.", v_log_dropped},
+    {{"invar_engine_restarts_total", NULL, NULL}, "Restarts of the engine process.", v_restarts},
+    {{"invar_requests_continued_total", NULL, NULL},
+     "Requests that a restarted engine process continued.",
+     v_continued},
     {{"invar_steps_total", NULL, NULL}, "Steps of the engine.", v_steps},
     {{"invar_step_seconds_total", NULL, NULL}, "Seconds spent in steps.", v_step_seconds},
     {{"invar_computed_tokens_total", NULL, NULL}, "Tokens computed: prompts, answers, drafts.", v_computed},

@@ -23,13 +23,14 @@ enum {
     PUMP_MAX = 4096, /* events taken before the loop serves its connections again */
     TICK_MS = 1000,
     FILES_EVERY_S = 60,
-    FILES_BEFORE = 2, /* opened before the listener: the wakers of bridge and jobs */
+    FILES_BEFORE = 7, /* opened before the listener: the bridge's, with a spare for a restart, and the jobs' waker */
     JOB_THREADS = 4,  /* for chat templates: mostly idle */
     GIVE_BACK_BYTES = 1 << 20,
     LOST_DRAIN_MS = 2000, /* to send the error answers */
     LAUNCHER_MS = 100,    /* mpirun kills one second after its SIGTERM */
     LOG_END_MS = 1000,    /* to write the last lines */
-    QUEUED_REQUESTS = 1024
+    QUEUED_REQUESTS = 1024,
+    ENGINE_RESTARTS = 3
 };
 
 typedef struct loop {
@@ -47,7 +48,7 @@ void iv_server_options_init(iv_server_options *o) {
     *o = (iv_server_options){.log_requests = true, .drain_ms = 30000, .status_every_ms = 10000};
     iv_http_options_init(&o->http);
     iv_engine_options_init(&o->bridge.engine);
-    o->bridge.queued_requests_max = QUEUED_REQUESTS;
+    o->bridge.queued_requests_max = QUEUED_REQUESTS, o->bridge.engine_restarts = ENGINE_RESTARTS;
 }
 
 /* ---- events of the loop ------------------------------------------------------------------------------- */
@@ -206,6 +207,11 @@ static void count_server(void *user, iv_metrics_server *out) {
                                .connections_refused = iv_http_refused(s->http)};
 }
 
+static void on_note(void *user, const char *level, const char *message) {
+    const iv_server *s = user;
+    iv_log(&s->log, level, "engine", "%s", message);
+}
+
 static void on_cut(void *user, const iv_http_request *q, size_t dropped) {
     const iv_server *s = user;
     iv_log(&s->log, "warning", "cut", "%s: the client read nothing for %g s, %zu bytes of its answer were dropped",
@@ -324,7 +330,9 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(iv_http_check_files(o->http.connections_max, FILES_BEFORE,
                                err)); /* before the model is loaded, to fail early */
-    IV_TRY(iv_bridge_open(&o->bridge, &l->server.bridge, err));
+    iv_bridge_options bridge = o->bridge;
+    bridge.note = on_note, bridge.note_user = l;
+    IV_TRY(iv_bridge_open(&bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(l->server.bridge)->vocab_size, &l->server.token_texts, err));

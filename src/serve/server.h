@@ -34,6 +34,9 @@ typedef struct iv_server_options {
 } iv_server_options;
 
 void iv_server_options_init(iv_server_options *o);
+/* The other process of bridge.process: main calls it when its first word is IV_SERVER_ENGINE_WORD. Ends the process. */
+#define IV_SERVER_ENGINE_WORD "engine-process"
+_Noreturn void iv_server_run_engine(void);
 /* Runs until it is drained after SIGTERM or SIGINT (IV_OK), or the engine is lost. */
 iv_status iv_server_run(const iv_server_options *o, iv_error *err);
 

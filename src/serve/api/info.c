@@ -54,9 +54,14 @@ void iv_handle_health(void *user, iv_http_request *q) {
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     iv_bridge_get_stats(s->bridge, &stats);
-    bool ready = !stats.failed && !stats.loading && !s->draining;
+    bool ready = !stats.failed && !stats.away && !stats.loading && !s->draining;
     iv_out_open(&o, '{');
-    iv_out_kv_text(&o, "status", stats.failed ? "failed" : stats.loading ? "loading" : s->draining ? "draining" : "ok");
+    iv_out_kv_text(&o, "status",
+                   stats.failed    ? "failed"
+                   : stats.away    ? "degraded"
+                   : stats.loading ? "loading"
+                   : s->draining   ? "draining"
+                                   : "ok");
     if (stats.failed) iv_out_kv_text(&o, "why", stats.why);
     iv_out_close(&o, '}');
     if (!ready) iv_http_request_add_header(q, "Retry-After", "1");

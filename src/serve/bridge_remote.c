@@ -1,0 +1,766 @@
+/* bridge_remote.c: the server's half of an engine process. All of it runs on the server's thread, without blocking
+ * after the start: the socket, a timer and a wake-up are members of one epoll descriptor, and iv_remote_next serves
+ * them.
+ *
+ * A life of the process: STARTING until its engine is open, READY, then (killed, crashed, hung: the socket ends)
+ * ENDING until it is reaped, RESTING for the back-off, and STARTING again. Requests wait in the journal meanwhile. */
+#include "serve/bridge_remote.h"
+#include "base/clock.h"
+#include "base/size.h"
+#include "serve/bridge_state.h"
+#include "serve/engine_frames.h"
+#include "serve/engine_journal.h"
+#include "serve/engine_process.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum {
+    TIMEOUT_MS = 10000, /* default */
+    BEATS = 4,          /* signs of life in a timeout */
+    SOON_MS = 5,        /* interval of looks at a process that ends, or rests */
+    QUEUED_DEFAULT = 1024,
+    RESTARTS_KEPT = 64,  /* times of the latest restarts */
+    RESTARTS_S = 600,    /* window of engine_restarts */
+    USEFUL_S = 5,        /* a life so long, or with an event, was of use */
+    REST_FIRST_MS = 100, /* back-off after a life of no use; doubles ... */
+    REST_MAX_MS = 10000, /* ... up to this */
+    DEATHS_MAX = 3,      /* of processes that ended while they computed one request, without an event of it */
+    RECEIVES_MAX = 64    /* calls of recv before the server's loop runs again */
+};
+
+typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_FAILED } life;
+
+/* An event of this file's own. */
+typedef struct made_event {
+    struct made_event *next;
+    iv_bridge_event head;
+    char message[];
+} made_event;
+
+struct iv_remote {
+    iv_bridge_options o;
+    int epoll, timer, wake;
+    bool awake; /* the eventfd is readable */
+    iv_text_model *text_model;
+    iv_engine_info info; /* strings in `names` */
+    char *names;
+    iv_request defaults;
+
+    iv_journal journal;
+    made_event *made_first, *made_last, *taken;
+    char *weights; /* directory of the last update; NULL: the weights of the options */
+    uint64_t weight_version;
+    char fingerprint[128]; /* of the events that come now, like weight_version */
+    bool paused;
+    uint64_t cancelled, restarts, continued;
+    double restarted_at[RESTARTS_KEPT]; /* a ring; entry restarts % RESTARTS_KEPT is the next */
+    char why[sizeof((iv_error *)0)->message];
+
+    life life;
+    iv_engine_process process;
+    iv_frame_reader reader;
+    iv_frame_writer writer;
+    iv_frame frame;
+    bool polls_output;
+    bool heard;              /* a record since the last tick */
+    bool killed;             /* by this file: its socket will end */
+    uint64_t silent;         /* ticks without a record */
+    uint64_t sent, received; /* submissions of this life */
+    uint64_t version_more;   /* added to this life's weight versions: its weights are others than asked for */
+    bool eventful;           /* this life had an event */
+    unsigned barren;         /* lives without one, in a row */
+    double ready_at;
+    double due;             /* end of the rest */
+    iv_bridge_stats stats;  /* of this life, as last received */
+    iv_engine_stats before; /* counters of earlier lives */
+    uint64_t steps_before[IV_STEP_BUCKETS];
+};
+
+/* ---- small parts -------------------------------------------------------------------------------------- */
+
+static uint64_t timeout_ms(const iv_remote *r) {
+    return r->o.engine_timeout_ms ? r->o.engine_timeout_ms : (uint64_t)TIMEOUT_MS;
+}
+static uint64_t beat_ms(const iv_remote *r) { return timeout_ms(r) / BEATS ? timeout_ms(r) / BEATS : 1; }
+
+static void note(const iv_remote *r, const char *level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void note(const iv_remote *r, const char *level, const char *fmt, ...) {
+    char line[sizeof r->why + 200];
+    va_list args;
+    if (!r->o.note) return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    r->o.note(r->o.note_user, level, line);
+}
+
+/* The descriptor is readable although the socket is not. */
+static void set_awake(iv_remote *r, bool awake) {
+    uint64_t one = 1;
+    if (r->awake == awake) return;
+    r->awake = awake;
+    ssize_t n = awake ? write(r->wake, &one, sizeof one) : read(r->wake, &one, sizeof one);
+    IV_ASSERT(n == sizeof one);
+}
+
+static void set_timer(iv_remote *r, uint64_t ms) {
+    struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    struct itimerspec every = {.it_interval = t, .it_value = t};
+    timerfd_settime(r->timer, 0, &every, NULL);
+}
+
+static bool watch(iv_remote *r, int how, int fd, uint32_t events) {
+    struct epoll_event e = {.events = events, .data.fd = fd};
+    return epoll_ctl(r->epoll, how, fd, &e) == 0;
+}
+
+static void make(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry *e, iv_status status,
+                 const char *message) {
+    size_t n = strlen(message) + 1;
+    made_event *m = malloc(sizeof *m + n);
+    IV_ASSERT(m); /* a client would wait for ever */
+    *m = (made_event){.head = {.kind = kind,
+                               .owner = e->owner,
+                               .id = e->request ? e->id : 0,
+                               .status = status,
+                               .message = m->message,
+                               .weight_version = r->weight_version,
+                               .fingerprint = r->fingerprint}};
+    memcpy(m->message, message, n);
+    if (r->made_last)
+        r->made_last->next = m;
+    else
+        r->made_first = m;
+    r->made_last = m;
+    set_awake(r, true);
+}
+
+/* The entry ends with this instead of an event of the engine. */
+static void end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const char *message) {
+    make(r, e->request ? IV_BRIDGE_EVENT_REFUSED : IV_BRIDGE_EVENT_COMMAND, e, status, message);
+    iv_journal_remove(&r->journal, e);
+}
+
+/* ---- records to the process --------------------------------------------------------------------------- */
+
+static void put(iv_remote *r, const iv_frame *f) { IV_ASSERT(iv_frame_encode(f, &r->writer.buf)); }
+
+/* Sends what the socket takes; the rest when it is writable. If the peer is gone, reading finds it. */
+static void flush(iv_remote *r) {
+    if (r->process.fd < 0 || (!iv_frame_unsent(&r->writer) && !r->polls_output)) return;
+    bool open = iv_frame_send(&r->writer, r->process.fd), more = open && iv_frame_unsent(&r->writer) > 0;
+    if (more == r->polls_output) return;
+    r->polls_output = more;
+    watch(r, EPOLL_CTL_MOD, r->process.fd, more ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+/* False: the entry is gone. */
+static bool send_entry(iv_remote *r, iv_journal_entry *e) {
+    iv_frame f = {.kind = IV_FRAME_SUBMIT, .id = e->id, .flag = e->held};
+    if (e->request)
+        f.request = iv_journal_request(e);
+    else
+        f.kind = IV_FRAME_COMMAND, f.command = e->command, f.text = e->text;
+    if (!iv_frame_encode(&f, &r->writer.buf)) {
+        end_entry(r, e, IV_NO_MEMORY, "request: no memory to send it to the engine");
+        return false;
+    }
+    e->sent = true;
+    r->sent += e->request != NULL;
+    return true;
+}
+
+/* Every entry of the journal, in order, to a new process. */
+static void send_all(iv_remote *r) {
+    for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
+        next = e->next;
+        if (e->continued && e->request) r->continued++;
+        send_entry(r, e);
+    }
+    flush(r);
+}
+
+/* ---- the life of a process ---------------------------------------------------------------------------- */
+
+/* A later life has the sizes and the device of the first, whatever else uses this machine now. */
+static iv_engine_options options_of(const iv_remote *r) {
+    iv_engine_options o = r->o.engine;
+    if (!r->names) return o;
+    o.device = r->info.device, o.arithmetic = r->info.arithmetic;
+    o.max_model_len = r->info.max_model_len, o.max_num_seqs = r->info.max_num_seqs;
+    o.max_num_batched_tokens = r->info.max_num_batched_tokens;
+    o.kv_bytes = r->info.kv_tokens * r->info.kv_bytes_per_token, o.kv_fraction = 0;
+    return o;
+}
+
+static iv_status start(iv_remote *r, iv_error *err) {
+    IV_TRY(iv_engine_process_start(r->o.engine.model, &r->process, err));
+    r->life = LIFE_STARTING;
+    r->heard = r->killed = r->polls_output = r->eventful = false;
+    r->silent = r->sent = r->received = r->version_more = 0;
+    r->why[0] = 0, r->ready_at = 0;
+    put(r, &(iv_frame){.kind = IV_FRAME_OPEN,
+                       .options = options_of(r),
+                       .text = r->weights,
+                       .weight_version = r->weight_version,
+                       .beat_ms = beat_ms(r)});
+    if (!watch(r, EPOLL_CTL_ADD, r->process.fd, EPOLLIN)) {
+        iv_engine_process_end(&r->process);
+        return iv_fail(err, IV_IO, "engine process: epoll: %s", strerror(errno));
+    }
+    set_timer(r, beat_ms(r));
+    flush(r);
+    return IV_OK;
+}
+
+static void remember_why(iv_remote *r, const char *why) {
+    if (!r->why[0]) snprintf(r->why, sizeof r->why, "%s", why);
+}
+
+/* The socket has ended, or its records are damaged. */
+static void disconnect(iv_remote *r) {
+    iv_engine_process_kill(&r->process);
+    iv_engine_process_disconnect(&r->process);
+    iv_frame_reader_free(&r->reader);
+    iv_frame_writer_free(&r->writer);
+    r->life = LIFE_ENDING;
+    set_timer(r, SOON_MS);
+}
+
+/* What it has sent is still read; then its socket ends. */
+static void kill_process(iv_remote *r, const char *why) {
+    remember_why(r, why);
+    if (!r->killed) iv_engine_process_kill(&r->process);
+    r->killed = true;
+}
+
+static void fail_all(iv_remote *r) {
+    r->life = LIFE_FAILED;
+    set_timer(r, 0);
+    while (r->journal.first) end_entry(r, r->journal.first, IV_IO, r->why);
+}
+
+/* Counters never decrease. */
+static void keep_counters(iv_remote *r) {
+    const iv_engine_stats *s = &r->stats.engine;
+    iv_engine_stats *b = &r->before;
+    b->steps += s->steps, b->tokens_computed += s->tokens_computed, b->tokens_generated += s->tokens_generated;
+    b->prompt_tokens += s->prompt_tokens, b->cached_tokens += s->cached_tokens, b->preemptions += s->preemptions;
+    b->drafted_tokens += s->drafted_tokens, b->accepted_tokens += s->accepted_tokens;
+    b->step_seconds += s->step_seconds, b->forward_seconds += s->forward_seconds;
+    b->sample_seconds += s->sample_seconds;
+    for (size_t i = 0; i < IV_STEP_BUCKETS; i++) r->steps_before[i] += r->stats.step_tokens[i];
+    r->stats.engine = (iv_engine_stats){.kv_pages = s->kv_pages, .kv_pages_free = s->kv_pages};
+    memset(r->stats.step_tokens, 0, sizeof r->stats.step_tokens);
+    r->stats.queued = r->stats.waiting_events = 0, r->stats.loading = false;
+}
+
+/* An update of weights that had begun is not repeated: it may be what ended the process. */
+static void interrupt_entries(iv_remote *r) {
+    size_t running = 0;
+    for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
+        next = e->next;
+        if (!e->request && e->sent && e->command == IV_COMMAND_UPDATE_WEIGHTS && running == 0) {
+            end_entry(r, e, IV_IO, "the engine ended while it loaded these weights; the earlier ones are in use");
+            continue;
+        }
+        bool computed = e->request && e->sent && running++ < r->info.max_num_seqs && r->stats.engine.steps > 0;
+        e->deaths += computed;
+        iv_journal_interrupt(e);
+        if (e->deaths < DEATHS_MAX) continue;
+        end_entry(r, e, IV_IO, "the engine ended each time that it computed this request");
+    }
+}
+
+/* Whether another restart is allowed now. */
+static bool may_restart(const iv_remote *r) {
+    if (r->o.engine_restarts > RESTARTS_KEPT) return true; /* so many are no limit */
+    if (r->restarts < r->o.engine_restarts) return true;
+    if (r->o.engine_restarts == 0) return false;
+    return iv_now() - r->restarted_at[(r->restarts - r->o.engine_restarts) % RESTARTS_KEPT] > RESTARTS_S;
+}
+
+/* The first restart is immediate, and so is each after a life that was of use. */
+static double rest_of(const iv_remote *r) {
+    if (r->barren == 0) return 0;
+    unsigned doublings = r->barren - 1 < 7 ? r->barren - 1 : 7;
+    uint64_t ms = (uint64_t)REST_FIRST_MS << doublings;
+    return (double)(ms < REST_MAX_MS ? ms : (uint64_t)REST_MAX_MS) / 1000;
+}
+
+/* The process is reaped, or could not be started. */
+static void after_life(iv_remote *r, const char *how) {
+    bool useful = r->eventful || (r->ready_at > 0 && iv_now() - r->ready_at > USEFUL_S);
+    r->barren = useful || r->restarts == 0 ? 0 : r->barren + 1;
+    interrupt_entries(r);
+    keep_counters(r);
+    if (!may_restart(r)) {
+        char why[sizeof r->why];
+        snprintf(why, sizeof why, "the engine process ended again (%.900s) after %llu restarts", how,
+                 (unsigned long long)r->restarts);
+        snprintf(r->why, sizeof r->why, "%s", why);
+        note(r, "error", "%s", r->why);
+        fail_all(r);
+        return;
+    }
+    double rest = rest_of(r);
+    r->due = iv_now() + rest;
+    r->life = LIFE_RESTING;
+    note(r, "warning", "the engine process ended (%s); restart %llu in %.3g s, %zu requests wait", how,
+         (unsigned long long)r->restarts + 1, rest, r->journal.requests);
+}
+
+static void look_at_end(iv_remote *r) {
+    char how[64], all[sizeof r->why];
+    if (!iv_engine_process_reap(&r->process, how, sizeof how)) return;
+    snprintf(all, sizeof all, "%s", r->why[0] ? r->why : how);
+    after_life(r, all);
+}
+
+static void look_at_rest(iv_remote *r) {
+    iv_error err;
+    if (iv_now() < r->due) return;
+    r->restarted_at[r->restarts++ % RESTARTS_KEPT] = iv_now();
+    if (start(r, &err) == IV_OK) return;
+    iv_frame_writer_free(&r->writer);
+    r->eventful = false;
+    after_life(r, err.message);
+}
+
+static void on_tick(iv_remote *r) {
+    uint64_t count;
+    if (read(r->timer, &count, sizeof count) != sizeof count) return;
+    char why[100];
+    uint64_t patience = (BEATS + 1) * (r->life == LIFE_STARTING ? (uint64_t)IV_ENGINE_STEP_TIMEOUTS : 1);
+    switch (r->life) {
+    case LIFE_STARTING:
+    case LIFE_READY:
+        r->silent = r->heard ? 0 : r->silent + 1; /* not `count`: this process may have been stopped too */
+        r->heard = false;
+        if (r->silent <= patience) return;
+        snprintf(why, sizeof why, "it did not respond for %.3g s", (double)(r->silent * beat_ms(r)) / 1000);
+        kill_process(r, why);
+        return;
+    case LIFE_ENDING: look_at_end(r); return;
+    case LIFE_RESTING: look_at_rest(r); return;
+    case LIFE_FAILED: return;
+    }
+}
+
+/* ---- records from the process ------------------------------------------------------------------------- */
+
+static void take_stats(iv_remote *r, const iv_frame *f) {
+    r->stats = f->stats;
+    r->stats.weight_version += r->version_more;
+}
+
+/* Other weights than before, although the directory is the same: what began cannot continue. */
+static void check_weights(iv_remote *r, const iv_frame *f) {
+    if (strcmp(r->fingerprint, f->stats.fingerprint) == 0) return;
+    note(r, "error", "the restarted engine has other weights: fingerprint %s, before it was %s", f->stats.fingerprint,
+         r->fingerprint);
+    for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
+        next = e->next;
+        if (e->request && !e->silent)
+            end_entry(r, e, IV_IO, "the weights that began this answer are no longer there; the engine was restarted");
+    }
+    r->version_more = 1, r->weight_version++;
+    snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->stats.fingerprint);
+}
+
+static iv_status take_info(iv_remote *r, const iv_frame *f, iv_error *err) {
+    r->info = f->info;
+    const char **const texts[] = {&r->info.fingerprint,
+                                  &r->info.model_type,
+                                  &r->info.dtype,
+                                  &r->info.arithmetic,
+                                  &r->info.isa,
+                                  &r->info.numerics,
+                                  &r->info.device,
+                                  &r->info.gpu,
+                                  &r->info.rank_transport,
+                                  &r->info.weights_digest,
+                                  &r->info.configuration_digest,
+                                  &r->info.tokenizer_digest,
+                                  &r->info.template_digest,
+                                  &r->info.generation_unapplied};
+    enum { TEXTS = sizeof texts / sizeof *texts };
+    size_t room = 0;
+    for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;
+    char *at = r->names = malloc(room);
+    if (!at) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
+    for (size_t i = 0; i < TEXTS; i++) {
+        size_t n = strlen(*texts[i]) + 1;
+        *texts[i] = memcpy(at, *texts[i], n);
+        at += n;
+    }
+    r->defaults = f->request;
+    snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->stats.fingerprint);
+    return IV_OK;
+}
+
+/* A process that is not the first is ready. */
+static void resume(iv_remote *r, const iv_frame *f) {
+    r->life = LIFE_READY, r->ready_at = iv_now();
+    if (f->info.vocab_size != r->info.vocab_size || f->info.max_model_len != r->info.max_model_len) {
+        kill_process(r, "the restarted engine has another model");
+        return;
+    }
+    check_weights(r, f);
+    take_stats(r, f);
+    note(r, "info", "the engine process is back: loaded in %.2f s, %zu requests continue", f->info.load_seconds,
+         r->journal.requests);
+    if (r->paused) {
+        iv_frame pause = {.kind = IV_FRAME_COMMAND, .id = ++r->journal.next_id, .command = IV_COMMAND_PAUSE};
+        put(r, &pause); /* its result finds no entry */
+    }
+    send_all(r);
+}
+
+static bool fill(iv_remote *r, const iv_journal_entry *e, iv_bridge_event_kind kind, iv_bridge_event *out) {
+    *out = (iv_bridge_event){.kind = kind,
+                             .owner = e->owner,
+                             .id = e->request ? e->id : 0,
+                             .event = &r->frame.event,
+                             .weight_version = r->weight_version,
+                             .fingerprint = r->fingerprint};
+    return true;
+}
+
+/* Its clients learn why; the process forgets it. */
+static bool break_off(iv_remote *r, iv_journal_entry *e, const iv_error *why) {
+    note(r, "error", "request %llu: %s", (unsigned long long)e->id, why->message);
+    put(r, &(iv_frame){.kind = IV_FRAME_CANCEL, .id = e->id});
+    end_entry(r, e, why->status, why->message);
+    return false;
+}
+
+/* True: *out is an event for the server. */
+static bool take_event(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridge_event *out) {
+    iv_event *v = &r->frame.event;
+    iv_journal_entry *e = iv_journal_find(&r->journal, r->frame.id);
+    iv_error err;
+    bool repeated = false;
+    if (!e || !e->request) return false; /* cancelled meanwhile */
+    r->eventful = true;
+    v->request = e->id;
+    if (v->kind != IV_EVENT_DONE) {
+        if (iv_journal_note(&r->journal, e, v, raw, raw_bytes, &repeated, &err) != IV_OK) return break_off(r, e, &err);
+        return !repeated && fill(r, e, IV_BRIDGE_EVENT_TOKEN, out);
+    }
+    if (iv_journal_check_end(e, v, &err) != IV_OK) return break_off(r, e, &err);
+    fill(r, e, IV_BRIDGE_EVENT_DONE, out);
+    iv_journal_remove(&r->journal, e);
+    return true;
+}
+
+static bool take_refusal(iv_remote *r, iv_bridge_event *out) {
+    iv_journal_entry *e = iv_journal_find(&r->journal, r->frame.id);
+    if (!e || !e->request) return false;
+    r->eventful = true;
+    fill(r, e, IV_BRIDGE_EVENT_REFUSED, out);
+    out->event = NULL, out->status = r->frame.status, out->message = r->frame.text;
+    iv_journal_remove(&r->journal, e);
+    return true;
+}
+
+static void note_update(iv_remote *r, const iv_journal_entry *e) {
+    char *copy = strdup(e->text);
+    IV_ASSERT(copy); /* a restart must find these weights */
+    free(r->weights);
+    r->weights = copy;
+}
+
+static bool take_result(iv_remote *r, iv_bridge_event *out) {
+    const iv_frame *f = &r->frame;
+    iv_journal_entry *e = iv_journal_find(&r->journal, f->id);
+    if (!e || e->request) return false;
+    bool good = f->status == IV_OK;
+    if (good && e->command == IV_COMMAND_PAUSE) r->paused = true;
+    if (good && e->command == IV_COMMAND_CONTINUE) r->paused = false;
+    if (good && e->command == IV_COMMAND_UPDATE_WEIGHTS) {
+        note_update(r, e);
+        r->weight_version = f->weight_version + r->version_more;
+        snprintf(r->fingerprint, sizeof r->fingerprint, "%s", r->stats.fingerprint);
+    }
+    fill(r, e, IV_BRIDGE_EVENT_COMMAND, out);
+    out->event = NULL, out->fingerprint = NULL, out->status = f->status, out->message = f->text;
+    iv_journal_remove(&r->journal, e);
+    return true;
+}
+
+/* True: *out is an event for the server. */
+static bool take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridge_event *out) {
+    const iv_frame *f = &r->frame;
+    char why[100];
+    r->heard = true;
+    switch (f->kind) {
+    case IV_FRAME_EVENT: return take_event(r, raw, raw_bytes, out);
+    case IV_FRAME_REFUSED: return take_refusal(r, out);
+    case IV_FRAME_RESULT: return take_result(r, out);
+    case IV_FRAME_STATS:
+        take_stats(r, f);
+        r->received = f->done;
+        return false;
+    case IV_FRAME_IDENTITY:
+        r->weight_version = f->weight_version + r->version_more;
+        snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->text);
+        return false;
+    case IV_FRAME_ALIVE:
+        if (f->done <= timeout_ms(r) * IV_ENGINE_STEP_TIMEOUTS) return false;
+        snprintf(why, sizeof why, "its engine made no step for %.3g s", (double)f->done / 1000);
+        kill_process(r, why);
+        return false;
+    case IV_FRAME_READY: resume(r, f); return false;
+    case IV_FRAME_FAILED:
+    case IV_FRAME_LOST: remember_why(r, f->text); return false;
+    case IV_FRAME_PROGRESS: return false;
+    default: kill_process(r, "it sent a record of the wrong direction"); return false;
+    }
+}
+
+/* True: *out is an event. False: no record is complete. */
+static bool next_event(iv_remote *r, iv_bridge_event *out) {
+    iv_error err;
+    const char *raw;
+    size_t raw_bytes;
+    for (bool got; r->process.fd >= 0;) {
+        if (iv_frame_next(&r->reader, &r->frame, &got, &raw, &raw_bytes, &err) != IV_OK) {
+            remember_why(r, err.message);
+            disconnect(r);
+            return false;
+        }
+        if (!got) return false;
+        if (take_record(r, raw, raw_bytes, out)) return true;
+    }
+    return false;
+}
+
+static bool take_made(iv_remote *r, iv_bridge_event *out) {
+    made_event *m = r->made_first;
+    if (!m) return false;
+    r->made_first = m->next;
+    if (!r->made_first) r->made_last = NULL;
+    r->taken = m;
+    *out = m->head;
+    return true;
+}
+
+static bool more(iv_remote *r) {
+    set_awake(r, true); /* until a call finds nothing */
+    return true;
+}
+
+bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
+    free(r->taken);
+    r->taken = NULL;
+    for (int receives = 0;; receives++) {
+        if (take_made(r, out) || next_event(r, out)) return more(r);
+        if (r->made_first) continue;
+        if (r->process.fd < 0 || receives == RECEIVES_MAX) break;
+        iv_frame_io io = iv_frame_receive(&r->reader, r->process.fd);
+        if (io == IV_FRAME_IO_NONE) break;
+        if (io == IV_FRAME_IO_END) disconnect(r);
+    }
+    on_tick(r);
+    flush(r);
+    if (take_made(r, out)) return more(r);
+    set_awake(r, false);
+    return false;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------ */
+
+/* Waits for the first process. */
+static iv_status await_ready(iv_remote *r, iv_error *err) {
+    const iv_frame *f = &r->frame;
+    for (bool got;;) {
+        IV_TRY(iv_frame_next(&r->reader, &r->frame, &got, NULL, NULL, err));
+        if (got && f->kind == IV_FRAME_FAILED) return iv_fail(err, f->status, "%s", f->text);
+        if (got && f->kind == IV_FRAME_READY) break;
+        if (got && f->kind == IV_FRAME_PROGRESS && r->o.engine.progress)
+            r->o.engine.progress(r->o.engine.user, (size_t)f->done, (size_t)f->total);
+        if (got) continue;
+        iv_frame_io io = iv_frame_receive(&r->reader, r->process.fd);
+        if (io == IV_FRAME_IO_END) {
+            char how[64] = "";
+            for (int i = 0; i < 1000 && !iv_engine_process_reap(&r->process, how, sizeof how); i++)
+                poll(NULL, 0, SOON_MS);
+            return iv_fail(err, IV_IO, "engine process: ended while it opened the model: %s", how);
+        }
+        flush(r);
+        struct pollfd p = {.fd = r->epoll, .events = POLLIN};
+        if (io == IV_FRAME_IO_NONE) poll(&p, 1, -1);
+        uint64_t unused;
+        if (io == IV_FRAME_IO_NONE) (void)!read(r->timer, &unused, sizeof unused); /* the user waits, and may end it */
+    }
+    IV_TRY(take_info(r, f, err));
+    take_stats(r, f);
+    r->life = LIFE_READY, r->ready_at = iv_now();
+    return IV_OK;
+}
+
+static iv_status open_parts(iv_remote *r, iv_error *err) {
+    if (r->o.queued_requests_max > IV_QUEUED_REQUESTS_MAX)
+        return iv_fail(err, IV_INVALID, "queued_requests_max: wanted 1 to %d, found %zu", IV_QUEUED_REQUESTS_MAX,
+                       r->o.queued_requests_max);
+    r->epoll = epoll_create1(EPOLL_CLOEXEC);
+    r->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (r->epoll < 0 || r->timer < 0 || r->wake < 0 || !watch(r, EPOLL_CTL_ADD, r->timer, EPOLLIN) ||
+        !watch(r, EPOLL_CTL_ADD, r->wake, EPOLLIN))
+        return iv_fail(err, IV_IO, "bridge: epoll: %s", strerror(errno));
+    IV_TRY(start(r, err));
+    iv_error text_error;
+    iv_status status = iv_text_model_open(r->o.engine.model, &r->text_model, &text_error); /* while weights load */
+    IV_TRY(await_ready(r, err));
+    if (status != IV_OK) *err = text_error;
+    return status;
+}
+
+iv_status iv_remote_open(const iv_bridge_options *o, iv_remote **out, iv_error *err) {
+    iv_remote *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
+    r->o = *o;
+    if (!r->o.queued_requests_max) r->o.queued_requests_max = QUEUED_DEFAULT;
+    r->epoll = r->timer = r->wake = r->process.fd = -1;
+    iv_status status = open_parts(r, err);
+    if (status == IV_OK)
+        *out = r;
+    else
+        iv_remote_close(r);
+    return status;
+}
+
+void iv_remote_close(iv_remote *r) {
+    if (!r) return;
+    iv_engine_process_end(&r->process);
+    while (r->journal.first) iv_journal_remove(&r->journal, r->journal.first);
+    for (made_event *m; (m = r->made_first);) {
+        r->made_first = m->next;
+        free(m);
+    }
+    free(r->taken);
+    iv_frame_reader_free(&r->reader);
+    iv_frame_writer_free(&r->writer);
+    iv_text_model_close(r->text_model);
+    free(r->names), free(r->weights);
+    const int fds[] = {r->epoll, r->timer, r->wake};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0) close(fds[i]);
+    free(r);
+}
+
+/* ---- the calls of bridge.h ---------------------------------------------------------------------------- */
+
+int iv_remote_fd(const iv_remote *r) { return r->epoll; }
+const iv_engine_info *iv_remote_info(const iv_remote *r) { return &r->info; }
+const iv_text_model *iv_remote_text_model(const iv_remote *r) { return r->text_model; }
+void iv_remote_request_init(const iv_remote *r, iv_request *request) { *request = r->defaults; }
+
+iv_status iv_remote_compile(iv_remote *r, const iv_request *request, bool quick, iv_constraint **out, iv_error *err) {
+    return iv_text_model_compile(r->text_model, r->info.vocab_size, request, quick, out, err);
+}
+
+/* The same limits as of a queue in this process. The process itself refuses nothing for its number. */
+static iv_status admit(const iv_remote *r, size_t bytes, iv_error *err) {
+    const iv_journal *j = &r->journal;
+    if (r->life == LIFE_FAILED) return iv_fail(err, IV_IO, "the engine is lost: %.900s", r->why);
+    size_t most = iv_size_min(r->o.queued_requests_max + r->info.max_num_seqs, IV_QUEUED_REQUESTS_MAX);
+    if (j->requests >= most)
+        return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may",
+                       j->requests - iv_size_min(j->requests, r->info.max_num_seqs), r->o.queued_requests_max);
+    if (bytes && j->silent_bytes && j->silent_bytes + bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
+        return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", j->silent_bytes,
+                       IV_BRIDGE_QUEUED_BYTES_MAX);
+    return IV_OK;
+}
+
+iv_status iv_remote_submit(iv_remote *r, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
+    size_t bytes = request->text_bytes + request->id_count * sizeof *request->ids;
+    if (request->constraint_text) bytes += strlen(request->constraint_text);
+    IV_TRY(admit(r, bytes, err));
+    iv_journal_entry *e = iv_journal_add_request(&r->journal, request, owner);
+    if (!e) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
+    *id = e->id;
+    if (r->life != LIFE_READY) return IV_OK;
+    if (send_entry(r, e)) flush(r);
+    return IV_OK;
+}
+
+iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, void *owner, iv_error *err) {
+    size_t n = text ? strlen(text) : 0;
+    if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
+        return iv_fail(err, IV_LIMIT, "command: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
+    if (r->life == LIFE_FAILED) return iv_fail(err, IV_IO, "the engine is lost: %.900s", r->why);
+    if (r->journal.commands >= IV_BRIDGE_COMMANDS_MAX)
+        return iv_fail(err, IV_BUSY, "commands: %zu wait already", r->journal.commands);
+    iv_journal_entry *e = iv_journal_add_command(&r->journal, command, text, owner);
+    if (!e) return iv_fail(err, IV_NO_MEMORY, "command: no memory");
+    if (r->life == LIFE_READY && send_entry(r, e)) flush(r);
+    return IV_OK;
+}
+
+/* Events of this id that were made here. */
+static void drop_made(iv_remote *r, uint64_t id) {
+    made_event **at = &r->made_first;
+    r->made_last = NULL;
+    while (*at) {
+        made_event *m = *at;
+        if (m->head.id != id) {
+            r->made_last = m, at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        free(m);
+        r->cancelled++;
+    }
+}
+
+void iv_remote_cancel(iv_remote *r, uint64_t id) {
+    iv_journal_entry *e = id ? iv_journal_find(&r->journal, id) : NULL;
+    if (id && r->made_first) drop_made(r, id);
+    if (!e || !e->request) return;
+    if (e->sent) put(r, &(iv_frame){.kind = IV_FRAME_CANCEL, .id = id});
+    iv_journal_remove(&r->journal, e);
+    r->cancelled++;
+    flush(r);
+}
+
+void iv_remote_hold(iv_remote *r, uint64_t id, bool hold) {
+    iv_journal_entry *e = iv_journal_find(&r->journal, id);
+    if (!e || !e->request || e->held == hold) return;
+    e->held = hold;
+    if (!e->sent) return;
+    put(r, &(iv_frame){.kind = IV_FRAME_HOLD, .id = id, .flag = hold});
+    flush(r);
+}
+
+void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats) {
+    const iv_engine_stats *b = &r->before;
+    *stats = r->stats;
+    iv_engine_stats *s = &stats->engine;
+    s->steps += b->steps, s->tokens_computed += b->tokens_computed, s->tokens_generated += b->tokens_generated;
+    s->prompt_tokens += b->prompt_tokens, s->cached_tokens += b->cached_tokens, s->preemptions += b->preemptions;
+    s->drafted_tokens += b->drafted_tokens, s->accepted_tokens += b->accepted_tokens;
+    s->step_seconds += b->step_seconds, s->forward_seconds += b->forward_seconds;
+    s->sample_seconds += b->sample_seconds;
+    for (size_t i = 0; i < IV_STEP_BUCKETS; i++) stats->step_tokens[i] += r->steps_before[i];
+    stats->failed = r->life == LIFE_FAILED;
+    stats->away = r->life != LIFE_READY && !stats->failed;
+    stats->queued = r->life == LIFE_READY ? r->stats.queued + (size_t)(r->sent - r->received)
+                                          : r->journal.requests + r->journal.commands;
+    stats->paused = r->paused, stats->cancelled = r->cancelled;
+    stats->restarts = r->restarts, stats->continued = r->continued;
+    snprintf(stats->why, sizeof stats->why, "%s", stats->failed ? r->why : "");
+}
