@@ -30,7 +30,7 @@ enum {
     QUEUED_DEFAULT = 1024,
     RESTARTS_KEPT = 64,  /* times of the latest restarts */
     RESTARTS_S = 600,    /* window of engine_restarts */
-    USEFUL_S = 5,        /* a life so long, or with an event, was of use */
+    USEFUL_S = 5,        /* a life so long, or with a step, was of use */
     REST_FIRST_MS = 100, /* back-off after a life of no use; doubles ... */
     REST_MAX_MS = 10000, /* ... up to this */
     DEATHS_MAX = 3,      /* of processes that ended while they computed one request, without an event of it */
@@ -276,17 +276,25 @@ static void interrupt_entries(iv_remote *r) {
         bool computed = e->request && e->sent && running++ < r->info.max_num_seqs && r->stats.engine.steps > 0;
         e->deaths += computed;
         iv_journal_interrupt(e);
-        if (e->deaths < DEATHS_MAX) continue;
-        end_entry(r, e, IV_IO, "the engine ended each time that it computed this request");
     }
 }
 
-/* Whether another restart is allowed now. */
-static bool may_restart(const iv_remote *r) {
-    if (r->o.engine_restarts > RESTARTS_KEPT) return true; /* so many are no limit */
-    if (r->restarts < r->o.engine_restarts) return true;
-    if (r->o.engine_restarts == 0) return false;
-    return iv_now() - r->restarted_at[(r->restarts - r->o.engine_restarts) % RESTARTS_KEPT] > RESTARTS_S;
+/* Restarts allowed now. */
+static size_t restarts_left(const iv_remote *r) {
+    size_t n = r->o.engine_restarts, recent = 0;
+    if (n > RESTARTS_KEPT) return n; /* so many are no limit */
+    for (; recent < n && recent < r->restarts; recent++)
+        if (iv_now() - r->restarted_at[(r->restarts - 1 - recent) % RESTARTS_KEPT] > RESTARTS_S) break;
+    return n - recent;
+}
+
+/* The last restart is made without the requests that may be what ends the engine: those that each of its lives computed
+ * without an event. */
+static void drop_suspects(iv_remote *r) {
+    for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
+        next = e->next;
+        if (e->deaths >= DEATHS_MAX) end_entry(r, e, IV_IO, "the engine ended each time that it computed this request");
+    }
 }
 
 /* The first restart is immediate, and so is each after a life that was of use. */
@@ -299,11 +307,13 @@ static double rest_of(const iv_remote *r) {
 
 /* The process is reaped, or could not be started. */
 static void after_life(iv_remote *r, const char *how) {
-    bool useful = r->eventful || (r->ready_at > 0 && iv_now() - r->ready_at > USEFUL_S);
+    bool useful = r->eventful || r->stats.engine.steps > 0 || (r->ready_at > 0 && iv_now() - r->ready_at > USEFUL_S);
     r->barren = useful || r->restarts == 0 ? 0 : r->barren + 1;
     interrupt_entries(r);
     keep_counters(r);
-    if (!may_restart(r)) {
+    size_t left = restarts_left(r);
+    if (left == 1) drop_suspects(r);
+    if (left == 0) {
         char why[sizeof r->why];
         snprintf(why, sizeof why, "the engine process ended again (%.900s) after %llu restarts", how,
                  (unsigned long long)r->restarts);
