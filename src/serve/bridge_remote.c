@@ -33,8 +33,7 @@ enum {
     USEFUL_S = 5,        /* a life so long, or with a step, was of use */
     REST_FIRST_MS = 100, /* back-off after a life of no use; doubles ... */
     REST_MAX_MS = 10000, /* ... up to this */
-    DEATHS_MAX = 3,      /* of processes that ended while they computed one request, without an event of it */
-    RECEIVES_MAX = 64    /* calls of recv before the server's loop runs again */
+    DEATHS_MAX = 3       /* of processes that ended while they computed one request, without an event of it */
 };
 
 typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_FAILED } life;
@@ -71,6 +70,9 @@ struct iv_remote {
     iv_frame_writer writer;
     iv_frame frame;
     bool polls_output;
+    bool drained;            /* a round of iv_remote_next has received */
+    uint64_t tick_ms;        /* of the timer */
+    double tick_due;         /* it is not looked at before */
     bool heard;              /* a record since the last tick */
     bool killed;             /* by this file: its socket will end */
     uint64_t silent;         /* ticks without a record */
@@ -113,6 +115,7 @@ static void set_awake(iv_remote *r, bool awake) {
 }
 
 static void set_timer(iv_remote *r, uint64_t ms) {
+    r->tick_ms = ms, r->tick_due = 0;
     struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
     struct itimerspec every = {.it_interval = t, .it_value = t};
     timerfd_settime(r->timer, 0, &every, NULL);
@@ -349,6 +352,7 @@ static void look_at_rest(iv_remote *r) {
 static void on_tick(iv_remote *r) {
     uint64_t count;
     if (read(r->timer, &count, sizeof count) != sizeof count) return;
+    r->tick_due = iv_now() + (double)r->tick_ms / 2000;
     char why[100];
     uint64_t patience = (BEATS + 1) * (r->life == LIFE_STARTING ? (uint64_t)IV_ENGINE_STEP_TIMEOUTS : 1);
     switch (r->life) {
@@ -573,15 +577,15 @@ static bool more(iv_remote *r) {
 bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
     free(r->taken);
     r->taken = NULL;
-    for (int receives = 0;; receives++) {
+    for (bool received = r->drained;; received = true) {
         if (take_made(r, out) || next_event(r, out)) return more(r);
         if (r->made_first) continue;
-        if (r->process.fd < 0 || receives == RECEIVES_MAX) break;
-        iv_frame_io io = iv_frame_receive(&r->reader, r->process.fd);
-        if (io == IV_FRAME_IO_NONE) break;
-        if (io == IV_FRAME_IO_END) disconnect(r);
+        if (r->process.fd < 0 || received) break;
+        r->drained = true; /* until the next round: what comes meanwhile keeps the descriptor readable */
+        if (iv_frame_receive(&r->reader, r->process.fd) == IV_FRAME_IO_END) disconnect(r);
     }
-    on_tick(r);
+    r->drained = false;
+    if (iv_now() >= r->tick_due) on_tick(r);
     flush(r);
     if (take_made(r, out)) return more(r);
     set_awake(r, false);
