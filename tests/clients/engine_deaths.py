@@ -26,7 +26,7 @@ import time
 
 import soak
 import wire
-from served import BINARY, TINY_MATH, Served, end_when_terminated, raise_file_limit
+from served import BINARY, TINY_MATH, Served, children, end_when_terminated, raise_file_limit
 from support import SKIPPED
 from wire import Lost
 
@@ -48,16 +48,12 @@ def plain(raw):
 def engines(pid):
     """The living children of a server, and its zombies."""
     found, zombies = [], []
-    try:
-        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return [], []
-    for child in children:
+    for child in children(pid):
         try:
             state = pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        (zombies if state == "Z" else found).append(int(child))
+        (zombies if state == "Z" else found).append(child)
     return found, zombies
 
 

@@ -46,6 +46,14 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def children(pid):
+    """The processes that a process has started and not yet reaped."""
+    try:
+        return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def machine_cpu_seconds():
     """Processor time of all processes of the machine."""
     fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
@@ -112,26 +120,35 @@ class Served:
     def alive(self):
         return self.process.poll() is None
 
+    def processes(self):
+        """The server and its engine."""
+        return [self.pid, *children(self.pid)]
+
     def _status(self, field):
-        try:
-            text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
-        except OSError:
-            return 0
-        found = re.search(rf"^{field}:\s+(\d+)", text, re.M)
-        return int(found[1]) if found else 0
+        """The sum over both processes."""
+        total = 0
+        for pid in self.processes():
+            try:
+                text = pathlib.Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                continue
+            found = re.search(rf"^{field}:\s+(\d+)", text, re.M)
+            total += int(found[1]) if found else 0
+        return total
 
     def rss(self):
         return self._status("VmRSS") * 1024
 
     def peak(self):
-        """The largest RSS since forget_peak."""
+        """The largest RSS since forget_peak, of each process."""
         return self._status("VmHWM") * 1024
 
     def forget_peak(self):
-        try:
-            pathlib.Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-        except OSError:
-            pass  # then it is the largest since the start
+        for pid in self.processes():
+            try:
+                pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
+            except OSError:
+                pass  # then it is the largest since the start
 
     def threads(self):
         return self._status("Threads")
@@ -143,7 +160,7 @@ class Served:
             return 0
 
     def cpu(self):
-        return cpu_seconds(self.pid)
+        return sum(cpu_seconds(pid) for pid in self.processes())
 
     async def context(self):
         """The maximum length of a sequence."""
