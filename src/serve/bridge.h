@@ -84,7 +84,7 @@ iv_status iv_bridge_open(const iv_bridge_options *o, iv_bridge **out, iv_error *
 /* Ends all requests and the thread. NULL is fine. */
 void iv_bridge_close(iv_bridge *b);
 
-int iv_bridge_fd(const iv_bridge *b);                     /* readable while events are queued */
+int iv_bridge_fd(const iv_bridge *b); /* readable while events are queued, and perhaps at other times */
 const iv_engine_info *iv_bridge_info(const iv_bridge *b); /* as opened; only the fingerprint may change: see stats */
 const iv_text_model *iv_bridge_text_model(const iv_bridge *b); /* any thread */
 /* iv_request_init of the engine: the model's own defaults. */

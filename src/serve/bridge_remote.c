@@ -693,7 +693,7 @@ static iv_status admit(const iv_remote *r, size_t bytes, iv_error *err) {
     size_t most = iv_size_min(r->o.queued_requests_max + r->info.max_num_seqs, IV_QUEUED_REQUESTS_MAX);
     if (j->requests >= most)
         return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may",
-                       j->requests - iv_size_min(j->requests, r->info.max_num_seqs), r->o.queued_requests_max);
+                       j->requests - iv_size_min(j->requests, r->stats.engine.running), r->o.queued_requests_max);
     if (bytes && j->silent_bytes && j->silent_bytes + bytes > IV_BRIDGE_QUEUED_BYTES_MAX)
         return iv_fail(err, IV_BUSY, "queue: prompts of %zu bytes wait already, at most %d may", j->silent_bytes,
                        IV_BRIDGE_QUEUED_BYTES_MAX);
