@@ -267,6 +267,19 @@ static void keep_counters(iv_remote *r) {
     r->stats.queued = r->stats.waiting_events = 0, r->stats.loading = false;
 }
 
+/* Whether the engine may have computed a request: few go before it, by priority, then age. */
+static bool ran(const iv_remote *r, const iv_journal_entry *e) {
+    size_t before = 0;
+    bool earlier = true;
+    for (const iv_journal_entry *o = r->journal.first; o && before < r->info.max_num_seqs; o = o->next) {
+        if (o == e) earlier = false;
+        if (o == e || !o->request || !o->sent) continue;
+        int32_t a = o->request->priority, b = e->request->priority;
+        before += a < b || (a == b && earlier);
+    }
+    return before < r->info.max_num_seqs;
+}
+
 /* An update of weights that had begun is not repeated: it may be what ended the process. */
 static void interrupt_entries(iv_remote *r) {
     size_t running = 0;
@@ -276,10 +289,13 @@ static void interrupt_entries(iv_remote *r) {
             end_entry(r, e, IV_IO, "the engine ended while it loaded these weights; the earlier ones are in use");
             continue;
         }
-        bool computed = e->request && e->sent && running++ < r->info.max_num_seqs && r->stats.engine.steps > 0;
-        e->deaths += computed;
-        iv_journal_interrupt(e);
+        if (e->advanced)
+            e->deaths = 0;
+        else
+            e->deaths += e->request && e->sent && ran(r, e);
+        running += e->request && e->sent;
     }
+    for (iv_journal_entry *e = r->journal.first; e; e = e->next) iv_journal_interrupt(e);
 }
 
 /* Restarts allowed now. */

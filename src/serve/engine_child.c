@@ -110,6 +110,17 @@ static bool receive(child *c) {
     return io == IV_FRAME_IO_MORE;
 }
 
+/* The engine has given up: all its requests are refused, which is not their end. */
+static void leave_if_lost(child *c) {
+    iv_bridge_stats s;
+    iv_bridge_get_stats(c->bridge, &s);
+    if (!s.failed) return;
+    if (!iv_buf_append(&c->writer.buf, c->events.data, c->events.len)) leave(EXIT_MEMORY);
+    put_status(&c->writer.buf, IV_FRAME_LOST, 0, IV_IO, s.why);
+    flush_all(c);
+    leave(EXIT_LOST);
+}
+
 /* ---- entries ------------------------------------------------------------------------------------------ */
 
 static entry **bucket_of(child *c, uint64_t id) { return &c->buckets[id % BUCKETS]; }
@@ -217,6 +228,7 @@ static bool submit(child *c, entry *e) {
     iv_status status = iv_bridge_submit(c->bridge, e->request, e, &e->bridge_id, &err);
     if (status == IV_BUSY) return false;
     if (status != IV_OK) {
+        leave_if_lost(c);
         refuse(c, e, status, err.message);
         return true;
     }
@@ -238,6 +250,7 @@ static void run_command(child *c, entry *e) {
         c->commands++;
         return;
     }
+    leave_if_lost(c);
     put(&c->writer.buf, &(iv_frame){.kind = IV_FRAME_RESULT,
                                     .id = e->id,
                                     .status = status,
@@ -314,17 +327,6 @@ static void tell_identity(child *c, const iv_bridge_event *r) {
     c->told_version = version;
     snprintf(c->told_fingerprint, sizeof c->told_fingerprint, "%s", r->fingerprint);
     put(&c->events, &(iv_frame){.kind = IV_FRAME_IDENTITY, .weight_version = version, .text = c->told_fingerprint});
-}
-
-/* The engine has given up: all its requests are refused, which is not their end. */
-static void leave_if_lost(child *c) {
-    iv_bridge_stats s;
-    iv_bridge_get_stats(c->bridge, &s);
-    if (!s.failed) return;
-    if (!iv_buf_append(&c->writer.buf, c->events.data, c->events.len)) leave(EXIT_MEMORY);
-    put_status(&c->writer.buf, IV_FRAME_LOST, 0, IV_IO, s.why);
-    flush_all(c);
-    leave(EXIT_LOST);
 }
 
 static void tell(child *c, const iv_bridge_event *r) {

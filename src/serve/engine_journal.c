@@ -128,7 +128,7 @@ iv_status iv_journal_note(iv_journal *j, iv_journal_entry *e, const iv_event *v,
         return differs(e, v, err);
     }
     end_silence(j, e);
-    e->deaths = 0;
+    e->advanced = true;
     if (want && v->position != want)
         return iv_fail(err, IV_IO, "the engine's events: wanted one of position %zu, found %zu", want, v->position);
     if (v->kind == IV_EVENT_PROMPT) {
@@ -165,7 +165,7 @@ iv_status iv_journal_check_end(const iv_journal_entry *e, const iv_event *v, iv_
 void iv_journal_interrupt(iv_journal_entry *e) {
     e->repeats = e->ids.count > 0;
     e->continued |= e->sent;
-    e->sent = false;
+    e->sent = e->advanced = false;
 }
 
 iv_request iv_journal_request(const iv_journal_entry *e) {

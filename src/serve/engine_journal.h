@@ -23,7 +23,8 @@ typedef struct iv_journal_entry {
     bool silent;  /* without an event so far */
     bool repeats; /* the next event repeats the last token */
     bool continued;
-    unsigned deaths; /* processes that ended while they had it, since its last event */
+    bool advanced;   /* had an event from the present process, besides a repeated one */
+    unsigned deaths; /* processes that ended while they computed it, without such an event */
     iv_ids ids;      /* of the answer, passed on */
     float *logprobs; /* [ids.capacity] */
     size_t logprobs_capacity;

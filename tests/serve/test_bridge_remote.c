@@ -1,0 +1,525 @@
+/* Faults of an engine process: it is lost, crashes, exits or hangs in a chosen step, or cannot start. Every request
+ * continues with the bits of an idle engine, or ends with an error; never with another token. The process is this
+ * program again: an environment variable tells it which fault to have in which of its lives. */
+#include "bridge_client.h"
+#include "model/batch.h"
+#include "model/cpu/cpu_model.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+enum { POISON = 321, TIMEOUT_MS = 300, NOTES_BYTES = 8192 };
+
+/* ---- the faulty process -------------------------------------------------------------------------------- */
+
+static const char plan_variable[] = "INVAR_TEST_FAULT", lives_variable[] = "INVAR_TEST_LIVES";
+
+/* "KIND STEP FROM LIVES;...": in this step of so many lives, beginning with the life FROM. */
+static struct plan {
+    char kind[16];
+    unsigned long step, from, lives;
+} plans[3];
+static size_t plan_count;
+static unsigned long life, steps;
+static bool began;
+
+/* One byte in a file for each life. */
+static void begin_life(void) {
+    const char *text = getenv(plan_variable), *path = getenv(lives_variable);
+    struct stat st;
+    began = true;
+    for (; text && *text && plan_count < 3; plan_count++) {
+        struct plan *p = &plans[plan_count];
+        if (sscanf(text, "%15s %lu %lu %lu", p->kind, &p->step, &p->from, &p->lives) != 4) _exit(97);
+        text += strcspn(text, ";");
+        text += *text == ';';
+    }
+    if (!path) _exit(96);
+    int fd = open(path, O_WRONLY | O_APPEND);
+    if (fd < 0 || write(fd, "x", 1) != 1 || fstat(fd, &st) != 0) _exit(98);
+    close(fd);
+    life = (unsigned long)st.st_size - 1; /* 0: the first */
+}
+
+static bool has_fault(const char *kind, bool in_step) {
+    if (!is_engine) return false;
+    if (!began) begin_life();
+    for (size_t i = 0; i < plan_count && i < 3; i++)
+        if (strcmp(plans[i].kind, kind) == 0 && life >= plans[i].from && life < plans[i].from + plans[i].lives &&
+            (!in_step || steps == plans[i].step))
+            return true;
+    return false;
+}
+
+/* The engine's thread blocks signals. */
+static void end_by(int number) {
+    kill(getpid(), number);
+    usleep(10000000);
+}
+
+iv_status __real_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err);
+iv_status __wrap_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err);
+
+iv_status __wrap_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err) {
+    if (has_fault("gone", false)) return iv_fail(err, IV_NOT_FOUND, "the model has moved");
+    if (has_fault("early", false)) end_by(SIGKILL);
+    return __real_iv_engine_open(o, out, err);
+}
+
+iv_status __real_iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err);
+iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err);
+
+iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err) {
+    if (has_fault("update", false)) end_by(SIGKILL);
+    return __real_iv_engine_update_weights(e, dir, err);
+}
+
+static bool has_poison(const iv_batch *b) {
+    for (size_t i = 0; i < b->tokens; i++)
+        if (b->ids[i] == POISON) return true;
+    return false;
+}
+
+iv_status __real_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
+iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err);
+
+iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
+    steps++;
+    if (has_fault("slow", false)) usleep(3000);
+    if (has_fault("lost", true)) return iv_fail(err, IV_IO, "rank 1 is gone");
+    if (has_fault("segv", true)) end_by(SIGSEGV);
+    if (has_fault("abort", true)) end_by(SIGABRT);
+    if (has_fault("exit", true)) _exit(3);
+    if (has_fault("stop", true)) end_by(SIGSTOP);
+    if (has_fault("hang", true)) pause();
+    if (has_fault("poison", false) && has_poison(b)) end_by(SIGSEGV);
+    iv_status status = __real_iv_ranks_forward(e, b, err);
+    if (has_fault("bits", false)) /* a machine that computes other bits */
+        for (size_t i = 0; i < 689; i++) b->logits[i] *= 1.001f;
+    return status;
+}
+
+/* ---- the server's side --------------------------------------------------------------------------------- */
+
+static char lives_file[] = "/tmp/invar_lives_XXXXXX", notes[NOTES_BYTES];
+
+static void take_note(void *user, const char *level, const char *message) {
+    (void)user;
+    size_t n = strlen(notes);
+    snprintf(notes + n, sizeof notes - n, "%s: %s\n", level, message);
+}
+
+static int make_lives(void **state) {
+    (void)state;
+    int fd = mkstemp(lives_file);
+    if (fd < 0) return -1;
+    close(fd);
+    setenv(lives_variable, lives_file, 1);
+    process = true;
+    return 0;
+}
+
+static int remove_lives(void **state) {
+    (void)state;
+    return unlink(lives_file);
+}
+
+static void set_faults(const char *text) {
+    setenv(plan_variable, text, 1);
+    assert_int_equal(truncate(lives_file, 0), 0);
+    notes[0] = 0;
+}
+
+static iv_bridge *open_faulty(const iv_engine_options *engine, size_t restarts) {
+    iv_bridge_options o = {.engine = *engine,
+                           .process = true,
+                           .engine_restarts = restarts,
+                           .engine_timeout_ms = SANITIZED ? 10 * TIMEOUT_MS : TIMEOUT_MS,
+                           .note = take_note};
+    iv_bridge *b = NULL;
+    iv_error err;
+    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    return b;
+}
+
+static iv_bridge *open_small_faulty(size_t restarts) {
+    iv_engine_options o = small_options();
+    o.max_num_seqs = 4;
+    return open_faulty(&o, restarts);
+}
+
+/* The engine's process of a bridge, by /proc; 0: none now. */
+static pid_t engine_pid(void) {
+    char path[64];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%d", &pid) != 1) pid = 0;
+    if (f) fclose(f);
+    return pid;
+}
+
+static void await_restarts(iv_bridge *b, uint64_t count) {
+    while (stats_of(b).restarts < count || stats_of(b).away) pump(b);
+}
+
+/* Requests with every kind of state between tokens. */
+enum { KINDS = 7 };
+
+static iv_request kind(const iv_request *defaults, size_t i) {
+    static const char *const stops[] = {"zzz", "= 10"};
+    static const char question[] = "<|im_start|>user\nWhat is 17 * 6?<|im_end|>\n<|im_start|>assistant\n";
+    iv_request r = *defaults;
+    r.text = question, r.text_bytes = strlen(question), r.max_tokens = 40;
+    r.has_seed = true, r.seed = 50 + i, r.temperature = i % 2 ? 0.9f : 0, r.ignore_eos = true, r.logprobs = 3;
+    if (i == 1) r.repetition_penalty = 1.2f, r.frequency_penalty = 0.4f;
+    if (i == 2) r.constraint = IV_CONSTRAINT_JSON_OBJECT, r.ignore_eos = false;
+    if (i == 3) r.constraint = IV_CONSTRAINT_REGEX, r.constraint_text = "([0-9]{1,3} ){3,60}end";
+    if (i == 4) r.stop = stops, r.stop_count = 2;
+    if (i == 5) r.prompt_logprobs = 2;
+    if (i == 6) r.min_tokens = 20, r.ignore_eos = false, r.keep_receipt = true, r.sampling_logprobs = true;
+    return r;
+}
+
+static void ask_kinds(iv_bridge *b, listener *l) {
+    iv_request defaults;
+    iv_error err;
+    iv_bridge_request_init(b, &defaults);
+    for (size_t i = 0; i < KINDS; i++) {
+        iv_request r = kind(&defaults, i);
+        ASSERT_OK(iv_bridge_submit(b, &r, &l[i], &l[i].id, &err), &err);
+    }
+}
+
+static void check_kinds(const listener *l, const char *what) {
+    static answer *want;
+    iv_engine *e = want ? NULL : open_small();
+    if (!want) {
+        iv_request defaults;
+        iv_request_init(e, &defaults);
+        want = answers_new(KINDS);
+        for (size_t i = 0; i < KINDS; i++) {
+            iv_request r = kind(&defaults, i);
+            submit(e, &r, &want[i]);
+        }
+        run_all(e, want, KINDS);
+        iv_engine_close(e);
+    }
+    for (size_t i = 0; i < KINDS; i++) {
+        if (l[i].refusals) fail_msg("%s, request %zu: %s", what, i, l[i].message);
+        assert_same_answer(what, &want[i], &l[i].answer);
+        assert_string_equal(want[i].stop, l[i].answer.stop);
+        assert_memory_equal(want[i].sampling_logprobs, l[i].answer.sampling_logprobs, want[i].count * sizeof(float));
+        assert_true(want[i].reported == l[i].answer.reported && want[i].reported_hash == l[i].answer.reported_hash);
+    }
+}
+
+/* ---- deaths -------------------------------------------------------------------------------------------- */
+
+static void every_death_continues(void **state) {
+    (void)state;
+    static const char *const ways[] = {"lost", "segv", "abort", "exit", "stop"};
+    static const char *const words[] = {"rank 1 is gone", "signal 11", "signal 6", "exit code 3", "did not respond"};
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        for (unsigned step = 1; step < 40; step += 13) {
+            listener *l = listeners(KINDS);
+            char faults[64];
+            snprintf(faults, sizeof faults, "%s %u 0 2", ways[way], step);
+            set_faults(faults);
+            iv_bridge *b = open_small_faulty(100);
+            ask_kinds(b, l);
+            finish(b, l, KINDS);
+            check_kinds(l, ways[way]);
+            iv_bridge_stats s = stats_of(b);
+            if (s.restarts != 2 || s.continued < 2 || s.failed || s.away)
+                fail_msg("%s, step %u: %d restarts, %d continued: %s", ways[way], step, (int)s.restarts,
+                         (int)s.continued, notes);
+            if (!strstr(notes, words[way])) fail_msg("wanted \"%s\" in: %s", words[way], notes);
+            assert_nothing_held(b);
+            forget(l, KINDS);
+            iv_bridge_close(b);
+            assert_int_equal(engine_pid(), 0);
+        }
+    }
+}
+
+/* A step that never ends, while the process itself responds. */
+static void a_step_that_hangs(void **state) {
+    (void)state;
+    listener *l = listeners(KINDS);
+    set_faults("hang 5 0 1");
+    iv_engine_options engine = small_options();
+    iv_bridge_options o = {
+        .engine = engine, .process = true, .engine_restarts = 1, .engine_timeout_ms = 50, .note = take_note};
+    iv_bridge *b = NULL;
+    iv_error err;
+    if (SANITIZED) o.engine_timeout_ms = TIMEOUT_MS;
+    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    ask_kinds(b, l);
+    finish(b, l, KINDS);
+    check_kinds(l, "a step that hangs");
+    if (!strstr(notes, "its engine made no step for")) fail_msg("%s", notes);
+    forget(l, KINDS);
+    iv_bridge_close(b);
+}
+
+/* Lives that end before the engine is open count, and are followed by a rest. */
+static void starts_that_fail(void **state) {
+    (void)state;
+    listener *l = listeners(KINDS);
+    set_faults("segv 5 0 1;early 0 1 2");
+    iv_bridge *b = open_small_faulty(100);
+    ask_kinds(b, l);
+    finish(b, l, KINDS);
+    check_kinds(l, "after two starts that failed");
+    assert_int_equal(stats_of(b).restarts, 3);
+    forget(l, KINDS);
+    iv_bridge_close(b);
+}
+
+/* ---- what cannot continue ------------------------------------------------------------------------------ */
+
+static void too_many_deaths(void **state) {
+    (void)state;
+    enum { RESTARTS = 2 };
+    listener *l = listeners(KINDS + 2);
+    iv_error err;
+    set_faults("segv 3 0 100");
+    iv_bridge *b = open_small_faulty(RESTARTS);
+    ask_kinds(b, l);
+    ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, "/nowhere", &l[KINDS], &err), &err);
+    finish(b, l, KINDS + 1);
+    for (size_t i = 0; i <= KINDS; i++) {
+        if (l[i].answer.done_events) continue; /* a short one */
+        assert_true(l[i].refusals + l[i].commands == 1 && l[i].status == IV_IO);
+        assert_non_null(strstr(l[i].message, "the engine process ended again (signal 11"));
+    }
+    iv_bridge_stats s = stats_of(b);
+    assert_true(s.failed && !s.away && s.restarts == RESTARTS);
+    assert_non_null(strstr(s.why, "after 2 restarts"));
+    char text[64];
+    iv_request r = nth(b, 0, text);
+    assert_int_equal(iv_bridge_submit(b, &r, l, &l[0].id, &err), IV_IO);
+    assert_non_null(strstr(err.message, "the engine is lost: "));
+    assert_int_equal(iv_bridge_command(b, IV_COMMAND_FLUSH, NULL, l, &err), IV_IO);
+    iv_bridge_cancel(b, l[1].id);
+    forget(l, KINDS + 2);
+    iv_bridge_close(b);
+}
+
+static void a_model_that_is_gone(void **state) {
+    (void)state;
+    listener *l = listeners(KINDS);
+    set_faults("segv 5 0 1;gone 0 1 100");
+    iv_bridge *b = open_small_faulty(3);
+    ask_kinds(b, l);
+    finish(b, l, KINDS);
+    for (size_t i = 0; i < KINDS; i++)
+        if (!l[i].answer.done_events) assert_non_null(strstr(l[i].message, "the model has moved"));
+    assert_true(stats_of(b).failed);
+    forget(l, KINDS);
+    iv_bridge_close(b);
+    set_faults("gone 0 0 1"); /* at the first start it is the caller's error */
+    iv_engine_options engine = small_options();
+    iv_bridge_options o = {.engine = engine, .process = true, .engine_restarts = 3};
+    iv_error err;
+    assert_int_equal(iv_bridge_open(&o, &b, &err), IV_NOT_FOUND);
+    assert_string_equal(err.message, "the model has moved");
+    assert_null(b);
+    set_faults("early 0 0 1");
+    assert_int_equal(iv_bridge_open(&o, &b, &err), IV_IO);
+    assert_non_null(strstr(err.message, "ended while it opened the model: signal 9"));
+}
+
+/* The control: an engine with other bits is found, and no other token leaves. */
+static void other_bits_are_errors(void **state) {
+    (void)state;
+    listener *l = listeners(1);
+    set_faults("segv 20 0 1;bits 0 1 1");
+    iv_bridge *b = open_small_faulty(5);
+    ask_long(b, &l[0]);
+    finish(b, l, 1);
+    assert_true(l[0].refusals == 1 && l[0].status == IV_IO && l[0].answer.count < 20);
+    if (!strstr(l[0].message, "does not repeat the answer: token")) fail_msg("%s", l[0].message);
+    assert_false(stats_of(b).failed);
+    forget(l, 1);
+    iv_bridge_close(b);
+}
+
+/* A request that always ends the engine is left out of the last restart; the others continue. */
+static void a_poisonous_request(void **state) {
+    (void)state;
+    static const int32_t ids[] = {5, POISON, 7};
+    listener *l = listeners(KINDS + 1), *poison = &l[KINDS];
+    iv_error err;
+    iv_request r;
+    set_faults("poison 0 0 100;slow 0 0 1");
+    iv_bridge *b = open_small_faulty(3);
+    iv_bridge_request_init(b, &r);
+    r.ids = ids, r.id_count = 3, r.max_tokens = 5, r.priority = -1;
+    ask_kinds(b, l);
+    while (l[0].answer.count < 3) pump(b);
+    ASSERT_OK(iv_bridge_submit(b, &r, poison, &poison->id, &err), &err);
+    finish(b, l, KINDS + 1);
+    assert_true(poison->refusals == 1 && poison->status == IV_IO);
+    assert_non_null(strstr(poison->message, "each time that it computed this request"));
+    check_kinds(l, "next to a poisonous request");
+    assert_int_equal(stats_of(b).restarts, 3);
+    forget(l, KINDS + 1);
+    iv_bridge_close(b);
+}
+
+/* ---- state besides requests ---------------------------------------------------------------------------- */
+
+static void pauses_holds_and_cancels(void **state) {
+    (void)state;
+    listener *l = listeners(KINDS + 3), *gone = &l[KINDS], *held = gone + 1, *late = gone + 2;
+    set_faults("slow 0 0 100");
+    iv_bridge *b = open_small_faulty(100);
+    ask_kinds(b, l);
+    ask_long(b, gone);
+    ask_long(b, held);
+    iv_bridge_hold(b, held->id, true);
+    while (l[0].answer.count < 3) pump(b);
+    command(b, IV_COMMAND_PAUSE, IV_OK, "");
+    kill(engine_pid(), SIGKILL);
+    while (!stats_of(b).away) pump(b);
+    iv_bridge_cancel(b, gone->id); /* while there is no engine */
+    gone->silent = true;
+    ask_nth(b, 1, late);
+    await_restarts(b, 1);
+    assert_true(stats_of(b).paused);
+    size_t count = l[0].answer.count;
+    usleep(100000);
+    for (iv_bridge_event r; iv_bridge_next(b, &r);) hear(&r);
+    assert_int_equal(l[0].answer.count, count);
+    command(b, IV_COMMAND_CONTINUE, IV_OK, "");
+    finish(b, l, KINDS);
+    finish(b, late, 1);
+    check_kinds(l, "paused and restarted");
+    assert_int_equal(held->events, 0);
+    kill(engine_pid(), SIGKILL); /* still held afterwards */
+    await_restarts(b, 2);
+    iv_bridge_hold(b, held->id, false);
+    finish(b, held, 1);
+    assert_int_equal(held->answer.finish, IV_FINISH_LENGTH);
+    assert_int_equal(stats_of(b).cancelled, 1);
+    assert_nothing_held(b);
+    forget(l, KINDS + 3);
+    iv_bridge_close(b);
+}
+
+/* A model that differs in some weights. */
+static void make_two(made_model *old, made_model *new) {
+    made_open(old, "llama31"), made_open(new, "llama31");
+    size_t down = made_find(new, "model.layers.0.mlp.down_proj.weight"), n = made_elements(new, down);
+    for (size_t i = 0; i < n; i += 7)
+        put_type(new->tensors[down].dtype, new->data[down], i, (float)(i % 64) / 256.0f - 0.1f);
+    made_write(old), made_write(new);
+}
+
+static void update_to(iv_bridge *b, const char *dir, iv_status wanted, const char *words) {
+    listener *l = listeners(1);
+    iv_error err;
+    ASSERT_OK(iv_bridge_command(b, IV_COMMAND_UPDATE_WEIGHTS, dir, l, &err), &err);
+    finish(b, l, 1);
+    assert_int_equal(l->status, wanted);
+    if (!strstr(l->message, words)) fail_msg("wanted \"%s\", found \"%s\"", words, l->message);
+    forget(l, 1);
+}
+
+/* A restart loads the weights of the last update. If its directory has others by then, what had begun ends. */
+static void updated_weights(void **state) {
+    (void)state;
+    made_model old, new;
+    make_two(&old, &new);
+    iv_engine_options engine = made_options(old.s.dir);
+    set_faults("slow 0 0 100");
+    iv_bridge *b = open_faulty(&engine, 100);
+    listener *l = listeners(5);
+    ask_long(b, &l[0]);
+    finish(b, &l[0], 1);
+    update_to(b, new.s.dir, IV_OK, "");
+    ask_long(b, &l[1]);
+    while (l[1].answer.count < 5) pump(b);
+    kill(engine_pid(), SIGKILL);
+    finish(b, &l[1], 1);
+    ask_long(b, &l[2]);
+    finish(b, &l[2], 1);
+    assert_same_answer("new weights after a restart", &l[2].answer, &l[1].answer);
+    assert_string_not_equal(l[0].answer.digest, l[1].answer.digest);
+    assert_true(l[1].weight_version == 1 && l[2].weight_version == 1 && stats_of(b).weight_version == 1);
+    assert_string_equal(l[1].fingerprint, l[2].fingerprint);
+    /* Another program overwrites the directory, and the engine is restarted in the middle of an answer. */
+    ask_long(b, &l[3]);
+    while (l[3].answer.count < 5) pump(b);
+    size_t down = made_find(&new, "model.layers.0.mlp.down_proj.weight");
+    put_type(new.tensors[down].dtype, new.data[down], 3, 0.25f);
+    made_write(&new);
+    kill(engine_pid(), SIGKILL);
+    finish(b, &l[3], 1);
+    assert_true(l[3].refusals == 1 && l[3].status == IV_IO);
+    assert_non_null(strstr(l[3].message, "the weights that began this answer are no longer there"));
+    ask_long(b, &l[4]);
+    finish(b, &l[4], 1);
+    assert_true(l[4].answer.done_events == 1 && l[4].weight_version == 2 && stats_of(b).weight_version == 2);
+    assert_string_not_equal(l[4].fingerprint, l[2].fingerprint);
+    forget(l, 5);
+    iv_bridge_close(b);
+    made_close(&old), made_close(&new);
+}
+
+/* An update that ends the process is not tried again; requests behind it run on the old weights. */
+static void an_update_that_kills(void **state) {
+    (void)state;
+    made_model old, new;
+    make_two(&old, &new);
+    iv_engine_options engine = made_options(old.s.dir);
+    set_faults("update 0 0 1");
+    iv_bridge *b = open_faulty(&engine, 100);
+    listener *l = listeners(2);
+    ask_long(b, &l[0]);
+    finish(b, &l[0], 1);
+    update_to(b, new.s.dir, IV_IO, "the earlier ones are in use");
+    ask_long(b, &l[1]);
+    finish(b, &l[1], 1);
+    assert_same_answer("old weights", &l[0].answer, &l[1].answer);
+    assert_int_equal(stats_of(b).weight_version, 0);
+    update_to(b, new.s.dir, IV_OK, "");
+    assert_int_equal(stats_of(b).weight_version, 1);
+    forget(l, 2);
+    iv_bridge_close(b);
+    made_close(&old), made_close(&new);
+}
+
+/* Closing in every state of a process leaves none behind. */
+static void closing_in_any_state(void **state) {
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        listener *l = listeners(KINDS);
+        set_faults(round == 5 ? "slow 0 0 1;early 0 1 100" : "slow 0 0 100");
+        iv_bridge *b = open_small_faulty(100);
+        ask_kinds(b, l);
+        if (round > 0) pump(b);
+        if (round > 1) kill(engine_pid(), round == 3 ? SIGSTOP : SIGKILL);
+        if (round > 3)
+            while (!stats_of(b).away) pump(b);
+        if (round == 5)
+            for (int i = 0; i < 20; i++) pump(b);
+        iv_bridge_close(b);
+        assert_int_equal(engine_pid(), 0);
+        forget(l, KINDS);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_death_continues), cmocka_unit_test(a_step_that_hangs),
+        cmocka_unit_test(starts_that_fail),      cmocka_unit_test(too_many_deaths),
+        cmocka_unit_test(a_model_that_is_gone),  cmocka_unit_test(other_bits_are_errors),
+        cmocka_unit_test(a_poisonous_request),   cmocka_unit_test(pauses_holds_and_cancels),
+        cmocka_unit_test(updated_weights),       cmocka_unit_test(an_update_that_kills),
+        cmocka_unit_test(closing_in_any_state)};
+    return cmocka_run_group_tests(tests, make_lives, remove_lives);
+}
