@@ -76,8 +76,8 @@ iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *dir, iv_erro
 }
 
 static bool has_poison(const iv_batch *b) {
-    for (size_t i = 0; i < b->tokens; i++)
-        if (b->ids[i] == POISON) return true;
+    for (size_t i = 0; i + 1 < b->tokens; i++)
+        if (b->ids[i] == POISON && b->ids[i + 1] == POISON) return true;
     return false;
 }
 
@@ -350,14 +350,14 @@ static void other_bits_are_errors(void **state) {
 /* A request that always ends the engine is left out of the last restart; the others continue. */
 static void a_poisonous_request(void **state) {
     (void)state;
-    static const int32_t ids[] = {5, POISON, 7};
+    static const int32_t ids[] = {5, POISON, POISON, 7};
     listener *l = listeners(KINDS + 1), *poison = &l[KINDS];
     iv_error err;
     iv_request r;
     set_faults("poison 0 0 100;slow 0 0 1");
     iv_bridge *b = open_small_faulty(3);
     iv_bridge_request_init(b, &r);
-    r.ids = ids, r.id_count = 3, r.max_tokens = 5, r.priority = -1;
+    r.ids = ids, r.id_count = 4, r.max_tokens = 5, r.priority = -1;
     ask_kinds(b, l);
     while (l[0].answer.count < 3) pump(b);
     ASSERT_OK(iv_bridge_submit(b, &r, poison, &poison->id, &err), &err);
