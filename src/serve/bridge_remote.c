@@ -36,6 +36,8 @@ enum {
     DEATHS_MAX = 3       /* of processes that ended while they computed one request, without an event of it */
 };
 
+static const double TICK_LOOK_S = 0.001; /* the timer is not read more often: each read is a system call */
+
 typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_FAILED } life;
 
 /* An event of this file's own. */
@@ -71,7 +73,6 @@ struct iv_remote {
     iv_frame frame;
     bool polls_output;
     bool drained;            /* a round of iv_remote_next has received */
-    uint64_t tick_ms;        /* of the timer */
     double tick_due;         /* it is not looked at before */
     bool heard;              /* a record since the last tick */
     bool killed;             /* by this file: its socket will end */
@@ -115,7 +116,7 @@ static void set_awake(iv_remote *r, bool awake) {
 }
 
 static void set_timer(iv_remote *r, uint64_t ms) {
-    r->tick_ms = ms, r->tick_due = 0;
+    r->tick_due = 0;
     struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
     struct itimerspec every = {.it_interval = t, .it_value = t};
     timerfd_settime(r->timer, 0, &every, NULL);
@@ -368,7 +369,7 @@ static void look_at_rest(iv_remote *r) {
 static void on_tick(iv_remote *r) {
     uint64_t count;
     if (read(r->timer, &count, sizeof count) != sizeof count) return;
-    r->tick_due = iv_now() + (double)r->tick_ms / 2000;
+    r->tick_due = iv_now() + TICK_LOOK_S;
     char why[100];
     uint64_t patience = (BEATS + 1) * (r->life == LIFE_STARTING ? (uint64_t)IV_ENGINE_STEP_TIMEOUTS : 1);
     switch (r->life) {
