@@ -160,6 +160,12 @@ static pid_t engine_pid(void) {
     return pid;
 }
 
+static void kill_engine(int number) {
+    pid_t pid = engine_pid();
+    assert_true(pid > 0);
+    assert_int_equal(kill(pid, number), 0);
+}
+
 static void await_restarts(iv_bridge *b, uint64_t count) {
     while (stats_of(b).restarts < count || stats_of(b).away) pump(b);
 }
@@ -383,7 +389,7 @@ static void pauses_holds_and_cancels(void **state) {
     iv_bridge_hold(b, held->id, true);
     while (l[0].answer.count < 3) pump(b);
     command(b, IV_COMMAND_PAUSE, IV_OK, "");
-    kill(engine_pid(), SIGKILL);
+    kill_engine(SIGKILL);
     while (!stats_of(b).away) pump(b);
     iv_bridge_cancel(b, gone->id); /* while there is no engine */
     gone->silent = true;
@@ -399,7 +405,7 @@ static void pauses_holds_and_cancels(void **state) {
     finish(b, late, 1);
     check_kinds(l, "paused and restarted");
     assert_int_equal(held->events, 0);
-    kill(engine_pid(), SIGKILL); /* still held afterwards */
+    kill_engine(SIGKILL); /* still held afterwards */
     await_restarts(b, 2);
     iv_bridge_hold(b, held->id, false);
     finish(b, held, 1);
@@ -443,7 +449,7 @@ static void updated_weights(void **state) {
     update_to(b, new.s.dir, IV_OK, "");
     ask_long(b, &l[1]);
     while (l[1].answer.count < 5) pump(b);
-    kill(engine_pid(), SIGKILL);
+    kill_engine(SIGKILL);
     finish(b, &l[1], 1);
     ask_long(b, &l[2]);
     finish(b, &l[2], 1);
@@ -457,7 +463,7 @@ static void updated_weights(void **state) {
     size_t down = made_find(&new, "model.layers.0.mlp.down_proj.weight");
     put_type(new.tensors[down].dtype, new.data[down], 3, 0.25f);
     made_write(&new);
-    kill(engine_pid(), SIGKILL);
+    kill_engine(SIGKILL);
     finish(b, &l[3], 1);
     assert_true(l[3].refusals == 1 && l[3].status == IV_IO);
     assert_non_null(strstr(l[3].message, "the weights that began this answer are no longer there"));
@@ -502,7 +508,7 @@ static void closing_in_any_state(void **state) {
         iv_bridge *b = open_small_faulty(100);
         ask_kinds(b, l);
         if (round > 0) pump(b);
-        if (round > 1) kill(engine_pid(), round == 3 ? SIGSTOP : SIGKILL);
+        if (round > 1) kill_engine(round == 3 ? SIGSTOP : SIGKILL);
         if (round > 3)
             while (!stats_of(b).away) pump(b);
         if (round == 5)
