@@ -54,6 +54,7 @@ static bool has_fault(const char *kind, bool in_step) {
 
 /* The engine's thread blocks signals. */
 static void end_by(int number) {
+    if (number != SIGKILL && number != SIGSTOP) signal(number, SIG_DFL); /* a sanitizer's handler */
     kill(getpid(), number);
     usleep(10000000);
 }
@@ -155,7 +156,7 @@ static pid_t engine_pid(void) {
     int pid = 0;
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%d", &pid) != 1) pid = 0;
+    for (int next; f && fscanf(f, "%d", &next) == 1;) pid = next; /* the latest: a failed case may leave one */
     if (f) fclose(f);
     return pid;
 }
