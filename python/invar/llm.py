@@ -1,0 +1,329 @@
+"""LLM: vLLM's class of that name over an engine whose answers never change by a bit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Union
+
+from ._engine import Engine, EngineInfo as EngineInfo
+from ._engine_args import engine_args
+from ._errors import InvarError, Status
+from ._library import path_bytes
+from ._request import Request, logprob_dict
+from .outputs import RequestOutput, ScoreOutput
+from .params import SamplingParams
+from .tokenizer import Message, Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .receipt import Receipt, Replay
+
+# A text; token ids; {"prompt": text} or {"prompt_token_ids": ids}.
+Prompt = Union[str, Sequence[int], Mapping[str, Any]]
+IN_FLIGHT = 2048  # submitted together; the engine's queue holds 4,096
+
+
+def is_single(prompts: Any) -> bool:
+    return isinstance(prompts, (str, Mapping)) or (
+        isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], int)
+    )
+
+
+def read_prompt(prompt: Prompt, tokenizer: Tokenizer, add_special: bool = True) -> tuple[str | None, list[int]]:
+    """The text, if it was given as one, and the ids."""
+    if isinstance(prompt, Mapping):
+        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        if unknown:
+            raise InvarError(Status.UNSUPPORTED, f"prompt: wanted prompt or prompt_token_ids, found {sorted(unknown)}")
+        if prompt.get("prompt_token_ids") is not None:
+            text = prompt.get("prompt")
+            return text, list(prompt["prompt_token_ids"])
+        prompt = prompt.get("prompt", "")
+    if isinstance(prompt, str):
+        return prompt, tokenizer.encode(prompt, add_special)
+    return None, [int(i) for i in prompt]
+
+
+class Progress:
+    """tqdm's bar if it is installed."""
+
+    def __init__(self, total: int, wanted: bool) -> None:
+        self._bar: Any = None
+        if not wanted:
+            return
+        try:
+            tqdm = importlib.import_module("tqdm.auto").tqdm
+        except ImportError:
+            return
+        self._bar = tqdm(total=total, desc="Processed prompts", dynamic_ncols=True)
+
+    def add(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class LLM:
+    """An engine and its offline interface. Calls of several threads run one after another. It cannot be used after a
+    fork. `with LLM(...)`, close() or garbage collection frees it."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        dtype: str = "auto",
+        tensor_parallel_size: int = 1,
+        max_model_len: int | None = None,
+        enable_prefix_caching: bool = True,
+        gpu_memory_utilization: float | None = None,
+        seed: int | None = None,
+        device: str = "auto",
+        **options: Any,
+    ) -> None:
+        """options: the other fields of EngineArgs. seed: of requests without one, with the prompt and how often it
+        came before; None: drawn."""
+        named = {
+            "dtype": dtype,
+            "tensor_parallel_size": tensor_parallel_size,
+            "max_model_len": max_model_len,
+            "enable_prefix_caching": enable_prefix_caching,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "seed": seed,
+            "device": device,
+        }
+        self._engine = Engine(engine_args(model, {**named, **options}))
+        self._lock = threading.RLock()
+        self._count = 0
+
+    # ---- life
+
+    def close(self) -> None:
+        with self._lock:
+            self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ---- facts
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that may change a bit: numerics, arithmetic, dtype, weights, tokenizer, template."""
+        return self._engine.info.fingerprint
+
+    @property
+    def model(self) -> str:
+        return os.fspath(self._engine.args.model)
+
+    def stats(self) -> dict[str, int | float]:
+        """Counters since the engine was opened (iv_engine_stats)."""
+        with self._lock:
+            return self._engine.stats()
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self._engine.tokenizer
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self._engine.tokenizer.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return self._engine.tokenizer.decode(token_ids, skip_special_tokens)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """vLLM's defaults with what the model's generation_config.json sets."""
+        return default_params(self._engine)
+
+    # ---- generation
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answers in the order of the prompts. Without sampling_params the model's own defaults hold. If a request
+        fails, the others are ended and its error is raised."""
+        items: list[Any] = [prompts] if is_single(prompts) else list(prompts)
+        params = self._params_of(items, sampling_params)
+        with self._lock:
+            requests = [self._request(*read_prompt(p, self._engine.tokenizer), q) for p, q in zip(items, params)]
+            self._run(requests, use_tqdm)
+            return [r.output(self._engine.tokenizer, self.fingerprint) for r in requests]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """generate() for one conversation or several, by the model's chat template or another."""
+        talks: list[Any] = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
+        params = self._params_of(talks, sampling_params)
+        tokenizer, requests = self._engine.tokenizer, []
+        with self._lock:
+            for talk, p in zip(talks, params):
+                text = tokenizer.apply_chat_template(
+                    talk, tools, chat_template, add_generation_prompt, continue_final_message,
+                    **(chat_template_kwargs or {}),
+                )  # fmt: skip
+                reasoning = tokenizer._reasoning_after(text) if p.structure and not continue_final_message else 0
+                requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning))
+            self._run(requests, use_tqdm)
+            return [r.output(tokenizer, self.fingerprint) for r in requests]
+
+    def score(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        completions: Prompt | Sequence[Prompt] | None = None,
+        *,
+        logprobs: int = 0,
+        use_tqdm: bool = True,
+    ) -> list[ScoreOutput]:
+        """Log-probabilities of each prompt's tokens, or of each completion's after its prompt, in the bits that
+        generate() reports. logprobs: also of the top n at each position."""
+        items: list[Any] = [prompts] if is_single(prompts) else list(prompts)
+        ends: list[Any] | None = None
+        if completions is not None:
+            ends = [completions] if is_single(completions) else list(completions)
+            if len(ends) != len(items):
+                raise InvarError(Status.INVALID, f"score: wanted {len(items)} completions, found {len(ends)}")
+        if not 0 <= logprobs <= 20:
+            raise InvarError(Status.LIMIT, f"score: logprobs: wanted 0 to 20, found {logprobs}")
+        with self._lock:
+            requests = []
+            for i, item in enumerate(items):
+                text, ids = read_prompt(item, self._engine.tokenizer)
+                start = 1
+                if ends is not None:
+                    start = len(ids)
+                    ids = ids + read_prompt(ends[i], self._engine.tokenizer, False)[1]
+                requests.append(self._request(text, ids, SamplingParams(), 0, start, logprobs))
+            self._run(requests, use_tqdm)
+            return [self._scores(r, logprobs) for r in requests]
+
+    def _scores(self, request: Request, logprobs: int) -> ScoreOutput:
+        values = request.prompt_values
+        top = None
+        if logprobs:
+            pairs = zip(request.prompt_ids, values)
+            top = [None if v is None else logprob_dict(self._engine.tokenizer, token, *v) for token, v in pairs]
+        return ScoreOutput(
+            token_ids=request.prompt_ids,
+            logprobs=[None if value is None else value[0] for value in values],
+            top_logprobs=top,
+            start=request.score_start or 0,
+            fingerprint=self.fingerprint,
+        )
+
+    def logits(self, prompt: Prompt) -> NDArray[np.float32]:
+        """The rows of logits after each token of a prompt: float32 [tokens, vocabulary]."""
+        with self._lock:
+            rows: NDArray[np.float32] = self._engine.logits(read_prompt(prompt, self._engine.tokenizer)[1])
+            return rows
+
+    def replay(self, receipt: str | bytes | os.PathLike[str] | Receipt) -> Replay:
+        """Computes a receipt's request again and compares every bit. InvarError if this engine is not its maker's
+        equal."""
+        from .receipt import Receipt, replay_on
+
+        with self._lock:
+            return replay_on(self._engine, receipt if isinstance(receipt, Receipt) else Receipt(receipt))
+
+    # ---- weights
+
+    def update_weights(self, path: str | os.PathLike[str]) -> None:
+        """Replaces the weights by those of another checkpoint of the same shape. After an error the old ones hold."""
+        with self._lock:
+            self._engine.update_weights(path_bytes(path))
+
+    def reset_prefix_cache(self) -> bool:
+        with self._lock:
+            self._engine.reset_prefix_cache()
+        return True
+
+    # ---- inside
+
+    def _params_of(self, items: list[Any], given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * len(items)
+        if len(given) != len(items):
+            raise InvarError(Status.INVALID, f"sampling_params: wanted {len(items)}, found {len(given)}")
+        return list(given)
+
+    def _request(
+        self, text: str | None, ids: list[int], params: SamplingParams, reasoning: int = 0,
+        score_start: int | None = None, logprobs: int = 0,
+    ) -> Request:  # fmt: skip
+        self._count += 1
+        request = Request(
+            str(self._count - 1), text, ids, params, vocab_size=self.info.vocab_size, reasoning=reasoning,
+            score_start=score_start, score_logprobs=logprobs,
+        )  # fmt: skip
+        self._engine.prepare(request)
+        return request
+
+    def _run(self, requests: list[Request], use_tqdm: bool) -> None:
+        engine, progress = self._engine, Progress(len(requests), use_tqdm)
+        queue: Iterator[tuple[Request, int]] = ((r, i) for r in requests for i in range(r.params.n))
+        more = True
+        try:
+            while True:
+                while more and engine.running < IN_FLIGHT:
+                    item = next(queue, None)
+                    if item is None:
+                        more = False
+                        break
+                    engine.submit(*item)
+                if not engine.running:
+                    break
+                for request in engine.step():
+                    if request.error is not None:
+                        raise request.error
+                    if request.finished:
+                        progress.add(1)
+        except BaseException:
+            engine.drop_all()
+            raise
+        finally:
+            progress.close()
+
+
+def default_params(engine: Engine) -> SamplingParams:
+    from ._library import ffi, lib
+
+    r = ffi.new("iv_request *")
+    lib().iv_request_init_sized(engine.handle.pointer, r, ffi.sizeof("iv_request"))
+    return SamplingParams(
+        temperature=r.temperature,
+        top_p=r.top_p,
+        top_k=r.top_k,
+        min_p=r.min_p,
+        repetition_penalty=r.repetition_penalty,
+        max_tokens=r.max_tokens or 16,
+        min_tokens=r.min_tokens,
+    )

@@ -1,0 +1,136 @@
+"""A model's tokenizer and chat template, by transformers' names. Any number of threads may use one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ._errors import InvarError, Status
+from ._library import Handle, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
+
+Message = dict[str, Any]
+
+
+def _plain(message: Message) -> Message:
+    """Content given as parts is their text, one part a line, as in vLLM."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = []
+    for part in content:
+        kind = part.get("type", "text") if isinstance(part, dict) else "text"
+        if kind not in ("text", "input_text", "output_text", "refusal"):
+            raise InvarError(Status.UNSUPPORTED, f"messages: wanted content of type text, found {kind}")
+        texts.append(part if isinstance(part, str) else part["refusal" if kind == "refusal" else "text"])
+    return {**message, "content": "\n".join(texts)}
+
+
+class Tokenizer:
+    """`Tokenizer(model)` reads a model directory without its weights; LLM.get_tokenizer() gives an engine's."""
+
+    def __init__(self, model: str | os.PathLike[str]) -> None:
+        out, err = ffi.new("iv_text_model **"), new_error()
+        check(lib().iv_text_model_open(path_bytes(model), out, err), err)
+        self._open(Handle(out[0], lib().iv_text_model_close, "tokenizer"), None)
+
+    def _open(self, handle: Handle | None, owner: Handle | None) -> None:
+        self._handle, self._owner = handle, owner
+        self._decoded: dict[int, str] = {}
+
+    @classmethod
+    def _of_engine(cls, engine: Handle) -> Tokenizer:
+        tokenizer = cls.__new__(cls)
+        tokenizer._open(None, engine)
+        return tokenizer
+
+    @property
+    def _pointer(self) -> Any:
+        if self._handle is not None:
+            return self._handle.pointer
+        assert self._owner is not None
+        return lib().iv_engine_text_model(self._owner.pointer)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids; the text of a special token becomes that token."""
+        data, out, err = encode(text, "prompt"), ffi.new("iv_ids *"), new_error()
+        check(lib().iv_tokenize(self._pointer, data, len(data), add_special_tokens, out, err), err)
+        ids = ffi.unpack(out.data, out.count) if out.count else []
+        lib().iv_ids_free(out)
+        return list(ids)
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        out, err = ffi.new("iv_text *"), new_error()
+        data = ffi.new("int32_t[]", ids)
+        check(lib().iv_detokenize(self._pointer, data, len(ids), not skip_special_tokens, out, err), err)
+        return take_text(out)
+
+    def decoded_token(self, token_id: int) -> str:
+        """The text of one token; bytes that are no character by themselves are U+FFFD."""
+        text = self._decoded.get(token_id)
+        if text is None:
+            text = self._decoded[token_id] = self.decode(token_id)
+        return text
+
+    def convert_ids_to_tokens(self, token_ids: Iterable[int]) -> list[str | None]:
+        """Strings of the vocabulary; None outside it."""
+        size = ffi.new("size_t *")
+        out: list[str | None] = []
+        for token_id in token_ids:
+            text = lib().iv_token_string(self._pointer, token_id, size)
+            out.append(None if text == ffi.NULL else bytes(ffi.buffer(text, size[0])).decode("utf-8", "replace"))
+        return out
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """The rendered conversation. chat_template: a template's text, or the path of its file; other keywords are
+        variables of the template. continue_final_message: ends with the last message's text."""
+        if add_generation_prompt and continue_final_message:
+            raise InvarError(
+                Status.INVALID, "chat: wanted add_generation_prompt or continue_final_message, found both"
+            )
+        plain = [_plain(message) for message in messages]
+        given = {**variables, "messages": plain, "add_generation_prompt": add_generation_prompt}
+        if tools:
+            given["tools"] = tools
+        text = self._render(to_json(given, "chat"), chat_template)
+        if not continue_final_message:
+            return text
+        last = str(plain[-1].get("content") or "").strip() if plain else ""
+        at = text.rfind(last) if last else -1
+        if at < 0:
+            raise InvarError(Status.TEMPLATE, "continue_final_message: the template changes the last message's text")
+        return text[: at + len(last)]
+
+    def _render(self, variables: bytes, chat_template: str | None) -> str:
+        out, err = ffi.new("iv_text *"), new_error()
+        if chat_template is None:
+            check(lib().iv_render_chat(self._pointer, variables, len(variables), ffi.NULL, out, err), err)
+        elif "{" not in chat_template and os.path.isfile(chat_template):
+            path = path_bytes(chat_template)
+            check(lib().iv_render_template(path, variables, len(variables), ffi.NULL, out, err), err)
+        else:
+            with tempfile.NamedTemporaryFile(suffix=".jinja") as file:
+                file.write(encode(chat_template, "chat_template"))
+                file.flush()
+                path = path_bytes(file.name)
+                check(lib().iv_render_template(path, variables, len(variables), ffi.NULL, out, err), err)
+        return take_text(out)
+
+    def _reasoning_after(self, prompt: str) -> int:
+        data = encode(prompt, "prompt")
+        return int(lib().iv_reasoning_after(self._pointer, data, len(data)))
+
+    @property
+    def tool_form(self) -> str:
+        """How the model writes tool calls: "hermes", "llama3_json", ... (docs/CLI.md, "Tool calls")."""
+        return text_of(lib().iv_tool_form_name(lib().iv_tool_form_of(self._pointer)))
