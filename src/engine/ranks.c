@@ -96,7 +96,8 @@ iv_status iv_ranks_open(iv_engine *e, const iv_engine_options *o, iv_error *err)
     if (r->timeout_ms == 0) return iv_fail(err, IV_INVALID, "rank_timeout_ms: wanted 1 or more, found 0");
     r->gpus = e->gpus[0] != NULL, r->eager = o->enforce_eager;
     r->transport = o->rank_transport ? o->rank_transport : "auto";
-    if (iv_mpi_processes() > 1 && !o->single_process) return open_processes(r, o->tensor_parallel_size, e->gpus[0], err);
+    if (iv_mpi_processes() > 1 && !o->single_process)
+        return open_processes(r, o->tensor_parallel_size, e->gpus[0], err);
     if (!r->gpus) return open_threads(r, o->tensor_parallel_size, err);
     r->size = iv_size_max(1, o->tensor_parallel_size);
     return IV_OK;

@@ -37,7 +37,7 @@ typedef struct problem {
     void *q, *kv; /* host */
     size_t q_bytes, kv_bytes;
     bool no_lse2; /* runs do not ask for it */
-    struct { /* device */
+    struct {      /* device */
         void *q, *kv, *out, *plan, *scratch;
         float *lse2;
         iv_gpu_span *spans;
@@ -169,7 +169,8 @@ static void reference_split(const iv_ref_attention_args *a, int64_t split, float
             score[j] = seen ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, key, padded) : -INFINITY;
             most = score[j] > most ? score[j] : most;
         }
-        float m = iv_attention_next_max(*max, most * a->scale_log2e), alpha = iv_attention_exp2(a->arithmetic, *max - m);
+        float m = iv_attention_next_max(*max, most * a->scale_log2e),
+              alpha = iv_attention_exp2(a->arithmetic, *max - m);
         for (size_t c = 0; c < IV_ATTENTION_LANES; c++) lanes[c] *= alpha;
         for (size_t j = 0; j < BLOCK; j++)
             put_type(a->type, weights, j, iv_attention_exp2(a->arithmetic, fmaf(score[j], a->scale_log2e, -m)));

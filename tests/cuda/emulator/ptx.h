@@ -225,7 +225,8 @@ template <class... A> static inline void wgmma_of(matrix_type type, A &...all) {
     const void *p[n] = {(const void *)&all...};
     const size_t size[n] = {sizeof all...};
     constexpr size_t count = (n - 6) / 4 * 4; // of accumulators: 7 or 9 operands follow, and accumulators come in fours
-    wgmma_step s = {type, (float *)const_cast<void *>(p[0]), (int)count, (n - count) == 7, false, false, false, 0, 0, {}};
+    wgmma_step s = {type, (float *)const_cast<void *>(p[0]), (int)count, (n - count) == 7, false, false, false, 0, 0,
+                    {}};
     for (size_t i = 0; i < count; i++)
         if (p[i] != s.d + i) fail("accumulators of wgmma that are no array");
     uint64_t v[n - count] = {};
@@ -234,8 +235,7 @@ template <class... A> static inline void wgmma_of(matrix_type type, A &...all) {
     s.a = s.a_is_shared ? v[0] : 0, s.b = v[at], s.add = v[at + 1] != 0, s.b_turned = v[n - count - 1] != 0;
     s.a_turned = s.a_is_shared && v[at + 4] != 0;
     for (int i = 0; !s.a_is_shared && i < 4; i++) s.a_words[i] = (uint32_t)v[i];
-    if ((int)v[at + 2] != 1 || (int)v[at + 3] != 1)
-        fail("a form of wgmma that is not here");
+    if ((int)v[at + 2] != 1 || (int)v[at + 3] != 1) fail("a form of wgmma that is not here");
     wgmma(s);
 }
 template <class... A> static inline void wgmma_mma_async_sync_aligned_m64nk16_f32_bf16_bf16(A &&...a) {
