@@ -21,8 +21,10 @@ if TYPE_CHECKING:
         SamplingParams as SamplingParams,
         StructuredOutputsParams as StructuredOutputsParams,
     )
+    from .policy import Policy as Policy, PolicyReport as PolicyReport, PolicySequence as PolicySequence
     from .receipt import Receipt as Receipt, Replay as Replay, replay as replay
     from .tokenizer import Tokenizer as Tokenizer
+    from .trainer import Sequence as Sequence, Trainer as Trainer, TrainerMetrics as TrainerMetrics
 
 _MODULES = {
     "_errors": ("InvarError", "Status"),
@@ -30,8 +32,10 @@ _MODULES = {
     "llm": ("EngineInfo", "LLM"),
     "outputs": ("CompletionOutput", "Logprob", "RequestOutput", "ScoreOutput"),
     "params": ("GuidedDecodingParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"),
+    "policy": ("Policy", "PolicyReport", "PolicySequence"),
     "receipt": ("Receipt", "Replay", "replay"),
     "tokenizer": ("Tokenizer",),
+    "trainer": ("Sequence", "Trainer", "TrainerMetrics"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE_OF)]

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._engine import Engine, EngineInfo
 from ._engine_args import EngineArgs, engine_args
@@ -19,6 +19,9 @@ from .llm import Prompt, default_params, read_prompt
 from .outputs import RequestOutput
 from .params import RequestOutputKind, SamplingParams
 from .tokenizer import Message, Tokenizer
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 AsyncEngineArgs = EngineArgs
 
@@ -148,6 +151,15 @@ class AsyncLLM:
     async def update_weights(self, path: str | os.PathLike[str]) -> None:
         """Replaces the weights. InvarError (Status.BUSY) while requests run."""
         await self._call(lambda: self._engine.update_weights(path_bytes(path)))
+
+    async def sync(self, trainer: Trainer, digest: bool = False) -> None:
+        """Trainer.sync for this engine."""
+
+        def copy() -> None:
+            with trainer._lock:
+                trainer._sync(self._engine, digest)
+
+        await self._call(copy)
 
     async def reset_prefix_cache(self) -> bool:
         await self._call(self._engine.reset_prefix_cache)

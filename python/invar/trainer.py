@@ -1,0 +1,385 @@
+"""Trainer: the library's trainer, whose log-probabilities are the engine's in every bit (docs/TRAINING.md)."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence as Items
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ._engine import struct_values
+from ._errors import InvarError, Status
+from ._library import Handle, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .llm import LLM
+    from .policy import Policy, PolicyReport, PolicySequence
+
+
+def floats_of(values: Any, count: int, what: str) -> NDArray[np.float32]:
+    """A float32 array without gaps: the caller's own if it is one."""
+    import numpy as np
+
+    array = np.ascontiguousarray(values, np.float32)
+    if array.shape != (count,):
+        raise InvarError(Status.INVALID, f"{what}: wanted {count} elements, found shape {array.shape}")
+    return array
+
+
+@dataclass
+class Sequence:
+    """Token ids, and a mask that weighs the prediction of each from those before it; mask[0] is 0. None: 1 for every
+    other token. A call of the trainer writes `logprobs`; `coefficients` are minus the derivative of denominator * loss
+    by them. Lists become numpy arrays."""
+
+    ids: Any
+    mask: Any = None
+    coefficients: Any = None
+    logprobs: Any = None
+
+    def prepare(self, what: str) -> None:
+        import numpy as np
+
+        if getattr(self.ids, "dtype", None) != np.int32:
+            ids = np.asarray(self.ids)
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise InvarError(Status.INVALID, f"{what}: ids: wanted a row of integers, found {ids.dtype} {ids.shape}")
+            if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.int32).max):
+                raise InvarError(Status.INVALID, f"{what}: ids: wanted 0 to 2^31 - 1, found {ids.min()}, {ids.max()}")
+            self.ids = ids
+        self.ids = np.ascontiguousarray(self.ids, np.int32)
+        count = len(self.ids)
+        if self.mask is None:
+            self.mask = np.ones(count, np.float32)
+            self.mask[:1] = 0
+        self.mask = floats_of(self.mask, count, f"{what}: mask")
+        if self.coefficients is not None:
+            self.coefficients = floats_of(self.coefficients, count, f"{what}: coefficients")
+        if self.logprobs is None:
+            self.logprobs = np.zeros(count, np.float32)
+        self.logprobs = floats_of(self.logprobs, count, f"{what}: logprobs")
+
+
+@dataclass(frozen=True)
+class TrainerMetrics:
+    """Of the last step. Seconds are wall time."""
+
+    steps: int  # of the optimizer, in all
+    weights_hash: str  # SHA-256 of the float32 weights
+    loss: float  # mean of -logprob over the tokens with a mask, weighted by it
+    gradient_norm: float  # of the mean gradient, before clipping
+    learning_rate: float
+    sequences: int
+    tokens: int
+    tokens_learned: int
+    passes: int
+    gradient_seconds: float
+    reduce_seconds: float
+    optimizer_seconds: float
+    write_seconds: float
+
+
+@dataclass(frozen=True)
+class TrainerInfo:
+    """Facts of an open trainer."""
+
+    fingerprint: str  # of the run: initial weights, every option that may change a bit, the law
+    initial_weights: str
+    hyperparameters: str  # JSON
+    model_type: str
+    dtype: str
+    device: str
+    arithmetic: str
+    isa: str
+    numerics_version: int
+    training_version: int
+    elements: int
+    memory_bytes: int
+    threads: int
+    data_parallel: int
+    tensor_parallel: int
+    virtual_ranks: int
+    pass_tokens: int
+    vocab_size: int
+    max_positions: int
+
+
+class _Batch:
+    """A batch as the library reads it, and its weigh function."""
+
+    def __init__(self, sequences: Items[Sequence], temperature: float, supervised: bool) -> None:
+        self.sequences, self._keep = list(sequences), []  # type: list[Sequence], list[Any]
+        self._items = ffi.new("iv_trainer_sequence[]", len(self.sequences))
+        for i, (s, c) in enumerate(zip(self.sequences, self._items)):
+            s.prepare(f"sequence {i}")
+            c.ids, c.count = self._buffer("int32_t[]", s.ids), len(s.ids)
+            c.mask, c.logprobs = self._buffer("float[]", s.mask), self._buffer("float[]", s.logprobs, True)
+            if s.coefficients is not None and not supervised:
+                c.coefficients = self._buffer("float[]", s.coefficients)
+        self.c = ffi.new("iv_trainer_batch *")
+        lib().iv_trainer_batch_init_sized(self.c, ffi.sizeof("iv_trainer_batch"))
+        self.c.sequences, self.c.count, self.c.temperature = self._items, len(self.sequences), temperature
+        self._raised: BaseException | None = None
+
+    def _buffer(self, kind: str, array: Any, writable: bool = False) -> Any:
+        self._keep += [array, ffi.from_buffer(kind, array, require_writable=writable)]
+        return self._keep[-1]
+
+    def weigh_by(self, weigh: Callable[[int, Any], int]) -> None:
+        """weigh(i, err) gives a status; an exception ends the call and is raised by check()."""
+
+        def call(_user: Any, i: int, err: Any) -> int:
+            try:
+                return weigh(i, err)
+            except BaseException as error:
+                self._raised = error
+                err.status, err.message = Status.INVALID, f"weigh: {error}".encode()[:900]
+                return Status.INVALID
+
+        self._keep.append(ffi.callback("iv_status(void *, size_t, iv_error *)", call, error=int(Status.INVALID)))
+        self.c.weigh = self._keep[-1]
+
+    def check(self, status: int, err: Any) -> None:
+        if status and self._raised is not None:
+            raise self._raised
+        check(status, err)
+
+
+class Trainer:
+    """A model whose weights learn. Calls of several threads run one after another. It cannot be used after a fork.
+    Nothing but the weights, the batches in their order, and the first group of options decides the weights."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        dtype: str = "auto",
+        arithmetic: str = "auto",
+        virtual_ranks: int = 8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decay_all: bool = False,
+        run: dict[str, Any] | None = None,
+        load_format: str = "auto",
+        dummy_seed: int = 0,
+        # These never change a bit.
+        optimizer: bool = True,
+        device: str = "auto",
+        isa: str = "auto",
+        threads: int = 0,
+        data_parallel_size: int = 1,
+        tensor_parallel_size: int = 1,
+        pass_tokens: int = 0,
+        micro_batch: int = 0,
+        recompute: str = "none",
+    ) -> None:
+        """run: all else that decides the weights (data, seed, schedule): part of the fingerprint, so that another
+        run's checkpoint is refused. optimizer=False: log-probabilities and gradients alone, a reference model."""
+        o, out, err = ffi.new("iv_trainer_options *"), ffi.new("iv_trainer **"), new_error()
+        lib().iv_trainer_options_init_sized(o, ffi.sizeof("iv_trainer_options"))
+        texts = {"load_format": load_format, "dtype": str(dtype).removeprefix("torch."), "arithmetic": arithmetic}
+        texts |= {"isa": isa, "recompute": recompute, "device": device}
+        keep = [ffi.new("char[]", path_bytes(model)), ffi.new("char[]", to_json(run or {}, "run"))]
+        o.model, o.run = keep
+        for name, text in texts.items():
+            keep.append(ffi.new("char[]", encode(text, name)))
+            setattr(o, name, keep[-1])
+        o.dummy_seed, o.virtual_ranks, o.no_optimizer = dummy_seed, virtual_ranks, not optimizer
+        o.beta1, o.beta2, o.eps, o.weight_decay, o.decay_all = *betas, eps, weight_decay, decay_all
+        o.threads, o.data_parallel, o.tensor_parallel = threads, data_parallel_size, tensor_parallel_size
+        o.pass_tokens, o.micro_batch = pass_tokens, micro_batch
+        check(lib().iv_trainer_open(o, out, err), err)
+        self._handle = Handle(out[0], lib().iv_trainer_close, "trainer")
+        self._lock = threading.RLock()
+        self.model = os.fspath(model)
+        self.restore_notes = ""
+
+    # ---- life and facts
+
+    def close(self) -> None:
+        with self._lock:
+            self._handle.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def info(self) -> TrainerInfo:
+        info = ffi.new("iv_trainer_info *")
+        lib().iv_trainer_get_info(self._handle.pointer, info)
+        return TrainerInfo(**struct_values(info, TrainerInfo))
+
+    @property
+    def fingerprint(self) -> str:
+        return self.info.fingerprint
+
+    @property
+    def metrics(self) -> TrainerMetrics:
+        metrics = ffi.new("iv_trainer_metrics *")
+        lib().iv_trainer_get_metrics(self._handle.pointer, metrics)
+        hashed = text_of(metrics.weights_hash)
+        names = [name for name in TrainerMetrics.__annotations__ if name != "weights_hash"]
+        return TrainerMetrics(weights_hash=hashed, **{name: getattr(metrics, name) for name in names})
+
+    @property
+    def weights_hash(self) -> str:
+        return self.metrics.weights_hash
+
+    # ---- steps
+
+    def step(
+        self, batch: Items[Sequence], learning_rate: float, max_norm: float = 0.0, temperature: float = 1.0
+    ) -> TrainerMetrics:
+        """One supervised step of AdamW: the mean of -logprob, weighted by the masks. max_norm: a larger gradient is
+        scaled down to it; 0: none is."""
+        with self._lock:
+            b, err = _Batch(batch, temperature, True), new_error()
+            check(lib().iv_trainer_step(self._handle.pointer, b.c, learning_rate, max_norm, err), err)
+            return self.metrics
+
+    def score(self, batch: Items[Sequence], temperature: float = 1.0) -> list[NDArray[np.float32]]:
+        """Log-probabilities under the present weights, as each sequence's `logprobs` too."""
+        with self._lock:
+            b, err = _Batch(batch, temperature, True), new_error()
+            check(lib().iv_trainer_score(self._handle.pointer, b.c, err), err)
+            return [s.logprobs for s in b.sequences]
+
+    def gradients(
+        self,
+        batch: Items[Sequence],
+        denominator: float,
+        temperature: float = 1.0,
+        weigh: Callable[[int, Sequence], None] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Log-probabilities, and the gradient of the loss, which waits for apply(). weigh(i, sequence) fills the
+        sequence's coefficients in place from its log-probabilities, between forward and backward; it is called from
+        several threads, in any order."""
+        import numpy as np
+
+        with self._lock:
+            if weigh is not None:
+                for i, s in enumerate(batch):
+                    s.prepare(f"sequence {i}")
+                    if s.coefficients is None:
+                        s.coefficients = np.zeros(len(s.ids), np.float32)
+            b, err = _Batch(batch, temperature, False), new_error()
+            if weigh is not None:
+                chosen = weigh
+
+                def call(i: int, _err: Any) -> int:
+                    s = b.sequences[i]
+                    array = s.coefficients
+                    chosen(i, s)
+                    if s.coefficients is not array:
+                        array[:] = s.coefficients
+                        s.coefficients = array
+                    return 0
+
+                b.weigh_by(call)
+            b.check(lib().iv_trainer_gradients(self._handle.pointer, b.c, denominator, err), err)
+            return [s.logprobs for s in b.sequences]
+
+    def apply(self, learning_rate: float, max_norm: float = 0.0) -> TrainerMetrics:
+        """One step of AdamW by the gradients that wait."""
+        with self._lock:
+            err = new_error()
+            check(lib().iv_trainer_apply(self._handle.pointer, learning_rate, max_norm, err), err)
+            return self.metrics
+
+    def policy_step(
+        self,
+        policy: Policy,
+        sequences: Items[PolicySequence],
+        learning_rate: float,
+        max_norm: float = 0.0,
+        temperature: float = 1.0,
+    ) -> PolicyReport:
+        """One step of an algorithm on sampled sequences. report.equal == report.tokens: the learner is the sampler in
+        every bit."""
+        from .policy import PolicyBatch
+
+        with self._lock:
+            given = PolicyBatch(policy, sequences)
+            b, err = _Batch([s.sequence for s in sequences], temperature, False), new_error()
+            b.weigh_by(given.weigh)
+            status = lib().iv_trainer_gradients(self._handle.pointer, b.c, given.denominator(), err)
+            b.check(status, err)
+            report = given.coefficients()
+            self.apply(learning_rate, max_norm)
+            return report
+
+    def gradient(self, tensor: str, shape: tuple[int, ...] | None = None) -> NDArray[np.float32]:
+        """The gradient of the mean loss, before clipping, of a tensor by its name in the checkpoint. shape: None reads
+        it there."""
+        import numpy as np
+
+        with self._lock:
+            out, err = np.empty(shape or self._shape(tensor), np.float32), new_error()
+            data = ffi.from_buffer("float[]", out, require_writable=True)
+            name = encode(tensor, "tensor")
+            check(lib().iv_trainer_get_gradient(self._handle.pointer, name, data, out.size, err), err)
+            return out
+
+    def _shape(self, tensor: str) -> tuple[int, ...]:
+        for path in sorted(glob.glob(os.path.join(glob.escape(self.model), "*.safetensors"))):
+            with open(path, "rb") as file:
+                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+            if tensor in header:
+                return tuple(header[tensor]["shape"])
+        raise InvarError(Status.NOT_FOUND, f"{self.model}: wanted the tensor {tensor}, found none")
+
+    # ---- weights
+
+    def sync(self, llm: LLM, digest: bool = False) -> None:
+        """Copies the weights into an LLM of this process, opened with trainable=True and this dtype and arithmetic.
+        digest: its fingerprint and receipts name the new weights. AsyncLLM: `await llm.sync(trainer)`."""
+        with self._lock, llm._lock:
+            self._sync(llm._engine, digest)
+
+    def _sync(self, engine: Any, digest: bool) -> None:
+        err = new_error()
+        check(lib().iv_trainer_sync_engine(self._handle.pointer, engine.handle.pointer, digest, err), err)
+        engine.read_info()
+
+    def save(self, path: str | os.PathLike[str], keep: int = 0, state: dict[str, Any] | None = None) -> None:
+        """A checkpoint path/checkpoint-NNNNNN, whole or absent. keep: how many stay, newest first; 0: all."""
+        with self._lock:
+            err = new_error()
+            text = to_json(state or {}, "state")
+            check(lib().iv_trainer_save(self._handle.pointer, path_bytes(path), keep, text, err), err)
+
+    def restore(self, path: str | os.PathLike[str]) -> dict[str, Any] | None:
+        """Continues from the newest whole checkpoint. Its state, or None if there is none. restore_notes then names
+        it, and damaged ones."""
+        with self._lock:
+            found, err = ffi.new("bool *"), new_error()
+            state, notes = ffi.new("iv_text *"), ffi.new("iv_text *")
+            status = lib().iv_trainer_restore(self._handle.pointer, path_bytes(path), found, state, notes, err)
+            text, self.restore_notes = take_text(state), take_text(notes)
+            check(status, err)
+            return dict(json.loads(text)) if found[0] else None
+
+    def export(
+        self, path: str | os.PathLike[str], dtype: str = "auto", overwrite: bool = False, max_shard_bytes: int = 0
+    ) -> str:
+        """Writes the weights as a Hugging Face directory. Their digest, as in LLM.info."""
+        with self._lock:
+            o, info, err = ffi.new("iv_export_options *"), ffi.new("iv_export_info *"), new_error()
+            lib().iv_export_options_init_sized(o, ffi.sizeof("iv_export_options"))
+            name = ffi.new("char[]", encode(dtype, "dtype"))
+            o.dtype, o.overwrite = name, overwrite
+            o.max_shard_bytes = max_shard_bytes or o.max_shard_bytes
+            check(lib().iv_trainer_export(self._handle.pointer, path_bytes(path), o, info, err), err)
+            return text_of(info.weights_digest)
