@@ -178,13 +178,14 @@ static iv_backend_ops inner;
     static iv_status named_##name(iv_backend *b, size_t layer, iv_norm next, iv_error *err) { \
         NAMED(#name, name(b, layer, next, err));                                              \
     }
-#define ALL_OPS(WHOLE, LAYER, NORM, NEXT)                                                                            \
-    WHOLE(embed)                                                                                                     \
-    NORM(norm)                                                                                                       \
-    LAYER(qkv)                                                                                                       \
-    LAYER(rope_kv) LAYER(attention) NEXT(attention_out) NEXT(mlp) NEXT(experts) WHOLE(head) WHOLE(head_backward)     \
-        LAYER(restore) LAYER(mlp_backward) LAYER(experts_backward) NORM(norm_backward) LAYER(attention_out_backward) \
-            LAYER(attention_backward) LAYER(rope_kv_backward) LAYER(qkv_backward) WHOLE(embed_backward)
+/* clang-format off */
+#define ALL_OPS(WHOLE, LAYER, NORM, NEXT) \
+    WHOLE(embed) NORM(norm) LAYER(qkv) LAYER(rope_kv) \
+    LAYER(attention) NEXT(attention_out) NEXT(mlp) NEXT(experts) \
+    WHOLE(head) WHOLE(head_backward) LAYER(restore) LAYER(mlp_backward) \
+    LAYER(experts_backward) NORM(norm_backward) LAYER(attention_out_backward) LAYER(attention_backward) \
+    LAYER(rope_kv_backward) LAYER(qkv_backward) WHOLE(embed_backward)
+/* clang-format on */
 ALL_OPS(WHOLE, LAYER, NORM, NEXT)
 
 #define ENTER(name) ops->name = named_##name;
