@@ -6,43 +6,9 @@
 
 #include <stdlib.h>
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
-
-static void *zeroed(iv_rows_gpu *g, size_t bytes) {
-    void *p = g->memspace->alloc(g->memspace, bytes);
-    if (!p || cudaStreamSynchronize(NULL) == cudaSuccess) return p; /* zeros are written by the default stream */
-    cudaGetLastError();
-    g->memspace->free(g->memspace, p);
-    return NULL;
-}
-
-iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void **out, iv_error *err) {
-    const iv_gpu_info *info = iv_gpu_get_info(g->gpu);
-    *out = zeroed(g, bytes);
-    if (*out) return IV_OK;
-    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes", info->ordinal, info->name,
-                   what, bytes);
-}
-
-iv_status iv_rows_gpu_scratch(iv_rows_gpu *g, size_t bytes, void **out, iv_error *err) {
-    if (bytes > g->scratch_bytes) {
-        g->memspace->free(g->memspace, g->scratch);
-        g->scratch = NULL, g->scratch_bytes = 0;
-        IV_TRY(iv_rows_gpu_alloc(g, bytes, "the results of a training step", &g->scratch, err));
-        g->scratch_bytes = bytes;
-    }
-    *out = g->scratch;
-    return IV_OK;
-}
-
-iv_status iv_rows_gpu_finish(iv_rows_gpu *g, int code, const char *what, iv_error *err) {
-    if (code == cudaSuccess) code = (int)cudaStreamSynchronize(g->stream);
-    return iv_gpu_check(g->gpu, code, what, err);
-}
-
 static float *row_alloc(iv_rows *r, size_t n) {
     size_t bytes;
-    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? zeroed((iv_rows_gpu *)r, bytes) : NULL;
+    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? iv_rows_gpu_zeroed((iv_rows_gpu *)r, bytes) : NULL;
 }
 
 static void row_free(iv_rows *r, float *row) {

@@ -22,6 +22,10 @@ typedef struct iv_rows_gpu {
     size_t packings;                            /* made so far */
 } iv_rows_gpu;
 
+/* ---- rows_memory.c */
+/* Zeroed memory of the GPU, or NULL. */
+void *iv_rows_gpu_zeroed(iv_rows_gpu *g, size_t bytes);
+
 /* Memory of the GPU; IV_NO_MEMORY names it and `what`. Nothing on any stream writes to it afterwards. */
 iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void **out, iv_error *err);
 
@@ -31,7 +35,7 @@ iv_status iv_rows_gpu_scratch(iv_rows_gpu *g, size_t bytes, void **out, iv_error
 /* Waits for the stream if `code`, of a launch, is 0. */
 iv_status iv_rows_gpu_finish(iv_rows_gpu *g, int code, const char *what, iv_error *err);
 
-/* rows_model.c */
+/* ---- rows_model.c */
 iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err);
 iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end,
                                   iv_error *err);
