@@ -31,7 +31,7 @@ else()
   target_link_libraries(invar_python PRIVATE invar_flags ${INVAR_PYTHON_LIBRARIES} ${INVAR_CUDA_LIBRARIES} dl
     Threads::Threads m)
   target_link_options(invar_python PRIVATE -Wl,--wrap=stdin,--wrap=stdout,--wrap=stderr -Wl,-z,defs -Wl,-z,text
-    -Wl,--gc-sections -Wl,--version-script=${INVAR_PYTHON_EXPORTS})
+    -Wl,--version-script=${INVAR_PYTHON_EXPORTS})
   set(INVAR_PYTHON_LIBRARY $<TARGET_FILE:invar_python>)
 endif()
 

@@ -1,11 +1,13 @@
-"""vLLM's quickstart with the import changed. The answers do not depend on what else is in the batch."""
+"""vLLM's quickstart with the import changed: quickstart.py [MODEL]"""
+import sys
 
 from invar import LLM, SamplingParams
 
-prompts = ["Tom has 3 apples and buys 4 more.", "What is 12 + 30?", "Compute 7 * 8."]
-sampling_params = SamplingParams(temperature=0.8, top_p=0.95, seed=1, max_tokens=32)
+prompts = ["What is 17 * 6?", "2 + 2 ="]
+sampling_params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=64)
 
-llm = LLM(model="models/tiny-math")
+llm = LLM(model=sys.argv[1] if len(sys.argv) > 1 else "models/tiny-math")
 outputs = llm.generate(prompts, sampling_params)
+
 for output in outputs:
-    print(f"Prompt: {output.prompt!r}, Generated text: {output.outputs[0].text!r}, {output.outputs[0].digest[:15]}")
+    print(f"Prompt: {output.prompt!r}, Generated text: {output.outputs[0].text!r}, {output.outputs[0].digest}")

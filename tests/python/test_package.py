@@ -1,0 +1,171 @@
+"""The installed package: pytest, with INVAR_SOURCE the root of the repository."""
+import asyncio
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+import invar
+from invar import (
+    LLM, AsyncLLM, InvarError, Policy, PolicySequence, Receipt, RequestOutputKind, SamplingParams, Sequence, Status,
+    StructuredOutputsParams, Trainer,
+)  # fmt: skip
+
+ROOT = pathlib.Path(os.environ["INVAR_SOURCE"])
+MODEL = str(ROOT / "models/tiny-math")
+PROMPTS = [f"What is {i} + {i * i}?" for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(MODEL, trainable=True) as engine:
+        yield engine
+
+
+def digests(outputs):
+    return [answer.digest for output in outputs for answer in output.outputs]
+
+
+def test_order_and_batching(llm):
+    params = [SamplingParams(seed=i, n=1 + i % 3, max_tokens=40) for i in range(len(PROMPTS))]
+    wanted = [digests([output]) for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+    order = list(range(len(PROMPTS)))
+    random.Random(5).shuffle(order)
+    shuffled = llm.generate([PROMPTS[i] for i in order], [params[i] for i in order], use_tqdm=False)
+    assert [digests([output]) for output in shuffled] == [wanted[i] for i in order]
+    llm.reset_prefix_cache()
+    for prompt, p, want in zip(PROMPTS, params, wanted):
+        assert digests(llm.generate({"prompt_token_ids": llm.encode(prompt)}, p, use_tqdm=False)) == want
+
+
+def test_engine_seed_does_not_depend_on_order():
+    def seeds_and_digests(outputs):
+        return [(output.outputs[0].seed, output.outputs[0].digest) for output in outputs]
+
+    with LLM(MODEL, seed=3) as a, LLM(MODEL, seed=3, max_num_seqs=2) as b:
+        forward = seeds_and_digests(a.generate([*PROMPTS, PROMPTS[0]], SamplingParams(), use_tqdm=False))
+        backward = seeds_and_digests(b.generate(PROMPTS[::-1], SamplingParams(), use_tqdm=False))
+    assert forward[:-1] == backward[::-1]
+    assert len({seed for seed, _ in forward}) == len(forward)  # a repeated prompt gets another seed
+
+
+def test_results(llm):
+    params = SamplingParams(temperature=0, max_tokens=30, logprobs=2, prompt_logprobs=1, logits=True, stop=["</think>"])
+    [output] = llm.chat([{"role": "user", "content": "What is 17 * 6?"}], params, use_tqdm=False)
+    [answer] = output.outputs
+    assert output.finished and output.prompt_logprobs[0] is None and len(output.prompt_logprobs) == len(output.prompt_token_ids)
+    assert answer.finish_reason == "stop" and answer.stop_reason == "</think>" and "102" in answer.text
+    assert answer.cumulative_logprob == sum(answer.token_logprobs)
+    for token, value, top, row in zip(answer.token_ids, answer.token_logprobs, answer.logprobs, answer.logits):
+        assert next(iter(top)) == token and top[token].rank == 1 and top[token].logprob == value
+        assert row.argmax() == token
+    [scored] = llm.score({"prompt_token_ids": output.prompt_token_ids}, [answer.token_ids], use_tqdm=False)
+    assert scored.logprobs[scored.start :] == answer.token_logprobs
+    rows = llm.logits(output.prompt_token_ids + answer.token_ids)
+    assert (rows[len(output.prompt_token_ids) - 1 : -1] == answer.logits).all()
+
+
+def test_receipt(llm):
+    [output] = llm.generate("2 + 2 =", SamplingParams(seed=4, max_tokens=20, receipt=True), use_tqdm=False)
+    text = output.outputs[0].receipt
+    assert llm.replay(text).equal and invar.replay(text, threads=1)
+    assert Receipt(text).token_ids == output.outputs[0].token_ids
+    with pytest.raises(InvarError) as caught:
+        Receipt(text.replace(output.outputs[0].digest, "sha256:" + "0" * 64))
+    assert caught.value.status == Status.FORMAT
+
+
+def test_structured(llm):
+    for form, pattern in (
+        (StructuredOutputsParams(regex="[0-9]{3}"), "[0-9]{3}"),
+        (StructuredOutputsParams(choice=["yes", "no"]), "yes|no"),
+        (StructuredOutputsParams(grammar='root ::= "a" | "b"'), "a|b"),
+    ):
+        [output] = llm.generate("2 =", SamplingParams(seed=1, structured_outputs=form), use_tqdm=False)
+        assert re.fullmatch(pattern, output.outputs[0].text)
+
+
+def test_errors(llm):
+    with pytest.raises(TypeError, match="nonsense"):
+        SamplingParams(nonsense=1)
+    with pytest.raises(InvarError, match="bad_words") as caught:
+        SamplingParams(bad_words=["x"])
+    assert caught.value.status == Status.UNSUPPORTED
+    with pytest.raises(InvarError, match="top_p"):
+        llm.generate(PROMPTS, [SamplingParams(top_p=3.0 if i == 5 else 1.0) for i in range(12)], use_tqdm=False)
+    assert llm.stats()["running"] == llm.stats()["waiting"] == 0
+    with pytest.raises(InvarError) as caught:
+        LLM("/nowhere")
+    assert caught.value.status == Status.NOT_FOUND
+
+
+def test_fork(llm):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            llm.generate("2", use_tqdm=False)
+        except InvarError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_async(llm):
+    params = [SamplingParams(seed=i, max_tokens=30, output_kind=list(RequestOutputKind)[i % 3]) for i in range(12)]
+    wanted = llm.generate(PROMPTS, params, use_tqdm=False)
+
+    async def one(engine, prompt, p):
+        text = ""
+        async for output in engine.generate(prompt, p):
+            new = output.outputs[0]
+            text = text + new.text if p.output_kind == RequestOutputKind.DELTA else new.text
+        return text, new.digest
+
+    async def all_of_them():
+        with AsyncLLM(MODEL) as engine:
+            got = await asyncio.gather(*(one(engine, *item) for item in zip(PROMPTS, params)))
+            stream = engine.generate("1", SamplingParams(max_tokens=1500, ignore_eos=True), request_id="long")
+            async for output in stream:
+                await engine.abort("long")
+            assert output.outputs[0].finish_reason == "abort" and len(output.outputs[0].token_ids) < 1500
+            return got
+
+    assert asyncio.run(all_of_them()) == [(o.outputs[0].text, o.outputs[0].digest) for o in wanted]
+
+
+def test_trainer(tmp_path):
+    batch = [Sequence([1, 2, 3, 4]), Sequence([5, 6, 7], mask=[0, 0, 1])]
+    with LLM(MODEL, trainable=True) as llm, Trainer(MODEL, pass_tokens=512) as a, \
+            Trainer(MODEL, pass_tokens=512, micro_batch=1, data_parallel_size=2) as b:  # fmt: skip
+        a.step(batch, 1e-4, 1.0)
+        b.gradients(batch, 4.0, weigh=lambda i, s: s.coefficients.__setitem__(slice(None), s.mask))
+        b.apply(1e-4, 1.0)
+        assert a.weights_hash == b.weights_hash
+        with pytest.raises(ZeroDivisionError):
+            a.gradients(batch, 4.0, weigh=lambda i, s: 1 / 0)
+        a.save(tmp_path, state={"cursor": 1})
+        a.sync(llm, digest=True)
+        outputs = llm.generate(PROMPTS[:2], SamplingParams(n=2, seed=1), use_tqdm=False)
+        items = [PolicySequence.from_output(o, i, 1.0 - i) for o in outputs for i in range(2)]
+        report = a.policy_step(Policy("grpo"), items, 1e-4)
+        assert report.equal == report.tokens > 0 and report.sampler_k3 == 0 and report.largest_logprob == 0
+        assert b.restore(tmp_path) == {"cursor": 1}
+        assert b.policy_step(Policy("grpo"), items, 1e-4) == report and a.weights_hash == b.weights_hash
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_example(name):
+    assert len((ROOT / "examples" / name).read_text().splitlines()) <= 80
+    model = ["models/tiny-sum"] if name == "rl_loop.py" else []
+    subprocess.run([sys.executable, f"examples/{name}", *model], cwd=ROOT, check=True)
+
+
+def test_page_snippets():
+    """The Python of docs/PYTHON.md, in order, in one namespace."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/PYTHON.md").read_text(), flags=re.S)
+    assert blocks
+    subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=ROOT, check=True)
