@@ -36,7 +36,7 @@ class _Stream:
     def wake(self) -> None:
         try:
             self.loop.call_soon_threadsafe(self.news.set)
-        except RuntimeError:  # the loop is closed: nobody reads
+        except RuntimeError:  # the loop is closed, so there is no reader
             pass
 
 

@@ -131,7 +131,7 @@ static void make(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry
                  const char *message) {
     size_t n = strlen(message) + 1;
     made_event *m = malloc(sizeof *m + n);
-    IV_ASSERT(m); /* a client would wait for ever */
+    IV_ASSERT(m); /* without the event its client would wait without end */
     *m = (made_event){.head = {.kind = kind,
                                .owner = e->owner,
                                .id = e->request ? e->id : 0,

@@ -98,7 +98,7 @@ static void cleared_and_gathered_rows(void **state) {
     assert_int_not_equal(0, iv_gpu_gather_rows(NULL, NULL, 1, 6, NULL, NULL));
 }
 
-/* A row without a place is written nowhere, and no row that is nobody's place changes. */
+/* A row without a place is written nowhere, and rows that are no row's place keep their bytes. */
 static void scattered_rows(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);

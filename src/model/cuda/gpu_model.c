@@ -160,7 +160,7 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
 /* For the all-reduces of a long step's parts: their blocks have priority on free multiprocessors. */
-static iv_status open_beside(gpu_rank *r, iv_error *err) {
+static iv_status open_reduce_stream(gpu_rank *r, iv_error *err) {
     int least = 0, most = 0;
     if (r->g->ranks == 1) return IV_OK;
     IV_TRY(iv_gpu_check(r->gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
@@ -195,7 +195,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
     for (size_t i = 0; i < AHEAD; i++)
         IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
-    IV_TRY(open_beside(r, err));
+    IV_TRY(open_reduce_stream(r, err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));
