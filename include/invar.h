@@ -118,7 +118,10 @@ typedef struct iv_engine_options {
     void *user;
     bool trainable; /* the weights will be replaced by trained ones: with dtype float32, matrices of a 16-bit checkpoint
                      * are held as float32; never changes a bit */
-    bool single_process; /* under mpirun: an engine of this process alone, whose ranks are threads */
+    bool single_process;   /* under mpirun: an engine of this process alone, whose ranks are threads */
+    size_t step_target_ms; /* while sequences decode, prompts are read in chunks with which a step takes about this
+                            * time, so that streams do not stall; never changes a bit. 0: 50 on GPUs, no target on a
+                            * CPU; SIZE_MAX: no target */
 } iv_engine_options;
 
 /* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no

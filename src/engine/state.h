@@ -9,6 +9,7 @@
 #include "format/generation_config.h"
 #include "model/cpu/cpu_model.h"
 #include "model/gpu_model.h"
+#include "sched/pace.h"
 #include "sched/plan.h"
 
 enum {
@@ -76,6 +77,7 @@ struct iv_engine {
     iv_baseline *baseline; /* NULL for the law, and on GPUs */
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
+    iv_pace pace;
     size_t kv_token_bytes; /* over all ranks */
     size_t tile_rows;      /* rows of a tile of the linear kernel */
     size_t rows_max;       /* logit rows of one sequence in a step: one, and the longest draft */

@@ -77,6 +77,7 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
                         .waiting_count = plan_input_of_queue(e, e->max_num_seqs - e->running.count),
                         .pages_available = iv_kv_available(&e->kv),
                         .token_budget = e->max_num_batched_tokens,
+                        .prompt_budget = iv_pace_tokens(&e->pace, e->max_num_batched_tokens),
                         .seqs_max = e->max_num_seqs,
                         .tile_rows = e->tile_rows,
                         .row_budget = iv_events_rows(e)};
@@ -305,7 +306,19 @@ static iv_status run_one_by_one(iv_engine *e, size_t count, iv_error *err) {
     return IV_OK;
 }
 
+/* For the pace: an item with one token decodes. */
+static void measure_pace(iv_engine *e, size_t count, double seconds) {
+    size_t prompt = 0, decode = 0;
+    for (size_t i = 0; i < count; i++)
+        if (e->items[i].tokens == 1)
+            decode++;
+        else
+            prompt += e->items[i].tokens;
+    iv_pace_measured(&e->pace, prompt, decode, seconds);
+}
+
 static iv_status step(iv_engine *e, iv_error *err) {
+    double start = iv_now();
     iv_plan plan;
     iv_queues_drop_cancelled(e);
     iv_queues_collect_masks(e);
@@ -316,6 +329,7 @@ static iv_status step(iv_engine *e, iv_error *err) {
         return IV_OK;
     }
     iv_status status = run_items(e, e->items, count, err);
+    if (status == IV_OK) measure_pace(e, count, iv_now() - start);
     if (status == IV_NOT_FINITE) status = run_one_by_one(e, count, err);
     for (size_t i = 0; i < count; i++) { /* also after an error: those that ended before it have their last event */
         size_t at;

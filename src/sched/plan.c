@@ -7,6 +7,7 @@ typedef struct planner {
     const iv_plan_input *in;
     iv_plan_item *items;
     size_t budget, pages, rows, draft_rows; /* left */
+    size_t prompts;                         /* of the budget, for prompts */
     bool preempted;
 } planner;
 
@@ -30,8 +31,11 @@ static size_t fit_rows(const planner *p, const iv_plan_sequence *s, size_t token
     return tokens;
 }
 
+static bool decodes(const planner *p, size_t i) { return i < p->in->running_count && left_of(&p->in->running[i]) == 1; }
+
 static void preempt(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
+    if (!decodes(p, i)) p->prompts += p->items[i].tokens;
     p->pages += s->exclusive_pages + new_pages(s, p->items[i].tokens);
     p->budget += p->items[i].tokens, p->rows += rows_of(s, p->items[i].tokens);
     p->items[i] = (iv_plan_item){.preempt = true};
@@ -44,20 +48,26 @@ static void make_room(planner *p, size_t i) {
         if (!p->items[j].preempt) preempt(p, j);
 }
 
-static void give(planner *p, const iv_plan_sequence *s, size_t tokens, iv_plan_item *item) {
+/* Tokens that a sequence may have. */
+static size_t tokens_for(const planner *p, size_t i) {
+    return decodes(p, i) ? p->budget : iv_size_min(p->budget, p->prompts);
+}
+
+static void give(planner *p, const iv_plan_sequence *s, size_t tokens, size_t i) {
     p->pages -= new_pages(s, tokens), p->budget -= tokens, p->rows -= rows_of(s, tokens);
-    *item = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
+    if (!decodes(p, i)) p->prompts -= tokens;
+    p->items[i] = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
 }
 
 /* As many tokens as the budget and the pages allow; at least one, if a preemption can free a page. */
 static void schedule(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
-    size_t want = fit_rows(p, s, iv_size_min(left_of(s), p->budget)),
+    size_t want = fit_rows(p, s, iv_size_min(left_of(s), tokens_for(p, i))),
            room = s->pages * IV_ATTENTION_BLOCK - s->computed;
     if (want == 0) return;
     if (room == 0) make_room(p, i);
     if (new_pages(s, want) > p->pages) want = room + p->pages * IV_ATTENTION_BLOCK;
-    if (want) give(p, s, want, &p->items[i]);
+    if (want) give(p, s, want, i);
 }
 
 /* Pages that running sequences need until all their known tokens are computed. */
@@ -74,15 +84,15 @@ static size_t promised(const planner *p) {
  * sequences stays free, so that sequences are not admitted only to be preempted. */
 static size_t admit(planner *p) {
     size_t n = 0, owed = promised(p);
-    for (; n < p->in->waiting_count && p->in->running_count + n < p->in->seqs_max && p->budget > 0; n++) {
+    for (; n < p->in->waiting_count && p->in->running_count + n < p->in->seqs_max; n++) {
         const iv_plan_sequence *s = &p->in->waiting[n];
         size_t others = p->in->running_count + n, spare = owed + (others + 3) / 4;
         if (others == 0) spare = 0; /* alone it always fits */
         if (new_pages(s, left_of(s)) + s->exclusive_pages + spare > p->pages) break;
-        size_t tokens = fit_rows(p, s, iv_size_min(left_of(s), p->budget));
+        size_t tokens = fit_rows(p, s, iv_size_min(left_of(s), tokens_for(p, others)));
         if (tokens == 0) break;
         p->pages -= s->exclusive_pages;
-        give(p, s, tokens, &p->items[others]);
+        give(p, s, tokens, others);
         owed += new_pages(s, left_of(s)) - new_pages(s, tokens);
     }
     return n;
@@ -104,17 +114,25 @@ static void add_draft(planner *p, size_t i) {
     p->draft_rows -= item->draft, p->budget -= item->draft, p->rows -= item->draft;
 }
 
+/* Running sequences that decode, or those whose prompt is being read. */
+static void schedule_running(planner *p, bool decode) {
+    for (size_t i = 0; i < p->in->running_count; i++) {
+        const iv_plan_sequence *s = &p->in->running[i];
+        if (!p->items[i].preempt && !s->held && (left_of(s) == 1) == decode) schedule(p, i);
+    }
+}
+
 void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
     planner p = {.in = in,
                  .items = plan->items,
                  .budget = in->token_budget,
+                 .prompts = in->token_budget,
                  .pages = in->pages_available,
                  .rows = in->row_budget ? in->row_budget : SIZE_MAX};
     for (size_t i = 0; i < in->seqs_max; i++) plan->items[i] = (iv_plan_item){0};
-    for (int decode = 1; decode >= 0; decode--)
-        for (size_t i = 0; i < in->running_count; i++)
-            if (!p.items[i].preempt && !in->running[i].held && (left_of(&in->running[i]) == 1) == decode)
-                schedule(&p, i);
+    schedule_running(&p, true);
+    if (in->prompt_budget && p.budget < in->token_budget) p.prompts = in->prompt_budget;
+    schedule_running(&p, false);
     plan->admitted = p.preempted ? 0 : admit(&p);
     p.draft_rows = count_draft_rows(&p);
     for (size_t i = 0; i < in->running_count; i++) add_draft(&p, i);

@@ -33,6 +33,7 @@ typedef struct iv_plan_input {
     size_t waiting_count;
     size_t pages_available; /* free or idle */
     size_t token_budget;    /* most tokens of a step */
+    size_t prompt_budget;   /* most prompt tokens of a step in which sequences decode; 0: any number */
     size_t seqs_max;        /* most running sequences */
     size_t tile_rows;       /* rows of one pass over the weights; 0: any number */
     size_t row_budget;      /* most rows of logits of a step; 0: any number */

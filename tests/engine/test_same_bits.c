@@ -33,6 +33,7 @@ typedef struct way {
     const char *isa;
     size_t threads, budget, seqs;
     bool reversed, alone;
+    size_t step_target_ms;
 } way;
 
 static answer *run_way(const way *w, const char *arithmetic, size_t n) {
@@ -40,7 +41,7 @@ static answer *run_way(const way *w, const char *arithmetic, size_t n) {
     iv_request r[REQUESTS];
     iv_engine_options o = small_options();
     o.isa = w->isa, o.threads = w->threads, o.max_num_batched_tokens = w->budget, o.max_num_seqs = w->seqs;
-    o.arithmetic = arithmetic;
+    o.arithmetic = arithmetic, o.step_target_ms = w->step_target_ms;
     iv_engine *e = open_with(&o);
     answer *a = answers_new(n);
     make_requests(e, r, text);
@@ -58,8 +59,9 @@ static void expect_answers(const way *w, const char *arithmetic, const answer *w
     answer *got = run_way(w, arithmetic, n);
     for (size_t i = 0; i < n; i++) {
         char what[160];
-        snprintf(what, sizeof what, "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences%s%s", i,
-                 arithmetic, w->isa, w->threads, w->budget, w->seqs, w->reversed ? ", reversed" : "",
+        snprintf(what, sizeof what,
+                 "request %zu, %s, %s, %zu threads, %zu tokens a step, %zu sequences, target %zu ms%s%s", i, arithmetic,
+                 w->isa, w->threads, w->budget, w->seqs, w->step_target_ms, w->reversed ? ", reversed" : "",
                  w->alone ? ", alone" : "");
         assert_same_answer(what, &want[i], &got[i]);
     }
@@ -78,12 +80,12 @@ static bool machine_has(const char *isa) {
 }
 
 static void every_way(const char *arithmetic) {
-    static const way first = {"auto", 1, 512, 16, false, true};
-    static const way ways[] = {{"auto", 1, 512, 16, false, false}, {"auto", 2, 512, 16, true, false},
-                               {"auto", 1, 16, 16, false, false},  {"auto", 3, 3, 16, true, false},
-                               {"auto", 1, 1, 3, false, false},    {"avx2", 2, 64, 7, true, false},
-                               {"avx512", 1, 16, 16, false, true}};
-    static const way scalar = {"scalar", 1, 16, 16, true, false};
+    static const way first = {"auto", 1, 512, 16, false, true, 0};
+    static const way ways[] = {{"auto", 1, 512, 16, false, false, 0}, {"auto", 2, 512, 16, true, false, 0},
+                               {"auto", 1, 512, 3, false, false, 1},  {"auto", 1, 16, 16, false, false, 0},
+                               {"auto", 3, 3, 16, true, false, 0},    {"auto", 1, 1, 3, false, false, 0},
+                               {"avx2", 2, 64, 7, true, false, 0},    {"avx512", 1, 16, 16, false, true, 0}};
+    static const way scalar = {"scalar", 1, 16, 16, true, false, 0};
     const size_t n = SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     answer *want = run_way(&first, arithmetic, n);
     size_t tokens = 0;
@@ -101,7 +103,7 @@ static void tc16(void **state) { (void)state, every_way("tc16"); }
 /* The caller's thread flushes subnormals or truncates, as after fast-math start-up code or fesetround. */
 static void the_callers_float_mode_is_ignored(void **state) {
     (void)state;
-    static const way w = {"auto", 1, 512, 16, false, false};
+    static const way w = {"auto", 1, 512, 16, false, false, 0};
     const size_t n = SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     answer *want = run_way(&w, "fma32", n);
     unsigned saved = iv_fp_env_enter(IV_FP_FLUSH | IV_FP_TRUNCATE);

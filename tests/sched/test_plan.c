@@ -32,6 +32,7 @@ static void make_problem(rng *r, problem *p) {
     p->in.pages_available = rng_below(r, rng_below(r, 2) ? 4 : 60);
     p->in.tile_rows = rng_below(r, 13);
     p->in.token_budget = 1 + rng_below(r, rng_below(r, 2) ? 12 : 600);
+    if (rng_below(r, 2)) p->in.prompt_budget = 1 + rng_below(r, 300);
     size_t rows = p->in.token_budget < p->in.seqs_max ? p->in.token_budget : p->in.seqs_max;
     if (rng_below(r, 2)) p->in.row_budget = rows + rng_below(r, 2) * rng_below(r, 60);
     for (size_t i = 0; i < p->in.running_count; i++) {
@@ -53,8 +54,8 @@ static void make_problem(rng *r, problem *p) {
 
 static void check_plan(const problem *p, const iv_plan *plan) {
     const iv_plan_input *in = &p->in;
-    size_t rows = 0, tokens = 0, drafts = 0, taken = 0, given = in->pages_available, preempted = 0,
-           idle_decode = SIZE_MAX;
+    size_t rows = 0, tokens = 0, drafts = 0, prompts = 0, decodes = 0, taken = 0, given = in->pages_available,
+           preempted = 0, idle_decode = SIZE_MAX;
     assert_true(plan->admitted <= in->waiting_count && in->running_count + plan->admitted <= in->seqs_max);
     for (size_t i = 0; i < in->seqs_max; i++) {
         const iv_plan_item *item = &plan->items[i];
@@ -67,6 +68,8 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         assert_true(item->tokens <= left_of(s) && item->draft <= s->draft);
         assert_true(item->samples == (item->tokens > 0 && item->tokens == left_of(s)));
         assert_true(item->draft == 0 || item->samples);
+        bool decode = runs && left_of(s) == 1;
+        decodes += decode && item->tokens, prompts += decode ? 0 : item->tokens;
         tokens += item->tokens + item->draft, drafts += item->draft, rows += rows_of(s, item);
         size_t want = item->tokens ? pages_for(s->computed + item->tokens) : 0;
         if (want > s->pages) taken += want - s->pages;
@@ -80,6 +83,7 @@ static void check_plan(const problem *p, const iv_plan *plan) {
     }
     assert_true(tokens == plan->tokens && tokens <= in->token_budget);
     assert_true(in->row_budget == 0 || rows <= in->row_budget);
+    assert_true(in->prompt_budget == 0 || decodes == 0 || prompts <= in->prompt_budget);
     if (drafts && in->tile_rows) /* no tile is begun for drafts */
         assert_true((tokens - 1) / in->tile_rows == (tokens - drafts - 1) / in->tile_rows);
     assert_true(taken <= given);
@@ -154,6 +158,13 @@ static void known_plans(void **state) {
     in.token_budget = 20;
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 18, false, 0), expect(&plan, 1, false, 1, true, 0), expect(&plan, 2, false, 1, true, 0);
+    /* Next to decoding sequences a prompt gets its own budget; drafts may use the rest. Alone it gets the whole. */
+    in.token_budget = 48, in.prompt_budget = 10;
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 10, false, 0), expect(&plan, 1, false, 1, true, 4), expect(&plan, 2, false, 1, true, 4);
+    in.running_count = 1, in.token_budget = 30;
+    iv_plan_step(&in, &plan);
+    expect(&plan, 0, false, 30, false, 0);
     /* No page is left: the first takes the last one's, the second does without. */
     const iv_plan_sequence full[] = {
         {65, 64, 1, 1, 3, 0, 0, false}, {300, 64, 1, 1, 0, 0, 0, false}, {90, 89, 2, 2, 0, 0, 0, false}};
