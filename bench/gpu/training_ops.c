@@ -1,13 +1,15 @@
 /* training_ops.c: where a training step's time goes on a GPU, launcher by launcher.
  *
  *     bench_training_ops MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--virtual-ranks V] [--repeat R]
- *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE]
+ *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE] [--sync]
  *
  * The trainer of invar train sft with random weights (MODEL_DIRECTORY needs config.json alone), S sequences of N random
  * tokens, passes of at most P tokens (0: as many as fit). The linker sends the learner's calls of kernel launchers,
  * memsets and copies through this file (CMakeLists.txt), which records CUDA events around each; the learner's table of
  * ops says to which op of the pass a call belongs. Events keep kernels from overlapping, so steps without events are
- * timed too. Idle: the GPU's time between two such calls, for which the host, or its waiting, is responsible. */
+ * timed too. Idle: the GPU's time between two such calls, for which the host, or its waiting, is responsible.
+ * --sync times every call by the clock instead, with a synchronization before and after it. GB/s: of the bytes that a
+ * call must read and write. */
 #include "base/size.h"
 #include "bench/measure.h"
 #include "model/cuda/learner_state.h"
@@ -19,23 +21,25 @@ enum { REPEATS_MAX = 100, KEYS_MAX = 512, CLASSES_MAX = 32 };
 
 typedef struct record {
     const char *part, *launcher; /* the op of the pass; the function */
-    double flops;
+    double flops, bytes;
+    double from, to; /* --sync: seconds since the step's begin */
     cudaEvent_t begin, end;
 } record;
 
 typedef struct key {
     const char *part, *launcher;
-    double seconds, idle, flops; /* idle: before it */
+    double seconds, idle, flops, bytes; /* idle: before it */
     size_t calls;
 } key;
 
 static struct {
-    bool on;
+    bool on, sync;
     const char *part;
     size_t depth; /* of ops that call ops */
     record *at;
     size_t count, capacity;
     cudaEvent_t zero;
+    double began;     /* by the clock */
     double attention; /* flops of a layer's forward attention over the pass */
 } events;
 
@@ -45,118 +49,155 @@ static void check(int code, const char *what) {
     exit(1);
 }
 
-static size_t begin_record(const char *launcher, double flops, void *stream) {
-    if (events.count == events.capacity) {
-        size_t n = events.capacity ? 2 * events.capacity : 4096;
-        events.at = realloc(events.at, n * sizeof *events.at);
-        if (!events.at) exit(1);
-        for (size_t i = events.capacity; i < n; i++) {
-            check((int)cudaEventCreate(&events.at[i].begin), "event");
-            check((int)cudaEventCreate(&events.at[i].end), "event");
-        }
-        events.capacity = n;
+static void grow(void) {
+    size_t n = events.capacity ? 2 * events.capacity : 4096;
+    events.at = realloc(events.at, n * sizeof *events.at);
+    if (!events.at) exit(1);
+    for (size_t i = events.capacity; i < n; i++) {
+        check((int)cudaEventCreate(&events.at[i].begin), "event");
+        check((int)cudaEventCreate(&events.at[i].end), "event");
     }
-    record *r = &events.at[events.count];
-    r->part = events.part, r->launcher = launcher, r->flops = flops;
-    check((int)cudaEventRecord(r->begin, (cudaStream_t)stream), "event");
-    return events.count++;
+    events.capacity = n;
+}
+
+static double synchronized(void) {
+    check((int)cudaDeviceSynchronize(), "synchronization");
+    return iv_bench_seconds() - events.began;
+}
+
+static size_t begin_record(const char *launcher, double flops, double bytes, void *stream) {
+    size_t index = events.count++;
+    if (index == events.capacity) grow();
+    record *r = &events.at[index];
+    r->part = events.part, r->launcher = launcher, r->flops = flops, r->bytes = bytes;
+    if (events.sync)
+        r->from = synchronized();
+    else
+        check((int)cudaEventRecord(r->begin, (cudaStream_t)stream), launcher);
+    return index;
 }
 
 static void end_record(size_t index, void *stream) {
-    check((int)cudaEventRecord(events.at[index].end, (cudaStream_t)stream), "event");
+    record *r = &events.at[index];
+    if (events.sync)
+        r->to = synchronized();
+    else
+        check((int)cudaEventRecord(r->end, (cudaStream_t)stream), r->launcher);
 }
 
 /* ---- launchers: __wrap_X is called for X, __real_X is X (ld --wrap) ----------------------------------------- */
 
-#define WRAP(name, parameters, arguments, flops, stream)   \
-    int __real_##name parameters;                          \
-    int __wrap_##name parameters;                          \
-    int __wrap_##name parameters {                         \
-        if (!events.on) return __real_##name arguments;    \
-        size_t index = begin_record(#name, flops, stream); \
-        int code = __real_##name arguments;                \
-        end_record(index, stream);                         \
-        return code;                                       \
+#define WRAP(name, parameters, arguments, flops, bytes, stream)   \
+    int __real_##name parameters;                                 \
+    int __wrap_##name parameters;                                 \
+    int __wrap_##name parameters {                                \
+        if (!events.on) return __real_##name arguments;           \
+        size_t index = begin_record(#name, flops, bytes, stream); \
+        int code = __real_##name arguments;                       \
+        end_record(index, stream);                                \
+        return code;                                              \
     }
 /* Of one pointer to arguments. */
-#define WRAP_ARGS(name, type, flops) WRAP(name, (const type *a, iv_gpu_stream s), (a, s), flops, s)
+#define WRAP_ARGS(name, type, flops, bytes) WRAP(name, (const type *a, iv_gpu_stream s), (a, s), flops, bytes, s)
 
 static double product(size_t rows, size_t n, size_t k) { return 2.0 * (double)rows * (double)n * (double)k; }
 
-WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args, product(a->rows, a->w.n, a->w.k_padded))
-WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention)
-WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0)
+/* Bytes of n elements a row. */
+static double bytes_of(size_t rows, size_t n, size_t bytes) { return (double)rows * (double)n * (double)bytes; }
+static double rows_bytes(size_t rows, size_t floats, size_t typed, iv_dtype t) {
+    return bytes_of(rows, floats, sizeof(float)) + bytes_of(rows, typed, iv_dtype_bytes(t));
+}
+
+static double rotate_bytes(const iv_gpu_rotate_args *a) {
+    size_t n = (a->heads + 2 * a->kv.heads) * a->kv.head_dim;
+    return rows_bytes(a->rows, n, n, a->kv.type);
+}
+
+static double rotate_backward_bytes(const iv_gpu_rotate_backward_args *a) {
+    size_t n = (a->heads + 2 * a->kv_heads) * a->head_dim, normed = (a->heads + a->kv_heads) * a->head_dim;
+    size_t raw = a->q_norm ? normed : 0, terms = a->q_norm ? 2 * a->head_dim : 0;
+    return rows_bytes(a->rows, n + normed + terms, a->dy_stride + raw, a->type);
+}
+
+WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args, product(a->rows, a->w.n, a->w.k_padded), 0)
+WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention, 0)
+WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0, rotate_bytes(a))
 WRAP(iv_gpu_embed, (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float *x, iv_gpu_stream s),
-     (m, ids, rows, h, x, s), 0, s)
+     (m, ids, rows, h, x, s), 0, rows_bytes(rows, h, h, m->type), s)
 WRAP(iv_gpu_rmsnorm,
      (const float *x, size_t n, const int32_t *pick, const float *w, float eps, size_t rows, iv_dtype t, void *out,
       size_t stride, iv_gpu_stream s),
-     (x, n, pick, w, eps, rows, t, out, stride, s), 0, s)
+     (x, n, pick, w, eps, rows, t, out, stride, s), 0, rows_bytes(rows, n, stride, t), s)
 WRAP(iv_gpu_copy_columns,
      (iv_dtype t, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to, size_t to_stride,
       iv_gpu_stream s),
-     (t, x, stride, column, k, rows, to, to_stride, s), 0, s)
-WRAP_ARGS(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, product(a->axis->padded, a->n, a->k))
+     (t, x, stride, column, k, rows, to, to_stride, s), 0, rows_bytes(rows, 0, k + to_stride, t), s)
+WRAP_ARGS(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, product(a->axis->padded, a->n, a->k), 0)
 WRAP(iv_gpu_transpose_weights,
      (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, void *out, size_t stride,
       iv_gpu_stream s),
-     (t, w, offsets, n, k, out, stride, s), 0, s)
-WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0)
-WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention)
+     (t, w, offsets, n, k, out, stride, s), 0, rows_bytes(k, n, stride, t), s)
+WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0,
+          rows_bytes(a->axis->padded, a->kind == IV_GPU_SUM_NORM ? 2 * a->n : a->n, 0, IV_F32))
+WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention, 0)
 WRAP(iv_gpu_round_rows,
      (const float *x, size_t x_stride, size_t column, size_t n, size_t rows, iv_dtype t, void *out, size_t stride,
       iv_gpu_stream s),
-     (x, x_stride, column, n, rows, t, out, stride, s), 0, s)
+     (x, x_stride, column, n, rows, t, out, stride, s), 0, rows_bytes(rows, n, stride, t), s)
 WRAP(iv_gpu_clear_rows, (const int32_t *list, size_t n, void *out, size_t bytes, size_t stride, iv_gpu_stream s),
-     (list, n, out, bytes, stride, s), 0, s)
-WRAP_ARGS(iv_gpu_norm_backward, iv_gpu_norm_backward_args, 0)
+     (list, n, out, bytes, stride, s), 0, bytes_of(n, bytes, 1), s)
+WRAP_ARGS(iv_gpu_norm_backward, iv_gpu_norm_backward_args, 0,
+          rows_bytes(a->rows, 4 * a->n, a->rounded ? a->rounded_stride : 0, a->type))
 WRAP(iv_gpu_swiglu_tape,
      (const float *wide, bool grouped, size_t rows, size_t n, iv_dtype t, void *gate, void *up, void *act,
       size_t stride, iv_gpu_stream s),
-     (wide, grouped, rows, n, t, gate, up, act, stride, s), 0, s)
+     (wide, grouped, rows, n, t, gate, up, act, stride, s), 0, rows_bytes(rows, 2 * n, 2 * n + stride, t), s)
 WRAP(iv_gpu_swiglu_backward,
      (iv_dtype t, const void *gate, const void *up, const float *da, size_t rows, size_t n, size_t part, void *dy,
       size_t stride, float *wide, iv_gpu_stream s),
-     (t, gate, up, da, rows, n, part, dy, stride, wide, s), 0, s)
-WRAP_ARGS(iv_gpu_rotate_backward, iv_gpu_rotate_backward_args, 0)
+     (t, gate, up, da, rows, n, part, dy, stride, wide, s), 0, rows_bytes(rows, wide ? 3 * n : n, 2 * n + stride, t), s)
+WRAP_ARGS(iv_gpu_rotate_backward, iv_gpu_rotate_backward_args, 0, rotate_backward_bytes(a))
 WRAP(iv_gpu_logit_statistics,
      (float *x, size_t rows, size_t vocab, size_t stride, float temperature, const int32_t *targets, float *max,
       float *sum, float *logprobs, iv_gpu_stream s),
-     (x, rows, vocab, stride, temperature, targets, max, sum, logprobs, s), 0, s)
+     (x, rows, vocab, stride, temperature, targets, max, sum, logprobs, s), 0, bytes_of(rows, vocab, sizeof *x), s)
 WRAP(iv_gpu_logits_backward,
      (const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature, const int32_t *targets,
       const float *c, const float *max, const float *sum, iv_dtype t, void *out, size_t stride, iv_gpu_stream s),
-     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, t, out, stride, s), 0, s)
+     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, t, out, stride, s), 0,
+     rows_bytes(rows, n, stride, t), s)
 WRAP(iv_gpu_add_nodes,
      (iv_arithmetic arithmetic, const float *earlier, float *acc, size_t n, bool result, iv_gpu_stream s),
-     (arithmetic, earlier, acc, n, result, s), 0, s)
-WRAP_ARGS(iv_gpu_lookups, iv_gpu_lookups_args, 0)
-WRAP(iv_gpu_block_sums, (const float *g, size_t n, double *sums, iv_gpu_stream s), (g, n, sums, s), 0, s)
+     (arithmetic, earlier, acc, n, result, s), 0, bytes_of(n, earlier ? 3 : 2, sizeof *acc), s)
+WRAP_ARGS(iv_gpu_lookups, iv_gpu_lookups_args, 0, 0)
+WRAP(iv_gpu_block_sums, (const float *g, size_t n, double *sums, iv_gpu_stream s), (g, n, sums, s), 0,
+     bytes_of(n, 1, sizeof *g), s)
 WRAP(iv_gpu_adamw,
      (const iv_adamw_step *step, const bool *decays, const float *g, float *w, float *m, float *v, size_t n,
       iv_gpu_stream s),
-     (step, decays, g, w, m, v, n, s), 0, s)
-WRAP(iv_gpu_add_sums, (float *a, const float *b, size_t n, iv_gpu_stream s), (a, b, n, s), 0, s)
+     (step, decays, g, w, m, v, n, s), 0, bytes_of(n, 7, sizeof *g), s)
+WRAP(iv_gpu_add_sums, (float *a, const float *b, size_t n, iv_gpu_stream s), (a, b, n, s), 0, bytes_of(n, 3, sizeof *a),
+     s)
 WRAP(iv_gpu_digests, (const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream s),
-     (w, n, group, digests, s), 0, s)
+     (w, n, group, digests, s), 0, bytes_of(n, 1, sizeof *w), s)
 WRAP(iv_gpu_write_rows,
      (iv_dtype t, const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k, size_t k_padded,
       void *out, iv_gpu_stream s),
-     (t, master, rows, count, k, k_padded, out, s), 0, s)
+     (t, master, rows, count, k, k_padded, out, s), 0, rows_bytes(count, k, k_padded, t), s)
 
-#define WRAP_CUDA(name, parameters, arguments)          \
-    cudaError_t __real_##name parameters;               \
-    cudaError_t __wrap_##name parameters;               \
-    cudaError_t __wrap_##name parameters {              \
-        if (!events.on) return __real_##name arguments; \
-        size_t index = begin_record(#name, 0, s);       \
-        cudaError_t code = __real_##name arguments;     \
-        end_record(index, s);                           \
-        return code;                                    \
+#define WRAP_CUDA(name, parameters, arguments, bytes)    \
+    cudaError_t __real_##name parameters;                \
+    cudaError_t __wrap_##name parameters;                \
+    cudaError_t __wrap_##name parameters {               \
+        if (!events.on) return __real_##name arguments;  \
+        size_t index = begin_record(#name, 0, bytes, s); \
+        cudaError_t code = __real_##name arguments;      \
+        end_record(index, s);                            \
+        return code;                                     \
     }
-WRAP_CUDA(cudaMemsetAsync, (void *p, int value, size_t n, cudaStream_t s), (p, value, n, s))
+WRAP_CUDA(cudaMemsetAsync, (void *p, int value, size_t n, cudaStream_t s), (p, value, n, s), (double)n)
 WRAP_CUDA(cudaMemcpyAsync, (void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s),
-          (to, from, n, kind, s))
+          (to, from, n, kind, s), 2.0 * (double)n)
 
 /* ---- ops of the pass ---------------------------------------------------------------------------------------- */
 
@@ -198,6 +239,7 @@ static void name_ops(iv_backend_ops *ops) {
 
 typedef struct bench {
     iv_trainer *t;
+    gpu_learner *l; /* of the only rank */
     iv_train_sequence *sequences;
     size_t tokens, count, repeats;
     iv_train_result gradients, applied;
@@ -280,16 +322,20 @@ static void open_bench(bench *b, int argc, char **argv) {
                           .adamw = {0.9, 0.95, 1e-8, 0.1}};
     need(iv_train_open(&o, &b->t, &b->err), b);
     make_sequences(b);
-    gpu_learner *l = (gpu_learner *)(void *)b->t->ranks[0].learner[0];
-    name_ops(&l->ops);
+    b->l = (gpu_learner *)(void *)b->t->ranks[0].learner[0];
+    name_ops(&b->l->ops);
+    for (int i = 2; i < argc; i++) events.sync |= strcmp(argv[i], "--sync") == 0;
 }
 
 /* ---- results ------------------------------------------------------------------------------------------------ */
 
-static double milliseconds(cudaEvent_t from, cudaEvent_t to) {
+/* Seconds since the step's begin. */
+static double when(const record *r, cudaEvent_t event) {
     float ms;
-    check((int)cudaEventElapsedTime(&ms, from, to), "elapsed time");
-    return (double)ms;
+    int code = (int)cudaEventElapsedTime(&ms, events.zero, event);
+    if (code) fprintf(stderr, "%s: %s: ", r->part, r->launcher);
+    check(code, event == r->begin ? "time of its begin" : "time of its end");
+    return (double)ms / 1e3;
 }
 
 static key *key_of(key *keys, size_t *count, const char *part, const char *launcher) {
@@ -341,24 +387,27 @@ static void collect(results *r, double share) {
     r->last = 0;
     for (size_t i = 0; i < events.count; i++) {
         const record *e = &events.at[i];
-        double from = milliseconds(events.zero, e->begin) / 1e3, to = milliseconds(events.zero, e->end) / 1e3,
+        double from = events.sync ? e->from : when(e, e->begin), to = events.sync ? e->to : when(e, e->end),
                idle = from > r->last ? from - r->last : 0;
         key *of[] = {key_of(r->keys, &r->key_count, e->part, e->launcher),
                      key_of(r->classes, &r->class_count, class_of(e), "")};
         for (int k = 0; k < 2; k++)
             of[k]->seconds += share * (to - from), of[k]->idle += share * idle, of[k]->flops += share * e->flops,
-                of[k]->calls++;
+                of[k]->bytes += share * e->bytes, of[k]->calls++;
         r->idle += share * idle, r->last = to > r->last ? to : r->last;
     }
 }
 
 static void print_keys(key *keys, size_t n, double step, size_t repeats, const char *head) {
     qsort(keys, n, sizeof *keys, by_seconds);
-    printf("\n| %s | calls | ms | share | TFLOP/s | idle before, ms |\n|---|---|---|---|---|---|\n", head);
+    printf("\n| %s | calls | ms | share | rate | idle before, ms |\n|---|---|---|---|---|---|\n", head);
     for (size_t i = 0; i < n; i++) {
         const key *k = &keys[i];
         char rate[32] = "";
-        if (k->flops > 0) snprintf(rate, sizeof rate, "%.0f", k->flops / k->seconds / 1e12);
+        if (k->flops > 0)
+            snprintf(rate, sizeof rate, "%.0f TFLOP/s", k->flops / k->seconds / 1e12);
+        else if (k->bytes > 0)
+            snprintf(rate, sizeof rate, "%.0f GB/s", k->bytes / k->seconds / 1e9);
         printf("| %s%s%s | %zu | %.2f | %.1f %% | %s | %.2f |\n", k->part, *k->launcher ? ": " : "", k->launcher,
                k->calls / repeats, 1e3 * k->seconds, 100 * k->seconds / step, rate, 1e3 * k->idle);
     }
@@ -370,9 +419,9 @@ static void write_json(FILE *f, const results *r, size_t repeats) {
         for (size_t i = 0; i < (kind ? r->key_count : r->class_count); i++)
             fprintf(f,
                     "{\"bench\": \"training_ops\", \"%s\": \"%s\", \"launcher\": \"%s\", \"calls\": %zu, \"seconds\": "
-                    "%.6f, \"idle_before\": %.6f, \"flops\": %.4g}\n",
+                    "%.6f, \"idle_before\": %.6f, \"flops\": %.4g, \"bytes\": %.4g}\n",
                     kind ? "part" : "class", keys[i].part, keys[i].launcher, keys[i].calls / repeats, keys[i].seconds,
-                    keys[i].idle, keys[i].flops);
+                    keys[i].idle, keys[i].flops, keys[i].bytes);
     }
 }
 
@@ -397,8 +446,8 @@ int main(int argc, char **argv) {
     check((int)cudaEventCreate(&events.zero), "event");
     for (size_t i = 0; i < b.repeats; i++) {
         check((int)cudaDeviceSynchronize(), "step");
-        events.count = 0, events.on = true;
-        check((int)cudaEventRecord(events.zero, NULL), "event");
+        events.count = 0, events.on = true, events.began = iv_bench_seconds();
+        check((int)cudaEventRecord(events.zero, b.l->stream), "event");
         recorded[i] = run_step(&b);
         events.on = false;
         collect(&r, 1.0 / (double)b.repeats);
