@@ -23,6 +23,7 @@ iv_status iv_gpu_open(size_t ordinal, bool tensor_cores, iv_gpu **out, iv_error 
 void iv_gpu_close(iv_gpu *gpu); /* NULL is fine */
 const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu);
 iv_memspace *iv_gpu_memspace(iv_gpu *gpu);
+const iv_gpu *iv_gpu_of(const iv_memspace *memspace); /* that it is the memory of; NULL: no GPU's */
 size_t iv_gpu_memory_available(const iv_gpu *gpu);
 
 /* Makes it the calling thread's current device. */

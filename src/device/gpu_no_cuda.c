@@ -21,6 +21,11 @@ const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu) {
     (void)gpu;
     return NULL;
 }
+const iv_gpu *iv_gpu_of(const iv_memspace *memspace) {
+    (void)memspace;
+    return NULL;
+}
+
 iv_memspace *iv_gpu_memspace(iv_gpu *gpu) {
     (void)gpu;
     return NULL;

@@ -1,12 +1,14 @@
 /* gpu_learner.h: the learner of learner.h on one NVIDIA GPU, with the bits of the CPU's (tc16, fma32). Law: NUMERICS.md
- * 15. One tensor-parallel rank.
+ * 15. Tensor-parallel ranks are learners on GPUs of one process, which run each pass together, a thread each.
  *
- * `sums` of a step are device memory. A pass returns after its log-probabilities are here; its gradients may still be
- * in the making until the step's last pass, or `score`, returns. */
+ * `sums` of a step are device memory: with several ranks rank 0's, which the others reach. A pass returns after its
+ * log-probabilities are here; its gradients may still be in the making until the step's last pass, or `score`, returns.
+ */
 #ifndef IV_MODEL_GPU_LEARNER_H
 #define IV_MODEL_GPU_LEARNER_H
 
 #include "baseline/baseline.h"
+#include "comm/comm.h"
 #include "device/gpu.h"
 #include "model/learner.h"
 #include "model/model.h"
@@ -27,5 +29,9 @@ typedef struct iv_gpu_learner_options {
 /* IV_UNSUPPORTED names what cannot be trained; IV_NO_MEMORY the bytes wanted and free. out->ops->close frees it. */
 iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *options, iv_learner **out,
                               iv_error *err);
+
+/* Before their first pass: learners[r] is rank r's, comm[r] its communicator of threads, which outlives it. Their GPUs
+ * reach each other's memory (iv_gpu_peer). */
+iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm *const *comm, iv_error *err);
 
 #endif

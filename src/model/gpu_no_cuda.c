@@ -51,3 +51,8 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     (void)m, (void)options, (void)out;
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
+
+iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm *const *comm, iv_error *err) {
+    (void)learners, (void)ranks, (void)comm;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}

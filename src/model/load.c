@@ -296,7 +296,7 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
     if (!m) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a model", dir);
     iv_status status = plan_from_headers(dir, o, m, &c, err);
     if (status == IV_OK) status = allocate_all(dir, m, err);
-    if (status == IV_OK) status = load_all(m, c, o, pool, err);
+    if (status == IV_OK && !o->unread) status = load_all(m, c, o, pool, err);
     if (status == IV_OK) status = make_rope_tables(m, o, pool, err);
     if (status == IV_OK) copy_to_ranks(m);
     iv_checkpoint_close(c);

@@ -89,6 +89,7 @@ typedef struct iv_model_options {
                                   * rank has its own embedding and routers only once the GPUs share them out */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
+    bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */
     bool dummy;                  /* seeded random weights instead of files */
     uint64_t dummy_seed;
     void (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* may be NULL; one thread at a time */

@@ -1,4 +1,4 @@
-/* device.c: the choice is the engine's (engine/device.c), as far as one GPU trains. */
+/* device.c: the choice is the engine's (engine/device.c). */
 #include "train/device.h"
 #include "comm/mpi.h"
 
@@ -16,8 +16,9 @@ static bool prefers_gpu(const iv_train_options *t, iv_numerics numerics, size_t 
     iv_gpu *gpu;
     iv_error unused;
     size_t count;
-    if (numerics != IV_INVAR || t->world * t->tp > 1 || (given && t->arithmetic == IV_FMA32)) return false;
+    if (numerics != IV_INVAR || t->shard_parameters || (given && t->arithmetic == IV_FMA32)) return false;
     if (iv_mpi_processes() > 1 || iv_gpu_count(&count, &unused) != IV_OK || gpus > count) return false;
+    if (t->ordinal + t->world * t->tp > count) return false;
     if (iv_gpu_open(t->ordinal, true, &gpu, &unused) != IV_OK) return false;
     iv_gpu_close(gpu);
     return true;

@@ -199,7 +199,7 @@ void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
                               .hyperparameters = t->public->hyperparameters,
                               .model_type = c->model_type,
                               .dtype = iv_dtype_name(t->model->dtype),
-                              .device = t->gpu ? "cuda" : "cpu",
+                              .device = t->o.cuda ? "cuda" : "cpu",
                               .arithmetic = t->o.arithmetic == IV_TC16 ? "tc16" : "fma32",
                               .isa = iv_isa_name(t->o.kernels->isa),
                               .numerics_version = IV_NUMERICS_VERSION,
@@ -359,7 +359,7 @@ iv_status iv_trainer_get_gradient(const iv_trainer *t, const char *tensor, float
         return iv_fail(err, IV_NOT_FOUND, "%s: the model trains no such tensor", tensor);
     if (elements != x->rows * x->columns)
         return iv_fail(err, IV_INVALID, "%s: wanted %zu elements, found %zu", tensor, x->rows * x->columns, elements);
-    IV_TRY(t->rows->ops->read(t->rows, t->reduced + x->offset, elements, out, err));
+    IV_TRY(iv_train_read((iv_trainer *)(uintptr_t)t, IV_TRAIN_GRADIENT, x->offset, elements, out, err));
     for (size_t i = 0; i < elements; i++) out[i] = (float)((double)out[i] / t->public->denominator);
     return IV_OK;
 }

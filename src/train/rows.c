@@ -1,13 +1,14 @@
 /* rows.c: rows in this process's memory. */
 #include "train/rows.h"
 #include "base/size.h"
+#include "kernels/token_axis.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 16 * IV_PARAMETER_BLOCK };
+enum { PIECE = 16 * IV_PARAMETER_BLOCK, CHUNK = 1024 };
 
 typedef struct host {
     iv_rows base;
@@ -44,28 +45,45 @@ static iv_status row_write(iv_rows *r, float *to, size_t n, const float *from, i
     return IV_OK;
 }
 
-typedef struct adding {
-    float *const *rows;
-    size_t count, n;
-} adding;
-
-/* All levels of the tree for a piece, while it is in the cache. */
-static void add_piece(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const adding *x = context;
-    size_t begin = index * PIECE, n = iv_size_min(PIECE, x->n - begin);
-    for (size_t stride = 1; stride < x->count; stride *= 2)
-        for (size_t k = 0; k < x->count; k += 2 * stride) {
-            float *a = x->rows[k] + begin;
-            const float *b = x->rows[k + stride] + begin;
-            for (size_t i = 0; i < n; i++) a[i] = a[i] + b[i];
-        }
+static iv_status row_copy(iv_rows *r, float *to, const float *from, size_t n, iv_error *err) {
+    (void)r, (void)err;
+    memcpy(to, from, n * sizeof *to);
+    return IV_OK;
 }
 
-static iv_status row_add(iv_rows *r, float *const *rows, size_t count, size_t n, iv_error *err) {
-    (void)err;
-    adding x = {rows, count, n};
-    if (count > 1) iv_pool_run(((host *)r)->pool, (n + PIECE - 1) / PIECE, add_piece, &x);
+typedef struct summing {
+    float *to;
+    const float *const *from;
+    size_t count, n;
+} summing;
+
+/* A chunk of all rows, while it is in the cache: sums wait, one for each level, for their neighbours. */
+static void sum_chunk(const summing *x, size_t at, size_t n) {
+    float waiting[IV_VIRTUAL_LEVELS_MAX + 1][CHUNK];
+    for (size_t k = 0; k < x->count; k++) {
+        const float *acc = x->from[k] + at;
+        size_t level = 0;
+        for (; k >> level & 1; level++) {
+            bool root = (size_t)2 << level == x->count && k + 1 == x->count;
+            float *to = root ? x->to + at : waiting[level];
+            for (size_t i = 0; i < n; i++) to[i] = waiting[level][i] + acc[i];
+            acc = to;
+        }
+        if (k + 1 < x->count) memcpy(waiting[level], acc, n * sizeof *acc);
+    }
+}
+
+static void sum_piece(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const summing *x = context;
+    size_t begin = index * PIECE, end = iv_size_min(begin + PIECE, x->n);
+    for (size_t at = begin; at < end; at += CHUNK) sum_chunk(x, at, iv_size_min(CHUNK, end - at));
+}
+
+static iv_status row_sum(iv_rows *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err) {
+    summing x = {to, from, count, n};
+    if (count == 1) return to == from[0] ? IV_OK : row_copy(r, to, from[0], n, err);
+    iv_pool_run(((host *)r)->pool, (n + PIECE - 1) / PIECE, sum_piece, &x);
     return IV_OK;
 }
 
@@ -102,8 +120,9 @@ static iv_status row_read_model(iv_rows *r, const iv_model *first, float *row, i
     return iv_parameters_read(first, ((const host *)r)->pool, row, err);
 }
 
-static iv_status row_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end,
+static iv_status row_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                                  iv_error *err) {
+    (void)parts; /* the only table */
     return iv_parameters_write(first, ((const host *)r)->pool, row, begin, end, err);
 }
 
@@ -114,7 +133,8 @@ static const iv_rows_ops host_ops = {.alloc = row_alloc,
                                      .clear = row_clear,
                                      .read = row_read,
                                      .write = row_write,
-                                     .add = row_add,
+                                     .sum = row_sum,
+                                     .copy = row_copy,
                                      .block_sums = row_block_sums,
                                      .adamw = row_adamw,
                                      .digests = row_digests,

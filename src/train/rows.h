@@ -4,7 +4,9 @@
  * A row is float32, its address is the device's: only a host's row may be read by this process. n, and the place of a
  * part in its row, are multiples of IV_PARAMETER_BLOCK unless a comment says otherwise. Every call returns when its
  * work is done, so that a learner or an engine on the same device sees it. One call at a time, except clear, read and
- * write. An error other than that of bad input means that the device is lost. */
+ * write. Several GPUs have a table each, and a thread each may call; `from` of sum and copy may then be memory of other
+ * GPUs, which is reached over NVLink (iv_gpu_peer). An error other than that of bad input means that the device is
+ * lost. */
 #ifndef IV_TRAIN_ROWS_H
 #define IV_TRAIN_ROWS_H
 
@@ -14,6 +16,9 @@
 
 typedef struct iv_rows iv_rows;
 
+/* What write_model writes: matrices in this memory; vectors, and matrices that no table of the group writes. */
+enum { IV_ROWS_OWN = 1, IV_ROWS_REST = 2 };
+
 typedef struct iv_rows_ops {
     float *(*alloc)(iv_rows *r, size_t n); /* +0, aligned to 256 bytes where the device wants it; NULL: no memory */
     void (*free)(iv_rows *r, float *row);  /* NULL is fine */
@@ -22,9 +27,10 @@ typedef struct iv_rows_ops {
     iv_status (*read)(iv_rows *r, const float *from, size_t n, float *to, iv_error *err);
     iv_status (*write)(iv_rows *r, float *to, size_t n, const float *from, iv_error *err);
 
-    /* rows[0][i] = the sum of rows[k][i] of `count` rows in the binary tree: at each level a = a + b for the neighbours
-     * a, b. count: a power of two; the other rows hold partial sums afterwards. */
-    iv_status (*add)(iv_rows *r, float *const *rows, size_t count, size_t n, iv_error *err);
+    /* to[i] = the sum of from[k][i] of `count` rows in the binary tree: at each level a = a + b for the neighbours a,
+     * b. `to` may be one of them. count: a power of two, on a GPU at most 8. */
+    iv_status (*sum)(iv_rows *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err);
+    iv_status (*copy)(iv_rows *r, float *to, const float *from, size_t n, iv_error *err);
     /* sums[b], in this process's memory: the sum of squares of block b. */
     iv_status (*block_sums)(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err);
     /* decays[b], in this process's memory: whether the tensor of block b decays. */
@@ -37,9 +43,11 @@ typedef struct iv_rows_ops {
 
     /* iv_parameters_read and iv_parameters_write with `row` here: `first` may be in any memory space, its layout is
      * made (iv_parameters_layout). Only tensors that overlap [begin, end) are written. A model that runs on a GPU
-     * (iv_gpu_model, iv_learner) has copies of vectors: its owner refreshes them. */
+     * (iv_gpu_model, iv_learner) has copies of vectors: its owner refreshes them. parts: IV_ROWS_OWN, IV_ROWS_REST or
+     * both. */
     iv_status (*read_model)(iv_rows *r, const iv_model *first, float *row, iv_error *err);
-    iv_status (*write_model)(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, iv_error *err);
+    iv_status (*write_model)(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
+                             iv_error *err);
 
     void (*close)(iv_rows *r);
 } iv_rows_ops;
@@ -56,6 +64,9 @@ iv_status iv_rows_open_host(const iv_kernels *k, iv_pool *pool, iv_rows **out, i
 /* Memory of a GPU, which must live as long (cuda/rows.c; rows_no_cuda.c: IV_UNSUPPORTED). pool: for work on the host.
  * IV_NO_MEMORY names the GPU. */
 iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *err);
+
+/* Tables of several GPUs, which write models together: a matrix is written by the table of its GPU. */
+void iv_rows_join_gpus(iv_rows *const *rows, size_t count);
 
 static inline void iv_rows_close(iv_rows *r) { /* after all its rows were freed; NULL is fine */
     if (r) r->ops->close(r);

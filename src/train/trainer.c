@@ -42,11 +42,11 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
                        t->process_count, o->world);
     if (!is_power(o->tp) || o->tp > IV_RANKS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found %zu", o->tp);
-    if (o->cuda && o->world * o->tp > 1)
+    if (o->cuda && t->process_count > 1)
         return iv_fail(err, IV_UNSUPPORTED,
-                       "device cuda: wanted 1 data-parallel and 1 tensor-parallel rank, found %zu and %zu: training on "
-                       "several GPUs is not built",
-                       o->world, o->tp);
+                       "device cuda: wanted 1 process, found %zu: training on GPUs of several processes is not built; "
+                       "--data-parallel and --tensor-parallel use those of one process",
+                       t->process_count);
     if (o->model && o->tp > 1)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1 for an engine's model, found %zu", o->tp);
     if (o->shard_parameters && (o->cuda || o->tp > 1))
@@ -57,14 +57,8 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_device(iv_trainer *t, iv_error *err) {
-    t->gpu = t->o.gpu;
-    if (t->o.cuda && !t->gpu) IV_TRY(iv_gpu_open(t->o.ordinal, t->o.arithmetic == IV_TC16, &t->gpu, err));
-    return t->gpu ? iv_rows_open_gpu(t->gpu, t->pool, &t->rows, err)
-                  : iv_rows_open_host(t->o.kernels, t->pool, &t->rows, err);
-}
-
-static iv_status open_model(iv_trainer *t, iv_error *err) {
+/* The model of the data-parallel rank whose first device is d. */
+static iv_status open_model(iv_trainer *t, train_device *d, iv_error *err) {
     iv_model_options o = {.has_dtype = t->o.has_dtype,
                           .dtype = t->o.dtype,
                           .widen = true,
@@ -72,38 +66,57 @@ static iv_status open_model(iv_trainer *t, iv_error *err) {
                           .rank_count = t->o.tp,
                           .dummy = t->o.dummy,
                           .dummy_seed = t->o.dummy_seed};
-    if (t->gpu) o.memspace[0] = iv_gpu_memspace(t->gpu);
-    t->model = t->o.model;
-    if (!t->model) IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &t->model, err));
-    t->elements = iv_parameters_layout(t->model);
-    if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(t->model), &t->all))
+    for (size_t i = 0; t->o.cuda && i < t->o.tp; i++) o.memspace[i] = iv_gpu_memspace(d[i].gpu);
+    o.unread = d != t->devices; /* the first one's weights are copied */
+    d->model = d == t->devices ? t->o.model : NULL;
+    if (!d->model) IV_TRY(iv_model_open(t->o.model_dir, &o, t->pool, &d->model, err));
+    for (size_t i = 1; t->o.cuda && i < t->o.tp; i++) d[i].model = d->model;
+    t->elements = iv_parameters_layout(d->model);
+    if (t->elements == 0 || !iv_size_add(t->elements, iv_parameters_tied_elements(d->model), &t->all))
         return iv_fail(err, IV_LIMIT, "%s: too many weights to train", t->o.model_dir);
     return IV_OK;
 }
 
-static float *zeros(iv_trainer *t, size_t n) { return t->rows->ops->alloc(t->rows, n); }
+static iv_status open_models(iv_trainer *t, iv_error *err) {
+    for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) IV_TRY(open_model(t, &t->devices[i], err));
+    t->model = t->devices[0].model;
+    return IV_OK;
+}
+
+static float *zeros(const train_device *d, size_t n) { return d->rows->ops->alloc(d->rows, n); }
+
+static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
+    iv_flat_slice(t->count, index, t->device_count, &d->first, &d->count);
+    d->first += t->first;
+    bool enough = (d->master = zeros(d, t->master_count));
+    for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++) enough = (d->moments[i] = zeros(d, d->count));
+    if (t->device_count == 1 || t->o.no_gradients) return enough;
+    d->reduced_first = d->first;
+    return enough && (d->reduced = zeros(d, d->count));
+}
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
+    const iv_model *m = t->model;
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
     t->master_first = t->o.shard_parameters ? t->first : 0;
     t->master_count = t->o.shard_parameters ? t->count : t->elements;
-    t->master = zeros(t, t->master_count);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
-    bool enough = t->master && t->decays;
-    for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++) enough = (t->moments[i] = zeros(t, t->count));
     t->ranks = calloc(t->local, sizeof *t->ranks);
-    if (!enough || !t->ranks)
-        return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
+    bool enough = t->decays && t->ranks;
+    for (size_t i = 0; enough && i < t->device_count; i++) enough = allocate_rows(t, &t->devices[i], i);
+    if (!enough) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
     for (size_t b = 0; b < t->count / IV_PARAMETER_BLOCK; b++)
-        t->decays[b] = iv_tensor_decays((size_t)iv_parameter_at(t->model, t->first + b * IV_PARAMETER_BLOCK)->info.ndim,
-                                        t->o.decay_all);
-    return t->o.shard_parameters ? iv_train_shard_read(t, err)
-                                 : t->rows->ops->read_model(t->rows, t->model, t->master, err);
+        t->decays[b] =
+            iv_tensor_decays((size_t)iv_parameter_at(m, t->first + b * IV_PARAMETER_BLOCK)->info.ndim, t->o.decay_all);
+    const train_device *d = &t->devices[0];
+    if (t->o.shard_parameters) return iv_train_shard_read(t, err);
+    IV_TRY(d->rows->ops->read_model(d->rows, m, d->master, err));
+    return iv_train_spread_master(t, err);
 }
 
 static iv_status open_sums(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
-    r->sums.sum = zeros(t, t->all);
+    r->sums.sum = zeros(r->device, t->all);
     if (!r->sums.sum) return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights", t->elements);
     return IV_OK;
 }
@@ -114,7 +127,7 @@ static iv_status need_levels(train_rank *r, iv_error *err) {
     size_t mine = t->o.virtual_ranks / t->o.world;
     for (size_t i = 0; (size_t)1 << i < mine; i++) {
         if (r->sums.level[i]) continue;
-        r->sums.level[i] = zeros(t, t->all);
+        r->sums.level[i] = zeros(r->device, t->all);
         if (!r->sums.level[i])
             return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights in several passes",
                            t->elements);
@@ -122,20 +135,31 @@ static iv_status need_levels(train_rank *r, iv_error *err) {
     return IV_OK;
 }
 
-/* As many tokens of a pass as the GPU has memory for. Fewer than a step's take levels, which then come first. */
-static iv_status open_gpu_learner(train_rank *r, iv_error *err) {
+/* The learners of a data-parallel rank, a GPU each. */
+static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *options, iv_error *err) {
     iv_trainer *t = r->t;
-    iv_gpu_learner_options o = {.gpu = t->gpu,
-                                .arithmetic = t->o.arithmetic,
+    iv_status status = IV_OK;
+    iv_model *m = r->device->model;
+    for (size_t i = 0; status == IV_OK && i < t->o.tp; i++, m = m->next) {
+        iv_gpu_learner_options o = *options;
+        o.gpu = r->device[i].gpu, o.names = r->device->model, o.weights = r->device[i].master;
+        status = iv_gpu_learner_open(m, &o, &r->learner[i], err);
+    }
+    for (size_t i = 0; status != IV_OK && i < t->o.tp; i++) iv_learner_close(r->learner[i]), r->learner[i] = NULL;
+    return status == IV_OK && t->o.tp > 1 ? iv_gpu_learner_join(r->learner, t->o.tp, r->comm, err) : status;
+}
+
+/* As many tokens of a pass as the GPUs have memory for. Fewer than a step's take levels, which then come first. */
+static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
+    iv_trainer *t = r->t;
+    iv_gpu_learner_options o = {.arithmetic = t->o.arithmetic,
                                 .numerics = IV_INVAR,
                                 .rows_max = iv_padded_k(t->o.pass_tokens),
                                 .recompute = t->o.recompute,
-                                .names = t->model,
-                                .weights = t->master,
                                 .elements = t->elements};
     size_t least = iv_padded_k(t->o.pass_tokens_least ? t->o.pass_tokens_least : t->o.pass_tokens);
     for (;;) {
-        iv_status status = iv_gpu_learner_open(t->model, &o, &r->learner[0], err);
+        iv_status status = open_gpu_ranks(r, &o, err);
         if (status == IV_OK) t->o.pass_tokens = o.rows_max;
         if (status != IV_NO_MEMORY || o.rows_max <= least) return status;
         if (!t->o.no_gradients) IV_TRY(need_levels(r, err));
@@ -146,12 +170,13 @@ static iv_status open_gpu_learner(train_rank *r, iv_error *err) {
 static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     train_rank *r = &t->ranks[local];
     r->t = t, r->index = t->process * t->local + local;
+    r->device = &t->devices[t->o.cuda ? local * t->o.tp : 0];
     if (!t->o.no_gradients) IV_TRY(open_sums(r, err));
     size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->o.tp));
     bool alone = t->local * t->o.tp == 1;
     if (t->o.tp > 1) IV_TRY(iv_comm_threads_open(t->o.tp, r->comm, err));
-    if (t->gpu) return open_gpu_learner(r, err);
-    iv_model *shard = t->model;
+    if (t->o.cuda) return open_gpu_learners(r, err);
+    iv_model *shard = r->device->model;
     for (size_t i = 0; i < t->o.tp; i++, shard = shard->next) {
         if (!alone) IV_TRY(iv_pool_open(threads, &r->pool[i], err));
         iv_cpu_learner_options o = {.kernels = t->o.kernels,
@@ -160,8 +185,8 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
                                     .comm = r->comm[i],
                                     .rows_max = t->o.pass_tokens,
                                     .recompute = t->o.recompute,
-                                    .names = t->model,
-                                    .weights = t->o.shard_parameters ? NULL : t->master,
+                                    .names = r->device->model,
+                                    .weights = t->o.shard_parameters ? NULL : r->device->master,
                                     .elements = t->elements};
         IV_TRY(iv_cpu_learner_open(shard, &o, &r->learner[i], err));
     }
@@ -171,11 +196,11 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
 static iv_status open_parts(iv_trainer *t, iv_error *err) {
     IV_TRY(check_layout(t, err));
     IV_TRY(iv_pool_open(t->o.threads, &t->pool, err));
-    IV_TRY(open_device(t, err));
-    IV_TRY(open_model(t, err));
+    IV_TRY(iv_train_open_devices(t, err));
+    IV_TRY(open_models(t, err));
     IV_TRY(allocate(t, err));
     for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
-    t->reduced = t->ranks[0].sums.sum;
+    if (t->device_count == 1) t->devices[0].reduced = t->ranks[0].sums.sum;
     return IV_OK;
 }
 
@@ -193,24 +218,20 @@ iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *e
     return status;
 }
 
-static void drop(iv_trainer *t, float *row) {
-    if (t->rows) t->rows->ops->free(t->rows, row);
+static void close_rank(train_rank *r) {
+    const iv_rows *rows = r->device ? r->device->rows : NULL;
+    for (size_t k = 0; k < IV_RANKS_MAX; k++)
+        iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
+    for (size_t k = 0; rows && k < IV_VIRTUAL_LEVELS_MAX; k++) rows->ops->free(r->device->rows, r->sums.level[k]);
+    if (rows) rows->ops->free(r->device->rows, r->sums.sum);
+    free(r->sequences), free(r->of);
 }
 
 void iv_train_close(iv_trainer *t) {
     if (!t) return;
-    for (size_t i = 0; t->ranks && i < t->local; i++) {
-        train_rank *r = &t->ranks[i];
-        for (size_t k = 0; k < IV_RANKS_MAX; k++)
-            iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
-        for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) drop(t, r->sums.level[k]);
-        drop(t, r->sums.sum), free(r->sequences), free(r->of);
-    }
-    drop(t, t->master), drop(t, t->moments[0]), drop(t, t->moments[1]);
-    iv_rows_close(t->rows);
+    for (size_t i = 0; t->ranks && i < t->local; i++) close_rank(&t->ranks[i]);
+    iv_train_close_devices(t);
     free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
-    if (!t->o.model) iv_model_close(t->model);
-    if (!t->o.gpu) iv_gpu_close(t->gpu);
     iv_pool_close(t->pool);
     free(t);
 }
@@ -222,7 +243,9 @@ iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
 size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
 
 size_t iv_train_bytes(const iv_trainer *t) {
-    size_t floats = t->master_count + 2 * t->count, bytes = t->model->weight_bytes;
+    size_t floats = t->device_count * t->master_count + 2 * t->count, bytes = 0;
+    if (t->device_count > 1) floats += t->count;
+    for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
@@ -237,27 +260,45 @@ iv_train_slice iv_train_slice_of(const iv_trainer *t) {
     return (iv_train_slice){t->elements, t->first, t->count, t->master_first, t->master_count, t->steps};
 }
 
-/* Where element `first` of a row is. */
-static float *place_of(iv_trainer *t, iv_train_row row, size_t first, size_t count) {
-    float *const rows[] = {t->master, t->moments[0], t->moments[1], t->reduced};
-    bool part = row == IV_TRAIN_FIRST_MOMENT || row == IV_TRAIN_SECOND_MOMENT, master = row == IV_TRAIN_MASTER;
-    size_t begin = part ? t->first : master ? t->master_first : 0;
-    size_t n = part ? t->count : master ? t->master_count : t->elements;
-    IV_ASSERT(rows[row] && first >= begin && first - begin <= n && count <= n - (first - begin));
-    return rows[row] + (first - begin);
+/* What a device has of a row: elements [begin, begin + n), at the address that returns. */
+static float *held(const iv_trainer *t, const train_device *d, iv_train_row row, size_t *begin, size_t *n) {
+    bool one = t->device_count == 1;
+    *begin = d->first, *n = d->count;
+    switch (row) {
+    case IV_TRAIN_MASTER: *begin = t->master_first, *n = t->master_count; return d->master;
+    case IV_TRAIN_GRADIENT: *begin = d->reduced_first, *n = one ? t->elements : d->count; return d->reduced;
+    default: return d->moments[row == IV_TRAIN_SECOND_MOMENT];
+    }
+}
+
+/* Reads or writes elements [first, first + count) wherever they are: every replica is written, one is read. */
+static iv_status move(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, const float *in,
+                      iv_error *err) {
+    size_t moved = 0, copies = row == IV_TRAIN_MASTER && in ? t->device_count : 1;
+    for (size_t i = 0; i < t->device_count && moved < copies * count; i++) {
+        const train_device *d = &t->devices[i];
+        size_t begin, n;
+        float *at = held(t, d, row, &begin, &n);
+        size_t from = iv_size_max(first, begin), end = iv_size_min(first + count, begin + n);
+        if (!at || from >= end) continue;
+        IV_TRY(in ? d->rows->ops->write(d->rows, at + (from - begin), end - from, in + (from - first), err)
+                  : d->rows->ops->read(d->rows, at + (from - begin), end - from, out + (from - first), err));
+        moved += end - from;
+    }
+    IV_ASSERT(moved == copies * count);
+    return IV_OK;
 }
 
 iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err) {
-    return t->rows->ops->read(t->rows, place_of(t, row, first, count), count, out, err);
+    return move(t, row, first, count, out, NULL, err);
 }
 
 iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err) {
-    return t->rows->ops->write(t->rows, place_of(t, row, first, count), count, in, err);
+    return move(t, row, first, count, NULL, in, err);
 }
 
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err) {
-    return t->o.shard_parameters ? iv_train_shard_write(t, first, err)
-                                 : t->rows->ops->write_model(t->rows, first, t->master, 0, t->elements, err);
+    return t->o.shard_parameters ? iv_train_shard_write(t, first, err) : iv_train_write_devices(t, first, err);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -273,17 +314,17 @@ static iv_status reserve(train_rank *r, size_t n, iv_error *err) {
 }
 
 static iv_status check_batch(const iv_trainer *t, const iv_train_batch *b, iv_error *err) {
+    const iv_model *m = t->model;
     for (size_t i = 0; i < b->count; i++) {
         const iv_train_sequence *s = &b->sequences[i];
-        if (s->count < 2 || iv_padded_k(s->count) > iv_padded_k(t->o.pass_tokens) ||
-            s->count > t->model->rope_positions)
+        if (s->count < 2 || iv_padded_k(s->count) > iv_padded_k(t->o.pass_tokens) || s->count > m->rope_positions)
             return iv_fail(err, IV_INVALID, "sequence %zu of the batch: wanted 2 to %zu tokens, found %zu", i,
-                           iv_size_min(t->o.pass_tokens, t->model->rope_positions), s->count);
+                           iv_size_min(t->o.pass_tokens, m->rope_positions), s->count);
         for (size_t k = 0; k < s->count; k++)
-            if (s->ids[k] < 0 || s->ids[k] >= t->model->config.vocab_size)
+            if (s->ids[k] < 0 || s->ids[k] >= m->config.vocab_size)
                 return iv_fail(err, IV_INVALID,
                                "sequence %zu of the batch, token %zu: wanted an id below %lld, found %d", i, k,
-                               (long long)t->model->config.vocab_size, s->ids[k]);
+                               (long long)m->config.vocab_size, s->ids[k]);
     }
     return IV_OK;
 }
@@ -351,7 +392,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
                             .context = r};
     size_t limit = t->o.micro_batch ? t->o.micro_batch : SIZE_MAX, passes = 0, at = 0, n;
     if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
-        return tp == 0 && t->gradients ? t->rows->ops->clear(t->rows, r->sums.sum, t->all, err) : IV_OK;
+        return tp == 0 && t->gradients ? r->device->rows->ops->clear(r->device->rows, r->sums.sum, t->all, err) : IV_OK;
     }
     do {
         n = iv_learner_fit(l, &step, at, limit);
@@ -446,6 +487,12 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
     return IV_OK;
 }
 
+static iv_status update_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    return d->rows->ops->adamw(d->rows, context, t->decays + (d->first - t->first) / IV_PARAMETER_BLOCK,
+                               iv_train_own_gradient(d), iv_train_own_master(t, d), d->moments[0], d->moments[1],
+                               d->count, err);
+}
+
 iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_result *result, iv_error *err) {
     float scale;
     IV_ASSERT(t->ready && !t->o.no_optimizer);
@@ -453,8 +500,7 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
     if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
     t->ready = false;
     iv_adamw_step step = iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale);
-    IV_TRY(t->rows->ops->adamw(t->rows, &step, t->decays, t->reduced + t->first, iv_train_own_master(t), t->moments[0],
-                               t->moments[1], t->count, err));
+    IV_TRY(iv_train_on_devices(t, update_part, &step, err));
     at[1] = iv_now();
     IV_TRY(iv_train_restore(t, t->steps, err));
     at[2] = iv_now();
@@ -467,5 +513,5 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
 iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err) {
     t->steps = steps;
     IV_TRY(iv_train_gather_weights(t, err));
-    return iv_train_write_model(t, t->model, err);
+    return t->o.shard_parameters ? iv_train_shard_write(t, t->model, err) : iv_train_write_devices(t, NULL, err);
 }

@@ -52,8 +52,8 @@ static iv_status reduce_round(iv_trainer *t, bool tied, size_t k, tree *x, iv_er
     for (size_t p = 0; p < t->process_count; p++) {
         size_t at, all = part_of(t, p, tied, &at), begin = iv_size_min(k * ROUND, all);
         size_t n = iv_size_min(ROUND, all - begin);
-        mine[p] = t->reduced + at + begin, bytes[p] = n * sizeof(float);
-        if (p == t->process) x->n = n, x->out = t->reduced + at + begin;
+        mine[p] = t->devices[0].reduced + at + begin, bytes[p] = n * sizeof(float);
+        if (p == t->process) x->n = n, x->out = t->devices[0].reduced + at + begin;
     }
     for (size_t p = 0; p < t->process_count; p++) theirs[p] = x->n * sizeof(float);
     IV_TRY(iv_comm_all_to_all(t->o.processes, mine, bytes, theirs, blocks, err));
@@ -76,18 +76,19 @@ static iv_status reduce_processes(iv_trainer *t, bool tied, iv_error *err) {
 }
 
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
-    float *rows[IV_VIRTUAL_RANKS_MAX];
-    size_t at, first = t->first, n = t->all - t->elements;
+    const float *rows[IV_VIRTUAL_RANKS_MAX];
+    train_device *d = &t->devices[0];
+    size_t at, first, n = t->all - t->elements;
+    if (t->device_count > 1) return iv_train_reduce_devices(t, err);
     for (size_t i = 0; i < t->local; i++) rows[i] = t->ranks[i].sums.sum;
-    if (t->local > 1) IV_TRY(t->rows->ops->add(t->rows, rows, t->local, t->all, err));
+    IV_TRY(d->rows->ops->sum(d->rows, d->reduced, rows, t->local, t->all, err));
     if (t->process_count > 1) IV_TRY(reduce_processes(t, false, err));
     if (n == 0) return IV_OK;
     if (t->process_count > 1) IV_TRY(reduce_processes(t, true, err));
     /* A tied embedding's look-ups join the head's gradient. */
-    size_t offset = t->model->embedding_tensor->offset;
-    n = part_of(t, t->process, true, &at), first = offset + (at - t->elements);
-    float *tied[] = {t->reduced + first, t->reduced + at};
-    return n ? t->rows->ops->add(t->rows, tied, 2, n, err) : IV_OK;
+    n = part_of(t, t->process, true, &at), first = t->model->embedding_tensor->offset + (at - t->elements);
+    const float *tied[] = {d->reduced + first, d->reduced + at};
+    return n ? d->rows->ops->sum(d->rows, d->reduced + first, tied, 2, n, err) : IV_OK;
 }
 
 /* ---- gathering -------------------------------------------------------------------------------------------------- */
@@ -144,12 +145,17 @@ iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err) {
     return status;
 }
 
+static iv_status sum_blocks(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    double *sums = (double *)context + (d->first - t->first) / IV_PARAMETER_BLOCK;
+    return d->rows->ops->block_sums(d->rows, iv_train_own_gradient(d), d->count, sums, err);
+}
+
 iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
     size_t blocks;
     char *all = NULL;
     double *mine = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *mine);
     if (!mine) return iv_fail(err, IV_NO_MEMORY, "gradient norm: no memory");
-    iv_status status = t->rows->ops->block_sums(t->rows, t->reduced + t->first, t->count, mine, err);
+    iv_status status = iv_train_on_devices(t, sum_blocks, mine, err);
     if (status == IV_OK) status = gather_all(t, mine, IV_PARAMETER_BLOCK, sizeof *mine, &all, &blocks, err);
     if (status == IV_OK) *total = iv_total_of_sums((const double *)(const void *)all, blocks);
     free(mine), free(all);
@@ -163,10 +169,12 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
     } mine = {UINT64_MAX, 0}, theirs;
     size_t bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX] = {&mine};
-    IV_TRY(t->rows->ops->find_not_finite(t->rows, t->reduced + t->first, t->count, at, err));
-    if (*at != SIZE_MAX) {
-        mine.at = t->first + *at;
-        IV_TRY(t->rows->ops->read(t->rows, t->reduced + mine.at, 1, &mine.value, err));
+    for (size_t i = 0; i < t->device_count && mine.at == UINT64_MAX; i++) {
+        const train_device *d = &t->devices[i];
+        IV_TRY(d->rows->ops->find_not_finite(d->rows, iv_train_own_gradient(d), d->count, at, err));
+        if (*at == SIZE_MAX) continue;
+        mine.at = d->first + *at;
+        IV_TRY(d->rows->ops->read(d->rows, iv_train_own_gradient(d) + *at, 1, &mine.value, err));
     }
     for (size_t p = 0; p < t->process_count; p++) bytes[p] = sizeof mine;
     if (t->process_count > 1) IV_TRY(iv_comm_all_gather(t->o.processes, &mine, bytes, parts, err));
@@ -181,6 +189,8 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
     size_t longest = 0, first[IV_RANKS_MAX], n[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
+    float *master = t->devices[0].master;
+    IV_TRY(iv_train_share_master(t, err));
     if (t->process_count == 1 || t->o.shard_parameters) return IV_OK;
     for (size_t p = 0; p < t->process_count; p++) {
         iv_flat_slice(t->elements, p, t->process_count, &first[p], &n[p]);
@@ -189,11 +199,16 @@ iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
     for (size_t at = 0; at < longest; at += ROUND) {
         for (size_t p = 0; p < t->process_count; p++)
             bytes[p] = iv_size_min(ROUND, n[p] - iv_size_min(at, n[p])) * sizeof(float);
-        IV_TRY(iv_comm_all_gather(t->o.processes, t->master + t->first + iv_size_min(at, t->count), bytes, parts, err));
+        IV_TRY(iv_comm_all_gather(t->o.processes, master + t->first + iv_size_min(at, t->count), bytes, parts, err));
         for (size_t p = 0; p < t->process_count; p++)
-            if (p != t->process) memcpy(t->master + first[p] + iv_size_min(at, n[p]), parts[p], bytes[p]);
+            if (p != t->process) memcpy(master + first[p] + iv_size_min(at, n[p]), parts[p], bytes[p]);
     }
     return iv_train_have_read(t, err);
+}
+
+static iv_status digest_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    uint8_t(*digests)[32] = (uint8_t(*)[32])context + (d->first - t->first) / IV_WEIGHT_GROUP;
+    return d->rows->ops->digests(d->rows, iv_train_own_master(t, d), d->count, digests, err);
 }
 
 iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {
@@ -201,7 +216,7 @@ iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {
     char *all = NULL;
     uint8_t(*mine)[32] = calloc(iv_weight_groups(t->count) + 1, sizeof *mine);
     if (!mine) return iv_fail(err, IV_NO_MEMORY, "weights hash: no memory");
-    iv_status status = t->rows->ops->digests(t->rows, iv_train_own_master(t), t->count, mine, err);
+    iv_status status = iv_train_on_devices(t, digest_part, mine, err);
     if (status == IV_OK) status = gather_all(t, mine, IV_WEIGHT_GROUP, sizeof *mine, &all, &groups, err);
     if (status == IV_OK) iv_weight_hash((const uint8_t(*)[32])(const void *)all, groups, out);
     free(mine), free(all);

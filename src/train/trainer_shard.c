@@ -39,13 +39,13 @@ static iv_status read_tensor(iv_trainer *t, const iv_tensor *x, float *piece, iv
         size_t n = overlap(t, t->process, first, rows * x->columns, &begin);
         if (!n) continue;
         IV_TRY(iv_tensor_read_rows(x, at, rows, IV_F32, piece, err));
-        memcpy(t->master + (begin - t->first), piece + (begin - first), n * sizeof *piece);
+        memcpy(t->devices[0].master + (begin - t->first), piece + (begin - first), n * sizeof *piece);
     }
     return IV_OK;
 }
 
 iv_status iv_train_shard_read(iv_trainer *t, iv_error *err) {
-    float *piece = malloc(longest_piece(t->model) * sizeof *piece);
+    float *piece = malloc(longest_piece(t->devices[0].model) * sizeof *piece);
     iv_status status = piece ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory to read weights");
     for (size_t i = 0; status == IV_OK && i < t->model->tensor_count; i++)
         if (iv_parameter_is_trained(&t->model->tensors[i])) status = read_tensor(t, &t->model->tensors[i], piece, err);
@@ -61,7 +61,7 @@ static iv_status gather(iv_trainer *t, size_t first, size_t n, float *piece, iv_
     const void *parts[IV_RANKS_MAX];
     for (size_t p = 0; p < t->process_count; p++) bytes[p] = overlap(t, p, first, n, &begin) * sizeof *piece;
     own = overlap(t, t->process, first, n, &begin);
-    parts[0] = t->master + (own ? begin - t->first : 0);
+    parts[0] = t->devices[0].master + (own ? begin - t->first : 0);
     if (t->process_count > 1) IV_TRY(iv_comm_all_gather(t->o.processes, parts[0], bytes, parts, err));
     for (size_t p = 0, at = 0; p < t->process_count; at += bytes[p++] / sizeof *piece)
         memcpy(piece + at, parts[p], bytes[p]); /* slices ascend */

@@ -5,10 +5,22 @@
 #include "train/rows.h"
 #include "train/trainer.h"
 
+/* A memory of this process and the rows in it: of the CPU for all ranks, or of a GPU for one tensor-parallel rank. The
+ * devices divide the process's slice: each has its part of moments and reduced gradient, and all master weights. */
+typedef struct train_device {
+    iv_gpu *gpu; /* NULL: the CPU */
+    iv_rows *rows;
+    iv_model *model;            /* that its data-parallel rank computes with: the first of `tp` ranks */
+    float *master, *moments[2]; /* [master_count]; [count] each */
+    float *reduced;             /* gradients from element reduced_first on: one device: rank 0's sums; else [count] */
+    size_t first, count, reduced_first;
+} train_device;
+
 /* One data-parallel rank of this process. */
 typedef struct train_rank {
     iv_trainer *t;
-    size_t index; /* in the world */
+    train_device *device; /* of its sums: the first of `tp` */
+    size_t index;         /* in the world */
     iv_axis_sums sums;
     iv_learner *learner[IV_RANKS_MAX]; /* [tp] */
     iv_comm *comm[IV_RANKS_MAX];
@@ -21,19 +33,18 @@ typedef struct train_rank {
 
 struct iv_trainer {
     iv_train_options o;
-    iv_model *model;
-    iv_gpu *gpu; /* NULL: the CPU. Its own unless o.gpu has it */
     iv_pool *pool;
-    iv_rows *rows;                        /* all rows below are its memory */
+    train_device *devices; /* [device_count]: 1 on a CPU, else local * tp GPUs, those of a data-parallel rank together;
+                            * the first has o.gpu and o.model, if these are given */
+    size_t device_count;
+    iv_model *model;                      /* the first device's */
     size_t local, process_count, process; /* data-parallel ranks of this process */
     size_t elements, all;                 /* of the row; with a tied embedding's look-ups behind it */
     size_t first, count;                  /* the process's slice */
     size_t master_first, master_count;    /* of the row: all, or the slice */
-    float *master, *moments[2];           /* [master_count]; [count] each */
-    float *reduced;                       /* [all]: rank 0's sums */
     train_rank *ranks;                    /* [local] */
     uint64_t steps;
-    bool *decays; /* [blocks of the slice] */
+    bool *decays; /* [blocks of the process's slice] */
     double total; /* squares of the last gradients */
     bool ready;   /* gradients wait to be applied */
     /* The step. */
@@ -57,7 +68,27 @@ iv_status iv_train_have_read(iv_trainer *t, iv_error *err);
 iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err);
 /* Makes all processes' master weights whole, where they are not sharded. */
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err);
-static inline float *iv_train_own_master(iv_trainer *t) { return t->master + (t->first - t->master_first); }
+
+/* trainer_devices.c: opens the devices, without their models and rows. */
+iv_status iv_train_open_devices(iv_trainer *t, iv_error *err);
+void iv_train_close_devices(iv_trainer *t);
+/* Runs `run` for every device at once, a thread each; the first one's error. */
+typedef iv_status (*iv_train_device_run)(iv_trainer *t, train_device *d, void *context, iv_error *err);
+iv_status iv_train_on_devices(iv_trainer *t, iv_train_device_run run, void *context, iv_error *err);
+/* Adds the sums of this process's ranks, each device its part. Several devices. */
+iv_status iv_train_reduce_devices(iv_trainer *t, iv_error *err);
+/* Every device receives the others' parts of the master weights. */
+iv_status iv_train_share_master(iv_trainer *t, iv_error *err);
+/* The first master weights and packed matrices of every device: copies of the first one's. */
+iv_status iv_train_spread_master(iv_trainer *t, iv_error *err);
+/* Rounds the master weights into a model: NULL: that of every data-parallel rank. */
+iv_status iv_train_write_devices(iv_trainer *t, iv_model *first, iv_error *err);
+
+/* The part of a device's master weights, and of its reduced gradient, that it updates. */
+static inline float *iv_train_own_master(const iv_trainer *t, const train_device *d) {
+    return d->master + (d->first - t->master_first);
+}
+static inline float *iv_train_own_gradient(const train_device *d) { return d->reduced + (d->first - d->reduced_first); }
 
 /* trainer_shard.c: a model's weights into this process's slice of the master weights, and all processes' slices,
  * rounded, into a model (collective). Tensor by tensor, in pieces. */

@@ -2,7 +2,9 @@
 #include "cuda/training_cases.h"
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(supervised), cmocka_unit_test(moved),
-                                       cmocka_unit_test(reinforcement), cmocka_unit_test(gradients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(supervised),    cmocka_unit_test(moved),
+                                       cmocka_unit_test(reinforcement), cmocka_unit_test(gradients),
+                                       cmocka_unit_test(several_gpus),  cmocka_unit_test(reinforcement_on_several),
+                                       cmocka_unit_test(too_few_gpus)};
     return cmocka_run_group_tests(tests, begin, end);
 }

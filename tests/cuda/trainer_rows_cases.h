@@ -87,30 +87,49 @@ static void assert_equal_rows(const char *what, two t) {
 
 /* ---- ops --------------------------------------------------------------------------------------------------------- */
 
+/* The sum of `count` rows by the definition: neighbours, level by level. */
+static float *tree_of(const float *const *rows, size_t count, size_t n) {
+    float *x = malloc(count * n * sizeof *x);
+    for (size_t k = 0; k < count; k++) memcpy(x + k * n, rows[k], n * sizeof *x);
+    for (size_t left = count; left > 1; left /= 2)
+        for (size_t k = 0; k < left / 2; k++)
+            for (size_t i = 0; i < n; i++) x[k * n + i] = x[2 * k * n + i] + x[(2 * k + 1) * n + i];
+    return x;
+}
+
 static void copies_and_sums(void **state) {
     (void)state;
     SKIP_WITHOUT_A_GPU();
     rng r = rng_start("copies and sums");
     iv_error err;
     for (size_t trial = 0; trial < trials(30, 300); trial++) {
-        size_t n = BLOCK * (1 + rng_below(&r, 5)), count = (size_t)1 << rng_below(&r, 5), first = rng_below(&r, n);
-        float *host[16], *gpu[16], *part = random_values(&r, NORMAL, IV_F32, n);
-        two t[16];
+        size_t n = BLOCK * (1 + rng_below(&r, 5)), count = (size_t)1 << rng_below(&r, 4), first = rng_below(&r, n),
+               to = rng_below(&r, 9);
+        const float *host[8], *gpu[8];
+        float *part = random_values(&r, NORMAL, IV_F32, n);
+        two t[9];
         assert_equal_rows("zeros of a new row", t[0] = two_of(NULL, n));
         free_two(t[0]);
-        for (size_t k = 0; k < count; k++) t[k] = random_two(&r, n, false), host[k] = t[k].host, gpu[k] = t[k].gpu;
+        for (size_t k = 0; k < 9; k++) t[k] = random_two(&r, n, false);
+        for (size_t k = 0; k < count; k++) host[k] = t[k].host, gpu[k] = t[k].gpu;
         size_t m = rng_below(&r, n - first + 1); /* any place */
         ASSERT_OK(host_rows->ops->write(host_rows, t[0].host + first, m, part, &err), &err);
         ASSERT_OK(gpu_rows->ops->write(gpu_rows, t[0].gpu + first, m, part, &err), &err);
         ASSERT_OK(gpu_rows->ops->read(gpu_rows, t[0].gpu + first, m, part, &err), &err);
         assert_same_bits("part", t[0].host + first, part, m, 4, false);
-        ASSERT_OK(host_rows->ops->add(host_rows, host, count, n, &err), &err);
-        ASSERT_OK(gpu_rows->ops->add(gpu_rows, gpu, count, n, &err), &err);
-        assert_equal_rows("sum", t[0]);
+        ASSERT_OK(host_rows->ops->copy(host_rows, t[8].host, t[0].host, n, &err), &err);
+        ASSERT_OK(gpu_rows->ops->copy(gpu_rows, t[8].gpu, t[0].gpu, n, &err), &err);
+        assert_equal_rows("copy", t[8]);
+        float *tree = tree_of(host, count, n); /* before `to`, which may be one of them, is written */
+        ASSERT_OK(host_rows->ops->sum(host_rows, t[to].host, host, count, n, &err), &err);
+        ASSERT_OK(gpu_rows->ops->sum(gpu_rows, t[to].gpu, gpu, count, n, &err), &err);
+        assert_same_bits("tree", tree, t[to].host, n, 4, true);
+        for (size_t k = 0; k < 9; k++) assert_equal_rows(k == to ? "sum" : "a row of a sum", t[k]);
+        free(tree);
         ASSERT_OK(host_rows->ops->clear(host_rows, t[0].host + BLOCK, n - BLOCK, &err), &err);
         ASSERT_OK(gpu_rows->ops->clear(gpu_rows, t[0].gpu + BLOCK, n - BLOCK, &err), &err);
         assert_equal_rows("cleared", t[0]);
-        for (size_t k = 0; k < count; k++) free_two(t[k]);
+        for (size_t k = 0; k < 9; k++) free_two(t[k]);
         free(part);
     }
 }
@@ -206,8 +225,9 @@ static size_t differing_tensors(model_pair p) {
 
 static void write_both(model_pair p, two row, size_t begin, size_t end) {
     iv_error err;
-    ASSERT_OK(host_rows->ops->write_model(host_rows, p.host, row.host, begin, end, &err), &err);
-    ASSERT_OK(gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, begin, end, &err), &err);
+    ASSERT_OK(host_rows->ops->write_model(host_rows, p.host, row.host, begin, end, IV_ROWS_OWN | IV_ROWS_REST, &err),
+              &err);
+    ASSERT_OK(gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, begin, end, IV_ROWS_OWN | IV_ROWS_REST, &err), &err);
 }
 
 /* Both refuse a weight that is too large or not finite, with one message. */
@@ -218,8 +238,10 @@ static void check_refused(rng *r, model_pair p, two row, iv_dtype dtype) {
     float kept = row.host[at], bad = rng_below(r, 2) ? NAN : dtype == IV_F16 ? 65520.0f : iv_float(0x7f7f8000u);
     iv_error a, b;
     set_element(row, at, bad);
-    iv_status status = host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, &a);
-    iv_status other = gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, 0, p.elements, &b);
+    iv_status status =
+        host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, IV_ROWS_OWN | IV_ROWS_REST, &a);
+    iv_status other =
+        gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, 0, p.elements, IV_ROWS_OWN | IV_ROWS_REST, &b);
     if (other != status)
         fail_msg("%s = %a: host: %s, GPU: %s", t->info.name, (double)bad, status == IV_OK ? "ok" : a.message,
                  other == IV_OK ? "ok" : b.message);

@@ -16,6 +16,7 @@
 static char folder[] = "/tmp/invar-training-XXXXXX";
 static char data[300], reward[300];
 static bool has_gpu, has_tensor_cores, few;
+static size_t gpus;
 
 static void write_data(void) {
     snprintf(data, sizeof data, "%s/data.jsonl", folder);
@@ -45,8 +46,7 @@ static int begin(void **state) {
     (void)state;
     iv_gpu *gpu;
     iv_error err;
-    size_t count = 0;
-    has_gpu = iv_gpu_count(&count, &err) == IV_OK && count > 0;
+    has_gpu = iv_gpu_count(&gpus, &err) == IV_OK && gpus > 0;
     if (has_gpu && iv_gpu_open(0, true, &gpu, &err) == IV_OK) has_tensor_cores = true, iv_gpu_close(gpu);
     if (!mkdtemp(folder)) return -1;
     write_data();
@@ -139,12 +139,107 @@ static void supervised(void **state) {
     }
 }
 
+/* ---- several GPUs ----------------------------------------------------------------------------------------------- */
+
+typedef struct layout {
+    size_t dp, tp, micro_batch, pass_tokens;
+    const char *recompute;
+} layout;
+
+static const layout layouts[] = {
+    {2, 1, 0, 0, "none"},  {1, 2, 0, 0, "none"},      {2, 2, 1, 0, "layer"}, {4, 1, 1, 0, "attention"},
+    {4, 2, 0, 0, "layer"}, {1, 2, 2, 0, "attention"}, {8, 1, 0, 0, "none"},  {2, 2, 0, 64, "none"},
+};
+
+static void lay_out(iv_run_options *o, const layout *y) {
+    o->data_parallel = y->dp, o->tensor_parallel = y->tp, o->micro_batch = y->micro_batch;
+    o->pass_tokens = y->pass_tokens, o->recompute = y->recompute;
+}
+
+/* The CPU's weights whatever GPUs divide the work. Control: other virtual ranks are another tree. */
+static void several_gpus(void **state) {
+    (void)state;
+    size_t tried = 0;
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        const problem *p = &problems[i];
+        iv_run_options o;
+        iv_run_summary want, got;
+        if (gpus < 2 || !runs_here(p)) continue;
+        options_of(&o, p, IV_RUN_SFT, "cpu");
+        o.batch_size = few ? 3 : 7;
+        o.virtual_ranks = 2;
+        run(&o, &got);
+        o.virtual_ranks = 8;
+        run(&o, &want);
+        assert_string_not_equal(want.weights_hash, got.weights_hash);
+        o.device = "cuda";
+        for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+            const layout *y = &layouts[k];
+            char what[80];
+            if (y->dp * y->tp > gpus || (few && i && k > 2)) continue;
+            snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass", y->dp, y->tp, y->micro_batch);
+            lay_out(&o, y);
+            run(&o, &got);
+            expect_same(p, what, &want, &got);
+            if (want.loss != got.loss) fail_msg("%s: wanted loss %.17g, found %.17g", what, want.loss, got.loss);
+            tried++;
+        }
+    }
+    printf("%zu layouts on %zu GPUs\n", tried, gpus);
+    if (tried == 0) {
+        printf("SKIPPED: 2 GPUs wanted, %zu found\n", gpus);
+        skip();
+    }
+}
+
+/* Rollouts on other GPUs than the learner's, and on fewer. */
+static void reinforcement_on_several(void **state) {
+    (void)state;
+    const problem *p = &problems[runs_here(&problems[0]) ? 0 : 2];
+    static const size_t ways[][3] = {{2, 1, 1}, {1, 2, 2}, {2, 1, 2}, {2, 2, 1}}; /* dp, tp, tp of rollouts */
+    iv_run_options o;
+    iv_run_summary want, got;
+    if (gpus < 2) {
+        printf("SKIPPED: 2 GPUs wanted, %zu found\n", gpus);
+        skip();
+    }
+    options_of(&o, p, IV_RUN_RL, "cpu");
+    o.reward = reward, o.batch_size = 2, o.group_size = few ? 2 : 4, o.max_new_tokens = 5, o.kl_beta = 0.05;
+    run(&o, &want);
+    o.device = "cuda";
+    for (size_t i = 0; i < (few ? 3 : 4); i++) {
+        char what[80];
+        if (ways[i][0] * ways[i][1] > gpus) continue;
+        o.data_parallel = ways[i][0], o.tensor_parallel = ways[i][1], o.rollout_tp = ways[i][2];
+        snprintf(what, sizeof what, "%zu x %zu GPUs, rollouts on %zu", ways[i][0], ways[i][1], ways[i][2]);
+        run(&o, &got);
+        expect_same(p, what, &want, &got);
+        assert_true(got.compared > 0 && got.different == 0 && got.largest_difference == 0);
+        assert_int_equal(want.compared, got.compared);
+    }
+}
+
+static void too_few_gpus(void **state) {
+    (void)state;
+    iv_run_options o;
+    iv_run_summary s;
+    iv_error err;
+    SKIP_WITHOUT_A_GPU();
+    if (gpus >= 16) skip();
+    options_of(&o, &problems[runs_here(&problems[0]) ? 0 : 2], IV_RUN_SFT, "cuda");
+    o.data_parallel = 8, o.tensor_parallel = 2;
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
+    if (!strstr(err.message, "data-parallel and 2 tensor-parallel ranks, the driver shows"))
+        fail_msg("%s", err.message);
+}
+
 /* A run that is stopped after each step, and continues on the other device with the checkpoint's bits. */
 static void moved(void **state) {
     (void)state;
     SKIP_WITHOUT_A_GPU();
     const problem *p = &problems[runs_here(&problems[0]) ? 0 : 2];
     static const char *const devices[] = {"cuda", "cpu", "cuda"};
+    static const layout ways[] = {{2, 1, 0, 0, "none"}, {4, 1, 0, 0, "none"}, {1, 2, 0, 0, "none"}};
     size_t steps = few ? 2 : 3;
     volatile sig_atomic_t stop = 1;
     iv_run_options o;
@@ -155,6 +250,7 @@ static void moved(void **state) {
     o.output = path_of("moved"), o.stop = &stop;
     for (size_t i = 0; i < steps; i++) {
         o.device = devices[i], o.resume = i > 0;
+        if (gpus > 1) lay_out(&o, &ways[i]);
         run(&o, &got);
         assert_int_equal(got.steps, i + 1);
     }

@@ -141,6 +141,7 @@ void iv_gpu_close(iv_gpu *gpu) { free(gpu); } /* the context is the process's */
 
 const iv_gpu_info *iv_gpu_get_info(const iv_gpu *gpu) { return &gpu->info; }
 iv_memspace *iv_gpu_memspace(iv_gpu *gpu) { return &gpu->memspace; }
+const iv_gpu *iv_gpu_of(const iv_memspace *m) { return m && m->alloc == gpu_alloc ? (const iv_gpu *)m : NULL; }
 
 size_t iv_gpu_memory_available(const iv_gpu *gpu) {
     size_t available = 0, total = 0;

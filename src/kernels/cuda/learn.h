@@ -228,6 +228,9 @@ int iv_gpu_adamw(const iv_adamw_step *step, const bool *decays, const float *gra
                  size_t n, iv_gpu_stream stream);
 /* a[i] = a[i] + b[i]. */
 int iv_gpu_add_sums(float *a, const float *b, size_t n, iv_gpu_stream stream);
+/* out[i] = the sum of from[r][i] for r < count in the binary tree, as in 15.3. count: 1, 2, 4 or 8; n a multiple of 4;
+ * all at 16-byte addresses. from: on the host, of memory that this GPU reaches; out may be one of them. */
+int iv_gpu_sum_rows(const float *const *from, size_t count, size_t n, float *out, iv_gpu_stream stream);
 /* SHA-256 of each group of `group` floats (a multiple of 16), little-endian; the last group may have fewer. digests
  * [groups][32]. */
 int iv_gpu_digests(const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);

@@ -115,6 +115,52 @@ int iv_gpu_add_sums(float *a, const float *b, size_t n, iv_gpu_stream stream) {
                      stream, a, b, n);
 }
 
+/* Rows may be other GPUs' memory. All loads of an element come before its additions. */
+template <int COUNT> struct pointers {
+    const float *at[COUNT];
+};
+
+template <int COUNT> static __global__ void __launch_bounds__(THREADS)
+    sum_rows(const __grid_constant__ pointers<COUNT> from, float *out, size_t n) {
+    iv_let_next();
+    iv_wait();
+    size_t first = (size_t)blockIdx.x * CHUNK + 4 * threadIdx.x;
+#pragma unroll 2
+    for (int i = 0; i < CHUNK; i += 4 * THREADS) {
+        size_t at = first + i;
+        if (at >= n) return;
+        elements<4> x[COUNT];
+#pragma unroll
+        for (int r = 0; r < COUNT; r++) x[r] = load<4>(from.at[r] + at);
+#pragma unroll
+        for (int stride = 1; stride < COUNT; stride *= 2)
+#pragma unroll
+            for (int r = 0; r < COUNT; r += 2 * stride)
+#pragma unroll
+                for (int k = 0; k < 4; k++) x[r].at[k] = x[r].at[k] + x[r + stride].at[k];
+        store<4>(out + at, x[0]);
+    }
+}
+
+template <int COUNT> static int sum_of(const float *const *from, size_t n, float *out, iv_gpu_stream stream) {
+    pointers<COUNT> p;
+    bool aligned = aligned16(out) && n % 4 == 0;
+    for (int r = 0; r < COUNT; r++) p.at[r] = from[r], aligned = aligned && aligned16(from[r]);
+    if (!aligned) return (int)cudaErrorInvalidValue;
+    return iv_launch(sum_rows<COUNT>, dim3(blocks_of(n, CHUNK)), THREADS, stream, p, out, n);
+}
+
+int iv_gpu_sum_rows(const float *const *from, size_t count, size_t n, float *out, iv_gpu_stream stream) {
+    if (n == 0) return 0;
+    switch (count) {
+    case 1: return sum_of<1>(from, n, out, stream);
+    case 2: return sum_of<2>(from, n, out, stream);
+    case 4: return sum_of<4>(from, n, out, stream);
+    case 8: return sum_of<8>(from, n, out, stream);
+    default: return (int)cudaErrorInvalidValue;
+    }
+}
+
 /* ---- matrices from master weights ------------------------------------------------------------------------------ */
 
 template <iv_dtype T> IV_DEVICE uint32_t rounded(float x) {

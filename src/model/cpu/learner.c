@@ -5,6 +5,7 @@
 #include "kernels/weight_gradient.h"
 #include "model/cpu/learner_state.h"
 #include "model/decoder.h"
+#include "model/learner_ranks.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
@@ -15,45 +16,10 @@ static iv_cpu_learner *self(iv_learner *l) { return (iv_cpu_learner *)(void *)l;
 
 enum { LOGITS_FLOATS = 1024 * 1024 };
 
-/* ---- which models and divisions ------------------------------------------------------------------------------ */
-
-/* The largest power of two, at most 8, that divides n. */
-static size_t power_in(size_t n) {
-    size_t p = IV_LEAVES_MAX;
-    while (n % p) p /= 2;
-    return p;
-}
-
-static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_error *err) {
-    if (leaves % ranks == 0) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "training on %zu tensor-parallel ranks: wanted a divisor of the %zu leaves of %s", ranks, leaves,
-                   what);
-}
-
-/* Leaves of the sums over outputs; a rank owns equal parts of each. */
-static iv_status divide(iv_cpu_learner *l, iv_error *err) {
-    const iv_model_config *c = &l->model->config;
-    size_t ranks = l->model->tp.ranks;
-    size_t qkv = power_in((size_t)c->kv_heads), up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
-           head = (size_t)iv_leaf_count(iv_padded_k((size_t)c->vocab_size)),
-           out = (size_t)iv_leaf_count(iv_padded_k((size_t)(c->heads * c->head_dim)));
-    IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));
-    IV_TRY(check_leaves(out, ranks, "attention's output", err));
-    IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));
-    bool dense = false;
-    for (int64_t i = 0; i < c->layers; i++) dense |= !c->moe_layers[i];
-    if (dense) IV_TRY(check_leaves(up, ranks, "gate and up (intermediate size)", err));
-    if (c->experts && (size_t)c->experts % ranks)
-        return iv_fail(err, IV_UNSUPPORTED, "training on %zu tensor-parallel ranks: wanted a divisor of %lld experts",
-                       ranks, (long long)c->experts);
-    l->qkv_leaves = qkv / ranks, l->up_leaves = dense ? up / ranks : 1, l->head_leaves = head / ranks;
-    return IV_OK;
-}
+/* ---- divisions --------------------------------------------------------------------------------------------------- */
 
 /* The one node of each rank, of `k` elements of a run. */
 static iv_status cuts_make(size_t ranks, size_t leaves, size_t k, iv_row_cuts **out, iv_error *err) {
-    iv_tree_node nodes[IV_RANKS_MAX];
     int level = 0;
     if (ranks == 1) return IV_OK;
     iv_row_cuts *cuts = *out = calloc(1, sizeof *cuts);
@@ -61,11 +27,10 @@ static iv_status cuts_make(size_t ranks, size_t leaves, size_t k, iv_row_cuts **
     while ((size_t)1 << level < leaves) level++;
     for (size_t r = 0; r < ranks; r++) {
         iv_row_cut *cut = &cuts->of[r];
-        nodes[r] = (iv_tree_node){level, r};
         cut->k = k, cut->nodes = 1;
-        cut->node[0].at = nodes[r], cut->node[0].k = k, cut->node[0].leaves = (int)leaves;
+        cut->node[0].at = (iv_tree_node){level, r}, cut->node[0].k = k, cut->node[0].leaves = (int)leaves;
     }
-    iv_tree_order_make(nodes, ranks, &cuts->order);
+    iv_learner_node_order(ranks, leaves, &cuts->order);
     return IV_OK;
 }
 
@@ -208,7 +173,9 @@ static iv_status allocate(iv_cpu_learner *l, iv_error *err) {
 }
 
 static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
-    IV_TRY(divide(l, err));
+    iv_learner_leaves leaves;
+    IV_TRY(iv_learner_divide(l->model, &leaves, err));
+    l->qkv_leaves = leaves.qkv, l->up_leaves = leaves.up, l->head_leaves = leaves.head;
     size_t ranks = l->model->tp.ranks;
     const iv_tp_shard *s = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim, leaf = 0, q = s->heads * dim / l->qkv_leaves,

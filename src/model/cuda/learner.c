@@ -11,8 +11,7 @@ static gpu_learner *self(iv_learner *l) { return (gpu_learner *)(void *)l; }
 /* ---- passes ----------------------------------------------------------------------------------------------------- */
 
 /* The first layer with a bad row, and the sequence of its first bad row. */
-static iv_status check_values(const gpu_learner *l, iv_error *err) {
-    uint64_t bad = *l->host_bad;
+static iv_status check_values(const gpu_learner *l, uint64_t bad, iv_error *err) {
     if (bad == UINT64_MAX) return IV_OK;
     size_t row = (size_t)(bad & 0xffffffffu), q = 0;
     while (q + 1 < l->n.sequences && row >= (size_t)l->at.spans[q + 1].first_row) q++;
@@ -37,21 +36,31 @@ static iv_status forward(gpu_learner *l, bool tape, iv_error *err) {
     if (!code) code = cudaMemcpyAsync(l->host_bad, l->bad, sizeof *l->bad, cudaMemcpyDeviceToHost, l->stream);
     if (!code) code = cudaStreamSynchronize(l->stream);
     IV_TRY(iv_gpu_learner_launched(l, code, "forward pass", err));
-    IV_TRY(check_values(l, err));
-    return_logprobs(l);
+    return iv_gpu_learner_check_peers(l, err);
+}
+
+/* After the forward pass, on all ranks: what it found, on rank 0 its log-probabilities. */
+static iv_status end_forward(gpu_learner *l, iv_status status, iv_error *err) {
+    uint64_t bad = status == IV_OK ? *l->host_bad : UINT64_MAX;
+    IV_TRY(iv_gpu_learner_agree(l, status, &bad, err));
+    IV_TRY(check_values(l, bad, err));
+    if (l->rank == 0) return_logprobs(l);
     return IV_OK;
 }
 
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     l->step = step, l->from = from, l->to = to;
     IV_TRY(iv_gpu_use(l->gpu, err));
-    return iv_gpu_learner_write_inputs(l, err);
+    IV_TRY(iv_gpu_learner_write_inputs(l, err));
+    if (l->ranks == 1 || (from > 0 && l->has_head)) return IV_OK;
+    return iv_gpu_learner_write_head(l, err);
 }
 
 static iv_status score(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    IV_TRY(begin(l, step, from, to, err));
-    return forward(l, false, err);
+    iv_status status = begin(l, step, from, to, err);
+    if (status == IV_OK) status = forward(l, false, err);
+    return end_forward(l, status, err);
 }
 
 static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
@@ -68,16 +77,30 @@ static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
                                    "coefficients", err);
 }
 
-static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
-    gpu_learner *l = self(base);
+static iv_status forward_with_tape(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     IV_TRY(begin(l, step, from, to, err));
     IV_TRY(iv_gpu_learner_axes(l, err));
-    IV_TRY(forward(l, true, err));
-    if (step->weigh) IV_TRY(step->weigh(step->context, from, to, err));
+    return forward(l, true, err);
+}
+
+/* Rank 0's caller weighs the log-probabilities; the others wait for it. */
+static iv_status weigh(gpu_learner *l, iv_error *err) {
+    uint64_t unused = UINT64_MAX;
+    iv_status status = IV_OK;
+    if (!l->step->weigh) return IV_OK;
+    if (l->rank == 0) status = l->step->weigh(l->step->context, l->from, l->to, err);
+    return iv_gpu_learner_agree(l, status, &unused, err);
+}
+
+static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+    gpu_learner *l = self(base);
+    IV_TRY(end_forward(l, forward_with_tape(l, step, from, to, err), err));
+    IV_TRY(weigh(l, err));
     IV_TRY(write_coefficients(l, err));
     IV_TRY(iv_decoder_backward(l->m, &l->backend, err));
     if (to < step->count) return IV_OK; /* the next pass waits in its own forward pass */
-    return iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err);
+    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));
+    return iv_gpu_learner_check_peers(l, err);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------------------------------
@@ -92,7 +115,8 @@ static void close_learner(iv_learner *base) {
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
     memspace->free(memspace, l->data), memspace->free(memspace, l->tables), memspace->free(memspace, l->kv_pages);
-    memspace->free(memspace, l->lists);
+    memspace->free(memspace, l->lists), memspace->free(memspace, l->flags);
+    memspace->unstage(memspace, l->given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
     memspace->unstage(memspace, l->host_lists);
     free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
@@ -113,9 +137,6 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     if (o->numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted numerics invar, found %s",
                        iv_numerics_name(o->numerics));
-    if (m->tp.ranks > 1)
-        return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted one tensor-parallel rank, found %zu",
-                       m->tp.ranks);
     if (o->arithmetic == IV_TC16 && m->dtype == IV_F32)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted bfloat16 or float16, found float32");
     if (m->config.experts > IV_GPU_EXPERTS_MAX)
@@ -195,6 +216,7 @@ static iv_status open_parts(gpu_learner *l, iv_error *err) {
     IV_TRY(iv_gpu_use(l->gpu, err));
     IV_TRY(iv_gpu_learner_launched(l, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(find_window(l, err));
+    IV_TRY(iv_learner_divide(l->m, &l->leaves, err));
     iv_gpu_learner_sizes(l);
     iv_status status = iv_gpu_learner_runs(l, &offsets, err);
     if (status == IV_OK) status = open_tables(l, offsets, err);
@@ -211,6 +233,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max), l->backend.ops = &l->ops;
     l->m = m, l->names = o->names, l->gpu = o->gpu, l->arithmetic = o->arithmetic, l->recompute = o->recompute;
+    l->ranks = m->tp.ranks, l->rank = m->rank, l->shard = &m->tp.shard[m->rank], l->peer[0] = l;
     l->weights = o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
     l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;

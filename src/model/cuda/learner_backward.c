@@ -22,6 +22,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
                                       .rounded = l->dx_rounded,
                                       .rounded_stride = l->h_stride};
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_norm_backward(&norm, l->stream), "gradient of a norm", err));
+    if (l->rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->axis,
                                     .row = l->on.axis_rows,
@@ -47,8 +48,8 @@ static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_m
                                       wide, l->stream);
     IV_TRY(iv_gpu_learner_launched(l, code, "gradient of swiglu", err));
     if (wide) {
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset, err));
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset + l->up_first, err));
     }
     return iv_gpu_learner_clear(l, l->dy, run->n, l->width, err);
 }
@@ -60,11 +61,12 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     const gpu_run *up = l->runs[layer].up, *down = l->runs[layer].down;
     IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->now->act, l->act_stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
-    if (t->down_bias) IV_TRY(iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->down_bias->offset, err));
+    if (t->down_bias && l->rank == 0)
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->down_bias->offset, err));
     IV_TRY(gate_up_backward(l, up, t, err));
     IV_TRY(iv_gpu_learner_normed(l, l->now->x_mlp, names->mlp_norm, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->normed, l->h_stride, err));
-    return iv_gpu_learner_input_gradient(l, up, l->n.rows, l->dy, l->dnormed, err);
+    return iv_gpu_learner_cut_gradient(l, up, l->dy, l->dnormed, err);
 }
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -83,7 +85,8 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dx_rounded, l->dattended, err));
-    return t->out_bias ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err) : IV_OK;
+    return t->out_bias && l->rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)
+                                       : IV_OK;
 }
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -117,8 +120,8 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     size_t dim = (size_t)l->m->config.head_dim;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
                                      .rows = l->n.rows,
-                                     .heads = (size_t)l->m->config.heads,
-                                     .kv_heads = (size_t)l->m->config.kv_heads,
+                                     .heads = l->heads,
+                                     .kv_heads = l->kv_heads,
                                      .head_dim = dim,
                                      .leaves = run->leaves,
                                      .cosine = l->cosine,
@@ -135,6 +138,8 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .dy_stride = run->n};
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_rotate_backward(&a, l->stream), "gradient of the rotation", err));
     if (!t->q_norm) return IV_OK;
+    IV_TRY(iv_gpu_learner_add_terms(l, err));
+    if (l->rank > 0) return IV_OK;
     IV_TRY(iv_gpu_learner_bias_gradient(l, l->head_terms, 2 * dim, dim, t->q_norm->offset, err));
     return iv_gpu_learner_bias_gradient(l, l->head_terms + dim, 2 * dim, dim, t->k_norm->offset, err);
 }
@@ -143,15 +148,16 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
     const gpu_run *run = &l->runs[layer].qkv;
-    size_t all = l->q + 2 * l->kv;
+    size_t all = l->q + 2 * l->kv, dim = (size_t)l->m->config.head_dim, q = l->shard->head_first * dim,
+           kv = l->shard->kv_head_first * dim;
     if (t->q_bias) {
-        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv, all, l->q, t->q_bias->offset, err));
-        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q, all, l->kv, t->k_bias->offset, err));
-        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv, all, l->q, t->q_bias->offset + q, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q, all, l->kv, t->k_bias->offset + kv, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset + kv, err));
     }
     IV_TRY(iv_gpu_learner_normed(l, l->now->x, t->attention_norm, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
-    return iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dy, l->dnormed, err);
+    return iv_gpu_learner_cut_gradient(l, run, l->dy, l->dnormed, err);
 }
 
 /* ---- the ends of the pass -------------------------------------------------------------------------------------------
@@ -189,7 +195,8 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 }
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
-    return iv_gpu_learner_lookups(iv_gpu_learner_of(b), err);
+    gpu_learner *l = iv_gpu_learner_of(b);
+    return l->rank == 0 ? iv_gpu_learner_lookups(l, err) : IV_OK; /* all ranks have the same dx */
 }
 
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {

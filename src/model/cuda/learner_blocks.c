@@ -5,13 +5,13 @@
 
 iv_gpu_kv iv_gpu_learner_kv(const gpu_learner *l) {
     size_t layer = l->recompute == IV_RECOMPUTE_NONE ? (size_t)(l->now - l->tape) : 0;
-    return (iv_gpu_kv){l->m->dtype, (size_t)l->m->config.kv_heads, (size_t)l->m->config.head_dim,
-                       l->kv_pages + layer * l->kv_layer_bytes, l->pages_max};
+    return (iv_gpu_kv){l->m->dtype, l->kv_heads, (size_t)l->m->config.head_dim, l->kv_pages + layer * l->kv_layer_bytes,
+                       l->pages_max};
 }
 
 static iv_status embed(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_matrix *e = &l->m->embedding;
+    const iv_matrix *e = &l->names->embedding; /* rank 0's, which the others reach */
     iv_gpu_matrix w = {.type = e->type, .n = e->n, .k_padded = e->k_padded, .leaves = e->leaves, .data = e->data};
     l->now = l->tape, l->x = l->now->x;
     IV_TRY(iv_gpu_learner_launched(l, cudaMemsetAsync(l->bad, 0xff, sizeof *l->bad, l->stream), "clearing", err));
@@ -43,10 +43,10 @@ static iv_status move_to(gpu_learner *l, float *slot, iv_error *err) {
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
-static int copy_bias(const gpu_learner *l, const iv_tensor *t, size_t *at) {
-    int code = cudaMemcpyAsync(l->bias + *at, iv_gpu_learner_vector(l, t), t->rows * sizeof *l->bias,
+static int copy_bias(const gpu_learner *l, const iv_tensor *t, size_t first, size_t n, size_t *at) {
+    int code = cudaMemcpyAsync(l->bias + *at, iv_gpu_learner_vector(l, t) + first, n * sizeof *l->bias,
                                cudaMemcpyDeviceToDevice, l->stream);
-    *at += t->rows;
+    *at += n;
     return code;
 }
 
@@ -58,10 +58,10 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, l->normed, l->h_stride, l->n.rows);
     a.out = l->wide, a.out_stride = w->n;
     if (t->q_bias) {
-        size_t at = 0;
-        int code = copy_bias(l, t->q_bias, &at);
-        if (!code) code = copy_bias(l, t->k_bias, &at);
-        if (!code) code = copy_bias(l, t->v_bias, &at);
+        size_t at = 0, dim = (size_t)l->m->config.head_dim, kv = l->shard->kv_head_first * dim;
+        int code = copy_bias(l, t->q_bias, l->shard->head_first * dim, l->q, &at);
+        if (!code) code = copy_bias(l, t->k_bias, kv, l->kv, &at);
+        if (!code) code = copy_bias(l, t->v_bias, kv, l->kv, &at);
         IV_TRY(iv_gpu_learner_launched(l, code, "biases", err));
         a.bias = l->bias;
     }
@@ -82,7 +82,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     if (iv_gpu_learner_keeps_attention(l) && l->now->q_raw) IV_TRY(keep_raw(l, err));
     iv_gpu_rotate_args rotate = {.qkv = l->wide,
                                  .rows = l->n.rows,
-                                 .heads = (size_t)l->m->config.heads,
+                                 .heads = l->heads,
                                  .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                  .k_norm = iv_gpu_learner_vector(l, t->k_norm),
                                  .eps = (float)l->m->config.rms_norm_eps,
@@ -116,8 +116,39 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     return iv_gpu_learner_clear(l, l->now->attended, l->q, l->width, err); /* no sequence writes them */
 }
 
-static iv_status add_layer(gpu_learner *l, const iv_matrix *w, const iv_tensor *bias, const void *x, size_t stride,
-                           iv_error *err) {
+/* Columns [column, column + k) of x as a node takes them: in place if they are aligned, else copied. */
+static iv_status node_inputs(gpu_learner *l, const void **x, size_t *stride, size_t column, size_t k, iv_error *err) {
+    const void *from = (const unsigned char *)*x + column * l->width;
+    if (column * l->width % 16 == 0 && *stride * l->width % 16 == 0 && k % IV_CHAIN_STEP == 0) {
+        *x = from;
+        return IV_OK;
+    }
+    int code =
+        iv_gpu_copy_columns(l->m->dtype, *x, *stride, column, k, l->n.rows, l->node_inputs, iv_padded_k(k), l->stream);
+    *x = l->node_inputs, *stride = iv_padded_k(k);
+    return iv_gpu_learner_launched(l, code, "inputs of a row-parallel layer", err);
+}
+
+/* A row-parallel layer: this rank's nodes, then the all-reduce. */
+static iv_status add_nodes(gpu_learner *l, const iv_row_cuts *cuts, const iv_matrix *w, const iv_tensor *bias,
+                           const void *x, size_t x_stride, iv_error *err) {
+    const iv_row_cut *cut = &cuts->of[l->rank];
+    size_t nodes[IV_RANKS_MAX];
+    for (size_t i = 0; i < cut->nodes; i++) {
+        const void *from = x;
+        size_t stride = x_stride;
+        IV_TRY(node_inputs(l, &from, &stride, cut->node[i].column, cut->node[i].k, err));
+        iv_gpu_linear_args a = iv_gpu_learner_linear(l, &w[i], from, stride, l->n.rows);
+        a.out = iv_gpu_learner_node(l, l->turn, i), a.out_stride = l->h;
+        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "row-parallel layer", err));
+    }
+    for (size_t r = 0; r < l->ranks; r++) nodes[r] = cuts->of[r].nodes;
+    return iv_gpu_learner_all_reduce(l, &cuts->order, nodes, iv_gpu_learner_vector(l, bias), l->x, err);
+}
+
+static iv_status add_layer(gpu_learner *l, const iv_row_cuts *cuts, const iv_matrix *w, const iv_tensor *bias,
+                           const void *x, size_t stride, iv_error *err) {
+    if (l->ranks > 1) return add_nodes(l, cuts, w, bias, x, stride, err);
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, x, stride, l->n.rows);
     a.epilogue = IV_GPU_RESIDUAL, a.bias = iv_gpu_learner_vector(l, bias);
     a.out = l->x, a.out_stride = l->h;
@@ -130,7 +161,8 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     size_t stride;
     IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
     IV_TRY(move_to(l, iv_gpu_learner_keeps_mlp(l) ? l->now->x_mlp : slot_after(l, layer), err));
-    IV_TRY(add_layer(l, l->m->layers[layer].out, iv_gpu_learner_names(l, layer)->out_bias, x, stride, err));
+    IV_TRY(
+        add_layer(l, &l->m->tp.out, l->m->layers[layer].out, iv_gpu_learner_names(l, layer)->out_bias, x, stride, err));
     return norm(b, next, err);
 }
 
@@ -142,8 +174,8 @@ static iv_status gate_up_bias(gpu_learner *l, const iv_matrix *w, const iv_mlp_t
     const iv_tensor *of[] = {t->gate_bias, t->up_bias};
     size_t group = w->paired ? 8 : l->up, bytes = group * sizeof *l->bias;
     for (size_t i = 0; i < 2; i++) {
-        int code = cudaMemcpy2DAsync(l->bias + i * group, 2 * bytes, iv_gpu_learner_vector(l, of[i]), bytes, bytes,
-                                     l->up / group, cudaMemcpyDeviceToDevice, l->stream);
+        int code = cudaMemcpy2DAsync(l->bias + i * group, 2 * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first,
+                                     bytes, bytes, l->up / group, cudaMemcpyDeviceToDevice, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "biases", err));
     }
     return IV_OK;
@@ -174,7 +206,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     if (iv_gpu_learner_keeps_mlp(l)) IV_TRY(iv_gpu_learner_clear(l, l->now->act, l->act_stride, l->width, err));
     if (l->again) return IV_OK;
     IV_TRY(move_to(l, slot_after(l, layer), err));
-    IV_TRY(add_layer(l, w->down, t->down_bias, l->now->act, l->act_stride, err));
+    IV_TRY(add_layer(l, &l->m->tp.down, w->down, t->down_bias, l->now->act, l->act_stride, err));
     return norm(b, next, err);
 }
 

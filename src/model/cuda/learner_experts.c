@@ -12,7 +12,8 @@
 
 static iv_gpu_groups groups_of(const gpu_learner *l) {
     return (iv_gpu_groups){.experts = l->experts,
-                           .count = l->experts,
+                           .first = l->shard->expert_first,
+                           .count = l->shard->experts,
                            .offsets = l->expert_offsets,
                            .slots = l->expert_slots,
                            .weights = l->now->expert_weights,
@@ -20,8 +21,9 @@ static iv_gpu_groups groups_of(const gpu_learner *l) {
 }
 
 static iv_status route(gpu_learner *l, size_t layer, iv_error *err) {
-    const iv_matrix *w = &l->m->layers[layer].router;
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, l->normed, l->h_stride, l->n.rows);
+    iv_matrix w;
+    IV_TRY(iv_gpu_learner_router(l, layer, &w, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &w, l->normed, l->h_stride, l->n.rows);
     a.out = l->now->router_logits, a.out_stride = l->experts;
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "router", err));
     int code = iv_gpu_route(l->now->router_logits, l->n.rows, NULL, l->experts, l->k, l->m->config.norm_topk_prob,
@@ -41,7 +43,7 @@ static iv_gpu_linear_args grouped(const gpu_learner *l, const iv_gpu_groups *gro
 }
 
 static iv_status gate_up(gpu_learner *l, const iv_mlp *e, const iv_gpu_groups *groups, iv_error *err) {
-    const iv_matrix *w = &e->gate_up, *next = l->experts > 1 ? &e[1].gate_up : NULL;
+    const iv_matrix *w = &e->gate_up, *next = l->shard->experts > 1 ? &e[1].gate_up : NULL;
     iv_gpu_linear_args a = grouped(l, groups, w, next, l->normed, l->h_stride);
     if (!iv_gpu_learner_keeps_mlp(l) && w->paired) {
         a.epilogue = IV_GPU_SWIGLU, a.out = l->now->act, a.out_stride = l->expert_stride;
@@ -54,22 +56,26 @@ static iv_status gate_up(gpu_learner *l, const iv_mlp *e, const iv_gpu_groups *g
     return iv_gpu_learner_launched(l, code, "swiglu", err);
 }
 
-/* x = canon(x + the tree over each token's terms). */
+/* x = canon(x + the tree over each token's terms), which are on the ranks of its experts. */
 static iv_status combine(gpu_learner *l, float *x, iv_error *err) {
-    const float *terms[] = {l->terms};
-    int32_t first[] = {0, (int32_t)l->experts};
-    int code = iv_gpu_combine(terms, first, 1, l->now->expert_ids, l->n.rows, l->k, l->h, x, l->stream);
+    const float *terms[IV_RANKS_MAX];
+    int32_t first[IV_RANKS_MAX + 1];
+    if (l->ranks > 1) IV_TRY(iv_gpu_learner_barrier(l, err));
+    for (size_t r = 0; r < l->ranks; r++)
+        terms[r] = l->peer[r]->terms, first[r] = (int32_t)l->m->tp.shard[r].expert_first;
+    first[l->ranks] = (int32_t)l->experts;
+    int code = iv_gpu_combine(terms, first, l->ranks, l->now->expert_ids, l->n.rows, l->k, l->h, x, l->stream);
     return iv_gpu_learner_launched(l, code, "combination", err);
 }
 
 iv_status iv_gpu_learner_experts(gpu_learner *l, size_t layer, iv_error *err) {
-    const iv_mlp *e = l->m->layers[layer].experts;
+    const iv_mlp *e = l->m->layers[layer].experts + l->shard->expert_first;
     IV_TRY(route(l, layer, err));
     iv_gpu_groups groups = groups_of(l);
     IV_TRY(gate_up(l, e, &groups, err));
     if (l->again) return IV_OK;
     iv_gpu_linear_args a =
-        grouped(l, &groups, e->down, l->experts > 1 ? e[1].down : NULL, l->now->act, l->expert_stride);
+        grouped(l, &groups, e->down, l->shard->experts > 1 ? e[1].down : NULL, l->now->act, l->expert_stride);
     a.weighted = true, a.out = l->terms, a.out_stride = l->h;
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "experts' down", err));
     return combine(l, l->x, err);
@@ -273,21 +279,41 @@ static iv_status router_backward(gpu_learner *l, const gpu_run *run, iv_error *e
                                      .dy_stride = run->n};
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_router_backward(&a, l->stream), "gradient of the router", err));
     IV_TRY(iv_gpu_learner_clear(l, l->dy, run->n, l->width, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
+    if (l->rank == 0) IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
     return iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dy, l->dnormed, err);
+}
+
+/* dw of other ranks' experts. The rows of a rank's experts are together in the lists. */
+static iv_status share_weights(gpu_learner *l, size_t layer, iv_error *err) {
+    const gpu_expert_rows *rows = &l->expert_rows[layer * l->experts];
+    if (l->ranks == 1) return IV_OK;
+    IV_TRY(iv_gpu_learner_barrier(l, err));
+    for (size_t r = 0; r < l->ranks; r++) {
+        const iv_tp_shard *s = &l->m->tp.shard[r];
+        if (r == l->rank || s->experts == 0) continue;
+        const gpu_expert_rows *first = &rows[s->expert_first], *last = first + s->experts - 1;
+        size_t n = last->first + last->padded - first->first;
+        const int32_t *slots = l->lists + first->first;
+        if (n == 0) continue;
+        int code = iv_gpu_gather_rows(l->peer[r]->dw, slots, n, sizeof *l->dw, l->shared_dw, l->stream);
+        if (!code) code = iv_gpu_scatter_rows(l->shared_dw, slots, n, sizeof *l->dw, l->dw, l->stream);
+        IV_TRY(iv_gpu_learner_launched(l, code, "gradient of experts' weights", err));
+    }
+    return IV_OK;
 }
 
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err) {
     const gpu_layer_runs *runs = &l->runs[layer];
     IV_TRY(iv_gpu_learner_normed(l, l->now->x_mlp, iv_gpu_learner_names(l, layer)->mlp_norm, err));
     IV_TRY(iv_gpu_learner_clear(l, l->terms, l->k * l->h, sizeof *l->terms, err)); /* no expert writes them */
-    for (size_t e = 0; e < l->experts; e++) {
+    for (size_t e = l->shard->expert_first; e < l->shard->expert_first + l->shard->experts; e++) {
         const gpu_expert_rows *rows = &l->expert_rows[layer * l->experts + e];
         expert_job j = {.rows = rows, .up = &runs->up[e], .down = &runs->down[e], .slots = l->lists + rows->first};
         j.tokens = j.slots + l->list_length, j.entries = j.tokens + l->list_length;
         IV_TRY(down_backward(l, &j, err));
         IV_TRY(up_backward(l, &j, err));
     }
+    IV_TRY(share_weights(l, layer, err));
     IV_TRY(router_backward(l, &runs->router, err));
     return combine(l, l->dnormed, err);
 }

@@ -7,7 +7,7 @@
 /* Logits of rows [first, first + rows) of the predictions for outputs [column, column + n). */
 static iv_status logits_of(gpu_learner *l, size_t first, size_t rows, size_t column, size_t n, size_t stride,
                            iv_error *err) {
-    iv_matrix w = l->m->head;
+    iv_matrix w = iv_gpu_learner_head_matrix(l);
     w.n = n, w.data += column * w.panel_bytes;
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &w, l->picked + first * l->h_stride * l->width, l->h_stride, rows);
     a.x_rows = l->room - first, a.out = l->logits, a.out_stride = stride;
@@ -21,20 +21,21 @@ static size_t slice_of(const gpu_learner *l, size_t n) {
 }
 
 iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
-    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), n;
+    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
     if (l->n.picks == 0) return IV_OK;
+    iv_gpu_learner_share(l, l->n.picks, l->rank, &begin, &share);
     int code =
         iv_gpu_rmsnorm(l->x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
                        (float)l->m->config.rms_norm_eps, l->n.picks, l->m->dtype, l->picked, l->h_stride, l->stream);
     IV_TRY(iv_gpu_learner_launched(l, code, "final norm", err));
-    for (size_t first = 0; first < l->n.picks; first += n) {
-        n = iv_size_min(slice, l->n.picks - first);
+    for (size_t first = begin; first < begin + share; first += n) {
+        n = iv_size_min(slice, begin + share - first);
         IV_TRY(logits_of(l, first, n, 0, vocab, vocab, err));
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
                                        l->max + first, l->sum + first, l->logprobs + first, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "log-probabilities", err));
     }
-    return IV_OK;
+    return iv_gpu_learner_share_predictions(l, err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------------------
@@ -42,8 +43,8 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
 
 /* dl: the rounded gradients of a leaf's logits. */
 static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run *run, iv_error *err) {
-    size_t vocab = (size_t)l->m->config.vocab_size, column = leaf * run->n, n = iv_size_min(run->n, vocab - column),
-           slice = slice_of(l, run->n), rows;
+    size_t vocab = (size_t)l->m->config.vocab_size, column = (l->rank * l->leaves.head + leaf) * run->n,
+           n = iv_size_min(run->n, vocab - column), slice = slice_of(l, run->n), rows;
     for (size_t first = 0; first < l->n.picks; first += rows) {
         rows = iv_size_min(slice, l->n.picks - first);
         IV_TRY(logits_of(l, first, rows, column, n, run->n, err));
@@ -77,7 +78,7 @@ static iv_status run_leaves(gpu_learner *l, float **dh, iv_error *err) {
         IV_TRY(run_leaf(l, i, acc, err));
         size_t level = 0;
         for (; i >> level & 1; level++) {
-            bool root = i + 1 == leaves && (size_t)2 << level == leaves;
+            bool root = l->ranks == 1 && i + 1 == leaves && (size_t)2 << level == leaves;
             int code = l->n.picks
                            ? iv_gpu_add_nodes(l->arithmetic, waiting[level], acc, l->n.picks * l->h, root, l->stream)
                            : 0;
@@ -105,6 +106,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     const iv_tensor *weight = l->names->final_norm_tensor;
     IV_TRY(clear_all(l, err));
     IV_TRY(run_leaves(l, &dh, err));
+    IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
     iv_gpu_norm_backward_args norm = {.x = l->x_end,
                                       .pick = l->on.pick,
                                       .weight = iv_gpu_learner_vector(l, weight),
@@ -119,6 +121,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .rounded_stride = l->h_stride};
     int code = l->n.picks ? iv_gpu_norm_backward(&norm, l->stream) : 0;
     IV_TRY(iv_gpu_learner_launched(l, code, "gradient of the final norm", err));
+    if (l->rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->head_axis,
                                     .row = l->on.pick_rows,

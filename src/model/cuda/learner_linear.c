@@ -10,7 +10,12 @@
 
 enum { PIECES_MAX = 3, SHAPES_MAX = 64 };
 
-/* A tensor whose outputs are part of a run. */
+/* The outputs and inputs of a tensor that are part of a run: this rank's. */
+typedef struct part {
+    const iv_tensor *tensor;
+    size_t first, n, column, leaf; /* outputs [first, first + n), inputs from `column` on; leaf as below */
+} part;
+
 typedef struct piece {
     size_t offset;  /* from the layer's base */
     size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
@@ -18,7 +23,7 @@ typedef struct piece {
 
 typedef struct shape {
     piece of[PIECES_MAX];
-    size_t pieces, k, leaves, n, offsets;
+    size_t pieces, k, stride, leaves, n, offsets; /* stride: from output to output */
 } shape;
 
 typedef struct building {
@@ -29,7 +34,7 @@ typedef struct building {
 } building;
 
 static bool same_shape(const shape *a, const shape *b) {
-    bool same = a->pieces == b->pieces && a->k == b->k && a->leaves == b->leaves;
+    bool same = a->pieces == b->pieces && a->k == b->k && a->stride == b->stride && a->leaves == b->leaves;
     for (size_t p = 0; p < a->pieces && same; p++)
         same = a->of[p].offset == b->of[p].offset && a->of[p].n == b->of[p].n && a->of[p].leaf == b->of[p].leaf;
     return same;
@@ -51,22 +56,25 @@ static iv_status write_offsets(building *b, shape *s, iv_error *err) {
             for (size_t i = 0; i < iv_padded_k(t->leaf); i++) {
                 size_t output = leaf * t->leaf + i;
                 bool real = i < t->leaf && output < t->n;
-                b->offsets[at++] = real ? (int64_t)(t->offset + output * s->k) : -1;
+                b->offsets[at++] = real ? (int64_t)(t->offset + output * s->stride) : -1;
             }
         }
     b->l->offset_count = more;
     return IV_OK;
 }
 
-/* The run of tensors with k inputs each; *run's offsets are shared by all layers of the shape. */
-static iv_status add_run(building *b, const iv_tensor *const *tensors, size_t pieces, const size_t *leaf, size_t k,
-                         size_t leaves, gpu_run *run, iv_error *err) {
-    shape s = {.pieces = pieces, .k = k, .leaves = leaves};
-    size_t base = tensors[0]->offset;
-    for (size_t p = 1; p < pieces; p++) base = iv_size_min(base, tensors[p]->offset);
+/* The run of parts with k inputs each; *run's offsets are shared by all layers of the shape. */
+static iv_status add_run(building *b, const part *parts, size_t pieces, size_t k, size_t leaves, gpu_run *run,
+                         iv_error *err) {
+    shape s = {.pieces = pieces, .k = k, .stride = parts[0].tensor->columns, .leaves = leaves};
+    size_t base = SIZE_MAX, at[PIECES_MAX];
     for (size_t p = 0; p < pieces; p++) {
-        s.of[p] = (piece){tensors[p]->offset - base, tensors[p]->rows, leaf[p]};
-        s.n += leaves * iv_padded_k(leaf[p]);
+        at[p] = parts[p].tensor->offset + parts[p].first * s.stride + parts[p].column;
+        base = iv_size_min(base, at[p]);
+    }
+    for (size_t p = 0; p < pieces; p++) {
+        s.of[p] = (piece){at[p] - base, parts[p].n, parts[p].leaf};
+        s.n += leaves * iv_padded_k(parts[p].leaf);
     }
     size_t i = 0;
     while (i < b->shapes && !same_shape(&b->shape[i], &s)) i++;
@@ -80,37 +88,50 @@ static iv_status add_run(building *b, const iv_tensor *const *tensors, size_t pi
     return IV_OK;
 }
 
-/* The largest power of two, at most 8, that divides n. */
-static size_t power_in(size_t n) {
-    size_t p = IV_LEAVES_MAX;
-    while (n % p) p /= 2;
-    return p;
-}
-
-static iv_status add_plain(building *b, const iv_tensor *t, size_t leaves, gpu_run *run, iv_error *err) {
+/* All outputs, of k inputs from `column` on: a sum that no rank cuts. */
+static iv_status add_plain(building *b, const iv_tensor *t, size_t column, size_t k, size_t leaves, gpu_run *run,
+                           iv_error *err) {
     size_t leaf = leaves == 1 ? t->rows : iv_padded_k(t->rows) / leaves;
-    return add_run(b, &t, 1, &leaf, t->columns, leaves, run, err);
+    return add_run(b, &(part){t, 0, t->rows, column, leaf}, 1, k, leaves, run, err);
 }
 
-static iv_status add_mlp(building *b, const iv_mlp_tensors *t, bool dense, gpu_run *up, gpu_run *down, iv_error *err) {
-    size_t n = t->gate->rows, leaves = dense ? (size_t)iv_leaf_count(iv_padded_k(n)) : IV_EXPERT_LEAVES;
-    size_t leaf = dense ? iv_padded_k(n) / leaves : n,
-           down_leaves = dense ? (size_t)iv_leaf_count(iv_padded_k(t->down->rows)) : IV_EXPERT_LEAVES;
-    IV_TRY(add_run(b, (const iv_tensor *[]){t->gate, t->up}, 2, (size_t[]){leaf, leaf}, b->l->h, leaves, up, err));
-    return add_plain(b, t->down, down_leaves, down, err);
+static iv_status add_mlp(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
+    const gpu_learner *l = b->l;
+    size_t leaf = iv_padded_k(t->gate->rows) / l->leaves.up / l->ranks;
+    const part parts[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
+    IV_TRY(add_run(b, parts, 2, l->h, l->leaves.up, up, err));
+    return add_plain(b, t->down, l->up_first, l->up, (size_t)iv_leaf_count(iv_padded_k(l->h)), down, err);
+}
+
+static iv_status add_expert(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
+    size_t n = t->gate->rows;
+    const part parts[] = {{t->gate, 0, n, 0, n}, {t->up, 0, n, 0, n}};
+    IV_TRY(add_run(b, parts, 2, b->l->h, IV_EXPERT_LEAVES, up, err));
+    return add_plain(b, t->down, 0, n, IV_EXPERT_LEAVES, down, err);
 }
 
 static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_error *err) {
     const gpu_learner *l = b->l;
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    size_t leaves = power_in((size_t)l->m->config.kv_heads), q = l->q / leaves, kv = l->kv / leaves;
-    IV_TRY(add_run(b, (const iv_tensor *[]){t->q, t->k, t->v}, 3, (size_t[]){q, kv, kv}, l->h, leaves, &r->qkv, err));
-    IV_TRY(add_plain(b, t->out, (size_t)iv_leaf_count(iv_padded_k(l->h)), &r->out, err));
-    bool experts = l->m->layers[layer].mlp == IV_MLP_EXPERTS;
-    if (experts) IV_TRY(add_plain(b, t->router, (size_t)iv_leaf_count(iv_padded_k(l->experts)), &r->router, err));
-    for (size_t e = 0; e < (experts ? l->experts : 1); e++)
-        IV_TRY(add_mlp(b, &t->experts[e], !experts, &r->up[e], &r->down[e], err));
+    size_t leaves = l->leaves.qkv, dim = (size_t)l->m->config.head_dim, q_first = l->shard->head_first * dim,
+           kv_first = l->shard->kv_head_first * dim;
+    const part qkv[] = {{t->q, q_first, l->q, 0, l->q / leaves},
+                        {t->k, kv_first, l->kv, 0, l->kv / leaves},
+                        {t->v, kv_first, l->kv, 0, l->kv / leaves}};
+    IV_TRY(add_run(b, qkv, 3, l->h, leaves, &r->qkv, err));
+    IV_TRY(add_plain(b, t->out, q_first, l->q, (size_t)iv_leaf_count(iv_padded_k(l->h)), &r->out, err));
+    if (l->m->layers[layer].mlp != IV_MLP_EXPERTS) return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
+    IV_TRY(add_plain(b, t->router, 0, l->h, (size_t)iv_leaf_count(iv_padded_k(l->experts)), &r->router, err));
+    for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     return IV_OK;
+}
+
+/* This rank's leaves of the vocabulary. */
+static iv_status add_head(building *b, const iv_tensor *t, gpu_run *run, iv_error *err) {
+    const gpu_learner *l = b->l;
+    size_t leaf = iv_padded_k(t->rows) / l->leaves.head / l->ranks, first = l->rank * l->leaves.head * leaf,
+           n = iv_size_min(l->leaves.head * leaf, t->rows - first);
+    return add_run(b, &(part){t, first, n, 0, leaf}, 1, l->h, l->leaves.head, run, err);
 }
 
 static void measure(gpu_learner *l, const gpu_run *run, size_t columns) {
@@ -124,7 +145,7 @@ static iv_status add_all(building *b, iv_error *err) {
     const iv_tensor *head = l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
     l->runs = calloc(layers, sizeof *l->runs), l->expert_runs = calloc(2 * layers * each, sizeof *l->expert_runs);
     if (!l->runs || !l->expert_runs) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for %zu layers", layers);
-    IV_TRY(add_plain(b, head, (size_t)iv_leaf_count(iv_padded_k(head->rows)), &l->head, err));
+    IV_TRY(add_head(b, head, &l->head, err));
     measure(l, &l->head, l->head.n / l->head.leaves);
     for (size_t i = 0; i < layers; i++) {
         gpu_layer_runs *r = &l->runs[i];
@@ -204,6 +225,22 @@ iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, rows);
     a.bias = l->zeros, a.out = dx, a.out_stride = run->k;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
+}
+
+/* The law's +0 is what x holds before the all-reduce. */
+iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *dx, iv_error *err) {
+    static const size_t nodes[IV_RANKS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1};
+    iv_matrix turned;
+    iv_tree_order order;
+    if (l->ranks == 1) return iv_gpu_learner_input_gradient(l, run, l->n.rows, dy, dx, err);
+    IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
+    a.out = iv_gpu_learner_node(l, l->turn, 0), a.out_stride = run->k;
+    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err));
+    int code = cudaMemsetAsync(dx, 0, l->n.rows * run->k * sizeof *dx, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "clearing", err));
+    iv_learner_node_order(l->ranks, run->leaves, &order);
+    return iv_gpu_learner_all_reduce(l, &order, nodes, NULL, dx, err);
 }
 
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,

@@ -13,8 +13,10 @@ void iv_gpu_learner_sizes(gpu_learner *l) {
     size_t dim = (size_t)c->head_dim;
     l->room = whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
     l->h = (size_t)c->hidden_size, l->h_stride = iv_padded_k(l->h);
-    l->q = (size_t)c->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = (size_t)c->kv_heads * dim;
-    l->up = (size_t)c->intermediate_size, l->act_stride = iv_padded_k(l->up);
+    l->heads = l->shard->heads, l->kv_heads = l->shard->kv_heads;
+    l->q = l->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = l->kv_heads * dim;
+    const iv_row_cut *cut = &l->m->tp.down.of[l->rank];
+    l->up = cut->k, l->up_first = cut->first, l->act_stride = iv_padded_k(l->up);
     l->experts = (size_t)c->experts, l->k = (size_t)c->experts_per_token;
     l->expert_n = c->experts ? (size_t)c->moe_intermediate_size : 0, l->expert_stride = iv_padded_k(l->expert_n);
     l->sequences_max = l->base.rows_max / IV_CHAIN_STEP;
@@ -27,8 +29,8 @@ iv_gpu_attention_shape iv_gpu_learner_shape(const gpu_learner *l, int64_t window
     const iv_model_config *c = &l->m->config;
     return (iv_gpu_attention_shape){.arithmetic = l->arithmetic,
                                     .type = l->m->dtype,
-                                    .heads = (size_t)c->heads,
-                                    .kv_heads = (size_t)c->kv_heads,
+                                    .heads = l->heads,
+                                    .kv_heads = l->kv_heads,
                                     .head_dim = (size_t)c->head_dim,
                                     .group = (size_t)(c->heads / c->kv_heads),
                                     .window = window};
@@ -44,7 +46,7 @@ static void *rows_of(iv_carving *v, size_t rows, size_t columns, size_t width) {
 
 static void carve_attention(const gpu_learner *l, iv_carving *v, gpu_tape_layer *t) {
     t->q = rows_of(v, l->room, l->q, l->width), t->attended = rows_of(v, l->room, l->q, l->width);
-    t->lse2 = rows_of(v, l->room, (size_t)l->m->config.heads, sizeof(float));
+    t->lse2 = rows_of(v, l->room, l->heads, sizeof(float));
     if (!l->m->config.qk_norm) return;
     t->q_raw = rows_of(v, l->room, l->q, l->width), t->k_raw = rows_of(v, l->room, l->kv, l->width);
 }
@@ -107,6 +109,8 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     if (l->m->config.mlp_bias) l->dwide = rows_of(v, l->room, 2 * n, sizeof *l->dwide);
     if (!experts) return;
     l->dw = rows_of(v, l->room, l->k, sizeof *l->dw);
+    if (l->ranks > 1) /* of all experts' lists, whose padding is less than a step each and sequence */
+        l->shared_dw = rows_of(v, l->room * l->k + IV_CHAIN_STEP * l->experts * l->sequences_max, 1, sizeof *l->dw);
     l->expert_x = rows_of(v, l->room, l->h_stride, l->width);
     l->expert_act = rows_of(v, l->room, l->expert_stride, l->width);
     l->expert_gate = rows_of(v, l->room, l->expert_n, l->width);
@@ -118,7 +122,7 @@ static void carve_head(gpu_learner *l, iv_carving *v) {
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
     l->picked = rows_of(v, l->room, l->h_stride, l->width);
     l->dl = rows_of(v, l->room, l->head.n / l->head.leaves, l->width);
-    for (size_t i = 0; i < 4 && (size_t)1 << i < 2 * l->head.leaves; i++)
+    for (size_t i = 0; i < 4 && ((size_t)1 << i < 2 * l->head.leaves || l->ranks > 1); i++)
         l->nodes[i] = rows_of(v, l->room, l->h, sizeof *l->nodes[i]);
 }
 
@@ -131,6 +135,18 @@ static void carve_scratch(gpu_learner *l, iv_carving *v) {
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
     l->gradient_scratch = iv_carve(v, iv_gpu_weight_gradient_scratch(l->sms), 1);
     l->column_scratch = iv_carve(v, iv_gpu_column_sums_scratch(columns), 1);
+}
+
+/* What tensor-parallel ranks exchange. No other phase shares it: other ranks may read it. */
+static void carve_ranks(gpu_learner *l, iv_carving *v) {
+    const iv_model *m = l->m;
+    if (l->ranks == 1) return;
+    l->partial_nodes = iv_size_max(m->tp.out.of[l->rank].nodes, m->tp.down.of[l->rank].nodes);
+    l->partial_nodes = iv_size_max(1, l->partial_nodes);
+    for (int i = 0; i < 2; i++) l->partial[i] = rows_of(v, l->room * l->partial_nodes, l->h, sizeof(float));
+    l->node_inputs = rows_of(v, l->room, iv_size_max(l->q_stride, l->act_stride), l->width);
+    l->whole_head = rows_of(v, (size_t)m->config.vocab_size, l->h_stride, l->width);
+    if (l->experts && l->rank > 0) l->router = rows_of(v, iv_padded_k(l->experts), l->h_stride, l->width);
 }
 
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
@@ -150,6 +166,7 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     l->inputs = iv_carve(&v, l->inputs_max, 1);
     if (experts) l->terms = rows_of(&v, l->room * l->k, l->h, sizeof *l->terms);
     carve_scratch(l, &v);
+    carve_ranks(l, &v);
     iv_carving phase = v;
     carve_head(l, &phase);
     size_t end = phase.at;

@@ -1,9 +1,9 @@
 /* learner_state.h: the memory of a learner on a GPU, and the pass that is running.
  *
- * learner.c opens, closes and runs passes; learner_memory.c places the buffers; learner_inputs.c writes what a pass
- * reads; learner_blocks.c launches the forward ops and learner_backward.c the backward ops; learner_head.c,
- * learner_experts.c and learner_lookups.c have the parts with an axis of their own; learner_linear.c has the gradients
- * of linear layers.
+ * learner.c opens, closes and runs passes; learner_ranks.c has what tensor-parallel ranks exchange; learner_memory.c
+ * places the buffers; learner_inputs.c writes what a pass reads; learner_blocks.c launches the forward ops and
+ * learner_backward.c the backward ops; learner_head.c, learner_experts.c and learner_lookups.c have the parts with an
+ * axis of their own; learner_linear.c has the gradients of linear layers.
  *
  * Rows of a pass are the padded axis (kernels/cuda/learn.h). GEMM inputs of weight gradients are +0 in padding rows: dx
  * is, because it starts as +0 and the inputs of its sums are; others are cleared. */
@@ -13,6 +13,7 @@
 #include "kernels/cuda/learn.h"
 #include "model/backend.h"
 #include "model/gpu_learner.h"
+#include "model/learner_ranks.h"
 #include "model/parameters.h"
 
 #include <cuda_runtime_api.h>
@@ -21,7 +22,7 @@
  * layer's first tensor. */
 typedef struct gpu_run {
     size_t base;    /* of the layer in the parameters' row */
-    size_t n, k;    /* columns; inputs */
+    size_t n, k;    /* columns; inputs, of this rank */
     size_t leaves;  /* of the sum over outputs */
     size_t offsets; /* its first in the learner's offsets */
 } gpu_run;
@@ -70,6 +71,13 @@ typedef struct gpu_expert_rows {
     iv_token_axis axis;
 } gpu_expert_rows;
 
+/* What a rank says when its forward pass is through. */
+typedef struct gpu_said {
+    iv_status status;
+    uint64_t bad;
+    iv_error error;
+} gpu_said;
+
 typedef struct gpu_learner {
     iv_learner base; /* first */
     iv_backend backend;
@@ -81,12 +89,29 @@ typedef struct gpu_learner {
     const float *weights;
     size_t tied_offset; /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     cudaStream_t stream;
+    /* Tensor-parallel ranks. One rank: peer[0] is this learner, the others and what follows are not used. */
+    size_t ranks, rank;
+    const iv_tp_shard *shard;
+    iv_learner_leaves leaves;
+    struct gpu_learner *peer[IV_RANKS_MAX];
+    iv_comm *comm;
+    gpu_said said[2];
+    int saying;
+    uint32_t *flags;           /* on this GPU */
+    iv_gpu_given_up *given_up; /* rank 0's, on the host */
+    float *partial[2];         /* nodes, [nodes][room][hidden]: used by turns */
+    int turn;
+    size_t partial_nodes;
+    unsigned char *whole_head, *router; /* copies: R(head), [vocab][h_stride]; a layer's router */
+    bool has_head;
+    unsigned char *node_inputs; /* of a node that cannot read them in place */
     bool windowed;
     int64_t window;
     int sms;
     /* Sizes. Strides and widths in elements. */
     size_t room; /* rows of buffers: whole tiles */
-    size_t width, h, h_stride, q, q_stride, kv, up, act_stride, k, experts, expert_n, expert_stride;
+    size_t width, h, h_stride, heads, kv_heads, q, q_stride, kv, up, act_stride, k, experts, expert_n, expert_stride;
+    size_t up_first; /* of the layer's intermediate values, those of this rank begin here; `up` is their number */
     size_t sequences_max;
     /* Linear layers. */
     gpu_layer_runs *runs; /* [layers] */
@@ -122,7 +147,7 @@ typedef struct gpu_learner {
     float *nodes[4];
     float *max, *sum, *logprobs, *coefficients;
     /* Experts. */
-    float *terms, *dw;
+    float *terms, *dw, *shared_dw;
     int32_t *expert_offsets, *expert_slots;
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
@@ -206,6 +231,8 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, con
 /* And of its inputs: dx [rows][run->k]. */
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
                                         iv_error *err);
+/* The same of a run whose leaves are divided over the ranks, for all rows: dx is whole on every rank. */
+iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *dx, iv_error *err);
 /* The run's weights, transposed, in l->turned. Then a memset: a linear layer may read its weights before earlier
  * kernels end (launch.cuh), but not before a memset does. */
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *turned, iv_error *err);
@@ -220,6 +247,35 @@ iv_status iv_gpu_learner_normed(gpu_learner *l, const float *x, const iv_tensor 
 iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t width, iv_error *err);
 /* `attended` as the output layer reads it. */
 iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err);
+
+/* ---- learner_ranks.c */
+/* All ranks learn how the forward pass of each went: the lowest rank's error; *bad: the least of all. One rank: what it
+ * was given. */
+iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err);
+/* Several ranks: x = canon(x + y), y the root over all ranks' nodes, + bias; every rank has as many nodes as
+ * `nodes` says, in l->partial[l->turn]. */
+iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
+                                    float *x, iv_error *err);
+/* This rank's node i of the next all-reduce. */
+static inline float *iv_gpu_learner_node(const gpu_learner *l, int turn, size_t i) {
+    return l->partial[turn] + i * l->room * l->h;
+}
+/* Earlier writes of every rank are visible to all. */
+iv_status iv_gpu_learner_barrier(gpu_learner *l, iv_error *err);
+/* Of n things, those of a rank: whole blocks of 16. */
+void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
+/* Statistics and log-probabilities of all predictions, of which each rank has its share. */
+iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
+/* *node, the sum over this rank's leaves of the vocabulary, becomes the root over all ranks'. */
+iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
+/* Rank 0's head_terms become the sums over all ranks. */
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err);
+/* The head that this rank computes logits with, and a layer's router. */
+iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err);
+iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l);
+iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err);
+/* IV_IO if a rank waited too long for another. */
+iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err);
 
 /* ---- learner_inputs.c */
 size_t iv_gpu_learner_input_bytes(const gpu_learner *l);

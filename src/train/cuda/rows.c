@@ -36,14 +36,18 @@ static iv_status row_write(iv_rows *r, float *to, size_t n, const float *from, i
 
 /* ---- what a step computes ---------------------------------------------------------------------------------------- */
 
-static iv_status row_add(iv_rows *r, float *const *rows, size_t count, size_t n, iv_error *err) {
+static iv_status row_copy(iv_rows *r, float *to, const float *from, size_t n, iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     IV_TRY(iv_gpu_use(g->gpu, err));
-    int code = 0;
-    for (size_t stride = 1; stride < count; stride *= 2)
-        for (size_t k = 0; !code && k < count; k += 2 * stride)
-            code = iv_gpu_add_sums(rows[k], rows[k + stride], n, g->stream);
-    return iv_rows_gpu_finish(g, code, "sums of gradients", err);
+    int code = (int)cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyDeviceToDevice, g->stream);
+    return iv_rows_gpu_finish(g, code, "copy of a row", err);
+}
+
+static iv_status row_sum(iv_rows *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    if (count == 1 && to == from[0]) return IV_OK;
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    return iv_rows_gpu_finish(g, iv_gpu_sum_rows(from, count, n, to, g->stream), "sums of gradients", err);
 }
 
 /* Copies a result from scratch once the stream has written it. */
@@ -115,7 +119,8 @@ static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
                                     .clear = row_clear,
                                     .read = row_read,
                                     .write = row_write,
-                                    .add = row_add,
+                                    .sum = row_sum,
+                                    .copy = row_copy,
                                     .block_sums = row_block_sums,
                                     .adamw = row_adamw,
                                     .digests = row_digests,
@@ -128,6 +133,7 @@ iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *
     iv_rows_gpu *g = calloc(1, sizeof *g);
     if (!g) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     *g = (iv_rows_gpu){.base = {&gpu_ops, false}, .gpu = gpu, .memspace = iv_gpu_memspace(gpu), .pool = pool};
+    g->group[0] = iv_gpu_get_info(gpu)->ordinal, g->group_count = 1;
     iv_status status = iv_gpu_use(gpu, err);
     if (status == IV_OK)
         status = iv_gpu_check(gpu, (int)cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream", err);
@@ -137,4 +143,13 @@ iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *
     }
     *out = &g->base;
     return IV_OK;
+}
+
+void iv_rows_join_gpus(iv_rows *const *rows, size_t count) {
+    IV_ASSERT(count <= IV_ROWS_GPUS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        iv_rows_gpu *g = (iv_rows_gpu *)rows[i];
+        g->group_count = count;
+        for (size_t k = 0; k < count; k++) g->group[k] = iv_gpu_get_info(((iv_rows_gpu *)rows[k])->gpu)->ordinal;
+    }
 }

@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-enum { IV_ROWS_PACKINGS = 4 };
+enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64 };
 
 typedef struct iv_rows_packing iv_rows_packing;
 
@@ -20,6 +20,8 @@ typedef struct iv_rows_gpu {
     size_t scratch_bytes;
     iv_rows_packing *packing[IV_ROWS_PACKINGS]; /* of the models written last; NULL: none yet */
     size_t packings;                            /* made so far */
+    int group[IV_ROWS_GPUS_MAX];                /* ordinals of the GPUs that write models together, this one's too */
+    size_t group_count;
 } iv_rows_gpu;
 
 /* ---- rows_memory.c */
@@ -37,7 +39,7 @@ iv_status iv_rows_gpu_finish(iv_rows_gpu *g, int code, const char *what, iv_erro
 
 /* ---- rows_model.c */
 iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err);
-iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end,
+iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                                   iv_error *err);
 void iv_rows_packing_free(iv_rows_gpu *g, iv_rows_packing *p); /* NULL is fine */
 

@@ -34,10 +34,23 @@ static bool overlaps(const iv_tensor *t, size_t begin, size_t end) {
     return iv_parameter_is_trained(t) && t->offset < end && t->offset + t->rows * t->columns > begin;
 }
 
-/* Whether a kernel can write all that this process holds of it. */
-static bool is_packed_here(const iv_rows_gpu *g, const iv_tensor *t) {
+/* A GPU that was opened twice has two memory spaces. */
+static bool is_group(const iv_rows_gpu *g, const iv_memspace *memspace) {
+    const iv_gpu *gpu = iv_gpu_of(memspace);
+    for (size_t i = 0; gpu && i < g->group_count; i++)
+        if (iv_gpu_get_info(gpu)->ordinal == g->group[i]) return true;
+    return false;
+}
+
+static bool is_here(const iv_rows_gpu *g, const iv_tensor_slice *s) {
+    const iv_gpu *gpu = iv_gpu_of(s->owner->memspace);
+    return gpu && iv_gpu_get_info(gpu)->ordinal == iv_gpu_get_info(g->gpu)->ordinal;
+}
+
+/* Whether the group's kernels can write all that this process holds of it. */
+static bool is_packed(const iv_rows_gpu *g, const iv_tensor *t) {
     for (const iv_tensor_slice *s = t->slices; s; s = s->next)
-        if (!s->matrix || s->owner->memspace != g->memspace) return false;
+        if (!s->matrix || !is_group(g, s->owner->memspace)) return false;
     return true;
 }
 
@@ -61,7 +74,7 @@ static void copy_tensor(void *context, size_t index, size_t worker) {
     (void)worker;
     copying *x = context;
     const iv_tensor *t = &x->first->tensors[index];
-    if (!overlaps(t, x->begin, x->end) || (x->skips_packed && is_packed_here(x->g, t))) return;
+    if (!overlaps(t, x->begin, x->end) || (x->skips_packed && is_packed(x->g, t))) return;
     size_t step = iv_size_min(iv_size_max(1, PIECE / t->columns), t->rows);
     iv_error err;
     float *piece = malloc(step * t->columns * sizeof *piece);
@@ -128,9 +141,10 @@ static iv_status form_of(const iv_rows_gpu *g, const iv_model *first, size_t beg
     for (size_t i = 0; i < first->tensor_count; i++) {
         const iv_tensor *t = &first->tensors[i];
         if (!overlaps(t, begin, end)) continue;
-        size_t tensor[] = {i, t->offset, t->rows, t->columns, t->held, is_packed_here(g, t)};
+        size_t tensor[] = {i, t->offset, t->rows, t->columns, t->held, is_packed(g, t)};
         iv_digest_add(d, tensor, sizeof tensor);
-        for (const iv_tensor_slice *s = t->slices; s && is_packed_here(g, t); s = s->next) {
+        for (const iv_tensor_slice *s = t->slices; s && is_packed(g, t); s = s->next) {
+            if (!is_here(g, s)) continue;
             const iv_matrix *m = s->matrix;
             size_t slice[] = {rank_of(first, s->owner),
                               s->begin,
@@ -181,8 +195,9 @@ typedef struct writing {
 static bool walk(const writing *x, iv_rows_packing *p, iv_gpu_packed_row **list) {
     for (size_t i = 0; i < x->first->tensor_count; i++) {
         const iv_tensor *t = &x->first->tensors[i];
-        if (!overlaps(t, x->begin, x->end) || !is_packed_here(x->g, t)) continue;
+        if (!overlaps(t, x->begin, x->end) || !is_packed(x->g, t)) continue;
         for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
+            if (!is_here(x->g, s)) continue;
             packed_width *w = width_of(p, x->first, s);
             if (!w) return false;
             size_t base = (size_t)(s->matrix->data - s->owner->data), from = t->offset + s->column;
@@ -294,7 +309,7 @@ static void mark_changed(iv_model *first, size_t begin, size_t end) {
 
 /* Weights are checked first: if one is too large for some type, tensors are written as a host writes them, whose
  * checks are by tensor and name the element. */
-iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end,
+iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                                   iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     const iv_rows_packing *p;
@@ -303,8 +318,9 @@ iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row,
     IV_TRY(packing_of(&(writing){g, first, begin, end}, &p, err));
     if (p->lowest >= p->above) return IV_OK; /* no tensor overlaps */
     IV_TRY(any_beyond(g, p, row, &beyond, err));
+    if (!beyond && parts & IV_ROWS_OWN) IV_TRY(write_packed(g, p, first, row, err));
+    if (!(parts & IV_ROWS_REST)) return IV_OK;
     mark_changed(first, begin, end);
-    if (!beyond) IV_TRY(write_packed(g, p, first, row, err));
     copying x = {.g = g,
                  .first = first,
                  .row = (float *)(uintptr_t)row,

@@ -1,0 +1,190 @@
+/* learner_ranks.c: what the tensor-parallel ranks of a learner exchange, over NVLink: nodes of sums over outputs,
+ * shares of the predictions, and how each of them fares. The order of the additions is that of one rank.
+ *
+ * Buffers that other ranks read are written again only after an all-reduce or a barrier that came later. */
+#include "base/size.h"
+#include "model/cuda/learner_state.h"
+
+#include <string.h>
+
+enum { TIMEOUT_MS = 60000 };
+
+iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm *const *comm, iv_error *err) {
+    gpu_learner *of[IV_RANKS_MAX];
+    for (size_t r = 0; r < ranks; r++) of[r] = (gpu_learner *)(void *)learners[r];
+    for (size_t r = 0; r < ranks; r++) {
+        gpu_learner *l = of[r];
+        iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+        IV_ASSERT(l->ranks == ranks && l->rank == r);
+        l->comm = comm[r];
+        memcpy(l->peer, of, sizeof of);
+        l->flags = memspace->alloc(memspace, IV_GPU_FLAG_WORDS * sizeof *l->flags);
+        if (r == 0) l->given_up = memspace->stage(memspace, sizeof *l->given_up);
+        if (!l->flags || !of[0]->given_up)
+            return iv_gpu_learner_no_memory(l, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->flags, err);
+        IV_TRY(iv_gpu_use(l->gpu, err));
+        IV_TRY(iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err));
+        if (r == 0) memset(l->given_up, 0, sizeof *l->given_up);
+    }
+    return IV_OK;
+}
+
+static iv_gpu_peers peers_of(const gpu_learner *l) {
+    iv_gpu_peers p = {.ranks = (int)l->ranks,
+                      .rank = (int)l->rank,
+                      .given_up = l->peer[0]->given_up,
+                      .timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u};
+    for (size_t r = 0; r < l->ranks; r++) p.flags[r] = l->peer[r]->flags;
+    return p;
+}
+
+iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err) {
+    size_t bytes[IV_RANKS_MAX];
+    const void *parts[IV_RANKS_MAX];
+    if (l->ranks == 1) return status;
+    gpu_said *mine = &l->said[l->saying];
+    l->saying = 1 - l->saying;
+    mine->status = status, mine->bad = *bad;
+    if (status != IV_OK && err) mine->error = *err;
+    for (size_t r = 0; r < l->ranks; r++) bytes[r] = sizeof *mine;
+    IV_TRY(iv_comm_all_gather(l->comm, mine, bytes, parts, err));
+    for (size_t r = 0; r < l->ranks; r++) {
+        const gpu_said *s = parts[r];
+        if (s->bad < *bad) *bad = s->bad;
+        if (status == IV_OK && s->status != IV_OK)
+            status = iv_fail(err, s->status, "rank %zu: %s", r, s->error.message);
+    }
+    return status;
+}
+
+iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
+    const volatile iv_gpu_given_up *g = l->ranks > 1 ? l->peer[0]->given_up : NULL;
+    for (size_t r = 0; g && g->any && r < l->ranks; r++)
+        if (g->rank[r])
+            return iv_fail(err, IV_IO, "tensor-parallel rank %zu: timed out after %d ms waiting for rank %u", r,
+                           TIMEOUT_MS, iv_gpu_awaited_of(g->rank[r]).rank);
+    return IV_OK;
+}
+
+iv_status iv_gpu_learner_barrier(gpu_learner *l, iv_error *err) {
+    iv_gpu_peers p = peers_of(l);
+    return iv_gpu_learner_launched(l, iv_gpu_barrier(&p, l->stream), "barrier of the ranks", err);
+}
+
+iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
+                                    float *x, iv_error *err) {
+    iv_gpu_peers p = peers_of(l);
+    iv_gpu_allreduce_args a = {.arithmetic = l->arithmetic,
+                               .rows = l->n.rows,
+                               .hidden = l->h,
+                               .order = *order,
+                               .bias = bias,
+                               .x = x,
+                               .type = l->m->dtype,
+                               .whole = true};
+    size_t n = 0;
+    for (size_t r = 0; r < l->ranks; r++)
+        for (size_t i = 0; i < nodes[r]; i++) a.node[n++] = iv_gpu_learner_node(l->peer[r], l->turn, i);
+    l->turn = 1 - l->turn;
+    return iv_gpu_learner_launched(l, iv_gpu_tree_allreduce(&p, &a, l->stream), "all-reduce of the ranks", err);
+}
+
+/* ---- predictions ----------------------------------------------------------------------------------------------------
+ */
+
+void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
+    size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->ranks, to = blocks * (rank + 1) / l->ranks;
+    *first = from * IV_CHAIN_STEP, *count = (to - from) * IV_CHAIN_STEP;
+}
+
+iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
+    if (l->ranks == 1) return IV_OK;
+    IV_TRY(iv_gpu_learner_barrier(l, err));
+    for (size_t r = 0; r < l->ranks; r++) {
+        const gpu_learner *p = l->peer[r];
+        float *const to[] = {l->max, l->sum, l->logprobs}, *const from[] = {p->max, p->sum, p->logprobs};
+        size_t first, n;
+        iv_gpu_learner_share(l, l->n.picks, r, &first, &n);
+        for (size_t i = 0; r != l->rank && n && i < 3; i++)
+            IV_TRY(iv_gpu_learner_launched(
+                l,
+                cudaMemcpyAsync(to[i] + first, from[i] + first, n * sizeof **to, cudaMemcpyDeviceToDevice, l->stream),
+                "predictions of other ranks", err));
+    }
+    return IV_OK;
+}
+
+/* ---- the head
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* Its values are those of every rank's panels: the rounded master weights. */
+iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err) {
+    const iv_tensor *t = l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
+    l->has_head = true;
+    return iv_gpu_learner_launched(l,
+                                   iv_gpu_round_rows(l->weights + t->offset, t->columns, 0, t->columns, t->rows,
+                                                     l->m->dtype, l->whole_head, l->h_stride, l->stream),
+                                   "head", err);
+}
+
+iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
+    if (l->ranks == 1) return l->m->head;
+    return (iv_matrix){.type = l->m->dtype,
+                       .n = (size_t)l->m->config.vocab_size,
+                       .k = l->h,
+                       .k_padded = l->h_stride,
+                       .leaves = iv_leaf_count(l->h_stride),
+                       .panel_bytes = l->h_stride * l->width,
+                       .data = l->whole_head};
+}
+
+iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) {
+    size_t n = l->n.picks * l->h, bytes = n * sizeof(float);
+    int turn = l->turn;
+    if (l->ranks == 1) return IV_OK;
+    l->turn = 1 - turn;
+    int code = (int)cudaMemcpyAsync(l->partial[turn], *node, bytes, cudaMemcpyDeviceToDevice, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "nodes of the vocabulary", err));
+    IV_TRY(iv_gpu_learner_barrier(l, err));
+    float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
+    for (size_t r = 0; bytes && r < l->ranks; r++) {
+        code = (int)cudaMemcpyAsync(acc, l->peer[r]->partial[turn], bytes, cudaMemcpyDeviceToDevice, l->stream);
+        IV_TRY(iv_gpu_learner_launched(l, code, "nodes of the vocabulary", err));
+        size_t level = 0;
+        for (; r >> level & 1; level++) {
+            bool root = r + 1 == l->ranks && (size_t)2 << level == l->ranks;
+            code = iv_gpu_add_nodes(l->arithmetic, waiting[level], acc, n, root, l->stream);
+            IV_TRY(iv_gpu_learner_launched(l, code, "sum of the vocabulary's leaves", err));
+        }
+        if (r + 1 == l->ranks) break;
+        float *t = waiting[level];
+        waiting[level] = acc, acc = t;
+    }
+    *node = acc;
+    return IV_OK;
+}
+
+/* ---- the rest
+ * --------------------------------------------------------------------------------------------------------- */
+
+iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
+    const float *from[IV_RANKS_MAX];
+    if (l->ranks == 1) return IV_OK;
+    IV_TRY(iv_gpu_learner_barrier(l, err));
+    if (l->rank > 0) return IV_OK;
+    for (size_t r = 0; r < l->ranks; r++) from[r] = l->peer[r]->head_terms;
+    size_t n = l->n.rows * 2 * (size_t)l->m->config.head_dim;
+    return iv_gpu_learner_launched(l, iv_gpu_sum_rows(from, l->ranks, n, l->head_terms, l->stream),
+                                   "gradient of head norms", err);
+}
+
+/* Rank 0 has the routers. After the copy a linear layer reads it (iv_gpu_learner_turn says why that is safe). */
+iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err) {
+    *out = l->names->layers[layer].router;
+    if (l->rank == 0) return IV_OK;
+    const void *from = out->data;
+    out->data = l->router;
+    return iv_gpu_learner_launched(
+        l, cudaMemcpyAsync(l->router, from, out->n * out->panel_bytes, cudaMemcpyDeviceToDevice, l->stream), "router",
+        err);
+}

@@ -1,0 +1,44 @@
+/* learner_ranks.c */
+#include "model/learner_ranks.h"
+#include "numerics/tree.h"
+
+/* The largest power of two, at most 8, that divides n. */
+static size_t power_in(size_t n) {
+    size_t p = IV_LEAVES_MAX;
+    while (n % p) p /= 2;
+    return p;
+}
+
+static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_error *err) {
+    if (leaves % ranks == 0) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "training on %zu tensor-parallel ranks: wanted a divisor of the %zu leaves of %s", ranks, leaves,
+                   what);
+}
+
+iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error *err) {
+    const iv_model_config *c = &m->config;
+    size_t ranks = m->tp.ranks;
+    size_t qkv = power_in((size_t)c->kv_heads), up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
+           head = (size_t)iv_leaf_count(iv_padded_k((size_t)c->vocab_size)),
+           attended = (size_t)iv_leaf_count(iv_padded_k((size_t)(c->heads * c->head_dim)));
+    IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));
+    IV_TRY(check_leaves(attended, ranks, "attention's output", err));
+    IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));
+    bool dense = false;
+    for (int64_t i = 0; i < c->layers; i++) dense |= !c->moe_layers[i];
+    if (dense) IV_TRY(check_leaves(up, ranks, "gate and up (intermediate size)", err));
+    if (c->experts && (size_t)c->experts % ranks)
+        return iv_fail(err, IV_UNSUPPORTED, "training on %zu tensor-parallel ranks: wanted a divisor of %lld experts",
+                       ranks, (long long)c->experts);
+    *out = (iv_learner_leaves){qkv / ranks, dense ? up / ranks : 1, head / ranks};
+    return IV_OK;
+}
+
+void iv_learner_node_order(size_t ranks, size_t leaves, iv_tree_order *out) {
+    iv_tree_node nodes[IV_RANKS_MAX];
+    int level = 0;
+    while ((size_t)1 << level < leaves) level++;
+    for (size_t r = 0; r < ranks; r++) nodes[r] = (iv_tree_node){level, r};
+    iv_tree_order_make(nodes, ranks, out);
+}

@@ -1,0 +1,190 @@
+/* trainer_devices.c: the devices of a trainer, and what several GPUs of a process exchange: each reads the others' sums
+ * of its own part over NVLink and adds them in the tree; after the optimizer it copies the others' parts of the master
+ * weights. */
+#include "base/size.h"
+#include "numerics/tree.h"
+#include "train/trainer_state.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static iv_status open_gpus(iv_trainer *t, iv_error *err) {
+    iv_gpu *gpus[IV_VIRTUAL_RANKS_MAX];
+    size_t n = t->device_count, count;
+    IV_TRY(iv_gpu_count(&count, err));
+    if (n > 1 && t->o.ordinal + n > count)
+        return iv_fail(err, IV_INVALID,
+                       "device cuda: wanted %zu GPUs for %zu data-parallel and %zu tensor-parallel ranks, the driver "
+                       "shows %zu",
+                       n, t->local, t->o.tp, count - iv_size_min(count, t->o.ordinal));
+    for (size_t i = 0; i < n; i++) {
+        train_device *d = &t->devices[i];
+        d->gpu = i == 0 ? t->o.gpu : NULL;
+        if (!d->gpu) IV_TRY(iv_gpu_open(t->o.ordinal + i, t->o.arithmetic == IV_TC16, &d->gpu, err));
+        gpus[i] = d->gpu;
+    }
+    return iv_gpu_peer(gpus, n, err);
+}
+
+iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
+    iv_rows *rows[IV_VIRTUAL_RANKS_MAX];
+    size_t n = t->o.cuda ? t->local * t->o.tp : 1;
+    if (n > IV_VIRTUAL_RANKS_MAX || (t->o.cuda && t->local > IV_RANKS_MAX))
+        return iv_fail(err, IV_UNSUPPORTED, "device cuda: wanted at most %d data-parallel ranks, found %zu",
+                       IV_RANKS_MAX, t->local);
+    t->devices = calloc(n, sizeof *t->devices);
+    if (!t->devices) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    t->device_count = n;
+    if (!t->o.cuda) return iv_rows_open_host(t->o.kernels, t->pool, &t->devices[0].rows, err);
+    IV_TRY(open_gpus(t, err));
+    for (size_t i = 0; i < n; i++) {
+        train_device *d = &t->devices[i];
+        IV_TRY(iv_rows_open_gpu(d->gpu, t->pool, &d->rows, err));
+        rows[i] = d->rows;
+    }
+    iv_rows_join_gpus(rows, n);
+    return IV_OK;
+}
+
+static void drop(const train_device *d, float *row) {
+    if (d->rows) d->rows->ops->free(d->rows, row);
+}
+
+void iv_train_close_devices(iv_trainer *t) {
+    for (size_t i = 0; i < t->device_count; i++) {
+        train_device *d = &t->devices[i];
+        drop(d, d->master), drop(d, d->moments[0]), drop(d, d->moments[1]);
+        if (t->device_count > 1) drop(d, d->reduced);
+        iv_rows_close(d->rows);
+    }
+    for (size_t i = 0; i < t->device_count; i++) {
+        train_device *d = &t->devices[i];
+        if (d->model != t->o.model && (t->o.cuda ? i % t->o.tp == 0 : i == 0)) iv_model_close(d->model);
+        if (d->gpu != t->o.gpu) iv_gpu_close(d->gpu);
+    }
+    free(t->devices);
+}
+
+/* ---- all devices at once ------------------------------------------------------------------------------------------
+ */
+
+typedef struct device_run {
+    iv_trainer *t;
+    train_device *d;
+    iv_train_device_run run;
+    void *context;
+    iv_status status;
+    iv_error err;
+    pthread_t thread;
+    bool started;
+} device_run;
+
+static void *run_device(void *context) {
+    device_run *r = context;
+    r->status = r->run(r->t, r->d, r->context, &r->err);
+    return NULL;
+}
+
+iv_status iv_train_on_devices(iv_trainer *t, iv_train_device_run run, void *context, iv_error *err) {
+    if (t->device_count == 1) return run(t, t->devices, context, err);
+    device_run *runs = calloc(t->device_count, sizeof *runs);
+    iv_status status = runs ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    for (size_t i = 0; runs && i < t->device_count; i++) {
+        runs[i] = (device_run){.t = t, .d = &t->devices[i], .run = run, .context = context};
+        runs[i].started = i > 0 && pthread_create(&runs[i].thread, NULL, run_device, &runs[i]) == 0;
+        if (i > 0 && !runs[i].started) run_device(&runs[i]);
+    }
+    if (runs) run_device(&runs[0]);
+    for (size_t i = 0; runs && i < t->device_count; i++)
+        if (runs[i].started) pthread_join(runs[i].thread, NULL);
+    for (size_t i = t->device_count; runs && i-- > 0;)
+        if (runs[i].status != IV_OK) {
+            status = runs[i].status;
+            if (err) *err = runs[i].err;
+        }
+    free(runs);
+    return status;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------------------------
+ */
+
+/* to[i] = the sum of the ranks' sums[at + i]. */
+static iv_status sum_ranks(iv_trainer *t, train_device *d, size_t at, size_t n, float *to, iv_error *err) {
+    const float *from[IV_RANKS_MAX];
+    for (size_t i = 0; i < t->local; i++) from[i] = t->ranks[i].sums.sum + at;
+    return n ? d->rows->ops->sum(d->rows, to, from, t->local, n, err) : IV_OK;
+}
+
+/* A tied embedding's look-ups join the head's gradient: in pieces, through a row of this device. */
+static iv_status add_tied(iv_trainer *t, train_device *d, float *piece, size_t most, iv_error *err) {
+    size_t offset = t->model->embedding_tensor->offset, begin = iv_size_max(d->first, offset),
+           end = iv_size_min(d->first + d->count, offset + (t->all - t->elements));
+    for (size_t at = begin, n; at < end; at += n) {
+        n = iv_size_min(most, end - at);
+        float *to = d->reduced + (at - d->reduced_first);
+        const float *from[] = {to, piece};
+        IV_TRY(sum_ranks(t, d, t->elements + (at - offset), n, piece, err));
+        IV_TRY(d->rows->ops->sum(d->rows, to, from, 2, n, err));
+    }
+    return IV_OK;
+}
+
+static iv_status reduce_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    enum { PIECE = 1 << 24 };
+    (void)context;
+    IV_TRY(sum_ranks(t, d, d->first, d->count, d->reduced, err));
+    if (t->all == t->elements) return IV_OK;
+    float *piece = d->rows->ops->alloc(d->rows, PIECE);
+    iv_status status = piece ? add_tied(t, d, piece, PIECE, err)
+                             : iv_fail(err, IV_NO_MEMORY, "trainer: no memory for a tied embedding's gradient");
+    d->rows->ops->free(d->rows, piece);
+    return status;
+}
+
+iv_status iv_train_reduce_devices(iv_trainer *t, iv_error *err) {
+    return iv_train_on_devices(t, reduce_part, NULL, err);
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------------
+ */
+
+static iv_status take_parts(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    (void)context;
+    for (size_t i = 0; i < t->device_count; i++) {
+        const train_device *from = &t->devices[(size_t)(d - t->devices + (ptrdiff_t)i) % t->device_count];
+        float *to = d->master + (from->first - t->master_first);
+        if (from != d && from->count)
+            IV_TRY(d->rows->ops->copy(d->rows, to, iv_train_own_master(t, from), from->count, err));
+    }
+    return IV_OK;
+}
+
+iv_status iv_train_share_master(iv_trainer *t, iv_error *err) {
+    return t->device_count > 1 ? iv_train_on_devices(t, take_parts, NULL, err) : IV_OK;
+}
+
+static iv_status write_own(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    iv_model *first = context;
+    return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements, IV_ROWS_OWN, err);
+}
+
+static iv_status take_first(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+    if (d == t->devices) return IV_OK;
+    IV_TRY(d->rows->ops->copy(d->rows, d->master, t->devices[0].master, t->master_count, err));
+    return d->model == t->model ? IV_OK : write_own(t, d, context, err);
+}
+
+iv_status iv_train_spread_master(iv_trainer *t, iv_error *err) { return iv_train_on_devices(t, take_first, NULL, err); }
+
+/* Vectors of the other data-parallel ranks' models are not read: a learner on a GPU reads master weights. */
+iv_status iv_train_write_devices(iv_trainer *t, iv_model *first, iv_error *err) {
+    train_device *d = &t->devices[0];
+    if (t->device_count == 1)
+        return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements,
+                                         IV_ROWS_OWN | IV_ROWS_REST, err);
+    IV_TRY(iv_train_on_devices(t, write_own, first, err));
+    return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements, IV_ROWS_REST, err);
+}
