@@ -6,7 +6,8 @@
 Parts: `math`, 100 steps of tiny-math from random weights; `shape`, two short steps of the Qwen3-0.6B shape; `rl`, some steps
 of GRPO on tiny-math, its rollouts on several GPUs too; `speed`, steps of 32,768 tokens of the 0.6B shape. A layout is
 DPxTP, data-parallel by tensor-parallel ranks, a GPU each. In the first three parts a CPU has the hash to compare with, and
-a run with other virtual ranks is the control, whose hash must differ; --wanted gives hashes that a CPU had before. Runs
+a run with other virtual ranks is the control, whose hash must differ; hashes of CPUs that OUT or --wanted has are not
+computed again. Runs
 share the GPUs, each with its own; those of `speed` that use all GPUs run alone. Every run has a limit of its own. What is
 found is a line of OUT/training_ranks.jsonl; tables come at the end. Exit code 1 if a hash differs or a token does.
 """
@@ -35,6 +36,7 @@ def parse():
     p.add_argument("--invar", required=True)
     p.add_argument("--out", required=True)
     p.add_argument("--gpus", type=int, default=8)
+    p.add_argument("--sizes", default="1,2,4,8", help="numbers of GPUs of the layouts")
     p.add_argument("--parts", default="math,shape,rl,speed")
     p.add_argument("--limit", type=float, default=1e9, help="seconds of everything")
     p.add_argument("--threads", type=int, default=0, help="of a CPU's run; 0: all")
@@ -62,9 +64,12 @@ class Bench:
         os.makedirs(a.out, exist_ok=True)
         self.work = os.path.join("/tmp", f"invar-training-ranks-{os.getpid()}")
         os.makedirs(self.work)
-        self.log = open(os.path.join(a.out, "training_ranks.jsonl"), "a", encoding="utf-8")
+        path = os.path.join(a.out, "training_ranks.jsonl")
+        earlier = self.lines(path)
+        self.log = open(path, "a", encoding="utf-8")
         self.records, self.count = [], 0
-        self.wanted = dict(item.split(":") for item in a.wanted.split(",") if item)
+        self.wanted = {r["part"]: r["weights"] for r in earlier if r["cpu"] and "failed" not in r}
+        self.wanted.update(item.split(":") for item in a.wanted.split(",") if item)
 
     def now(self):
         return time.monotonic() - self.begun
@@ -114,14 +119,14 @@ class Bench:
 
     def plan(self):
         a, runs = self.a, []
-        sizes = [n for n in LAYOUTS if n <= a.gpus]
+        sizes = [n for n in LAYOUTS if n <= a.gpus and str(n) in a.sizes.split(",")]
         for part in a.parts.split(","):
             reference = part != "speed" and part not in self.wanted
             if reference:
                 threads = ["--threads", str(a.threads)]
                 ranks = ["--dp", "4"] if part == "rl" else ["--dp", "8"]
                 self.add(runs, part, "CPU", ranks + threads, 0, cpu=True)
-            if part == "math":
+            if part == "math" and 1 in sizes:
                 self.add(runs, part, "control", ["--virtual-ranks", "4"], 1, control=True)
             for n in reversed(sizes):
                 for dp, tp in LAYOUTS[n]:

@@ -48,6 +48,9 @@ typedef struct iv_learner_ops {
     /* A pass: log-probabilities, coefficients, gradients. After the last sequence of the step its sums are complete.
      * Collective over the tensor-parallel ranks. */
     iv_status (*pass)(iv_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err);
+    /* Memory that the passes of a step take, each of at most `limit` sequences. NULL: they allocate none. GPUs that
+     * wait for one another may hang while one allocates, so their learners reserve before any of them runs. */
+    iv_status (*reserve)(iv_learner *l, const iv_learner_step *step, size_t limit, iv_error *err);
     size_t (*bytes)(const iv_learner *l);
     void (*close)(iv_learner *l);
 } iv_learner_ops;

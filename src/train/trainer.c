@@ -380,17 +380,24 @@ typedef struct rank_run {
     bool started;
 } rank_run;
 
+static iv_learner_step step_of(train_rank *r) {
+    const iv_trainer *t = r->t;
+    return (iv_learner_step){.sequences = r->sequences,
+                             .count = r->count,
+                             .ranks = t->o.virtual_ranks / t->o.world,
+                             .temperature = t->batch->temperature,
+                             .sums = r->sums,
+                             .weigh = t->batch->weigh ? weigh : NULL,
+                             .context = r};
+}
+
+static size_t most_sequences(const iv_trainer *t) { return t->o.micro_batch ? t->o.micro_batch : SIZE_MAX; }
+
 static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
     iv_trainer *t = r->t;
     iv_learner *l = r->learner[tp];
-    iv_learner_step step = {.sequences = r->sequences,
-                            .count = r->count,
-                            .ranks = t->o.virtual_ranks / t->o.world,
-                            .temperature = t->batch->temperature,
-                            .sums = r->sums,
-                            .weigh = t->batch->weigh ? weigh : NULL,
-                            .context = r};
-    size_t limit = t->o.micro_batch ? t->o.micro_batch : SIZE_MAX, passes = 0, at = 0, n;
+    iv_learner_step step = step_of(r);
+    size_t limit = most_sequences(t), passes = 0, at = 0, n;
     if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
         return tp == 0 && t->gradients ? r->device->rows->ops->clear(r->device->rows, r->sums.sum, t->all, err) : IV_OK;
     }
@@ -411,14 +418,24 @@ static void *run_rank(void *context) {
 
 static bool many_passes(const train_rank *r) {
     iv_learner_step step = {.sequences = r->sequences, .count = r->count};
-    size_t limit = r->t->o.micro_batch ? r->t->o.micro_batch : SIZE_MAX;
-    return iv_learner_fit(r->learner[0], &step, 0, limit) < r->count;
+    return iv_learner_fit(r->learner[0], &step, 0, most_sequences(r->t)) < r->count;
+}
+
+static iv_status reserve_passes(iv_trainer *t, iv_error *err) {
+    for (size_t i = 0; i < t->local * t->o.tp; i++) {
+        train_rank *r = &t->ranks[i / t->o.tp];
+        iv_learner *l = r->learner[i % t->o.tp];
+        iv_learner_step step = step_of(r);
+        if (l->ops->reserve && r->count) IV_TRY(l->ops->reserve(l, &step, most_sequences(t), err));
+    }
+    return IV_OK;
 }
 
 /* All ranks of this process at once, a thread each. */
 static iv_status run_all(iv_trainer *t, iv_error *err) {
     size_t n = t->local * t->o.tp;
     if (n == 1) return run_passes(&t->ranks[0], 0, err);
+    IV_TRY(reserve_passes(t, err));
     rank_run *runs = calloc(n, sizeof *runs);
     iv_status status = runs ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     for (size_t i = 0; status == IV_OK && i < n; i++) {

@@ -56,11 +56,31 @@ static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from,
     return iv_gpu_learner_write_head(l, err);
 }
 
+static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t limit, iv_error *err) {
+    gpu_learner *l = self(base);
+    size_t most = 0, passes = 0;
+    for (size_t at = 0, n; at < step->count; at += n, passes++) {
+        size_t pages = 0;
+        n = iv_size_max(1, iv_learner_fit(base, step, at, limit));
+        for (size_t q = at; q < at + n; q++)
+            pages += (step->sequences[q].count + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
+        most = iv_size_max(most, pages);
+    }
+    IV_TRY(iv_gpu_use(l->gpu, err));
+    IV_TRY(iv_gpu_learner_reserve_pages(l, most, err));
+    return l->rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
+}
+
+/* Ranks meet: none runs before all have allocated. */
+static iv_status meet(gpu_learner *l, iv_status status, iv_error *err) {
+    uint64_t unused = UINT64_MAX;
+    return iv_gpu_learner_agree(l, status, &unused, err);
+}
+
 static iv_status score(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    iv_status status = begin(l, step, from, to, err);
-    if (status == IV_OK) status = forward(l, false, err);
-    return end_forward(l, status, err);
+    IV_TRY(meet(l, begin(l, step, from, to, err), err));
+    return end_forward(l, forward(l, false, err), err);
 }
 
 static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
@@ -77,24 +97,23 @@ static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
                                    "coefficients", err);
 }
 
-static iv_status forward_with_tape(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
+static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     IV_TRY(begin(l, step, from, to, err));
-    IV_TRY(iv_gpu_learner_axes(l, err));
-    return forward(l, true, err);
+    return iv_gpu_learner_axes(l, err);
 }
 
 /* Rank 0's caller weighs the log-probabilities; the others wait for it. */
 static iv_status weigh(gpu_learner *l, iv_error *err) {
-    uint64_t unused = UINT64_MAX;
     iv_status status = IV_OK;
     if (!l->step->weigh) return IV_OK;
     if (l->rank == 0) status = l->step->weigh(l->step->context, l->from, l->to, err);
-    return iv_gpu_learner_agree(l, status, &unused, err);
+    return meet(l, status, err);
 }
 
 static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    IV_TRY(end_forward(l, forward_with_tape(l, step, from, to, err), err));
+    IV_TRY(meet(l, begin_with_axes(l, step, from, to, err), err));
+    IV_TRY(end_forward(l, forward(l, true, err), err));
     IV_TRY(weigh(l, err));
     IV_TRY(write_coefficients(l, err));
     IV_TRY(iv_decoder_backward(l->m, &l->backend, err));
@@ -227,7 +246,8 @@ static iv_status open_parts(gpu_learner *l, iv_error *err) {
 }
 
 iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o, iv_learner **out, iv_error *err) {
-    static const iv_learner_ops ops = {.score = score, .pass = pass, .bytes = bytes_of, .close = close_learner};
+    static const iv_learner_ops ops = {
+        .score = score, .pass = pass, .reserve = reserve, .bytes = bytes_of, .close = close_learner};
     IV_TRY(check(m, o, err));
     gpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");

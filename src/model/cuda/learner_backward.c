@@ -167,7 +167,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status head_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     IV_TRY(iv_gpu_learner_head_backward(l, err));
-    return l->host_ids ? iv_gpu_learner_list_experts(l, err) : IV_OK;
+    uint64_t unused = UINT64_MAX;
+    return l->host_ids ? iv_gpu_learner_agree(l, iv_gpu_learner_list_experts(l, err), &unused, err) : IV_OK;
 }
 
 /* Runs the layer's forward ops once more, as far as the tape lacks their values. */

@@ -28,8 +28,6 @@ static lookup_arrays arrays_in(unsigned char *base, size_t rows, size_t *bytes) 
     return a;
 }
 
-static bool is_whole(const gpu_learner *l) { return l->from == 0 && l->to == l->step->count; }
-
 static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
     size_t bytes = SIZE_MAX;
@@ -42,13 +40,12 @@ static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
     return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
 }
 
-/* Room for all tokens of the step, when it begins. */
-static iv_status reserve(gpu_learner *l, iv_error *err) {
+iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *step, bool whole, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
     size_t rows = 0, bytes;
-    for (size_t q = 0; q < l->step->count; q++) rows += iv_padded_k(l->step->sequences[q].count);
+    for (size_t q = 0; q < step->count; q++) rows += iv_padded_k(step->sequences[q].count);
     if (rows > INT32_MAX / 2) return iv_fail(err, IV_LIMIT, "a step of %zu tokens is too large", rows);
-    if (!is_whole(l)) IV_TRY(reserve_dx(l, rows, err));
+    if (!whole) IV_TRY(reserve_dx(l, rows, err));
     if (rows <= l->lookup_max) return IV_OK;
     memspace->free(memspace, l->lookup_data), memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
     arrays_in(NULL, rows, &bytes);
@@ -116,10 +113,10 @@ static iv_status keep_dx(gpu_learner *l, iv_error *err) {
 
 iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
     size_t bytes;
-    bool whole = is_whole(l);
+    bool whole = l->from == 0 && l->to == l->step->count;
     if (l->from == 0) {
         l->lookup_count = 0;
-        IV_TRY(reserve(l, err));
+        IV_TRY(iv_gpu_learner_reserve_lookups(l, l->step, whole, err));
     }
     size_t row = l->lookup_count, most = whole ? l->lookup_max : iv_size_min(l->lookup_max, l->lookup_dx_max);
     if (row + l->n.rows > most)

@@ -92,6 +92,11 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
 /* ---- predictions ----------------------------------------------------------------------------------------------------
  */
 
+/* n values of another rank, by a kernel: copies between GPUs may wait for both of them to be idle. */
+static iv_status take(gpu_learner *l, const float *from, size_t n, float *to, const char *what, iv_error *err) {
+    return iv_gpu_learner_launched(l, iv_gpu_sum_rows(&from, 1, n, to, l->stream), what, err);
+}
+
 void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
     size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->ranks, to = blocks * (rank + 1) / l->ranks;
     *first = from * IV_CHAIN_STEP, *count = (to - from) * IV_CHAIN_STEP;
@@ -106,10 +111,7 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
         size_t first, n;
         iv_gpu_learner_share(l, l->n.picks, r, &first, &n);
         for (size_t i = 0; r != l->rank && n && i < 3; i++)
-            IV_TRY(iv_gpu_learner_launched(
-                l,
-                cudaMemcpyAsync(to[i] + first, from[i] + first, n * sizeof **to, cudaMemcpyDeviceToDevice, l->stream),
-                "predictions of other ranks", err));
+            IV_TRY(take(l, from[i] + first, n, to[i] + first, "predictions of other ranks", err));
     }
     return IV_OK;
 }
@@ -148,8 +150,7 @@ iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) 
     IV_TRY(iv_gpu_learner_barrier(l, err));
     float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
     for (size_t r = 0; bytes && r < l->ranks; r++) {
-        code = (int)cudaMemcpyAsync(acc, l->peer[r]->partial[turn], bytes, cudaMemcpyDeviceToDevice, l->stream);
-        IV_TRY(iv_gpu_learner_launched(l, code, "nodes of the vocabulary", err));
+        IV_TRY(take(l, l->peer[r]->partial[turn], n, acc, "nodes of the vocabulary", err));
         size_t level = 0;
         for (; r >> level & 1; level++) {
             bool root = r + 1 == l->ranks && (size_t)2 << level == l->ranks;
@@ -178,13 +179,12 @@ iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
                                    "gradient of head norms", err);
 }
 
-/* Rank 0 has the routers. After the copy a linear layer reads it (iv_gpu_learner_turn says why that is safe). */
+/* Rank 0 has the routers. The memset: see iv_gpu_learner_turn. */
 iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err) {
     *out = l->names->layers[layer].router;
     if (l->rank == 0) return IV_OK;
-    const void *from = out->data;
+    const float *from = (const float *)(const void *)out->data;
     out->data = l->router;
-    return iv_gpu_learner_launched(
-        l, cudaMemcpyAsync(l->router, from, out->n * out->panel_bytes, cudaMemcpyDeviceToDevice, l->stream), "router",
-        err);
+    IV_TRY(take(l, from, out->n * out->panel_bytes / sizeof(float), (float *)(void *)l->router, "router", err));
+    return iv_gpu_learner_launched(l, cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream), "router", err);
 }

@@ -249,8 +249,8 @@ iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t
 iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err);
 
 /* ---- learner_ranks.c */
-/* All ranks learn how the forward pass of each went: the lowest rank's error; *bad: the least of all. One rank: what it
- * was given. */
+/* All ranks meet and learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what it was
+ * given. Whatever allocates comes before a meeting: another rank's GPU, which waits for this one, might not let it. */
 iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err);
 /* Several ranks: x = canon(x + y), y the root over all ranks' nodes, + bias; every rank has as many nodes as
  * `nodes` says, in l->partial[l->turn]. */
@@ -300,6 +300,8 @@ iv_status iv_gpu_learner_list_experts(gpu_learner *l, iv_error *err);
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err);
 
 /* ---- learner_lookups.c */
+/* Room for all tokens of the step; whole: one pass has it. */
+iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *step, bool whole, iv_error *err);
 /* Keeps dx for the end of the step, or finishes it. */
 iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err);
 void iv_gpu_learner_free_lookups(gpu_learner *l);
