@@ -465,6 +465,7 @@ complete -c invar -n '__fish_seen_subcommand_from verify' -l batch-size -x -d 's
 complete -c invar -n '__fish_seen_subcommand_from verify' -l worlds -x -d 'values of the axis world: data-parallel ranks'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l micro-batches -x -d 'values of the axis micro-batch: most sequences of a pass'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l scalar-steps -x -d 'steps to run with the slow scalar instruction set; 0: all'
+complete -c invar -n '__fish_seen_subcommand_from verify' -l part -x -d 'run every Nth configuration, from the Ith on: N machines share them'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l json -r -F -d 'write all results as JSON; - is standard output, without the table'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l plot -r -F -d 'write a picture (SVG)'
 complete -c invar -n '__fish_seen_subcommand_from verify' -l device -x -a 'auto cpu cuda' -d 'where to compute; never changes a bit'

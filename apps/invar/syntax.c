@@ -536,6 +536,8 @@ static const cli_flag verify_train_flags[] = {
      .help = "values of the axis micro-batch: most sequences of a pass"},
     {COUNT("scalar-steps", "N", 0, 100000), .unset = "2",
      .help = "steps to run with the slow scalar instruction set; 0: all"},
+    {TEXT("part", "I/N"), .unset = "1/1",
+     .help = "run every Nth configuration, from the Ith on: N machines share them"},
     {0},
 };
 static const cli_section verify_train_section = {

@@ -16,6 +16,7 @@ typedef struct state {
     size_t ran;
     verify_train_job job;
     cli_progress progress;
+    size_t part, parts;      /* this part of the configurations, from 0; parts 1: all */
     const char *json, *plot; /* files, or NULL */
     bool table;
     cli_style style;
@@ -25,8 +26,8 @@ typedef struct state {
 
 int verify_check_mode(const cli_args *args, iv_error *err) {
     static const char *const answers[] = {"prompts", "max-tokens", "batch-sizes", "chunk-sizes", "scalar-tokens"},
-                             *const training[] = {"data",   "steps",         "batch-size",
-                                                  "worlds", "micro-batches", "scalar-steps"};
+                             *const training[] = {"data",          "steps",        "batch-size", "worlds",
+                                                  "micro-batches", "scalar-steps", "part"};
     if (cli_has(args, "train")) {
         for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
             if (cli_has(args, answers[i])) return cli_fail(err, CLI_USAGE, "--%s does not go with --train", answers[i]);
@@ -37,6 +38,21 @@ int verify_check_mode(const cli_args *args, iv_error *err) {
     return CLI_OK;
 }
 
+/* --part I/N, I from 1. */
+static int read_part(const cli_args *args, state *v, iv_error *err) {
+    const char *text = cli_text(args, "part", "1/1");
+    char found[CLI_SHOWN_BYTES];
+    int end = 0;
+    unsigned part = 0, parts = 0;
+    bool digits = text[strspn(text, "0123456789/")] == 0 && strlen(text) < 10;
+    if (!digits || sscanf(text, "%u/%u%n", &part, &parts, &end) != 2 || text[end] || part < 1 || part > parts ||
+        parts > VERIFY_CONFIGS_MAX)
+        return cli_fail(err, CLI_USAGE, "--part: wanted I/N with I from 1 to N, N at most %d, found '%s'",
+                        VERIFY_CONFIGS_MAX, cli_shown(text, found));
+    v->part = part - 1, v->parts = parts;
+    return CLI_OK;
+}
+
 /* Checks flags and files before anything runs. */
 static int plan(const cli_args *args, state *v, iv_error *err) {
     if (cli_has_other_ranks())
@@ -44,6 +60,7 @@ static int plan(const cli_args *args, state *v, iv_error *err) {
             err, CLI_USAGE,
             "opens one trainer per configuration: do not use mpirun (--axes world,tp runs ranks as threads)");
     int code = verify_axes_read(args, true, &v->axes, err);
+    if (code == CLI_OK) code = read_part(args, v, err);
     if (code == CLI_OK) code = cli_check_writable(v->json, err);
     if (code == CLI_OK) code = cli_check_writable(v->plot, err);
     if (code != CLI_OK) return code;
@@ -107,6 +124,15 @@ static void drop_devices(const cli_args *args, state *v) {
     if (!cuda && !cli_has(args, "axes")) verify_axes_drop(&v->axes, VERIFY_DEVICE, VERIFY_DEVICE_CUDA);
 }
 
+/* Leaves the quiet run and every parts-th other configuration, each with the seed that it has in a run of all. */
+static void keep_part(state *v) {
+    size_t kept = 1;
+    for (size_t c = 1; c < v->configs.count; c++)
+        if ((c - 1) % v->parts == v->part) v->configs.items[kept++] = v->configs.items[c];
+    v->configs.count = kept;
+}
+
+/* A part has the configurations that a run of all would have if none were refused. */
 static int run_all(const cli_args *args, state *v, iv_error *err) {
     static const size_t nothing[VERIFY_AXES] = {0};
     uint64_t seed = v->job.seed;
@@ -117,12 +143,15 @@ static int run_all(const cli_args *args, state *v, iv_error *err) {
     drop_devices(args, v);
     size_t from = v->configs.count;
     code = verify_configs_single(&v->axes, seed, &v->configs, err);
-    if (code == CLI_OK) code = run_from(v, from, true, err);
-    from = v->configs.count;
+    if (code == CLI_OK && v->parts == 1) {
+        code = run_from(v, from, true, err);
+        from = v->configs.count;
+    }
     if (code == CLI_OK)
         code = cli_has(args, "product")
                    ? verify_configs_product(&v->axes, seed, &v->configs, err)
                    : verify_configs_random(&v->axes, cli_count(args, "combinations", 8), seed, &v->configs, err);
+    if (code == CLI_OK && v->parts > 1) keep_part(v);
     return code == CLI_OK ? run_from(v, from, false, err) : code;
 }
 

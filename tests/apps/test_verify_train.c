@@ -173,6 +173,37 @@ static void bio_differs_across_ranks(void **state) {
     json_decref(found);
 }
 
+/* ---- parts --------------------------------------------------------------------------------------------- */
+
+#define FEW "verify", MODEL, "--train", "--steps", "2", "--axes", "world,threads", "--worlds", "2,4"
+
+/* Every configuration of the whole is in one part, with its seed; each part has the quiet run. */
+static void parts_make_the_whole(void **state) {
+    (void)state;
+    json_t *whole, *config, *same;
+    RUN(FEW, "--combinations", "3", "--json", "-");
+    expect_ok();
+    whole = json_object_get(expect_json(), "configurations");
+    size_t i, k, found[16] = {0}, count = json_array_size(whole);
+    assert_int_equal(count, 8);
+    static const char *const parts[] = {"1/3", "2/3", "3/3"};
+    for (size_t part = 0; part < 3; part++) {
+        RUN(FEW, "--combinations", "3", "--part", parts[part], "--json", "-");
+        expect_ok();
+        json_t *report = expect_json();
+        json_array_foreach(json_object_get(report, "configurations"), i, config) {
+            json_array_foreach(whole, k, same) if (count_of(same, "seed") == count_of(config, "seed")) {
+                found[k]++;
+                assert_string_equal(text_of(same, "name"), text_of(config, "name"));
+                assert_string_equal(text_of(same, "weights"), text_of(config, "weights"));
+            }
+        }
+        json_decref(report);
+    }
+    assert_int_equal(found[0], 3);
+    for (k = 1; k < count; k++) assert_int_equal(found[k], 1);
+}
+
 /* ---- refused ------------------------------------------------------------------------------------------- */
 
 static void usage_is_checked(void **state) {
@@ -190,6 +221,11 @@ static void usage_is_checked(void **state) {
         {{"verify", "tiny-math", "--train", "--worlds", "0"}, "--worlds: wanted numbers from 1 to 64, found 0"},
         {{"verify", "tiny-math", "--train", "--axes=tp", "--worlds=2"}, "--worlds needs world among --axes"},
         {{"verify", "tiny-math", "--train", "--steps", "0"}, "--steps: wanted"},
+        {{"verify", "tiny-math", "--part", "1/2"}, "--part needs --train"},
+        {{"verify", "tiny-math", "--train", "--part", "0/2"}, "--part: wanted I/N with I from 1 to N"},
+        {{"verify", "tiny-math", "--train", "--part", "3/2"}, "--part: wanted I/N with I from 1 to N"},
+        {{"verify", "tiny-math", "--train", "--part", "1/2x"}, "--part: wanted I/N with I from 1 to N"},
+        {{"verify", "tiny-math", "--train", "--part", "1/-2"}, "N at most 4096, found '1/-2'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *words[8] = {0};
@@ -242,6 +278,7 @@ int main(void) {
         cmocka_unit_test(data_from_a_file),
         cmocka_unit_test(vanilla_is_found_out),
         cmocka_unit_test(bio_differs_across_ranks),
+        cmocka_unit_test(parts_make_the_whole),
         cmocka_unit_test(usage_is_checked),
         cmocka_unit_test(an_interrupt_ends_it),
     };
