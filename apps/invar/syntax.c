@@ -221,7 +221,8 @@ static const cli_section fault_section = {"Faults", fault_flags};
 static const cli_flag access_flags[] = {
     {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "clients must send this bearer token"},
     {TEXT("admin-api-key", "KEY"), .unset = "$INVAR_ADMIN_API_KEY, or none",
-     .help = "bearer token for administrative routes; without it they are disabled"},
+     .help = "bearer token for administrative routes; without it they are disabled, unless the server has no keys and "
+             "listens at loopback only"},
     {PATH("api-key-file", "FILE"), .unset = "none", .help = "client keys, one per line; SIGHUP rereads the file"},
     {PATH("admin-api-key-file", "FILE"), .unset = "none", .help = "the same for administrative routes"},
     {.name = "allow-flush",

@@ -128,6 +128,7 @@ iv_status iv_http_open(const iv_http_options *o, const iv_http_route *routes, si
     if (status == IV_OK && o->admin_key) status = iv_keys_add(&h->admin_keys, o->admin_key, "admin_key", err);
     if (status == IV_OK) status = iv_http_read_keys(h, NULL, NULL, err);
     if (status == IV_OK) status = iv_http_listen(h, o->host, o->port, err);
+    if (status == IV_OK) h->loopback = iv_http_is_loopback(h);
     if (status == IV_OK) status = make_events(h, err);
     if (status == IV_OK) status = iv_http_limit_connections(h, err);
     if (status != IV_OK) {

@@ -16,7 +16,7 @@ typedef struct iv_http_request iv_http_request; /* one request and its response 
 typedef enum iv_http_access {
     IV_HTTP_OPEN,           /* no key: health */
     IV_HTTP_KEY,            /* the API key, if there is one */
-    IV_HTTP_ADMIN,          /* the admin key; without one the route is off (403) */
+    IV_HTTP_ADMIN,          /* the admin key; without one the route is off (403), unless iv_http_control_is_open */
     IV_HTTP_CACHE,          /* like ADMIN; with options.open_cache like KEY */
     IV_HTTP_ALWAYS = 1 << 4 /* flag: also while the server drains; the drain does not wait for it */
 } iv_http_access;
@@ -63,6 +63,8 @@ uint16_t iv_http_port(const iv_http *h);
 /* The i-th listening address in numeric form; false: no more. */
 enum { IV_HTTP_LISTENERS_MAX = 16, IV_HTTP_ADDRESS_BYTES = 80 };
 bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]);
+/* The server has no keys and listens at loopback addresses only: its programs may use IV_HTTP_ADMIN routes. */
+bool iv_http_control_is_open(const iv_http *h);
 /* Runs the loop until iv_http_stop. */
 iv_status iv_http_run(iv_http *h, iv_error *err);
 /* From the loop's thread: refuses new requests with 503, and ends when open requests have ended or deadline_ms

@@ -183,11 +183,16 @@ static void allowed_methods(const iv_http *h, const char *path, char *out, size_
     snprintf(out + at, n - at, "OPTIONS");
 }
 
+bool iv_http_control_is_open(const iv_http *h) {
+    return h->loopback && h->api_keys.count == 0 && h->admin_keys.count == 0;
+}
+
 /* 0, or the status of the refusal and *why. */
 static int check_key(const iv_http *h, const iv_http_request *q, unsigned access, const char **why) {
     bool cache = access == IV_HTTP_CACHE;
     if (cache) access = h->o.open_cache ? IV_HTTP_KEY : IV_HTTP_ADMIN;
     if (access == IV_HTTP_OPEN || (access == IV_HTTP_KEY && h->api_keys.count == 0)) return 0;
+    if (iv_http_control_is_open(h)) return 0;
     if (access == IV_HTTP_ADMIN && h->admin_keys.count == 0) {
         *why = cache ? "this route is off: the server was started with neither --admin-api-key nor --allow-flush"
                      : "this route is off: the server was started without --admin-api-key";

@@ -127,6 +127,7 @@ struct iv_http {
     char *host, *allowed_hosts, *allowed_origins;
     char *api_key_file, *admin_key_file;
     iv_keys api_keys, admin_keys;
+    bool loopback; /* all listening addresses are */
     const iv_http_route *routes;
     size_t route_count;
     void *user;
@@ -217,8 +218,9 @@ void iv_connection_serve(iv_connection *c); /* runs its state machine as far as 
 
 /* ---- http_listen.c */
 iv_status iv_http_listen(iv_http *h, const char *host, uint16_t port, iv_error *err);
-bool iv_http_accept(iv_http *h);         /* starts accepting on all listeners; false: no memory */
-void iv_http_stop_listening(iv_http *h); /* closes the listeners and resets their backlogs */
+bool iv_http_is_loopback(const iv_http *h); /* all its addresses */
+bool iv_http_accept(iv_http *h);            /* starts accepting on all listeners; false: no memory */
+void iv_http_stop_listening(iv_http *h);    /* closes the listeners and resets their backlogs */
 /* After all else is open: limits connections to what the limit of open files allows. */
 iv_status iv_http_limit_connections(iv_http *h, iv_error *err);
 

@@ -175,6 +175,19 @@ bool iv_http_address(const iv_http *h, size_t i, char out[IV_HTTP_ADDRESS_BYTES]
            getnameinfo((struct sockaddr *)&a, n, out, IV_HTTP_ADDRESS_BYTES, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
+bool iv_http_is_loopback(const iv_http *h) {
+    struct sockaddr_storage a;
+    socklen_t n;
+    for (size_t i = 0; i < h->listener_count; i++) {
+        if (!own_address(h, i, &a, &n)) return false;
+        const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)&a;
+        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)&a;
+        if (a.ss_family == AF_INET && ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET) continue;
+        if (a.ss_family != AF_INET6 || !IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)) return false;
+    }
+    return h->listener_count > 0;
+}
+
 /* ---- open files --------------------------------------------------------------------------------------- */
 
 enum {

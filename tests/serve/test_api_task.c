@@ -632,6 +632,8 @@ static void commands(void **state) {
     } cases[] = {{"/flush_cache", NULL, IV_COMMAND_FLUSH},
                  {"/pause", NULL, IV_COMMAND_PAUSE},
                  {"/pause_generation", "{\"mode\":\"in_place\"}", IV_COMMAND_PAUSE},
+                 {"/pause_generation", "{}", IV_COMMAND_PAUSE},
+                 {"/pause_generation", "{\"mode\":\"retract\"}", IV_COMMAND_PAUSE},
                  {"/resume", NULL, IV_COMMAND_CONTINUE},
                  {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_COMMAND_UPDATE_WEIGHTS}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -485,6 +485,19 @@ static void test_keys(void **state) {
     iv_http_options o;
     iv_http_options_init(&o);
     start(&s, &o);
+    assert_int_equal(status_with(s.port, "POST /admin", NULL), 200); /* no keys, at 127.0.0.1 */
+    assert_int_equal(status_with(s.port, "POST /cache", NULL), 200);
+    finish(&s);
+    o.host = "::1";
+    start(&s, &o);
+    assert_true(iv_http_control_is_open(s.http));
+    finish(&s);
+    o.host = "127.0.0.1", o.api_key = "sesame";
+    start(&s, &o);
+    assert_int_equal(status_with(s.port, "POST /admin", "Bearer sesame"), 403);
+    finish(&s);
+    o.host = "0.0.0.0", o.api_key = NULL;
+    start(&s, &o);
     assert_int_equal(status_with(s.port, "GET /keyed", NULL), 200);
     assert_int_equal(status_with(s.port, "POST /admin", NULL), 403);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer "), 403);
@@ -494,7 +507,7 @@ static void test_keys(void **state) {
     ask(s.port, "POST /cache HTTP/1.1\r\nHost: x\r\n\r\n", &a);
     assert_non_null(strstr(a.body, "with neither --admin-api-key nor --allow-flush\""));
     finish(&s);
-    o.api_key = "sesame", o.admin_key = "root";
+    o.host = "127.0.0.1", o.api_key = "sesame", o.admin_key = "root";
     start(&s, &o);
     assert_int_equal(status_with(s.port, "GET /", NULL), 200);
     assert_int_equal(status_with(s.port, "GET /keyed", NULL), 401);

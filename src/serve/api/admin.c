@@ -107,7 +107,8 @@ static bool read_body(iv_server *s, iv_http_request *q, unsigned body, iv_api_pa
 
 void iv_handle_flush(void *user, iv_http_request *q) { send_command(user, q, IV_COMMAND_FLUSH, NULL, NULL); }
 
-/* mode: what happens to running requests: they are kept, or aborted first. */
+/* mode: what happens to running requests: they are kept, or aborted first. SGLang's route aborts unless told
+ * otherwise; its "retract" keeps the requests and frees their pages, which never changes their bits: as "keep". */
 void iv_handle_pause(void *user, iv_http_request *q) {
     iv_server *s = user;
     iv_error err = {0};
@@ -118,10 +119,12 @@ void iv_handle_pause(void *user, iv_http_request *q) {
     }
     const char *mode = json_string_value(json_object_get(body, "mode"));
     if (!mode) mode = iv_http_request_query(q, "mode");
-    bool abort = mode && strcmp(mode, "abort") == 0;
-    bool known = !mode || abort || strcmp(mode, "keep") == 0 || strcmp(mode, "in_place") == 0;
+    if (!mode) mode = strcmp(iv_http_request_path(q), "/pause_generation") == 0 ? "abort" : "keep";
+    bool abort = strcmp(mode, "abort") == 0;
+    bool known = abort || strcmp(mode, "keep") == 0 || strcmp(mode, "in_place") == 0 || strcmp(mode, "retract") == 0;
     if (!known) {
-        iv_fail(&err, IV_UNSUPPORTED, "mode: wanted \"keep\", \"in_place\" or \"abort\", found \"%.40s\"", mode);
+        iv_fail(&err, IV_UNSUPPORTED, "mode: wanted \"keep\", \"in_place\", \"retract\" or \"abort\", found \"%.40s\"",
+                mode);
         iv_api_reply_error(s, q, &err);
     } else {
         if (abort) iv_task_abort_named(s, NULL);

@@ -18,6 +18,7 @@ void iv_handle_metrics(void *user, iv_http_request *q);
 void iv_handle_model_info(void *user, iv_http_request *q);
 void iv_handle_server_info(void *user, iv_http_request *q);
 void iv_handle_weight_version(void *user, iv_http_request *q);
+void iv_handle_loads(void *user, iv_http_request *q);
 
 /* tokenize.c */
 void iv_handle_tokenize(void *user, iv_http_request *q);

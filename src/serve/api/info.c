@@ -191,6 +191,55 @@ void iv_handle_weight_version(void *user, iv_http_request *q) {
     iv_api_reply_json(q, 200, &o);
 }
 
+/* ---- load --------------------------------------------------------------------------------------------- */
+
+static double share_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+/* The members that SGLang's routers and schedulers read. */
+static void out_load(const iv_server *s, const iv_bridge_stats *stats, iv_json_out *o) {
+    const iv_engine_stats *e = &stats->engine;
+    const iv_engine_info *i = iv_bridge_info(s->bridge);
+    size_t waiting = e->waiting + stats->queued, used = e->kv_pages - e->kv_pages_free - e->kv_pages_cached;
+    double usage = share_of((double)used, (double)e->kv_pages);
+    iv_out_open(o, '{');
+    iv_out_kv_uint(o, "dp_rank", 0);
+    iv_out_kv_double(o, "timestamp", (double)time(NULL));
+    iv_out_kv_uint(o, "num_running_reqs", e->running);
+    iv_out_kv_uint(o, "num_waiting_reqs", waiting);
+    iv_out_kv_uint(o, "num_total_reqs", e->running + waiting);
+    iv_out_kv_uint(o, "num_used_tokens", used * (i->kv_tokens / (e->kv_pages ? e->kv_pages : 1)));
+    iv_out_kv_uint(o, "max_total_num_tokens", i->kv_tokens);
+    iv_out_kv_double(o, "token_usage", usage);
+    iv_out_kv_double(o, "gen_throughput", share_of((double)e->tokens_generated, e->step_seconds));
+    iv_out_kv_double(o, "cache_hit_rate", share_of((double)e->cached_tokens, (double)e->prompt_tokens));
+    iv_out_kv_double(o, "utilization", share_of((double)e->running, (double)i->max_num_seqs));
+    iv_out_kv_uint(o, "max_running_requests", i->max_num_seqs);
+    iv_out_close(o, '}');
+}
+
+void iv_handle_loads(void *user, iv_http_request *q) {
+    iv_server *s = user;
+    iv_bridge_stats stats;
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
+    const iv_engine_info *i = iv_bridge_info(s->bridge);
+    char now[32];
+    struct tm utc;
+    time_t seconds = time(NULL);
+    iv_bridge_get_stats(s->bridge, &stats);
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%S+00:00", gmtime_r(&seconds, &utc));
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "timestamp", now);
+    iv_out_kv_text(&o, "version", iv_version());
+    iv_out_kv_text(&o, "accelerator", *i->gpu ? i->gpu : NULL);
+    iv_out_kv_uint(&o, "num_accelerators", *i->gpu ? i->tensor_parallel_size : 0);
+    iv_out_kv_uint(&o, "dp_rank_count", 1);
+    iv_out_key(&o, "loads"), iv_out_open(&o, '[');
+    out_load(s, &stats, &o);
+    iv_out_close(&o, ']'), iv_out_close(&o, '}');
+    iv_api_reply_json(q, 200, &o);
+}
+
 /* ---- the page ----------------------------------------------------------------------------------------- */
 
 void iv_page_handle(void *user, iv_http_request *q) {

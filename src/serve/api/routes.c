@@ -27,6 +27,7 @@ const iv_http_route iv_server_routes[] = {
     {"GET", "/get_server_info", IV_HTTP_KEY, iv_handle_server_info},
     {"*", "/get_weight_version", IV_HTTP_KEY, iv_handle_weight_version},
     {"GET", "/weight_version", IV_HTTP_KEY, iv_handle_weight_version},
+    {"GET", "/v1/loads", IV_HTTP_KEY, iv_handle_loads},
     {"*", "/flush_cache", IV_HTTP_CACHE, iv_handle_flush},
     {"POST", "/abort_request", IV_HTTP_ADMIN, iv_handle_abort},
     {"POST", "/pause_generation", IV_HTTP_ADMIN, iv_handle_pause},
