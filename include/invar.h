@@ -178,6 +178,15 @@ IV_API void iv_engine_get_stats(const iv_engine *engine, iv_engine_stats *stats)
  * weights are staged in this process's memory and copied over the old ones; if a GPU is lost during the copy, no
  * further step runs. */
 IV_API iv_status iv_engine_update_weights(iv_engine *engine, const char *dir, iv_error *err);
+/* The same for weights whose digest is known (as in iv_engine_info.weights_digest): with another digest they are
+ * refused before the swap, IV_INVALID. */
+IV_API iv_status iv_engine_update_weights_checked(iv_engine *engine, const char *dir, const char *weights_digest,
+                                                  iv_error *err);
+
+/* SHA-256 of each tensor as it is held now, read back and converted to the checkpoint's type: {"NAME": "HEX", ...}, one
+ * member for each tensor that the model uses. *digest: as iv_engine_info.weights_digest, from these; they differ if
+ * memory was changed. IV_BUSY while requests run. IV_UNSUPPORTED under mpirun. */
+IV_API iv_status iv_engine_check_weights(iv_engine *engine, iv_text *json, char digest[65], iv_error *err);
 
 /* Under mpirun: a process whose info.rank is not 0 submits nothing and calls this once. It computes its shard of every
  * step until rank 0 closes its engine (IV_OK) or another rank is lost. */
@@ -536,6 +545,38 @@ typedef struct iv_export_info {
  * directory is not empty, or is the model's. IV_LIMIT: a value is too large for dtype. */
 IV_API iv_status iv_export(const char *model, const char *dir, const iv_export_options *options, iv_export_info *info,
                            iv_error *err);
+
+/* ---- weights tensor by tensor -------------------------------------------------------------------------- */
+
+/* A checkpoint that is filled tensor by tensor, in any order, for iv_engine_update_weights: a directory with
+ * config.json and model.safetensors. Names, types and shapes are those of a model. One thread at a time. */
+typedef struct iv_weights_stage iv_weights_stage;
+
+/* model, load_format, dummy_seed: as in iv_engine_options. dir: is there, without these files; room for all tensors is
+ * taken at once. IV_IO: no space left. */
+IV_API iv_status iv_weights_stage_open(const char *model, const char *load_format, uint64_t dummy_seed, const char *dir,
+                                       iv_weights_stage **out, iv_error *err);
+/* NULL is fine. The files stay. */
+IV_API void iv_weights_stage_close(iv_weights_stage *stage);
+
+/* Gives bytes [offset, offset + n) of a tensor's data, in order. */
+typedef iv_status iv_weights_read(void *user, size_t offset, size_t n, void *out, iv_error *err);
+
+/* Writes one tensor: its name, its dtype ("bfloat16", ...), its shape. A second time replaces the first. A head next to
+ * tied embeddings is compared with them at the end; rotary buffers of old exports are ignored. IV_INVALID names what
+ * differs from the model. After an error this tensor counts as missing. */
+IV_API iv_status iv_weights_stage_put(iv_weights_stage *stage, const char *name, const char *dtype,
+                                      const int64_t *shape, size_t dims, iv_weights_read *read, void *user,
+                                      iv_error *err);
+/* The number of tensors that were not put, and the name of the first (NULL: none; lives as long as the stage). */
+IV_API size_t iv_weights_stage_missing(const iv_weights_stage *stage, const char **first);
+/* Copies those from the model. */
+IV_API iv_status iv_weights_stage_fill(iv_weights_stage *stage, iv_error *err);
+/* Writes random values to all tensors: weights that no model has. */
+IV_API iv_status iv_weights_stage_randomize(iv_weights_stage *stage, uint64_t seed, iv_error *err);
+/* IV_INVALID: tensors are missing, or a head differs from its tied embeddings. *digest: of all weights, as
+ * iv_engine_info.weights_digest. */
+IV_API iv_status iv_weights_stage_finish(iv_weights_stage *stage, char digest[65], iv_error *err);
 
 /* ---- trainer ------------------------------------------------------------------------------------------- */
 

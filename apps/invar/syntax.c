@@ -218,6 +218,15 @@ static const cli_flag fault_flags[] = {
 };
 static const cli_section fault_section = {"Faults", fault_flags};
 
+static const cli_flag update_flags[] = {
+    {PATH("update-dir", "DIR"), .unset = "/dev/shm with room for the weights twice, else $TMPDIR or /tmp",
+     .help = "where weights that a trainer sends are collected; the latest stay there for a restart of the engine"},
+    {COUNT("update-timeout", "SECONDS", 1, 86400), .unset = "600",
+     .help = "time that a trainer's process group may take to connect, and for each broadcast"},
+    {0},
+};
+static const cli_section update_section = {"Updates of weights", update_flags};
+
 static const cli_flag access_flags[] = {
     {TEXT("api-key", "KEY"), .unset = "$INVAR_API_KEY, or none", .help = "clients must send this bearer token"},
     {TEXT("admin-api-key", "KEY"), .unset = "$INVAR_ADMIN_API_KEY, or none",
@@ -262,7 +271,8 @@ const cli_syntax cli_serve_syntax = {
         "The log goes to standard error. On SIGTERM or Ctrl-C the server accepts no new requests and exits when the\n"
         "accepted ones have finished; a second signal stops it immediately. SIGHUP rereads key files and reopens the\n"
         "log file; SIGUSR1 and SIGUSR2 are ignored.",
-    .sections = {&server_section, &fault_section, &access_section, &watch_section, &cli_engine_section},
+    .sections = {&server_section, &fault_section, &update_section, &access_section, &watch_section,
+                 &cli_engine_section},
     .examples = serve_examples};
 
 /* ---- batch --------------------------------------------------------------------------------------------- */

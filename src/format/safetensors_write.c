@@ -56,9 +56,8 @@ static iv_status check_names_differ(const char *path, const iv_tensor_info *tens
     return status;
 }
 
-/* The whole file up to the data: length, JSON, spaces. */
-static iv_status build_header(const char *path, const iv_tensor_info *tensors, size_t count, const char *format,
-                              iv_buf *out, size_t *data_bytes, iv_error *err) {
+iv_status iv_safetensors_header(const char *path, const iv_tensor_info *tensors, size_t count, const char *format,
+                                iv_buf *out, size_t *data_bytes, iv_error *err) {
     size_t at = 0;
     bool ok = iv_buf_append(out, "\0\0\0\0\0\0\0\0", LENGTH_BYTES) && iv_buf_putc(out, '{');
     if (ok && format) ok = iv_buf_printf(out, "\"__metadata__\":{\"format\":\"%s\"}", format);
@@ -89,7 +88,7 @@ static iv_status build_header(const char *path, const iv_tensor_info *tensors, s
 iv_status iv_safetensors_writer_open(const char *path, const iv_tensor_info *tensors, size_t count, const char *format,
                                      iv_safetensors_writer *w, iv_error *err) {
     iv_buf header = {0};
-    iv_status status = build_header(path, tensors, count, format, &header, &w->left, err);
+    iv_status status = iv_safetensors_header(path, tensors, count, format, &header, &w->left, err);
     if (status == IV_OK) status = iv_file_writer_open(path, &w->file, err);
     if (status == IV_OK) {
         status = iv_file_writer_put(&w->file, header.data, header.len, err);

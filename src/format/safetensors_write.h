@@ -9,14 +9,19 @@
 #include "base/file.h"
 #include "format/safetensors.h"
 
+/* Appends the whole file up to the data: length, JSON, spaces. Of the tensors name, dtype, ndim and shape are used;
+ * their data follows in the order given, data_bytes in all. format: transformers requires "pt" to see in __metadata__;
+ * NULL: no
+ * __metadata__. IV_INVALID: a bad name, type or shape, or a name given twice. */
+iv_status iv_safetensors_header(const char *path, const iv_tensor_info *tensors, size_t count, const char *format,
+                                iv_buf *out, size_t *data_bytes, iv_error *err);
+
 typedef struct iv_safetensors_writer {
     iv_file_writer file;
     size_t left; /* bytes of data */
 } iv_safetensors_writer;
 
-/* Writes the header; of the tensors name, dtype, ndim and shape are used. format: transformers requires "pt" to
- * see in __metadata__; NULL: no __metadata__. path is borrowed until close. IV_INVALID: a bad name, type or shape, or a
- * name given twice. After an error there is nothing to close. */
+/* Writes the header. path is borrowed until close. After an error there is nothing to close. */
 iv_status iv_safetensors_writer_open(const char *path, const iv_tensor_info *tensors, size_t count, const char *format,
                                      iv_safetensors_writer *w, iv_error *err);
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -17,31 +18,7 @@ enum { QUEUED_DEFAULT = 1024 };
 /* Copies the engine's strings, which may change with its weights. */
 static iv_status keep_info(iv_bridge *b, iv_error *err) {
     iv_engine_get_info(b->engine, &b->info);
-    const char **const texts[] = {&b->info.fingerprint,
-                                  &b->info.model_type,
-                                  &b->info.dtype,
-                                  &b->info.arithmetic,
-                                  &b->info.isa,
-                                  &b->info.numerics,
-                                  &b->info.device,
-                                  &b->info.gpu,
-                                  &b->info.rank_transport,
-                                  &b->info.weights_digest,
-                                  &b->info.tokenizer_digest,
-                                  &b->info.configuration_digest,
-                                  &b->info.template_digest};
-    enum { TEXTS = sizeof texts / sizeof *texts };
-    size_t room = 0;
-    for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;
-    char *at = b->names = malloc(room);
-    if (!at) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
-    for (size_t i = 0; i < TEXTS; i++) {
-        size_t n = strlen(*texts[i]) + 1;
-        memcpy(at, *texts[i], n);
-        *texts[i] = at;
-        at += n;
-    }
-    return IV_OK;
+    return iv_bridge_keep_strings(&b->info, &b->names, err);
 }
 
 /* The thread blocks all signals: the server's thread handles them. */
@@ -121,6 +98,7 @@ void iv_bridge_close(iv_bridge *b) {
     free(b->taken);
     free_inflight(b); /* they hold constraints of the engine */
     iv_engine_close(b->engine);
+    iv_bridge_profile_free(&b->profile);
     free(b->names);
     if (b->fd >= 0) close(b->fd);
     pthread_cond_destroy(&b->wake);
@@ -221,8 +199,19 @@ iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick,
     return iv_engine_compile(b->engine, request, quick, out, err);
 }
 
+const char *iv_bridge_update_directory(const char *text, char digest[65]) {
+    static const char prefix[] = "sha256:";
+    enum { HEX = 64, BEFORE = sizeof prefix - 1 };
+    bool has = strncmp(text, prefix, BEFORE) == 0 && strspn(text + BEFORE, "0123456789abcdef") == HEX &&
+               text[BEFORE + HEX] == ' ';
+    if (digest) snprintf(digest, HEX + 1, "%.*s", has ? HEX : 0, text + (has ? BEFORE : 0));
+    return has ? text + BEFORE + HEX + 1 : text;
+}
+
 iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
     if (b->remote) return iv_remote_command(b->remote, command, text, owner, err);
+    if (command == IV_COMMAND_RELEASE || command == IV_COMMAND_RESUME)
+        return iv_fail(err, IV_UNSUPPORTED, "memory: wanted a server with an engine process (--engine-process on)");
     size_t n = text ? strlen(text) : 0;
     if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "command: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);

@@ -37,7 +37,7 @@ typedef enum iv_bridge_event_kind {
     IV_BRIDGE_EVENT_TOKEN, /* of the answer or of the prompt: see event->kind */
     IV_BRIDGE_EVENT_DONE,
     IV_BRIDGE_EVENT_REFUSED, /* the engine refused the request or was lost: status and message; no event follows */
-    IV_BRIDGE_EVENT_COMMAND  /* result of iv_bridge_command: status and message */
+    IV_BRIDGE_EVENT_COMMAND  /* result of iv_bridge_command: status and message, which may be long */
 } iv_bridge_event_kind;
 
 /* One event. Pointers are valid until the next iv_bridge_next. */
@@ -59,9 +59,24 @@ typedef enum iv_command {
                          meanwhile sends no more events, but holds its pages until all are cancelled, or CONTINUE */
     IV_COMMAND_CONTINUE,
     IV_COMMAND_ABORT_ALL,
-    IV_COMMAND_UPDATE_WEIGHTS /* `text`: a model directory, loaded and checked, then swapped between steps once all
-                                 earlier requests have ended; later ones wait. IV_BUSY while paused with requests */
+    IV_COMMAND_UPDATE_WEIGHTS, /* `text`: a model directory, loaded and checked, then swapped between steps once all
+                                  earlier requests have ended; later ones wait. IV_BUSY while paused with requests.
+                                  "sha256:HEX DIRECTORY": refused with another digest of the weights */
+    IV_COMMAND_CHECK_WEIGHTS,  /* result: iv_engine_check_weights' digest, a space, and its JSON. IV_BUSY with requests
+                                */
+    IV_COMMAND_PROFILE_START,  /* `text`: JSON, as in bridge_profile.h. A later process records nothing of it */
+    IV_COMMAND_PROFILE_STOP,   /* result: the file */
+    IV_COMMAND_RELEASE, /* `text`: of "weights", "kv_cache", separated by spaces. The engine process ends, which frees
+                           both; IV_BUSY with requests, IV_UNSUPPORTED without a process. Requests are IV_NO_MEMORY
+                           until ... */
+    IV_COMMAND_RESUME,  /* ... each released tag is resumed; then another process starts with the latest weights. An
+                           update  of weights meanwhile is carried out then; if it fails, so does this, and the earlier
+                           are kept */
+    IV_COMMAND_KINDS
 } iv_command;
+
+/* The directory in an update's text; digest (may be NULL) is "" if it names none. */
+const char *iv_bridge_update_directory(const char *text, char digest[65]);
 
 /* A consistent snapshot of the engine after its last step. */
 typedef struct iv_bridge_stats {
@@ -74,7 +89,8 @@ typedef struct iv_bridge_stats {
     uint64_t weight_version; /* 0, incremented by each update */
     char fingerprint[128], weights_digest[65];
     uint64_t step_tokens[IV_STEP_BUCKETS]; /* steps that computed at most 1, 2, 4, ... tokens; the last bucket: more */
-    bool away;                             /* the engine process is being restarted */
+    bool away;                             /* the engine process is being restarted, or ... */
+    bool released;                         /* ... has ended by IV_COMMAND_RELEASE */
     uint64_t restarts, continued;          /* of the engine process; requests that continued in a later one */
 } iv_bridge_stats;
 

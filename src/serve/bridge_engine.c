@@ -38,7 +38,9 @@ static void count_active(iv_bridge *b) {
 static void step(iv_bridge *b) {
     iv_error err;
     bool busy;
+    iv_bridge_profile_begin(&b->profile, b->engine);
     iv_status status = iv_engine_step(b->engine, &busy, &err);
+    iv_bridge_profile_end(&b->profile, b->engine);
     take_events(b);
     if (status == IV_BUSY) return; /* the events are taken now */
     b->cancels = 0;
@@ -138,10 +140,12 @@ static void set_flag(iv_bridge *b, bool *flag, bool value) {
     pthread_mutex_unlock(&b->mutex);
 }
 
-static iv_status load(iv_bridge *b, const char *directory, iv_error *err) {
+static iv_status load(iv_bridge *b, const char *text, iv_error *err) {
+    char digest[65];
+    const char *directory = iv_bridge_update_directory(text, digest);
     if (only_cancelled(b)) step(b);
     set_flag(b, &b->stats.loading, true);
-    iv_status status = iv_engine_update_weights(b->engine, directory, err);
+    iv_status status = iv_engine_update_weights_checked(b->engine, directory, *digest ? digest : NULL, err);
     pthread_mutex_lock(&b->mutex);
     b->stats.loading = false;
     if (status == IV_OK) {
@@ -152,17 +156,49 @@ static iv_status load(iv_bridge *b, const char *directory, iv_error *err) {
     return status;
 }
 
+static iv_status check_weights(iv_bridge *b, iv_buf *result, iv_error *err) {
+    iv_text json;
+    char digest[65];
+    if (only_cancelled(b)) step(b);
+    set_flag(b, &b->stats.loading, true); /* it may take as long */
+    iv_status status = iv_engine_check_weights(b->engine, &json, digest, err);
+    set_flag(b, &b->stats.loading, false);
+    if (status == IV_OK && !iv_buf_printf(result, "%s %s", digest, json.data))
+        status = iv_fail(err, IV_NO_MEMORY, "weights: no memory for their digests");
+    iv_text_free(&json);
+    return status;
+}
+
+/* The event with a result of any length. */
+static iv_status keep_result(iv_inflight *f, const iv_buf *result, iv_error *err) {
+    if (result->len == 0) return IV_OK;
+    iv_queued_event *r = iv_queued_event_long(result->len);
+    if (!r) return iv_fail(err, IV_NO_MEMORY, "command: no memory for its result");
+    free(f->reserved);
+    f->reserved = r;
+    return IV_OK;
+}
+
 static void run_command(iv_bridge *b, iv_inflight *f) {
     iv_error err = {.status = IV_OK};
     iv_status status = IV_OK;
+    iv_buf result = {0};
     switch (f->command) {
     case IV_COMMAND_FLUSH: status = flush(b, &err); break;
     case IV_COMMAND_PAUSE: set_flag(b, &b->stats.paused, true); break;
     case IV_COMMAND_CONTINUE: set_flag(b, &b->stats.paused, false); break;
     case IV_COMMAND_ABORT_ALL: abort_all(b); break;
     case IV_COMMAND_UPDATE_WEIGHTS: status = load(b, f->text, &err); break;
+    case IV_COMMAND_CHECK_WEIGHTS: status = check_weights(b, &result, &err); break;
+    case IV_COMMAND_PROFILE_START: status = iv_bridge_profile_start(&b->profile, f->text, &err); break;
+    case IV_COMMAND_PROFILE_STOP: status = iv_bridge_profile_stop(&b->profile, &result, &err); break;
+    case IV_COMMAND_RELEASE:
+    case IV_COMMAND_RESUME:
+    case IV_COMMAND_KINDS: IV_ASSERT(!"a command of bridge_remote.c");
     }
-    finish(b, f, IV_BRIDGE_EVENT_COMMAND, status, status == IV_OK ? "" : err.message);
+    if (status == IV_OK) status = keep_result(f, &result, &err);
+    finish(b, f, IV_BRIDGE_EVENT_COMMAND, status, status != IV_OK ? err.message : result.data ? result.data : "");
+    iv_buf_free(&result);
 }
 
 /* With the mutex held: the next entry to take. An update of weights waits until earlier requests have ended, and

@@ -94,10 +94,43 @@ iv_queued_event *iv_queued_event_copy(const iv_event *e) {
 
 iv_queued_event *iv_queued_event_blank(void) { return event_with_room(sizeof((iv_error *)0)->message); }
 
+iv_queued_event *iv_queued_event_long(size_t message_bytes) {
+    size_t room;
+    return iv_size_add(message_bytes, 1, &room) ? event_with_room(room) : NULL;
+}
+
 void iv_queued_event_fill(iv_queued_event *v, iv_bridge_event_kind kind, iv_status status, const char *message) {
-    size_t n = iv_size_min(strlen(message), sizeof((iv_error *)0)->message - 1);
+    size_t n = iv_size_min(strlen(message), v->bytes - sizeof *v - 1);
     char *at = v->data;
     v->head.kind = kind, v->head.status = status, v->head.message = put_text(&at, message, n);
+}
+
+iv_status iv_bridge_keep_strings(iv_engine_info *info, char **block, iv_error *err) {
+    const char **const texts[] = {&info->fingerprint,
+                                  &info->model_type,
+                                  &info->dtype,
+                                  &info->arithmetic,
+                                  &info->isa,
+                                  &info->numerics,
+                                  &info->device,
+                                  &info->gpu,
+                                  &info->rank_transport,
+                                  &info->weights_digest,
+                                  &info->configuration_digest,
+                                  &info->tokenizer_digest,
+                                  &info->template_digest,
+                                  &info->generation_unapplied};
+    enum { TEXTS = sizeof texts / sizeof *texts };
+    size_t room = 0;
+    for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;
+    char *at = *block = malloc(room);
+    if (!at) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
+    for (size_t i = 0; i < TEXTS; i++) {
+        size_t n = strlen(*texts[i]) + 1;
+        *texts[i] = memcpy(at, *texts[i], n);
+        at += n;
+    }
+    return IV_OK;
 }
 
 /* ---- entries and lists of events ---------------------------------------------------------------------- */

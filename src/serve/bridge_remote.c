@@ -7,10 +7,8 @@
 #include "serve/bridge_remote.h"
 #include "base/clock.h"
 #include "base/size.h"
+#include "serve/bridge_remote_state.h"
 #include "serve/bridge_state.h"
-#include "serve/engine_frames.h"
-#include "serve/engine_journal.h"
-#include "serve/engine_process.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -28,7 +26,6 @@ enum {
     BEATS = 4,          /* signs of life in a timeout */
     SOON_MS = 5,        /* interval of looks at a process that ends, or rests */
     QUEUED_DEFAULT = 1024,
-    RESTARTS_KEPT = 64,  /* times of the latest restarts */
     RESTARTS_S = 600,    /* window of engine_restarts */
     USEFUL_S = 5,        /* a life so long, or with a step, was of use */
     REST_FIRST_MS = 100, /* back-off after a life of no use; doubles ... */
@@ -37,56 +34,6 @@ enum {
 };
 
 static const double TICK_LOOK_S = 0.001; /* the timer is not read more often: each read is a system call */
-
-typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_FAILED } life;
-
-/* An event of this file's own. */
-typedef struct made_event {
-    struct made_event *next;
-    iv_bridge_event head;
-    char message[];
-} made_event;
-
-struct iv_remote {
-    iv_bridge_options o;
-    int epoll, timer, wake;
-    bool awake; /* the eventfd is readable */
-    iv_text_model *text_model;
-    iv_engine_info info; /* strings in `names` */
-    char *names;
-    iv_request defaults;
-
-    iv_journal journal;
-    made_event *made_first, *made_last, *taken;
-    char *weights; /* directory of the last update; NULL: the weights of the options */
-    uint64_t weight_version;
-    char fingerprint[128]; /* of the events that come now, like weight_version */
-    bool paused;
-    uint64_t cancelled, restarts, continued;
-    double restarted_at[RESTARTS_KEPT]; /* a ring; entry restarts % RESTARTS_KEPT is the next */
-    char why[sizeof((iv_error *)0)->message];
-
-    life life;
-    iv_engine_process process;
-    iv_frame_reader reader;
-    iv_frame_writer writer;
-    iv_frame frame;
-    bool polls_output;
-    bool drained;            /* a round of iv_remote_next has received */
-    double tick_due;         /* it is not looked at before */
-    bool heard;              /* a record since the last tick */
-    bool killed;             /* by this file: its socket will end */
-    uint64_t silent;         /* ticks without a record */
-    uint64_t sent, received; /* submissions of this life */
-    uint64_t version_more;   /* added to this life's weight versions: its weights are others than asked for */
-    bool eventful;           /* this life had an event */
-    unsigned barren;         /* lives without one, in a row */
-    double ready_at;
-    double due;             /* end of the rest */
-    iv_bridge_stats stats;  /* of this life, as last received */
-    iv_engine_stats before; /* counters of earlier lives */
-    uint64_t steps_before[IV_STEP_BUCKETS];
-};
 
 /* ---- small parts -------------------------------------------------------------------------------------- */
 
@@ -188,7 +135,7 @@ static void send_all(iv_remote *r) {
     for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
         next = e->next;
         if (e->continued && e->request) r->continued++;
-        send_entry(r, e);
+        if (e != r->release.waiting) send_entry(r, e);
     }
     flush(r);
 }
@@ -250,18 +197,14 @@ static void kill_process(iv_remote *r, const char *why) {
 static void fail_all(iv_remote *r) {
     r->life = LIFE_FAILED;
     set_timer(r, 0);
+    r->release.waiting = NULL;
     while (r->journal.first) end_entry(r, r->journal.first, IV_IO, r->why);
 }
 
 /* Counters never decrease. */
 static void keep_counters(iv_remote *r) {
     const iv_engine_stats *s = &r->stats.engine;
-    iv_engine_stats *b = &r->before;
-    b->steps += s->steps, b->tokens_computed += s->tokens_computed, b->tokens_generated += s->tokens_generated;
-    b->prompt_tokens += s->prompt_tokens, b->cached_tokens += s->cached_tokens, b->preemptions += s->preemptions;
-    b->drafted_tokens += s->drafted_tokens, b->accepted_tokens += s->accepted_tokens;
-    b->step_seconds += s->step_seconds, b->forward_seconds += s->forward_seconds;
-    b->sample_seconds += s->sample_seconds;
+    iv_release_add_counters(&r->before, s);
     for (size_t i = 0; i < IV_STEP_BUCKETS; i++) r->steps_before[i] += r->stats.step_tokens[i];
     r->stats.engine = (iv_engine_stats){.kv_pages = s->kv_pages, .kv_pages_free = s->kv_pages};
     memset(r->stats.step_tokens, 0, sizeof r->stats.step_tokens);
@@ -325,12 +268,37 @@ static double rest_of(const iv_remote *r) {
     return (double)(ms < REST_MAX_MS ? ms : (uint64_t)REST_MAX_MS) / 1000;
 }
 
+/* The memory is free. */
+static void end_release(iv_remote *r) {
+    r->life = LIFE_RELEASED, r->barren = 0;
+    set_timer(r, 0);
+    note(r, "info", "the engine's memory is released");
+    if (r->release.waiting) end_entry(r, r->release.waiting, IV_OK, "");
+    r->release.waiting = NULL;
+}
+
+/* The process of a resume has ended before its engine was open: the weights before are used. */
+static void fail_resume(iv_remote *r, const char *how) {
+    char why[sizeof r->why];
+    bool other = r->release.updated;
+    snprintf(why, sizeof why, "resume: the engine did not open%s: %.800s",
+             other ? " with the new weights; the earlier are kept" : "", how);
+    iv_release_settle(&r->release, &r->weights, &r->weight_version, false);
+    end_entry(r, r->release.waiting, IV_INVALID, why);
+    r->release.waiting = NULL;
+}
+
 /* The process is reaped, or could not be started. */
 static void after_life(iv_remote *r, const char *how) {
     bool useful = r->eventful || r->stats.engine.steps > 0 || (r->ready_at > 0 && iv_now() - r->ready_at > USEFUL_S);
     r->barren = useful || r->restarts == 0 ? 0 : r->barren + 1;
     interrupt_entries(r);
     keep_counters(r);
+    if (r->release.tags) {
+        end_release(r);
+        return;
+    }
+    if (r->release.waiting) fail_resume(r, how);
     size_t left = restarts_left(r);
     if (left == 1) drop_suspects(r);
     if (left == 0) {
@@ -383,6 +351,7 @@ static void on_tick(iv_remote *r) {
         return;
     case LIFE_ENDING: look_at_end(r); return;
     case LIFE_RESTING: look_at_rest(r); return;
+    case LIFE_RELEASED:
     case LIFE_FAILED: return;
     }
 }
@@ -396,7 +365,10 @@ static void take_stats(iv_remote *r, const iv_frame *f) {
 
 /* Other weights than before, although the directory is the same: what began cannot continue. */
 static void check_weights(iv_remote *r, const iv_frame *f) {
-    if (strcmp(r->fingerprint, f->stats.fingerprint) == 0) return;
+    bool same = strcmp(r->fingerprint, f->stats.fingerprint) == 0, updated = r->release.updated;
+    iv_release_settle(&r->release, &r->weights, &r->weight_version, true);
+    if (updated) snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->stats.fingerprint);
+    if (same || updated) return;
     note(r, "error", "the restarted engine has other weights: fingerprint %s, before it was %s", f->stats.fingerprint,
          r->fingerprint);
     for (iv_journal_entry *e = r->journal.first, *next; e; e = next) {
@@ -410,30 +382,7 @@ static void check_weights(iv_remote *r, const iv_frame *f) {
 
 static iv_status take_info(iv_remote *r, const iv_frame *f, iv_error *err) {
     r->info = f->info;
-    const char **const texts[] = {&r->info.fingerprint,
-                                  &r->info.model_type,
-                                  &r->info.dtype,
-                                  &r->info.arithmetic,
-                                  &r->info.isa,
-                                  &r->info.numerics,
-                                  &r->info.device,
-                                  &r->info.gpu,
-                                  &r->info.rank_transport,
-                                  &r->info.weights_digest,
-                                  &r->info.configuration_digest,
-                                  &r->info.tokenizer_digest,
-                                  &r->info.template_digest,
-                                  &r->info.generation_unapplied};
-    enum { TEXTS = sizeof texts / sizeof *texts };
-    size_t room = 0;
-    for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;
-    char *at = r->names = malloc(room);
-    if (!at) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
-    for (size_t i = 0; i < TEXTS; i++) {
-        size_t n = strlen(*texts[i]) + 1;
-        *texts[i] = memcpy(at, *texts[i], n);
-        at += n;
-    }
+    IV_TRY(iv_bridge_keep_strings(&r->info, &r->names, err));
     r->defaults = f->request;
     snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->stats.fingerprint);
     return IV_OK;
@@ -455,6 +404,8 @@ static void resume(iv_remote *r, const iv_frame *f) {
         put(r, &pause); /* its result finds no entry */
     }
     send_all(r);
+    if (r->release.waiting) end_entry(r, r->release.waiting, IV_OK, "");
+    r->release.waiting = NULL;
 }
 
 static bool fill(iv_remote *r, const iv_journal_entry *e, iv_bridge_event_kind kind, iv_bridge_event *out) {
@@ -504,13 +455,6 @@ static bool take_refusal(iv_remote *r, iv_bridge_event *out) {
     return true;
 }
 
-static void note_update(iv_remote *r, const iv_journal_entry *e) {
-    char *copy = strdup(e->text);
-    IV_ASSERT(copy); /* a restart must find these weights */
-    free(r->weights);
-    r->weights = copy;
-}
-
 static bool take_result(iv_remote *r, iv_bridge_event *out) {
     const iv_frame *f = &r->frame;
     iv_journal_entry *e = iv_journal_find(&r->journal, f->id);
@@ -519,7 +463,8 @@ static bool take_result(iv_remote *r, iv_bridge_event *out) {
     if (good && e->command == IV_COMMAND_PAUSE) r->paused = true;
     if (good && e->command == IV_COMMAND_CONTINUE) r->paused = false;
     if (good && e->command == IV_COMMAND_UPDATE_WEIGHTS) {
-        note_update(r, e);
+        free(r->weights);
+        IV_ASSERT((r->weights = strdup(e->text))); /* a restart must find them */
         r->weight_version = f->weight_version + r->version_more;
         snprintf(r->fingerprint, sizeof r->fingerprint, "%s", r->stats.fingerprint);
     }
@@ -685,7 +630,7 @@ void iv_remote_close(iv_remote *r) {
     iv_frame_reader_free(&r->reader);
     iv_frame_writer_free(&r->writer);
     iv_text_model_close(r->text_model);
-    free(r->names), free(r->weights);
+    free(r->names), free(r->weights), free(r->release.weights);
     const int fds[] = {r->epoll, r->timer, r->wake};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0) close(fds[i]);
@@ -707,6 +652,8 @@ iv_status iv_remote_compile(iv_remote *r, const iv_request *request, bool quick,
 static iv_status admit(const iv_remote *r, size_t bytes, iv_error *err) {
     const iv_journal *j = &r->journal;
     if (r->life == LIFE_FAILED) return iv_fail(err, IV_IO, "the engine is lost: %.900s", r->why);
+    if (r->release.tags)
+        return iv_fail(err, IV_NO_MEMORY, "the engine's memory is released: POST /resume_memory_occupation");
     size_t most = iv_size_min(r->o.queued_requests_max + r->info.max_num_seqs, IV_QUEUED_REQUESTS_MAX);
     if (j->requests >= most)
         return iv_fail(err, IV_BUSY, "queue: %zu requests wait already, at most %zu may",
@@ -729,6 +676,49 @@ iv_status iv_remote_submit(iv_remote *r, const iv_request *request, void *owner,
     return IV_OK;
 }
 
+/* The process ends. Only its whole end frees the memory of its GPUs. */
+static void release(iv_remote *r, iv_journal_entry *e, unsigned tags) {
+    bool first = r->release.tags == 0;
+    r->release.tags |= tags;
+    if (!first) {
+        end_entry(r, e, IV_OK, "");
+        return;
+    }
+    r->release.waiting = e;
+    if (r->life == LIFE_STARTING || r->life == LIFE_READY) kill_process(r, "its memory is released");
+    if (r->life == LIFE_RESTING) end_release(r);
+}
+
+static void resume_memory(iv_remote *r, iv_journal_entry *e, unsigned tags) {
+    iv_error err;
+    bool released = r->release.tags != 0;
+    r->release.tags &= ~tags;
+    if (r->release.tags || !released) {
+        end_entry(r, e, IV_OK, "");
+        return;
+    }
+    r->release.waiting = e;
+    if (start(r, &err) == IV_OK) return;
+    iv_frame_writer_free(&r->writer);
+    r->eventful = false;
+    after_life(r, err.message);
+}
+
+/* A command while there is no engine: what it would do is done when there is one again. */
+static void command_released(iv_remote *r, iv_journal_entry *e) {
+    iv_status status = IV_OK;
+    switch (e->command) {
+    case IV_COMMAND_PAUSE: r->paused = true; break;
+    case IV_COMMAND_CONTINUE: r->paused = false; break;
+    case IV_COMMAND_UPDATE_WEIGHTS: iv_release_update(&r->release, &r->weights, &r->weight_version, e->text); break;
+    case IV_COMMAND_FLUSH:
+    case IV_COMMAND_ABORT_ALL: break; /* nothing is cached and nothing runs */
+    default: status = IV_BUSY;
+    }
+    end_entry(r, e, status,
+              status == IV_OK ? "" : "the engine's memory is released: POST /resume_memory_occupation first");
+}
+
 iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, void *owner, iv_error *err) {
     size_t n = text ? strlen(text) : 0;
     if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
@@ -736,9 +726,21 @@ iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, 
     if (r->life == LIFE_FAILED) return iv_fail(err, IV_IO, "the engine is lost: %.900s", r->why);
     if (r->journal.commands >= IV_BRIDGE_COMMANDS_MAX)
         return iv_fail(err, IV_BUSY, "commands: %zu wait already", r->journal.commands);
+    unsigned tags = 0;
+    if (command == IV_COMMAND_RELEASE || command == IV_COMMAND_RESUME) IV_TRY(iv_release_tags(text, &tags, err));
+    if (command == IV_COMMAND_RELEASE && r->journal.requests > 0)
+        return iv_fail(err, IV_BUSY, "memory: %zu requests wait or run", r->journal.requests);
+    if (tags && r->release.waiting) return iv_fail(err, IV_BUSY, "memory: it is being released or resumed");
     iv_journal_entry *e = iv_journal_add_command(&r->journal, command, text, owner);
     if (!e) return iv_fail(err, IV_NO_MEMORY, "command: no memory");
-    if (r->life == LIFE_READY && send_entry(r, e)) flush(r);
+    if (command == IV_COMMAND_RELEASE)
+        release(r, e, tags);
+    else if (command == IV_COMMAND_RESUME)
+        resume_memory(r, e, tags);
+    else if (r->release.tags)
+        command_released(r, e);
+    else if (r->life == LIFE_READY && send_entry(r, e))
+        flush(r);
     return IV_OK;
 }
 
@@ -778,17 +780,13 @@ void iv_remote_hold(iv_remote *r, uint64_t id, bool hold) {
 }
 
 void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats) {
-    const iv_engine_stats *b = &r->before;
     *stats = r->stats;
-    iv_engine_stats *s = &stats->engine;
-    s->steps += b->steps, s->tokens_computed += b->tokens_computed, s->tokens_generated += b->tokens_generated;
-    s->prompt_tokens += b->prompt_tokens, s->cached_tokens += b->cached_tokens, s->preemptions += b->preemptions;
-    s->drafted_tokens += b->drafted_tokens, s->accepted_tokens += b->accepted_tokens;
-    s->step_seconds += b->step_seconds, s->forward_seconds += b->forward_seconds;
-    s->sample_seconds += b->sample_seconds;
+    iv_release_add_counters(&stats->engine, &r->before);
     for (size_t i = 0; i < IV_STEP_BUCKETS; i++) stats->step_tokens[i] += r->steps_before[i];
     stats->failed = r->life == LIFE_FAILED;
     stats->away = r->life != LIFE_READY && !stats->failed;
+    stats->released = r->release.tags != 0;
+    if (stats->released) stats->weight_version = r->weight_version;
     stats->queued = r->life == LIFE_READY ? r->stats.queued + (size_t)(r->sent - r->received)
                                           : r->journal.requests + r->journal.commands;
     stats->paused = r->paused, stats->cancelled = r->cancelled;

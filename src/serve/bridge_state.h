@@ -6,6 +6,7 @@
 #ifndef IV_SERVE_BRIDGE_STATE_H
 #define IV_SERVE_BRIDGE_STATE_H
 
+#include "serve/bridge_profile.h"
 #include "serve/bridge_remote.h"
 
 #include <pthread.h>
@@ -83,6 +84,7 @@ struct iv_bridge {
     bool lost;
     iv_error why; /* once lost */
     uint64_t steps_seen, tokens_seen;
+    iv_bridge_profile profile;
 
     /* The server's thread alone. */
     iv_queued_event *taken;
@@ -107,7 +109,11 @@ iv_request *iv_bridge_copy_request(const iv_request *r);
 iv_queued_event *iv_queued_event_copy(const iv_event *e);
 /* An event without an engine event, with room for any message. */
 iv_queued_event *iv_queued_event_blank(void);
+iv_queued_event *iv_queued_event_long(size_t message_bytes); /* with room for this message */
 void iv_queued_event_fill(iv_queued_event *v, iv_bridge_event_kind kind, iv_status status, const char *message);
+
+/* Copies the strings of *info, which may change with the weights, into one block for free(). */
+iv_status iv_bridge_keep_strings(iv_engine_info *info, char **block, iv_error *err);
 
 /* Entries and lists, with the mutex held. */
 iv_inflight *iv_inflight_find(const iv_bridge *b, uint64_t id);

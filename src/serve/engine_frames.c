@@ -299,7 +299,7 @@ static void payload(wire *w, iv_frame *f) {
     case IV_FRAME_HOLD: word(w, &f->id), flag(w, &f->flag); return;
     case IV_FRAME_COMMAND:
         word(w, &f->id);
-        CHOICE(w, f->command, IV_COMMAND_UPDATE_WEIGHTS);
+        CHOICE(w, f->command, IV_COMMAND_KINDS - 1);
         text(w, &f->text);
         return;
     case IV_FRAME_PROGRESS: word(w, &f->done), word(w, &f->total); return;

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
+#include "serve/api/updates.h"
 #include "serve/api/token_text.h"
 #include "serve/api/constraint.h"
 #include "serve/log.h"
@@ -45,7 +46,8 @@ typedef struct loop {
 } loop;
 
 void iv_server_options_init(iv_server_options *o) {
-    *o = (iv_server_options){.log_requests = true, .drain_ms = 30000, .status_every_ms = 10000};
+    *o = (iv_server_options){
+        .log_requests = true, .drain_ms = 30000, .status_every_ms = 10000, .update_timeout_ms = 600000};
     iv_http_options_init(&o->http);
     iv_engine_options_init(&o->bridge.engine);
     o->bridge.queued_requests_max = QUEUED_REQUESTS, o->bridge.engine_restarts = ENGINE_RESTARTS;
@@ -85,6 +87,7 @@ static void on_events(void *user) {
 }
 
 static void on_jobs(void *user) { iv_jobs_collect(((loop *)user)->server.jobs); }
+static void on_updates(void *user) { iv_updates_collect(((loop *)user)->server.updates); }
 
 /* Records the sender of SIGTERM, which the loop's handler does not report. */
 static atomic_int term_sender;
@@ -342,6 +345,8 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_http_open(&http, iv_server_routes, iv_server_route_count, &l->server, &l->server.http, err));
     IV_TRY(iv_http_watch(l->server.http, iv_bridge_fd(l->server.bridge), on_events, l, err));
     IV_TRY(iv_http_watch(l->server.http, iv_jobs_fd(l->server.jobs), on_jobs, l, err));
+    IV_TRY(iv_updates_open(&l->server, &l->server.updates, err));
+    IV_TRY(iv_http_watch(l->server.http, iv_updates_fd(l->server.updates), on_updates, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     if (o->launcher) note_senders();
@@ -378,9 +383,11 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
         status = iv_fail(err, IV_IO, "mpirun ended the job: another rank was lost, or mpirun got a signal");
     iv_http_close(l.server.http); /* its requests may still cancel entries of the bridge */
     iv_jobs_close(l.server.jobs); /* running jobs use the bridge's text model */
+    iv_updates_close(l.server.updates);
     iv_token_texts_close(l.server.token_texts);
     iv_bridge_close(l.server.bridge);
     iv_admin_close(&l.server); /* no more events come */
+    iv_control_close(&l.server);
     iv_metrics_close(l.server.metrics);
     if (status == IV_OK && l.server.draining) iv_log(&l.server.log, "info", "end", "drained");
     iv_log_writer_close(l.server.log_writer, LOG_END_MS);

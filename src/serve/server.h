@@ -25,7 +25,9 @@ typedef struct iv_server_options {
     uint32_t drain_ms;         /* SIGTERM: time for accepted requests; 30 s */
     pid_t launcher; /* its SIGTERM (mpirun's) is followed by SIGKILL within a second: open requests are failed first. 0:
                        none */
-    uint32_t status_every_ms;                 /* interval of status lines; 0: none */
+    const char *update_dir;     /* where weights that arrive over HTTP are collected; NULL: chosen (weights/folder.h) */
+    uint32_t update_timeout_ms; /* of a trainer's group: 600 s */
+    uint32_t status_every_ms;   /* interval of status lines; 0: none */
     void (*ready)(void *user, uint16_t port); /* called when listening; may be NULL */
     void (*log_line)(
         void *user,
@@ -84,6 +86,8 @@ typedef struct iv_server {
     struct iv_admin_command *commands;  /* list of pending commands (api/admin.c) */
     iv_weight_names weight_names;       /* of updates with a name */
     struct iv_token_texts *token_texts; /* cache (api/token_text.h); NULL: none */
+    struct iv_updates *updates;         /* of weights (api/updates.h); NULL: from disk only */
+    char *weights_snapshot;             /* of /weights_checker; NULL: none */
 } iv_server;
 
 /* api/routes.c: all routes of the server. */

@@ -1,6 +1,8 @@
 /* From events to responses: order, refusals, clients that leave, aborts; over a fake bridge. */
 #include "api_case.h"
 #include "made_tokenizer.h"
+#include "serve/api/handlers.h"
+#include "serve/api/updates.h"
 #include "serve/metrics.h"
 
 static json_t *answer(iv_http_request *q, int status) {
@@ -635,7 +637,14 @@ static void commands(void **state) {
                  {"/pause_generation", "{}", IV_COMMAND_PAUSE},
                  {"/pause_generation", "{\"mode\":\"retract\"}", IV_COMMAND_PAUSE},
                  {"/resume", NULL, IV_COMMAND_CONTINUE},
-                 {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_COMMAND_UPDATE_WEIGHTS}};
+                 {"/update_weights", "{\"weight_dir\":\"/w\"}", IV_COMMAND_UPDATE_WEIGHTS},
+                 {"/release_memory_occupation", "{\"tags\":null}", IV_COMMAND_RELEASE},
+                 {"/resume_memory_occupation", "{\"tags\":[\"weights\",\"kv_cache\"]}", IV_COMMAND_RESUME},
+                 {"/weights_checker", "{\"action\":\"snapshot\"}", IV_COMMAND_CHECK_WEIGHTS},
+                 {"/start_profile", "{\"output_dir\":\"/w\"}", IV_COMMAND_PROFILE_START},
+                 {"/stop_profile", "{}", IV_COMMAND_PROFILE_STOP}};
+    iv_error err;
+    ASSERT_OK(iv_updates_open(&server, &server.updates, &err), &err);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int busy = 0; busy < 3; busy++) {
             iv_http_request q = make_request(cases[i].path, cases[i].body);
@@ -645,7 +654,7 @@ static void commands(void **state) {
             iv_bridge_event r = {.kind = IV_BRIDGE_EVENT_COMMAND,
                                  .owner = bridge.command_owner,
                                  .status = busy ? IV_BUSY : IV_OK,
-                                 .message = busy ? "requests run" : ""};
+                                 .message = busy ? "requests run" : "0123 {}"};
             if (busy == 2) fake_leave(&q);
             iv_server_take_event(&server, &r);
             if (busy == 2)
@@ -657,6 +666,9 @@ static void commands(void **state) {
     q.query = "drain";
     run(&q);
     expect_error_answer(&q, 400, "invalid_request_error", "mode");
+    iv_updates_close(server.updates);
+    server.updates = NULL;
+    iv_control_close(&server);
 }
 
 static void bodies_that_are_none(void **state) {

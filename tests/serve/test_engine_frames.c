@@ -74,7 +74,7 @@ static iv_frame random_frame(rng *r, material *m) {
                   .id = rng_next(r),
                   .flag = rng_below(r, 2),
                   .status = (iv_status)rng_below(r, IV_NOT_FINITE + 1),
-                  .command = (iv_command)rng_below(r, IV_COMMAND_UPDATE_WEIGHTS + 1),
+                  .command = (iv_command)rng_below(r, IV_COMMAND_KINDS),
                   .text = word(r),
                   .weight_version = rng_next(r),
                   .done = rng_next(r),

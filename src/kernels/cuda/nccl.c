@@ -1,9 +1,9 @@
 /* nccl.c: the NCCL calls in use, through dlopen. Nothing of NCCL is linked or included; its enumerators are written
  * out. */
 #include "kernels/cuda/nccl.h"
+#include "base/library.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -39,42 +39,18 @@ struct iv_nccl {
     int ordinal;
 };
 
-/* The library has threads and therefore stays loaded. It reads its settings at its first call. */
-static void *open_library(void) {
-    static const char *const names[] = {"libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2"};
-    void *library = NULL;
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* ranks connect when they open, not during graph capture */
-    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    return library;
-}
-
 static iv_status find_calls(const char *what_for, calls *c, iv_error *err) {
-    const struct {
-        const char *name;
-        void **to;
-    } wanted[] = {{"ncclGetUniqueId", (void **)&c->get_unique_id},
-                  {"ncclCommInitRank", (void **)&c->init_rank},
-                  {"ncclCommDestroy", (void **)&c->destroy},
-                  {"ncclCommAbort", (void **)&c->abort},
-                  {"ncclGetErrorString", (void **)&c->error_string},
-                  {"ncclGroupStart", (void **)&c->group_start},
-                  {"ncclGroupEnd", (void **)&c->group_end},
-                  {"ncclAllReduce", (void **)&c->all_reduce},
-                  {"ncclSend", (void **)&c->send},
-                  {"ncclRecv", (void **)&c->receive}};
-    void *library = open_library();
-    if (!library)
-        return iv_fail(err, IV_NOT_FOUND,
-                       "%s: wanted NCCL (libnccl.so.2) among the libraries, found none: set LD_LIBRARY_PATH to where "
-                       "it is",
-                       what_for);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        if (!(*wanted[i].to = dlsym(library, wanted[i].name)))
-            return iv_fail(err, IV_NOT_FOUND, "%s: wanted %s in NCCL (libnccl.so.2), found a library without it",
-                           what_for, wanted[i].name);
-    return IV_OK;
+    const iv_library_call wanted[] = {{"ncclGetUniqueId", (void **)&c->get_unique_id},
+                                      {"ncclCommInitRank", (void **)&c->init_rank},
+                                      {"ncclCommDestroy", (void **)&c->destroy},
+                                      {"ncclCommAbort", (void **)&c->abort},
+                                      {"ncclGetErrorString", (void **)&c->error_string},
+                                      {"ncclGroupStart", (void **)&c->group_start},
+                                      {"ncclGroupEnd", (void **)&c->group_end},
+                                      {"ncclAllReduce", (void **)&c->all_reduce},
+                                      {"ncclSend", (void **)&c->send},
+                                      {"ncclRecv", (void **)&c->receive}};
+    return iv_library_nccl_calls(what_for, wanted, sizeof wanted / sizeof *wanted, err);
 }
 
 static iv_status check(const calls *c, int code, const char *what, iv_error *err) {

@@ -1,9 +1,11 @@
-/* admin.c: flush, pause, continue, update of weights, abort. All routes here need the admin key (routes.c).
+/* admin.c: flush, pause, continue, abort, and commands to the engine for control.c and updates.c. All routes here need
+ * the admin key (routes.c).
  *
  * A command outlives its client: if the client leaves, the command is still carried out and its event is dropped. */
 #include "serve/api/handlers.h"
 #include "format/json.h"
 #include "serve/api/reply.h"
+#include "serve/api/updates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,73 +13,74 @@
 typedef struct iv_admin_command iv_admin_command;
 struct iv_admin_command {
     iv_admin_command *next, **link; /* in server->commands */
-    iv_http_request *http_request;  /* NULL: the client has left */
+    iv_http_request *http_request;  /* NULL: the client has left, or `done` knows it */
     iv_command command;
-    char *weights; /* name of the new weights; NULL: their number */
+    iv_admin_done *done; /* NULL: the request is answered here */
+    void *user;
 };
 
 static void free_command(iv_admin_command *a) {
     *a->link = a->next;
     if (a->next) a->next->link = a->link;
-    free(a->weights), free(a);
+    free(a);
 }
 
 static void left(void *user) { ((iv_admin_command *)user)->http_request = NULL; }
 
-/* Conflicts are 409 here: an immediate retry would fail again. */
-static void reply_command(iv_server *s, iv_http_request *q, iv_command command, iv_status status, const char *message) {
+void iv_admin_reply(iv_server *s, iv_http_request *q, iv_status status, const char *message, size_t missing) {
     iv_bridge_stats stats;
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
+    char number[IV_WEIGHT_NUMBER_BYTES];
     iv_bridge_get_stats(s->bridge, &stats);
     iv_out_open(&o, '{');
     iv_out_kv_bool(&o, "success", status == IV_OK);
     iv_out_kv_text(&o, "status", status == IV_OK ? "ok" : iv_status_name(status));
     iv_out_kv_text(&o, "message", message ? message : "");
-    if (command == IV_COMMAND_UPDATE_WEIGHTS || command == IV_COMMAND_PAUSE || command == IV_COMMAND_CONTINUE) {
-        char number[IV_WEIGHT_NUMBER_BYTES];
-        iv_out_kv_text(&o, "weight_version", iv_weight_name(&s->weight_names, stats.weight_version, number));
-        iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
-        iv_out_kv_bool(&o, "paused", stats.paused);
-    }
+    iv_out_kv_text(&o, "weight_version", iv_weight_name(&s->weight_names, stats.weight_version, number));
+    iv_out_kv_text(&o, "fingerprint", stats.fingerprint);
+    iv_out_kv_bool(&o, "paused", stats.paused);
+    if (missing) iv_out_kv_uint(&o, "missing", missing);
     iv_out_close(&o, '}');
     if (status != IV_OK) iv_http_request_add_header(q, "x-should-retry", "false");
     iv_api_reply_json(q, status == IV_OK ? 200 : status == IV_BUSY ? 409 : iv_api_http_status(status), &o);
 }
 
-/* weights: name of the loaded weights, or NULL. */
-static void send_command(iv_server *s, iv_http_request *q, iv_command command, const char *text, const char *weights) {
-    iv_error err = {0};
+static iv_status send_command(iv_server *s, iv_http_request *q, iv_command command, const char *text,
+                              iv_admin_done *done, void *user, iv_error *err) {
     iv_admin_command *a = calloc(1, sizeof *a);
-    char *name = weights ? strdup(weights) : NULL;
-    iv_status status = a && (name || !weights) ? IV_OK : iv_fail(&err, IV_NO_MEMORY, "command: no memory");
-    if (status != IV_OK) {
-        free(a), free(name);
-        a = NULL;
-    }
-    if (a) {
-        *a = (iv_admin_command){
-            .next = s->commands, .link = &s->commands, .http_request = q, .command = command, .weights = name};
-        if (a->next) a->next->link = &a->next;
-        s->commands = a;
-        status = iv_bridge_command(s->bridge, command, text, a, &err);
-    }
-    if (status != IV_OK) {
-        if (a) free_command(a);
-        reply_command(s, q, command, status, err.message);
-        return;
-    }
-    iv_http_request_on_gone(q, left, a);
+    if (!a) return iv_fail(err, IV_NO_MEMORY, "command: no memory");
+    *a = (iv_admin_command){
+        .next = s->commands, .link = &s->commands, .http_request = q, .command = command, .done = done, .user = user};
+    if (a->next) a->next->link = &a->next;
+    s->commands = a;
+    iv_status status = iv_bridge_command(s->bridge, command, text, a, err);
+    if (status != IV_OK)
+        free_command(a);
+    else if (q)
+        iv_http_request_on_gone(q, left, a);
+    return status;
+}
+
+iv_status iv_admin_send(iv_server *s, iv_command command, const char *text, iv_admin_done *done, void *user,
+                        iv_error *err) {
+    return send_command(s, NULL, command, text, done, user, err);
+}
+
+/* A command whose result is the answer. */
+static void answer_command(iv_server *s, iv_http_request *q, iv_command command) {
+    iv_error err = {0};
+    iv_status status = send_command(s, q, command, NULL, NULL, NULL, &err);
+    if (status != IV_OK) iv_admin_reply(s, q, status, err.message, 0);
 }
 
 void iv_admin_take_event(iv_server *s, const iv_bridge_event *r) {
     iv_admin_command *a = r->owner;
     if (!a) return;
-    if (r->status == IV_OK && a->weights) {
-        iv_weight_names_add(&s->weight_names, r->weight_version, a->weights);
-        a->weights = NULL;
-    }
-    if (a->http_request) reply_command(s, a->http_request, a->command, r->status, r->message);
+    if (a->done)
+        a->done(s, a->user, r);
+    else if (a->http_request)
+        iv_admin_reply(s, a->http_request, r->status, r->message, 0);
     free_command(a);
 }
 
@@ -105,7 +108,7 @@ static bool read_body(iv_server *s, iv_http_request *q, unsigned body, iv_api_pa
 
 /* ---- routes ------------------------------------------------------------------------------------------- */
 
-void iv_handle_flush(void *user, iv_http_request *q) { send_command(user, q, IV_COMMAND_FLUSH, NULL, NULL); }
+void iv_handle_flush(void *user, iv_http_request *q) { answer_command(user, q, IV_COMMAND_FLUSH); }
 
 /* mode: what happens to running requests: they are kept, or aborted first. SGLang's route aborts unless told
  * otherwise; its "retract" keeps the requests and frees their pages, which never changes their bits: as "keep". */
@@ -128,28 +131,20 @@ void iv_handle_pause(void *user, iv_http_request *q) {
         iv_api_reply_error(s, q, &err);
     } else {
         if (abort) iv_task_abort_named(s, NULL);
-        send_command(s, q, IV_COMMAND_PAUSE, NULL, NULL);
+        answer_command(s, q, IV_COMMAND_PAUSE);
     }
     json_decref(body);
 }
 
-void iv_handle_continue(void *user, iv_http_request *q) { send_command(user, q, IV_COMMAND_CONTINUE, NULL, NULL); }
-
-void iv_handle_update_weights(void *user, iv_http_request *q) {
+/* Generation does not go on with weights of which a part has arrived. */
+void iv_handle_continue(void *user, iv_http_request *q) {
     iv_server *s = user;
-    iv_api_params p;
     iv_error err = {0};
-    json_t *body = NULL;
-    if (!read_body(s, q, IV_API_WEIGHTS, &p, &body)) return;
-    if (!p.weights) {
-        iv_fail(&err, IV_INVALID, "model_path: wanted a model directory, found nothing");
-        iv_api_reply_error(s, q, &err);
-    } else {
-        if (p.abort_all) iv_task_abort_named(s, NULL);
-        send_command(s, q, IV_COMMAND_UPDATE_WEIGHTS, p.weights, p.weights_name);
-    }
-    json_decref(body);
-    iv_api_params_free(&p);
+    iv_status status = s->updates ? iv_updates_check_whole(s->updates, &err) : IV_OK;
+    if (status == IV_OK)
+        answer_command(s, q, IV_COMMAND_CONTINUE);
+    else
+        iv_admin_reply(s, q, status, err.message, 0);
 }
 
 void iv_handle_abort(void *user, iv_http_request *q) {

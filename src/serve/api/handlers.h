@@ -29,13 +29,37 @@ void iv_handle_tokenizer_info(void *user, iv_http_request *q);
 void iv_handle_flush(void *user, iv_http_request *q);
 void iv_handle_pause(void *user, iv_http_request *q);
 void iv_handle_continue(void *user, iv_http_request *q);
-void iv_handle_update_weights(void *user, iv_http_request *q);
 void iv_handle_abort(void *user, iv_http_request *q);
 /* Takes an event of kind IV_BRIDGE_EVENT_COMMAND. */
 void iv_admin_take_event(iv_server *s, const iv_bridge_event *event);
 
 /* After the last event: frees pending commands, whose HTTP requests have ended. */
 void iv_admin_close(iv_server *s);
+/* A command of the caller's; its event calls `done` once, unless the server closes before. */
+typedef void iv_admin_done(iv_server *s, void *user, const iv_bridge_event *r);
+iv_status iv_admin_send(iv_server *s, iv_command command, const char *text, iv_admin_done *done, void *user,
+                        iv_error *err);
+/* The answer of a control route. Conflicts are 409 here: an immediate retry would fail again. missing: tensors of an
+ * update; 0: not said. */
+void iv_admin_reply(iv_server *s, iv_http_request *q, iv_status status, const char *message, size_t missing);
+
+/* control.c */
+void iv_control_close(iv_server *s);
+void iv_handle_release(void *user, iv_http_request *q);
+void iv_handle_resume(void *user, iv_http_request *q);
+void iv_handle_weights_checker(void *user, iv_http_request *q);
+void iv_handle_start_profile(void *user, iv_http_request *q);
+void iv_handle_stop_profile(void *user, iv_http_request *q);
+
+/* updates.c */
+void iv_handle_update_weights(void *user, iv_http_request *q); /* from disk */
+void iv_handle_update_from_tensor(void *user, iv_http_request *q);
+void iv_handle_update_from_distributed(void *user, iv_http_request *q);
+void iv_handle_begin_update(void *user, iv_http_request *q);
+void iv_handle_end_update(void *user, iv_http_request *q);
+void iv_handle_init_group(void *user, iv_http_request *q);
+void iv_handle_destroy_group(void *user, iv_http_request *q);
+void iv_handle_reset_weights(void *user, iv_http_request *q); /* after its body was read */
 
 /* Reads prompt `at`, text or token ids. one: the field is not a list of prompts. */
 iv_status iv_api_read_prompt(iv_task *t, size_t at, bool one, json_t *v, iv_error *err);

@@ -57,11 +57,12 @@ void iv_handle_health(void *user, iv_http_request *q) {
     bool ready = !stats.failed && !stats.away && !stats.loading && !s->draining;
     iv_out_open(&o, '{');
     iv_out_kv_text(&o, "status",
-                   stats.failed    ? "failed"
-                   : stats.away    ? "degraded"
-                   : stats.loading ? "loading"
-                   : s->draining   ? "draining"
-                                   : "ok");
+                   stats.failed     ? "failed"
+                   : stats.released ? "released"
+                   : stats.away     ? "degraded"
+                   : stats.loading  ? "loading"
+                   : s->draining    ? "draining"
+                                    : "ok");
     if (stats.failed) iv_out_kv_text(&o, "why", stats.why);
     iv_out_close(&o, '}');
     if (!ready) iv_http_request_add_header(q, "Retry-After", "1");

@@ -1,0 +1,615 @@
+#!/usr/bin/env python3
+"""RL stacks against `invar serve`, call by call and field by field as their sources make them: slime
+(slime/backends/sglang_utils/sglang_engine.py, megatron_utils/update_weight), verl (workers/rollout/sglang_rollout:
+http_server_engine.py, sglang_rollout.py) and SGLang's weight_sync/utils.py. Messages are those of torch 2.6
+(torch_messages.py). Two checkpoints of one shape: after an update the answers, digests and fingerprints are those of a
+server that was started on the second."""
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import torch_messages as tm
+from served import children
+from upstream import BINARY, TINY_MATH, derived_model, wait_for_port
+
+PROMPT = "12 + 30 ="
+STANDIN = os.environ.get("INVAR_STANDIN")  # folder with stand-ins for libcuda.so.1 and libnccl.so.2
+START_S = 60
+checks = 0
+
+
+def check(condition, *what):
+    global checks
+    checks += 1
+    if not condition:
+        raise AssertionError(" ".join(str(w)[:2000] for w in what) or "check failed")
+
+
+class Server:
+    """`invar serve` at loopback without keys."""
+
+    def __init__(self, model, *flags, environment=None):
+        self.log = tempfile.TemporaryFile("w+")
+        command = [BINARY, "serve", str(model), "--port", "0", "--threads", "2", "--disable-log-requests", *flags]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log, env=os.environ | (environment or {}))
+        self.port = wait_for_port(self.process, self.log)
+
+    def call(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=data, method=method,
+                                         headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                status, text = response.status, response.read().decode()
+        except urllib.error.HTTPError as e:
+            status, text = e.code, e.read().decode()
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            return status, text
+
+    def post(self, path, body):
+        status, answer = self.call("POST", path, body)
+        check(status == 200, path, status, answer)
+        return answer
+
+    def refused(self, path, body, *words, status=400):
+        """An error that has these words, and changes nothing."""
+        before = self.answer()
+        found, answer = self.call("POST", path, body)
+        check(found == status and answer["success"] is False, path, found, answer)
+        for word in words:
+            check(word in answer["message"], word, "not in", answer["message"])
+        check(self.answer() == before, path, "changed the answers")
+
+    def answer(self):
+        """What identifies the weights: digest, fingerprint, tokens."""
+        a = self.post("/generate", {"input_ids": [10, 20, 30, 40], "sampling_params": {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True},
+                                    "return_logprob": True})
+        return a["invar"]["digest"], a["system_fingerprint"], a["output_ids"]
+
+    def engine(self):
+        found = children(self.process.pid)
+        return found[0] if found else None
+
+    def kill_engine(self):
+        pid = self.engine()
+        os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + START_S
+        while time.monotonic() < end:
+            if self.engine() not in (None, pid) and self.call("GET", "/health")[0] == 200:
+                return
+            time.sleep(0.02)
+        raise AssertionError("no engine after its death")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            check(self.process.wait(60) == 0, "the server's end", self.text())
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+
+@contextlib.contextmanager
+def serving(model, *flags, environment=None):
+    server = Server(model, *flags, environment=environment)
+    try:
+        yield server
+    except BaseException:
+        print(server.text()[-3000:])
+        server.process.kill()
+        raise
+    finally:
+        server.stop() if server.process.poll() is None else None
+
+
+def tensors_of(folder):
+    """name -> (dtype, shape, bytes)"""
+    names = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
+    raw = (pathlib.Path(folder) / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8:8 + n])
+    header.pop("__metadata__", None)
+    return {name: (names[t["dtype"]], t["shape"], raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in header.items()}
+
+
+def second_checkpoint(folder):
+    """tiny-math with the last bit of every weight flipped."""
+    made = derived_model(folder, "second", with_weights=False)
+    raw = bytearray((TINY_MATH / "model.safetensors").read_bytes())
+    n = struct.unpack("<Q", raw[:8])[0]
+    for i in range(8 + n, len(raw), 2):
+        raw[i] ^= 1
+    (made / "model.safetensors").write_bytes(raw)
+    return made
+
+
+scratch = tempfile.TemporaryDirectory()
+SECOND = second_checkpoint(scratch.name)
+ONE, TWO = tensors_of(TINY_MATH), tensors_of(SECOND)
+with serving(SECOND) as s:
+    WANTED = s.answer()
+with serving(TINY_MATH) as s:
+    FIRST = s.answer()
+check(WANTED[0] != FIRST[0] and WANTED[1] != FIRST[1], "a control: the checkpoints differ")
+
+
+def rows(tensors):
+    return [(name, dtype, shape, data) for name, (dtype, shape, data) in tensors.items()]
+
+
+def parts(items, n):
+    step = (len(items) + n - 1) // n
+    return [items[i:i + step] for i in range(0, len(items), step)]
+
+
+def pairs(tensors, how="file_system"):
+    return [(name, tm.tensor(data, dtype, shape, how)) for name, dtype, shape, data in tensors]
+
+
+# ---- slime's SGLangEngine, payload by payload
+
+
+def slime_flush(s):
+    for _ in range(60):
+        if s.call("GET", "/flush_cache")[0] == 200:
+            return
+        time.sleep(0.1)
+    raise TimeoutError("Timeout while flushing cache.")
+
+
+def slime_from_tensor(s, texts, version):
+    payload = {"serialized_named_tensors": texts, "load_format": "flattened_bucket", "flush_cache": False, "weight_version": version}
+    return s.post("/update_weights_from_tensor", payload)
+
+
+def slime_update(s, tensors, version, buckets=3):
+    """UpdateWeightFromTensor.update_weights: pause, flush, buckets, continue."""
+    s.post("/pause_generation", {})
+    slime_flush(s)
+    for part in parts(rows(tensors), buckets):
+        slime_from_tensor(s, [tm.bucket(part)], version)
+    s.post("/continue_generation", {})
+    tm.free_all()
+
+
+def test_slime_colocated():
+    with serving(TINY_MATH) as s:
+        check(s.answer() == FIRST)
+        slime_update(s, TWO, "1")
+        check(s.answer() == WANTED, s.answer())
+        check(s.call("GET", "/get_weight_version")[1]["weight_version"] == "1")
+        check(s.call("GET", "/health_generate")[0] == 200)
+        slime_update(s, ONE, "2")
+        check(s.answer() == FIRST, "and back")
+        slime_update(s, TWO, "3", buckets=1)
+        s.kill_engine()
+        check(s.answer() == WANTED, "a restarted engine has the updated weights")
+        check(s.call("GET", "/get_weight_version")[1]["weight_version"] == "3")
+
+
+def test_slime_offload():
+    """RolloutManager with --offload: release, resume the weights, update, resume the KV cache."""
+    with serving(TINY_MATH) as s:
+        slime_flush(s)
+        s.post("/release_memory_occupation", {})
+        check(s.engine() is None, "the engine's process is gone")
+        check(s.call("GET", "/health")[1]["status"] == "released")
+        status, answer = s.call("POST", "/generate", {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 1}})
+        check(status == 503 and "resume_memory_occupation" in answer["error"]["message"], status, answer)
+        s.post("/resume_memory_occupation", {"tags": ["weights"]})
+        check(s.engine() is None)
+        s.post("/pause_generation", {})
+        slime_flush(s)
+        for part in parts(rows(TWO), 2):
+            slime_from_tensor(s, [tm.bucket(part)], "7")
+        s.post("/continue_generation", {})
+        s.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
+        tm.free_all()
+        check(s.answer() == WANTED, s.answer())
+        check(s.call("GET", "/get_weight_version")[1]["weight_version"] == "7")
+        status, answer = s.call("POST", "/release_memory_occupation", {"tags": ["everything"]})
+        check(status == 400 and "everything" in answer["message"], answer)
+        s.post("/release_memory_occupation", {"tags": None})
+        s.post("/resume_memory_occupation", {"tags": None})
+        check(s.answer() == WANTED)
+
+
+def test_slime_ranks_and_empty_buckets():
+    """Engines of two GPUs: a message for each rank, with other experts in each, and empty ones."""
+    with serving(TINY_MATH) as s:
+        first, second, third = parts(rows(TWO), 3)
+        empty = tm.text({"flattened_tensor": tm.tensor(b"", "uint8", [0]), "metadata": []})
+        slime_from_tensor(s, [tm.bucket(first), tm.bucket(first + second)], "1")
+        slime_from_tensor(s, [empty, tm.bucket(third)], "1")
+        check(s.answer() == WANTED, s.answer())
+        check(all(tm.references(name) == 1 for name in tm.made), "each message's reference was given back")
+        tm.free_all()
+
+
+def test_slime_checks_weights():
+    """--check-weight-update-equal: snapshot, reset_tensors, update, compare."""
+    with serving(TINY_MATH) as s:
+        s.post("/weights_checker", {"action": "snapshot"})
+        s.post("/weights_checker", {"action": "compare"})
+        s.post("/weights_checker", {"action": "reset_tensors"})
+        check(s.answer()[0] != FIRST[0], "a control: the weights are random")
+        s.refused("/weights_checker", {"action": "compare"}, "68 of 68 tensors differ", "model.embed_tokens.weight")
+        slime_update(s, ONE, "1")
+        s.post("/weights_checker", {"action": "compare"})
+        check(s.answer() == FIRST)
+        sums = s.post("/weights_checker", {"action": "checksum"})
+        import hashlib
+        check(all(sums["ranks"][0]["checksums"][name] == hashlib.sha256(data).hexdigest() for name, (_, _, data) in ONE.items()))
+        s.refused("/weights_checker", {"action": "shuffle"}, "action")
+
+
+def test_slime_from_disk():
+    with serving(TINY_MATH) as s:
+        s.post("/pause_generation", {})
+        slime_flush(s)
+        s.post("/update_weights_from_disk", {"model_path": str(SECOND), "load_format": "auto", "weight_version": "5"})
+        s.post("/continue_generation", {})
+        check(s.answer() == WANTED)
+        s.kill_engine()
+        check(s.answer() == WANTED, "a restarted engine has the updated weights")
+
+
+# ---- verl's HttpServerAdapter
+
+
+def test_verl():
+    """sgl_update_weights for each bucket: names with LocalSerializedTensor, a message for each rank; then flush_cache."""
+    with serving(TINY_MATH) as s:
+        s.post("/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
+        s.post("/resume_memory_occupation", {"tags": ["weights"]})
+        for part in parts(rows(TWO), 4):
+            local = [(name, tm.serialized([t])) for name, t in pairs(part)]
+            payload = {"serialized_named_tensors": [tm.text(local)], "load_format": None, "flush_cache": True}
+            s.post("/update_weights_from_tensor", payload)
+        s.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
+        check(s.call("GET", "/flush_cache")[0] == 200)
+        tm.free_all()
+        check(s.answer() == WANTED, s.answer())
+        s.post("/abort_request", {"rid": "", "abort_all": True})
+        # FSDP's state_dict has the tied head too.
+        head = ("lm_head.weight", *ONE["model.embed_tokens.weight"])
+        local = [(name, tm.serialized([t])) for name, t in pairs([head] + rows(ONE))]
+        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.text(local)], "load_format": None, "flush_cache": True})
+        check(s.answer() == FIRST, s.answer())
+        tm.free_all()
+
+
+# ---- SGLang's own forms
+
+
+def test_sessions():
+    """SGLang 0.5.20 and later: begin_weight_update, tensors, end_weight_update; what was not sent stays."""
+    with serving(TINY_MATH) as s:
+        s.post("/begin_weight_update", {"selector": "all"})
+        half = rows(TWO)[:30]
+        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named(pairs(half, "inline"))]})
+        check(s.answer() == FIRST)
+        s.post("/end_weight_update", {})
+        mixed = s.answer()
+        check(mixed[0] not in (FIRST[0], WANTED[0]), mixed)
+        s.kill_engine()
+        check(s.answer() == mixed)
+        s.post("/begin_weight_update", {})
+        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named(pairs(rows(TWO)[30:]))], "load_format": None})
+        s.post("/end_weight_update", {"weight_version": "whole"})
+        check(s.answer() == WANTED)
+        check(s.call("GET", "/get_weight_version")[1]["weight_version"] == "whole")
+        tm.free_all()
+
+
+def test_inline_bytes():
+    with serving(TINY_MATH, "--max-request-body", "64M") as s:
+        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named(pairs(rows(TWO), "inline"))], "weights_digest": digest_of(TWO)})
+        check(s.answer() == WANTED)
+        s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named(pairs(rows(ONE), "inline"))], "weights_digest": digest_of(TWO)},
+                  "weights_digest")
+
+
+def digest_of(tensors):
+    """docs/NUMERICS.md's weights digest."""
+    import hashlib
+    h = hashlib.sha256(b"invar weights 1\n" + struct.pack("<Q", len(tensors)))
+    for name in sorted(tensors):
+        dtype, shape, data = tensors[name]
+        code = {"bfloat16": "BF16", "float32": "F32", "float16": "F16"}[dtype]
+        for word in (name, code):
+            h.update(struct.pack("<Q", len(word)) + word.encode())
+        h.update(struct.pack(f"<{1 + len(shape)}Q", len(shape), *shape) + hashlib.sha256(data).digest())
+    return h.hexdigest()
+
+
+# ---- what must change nothing
+
+
+def test_half_sent():
+    with serving(TINY_MATH) as s:
+        some = parts(rows(TWO), 3)
+        slime_from_tensor(s, [tm.bucket(some[0])], "1")
+        check(s.answer() == FIRST)
+        s.refused("/continue_generation", {}, f"{len(TWO) - len(some[0])} tensors", "dropped", status=409)
+        s.post("/continue_generation", {})
+        check(s.answer() == FIRST)
+        slime_from_tensor(s, [tm.bucket(some[0])], "2")  # of a trainer that died
+        slime_from_tensor(s, [tm.bucket(some[1])], "3")  # the next trainer's version
+        answer = slime_from_tensor(s, [tm.bucket(some[2])], "3")
+        check(answer["missing"] == len(some[0]), answer)
+        check(s.answer() == FIRST)
+        slime_from_tensor(s, [tm.bucket(some[0])], "3")
+        check(s.answer() == WANTED)
+        tm.free_all()
+
+
+def refused_tensor(s, pair, *words):
+    s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named([pair])]}, *words)
+
+
+def test_wrong_tensors():
+    name = "model.layers.0.mlp.down_proj.weight"
+    dtype, shape, data = TWO[name]
+    with serving(TINY_MATH) as s:
+        refused_tensor(s, ("model.layers.9.nothing", tm.tensor(data, dtype, shape)), "model.layers.9.nothing")
+        refused_tensor(s, (name, tm.tensor(data, dtype, [shape[1], shape[0]])), name, "shape", "[256, 768]", "[768, 256]")
+        refused_tensor(s, (name, tm.tensor(data * 2, "float32", shape)), name, "dtype", "bfloat16", "float32")
+        refused_tensor(s, (name, tm.tensor(data, dtype, shape, stride=(1, shape[0]))), name, "not contiguous")
+        refused_tensor(s, (name, tm.tensor(data[:100], dtype, shape)), name, "storage of 100")
+        refused_tensor(s, (name, tm.tensor(data, dtype, shape, "file_descriptor")), name, "set_sharing_strategy('file_system')")
+        refused_tensor(s, (name, tm.cuda_tensor(dtype, shape, bytes(64), len(data), "0123", "/torch_1_2_3")), name)
+        nan = bytearray(data)
+        nan[0:2] = b"\xc0\x7f"
+        bad = [(n, t, sh, bytes(nan) if n == name else d) for n, t, sh, d in rows(TWO)]
+        s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [tm.bucket(bad)], "load_format": "flattened_bucket"}, name, "finite")
+        s.refused("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"], "load_format": "direct"}, "load_format")
+        s.refused("/update_weights_from_tensor", {"serialized_named_tensors": ["no base64"]}, "serialized_named_tensors[0]", "base64")
+        s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [], "surprise": 1}, "surprise")
+        head = tm.tensor(TWO["model.embed_tokens.weight"][2], "bfloat16", TWO["model.embed_tokens.weight"][1])
+        s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named([("lm_head.weight", head)] + pairs(rows(ONE)))]},
+                  "lm_head.weight", "tie_word_embeddings")
+        tm.free_all()
+
+
+def test_no_pickle_is_run():
+    with serving(TINY_MATH) as s:
+        for evil in (tm.Call(os.system, f"touch {scratch.name}/run"), tm.Call(exec, "raise SystemExit"), [("a", tm.Call(os.system, "true"))]):
+            s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [tm.text(evil)]}, "wanted")
+        check(not os.path.exists(f"{scratch.name}/run"))
+        name, (dtype, shape, data) = next(iter(TWO.items()))
+        foreign = tm.tensor(data, dtype, shape)
+        foreign.arguments[1].arguments[0].arguments = (tm.UntypedStorage, b"x", b"/passwd_of_others", len(data))
+        refused_tensor(s, (name, foreign), "/torch_")
+        tm.free_all()
+
+
+def test_files_go_with_the_server():
+    folder = pathlib.Path(scratch.name) / "updates"
+    folder.mkdir()
+    with serving(TINY_MATH, "--update-dir", str(folder)) as s:
+        for version in range(3):
+            slime_update(s, TWO if version % 2 else ONE, str(version))
+        sets = list(folder.glob("invar-updates-*/*/model.safetensors"))
+        check(len(sets) == 1, "only the weights in use are kept", sets)
+    check(not list(folder.iterdir()), "and they go with the server")
+    dead = folder / "invar-updates-abcdef"
+    (dead / "1").mkdir(parents=True)
+    (dead / "1" / "model.safetensors").write_bytes(b"x")
+    os.utime(dead, (1, 1))
+    with serving(TINY_MATH, "--update-dir", str(folder)) as s:
+        slime_update(s, TWO, "1")
+        check(not dead.exists(), "those of a killed server are removed by the next")
+
+
+def test_in_process():
+    with serving(TINY_MATH, "--engine-process", "off") as s:
+        slime_update(s, TWO, "1")
+        check(s.answer() == WANTED)
+        s.post("/weights_checker", {"action": "snapshot"})
+        s.refused("/release_memory_occupation", {}, "--engine-process")
+
+
+# ---- profiles, loads
+
+
+def test_profile():
+    folder = pathlib.Path(scratch.name) / "profile"
+    with serving(TINY_MATH) as s:
+        s.post("/start_profile", {"output_dir": str(folder), "start_step": None, "num_steps": None, "activities": ["CPU", "GPU"],
+                                  "profile_by_stage": False, "with_stack": None, "record_shapes": None})
+        s.answer()
+        path = s.post("/stop_profile", {})["message"]
+        trace = json.loads(pathlib.Path(path).read_text())["traceEvents"]
+        steps = [e for e in trace if e["name"] == "step"]
+        check(len(steps) >= 8 and sum(e["args"]["generated"] for e in steps) == 8, steps)
+        check(all(e["ph"] == "X" and e["dur"] >= 0 for e in steps))
+        check({e["name"] for e in trace} == {"step", "forward", "sample", "engine"})
+        s.post("/start_profile", {"output_dir": str(folder), "num_steps": 3, "start_step": 2})
+        s.answer()
+        path = s.post("/stop_profile", {})["message"]
+        check(len([e for e in json.loads(pathlib.Path(path).read_text())["traceEvents"] if e["name"] == "step"]) == 3)
+        s.refused("/stop_profile", {}, "/start_profile")
+
+
+def test_loads():
+    with serving(TINY_MATH) as s:
+        status, loads = s.call("GET", "/v1/loads")
+        one = loads["loads"][0]
+        check(status == 200 and one["dp_rank"] == 0 and one["num_running_reqs"] == 0 and one["max_total_num_tokens"] > 0, loads)
+
+
+# ---- a group: the trainer's side in Python, with the stand-in for NCCL
+
+
+class Store(threading.Thread):
+    """The server's side of torch's TCPStore: VALIDATE, SET, GET, ADD, CHECK."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port, self.values, self.lock = self.socket.getsockname()[1], {}, threading.Lock()
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                peer, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
+
+    def serve(self, peer):
+        file = peer.makefile("rb")
+        key = lambda: file.read(struct.unpack("<Q", file.read(8))[0]).decode()
+        while query := file.read(1):
+            if query[0] == 0:
+                assert struct.unpack("<I", file.read(4))[0] == 0x3C85F7CE
+            elif query[0] == 3:
+                with self.lock:
+                    value = self.values[key()]
+                peer.sendall(struct.pack("<Q", len(value)) + value)
+            elif query[0] == 4:
+                name, n = key(), struct.unpack("<q", file.read(8))[0]
+                with self.lock:
+                    n += int(self.values.get(name, b"0"))
+                    self.values[name] = str(n).encode()
+                peer.sendall(struct.pack("<q", n))
+            elif query[0] == 5:
+                names = [key() for _ in range(struct.unpack("<Q", file.read(8))[0])]
+                with self.lock:
+                    ready = all(name in self.values for name in names)
+                peer.sendall(bytes([0 if ready else 1]))
+            else:
+                raise AssertionError(f"query {query[0]}")
+
+
+class Trainer:
+    """Rank 0 of slime's group: ncclCommInitRank at the first broadcast, as torch does."""
+
+    def __init__(self, world, name):
+        self.nccl, self.store, self.world, self.name = ctypes.CDLL(f"{STANDIN}/libnccl.so.2"), Store(), world, name
+        self.comm = ctypes.c_void_p()
+
+    def connect(self):
+        class Id(ctypes.Structure):
+            _fields_ = [("bytes", ctypes.c_char * 128)]
+        self.id = Id()
+        self.nccl.ncclGetUniqueId(ctypes.byref(self.id))
+        with self.store.lock:
+            self.store.values[f"/{self.name}/{self.name}//cuda//0"] = bytes(self.id)
+        self.nccl.ncclCommInitRank(ctypes.byref(self.comm), self.world, self.id, 0)
+
+    def broadcast(self, tensors):
+        if not self.comm:
+            self.connect()
+        for _, dtype, _, data in tensors:
+            buffer = ctypes.create_string_buffer(data, len(data))
+            count = len(data) // tm.SIZES[dtype]
+            self.nccl.ncclBroadcast(buffer, buffer, ctypes.c_size_t(count), {"bfloat16": 9, "float32": 7, "float16": 6}[dtype], 0, self.comm, None)
+
+
+def distributed(s, trainer, tensors, version, shapes=None):
+    """update_weights_from_distributed: the call and the broadcasts at once."""
+    payload = {"names": [t[0] for t in tensors], "dtypes": [t[1] for t in tensors], "shapes": shapes or [t[2] for t in tensors],
+               "group_name": trainer.name, "flush_cache": False, "weight_version": version}
+    answer = []
+    thread = threading.Thread(target=lambda: answer.append(s.call("POST", "/update_weights_from_distributed", payload)))
+    thread.start()
+    trainer.broadcast(tensors)
+    thread.join()
+    return answer[0]
+
+
+def test_slime_distributed():
+    if not STANDIN:
+        print("   without $INVAR_STANDIN, a folder with stand-ins for libcuda.so.1 and libnccl.so.2")
+        return
+    environment = {"LD_LIBRARY_PATH": STANDIN + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
+    for flags, ranks in (((), 1), (("--tensor-parallel-size", "2"), 2)):
+        with serving(TINY_MATH, "--update-timeout", "20", *flags, environment=environment) as s:
+            trainer = Trainer(1 + ranks, "slime-pp_0")
+            join = {"master_address": "127.0.0.1", "master_port": trainer.store.port, "rank_offset": 1, "world_size": 1 + ranks,
+                    "group_name": "slime-pp_0", "backend": "nccl"}
+            s.refused("/init_weights_update_group", join | {"rank_offset": 2}, "rank_offset")
+            s.refused("/init_weights_update_group", join | {"backend": "gloo"}, "backend")
+            s.post("/init_weights_update_group", join)
+            check(trainer.store.values["init/"] == str(ranks).encode(), trainer.store.values)
+            s.refused("/init_weights_update_group", join, "in use")
+            s.post("/pause_generation", {})
+            slime_flush(s)
+            for part in parts(rows(TWO), 3):
+                status, answer = distributed(s, trainer, part, "1")
+                check(status == 200, answer)
+            s.post("/continue_generation", {})
+            check(s.answer() == WANTED, s.answer())
+            s.kill_engine()
+            check(s.answer() == WANTED, "a restarted engine has the updated weights")
+            name, dtype, shape, data = rows(ONE)[2]
+            status, answer = distributed(s, trainer, [(name, dtype, shape, data)], "2", [[1, *shape]])
+            check(status == 400 and name in answer["message"] and "shape" in answer["message"], status, answer)
+            status, answer = distributed(s, trainer, rows(ONE), "3")
+            check(status == 200 and s.answer() == FIRST, "the group is still of use", answer)
+            s.refused("/update_weights_from_distributed", {"names": ["a"], "dtypes": ["bfloat16"], "shapes": [[1]], "group_name": "none"}, "none")
+            s.post("/destroy_weights_update_group", {"group_name": "slime-pp_0"})
+            s.refused("/destroy_weights_update_group", {"group_name": "slime-pp_0"}, "slime-pp_0")
+            trainer.store.socket.close()
+
+
+def test_cuda_handles():
+    """With the stand-in for the driver: a handle is the name of shared memory."""
+    if not STANDIN:
+        return
+    environment = {"LD_LIBRARY_PATH": STANDIN + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
+    counter = tm.shared(struct.pack("<8q", *[5] * 8))
+    with serving(TINY_MATH, environment=environment) as s:
+        uuid = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+        tensors = []
+        for i, (name, dtype, shape, data) in enumerate(rows(TWO)):
+            handle = tm.shared(data).encode().ljust(64, b"\0")
+            prefix = b"\x01c" if i % 2 else b""
+            tensors.append((name, tm.cuda_tensor(dtype, shape, prefix + handle, len(data), uuid if i % 3 else 0, counter, bytes(64), i % 2 == 1)))
+        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named(tensors)], "load_format": None, "flush_cache": True})
+        check(s.answer() == WANTED, s.answer())
+        with open(tm.SHM + counter, "rb") as file:
+            counts = struct.unpack("<8q", file.read()[64:128])
+        check(counts[3] == 5 - len(tensors) and counts[2] == 5, "the sender's counts", counts)
+        refused_tensor(s, (tensors[0][0], tm.cuda_tensor("bfloat16", [2], bytes(64), 4, "ffffffff-0405-0607-0809-0a0b0c0d0e0f", counter)), "ffffffff")
+        tm.free_all()
+
+
+def main():
+    names = sys.argv[1:]
+    tests = [f for name, f in sorted(globals().items()) if name.startswith("test_") and (not names or name[5:] in names)]
+    for test in tests:
+        begin = time.monotonic()
+        test()
+        print(f"ok {test.__name__} in {time.monotonic() - begin:.1f} s", flush=True)
+    print(f"{len(tests)} tests, {checks} checks")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        tm.free_all()
+        scratch.cleanup()
