@@ -27,8 +27,8 @@ typedef struct iv_bridge_options {
     size_t events_max;          /* no step begins while more events are queued; 0: 16384 */
     bool process;               /* the engine is in another process: this program, executed again */
     size_t engine_restarts;     /* with it: within ten minutes; then the engine is lost */
-    uint32_t engine_timeout_ms; /* with it: silence after which it is killed. A step, and loading, may take
-                                   IV_ENGINE_STEP_TIMEOUTS times as long. 0: 10 s */
+    uint32_t engine_timeout_ms; /* with it: silence after which it is killed. A step, or a load that reads nothing, may
+                                   take IV_ENGINE_STEP_TIMEOUTS times as long. 0: 10 s */
     void (*note)(void *user, const char *level, const char *message); /* with it: lines for the log; may be NULL */
     void *note_user;
 } iv_bridge_options;

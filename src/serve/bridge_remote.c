@@ -22,15 +22,17 @@
 #include <unistd.h>
 
 enum {
-    TIMEOUT_MS = 10000, /* default */
-    BEATS = 4,          /* signs of life in a timeout */
-    SOON_MS = 5,        /* interval of looks at a process that ends, or rests */
+    TIMEOUT_MS = 10000,  /* default */
+    BEATS = 4,           /* signs of life in a timeout */
+    START_TIMEOUTS = 10, /* times the timeout for the first of them */
+    SOON_MS = 5,         /* interval of looks at a process that ends, or rests */
     QUEUED_DEFAULT = 1024,
     RESTARTS_S = 600,    /* window of engine_restarts */
     USEFUL_S = 5,        /* a life so long, or with a step, was of use */
     REST_FIRST_MS = 100, /* back-off after a life of no use; doubles ... */
     REST_MAX_MS = 10000, /* ... up to this */
-    DEATHS_MAX = 3       /* of processes that ended while they computed one request, without an event of it */
+    DEATHS_MAX = 3,      /* of processes that ended while they computed one request, without an event of it */
+    REFUSALS_MAX = 5     /* lives in a row whose engine refused to open, for a reason that stays */
 };
 
 static const double TICK_LOOK_S = 0.001; /* the timer is not read more often: each read is a system call */
@@ -156,7 +158,7 @@ static iv_engine_options options_of(const iv_remote *r) {
 static iv_status start(iv_remote *r, iv_error *err) {
     IV_TRY(iv_engine_process_start(r->o.engine.model, &r->process, err));
     r->life = LIFE_STARTING;
-    r->heard = r->killed = r->polls_output = r->eventful = false;
+    r->heard = r->spoke = r->killed = r->polls_output = r->eventful = false;
     r->silent = r->sent = r->received = r->version_more = 0;
     r->why[0] = 0, r->ready_at = 0;
     put(r, &(iv_frame){.kind = IV_FRAME_OPEN,
@@ -195,6 +197,7 @@ static void kill_process(iv_remote *r, const char *why) {
 }
 
 static void fail_all(iv_remote *r) {
+    note(r, "error", "%s", r->why);
     r->life = LIFE_FAILED;
     set_timer(r, 0);
     r->release.waiting = NULL;
@@ -301,12 +304,14 @@ static void after_life(iv_remote *r, const char *how) {
     if (r->release.waiting) fail_resume(r, how);
     size_t left = restarts_left(r);
     if (left == 1) drop_suspects(r);
-    if (left == 0) {
+    if (left == 0 || r->refusals >= REFUSALS_MAX) {
         char why[sizeof r->why];
-        snprintf(why, sizeof why, "the engine process ended again (%.900s) after %llu restarts", how,
-                 (unsigned long long)r->restarts);
+        if (left == 0)
+            snprintf(why, sizeof why, "the engine process ended again (%.900s) after %llu restarts", how,
+                     (unsigned long long)r->restarts);
+        else
+            snprintf(why, sizeof why, "the model no longer opens: %.900s", how);
         snprintf(r->why, sizeof r->why, "%s", why);
-        note(r, "error", "%s", r->why);
         fail_all(r);
         return;
     }
@@ -334,21 +339,36 @@ static void look_at_rest(iv_remote *r) {
     after_life(r, err.message);
 }
 
+/* Once a tick. Ticks are counted, not time: this process may have been stopped too. */
+static void look_at_silence(iv_remote *r) {
+    char why[100];
+    uint64_t patience = (BEATS + 1) * (r->spoke ? 1 : (uint64_t)START_TIMEOUTS);
+    r->silent = r->heard ? 0 : r->silent + 1;
+    r->heard = false;
+    if (r->silent <= patience) return;
+    snprintf(why, sizeof why, "it did not respond for %.3g s%s", (double)(r->silent * beat_ms(r)) / 1000,
+             r->life == LIFE_STARTING ? " while it opened the model" : "");
+    kill_process(r, why);
+}
+
+/* The process responds; its engine may hang. */
+static void look_at_progress(iv_remote *r, uint64_t stuck_ms) {
+    char why[100];
+    if (stuck_ms <= timeout_ms(r) * IV_ENGINE_STEP_TIMEOUTS) return;
+    snprintf(why, sizeof why,
+             r->life == LIFE_STARTING ? "it made no progress for %.3g s while it opened the model"
+                                      : "its engine made no step for %.3g s",
+             (double)stuck_ms / 1000);
+    kill_process(r, why);
+}
+
 static void on_tick(iv_remote *r) {
     uint64_t count;
     if (read(r->timer, &count, sizeof count) != sizeof count) return;
     r->tick_due = iv_now() + TICK_LOOK_S;
-    char why[100];
-    uint64_t patience = (BEATS + 1) * (r->life == LIFE_STARTING ? (uint64_t)IV_ENGINE_STEP_TIMEOUTS : 1);
     switch (r->life) {
     case LIFE_STARTING:
-    case LIFE_READY:
-        r->silent = r->heard ? 0 : r->silent + 1; /* not `count`: this process may have been stopped too */
-        r->heard = false;
-        if (r->silent <= patience) return;
-        snprintf(why, sizeof why, "it did not respond for %.3g s", (double)(r->silent * beat_ms(r)) / 1000);
-        kill_process(r, why);
-        return;
+    case LIFE_READY: look_at_silence(r); return;
     case LIFE_ENDING: look_at_end(r); return;
     case LIFE_RESTING: look_at_rest(r); return;
     case LIFE_RELEASED:
@@ -390,7 +410,7 @@ static iv_status take_info(iv_remote *r, const iv_frame *f, iv_error *err) {
 
 /* A process that is not the first is ready. */
 static void resume(iv_remote *r, const iv_frame *f) {
-    r->life = LIFE_READY, r->ready_at = iv_now();
+    r->life = LIFE_READY, r->ready_at = iv_now(), r->refusals = 0;
     if (f->info.vocab_size != r->info.vocab_size || f->info.max_model_len != r->info.max_model_len) {
         kill_process(r, "the restarted engine has another model");
         return;
@@ -477,8 +497,7 @@ static bool take_result(iv_remote *r, iv_bridge_event *out) {
 /* True: *out is an event for the server. */
 static bool take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridge_event *out) {
     const iv_frame *f = &r->frame;
-    char why[100];
-    r->heard = true;
+    r->heard = r->spoke = true;
     switch (f->kind) {
     case IV_FRAME_EVENT: return take_event(r, raw, raw_bytes, out);
     case IV_FRAME_REFUSED: return take_refusal(r, out);
@@ -491,13 +510,13 @@ static bool take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_brid
         r->weight_version = f->weight_version + r->version_more;
         snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->text);
         return false;
-    case IV_FRAME_ALIVE:
-        if (f->done <= timeout_ms(r) * IV_ENGINE_STEP_TIMEOUTS) return false;
-        snprintf(why, sizeof why, "its engine made no step for %.3g s", (double)f->done / 1000);
-        kill_process(r, why);
-        return false;
+    case IV_FRAME_ALIVE: look_at_progress(r, f->done); return false;
     case IV_FRAME_READY: resume(r, f); return false;
     case IV_FRAME_FAILED:
+        /* Memory may still belong to the process before. */
+        r->refusals += f->status != IV_NO_MEMORY && f->status != IV_BUSY;
+        remember_why(r, f->text);
+        return false;
     case IV_FRAME_LOST: remember_why(r, f->text); return false;
     case IV_FRAME_PROGRESS: return false;
     default: kill_process(r, "it sent a record of the wrong direction"); return false;
@@ -556,28 +575,42 @@ bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
 
 /* ---- opening and closing ------------------------------------------------------------------------------ */
 
+/* The first process has ended, without its own reason. */
+static iv_status ended_early(iv_remote *r, iv_error *err) {
+    char how[64] = "";
+    for (int i = 0; i < 1000 && !iv_engine_process_reap(&r->process, how, sizeof how); i++) poll(NULL, 0, SOON_MS);
+    if (r->why[0]) return iv_fail(err, IV_IO, "engine process: %s", r->why);
+    return iv_fail(err, IV_IO, "engine process: ended while it opened the model: %s", how);
+}
+
+/* Signs of life repeat the progress: who waits may show that it goes on. */
+static void show_progress(iv_remote *r, uint64_t *done, uint64_t *total) {
+    const iv_frame *f = &r->frame;
+    if (f->kind == IV_FRAME_PROGRESS) *done = f->done, *total = f->total;
+    if (r->o.engine.progress && *total) r->o.engine.progress(r->o.engine.user, (size_t)*done, (size_t)*total);
+}
+
 /* Waits for the first process. */
 static iv_status await_ready(iv_remote *r, iv_error *err) {
     const iv_frame *f = &r->frame;
+    uint64_t done = 0, total = 0, ticks;
     for (bool got;;) {
         IV_TRY(iv_frame_next(&r->reader, &r->frame, &got, NULL, NULL, err));
         if (got && f->kind == IV_FRAME_FAILED) return iv_fail(err, f->status, "%s", f->text);
         if (got && f->kind == IV_FRAME_READY) break;
-        if (got && f->kind == IV_FRAME_PROGRESS && r->o.engine.progress)
-            r->o.engine.progress(r->o.engine.user, (size_t)f->done, (size_t)f->total);
-        if (got) continue;
-        iv_frame_io io = iv_frame_receive(&r->reader, r->process.fd);
-        if (io == IV_FRAME_IO_END) {
-            char how[64] = "";
-            for (int i = 0; i < 1000 && !iv_engine_process_reap(&r->process, how, sizeof how); i++)
-                poll(NULL, 0, SOON_MS);
-            return iv_fail(err, IV_IO, "engine process: ended while it opened the model: %s", how);
+        if (got) {
+            r->heard = r->spoke = true;
+            show_progress(r, &done, &total);
+            if (f->kind == IV_FRAME_ALIVE) look_at_progress(r, f->done);
+            continue;
         }
+        iv_frame_io io = iv_frame_receive(&r->reader, r->process.fd);
+        if (io == IV_FRAME_IO_END) return ended_early(r, err);
         flush(r);
         struct pollfd p = {.fd = r->epoll, .events = POLLIN};
-        if (io == IV_FRAME_IO_NONE) poll(&p, 1, -1);
-        uint64_t unused;
-        if (io == IV_FRAME_IO_NONE) (void)!read(r->timer, &unused, sizeof unused); /* the user waits, and may end it */
+        if (io != IV_FRAME_IO_NONE) continue;
+        poll(&p, 1, -1);
+        if (read(r->timer, &ticks, sizeof ticks) == sizeof ticks) look_at_silence(r);
     }
     IV_TRY(take_info(r, f, err));
     take_stats(r, f);

@@ -58,12 +58,14 @@ struct iv_remote {
     bool drained;            /* a round of iv_remote_next has received */
     double tick_due;         /* it is not looked at before */
     bool heard;              /* a record since the last tick */
+    bool spoke;              /* a record of this life */
     bool killed;             /* by this file: its socket will end */
     uint64_t silent;         /* ticks without a record */
     uint64_t sent, received; /* submissions of this life */
     uint64_t version_more;   /* added to this life's weight versions: its weights are others than asked for */
     bool eventful;           /* this life had an event */
     unsigned barren;         /* lives without one, in a row */
+    unsigned refusals;       /* lives whose engine refused to open, in a row */
     double ready_at;
     double due;             /* end of the rest */
     iv_bridge_stats stats;  /* of this life, as last received */

@@ -7,6 +7,7 @@
 #include "base/size.h"
 #include "serve/engine_frames.h"
 #include "serve/engine_process.h"
+#include "serve/engine_pulse.h"
 #include "serve/bridge_state.h"
 #include "serve/server.h"
 
@@ -68,6 +69,8 @@ typedef struct child {
     iv_bridge_stats stats; /* last sent */
     uint64_t beat_ms, steps;
     double beat_at, stats_at, moved_at;
+    iv_pulse *pulse; /* while the engine opens: a thread that has the writer */
+    iv_pulse_signs signs;
 } child;
 
 /* ---- the socket --------------------------------------------------------------------------------------- */
@@ -386,9 +389,10 @@ static bool has_work(const iv_bridge_stats *s) {
     return s->loading || (!blocked && s->queued + s->engine.running + s->engine.waiting > s->engine.held);
 }
 
-/* Milliseconds since the engine's last step or rest. */
+/* Milliseconds since the engine's last step or rest; while it loads other weights, since it last read some. */
 static uint64_t stuck_ms(child *c, const iv_bridge_stats *s, double now) {
-    if (!has_work(s) || s->engine.steps != c->steps) c->moved_at = now;
+    bool reads = s->loading && iv_pulse_moved(&c->signs);
+    if (!has_work(s) || reads || s->engine.steps != c->steps) c->moved_at = now;
     c->steps = s->engine.steps;
     return (uint64_t)((now - c->moved_at) * 1000);
 }
@@ -411,13 +415,20 @@ static void beat(child *c) {
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
+/* On any thread. */
 static void show_progress(void *user, size_t done, size_t total) {
-    child *c = user;
-    put(&c->writer.buf, &(iv_frame){.kind = IV_FRAME_PROGRESS, .done = done, .total = total});
-    flush(c);
+    const child *c = user;
+    if (c->pulse) iv_pulse_progress(c->pulse, done, total);
+}
+
+static void stop_pulse(child *c) {
+    iv_pulse *p = c->pulse;
+    c->pulse = NULL; /* no progress from here on */
+    iv_pulse_stop(p);
 }
 
 static _Noreturn void fail(child *c, const iv_error *why) {
+    stop_pulse(c);
     put_status(&c->writer.buf, IV_FRAME_FAILED, 0, why->status, why->message);
     flush_all(c);
     leave(1);
@@ -447,9 +458,11 @@ static void open_engine(child *c) {
     c->beat_ms = c->in.beat_ms ? c->in.beat_ms : 1;
     iv_bridge_options o = {.engine = c->in.options, .queued_requests_max = IV_QUEUED_REQUESTS_MAX};
     o.engine.progress = show_progress, o.engine.user = c;
+    if (iv_pulse_start(&c->writer, IV_ENGINE_PROCESS_FD, c->beat_ms, &c->pulse, &err) != IV_OK) fail(c, &err);
     if (iv_bridge_open(&o, &c->bridge, &err) != IV_OK) fail(c, &err);
     if (!c->bridge) leave(0); /* another rank, which has served rank 0 to the end */
     if (weights && update(c, weights, &err) != IV_OK) fail(c, &err);
+    stop_pulse(c);
     c->version_before = c->in.weight_version - (weights != NULL);
     iv_frame f = {.kind = IV_FRAME_READY, .info = *iv_bridge_info(c->bridge)};
     iv_bridge_request_init(c->bridge, &f.request);

@@ -7,9 +7,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { POISON = 321, TIMEOUT_MS = 300, NOTES_BYTES = 8192 };
+enum { POISON = 321, TIMEOUT_MS = 300, LOAD_TIMEOUT_MS = SANITIZED ? 100 : 50, NOTES_BYTES = 8192 };
 
 /* ---- the faulty process -------------------------------------------------------------------------------- */
 
@@ -59,12 +60,27 @@ static void end_by(int number) {
     usleep(10000000);
 }
 
+/* Longer than a load without progress may take. */
+static void load_slowly(void) {
+    enum { PIECE = 1 << 20, PIECE_MS = 20 };
+    for (unsigned ms = 0; ms < LOAD_TIMEOUT_MS * (IV_ENGINE_STEP_TIMEOUTS + 20u); ms += PIECE_MS) {
+        char *fresh = mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (fresh == MAP_FAILED) _exit(95);
+        memset(fresh, 1, PIECE);
+        munmap(fresh, PIECE);
+        usleep(PIECE_MS * 1000);
+    }
+}
+
 iv_status __real_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err);
 iv_status __wrap_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err);
 
 iv_status __wrap_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_error *err) {
     if (has_fault("gone", false)) return iv_fail(err, IV_NOT_FOUND, "the model has moved");
     if (has_fault("early", false)) end_by(SIGKILL);
+    if (has_fault("frozen", false)) end_by(SIGSTOP);
+    if (has_fault("stuck", false)) pause();
+    if (has_fault("long", false)) load_slowly();
     return __real_iv_engine_open(o, out, err);
 }
 
@@ -148,6 +164,18 @@ static iv_bridge *open_small_faulty(size_t restarts) {
     iv_engine_options o = small_options();
     o.max_num_seqs = 4;
     return open_faulty(&o, restarts);
+}
+
+static iv_bridge *open_with_timeout(uint32_t timeout_ms) {
+    iv_bridge_options o = {.engine = small_options(),
+                           .process = true,
+                           .engine_restarts = 100,
+                           .engine_timeout_ms = timeout_ms,
+                           .note = take_note};
+    iv_bridge *b = NULL;
+    iv_error err;
+    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    return b;
 }
 
 /* The engine's process of a bridge, by /proc; 0: none now. */
@@ -285,6 +313,49 @@ static void starts_that_fail(void **state) {
     iv_bridge_close(b);
 }
 
+/* A slow load continues however long it takes; one that waits for nothing, or a stopped process, does not. */
+static void loads_that_are_slow_or_hang(void **state) {
+    (void)state;
+    static const struct {
+        const char *faults, *words;
+        uint64_t restarts;
+    } cases[] = {
+        {"segv 5 0 1;long 0 1 1", "the engine process is back", 1},
+        {"segv 5 0 1;stuck 0 1 1", "it made no progress for", 2},
+        {"segv 5 0 1;frozen 0 1 1", "it did not respond for", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        listener *l = listeners(KINDS);
+        set_faults(cases[i].faults);
+        iv_bridge *b = open_with_timeout(LOAD_TIMEOUT_MS);
+        ask_kinds(b, l);
+        finish(b, l, KINDS);
+        check_kinds(l, cases[i].faults);
+        if (stats_of(b).restarts != cases[i].restarts || !strstr(notes, cases[i].words))
+            fail_msg("%s: %d restarts: %s", cases[i].faults, (int)stats_of(b).restarts, notes);
+        forget(l, KINDS);
+        iv_bridge_close(b);
+    }
+}
+
+/* At the first start it is the caller's error. */
+static void a_first_load_that_hangs(void **state) {
+    (void)state;
+    static const char *const faults[] = {"stuck 0 0 1", "frozen 0 0 1"};
+    static const char *const words[] = {"engine process: it made no progress for",
+                                        "engine process: it did not respond"};
+    for (size_t i = 0; i < 2; i++) {
+        set_faults(faults[i]);
+        iv_bridge_options o = {.engine = small_options(), .process = true, .engine_timeout_ms = LOAD_TIMEOUT_MS};
+        iv_bridge *b;
+        iv_error err;
+        assert_int_equal(iv_bridge_open(&o, &b, &err), IV_IO);
+        if (!strstr(err.message, words[i])) fail_msg("%s", err.message);
+        assert_null(b);
+        assert_int_equal(engine_pid(), 0);
+    }
+}
+
 /* ---- what cannot continue ------------------------------------------------------------------------------ */
 
 static void too_many_deaths(void **state) {
@@ -325,6 +396,16 @@ static void a_model_that_is_gone(void **state) {
     for (size_t i = 0; i < KINDS; i++)
         if (!l[i].answer.done_events) assert_non_null(strstr(l[i].message, "the model has moved"));
     assert_true(stats_of(b).failed);
+    forget(l, KINDS);
+    iv_bridge_close(b);
+    set_faults("segv 5 0 1;gone 0 1 100"); /* however many restarts are left */
+    l = listeners(KINDS);
+    b = open_small_faulty(1000000);
+    ask_kinds(b, l);
+    finish(b, l, KINDS);
+    for (size_t i = 0; i < KINDS; i++)
+        if (!l[i].answer.done_events) assert_non_null(strstr(l[i].message, "the model no longer opens: the model has"));
+    assert_true(stats_of(b).failed && stats_of(b).restarts == 5);
     forget(l, KINDS);
     iv_bridge_close(b);
     set_faults("gone 0 0 1"); /* at the first start it is the caller's error */
@@ -522,11 +603,12 @@ static void closing_in_any_state(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_death_continues), cmocka_unit_test(a_step_that_hangs),
-        cmocka_unit_test(starts_that_fail),      cmocka_unit_test(too_many_deaths),
-        cmocka_unit_test(a_model_that_is_gone),  cmocka_unit_test(other_bits_are_errors),
-        cmocka_unit_test(a_poisonous_request),   cmocka_unit_test(pauses_holds_and_cancels),
-        cmocka_unit_test(updated_weights),       cmocka_unit_test(an_update_that_kills),
+        cmocka_unit_test(every_death_continues),   cmocka_unit_test(a_step_that_hangs),
+        cmocka_unit_test(starts_that_fail),        cmocka_unit_test(loads_that_are_slow_or_hang),
+        cmocka_unit_test(a_first_load_that_hangs), cmocka_unit_test(too_many_deaths),
+        cmocka_unit_test(a_model_that_is_gone),    cmocka_unit_test(other_bits_are_errors),
+        cmocka_unit_test(a_poisonous_request),     cmocka_unit_test(pauses_holds_and_cancels),
+        cmocka_unit_test(updated_weights),         cmocka_unit_test(an_update_that_kills),
         cmocka_unit_test(closing_in_any_state)};
     return cmocka_run_group_tests(tests, make_lives, remove_lives);
 }
