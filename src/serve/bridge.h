@@ -12,6 +12,8 @@
 
 #include "base/status.h"
 
+#include <sys/types.h>
+
 enum {
     IV_QUEUED_REQUESTS_MAX = 4096, /* upper bound of queued_requests_max; 0: 1024 */
     IV_STEP_BUCKETS = 17,          /* of iv_bridge_stats.step_tokens */
@@ -91,6 +93,7 @@ typedef struct iv_bridge_stats {
     uint64_t step_tokens[IV_STEP_BUCKETS]; /* steps that computed at most 1, 2, 4, ... tokens; the last bucket: more */
     bool away;                             /* the engine process is being restarted, or ... */
     bool released;                         /* ... has ended by IV_COMMAND_RELEASE */
+    pid_t engine_pid;                      /* 0: the engine is in this process, or away */
     uint64_t restarts, continued;          /* of the engine process; requests that continued in a later one */
 } iv_bridge_stats;
 

@@ -817,6 +817,7 @@ void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats) {
     iv_release_add_counters(&stats->engine, &r->before);
     for (size_t i = 0; i < IV_STEP_BUCKETS; i++) stats->step_tokens[i] += r->steps_before[i];
     stats->failed = r->life == LIFE_FAILED;
+    stats->engine_pid = r->life == LIFE_READY ? r->process.pid : 0;
     stats->away = r->life != LIFE_READY && !stats->failed;
     stats->released = r->release.tags != 0;
     if (stats->released) stats->weight_version = r->weight_version;

@@ -152,6 +152,8 @@ iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *er
 size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
 size_t iv_http_connections_max(const iv_http *h) { return h->o.connections_max; }
 uint64_t iv_http_refused(const iv_http *h) { return h->refused_total; }
+uint64_t iv_http_accepted(const iv_http *h) { return h->accepted_total; }
+uint64_t iv_http_cut(const iv_http *h) { return h->cut_total; }
 uint64_t iv_http_files_short(const iv_http *h) { return h->files_short; }
 
 /* ---- running ------------------------------------------------------------------------------------------ */

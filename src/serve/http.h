@@ -75,6 +75,8 @@ void iv_http_stop(iv_http *h); /* from any thread or a signal handler: ends the 
 /* Handlers of open requests are notified through on_gone. NULL is fine. */
 void iv_http_close(iv_http *h);
 size_t iv_http_connections(const iv_http *h);
+uint64_t iv_http_accepted(const iv_http *h); /* connections so far */
+uint64_t iv_http_cut(const iv_http *h);      /* answers cut so far: see options.cut */
 /* As in the options, or what the limit of open files allows. */
 size_t iv_http_connections_max(const iv_http *h);
 uint64_t iv_http_refused(const iv_http *h); /* connections refused because there were too many */
@@ -102,7 +104,18 @@ const char *iv_http_request_query(const iv_http_request *q, const char *name); /
 const char *iv_http_request_body(const iv_http_request *q, size_t *bytes);     /* NUL-terminated */
 /* Moves the body to the caller, who may outlive the request; *out must be empty. */
 void iv_http_request_take_body(iv_http_request *q, iv_buf *out);
-const char *iv_http_request_id(const iv_http_request *q); /* x-request-id as given, or generated; sent back */
+const char *iv_http_request_id(const iv_http_request *q);        /* x-request-id as given, or generated; sent back */
+const char *iv_http_request_route(const iv_http_request *q);     /* iv_http_route.path; NULL: none was found */
+const char *iv_http_request_client(const iv_http_request *q);    /* its address, without the port; "": unknown */
+const char *iv_http_request_forwarded(const iv_http_request *q); /* X-Forwarded-For as sent; NULL: none */
+
+/* What an answer was, for the log. */
+typedef struct iv_http_answer {
+    size_t prompt_tokens, completion_tokens;
+    const char *finish; /* a constant; NULL: no answer of a model */
+} iv_http_answer;
+void iv_http_request_note_answer(iv_http_request *q, const iv_http_answer *a);
+const iv_http_answer *iv_http_request_answer(const iv_http_request *q);
 
 /* ---- a response: a reply, or a stream. The request is freed after reply, after stream_end, and after on_gone.  */
 /* Before the response begins. Control bytes of the value become "?". */

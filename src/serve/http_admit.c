@@ -321,7 +321,7 @@ bool iv_http_admit(iv_http_request *q) {
         return false;
     }
     bool known;
-    const iv_http_route *route = find_route(h, q->head.path, q->head.method, &known);
+    const iv_http_route *route = q->route = find_route(h, q->head.path, q->head.method, &known);
     q->connection->late = h->draining;
     if (h->draining && !(route && route->access & IV_HTTP_ALWAYS)) {
         iv_http_request_refuse(q, 503, unread, "the server is shutting down");
@@ -362,6 +362,5 @@ bool iv_http_admit(iv_http_request *q) {
         iv_http_request_refuse(q, code, true, err.message);
         return false;
     }
-    q->route = route;
     return true;
 }

@@ -2,6 +2,7 @@
  * none of the other files; they decide what happens to the records. */
 #include "serve/http_internal.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -37,6 +38,18 @@ static bool take_address(const struct sockaddr *from, uint8_t out[16]) {
     const uint8_t *a = ((const struct sockaddr_in6 *)(const void *)from)->sin6_addr.s6_addr;
     memcpy(out, a, memcmp(a, mapped, sizeof mapped) == 0 ? 16 : 8);
     return true;
+}
+
+void iv_http_client_address(const struct sockaddr *from, char out[IV_HTTP_CLIENT_BYTES]) {
+    out[0] = 0;
+    if (from && from->sa_family == AF_INET)
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)from)->sin_addr, out, IV_HTTP_CLIENT_BYTES);
+    if (!from || from->sa_family != AF_INET6) return;
+    const struct in6_addr *a = &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(a))
+        inet_ntop(AF_INET, a->s6_addr + 12, out, IV_HTTP_CLIENT_BYTES);
+    else
+        inet_ntop(AF_INET6, a, out, IV_HTTP_CLIENT_BYTES);
 }
 
 /* A secret seed, so that clients cannot choose addresses of one bucket. */
@@ -92,6 +105,7 @@ iv_http_request *iv_http_request_new(iv_connection *c) {
     q->head.method = q->head.path = "";
     q->head.minor = 1;
     make_id(h, q->id, sizeof q->id);
+    memcpy(q->client, c->address, sizeof q->client);
     if (q->next) q->next->previous = q;
     h->requests = q;
     c->request = q;
@@ -157,8 +171,8 @@ static void leave_request(iv_http_request *q) {
 }
 
 void iv_http_request_call_gone(iv_http_request *q) {
-    log_request(q, STATUS_CLIENT_LEFT);
     if (q->gone) q->gone(q->gone_user);
+    log_request(q, STATUS_CLIENT_LEFT);
     free_request(q);
 }
 

@@ -29,7 +29,8 @@ enum {
     IV_HTTP_LOOK_MS = 200,           /* while reading is paused: interval of checks whether the client is gone ... */
     IV_HTTP_FIRST_LOOK_MS = 5,       /* ... and the first check after it ended its side */
     IV_HTTP_ACCEPT_RETRY_MS = 100,   /* after running out of files */
-    IV_HTTP_ID_BYTES_MAX = 128
+    IV_HTTP_ID_BYTES_MAX = 128,
+    IV_HTTP_CLIENT_BYTES = 46 /* of an IPv6 address */
 };
 /* Bodies of open requests and input read ahead, on all connections; bodies beyond it are refused with 503. One body
  * of the greatest length fits next to what is read ahead. */
@@ -83,6 +84,7 @@ struct iv_connection {
     size_t out_counted;    /* counted in http->unread_bytes */
     iv_http_request *request;
     iv_http_client *client; /* NULL: not counted */
+    char address[IV_HTTP_CLIENT_BYTES];
     struct event reading, writing, timer;
 };
 
@@ -100,6 +102,8 @@ struct iv_http_request {
     iv_http_chunks chunks;
     iv_buf fields; /* added by the handler */
     char id[IV_HTTP_ID_BYTES_MAX + 1];
+    char client[IV_HTTP_CLIENT_BYTES];
+    iv_http_answer answer;
     bool handled, streaming, in_chunks, gone_queued; /* handled: passed to its handler */
     bool probed;                                     /* the client ended its side and was sent a 100 */
     int status;                                      /* 0: the response has not begun */
@@ -147,7 +151,7 @@ struct iv_http {
     size_t refused_count; /* connections being refused, of connection_count */
     size_t refusals_max;  /* concurrent connections; further clients wait in the backlog */
     bool accept_paused;
-    uint64_t refused_total, files_short;
+    uint64_t accepted_total, refused_total, cut_total, files_short;
     iv_http_client *clients[IV_HTTP_CLIENT_BUCKETS];
     uint64_t client_seed;
     bool draining, drain_passed;
@@ -165,6 +169,7 @@ static inline uint64_t iv_http_now_ms(void) { return iv_http_now_us() / 1000; }
 /* Schedules the loop's work: queued connections and lost clients. */
 static inline void iv_http_wake_work(iv_http *h) { event_active(h->working, EV_TIMEOUT, 0); }
 
+void iv_http_client_address(const struct sockaddr *from, char out[IV_HTTP_CLIENT_BYTES]); /* NULL: "" */
 /* Counts a connection of the address; false: it has too many. *out may be NULL: uncounted. */
 bool iv_http_client_enter(iv_http *h, const struct sockaddr *from, iv_http_client **out);
 

@@ -61,6 +61,14 @@ void iv_http_request_take_body(iv_http_request *q, iv_buf *out) {
 
 const char *iv_http_request_id(const iv_http_request *q) { return q->id; }
 
+const char *iv_http_request_route(const iv_http_request *q) { return q->route ? q->route->path : NULL; }
+const char *iv_http_request_client(const iv_http_request *q) { return q->client; }
+const char *iv_http_request_forwarded(const iv_http_request *q) {
+    return iv_http_head_field(&q->head, "X-Forwarded-For");
+}
+void iv_http_request_note_answer(iv_http_request *q, const iv_http_answer *a) { q->answer = *a; }
+const iv_http_answer *iv_http_request_answer(const iv_http_request *q) { return &q->answer; }
+
 static bool good_id(const char *id) {
     size_t n = strlen(id);
     if (n == 0 || n > IV_HTTP_ID_BYTES_MAX) return false;

@@ -30,6 +30,8 @@ bool iv_connection_open(iv_http *h, int fd, const struct sockaddr *from) {
         return false;
     }
     *c = (iv_connection){.http = h, .fd = fd, .since = iv_http_now_ms(), .next = h->connections};
+    iv_http_client_address(from, c->address);
+    h->accepted_total++;
     if (c->next) c->next->previous = c;
     h->connections = c;
     h->connection_count++;
@@ -73,6 +75,7 @@ static void cut(iv_connection *c) {
     iv_http_request *q = c->request;
     bool first = !c->cut, last_words = first && q && q->streaming && q->stall;
     size_t dropped = last_words ? drop_output(c) : iv_connection_waiting(c);
+    h->cut_total += first;
     if (first && h->o.cut) h->o.cut(h->user, q, dropped);
     c->cut = true;
     c->progress = iv_http_now_ms();

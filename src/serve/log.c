@@ -19,7 +19,7 @@
 
 /* ---- lines -------------------------------------------------------------------------------------------- */
 
-enum { LINE_BYTES_MAX = 2048, WORD_BYTES_MAX = 512, STAMP_BYTES = 32 };
+enum { LINE_BYTES_MAX = 2048, WORD_BYTES_MAX = 512, FORWARDED_BYTES_MAX = 128, STAMP_BYTES = 32 };
 
 /* "2026-11-21T20:46:06.123Z" */
 static void stamp(char out[STAMP_BYTES]) {
@@ -97,18 +97,33 @@ void iv_log(const iv_log_sink *to, const char *level, const char *event, const c
 
 void iv_log_http_request(const iv_log_sink *to, const iv_http_request *q, int status, double seconds, size_t bytes) {
     char method[WORD_BYTES_MAX], path[WORD_BYTES_MAX], id[WORD_BYTES_MAX], line[LINE_BYTES_MAX], when[STAMP_BYTES];
+    char forwarded[FORWARDED_BYTES_MAX];
     if (!to->write) return;
     stamp(when);
     shown(iv_http_request_method(q), method, sizeof method);
     shown(iv_http_request_path(q), path, sizeof path);
     shown(iv_http_request_id(q), id, sizeof id);
+    const iv_http_answer *a = iv_http_request_answer(q);
+    const char *client = iv_http_request_client(q), *via = iv_http_request_forwarded(q);
+    if (via) shown(via, forwarded, sizeof forwarded);
     if (to->json) {
-        write_json(to, json_pack("{ss ss ss ss ss si sf sI ss}", "time", when, "level", "info", "event", "request",
-                                 "method", method, "path", path, "status", status, "seconds", seconds, "bytes",
-                                 (json_int_t)bytes, "id", id));
+        json_t *object =
+            json_pack("{ss ss ss ss ss si sf sI ss ss ss*}", "time", when, "level", "info", "event", "request",
+                      "method", method, "path", path, "status", status, "seconds", seconds, "bytes", (json_int_t)bytes,
+                      "id", id, "client", client, "forwarded", via ? forwarded : NULL);
+        if (object && a->finish)
+            json_object_update_new(object, json_pack("{sI sI ss}", "prompt_tokens", (json_int_t)a->prompt_tokens,
+                                                     "completion_tokens", (json_int_t)a->completion_tokens,
+                                                     "finish_reason", a->finish));
+        write_json(to, object);
         return;
     }
-    snprintf(line, sizeof line, "%s %s %s %d %zu bytes %.3f s %s", when, method, path, status, bytes, seconds, id);
+    int n = snprintf(line, sizeof line, "%s %s %s %d %zu bytes %.3f s %s %s", when, method, path, status, bytes,
+                     seconds, id, *client ? client : "-");
+    if (via) n += snprintf(line + n, sizeof line - (size_t)n, " for %s", forwarded);
+    if (a->finish)
+        snprintf(line + n, sizeof line - (size_t)n, ", %zu + %zu tokens, %s", a->prompt_tokens, a->completion_tokens,
+                 a->finish);
     to->write(to->user, line);
 }
 #define NO_REOPENING SIZE_MAX

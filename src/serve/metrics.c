@@ -1,13 +1,22 @@
 /* metrics.c: a table gives each metric its names, help text and value; the page is that table, printed once per
  * dialect. Buckets are cumulative only on the page. */
 #include "serve/metrics.h"
+#include "serve/process_stats.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { BUCKETS_MAX = 24, FINISHES = 4, NAME_BYTES_MAX = 512 };
+enum { BUCKETS_MAX = 24, FINISHES = 4, NAME_BYTES_MAX = 512, HTTP_KINDS_MAX = 1024 };
+
+/* HTTP requests of one method, route and status: a client cannot make new ones without end. */
+typedef struct http_kind {
+    const char *method, *route; /* constants */
+    int status;
+    uint64_t count;
+} http_kind;
 
 typedef struct histogram {
     const double *bounds;
@@ -43,6 +52,8 @@ struct iv_metrics {
     char model[NAME_BYTES_MAX]; /* escaped for a label */
     histogram timings[TIMINGS];
     uint64_t requests, finished[FINISHES], refused, generated, prompted, cached;
+    http_kind *http; /* HTTP_KINDS_MAX */
+    size_t http_count;
     double last_time, tokens_per_second;
     uint64_t last_tokens;
     void (*count_server)(void *user, iv_metrics_server *out); /* NULL: all 0 */
@@ -78,7 +89,11 @@ static void escape(const char *text, char out[NAME_BYTES_MAX]) {
 
 iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_metrics **out, iv_error *err) {
     iv_metrics *m = calloc(1, sizeof *m);
-    if (!m) return iv_fail(err, IV_NO_MEMORY, "metrics: no memory");
+    if (m) m->http = calloc(HTTP_KINDS_MAX, sizeof *m->http);
+    if (!m || !m->http) {
+        free(m);
+        return iv_fail(err, IV_NO_MEMORY, "metrics: no memory");
+    }
     m->names = names;
     m->last_time = -1;
     escape(model_name, m->model);
@@ -91,7 +106,10 @@ iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_met
     return IV_OK;
 }
 
-void iv_metrics_close(iv_metrics *m) { free(m); }
+void iv_metrics_close(iv_metrics *m) {
+    if (m) free(m->http);
+    free(m);
+}
 
 void iv_metrics_note_request(iv_metrics *m, const iv_metrics_request *r) {
     size_t finish = (size_t)r->finish;
@@ -113,6 +131,26 @@ void iv_metrics_note_gap(iv_metrics *m, double seconds) { note(&m->timings[T_GAP
 void iv_metrics_note_longest(iv_metrics *m, size_t tokens) { note(&m->timings[T_LONGEST], (double)tokens); }
 void iv_metrics_note_refused(iv_metrics *m) { m->refused++; }
 
+static const char *known_method(const char *method) {
+    static const char *const known[] = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(method, known[i]) == 0) return known[i];
+    return "other";
+}
+
+void iv_metrics_note_http(iv_metrics *m, const char *method, const char *route, int status) {
+    http_kind k = {.method = known_method(method), .route = route ? route : "other", .status = status};
+    for (size_t i = 0; i < m->http_count; i++) {
+        http_kind *h = &m->http[i];
+        if (h->status != status || strcmp(h->method, k.method) != 0 || strcmp(h->route, k.route) != 0) continue;
+        h->count++;
+        return;
+    }
+    if (m->http_count == HTTP_KINDS_MAX) return;
+    k.count = 1;
+    m->http[m->http_count++] = k;
+}
+
 void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user) {
     m->count_server = count, m->server_user = user;
 }
@@ -131,6 +169,7 @@ typedef struct sample {
     const iv_bridge_stats *s;
     const iv_engine_info *info;
     iv_metrics_server server;
+    iv_process_stats process, engine; /* engine: all 0 if it has no process of its own */
 } sample;
 
 static double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
@@ -166,6 +205,18 @@ static double v_aborted(const sample *l) { return (double)finished(l, IV_FINISH_
 static double v_log_dropped(const sample *l) { return (double)l->server.log_lines_dropped; }
 static double v_connections(const sample *l) { return (double)l->server.connections; }
 static double v_connections_refused(const sample *l) { return (double)l->server.connections_refused; }
+static double v_connections_accepted(const sample *l) { return (double)l->server.connections_accepted; }
+static double v_cut(const sample *l) { return (double)l->server.answers_cut; }
+static double v_cpu(const sample *l) { return l->process.cpu_seconds; }
+static double v_start(const sample *l) { return l->process.start_seconds; }
+static double v_resident(const sample *l) { return (double)l->process.resident_bytes; }
+static double v_virtual(const sample *l) { return (double)l->process.virtual_bytes; }
+static double v_files(const sample *l) { return (double)l->process.open_files; }
+static double v_files_max(const sample *l) { return (double)l->process.files_max; }
+static double v_engine_cpu(const sample *l) { return l->engine.cpu_seconds; }
+static double v_engine_start(const sample *l) { return l->engine.start_seconds; }
+static double v_engine_resident(const sample *l) { return (double)l->engine.resident_bytes; }
+static double v_engine_files(const sample *l) { return (double)l->engine.open_files; }
 static double v_paused(const sample *l) { return l->s->paused; }
 static double v_failed(const sample *l) { return l->s->failed; }
 static double v_away(const sample *l) { return l->s->away; }
@@ -219,7 +270,9 @@ static const number counters[] = {
     {{NULL, NULL, "sglang:num_requests_total"}, "Requests that ended.", v_requests},
     {{NULL, NULL, "sglang:num_aborted_requests_total"}, "Requests that were cancelled.", v_aborted},
     {{"invar_requests_refused_total", NULL, NULL}, "Requests answered with 429.", v_refused},
+    {{"invar_connections_accepted_total", NULL, NULL}, "Connections so far.", v_connections_accepted},
     {{"invar_connections_refused_total", NULL, NULL}, "Connections that were too many.", v_connections_refused},
+    {{"invar_answers_cut_total", NULL, NULL}, "Answers whose clients read nothing for too long.", v_cut},
     {{"invar_log_lines_dropped_total", NULL, NULL}, "Log lines that could not be written.", v_log_dropped},
     {{"invar_engine_restarts_total", NULL, NULL}, "Restarts of the engine process.", v_restarts},
     {{"invar_requests_continued_total", NULL, NULL},
@@ -230,6 +283,24 @@ static const number counters[] = {
     {{"invar_computed_tokens_total", NULL, NULL}, "Tokens computed: prompts, answers, drafts.", v_computed},
     {{"invar_drafted_tokens_total", NULL, NULL}, "Tokens drafted by speculation.", v_drafted},
     {{"invar_accepted_tokens_total", NULL, NULL}, "Drafted tokens that were accepted.", v_accepted},
+};
+
+/* Without labels, as in other programs. */
+static const struct {
+    const char *name, *type, *help;
+    double (*value)(const sample *l);
+    bool engine; /* only where the engine has a process of its own */
+} processes[] = {
+    {"process_cpu_seconds_total", "counter", "User and system time of the server's process.", v_cpu, false},
+    {"process_resident_memory_bytes", "gauge", "Resident memory of the server's process.", v_resident, false},
+    {"process_virtual_memory_bytes", "gauge", "Virtual memory of the server's process.", v_virtual, false},
+    {"process_open_fds", "gauge", "Open files of the server's process.", v_files, false},
+    {"process_max_fds", "gauge", "Limit of open files.", v_files_max, false},
+    {"process_start_time_seconds", "gauge", "Start of the server's process, since 1970.", v_start, false},
+    {"invar_engine_cpu_seconds_total", "counter", "User and system time of the engine process.", v_engine_cpu, true},
+    {"invar_engine_resident_memory_bytes", "gauge", "Resident memory of the engine process.", v_engine_resident, true},
+    {"invar_engine_open_fds", "gauge", "Open files of the engine process.", v_engine_files, true},
+    {"invar_engine_start_time_seconds", "gauge", "Start of the engine process, since 1970.", v_engine_start, true},
 };
 
 static const struct {
@@ -318,6 +389,26 @@ static void print_finishes(page *p) {
               p->dialect == IV_METRICS_VLLM ? theirs[i] : own[i], (unsigned long long)finished(&p->sample, i + 1));
 }
 
+static void print_http(page *p) {
+    const iv_metrics *m = p->sample.m;
+    if (m->http_count == 0) return;
+    head(p, "invar_http_requests_total", "HTTP requests that ended. 499: the client left before the answer.",
+         "counter");
+    for (size_t i = 0; i < m->http_count; i++) {
+        const http_kind *h = &m->http[i];
+        PRINT(p, "invar_http_requests_total{%s,method=\"%s\",route=\"%s\",status=\"%d\"} %llu\n", p->labels, h->method,
+              h->route, h->status, (unsigned long long)h->count);
+    }
+}
+
+static void print_processes(page *p) {
+    for (size_t i = 0; i < sizeof processes / sizeof *processes; i++) {
+        if (processes[i].engine && p->sample.s->engine_pid <= 0) continue;
+        head(p, processes[i].name, processes[i].help, processes[i].type);
+        PRINT(p, "%s %.15g\n", processes[i].name, processes[i].value(&p->sample));
+    }
+}
+
 /* Constant facts, as labels of a gauge of 1. */
 static void print_facts(page *p) {
     const iv_engine_info *info = p->sample.info;
@@ -351,7 +442,11 @@ static void print_dialect(page *p, iv_metrics_names dialect) {
 bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const iv_engine_info *info, iv_buf *out) {
     page p = {.out = out, .sample = {.m = m, .s = stats, .info = info}, .good = true};
     if (m->count_server) m->count_server(m->server_user, &p.sample.server);
+    p.sample.process = iv_process_stats_read(getpid());
+    if (stats->engine_pid > 0) p.sample.engine = iv_process_stats_read(stats->engine_pid);
+    print_processes(&p);
     print_dialect(&p, IV_METRICS_OWN);
+    print_http(&p);
     if (m->names != IV_METRICS_OWN) print_dialect(&p, m->names);
     return p.good;
 }

@@ -21,11 +21,14 @@ void iv_metrics_note_gap(iv_metrics *m, double seconds);    /* between two token
 void iv_metrics_note_longest(iv_metrics *m, size_t tokens); /* of the answers to one prompt, once all have ended */
 void iv_metrics_note_refused(iv_metrics *m);                /* 429 */
 
+/* An HTTP request has ended. route: its pattern, a constant; NULL: it matched none. */
+void iv_metrics_note_http(iv_metrics *m, const char *method, const char *route, int status);
+
 /* Counters kept by the server. `count` is called when a page is written. */
 typedef struct iv_metrics_server {
     uint64_t log_lines_dropped;
     size_t connections;
-    uint64_t connections_refused;
+    uint64_t connections_accepted, connections_refused, answers_cut;
 } iv_metrics_server;
 void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user);
 

@@ -200,14 +200,17 @@ static void on_tick(void *user) {
 
 static void on_http_request(void *user, const iv_http_request *q, int status, double seconds, size_t bytes) {
     const iv_server *s = user;
-    iv_log_http_request(&s->log, q, status, seconds, bytes);
+    iv_metrics_note_http(s->metrics, iv_http_request_method(q), iv_http_request_route(q), status);
+    if (s->o->log_requests) iv_log_http_request(&s->log, q, status, seconds, bytes);
 }
 
 static void count_server(void *user, iv_metrics_server *out) {
     const iv_server *s = user;
     *out = (iv_metrics_server){.log_lines_dropped = s->log_writer ? iv_log_writer_dropped(s->log_writer) : 0,
                                .connections = iv_http_connections(s->http),
-                               .connections_refused = iv_http_refused(s->http)};
+                               .connections_accepted = iv_http_accepted(s->http),
+                               .connections_refused = iv_http_refused(s->http),
+                               .answers_cut = iv_http_cut(s->http)};
 }
 
 static void on_note(void *user, const char *level, const char *message) {
@@ -328,8 +331,7 @@ static iv_status open_loop(loop *l, iv_error *err) {
     const iv_server_options *o = l->server.o;
     iv_http_options http = o->http;
     IV_TRY(open_log(&l->server, err));
-    if (o->log_requests) http.log = on_http_request;
-    http.cut = on_cut;
+    http.log = on_http_request, http.cut = on_cut;
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(iv_http_check_files(o->http.connections_max, FILES_BEFORE,
                                err)); /* before the model is loaded, to fail early */

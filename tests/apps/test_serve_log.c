@@ -213,6 +213,70 @@ static void a_log_that_rotates(void **state) {
     expect_error(1, "log: cannot write: Is a directory");
 }
 
+/* A POST of this body; the status. */
+static int post_body(uint16_t port, const char *path, const char *fields, const char *body) {
+    char text[2048];
+    snprintf(text, sizeof text,
+             "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%sContent-Length: %zu\r\n\r\n%s", path,
+             fields, strlen(body), body);
+    return ask_text(port, text);
+}
+
+/* The line of a request has its client, its tokens and how its answer ended; the metrics count it by route. */
+static void lines_of_requests(void **state) {
+    (void)state;
+    static const char body[] = "{\"prompt\": [17, 289, 220], \"max_tokens\": 5, \"ignore_eos\": true}",
+                      two[] = "{\"prompt\": [[17], [17, 289]], \"n\": 2, \"max_tokens\": 4, \"ignore_eos\": true}",
+                      long_one[] = "{\"prompt\": [17], \"max_tokens\": 200, \"ignore_eos\": true, \"stream\": true}";
+    uint16_t port;
+    pid_t pid = serve(&port, NULL);
+    assert_int_equal(post_body(port, "/v1/completions", "", body), 200);
+    await_words(pid, " 127.0.0.1, 3 + 5 tokens, length\n");
+    assert_int_equal(post_body(port, "/v1/completions", "X-Forwarded-For: 10.1.2.3\r\n", two), 200);
+    await_words(pid, " 127.0.0.1 for 10.1.2.3, 3 + 16 tokens, length\n");
+    assert_int_equal(post_body(port, "/v1/completions", "", "{\"prompt\": 7}"), 400);
+    await_words(pid, "POST /v1/completions 400 ");
+    assert_int_equal(ask(port, "GET /nowhere/7", ""), 404);
+    assert_int_equal(ask(port, "GET /v1/completions", ""), 405);
+    int fd = dial(port);
+    char text[400];
+    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s",
+             strlen(long_one), long_one);
+    assert_true(fd >= 0);
+    say_to(fd, text);
+    assert_true(recv(fd, reply, 10, MSG_WAITALL) == 10);
+    close(fd); /* with unread bytes: a reset */
+    await_words(pid, "POST /v1/completions 499 ");
+    const char *line = strstr(came.err, "POST /v1/completions 499 ");
+    assert_non_null(strstr(line, " tokens, cancelled\n"));
+    assert_int_equal(ask(port, "GET /metrics", ""), 200);
+    static const char *const counts[] = {
+        "method=\"POST\",route=\"/v1/completions\",status=\"200\"} 2\n",
+        "method=\"POST\",route=\"/v1/completions\",status=\"400\"} 1\n",
+        "method=\"POST\",route=\"/v1/completions\",status=\"499\"} 1\n",
+        "method=\"GET\",route=\"other\",status=\"404\"} 1\n",
+        "method=\"GET\",route=\"other\",status=\"405\"} 1\n",
+        "\ninvar_engine_resident_memory_bytes ",
+        "\nprocess_cpu_seconds_total ",
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (!strstr(reply, counts[i])) fail_msg("no %s in %s", counts[i], reply);
+    assert_true(metric(port, "invar_connections_accepted_total") == 8);
+    assert_true(metric(port, "invar_answers_cut_total") == 0);
+    end(pid, SIGTERM);
+    pid = serve(&port, (const char *const[]){"--log-format", "json", NULL});
+    assert_int_equal(post_body(port, "/v1/completions", "", body), 200);
+    await_words(pid,
+                "\"client\":\"127.0.0.1\",\"prompt_tokens\":3,\"completion_tokens\":5,\"finish_reason\":\"length\"}\n");
+    end(pid, SIGTERM);
+    pid = serve(&port, (const char *const[]){"--disable-log-requests", NULL});
+    assert_int_equal(post_body(port, "/v1/completions", "", body), 200);
+    assert_int_equal(ask(port, "GET /metrics", ""), 200);
+    if (!strstr(reply, "route=\"/v1/completions\",status=\"200\"} 1\n")) fail_msg("%s", reply);
+    end(pid, SIGTERM);
+    assert_null(strstr(came.err, "POST /v1"));
+}
+
 static int with_key(uint16_t port, const char *key) {
     char field[80];
     snprintf(field, sizeof field, "Authorization: Bearer %s\r\n", key);
@@ -267,7 +331,8 @@ static void signals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pipe_without_reader), cmocka_unit_test(closed_descriptors),
-                                       cmocka_unit_test(a_log_that_rotates), cmocka_unit_test(signals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lines_of_requests), cmocka_unit_test(a_pipe_without_reader),
+                                       cmocka_unit_test(closed_descriptors), cmocka_unit_test(a_log_that_rotates),
+                                       cmocka_unit_test(signals)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

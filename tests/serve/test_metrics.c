@@ -3,6 +3,8 @@
 #include "serve/metrics.h"
 
 #include <ctype.h>
+#include <time.h>
+#include <unistd.h>
 
 static const iv_engine_info info = {.fingerprint = "iv1-x",
                                     .dtype = "bfloat16",
@@ -108,14 +110,14 @@ static size_t check_page(const char *page) {
             assert_string_equal(name, family);
             continue;
         }
-        size_t n = strcspn(line, "{");
+        size_t n = strcspn(line, "{ ");
         assert_true(is_name(line, n) && strncmp(line, family, strlen(family)) == 0);
         const char *suffix = line + strlen(family);
         if (strcmp(type, "histogram") != 0) assert_int_equal(n, strlen(family));
         if (strcmp(type, "histogram") == 0)
             assert_true(!strncmp(suffix, "_bucket{", 8) || !strncmp(suffix, "_sum{", 5) ||
                         !strncmp(suffix, "_count{", 7));
-        const char *value = line + n + labels_length(line + n);
+        const char *value = line + n + (line[n] == '{' ? labels_length(line + n) : 0);
         char *end;
         assert_int_equal(*value, ' ');
         strtod(value, &end);
@@ -271,6 +273,83 @@ static void other_dialects(void **state) {
     iv_buf_free(&buf);
 }
 
+/* A client's own methods and paths make no new lines. */
+static void http_requests(void **state) {
+    (void)state;
+    iv_metrics *m = open_metrics(IV_METRICS_OWN, "tiny");
+    iv_buf buf = {0};
+    char made[16];
+    assert_null(strstr(page_of(m, &buf), "invar_http_requests_total"));
+    for (int i = 0; i < 3; i++) iv_metrics_note_http(m, "POST", "/generate", 200);
+    iv_metrics_note_http(m, "POST", "/generate", 400);
+    iv_metrics_note_http(m, "GET", "/generate", 405);
+    for (int i = 0; i < 5000; i++) {
+        snprintf(made, sizeof made, "M%d", i);
+        iv_metrics_note_http(m, made, NULL, 404);
+    }
+    const char *p = page_of(m, &buf);
+    check_page(p);
+    const char *name = "invar_http_requests_total";
+    assert_true(value_of(p, name, "method=\"POST\",route=\"/generate\",status=\"200\"") == 3);
+    assert_true(value_of(p, name, "method=\"POST\",route=\"/generate\",status=\"400\"") == 1);
+    assert_true(value_of(p, name, "method=\"GET\",route=\"/generate\",status=\"405\"") == 1);
+    assert_true(value_of(p, name, "method=\"other\",route=\"other\",status=\"404\"") == 5000);
+    for (int status = 600; status < 2000; status++) iv_metrics_note_http(m, "GET", "/", status); /* bounded */
+    check_page(page_of(m, &buf));
+    iv_metrics_close(m);
+    iv_buf_free(&buf);
+}
+
+static double plain_value(const char *page, const char *name) {
+    char start[80];
+    snprintf(start, sizeof start, "\n%s ", name);
+    const char *at = strstr(page, start);
+    if (!at) fail_msg("no %s", name);
+    return strtod(at + strlen(start), NULL);
+}
+
+/* This process, and itself again in the place of an engine's. */
+static void processes(void **state) {
+    (void)state;
+    iv_metrics *m = open_metrics(IV_METRICS_OWN, "tiny");
+    iv_buf buf = {0};
+    iv_bridge_stats s = some_stats();
+    assert_true(iv_metrics_write(m, &s, &info, &buf));
+    check_page(buf.data);
+    assert_null(strstr(buf.data, "invar_engine_cpu_seconds_total"));
+    double before = plain_value(buf.data, "process_cpu_seconds_total"),
+           files = plain_value(buf.data, "process_open_fds"),
+           bytes = plain_value(buf.data, "process_resident_memory_bytes");
+    assert_true(files >= 3 && files < plain_value(buf.data, "process_max_fds"));
+    assert_true(bytes > 100e3 && bytes <= plain_value(buf.data, "process_virtual_memory_bytes"));
+    double age = (double)time(NULL) - plain_value(buf.data, "process_start_time_seconds");
+    assert_true(age > -3 && age < 600);
+    enum { MORE = 40, HELD = 64 << 20 };
+    int held[MORE];
+    char *memory = malloc(HELD);
+    assert_non_null(memory);
+    for (int i = 0; i < MORE; i++) assert_true((held[i] = dup(0)) >= 0);
+    memset(memory, 1, HELD);
+    while (clock() < (clock_t)((before + 0.1) * CLOCKS_PER_SEC)) memset(memory, (int)clock(), HELD);
+    s.engine_pid = getpid();
+    iv_buf_clear(&buf);
+    assert_true(iv_metrics_write(m, &s, &info, &buf));
+    check_page(buf.data);
+    assert_true(plain_value(buf.data, "process_open_fds") == files + MORE);
+    assert_true(plain_value(buf.data, "process_cpu_seconds_total") >= before + 0.05);
+    assert_true(plain_value(buf.data, "process_resident_memory_bytes") > bytes + HELD / 2.0);
+    assert_true(plain_value(buf.data, "invar_engine_resident_memory_bytes") > bytes + HELD / 2.0);
+    assert_true(plain_value(buf.data, "invar_engine_open_fds") == files + MORE);
+    for (int i = 0; i < MORE; i++) close(held[i]);
+    free(memory);
+    s.engine_pid = 0x3fffffff; /* gone meanwhile */
+    iv_buf_clear(&buf);
+    assert_true(iv_metrics_write(m, &s, &info, &buf));
+    assert_true(plain_value(buf.data, "invar_engine_resident_memory_bytes") == 0);
+    iv_metrics_close(m);
+    iv_buf_free(&buf);
+}
+
 /* Reports a page that does not fit. */
 static void a_full_buffer(void **state) {
     (void)state;
@@ -283,7 +362,8 @@ static void a_full_buffer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(values_and_types), cmocka_unit_test(histograms_add_up),
-                                       cmocka_unit_test(other_dialects), cmocka_unit_test(a_full_buffer)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(http_requests),    cmocka_unit_test(processes),
+                                       cmocka_unit_test(values_and_types), cmocka_unit_test(histograms_add_up),
+                                       cmocka_unit_test(other_dialects),   cmocka_unit_test(a_full_buffer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,22 @@ static void free_task(iv_task *t) {
 
 static void drop(iv_api_job *j) { free_task((iv_task *)j); }
 
-void iv_task_close(iv_task *t) {
+/* For the log. finish: NULL: the children's. */
+static void note_answer(const iv_task *t, const char *finish) {
+    iv_http_answer a = {.finish = finish};
+    if (t->child_count == 0) return;
+    for (size_t i = 0; i < t->child_count; i++) {
+        const iv_child *c = &t->children[i];
+        const char *name = iv_finish_name(c->finish == IV_FINISH_NONE ? IV_FINISH_CANCELLED : c->finish);
+        if (i == 0 || c->prompt != c[-1].prompt) a.prompt_tokens += c->prompt_tokens;
+        a.completion_tokens += c->tokens.count;
+        if (!finish) a.finish = i == 0 || a.finish == name ? name : "mixed";
+    }
+    iv_http_request_note_answer(t->http_request, &a);
+}
+
+static void close_task(iv_task *t, const char *finish) {
+    note_answer(t, finish);
     for (size_t i = 0; i < t->child_count; i++)
         if (t->children[i].open) iv_bridge_cancel(t->server->bridge, t->children[i].id);
     *t->link = t->next;
@@ -61,11 +76,13 @@ void iv_task_close(iv_task *t) {
     if (iv_api_job_abandon(&t->job)) free_task(t);
 }
 
+void iv_task_close(iv_task *t) { close_task(t, NULL); }
+
 void iv_task_fail(iv_task *t, const iv_error *err) {
     iv_http_request *q = t->http_request;
     if (!t->began) {
         iv_server *s = t->server;
-        iv_task_close(t);
+        close_task(t, iv_finish_name(IV_FINISH_ERROR));
         iv_api_reply_error(s, q, err);
         return;
     }
@@ -76,7 +93,7 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     bool sent = !whole || iv_http_request_write(q, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return; /* the client has left: `gone` was or will be called */
-    iv_task_close(t);
+    close_task(t, iv_finish_name(IV_FINISH_ERROR));
     iv_http_request_stream_end(q);
 }
 
