@@ -86,6 +86,7 @@ _invar() {
         chat:--kv-cache-memory) _invar_words ''; return ;;
         chat:--speculative) _invar_words 'off ngram'; return ;;
         chat:--num-speculative-tokens) _invar_words ''; return ;;
+        serve:--config) _invar_files; return ;;
         serve:--host) _invar_words ''; return ;;
         serve:--port) _invar_words ''; return ;;
         serve:--served-model-name) _invar_words ''; return ;;
@@ -99,8 +100,6 @@ _invar() {
         serve:--engine-process) _invar_words 'on off'; return ;;
         serve:--engine-restarts) _invar_words ''; return ;;
         serve:--engine-timeout) _invar_words ''; return ;;
-        serve:--update-dir) _invar_files; return ;;
-        serve:--update-timeout) _invar_words ''; return ;;
         serve:--api-key) _invar_words ''; return ;;
         serve:--admin-api-key) _invar_words ''; return ;;
         serve:--api-key-file) _invar_files; return ;;
@@ -109,6 +108,7 @@ _invar() {
         serve:--allowed-origins) _invar_words ''; return ;;
         serve:--metrics-compat) _invar_words 'vllm sglang'; return ;;
         serve:--log-format) _invar_words 'text json'; return ;;
+        serve:--log-level) _invar_words 'info warning error'; return ;;
         serve:--log-file) _invar_files; return ;;
         serve:--load-format) _invar_words 'auto dummy'; return ;;
         serve:--dummy-seed) _invar_words ''; return ;;
@@ -382,7 +382,6 @@ _invar() {
         verify:--worlds) _invar_words ''; return ;;
         verify:--micro-batches) _invar_words ''; return ;;
         verify:--scalar-steps) _invar_words ''; return ;;
-        verify:--part) _invar_words ''; return ;;
         verify:--json) _invar_files; return ;;
         verify:--plot) _invar_files; return ;;
         verify:--device) _invar_words 'auto cpu cuda'; return ;;
@@ -447,7 +446,7 @@ _invar() {
     case $command:$word in
         generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --split-special-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --json-schema --regex --grammar --grammar-file --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        serve:-*) _invar_words '--help --host --port --served-model-name --tool-call-parser --split-special-tokens --proof-urls --max-queued-requests --max-connections-per-client --max-request-body --max-unread-bytes --drain-timeout --engine-process --engine-restarts --engine-timeout --update-dir --update-timeout --api-key --admin-api-key --api-key-file --admin-api-key-file --allow-flush --allowed-hosts --allowed-origins --metrics-compat --log-format --log-file --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        serve:-*) _invar_words '--help --config --host --port --served-model-name --tool-call-parser --split-special-tokens --proof-urls --max-queued-requests --max-connections-per-client --max-request-body --max-unread-bytes --drain-timeout --engine-process --engine-restarts --engine-timeout --api-key --admin-api-key --api-key-file --admin-api-key-file --allow-flush --allowed-hosts --allowed-origins --metrics-compat --log-format --log-level --log-file --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         batch:-*) _invar_words '--help -i --input -o --output --served-model-name --tool-call-parser --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
@@ -461,7 +460,7 @@ _invar() {
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
         logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         export:-*) _invar_words '--help --dtype --max-shard-size --overwrite --threads --json' ;;
-        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --train --data --steps --batch-size --worlds --micro-batches --scalar-steps --part --json --plot --device --arithmetic --dtype --numerics' ;;
+        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --train --data --steps --batch-size --worlds --micro-batches --scalar-steps --json --plot --device --arithmetic --dtype --numerics' ;;
         eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;

@@ -175,7 +175,7 @@ static const cli_flag *known_letter(const cli_syntax *syntax, char letter) {
     return NULL;
 }
 
-static int unknown_flag(const cli_syntax *syntax, const char *word, iv_error *err) {
+int cli_unknown_flag(const cli_syntax *syntax, const char *word, iv_error *err) {
     char name[CLI_SHOWN_BYTES], shown[CLI_SHOWN_BYTES];
     snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
     name[strcspn(name, "=")] = 0;
@@ -192,7 +192,7 @@ static int unknown_flag(const cli_syntax *syntax, const char *word, iv_error *er
     return cli_fail(err, CLI_USAGE, "unknown flag '%s'", shown);
 }
 
-static int add_value(cli_args *args, const cli_value *value, iv_error *err) {
+int cli_add_value(cli_args *args, const cli_value *value, iv_error *err) {
     size_t before = 0, most = value->flag->most ? value->flag->most : 1;
     for (size_t i = 0; i < args->value_count; i++) before += args->values[i].flag == value->flag;
     if (before >= most && most == 1) return cli_fail(err, CLI_USAGE, "--%s: given twice", value->flag->name);
@@ -213,7 +213,7 @@ static int take_flag(cli_args *args, int left, char *const *words, int *used, iv
         if (word[2 + n] == '=') text = word + 2 + n + 1;
     } else
         flag = word[2] == 0 ? known_letter(args->syntax, word[1]) : NULL;
-    if (!flag) return unknown_flag(args->syntax, word, err);
+    if (!flag) return cli_unknown_flag(args->syntax, word, err);
     *used = 1;
     cli_value value = {.flag = flag};
     if (flag->kind == CLI_SWITCH) {
@@ -231,7 +231,7 @@ static int take_flag(cli_args *args, int left, char *const *words, int *used, iv
         int code = cli_parse_value(flag, text, &value, err);
         if (code != CLI_OK) return code;
     }
-    return add_value(args, &value, err);
+    return cli_add_value(args, &value, err);
 }
 
 static int take_operand(cli_args *args, const char *word, iv_error *err) {
@@ -268,7 +268,8 @@ int cli_parse(const cli_syntax *syntax, int count, char *const *words, cli_args 
             code = take_operand(args, word, err);
         if (code != CLI_OK) return code;
     }
-    if (syntax->operand && !syntax->operand_optional && args->operand_count == 0)
+    bool from_file = syntax->has_config && cli_has(args, "config");
+    if (syntax->operand && !syntax->operand_optional && !from_file && args->operand_count == 0)
         return cli_fail(err, CLI_USAGE, "wanted %s, found nothing", syntax->operand);
     return CLI_OK;
 }

@@ -69,9 +69,10 @@ typedef struct cli_syntax {
     const char *operand_choices; /* for completion, NULL: a path */
     bool operand_command;        /* for completion: the name of a command */
     bool operand_optional;
-    const char *second;                            /* metavar of an optional second operand, NULL: there is none */
-    const char *usage;                             /* the usage line after "invar NAME" */
-    const char *text;                              /* a paragraph for help */
+    bool has_config;    /* its flag --config names a file with more flags, and perhaps the operand (config.h) */
+    const char *second; /* metavar of an optional second operand, NULL: there is none */
+    const char *usage;  /* the usage line after "invar NAME" */
+    const char *text;   /* a paragraph for help */
     const cli_section *sections[CLI_SECTIONS_MAX]; /* ends with NULL */
     const cli_unset *unset;                        /* NULL: the defaults of the sections */
     const cli_example *examples;
@@ -98,6 +99,11 @@ typedef struct cli_args {
  * every value is within the range of its row. CLI_USAGE fills err: the flag, what was wanted, what was found, and for
  * an unknown flag the nearest known one. */
 int cli_parse(const cli_syntax *syntax, int count, char *const *words, cli_args *args, iv_error *err);
+
+/* Adds a checked value. CLI_USAGE: the flag has been given as often as its row allows. */
+int cli_add_value(cli_args *args, const cli_value *value, iv_error *err);
+/* The error of a word that is no flag: CLI_USAGE, with the nearest known one. */
+int cli_unknown_flag(const cli_syntax *syntax, const char *word, iv_error *err);
 
 /* The last value of a flag, NULL if it was not given. The name must be in the command's table. */
 const cli_value *cli_find(const cli_args *args, const char *name);

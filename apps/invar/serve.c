@@ -1,6 +1,7 @@
 /* serve.c: invar serve and invar batch: from flags to the options of src/serve. */
 #include "commands.h"
 #include "answer.h"
+#include "config.h"
 #include "model.h"
 #include "output.h"
 #include "serve/batch.h"
@@ -86,6 +87,7 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;
     o->split_special_tokens = cli_has(args, "split-special-tokens");
     o->log_requests = !cli_has(args, "disable-log-requests");
+    o->log_level = cli_text(args, "log-level", "info");
     o->metrics = strcmp(compat, "vllm") == 0     ? IV_METRICS_VLLM
                  : strcmp(compat, "sglang") == 0 ? IV_METRICS_SGLANG
                                                  : IV_METRICS_OWN;
@@ -101,14 +103,101 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     return code;
 }
 
-int cli_serve(const cli_args *args, iv_error *err) {
+/* ---- --config ------------------------------------------------------------------------------------------ */
+
+static const char *const key_rivals[][2] = {
+    {"api-key", "api-key-file"}, {"admin-api-key", "admin-api-key-file"}, {NULL, NULL}};
+
+/* Flags whose change takes effect on SIGHUP; the server applies them (iv_server_options.reload). */
+static const char *const reloadable[] = {"api-key",
+                                         "admin-api-key",
+                                         "api-key-file",
+                                         "admin-api-key-file",
+                                         "allow-flush",
+                                         "allowed-hosts",
+                                         "allowed-origins",
+                                         "disable-log-requests",
+                                         "drain-timeout",
+                                         "log-level",
+                                         "max-connections-per-client",
+                                         "max-queued-requests",
+                                         "max-request-body",
+                                         "max-unread-bytes"};
+
+/* Command line and file, as started and as they are in effect. Large, and alive as long as the server. */
+static struct {
+    const cli_args *words; /* the command line alone */
+    cli_args started, current, next;
+    cli_config *config, *current_config, *next_config;
+} sources;
+
+static bool is_reloadable(const char *name) {
+    for (size_t i = 0; i < sizeof reloadable / sizeof *reloadable; i++)
+        if (strcmp(reloadable[i], name) == 0) return true;
+    return false;
+}
+
+static bool same_value(const cli_args *a, const cli_args *b, const char *name) {
+    const cli_value *x = cli_find(a, name), *y = cli_find(b, name);
+    if (!x || !y) return x == y;
+    return !x->text || strcmp(x->text, y->text) == 0;
+}
+
+static void list_name(char *list, size_t room, const char *name) {
+    size_t n = strlen(list);
+    snprintf(list + n, room - n, "%s%s", n ? ", " : "", name);
+}
+
+static int read_config(const cli_args *words, cli_args *out, cli_config **config, iv_error *err) {
+    *out = *words, *config = NULL;
+    if (!cli_has(words, "config")) return CLI_OK;
+    int code = cli_config_read(out, key_rivals, config, err);
+    if (code == CLI_OK && out->operand_count == 0)
+        code = cli_fail(err, CLI_USAGE, "wanted MODEL, or `model` in %.300s, found nothing",
+                        cli_text(words, "config", ""));
+    return code;
+}
+
+/* SIGHUP. */
+static iv_status reload(void *user, iv_server_reload *out, iv_error *err) {
+    const cli_syntax *syntax = sources.words->syntax;
+    (void)user;
+    iv_server_options_init(&out->options);
+    cli_config_free(sources.next_config); /* of one that was refused */
+    int code = read_config(sources.words, &sources.next, &sources.next_config, err);
+    if (code == CLI_OK) code = server_options(&sources.next, &out->options, err);
+    if (code != CLI_OK) return err->status == IV_OK ? IV_INVALID : err->status;
+    for (const cli_section *const *s = syntax->sections; *s; s++)
+        for (const cli_flag *f = (*s)->flags; f->name; f++) {
+            bool may = is_reloadable(f->name);
+            if (!same_value(may ? &sources.current : &sources.started, &sources.next, f->name))
+                list_name(may ? out->applied : out->ignored, sizeof out->applied, f->name);
+        }
+    if (strcmp(sources.started.operands[0], sources.next.operands[0]) != 0)
+        list_name(out->ignored, sizeof out->ignored, "model");
+    return IV_OK;
+}
+
+static void reloaded(void *user) {
+    (void)user;
+    if (sources.current_config != sources.config) cli_config_free(sources.current_config);
+    sources.current = sources.next, sources.current_config = sources.next_config, sources.next_config = NULL;
+}
+
+int cli_serve(const cli_args *words, iv_error *err) {
     char path[CLI_PATH_BYTES];
     iv_server_options o;
     view v = {.loaded = false};
     iv_server_options_init(&o);
-    int code = server_options(args, &o, err);
+    const cli_args *args = &sources.started;
+    sources.words = words;
+    int code = read_config(words, &sources.started, &sources.config, err);
+    if (code == CLI_OK) code = cli_device_check(args, err);
+    if (code == CLI_OK) code = server_options(args, &o, err);
     if (code == CLI_OK) code = cli_model_path(args->operands[0], path, err);
     if (code != CLI_OK) return code;
+    sources.current = sources.started, sources.current_config = sources.config;
+    if (cli_has(words, "config")) o.reload = reload, o.reloaded = reloaded;
     signal(SIGHUP, SIG_IGN); /* until the server handles it */
     signal(SIGUSR1, SIG_IGN), signal(SIGUSR2, SIG_IGN);
     if (cli_has_other_ranks()) o.launcher = getppid();

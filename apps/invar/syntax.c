@@ -184,6 +184,8 @@ const cli_syntax cli_chat_syntax = {
 /* ---- serve --------------------------------------------------------------------------------------------- */
 
 static const cli_flag server_flags[] = {
+    {PATH("config", "FILE"), .unset = "none",
+     .help = "YAML file of these flags by name; the command line wins; SIGHUP rereads it"},
     {TEXT("host", "ADDRESS"), .unset = "127.0.0.1",
      .help = "address to listen on; a name means all its addresses, 0.0.0.0 all interfaces"},
     {COUNT("port", "N", 0, 65535), .unset = "8000", .help = "port to listen on; 0 picks a free one and logs it"},
@@ -248,6 +250,7 @@ static const cli_flag watch_flags[] = {
     {CHOICE("metrics-compat", "NAME", "vllm sglang"), .unset = "invar's names only",
      .help = "add this server's metric names to /metrics"},
     {CHOICE("log-format", "HOW", "text json"), .unset = "text", .help = "format of log lines"},
+    {CHOICE("log-level", "LEVEL", "info warning error"), .unset = "info", .help = "least important lines of the log"},
     {PATH("log-file", "FILE"), .unset = "standard error", .help = "append the log to FILE; SIGHUP reopens it"},
     {.name = "disable-log-requests", .help = "do not log each request"},
     {0},
@@ -259,6 +262,7 @@ static const cli_example serve_examples[] = {
     {"invar serve tiny-math --host 0.0.0.0 --api-key secret", "for the network, with a key"},
     {"invar serve tiny-math --metrics-compat vllm --log-format json",
      "for dashboards and log pipelines built for vLLM"},
+    {"invar serve --config serve.yaml --port 8001", "flags and model from a file, except the port"},
     {0}};
 
 const cli_syntax cli_serve_syntax = {
@@ -266,11 +270,12 @@ const cli_syntax cli_serve_syntax = {
     .group = "Run a model",
     .summary = "answer over HTTP: the OpenAI and SGLang APIs, and a page",
     .operand = "MODEL",
+    .has_config = true,
     .usage = "MODEL [flags]",
     .text =
         "The log goes to standard error. On SIGTERM or Ctrl-C the server accepts no new requests and exits when the\n"
-        "accepted ones have finished; a second signal stops it immediately. SIGHUP rereads key files and reopens the\n"
-        "log file; SIGUSR1 and SIGUSR2 are ignored.",
+        "accepted ones have finished; a second signal stops it immediately. SIGHUP rereads --config and key files and\n"
+        "reopens the log file; SIGUSR1 and SIGUSR2 are ignored.",
     .sections = {&server_section, &fault_section, &update_section, &access_section, &watch_section,
                  &cli_engine_section},
     .examples = serve_examples};

@@ -136,6 +136,16 @@ void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
     pthread_mutex_unlock(&b->mutex);
 }
 
+void iv_bridge_limit_queue(iv_bridge *b, size_t queued_requests_max) {
+    if (b->remote) {
+        iv_remote_limit_queue(b->remote, queued_requests_max);
+        return;
+    }
+    pthread_mutex_lock(&b->mutex);
+    b->queued_max = queued_requests_max;
+    pthread_mutex_unlock(&b->mutex);
+}
+
 /* ---- commands to the engine --------------------------------------------------------------------------- */
 
 static iv_inflight *new_inflight(void *owner, size_t text_room) {

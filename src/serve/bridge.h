@@ -123,6 +123,9 @@ void iv_bridge_cancel(iv_bridge *b, uint64_t id);
 void iv_bridge_hold(iv_bridge *b, uint64_t id, bool hold);
 iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err);
 
+/* Another queued_requests_max, of 1 to IV_QUEUED_REQUESTS_MAX, for requests from now on. */
+void iv_bridge_limit_queue(iv_bridge *b, size_t queued_requests_max);
+
 /* Takes the oldest event; false if the queue is empty. Server's thread only. */
 bool iv_bridge_next(iv_bridge *b, iv_bridge_event *out);
 void iv_bridge_get_stats(iv_bridge *b, iv_bridge_stats *stats);

@@ -812,6 +812,8 @@ void iv_remote_hold(iv_remote *r, uint64_t id, bool hold) {
     flush(r);
 }
 
+void iv_remote_limit_queue(iv_remote *r, size_t queued_requests_max) { r->o.queued_requests_max = queued_requests_max; }
+
 void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats) {
     *stats = r->stats;
     iv_release_add_counters(&stats->engine, &r->before);

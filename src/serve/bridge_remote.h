@@ -20,6 +20,7 @@ void iv_remote_cancel(iv_remote *r, uint64_t id);
 void iv_remote_hold(iv_remote *r, uint64_t id, bool hold);
 iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, void *owner, iv_error *err);
 bool iv_remote_next(iv_remote *r, iv_bridge_event *out);
+void iv_remote_limit_queue(iv_remote *r, size_t queued_requests_max);
 void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats);
 
 #endif

@@ -149,6 +149,31 @@ iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *er
     return IV_OK;
 }
 
+static void swap_text(char **a, char **b) {
+    char *kept = *a;
+    *a = *b, *b = kept;
+}
+
+iv_status iv_http_reload(iv_http *h, const iv_http_options *o, iv_error *err) {
+    IV_TRY(check_options(o, err));
+    iv_http n = {.waker = -1}; /* its keys and texts only */
+    bool copied = copy_text(o->allowed_hosts, &n.allowed_hosts) && copy_text(o->allowed_origins, &n.allowed_origins) &&
+                  copy_text(o->api_key_file, &n.api_key_file) && copy_text(o->admin_key_file, &n.admin_key_file);
+    iv_status status = copied ? IV_OK : iv_fail(err, IV_NO_MEMORY, "no memory for the options of a server");
+    if (status == IV_OK && o->api_key) status = iv_keys_add(&n.api_keys, o->api_key, "api_key", err);
+    if (status == IV_OK && o->admin_key) status = iv_keys_add(&n.admin_keys, o->admin_key, "admin_key", err);
+    if (status == IV_OK) status = iv_http_read_keys(&n, NULL, NULL, err);
+    if (status == IV_OK) {
+        h->api_keys = n.api_keys, h->admin_keys = n.admin_keys;
+        swap_text(&h->allowed_hosts, &n.allowed_hosts), swap_text(&h->allowed_origins, &n.allowed_origins);
+        swap_text(&h->api_key_file, &n.api_key_file), swap_text(&h->admin_key_file, &n.admin_key_file);
+        h->o.open_cache = o->open_cache, h->o.client_connections_max = o->client_connections_max;
+        h->o.body_bytes_max = o->body_bytes_max, h->o.unread_bytes_max = o->unread_bytes_max;
+    }
+    free(n.allowed_hosts), free(n.allowed_origins), free(n.api_key_file), free(n.admin_key_file);
+    return status;
+}
+
 size_t iv_http_connections(const iv_http *h) { return h->connection_count; }
 size_t iv_http_connections_max(const iv_http *h) { return h->o.connections_max; }
 uint64_t iv_http_refused(const iv_http *h) { return h->refused_total; }

@@ -80,6 +80,10 @@ uint64_t iv_http_cut(const iv_http *h);      /* answers cut so far: see options.
 /* As in the options, or what the limit of open files allows. */
 size_t iv_http_connections_max(const iv_http *h);
 uint64_t iv_http_refused(const iv_http *h); /* connections refused because there were too many */
+/* Takes keys, key files, allowed hosts and origins, open_cache, client_connections_max, body_bytes_max and
+ * unread_bytes_max from these options, for requests from now on, and reads the key files. On an error nothing
+ * changes. Strings are copied. */
+iv_status iv_http_reload(iv_http *h, const iv_http_options *o, iv_error *err);
 /* Reads the key files again; on an error all keys stay as before. Counts may be NULL. */
 iv_status iv_http_read_keys(iv_http *h, size_t *api, size_t *admin, iv_error *err);
 /* How often accepting failed because the process had no free file. It is retried. */

@@ -74,10 +74,15 @@ static void write_json(const iv_log_sink *to, json_t *line) {
     json_decref(line);
 }
 
+iv_log_levels iv_log_level(const char *name) {
+    if (!name || strcmp(name, "info") == 0) return IV_LOG_INFO;
+    return strcmp(name, "warning") == 0 ? IV_LOG_WARNING : IV_LOG_ERROR;
+}
+
 void iv_log(const iv_log_sink *to, const char *level, const char *event, const char *fmt, ...) {
     char message[LINE_BYTES_MAX], line[LINE_BYTES_MAX + 256], when[STAMP_BYTES];
     va_list args;
-    if (!to->write) return;
+    if (!to->write || iv_log_level(level) < to->level) return;
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
@@ -98,7 +103,7 @@ void iv_log(const iv_log_sink *to, const char *level, const char *event, const c
 void iv_log_http_request(const iv_log_sink *to, const iv_http_request *q, int status, double seconds, size_t bytes) {
     char method[WORD_BYTES_MAX], path[WORD_BYTES_MAX], id[WORD_BYTES_MAX], line[LINE_BYTES_MAX], when[STAMP_BYTES];
     char forwarded[FORWARDED_BYTES_MAX];
-    if (!to->write) return;
+    if (!to->write || to->level > IV_LOG_INFO) return;
     stamp(when);
     shown(iv_http_request_method(q), method, sizeof method);
     shown(iv_http_request_path(q), path, sizeof path);

@@ -6,9 +6,14 @@
 #include "base/status.h"
 #include "serve/http.h"
 
+typedef enum iv_log_levels { IV_LOG_INFO, IV_LOG_WARNING, IV_LOG_ERROR } iv_log_levels;
+/* By its name, as in lines; NULL: info. */
+iv_log_levels iv_log_level(const char *name);
+
 /* Destination and format of lines. */
 typedef struct iv_log_sink {
     bool json;
+    iv_log_levels level;                         /* lines below it are omitted */
     void (*write)(void *user, const char *line); /* line: without its end; NULL: no lines */
     void *user;
 } iv_log_sink;

@@ -36,6 +36,7 @@ enum {
 
 typedef struct loop {
     iv_server server; /* first: the `user` of handlers */
+    iv_server_options options;
     char model_name[IV_MODEL_NAME_BYTES];
     bool lost;
     bool job_ended;   /* by mpirun */
@@ -130,6 +131,27 @@ static void on_signal(void *user) {
     iv_http_drain(l->server.http, o->drain_ms, on_late, l);
 }
 
+static void read_config_again(loop *l) {
+    iv_server_reload fresh = {.applied = "", .ignored = ""};
+    iv_server *s = &l->server;
+    iv_error err = {0};
+    iv_status status = l->options.reload(l->options.user, &fresh, &err);
+    if (status == IV_OK) status = iv_http_reload(s->http, &fresh.options.http, &err);
+    if (status != IV_OK) {
+        iv_log(&s->log, "error", "reload", "SIGHUP: the configuration stays as it was: %s", err.message);
+        return;
+    }
+    l->options.reloaded(l->options.user);
+    iv_bridge_limit_queue(s->bridge, fresh.options.bridge.queued_requests_max);
+    l->options.drain_ms = fresh.options.drain_ms, l->options.log_requests = fresh.options.log_requests;
+    s->log.level = iv_log_level(fresh.options.log_level);
+    if (*fresh.ignored)
+        iv_log(&s->log, "warning", "reload", "SIGHUP: changed, but read only at the start, so ignored: %s",
+               fresh.ignored);
+    iv_log(&s->log, "info", "reload", "SIGHUP: configuration and files of keys read again, %s%s",
+           *fresh.applied ? "changed: " : "no change", fresh.applied);
+}
+
 /* SIGHUP: reopens files that may have been replaced. On an error the old ones stay in use. */
 static void on_hangup(void *user) {
     loop *l = user;
@@ -137,7 +159,9 @@ static void on_hangup(void *user) {
     size_t api, admin;
     iv_error err;
     if (l->server.log_writer) iv_log_writer_reopen(l->server.log_writer);
-    if (iv_http_read_keys(l->server.http, &api, &admin, &err) != IV_OK)
+    if (l->options.reload)
+        read_config_again(l);
+    else if (iv_http_read_keys(l->server.http, &api, &admin, &err) != IV_OK)
         iv_log(&l->server.log, "error", "reload", "SIGHUP: the keys stay as they were: %s", err.message);
     else if (o->api_key_file || o->admin_key_file)
         iv_log(&l->server.log, "info", "reload", "SIGHUP: files of keys read again: %zu API keys, %zu admin keys", api,
@@ -320,7 +344,8 @@ static void log_start(const loop *l) {
 
 static iv_status open_log(iv_server *s, iv_error *err) {
     const iv_server_options *o = s->o;
-    s->log = (iv_log_sink){.json = o->log_json, .write = o->log_line, .user = o->user};
+    s->log =
+        (iv_log_sink){.json = o->log_json, .level = iv_log_level(o->log_level), .write = o->log_line, .user = o->user};
     if (o->log_line) return IV_OK;
     IV_TRY(iv_log_writer_open(o->log_file, o->log_json, &s->log_writer, err));
     s->log.write = iv_log_writer_put, s->log.user = s->log_writer;
@@ -368,7 +393,8 @@ static void limit_malloc_cache(void) {
 
 iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     limit_malloc_cache();
-    loop l = {.server = {.o = o}};
+    loop l = {.options = *o};
+    l.server.o = &l.options;
     name_model(&l);
     iv_status status = open_loop(&l, err);
     if (status == IV_OK && l.server.http) {

@@ -11,6 +11,8 @@
 
 typedef enum iv_metrics_names { IV_METRICS_OWN, IV_METRICS_VLLM, IV_METRICS_SGLANG } iv_metrics_names;
 
+typedef struct iv_server_reload iv_server_reload;
+
 typedef struct iv_server_options {
     iv_http_options http;
     iv_bridge_options bridge;
@@ -20,6 +22,7 @@ typedef struct iv_server_options {
     const char *proof_urls;        /* servers that the page compares with: comma-separated origins; NULL: none */
     iv_metrics_names metrics;
     bool log_json, log_requests;
+    const char *log_level;     /* least important lines: info, warning or error; NULL: info */
     bool split_special_tokens; /* special tokens spelled by clients are plain text, unless a request says otherwise */
     const char *log_file;      /* appended to; NULL: standard error. Reopened on SIGHUP */
     uint32_t drain_ms;         /* SIGTERM: time for accepted requests; 30 s */
@@ -32,8 +35,19 @@ typedef struct iv_server_options {
     void (*log_line)(
         void *user,
         const char *line); /* receives the log's lines, without their ends; NULL: they are written to the log file */
+    /* On SIGHUP: reads the configuration again. On an error nothing changes. NULL: there is none. */
+    iv_status (*reload)(void *user, iv_server_reload *out, iv_error *err);
+    void (*reloaded)(void *user); /* it has taken effect */
     void *user;
 } iv_server_options;
+
+/* A configuration that was read again. Of the options these take effect: keys and their files, open_cache, allowed
+ * hosts and origins, and limits of `http` (iv_http_reload), bridge.queued_requests_max, drain_ms, log_level,
+ * log_requests. Strings are copied. */
+struct iv_server_reload {
+    iv_server_options options;
+    char applied[1024], ignored[1024]; /* names of what has changed, and of what changed but needs a new start */
+};
 
 void iv_server_options_init(iv_server_options *o);
 /* The other process of bridge.process: main calls it when its first word is IV_SERVER_ENGINE_WORD. Ends the process. */

@@ -37,7 +37,7 @@ fetch_libraries() {
         -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User="$(id -un)"
     apt-get "$@" update >"$dir/apt.log" 2>&1 || true # another repository may fail
     (cd "$dir/debs" && apt-get "$@" download libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libevent-dev \
-        libcmocka-dev libcmocka0) >>"$dir/apt.log" 2>&1 || return 1
+        libyaml-dev libcmocka-dev libcmocka0) >>"$dir/apt.log" 2>&1 || return 1
     rm -rf "$dir/sysroot.new"
     for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$dir/sysroot.new" || return 1; done
     mv "$dir/sysroot.new" "$dir/sysroot"
