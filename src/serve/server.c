@@ -2,6 +2,7 @@
  * answered, or when the engine is lost. Everything but the engine runs on one thread. */
 #include "serve/server.h"
 #include "base/clock.h"
+#include "base/size.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
 #include "serve/api/updates.h"
@@ -9,6 +10,7 @@
 #include "serve/api/constraint.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
+#include "serve/notify.h"
 #include "serve/page/page.h"
 
 #ifdef __GLIBC__
@@ -30,6 +32,8 @@ enum {
     LOST_DRAIN_MS = 2000, /* to send the error answers */
     LAUNCHER_MS = 100,    /* mpirun kills one second after its SIGTERM */
     LOG_END_MS = 1000,    /* to write the last lines */
+    LOADING_S = 60,       /* what a service manager allows the start from each sign of its progress on */
+    STOPPING_S = 10,      /* and the end, after the drain */
     QUEUED_REQUESTS = 1024,
     ENGINE_RESTARTS = 3
 };
@@ -37,6 +41,7 @@ enum {
 typedef struct loop {
     iv_server server; /* first: the `user` of handlers */
     iv_server_options options;
+    iv_notify notify;
     char model_name[IV_MODEL_NAME_BYTES];
     bool lost;
     bool job_ended;   /* by mpirun */
@@ -121,6 +126,8 @@ static void on_signal(void *user) {
         return;
     }
     l->server.draining = true;
+    iv_notify_send(&l->notify, "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%llu",
+                   o->drain_ms * 1000ULL + STOPPING_S * 1000000ULL);
     if (o->launcher && atomic_load(&term_sender) == o->launcher) {
         l->job_ended = true;
         iv_log(&l->server.log, "warning", "drain", "mpirun ends this job: requests have %.3g s", LAUNCHER_MS / 1000.0);
@@ -158,6 +165,7 @@ static void on_hangup(void *user) {
     const iv_http_options *o = &l->server.o->http;
     size_t api, admin;
     iv_error err;
+    iv_notify_reloading(&l->notify);
     if (l->server.log_writer) iv_log_writer_reopen(l->server.log_writer);
     if (l->options.reload)
         read_config_again(l);
@@ -168,6 +176,25 @@ static void on_hangup(void *user) {
                admin);
     else
         iv_log(&l->server.log, "info", "reload", "SIGHUP: there are no files of keys to read again");
+    iv_notify_send(&l->notify, "READY=1");
+}
+
+static void on_watchdog(void *user) { iv_notify_send(&((loop *)user)->notify, "WATCHDOG=1"); }
+
+/* For `systemctl status`. */
+static void notify_state(loop *l, const iv_bridge_stats *stats) {
+    if (l->server.draining) return;
+    iv_notify_status(&l->notify, "%s, %zu requests run, %zu wait, %llu engine restarts",
+                     stats->away ? "the engine is being restarted" : "listening", stats->engine.running,
+                     stats->queued + stats->engine.waiting, (unsigned long long)stats->restarts);
+}
+
+/* While the model loads; passed on. */
+static void on_progress(void *user, size_t done_bytes, size_t total_bytes) {
+    loop *l = user;
+    const iv_engine_options *o = &l->options.bridge.engine;
+    iv_notify_loading(&l->notify, done_bytes, total_bytes, LOADING_S);
+    if (o->progress) o->progress(o->user, done_bytes, total_bytes);
 }
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
@@ -218,6 +245,7 @@ static void on_tick(void *user) {
     iv_metrics_note_time(l->server.metrics, &stats, now);
     log_files(l, now);
     give_back(&l->server);
+    notify_state(l, &stats);
     if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) log_status(l, &stats, now);
     end_if_lost(l, &stats);
 }
@@ -362,6 +390,8 @@ static iv_status open_loop(loop *l, iv_error *err) {
                                err)); /* before the model is loaded, to fail early */
     iv_bridge_options bridge = o->bridge;
     bridge.note = on_note, bridge.note_user = l;
+    bridge.engine.progress = on_progress, bridge.engine.user = l;
+    iv_notify_loading(&l->notify, 0, 0, LOADING_S);
     IV_TRY(iv_bridge_open(&bridge, &l->server.bridge, err));
     if (!l->server.bridge) return IV_OK;
     IV_TRY(iv_api_tools_open(&l->server, o->tool_call_parser, err));
@@ -375,6 +405,9 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_updates_open(&l->server, &l->server.updates, err));
     IV_TRY(iv_http_watch(l->server.http, iv_updates_fd(l->server.updates), on_updates, l, err));
     IV_TRY(iv_http_every(l->server.http, TICK_MS, on_tick, l, err));
+    if (l->notify.watchdog_ms)
+        IV_TRY(
+            iv_http_every(l->server.http, (uint32_t)iv_size_min(l->notify.watchdog_ms, TICK_MS), on_watchdog, l, err));
     IV_TRY(iv_http_signal(l->server.http, SIGTERM, on_signal, l, err));
     if (o->launcher) note_senders();
     IV_TRY(iv_http_signal(l->server.http, SIGINT, on_signal, l, err));
@@ -396,9 +429,11 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     loop l = {.options = *o};
     l.server.o = &l.options;
     name_model(&l);
+    iv_notify_open(&l.notify);
     iv_status status = open_loop(&l, err);
     if (status == IV_OK && l.server.http) {
         log_start(&l);
+        iv_notify_send(&l.notify, "READY=1\nSTATUS=listening");
         if (o->ready) o->ready(o->user, iv_http_port(l.server.http));
         status = iv_http_run(l.server.http, err);
     }
@@ -419,5 +454,6 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     iv_metrics_close(l.server.metrics);
     if (status == IV_OK && l.server.draining) iv_log(&l.server.log, "info", "end", "drained");
     iv_log_writer_close(l.server.log_writer, LOG_END_MS);
+    iv_notify_close(&l.notify);
     return status;
 }
