@@ -32,6 +32,8 @@ from wire import Lost
 
 BACK_WANTED_S, BACK_MAX_S = 2, 20
 TIMEOUT_S = 600
+GROWTH_BYTES, STREAM_BYTES = 16 << 20, 64 << 10  # of the server, however many deaths
+PROGRESS_S = 10  # most waiting for an answer between two deaths
 FLAGS = ["--max-num-seqs", "32", "--kv-cache-memory", "48M", "--max-queued-requests", "4096", "--disable-log-requests",
          "--threads", "1", "--engine-timeout", "1000"]
 SIGNALS = [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGSTOP]
@@ -131,10 +133,19 @@ async def await_health(port, wanted, seconds):
     return None
 
 
-async def end_engines(server, count, rng, times, missing):
-    """Ends the engine `count` times at random moments."""
+async def await_answer(tally, seconds):
+    """Until another answer is complete: lives shorter than the work that each repeats would end none."""
+    begin, before = time.monotonic(), tally.answers
+    while tally.answers == before and time.monotonic() - begin < seconds:
+        await asyncio.sleep(0.02)
+
+
+async def end_engines(server, count, rng, times, missing, tally):
+    """Ends the engine `count` times at random moments, half of them after some progress."""
     loading = False
     for i in range(count):
+        if not loading and rng.random() < 0.5:
+            await await_answer(tally, PROGRESS_S)
         await asyncio.sleep(rng.random() * rng.choice([0.02, 0.4, 1.5]))
         living, zombies = engines(server.pid)
         if len(living) != 1:
@@ -171,16 +182,21 @@ async def deaths(args, server, missing):
     await ask_quietly(server.port, requests)
     tally, stopping, times, rng = Tally(), asyncio.Event(), [], random.Random(args.seed)
     begin = time.monotonic()
+    at_first = await metric(server.port, "process_resident_memory_bytes")
     clients = [asyncio.ensure_future(client(server.port, requests, random.Random(args.seed * 100000 + i), tally, stopping))
                for i in range(args.streams)]
-    await end_engines(server, args.deaths, rng, times, missing)
+    await end_engines(server, args.deaths, rng, times, missing, tally)
     stopping.set()
     await asyncio.gather(*clients)
     continued = await metric(server.port, "invar_requests_continued_total")
+    resident = await metric(server.port, "process_resident_memory_bytes")
     middle = sorted(t for t, _ in times)[len(times) // 2] if times else 0
     print(f"{len(times)} deaths in {time.monotonic() - begin:.0f} s under {args.streams} streams: {tally.answers} answers, {continued:.0f} times "
           f"continued, {len(tally.changes)} changed, errors {dict(tally.errors) or 'none'}; {tally.dawdled} read slowly, {tally.left} left; "
           f"back after {middle:.2f} s (median), {max(times, default=(0, 0))[0]:.2f} s (largest)", flush=True)
+    print(f"resident memory of the server: {at_first / 1e6:.1f} MB, after the deaths {resident / 1e6:.1f} MB", flush=True)
+    if resident > at_first + GROWTH_BYTES + args.streams * STREAM_BYTES:
+        missing.append(f"memory: wanted at most {GROWTH_BYTES + args.streams * STREAM_BYTES} bytes more, found {resident - at_first:.0f}")
     if tally.changes:
         missing.append(f"{len(tally.changes)} answers changed: {show_change(*tally.changes[0])}")
     if tally.errors:
