@@ -1,0 +1,64 @@
+#!/bin/sh
+# image.sh [MODEL]: builds the CPU image by buildah and runs it as its user: without root, without a writable file system
+# of its own, and asks it a question. Needs root, buildah, network to Debian's mirror, and the base image: from a
+# registry, or made by debootstrap where there is none ($INVAR_IMAGE_BASE=debootstrap). Takes minutes; not part of
+# ./run test.
+set -eu
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
+model=${1:-$root/models/tiny-math}
+work=${INVAR_IMAGE_WORK:-$(mktemp -d)}
+base=debian:12-slim
+export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
+
+die() {
+    echo "image: $1" >&2
+    exit 1
+}
+store() { buildah --root "$work/store" --runroot "$work/run" "$@"; }
+
+mkdir -p "$work"
+if [ "${INVAR_IMAGE_BASE:-}" = debootstrap ]; then
+    base=localhost/debian:12-slim
+    if ! store images "$base" >/dev/null 2>&1; then
+        debootstrap --variant=minbase bookworm "$work/rootfs" >"$work/debootstrap.log" 2>&1 || die "debootstrap: see $work/debootstrap.log"
+        rm -rf "$work"/rootfs/var/cache/apt/archives/*.deb "$work"/rootfs/var/lib/apt/lists/*
+        empty=$(store from scratch)
+        store copy -q "$empty" "$work/rootfs" / >/dev/null
+        store commit -q --rm "$empty" "$base" >/dev/null
+    fi
+fi
+
+# The committed files alone are the context.
+rm -rf "$work/context"
+mkdir "$work/context"
+git -C "$root" archive HEAD | tar -x -C "$work/context"
+(cd "$work/context" && store bud --format docker --build-arg "DEBIAN=$base" --target cpu \
+    --ignorefile deploy/docker/Dockerfile.dockerignore -f deploy/docker/Dockerfile -t invar .) >"$work/build.log" 2>&1 ||
+    die "build: see $work/build.log"
+
+user=$(store inspect --type image --format '{{.OCIv1.Config.User}}' invar)
+[ "$user" = 10001:10001 ] || die "wanted user 10001:10001, found $user"
+size=$(store images --format '{{.Size}}' invar)
+container=$(store from invar)
+trap 'store rm "$container" >/dev/null 2>&1 || true' EXIT
+store run --user 10001:10001 "$container" -- /usr/bin/invar --version || die "the program does not start"
+if store run --user 10001:10001 "$container" -- /bin/sh -c 'touch /usr/bin/x /etc/x' 2>/dev/null; then
+    die "its user may write to the image"
+fi
+answer() {
+    store run --user 10001:10001 -v "$model:/models/model:ro" "$container" -- /usr/bin/invar generate /models/model \
+        -p '2 + 2 =' --temperature 0 --max-tokens 20 --arithmetic fma32 --json
+}
+digest=$(answer | sed -n 's/.*"digest": *"\([^"]*\)".*/\1/p')
+[ -n "$digest" ] || die "no digest in its answer"
+
+# The default command, the health check of the image, and the end by its stop signal.
+store run --user 10001:10001 -v "$model:/models/model:ro" "$container" -- /bin/bash -c '
+    /usr/bin/invar serve --config /etc/invar/serve.yaml 2>/tmp/log & pid=$!
+    for i in $(seq 600); do grep -q listening /tmp/log && break; sleep 0.1; done
+    exec 3<>/dev/tcp/127.0.0.1/8000 && printf "GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n" >&3 && read -r _ status _ <&3
+    kill -TERM $pid; wait $pid; code=$?
+    cat /tmp/log
+    [ "$status" = 200 ] && [ "$code" = 0 ]' >"$work/serve.log" 2>&1 || die "serve: see $work/serve.log"
+echo "image: built, $size, user $user; answers with digest $digest, healthy, ends by SIGTERM"
