@@ -32,6 +32,7 @@ SETS = {
     "litellm": ("litellm_client", "dspy_client"),
     "eval": ("llama_index_client", "instructor_client", "lm_eval_harness", "guidellm_client"),
     "sglang": ("sglang_client", "sglang_script"),
+    "router": ("router",),
 }
 
 

@@ -81,6 +81,7 @@ static void labels_are_accepted(void **state) {
         {IV_API_COMPLETIONS, "{\"metadata\":{},\"service_tier\":\"priority\",\"suffix\":\"\"}"},
         {IV_API_GENERATE, "{\"return_routed_experts\":false,\"return_prompt_token_ids\":false,\"return_bytes\":false,"
                           "\"return_entropy\":false,\"session_id\":\"s\",\"custom_labels\":{\"a\":\"b\"}}"},
+        {IV_API_GENERATE, "{\"background\":false,\"no_logs\":false,\"log_metrics\":true}"},
         {IV_API_RESPONSES, "{\"store\":true,\"service_tier\":\"scale\",\"prompt_cache_retention\":\"24h\","
                            "\"max_tool_calls\":3}"},
         {IV_API_CHAT, "{\"spaces_between_special_tokens\":false}"},

@@ -176,6 +176,9 @@ static const field fields[] = {
     {IV_API_GENERATE, "custom_logit_processor", ONLY, 0, 0, 0, "|null|"},
     {OPENAI | IV_API_GENERATE, "lora_path", ONLY, 0, 0, 0, "|null|"},
     {IV_API_GENERATE, "log_metrics", ONLY, 0, 0, 0, "|true|"},
+    /* sglang-router writes the defaults of all fields that it knows */
+    {IV_API_GENERATE, "background", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_GENERATE, "no_logs", ONLY, 0, 0, 0, "|true|false|"},
     /* labels */
     {OPENAI | IV_API_RESPONSES, "user", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_RESPONSES, "metadata", ACCEPT, 0, 0, 0, NULL},
