@@ -29,13 +29,16 @@ if [ "${INVAR_IMAGE_BASE:-}" = debootstrap ]; then
     fi
 fi
 
-# The committed files alone are the context.
-rm -rf "$work/context"
-mkdir "$work/context"
-git -C "$root" archive HEAD | tar -x -C "$work/context"
-(cd "$work/context" && store bud --format docker --build-arg "DEBIAN=$base" --target cpu \
-    --ignorefile deploy/docker/Dockerfile.dockerignore -f deploy/docker/Dockerfile -t invar .) >"$work/build.log" 2>&1 ||
-    die "build: see $work/build.log"
+# The committed files alone are the context. $INVAR_IMAGE_KEEP: an image of an earlier run in $INVAR_IMAGE_WORK.
+build_image() {
+    rm -rf "$work/context"
+    mkdir "$work/context"
+    git -C "$root" archive HEAD | tar -x -C "$work/context"
+    (cd "$work/context" && store bud --format docker --build-arg "DEBIAN=$base" --target cpu \
+        --ignorefile deploy/docker/Dockerfile.dockerignore -f deploy/docker/Dockerfile -t invar .) >"$work/build.log" 2>&1 ||
+        die "build: see $work/build.log"
+}
+[ -n "${INVAR_IMAGE_KEEP:-}" ] || build_image
 
 user=$(store inspect --type image --format '{{.OCIv1.Config.User}}' invar)
 [ "$user" = 10001:10001 ] || die "wanted user 10001:10001, found $user"
@@ -52,6 +55,11 @@ answer() {
 }
 digest=$(answer | sed -n 's/.*"digest": *"\([^"]*\)".*/\1/p')
 [ -n "$digest" ] || die "no digest in its answer"
+if [ -x "$root/build/invar" ]; then
+    here=$("$root/build/invar" generate "$model" -p '2 + 2 =' --temperature 0 --max-tokens 20 --arithmetic fma32 --device cpu --json |
+        sed -n 's/.*"digest": *"\([^"]*\)".*/\1/p')
+    [ "$here" = "$digest" ] || die "wanted the digest $here of build/invar, found $digest"
+fi
 
 # The default command, the health check of the image, and the end by its stop signal.
 store run --user 10001:10001 -v "$model:/models/model:ro" "$container" -- /bin/bash -c '
