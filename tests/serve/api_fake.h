@@ -70,6 +70,7 @@ static inline void fake_close(iv_http_request *q) {
 const char *iv_http_request_method(const iv_http_request *q) { return q->body ? "POST" : "GET"; }
 const char *iv_http_request_path(const iv_http_request *q) { return q->path; }
 const char *iv_http_request_query(const iv_http_request *q, const char *name) { return name ? q->query : NULL; }
+void iv_http_request_note_answer(iv_http_request *q, const iv_http_answer *a) { (void)q, (void)a; }
 const char *iv_http_request_id(const iv_http_request *q) { return q ? "test" : NULL; }
 const char *iv_http_request_body(const iv_http_request *q, size_t *bytes) {
     *bytes = q->body_bytes;
