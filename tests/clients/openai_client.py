@@ -450,7 +450,10 @@ def test_labels():
         parallel_tool_calls=True, verbosity="medium", reasoning_effort="low",
         extra_body={"prompt_cache_retention": "24h", "session_id": "s"}, **asked)
     check(labelled.invar["digest"] == plain.invar["digest"])
-    refused("verbosity", verbosity="low")
+    predicted = client.chat.completions.create(messages=begun, prediction={"type": "content", "content": "42 and 43"}, verbosity="low",
+                                               **asked)
+    check(predicted.invar["digest"] == plain.invar["digest"])  # this template has no verbosity
+    refused("verbosity", extra_body={"verbosity": "loud"})
     refused("reasoning_effort", extra_body={"reasoning_effort": "huge"})
     asked = dict(model=MODEL, input="What is 1 + 1?", max_output_tokens=20, temperature=0)
     r = client.responses.create(store=True, include=["reasoning.encrypted_content"], text={"verbosity": "medium"}, metadata={},

@@ -178,7 +178,7 @@ static void wrong_ways_are_refused(void **state) {
         {COMPLETIONS, PROMPT "\"guided_grammar\":[]}", "guided_grammar", NULL},
         {COMPLETIONS, PROMPT "\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "guided_regex",
          NULL},
-        {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity", "found \\\"low\\\""},
+        {RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"loud\"}}", "text.verbosity", "found \\\"loud\\\""},
         {RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format", NULL},
         {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"{}\",\"regex\":\"a\"}}",
          "sampling_params.regex", NULL},

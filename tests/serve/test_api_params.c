@@ -76,6 +76,7 @@ static void labels_are_accepted(void **state) {
     } cases[] = {
         {IV_API_CHAT, "{\"store\":true,\"metadata\":{\"a\":\"b\"},\"user\":\"u\",\"service_tier\":\"flex\","
                       "\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\",\"prompt_cache_retention\":\"24h\"}"},
+        {IV_API_CHAT, "{\"verbosity\":\"low\",\"prediction\":{\"type\":\"content\",\"content\":\"x = 1\"}}"},
         {IV_API_CHAT, "{\"store\":false,\"verbosity\":\"medium\",\"stream_reasoning\":true,\"ebnf\":null,"
                       "\"return_hidden_states\":false}"},
         {IV_API_COMPLETIONS, "{\"metadata\":{},\"service_tier\":\"priority\",\"suffix\":\"\"}"},
@@ -176,7 +177,7 @@ static void refusals_name_the_field(void **state) {
         {IV_API_COMPLETIONS, "{\"suffix\":\"x\"}", "suffix: wanted null"},
         {IV_API_COMPLETIONS, "{\"store\":true}", "store: this field is not known here"},
         {IV_API_CHAT, "{\"store\":\"yes\"}", "store: wanted true false"},
-        {IV_API_CHAT, "{\"verbosity\":\"low\"}", "verbosity: wanted \"medium\""},
+        {IV_API_CHAT, "{\"verbosity\":\"loud\"}", "verbosity: wanted \"low\" \"medium\" \"high\""},
         {IV_API_CHAT, "{\"reasoning_effort\":\"huge\"}", "reasoning_effort: wanted \"none\" \"minimal\" \"low\""},
         {IV_API_CHAT, "{\"reasoning\":{}}", "reasoning: this field is not known here"},
         {IV_API_RESPONSES, "{\"reasoning\":\"low\"}", "reasoning: wanted object"},

@@ -131,6 +131,19 @@ static void calls_made_before(void **state) {
     json_decref(messages);
 }
 
+static void verbosities(void **state) {
+    (void)state;
+    use_template("{{ verbosity | default('-') }}|{{ reasoning_effort | default('-') }}");
+    json_t *messages = json_pack("[{ss,ss}]", "role", "user", "content", "u"), *verbosity = json_string("low"),
+           *kwargs = json_pack("{ss}", "verbosity", "high");
+    assert_string_equal(render(&(iv_render_input){.messages = messages}).text, "-|-");
+    assert_string_equal(render(&(iv_render_input){.messages = messages, .verbosity = verbosity}).text, "low|-");
+    assert_string_equal(render(&(iv_render_input){.messages = messages, .kwargs = kwargs}).text, "high|-");
+    seen both = render(&(iv_render_input){.messages = messages, .verbosity = verbosity, .kwargs = kwargs});
+    assert_true(both.status == IV_INVALID && strstr(both.text, "chat_template_kwargs.verbosity: "));
+    json_decref(messages), json_decref(verbosity), json_decref(kwargs);
+}
+
 /* Reasoning effort as templates expect it; the caller's enable_thinking takes precedence. */
 static void efforts(void **state) {
     (void)state;
@@ -233,6 +246,7 @@ int main(void) {
                                        cmocka_unit_test(thinking),
                                        cmocka_unit_test(not_shown),
                                        cmocka_unit_test(calls_made_before),
-                                       cmocka_unit_test(efforts)};
+                                       cmocka_unit_test(efforts),
+                                       cmocka_unit_test(verbosities)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -4,6 +4,7 @@
 #include "grammar/grammar.h"
 #include "serve/api/chat_text.h"
 #include "serve/api/constraint.h"
+#include "serve/api/task.h"
 #include "text/jinja/template.h"
 
 #include <ctype.h>
@@ -103,6 +104,67 @@ static void forced_calls(void **state) {
     snprintf(body, sizeof body, HI TOOLS ",\"tool_choice\":\"required\"}");
     fake_call(&server, &q, CHAT, body, strlen(body));
     assert_true(bridge.count == 0 && q.status == 400 && strstr(q.out.data, "tool_choice: wanted \\\"auto\\\""));
+    fake_close(&q);
+}
+
+/* A subset of the tools: only these are rendered, and only these are forced; the Responses API repeats all. */
+static void allowed_tools(void **state) {
+    (void)state;
+#define OF_CHAT(mode, list) \
+    ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":" mode ",\"tools\":" list "}}}"
+#define CHAT_F "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+#define CHAT_G "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}"
+    static const struct {
+        const char *more;
+        iv_constraint_kind kind;
+        const char *text; /* of the constraint, or part of the error */
+        bool f, g;        /* are in the prompt */
+    } cases[] = {
+        {OF_CHAT("\"required\"", "[" CHAT_G "]"), IV_CONSTRAINT_TOOL_CALLS, "[{\"name\":\"g\",\"parameters\":null}]",
+         false, true},
+        {OF_CHAT("\"required\"", "[" CHAT_G "," CHAT_F "]"), IV_CONSTRAINT_TOOL_CALLS, LISTED, true, true},
+        {OF_CHAT("\"auto\"", "[" CHAT_F "]"), IV_CONSTRAINT_NONE, "-", true, false},
+        {OF_CHAT("\"some\"", "[" CHAT_F "]"), IV_CONSTRAINT_NONE, "tool_choice.allowed_tools.mode: wanted", false,
+         false},
+        {OF_CHAT("\"auto\"", "[]"), IV_CONSTRAINT_NONE, "tool_choice.allowed_tools.tools: wanted a list", false, false},
+        {OF_CHAT("\"auto\"", "[" CHAT_F ",{\"type\":\"function\",\"function\":{\"name\":\"h\"}}]"), IV_CONSTRAINT_NONE,
+         "tool_choice.allowed_tools.tools[1]: wanted one of \\\"tools\\\", found \\\"h\\\"", false, false},
+        {OF_CHAT("\"auto\"", "[7]"), IV_CONSTRAINT_NONE, "tools[0]: wanted one of", false, false},
+    };
+    char body[700];
+    server.tool_form = IV_TOOL_FORM_HERMES;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_http_request q = {.writes_left = 1000};
+        snprintf(body, sizeof body, HI TOOLS "%s", cases[i].more);
+        bridge.count = 0;
+        fake_call(&server, &q, CHAT, body, strlen(body));
+        if (!cases[i].f && !cases[i].g) {
+            if (q.status != 400 || !strstr(q.out.data, cases[i].text)) fail_msg("%s: %s", body, q.out.data);
+            fake_close(&q);
+            continue;
+        }
+        assert_int_equal(bridge.count, 1);
+        assert_int_equal(bridge.children[0].constraint, cases[i].kind);
+        assert_string_equal(bridge.children[0].constraint_text, cases[i].text);
+        char *shown = json_dumps(server.tasks->tools, JSON_COMPACT); /* to the template */
+        bool f = strstr(shown, "\"name\":\"f\"") != NULL, g = strstr(shown, "\"name\":\"g\"") != NULL;
+        if (f != cases[i].f || g != cases[i].g) fail_msg("%s: %s", body, shown);
+        free(shown);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        fake_close(&q);
+    }
+    iv_http_request q = {.writes_left = 1000};
+    snprintf(
+        body, sizeof body,
+        "{\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{\"type\":\"function\",\"name\":\"g\"}],"
+        "\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"type\":\"function\",\"name\":"
+        "\"g\"}]}}");
+    bridge.count = 0;
+    fake_call(&server, &q, RESPONSES, body, strlen(body));
+    assert_int_equal(bridge.count, 1);
+    assert_string_equal(bridge.children[0].constraint_text, "[{\"name\":\"g\",\"parameters\":null}]");
+    fake_done(&server, 0, IV_FINISH_STOP);
+    assert_non_null(strstr(q.out.data, "\"name\":\"f\""));
     fake_close(&q);
 }
 
@@ -403,10 +465,15 @@ static void what_templates_write(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(parsers, begin),       cmocka_unit_test_setup(special_tokens_are_shown, begin),
-        cmocka_unit_test_setup(forced_calls, begin),  cmocka_unit_test_setup(answers, begin),
-        cmocka_unit_test_setup(ids_of_calls, begin),  cmocka_unit_test_setup(asked_for_json, begin),
-        cmocka_unit_test_setup(calls_or_json, begin), cmocka_unit_test_setup(calls_or_json_of_responses, begin),
+        cmocka_unit_test_setup(parsers, begin),
+        cmocka_unit_test_setup(special_tokens_are_shown, begin),
+        cmocka_unit_test_setup(allowed_tools, begin),
+        cmocka_unit_test_setup(forced_calls, begin),
+        cmocka_unit_test_setup(answers, begin),
+        cmocka_unit_test_setup(ids_of_calls, begin),
+        cmocka_unit_test_setup(asked_for_json, begin),
+        cmocka_unit_test_setup(calls_or_json, begin),
+        cmocka_unit_test_setup(calls_or_json_of_responses, begin),
         cmocka_unit_test(what_templates_write),
     };
     return cmocka_run_group_tests(tests, NULL, close_text_model);

@@ -116,12 +116,15 @@ static iv_status read_format(reader *w, const char *field, json_t *v, bool flat)
 static iv_status read_text(reader *w, json_t *v) {
     static const char *const names[] = {"format", "verbosity", NULL};
     IV_TRY(only(w, "text", v, names));
-    const json_t *verbosity = json_object_get(v, "verbosity");
-    if (verbosity && !json_is_null(verbosity) &&
-        !(json_is_string(verbosity) && strcmp(json_string_value(verbosity), "medium") == 0))
-        return iv_fail(w->err, IV_INVALID,
-                       "%stext.verbosity: wanted \"medium\" (nothing else is supported), found \"%.40s\"", w->prefix,
-                       json_is_string(verbosity) ? json_string_value(verbosity) : iv_json_type_name(verbosity));
+    json_t *verbosity = json_object_get(v, "verbosity");
+    if (verbosity && !json_is_null(verbosity)) {
+        const char *word = json_string_value(verbosity);
+        if (!word || (strcmp(word, "low") != 0 && strcmp(word, "medium") != 0 && strcmp(word, "high") != 0))
+            return iv_fail(w->err, IV_INVALID,
+                           "%stext.verbosity: wanted \"low\", \"medium\" or \"high\", found \"%.40s\"", w->prefix,
+                           word ? word : iv_json_type_name(verbosity));
+        w->p->verbosity = verbosity;
+    }
     json_t *format = json_object_get(v, "format");
     return format && !json_is_null(format) ? read_format(w, "text.format", format, true) : IV_OK;
 }
@@ -322,7 +325,45 @@ static iv_status check_types(const json_t *tools, iv_error *err) {
     return IV_OK;
 }
 
+/* The name of a tool, or of a choice: in a chat it is nested. */
+static const char *tool_name(const json_t *tool) {
+    const json_t *named = json_object_get(tool, "function");
+    return json_string_value(json_object_get(named ? named : tool, "name"));
+}
+
+static bool names_tool(const json_t *list, const char *name) {
+    for (size_t i = 0; name && i < json_array_size(list); i++) {
+        const char *other = tool_name(json_array_get(list, i));
+        if (other && strcmp(other, name) == 0) return true;
+    }
+    return false;
+}
+
+iv_status iv_api_tools_allow(iv_api_params *p, iv_error *err) {
+    const char *type = json_string_value(json_object_get(p->tool_choice, "type"));
+    if (!type || strcmp(type, "allowed_tools") != 0) return IV_OK;
+    json_t *nested = json_object_get(p->tool_choice, "allowed_tools"), *in = nested ? nested : p->tool_choice;
+    json_t *mode = json_object_get(in, "mode"), *allowed = json_object_get(in, "tools");
+    const char *word = json_string_value(mode), *where = nested ? "tool_choice.allowed_tools" : "tool_choice";
+    if (!word || (strcmp(word, "auto") != 0 && strcmp(word, "required") != 0))
+        return iv_fail(err, IV_INVALID, "%s.mode: wanted \"auto\" or \"required\", found \"%.40s\"", where,
+                       word ? word : "nothing");
+    if (json_array_size(allowed) == 0)
+        return iv_fail(err, IV_INVALID, "%s.tools: wanted a list of functions, found none", where);
+    for (size_t i = 0; i < json_array_size(allowed); i++) {
+        const char *name = tool_name(json_array_get(allowed, i));
+        if (!names_tool(p->tools, name))
+            return iv_fail(err, IV_INVALID, "%s.tools[%zu]: wanted one of \"tools\", found \"%.60s\"", where, i,
+                           name ? name : "nothing");
+    }
+    for (size_t i = json_array_size(p->tools); i-- > 0;)
+        if (!names_tool(allowed, tool_name(json_array_get(p->tools, i)))) json_array_remove(p->tools, i);
+    p->tool_choice = mode;
+    return IV_OK;
+}
+
 iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err) {
+    IV_TRY(iv_api_tools_allow(p, err));
     const char *choice = json_string_value(p->tool_choice), *name = NULL;
     if (json_is_object(p->tool_choice)) {
         json_t *named = json_object_get(p->tool_choice, "function"); /* in a chat the name is nested */

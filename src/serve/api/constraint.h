@@ -19,6 +19,9 @@ enum { IV_CALL_ID_BYTES = 80 };
  * "qwen3_coder" (or "qwen3_xml"), "none". */
 iv_status iv_api_tools_open(iv_server *s, const char *name, iv_error *err);
 
+/* A tool_choice of the type allowed_tools: removes the other tools from the list, and replaces the choice by its mode.
+ * Other choices are left as they are. */
+iv_status iv_api_tools_allow(iv_api_params *p, iv_error *err);
 /* Checks tools and tool_choice, and forces a call if required; afterwards tools is NULL if none may be called. */
 iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err);
 

@@ -80,6 +80,7 @@ json_t *iv_api_parse_arguments(const json_t *text, iv_body_tree *tree);
 typedef struct iv_render_input {
     json_t *messages, *tools, *kwargs; /* tools, kwargs: may be NULL */
     json_t *effort;                    /* reasoning effort: a string, or NULL */
+    json_t *verbosity;                 /* the same */
     bool split_special; /* special tokens in strings are plain text: the prompt contains marks (iv_mark_special) */
     bool generation_prompt;
     bool continue_final; /* the prompt ends with the text of the last message */

@@ -275,6 +275,8 @@ static iv_status make_variables(const iv_text_model *text_model, const iv_render
     if (status == IV_OK && in->continue_final) status = mark_final(in, list, inside, err);
     if (status == IV_OK && in->tools && json_object_set(variables, "tools", in->tools) != 0) status = no_memory(err);
     if (status == IV_OK && in->effort) status = set_effort(variables, in->effort, in->kwargs, err);
+    if (status == IV_OK && in->verbosity && json_object_set(variables, "verbosity", in->verbosity) != 0)
+        status = no_memory(err);
     if (status == IV_OK) status = merge_kwargs(variables, in->kwargs, err);
     if (status == IV_OK && in->split_special) {
         json_t *split = marked(text_model, variables, err);

@@ -23,6 +23,7 @@ static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t **tools
     p->tools_text = text ? iv_arena_strndup(&p->arena, text, strlen(text)) : NULL;
     free(text);
     if (!p->tools_text) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    IV_TRY(iv_api_tools_allow(p, err)); /* the answer repeats all of them */
     IV_TRY(iv_responses_tools(p->tools, tools, err));
     iv_status status = iv_api_tools_apply(s, p, err);
     if (status == IV_OK && p->tools) return IV_OK;

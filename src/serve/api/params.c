@@ -113,7 +113,7 @@ static const field fields[] = {
     {IV_API_CHAT, "separate_reasoning", BOOL, AT(separate_reasoning), 0, 0, NULL},
     {IV_API_CHAT, "include_reasoning", ONLY, 0, 0, 0, "|true|"},
     {IV_API_CHAT, "stream_reasoning", ONLY, 0, 0, 0, "|true|"},
-    {IV_API_CHAT, "verbosity", ONLY, 0, 0, 0, "|\"medium\"|"},
+    {IV_API_CHAT | IV_API_TOKENIZE, "verbosity", ONE_OF, AT(verbosity), 0, 0, IV_API_VERBOSITIES},
     {IV_API_GENERATE, "return_logprob", JSON, AT(return_logprob), 0, 0, "|true|false|array|"},
     {IV_API_GENERATE, "logprob_start_len", JSON, AT(logprob_start_lens), 0, 0, "|integer|real|array|"},
     {IV_API_GENERATE, "top_logprobs_num", JSON, AT(top_logprobs_nums), 0, 0, "|integer|real|array|"},
@@ -160,7 +160,7 @@ static const field fields[] = {
     {IV_API_CHAT, "function_call", ONLY, 0, 0, 0, "|\"none\"|"},
     {IV_API_CHAT, "modalities", ONLY, 0, 0, 0, "|[\"text\"]|"},
     {IV_API_CHAT, "audio", ONLY, 0, 0, 0, "|null|"},
-    {IV_API_CHAT, "prediction", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_CHAT, "prediction", ACCEPT, 0, 0, 0, NULL}, /* a hint for speed */
     {IV_API_CHAT, "web_search_options", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "previous_response_id", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},

@@ -62,11 +62,14 @@ typedef struct iv_api_params {
     json_t *return_logprob, *instructions, *logprobs;
     json_t *include, *truncation; /* of a response */
     json_t *reasoning, *effort;   /* effort: reasoning effort for the template */
+    json_t *verbosity;            /* for the template, too */
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
         *guided_grammar, *grammar;
     json_t *json_schema, *regex, *ebnf;             /* of sampling_params */
     json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one per prompt */
 } iv_api_params;
+
+#define IV_API_VERBOSITIES "|\"low\"|\"medium\"|\"high\"|" /* JSON values between bars */
 
 /* Sets all fields to absent; `defaults`: initial sampling fields of the request. */
 void iv_api_params_init(iv_api_params *p, const iv_request *defaults);

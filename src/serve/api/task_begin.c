@@ -126,6 +126,7 @@ iv_status iv_task_render(iv_task *t, iv_error *err) {
                           .tools = t->tools,
                           .kwargs = p->template_kwargs,
                           .effort = p->effort,
+                          .verbosity = p->verbosity,
                           .split_special = p->split_special,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final};

@@ -118,6 +118,7 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
                           .tools = p->tools,
                           .kwargs = p->template_kwargs,
                           .effort = p->effort,
+                          .verbosity = p->verbosity,
                           .split_special = p->split_special,
                           .generation_prompt = p->add_generation_prompt,
                           .continue_final = p->continue_final};
