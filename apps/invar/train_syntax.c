@@ -88,7 +88,7 @@ static const cli_flag layout_flags[] = {
     {CHOICE("device", "NAME", "auto cpu cuda"), .unset = "$INVAR_DEVICE, or auto: a GPU if there is one",
      .help = "where to compute; never changes a bit"},
     {COUNT("data-parallel-size", "N", 1, RANKS_MAX), .alias = "data-parallel dp",
-     .unset = "1, or the number of mpirun processes", .help = "ranks that divide the batch and the optimizer state"},
+     .unset = "1; under mpirun its processes / --tp", .help = "ranks that divide the batch and the optimizer state"},
     {COUNT("tensor-parallel-size", "N", 1, 8), .alias = "tensor-parallel tp", .unset = "1",
      .help = "ranks that divide each layer"},
     {COUNT("threads", "N", 0, TRAIN_THREADS_MAX), .unset = "0: one per CPU", .help = "worker threads of a process"},

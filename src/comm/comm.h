@@ -20,6 +20,7 @@ typedef struct iv_comm_ops {
     void (*close)(iv_comm *c);
     iv_status (*all_to_all)(iv_comm *c, const void *const *mine, const size_t *bytes, const size_t *theirs,
                             const void **blocks, iv_error *err);
+    iv_status (*split)(iv_comm *c, size_t count, iv_comm **out, iv_error *err);
 } iv_comm_ops;
 
 /* The first member of each implementation's struct. */
@@ -56,6 +57,14 @@ static inline iv_status iv_comm_broadcast(iv_comm *c, const void *mine, size_t b
 static inline iv_status iv_comm_all_to_all(iv_comm *c, const void *const *mine, const size_t *bytes,
                                            const size_t *theirs, const void **blocks, iv_error *err) {
     return c->ops->all_to_all(c, mine, bytes, theirs, blocks, err);
+}
+
+/* A communicator of this rank and its neighbours: ranks [k * count, (k + 1) * count) are a group each. count divides
+ * the size. The groups work at once; a rank's calls on c and on its group are in the same order on all of the group.
+ * The group is closed before c, which it needs. */
+static inline iv_status iv_comm_split(iv_comm *c, size_t count, iv_comm **out, iv_error *err) {
+    IV_ASSERT(count && c->size % count == 0);
+    return c->ops->split(c, count, out, err);
 }
 
 static inline void iv_comm_close(iv_comm *c) { /* NULL is fine */

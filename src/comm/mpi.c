@@ -26,8 +26,12 @@ enum {
     LOOK_MS = 10 /* interval at which a waiting rank checks that the other processes are alive */
 };
 
-typedef struct processes {
+/* All processes, or a group of them, which has a buffer of its own and shares the rest. */
+typedef struct processes processes;
+struct processes {
     iv_comm comm;
+    processes *world; /* itself, or the communicator that was split */
+    size_t first;     /* rank there of this one's rank 0 */
     const iv_mpi_module *module;
     void *library;
     size_t timeout_ms;
@@ -35,7 +39,7 @@ typedef struct processes {
     bool broken;
     unsigned char *received;
     size_t received_capacity;
-} processes;
+};
 
 /* ---- finding the module -------------------------------------------------------------------------------- */
 
@@ -108,7 +112,7 @@ typedef struct waiting {
 } waiting;
 
 static iv_status broke(processes *p, iv_error *err) {
-    p->broken = true;
+    p = p->world, p->broken = true;
     return iv_fail(err, IV_IO, "rank %zu: MPI reports an error: another rank is lost", p->comm.rank);
 }
 
@@ -142,6 +146,7 @@ static void back_off(unsigned polls, double waited_ms, double patience_ms, long 
 /* Waits until all requests are complete. idle: no deadline, mostly asleep. */
 static iv_status wait_all(processes *p, waiting *w, size_t count, bool idle, iv_error *err) {
     double start = now_ms(), looked = start;
+    p = p->world;
     for (unsigned polls = 0;; polls += polls < SPINS) {
         size_t left = 0, rank;
         for (size_t i = 0; i < count; i++) {
@@ -159,8 +164,21 @@ static iv_status wait_all(processes *p, waiting *w, size_t count, bool idle, iv_
 
 /* ---- operations ---------------------------------------------------------------------------------------- */
 
+/* The next message of a call: which one is waited for in w[*count]. */
+static bool send(processes *p, waiting *w, size_t *count, const void *bytes, size_t n, size_t to) {
+    int request = (int)*count;
+    w[(*count)++] = (waiting){request, p->first + to, false};
+    return p->world->module->send(request, bytes, (int)n, p->first + to);
+}
+
+static bool receive(processes *p, waiting *w, size_t *count, void *bytes, size_t n, size_t from) {
+    int request = (int)*count;
+    w[(*count)++] = (waiting){request, p->first + from, false};
+    return p->world->module->receive(request, bytes, (int)n, p->first + from);
+}
+
 static iv_status ready(processes *p, const size_t *bytes, size_t *total, iv_error *err) {
-    if (p->broken) return iv_fail(err, IV_IO, "ranks: one was lost before");
+    if (p->world->broken) return iv_fail(err, IV_IO, "ranks: one was lost before");
     for (size_t r = 0; r < p->comm.size; r++) {
         if (bytes[r] > INT_MAX || !iv_size_add(*total, (bytes[r] + 63) / 64 * 64, total))
             return iv_fail(err, IV_LIMIT, "ranks: %zu bytes are too many for one message: lower max_num_batched_tokens",
@@ -189,15 +207,11 @@ static iv_status gather(iv_comm *c, bool all, const void *mine, const size_t *by
         blocks[r] = r == c->rank ? mine : NULL;
         if (r == c->rank) continue;
         if (receives) {
-            w[count] = (waiting){(int)count, r, false};
-            if (!p->module->receive((int)count++, p->received + at, (int)bytes[r], r)) return broke(p, err);
+            if (!receive(p, w, &count, p->received + at, bytes[r], r)) return broke(p, err);
             blocks[r] = p->received + at;
             at += (bytes[r] + 63) / 64 * 64;
         }
-        if (all || r == 0) {
-            w[count] = (waiting){(int)count, r, false};
-            if (!p->module->send((int)count++, mine, (int)bytes[c->rank], r)) return broke(p, err);
-        }
+        if ((all || r == 0) && !send(p, w, &count, mine, bytes[c->rank], r)) return broke(p, err);
     }
     return wait_all(p, w, count, false, err);
 }
@@ -205,16 +219,15 @@ static iv_status gather(iv_comm *c, bool all, const void *mine, const size_t *by
 static iv_status send_all(processes *p, const void *bytes, size_t n, iv_error *err) {
     waiting w[IV_RANKS_MAX];
     size_t count = 0;
-    for (size_t r = 1; r < p->comm.size; r++) {
-        w[count] = (waiting){(int)count, r, false};
-        if (!p->module->send((int)count++, bytes, (int)n, r)) return broke(p, err);
-    }
+    for (size_t r = 1; r < p->comm.size; r++)
+        if (!send(p, w, &count, bytes, n, r)) return broke(p, err);
     return wait_all(p, w, count, false, err);
 }
 
 static iv_status receive_one(processes *p, void *bytes, size_t n, bool idle, iv_error *err) {
-    waiting w = {0, 0, false};
-    return p->module->receive(0, bytes, (int)n, 0) ? wait_all(p, &w, 1, idle, err) : broke(p, err);
+    waiting w;
+    size_t count = 0;
+    return receive(p, &w, &count, bytes, n, 0) ? wait_all(p, &w, 1, idle, err) : broke(p, err);
 }
 
 /* The length, then the bytes. */
@@ -222,7 +235,7 @@ static iv_status broadcast(iv_comm *c, const void *mine, size_t bytes, const voi
                            iv_error *err) {
     processes *p = (processes *)(void *)c;
     uint64_t length = bytes;
-    if (p->broken) return iv_fail(err, IV_IO, "ranks: one was lost before");
+    if (p->world->broken) return iv_fail(err, IV_IO, "ranks: one was lost before");
     if (c->rank == 0) {
         if (bytes > INT_MAX) return iv_fail(err, IV_LIMIT, "ranks: a step of %zu bytes is too long", bytes);
         IV_TRY(send_all(p, &length, sizeof length, err));
@@ -240,8 +253,10 @@ static iv_status broadcast(iv_comm *c, const void *mine, size_t bytes, const voi
 
 static void close_processes(iv_comm *c) {
     processes *p = (processes *)(void *)c;
-    if (!p->broken) p->module->finalize();
-    iv_watch_close(&p->watch);
+    if (p->world == p) {
+        if (!p->broken) p->module->finalize();
+        iv_watch_close(&p->watch);
+    }
     free(p->received);
     free(p);
 }
@@ -257,16 +272,25 @@ static iv_status all_to_all(iv_comm *c, const void *const *mine, const size_t *b
     for (size_t r = 0; r < c->size; r++) {
         blocks[r] = r == c->rank ? mine[r] : p->received + at;
         if (r == c->rank) continue;
-        w[count] = (waiting){(int)count, r, false};
-        if (!p->module->receive((int)count++, p->received + at, (int)theirs[r], r)) return broke(p, err);
-        w[count] = (waiting){(int)count, r, false};
-        if (!p->module->send((int)count++, mine[r], (int)bytes[r], r)) return broke(p, err);
+        if (!receive(p, w, &count, p->received + at, theirs[r], r)) return broke(p, err);
+        if (!send(p, w, &count, mine[r], bytes[r], r)) return broke(p, err);
         at += (theirs[r] + 63) / 64 * 64;
     }
     return wait_all(p, w, count, false, err);
 }
 
-static const iv_comm_ops ops = {gather, broadcast, close_processes, all_to_all};
+static iv_status split(iv_comm *c, size_t count, iv_comm **out, iv_error *err);
+static const iv_comm_ops ops = {gather, broadcast, close_processes, all_to_all, split};
+
+static iv_status split(iv_comm *c, size_t count, iv_comm **out, iv_error *err) {
+    processes *p = (processes *)(void *)c, *group = calloc(1, sizeof *group);
+    if (!group) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a group of %zu", count);
+    *group = (processes){.comm = {.ops = &ops, .rank = c->rank % count, .size = count},
+                         .world = p->world,
+                         .first = p->first + c->rank / count * count};
+    *out = &group->comm;
+    return IV_OK;
+}
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
@@ -289,7 +313,7 @@ iv_status iv_comm_mpi_open(iv_comm **out, iv_error *err) {
     static atomic_bool opened;
     processes *p = calloc(1, sizeof *p);
     if (!p) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory");
-    p->comm.ops = &ops;
+    p->comm.ops = &ops, p->world = p;
     p->timeout_ms = DEFAULT_TIMEOUT_MS;
     iv_status status = load_module(p, err);
     if (status == IV_OK && atomic_exchange(&opened, true))

@@ -90,7 +90,8 @@ static iv_status all_to_all(iv_comm *c, const void *const *mine, const size_t *b
     return IV_OK;
 }
 
-static const iv_comm_ops ops = {gather, broadcast, close_member, all_to_all};
+static iv_status split(iv_comm *c, size_t count, iv_comm **out, iv_error *err);
+static const iv_comm_ops ops = {gather, broadcast, close_member, all_to_all, split};
 
 static size_t cpus(void) {
     cpu_set_t set;
@@ -116,4 +117,17 @@ iv_status iv_comm_threads_open(size_t size, iv_comm **out, iv_error *err) {
         out[r] = &members[r]->comm;
     }
     return IV_OK;
+}
+
+/* The first rank of a group makes all its members. */
+static iv_status split(iv_comm *c, size_t count, iv_comm **out, iv_error *err) {
+    member *m = (member *)(void *)c;
+    iv_comm *members[IV_RANKS_MAX] = {NULL};
+    size_t first = c->rank / count * count;
+    iv_error why;
+    if (c->rank == first) (void)iv_comm_threads_open(count, members, &why);
+    const block *row = publish(m, members, 0);
+    *out = ((iv_comm *const *)row[first].data)[c->rank - first];
+    publish(m, NULL, 0); /* until here the others read it */
+    return *out ? IV_OK : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a group of %zu", count);
 }

@@ -85,6 +85,19 @@ static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics
 
 /* ---- the trainer ------------------------------------------------------------------------------------------------ */
 
+/* Without a number of data-parallel ranks: each process of mpirun is one rank. */
+static iv_status spread_ranks(const iv_run *r, iv_train_options *t, iv_error *err) {
+    size_t n = r->processes->size;
+    if (t->tp == 0 || n % t->tp)
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "tensor-parallel ranks: wanted a divisor of the %zu processes of mpirun, found %zu (with a number "
+            "of data-parallel ranks that the processes divide, tensor-parallel ranks are threads)",
+            n, t->tp);
+    t->world = n / t->tp;
+    return IV_OK;
+}
+
 static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *numerics, iv_error *err) {
     static const char *const recomputes[] = {"none", "attention", "layer"}, *const shards[] = {"optimizer",
                                                                                                "parameters"};
@@ -100,7 +113,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     t->kernels = iv_kernels_select(isa);
     if (*numerics == IV_VANILLA_BLAS)
         return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
-    if (r->processes && o->data_parallel == 1) t->world = r->processes->size;
+    if (r->processes && o->data_parallel == 1) IV_TRY(spread_ranks(r, t, err));
     IV_TRY(
         iv_train_choose_device(o->device, o->arithmetic, *numerics, o->kind == IV_RUN_RL ? o->rollout_tp : 1, t, err));
     if (*numerics == IV_INVAR) return IV_OK;

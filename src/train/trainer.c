@@ -28,6 +28,20 @@ static iv_status check_optimizer(const iv_train_options *o, iv_error *err) {
     return IV_OK;
 }
 
+/* A process has whole data-parallel ranks, or one tensor-parallel rank of one. */
+static iv_status divide_ranks(iv_trainer *t, iv_error *err) {
+    const iv_train_options *o = &t->o;
+    bool spread = o->world * o->tp == t->process_count;
+    if (!spread && o->world % t->process_count)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "data-parallel ranks: wanted a multiple of the %zu processes, or as many as make one process of "
+                       "each of the %zu tensor-parallel ranks, found %zu",
+                       t->process_count, o->tp, o->world);
+    t->spread = spread ? o->tp : 1, t->local_tp = spread ? 1 : o->tp;
+    t->local = spread ? 1 : o->world / t->process_count;
+    return IV_OK;
+}
+
 static iv_status check_layout(iv_trainer *t, iv_error *err) {
     const iv_train_options *o = &t->o;
     IV_TRY(check_optimizer(o, err));
@@ -37,9 +51,6 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
     if (o->world == 0 || o->virtual_ranks % o->world)
         return iv_fail(err, IV_UNSUPPORTED, "data-parallel ranks: wanted a divisor of the %zu virtual ranks, found %zu",
                        o->virtual_ranks, o->world);
-    if (o->world % t->process_count)
-        return iv_fail(err, IV_UNSUPPORTED, "data-parallel ranks: wanted a multiple of the %zu processes, found %zu",
-                       t->process_count, o->world);
     if (!is_power(o->tp) || o->tp > IV_RANKS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found %zu", o->tp);
     if (o->cuda && t->process_count > 1)
@@ -53,8 +64,7 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
         return iv_fail(err, IV_UNSUPPORTED,
                        "shard parameters: wanted device cpu and 1 tensor-parallel rank, found %s, %zu",
                        o->cuda ? "cuda" : "cpu", o->tp);
-    t->local = o->world / t->process_count;
-    return IV_OK;
+    return divide_ranks(t, err);
 }
 
 /* The model of the data-parallel rank whose first device is d. */
@@ -169,15 +179,17 @@ static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
 
 static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     train_rank *r = &t->ranks[local];
-    r->t = t, r->index = t->process * t->local + local;
+    r->t = t, r->index = t->process / t->spread * t->local + local;
     r->device = &t->devices[t->o.cuda ? local * t->o.tp : 0];
     if (!t->o.no_gradients) IV_TRY(open_sums(r, err));
-    size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->o.tp));
-    bool alone = t->local * t->o.tp == 1;
-    if (t->o.tp > 1) IV_TRY(iv_comm_threads_open(t->o.tp, r->comm, err));
+    size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->local_tp));
+    bool alone = t->local * t->local_tp == 1;
+    if (t->local_tp > 1) IV_TRY(iv_comm_threads_open(t->local_tp, r->comm, err));
+    if (t->spread > 1) IV_TRY(iv_comm_split(t->o.processes, t->spread, &r->comm[0], err));
     if (t->o.cuda) return open_gpu_learners(r, err);
-    iv_model *shard = r->device->model;
-    for (size_t i = 0; i < t->o.tp; i++, shard = shard->next) {
+    iv_model *shard = r->device->model; /* exports need all shards in any case */
+    for (size_t i = 0; i < t->process % t->spread; i++) shard = shard->next;
+    for (size_t i = 0; i < t->local_tp; i++, shard = shard->next) {
         if (!alone) IV_TRY(iv_pool_open(threads, &r->pool[i], err));
         iv_cpu_learner_options o = {.kernels = t->o.kernels,
                                     .arithmetic = t->o.arithmetic,
@@ -249,7 +261,7 @@ size_t iv_train_bytes(const iv_trainer *t) {
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
-        for (size_t k = 0; k < t->o.tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
+        for (size_t k = 0; k < t->local_tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
     }
     return bytes + floats * sizeof(float);
 }
@@ -433,13 +445,13 @@ static iv_status reserve_passes(iv_trainer *t, iv_error *err) {
 
 /* All ranks of this process at once, a thread each. */
 static iv_status run_all(iv_trainer *t, iv_error *err) {
-    size_t n = t->local * t->o.tp;
+    size_t n = t->local * t->local_tp;
     if (n == 1) return run_passes(&t->ranks[0], 0, err);
     IV_TRY(reserve_passes(t, err));
     rank_run *runs = calloc(n, sizeof *runs);
     iv_status status = runs ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     for (size_t i = 0; status == IV_OK && i < n; i++) {
-        runs[i] = (rank_run){.r = &t->ranks[i / t->o.tp], .tp = i % t->o.tp};
+        runs[i] = (rank_run){.r = &t->ranks[i / t->local_tp], .tp = i % t->local_tp};
         runs[i].started = pthread_create(&runs[i].thread, NULL, run_rank, &runs[i]) == 0;
         IV_ASSERT(runs[i].started); /* the others would wait for it */
     }
@@ -457,6 +469,7 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
 static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
     IV_TRY(distribute(t, b, err));
     t->gradients = gradients;
+    if (gradients) IV_TRY(iv_train_clear_spread(t, err));
     for (size_t i = 0; gradients && i < t->local; i++) {
         IV_ASSERT(!t->o.no_gradients);
         if (many_passes(&t->ranks[i])) IV_TRY(need_levels(&t->ranks[i], err));

@@ -1,9 +1,10 @@
 /* trainer.h: weights, gradients and optimizer state of a run, and its step. Law: NUMERICS.md 15.
  *
- * A process has `local` data-parallel ranks of `tp` tensor-parallel ranks each, all of them threads; under mpirun the
- * data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one row each
- * (model/parameters.h). A process has the packed weights that it computes with and the sums of its ranks whole; of the
- * moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own. */
+ * A process has some data-parallel ranks of `tp` tensor-parallel ranks each, all of them threads; or, where the ranks
+ * are as many as the processes of mpirun, one tensor-parallel rank: tp consecutive processes are a data-parallel rank.
+ * The data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one row
+ * each (model/parameters.h). A process has the packed weights that it computes with and the sums of its ranks whole; of
+ * the moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own. */
 #ifndef IV_TRAIN_TRAINER_H
 #define IV_TRAIN_TRAINER_H
 
@@ -28,7 +29,7 @@ typedef struct iv_train_options {
     size_t ordinal;                  /* of the GPU that is opened without `gpu` */
     size_t threads;                  /* of the process; 0: one for each CPU */
     size_t world, tp, virtual_ranks; /* world: data-parallel ranks of all processes */
-    iv_comm *processes;              /* NULL: one process */
+    iv_comm *processes;              /* NULL: one process; at most world * tp */
     size_t pass_tokens;              /* most tokens of a pass */
     size_t pass_tokens_least;        /* 0: as pass_tokens. A GPU without memory for more may have as few as this */
     size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */

@@ -2,6 +2,7 @@
  * process they read each other's memory. Over processes it is a reduce-scatter: each receives the others' sums of its
  * own slice alone, in pieces, and adds them in the tree. */
 #include "base/size.h"
+#include "numerics/floats.h"
 #include "train/trainer_state.h"
 
 #include <stdlib.h>
@@ -26,20 +27,32 @@ static size_t part_of(const iv_trainer *t, size_t p, bool tied, size_t *at) {
 }
 
 typedef struct tree {
-    size_t count, n; /* processes, elements */
+    size_t count, spread, n; /* data-parallel ranks, processes of each, elements */
     const float *part[IV_RANKS_MAX];
-    float *node[IV_RANKS_MAX]; /* of even processes, where there is more than one level */
+    float *node[IV_RANKS_MAX]; /* of even ranks, where there is more than one level; with spread of all */
     float *out;                /* may be a part */
 } tree;
+
+/* A data-parallel rank's sums: an element is one tensor-parallel rank's, and +0 in the others' rows. */
+static void join_spread(const tree *x, size_t rank, size_t begin, size_t end) {
+    float *to = x->count == 1 ? x->out : x->node[rank];
+    for (size_t i = begin; i < end; i++) {
+        uint32_t bits = 0;
+        for (size_t k = 0; k < x->spread; k++) bits |= iv_bits(x->part[rank * x->spread + k][i]);
+        to[i] = iv_float(bits);
+    }
+}
 
 static void add_piece(void *context, size_t index, size_t worker) {
     (void)worker;
     const tree *x = context;
     size_t begin = index * PIECE, end = iv_size_min(begin + PIECE, x->n);
+    bool joined = x->spread > 1;
+    for (size_t p = 0; joined && p < x->count; p++) join_spread(x, p, begin, end);
     for (size_t stride = 1; stride < x->count; stride *= 2)
         for (size_t p = 0; p < x->count; p += 2 * stride) {
-            const float *a = stride == 1 ? x->part[p] : x->node[p];
-            const float *b = stride == 1 ? x->part[p + 1] : x->node[p + stride];
+            const float *a = stride == 1 && !joined ? x->part[p] : x->node[p];
+            const float *b = stride == 1 && !joined ? x->part[p + 1] : x->node[p + stride];
             float *to = 2 * stride == x->count ? x->out : x->node[p];
             for (size_t i = begin; i < end; i++) to[i] = a[i] + b[i];
         }
@@ -64,15 +77,26 @@ static iv_status reduce_round(iv_trainer *t, bool tied, size_t k, tree *x, iv_er
 
 static iv_status reduce_processes(iv_trainer *t, bool tied, iv_error *err) {
     size_t longest = 0, at;
-    tree x = {.count = t->process_count};
-    float *nodes = malloc(t->process_count / 2 * ROUND * sizeof *nodes);
+    tree x = {.count = t->process_count / t->spread, .spread = t->spread};
+    size_t every = t->spread > 1 ? 1 : 2; /* which ranks have a node */
+    float *nodes = malloc(x.count / every * ROUND * sizeof *nodes);
     if (!nodes) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
     for (size_t p = 0; p < t->process_count; p++) longest = iv_size_max(longest, part_of(t, p, tied, &at));
-    for (size_t p = 0; p < t->process_count; p += 2) x.node[p] = nodes + p / 2 * ROUND;
+    for (size_t p = 0; p < x.count; p += every) x.node[p] = nodes + p / every * ROUND;
     iv_status status = IV_OK;
     for (size_t k = 0; status == IV_OK && k * ROUND < longest; k++) status = reduce_round(t, tied, k, &x, err);
     free(nodes);
     return status;
+}
+
+iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err) {
+    const train_device *d = &t->devices[0];
+    size_t at;
+    for (int tied = 0; t->spread > 1 && tied < 2; tied++) {
+        size_t n = part_of(t, t->process, tied, &at);
+        if (n) IV_TRY(d->rows->ops->clear(d->rows, d->reduced + at, n, err));
+    }
+    return IV_OK;
 }
 
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
@@ -119,24 +143,33 @@ static iv_status gather_all(iv_trainer *t, const void *mine, size_t unit, size_t
     return iv_train_have_read(t, err);
 }
 
-/* A process's sequences follow one another in the order of virtual ranks. */
+/* Sequences [*from, *to) of the order whose log-probabilities process p has: those of its data-parallel ranks, in the
+ * order of virtual ranks; none, if it is a tensor-parallel rank other than the first. */
+static void sequences_of(const iv_trainer *t, size_t p, size_t *from, size_t *to) {
+    size_t each = t->o.virtual_ranks / (t->process_count / t->spread), rank = p / t->spread;
+    *from = t->begin[rank * each];
+    *to = p % t->spread == 0 ? t->begin[(rank + 1) * each] : *from;
+}
+
 iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err) {
-    size_t bytes[IV_RANKS_MAX], each = t->o.virtual_ranks / t->process_count, n = 0;
+    size_t bytes[IV_RANKS_MAX], from, to, n = 0;
     const void *parts[IV_RANKS_MAX];
     if (t->process_count == 1) return IV_OK;
     for (size_t p = 0; p < t->process_count; p++) {
         bytes[p] = 0;
-        for (size_t k = t->begin[p * each]; k < t->begin[(p + 1) * each]; k++)
-            bytes[p] += t->lengths[t->order[k]] * sizeof(float);
+        sequences_of(t, p, &from, &to);
+        for (size_t k = from; k < to; k++) bytes[p] += t->lengths[t->order[k]] * sizeof(float);
     }
     float *mine = malloc(bytes[t->process] + 1);
     if (!mine) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for %zu bytes", bytes[t->process]);
-    for (size_t k = t->begin[t->process * each]; k < t->begin[(t->process + 1) * each]; n += t->lengths[t->order[k++]])
+    sequences_of(t, t->process, &from, &to);
+    for (size_t k = from; k < to; n += t->lengths[t->order[k++]])
         memcpy(mine + n, t->batch->sequences[t->order[k]].logprobs, t->lengths[t->order[k]] * sizeof *mine);
     iv_status status = iv_comm_all_gather(t->o.processes, mine, bytes, parts, err);
     for (size_t p = 0; status == IV_OK && p < t->process_count; p++) {
         const float *at = parts[p];
-        for (size_t k = t->begin[p * each]; k < t->begin[(p + 1) * each]; at += t->lengths[t->order[k++]])
+        sequences_of(t, p, &from, &to);
+        for (size_t k = from; k < to; at += t->lengths[t->order[k++]])
             if (p != t->process)
                 memcpy(t->batch->sequences[t->order[k]].logprobs, at, t->lengths[t->order[k]] * sizeof *at);
     }

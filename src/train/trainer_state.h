@@ -22,7 +22,7 @@ typedef struct train_rank {
     train_device *device; /* of its sums: the first of `tp` */
     size_t index;         /* in the world */
     iv_axis_sums sums;
-    iv_learner *learner[IV_RANKS_MAX]; /* [tp] */
+    iv_learner *learner[IV_RANKS_MAX]; /* [local_tp], and these */
     iv_comm *comm[IV_RANKS_MAX];
     iv_pool *pool[IV_RANKS_MAX];
     /* The step. */
@@ -37,12 +37,14 @@ struct iv_trainer {
     train_device *devices; /* [device_count]: 1 on a CPU, else local * tp GPUs, those of a data-parallel rank together;
                             * the first has o.gpu and o.model, if these are given */
     size_t device_count;
-    iv_model *model;                      /* the first device's */
-    size_t local, process_count, process; /* data-parallel ranks of this process */
-    size_t elements, all;                 /* of the row; with a tied embedding's look-ups behind it */
-    size_t first, count;                  /* the process's slice */
-    size_t master_first, master_count;    /* of the row: all, or the slice */
-    train_rank *ranks;                    /* [local] */
+    iv_model *model; /* the first device's */
+    size_t process_count, process;
+    size_t local, local_tp; /* data-parallel ranks of this process, tensor-parallel ranks there of each: all, or one */
+    size_t spread;          /* processes of a data-parallel rank: 1, or the tensor-parallel ranks */
+    size_t elements, all;   /* of the row; with a tied embedding's look-ups behind it */
+    size_t first, count;    /* the process's slice */
+    size_t master_first, master_count; /* of the row: all, or the slice */
+    train_rank *ranks;                 /* [local] */
     uint64_t steps;
     bool *decays; /* [blocks of the process's slice] */
     double total; /* squares of the last gradients */
@@ -58,6 +60,8 @@ struct iv_trainer {
 
 /* trainer_reduce.c: adds the ranks' sums in the tree, into the process's slice of `reduced`. */
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err);
+/* Before a step of tensor-parallel ranks that are processes: +0 where the last reduction wrote. */
+iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err);
 /* The sum of squares of the reduced gradient, the same in all processes. */
 iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err);
 /* The lowest element of the reduced gradient that is not finite, the same in all processes; SIZE_MAX: none. */

@@ -86,6 +86,76 @@ static void supervised(void **state) {
     same_weights("sft", "--shard parameters --micro-batch 1", starts);
 }
 
+/* Tensor-parallel ranks that are processes; with --dp they are threads of each process. */
+static void tensor_parallel(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char want[65], got[65], loss[40], other[40], flags[500];
+    static const struct {
+        const char *start, *flags;
+    } ways[] = {{MPIRUN "-n 2 ", "--tp 2"},
+                {MPIRUN "-n 4 ", "--tp 2 --micro-batch 1"},
+                {MPIRUN "-n 4 ", "--tp 4 --recompute layer"},
+                {MPIRUN "-n 2 ", "--tp 2 --dp 4"}};
+    write_data();
+    train("", "sft", "", loss, want);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        train(ways[i].start, "sft", ways[i].flags, other, got);
+        if (strcmp(want, got) != 0 || strcmp(loss, other) != 0)
+            fail_msg("%s %s: wanted %s, weights %s, found %s, %s", ways[i].start, ways[i].flags, loss, want, other,
+                     got);
+    }
+    snprintf(flags, sizeof flags, "--reward %s --group-size 4 --max-new-tokens 12 --inner-steps 2 --kl-beta 0.05",
+             reward);
+    train("", "rl", flags, loss, want);
+    strcat(flags, " --tp 2 --rollout-tp 2");
+    train(MPIRUN "-n 4 ", "rl", flags, other, got);
+    assert_string_equal(want, got);
+    assert_string_equal(loss, other);
+}
+
+/* A checkpoint of four processes, two of them a data-parallel rank, continued by one process. */
+static void tensor_parallel_checkpoints(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    char line[2000], dir[400], *out, *errors, want[65], got[65], loss[40];
+    write_data();
+    train(MPIRUN "-n 4 ", "sft", "--tp 2 --save-every 1 --keep 0", loss, want);
+    snprintf(dir, sizeof dir, "%s/run%d", folder, runs - 1);
+    snprintf(line, sizeof line, "sh -c 'rm -r %s/checkpoint-000002 %s/checkpoint-000003'", dir, dir);
+    assert_int_equal(run(line, &out, &errors), 0);
+    free(out), free(errors);
+    runs--;
+    train("", "sft", "--resume --dp 2", loss, got);
+    assert_string_equal(want, got);
+}
+
+static void refused_layouts(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const struct {
+        const char *start, *flags, *said;
+    } cases[] = {
+        {MPIRUN "-n 3 ", "--tp 2", "tensor-parallel ranks: wanted a divisor of the 3 processes of mpirun, found 2"},
+        {MPIRUN "-n 2 ", "--tp 4", "tensor-parallel ranks: wanted a divisor of the 2 processes of mpirun, found 4"},
+        {MPIRUN "-n 4 ", "--tp 2 --dp 6", "data-parallel ranks: wanted a divisor of the 8 virtual ranks, found 6"},
+        {MPIRUN "-n 8 ", "--tp 2 --dp 2",
+         "wanted a multiple of the 8 processes, or as many as make one process of each"},
+        {MPIRUN "-n 2 ", "--tp 2 --shard parameters", "shard parameters: wanted device cpu and 1 tensor-parallel rank"},
+    };
+    write_data();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[2000], *out, *errors;
+        snprintf(line, sizeof line,
+                 "%s" INVAR "train sft tests/data/hf/qwen3 --data %s --output %s/refused --steps 1 --batch-size 4 "
+                 "--threads 1 --device cpu --quiet %s",
+                 cases[i].start, data, folder, cases[i].flags);
+        int code = run(line, &out, &errors);
+        if (code == 0 || !strstr(errors, cases[i].said)) fail_msg("%s: exit %d: %s", line, code, errors);
+        free(out), free(errors);
+    }
+}
+
 static void reinforcement(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
@@ -117,7 +187,10 @@ static void one_error_for_all(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(supervised), cmocka_unit_test(sharded_checkpoints),
-                                       cmocka_unit_test(reinforcement), cmocka_unit_test(one_error_for_all)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(supervised),       cmocka_unit_test(sharded_checkpoints),
+        cmocka_unit_test(tensor_parallel),  cmocka_unit_test(tensor_parallel_checkpoints),
+        cmocka_unit_test(refused_layouts),  cmocka_unit_test(reinforcement),
+        cmocka_unit_test(one_error_for_all)};
     return cmocka_run_group_tests(tests, begin_jobs, end_jobs);
 }

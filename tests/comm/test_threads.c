@@ -1,5 +1,6 @@
 /* Ranks as threads: with random pauses, every rank receives all ranks' bytes of the same round, through two alternating
- * buffers; rank 0's broadcast reaches all; of blocks for each rank everyone receives their own. */
+ * buffers; rank 0's broadcast reaches all; of blocks for each rank everyone receives their own. So also in groups
+ * of neighbours. */
 #include "random.h"
 #include "comm/comm.h"
 
@@ -98,7 +99,55 @@ static void everybody_gets_everything(void **state) {
     }
 }
 
+/* As take_part, in a group of neighbours, before and after a round of all. */
+typedef struct group_part {
+    part all, mine;
+    size_t count;
+} group_part;
+
+static void *take_part_in_group(void *argument) {
+    group_part *g = argument;
+    iv_error err;
+    g->mine = g->all;
+    take_part(&g->all);
+    if (iv_comm_split(g->all.comm, g->count, &g->mine.comm, &err) != IV_OK) return NULL;
+    g->mine.seed += g->all.comm->rank / g->count; /* groups say different things */
+    g->mine.wrong = g->mine.comm->size != g->count || g->mine.comm->rank != g->all.comm->rank % g->count;
+    take_part(&g->mine);
+    take_part(&g->all);
+    iv_comm_close(g->mine.comm);
+    g->mine.comm = NULL;
+    return NULL;
+}
+
+static void groups_work_at_once(void **state) {
+    (void)state;
+    static const size_t sizes[][2] = {{8, 4}, {8, 2}, {6, 3}, {4, 4}, {3, 1}};
+    rng r = rng_start("threads");
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        iv_comm *comm[IV_RANKS_MAX];
+        group_part p[IV_RANKS_MAX];
+        pthread_t thread[IV_RANKS_MAX];
+        iv_error err;
+        uint64_t seed = rng_next(&r);
+        ASSERT_OK(iv_comm_threads_open(sizes[k][0], comm, &err), &err);
+        for (size_t i = 0; i < sizes[k][0]; i++) {
+            p[i] =
+                (group_part){.all = {.comm = comm[i], .seed = seed, .rounds = trials(60, 1000)}, .count = sizes[k][1]};
+            assert_int_equal(pthread_create(&thread[i], NULL, take_part_in_group, &p[i]), 0);
+        }
+        for (size_t i = 0; i < sizes[k][0]; i++) {
+            pthread_join(thread[i], NULL);
+            if (p[i].mine.comm || p[i].mine.wrong || p[i].all.wrong)
+                fail_msg("rank %zu of %zu in groups of %zu: %zu values are wrong", i, sizes[k][0], sizes[k][1],
+                         p[i].mine.wrong + p[i].all.wrong);
+        }
+        for (size_t i = 0; i < sizes[k][0]; i++) iv_comm_close(comm[i]);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(everybody_gets_everything)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(everybody_gets_everything),
+                                       cmocka_unit_test(groups_work_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

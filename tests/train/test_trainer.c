@@ -146,9 +146,10 @@ static void processes(void **state) {
                           {.model = "tests/data/hf/qwen3_moe", .arithmetic = IV_TC16, .dtype = IV_F16},
                           {.model = "tests/data/hf/qwen2", .arithmetic = IV_FMA32, .dtype = IV_F32}};
     static const struct job {
-        size_t count, world;
+        size_t count, world, tp;
         bool shard;
-    } jobs[] = {{2, 2, false}, {2, 8, true}, {4, 4, true}, {8, 8, false}, {1, 2, true}};
+    } jobs[] = {{2, 2, 1, false}, {2, 8, 1, true},  {4, 4, 1, true},  {8, 8, 1, false}, {1, 2, 1, true},
+                {2, 4, 2, false}, {2, 1, 2, false}, {4, 1, 4, false}, {4, 2, 2, false}, {8, 2, 4, false}};
     iv_isa best = iv_isa_detect();
     rng r = rng_start("processes");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
@@ -162,15 +163,19 @@ static void processes(void **state) {
             iv_error err;
             ASSERT_OK(iv_comm_threads_open(jobs[k].count, comm, &err), &err);
             for (size_t p = 0; p < jobs[k].count; p++) {
-                x[p] = (process){
-                    .p = &problems[i], .w = {jobs[k].world, 1, 2, 1, best, 0}, .shard = jobs[k].shard, .comm = comm[p]};
+                x[p] = (process){.p = &problems[i],
+                                 .w = {jobs[k].world, jobs[k].tp, 2, 1, best, 0},
+                                 .shard = jobs[k].shard,
+                                 .comm = comm[p]};
                 assert_int_equal(pthread_create(&x[p].thread, NULL, run_process, &x[p]), 0);
             }
             for (size_t p = 0; p < jobs[k].count; p++) pthread_join(x[p].thread, NULL);
             for (size_t p = 0; p < jobs[k].count; p++) {
                 if (strcmp(want, x[p].hash) != 0 || x[p].loss != loss)
-                    fail_msg("%s: process %zu of %zu, world %zu: wanted loss %.17g, weights %s, found %.17g, %s",
-                             problems[i].model, p, jobs[k].count, jobs[k].world, loss, want, x[p].loss, x[p].hash);
+                    fail_msg(
+                        "%s: process %zu of %zu, world %zu, TP %zu: wanted loss %.17g, weights %s, found %.17g, %s",
+                        problems[i].model, p, jobs[k].count, jobs[k].world, jobs[k].tp, loss, want, x[p].loss,
+                        x[p].hash);
                 iv_comm_close(comm[p]);
             }
         }
@@ -178,7 +183,41 @@ static void processes(void **state) {
     }
 }
 
+/* Layouts that do not divide are refused by every process, before it waits for another. */
+static void refused_layouts(void **state) {
+    (void)state;
+    const problem p = {.model = "tests/data/hf/qwen3", .arithmetic = IV_FMA32, .dtype = IV_BF16};
+    static const struct {
+        size_t count, world, tp;
+        bool shard;
+        const char *said;
+    } cases[] = {
+        {4, 2, 1, false,
+         "data-parallel ranks: wanted a multiple of the 4 processes, or as many as make one process of each "
+         "of the 1 tensor-parallel ranks, found 2"},
+        {8, 2, 2, false, "wanted a multiple of the 8 processes, or as many as make one process of each of the 2"},
+        {2, 1, 8, false, "wanted a multiple of the 2 processes, or as many as make one process of each of the 8"},
+        {4, 4, 3, false, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found 3"},
+        {2, 1, 2, true, "shard parameters: wanted device cpu and 1 tensor-parallel rank, found cpu, 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_comm *comm[IV_RANKS_MAX];
+        iv_error err;
+        char dir[4200];
+        iv_trainer *t;
+        ASSERT_OK(iv_comm_threads_open(cases[i].count, comm, &err), &err);
+        for (size_t r = 0; r < cases[i].count; r++) {
+            iv_train_options o = options_of(&p, &(way){cases[i].world, cases[i].tp, 0, 1, iv_isa_detect(), 0}, dir);
+            o.processes = comm[r], o.shard_parameters = cases[i].shard;
+            assert_int_equal(iv_train_open(&o, &t, &err), IV_UNSUPPORTED);
+            if (!strstr(err.message, cases[i].said)) fail_msg("wanted '%s', found '%s'", cases[i].said, err.message);
+            iv_comm_close(comm[r]);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_hash), cmocka_unit_test(processes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_hash), cmocka_unit_test(processes),
+                                       cmocka_unit_test(refused_layouts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
