@@ -5,8 +5,8 @@
                                [--steps N] [--device cuda]
 
 Writes the training problems (models/tiny-math/make.py), times a few layouts of ranks and threads (they change no bit), sets
-the steps so that the run fits into --calls calls of --seconds each, and trains. Every checkpoint is scored on the first 200
-held-out problems while training goes on, the last one on all 1,000 if it is good enough. A call whose time is over ends its
+the steps so that the run fits into --calls calls of --seconds each, and trains. On a CPU every checkpoint is scored on the
+first 200 held-out problems while training goes on; a GPU trains alone. The last one is scored on all 1,000 if it is good enough. A call whose time is over ends its
 step, writes a checkpoint and says so; the same command continues it. Into OUT: model.safetensors of the newest checkpoint,
 metrics.jsonl, curves.svg, accuracy.json, train.log and command.txt.
 
@@ -155,8 +155,8 @@ class Scorer:
         self.out = open(os.path.join(self.call.o.dir, "score.json"), "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [self.call.o.invar, "eval", copy, "--dataset", os.path.join(MODEL, "problems.jsonl"), "--limit", str(limit),
-             "--temperature", "0", "--max-tokens", "120", "--max-num-seqs", "64", "--device", "cpu", "--threads",
-             str(threads), "--json"], stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.DEVNULL)
+             "--temperature", "0", "--max-tokens", "120", "--max-num-seqs", "256" if self.call.o.device == "cuda" else "64",
+             "--device", self.call.o.device, "--threads", str(threads), "--json"], stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.DEVNULL)
 
     def finish(self, wait):
         """Notes the score if it is there."""
@@ -193,11 +193,13 @@ def train(call, plan):
     words += ["--save-every", str(max(1, steps // 12)), "--keep", "3", "--resume", "--quiet"]
     with open(os.path.join(call.o.dir, "command.txt"), "w", encoding="utf-8") as file:
         file.write(" ".join(words) + "\n")
+    began = time.monotonic()
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=call.log, stderr=call.log)
     scorer, told, stopped = Scorer(call), 0.0, False
     while process.poll() is None:
         time.sleep(0.5)
-        scorer.look()
+        if call.o.device == "cpu":
+            scorer.look()
         if call.used() - told > 20:
             told = call.used()
             call.say(last_step(call))
@@ -206,7 +208,7 @@ def train(call, plan):
             call.say("time is over: ending after this step")
             process.send_signal(signal.SIGINT)
     scorer.finish(wait=True)
-    call.say(last_step(call))
+    call.say(f"training took {time.monotonic() - began:.1f} s, {last_step(call)}")
     if process.returncode not in (0, -signal.SIGINT, 128 + signal.SIGINT):
         raise SystemExit(f"tiny_math.py: invar train: exit code {process.returncode}, see {call.log.name}")
     last = max(checkpoints(call).items())
