@@ -1,0 +1,80 @@
+/* golden_gradients.h: a learner's gradients over a recorded batch against PyTorch's in float64
+ * (shared/golden/gradients). */
+#ifndef IV_TESTS_GOLDEN_GRADIENTS_H
+#define IV_TESTS_GOLDEN_GRADIENTS_H
+
+#include "learning.h"
+#include "format/checkpoint.h"
+
+/* Relative errors of the tensors' gradients; the mean is over tensors that are not experts. */
+typedef struct golden_errors {
+    double loss, mean, worst;
+} golden_errors;
+
+static inline double relative_error(const float *got, const float *want, size_t n, double scale) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)got[i] * scale - (double)want[i];
+        error += d * d, size += (double)want[i] * (double)want[i];
+    }
+    return sqrt(error / size);
+}
+
+/* The folder of a model's recordings; NULL: they are not here. */
+static inline const char *golden_folder(const char *name_of) {
+    char relative[200];
+    snprintf(relative, sizeof relative, "golden/gradients/%s", name_of);
+    return shared_path(relative);
+}
+
+static inline void golden_sum_up(const char *golden, gradients *g, double weight, golden_errors *out) {
+    char temporary[] = "/tmp/invar-gradients-XXXXXX", link[100], target[4300];
+    iv_error err;
+    iv_checkpoint *c;
+    size_t counted = 0;
+    assert_non_null(mkdtemp(temporary));
+    snprintf(link, sizeof link, "%s/model.safetensors", temporary);
+    snprintf(target, sizeof target, "%s/gradients.safetensors", golden);
+    assert_int_equal(symlink(target, link), 0);
+    ASSERT_OK(iv_checkpoint_open(temporary, &c, &err), &err);
+    for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
+        const iv_tensor_info *t = iv_checkpoint_at(c, i);
+        iv_tensor *mine = iv_model_tensor(g->model, t->name);
+        assert_non_null(mine);
+        float *want = malloc(t->bytes), *got = g->sum + mine->offset;
+        ASSERT_OK(iv_checkpoint_read(c, t, want, 0, t->bytes, &err), &err);
+        if (mine == g->model->embedding_tensor && g->all > g->elements)
+            for (size_t e = 0; e < t->elements; e++) got[e] = got[e] + g->sum[g->elements + e];
+        double e = relative_error(got, want, t->elements, 1 / weight);
+        if (getenv("INVAR_SHOW")) printf("%s %.3g\n", t->name, e);
+        out->worst = e > out->worst ? e : out->worst;
+        if (!strstr(t->name, ".experts.")) out->mean += e, counted++;
+        free(want);
+    }
+    out->mean /= (double)counted;
+    iv_checkpoint_close(c);
+    unlink(link), rmdir(temporary);
+}
+
+/* Skips the test where the recordings are not here. */
+static inline void golden_compare(const char *name_of, const gradient_options *o, golden_errors *out) {
+    char batch[4300], dir[4200], golden[4200];
+    examples x;
+    gradients g;
+    const char *path = golden_folder(name_of);
+    *out = (golden_errors){0};
+    SKIP_WITHOUT(path, name_of);
+    snprintf(golden, sizeof golden, "%s", path);
+    snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, name_of);
+    snprintf(batch, sizeof batch, "%s/batch.jsonl", golden);
+    examples_read(batch, &x);
+    gradients_of(dir, &x, o, &g);
+    double weight = 0;
+    for (size_t i = 0; i < x.count; i++)
+        for (size_t t = 0; t < x.of[i].count; t++) weight += (double)x.of[i].mask[t];
+    golden_sum_up(golden, &g, weight, out);
+    out->loss = g.loss / weight;
+    gradients_close(&g), examples_free(&x);
+}
+
+#endif
