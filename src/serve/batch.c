@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { STOP_LOOK_MS = 100 }; /* longest time between two calls of stop() */
 #define INPUT_BYTES_MAX ((size_t)1 << 30)
 #define OUTPUT_BYTES_MAX ((size_t)1 << 34)
 
@@ -46,10 +47,14 @@ static bool add_line(iv_batch_lines *l, const iv_batch_line *line) {
 /* "-": standard input, or output. */
 static bool is_standard(const char *path) { return strcmp(path, "-") == 0; }
 
-static iv_status read_standard(iv_buf *out, iv_error *err) {
+/* A stop that comes before the read would not interrupt it: the wait has an end. */
+static iv_status read_standard(const iv_batch_options *o, iv_buf *out, iv_error *err) {
     char piece[1 << 16];
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
     out->limit = INPUT_BYTES_MAX;
     for (;;) {
+        if (o->stop && o->stop(o->user)) return iv_fail(err, IV_IO, "standard input: interrupted");
+        if (poll(&in, 1, STOP_LOOK_MS) <= 0) continue;
         ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
         if (n == 0) return IV_OK;
         if (n < 0) return iv_fail(err, IV_IO, "standard input: %s", strerror(errno));
@@ -59,9 +64,10 @@ static iv_status read_standard(iv_buf *out, iv_error *err) {
 }
 
 /* Reads the lines that are not blank; standard input up to its end. *out is zeroed. */
-static iv_status read_lines(const char *path, iv_batch_lines *out, iv_error *err) {
+static iv_status read_lines(const iv_batch_options *o, iv_batch_lines *out, iv_error *err) {
+    const char *path = o->input;
     bool standard = is_standard(path);
-    IV_TRY(standard ? read_standard(&out->file, err) : iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
+    IV_TRY(standard ? read_standard(o, &out->file, err) : iv_file_read(path, INPUT_BYTES_MAX, &out->file, err));
     return iv_batch_lines_split(standard ? "standard input" : path, out, err);
 }
 
@@ -239,8 +245,7 @@ static iv_status open_output(const char *path, iv_batch_lines *l, int *fd, size_
 
 enum {
     WINDOW_MIN = 64,
-    WINDOW_MAX = 1024, /* lines running, or done and waiting for an earlier one */
-    WAIT_MS = 100      /* longest time between two calls of stop() */
+    WINDOW_MAX = 1024 /* lines running, or done and waiting for an earlier one */
 };
 
 typedef enum slot_state { FREE, RUNNING, DONE } slot_state;
@@ -379,7 +384,7 @@ static void write_line(batch *b, const slot *s) {
         ssize_t n = write(b->fd, s->answer.data + at, s->answer.len - at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) { /* another process has made standard output non-blocking */
-            poll(&(struct pollfd){.fd = b->fd, .events = POLLOUT}, 1, WAIT_MS);
+            poll(&(struct pollfd){.fd = b->fd, .events = POLLOUT}, 1, STOP_LOOK_MS);
             continue;
         }
         if (n < 0) { /* a closed pipe is not reported */
@@ -414,7 +419,7 @@ static void write_done(batch *b) {
 static void take_events(batch *b) {
     iv_bridge_event event;
     struct pollfd ready = {.fd = iv_bridge_fd(b->server.bridge), .events = POLLIN};
-    poll(&ready, 1, WAIT_MS); /* a signal ends it early, which is fine */
+    poll(&ready, 1, STOP_LOOK_MS); /* a signal ends it early, which is fine */
     while (iv_bridge_next(b->server.bridge, &event)) iv_server_take_event(&b->server, &event);
 }
 
@@ -444,14 +449,14 @@ static iv_status open_batch(batch *b, iv_error *err) {
     b->server.o = &b->server_options;
     b->server.model_name = b->o->served_model_name ? b->o->served_model_name : b->model_name;
     bool standard = is_standard(b->o->input); /* only rank 0 has standard input */
-    if (!standard) IV_TRY(read_lines(b->o->input, &b->lines, err));
+    if (!standard) IV_TRY(read_lines(b->o, &b->lines, err));
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));
     b->counts->other_rank = !b->server.bridge;
     if (!b->server.bridge) return IV_OK;
     b->counts->index_unread = iv_bridge_info(b->server.bridge)->index_unread;
     IV_TRY(iv_api_tools_open(&b->server, b->o->tool_call_parser, err));
     IV_TRY(iv_token_texts_open(iv_bridge_info(b->server.bridge)->vocab_size, &b->server.token_texts, err));
-    if (standard) IV_TRY(read_lines(b->o->input, &b->lines, err));
+    if (standard) IV_TRY(read_lines(b->o, &b->lines, err));
     b->counts->lines = b->lines.count;
     IV_TRY(open_output(b->o->output, &b->lines, &b->fd, &b->counts->kept, err));
     b->next = b->counts->kept;
