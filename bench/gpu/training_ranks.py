@@ -4,12 +4,13 @@
     python3 bench/gpu/training_ranks.py --invar build/invar --out OUT [--gpus 8] [--parts math,shape,rl,speed] [--limit 300]
 
 Parts: `math`, 100 steps of tiny-math from random weights; `shape`, two short steps of the Qwen3-0.6B shape; `rl`, some steps
-of GRPO on tiny-math, its rollouts on several GPUs too; `speed`, steps of 32,768 tokens of the 0.6B shape. A layout is
-DPxTP, data-parallel by tensor-parallel ranks, a GPU each. In the first three parts a CPU has the hash to compare with, and
-a run with other virtual ranks is the control, whose hash must differ; hashes of CPUs that OUT or --wanted has are not
-computed again. Runs
-share the GPUs, each with its own; those of `speed` that use all GPUs run alone. Every run has a limit of its own. What is
-found is a line of OUT/training_ranks.jsonl; tables come at the end. Exit code 1 if a hash differs or a token does.
+of GRPO on tiny-math, its rollouts on several GPUs too; `rl-long`, 50 larger ones; `speed`, steps of 32,768 tokens of the 0.6B
+shape; `speed-4b`, of the 4B shape. A layout is DPxTP, data-parallel by tensor-parallel ranks, a GPU each. In the first three
+parts a CPU has the hash to compare with, and in `math` a run with other virtual ranks is the control, whose hash must differ;
+hashes of CPUs that OUT or --wanted has are not computed again. Runs share the GPUs, each with its own; those of `speed` that
+use more than half of the GPUs run alone. Every run has a limit of its own, and those of shapes are stopped before they write a
+checkpoint. What is found is a line of OUT/training_ranks.jsonl; tables come at the end. Exit code 1 if a hash differs or a
+token does.
 """
 
 import argparse
@@ -25,10 +26,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
 MATH = os.path.join(ROOT, "models", "tiny-math")
-SHAPE = os.path.join(HERE, "configs", "qwen3-0.6b")
+SHAPES = {"shape": "qwen3-0.6b", "speed": "qwen3-0.6b", "speed-4b": "qwen3-4b"}
 LAYOUTS = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 4: [(4, 1), (1, 4), (2, 2)], 8: [(8, 1), (1, 8), (4, 2), (2, 4)]}
-LIMITS = {"math": 100, "shape": 60, "rl": 60, "speed": 60}
-HEADS = {"math": 4, "rl": 4, "shape": 8, "speed": 8}  # KV heads, which the tensor-parallel ranks divide
+LIMITS = {"math": 60, "shape": 40, "rl": 40, "rl-long": 60, "speed": 45, "speed-4b": 60}
+HEADS = {"math": 4, "rl": 4, "rl-long": 4, "shape": 8, "speed": 8, "speed-4b": 8}  # KV heads, which tensor-parallel ranks divide
 
 
 def parse():
@@ -48,9 +49,9 @@ def parse():
 
 
 class Run:
-    def __init__(self, part, layout, gpus, command, limit, alone=False, control=False, cpu=False):
+    def __init__(self, part, layout, gpus, command, limit, lines=0, alone=False, control=False, cpu=False):
         self.part, self.layout, self.gpus, self.command, self.limit = part, layout, gpus, command, limit
-        self.alone, self.control, self.cpu = alone, control, cpu
+        self.lines, self.alone, self.control, self.cpu = lines, alone, control, cpu  # lines of metrics that are enough
         self.process, self.used, self.began = None, [], 0.0
 
     @property
@@ -101,48 +102,48 @@ class Bench:
         if part == "math":
             return [a.invar, "train", "sft", MATH, "--data", self.problems(), "--load-format", "dummy", "--dummy-seed", "3",
                     "--steps", str(a.math_steps), "--batch-size", "8", "--lr", "1e-3", *common]
-        if part == "shape":
-            return [a.invar, "train", "sft", SHAPE, "--data", self.ids("shape.jsonl", 151936, 16, 48), "--load-format",
-                    "dummy", "--dtype", "bfloat16", "--steps", "2", "--batch-size", "8", "--lr", "1e-4", *common]
-        if part == "rl":
+        if part.startswith("rl"):
+            steps, batch = ("50", "32") if part == "rl-long" else ("4", "4")
             return [a.invar, "train", "rl", MATH, "--data", os.path.join(MATH, "problems.jsonl"), "--reward", "numeric",
-                    "--steps", "4", "--batch-size", "4", "--group-size", "8", "--max-new-tokens", "64", "--lr", "1e-5",
+                    "--steps", steps, "--batch-size", batch, "--group-size", "8", "--max-new-tokens", "64", "--lr", "1e-5",
                     *common]
-        data = self.ids("speed.jsonl", 151936, 32, 4096)
-        return [a.invar, "train", "sft", SHAPE, "--data", data, "--load-format", "dummy", "--dtype", "bfloat16", "--steps",
-                str(a.steps + 2), "--batch-size", "8", "--lr", "1e-6", *common]
+        data = self.ids("shape.jsonl", 151936, 16, 48) if part == "shape" else self.ids("speed.jsonl", 151936, 32, 4096)
+        return [a.invar, "train", "sft", os.path.join(HERE, "configs", SHAPES[part]), "--data", data, "--load-format",
+                "dummy", "--dtype", "bfloat16", "--steps", "1000000", "--batch-size", "8", "--lr", "1e-5", "--lr-scheduler",
+                "constant", *common]
 
     def add(self, runs, part, layout, extra, gpus, **more):
         device = ["--device", "cuda" if gpus else "cpu"] if self.a.device == "cuda" else ["--device", "cpu"]
         command = self.command(part) + device + extra
-        runs.append(Run(part, layout, gpus, command, LIMITS[part] if gpus else 1e9, **more))
+        lines = {"shape": 2, "speed": self.a.steps + 2, "speed-4b": self.a.steps + 2}.get(part, 0)
+        runs.append(Run(part, layout, gpus, command, LIMITS[part] if gpus else 1e9, lines, **more))
 
     def plan(self):
         a, runs = self.a, []
         sizes = [n for n in LAYOUTS if n <= a.gpus and str(n) in a.sizes.split(",")]
         for part in a.parts.split(","):
-            reference = part != "speed" and part not in self.wanted
+            reference = part in ("math", "shape", "rl") and part not in self.wanted
             if reference:
                 threads = ["--threads", str(a.threads)]
-                ranks = ["--dp", "4"] if part == "rl" else ["--dp", "8"]
-                self.add(runs, part, "CPU", ranks + threads, 0, cpu=True)
+                self.add(runs, part, "CPU", ["--dp", "4" if part == "rl" else "8", *threads], 0, cpu=True)
             if part == "math" and 1 in sizes:
                 self.add(runs, part, "control", ["--virtual-ranks", "4"], 1, control=True)
             for n in reversed(sizes):
                 for dp, tp in LAYOUTS[n]:
-                    if tp <= HEADS[part]:
+                    if tp <= HEADS[part] and (part not in ("rl-long", "speed-4b") or n >= 4):
                         self.layouts(runs, part, n, dp, tp)
         return runs
 
     def layouts(self, runs, part, n, dp, tp):
-        ways = {"math": [[], ["--micro-batch", "1", "--recompute", "layer"]] if n in (2, 4) else [[]],
-                "shape": [[]],
-                "rl": [["--rollout-tp", str(min(4, n))]] + ([["--rollout-tp", "1"]] if n == 4 and tp == 1 else []),
-                "speed": [[]]}[part]
+        ways = [[]]
+        if part == "math" and n in (2, 4):
+            ways.append(["--micro-batch", "1", "--recompute", "layer"])
+        if part.startswith("rl"):
+            ways = [["--rollout-tp", str(min(4, n))]] + ([["--rollout-tp", "1"]] if n == 4 and tp == 1 else [])
         for way in ways:
             text = f"{dp}x{tp}" + "".join(" " + word for word in way)
             more = ["--dp", str(dp), "--tp", str(tp)] + way
-            self.add(runs, part, text, more, n, alone=part == "speed")
+            self.add(runs, part, text, more, n, alone=part.startswith("speed"))
 
     # ---- running
 
@@ -155,15 +156,22 @@ class Bench:
             run.process = subprocess.Popen(run.command + ["--output", run.base, "--keep", "1"], stdin=subprocess.DEVNULL,
                                            stdout=out, stderr=errors, env={**os.environ, **visible})
 
+    def enough(self, run):
+        return run.lines and len(self.lines(os.path.join(run.base, "metrics.jsonl"))) >= run.lines
+
     def end(self, run, free, late):
-        if late:
+        enough = run.process.poll() is None and self.enough(run)
+        if run.process.poll() is None:
             run.process.kill()
         code = run.process.wait()
+        if enough:
+            code = late = 0
         free.extend(run.used)
         free.sort()
         record = {"part": run.part, "layout": run.layout, "gpus": run.gpus, "control": run.control, "cpu": run.cpu,
                   "wall": self.now() - run.began}
         lines = self.lines(os.path.join(run.base, "metrics.jsonl"))
+        lines = lines[:run.lines] if run.lines else lines
         try:
             with open(run.base + ".txt", encoding="utf-8") as file:
                 summary = json.load(file)
@@ -180,7 +188,8 @@ class Bench:
                 record["last"] = lines[-1].get("step")
             counted = lines[2:] or lines
             for name in ("seconds", "seconds_gradients", "seconds_reduction", "seconds_optimizer", "seconds_weights",
-                         "seconds_weights_hash", "tokens", "trainer_bytes", "passes"):
+                         "seconds_weights_hash", "seconds_rollout", "seconds_learner", "seconds_engine_update", "tokens",
+                         "tokens_per_second", "trainer_bytes", "passes"):
                 if name in lines[-1]:
                     record[name] = statistics.median(line[name] for line in counted)
             compared = [line["tokens_compared"] for line in lines if "tokens_compared" in line]
@@ -222,9 +231,9 @@ class Bench:
                 running.append(run)
             for run in list(running):
                 late = self.now() - run.began > run.limit or self.now() > self.a.limit
-                if run.process.poll() is not None or late:
+                if run.process.poll() is not None or late or self.enough(run):
                     running.remove(run)
-                    self.end(run, free, run.process.poll() is None)
+                    self.end(run, free, late)
             time.sleep(0.05)
 
     # ---- tables
@@ -249,16 +258,16 @@ class Bench:
                     same = not same
                 wrong += same is False
                 seconds = r.get("seconds")
-                rate = f"{r['tokens'] / seconds:.0f}" if seconds and "tokens" in r else ""
+                rate = f"{r['tokens'] / seconds:.0f}" if seconds and "tokens" in r else f"{r.get('tokens_per_second', 0):.0f}"
                 tokens = f"{r['compared']}, {r['different']}" if "compared" in r else ""
                 wrong += bool(r.get("different"))
                 print(f"| {part} | {r['layout']} | `{str(r.get('weights'))[:8]}`{mark} | {r['steps']} | {seconds or 0:.4f} | "
                       f"{rate} | {tokens} |")
-            if wanted is None and rows and part != "speed":
+            if wanted is None and rows and part in ("math", "shape", "rl"):
                 print(f"{part}: no hash of a CPU: the layouts are compared with each other")
         for r in self.records:
-            if r["part"] == "speed" and "seconds_gradients" in r:
-                print(f"speed {r['layout']}: gradients {r['seconds_gradients']:.4f}, reduction and norm "
+            if r["part"].startswith("speed") and "seconds_gradients" in r:
+                print(f"{r['part']} {r['layout']}: gradients {r['seconds_gradients']:.4f}, reduction and norm "
                       f"{r['seconds_reduction']:.4f}, AdamW {r['seconds_optimizer']:.4f}, weights "
                       f"{r['seconds_weights']:.4f}, hash {r['seconds_weights_hash']:.4f} s; {r['passes']:.0f} passes, "
                       f"{r['trainer_bytes'] / 2**30:.1f} GiB")
