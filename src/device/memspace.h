@@ -7,7 +7,7 @@
 
 typedef struct iv_memspace iv_memspace;
 struct iv_memspace {
-    /* Zeroed, aligned to 256 bytes; NULL if there is none. */
+    /* Zeroed when it returns, aligned to 256 bytes; NULL if there is none. */
     void *(*alloc)(iv_memspace *p, size_t bytes);
     void (*free)(iv_memspace *p, void *memory); /* NULL is fine */
     /* Copies `rows` rows of `width` bytes, from_pitch and to_pitch apart. Any thread; returns when done. */

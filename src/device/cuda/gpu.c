@@ -48,6 +48,8 @@ iv_status iv_gpu_use(const iv_gpu *gpu, iv_error *err) {
     return iv_gpu_check(gpu, cudaSetDevice(gpu->info.ordinal), "cannot be used", err);
 }
 
+/* Zeroed when it returns, for every stream: the clearing of much memory takes milliseconds, and streams that do not
+ * wait for the default one would write to it before. */
 static void *gpu_alloc(iv_memspace *p, size_t bytes) {
     iv_gpu *gpu = (iv_gpu *)p;
     void *memory = NULL;
@@ -55,7 +57,9 @@ static void *gpu_alloc(iv_memspace *p, size_t bytes) {
         cudaGetLastError();
         return NULL;
     }
-    if (cudaMemset(memory, 0, bytes) == cudaSuccess) return memory;
+    if (cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread) == cudaSuccess &&
+        cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess)
+        return memory;
     cudaGetLastError();
     cudaFree(memory);
     return NULL;

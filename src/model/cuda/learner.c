@@ -226,7 +226,6 @@ static iv_status open_data(gpu_learner *l, iv_error *err) {
     if (!l->data) return iv_gpu_learner_no_memory(l, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
-    IV_TRY(iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err));
     return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + 1, err);
 }
 

@@ -161,7 +161,7 @@ static iv_status reserve(gpu_learner *l, size_t length, iv_error *err) {
     l->lists = memspace->alloc(memspace, bytes);
     if (!l->host_lists || !l->lists) return iv_gpu_learner_no_memory(l, "lists of experts' rows", bytes, err);
     l->lists_max = most;
-    return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
+    return IV_OK;
 }
 
 static iv_status list_layers(listing *w, iv_error *err) {

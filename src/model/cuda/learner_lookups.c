@@ -37,7 +37,7 @@ static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
     if (iv_size_mul(rows, l->h * sizeof *l->lookup_dx, &bytes)) l->lookup_dx = memspace->alloc(memspace, bytes);
     if (!l->lookup_dx) return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
     l->lookup_dx_max = rows;
-    return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
+    return IV_OK;
 }
 
 iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *step, bool whole, iv_error *err) {
@@ -55,7 +55,7 @@ iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *
     if (!l->lookup_ids || !l->lookup_host || !l->lookup_data)
         return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
     l->lookup_bytes = bytes, l->lookup_max = rows;
-    return iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err);
+    return IV_OK;
 }
 
 static int by_id(const void *a, const void *b) {

@@ -22,8 +22,6 @@ iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm
         if (r == 0) l->given_up = memspace->stage(memspace, sizeof *l->given_up);
         if (!l->flags || !of[0]->given_up)
             return iv_gpu_learner_no_memory(l, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->flags, err);
-        IV_TRY(iv_gpu_use(l->gpu, err));
-        IV_TRY(iv_gpu_learner_launched(l, cudaDeviceSynchronize(), "clearing", err));
         if (r == 0) memset(l->given_up, 0, sizeof *l->given_up);
     }
     return IV_OK;

@@ -8,7 +8,8 @@
 
 static float *row_alloc(iv_rows *r, size_t n) {
     size_t bytes;
-    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? iv_rows_gpu_zeroed((iv_rows_gpu *)r, bytes) : NULL;
+    iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
+    return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? memspace->alloc(memspace, bytes) : NULL;
 }
 
 static void row_free(iv_rows *r, float *row) {

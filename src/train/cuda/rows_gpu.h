@@ -25,10 +25,7 @@ typedef struct iv_rows_gpu {
 } iv_rows_gpu;
 
 /* ---- rows_memory.c */
-/* Zeroed memory of the GPU, or NULL. */
-void *iv_rows_gpu_zeroed(iv_rows_gpu *g, size_t bytes);
-
-/* Memory of the GPU; IV_NO_MEMORY names it and `what`. Nothing on any stream writes to it afterwards. */
+/* Zeroed memory of the GPU; IV_NO_MEMORY names it and `what`. */
 iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void **out, iv_error *err);
 
 /* At least `bytes` of scratch; what it held is lost. */

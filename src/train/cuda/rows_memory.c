@@ -1,17 +1,9 @@
 /* rows_memory.c: memory of a trainer on a GPU, and the wait for its stream. */
 #include "train/cuda/rows_gpu.h"
 
-void *iv_rows_gpu_zeroed(iv_rows_gpu *g, size_t bytes) {
-    void *p = g->memspace->alloc(g->memspace, bytes);
-    if (!p || cudaStreamSynchronize(NULL) == cudaSuccess) return p; /* zeros are written by the default stream */
-    cudaGetLastError();
-    g->memspace->free(g->memspace, p);
-    return NULL;
-}
-
 iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void **out, iv_error *err) {
     const iv_gpu_info *info = iv_gpu_get_info(g->gpu);
-    *out = iv_rows_gpu_zeroed(g, bytes);
+    *out = g->memspace->alloc(g->memspace, bytes);
     if (*out) return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes", info->ordinal, info->name,
                    what, bytes);
