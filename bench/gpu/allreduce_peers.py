@@ -9,6 +9,7 @@ alternate; medians.
 
 import datetime
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -72,9 +73,15 @@ def table(theirs, mine, records, ranks, hidden):
                          "us": round(us, 2)})
 
 
-def worker(rank, ranks, program, hidden, path):
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def worker(rank, ranks, program, hidden, path, port):
     torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29577", rank=rank, world_size=ranks,
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks,
                             device_id=torch.device("cuda", rank))
     waiting = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=300))
     graphs, kept = {}, []
@@ -103,4 +110,4 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     count = int(sys.argv[1])
     size, path = int(sys.argv[3]) if len(sys.argv) > 3 else 4096, sys.argv[4] if len(sys.argv) > 4 else None
-    mp.spawn(worker, (count, sys.argv[2], size, path), nprocs=count)
+    mp.spawn(worker, (count, sys.argv[2], size, path, free_port()), nprocs=count)

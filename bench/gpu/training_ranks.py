@@ -94,6 +94,14 @@ class Bench:
                            check=True, stdout=subprocess.DEVNULL)
         return path
 
+    def reward(self):
+        """A reward by number: tiny-math solves its problems, so that rewards for right answers would have no gradient."""
+        path = os.path.join(self.work, "reward.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("import json, sys\nfor line in sys.stdin:\n    n = json.loads(line)['id']\n"
+                       "    print(json.dumps({'id': n, 'reward': n % 16 * 7 % 5}), flush=True)\n")
+        return f"{sys.executable} {path}"
+
     # ---- runs
 
     def command(self, part):
@@ -104,7 +112,7 @@ class Bench:
                     "--steps", str(a.math_steps), "--batch-size", "8", "--lr", "1e-3", *common]
         if part.startswith("rl"):
             steps, batch = ("50", "32") if part == "rl-long" else ("4", "4")
-            return [a.invar, "train", "rl", MATH, "--data", os.path.join(MATH, "problems.jsonl"), "--reward", "numeric",
+            return [a.invar, "train", "rl", MATH, "--data", os.path.join(MATH, "problems.jsonl"), "--reward", self.reward(),
                     "--steps", steps, "--batch-size", batch, "--group-size", "8", "--max-new-tokens", "64", "--lr", "1e-5",
                     *common]
         data = self.ids("shape.jsonl", 151936, 16, 48) if part == "shape" else self.ids("speed.jsonl", 151936, 32, 4096)

@@ -17,6 +17,7 @@ static char folder[] = "/tmp/invar-training-XXXXXX";
 static char data[300], reward[300];
 static bool has_gpu, has_tensor_cores, few;
 static size_t gpus;
+static void (*before_layout)(size_t layout);
 
 static void write_data(void) {
     snprintf(data, sizeof data, "%s/data.jsonl", folder);
@@ -179,6 +180,7 @@ static void several_gpus(void **state) {
             if (y->dp * y->tp > gpus || (few && i && k > 2)) continue;
             snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass", y->dp, y->tp, y->micro_batch);
             lay_out(&o, y);
+            if (before_layout) before_layout(k + i);
             run(&o, &got);
             expect_same(p, what, &want, &got);
             if (want.loss != got.loss) fail_msg("%s: wanted loss %.17g, found %.17g", what, want.loss, got.loss);

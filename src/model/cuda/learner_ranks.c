@@ -69,25 +69,7 @@ iv_status iv_gpu_learner_barrier(gpu_learner *l, iv_error *err) {
     return iv_gpu_learner_launched(l, iv_gpu_barrier(&p, l->stream), "barrier of the ranks", err);
 }
 
-iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
-                                    float *x, iv_error *err) {
-    iv_gpu_peers p = peers_of(l);
-    iv_gpu_allreduce_args a = {.arithmetic = l->arithmetic,
-                               .rows = l->n.rows,
-                               .hidden = l->h,
-                               .order = *order,
-                               .bias = bias,
-                               .x = x,
-                               .type = l->m->dtype,
-                               .whole = true};
-    size_t n = 0;
-    for (size_t r = 0; r < l->ranks; r++)
-        for (size_t i = 0; i < nodes[r]; i++) a.node[n++] = iv_gpu_learner_node(l->peer[r], l->turn, i);
-    l->turn = 1 - l->turn;
-    return iv_gpu_learner_launched(l, iv_gpu_tree_allreduce(&p, &a, l->stream), "all-reduce of the ranks", err);
-}
-
-/* ---- predictions ----------------------------------------------------------------------------------------------------
+/* ---- all-reduce ---------------------------------------------------------------------------------------------------
  */
 
 /* n values of another rank, by a kernel: copies between GPUs may wait for both of them to be idle. */
@@ -99,6 +81,58 @@ void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *f
     size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->ranks, to = blocks * (rank + 1) / l->ranks;
     *first = from * IV_CHAIN_STEP, *count = (to - from) * IV_CHAIN_STEP;
 }
+
+/* The same buffer of another rank. */
+static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const float *x) {
+    if (x == l->dnormed) return p->dnormed;
+    if (x == l->x_end) return p->x_end;
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        if (x == l->tape[i].x) return p->tape[i].x;
+        if (x == l->tape[i].x_mlp) return p->tape[i].x_mlp;
+    }
+    IV_ASSERT(!"a buffer of all-reduces");
+    return NULL;
+}
+
+/* Rows that the others reduced. At the end all ranks have read. */
+static iv_status take_rows(gpu_learner *l, float *x, iv_error *err) {
+    IV_TRY(iv_gpu_learner_barrier(l, err));
+    for (size_t i = 1; i < l->ranks; i++) {
+        size_t r = (l->rank + i) % l->ranks, first, n;
+        iv_gpu_learner_share(l, l->n.rows, r, &first, &n);
+        IV_TRY(
+            take(l, of_peer(l, l->peer[r], x) + first * l->h, n * l->h, x + first * l->h, "rows of other ranks", err));
+    }
+    return iv_gpu_learner_barrier(l, err);
+}
+
+/* Many rows: each rank reduces its share, then all take the others'. */
+iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
+                                    float *x, iv_error *err) {
+    enum { BLOCKS = 256 };
+    size_t first = 0, rows = l->n.rows, least = rows / IV_CHAIN_STEP / l->ranks * IV_CHAIN_STEP, n = 0;
+    bool shared = least > 0 && rows * l->h * sizeof *x * (l->ranks - 1) >= iv_gpu_learner_shared_bytes();
+    if (shared) iv_gpu_learner_share(l, l->n.rows, l->rank, &first, &rows);
+    iv_gpu_peers p = peers_of(l);
+    iv_gpu_allreduce_args a = {.arithmetic = l->arithmetic,
+                               .rows = rows,
+                               .hidden = l->h,
+                               .order = *order,
+                               .bias = bias,
+                               .x = x + first * l->h,
+                               .type = l->m->dtype,
+                               .whole = true,
+                               .blocks = shared ? iv_size_min(least, BLOCKS) : 0};
+    for (size_t r = 0; r < l->ranks; r++)
+        for (size_t i = 0; i < nodes[r]; i++) a.node[n++] = iv_gpu_learner_node(l->peer[r], l->turn, i) + first * l->h;
+    l->turn = 1 - l->turn;
+    int code = iv_gpu_tree_allreduce(&p, &a, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "all-reduce of the ranks", err));
+    return shared ? take_rows(l, x, err) : IV_OK;
+}
+
+/* ---- predictions ----------------------------------------------------------------------------------------------------
+ */
 
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
     if (l->ranks == 1) return IV_OK;

@@ -213,6 +213,8 @@ static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_
 }
 
 /* ---- learner_memory.c */
+/* Bytes that an all-reduce of all rows on every rank would move, from which on each rank reduces its share of them. */
+size_t iv_gpu_learner_shared_bytes(void);
 void iv_gpu_learner_sizes(gpu_learner *l);
 /* Sets all pointers into `base`, and returns their bytes; with NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
