@@ -434,9 +434,9 @@ static bool many_passes(const train_rank *r) {
 }
 
 static iv_status reserve_passes(iv_trainer *t, iv_error *err) {
-    for (size_t i = 0; i < t->local * t->o.tp; i++) {
-        train_rank *r = &t->ranks[i / t->o.tp];
-        iv_learner *l = r->learner[i % t->o.tp];
+    for (size_t i = 0; i < t->local * t->local_tp; i++) {
+        train_rank *r = &t->ranks[i / t->local_tp];
+        iv_learner *l = r->learner[i % t->local_tp];
         iv_learner_step step = step_of(r);
         if (l->ops->reserve && r->count) IV_TRY(l->ops->reserve(l, &step, most_sequences(t), err));
     }
