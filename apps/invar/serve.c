@@ -85,6 +85,9 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     o->log_file = cli_text(args, "log-file", NULL);
     if (o->log_file && !*o->log_file) return cli_fail(err, CLI_USAGE, "--log-file: wanted a path, found nothing");
     o->log_json = strcmp(cli_text(args, "log-format", "text"), "json") == 0;
+    o->response_directory = cli_text(args, "response-dir", NULL);
+    o->stored_responses_max = cli_count(args, "max-stored-responses", o->stored_responses_max);
+    o->stored_bytes_max = cli_count(args, "max-stored-bytes", o->stored_bytes_max);
     o->split_special_tokens = cli_has(args, "split-special-tokens");
     o->log_requests = !cli_has(args, "disable-log-requests");
     o->log_level = cli_text(args, "log-level", "info");

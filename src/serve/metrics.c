@@ -401,6 +401,17 @@ static void print_http(page *p) {
     }
 }
 
+static void print_stored(page *p) {
+    const iv_metrics_server *s = &p->sample.server;
+    if (!s->stores_responses) return;
+    head(p, "invar_stored_responses", "Stored responses.", "gauge");
+    PRINT(p, "invar_stored_responses{%s} %zu\n", p->labels, s->stored_responses);
+    head(p, "invar_stored_response_bytes", "Bytes of stored responses.", "gauge");
+    PRINT(p, "invar_stored_response_bytes{%s} %llu\n", p->labels, (unsigned long long)s->stored_bytes);
+    head(p, "invar_responses_lost_total", "Responses that could not be stored.", "counter");
+    PRINT(p, "invar_responses_lost_total{%s} %llu\n", p->labels, (unsigned long long)s->responses_lost);
+}
+
 static void print_processes(page *p) {
     for (size_t i = 0; i < sizeof processes / sizeof *processes; i++) {
         if (processes[i].engine && p->sample.s->engine_pid <= 0) continue;
@@ -447,6 +458,7 @@ bool iv_metrics_write(const iv_metrics *m, const iv_bridge_stats *stats, const i
     print_processes(&p);
     print_dialect(&p, IV_METRICS_OWN);
     print_http(&p);
+    print_stored(&p);
     if (m->names != IV_METRICS_OWN) print_dialect(&p, m->names);
     return p.good;
 }

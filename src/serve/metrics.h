@@ -29,6 +29,9 @@ typedef struct iv_metrics_server {
     uint64_t log_lines_dropped;
     size_t connections;
     uint64_t connections_accepted, connections_refused, answers_cut;
+    bool stores_responses; /* the next are meant */
+    size_t stored_responses;
+    uint64_t stored_bytes, responses_lost;
 } iv_metrics_server;
 void iv_metrics_count_server(iv_metrics *m, void (*count)(void *user, iv_metrics_server *out), void *user);
 

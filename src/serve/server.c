@@ -11,6 +11,7 @@
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/notify.h"
+#include "serve/response_store.h"
 #include "serve/page/page.h"
 
 #ifdef __GLIBC__
@@ -26,7 +27,7 @@ enum {
     PUMP_MAX = 4096, /* events taken before the loop serves its connections again */
     TICK_MS = 1000,
     FILES_EVERY_S = 60,
-    FILES_BEFORE = 7, /* opened before the listener: the bridge's, with a spare for a restart, and the jobs' waker */
+    FILES_BEFORE = 9, /* opened before the listener: the bridge's, with a spare for a restart, and the jobs' waker */
     JOB_THREADS = 4,  /* for chat templates: mostly idle */
     GIVE_BACK_BYTES = 1 << 20,
     LOST_DRAIN_MS = 2000, /* to send the error answers */
@@ -35,6 +36,7 @@ enum {
     LOADING_S = 60,       /* what a service manager allows the start from each sign of its progress on */
     STOPPING_S = 10,      /* and the end, after the drain */
     QUEUED_REQUESTS = 1024,
+    STORED_RESPONSES = 10000,
     ENGINE_RESTARTS = 3
 };
 
@@ -48,12 +50,14 @@ typedef struct loop {
     double status_at; /* of the last status line */
     double files_logged_at;
     uint64_t files_short;
+    uint64_t responses_lost;
     iv_engine_stats status_stats;
 } loop;
 
 void iv_server_options_init(iv_server_options *o) {
     *o = (iv_server_options){
         .log_requests = true, .drain_ms = 30000, .status_every_ms = 10000, .update_timeout_ms = 600000};
+    o->stored_responses_max = STORED_RESPONSES, o->stored_bytes_max = (uint64_t)1 << 30;
     iv_http_options_init(&o->http);
     iv_engine_options_init(&o->bridge.engine);
     o->bridge.queued_requests_max = QUEUED_REQUESTS, o->bridge.engine_restarts = ENGINE_RESTARTS;
@@ -227,6 +231,17 @@ static void log_files(loop *l, double now) {
            iv_http_connections(l->server.http));
 }
 
+/* Responses that could not be stored: with the last reason, once a second at most. */
+static void log_responses(loop *l) {
+    iv_response_store_stats stored;
+    if (!l->server.responses) return;
+    iv_response_store_get_stats(l->server.responses, &stored);
+    if (stored.lost != l->responses_lost)
+        iv_log(&l->server.log, "error", "responses", "%llu responses were not stored: %s",
+               (unsigned long long)(stored.lost - l->responses_lost), stored.why);
+    l->responses_lost = stored.lost;
+}
+
 /* Returns the freed memory of large bodies, which the C library keeps. */
 static void give_back(iv_server *s) {
     if (s->freed_bytes < GIVE_BACK_BYTES) return;
@@ -245,6 +260,7 @@ static void on_tick(void *user) {
     iv_metrics_note_time(l->server.metrics, &stats, now);
     log_files(l, now);
     give_back(&l->server);
+    log_responses(l);
     notify_state(l, &stats);
     if (o->status_every_ms && now - l->status_at >= o->status_every_ms / 1000.0) log_status(l, &stats, now);
     end_if_lost(l, &stats);
@@ -263,6 +279,11 @@ static void count_server(void *user, iv_metrics_server *out) {
                                .connections_accepted = iv_http_accepted(s->http),
                                .connections_refused = iv_http_refused(s->http),
                                .answers_cut = iv_http_cut(s->http)};
+    if (!s->responses) return;
+    iv_response_store_stats stored;
+    iv_response_store_get_stats(s->responses, &stored);
+    out->stores_responses = true;
+    out->stored_responses = stored.count, out->stored_bytes = stored.bytes, out->responses_lost = stored.lost;
 }
 
 static void on_note(void *user, const char *level, const char *message) {
@@ -388,6 +409,11 @@ static iv_status open_loop(loop *l, iv_error *err) {
     IV_TRY(iv_page_check_peers(o->proof_urls, err));
     IV_TRY(iv_http_check_files(o->http.connections_max, FILES_BEFORE,
                                err)); /* before the model is loaded, to fail early */
+    if (o->response_directory) {
+        const iv_response_store_options store = {
+            .directory = o->response_directory, .count_max = o->stored_responses_max, .bytes_max = o->stored_bytes_max};
+        IV_TRY(iv_response_store_open(&store, &l->server.responses, err));
+    }
     iv_bridge_options bridge = o->bridge;
     bridge.note = on_note, bridge.note_user = l;
     bridge.engine.progress = on_progress, bridge.engine.user = l;
@@ -452,6 +478,7 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err) {
     iv_admin_close(&l.server); /* no more events come */
     iv_control_close(&l.server);
     iv_metrics_close(l.server.metrics);
+    iv_response_store_close(l.server.responses);
     if (status == IV_OK && l.server.draining) iv_log(&l.server.log, "info", "end", "drained");
     iv_log_writer_close(l.server.log_writer, LOG_END_MS);
     iv_notify_close(&l.notify);

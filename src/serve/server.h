@@ -21,6 +21,9 @@ typedef struct iv_server_options {
                                       qwen3_xml, none */
     const char *proof_urls;        /* servers that the page compares with: comma-separated origins; NULL: none */
     iv_metrics_names metrics;
+    const char *response_directory; /* of stored responses (/v1/responses); NULL: none are stored */
+    size_t stored_responses_max;    /* 10000 */
+    uint64_t stored_bytes_max;      /* 1 GiB */
     bool log_json, log_requests;
     const char *log_level;     /* least important lines: info, warning or error; NULL: info */
     bool split_special_tokens; /* special tokens spelled by clients are plain text, unless a request says otherwise */
@@ -95,13 +98,14 @@ typedef struct iv_server {
     int32_t tool_ids[4];    /* special tokens of that form, kept in texts */
     size_t tool_id_count;
     bool draining;
-    size_t freed_bytes;                 /* freed bodies whose memory is not yet returned to the system */
-    struct iv_task *tasks;              /* list of tasks (api/task.h) */
-    struct iv_admin_command *commands;  /* list of pending commands (api/admin.c) */
-    iv_weight_names weight_names;       /* of updates with a name */
-    struct iv_token_texts *token_texts; /* cache (api/token_text.h); NULL: none */
-    struct iv_updates *updates;         /* of weights (api/updates.h); NULL: from disk only */
-    char *weights_snapshot;             /* of /weights_checker; NULL: none */
+    size_t freed_bytes;                  /* freed bodies whose memory is not yet returned to the system */
+    struct iv_task *tasks;               /* list of tasks (api/task.h) */
+    struct iv_admin_command *commands;   /* list of pending commands (api/admin.c) */
+    iv_weight_names weight_names;        /* of updates with a name */
+    struct iv_token_texts *token_texts;  /* cache (api/token_text.h); NULL: none */
+    struct iv_updates *updates;          /* of weights (api/updates.h); NULL: from disk only */
+    char *weights_snapshot;              /* of /weights_checker; NULL: none */
+    struct iv_response_store *responses; /* NULL: none are stored */
 } iv_server;
 
 /* api/routes.c: all routes of the server. */

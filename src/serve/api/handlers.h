@@ -10,6 +10,15 @@ void iv_handle_responses(void *user, iv_http_request *q);
 void iv_handle_generate(void *user, iv_http_request *q);
 void iv_handle_health_generate(void *user, iv_http_request *q);
 
+/* stored_responses.c */
+void iv_handle_stored_response(void *user, iv_http_request *q);
+void iv_handle_remove_response(void *user, iv_http_request *q);
+/* After the body of /v1/responses was read: puts the previous response's conversation before its input, and keeps the
+ * whole if the response is to be stored; it then has an id of its own. */
+iv_status iv_responses_continue(iv_task *t, iv_error *err);
+/* Stores a complete response, if it is to be; `write` writes it. */
+void iv_responses_keep(const iv_task *t, void (*write)(const iv_task *t, iv_json_out *o));
+
 /* info.c */
 void iv_handle_models(void *user, iv_http_request *q);
 void iv_handle_health(void *user, iv_http_request *q);

@@ -1,4 +1,4 @@
-/* openai_responses.c: POST /v1/responses, stateless: nothing is stored. Whole, or as this API's events.
+/* openai_responses.c: POST /v1/responses, whole, or as this API's events. What is stored: stored_responses.c.
  *
  * Invariant: the output is the reasoning, then the message and the calls in the order in which they began; without
  * content but with calls there is no message. Positions of items do not depend on how the text was cut. */
@@ -45,6 +45,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(read_tools(t->server, p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
     json_t *list = json_array();
     iv_status status = iv_task_make_prompts(t, "input", 1, err);
+    if (status == IV_OK) status = iv_responses_continue(t, err);
     if (status == IV_OK)
         status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
                       : iv_fail(err, IV_NO_MEMORY, "input: no memory");
@@ -196,8 +197,8 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     else
         iv_out_key(o, "output"), iv_out_open(o, '['), iv_out_close(o, ']');
     iv_out_kv_bool(o, "parallel_tool_calls", !t->params.one_tool_call);
-    iv_out_kv_null(o, "previous_response_id");
-    iv_out_kv_bool(o, "store", false);
+    iv_out_kv_text(o, "previous_response_id", t->params.previous_id);
+    iv_out_kv_bool(o, "store", t->stored_input != NULL);
     iv_out_key(o, "temperature"), iv_out_shortest(o, r->temperature);
     iv_out_key(o, "top_p"), iv_out_shortest(o, r->top_p);
     const char *tools = t->params.tools_text ? t->params.tools_text : "[]";
@@ -214,7 +215,12 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_close(o, '}');
 }
 
-static void whole(iv_task *t, iv_json_out *o) { out_response(t, true, o); }
+static void out_done(const iv_task *t, iv_json_out *o) { out_response(t, true, o); }
+
+static void whole(iv_task *t, iv_json_out *o) {
+    iv_responses_keep(t, out_done); /* before the client knows its id */
+    out_done(t, o);
+}
 
 /* ---- as events ---------------------------------------------------------------------------------------- */
 
@@ -358,6 +364,7 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
 
 static void close_stream(iv_task *t, iv_buf *out) {
     bool whole_text = t->children[0].finish == IV_FINISH_STOP;
+    iv_responses_keep(t, out_done);
     response_event(t, whole_text ? "response.completed" : "response.incomplete", true, out);
 }
 

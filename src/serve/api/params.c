@@ -162,7 +162,7 @@ static const field fields[] = {
     {IV_API_CHAT, "audio", ONLY, 0, 0, 0, "|null|"},
     {IV_API_CHAT, "prediction", ACCEPT, 0, 0, 0, NULL}, /* a hint for speed */
     {IV_API_CHAT, "web_search_options", ONLY, 0, 0, 0, "|null|"},
-    {IV_API_RESPONSES, "previous_response_id", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_RESPONSES, "previous_response_id", STRING, AT(previous_id), 0, 0, NULL},
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
     {IV_API_RESPONSES, "truncation", ONE_OF, AT(truncation), 0, 0, "|\"disabled\"|\"auto\"|"},
     {IV_API_RESPONSES, "include", EACH_OF, AT(include), 0, 0, INCLUDES},
@@ -183,7 +183,8 @@ static const field fields[] = {
     {OPENAI | IV_API_RESPONSES, "user", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_RESPONSES, "metadata", ACCEPT, 0, 0, 0, NULL},
     {OPENAI | IV_API_RESPONSES, "service_tier", ACCEPT, 0, 0, 0, NULL},
-    {CHATS, "store", ONLY, 0, 0, 0, "|true|false|"}, /* nothing is stored, as the answer reports */
+    {IV_API_CHAT, "store", ONLY, 0, 0, 0, "|true|false|"}, /* nothing is stored */
+    {IV_API_RESPONSES, "store", NOT_BOOL, AT(no_store), 0, 0, NULL},
     {CHATS, "safety_identifier", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_key", ACCEPT, 0, 0, 0, NULL},
     {CHATS, "prompt_cache_retention", ACCEPT, 0, 0, 0, NULL},

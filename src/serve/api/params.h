@@ -53,8 +53,10 @@ typedef struct iv_api_params {
     bool reasoning_open; /* by the rendered prompt */
     bool format_holds;   /* the constraint came from response_format or text.format */
     bool add_special;
-    bool split_special; /* special tokens spelled by a client are plain text */
-    bool drop_items;    /* from a response's input, if it is too long */
+    bool split_special;      /* special tokens spelled by a client are plain text */
+    bool drop_items;         /* from a response's input, if it is too long */
+    bool no_store;           /* of a response */
+    const char *previous_id; /* of a response */
     const char *model, *weights, *weights_name;
     const char *request_id; /* used in the answer's id, after its prefix */
     const char *tools_text; /* of a response: the tools as given, as JSON */

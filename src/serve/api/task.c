@@ -44,6 +44,7 @@ static void free_task(iv_task *t) {
     }
     free(t->children), free(t->prompts), free(t->id), free(t->http_id), free(t->weights);
     json_decref(t->body), json_decref(t->conversation), json_decref(t->tools), json_decref(t->aborts);
+    free(t->stored_input);
     iv_buf_free(&t->text), iv_buf_free(&t->answer);
     iv_api_params_free(&t->params);
     t->server->freed_bytes += t->bytes;

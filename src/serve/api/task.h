@@ -97,16 +97,17 @@ struct iv_task {
     size_t child_count, done_count;
     iv_status status; /* of reading the body */
     iv_error why;
-    bool unread;     /* rid and prompts are not known yet */
-    json_t *aborts;  /* names to be aborted, checked once `unread` is cleared; NULL: none */
-    bool aborted;    /* before it had children */
-    bool began;      /* the stream has begun */
-    bool lost;       /* no memory for an event: the stream must end */
-    bool held;       /* the client reads slowly: the engine holds its children */
-    bool list;       /* the answer is a list (SGLang) */
-    uint64_t events; /* sent so far (responses) */
-    size_t dropped;  /* dropped items of the input (responses) */
-    iv_buf answer;   /* being written */
+    bool unread;        /* rid and prompts are not known yet */
+    json_t *aborts;     /* names to be aborted, checked once `unread` is cleared; NULL: none */
+    bool aborted;       /* before it had children */
+    bool began;         /* the stream has begun */
+    bool lost;          /* no memory for an event: the stream must end */
+    bool held;          /* the client reads slowly: the engine holds its children */
+    bool list;          /* the answer is a list (SGLang) */
+    uint64_t events;    /* sent so far (responses) */
+    size_t dropped;     /* dropped items of the input (responses) */
+    char *stored_input; /* of a response to be stored: its conversation as JSON; NULL: it is not */
+    iv_buf answer;      /* being written */
     bool answer_lost;
     char fingerprint[128];
     char *weights; /* name of the weights; NULL: their number */
