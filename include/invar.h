@@ -620,8 +620,8 @@ typedef struct iv_trainer_options {
                              * memory allows, at least 4096 */
     size_t micro_batch;     /* most sequences of one; 0: as many as fit pass_tokens */
     const char *recompute;  /* memory: "none", or "attention", "layer": what the backward computes again */
-    const char *device;     /* "cpu"; "cuda": a GPU, for one rank; "auto": a GPU of compute capability 9.0 if there is
-                             * one and one rank trains */
+    const char *device;     /* "cpu"; "cuda": a GPU for each rank; "auto": GPUs of compute capability 9.0 if there are
+                             * as many as ranks */
 } iv_trainer_options;
 
 /* "auto" (type, weights, arithmetic), "cpu", 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank,
