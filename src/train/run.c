@@ -59,7 +59,6 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .rollout_numerics = "invar",
                           .rollout_mantissa_bits = IV_F32_MANTISSA_BITS,
                           .rollout_sync_every = 1,
-                          .data_parallel = 1,
                           .tensor_parallel = 1,
                           .recompute = "none",
                           .shard = "optimizer",

@@ -42,7 +42,8 @@ typedef struct iv_run_options {
      * after every so many steps. */
     uint64_t rollout_mantissa_bits, rollout_sync_every;
     /* ---- what does not ---- */
-    uint64_t data_parallel, tensor_parallel, threads, micro_batch, pass_tokens;
+    uint64_t data_parallel; /* 0: 1, or under mpirun its processes / tensor_parallel */
+    uint64_t tensor_parallel, threads, micro_batch, pass_tokens;
     const char *recompute, *isa;
     const char *shard;  /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
     const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */

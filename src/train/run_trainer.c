@@ -113,7 +113,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     t->kernels = iv_kernels_select(isa);
     if (*numerics == IV_VANILLA_BLAS)
         return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
-    if (r->processes && o->data_parallel == 1) IV_TRY(spread_ranks(r, t, err));
+    if (r->processes && o->data_parallel == 0) IV_TRY(spread_ranks(r, t, err));
     IV_TRY(
         iv_train_choose_device(o->device, o->arithmetic, *numerics, o->kind == IV_RUN_RL ? o->rollout_tp : 1, t, err));
     if (*numerics == IV_INVAR) return IV_OK;
@@ -127,7 +127,7 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     iv_numerics numerics;
     iv_train_options t = {.model_dir = o->model,
                           .threads = o->threads,
-                          .world = o->data_parallel,
+                          .world = o->data_parallel ? o->data_parallel : 1,
                           .tp = o->tensor_parallel,
                           .virtual_ranks = o->virtual_ranks,
                           .processes = r->processes,

@@ -138,6 +138,8 @@ static void refused_layouts(void **state) {
     } cases[] = {
         {MPIRUN "-n 3 ", "--tp 2", "tensor-parallel ranks: wanted a divisor of the 3 processes of mpirun, found 2"},
         {MPIRUN "-n 2 ", "--tp 4", "tensor-parallel ranks: wanted a divisor of the 2 processes of mpirun, found 4"},
+        {MPIRUN "-n 4 ", "--tp 2 --dp 1",
+         "wanted a multiple of the 4 processes, or as many as make one process of each"},
         {MPIRUN "-n 4 ", "--tp 2 --dp 6", "data-parallel ranks: wanted a divisor of the 8 virtual ranks, found 6"},
         {MPIRUN "-n 8 ", "--tp 2 --dp 2",
          "wanted a multiple of the 8 processes, or as many as make one process of each"},
