@@ -51,6 +51,7 @@ _invar() {
         generate:--max-model-len) _invar_words ''; return ;;
         generate:--max-num-seqs) _invar_words ''; return ;;
         generate:--max-num-batched-tokens) _invar_words ''; return ;;
+        generate:--step-target) _invar_words ''; return ;;
         generate:--kv-cache-memory) _invar_words ''; return ;;
         generate:--speculative) _invar_words 'off ngram'; return ;;
         generate:--num-speculative-tokens) _invar_words ''; return ;;
@@ -83,6 +84,7 @@ _invar() {
         chat:--max-model-len) _invar_words ''; return ;;
         chat:--max-num-seqs) _invar_words ''; return ;;
         chat:--max-num-batched-tokens) _invar_words ''; return ;;
+        chat:--step-target) _invar_words ''; return ;;
         chat:--kv-cache-memory) _invar_words ''; return ;;
         chat:--speculative) _invar_words 'off ngram'; return ;;
         chat:--num-speculative-tokens) _invar_words ''; return ;;
@@ -103,6 +105,8 @@ _invar() {
         serve:--engine-process) _invar_words 'on off'; return ;;
         serve:--engine-restarts) _invar_words ''; return ;;
         serve:--engine-timeout) _invar_words ''; return ;;
+        serve:--update-dir) _invar_files; return ;;
+        serve:--update-timeout) _invar_words ''; return ;;
         serve:--api-key) _invar_words ''; return ;;
         serve:--admin-api-key) _invar_words ''; return ;;
         serve:--api-key-file) _invar_files; return ;;
@@ -127,6 +131,7 @@ _invar() {
         serve:--max-model-len) _invar_words ''; return ;;
         serve:--max-num-seqs) _invar_words ''; return ;;
         serve:--max-num-batched-tokens) _invar_words ''; return ;;
+        serve:--step-target) _invar_words ''; return ;;
         serve:--kv-cache-memory) _invar_words ''; return ;;
         serve:--speculative) _invar_words 'off ngram'; return ;;
         serve:--num-speculative-tokens) _invar_words ''; return ;;
@@ -148,6 +153,7 @@ _invar() {
         batch:--max-model-len) _invar_words ''; return ;;
         batch:--max-num-seqs) _invar_words ''; return ;;
         batch:--max-num-batched-tokens) _invar_words ''; return ;;
+        batch:--step-target) _invar_words ''; return ;;
         batch:--kv-cache-memory) _invar_words ''; return ;;
         batch:--speculative) _invar_words 'off ngram'; return ;;
         batch:--num-speculative-tokens) _invar_words ''; return ;;
@@ -169,6 +175,7 @@ _invar() {
         bench:--max-model-len) _invar_words ''; return ;;
         bench:--max-num-seqs) _invar_words ''; return ;;
         bench:--max-num-batched-tokens) _invar_words ''; return ;;
+        bench:--step-target) _invar_words ''; return ;;
         bench:--kv-cache-memory) _invar_words ''; return ;;
         bench:--speculative) _invar_words 'off ngram'; return ;;
         bench:--num-speculative-tokens) _invar_words ''; return ;;
@@ -199,6 +206,7 @@ _invar() {
         bench-serve:--max-model-len) _invar_words ''; return ;;
         bench-serve:--max-num-seqs) _invar_words ''; return ;;
         bench-serve:--max-num-batched-tokens) _invar_words ''; return ;;
+        bench-serve:--step-target) _invar_words ''; return ;;
         bench-serve:--kv-cache-memory) _invar_words ''; return ;;
         bench-serve:--speculative) _invar_words 'off ngram'; return ;;
         bench-serve:--num-speculative-tokens) _invar_words ''; return ;;
@@ -221,6 +229,7 @@ _invar() {
         bench-latency:--max-model-len) _invar_words ''; return ;;
         bench-latency:--max-num-seqs) _invar_words ''; return ;;
         bench-latency:--max-num-batched-tokens) _invar_words ''; return ;;
+        bench-latency:--step-target) _invar_words ''; return ;;
         bench-latency:--kv-cache-memory) _invar_words ''; return ;;
         bench-latency:--speculative) _invar_words 'off ngram'; return ;;
         bench-latency:--num-speculative-tokens) _invar_words ''; return ;;
@@ -363,6 +372,7 @@ _invar() {
         logits:--max-model-len) _invar_words ''; return ;;
         logits:--max-num-seqs) _invar_words ''; return ;;
         logits:--max-num-batched-tokens) _invar_words ''; return ;;
+        logits:--step-target) _invar_words ''; return ;;
         logits:--kv-cache-memory) _invar_words ''; return ;;
         logits:--speculative) _invar_words 'off ngram'; return ;;
         logits:--num-speculative-tokens) _invar_words ''; return ;;
@@ -385,6 +395,7 @@ _invar() {
         verify:--worlds) _invar_words ''; return ;;
         verify:--micro-batches) _invar_words ''; return ;;
         verify:--scalar-steps) _invar_words ''; return ;;
+        verify:--part) _invar_words ''; return ;;
         verify:--json) _invar_files; return ;;
         verify:--plot) _invar_files; return ;;
         verify:--device) _invar_words 'auto cpu cuda'; return ;;
@@ -425,6 +436,7 @@ _invar() {
         eval:--max-model-len) _invar_words ''; return ;;
         eval:--max-num-seqs) _invar_words ''; return ;;
         eval:--max-num-batched-tokens) _invar_words ''; return ;;
+        eval:--step-target) _invar_words ''; return ;;
         eval:--kv-cache-memory) _invar_words ''; return ;;
         eval:--speculative) _invar_words 'off ngram'; return ;;
         eval:--num-speculative-tokens) _invar_words ''; return ;;
@@ -442,18 +454,19 @@ _invar() {
         replay:--max-model-len) _invar_words ''; return ;;
         replay:--max-num-seqs) _invar_words ''; return ;;
         replay:--max-num-batched-tokens) _invar_words ''; return ;;
+        replay:--step-target) _invar_words ''; return ;;
         replay:--kv-cache-memory) _invar_words ''; return ;;
         replay:--speculative) _invar_words 'off ngram'; return ;;
         replay:--num-speculative-tokens) _invar_words ''; return ;;
     esac
     case $command:$word in
-        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --split-special-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --json-schema --regex --grammar --grammar-file --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        serve:-*) _invar_words '--help --config --host --port --served-model-name --tool-call-parser --split-special-tokens --proof-urls --max-queued-requests --max-connections-per-client --max-request-body --max-unread-bytes --response-dir --max-stored-responses --max-stored-bytes --drain-timeout --engine-process --engine-restarts --engine-timeout --api-key --admin-api-key --api-key-file --admin-api-key-file --allow-flush --allowed-hosts --allowed-origins --metrics-compat --log-format --log-level --log-file --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        batch:-*) _invar_words '--help -i --input -o --output --served-model-name --tool-call-parser --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        generate:-*) _invar_words '--help -p --prompt --prompt-file --ids --chat --system --chat-template-kwargs --split-special-tokens --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --json-schema --regex --grammar --grammar-file --logprobs --json --receipt --quiet --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        chat:-*) _invar_words '--help --system --chat-template-kwargs --quiet --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        serve:-*) _invar_words '--help --config --host --port --served-model-name --tool-call-parser --split-special-tokens --proof-urls --max-queued-requests --max-connections-per-client --max-request-body --max-unread-bytes --response-dir --max-stored-responses --max-stored-bytes --drain-timeout --engine-process --engine-restarts --engine-timeout --update-dir --update-timeout --api-key --admin-api-key --api-key-file --admin-api-key-file --allow-flush --allowed-hosts --allowed-origins --metrics-compat --log-format --log-level --log-file --disable-log-requests --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        batch:-*) _invar_words '--help -i --input -o --output --served-model-name --tool-call-parser --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --shard --isa' ;;
         train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-mantissa-bits --rollout-sync-every --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --shard --isa' ;;
         train-inspect:-*) _invar_words '--help --verify --json' ;;
@@ -461,11 +474,11 @@ _invar() {
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --split-special-tokens --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;
-        logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        logits:-*) _invar_words '--help --ids --text --out --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         export:-*) _invar_words '--help --dtype --max-shard-size --overwrite --threads --json' ;;
-        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --train --data --steps --batch-size --worlds --micro-batches --scalar-steps --json --plot --device --arithmetic --dtype --numerics' ;;
-        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        verify:-*) _invar_words '--help --prompts --max-tokens --axes --batch-sizes --chunk-sizes --thread-counts --tp-sizes --combinations --product --seed --scalar-tokens --train --data --steps --batch-size --worlds --micro-batches --scalar-steps --part --json --plot --device --arithmetic --dtype --numerics' ;;
+        eval:-*) _invar_words '--help --dataset --configs --out --limit --no-chat --system --chat-template-kwargs --title --json --temperature --top-p --top-k --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias --seed --no-generation-config --max-tokens --min-tokens --stop --stop-id --ignore-eos --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
+        replay:-*) _invar_words '--help --force --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         completion:-*) _invar_words '--help' ;;
         completion:*) _invar_words 'bash zsh fish' ;;
         help:-*) _invar_words '--help' ;;
