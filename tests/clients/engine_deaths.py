@@ -31,7 +31,8 @@ from support import SKIPPED
 from wire import Lost
 
 BACK_WANTED_S, BACK_MAX_S = 2, 20
-TIMEOUT_S = 600
+TIMEOUT_S = 600  # of a client, and ...
+DEATH_S = 10     # ... as long again for each death: on a slow machine most of a life repeats what the one before had done
 GROWTH_BYTES, STREAM_BYTES = 16 << 20, 64 << 10  # of the server, however many deaths
 PROGRESS_S = 10  # most waiting for an answer between two deaths
 FLAGS = ["--max-num-seqs", "32", "--kv-cache-memory", "48M", "--max-queued-requests", "4096", "--disable-log-requests",
@@ -321,6 +322,8 @@ def main():
     if not os.access(args.server, os.X_OK):
         print(f"SKIPPED: engine deaths: needs {args.server}")
         return SKIPPED
+    global TIMEOUT_S
+    TIMEOUT_S += DEATH_S * args.deaths
     raise_file_limit()
     end_when_terminated()
     print(f"seed {args.seed}", flush=True)
