@@ -93,13 +93,16 @@ iv_status __wrap_iv_tokenize_as(const iv_text_model *t, const char *text, size_t
 
 static atomic_int loading;
 
-iv_status __real_iv_engine_update_weights(iv_engine *e, const char *directory, iv_error *err);
-iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *directory, iv_error *err);
+iv_status __real_iv_engine_update_weights_checked(iv_engine *e, const char *directory, const char *digest,
+                                                  iv_error *err);
+iv_status __wrap_iv_engine_update_weights_checked(iv_engine *e, const char *directory, const char *digest,
+                                                  iv_error *err);
 
-iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *directory, iv_error *err) {
+iv_status __wrap_iv_engine_update_weights_checked(iv_engine *e, const char *directory, const char *digest,
+                                                  iv_error *err) {
     atomic_fetch_add(&loading, 1);
     nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
-    iv_status status = __real_iv_engine_update_weights(e, directory, err);
+    iv_status status = __real_iv_engine_update_weights_checked(e, directory, digest, err);
     atomic_fetch_sub(&loading, 1);
     return status;
 }
