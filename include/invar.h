@@ -253,7 +253,13 @@ typedef enum iv_reasoning {
 #define IV_TEMPERATURE_MIN 1e-4f
 
 /* Most entries of a request: stop strings, stop ids, biases, alternatives of a token. */
-enum { IV_STOPS_MAX = 16, IV_STOP_IDS_MAX = 64, IV_LOGIT_BIAS_MAX = 4096, IV_LOGPROBS_MAX = 20 };
+enum {
+    IV_STOPS_MAX = 16,
+    IV_STOP_IDS_MAX = 64,
+    IV_LOGIT_BIAS_MAX = 4096,
+    IV_LOGPROBS_MAX = 20,
+    IV_REPORT_IDS_MAX = 1024
+};
 
 /* Submission copies everything. Ranges: temperature 0 (greedy) to 100; top_p in (0, 1]; min_p in [0, 1];
  * top_k 0 (off) or more; repetition_penalty above 0; presence and frequency penalties -2 to 2. */
@@ -305,6 +311,13 @@ typedef struct iv_request {
     const int32_t *given_ids;
     const float *given_logprobs;
     size_t given_count;
+    /* What iv_engine_event_details gives. report_ids: tokens whose log-probabilities are wanted at every position that
+     * has a log-probability, at most IV_REPORT_IDS_MAX. report_kept: the tokens that top-k, top-p and min-p kept, for
+     * every generated token; needs one of them. report_experts: the experts of every token in every layer of a mixture
+     * (on a CPU); cached tokens are computed again for this. None of them changes a bit. */
+    const int32_t *report_ids;
+    size_t report_id_count;
+    bool report_kept, report_experts;
 } iv_request;
 
 /* Defaults: no prompt, add_special, temperature 1, everything else off; then the values of the model's
@@ -408,6 +421,20 @@ typedef struct iv_event {
 
 /* Takes the oldest event. False if there is none. */
 IV_API bool iv_engine_next_event(iv_engine *engine, iv_event *event);
+
+/* More about the event that iv_engine_next_event gave last, if its request asks for it; else NULL and 0. Pointers live
+ * until the next call on the engine. */
+typedef struct iv_event_details {
+    size_t size;           /* sizeof(iv_event_details), set by the caller */
+    const float *reported; /* TOKEN, PROMPT: log-probabilities of the request's report_ids, before this token */
+    size_t reported_count;
+    const int32_t *kept; /* TOKEN: ids, larger logit first; at temperature 0 the token alone */
+    size_t kept_count;
+    const uint16_t *experts; /* DONE: [expert_rows][expert_layers][experts_per_token], ids ascending; 0 in layers
+                              * without experts. Rows: every token of prompt and answer but the last */
+    size_t expert_rows, expert_layers, experts_per_token;
+} iv_event_details;
+IV_API void iv_engine_event_details(const iv_engine *engine, iv_event_details *out);
 
 /* ---- receipts ------------------------------------------------------------------------------------------ */
 

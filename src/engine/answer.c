@@ -108,6 +108,8 @@ static bool set_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, b
     return some;
 }
 
+bool iv_answer_wants_logits(const iv_sequence *s) { return s->report_count > 0 || s->report_kept; }
+
 bool iv_answer_restricts(const iv_engine *e, const iv_sequence *s) {
     if (s->mask) return true;
     if (may_end(s)) return false;
@@ -229,6 +231,12 @@ static void list_top(const iv_engine *e, const measured_row *r, iv_event_slot *v
                     v->event.top_count);
 }
 
+/* The reported tokens' log-probabilities at the position of a token. */
+static void report(iv_sequence *s, const measured_row *r, size_t position) {
+    for (size_t i = 0; i < s->report_count; i++)
+        s->reports[position * s->report_count + i] = (r->logits[s->report_ids[i]] - r->max) - r->log_sum;
+}
+
 void iv_answer_score_row(const iv_engine *e, size_t row, const float *logits) {
     iv_event_slot *v = &e->item_events[row];
     measured_row r = {.logits = logits,
@@ -237,6 +245,7 @@ void iv_answer_score_row(const iv_engine *e, size_t row, const float *logits) {
     v->event.logprob = NAN;
     if (!measure(e, &r)) return;
     v->event.logprob = logprob_of(&r, v->event.token);
+    if (!r.sampled) report(v->sequence, &r, v->event.position);
     list_top(e, &r, v, v->sequence->prompt_logprobs);
 }
 
@@ -258,6 +267,7 @@ static void note_token(const iv_engine *e, iv_sequence *s, iv_event_slot *v, int
     if (s->kept_logits)
         v->event.logits = memcpy(s->kept_logits + r->index * vocab, r->logits, vocab * sizeof *r->logits);
     if (s->logprobs > 0) list_top(e, r, v, s->logprobs);
+    report(s, r, s->tokens.count);
     append_token(s, token, v->event.logprob);
 }
 
@@ -275,6 +285,16 @@ iv_status iv_answer_give(const iv_engine *e, iv_sequence *s, int32_t token, floa
     return IV_OK;
 }
 
+/* The tokens that the sampler has just kept. */
+static iv_status note_kept(iv_sequence *s, const iv_sampler *sampler, iv_error *err) {
+    size_t *at = s->kept_at + 2 * s->tokens.count;
+    at[0] = s->kept.count;
+    if (!iv_ids_append(&s->kept, sampler->order, sampler->kept))
+        return iv_fail(err, IV_NO_MEMORY, "kept tokens: no memory");
+    at[1] = s->kept.count;
+    return IV_OK;
+}
+
 /* Samples one row and fills in its event. */
 static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_item *item, size_t row, iv_error *err) {
     iv_sequence *s = item->sequence;
@@ -289,6 +309,7 @@ static iv_status answer_row(const iv_engine *e, iv_sampler *sampler, iv_step_ite
     float *sampling_logprob = s->sampling_logprobs ? &v->event.sampling_logprob : NULL;
     bool ends = may_end(s);
     if (!r.sampled) IV_TRY(draw(e, sampler, s, r.logits, sampling_logprob, &token, err));
+    if (s->report_kept) IV_TRY(note_kept(s, sampler, err));
     if (r.sampled && sampling_logprob) *sampling_logprob = r.sampled->sampling_logprob;
     note_token(e, s, v, token, &r);
     bool end = is_end(e, s, token), over = false, full = s->tokens.count >= s->tokens_max;

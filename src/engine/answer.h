@@ -20,6 +20,9 @@ iv_status iv_answer_give(const iv_engine *e, iv_sequence *s, int32_t token, floa
 /* The sequence's state once its mask was computed by a job; IV_FINISH_NONE: it continues. */
 iv_finish iv_answer_resume(const iv_engine *e, iv_sampler *sampler, iv_sequence *s);
 
+/* Reports need the logits here, also on a device that samples. */
+bool iv_answer_wants_logits(const iv_sequence *s);
+
 /* Some tokens cannot come next: a constraint forbids them, or they would end an answer below min_tokens. Once false it
  * stays false. */
 bool iv_answer_restricts(const iv_engine *e, const iv_sequence *s);

@@ -261,7 +261,7 @@ void iv_engine_close(iv_engine *e) {
     iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
     free(e->items), free(e->item_events), free(e->spans);
-    free(e->ids), free(e->logit_rows), free(e->logits);
+    free(e->ids), free(e->logit_rows), free(e->logits), free(e->routed);
     free(e->sample_on_backend), free(e->logits_wanted), free(e->row_sampling), free(e->sampled), free(e->top_logprobs);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);
     free(e->samplers);

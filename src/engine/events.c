@@ -52,6 +52,7 @@ static void free_ended(iv_engine *e) {
 
 bool iv_engine_next_event(iv_engine *e, iv_event *out) {
     free_ended(e);
+    e->taken = NULL;
     if (e->event_count == 0) return false;
     iv_event_slot *v = &e->events[e->event_first];
     iv_sequence *s = v->sequence;
@@ -62,7 +63,28 @@ bool iv_engine_next_event(iv_engine *e, iv_event *out) {
     out->text = out->text_bytes ? s->text.data + v->text_from : "";
     if (out->top_count) out->top = v->top;
     if (out->kind == IV_EVENT_DONE) e->ended = s;
+    e->taken = s, e->taken_kind = out->kind, e->taken_position = out->position;
     return true;
+}
+
+static void fill_details(const iv_engine *e, const iv_sequence *s, iv_event_details *d) {
+    const iv_model_config *c = &e->model->config;
+    size_t at = e->taken_position;
+    if (e->taken_kind != IV_EVENT_DONE && s->reports)
+        d->reported = s->reports + at * s->report_count, d->reported_count = s->report_count;
+    if (e->taken_kind == IV_EVENT_TOKEN && s->kept_at)
+        d->kept = s->kept.data + s->kept_at[2 * at], d->kept_count = s->kept_at[2 * at + 1] - s->kept_at[2 * at];
+    if (e->taken_kind != IV_EVENT_DONE || !s->experts) return;
+    d->experts = s->experts, d->expert_rows = iv_size_min(s->experts_known, s->tokens.count - 1);
+    d->expert_layers = (size_t)c->layers, d->experts_per_token = (size_t)c->experts_per_token;
+}
+
+void iv_engine_event_details(const iv_engine *e, iv_event_details *out) {
+    iv_event_details d = {.size = sizeof d};
+    size_t size = iv_size_min(out->size, sizeof d);
+    if (e->taken) fill_details(e, e->taken, &d);
+    d.size = out->size;
+    memcpy(out, &d, size);
 }
 
 void iv_events_close(iv_engine *e) {

@@ -245,6 +245,46 @@ static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequenc
     return IV_OK;
 }
 
+static iv_status check_reports(const iv_engine *e, const iv_request *r, iv_error *err) {
+    size_t vocab = (size_t)e->model->config.vocab_size;
+    bool cuts = (r->top_k > 0 && (size_t)r->top_k < vocab) || r->top_p < 1.0f || r->min_p > 0.0f;
+    IV_TRY(check_ids("report ids", r->report_ids, r->report_id_count, IV_REPORT_IDS_MAX, vocab, err));
+    if (r->report_kept && !cuts && r->temperature >= IV_TEMPERATURE_MIN)
+        return iv_fail(err, IV_INVALID, "report_kept: wanted top_p, top_k or min_p that drops tokens, found none");
+    if (r->report_id_count && r->prompt_logprobs >= 0 && e->gpu_model)
+        return iv_fail(err, IV_UNSUPPORTED, "report ids: not for the prompt's tokens on a GPU");
+    if (!r->report_experts) return IV_OK;
+    if (e->model->config.experts == 0) return iv_fail(err, IV_INVALID, "report_experts: the model has no experts");
+    if (e->gpu_model) return iv_fail(err, IV_UNSUPPORTED, "report_experts: not on a GPU");
+    return IV_OK;
+}
+
+static void *zeros(size_t a, size_t b, size_t each) {
+    size_t n;
+    return iv_size_mul(a, b, &n) ? calloc(n ? n : 1, each) : NULL;
+}
+
+/* Memory by position: a token's part is written once it is known. */
+static iv_status open_reports(iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
+    const iv_model_config *c = &e->model->config;
+    bool ok = true;
+    if (r->report_id_count) {
+        s->report_count = r->report_id_count;
+        s->report_ids = zeros(s->report_count, 1, sizeof *s->report_ids);
+        s->reports = zeros(s->tokens_max + 1, s->report_count, sizeof *s->reports);
+        ok = s->report_ids && s->reports;
+        if (ok) memcpy(s->report_ids, r->report_ids, s->report_count * sizeof *s->report_ids);
+    }
+    s->report_kept = r->report_kept;
+    if (r->report_kept) ok = ok && (s->kept_at = zeros(s->tokens_max + 1, 2, sizeof *s->kept_at)) != NULL;
+    if (r->report_experts) {
+        s->experts = zeros(s->tokens_max, (size_t)(c->layers * c->experts_per_token), sizeof *s->experts);
+        if (!e->routed) e->routed = zeros(iv_size_max(e->max_num_batched_tokens, 1), 1, sizeof *e->routed);
+        ok = ok && s->experts && e->routed;
+    }
+    return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "request: no memory for its reports");
+}
+
 /* Before anything of the request is copied. */
 static iv_status check_given(const iv_engine *e, const iv_request *r, iv_error *err) {
     if (r->given_count == 0) return IV_OK;
@@ -303,6 +343,7 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
         return iv_fail(err, IV_BUSY, "queue: %d requests wait already", IV_WAITING_MAX);
     IV_TRY(check_fields(e, r, err));
     IV_TRY(check_given(e, r, err));
+    IV_TRY(check_reports(e, r, err));
     if (r->id && iv_queues_find(e, r->id))
         return iv_fail(err, IV_INVALID, "id: %llu waits or runs already", (unsigned long long)r->id);
     while (!r->id && iv_queues_find(e, e->next_id)) e->next_id++;
@@ -311,6 +352,7 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
     iv_status status = read_prompt(e, r, s, err);
     if (status == IV_OK) status = copy_fields(e, r, s, err);
     if (status == IV_OK) status = make_room(e, r, s, err);
+    if (status == IV_OK) status = open_reports(e, r, s, err);
     if (status == IV_OK) status = open_mask(e, r, s, err);
     if (status == IV_OK) status = take_given(e, r, s, err);
     if (status != IV_OK) {

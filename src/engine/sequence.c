@@ -16,6 +16,8 @@ void iv_sequence_free(iv_sequence *s, iv_kv_pool *kv) {
     for (size_t i = 0; i < s->stop_count; i++) free(s->stop[i]);
     free(s->bias), free(s->stop_ids), free(s->seen), free(s->given_logprobs);
     free(s->receipt_bits), free(s->receipt);
+    free(s->report_ids), free(s->reports), free(s->kept_at), free(s->experts);
+    iv_ids_free(&s->kept);
     iv_draft_index_close(&s->draft_index);
     iv_mask_close(s->mask);
     free(s->kept_logits);

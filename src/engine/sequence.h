@@ -52,7 +52,15 @@ typedef struct iv_sequence {
     iv_buf text;             /* of events that were not taken yet, then text held back for stop strings */
     size_t shown;            /* [0, shown) is in events */
     size_t untaken;          /* its events in the ring */
-    float *kept_logits;      /* [rows_max][vocab] of the latest step; NULL unless the request keeps logits */
+    int32_t *report_ids;     /* [report_count]: tokens whose log-probabilities are reported */
+    size_t report_count;
+    float *reports; /* [tokens_max][report_count], by position; NULL: none */
+    bool report_kept;
+    iv_ids kept;          /* tokens that the sampler kept, of one position after another */
+    size_t *kept_at;      /* [tokens_max][2]: where those of a position begin and end; NULL: not reported */
+    uint16_t *experts;    /* [tokens_max][layers][experts_per_token], by position; NULL: not reported */
+    size_t experts_known; /* positions that have been computed with them */
+    float *kept_logits;   /* [rows_max][vocab] of the latest step; NULL unless the request keeps logits */
     iv_digest *digest;
     char digest_text[7 + 65];
     iv_error error;

@@ -107,12 +107,16 @@ struct iv_engine {
     iv_row_sampling *row_sampling;
     iv_row_result *sampled;
     iv_logprob *top_logprobs; /* [max_num_batched_tokens][IV_TOP_LOGPROBS_MAX] */
+    uint16_t **routed;        /* [max_num_batched_tokens]: see iv_batch; NULL before a request wants experts */
     float *logits;            /* [logits_max][vocab]: one slice of the rows; the last slice has all rows drawn from */
     size_t logits_max;
 
     iv_event_slot *events; /* a ring: event_count from event_first on */
     size_t events_max, event_first, event_count;
-    iv_sequence *ended; /* its last event was taken; freed by the next call */
+    iv_sequence *ended;       /* its last event was taken; freed by the next call */
+    const iv_sequence *taken; /* of the event taken last; NULL: none, or another call was made */
+    iv_event_kind taken_kind;
+    size_t taken_position;
     iv_engine_stats stats;
 };
 

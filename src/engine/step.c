@@ -46,6 +46,7 @@ static iv_plan_sequence plan_input_of_running(const iv_engine *e, iv_sequence *s
 static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_sequence *s) {
     size_t idle = 0, known = s->tokens.count, scored = s->next_score;
     size_t first = scored < iv_sequence_score_end(s) ? scored - 1 : known - 1;
+    if (s->experts) first = iv_size_min(first, s->experts_known); /* a cached token's experts are not known */
     size_t pages = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, &idle);
     return (iv_plan_sequence){.known = known,
                               .computed = pages * IV_ATTENTION_BLOCK,
@@ -202,7 +203,7 @@ static void score_slice(void *context, size_t first, size_t count) {
 static size_t add_draw_rows(iv_engine *e, iv_step_item *item, size_t row, size_t at) {
     const iv_sequence *s = item->sequence;
     if (!item->samples || s->score_only) return 0;
-    bool on_backend = iv_ranks_samples(e, &s->sampling, iv_answer_restricts(e, s));
+    bool on_backend = iv_ranks_samples(e, &s->sampling, iv_answer_restricts(e, s) || iv_answer_wants_logits(s));
     size_t n = item->draft + 1;
     item->logits = e->logits + at * (size_t)e->model->config.vocab_size;
     item->sampled = on_backend ? e->sampled + at : NULL;
@@ -212,13 +213,27 @@ static size_t add_draw_rows(iv_engine *e, iv_step_item *item, size_t row, size_t
     return n;
 }
 
+/* Where the experts of an item's rows go, from batch row `row` on. False: nowhere. */
+static bool add_routes(iv_engine *e, const iv_step_item *item, size_t row, size_t rows) {
+    const iv_sequence *s = item->sequence;
+    const iv_model_config *c = &e->model->config;
+    size_t each = (size_t)(c->layers * c->experts_per_token);
+    for (size_t i = 0; i < rows && e->routed; i++) {
+        size_t position = s->computed + i;
+        e->routed[row + i] = s->experts && position < s->tokens_max ? s->experts + position * each : NULL;
+    }
+    return s->experts != NULL;
+}
+
 /* Lays items out as one batch. The rows of logits from which tokens are drawn come first: the slice that has them is
  * the last to be computed, so that they are valid after the step. */
 static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch *b) {
     size_t row = 0, drawn = 0, wanted;
+    bool routes = false;
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;
         size_t rows = items[i].tokens + items[i].draft;
+        routes |= add_routes(e, &items[i], row, rows);
         IV_ASSERT(s->computed / IV_ATTENTION_BLOCK >= s->table.shared); /* shared pages are never written */
         memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
         memcpy(e->ids + row + items[i].tokens, s->draft, items[i].draft * sizeof *e->ids);
@@ -243,6 +258,7 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .logit_count = wanted,
                     .logits = e->logits,
                     .logits_max = e->logits_max,
+                    .routed = routes ? e->routed : NULL,
                     .take = wanted > drawn ? score_slice : NULL,
                     .context = e,
                     .sample_on_backend = e->sample_on_backend,
@@ -276,6 +292,7 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
     iv_pool_run(e->pool, count, answer_task, &a);
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = items[i].sequence;
+        if (s->experts) s->experts_known = iv_size_max(s->experts_known, s->computed);
         iv_events_add_item(e, &items[i]);
         if (e->prefix_caching) iv_kv_publish(&s->table, &e->kv, s->tokens.data, s->computed);
         if (items[i].needs_mask) iv_queues_send_mask(e, s);

@@ -267,31 +267,51 @@ static size_t narrow(iv_sampler *s, const iv_kernels *kernels, const iv_sampling
     return nucleus_of_all(s, kernels, max, p->top_p);
 }
 
+/* Nothing is drawn: one token is left. */
+static int32_t keep_one(iv_sampler *s, int32_t id) {
+    s->order[0] = id, s->kept = 1;
+    return id;
+}
+
+/* Min-p alone, over the whole vocabulary: drops tokens of x, and lists the others. */
+static void keep_by_min_p(iv_sampler *s, float *x, float max, float min_p) {
+    s->kept = 0;
+    for (size_t i = 0; i < s->vocab; i++)
+        if (passes_min_p(x[i], max, min_p))
+            s->order[s->kept++] = (int32_t)i;
+        else
+            x[i] = -INFINITY;
+    sort_in_order(x, s->order, s->kept);
+}
+
 int32_t iv_sample_with_logprob(iv_sampler *s, const iv_kernels *kernels, const iv_sampling *p, const float *logits,
                                const iv_seen *seen, size_t seen_count, uint64_t position, float *sampling_logprob) {
     const float *row = prepare(s, p, logits, seen, seen_count);
     int32_t first = (int32_t)kernels->largest(row, s->vocab);
     float max = row[first];
     if (sampling_logprob) *sampling_logprob = 0.0f;
-    if (max == -INFINITY && p->allowed) return first_allowed(p->allowed);
-    if (p->temperature == 0.0f) return first;
-    if (!(max > -INFINITY && max < INFINITY)) return first; /* a division overflowed: there are no probabilities */
+    if (max == -INFINITY && p->allowed) return keep_one(s, first_allowed(p->allowed));
+    if (p->temperature == 0.0f) return keep_one(s, first);
+    if (!(max > -INFINITY && max < INFINITY)) return keep_one(s, first); /* a division overflowed: no probabilities */
     bool cut = (p->top_k > 0 && (size_t)p->top_k < s->vocab) || p->top_p < 1.0f; /* top-k or top-p */
     float *x = s->work;
     if ((cut || p->min_p > 0.0f) && row != x) row = memcpy(x, row, s->vocab * sizeof *x);
     choice best = {0, -1};
     if (!cut) {
-        for (size_t i = 0; p->min_p > 0.0f && i < s->vocab; i++)
-            if (!passes_min_p(x[i], max, p->min_p)) x[i] = -INFINITY;
+        s->kept = 0;
+        if (p->min_p > 0.0f) keep_by_min_p(s, x, max, p->min_p);
         best.id = gumbel_max_of_all(kernels, p, row, s->vocab, position);
     } else {
         size_t kept = narrow(s, kernels, p, max);
+        int32_t last = s->order[kept - 1];
+        s->kept = 0;
         for (size_t i = 0; i < kept; i++) {
             int32_t id = s->order[i];
             if (p->min_p > 0.0f && !passes_min_p(x[id], max, p->min_p)) continue;
             consider(&best, x[id], iv_gumbel(p->seed, position, id), id);
+            s->order[s->kept++] = id;
         }
-        if (sampling_logprob) drop_others(x, s->vocab, s->order[kept - 1], max, p->min_p);
+        if (sampling_logprob) drop_others(x, s->vocab, last, max, p->min_p);
     }
     if (sampling_logprob) *sampling_logprob = log_softmax_at(kernels, row, s->vocab, max, best.id);
     return best.id;

@@ -32,6 +32,7 @@ typedef struct iv_sampler {
     size_t vocab;
     float *work;    /* [vocab] */
     int32_t *order; /* [vocab] */
+    size_t kept;    /* after iv_sample: order[0, kept) are the tokens that the filters kept, larger first; 0: all */
     uint64_t *mask; /* [(vocab + 63) / 64], for the caller's iv_sampling.allowed */
 } iv_sampler;
 

@@ -47,7 +47,8 @@ typedef struct iv_bridge_event {
     iv_bridge_event_kind kind;
     void *owner; /* as given with the request or command */
     uint64_t id;
-    const iv_event *event;   /* TOKEN, DONE: a deep copy, without logits */
+    const iv_event *event;           /* TOKEN, DONE: a deep copy, without logits */
+    const iv_event_details *details; /* of it */
     uint64_t weight_version; /* of the weights that made it, or that a command loaded; those of iv_bridge_stats may be
                                 newer */
     const char *fingerprint;

@@ -17,7 +17,9 @@ static void lose(iv_bridge *b, const iv_error *why) {
 
 static void take_events(iv_bridge *b) {
     for (iv_event e; iv_engine_next_event(b->engine, &e);) {
-        iv_queued_event *r = iv_queued_event_copy(&e);
+        iv_event_details details = {.size = sizeof details};
+        iv_engine_event_details(b->engine, &details);
+        iv_queued_event *r = iv_queued_event_copy(&e, &details);
         if (r) {
             iv_event_queue_append(&b->unpublished, r);
             continue;

@@ -40,8 +40,8 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
                 measure(&total, r->stop_id_count, sizeof *r->stop_ids) &&
                 measure(&total, r->show_id_count, sizeof *r->show_ids) &&
                 measure(&total, r->given_count, sizeof *r->given_ids + sizeof *r->given_logprobs) &&
-                measure(&total, r->text_bytes, 1) && measure(&total, 1, 1) &&
-                measure(&total, text_room(r->constraint_text), 1);
+                measure(&total, r->report_id_count, sizeof *r->report_ids) && measure(&total, r->text_bytes, 1) &&
+                measure(&total, 1, 1) && measure(&total, text_room(r->constraint_text), 1);
     for (size_t i = 0; good && i < r->stop_count; i++) good = measure(&total, text_room(r->stop[i]), 1);
     iv_request *copy = good ? malloc(total) : NULL;
     if (!copy) return NULL;
@@ -55,6 +55,7 @@ iv_request *iv_bridge_copy_request(const iv_request *r) {
     copy->show_ids = put(&at, r->show_ids, r->show_id_count * sizeof *r->show_ids);
     copy->given_ids = put(&at, r->given_ids, r->given_count * sizeof *r->given_ids);
     copy->given_logprobs = put(&at, r->given_logprobs, r->given_count * sizeof *r->given_logprobs);
+    copy->report_ids = put(&at, r->report_ids, r->report_id_count * sizeof *r->report_ids);
     copy->text = put_text(&at, r->text, r->text_bytes);
     copy->constraint_text = put_text(&at, r->constraint_text, r->constraint_text ? strlen(r->constraint_text) : 0);
     for (size_t i = 0; i < r->stop_count; i++) stop[i] = put_text(&at, r->stop[i], strlen(r->stop[i]));
@@ -70,10 +71,12 @@ static iv_queued_event *event_with_room(size_t room) {
     return v;
 }
 
-iv_queued_event *iv_queued_event_copy(const iv_event *e) {
+iv_queued_event *iv_queued_event_copy(const iv_event *e, const iv_event_details *d) {
     const char *const texts[] = {e->error, e->stop, e->digest, e->receipt};
-    size_t room = 0;
+    size_t room = 0, experts = d->experts ? d->expert_rows * d->expert_layers * d->experts_per_token : 0;
     bool good = measure(&room, e->top_count, sizeof *e->top) && measure(&room, e->id_count, sizeof *e->ids) &&
+                measure(&room, d->reported_count, sizeof *d->reported) &&
+                measure(&room, d->kept_count, sizeof *d->kept) && measure(&room, experts, sizeof *d->experts) &&
                 measure(&room, e->text_bytes, 1) && measure(&room, 1, 1);
     for (size_t i = 0; good && i < sizeof texts / sizeof *texts; i++) good = measure(&room, text_room(texts[i]), 1);
     iv_queued_event *v = good ? event_with_room(room) : NULL;
@@ -83,12 +86,17 @@ iv_queued_event *iv_queued_event_copy(const iv_event *e) {
     v->event.logits = NULL;
     v->event.top = e->top_count ? put(&at, e->top, e->top_count * sizeof *e->top) : NULL;
     v->event.ids = put(&at, e->ids, e->id_count * sizeof *e->ids);
+    v->details = *d;
+    v->details.reported = put(&at, d->reported, d->reported_count * sizeof *d->reported);
+    v->details.kept = put(&at, d->kept, d->kept_count * sizeof *d->kept);
+    v->details.experts = put(&at, d->experts, experts * sizeof *d->experts);
     v->event.text = put_text(&at, e->text ? e->text : "", e->text_bytes);
     const char **const copies[] = {&v->event.error, &v->event.stop, &v->event.digest, &v->event.receipt};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         *copies[i] = put_text(&at, texts[i], texts[i] ? strlen(texts[i]) : 0);
     v->head = (iv_bridge_event){.kind = e->kind == IV_EVENT_DONE ? IV_BRIDGE_EVENT_DONE : IV_BRIDGE_EVENT_TOKEN,
-                                .event = &v->event};
+                                .event = &v->event,
+                                .details = &v->details};
     return v;
 }
 

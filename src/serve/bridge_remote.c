@@ -433,6 +433,7 @@ static bool fill(iv_remote *r, const iv_journal_entry *e, iv_bridge_event_kind k
                              .owner = e->owner,
                              .id = e->request ? e->id : 0,
                              .event = &r->frame.event,
+                             .details = &r->frame.details,
                              .weight_version = r->weight_version,
                              .fingerprint = r->fingerprint};
     return true;

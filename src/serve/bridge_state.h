@@ -53,6 +53,7 @@ typedef struct iv_queued_event {
     iv_inflight *inflight; /* NULL: of a command */
     iv_bridge_event head;
     iv_event event;
+    iv_event_details details;
     char fingerprint[128];
     size_t bytes;
     char data[];
@@ -106,7 +107,7 @@ struct iv_bridge {
  * Deep copies, each one block for free(); NULL: no memory. */
 iv_request *iv_bridge_copy_request(const iv_request *r);
 /* Copies an event of the engine; the caller sets `inflight`. */
-iv_queued_event *iv_queued_event_copy(const iv_event *e);
+iv_queued_event *iv_queued_event_copy(const iv_event *e, const iv_event_details *details);
 /* An event without an engine event, with room for any message. */
 iv_queued_event *iv_queued_event_blank(void);
 iv_queued_event *iv_queued_event_long(size_t message_bytes); /* with room for this message */

@@ -338,7 +338,7 @@ static void tell(child *c, const iv_bridge_event *r) {
     case IV_BRIDGE_EVENT_TOKEN:
     case IV_BRIDGE_EVENT_DONE:
         tell_identity(c, r);
-        put(&c->events, &(iv_frame){.kind = IV_FRAME_EVENT, .id = e->id, .event = *r->event});
+        put(&c->events, &(iv_frame){.kind = IV_FRAME_EVENT, .id = e->id, .event = *r->event, .details = *r->details});
         break;
     case IV_BRIDGE_EVENT_REFUSED:
         leave_if_lost(c);

@@ -162,8 +162,9 @@ static void text_within(wire *w, char *value, size_t room) {
 /* ---- structs ------------------------------------------------------------------------------------------ */
 
 /* A new member of these structs needs a line below. */
-_Static_assert(sizeof(void *) != 8 || (sizeof(iv_engine_options) == 208 && sizeof(iv_engine_info) == 216 &&
-                                       sizeof(iv_request) == 296 && sizeof(iv_event) == 216),
+_Static_assert(sizeof(void *) != 8 ||
+                   (sizeof(iv_engine_options) == 208 && sizeof(iv_engine_info) == 216 && sizeof(iv_request) == 320 &&
+                    sizeof(iv_event) == 216 && sizeof(iv_event_details) == 72),
                "engine_frames.c sends every member");
 
 static void options(wire *w, iv_engine_options *o) {
@@ -242,6 +243,8 @@ static void request(wire *w, iv_request *r, const char **stop) {
     size_t given = r->given_count;
     r->given_logprobs = array(w, r->given_logprobs, &given, sizeof *r->given_logprobs);
     w->bad = w->bad || given != r->given_count;
+    r->report_ids = array(w, r->report_ids, &r->report_id_count, sizeof *r->report_ids);
+    flag(w, &r->report_kept), flag(w, &r->report_experts);
 }
 
 static void event(wire *w, iv_event *e) {
@@ -261,6 +264,20 @@ static void event(wire *w, iv_event *e) {
     size(w, &e->prompt_tokens), text(w, &e->digest), real64(w, &e->prefill_seconds), real64(w, &e->decode_seconds);
     size(w, &e->cached_tokens), size(w, &e->preemptions), size(w, &e->drafted_tokens), size(w, &e->accepted_tokens);
     text(w, &e->receipt);
+}
+
+static void details(wire *w, iv_event_details *d) {
+    size_t experts = 0, each;
+    d->size = sizeof *d;
+    d->reported = array(w, d->reported, &d->reported_count, sizeof *d->reported);
+    d->kept = array(w, d->kept, &d->kept_count, sizeof *d->kept);
+    size(w, &d->expert_rows), size(w, &d->expert_layers), size(w, &d->experts_per_token);
+    w->bad = w->bad || !iv_size_mul(d->expert_layers, d->experts_per_token, &each) ||
+             !iv_size_mul(d->expert_rows, each, &experts);
+    if (w->bad) return;
+    size_t found = d->experts ? experts : 0;
+    d->experts = array(w, d->experts, &found, sizeof *d->experts);
+    w->bad = w->bad || (d->experts ? found != experts : experts != 0);
 }
 
 /* All members of iv_engine_stats have 8 bytes. */
@@ -312,6 +329,7 @@ static void payload(wire *w, iv_frame *f) {
     case IV_FRAME_EVENT:
         word(w, &f->id);
         event(w, &f->event);
+        details(w, &f->details);
         return;
     case IV_FRAME_REFUSED: word(w, &f->id), status(w, f); return;
     case IV_FRAME_RESULT: word(w, &f->id), status(w, f), word(w, &f->weight_version); return;

@@ -29,7 +29,7 @@ typedef enum iv_frame_kind {
     IV_FRAME_READY,    /* info, request: the defaults, stats */
     IV_FRAME_FAILED,   /* status, text: the engine did not open */
     IV_FRAME_IDENTITY, /* weight_version, text: the fingerprint of the events that follow */
-    IV_FRAME_EVENT,    /* id, event */
+    IV_FRAME_EVENT,    /* id, event, details */
     IV_FRAME_REFUSED,  /* id, status, text */
     IV_FRAME_RESULT,   /* id, status, text, weight_version: of a command */
     IV_FRAME_STATS,    /* stats, done: submissions received so far */
@@ -52,6 +52,7 @@ typedef struct iv_frame {
     iv_request request; /* without id, compiled and keep_logits */
     const char *stop[IV_STOPS_MAX];
     iv_event event; /* without logits */
+    iv_event_details details;
     iv_bridge_stats stats;
 } iv_frame;
 

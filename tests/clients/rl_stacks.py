@@ -429,7 +429,138 @@ def test_in_process():
         s.refused("/release_memory_occupation", {}, "--engine-process")
 
 
+# ---- what trainers ask of answers
+
+
+def int32s(text):
+    raw = base64.b64decode(text)
+    return list(struct.unpack(f"<{len(raw) // 4}i", raw))
+
+
+def slime_generate(s, ids, length, **more):
+    """slime/rollout/sglang_rollout.py: generate()."""
+    sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": -1, "max_new_tokens": length, "stop": None, "stop_token_ids": None,
+                "skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False,
+                "custom_params": {"return_top_p_token_ids": True}, "sampling_seed": 7, "ignore_eos": True}
+    return s.post("/generate", {"sampling_params": sampling, "return_logprob": True, "input_ids": ids} | more)
+
+
+def test_top_p_and_reported_ids():
+    """The tokens that top-p kept, computed again from the log-probabilities of the whole vocabulary."""
+    ids = [689, 872, 30, 41, 52, 63]
+    everything = list(range(1024))
+    with serving(TINY_MATH, "--max-request-body", "64M") as s:
+        plain = s.post("/generate", {"input_ids": ids, "return_logprob": True,
+                                     "sampling_params": {"temperature": 1.0, "top_p": 0.9, "max_new_tokens": 12, "sampling_seed": 7, "ignore_eos": True}})
+        a = slime_generate(s, ids, 12, token_ids_logprob=everything, logprob_start_len=0)
+        meta = a["meta_info"]
+        check(a["output_ids"] == plain["output_ids"] and a["invar"]["digest"] == plain["invar"]["digest"], "reports change no bit")
+        kept, offsets = int32s(meta["top_p_token_ids"]), int32s(meta["top_p_token_offsets"])
+        check(len(offsets) == 13 and offsets[0] == 0 and offsets[-1] == len(kept), offsets)
+        rows = meta["output_token_ids_logprobs"]
+        check(len(rows) == 12 and all([t[1] for t in row] == everything for row in rows))
+        sizes = set()
+        for i, (row, (logprob, token, _)) in enumerate(zip(rows, meta["output_token_logprobs"])):
+            check(row[token][0] == logprob, "one log-probability, twice")
+            import math
+            order = sorted(everything, key=lambda t: (-row[t][0], t))
+            total, n = 0.0, 0
+            while total < 0.9 and n < 1024:
+                total += math.exp(row[order[n]][0])
+                n += 1
+            mine = kept[offsets[i]:offsets[i + 1]]
+            check(abs(total - 0.9) < 1e-5 or mine == order[:n], i, mine, order[:n])
+            check(token in mine)
+            sizes.add(len(mine))
+        check(len(sizes) > 1, "a control: nuclei differ", sizes)
+        inputs = meta["input_token_ids_logprobs"]
+        check(inputs[0] is None and len(inputs) == len(ids) and all(inputs[i][ids[i]][0] == meta["input_token_logprobs"][i][0] for i in range(1, len(ids))))
+        batch = s.post("/generate", {"input_ids": [ids, ids[:3]], "return_logprob": True, "token_ids_logprob": [[5, 6], None],
+                                     "sampling_params": {"temperature": 0, "max_new_tokens": 2, "ignore_eos": True, "custom_params": {"return_top_p_token_ids": True}}})
+        check([t[1] for t in batch[0]["meta_info"]["output_token_ids_logprobs"][0]] == [5, 6] and "output_token_ids_logprobs" not in batch[1]["meta_info"])
+        check(int32s(batch[0]["meta_info"]["top_p_token_ids"]) == batch[0]["output_ids"], "greedy keeps one token")
+        status, answer = s.call("POST", "/generate", {"input_ids": ids, "sampling_params": {"custom_params": {"return_top_p_token_ids": True}}})
+        check(status == 400 and "return_top_p_token_ids: " in answer["error"]["message"], answer)
+        status, answer = s.call("POST", "/generate", {"input_ids": ids, "return_routed_experts": True})
+        check(status == 400 and "return_routed_experts: " in answer["error"]["message"], answer)
+
+
+def test_routed_experts():
+    """A mixture: the experts of every token but the last, alone, after a cache hit, in a batch, in chunks, with an engine that dies."""
+    model = pathlib.Path(__file__).resolve().parents[1] / "data" / "hf" / "qwen3_moe"
+    config = json.loads((model / "config.json").read_text())
+    layers, k, experts = config["num_hidden_layers"], config["num_experts_per_tok"], config["num_local_experts"]
+    ids, length = [(7 * i) % 90 + 1 for i in range(70)], 20
+
+    def ask(s, **more):
+        a = s.post("/generate", {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": length, "ignore_eos": True},
+                                 "return_logprob": True, "return_routed_experts": True} | more)
+        return a if isinstance(a, list) else [a]
+
+    def table(a):
+        flat = int32s(a["meta_info"]["routed_experts"])
+        check(len(flat) == (len(ids) + length - 1) * layers * k, len(flat))
+        return flat
+
+    with serving(model) as s:
+        alone = table(ask(s)[0])
+        for i in range(0, len(alone), k):
+            row = alone[i:i + k]
+            check(row == sorted(set(row)) and 0 <= row[0] and row[-1] < experts, row)
+        check(len({tuple(alone[i:i + layers * k]) for i in range(0, len(alone), layers * k)}) > 10, "a control: tokens differ")
+        again = ask(s)[0]
+        check(table(again) == alone and again["meta_info"]["cached_tokens"] == 0, "cached tokens are computed again")
+        late = ask(s, routed_experts_start_len=80)[0]["meta_info"]
+        check(int32s(late["routed_experts"]) == alone[80 * layers * k:] and late["routed_experts_start_len"] == 80)
+        many = ask(s, input_ids=[ids] * 5)
+        check(all(table(a) == alone for a in many))
+    with serving(model, "--max-num-batched-tokens", "16", "--speculative", "ngram", "--max-num-seqs", "4") as s:
+        check(all(table(a) == alone for a in ask(s, input_ids=[ids] * 6)), "in chunks, with drafts and preemptions")
+    with serving(model, "--tensor-parallel-size", "2") as s:
+        check(table(ask(s)[0]) == alone, "on two ranks")
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(ask(s, input_ids=[ids] * 8)))
+        thread.start()
+        while s.call("GET", "/v1/loads")[1]["loads"][0]["num_running_reqs"] == 0 and thread.is_alive():
+            time.sleep(0.001)
+        s.kill_engine()
+        thread.join()
+        check(all(table(a) == alone for a in found) and len(found) == 8, "with an engine that died")
+
+
 # ---- profiles, loads
+
+
+def test_score():
+    """The probabilities of labels are those that /generate reports for the same prompt."""
+    import math
+    query, items, labels = "12 + 30 = ", ["42", "7", "forty"], [5, 30, 41]
+    with serving(TINY_MATH) as s:
+        a = s.post("/v1/score", {"query": query, "items": items, "label_token_ids": labels})
+        tokens = 0
+        for item, scores, logprobs in zip(items, a["scores"], a["logprobs"], strict=True):
+            g = s.post("/generate", {"text": query + item, "return_logprob": True, "token_ids_logprob": labels,
+                                     "sampling_params": {"temperature": 0, "max_new_tokens": 1}})
+            check(logprobs == [row[0] for row in g["meta_info"]["output_token_ids_logprobs"][0]], logprobs)
+            check(all(abs(p - math.exp(v)) < 1e-6 for p, v in zip(scores, logprobs, strict=True)))
+            tokens += g["meta_info"]["prompt_tokens"]
+        check(a["object"] == "scoring" and a["usage"]["prompt_tokens"] == tokens, a)
+        check(a["logprobs"][0] != a["logprobs"][1], "a control: items differ")
+        soft = s.post("/v1/score", {"query": query, "items": items, "label_token_ids": labels, "apply_softmax": True})
+        check(all(abs(sum(row) - 1) < 1e-5 for row in soft["scores"]) and soft["logprobs"] == a["logprobs"])
+        first = s.post("/v1/score", {"query": "b", "items": ["a"], "label_token_ids": labels, "item_first": True})
+        check(first["logprobs"] == s.post("/v1/score", {"query": "a", "items": "b", "label_token_ids": labels})["logprobs"])
+        ids = s.post("/v1/score", {"query": [689, 872], "items": [[30, 41], [52]], "label_token_ids": labels})
+        g = s.post("/generate", {"input_ids": [689, 872, 52], "return_logprob": True, "token_ids_logprob": labels,
+                                 "sampling_params": {"temperature": 0, "max_new_tokens": 1}})
+        check(ids["logprobs"][1] == [row[0] for row in g["meta_info"]["output_token_ids_logprobs"][0]])
+        for body, word in [({"query": query, "items": items}, "label_token_ids"), ({"items": items, "label_token_ids": labels}, "query"),
+                           ({"query": [1], "items": items, "label_token_ids": labels}, "items"),
+                           ({"query": query, "items": items, "label_token_ids": [10**6]}, "label_token_ids: ")]:
+            status, answer = s.call("POST", "/v1/score", body)
+            check(status == 400 and word in answer["error"]["message"], answer)
+        status, answer = s.call("POST", "/v1/embeddings", {"model": "x", "input": "a text"})
+        check(status == 400 and "embeddings" in answer["error"]["message"], answer)
 
 
 def test_profile():

@@ -84,12 +84,12 @@ iv_status __wrap_iv_engine_open(const iv_engine_options *o, iv_engine **out, iv_
     return __real_iv_engine_open(o, out, err);
 }
 
-iv_status __real_iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err);
-iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err);
+iv_status __real_iv_engine_update_weights_checked(iv_engine *e, const char *dir, const char *digest, iv_error *err);
+iv_status __wrap_iv_engine_update_weights_checked(iv_engine *e, const char *dir, const char *digest, iv_error *err);
 
-iv_status __wrap_iv_engine_update_weights(iv_engine *e, const char *dir, iv_error *err) {
+iv_status __wrap_iv_engine_update_weights_checked(iv_engine *e, const char *dir, const char *digest, iv_error *err) {
     if (has_fault("update", false)) end_by(SIGKILL);
-    return __real_iv_engine_update_weights(e, dir, err);
+    return __real_iv_engine_update_weights_checked(e, dir, digest, err);
 }
 
 static bool has_poison(const iv_batch *b) {
@@ -581,6 +581,71 @@ static void an_update_that_kills(void **state) {
     made_close(&old), made_close(&new);
 }
 
+static void text_command(iv_bridge *b, iv_command what, const char *text, iv_status wanted, const char *words) {
+    listener *l = listeners(1);
+    iv_error err;
+    ASSERT_OK(iv_bridge_command(b, what, text, l, &err), &err);
+    finish(b, l, 1);
+    if (l->status != wanted || !strstr(l->message, words))
+        fail_msg("wanted %d and \"%s\", found %d and \"%s\"", wanted, words, l->status, l->message);
+    forget(l, 1);
+}
+
+/* Released memory: no process, no requests; updates are taken, and carried out when it is resumed. */
+static void memory_is_released(void **state) {
+    (void)state;
+    made_model old, new;
+    listener *l = listeners(4);
+    iv_error err;
+    make_two(&old, &new);
+    set_faults("slow 0 0 100");
+    iv_engine_options engine = made_options(old.s.dir);
+    iv_bridge *b = open_faulty(&engine, 3);
+    ask_long(b, &l[0]);
+    assert_int_equal(iv_bridge_command(b, IV_COMMAND_RELEASE, "", NULL, &err), IV_BUSY);
+    finish(b, l, 1);
+    assert_int_equal(iv_bridge_command(b, IV_COMMAND_RELEASE, "kv", NULL, &err), IV_INVALID);
+    text_command(b, IV_COMMAND_RELEASE, "kv_cache", IV_OK, "");
+    assert_int_equal(engine_pid(), 0);
+    text_command(b, IV_COMMAND_RELEASE, "weights", IV_OK, "");
+    const int32_t id = 5;
+    iv_request r;
+    iv_bridge_request_init(b, &r);
+    r.ids = &id, r.id_count = 1;
+    assert_int_equal(iv_bridge_submit(b, &r, &l[1], &l[1].id, &err), IV_NO_MEMORY);
+    assert_true(stats_of(b).released && stats_of(b).restarts == 0);
+    text_command(b, IV_COMMAND_CHECK_WEIGHTS, "", IV_BUSY, "released");
+    text_command(b, IV_COMMAND_UPDATE_WEIGHTS, "/nowhere", IV_OK, "");
+    text_command(b, IV_COMMAND_RESUME, "weights", IV_OK, "");
+    assert_int_equal(engine_pid(), 0);
+    text_command(b, IV_COMMAND_RESUME, "kv_cache", IV_INVALID, "/nowhere");
+    while (stats_of(b).away) pump(b); /* with the weights before */
+    ask_long(b, &l[1]);
+    finish(b, &l[1], 1);
+    assert_same_answer("the weights before", &l[0].answer, &l[1].answer);
+    assert_string_equal(l[0].fingerprint, l[1].fingerprint);
+    assert_int_equal(l[1].weight_version, 0);
+    text_command(b, IV_COMMAND_RELEASE, "", IV_OK, "");
+    text_command(b, IV_COMMAND_UPDATE_WEIGHTS, new.s.dir, IV_OK, "");
+    assert_int_equal(stats_of(b).weight_version, 1);
+    text_command(b, IV_COMMAND_RESUME, "", IV_OK, "");
+    ask_long(b, &l[2]);
+    finish(b, &l[2], 1);
+    assert_string_not_equal(l[2].fingerprint, l[0].fingerprint);
+    assert_int_equal(l[2].weight_version, 1);
+    kill_engine(SIGKILL);
+    await_restarts(b, 2);
+    ask_long(b, &l[3]);
+    finish(b, &l[3], 1);
+    assert_same_answer("restarted", &l[2].answer, &l[3].answer);
+    assert_int_equal(l[3].weight_version, 1);
+    assert_null(strstr(notes, "error"));
+    iv_bridge_close(b);
+    assert_int_equal(engine_pid(), 0);
+    forget(l, 4);
+    made_close(&old), made_close(&new);
+}
+
 /* Closing in every state of a process leaves none behind. */
 static void closing_in_any_state(void **state) {
     (void)state;
@@ -609,6 +674,6 @@ int main(void) {
         cmocka_unit_test(a_model_that_is_gone),    cmocka_unit_test(other_bits_are_errors),
         cmocka_unit_test(a_poisonous_request),     cmocka_unit_test(pauses_holds_and_cancels),
         cmocka_unit_test(updated_weights),         cmocka_unit_test(an_update_that_kills),
-        cmocka_unit_test(closing_in_any_state)};
+        cmocka_unit_test(memory_is_released),      cmocka_unit_test(closing_in_any_state)};
     return cmocka_run_group_tests(tests, make_lives, remove_lives);
 }

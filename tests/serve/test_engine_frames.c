@@ -34,6 +34,8 @@ static void fill_request(rng *r, material *m, iv_request *q) {
                       .prompt_logprobs = -1,
                       .prompt_logprobs_start = rng_below(r, 9),
                       .sampling_logprobs = rng_below(r, 2),
+                      .report_kept = rng_below(r, 2),
+                      .report_experts = rng_below(r, 2),
                       .constraint = (iv_constraint_kind)rng_below(r, IV_CONSTRAINT_GRAMMAR + 1),
                       .constraint_text = word_or_none(r),
                       .reasoning = (iv_reasoning)rng_below(r, 3),
@@ -91,6 +93,14 @@ static iv_frame random_frame(rng *r, material *m) {
     f.stats.step_tokens[IV_STEP_BUCKETS - 1] = rng_next(r);
     fill_request(r, m, &f.request);
     fill_event(r, m, &f.event);
+    static const float reported[] = {-1.5f, -2.25f};
+    static const int32_t kept[] = {7, 9, 4};
+    static const uint16_t experts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    if (rng_below(r, 2)) f.details.reported = reported, f.details.reported_count = 1 + rng_below(r, 2);
+    if (rng_below(r, 2)) f.details.kept = kept, f.details.kept_count = 1 + rng_below(r, 3);
+    if (rng_below(r, 2))
+        f.details.experts = experts, f.details.expert_rows = 2, f.details.expert_layers = 3,
+        f.details.experts_per_token = 2;
     return f;
 }
 

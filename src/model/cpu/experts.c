@@ -211,6 +211,14 @@ static void keep_routing(iv_cpu_model *s, size_t tokens) {
     memcpy(t->expert_weights, s->expert_weights, tokens * k_of(s) * sizeof(float));
 }
 
+/* For requests that report them. */
+static void report_routing(const iv_cpu_model *s, const iv_layer *layer, size_t tokens) {
+    size_t k = k_of(s), at = (size_t)(layer - s->model->layers) * k;
+    for (size_t row = 0; row < tokens; row++)
+        for (size_t i = 0; i < k && s->batch->routed[row]; i++)
+            s->batch->routed[row][at + i] = (uint16_t)s->expert_ids[row * k + i];
+}
+
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err) {
     job j = {.s = s};
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
@@ -222,6 +230,7 @@ iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, 
                                                               .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
     if (s->tape) keep_routing(s, tokens);
+    if (s->batch && s->batch->routed && s->model->rank == 0) report_routing(s, layer, tokens);
     const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.expert = &layer->experts[e];

@@ -29,8 +29,10 @@ enum {
     IV_API_DETOKENIZE = 1 << 7,
     IV_API_ABORT = 1 << 8,
     IV_API_WEIGHTS = 1 << 9,
-    IV_API_REASONING = 1 << 10,              /* a response's "reasoning" ... */
-    IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11 /* ... and its "stream_options" */
+    IV_API_REASONING = 1 << 10,               /* a response's "reasoning" ... */
+    IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11, /* ... and its "stream_options" */
+    IV_API_CUSTOM = 1 << 12,                  /* "custom_params" of sampling_params */
+    IV_API_SCORE = 1 << 13
 };
 
 typedef struct iv_api_params {
@@ -49,6 +51,8 @@ typedef struct iv_api_params {
     bool echo, stream, include_usage, usage_always;
     bool return_token_ids, tokens_as_ids, return_receipt, sampling_logprobs, return_token_strings;
     bool separate_reasoning, one_tool_call, no_stop_trim, text_in_logprobs;
+    bool routed_experts, kept_tokens; /* kept_tokens: those that the sampler kept */
+    int64_t routed_experts_start;
     bool add_generation_prompt, continue_final, abort_all;
     bool reasoning_open; /* by the rendered prompt */
     bool format_holds;   /* the constraint came from response_format or text.format */
@@ -67,7 +71,11 @@ typedef struct iv_api_params {
     json_t *verbosity;            /* for the template, too */
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
         *guided_grammar, *grammar;
-    json_t *json_schema, *regex, *ebnf;             /* of sampling_params */
+    json_t *json_schema, *regex, *ebnf; /* of sampling_params */
+    bool item_first, softmax;           /* of /v1/score, as are the next */
+    json_t *query, *items, *label_ids;
+    json_t *custom_params;                          /* of sampling_params */
+    json_t *token_ids_logprob;                      /* of /generate: ids, or a list for each prompt */
     json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one per prompt */
 } iv_api_params;
 

@@ -1,5 +1,6 @@
 /* sglang.c: SGLang's POST /generate: one prompt or a batch, cumulative streams, meta_info; and /health_generate.
  * Sampling starts from neutral values, not from the model's generation_config.json. */
+#include "base/base64.h"
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "format/json.h"
@@ -40,6 +41,7 @@ static iv_status apply_params(iv_api_params *p, iv_request *r, iv_error *err) {
     r->min_tokens = (size_t)p->min_tokens;
     r->sampling_logprobs = p->sampling_logprobs;
     r->keep_receipt = p->return_receipt && !r->score_only;
+    r->report_kept = p->kept_tokens, r->report_experts = p->routed_experts;
     r->prompt_logprobs = -1;
     if (p->want_logprobs && p->logprob_start_len >= 0) {
         r->prompt_logprobs = r->logprobs;
@@ -53,6 +55,41 @@ typedef struct sampling_text {
     const char *s;
     size_t n, at;
 } sampling_text;
+
+/* What slime's SGLang has there: the tokens that top-p kept. */
+static iv_status read_custom(iv_api_params *p, const char *prefix, bool again, iv_error *err) {
+    char name[80];
+    bool before = p->kept_tokens;
+    p->kept_tokens = false;
+    snprintf(name, sizeof name, "%scustom_params.", prefix);
+    IV_TRY(iv_api_params_read(p, IV_API_CUSTOM, name, p->custom_params, err));
+    if (!again || before == p->kept_tokens) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "%sreturn_top_p_token_ids: wanted the same for all prompts", name);
+}
+
+/* token_ids_logprob: ids for all prompts, or a list of them, or null, for each. */
+static iv_status read_report_ids(iv_api_params *p, size_t at, size_t count, iv_request *r, iv_error *err) {
+    json_t *v = p->token_ids_logprob;
+    bool each = json_is_array(json_array_get(v, 0)) || json_is_null(json_array_get(v, 0));
+    if (!v || !p->want_logprobs) return IV_OK;
+    if (each && json_array_size(v) != count)
+        return iv_fail(err, IV_INVALID, "token_ids_logprob: wanted ids, or %zu lists, found %zu lists", count,
+                       json_array_size(v));
+    if (each) v = json_array_get(v, at);
+    if (json_is_null(v)) return IV_OK;
+    size_t n = json_array_size(v);
+    int32_t *ids = IV_ARENA_NEW(&p->arena, n + 1, int32_t);
+    if (!json_is_array(v))
+        return iv_fail(err, IV_INVALID, "token_ids_logprob: wanted a list, found %s", iv_json_type_name(v));
+    if (!ids) return iv_fail(err, IV_NO_MEMORY, "token_ids_logprob: no memory");
+    for (size_t i = 0; i < n; i++) {
+        int64_t id = 0;
+        IV_TRY(iv_api_read_int("token_ids_logprob", json_array_get(v, i), 0, INT32_MAX, &id, err));
+        ids[i] = (int32_t)id;
+    }
+    r->report_ids = ids, r->report_id_count = n;
+    return IV_OK;
+}
 
 /* sampling_params: one object for all prompts, or a list with one per prompt. */
 static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_request *out, iv_error *err) {
@@ -70,10 +107,12 @@ static iv_status read_sampling(iv_task *t, size_t at, sampling_text *text, iv_re
     bool no_stop_trim = p->no_stop_trim;
     iv_request start = p->request;
     p->max_tokens = -1, p->min_tokens = 0, p->json_schema = p->regex = p->ebnf = NULL, p->seed_unsigned = false;
+    p->custom_params = NULL;
     p->text = text->s, p->bytes = text->n;
     if (json_is_array(v) && !(text->s && iv_json_element_text(text->s, text->n, &text->at, &p->text, &p->bytes)))
         p->text = NULL;
     if (v) IV_TRY(iv_api_params_read(p, IV_API_SAMPLING, prefix, json_is_array(v) ? json_array_get(v, at) : v, err));
+    if (p->custom_params) IV_TRY(read_custom(p, prefix, at > 0, err));
     if (at > 0 && p->n != n) return iv_fail(err, IV_UNSUPPORTED, "%sn: wanted the same for all prompts", prefix);
     if (at > 0 && p->no_stop_trim != no_stop_trim)
         return iv_fail(err, IV_UNSUPPORTED, "%sno_stop_trim: wanted the same for all prompts", prefix);
@@ -118,6 +157,7 @@ static iv_status read_prompt(iv_task *t, size_t i, sampling_text *text, iv_error
     IV_TRY(read_number(p->top_logprobs_nums, "top_logprobs_num", i, t->prompt_count, 0, IV_LOGPROBS_MAX,
                        &p->top_logprobs, err));
     IV_TRY(read_sampling(t, i, text, &prompt->request, err));
+    IV_TRY(read_report_ids(p, i, t->prompt_count, &prompt->request, err));
     prompt->seed_unsigned = p->seed_unsigned;
     iv_task_prompt_name(t, i, name);
     if (p->prompt && !json_is_string(one))
@@ -199,6 +239,42 @@ static void out_tops(const iv_task *t, const iv_token_list *l, bool first_is_nul
     iv_out_close(o, ']');
 }
 
+/* The reported tokens of `count` positions. */
+static void out_reported(const iv_task *t, const iv_request *r, const iv_buf *values, size_t count, bool first_is_null,
+                         iv_json_out *o) {
+    size_t n = r->report_id_count;
+    const float *v = (const float *)(const void *)values->data;
+    iv_out_open(o, '[');
+    if (first_is_null) iv_out_null(o);
+    for (size_t i = 0; i < count && (i + 1) * n * sizeof *v <= values->len; i++) {
+        iv_out_open(o, '[');
+        for (size_t k = 0; k < n; k++) out_triple(t, &v[i * n + k], r->report_ids[k], o);
+        iv_out_close(o, ']');
+    }
+    iv_out_close(o, ']');
+}
+
+static void out_int32(const char *key, const void *bytes, size_t n, iv_json_out *o) {
+    iv_buf text = {0};
+    o->failed |= !iv_base64_encode(bytes ? bytes : "", n, &text);
+    iv_out_kv_string(o, key, text.data ? text.data : "", text.len);
+    iv_buf_free(&text);
+}
+
+/* Arrays of int32 in base64, with the last output, as SGLang sends them. */
+static void out_arrays(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    if (t->params.kept_tokens) {
+        iv_ids offsets = {0};
+        o->failed |= !iv_ids_push(&offsets, 0) || !iv_ids_append(&offsets, c->kept_ends.data, c->kept_ends.count);
+        out_int32("top_p_token_ids", c->kept.data, c->kept.count * sizeof(int32_t), o);
+        out_int32("top_p_token_offsets", offsets.data, offsets.count * sizeof(int32_t), o);
+        iv_ids_free(&offsets);
+    }
+    if (!t->params.routed_experts) return;
+    out_int32("routed_experts", c->experts.data, c->experts.len, o);
+    if (t->params.routed_experts_start) iv_out_kv_int(o, "routed_experts_start_len", t->params.routed_experts_start);
+}
+
 static void out_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o) {
     const iv_api_prompt *p = &t->prompts[c->prompt];
     bool input = p->request.prompt_logprobs >= 0;
@@ -211,6 +287,12 @@ static void out_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o) {
     iv_out_key(o, "output_token_logprobs"), out_triples(t, &c->tokens, c->tokens.logprobs, o);
     if (t->params.sampling_logprobs)
         iv_out_key(o, "output_token_sampling_logprobs"), out_triples(t, &c->tokens, c->tokens.sampling, o);
+    if (p->request.report_id_count) {
+        iv_out_key(o, "input_token_ids_logprobs");
+        out_reported(t, &p->request, &c->scored_reported, input ? c->scored.count : 0, input, o);
+        iv_out_key(o, "output_token_ids_logprobs");
+        out_reported(t, &p->request, &c->reported, c->tokens.count, false, o);
+    }
     if (t->prompts[c->prompt].request.logprobs <= 0) return;
     iv_out_key(o, "input_top_logprobs");
     if (input) {
@@ -267,6 +349,7 @@ static void out_item(iv_task *t, iv_child *c, bool done, bool with_index, iv_jso
     iv_out_kv_text(o, "weight_version", t->weights ? t->weights : number);
     if (done) iv_out_key(o, "e2e_latency"), iv_out_real(o, iv_now() - t->arrived);
     if (t->params.want_logprobs) out_logprobs(t, c, o);
+    if (done) out_arrays(t, c, o);
     iv_out_close(o, '}');
     if (done) {
         iv_out_kv_text(o, "system_fingerprint", t->fingerprint);

@@ -31,6 +31,8 @@ static void free_child(iv_child *c) {
     iv_buf_free(&c->text);
     free_tokens(&c->tokens), free_tokens(&c->scored);
     free(c->stop), free(c->receipt);
+    iv_buf_free(&c->reported), iv_buf_free(&c->scored_reported), iv_buf_free(&c->experts);
+    iv_ids_free(&c->kept), iv_ids_free(&c->kept_ends);
     if (c->chat) iv_chat_text_free(c->chat);
     free(c->chat);
 }
@@ -151,6 +153,27 @@ static bool add_text(iv_child *c, const iv_event *e) {
     return iv_buf_append(&c->text, e->text, e->text_bytes) && !(c->chat && c->chat->failed);
 }
 
+/* Of a token. */
+static bool add_details(iv_child *c, const iv_event *e, const iv_event_details *d) {
+    if (!d) return true;
+    iv_buf *reported = e->kind == IV_EVENT_PROMPT ? &c->scored_reported : &c->reported;
+    bool ok = !d->reported_count || iv_buf_append(reported, d->reported, d->reported_count * sizeof *d->reported);
+    if (!c->task->params.kept_tokens || e->kind == IV_EVENT_PROMPT) return ok;
+    ok = ok && (!d->kept_count || iv_ids_append(&c->kept, d->kept, d->kept_count));
+    return ok && c->kept.count <= INT32_MAX && iv_ids_push(&c->kept_ends, (int32_t)c->kept.count);
+}
+
+static bool add_experts(iv_child *c, const iv_event_details *d) {
+    size_t each = d && d->experts ? d->expert_layers * d->experts_per_token : 0;
+    size_t from = each ? iv_size_min((size_t)c->task->params.routed_experts_start, d->expert_rows) : 0;
+    if (!each || !iv_buf_reserve(&c->experts, (d->expert_rows - from) * each * sizeof(int32_t))) return each == 0;
+    for (size_t i = from * each; i < d->expert_rows * each; i++) {
+        int32_t id = d->experts[i];
+        iv_buf_append(&c->experts, &id, sizeof id); /* reserved */
+    }
+    return true;
+}
+
 static bool take_token(iv_child *c, const iv_event *e) {
     double now = iv_now();
     iv_server *s = c->task->server;
@@ -249,6 +272,7 @@ static size_t answer_size(const iv_task *t) {
         const iv_child *c = &t->children[i];
         n += c->tokens.count + c->tokens.top_count + c->scored.count + c->scored.top_count + c->text.len / 64;
         if (t->params.echo || t->params.return_token_ids) n += c->prompt_tokens;
+        n += (c->reported.len + c->scored_reported.len + c->experts.len) / sizeof(float) + c->kept.count;
     }
     return n;
 }
@@ -353,7 +377,8 @@ static void take(iv_child *c, const iv_bridge_event *r) {
         iv_task_fail(t, &err);
         return;
     }
-    ok = done ? take_done(c, r->event) : take_token(c, r->event);
+    ok = done ? take_done(c, r->event) && add_experts(c, r->details)
+              : take_token(c, r->event) && add_details(c, r->event, r->details);
     if (!ok) {
         iv_fail(&err, IV_NO_MEMORY, "answer: no memory");
         iv_task_fail(t, &err);

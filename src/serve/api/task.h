@@ -34,9 +34,12 @@ typedef struct iv_child {
     bool seed_unsigned;
     bool open; /* further events are expected */
     iv_buf text;
-    size_t characters;            /* of text */
-    size_t echo_characters;       /* of the echoed prompt before it */
-    iv_token_list tokens, scored; /* scored: tokens of the prompt */
+    size_t characters;                /* of text */
+    size_t echo_characters;           /* of the echoed prompt before it */
+    iv_token_list tokens, scored;     /* scored: tokens of the prompt */
+    iv_buf reported, scored_reported; /* floats: log-probabilities of the request's report_ids, token by token */
+    iv_ids kept, kept_ends;           /* tokens that the sampler kept, and where each token's end */
+    iv_buf experts;                   /* int32 [rows][layers][per token], from routed_experts_start on */
     iv_finish finish;
     char *stop, *receipt; /* NULL: none */
     char digest[80];      /* "": none */

@@ -101,6 +101,10 @@ iv_status iv_task_too_long(const iv_task *t, size_t at, size_t tokens, iv_error 
 /* The body's field for a name in an engine error: the prompt's field, or a member of sampling_params. */
 static void place_of(const iv_task *t, size_t prompt, const char *name, char out[IV_PROMPT_NAME_BYTES]) {
     if (strcmp(name, "stop ids") == 0) name = "stop_token_ids"; /* its name in all bodies */
+    if (strcmp(name, "report ids") == 0)
+        name = t->format->body == IV_API_SCORE ? "label_token_ids" : "token_ids_logprob";
+    if (strcmp(name, "report_kept") == 0) name = "return_top_p_token_ids";
+    if (strcmp(name, "report_experts") == 0) name = "return_routed_experts";
     if (t->sampling_within && strcmp(name, "min_tokens") == 0) name = "min_new_tokens";
     bool sampling = iv_api_params_has(IV_API_SAMPLING, name);
     if (strcmp(name, "prompt") == 0)
