@@ -1,15 +1,25 @@
 /* column_sums.cu: sums over tokens that are no matrix products (NUMERICS.md 15.3): biases and norm weights. The chains
  * of the virtual ranks of a pass run next to each other, a block for each part and 32 columns; a second kernel adds them
- * in the tree. A chain is sequential, so its terms must not wait for memory: all threads of a block copy the next tile of
- * tokens to shared memory while one warp adds the previous one, and indices are loaded further ahead. Once NaN, a sum
- * stays NaN, so only the ends of chains are made canonical. */
+ * in the tree. A chain is sequential, so its terms must not wait for memory: all threads of a block copy tiles of tokens
+ * to a ring in shared memory, some tiles ahead of the one warp that adds them. Once NaN, a sum stays NaN, so only the
+ * ends of chains are made canonical. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_gradient_plan.h"
 
 #include <cuda_runtime.h>
 
-enum { THREADS = 256, COLUMNS = 32, TOKENS = 64, TREE_THREADS = 64 };
+enum {
+    THREADS = 256,
+    COLUMNS = 32,
+    TOKENS = 32,                /* of a tile */
+    BATCH = 16,                 /* tokens whose terms are in registers */
+    STAGES = 8,                 /* of the ring */
+    GROUP = THREADS / TOKENS,   /* tiles whose rows are known together */
+    ACROSS = COLUMNS / 4,       /* threads that copy a token's columns, four each */
+    TREE_THREADS = 64
+};
+static_assert(STAGES <= GROUP && TOKENS * ACROSS == THREADS, "two groups of rows suffice; a thread has an item of a tile");
 
 struct problem {
     iv_sum_plan plan;
@@ -20,99 +30,139 @@ struct problem {
     float *chain; /* [part][n] */
 };
 
-/* A tile's terms: dy, and x times r. */
-template <bool NORM> struct tile {
-    float dy[TOKENS][COLUMNS], x[NORM ? TOKENS : 1][COLUMNS];
+template <bool NORM> struct ring {
+    float dy[STAGES][TOKENS][COLUMNS], x[NORM ? STAGES : 1][TOKENS][COLUMNS];
+    /* Of two groups of tiles: the token's row of dy, or -1 if it takes no part; its row of x; its factor. */
+    int32_t row[2][THREADS], x_row[2][THREADS];
+    float r[2][THREADS];
 };
 
-/* A thread's items of the tile that is copied next: V columns of a token each. */
-template <bool NORM, int V> struct items {
-    static constexpr int COUNT = TOKENS * COLUMNS / V / THREADS, ACROSS = COLUMNS / V;
-    int32_t row[COUNT], x_row[COUNT]; /* -1: the token takes no part */
-    elements<V> dy[COUNT], x[NORM ? COUNT : 1];
-    float r[NORM ? COUNT : 1];
+/* A thread's token of a group that is on its way. */
+struct coming {
+    int32_t row, x_row;
+    float r;
 };
 
-template <int V> IV_DEVICE int item_token(int i) { return (int)(threadIdx.x + i * THREADS) / (COLUMNS / V); }
-template <int V> IV_DEVICE int item_column(void) { return (int)threadIdx.x % (COLUMNS / V) * V; }
-
-template <bool NORM, int V>
-IV_DEVICE void load_rows(const problem &p, const iv_sum_part &part, uint32_t first, items<NORM, V> &t) {
-#pragma unroll
-    for (int i = 0; i < t.COUNT; i++) {
-        uint32_t token = first + item_token<V>(i);
-        bool there = token < part.end && (int)blockIdx.x * COLUMNS + item_column<V>() < p.n;
-        t.row[i] = there ? p.row[token] : -1;
-    }
+IV_DEVICE void load_row(const problem &p, const iv_sum_part &part, uint32_t group, coming &c) {
+    uint32_t token = part.begin + group * THREADS + threadIdx.x;
+    c.row = token < part.end ? p.row[token] : -1;
 }
 
-template <bool NORM, int V> IV_DEVICE void load_picks(const problem &p, items<NORM, V> &t) {
+template <bool NORM> IV_DEVICE void load_factor(const problem &p, coming &c) {
+    c.x_row = NORM && p.pick && c.row >= 0 ? p.pick[c.row] : c.row;
+    c.r = NORM && c.row >= 0 ? p.r[c.row] : 1.0f;
+}
+
+template <bool NORM> IV_DEVICE void store_row(ring<NORM> &m, uint32_t group, const coming &c) {
+    m.row[group % 2][threadIdx.x] = c.row, m.x_row[group % 2][threadIdx.x] = c.x_row;
+    m.r[group % 2][threadIdx.x] = c.r;
+}
+
+/* A copy to shared memory, which the commit's wait ends. Before compute capability 8.0 it is done at once. */
+IV_DEVICE void copy_four(float *to, const float *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(16u)
+                 : "memory");
+#else
+    store<4>(to, load<4>(from));
+#endif
+}
+IV_DEVICE void copies_commit(void) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int PENDING> IV_DEVICE void copies_wait(void) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+/* Four columns of a row, or `missing`, as much of them as there is. */
+template <bool FOURS>
+IV_DEVICE void copy_item(float *to, const float *from, int left, bool there, float missing) {
+    if (FOURS && there && left > 0) return copy_four(to, from);
 #pragma unroll
-    for (int i = 0; i < t.COUNT; i++) t.x_row[i] = NORM && p.pick && t.row[i] >= 0 ? p.pick[t.row[i]] : t.row[i];
+    for (int j = 0; j < 4; j++) to[j] = there && j < left ? from[j] : missing;
 }
 
 /* Missing terms are -0 times 1, which changes no sum. */
-template <bool NORM, int V> IV_DEVICE void load_terms(const problem &p, items<NORM, V> &t) {
-    int column = (int)blockIdx.x * COLUMNS + item_column<V>();
+template <bool NORM, bool FOURS> IV_DEVICE void copy_tile(const problem &p, ring<NORM> &m, uint32_t tile) {
+    int token = threadIdx.x / ACROSS, across = threadIdx.x % ACROSS * 4, column = (int)blockIdx.x * COLUMNS + across;
+    int at = (int)(tile % GROUP) * TOKENS + token, group = (int)(tile / GROUP % 2), stage = (int)(tile % STAGES);
+    int32_t row = m.row[group][at], x_row = m.x_row[group][at];
+    bool there = row >= 0;
+    copy_item<FOURS>(&m.dy[stage][token][across], p.dy + (size_t)(there ? row : 0) * p.dy_stride + column, p.n - column,
+                     there, -0.0f);
+    if constexpr (NORM)
+        copy_item<FOURS>(&m.x[stage][token][across], p.x + (size_t)(there ? x_row : 0) * p.x_stride + column,
+                         p.n - column, there, 1.0f);
+}
+
+/* The terms of BATCH tokens, in registers: the next ones are loaded before these are added, because a load from shared
+ * memory takes as long as several additions. __syncwarp keeps the compiler from loading each term where it is added. */
+template <bool NORM> struct batch {
+    float dy[BATCH], x[NORM ? BATCH : 1];
+};
+
+template <bool NORM> IV_DEVICE void load_batch(const ring<NORM> &m, uint32_t tile, int first, batch<NORM> &b) {
+    const float *r = &m.r[tile / GROUP % 2][tile % GROUP * TOKENS + first];
 #pragma unroll
-    for (int i = 0; i < t.COUNT; i++) {
-        bool there = t.row[i] >= 0;
-        size_t row = there ? (size_t)t.row[i] : 0, x_row = there ? (size_t)t.x_row[i] : 0;
-#pragma unroll
-        for (int j = 0; j < V; j++) t.dy[i].at[j] = -0.0f;
-        if (there) t.dy[i] = load<V>(p.dy + row * p.dy_stride + column);
-        if constexpr (NORM) {
-#pragma unroll
-            for (int j = 0; j < V; j++) t.x[i].at[j] = 1.0f;
-            if (there) t.x[i] = load<V>(p.x + x_row * p.x_stride + column);
-            t.r[i] = there ? p.r[row] : 1.0f;
-        }
+    for (int i = 0; i < BATCH; i++) {
+        b.dy[i] = m.dy[tile % STAGES][first + i][threadIdx.x];
+        if constexpr (NORM) b.x[i] = __fmul_rn(m.x[tile % STAGES][first + i][threadIdx.x], r[i]);
     }
 }
 
-template <bool NORM, int V> IV_DEVICE void store_terms(const items<NORM, V> &t, tile<NORM> &to) {
+/* By one warp. */
+template <bool NORM> IV_DEVICE float add_tile(const ring<NORM> &m, uint32_t tile, float sum) {
+    batch<NORM> now, next;
+    load_batch(m, tile, 0, next);
 #pragma unroll
-    for (int i = 0; i < t.COUNT; i++) {
-        int token = item_token<V>(i), column = item_column<V>();
-        store<V>(&to.dy[token][column], t.dy[i]);
-        if constexpr (NORM) {
-            elements<V> x;
+    for (int first = 0; first < TOKENS; first += BATCH) {
+        now = next;
+        if (first + BATCH < TOKENS) load_batch(m, tile, first + BATCH, next);
+        __syncwarp();
 #pragma unroll
-            for (int j = 0; j < V; j++) x.at[j] = __fmul_rn(t.x[i].at[j], t.r[i]);
-            store<V>(&to.x[token][column], x);
-        }
+        for (int i = 0; i < BATCH; i++)
+            sum = NORM ? __fmaf_rn(now.dy[i], now.x[NORM ? i : 0], sum) : __fadd_rn(sum, now.dy[i]);
     }
-}
-
-template <bool NORM> IV_DEVICE float add_tile(const tile<NORM> &t, float sum) {
-#pragma unroll 16
-    for (int i = 0; i < TOKENS; i++)
-        sum = NORM ? __fmaf_rn(t.dy[i][threadIdx.x], t.x[i][threadIdx.x], sum) : __fadd_rn(sum, t.dy[i][threadIdx.x]);
     return sum;
 }
 
-/* Terms are a tile ahead of the chain, rows and picks two. */
-template <bool NORM, int V>
+/* What the copy of tile `tile` needs is loaded meanwhile: the rows of the next group, their picks and factors. */
+template <bool NORM, bool FOURS>
+IV_DEVICE void copy_ahead(const problem &p, const iv_sum_part &part, ring<NORM> &m, uint32_t tile, coming &c) {
+    copy_tile<NORM, FOURS>(p, m, tile);
+    copies_commit();
+    if (tile % GROUP == 0) load_row(p, part, tile / GROUP + 1, c);
+    if (tile % GROUP == GROUP / 2) load_factor<NORM>(p, c);
+    if (tile % GROUP == GROUP - 1) store_row(m, tile / GROUP + 1, c);
+}
+
+template <bool NORM, bool FOURS>
 static __global__ void __launch_bounds__(THREADS) column_chains(const __grid_constant__ problem p) {
-    __shared__ __align__(16) tile<NORM> tiles[2];
+    extern __shared__ __align__(16) char shared[];
+    ring<NORM> &m = *(ring<NORM> *)shared;
     const iv_sum_part &part = p.plan.part[blockIdx.y];
+    uint32_t tiles = (part.end - part.begin + TOKENS - 1) / TOKENS, ahead = STAGES - 1;
     int column = (int)blockIdx.x * COLUMNS + (int)threadIdx.x;
     bool adds = threadIdx.x < COLUMNS;
-    items<NORM, V> t;
+    coming c;
     iv_let_next();
     iv_wait();
     float sum = adds && column < p.n && part.continues ? p.plan.sums.sum[p.offset + column] : 0.0f;
-    load_rows(p, part, part.begin, t), load_picks(p, t), load_terms(p, t);
-    load_rows(p, part, part.begin + TOKENS, t), load_picks(p, t);
-    int at = 0;
-    for (uint32_t first = part.begin; first < part.end; first += TOKENS, at ^= 1) {
-        store_terms(t, tiles[at]);
-        __syncthreads(); /* it is also behind all readings of the other tile */
-        load_terms(p, t);
-        load_rows(p, part, first + 2 * TOKENS, t);
-        if (adds) sum = add_tile(tiles[at], sum);
-        load_picks(p, t);
+    load_row(p, part, 0, c), load_factor<NORM>(p, c), store_row(m, 0, c);
+    __syncthreads();
+    for (uint32_t tile = 0; tile < ahead; tile++) copy_ahead<NORM, FOURS>(p, part, m, tile, c);
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+        copies_wait<STAGES - 2>();
+        __syncthreads(); /* it is also behind all readings of the stage that is copied next */
+        copy_ahead<NORM, FOURS>(p, part, m, tile + ahead, c);
+        if (adds) sum = add_tile(m, tile, sum);
     }
+    copies_wait<0>();
     if (adds && column < p.n) p.chain[(size_t)blockIdx.y * p.n + column] = iv_canon(sum);
 }
 
@@ -147,8 +197,11 @@ size_t iv_gpu_column_sums_scratch(size_t n) { return IV_VIRTUAL_RANKS_MAX * n * 
 template <bool NORM> static int launch_chains(const problem *p, cudaStream_t stream) {
     bool fours = p->n % 4 == 0 && p->dy_stride % 4 == 0 && (uintptr_t)p->dy % 16 == 0;
     if (NORM) fours = fours && p->x_stride % 4 == 0 && (uintptr_t)p->x % 16 == 0;
+    auto *kernel = fours ? column_chains<NORM, true> : column_chains<NORM, false>;
+    int shared = (int)sizeof(ring<NORM>);
+    int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.parts);
-    return iv_launch(fours ? column_chains<NORM, 4> : column_chains<NORM, 1>, grid, THREADS, stream, *p);
+    return e ? e : iv_launch_shared(kernel, grid, THREADS, (size_t)shared, stream, *p);
 }
 
 int iv_gpu_column_sums(const iv_gpu_column_sums_args *a, iv_gpu_stream stream) {
