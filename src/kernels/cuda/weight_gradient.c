@@ -58,13 +58,13 @@ bool iv_sum_plan_make(const iv_token_axis *axis, const iv_axis_sums *sums, iv_su
     return true;
 }
 
-/* Cycles of a tile on Hopper, roughly: blocks of 64 tokens at the speed of their products, ends of chains, and sums
+/* Cycles of a tile on Hopper, roughly: blocks of 64 tokens, `block` cycles for each input, ends of chains, and sums
  * that are written. What waits in scratch is written and read. */
-static double tile_cost(const iv_sum_plan *plan, double inputs, int kept) {
+static double tile_cost(const iv_sum_plan *plan, double block, double inputs, int kept) {
     double cost = 0;
     for (int p = 0; p < plan->parts; p++) {
         const iv_sum_part *part = &plan->part[p];
-        cost += (part->end - part->begin + 63) / 64 * 4 * inputs + 300;
+        cost += (part->end - part->begin + 63) / 64 * block * inputs + 300;
         if (part->continues) cost += 6 * inputs;
         if (part->to != IV_SUM_WAITS || part->joins >= kept) cost += 10 * inputs;
         for (int level = 0; level < part->joins; level++)
@@ -77,7 +77,8 @@ iv_weight_gradient_shape iv_gpu_weight_gradient_choose(const iv_gpu_weight_gradi
     static const struct {
         size_t inputs, peers;
         int kept;
-    } shapes[IV_GRADIENT_SHAPES] = {{256, 2, 0}, {128, 2, 2}, {128, 1, 2}};
+        double block; /* 4 is the speed of the tensor cores; smaller tiles load more for each product (measured) */
+    } shapes[IV_GRADIENT_SHAPES] = {{256, 2, 0, 4}, {128, 2, 2, 5}, {128, 1, 2, 5.3}};
     iv_weight_gradient_shape best = IV_GRADIENT_SHAPES;
     double least = 0;
     for (int i = 0; i < IV_GRADIENT_SHAPES; i++) {
@@ -85,7 +86,7 @@ iv_weight_gradient_shape iv_gpu_weight_gradient_choose(const iv_gpu_weight_gradi
         size_t outputs = 128 * shapes[i].peers, ctas = (size_t)a->sms / shapes[i].peers;
         size_t tiles = (a->n + outputs - 1) / outputs * ((a->k + shapes[i].inputs - 1) / shapes[i].inputs);
         size_t rounds = (tiles + ctas - 1) / ctas;
-        double cost = (double)rounds * tile_cost(plan, (double)shapes[i].inputs, shapes[i].kept);
+        double cost = (double)rounds * tile_cost(plan, shapes[i].block, (double)shapes[i].inputs, shapes[i].kept);
         if (best == IV_GRADIENT_SHAPES || cost < least) best = (iv_weight_gradient_shape)i, least = cost;
     }
     return best;

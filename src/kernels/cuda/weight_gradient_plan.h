@@ -54,7 +54,7 @@ int iv_gpu_weight_gradient_wgmma(const iv_gpu_weight_gradient_args *a, const iv_
 iv_weight_gradient_shape iv_gpu_weight_gradient_choose(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan);
 
 /* Scratch of one multiprocessor. */
-enum { IV_WEIGHT_GRADIENT_SCRATCH = 256 << 10 };
+enum { IV_WEIGHT_GRADIENT_SCRATCH = 512 << 10 };
 
 /* Everything, on the CUDA cores (fma32) or by mma.sync (tc16, compute capability 9.0). */
 int iv_gpu_weight_gradient_generic(const iv_gpu_weight_gradient_args *a, const iv_sum_plan *plan, iv_gpu_stream stream);
