@@ -60,8 +60,21 @@ static iv_status size_passes(const iv_run *r, iv_train_options *t, iv_error *err
 
 /* ---- the engine of rollouts ------------------------------------------------------------------------------------- */
 
+/* An engine takes the first GPUs that its process is shown. */
+static iv_status check_engine_gpus(const iv_run *r, const iv_train_options *t, iv_error *err) {
+    size_t count;
+    if (!t->cuda || !r->processes) return IV_OK;
+    IV_TRY(iv_gpu_count(&count, err));
+    if (count == t->tp * (t->world / r->processes->size)) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "rollouts on GPUs of several processes: wanted each process to be shown its own %zu GPUs "
+                   "(CUDA_VISIBLE_DEVICES), found %zu",
+                   t->tp * (t->world / r->processes->size), count);
+}
+
 static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *dtype, iv_error *err) {
     const iv_run_options *o = r->o;
+    IV_TRY(check_engine_gpus(r, t, err));
     iv_engine_options e;
     iv_engine_options_init(&e);
     e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.isa = o->isa;

@@ -53,18 +53,19 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
                        o->virtual_ranks, o->world);
     if (!is_power(o->tp) || o->tp > IV_RANKS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found %zu", o->tp);
-    if (o->cuda && t->process_count > 1)
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "device cuda: wanted 1 process, found %zu: training on GPUs of several processes is not built; "
-                       "--data-parallel and --tensor-parallel use those of one process",
-                       t->process_count);
     if (o->model && o->tp > 1)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1 for an engine's model, found %zu", o->tp);
     if (o->shard_parameters && (o->cuda || o->tp > 1))
         return iv_fail(err, IV_UNSUPPORTED,
                        "shard parameters: wanted device cpu and 1 tensor-parallel rank, found %s, %zu",
                        o->cuda ? "cuda" : "cpu", o->tp);
-    return divide_ranks(t, err);
+    IV_TRY(divide_ranks(t, err));
+    if (o->cuda && t->spread > 1)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "device cuda: wanted the %zu tensor-parallel ranks in one process, found %zu processes: --dp "
+                       "divides the processes",
+                       o->tp, t->process_count);
+    return IV_OK;
 }
 
 /* The model of the data-parallel rank whose first device is d. */
@@ -121,7 +122,7 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     const train_device *d = &t->devices[0];
     if (t->o.shard_parameters) return iv_train_shard_read(t, err);
     IV_TRY(d->rows->ops->read_model(d->rows, m, d->master, err));
-    return iv_train_spread_master(t, err);
+    return iv_train_copy_master(t, err);
 }
 
 static iv_status open_sums(train_rank *r, iv_error *err) {

@@ -2,6 +2,7 @@
  * of its own part over NVLink and adds them in the tree; after the optimizer it copies the others' parts of the master
  * weights. */
 #include "base/size.h"
+#include "comm/mpi.h"
 #include "numerics/tree.h"
 #include "train/trainer_state.h"
 
@@ -10,19 +11,28 @@
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
+/* The first GPU of this process: the processes of a machine take its GPUs in order, unless the launcher shows each its
+ * own. */
+static size_t first_gpu(const iv_trainer *t, size_t count) {
+    size_t n = t->device_count, place = iv_mpi_processes() > 1 ? iv_mpi_local_rank() : t->process;
+    bool own = count == n && getenv("CUDA_VISIBLE_DEVICES");
+    return t->o.ordinal + (t->process_count > 1 && !own ? place * n : 0);
+}
+
 static iv_status open_gpus(iv_trainer *t, iv_error *err) {
     iv_gpu *gpus[IV_VIRTUAL_RANKS_MAX];
     size_t n = t->device_count, count;
     IV_TRY(iv_gpu_count(&count, err));
-    if (n > 1 && t->o.ordinal + n > count)
+    size_t first = first_gpu(t, count);
+    if (first + n > count)
         return iv_fail(err, IV_INVALID,
-                       "device cuda: wanted %zu GPUs for %zu data-parallel and %zu tensor-parallel ranks, the driver "
-                       "shows %zu",
-                       n, t->local, t->o.tp, count - iv_size_min(count, t->o.ordinal));
+                       "device cuda: wanted GPUs %zu to %zu for %zu data-parallel and %zu tensor-parallel ranks, the "
+                       "driver shows %zu",
+                       first, first + n - 1, t->local, t->o.tp, count);
     for (size_t i = 0; i < n; i++) {
         train_device *d = &t->devices[i];
         d->gpu = i == 0 ? t->o.gpu : NULL;
-        if (!d->gpu) IV_TRY(iv_gpu_open(t->o.ordinal + i, t->o.arithmetic == IV_TC16, &d->gpu, err));
+        if (!d->gpu) IV_TRY(iv_gpu_open(first + i, t->o.arithmetic == IV_TC16, &d->gpu, err));
         gpus[i] = d->gpu;
     }
     return iv_gpu_peer(gpus, n, err);
@@ -144,6 +154,23 @@ static iv_status reduce_part(iv_trainer *t, train_device *d, void *context, iv_e
     return status;
 }
 
+iv_status iv_train_read_sums(iv_trainer *t, size_t at, size_t n, float *out, iv_error *err) {
+    train_device *d = &t->devices[0];
+    float *piece = NULL;
+    const float *from = t->ranks[0].sums.sum + at;
+    iv_status status = IV_OK;
+    if (n == 0) return IV_OK;
+    if (t->local > 1) {
+        piece = d->rows->ops->alloc(d->rows, n);
+        if (!piece) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
+        status = sum_ranks(t, d, at, n, piece, err);
+        from = piece;
+    }
+    if (status == IV_OK) status = d->rows->ops->read(d->rows, from, n, out, err);
+    d->rows->ops->free(d->rows, piece);
+    return status;
+}
+
 iv_status iv_train_reduce_devices(iv_trainer *t, iv_error *err) {
     return iv_train_on_devices(t, reduce_part, NULL, err);
 }
@@ -177,7 +204,7 @@ static iv_status take_first(iv_trainer *t, train_device *d, void *context, iv_er
     return d->model == t->model ? IV_OK : write_own(t, d, context, err);
 }
 
-iv_status iv_train_spread_master(iv_trainer *t, iv_error *err) { return iv_train_on_devices(t, take_first, NULL, err); }
+iv_status iv_train_copy_master(iv_trainer *t, iv_error *err) { return iv_train_on_devices(t, take_first, NULL, err); }
 
 /* Vectors of the other data-parallel ranks' models are not read: a learner on a GPU reads master weights. */
 iv_status iv_train_write_devices(iv_trainer *t, iv_model *first, iv_error *err) {

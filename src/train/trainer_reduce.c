@@ -1,6 +1,6 @@
 /* trainer_reduce.c: what ranks exchange in a step: gradients in the tree, sums of squares, weights, hashes. Inside a
  * process they read each other's memory. Over processes it is a reduce-scatter: each receives the others' sums of its
- * own slice alone, in pieces, and adds them in the tree. */
+ * own slice alone, in pieces, and adds them in the tree. What processes exchange of GPUs goes through their memory. */
 #include "base/size.h"
 #include "numerics/floats.h"
 #include "train/trainer_state.h"
@@ -31,6 +31,7 @@ typedef struct tree {
     const float *part[IV_RANKS_MAX];
     float *node[IV_RANKS_MAX]; /* of even ranks, where there is more than one level; with spread of all */
     float *out;                /* may be a part */
+    float *staged;             /* of GPUs: [processes][ROUND], what each shall receive; then [ROUND] the result */
 } tree;
 
 /* A data-parallel rank's sums: an element is one tensor-parallel rank's, and +0 in the others' rows. */
@@ -58,21 +59,43 @@ static void add_piece(void *context, size_t index, size_t worker) {
         }
 }
 
+/* What a process shall receive: n of this process's sums. */
+static iv_status sums_for(iv_trainer *t, size_t p, size_t at, size_t n, const tree *x, const void **out,
+                          iv_error *err) {
+    float *staged = x->staged ? x->staged + p * ROUND : NULL;
+    *out = staged ? staged : t->devices[0].reduced + at;
+    return staged ? iv_train_read_sums(t, at, n, staged, err) : IV_OK;
+}
+
+/* The result to its GPUs: of look-ups, added to the gradient that is there. */
+static iv_status keep_result(iv_trainer *t, bool tied, size_t at, tree *x, iv_error *err) {
+    if (!x->staged || x->n == 0) return IV_OK;
+    if (!tied) return iv_train_write(t, IV_TRAIN_GRADIENT, at, x->n, x->out, err);
+    float *gradient = x->staged; /* all processes have read it */
+    at = t->model->embedding_tensor->offset + (at - t->elements);
+    IV_TRY(iv_train_read(t, IV_TRAIN_GRADIENT, at, x->n, gradient, err));
+    for (size_t i = 0; i < x->n; i++) gradient[i] = gradient[i] + x->out[i];
+    return iv_train_write(t, IV_TRAIN_GRADIENT, at, x->n, gradient, err);
+}
+
 /* Elements [k * ROUND, ...) of each process's part. */
 static iv_status reduce_round(iv_trainer *t, bool tied, size_t k, tree *x, iv_error *err) {
     const void *mine[IV_RANKS_MAX], *blocks[IV_RANKS_MAX];
-    size_t bytes[IV_RANKS_MAX], theirs[IV_RANKS_MAX];
+    size_t bytes[IV_RANKS_MAX], theirs[IV_RANKS_MAX], own = 0;
     for (size_t p = 0; p < t->process_count; p++) {
         size_t at, all = part_of(t, p, tied, &at), begin = iv_size_min(k * ROUND, all);
         size_t n = iv_size_min(ROUND, all - begin);
-        mine[p] = t->devices[0].reduced + at + begin, bytes[p] = n * sizeof(float);
-        if (p == t->process) x->n = n, x->out = t->devices[0].reduced + at + begin;
+        IV_TRY(sums_for(t, p, at + begin, n, x, &mine[p], err));
+        bytes[p] = n * sizeof(float);
+        if (p == t->process) own = at + begin, x->n = n;
     }
+    x->out = x->staged ? x->staged + t->process_count * ROUND : t->devices[0].reduced + own;
     for (size_t p = 0; p < t->process_count; p++) theirs[p] = x->n * sizeof(float);
     IV_TRY(iv_comm_all_to_all(t->o.processes, mine, bytes, theirs, blocks, err));
     for (size_t p = 0; p < t->process_count; p++) x->part[p] = blocks[p];
     iv_pool_run(t->pool, (x->n + PIECE - 1) / PIECE, add_piece, x);
-    return iv_train_have_read(t, err);
+    IV_TRY(iv_train_have_read(t, err));
+    return keep_result(t, tied, own, x, err);
 }
 
 static iv_status reduce_processes(iv_trainer *t, bool tied, iv_error *err) {
@@ -80,12 +103,16 @@ static iv_status reduce_processes(iv_trainer *t, bool tied, iv_error *err) {
     tree x = {.count = t->process_count / t->spread, .spread = t->spread};
     size_t every = t->spread > 1 ? 1 : 2; /* which ranks have a node */
     float *nodes = malloc(x.count / every * ROUND * sizeof *nodes);
-    if (!nodes) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
+    if (t->o.cuda) x.staged = malloc((t->process_count + 1) * ROUND * sizeof *x.staged);
+    if (!nodes || (t->o.cuda && !x.staged)) {
+        free(nodes), free(x.staged);
+        return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
+    }
     for (size_t p = 0; p < t->process_count; p++) longest = iv_size_max(longest, part_of(t, p, tied, &at));
     for (size_t p = 0; p < x.count; p += every) x.node[p] = nodes + p / every * ROUND;
     iv_status status = IV_OK;
     for (size_t k = 0; status == IV_OK && k * ROUND < longest; k++) status = reduce_round(t, tied, k, &x, err);
-    free(nodes);
+    free(nodes), free(x.staged);
     return status;
 }
 
@@ -103,6 +130,10 @@ iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
     const float *rows[IV_VIRTUAL_RANKS_MAX];
     train_device *d = &t->devices[0];
     size_t at, first, n = t->all - t->elements;
+    if (t->o.cuda && t->process_count > 1) {
+        IV_TRY(reduce_processes(t, false, err));
+        return n ? reduce_processes(t, true, err) : IV_OK;
+    }
     if (t->device_count > 1) return iv_train_reduce_devices(t, err);
     for (size_t i = 0; i < t->local; i++) rows[i] = t->ranks[i].sums.sum;
     IV_TRY(d->rows->ops->sum(d->rows, d->reduced, rows, t->local, t->all, err));
@@ -219,24 +250,42 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
     return iv_train_have_read(t, err);
 }
 
+/* Another process's part of the master weights, to every device. */
+static iv_status take_weights(iv_trainer *t, size_t first, size_t n, const float *from, iv_error *err) {
+    if (n == 0) return IV_OK;
+    if (t->o.cuda) return iv_train_write(t, IV_TRAIN_MASTER, first, n, from, err);
+    memcpy(t->devices[0].master + first, from, n * sizeof *from);
+    return IV_OK;
+}
+
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
     size_t longest = 0, first[IV_RANKS_MAX], n[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
-    float *master = t->devices[0].master;
-    IV_TRY(iv_train_share_master(t, err));
-    if (t->process_count == 1 || t->o.shard_parameters) return IV_OK;
+    float *staged = NULL;
+    iv_status status = iv_train_share_master(t, err);
+    if (status != IV_OK || t->process_count == 1 || t->o.shard_parameters) return status;
     for (size_t p = 0; p < t->process_count; p++) {
         iv_flat_slice(t->elements, p, t->process_count, &first[p], &n[p]);
         longest = iv_size_max(longest, n[p]);
     }
-    for (size_t at = 0; at < longest; at += ROUND) {
+    if (t->o.cuda && !(staged = malloc(ROUND * sizeof *staged)))
+        return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for weights");
+    for (size_t at = 0; status == IV_OK && at < longest; at += ROUND) {
         for (size_t p = 0; p < t->process_count; p++)
             bytes[p] = iv_size_min(ROUND, n[p] - iv_size_min(at, n[p])) * sizeof(float);
-        IV_TRY(iv_comm_all_gather(t->o.processes, master + t->first + iv_size_min(at, t->count), bytes, parts, err));
-        for (size_t p = 0; p < t->process_count; p++)
-            if (p != t->process) memcpy(master + first[p] + iv_size_min(at, n[p]), parts[p], bytes[p]);
+        size_t own = t->first + iv_size_min(at, t->count);
+        if (staged) status = iv_train_read(t, IV_TRAIN_MASTER, own, bytes[t->process] / sizeof(float), staged, err);
+        if (status == IV_OK)
+            status =
+                iv_comm_all_gather(t->o.processes, staged ? staged : t->devices[0].master + own, bytes, parts, err);
+        for (size_t p = 0; status == IV_OK && p < t->process_count; p++)
+            if (p != t->process)
+                status = take_weights(t, first[p] + iv_size_min(at, n[p]), bytes[p] / sizeof(float), parts[p], err);
+        if (status == IV_OK && staged) status = iv_train_have_read(t, err); /* before it is written again */
     }
-    return iv_train_have_read(t, err);
+    if (status == IV_OK) status = iv_train_have_read(t, err);
+    free(staged);
+    return status;
 }
 
 static iv_status digest_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {

@@ -81,10 +81,12 @@ typedef iv_status (*iv_train_device_run)(iv_trainer *t, train_device *d, void *c
 iv_status iv_train_on_devices(iv_trainer *t, iv_train_device_run run, void *context, iv_error *err);
 /* Adds the sums of this process's ranks, each device its part. Several devices. */
 iv_status iv_train_reduce_devices(iv_trainer *t, iv_error *err);
+/* Elements [at, at + n) of the sums of this process's ranks, added, into its memory. */
+iv_status iv_train_read_sums(iv_trainer *t, size_t at, size_t n, float *out, iv_error *err);
 /* Every device receives the others' parts of the master weights. */
 iv_status iv_train_share_master(iv_trainer *t, iv_error *err);
 /* The first master weights and packed matrices of every device: copies of the first one's. */
-iv_status iv_train_spread_master(iv_trainer *t, iv_error *err);
+iv_status iv_train_copy_master(iv_trainer *t, iv_error *err);
 /* Rounds the master weights into a model: NULL: that of every data-parallel rank. */
 iv_status iv_train_write_devices(iv_trainer *t, iv_model *first, iv_error *err);
 

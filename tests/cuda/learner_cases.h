@@ -302,8 +302,8 @@ static void check_refusals(iv_gpu *gpu) {
     refused(&g, o, IV_NO_MEMORY, "wanted ");
     learned cut = g;
     iv_model changed = *g.model;
-    cut.model = &changed, changed.tp.ranks = 2;
-    refused(&cut, good, IV_UNSUPPORTED, "wanted one tensor-parallel rank, found 2");
+    cut.model = &changed, changed.tp.ranks = 8;
+    refused(&cut, good, IV_UNSUPPORTED, "on 8 tensor-parallel ranks: wanted a divisor of the 4 leaves of q, k and v");
     changed.tp.ranks = 1, changed.config.experts = IV_GPU_EXPERTS_MAX + 1;
     refused(&cut, good, IV_UNSUPPORTED, "device cuda takes at most 512, found 513");
     changed.config.experts = 8, changed.config.moe_intermediate_size = 33;
