@@ -199,11 +199,12 @@ static int check_key(const iv_http *h, const iv_http_request *q, unsigned access
         return 403;
     }
     const char *given = iv_http_head_field(&q->head, "Authorization");
-    if (!given || strncasecmp(given, "Bearer ", 7) != 0) {
+    bool bearer = given && strncasecmp(given, "Bearer ", 7) == 0;
+    given = bearer ? given + 7 + strspn(given + 7, " ") : iv_http_head_field(&q->head, "X-Api-Key"); /* Anthropic's */
+    if (!given) {
         *why = "Authorization: wanted Bearer and a key";
         return 401;
     }
-    given += 7 + strspn(given + 7, " ");
     bool admin = keys_have(&h->admin_keys, given);
     bool user = keys_have(&h->api_keys, given);
     if (admin || (user && access == IV_HTTP_KEY)) return 0;

@@ -517,6 +517,11 @@ static void test_keys(void **state) {
     assert_int_equal(status_with(s.port, "GET /keyed", "Bearer"), 401);
     assert_int_equal(status_with(s.port, "GET /keyed", "bearer  sesame"), 200);
     assert_int_equal(status_with(s.port, "GET /keyed", "Bearer root"), 200);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Other\r\nX-Api-Key: sesame"), 200);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Other\r\nX-Api-Key: sesam"), 401);
+    assert_int_equal(status_with(s.port, "GET /keyed", "Bearer sesam\r\nX-Api-Key: sesame"), 401);
+    assert_int_equal(status_with(s.port, "POST /admin", "Other\r\nX-Api-Key: sesame"), 403);
+    assert_int_equal(status_with(s.port, "POST /admin", "Other\r\nX-Api-Key: root"), 200);
     assert_int_equal(status_with(s.port, "POST /admin", NULL), 401);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer sesame"), 403);
     assert_int_equal(status_with(s.port, "POST /admin", "Bearer root"), 200);

@@ -7,6 +7,7 @@
 void iv_handle_completions(void *user, iv_http_request *q);
 void iv_handle_chat(void *user, iv_http_request *q);
 void iv_handle_responses(void *user, iv_http_request *q);
+void iv_handle_messages(void *user, iv_http_request *q);
 void iv_handle_generate(void *user, iv_http_request *q);
 void iv_handle_score(void *user, iv_http_request *q);
 void iv_handle_embeddings(void *user, iv_http_request *q);
@@ -111,6 +112,17 @@ iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *lis
 /* [{"type": "function", "name": ...}, ...] -> [{"type": "function", "function": {"name": ...}}, ...], owned by the
  * caller. */
 iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err);
+
+/* ---- the input of /v1/messages: anthropic_input.c ----------------------------------------------------- */
+
+/* Appends messages to `list`: the system prompt (NULL: none), then the messages. A result of a tool becomes a message
+ * of its own. */
+iv_status iv_anthropic_messages(json_t *system, json_t *messages, json_t *list, iv_error *err);
+iv_status iv_anthropic_tools(const json_t *tools, json_t *list, iv_error *err); /* appended in a chat's form */
+/* A chat's tool_choice in *out, owned by the caller; *one: at most one call. */
+iv_status iv_anthropic_choice(json_t *choice, json_t **out, bool *one, iv_error *err);
+
+/* ---- truncation: responses_input.c -------------------------------------------------------------------- */
 
 /* "truncation": "auto" of /v1/responses: drops items from the beginning of a conversation until it fits the model's
  * context.

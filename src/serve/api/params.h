@@ -32,7 +32,8 @@ enum {
     IV_API_REASONING = 1 << 10,               /* a response's "reasoning" ... */
     IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11, /* ... and its "stream_options" */
     IV_API_CUSTOM = 1 << 12,                  /* "custom_params" of sampling_params */
-    IV_API_SCORE = 1 << 13
+    IV_API_SCORE = 1 << 13,
+    IV_API_MESSAGES = 1 << 14 /* Anthropic's */
 };
 
 typedef struct iv_api_params {
@@ -74,6 +75,7 @@ typedef struct iv_api_params {
     json_t *json_schema, *regex, *ebnf; /* of sampling_params */
     bool item_first, softmax;           /* of /v1/score, as are the next */
     json_t *query, *items, *label_ids;
+    json_t *system, *thinking;                      /* of /v1/messages */
     json_t *custom_params;                          /* of sampling_params */
     json_t *token_ids_logprob;                      /* of /generate: ids, or a list for each prompt */
     json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one per prompt */

@@ -90,9 +90,11 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
         return;
     }
     iv_buf out = {0};
+    const char *name = t->format->error_event;
+    bool named = !name || iv_buf_printf(&out, "event: %s\n", name);
     iv_json_out o = iv_sse_begin(&out);
     iv_api_write_error(&o, err);
-    bool whole = !o.failed && iv_buf_puts(&out, "\n\n");
+    bool whole = named && !o.failed && iv_buf_puts(&out, "\n\n");
     bool sent = !whole || iv_http_request_write(q, out.data, out.len);
     iv_buf_free(&out);
     if (!sent) return; /* the client has left: `gone` was or will be called */

@@ -65,7 +65,8 @@ typedef struct iv_api_prompt {
 /* An API's format: reads the body and writes the answer. */
 typedef struct iv_task_format {
     const char *id_prefix;
-    unsigned body; /* its fields: one of params.h's masks */
+    const char *error_event; /* name of an error's event in a stream; NULL: it has none */
+    unsigned body;           /* its fields: one of params.h's masks */
     /* On any thread. Reads the body's fields and makes the prompts; then prepares the prompts' text. */
     iv_status (*read)(iv_task *t, iv_error *err);
     iv_status (*prepare)(iv_task *t, iv_error *err); /* NULL: nothing */

@@ -1,0 +1,273 @@
+/* anthropic.c: POST /v1/messages, Anthropic's form of a chat: whole, or as its events.
+ *
+ * Invariant: the content is the thinking, then the text and the calls in the order in which they began, whole and as
+ * events. A block of text stays open until the end of the stream, because text may go on after a call. */
+#include "serve/api/answer_out.h"
+#include "serve/api/constraint.h"
+#include "serve/api/handlers.h"
+
+#include <string.h>
+
+/* ---- the body ----------------------------------------------------------------------------------------- */
+
+/* Puts a made value in the body, which owns it from then on. */
+static iv_status keep(json_t *body, const char *key, json_t *value, json_t **out, iv_error *err) {
+    *out = value;
+    return json_object_set_new(body, key, value) == 0 ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", key);
+}
+
+static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t *body, iv_error *err) {
+    json_t *choice = NULL, *given = p->tools;
+    if (p->tool_choice) {
+        IV_TRY(iv_anthropic_choice(p->tool_choice, &choice, &p->one_tool_call, err));
+        IV_TRY(keep(body, "tool_choice", choice, &p->tool_choice, err));
+    }
+    if (json_array_size(given) == 0) {
+        const char *name = json_string_value(choice);
+        if (name && strcmp(name, "required") != 0) p->tool_choice = NULL; /* no effect */
+        p->tools = NULL;
+        return iv_api_tools_apply(s, p, err);
+    }
+    json_t *list = json_array();
+    iv_status status = list ? iv_anthropic_tools(given, list, err) : iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    if (status != IV_OK) {
+        json_decref(list);
+        return status;
+    }
+    IV_TRY(keep(body, "tools", list, &p->tools, err));
+    return iv_api_tools_apply(s, p, err);
+}
+
+/* Templates know whether to think; nothing limits how long. */
+static iv_status read_thinking(iv_api_params *p, json_t *body, iv_error *err) {
+    const char *type = json_string_value(json_object_get(p->thinking, "type"));
+    if (!p->thinking) return IV_OK;
+    bool off = type && strcmp(type, "disabled") == 0;
+    if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
+        return iv_fail(err, IV_INVALID, "thinking.type: wanted enabled, adaptive or disabled, found %.40s",
+                       type ? type : "nothing");
+    json_t *value = json_pack("{s:b}", "enable_thinking", (int)!off);
+    return keep(body, "chat_template_kwargs", value, &p->template_kwargs, err);
+}
+
+/* A last message of the assistant is the beginning of the answer. */
+static void read_beginning(iv_api_params *p, const json_t *list) {
+    const json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    if (!role || strcmp(role, "assistant") != 0) return;
+    if (!json_object_get(last, "content") || json_object_get(last, "tool_calls")) return;
+    p->continue_final = true, p->add_generation_prompt = false;
+}
+
+static iv_status read_body(iv_task *t, iv_error *err) {
+    iv_api_params *p = &t->params;
+    p->add_special = false;
+    IV_TRY(iv_api_params_read(p, IV_API_MESSAGES, "", t->body, err));
+    IV_TRY(iv_api_check_model(t->server, p->model, err));
+    IV_TRY(iv_api_params_finish(p, IV_API_MESSAGES, err));
+    if (p->max_tokens < 0) return iv_fail(err, IV_INVALID, "max_tokens: wanted, found nothing");
+    p->request.max_tokens = (size_t)p->max_tokens;
+    IV_TRY(iv_api_params_seed(&p->request, err));
+    IV_TRY(read_thinking(p, t->body, err));
+    IV_TRY(read_tools(t->server, p, t->body, err));
+    if (!(t->conversation = json_array())) return iv_fail(err, IV_NO_MEMORY, "messages: no memory");
+    IV_TRY(iv_anthropic_messages(p->system, p->messages, t->conversation, err));
+    read_beginning(p, t->conversation);
+    t->tools = json_incref(p->tools);
+    return iv_task_make_prompts(t, "messages", 1, err);
+}
+
+/* ---- the answer --------------------------------------------------------------------------------------- */
+
+static const char *stop_reason(const iv_child *c) {
+    if (c->finish == IV_FINISH_LENGTH) return "max_tokens";
+    if (c->finish != IV_FINISH_STOP) return NULL;
+    return c->chat->call_count ? "tool_use" : c->stop ? "stop_sequence" : "end_turn";
+}
+
+static void out_stop(const iv_child *c, iv_json_out *o) {
+    const char *reason = stop_reason(c);
+    iv_out_kv_text(o, "stop_reason", reason);
+    iv_out_kv_text(o, "stop_sequence", reason && strcmp(reason, "stop_sequence") == 0 ? c->stop : NULL);
+}
+
+/* Cached tokens are not among the input tokens, as with Anthropic. */
+static void out_tokens(const iv_child *c, bool done, iv_json_out *o) {
+    size_t cached = done ? c->cached_tokens : 0;
+    iv_out_kv_open(o, "usage", '{');
+    iv_out_kv_uint(o, "input_tokens", c->prompt_tokens - cached);
+    iv_out_kv_uint(o, "cache_creation_input_tokens", 0);
+    iv_out_kv_uint(o, "cache_read_input_tokens", cached);
+    iv_out_kv_uint(o, "output_tokens", done ? c->tokens.count : 0);
+    iv_out_close(o, '}');
+}
+
+static void out_text(const char *type, const char *key, const char *text, size_t n, iv_json_out *o) {
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "type", type);
+    iv_out_kv_string(o, key, n ? text : "", n);
+    if (strcmp(type, "thinking") == 0) iv_out_kv_text(o, "signature", "");
+    iv_out_close(o, '}');
+}
+
+static void out_call(const iv_task *t, const iv_child *c, size_t i, bool filled, iv_json_out *o) {
+    const char *input = filled ? c->chat->calls[i].arguments : "{}";
+    char id[IV_CALL_ID_BYTES];
+    iv_api_call_id(t->server, t->http_id, 0, i, id);
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "type", "tool_use");
+    iv_out_kv_text(o, "id", id);
+    iv_out_kv_text(o, "name", c->chat->calls[i].name);
+    iv_out_key(o, "input"), iv_out_raw(o, input, strlen(input));
+    iv_out_close(o, '}');
+}
+
+static void out_content(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    const iv_chat_text *chat = c->chat;
+    size_t before = chat->content.len ? chat->calls_before : chat->call_count;
+    iv_out_kv_open(o, "content", '[');
+    if (chat->reasoning.len) out_text("thinking", "thinking", chat->reasoning.data, chat->reasoning.len, o);
+    for (size_t i = 0; i < before; i++) out_call(t, c, i, true, o);
+    if (chat->content.len) out_text("text", "text", chat->content.data, chat->content.len, o);
+    for (size_t i = before; i < chat->call_count; i++) out_call(t, c, i, true, o);
+    iv_out_close(o, ']');
+}
+
+static void out_message(const iv_task *t, bool done, iv_json_out *o) {
+    const iv_child *c = &t->children[0];
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "id", t->id);
+    iv_out_kv_text(o, "type", "message");
+    iv_out_kv_text(o, "role", "assistant");
+    iv_out_kv_text(o, "model", t->server->model_name);
+    if (done)
+        out_content(t, c, o), out_stop(c, o);
+    else {
+        iv_out_kv_open(o, "content", '['), iv_out_close(o, ']');
+        iv_out_kv_null(o, "stop_reason"), iv_out_kv_null(o, "stop_sequence");
+    }
+    out_tokens(c, done, o);
+    if (done) iv_out_invar(t, NULL, o);
+    iv_out_close(o, '}');
+}
+
+static void whole(iv_task *t, iv_json_out *o) { out_message(t, true, o); }
+
+/* ---- as events ---------------------------------------------------------------------------------------- */
+
+static iv_json_out begin_event(iv_task *t, const char *name, iv_buf *out) {
+    t->lost |= !iv_buf_printf(out, "event: %s\n", name);
+    iv_json_out o = iv_sse_begin(out);
+    iv_out_open(&o, '{');
+    iv_out_kv_text(&o, "type", name);
+    return o;
+}
+
+static void end_event(iv_task *t, iv_json_out *o) {
+    iv_out_close(o, '}');
+    iv_sse_end(t, o);
+}
+
+static void stop_event(iv_task *t, size_t index, iv_buf *out) {
+    iv_json_out o = begin_event(t, "content_block_stop", out);
+    iv_out_kv_uint(&o, "index", index);
+    end_event(t, &o);
+}
+
+static void start_text(iv_task *t, size_t index, const char *type, iv_buf *out) {
+    iv_json_out o = begin_event(t, "content_block_start", out);
+    iv_out_kv_uint(&o, "index", index);
+    iv_out_key(&o, "content_block"), out_text(type, type, "", 0, &o);
+    end_event(t, &o);
+}
+
+static void delta(iv_task *t, size_t index, const char *type, const char *key, const char *text, size_t n,
+                  iv_buf *out) {
+    iv_json_out o = begin_event(t, "content_block_delta", out);
+    iv_out_kv_uint(&o, "index", index);
+    iv_out_key(&o, "delta"), out_text(type, key, text, n, &o);
+    end_event(t, &o);
+}
+
+/* Positions in the content. */
+static size_t text_index(const iv_child *c) { return (c->chat->reasoning.len > 0) + c->chat->calls_before; }
+static size_t call_index(const iv_child *c, size_t i) {
+    const iv_chat_text *chat = c->chat;
+    return (chat->reasoning.len > 0) + (chat->content.len && chat->calls_before <= i) + i;
+}
+
+static void thinking_events(iv_task *t, iv_child *c, iv_buf *out) {
+    const iv_buf *r = &c->chat->reasoning;
+    if (r->len == c->sent_reasoning) return;
+    if (c->sent_reasoning == 0) start_text(t, 0, "thinking", out);
+    delta(t, 0, "thinking_delta", "thinking", r->data + c->sent_reasoning, r->len - c->sent_reasoning, out);
+    c->sent_reasoning = r->len;
+}
+
+static void end_thinking(iv_task *t, iv_child *c, iv_buf *out) {
+    if (!c->chat->reasoning.len || c->reasoning_ended) return;
+    c->reasoning_ended = true;
+    stop_event(t, 0, out);
+}
+
+static void call_events(iv_task *t, iv_child *c, size_t end, iv_buf *out) {
+    for (; c->sent_calls < end; c->sent_calls++) {
+        const char *arguments = c->chat->calls[c->sent_calls].arguments;
+        size_t index = call_index(c, c->sent_calls);
+        end_thinking(t, c, out);
+        iv_json_out o = begin_event(t, "content_block_start", out);
+        iv_out_kv_uint(&o, "index", index);
+        iv_out_key(&o, "content_block"), out_call(t, c, c->sent_calls, false, &o);
+        end_event(t, &o);
+        delta(t, index, "input_json_delta", "partial_json", arguments, strlen(arguments), out);
+        stop_event(t, index, out);
+    }
+}
+
+static void text_events(iv_task *t, iv_child *c, iv_buf *out) {
+    const iv_buf *text = &c->chat->content;
+    if (text->len == c->sent_content) return;
+    call_events(t, c, c->chat->calls_before, out);
+    end_thinking(t, c, out);
+    if (!c->message_began) start_text(t, text_index(c), "text", out);
+    c->message_began = true;
+    delta(t, text_index(c), "text_delta", "text", text->data + c->sent_content, text->len - c->sent_content, out);
+    c->sent_content = text->len;
+}
+
+static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
+    if (!c->began) {
+        iv_json_out o = begin_event(t, "message_start", out);
+        iv_out_key(&o, "message"), out_message(t, false, &o);
+        end_event(t, &o);
+        c->began = true;
+    }
+    thinking_events(t, c, out);
+    text_events(t, c, out);
+    call_events(t, c, c->chat->call_count, out);
+    if (!done) return;
+    end_thinking(t, c, out);
+    if (c->message_began) stop_event(t, text_index(c), out);
+}
+
+static void close_stream(iv_task *t, iv_buf *out) {
+    const iv_child *c = &t->children[0];
+    iv_json_out o = begin_event(t, "message_delta", out);
+    iv_out_kv_open(&o, "delta", '{'), out_stop(c, &o), iv_out_close(&o, '}');
+    out_tokens(c, true, &o);
+    iv_out_invar(t, NULL, &o);
+    end_event(t, &o);
+    o = begin_event(t, "message_stop", out);
+    end_event(t, &o);
+}
+
+static const iv_task_format format = {.id_prefix = "msg_",
+                                      .body = IV_API_MESSAGES,
+                                      .error_event = "error",
+                                      .read = read_body,
+                                      .wants_chat = true,
+                                      .whole = whole,
+                                      .chunk = chunk,
+                                      .close = close_stream};
+
+void iv_handle_messages(void *user, iv_http_request *q) { iv_task_handle(user, q, &format); }
