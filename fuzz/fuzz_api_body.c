@@ -13,6 +13,13 @@ static iv_server_options options;
 static const char *const paths[] = {"/v1/completions", "/v1/chat/completions", "/generate",      "/tokenize",
                                     "/detokenize",     "/v1/responses",        "/abort_request", "/update_weights"};
 
+/* Bit 6 is of use only to routes with several answers; at two others it is another route. */
+static const char *path_of(uint8_t choice) {
+    if ((choice & 71) == 67) return "/v1/score";
+    if ((choice & 71) == 68) return "/v1/messages";
+    return paths[choice & 7];
+}
+
 /* The model is in the source tree. */
 static bool open_words(void) {
     static char path[4096];
@@ -60,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bridge.count = 0, bridge.capacity = data[0] & 64 ? 2 : FAKE_CHILDREN_MAX, bridge.command_owner = NULL;
     bridge.info.max_model_len = 2048;
     snprintf(bridge.stats.fingerprint, sizeof bridge.stats.fingerprint, "iv1-test");
-    fake_call(&s, &q, paths[data[0] & 7], body, size - 1);
+    fake_call(&s, &q, path_of(data[0]), body, size - 1);
     for (size_t i = 0; i < bridge.count && !q.ended; i++) {
         fake_token(&s, i, 17, mistral ? "<think>x</think> \xc3\xa9[TOOL_" : "<think>x</think> \xc3\xa9<tool_");
         if (data[0] & 16) fake_refuse(&s, i, IV_INVALID, "prompt: too long");

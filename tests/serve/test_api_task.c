@@ -289,6 +289,14 @@ static void late_error_is_an_event(void **state) {
     assert_non_null(strstr(q.out.data, "data: {\"error\":{\"message\":\"row 3: not finite\""));
     assert_null(strstr(q.out.data, "[DONE]"));
     fake_close(&q);
+    q = make_request("/v1/messages",
+                     "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":9,\"stream\":true}");
+    run(&q);
+    fake_token(&server, 1, 1, "x");
+    fake_done(&server, 1, IV_FINISH_ERROR);
+    assert_non_null(strstr(q.out.data, "event: error\ndata: {\"error\":{\"message\":\"row 3: not finite\""));
+    assert_null(strstr(q.out.data, "message_stop"));
+    fake_close(&q);
 }
 
 static void expect_prompt_tokens(iv_http_request *q, const char *want) {
