@@ -109,14 +109,14 @@ static double rows_bytes(size_t rows, size_t floats, size_t typed, iv_dtype t) {
 }
 
 static double rotate_bytes(const iv_gpu_rotate_args *a) {
-    size_t n = (a->heads + 2 * a->kv.heads) * a->kv.head_dim;
-    return rows_bytes(a->rows, n, n, a->kv.type);
+    size_t n = (a->heads + 2 * a->kv.heads) * a->kv.head_dim, raw = (a->heads + a->kv.heads) * a->kv.head_dim;
+    return rows_bytes(a->rows, n, a->q_raw ? n + raw : n, a->kv.type);
 }
 
 static double rotate_backward_bytes(const iv_gpu_rotate_backward_args *a) {
     size_t n = (a->heads + 2 * a->kv_heads) * a->head_dim, normed = (a->heads + a->kv_heads) * a->head_dim;
     size_t raw = a->q_norm ? normed : 0, terms = a->q_norm ? 2 * a->head_dim : 0;
-    return rows_bytes(a->rows, n + normed + terms, a->dy_stride + raw, a->type);
+    return rows_bytes(a->rows, (a->keeps ? n + normed : n) + terms, a->dy_stride + raw, a->type);
 }
 
 WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args, product(a->rows, a->w.n, a->w.k_padded), 0)
@@ -166,6 +166,10 @@ WRAP(iv_gpu_logits_backward,
       const float *c, const float *max, const float *sum, iv_dtype t, void *out, size_t stride, iv_gpu_stream s),
      (x, x_stride, first, n, rows, temperature, targets, c, max, sum, t, out, stride, s), 0,
      rows_bytes(rows, n, stride, t), s)
+WRAP(iv_gpu_logit_rows,
+     (const int32_t *targets, const float *c, const float *max, const float *sum, size_t rows, iv_gpu_logit_row *out,
+      iv_gpu_stream s),
+     (targets, c, max, sum, rows, out, s), 0, bytes_of(rows, 8, sizeof *c), s)
 WRAP(iv_gpu_add_nodes,
      (iv_arithmetic arithmetic, const float *earlier, float *acc, size_t n, bool result, iv_gpu_stream s),
      (arithmetic, earlier, acc, n, result, s), 0, bytes_of(n, earlier ? 3 : 2, sizeof *acc), s)

@@ -344,15 +344,18 @@ static void rotation_trial(rng *r, size_t trial) {
     if (norms) a.q_norm = gpu_norm, a.k_norm = gpu_norm + d;
     a.q_raw = gpu_copy(t.q_raw, rows * heads * d * bytes), a.k_raw = gpu_copy(t.k_raw, rows * kv_heads * d * bytes);
     a.terms = gpu_room(rows * 2 * d * sizeof *a.terms), a.dy = gpu_room(rows * t.dy_stride * bytes);
+    float *before = host_copy(a.dqkv, rows * width * sizeof *before);
+    a.keeps = rng_below(r, 2);
     for (size_t i = 0; i < rows; i++)
         if (positions[i] >= 0) want_row(&t, i);
     GPU_OK(iv_gpu_rotate_backward(&a, NULL));
-    assert_gpu_has("dqkv", t.dqkv, a.dqkv, rows * width, sizeof *t.dqkv, false);
+    assert_gpu_has("dqkv", a.keeps ? t.dqkv : before, a.dqkv, rows * width, sizeof *t.dqkv, false);
     assert_gpu_has("dy", t.dy, a.dy, rows * t.dy_stride, bytes, false);
     if (norms) assert_gpu_has("terms", t.terms, a.terms, rows * 2 * d, sizeof *t.terms, true);
     cudaFree(a.dqkv), cudaFree((void *)a.cosine), cudaFree((void *)a.positions), cudaFree(gpu_norm);
     cudaFree((void *)a.q_raw), cudaFree((void *)a.k_raw), cudaFree(a.terms), cudaFree(a.dy);
-    free(t.dqkv), free(table), free(norm), free((void *)t.q_raw), free((void *)t.k_raw), free(t.terms), free(t.dy);
+    free(before), free(t.dqkv), free(table), free(norm), free((void *)t.q_raw), free((void *)t.k_raw), free(t.terms),
+        free(t.dy);
 }
 
 static void rotations_backward(void **state) {

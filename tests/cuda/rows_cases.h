@@ -139,8 +139,16 @@ typedef struct rotation {
     iv_gpu_rotate_args a; /* host pointers */
     size_t width, kv_bytes;
     uint64_t bad;
-    unsigned char *pages, *q;
+    unsigned char *pages, *q, *q_raw, *k_raw;
 } rotation;
+
+static void want_raw(const rotation *t) {
+    size_t d = t->a.kv.head_dim, q = t->a.heads * d, k = t->a.kv.heads * d;
+    for (size_t row = 0; row < t->a.rows; row++)
+        for (size_t i = 0; i < q + k; i++)
+            put_type(t->a.kv.type, i < q ? t->q_raw : t->k_raw, i < q ? row * q + i : row * k + i - q,
+                     iv_canonical(t->a.qkv[row * t->width + i]));
+}
 
 static bool finite_bits(iv_dtype type, const void *p, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -209,7 +217,10 @@ static void rotation_trial(rng *r, size_t trial) {
                                .layer = (uint32_t)rng_below(r, 60)};
     size_t element = iv_dtype_bytes(t.a.kv.type), kv_bytes = PAGES * iv_gpu_kv_page_bytes(&t.a.kv),
            q = rows * heads * d;
+    size_t k = rows * kv_heads * d;
+    bool raw = rng_below(r, 2);
     t.pages = calloc(kv_bytes, 1), t.q = malloc(q * element);
+    t.q_raw = malloc(q * element), t.k_raw = malloc(k * element);
     iv_gpu_rotate_args a = t.a;
     a.kv.pages = gpu_copy(t.pages, kv_bytes), a.q = gpu_room(q * element);
     a.qkv = gpu_copy(qkv, rows * t.width * sizeof *qkv), a.cosine = gpu_copy(table, POSITIONS * d * sizeof *table);
@@ -218,14 +229,20 @@ static void rotation_trial(rng *r, size_t trial) {
     a.q_norm = norms ? gpu_norm : NULL, a.k_norm = norms ? gpu_norm + d : NULL;
     a.positions = gpu_copy(positions, rows * sizeof *positions), a.slots = gpu_copy(slots, rows * sizeof *slots);
     a.bad = gpu_copy(&(uint64_t){UINT64_MAX}, sizeof *a.bad);
+    if (raw) a.q_raw = gpu_room(q * element), a.k_raw = gpu_room(k * element);
     GPU_OK(iv_gpu_rotate(&a, NULL));
-    want_rotated(&t);
+    want_rotated(&t), want_raw(&t);
+    if (raw) {
+        assert_gpu_has("queries before their norm", t.q_raw, a.q_raw, q, element, false);
+        assert_gpu_has("keys before their norm", t.k_raw, a.k_raw, k, element, false);
+    }
     assert_gpu_has("rotated queries", t.q, a.q, q, element, false);
     assert_gpu_has("keys and values", t.pages, a.kv.pages, kv_bytes / element, element, false);
     uint64_t *bad = host_copy(a.bad, sizeof *bad);
     if (*bad != t.bad) fail_msg("bad: wanted %llx, got %llx", (unsigned long long)t.bad, (unsigned long long)*bad);
     cudaFree(a.kv.pages), cudaFree(a.q), cudaFree((void *)a.qkv), cudaFree((void *)a.cosine), cudaFree(gpu_norm);
-    cudaFree((void *)a.positions), cudaFree((void *)a.slots), cudaFree(a.bad);
+    cudaFree((void *)a.positions), cudaFree((void *)a.slots), cudaFree(a.bad), cudaFree(a.q_raw), cudaFree(a.k_raw);
+    free(t.q_raw), free(t.k_raw);
     free(bad), free(qkv), free(norm), free(table), free(t.pages), free(t.q);
 }
 

@@ -138,10 +138,11 @@ int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, i
 int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
                            size_t part, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
 
-/* rope' and the head norms' backward in dqkv, in place (15.6, step 10), and dy, its rounded run with `leaves` leaves:
+/* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded run with `leaves` leaves:
  * in leaf i the i-th part of q's outputs, of k's, of v's, each padded to a multiple of 16. */
 typedef struct iv_gpu_rotate_backward_args {
     float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
+    bool keeps;  /* dqkv becomes the unrounded result, for biases; otherwise it is only read */
     size_t rows, heads, kv_heads, head_dim, leaves;
     const float *cosine, *sine;   /* [position][head_dim / 2] */
     const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
@@ -168,6 +169,10 @@ int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t str
 int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature,
                            const int32_t *targets, const float *coefficients, const float *max, const float *sum,
                            iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
+
+/* What IV_GPU_LOGITS reads of rows: share = 1 / sum. */
+int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum,
+                      size_t rows, iv_gpu_logit_row *out, iv_gpu_stream stream);
 
 /* Nodes of the tree of a sum over outputs: acc[i] = earlier[i] + acc[i], flushed in fma32, plain in tc16. With `result`
  * (the head's, 15.4) acc[i] = canon(earlier[i] + acc[i]), or canon(acc[i]) if earlier is NULL. */

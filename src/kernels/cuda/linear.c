@@ -31,12 +31,18 @@ size_t iv_gpu_linear_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *
 
 /* Tensor cores if they can; the generic kernels take everything. */
 iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a) {
-    iv_gpu_linear_config c, generic[2];
+    iv_gpu_linear_config c = {.family = IV_GPU_WGMMA}, generic[2];
+    if (iv_gpu_linear_wants_fusion(a)) {
+        iv_gpu_wgmma_prefer(a, &c);
+        return c;
+    }
     if (iv_gpu_mma_prefer(a, &c) || iv_gpu_wgmma_prefer(a, &c)) return c;
     size_t n = iv_gpu_generic_configs(a, generic, 2);
     size_t rows = a->groups ? a->rows * a->groups->experts_per_token / iv_size_max(1, a->groups->count) : a->rows;
     return generic[n > 1 && rows <= (size_t)generic[1].tile_m ? 1 : 0];
 }
+
+bool iv_gpu_linear_fuses(const iv_gpu_linear_args *a) { return iv_gpu_wgmma_fuses(a); }
 
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes) {
     IV_ASSERT(c->family >= 0 && c->family < IV_GPU_FAMILIES);
@@ -59,6 +65,8 @@ int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *
         (w->leaves & (w->leaves - 1)) != 0 || w->k_padded == 0 ||
         w->k_padded % (IV_CHAIN_STEP * (size_t)w->leaves) != 0 || (a->epilogue == IV_GPU_SWIGLU && w->n % 16 != 0) ||
         a->rows > most || a->x_rows > most || w->n > most || w->k_padded > most || (uintptr_t)w->data % 16 != 0)
+        return CUDA_INVALID_VALUE;
+    if (iv_gpu_linear_wants_fusion(a) && (c->family != IV_GPU_WGMMA || !iv_gpu_wgmma_fuses(a)))
         return CUDA_INVALID_VALUE;
     if (a->arithmetic == IV_TC16 && ((uintptr_t)a->x % 16 != 0 || a->x_stride % 8 != 0)) return CUDA_INVALID_VALUE;
     if (a->groups && a->rows * a->groups->experts_per_token > most) return CUDA_INVALID_VALUE;

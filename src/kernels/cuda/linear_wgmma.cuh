@@ -512,12 +512,13 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
     return {S::WEIGHTS,    S::TOKENS,  S::LEAVES,
             S::PEERS,      S::WIDE,    iv_wgmma_kernel<S>,
             S::STAGE,      S::THREADS, S::SCRATCH + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
-            S::NODE_BYTES, S::CTAS,    S::DENSE};
+            S::NODE_BYTES, S::CTAS,    S::DENSE,
+            S::FUSES};
 }
 
-template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1>
+template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1, bool FUSES = false>
 static iv_wgmma_instance iv_wgmma_make(void) {
-    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, PEERS>>();
+    return iv_wgmma_instance_of<iv_wgmma_shape<TYPE, GROUPS, QN, LEAVES, WIDE, PEERS, FUSES>>();
 }
 #define IV_WGMMA_ALL_LEAVES(...)                                                                       \
     iv_wgmma_make<__VA_ARGS__, 1>(), iv_wgmma_make<__VA_ARGS__, 2>(), iv_wgmma_make<__VA_ARGS__, 4>(), \

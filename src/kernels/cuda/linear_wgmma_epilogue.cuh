@@ -130,6 +130,8 @@ typedef enum iv_wgmma_epilogue_kind {
     IV_EPILOGUE_RESIDUAL,
     IV_EPILOGUE_SWIGLU,
     IV_EPILOGUE_WEIGHTED,
+    IV_EPILOGUE_ROUND,
+    IV_EPILOGUE_LOGITS,
     IV_EPILOGUE_ANY
 } iv_wgmma_epilogue_kind;
 
@@ -145,7 +147,8 @@ IV_DEVICE iv_wgmma_lane iv_wgmma_lane_of(int lane, bool swiglu) {
 /* Address of a lane's first output of a tile; if weighted, in row 0 of the outputs; unset for ANY. */
 struct iv_wgmma_output {
     iv_wgmma_epilogue_kind kind;
-    int left, columns; /* rows from the lane's first one on; columns of the layer from the lane's first one on */
+    int left, columns; /* rows from the lane's first one on; columns of the tile from the lane's first one on */
+    int columns_left;  /* of the layer */
     char *out;
     const float *bias;
 };
@@ -159,18 +162,22 @@ template <class S> IV_DEVICE bool iv_wgmma_rows_fit(const iv_wgmma_plan &plan) {
 
 template <class S> IV_DEVICE iv_wgmma_output iv_wgmma_output_of(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     bool add = plan.epilogue == IV_GPU_RESIDUAL, swiglu = plan.epilogue == IV_GPU_SWIGLU;
-    iv_wgmma_output s = {IV_EPILOGUE_ANY, 0, 0, NULL, NULL};
+    iv_wgmma_output s = {IV_EPILOGUE_ANY, 0, 0, 0, NULL, NULL};
+    iv_gpu_epilogue fused = S::FUSES ? plan.epilogue : IV_GPU_STORE;
+    int width = fused >= IV_GPU_ROUND ? 2 : 4;
     if (!iv_wgmma_rows_fit<S>(plan) || (t.q + S::QN > plan.n && plan.n % 4)) return s;
     int thread = iv_thread_here();
     iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, swiglu);
     int token = t.p + thread / 32 * 16 + l.row;
     size_t row = plan.weighted ? 0 : (size_t)(t.first + token) * plan.out_stride;
     s.kind = S::SCATTERED && plan.weighted ? IV_EPILOGUE_WEIGHTED
+             : fused == IV_GPU_ROUND       ? IV_EPILOGUE_ROUND
+             : fused == IV_GPU_LOGITS      ? IV_EPILOGUE_LOGITS
              : swiglu                      ? IV_EPILOGUE_SWIGLU
              : add                         ? IV_EPILOGUE_RESIDUAL
                                            : IV_EPILOGUE_STORE;
-    s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - l.n;
-    s.out = (char *)plan.out + (swiglu ? (row + (t.q + l.n / 16 * 16) / 2 + l.n % 16) * 2 : (row + t.q + l.n) * 4);
+    s.left = t.rows - token, s.columns = min(plan.n - t.q, S::QN) - l.n, s.columns_left = plan.n - t.q - l.n;
+    s.out = (char *)plan.out + (swiglu ? (row + (t.q + l.n / 16 * 16) / 2 + l.n % 16) * 2 : (row + t.q + l.n) * width);
     if (plan.bias) s.bias = plan.bias + t.q + l.n;
     return s;
 }
@@ -195,7 +202,8 @@ IV_DEVICE void iv_wgmma_store_entry(const iv_wgmma_plan &plan, const iv_wgmma_sh
 template <class S> IV_DEVICE void iv_wgmma_prefetch_addend(const iv_wgmma_plan &plan, const iv_wgmma_tile &t) {
     if (plan.epilogue != IV_GPU_RESIDUAL) return;
     int thread = iv_thread_here(), token = t.p + thread / 32 * 16 + thread % 32 / 8, n = t.q + thread % 8 * 32;
-    const float *out = (const float *)plan.out + (size_t)(t.first + token) * plan.out_stride + n;
+    const float *addend = S::FUSES && plan.fused.addend ? plan.fused.addend : (const float *)plan.out;
+    const float *out = addend + (size_t)(t.first + token) * plan.out_stride + n;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (thread % 8 < S::QN / 32 && n < plan.n && token + 4 * i < t.rows)
@@ -263,6 +271,30 @@ IV_DEVICE void iv_wgmma_epilogue_any(const iv_wgmma_plan &plan, const iv_wgmma_s
     }
 }
 
+/* The gradient of logit n of a row (iv_gpu_logits_backward). */
+IV_DEVICE float iv_wgmma_logit(const iv_wgmma_plan &plan, const float4 &row, float x, int n) {
+    if (plan.fused.temperature != 1.0f) x = __fdiv_rn(x, plan.fused.temperature);
+    float p = __fmul_rn(v_exp(__fsub_rn(x, row.x)), row.y);
+    return __fmul_rn(row.z, n == __float_as_int(row.w) ? __fsub_rn(p, 1.0f) : p);
+}
+
+/* Four typed values of a row. */
+template <class S>
+IV_DEVICE void iv_wgmma_store_typed(const iv_wgmma_plan &plan, const iv_wgmma_output &s, const float4 &old, float4 v,
+                                    int n, uint16_t *out, bool there) {
+    if (s.kind == IV_EPILOGUE_LOGITS) {
+        bool counts = __float_as_int(old.w) >= 0;
+        v.x = counts ? iv_wgmma_logit(plan, old, v.x, n) : 0.0f;
+        v.y = counts ? iv_wgmma_logit(plan, old, v.y, n + 1) : 0.0f;
+        v.z = counts ? iv_wgmma_logit(plan, old, v.z, n + 2) : 0.0f;
+        v.w = counts ? iv_wgmma_logit(plan, old, v.w, n + 3) : 0.0f;
+    }
+    iv_store2_if((float *)out,
+                 make_float2(__uint_as_float(iv_pack16(S::TYPE, v.x, v.y)),
+                             __uint_as_float(iv_pack16(S::TYPE, v.z, v.w))),
+                 there);
+}
+
 /* NaN sums and products are canonical on this hardware. */
 template <class S>
 IV_DEVICE void iv_wgmma_epilogue_rows(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
@@ -286,10 +318,34 @@ IV_DEVICE void iv_wgmma_epilogue_rows(const iv_wgmma_plan &plan, const iv_wgmma_
             v.x = __fmul_rn(e.weight, v.x), v.y = __fmul_rn(e.weight, v.y);
             v.z = __fmul_rn(e.weight, v.z), v.w = __fmul_rn(e.weight, v.w);
             iv_store4_if(out + e.slot * (ptrdiff_t)plan.out_stride, v, e.slot >= 0 && 8 * first < s.columns);
+        } else if (S::FUSES && s.kind >= IV_EPILOGUE_ROUND) {
+            int n = (int)plan.fused.first + plan.n - s.columns_left + 8 * first;
+            iv_wgmma_store_typed<S>(plan, s, old[i], v, n, (uint16_t *)s.out + 8 * first + 4 * i * plan.out_stride,
+                                    4 * i < left);
         } else {
             iv_store4_if(out + 4 * i * plan.out_stride, v, 4 * i < left);
         }
     }
+}
+
+/* Gates and ups of activations, rounded, at the same place of rows of n / 2. */
+template <class S>
+IV_DEVICE void iv_wgmma_store_gates(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, const iv_wgmma_output &s,
+                                    int first, int left) {
+    int thread = iv_thread_here(), n = plan.n - s.columns_left;
+    iv_wgmma_lane l = iv_wgmma_lane_of(thread % 32, true);
+    size_t stride = (size_t)plan.n / 2,
+           at = (size_t)(plan.rows - s.left) * stride + (n - l.n + l.n / 16 * 16) / 2 + l.n % 16 + 4 * first;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int up = 0; up < 2; up++) {
+            float4 v = iv_wgmma_piece<S>(m, thread, l.row + 8 * i, l.n + 8 * up);
+            float2 four = make_float2(__uint_as_float(iv_pack16(S::TYPE, v.x, v.y)),
+                                      __uint_as_float(iv_pack16(S::TYPE, v.z, v.w)));
+            uint16_t *to = (uint16_t *)(up ? plan.fused.up : plan.fused.gate) + at + 8 * i * stride;
+            iv_store2_if((float *)to, four, 8 * i < left);
+        }
 }
 
 /* Each 8 gates and 8 ups make 8 activations. */
@@ -310,6 +366,8 @@ IV_DEVICE void iv_wgmma_epilogue_swiglu(const iv_wgmma_plan &plan, const iv_wgmm
     }
     iv_swiglu_many(gate, up, y);
     uint16_t *out = (uint16_t *)s.out + 4 * first;
+    if constexpr (S::FUSES)
+        if (plan.fused.gate) iv_wgmma_store_gates<S>(plan, m, s, first, left);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float2 four = make_float2(__uint_as_float(iv_pack16(S::TYPE, y[4 * i], y[4 * i + 1])),
@@ -325,9 +383,15 @@ IV_DEVICE void iv_wgmma_epilogue_values(const iv_wgmma_plan &plan, const iv_wgmm
     float4 old[IV_PART];
     if (s.kind == IV_EPILOGUE_RESIDUAL) {
         const float *out = (const float *)s.out + 8 * first;
+        if (S::FUSES && plan.fused.addend) out = plan.fused.addend + (out - (const float *)plan.out);
 #pragma unroll
         for (int i = 0; i < IV_PART; i++)
             old[i] = iv_load4_if(out + 4 * i * plan.out_stride, 8 * first < s.columns && 4 * i < s.left);
+    }
+    if (S::FUSES && s.kind == IV_EPILOGUE_LOGITS) {
+        const float *rows = (const float *)(plan.fused.logits + (plan.rows - s.left));
+#pragma unroll
+        for (int i = 0; i < IV_PART; i++) old[i] = iv_load4_if(rows + 16 * i, 4 * i < s.left);
     }
     iv_wgmma_transpose<S>(m, first, root);
     iv_wgmma_epilogue_rows<S>(plan, m, s, first, old);

@@ -1,4 +1,4 @@
-/* linear_wgmma_shapes.cuh: the shapes of linear_wgmma.cuh in three parts, in the order in which they are tried. Each
+/* linear_wgmma_shapes.cuh: the shapes of linear_wgmma.cuh in four parts, in the order in which they are tried. Each
  * part of a type is a translation unit, so that several compile at a time. */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_SHAPES_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_SHAPES_CUH
@@ -17,6 +17,11 @@
         iv_wgmma_make<T, 2, 128, true, 1, 2>(), iv_wgmma_make<T, 2, 128, true, 2, 2>(),                               \
         iv_wgmma_make<T, 2, 128, true, 4, 2>(), iv_wgmma_make<T, 2, 128, true, 8, 2>(),                               \
         iv_wgmma_make<T, 2, 256, true, 1>() /* one chain */
+
+/* Pairs of wide tiles with the epilogues of training steps. */
+#define IV_WGMMA_FUSED_SHAPES(T)                                                                      \
+    iv_wgmma_make<T, 2, 128, true, 1, 2, true>(), iv_wgmma_make<T, 2, 128, true, 2, 2, true>(),        \
+        iv_wgmma_make<T, 2, 128, true, 4, 2, true>(), iv_wgmma_make<T, 2, 128, true, 8, 2, true>()
 
 #define IV_WGMMA_PART(name, ...)                              \
     const iv_wgmma_instance *name(size_t *count) {            \

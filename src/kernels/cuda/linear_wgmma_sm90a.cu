@@ -26,9 +26,9 @@ static int deepest_ring(const iv_gpu_linear_args *a, const iv_wgmma_instance *w,
 
 /* The i-th instance of a type, in the order of linear_wgmma_shapes.cuh; NULL: no more. */
 static const iv_wgmma_instance *instance(iv_dtype type, size_t i) {
-    static const iv_wgmma_instance *(*const parts[2][3])(size_t *) = {
-        {iv_wgmma_bf16_small, iv_wgmma_bf16_large, iv_wgmma_bf16_other},
-        {iv_wgmma_f16_small, iv_wgmma_f16_large, iv_wgmma_f16_other}};
+    static const iv_wgmma_instance *(*const parts[2][4])(size_t *) = {
+        {iv_wgmma_bf16_small, iv_wgmma_bf16_large, iv_wgmma_bf16_other, iv_wgmma_bf16_fused},
+        {iv_wgmma_f16_small, iv_wgmma_f16_large, iv_wgmma_f16_other, iv_wgmma_f16_fused}};
     for (auto part : parts[type == IV_F16]) {
         size_t count;
         const iv_wgmma_instance *all = part(&count);
@@ -63,7 +63,7 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
 /* With split-K the ring must have room for a root, because roots are reduced through it. */
 static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
     if (split * w->leaves != a->w.leaves || split > 8 || (split > 1 && (w->wide || a->groups))) return false;
-    if (w->dense && a->groups) return false;
+    if ((w->dense && a->groups) || w->fuses != iv_gpu_linear_wants_fusion(a)) return false;
     if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
     return split == 1 || stages * w->stage >= w->node;
 }
@@ -168,7 +168,8 @@ static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
     iv_gpu_linear_config all[CONFIGS_MAX], best = {};
     size_t count = iv_gpu_wgmma_configs(a, all, CONFIGS_MAX);
     double least = HUGE_VAL;
-    if (a->rows >= PAIRS_FROM && take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, &best)) return best;
+    bool pairs = a->rows >= PAIRS_FROM || iv_gpu_linear_wants_fusion(a);
+    if (pairs && take(a, 128, 128, 1, IV_WGMMA_PAIR, 1, &best)) return best;
     for (size_t i = 0; i < count && i < CONFIGS_MAX; i++) {
         double cost = cost_of(a, instance_for(a, &all[i]), &all[i]);
         if (cost < least) least = cost, best = all[i];
@@ -180,6 +181,7 @@ static iv_gpu_linear_config cheapest(const iv_gpu_linear_args *a) {
 struct iv_wgmma_choice {
     size_t rows, n, k;
     int leaves, type, swiglu, spare;
+    bool fuses;
     iv_gpu_linear_config config;
 };
 
@@ -191,10 +193,31 @@ bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c) {
     iv_wgmma_choice *at = &kept[(a->rows * 31 + a->w.n / 16 * 7 + a->w.k_padded / 16) % KEPT];
     bool swiglu = a->epilogue == IV_GPU_SWIGLU;
     if (at->rows != a->rows || at->n != a->w.n || at->k != a->w.k_padded || at->leaves != a->w.leaves ||
-        at->type != a->type || at->swiglu != swiglu || at->spare != a->spare)
-        *at = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, a->type, swiglu, a->spare, cheapest(a)};
+        at->type != a->type || at->swiglu != swiglu || at->spare != a->spare ||
+        at->fuses != iv_gpu_linear_wants_fusion(a))
+        *at = {a->rows,
+               a->w.n,
+               a->w.k_padded,
+               a->w.leaves,
+               a->type,
+               swiglu,
+               a->spare,
+               iv_gpu_linear_wants_fusion(a),
+               cheapest(a)};
     *c = at->config;
     return c->tile_n > 0;
+}
+
+/* Rows are written in vectors of 16 bytes. */
+bool iv_gpu_wgmma_fuses(const iv_gpu_linear_args *a) {
+    const iv_gpu_fused *f = &a->fused;
+    if (!possible(a) || a->groups || a->spare || ((uintptr_t)a->out | (uintptr_t)a->bias) % 16 != 0) return false;
+    if (a->out_stride % 8 != 0 || a->w.n % 16 != 0 || (uintptr_t)f->addend % 16 != 0) return false;
+    if (f->addend && a->epilogue != IV_GPU_RESIDUAL) return false;
+    if (a->epilogue == IV_GPU_LOGITS) return f->logits && (uintptr_t)f->logits % 16 == 0 && f->temperature > 0.0f;
+    if (!f->gate && !f->up) return true;
+    return a->epilogue == IV_GPU_SWIGLU && f->gate && f->up && ((uintptr_t)f->gate | (uintptr_t)f->up) % 16 == 0 &&
+           !a->bias;
 }
 
 /* ---- the launch --------------------------------------------------------------------------------------------- */
@@ -245,6 +268,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->weights_l2 = !w->wide || p->token_tiles <= ONE_READING ? IV_L2_FIRST : IV_L2_NORMAL;
     p->weighted = a->groups && a->weighted;
     p->gathered = a->groups && !a->weighted && !a->groups->packed;
+    p->fused = a->fused;
 }
 
 /* CTAs of a launch: at most as many as are resident; with split-K a cluster for each tile. With experts, some CTAs

@@ -36,6 +36,14 @@ IV_DEVICE void iv_wgmma_put_activations(const iv_wgmma_plan &plan, const iv_wgmm
 #pragma unroll
     for (int i = 0; i < 4; i++)
         *(uint32_t *)(above + i % 2 * 8 * S::PITCH + i / 2 * 16) = iv_pack16(S::TYPE, y[2 * i], y[2 * i + 1]);
+    if constexpr (S::FUSES) { /* rounded gates, then ups, behind the activations */
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int at = 4 * (first + i / 4 * 2 + i % 2) + i / 2 % 2 * 2;
+            char *to = above + (1 + i % 2) * 16 * S::PITCH + i / 2 % 2 * 8 * S::PITCH + i / 4 * 16;
+            if (plan.fused.gate) *(uint32_t *)to = iv_pack16(S::TYPE, root[at], root[at + 1]);
+        }
+    }
 }
 
 /* Writes the warp's rows to global memory, one by each lane. */
@@ -46,8 +54,16 @@ IV_DEVICE void iv_wgmma_store_activations(const iv_wgmma_plan &plan, const iv_wg
     int thread = iv_thread_here(), lane = thread % 32, token = t.p + thread / 32 * 16 + lane;
     int columns = min(plan.n - t.q, S::QN);
     uint16_t *out = (uint16_t *)plan.out + (size_t)(t.first + token) * plan.out_stride + t.q / 2;
-    if (lane < 16 && token < t.rows && columns > 0)
-        iv_bulk_store(out, iv_shared(iv_wgmma_rows_of<S>(m, thread)) + lane * S::PITCH, (uint32_t)columns);
+    uint32_t from = iv_shared(iv_wgmma_rows_of<S>(m, thread)) + lane * S::PITCH;
+    bool there = lane < 16 && token < t.rows && columns > 0;
+    if (there) iv_bulk_store(out, from, (uint32_t)columns);
+    if constexpr (S::FUSES) {
+        size_t at = (size_t)token * ((size_t)plan.n / 2) + t.q / 2;
+        if (there && plan.fused.gate) {
+            iv_bulk_store((uint16_t *)plan.fused.gate + at, from + 16 * S::PITCH, (uint32_t)columns);
+            iv_bulk_store((uint16_t *)plan.fused.up + at, from + 32 * S::PITCH, (uint32_t)columns);
+        }
+    }
     iv_bulk_commit();
 }
 

@@ -28,6 +28,7 @@ struct iv_wgmma_plan {
     iv_gpu_groups groups;    /* none if count is 0 */
     uint64_t weights_l2;     /* cache policy of weights */
     bool weighted, gathered; /* gathered: an entry reads its token's row of x */
+    iv_gpu_fused fused;
 };
 
 struct iv_wgmma_entry { /* of a wide, weighted tile: a row's slot in the output (-1: none) and its weight */
@@ -36,12 +37,15 @@ struct iv_wgmma_entry { /* of a wide, weighted tile: a row's slot in the output 
 };
 
 /* The kernel's shape: TYPE of the operands, warpgroups of 64 P rows, Q rows, leaves of a CTA. WIDE: tokens are P.
- * PEERS: CTAs of a cluster that multicast their Q rows; each loads a half for both. */
-template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1> struct iv_wgmma_shape {
+ * PEERS: CTAs of a cluster that multicast their Q rows; each loads a half for both. FUSES: with the epilogues of a
+ * training step. */
+template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEERS_ = 1, bool FUSES_ = false>
+struct iv_wgmma_shape {
     static constexpr iv_dtype TYPE = TYPE_;
     static constexpr bool WIDE = WIDE_, SWAP = !WIDE_;
     static constexpr int WARPGROUPS = GROUPS_, PN = 64 * GROUPS_, QN = QN_, LEAVES = LEAVES_;
     static constexpr int PEERS = PEERS_;
+    static constexpr bool FUSES = FUSES_;
     static_assert(PEERS == 1 || WIDE, "others have no use for it");
     static constexpr int COUNT = QN / 2, CONSUMERS = 128 * GROUPS_;
     static constexpr bool KEEP2 = QN <= 96; /* nodes of level 2 are spilled to registers */
@@ -68,7 +72,7 @@ template <iv_dtype TYPE_, int GROUPS_, int QN_, int LEAVES_, bool WIDE_, int PEE
     /* spilled nodes, or outputs in the epilogue */
     static constexpr int SCRATCH = LEAVES == 8 && !KEEP2 ? NODE_BYTES
                                    : !WIDE               ? 0
-                                   : QN == 128           ? PN * PITCH
+                                   : QN == 128           ? (FUSES ? 3 : 1) * PN * PITCH
                                                          : CONSUMERS * IV_PART * 16;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
     /* output rows may be scattered (experts, which have one chain); other shapes have shorter code */
@@ -84,14 +88,16 @@ struct iv_wgmma_instance {
     bool wide;
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes: of a stage; fixed: next to the ring; node: of a root */
-    bool dense;                            /* not for experts */
+    bool dense, fuses;                     /* dense: not for experts */
 };
 const iv_wgmma_instance *iv_wgmma_bf16_small(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_large(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_other(size_t *count);
+const iv_wgmma_instance *iv_wgmma_bf16_fused(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_small(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_large(size_t *count);
 const iv_wgmma_instance *iv_wgmma_f16_other(size_t *count);
+const iv_wgmma_instance *iv_wgmma_f16_fused(size_t *count);
 
 struct iv_wgmma_tile {
     int p, q;        /* first P and Q row */

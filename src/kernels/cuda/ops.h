@@ -38,9 +38,27 @@ typedef struct iv_gpu_matrix {
 typedef enum iv_gpu_epilogue {
     IV_GPU_STORE,    /* out[row][n] = y, float32, y canonical, with bias if any */
     IV_GPU_RESIDUAL, /* out[row][n] = canon(out[row][n] + y), float32 */
-    IV_GPU_SWIGLU    /* act[row][n / 2] = R(swiglu(gate, up)) in `type`. Rows of W come in groups of 8 gates then 8 ups:
+    IV_GPU_SWIGLU,   /* act[row][n / 2] = R(swiglu(gate, up)) in `type`. Rows of W come in groups of 8 gates then 8 ups:
                       * gate i is row i / 8 * 16 + i % 8, its up 8 rows on; n a multiple of 16 */
+    IV_GPU_ROUND,    /* out[row][n] = R(y) in `type`. Only if fused */
+    IV_GPU_LOGITS    /* y are logits: out[row][n] = R(their gradient), as iv_gpu_logits_backward. Only if fused */
 } iv_gpu_epilogue;
+
+/* What the gradient of a row's logits depends on (iv_gpu_logit_rows). */
+typedef struct iv_gpu_logit_row {
+    float max, share, coefficient; /* share: 1 / the sum of exponentials */
+    int32_t target;                /* negative: the gradient is +0 */
+} iv_gpu_logit_row;
+
+/* What a training step adds to an epilogue, if iv_gpu_linear_fuses the layer; zeros: nothing. */
+typedef struct iv_gpu_fused {
+    const float *addend; /* RESIDUAL: [rows][out_stride], instead of out */
+    void *gate, *up;     /* SWIGLU: [rows][n / 2], typed: R of both */
+    /* LOGITS */
+    const iv_gpu_logit_row *logits; /* [rows] */
+    size_t first;                   /* of the vocabulary: row 0 of W */
+    float temperature;
+} iv_gpu_fused;
 
 /* The rows of each expert, made by iv_gpu_route on the device. Entry j of expert e is at offsets[e] + j. */
 typedef struct iv_gpu_groups {
@@ -73,6 +91,7 @@ typedef struct iv_gpu_linear_args {
     const iv_gpu_groups *groups;
     bool weighted;
     int spare; /* multiprocessors that wide tiles leave to concurrent kernels */
+    iv_gpu_fused fused;
 } iv_gpu_linear_args;
 
 /* How a problem is computed. Every legal configuration gives the same bits; the choice is a pure function of the
@@ -95,6 +114,13 @@ iv_gpu_linear_config iv_gpu_linear_choose(const iv_gpu_linear_args *a);
 /* Writes "wgmma n64 m16 split 2 ..." to text. */
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes);
 
+/* Can `fused` and the epilogues ROUND and LOGITS be computed? On compute capability 9.0, in tc16, without groups, with
+ * aligned rows. Otherwise iv_gpu_linear refuses them. */
+bool iv_gpu_linear_fuses(const iv_gpu_linear_args *a);
+static inline bool iv_gpu_linear_wants_fusion(const iv_gpu_linear_args *a) {
+    return a->epilogue > IV_GPU_SWIGLU || a->fused.addend || a->fused.gate;
+}
+
 int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream);
 int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream stream);
 
@@ -105,6 +131,7 @@ int iv_gpu_generic_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_confi
 size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 bool iv_gpu_wgmma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
+bool iv_gpu_wgmma_fuses(const iv_gpu_linear_args *a);
 size_t iv_gpu_mma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out, size_t count);
 int iv_gpu_mma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c, iv_gpu_stream s);
 bool iv_gpu_mma_prefer(const iv_gpu_linear_args *a, iv_gpu_linear_config *c);
@@ -194,6 +221,7 @@ typedef struct iv_gpu_rotate_args {
     const int64_t *slots; /* [rows]: page * 64 + slot of the row's token; -1: no key or value is written or checked */
     iv_gpu_kv kv;         /* written */
     void *q;              /* [rows][heads * head_dim] */
+    void *q_raw, *k_raw;  /* NULL, or R of the heads before their norm: as q, and [rows][kv.heads * head_dim] */
     uint64_t *bad;        /* becomes min(*bad, layer << 32 | row) if a key or value is not finite */
     uint32_t layer;
 } iv_gpu_rotate_args;

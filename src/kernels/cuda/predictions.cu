@@ -128,6 +128,22 @@ int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t
     }
 }
 
+static __global__ void __launch_bounds__(EIGHTS_THREADS)
+    rows_of_logits(const int32_t *targets, const float *coefficients, const float *max, const float *sum, size_t rows,
+                   iv_gpu_logit_row *out) {
+    iv_let_next();
+    iv_wait();
+    size_t i = (size_t)blockIdx.x * EIGHTS_THREADS + threadIdx.x;
+    if (i < rows) out[i] = {max[i], __fdiv_rn(1.0f, sum[i]), coefficients[i], targets[i]};
+}
+
+int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum, size_t rows,
+                      iv_gpu_logit_row *out, iv_gpu_stream stream) {
+    if (rows == 0) return 0;
+    dim3 grid((unsigned)((rows + EIGHTS_THREADS - 1) / EIGHTS_THREADS));
+    return iv_launch(rows_of_logits, grid, EIGHTS_THREADS, stream, targets, coefficients, max, sum, rows, out);
+}
+
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 enum { NODE_THREADS = 256 };

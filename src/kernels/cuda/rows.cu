@@ -169,7 +169,10 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_co
     unsigned head = blockIdx.y * HEAD_WARPS + warp, step = gridDim.y * HEAD_WARPS;
     size_t row = blockIdx.x;
     const float *norm = head < queries ? a.q_norm : a.k_norm, *from = a.qkv + row * ((heads + keys) * d);
-    char *to = (char *)a.q + (row * queries * d + lane) * (T == IV_F32 ? 4 : 2);
+    constexpr size_t element = T == IV_F32 ? 4 : 2;
+    char *to = (char *)a.q + (row * queries * d + lane) * element;
+    char *q_raw = (char *)a.q_raw + (row * queries * d + lane) * element,
+         *k_raw = (char *)a.k_raw + (row * keys * d + lane) * element;
     float x[PER], next[PER], v[PER], w[PER], c[PER], s[PER];
     iv_let_next();
     if (norm) load_head<PER, EXACT>(norm, d, w);
@@ -185,6 +188,10 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_co
         unsigned after = head + step;
         bool query = head < queries;
         if (after < heads) load_head<PER, EXACT>(from + after * d, d, next);
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (a.q_raw && (EXACT || lane + 32 * j < d))
+                put<T>(query ? q_raw : k_raw, (query ? head : head - queries) * d + 32 * j, x[j]);
         if (norm) head_norm<PER>(x, w, d, a.eps);
         rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
         if (!query) write_kv<T, PER, EXACT>(a, row, head - queries, slot, x, v);
@@ -223,6 +230,7 @@ template <iv_dtype T> static int launch_rotate_of(const iv_gpu_rotate_args *a, c
 
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream) {
     if (a->rows == 0) return 0;
+    if (!a->q_raw != !a->k_raw) return (int)cudaErrorInvalidValue;
     switch (a->kv.type) {
     case IV_BF16: return launch_rotate_of<IV_BF16>(a, stream);
     case IV_F16: return launch_rotate_of<IV_F16>(a, stream);

@@ -401,7 +401,10 @@ IV_DEVICE void heads_backward(const rotate_args &a, size_t row, unsigned leaf, i
         if (norm) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
 #pragma unroll
         for (int j = 0; j < PER; j++)
-            if (EXACT || lane + 32 * j < d) at[lane + 32 * j] = x[j], put<T>(to, lane + 32 * j, x[j]);
+            if (EXACT || lane + 32 * j < d) {
+                if (a.keeps) at[lane + 32 * j] = x[j];
+                put<T>(to, lane + 32 * j, x[j]);
+            }
         at += d;
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = next[j], raw[j] = next_raw[j];

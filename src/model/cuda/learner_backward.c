@@ -84,15 +84,13 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     size_t stride;
     IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
-    IV_TRY(iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dx_rounded, l->dattended, err));
+    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, run, l->dx_rounded, l->dattended, l->dy, err));
     return t->out_bias && l->rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)
                                        : IV_OK;
 }
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    int code = iv_gpu_round_rows(l->dattended, l->q, 0, l->q, l->n.rows, l->m->dtype, l->dy, l->q, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "gradient of attention", err));
     iv_gpu_attention_backward_args a = {.shape = iv_gpu_learner_shape(l, l->m->layers[layer].window),
                                         .kv = iv_gpu_learner_kv(l),
                                         .spans = l->on.spans,
@@ -119,6 +117,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const gpu_run *run = &l->runs[layer].qkv;
     size_t dim = (size_t)l->m->config.head_dim;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
+                                     .keeps = t->q_bias != NULL,
                                      .rows = l->n.rows,
                                      .heads = l->heads,
                                      .kv_heads = l->kv_heads,

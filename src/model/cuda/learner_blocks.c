@@ -35,7 +35,7 @@ static float *slot_after(const gpu_learner *l, size_t layer) {
 
 /* The stream goes on in another slot. */
 static iv_status move_to(gpu_learner *l, float *slot, iv_error *err) {
-    if (!l->taped || l->x == slot) return IV_OK;
+    if (l->x == slot) return IV_OK;
     int code = cudaMemcpyAsync(slot, l->x, l->n.rows * l->h * sizeof *slot, cudaMemcpyDeviceToDevice, l->stream);
     l->x = slot;
     return iv_gpu_learner_launched(l, code, "copy of the residual stream", err);
@@ -68,18 +68,10 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "qkv", err);
 }
 
-static iv_status keep_raw(gpu_learner *l, iv_error *err) {
-    size_t all = l->q + 2 * l->kv;
-    int code = iv_gpu_round_rows(l->wide, all, 0, l->q, l->n.rows, l->m->dtype, l->now->q_raw, l->q, l->stream);
-    if (!code)
-        code = iv_gpu_round_rows(l->wide, all, l->q, l->kv, l->n.rows, l->m->dtype, l->now->k_raw, l->kv, l->stream);
-    return iv_gpu_learner_launched(l, code, "heads before their norm", err);
-}
-
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    if (iv_gpu_learner_keeps_attention(l) && l->now->q_raw) IV_TRY(keep_raw(l, err));
+    bool keeps = iv_gpu_learner_keeps_attention(l);
     iv_gpu_rotate_args rotate = {.qkv = l->wide,
                                  .rows = l->n.rows,
                                  .heads = l->heads,
@@ -92,6 +84,8 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
                                  .slots = l->on.slots,
                                  .kv = iv_gpu_learner_kv(l),
                                  .q = l->now->q,
+                                 .q_raw = keeps ? l->now->q_raw : NULL,
+                                 .k_raw = keeps ? l->now->k_raw : NULL,
                                  .bad = l->bad,
                                  .layer = (uint32_t)layer};
     return iv_gpu_learner_launched(l, iv_gpu_rotate(&rotate, l->stream), "rotation", err);
@@ -146,12 +140,23 @@ static iv_status add_nodes(gpu_learner *l, const iv_row_cuts *cuts, const iv_mat
     return iv_gpu_learner_all_reduce(l, &cuts->order, nodes, iv_gpu_learner_vector(l, bias), l->x, err);
 }
 
+/* The stream goes on in `slot`, with a row-parallel layer added. */
 static iv_status add_layer(gpu_learner *l, const iv_row_cuts *cuts, const iv_matrix *w, const iv_tensor *bias,
-                           const void *x, size_t stride, iv_error *err) {
-    if (l->ranks > 1) return add_nodes(l, cuts, w, bias, x, stride, err);
+                           const void *x, size_t stride, float *slot, iv_error *err) {
+    if (!l->taped) slot = l->x;
+    if (l->ranks > 1) {
+        IV_TRY(move_to(l, slot, err));
+        return add_nodes(l, cuts, w, bias, x, stride, err);
+    }
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, w, x, stride, l->n.rows);
     a.epilogue = IV_GPU_RESIDUAL, a.bias = iv_gpu_learner_vector(l, bias);
-    a.out = l->x, a.out_stride = l->h;
+    a.out = slot, a.out_stride = l->h;
+    if (a.out != l->x) a.fused.addend = l->x;
+    if (a.fused.addend && !iv_gpu_linear_fuses(&a)) {
+        a.fused.addend = NULL;
+        IV_TRY(move_to(l, slot, err));
+    }
+    l->x = a.out;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "row-parallel layer", err);
 }
 
@@ -160,9 +165,9 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const void *x;
     size_t stride;
     IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
-    IV_TRY(move_to(l, iv_gpu_learner_keeps_mlp(l) ? l->now->x_mlp : slot_after(l, layer), err));
-    IV_TRY(
-        add_layer(l, &l->m->tp.out, l->m->layers[layer].out, iv_gpu_learner_names(l, layer)->out_bias, x, stride, err));
+    float *slot = iv_gpu_learner_keeps_mlp(l) ? l->now->x_mlp : slot_after(l, layer);
+    const iv_tensor *bias = iv_gpu_learner_names(l, layer)->out_bias;
+    IV_TRY(add_layer(l, &l->m->tp.out, l->m->layers[layer].out, bias, x, stride, slot, err));
     return norm(b, next, err);
 }
 
@@ -191,6 +196,13 @@ static iv_status gate_up(gpu_learner *l, const iv_matrix *w, const iv_mlp_tensor
         a.epilogue = IV_GPU_SWIGLU, a.out = l->now->act, a.out_stride = l->act_stride;
         return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gate and up", err);
     }
+    if (w->paired && l->act_stride == l->up) { /* else act's padding would stay unwritten */
+        iv_gpu_linear_args fused = a;
+        fused.epilogue = IV_GPU_SWIGLU, fused.out = l->now->act, fused.out_stride = l->act_stride;
+        fused.fused = (iv_gpu_fused){.gate = l->now->gate, .up = l->now->up};
+        if (iv_gpu_linear_fuses(&fused))
+            return iv_gpu_learner_launched(l, iv_gpu_linear(&fused, l->stream), "gate and up", err);
+    }
     a.out = l->wide, a.out_stride = w->n;
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gate and up", err));
     int code = iv_gpu_swiglu_tape(l->wide, w->paired, l->n.rows, l->up, l->m->dtype, l->now->gate, l->now->up,
@@ -205,14 +217,14 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     IV_TRY(gate_up(l, &w->gate_up, t, err));
     if (iv_gpu_learner_keeps_mlp(l)) IV_TRY(iv_gpu_learner_clear(l, l->now->act, l->act_stride, l->width, err));
     if (l->again) return IV_OK;
-    IV_TRY(move_to(l, slot_after(l, layer), err));
-    IV_TRY(add_layer(l, &l->m->tp.down, w->down, t->down_bias, l->now->act, l->act_stride, err));
+    float *slot = slot_after(l, layer);
+    IV_TRY(add_layer(l, &l->m->tp.down, w->down, t->down_bias, l->now->act, l->act_stride, slot, err));
     return norm(b, next, err);
 }
 
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    if (!l->again) IV_TRY(move_to(l, slot_after(l, layer), err));
+    if (!l->again && l->taped) IV_TRY(move_to(l, slot_after(l, layer), err));
     IV_TRY(iv_gpu_learner_experts(l, layer, err));
     return l->again ? IV_OK : norm(b, next, err);
 }

@@ -4,14 +4,13 @@
 #include "base/size.h"
 #include "model/cuda/learner_state.h"
 
-/* Logits of rows [first, first + rows) of the predictions for outputs [column, column + n). */
-static iv_status logits_of(gpu_learner *l, size_t first, size_t rows, size_t column, size_t n, size_t stride,
-                           iv_error *err) {
+/* For the logits of rows [first, first + rows) of the predictions and outputs [column, column + n). */
+static iv_gpu_linear_args logits_of(gpu_learner *l, size_t first, size_t rows, size_t column, size_t n) {
     iv_matrix w = iv_gpu_learner_head_matrix(l);
     w.n = n, w.data += column * w.panel_bytes;
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &w, l->picked + first * l->h_stride * l->width, l->h_stride, rows);
-    a.x_rows = l->room - first, a.out = l->logits, a.out_stride = stride;
-    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err);
+    a.x_rows = l->room - first, a.out = l->logits, a.out_stride = n;
+    return a;
 }
 
 /* Rows whose logits for n outputs exist at once. */
@@ -30,7 +29,8 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
     IV_TRY(iv_gpu_learner_launched(l, code, "final norm", err));
     for (size_t first = begin; first < begin + share; first += n) {
         n = iv_size_min(slice, begin + share - first);
-        IV_TRY(logits_of(l, first, n, 0, vocab, vocab, err));
+        iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
+        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
                                        l->max + first, l->sum + first, l->logprobs + first, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "log-probabilities", err));
@@ -41,16 +41,35 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
 /* ---- backward -------------------------------------------------------------------------------------------------------
  */
 
+/* The same in the epilogue that has the logits; *fused: it can. */
+static iv_status fused_gradients(gpu_learner *l, size_t column, size_t n, const gpu_run *run, bool *fused,
+                                 iv_error *err) {
+    iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
+    a.epilogue = IV_GPU_LOGITS, a.out = l->dl, a.out_stride = run->stride;
+    a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
+    *fused = l->n.picks > 0 && iv_gpu_linear_fuses(&a);
+    if (!*fused) return IV_OK;
+    int code = iv_gpu_linear(&a, l->stream);
+    if (!code && n < run->stride)
+        code = cudaMemset2DAsync(l->dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width,
+                                 l->n.picks, l->stream);
+    return iv_gpu_learner_launched(l, code, "gradient of logits", err);
+}
+
 /* dl: the rounded gradients of a leaf's logits. */
 static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run *run, iv_error *err) {
     size_t vocab = (size_t)l->m->config.vocab_size, column = (l->rank * l->leaves.head + leaf) * run->n,
            n = iv_size_min(run->n, vocab - column), slice = slice_of(l, run->n), rows;
+    bool fused;
+    IV_TRY(fused_gradients(l, column, n, run, &fused, err));
+    if (fused) return IV_OK;
     for (size_t first = 0; first < l->n.picks; first += rows) {
         rows = iv_size_min(slice, l->n.picks - first);
-        IV_TRY(logits_of(l, first, rows, column, n, run->n, err));
-        int code = iv_gpu_logits_backward(
-            l->logits, run->n, column, n, rows, l->step->temperature, l->on.targets + first, l->coefficients + first,
-            l->max + first, l->sum + first, l->m->dtype, l->dl + first * run->n * l->width, run->n, l->stream);
+        iv_gpu_linear_args a = logits_of(l, first, rows, column, n);
+        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
+        int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
+                                          l->coefficients + first, l->max + first, l->sum + first, l->m->dtype,
+                                          l->dl + first * run->stride * l->width, run->stride, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "gradient of logits", err));
     }
     return IV_OK;
@@ -58,14 +77,14 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
 
 /* The node of a leaf: its weights' gradient goes into the sums, its part of the inputs' to `node`. */
 static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *err) {
-    gpu_run run = l->head;
-    run.n /= run.leaves, run.leaves = 1, run.offsets += leaf * run.n;
+    gpu_run run = iv_gpu_learner_head_leaf(l);
+    run.offsets += leaf * run.n;
     IV_TRY(gradients_of_logits(l, leaf, &run, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, l->dl, l->picked, l->h_stride, err));
     if (l->n.picks == 0) return IV_OK;
     iv_matrix turned;
     IV_TRY(iv_gpu_learner_turn(l, &run, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dl, run.n, l->n.picks);
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dl, run.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of the head's inputs", err);
 }
@@ -105,6 +124,8 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     float *dh;
     const iv_tensor *weight = l->names->final_norm_tensor;
     IV_TRY(clear_all(l, err));
+    int code = iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->stream);
+    IV_TRY(iv_gpu_learner_launched(l, code, "predictions", err));
     IV_TRY(run_leaves(l, &dh, err));
     IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
     iv_gpu_norm_backward_args norm = {.x = l->x_end,
@@ -119,7 +140,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .type = l->m->dtype,
                                       .rounded = l->dx_rounded,
                                       .rounded_stride = l->h_stride};
-    int code = l->n.picks ? iv_gpu_norm_backward(&norm, l->stream) : 0;
+    code = l->n.picks ? iv_gpu_norm_backward(&norm, l->stream) : 0;
     IV_TRY(iv_gpu_learner_launched(l, code, "gradient of the final norm", err));
     if (l->rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,

@@ -84,7 +84,7 @@ static iv_status add_run(building *b, const part *parts, size_t pieces, size_t k
         IV_TRY(write_offsets(b, &s, err));
         b->shape[b->shapes++] = s;
     }
-    *run = (gpu_run){.base = base, .n = s.n, .k = k, .leaves = leaves, .offsets = b->shape[i].offsets};
+    *run = (gpu_run){.base = base, .n = s.n, .k = k, .stride = s.n, .leaves = leaves, .offsets = b->shape[i].offsets};
     return IV_OK;
 }
 
@@ -146,7 +146,7 @@ static iv_status add_all(building *b, iv_error *err) {
     l->runs = calloc(layers, sizeof *l->runs), l->expert_runs = calloc(2 * layers * each, sizeof *l->expert_runs);
     if (!l->runs || !l->expert_runs) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for %zu layers", layers);
     IV_TRY(add_head(b, head, &l->head, err));
-    measure(l, &l->head, l->head.n / l->head.leaves);
+    measure(l, &l->head, iv_gpu_learner_head_leaf(l).stride);
     for (size_t i = 0; i < layers; i++) {
         gpu_layer_runs *r = &l->runs[i];
         r->up = l->expert_runs + 2 * i * each, r->down = r->up + each;
@@ -180,7 +180,7 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, con
                                      .type = l->m->dtype,
                                      .axis = axis,
                                      .dy = dy,
-                                     .dy_stride = run->n,
+                                     .dy_stride = run->stride,
                                      .n = run->n,
                                      .offsets = l->offsets + run->offsets,
                                      .x = x,
@@ -208,11 +208,11 @@ iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *tur
     *turned = (iv_matrix){.type = l->m->dtype,
                           .n = run->k,
                           .k = run->n,
-                          .k_padded = run->n,
+                          .k_padded = run->stride,
                           .leaves = (int)run->leaves,
                           .data = l->turned};
     int code = iv_gpu_transpose_weights(l->m->dtype, l->weights + run->base, l->offsets + run->offsets, run->n, run->k,
-                                        l->turned, run->n, l->stream);
+                                        l->turned, run->stride, l->stream);
     if (!code) code = cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream);
     return iv_gpu_learner_launched(l, code, "transposed weights", err);
 }
@@ -241,6 +241,22 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const 
     IV_TRY(iv_gpu_learner_launched(l, code, "clearing", err));
     iv_learner_node_order(l->ranks, run->leaves, &order);
     return iv_gpu_learner_all_reduce(l, &order, nodes, NULL, dx, err);
+}
+
+/* Rounds in the epilogue if it can, otherwise from `wide`. */
+iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
+                                                void *dx, iv_error *err) {
+    iv_matrix turned;
+    iv_gpu_linear_args a;
+    IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
+    a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
+    a.bias = l->zeros, a.epilogue = IV_GPU_ROUND, a.out = dx, a.out_stride = run->k;
+    if (iv_gpu_linear_fuses(&a))
+        return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
+    a.epilogue = IV_GPU_STORE, a.out = wide;
+    int code = iv_gpu_linear(&a, l->stream);
+    if (!code) code = iv_gpu_round_rows(wide, run->k, 0, run->k, l->n.rows, l->m->dtype, dx, run->k, l->stream);
+    return iv_gpu_learner_launched(l, code, "gradient of inputs", err);
 }
 
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,

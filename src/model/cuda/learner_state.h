@@ -23,6 +23,7 @@
 typedef struct gpu_run {
     size_t base;    /* of the layer in the parameters' row */
     size_t n, k;    /* columns; inputs, of this rank */
+    size_t stride;  /* of rows of its gradients, in columns: n, or more for one leaf */
     size_t leaves;  /* of the sum over outputs */
     size_t offsets; /* its first in the learner's offsets */
 } gpu_run;
@@ -146,6 +147,7 @@ typedef struct gpu_learner {
     unsigned char *picked, *dl; /* [predictions][h_stride], [predictions][a leaf] */
     float *nodes[4];
     float *max, *sum, *logprobs, *coefficients;
+    iv_gpu_logit_row *logit_rows;
     /* Experts. */
     float *terms, *dw, *shared_dw;
     int32_t *expert_offsets, *expert_slots;
@@ -235,6 +237,9 @@ iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size
                                         iv_error *err);
 /* The same of a run whose leaves are divided over the ranks, for all rows: dx is whole on every rank. */
 iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *dx, iv_error *err);
+/* The same for all rows of the pass, rounded: dx [rows][run->k], not padded. wide: [rows][run->k] of memory. */
+iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
+                                                void *dx, iv_error *err);
 /* The run's weights, transposed, in l->turned. Then a memset: a linear layer may read its weights before earlier
  * kernels end (launch.cuh), but not before a memset does. */
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *turned, iv_error *err);
@@ -292,6 +297,12 @@ void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
 iv_gpu_kv iv_gpu_learner_kv(const gpu_learner *l);
 
 /* ---- learner_head.c */
+/* A leaf of the head's run. Its rows begin at lines of memory, which copies to shared memory fetch whole. */
+static inline gpu_run iv_gpu_learner_head_leaf(const gpu_learner *l) {
+    gpu_run run = l->head;
+    run.n /= run.leaves, run.leaves = 1, run.stride = (run.n + 63) / 64 * 64;
+    return run;
+}
 iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err);
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
 

@@ -230,6 +230,11 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s) {
     return soon(s, [=] { memset(to, value, n); });
 }
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t rows, cudaStream_t s) {
+    return soon(s, [=] {
+        for (size_t i = 0; i < rows; i++) memset((char *)to + i * pitch, value, width);
+    });
+}
 cudaError_t cudaMemcpyPeer(void *to, int, const void *from, int, size_t n) {
     return cudaMemcpy(to, from, n, cudaMemcpyDefault);
 }

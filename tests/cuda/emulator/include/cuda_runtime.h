@@ -51,6 +51,7 @@ EMU_MIN_MAX(unsigned long long)
 EMU_MIN_MAX(float)
 
 static inline uint32_t __float_as_uint(float f) { return emu::cast<uint32_t>(f); }
+static inline int __float_as_int(float f) { return emu::cast<int>(f); }
 static inline float __uint_as_float(uint32_t u) { return emu::cast<float>(u); }
 // A GPU has one NaN that arithmetic gives.
 static inline float emu_result(float x) { return x == x ? x : __uint_as_float(0x7fffffff); }

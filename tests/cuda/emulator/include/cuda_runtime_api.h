@@ -68,6 +68,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, int kind, cuda
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
                               int kind, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s);
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t rows, cudaStream_t s);
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t n);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t e);

@@ -1,0 +1,4 @@
+/* linear_wgmma_f16_fused_sm90a.cu: the shapes of linear_wgmma_shapes.cuh for training steps and float16. */
+#include "kernels/cuda/linear_wgmma_shapes.cuh"
+
+IV_WGMMA_PART(iv_wgmma_f16_fused, IV_WGMMA_FUSED_SHAPES(IV_F16))
