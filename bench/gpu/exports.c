@@ -40,8 +40,9 @@
     X(gpu_groups, packed) X(gpu_linear_args, arithmetic) X(gpu_linear_args, w) X(gpu_linear_args, type) \
     X(gpu_linear_args, x) X(gpu_linear_args, x_stride) X(gpu_linear_args, rows) X(gpu_linear_args, x_rows) \
     X(gpu_linear_args, epilogue) X(gpu_linear_args, bias) X(gpu_linear_args, out) X(gpu_linear_args, out_stride) \
-    X(gpu_linear_args, groups) X(gpu_linear_args, weighted) X(gpu_linear_args, spare) X(gpu_linear_config, family) \
-    X(gpu_linear_config, tile_n) X(gpu_linear_config, tile_m) X(gpu_linear_config, split_k) \
+    X(gpu_linear_args, groups) X(gpu_linear_args, weighted) X(gpu_linear_args, spare) X(gpu_linear_args, fused) \
+    X(gpu_fused, addend) X(gpu_fused, gate) X(gpu_fused, up) X(gpu_fused, logits) X(gpu_fused, first) \
+    X(gpu_fused, temperature) X(gpu_linear_config, family) X(gpu_linear_config, tile_n) X(gpu_linear_config, tile_m) X(gpu_linear_config, split_k) \
     X(gpu_linear_config, stages) X(gpu_linear_config, variant) X(gpu_kv, type) X(gpu_kv, heads) X(gpu_kv, head_dim) \
     X(gpu_kv, pages) X(gpu_kv, page_count) X(gpu_span, first_row) X(gpu_span, rows) X(gpu_span, position) \
     X(gpu_span, table) X(gpu_attention_shape, arithmetic) X(gpu_attention_shape, type) X(gpu_attention_shape, heads) \
@@ -53,7 +54,7 @@
     X(gpu_attention_args, rows) X(gpu_rotate_args, qkv) X(gpu_rotate_args, rows) X(gpu_rotate_args, heads) \
     X(gpu_rotate_args, q_norm) X(gpu_rotate_args, k_norm) X(gpu_rotate_args, eps) X(gpu_rotate_args, cosine) \
     X(gpu_rotate_args, sine) X(gpu_rotate_args, positions) X(gpu_rotate_args, slots) X(gpu_rotate_args, kv) \
-    X(gpu_rotate_args, q) X(gpu_rotate_args, bad) X(gpu_rotate_args, layer) X(row_sampling, temperature) \
+    X(gpu_rotate_args, q) X(gpu_rotate_args, q_raw) X(gpu_rotate_args, k_raw) X(gpu_rotate_args, bad) X(gpu_rotate_args, layer) X(row_sampling, temperature) \
     X(row_sampling, top_p) X(row_sampling, min_p) X(row_sampling, top_k) X(row_sampling, seed) \
     X(row_sampling, position) X(row_sampling, top_logprobs) X(row_sampling, sampling_logprob) X(row_sampling, given) \
     X(row_sampling, token) X(row_result, token) X(row_result, logprob) X(row_result, max) X(row_result, log_sum) \
@@ -62,7 +63,7 @@
 
 /* clang-format off */
 #define STRUCTS(X) \
-    X(gpu_matrix) X(gpu_groups) X(gpu_linear_args) X(gpu_linear_config) X(gpu_kv) X(gpu_span) X(gpu_attention_shape) \
+    X(gpu_matrix) X(gpu_groups) X(gpu_fused) X(gpu_linear_args) X(gpu_linear_config) X(gpu_kv) X(gpu_span) X(gpu_attention_shape) \
     X(gpu_attention_args) X(gpu_rotate_args) X(row_sampling) X(row_result)
 /* clang-format on */
 

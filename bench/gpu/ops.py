@@ -30,10 +30,16 @@ class Groups(ctypes.Structure):
                 ("slots", c_void_p), ("weights", c_void_p), ("experts_per_token", c_size_t), ("packed", c_bool)]
 
 
+class Fused(ctypes.Structure):
+    _fields_ = [("addend", c_void_p), ("gate", c_void_p), ("up", c_void_p), ("logits", c_void_p), ("first", c_size_t),
+                ("temperature", c_float)]
+
+
 class LinearArgs(ctypes.Structure):
     _fields_ = [("arithmetic", c_int), ("w", Matrix), ("type", c_int), ("x", c_void_p), ("x_stride", c_size_t),
                 ("rows", c_size_t), ("x_rows", c_size_t), ("epilogue", c_int), ("bias", c_void_p), ("out", c_void_p),
-                ("out_stride", c_size_t), ("groups", ctypes.POINTER(Groups)), ("weighted", c_bool), ("spare", c_int)]
+                ("out_stride", c_size_t), ("groups", ctypes.POINTER(Groups)), ("weighted", c_bool), ("spare", c_int),
+                ("fused", Fused)]
 
 
 class LinearConfig(ctypes.Structure):
@@ -64,8 +70,8 @@ class AttentionArgs(ctypes.Structure):
 class RotateArgs(ctypes.Structure):
     _fields_ = [("qkv", c_void_p), ("rows", c_size_t), ("heads", c_size_t), ("q_norm", c_void_p),
                 ("k_norm", c_void_p), ("eps", c_float), ("cosine", c_void_p), ("sine", c_void_p),
-                ("positions", c_void_p), ("slots", c_void_p), ("kv", KV), ("q", c_void_p), ("bad", c_void_p),
-                ("layer", c_uint32)]
+                ("positions", c_void_p), ("slots", c_void_p), ("kv", KV), ("q", c_void_p), ("q_raw", c_void_p),
+                ("k_raw", c_void_p), ("bad", c_void_p), ("layer", c_uint32)]
 
 
 class Sampling(ctypes.Structure):
@@ -79,9 +85,9 @@ class Sampled(ctypes.Structure):
                 ("sampling_logprob", c_float)]
 
 
-MIRRORS = {"gpu_matrix": Matrix, "gpu_groups": Groups, "gpu_linear_args": LinearArgs, "gpu_linear_config": LinearConfig,
-           "gpu_kv": KV, "gpu_span": Span, "gpu_attention_shape": AttentionShape, "gpu_attention_args": AttentionArgs,
-           "gpu_rotate_args": RotateArgs, "row_sampling": Sampling, "row_result": Sampled}
+MIRRORS = {"gpu_matrix": Matrix, "gpu_groups": Groups, "gpu_fused": Fused, "gpu_linear_args": LinearArgs,
+           "gpu_linear_config": LinearConfig, "gpu_kv": KV, "gpu_span": Span, "gpu_attention_shape": AttentionShape,
+           "gpu_attention_args": AttentionArgs, "gpu_rotate_args": RotateArgs, "row_sampling": Sampling, "row_result": Sampled}
 
 P = ctypes.POINTER
 SIGNATURES = {

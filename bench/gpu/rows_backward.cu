@@ -156,7 +156,7 @@ static void swiglu(size_t rows) {
 static void rotation(size_t rows) {
     size_t width = (HEADS + 2 * KV_HEADS) * DIM;
     iv_gpu_rotate_backward_args a = {};
-    a.dqkv = floats(rows * width, 1), a.rows = rows, a.heads = HEADS, a.kv_heads = KV_HEADS, a.head_dim = DIM;
+    a.dqkv = floats(rows * width, 1), a.keeps = true, a.rows = rows, a.heads = HEADS, a.kv_heads = KV_HEADS, a.head_dim = DIM;
     a.leaves = KV_HEADS, a.cosine = floats(POSITIONS * DIM, 1), a.sine = a.cosine + POSITIONS * DIM / 2;
     a.positions = integers(rows, [](size_t i) { return i % POSITIONS; });
     float *norms = floats(2 * DIM, 1);
