@@ -49,7 +49,7 @@
     X(gpu_attention_shape, kv_heads) X(gpu_attention_shape, head_dim) X(gpu_attention_shape, group) \
     X(gpu_attention_shape, group_first) X(gpu_attention_shape, window) X(gpu_attention_args, shape) \
     X(gpu_attention_args, kv) X(gpu_attention_args, scale_log2e) X(gpu_attention_args, q) X(gpu_attention_args, out) \
-    X(gpu_attention_args, plan) X(gpu_attention_args, spans) X(gpu_attention_args, tables) \
+    X(gpu_attention_args, lse2) X(gpu_attention_args, plan) X(gpu_attention_args, spans) X(gpu_attention_args, tables) \
     X(gpu_attention_args, scratch) X(gpu_attention_args, decode) X(gpu_attention_args, sms) \
     X(gpu_attention_args, rows) X(gpu_rotate_args, qkv) X(gpu_rotate_args, rows) X(gpu_rotate_args, heads) \
     X(gpu_rotate_args, q_norm) X(gpu_rotate_args, k_norm) X(gpu_rotate_args, eps) X(gpu_rotate_args, cosine) \

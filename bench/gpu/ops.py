@@ -63,8 +63,8 @@ class AttentionShape(ctypes.Structure):
 
 class AttentionArgs(ctypes.Structure):
     _fields_ = [("shape", AttentionShape), ("kv", KV), ("scale_log2e", c_float), ("q", c_void_p), ("out", c_void_p),
-                ("plan", c_void_p), ("spans", c_void_p), ("tables", c_void_p), ("scratch", c_void_p),
-                ("decode", c_bool), ("sms", c_int), ("rows", c_size_t)]
+                ("lse2", c_void_p), ("plan", c_void_p), ("spans", c_void_p), ("tables", c_void_p),
+                ("scratch", c_void_p), ("decode", c_bool), ("sms", c_int), ("rows", c_size_t)]
 
 
 class RotateArgs(ctypes.Structure):
