@@ -25,7 +25,7 @@ typedef struct iv_train_options {
     iv_dtype dtype;
     const iv_kernels *kernels; /* NULL: the best of this machine */
     iv_arithmetic arithmetic;
-    bool cuda;                       /* on GPUs of one process, one for each of world * tp ranks */
+    bool cuda;                       /* on GPUs, one for each of world * tp ranks */
     size_t ordinal;                  /* of the first that is opened; `gpu` stands for it */
     size_t threads;                  /* of the process; 0: one for each CPU */
     size_t world, tp, virtual_ranks; /* world: data-parallel ranks of all processes */
