@@ -2,6 +2,7 @@
  *
  *     bench_training_ops MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--virtual-ranks V] [--repeat R]
  *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE] [--sync]
+ * [--fused-epilogues]
  *
  * The trainer of invar train sft with random weights (MODEL_DIRECTORY needs config.json alone), S sequences of N random
  * tokens, passes of at most P tokens (0: as many as fit). The linker sends the learner's calls of kernel launchers,
@@ -284,6 +285,12 @@ static void make_sequences(bench *b) {
 
 /* ---- opening ------------------------------------------------------------------------------------------------ */
 
+static bool has(int argc, char **argv, const char *flag) {
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], flag) == 0) return true;
+    return false;
+}
+
 static int word(int argc, char **argv, const char *flag, const char *const *words) {
     for (int i = 2; i + 1 < argc; i++)
         for (int w = 0; strcmp(argv[i], flag) == 0; w++) {
@@ -323,12 +330,13 @@ static void open_bench(bench *b, int argc, char **argv) {
                           .pass_tokens = pass ? pass : b->count * iv_padded_k(b->tokens),
                           .pass_tokens_least = pass ? pass : iv_padded_k(b->tokens),
                           .recompute = (iv_recompute)word(argc, argv, "--recompute", recomputes),
+                          .fuse = has(argc, argv, "--fused-epilogues"),
                           .adamw = {0.9, 0.95, 1e-8, 0.1}};
     need(iv_train_open(&o, &b->t, &b->err), b);
     make_sequences(b);
     b->l = (gpu_learner *)(void *)b->t->ranks[0].learner[0];
     name_ops(&b->l->ops);
-    for (int i = 2; i < argc; i++) events.sync |= strcmp(argv[i], "--sync") == 0;
+    events.sync = has(argc, argv, "--sync");
 }
 
 /* ---- results ------------------------------------------------------------------------------------------------ */

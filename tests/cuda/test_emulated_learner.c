@@ -17,8 +17,9 @@ static void emulated_gpus_have_the_cpus_gradients(void **state) {
         const learner_case *c = &cases[i < FAMILIES_COUNT ? i : rng_below(&r, FAMILIES_COUNT + 2)];
         law_way w = random_law(&r);
         if (only && strcmp(only, c->name) != 0) continue;
-        free_way ways[] = {{SEQUENCES_MAX, IV_RECOMPUTE_NONE, 512},
-                           {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256, 1 + rng_below(&r, 20000)}};
+        free_way ways[] = {
+            {SEQUENCES_MAX, IV_RECOMPUTE_NONE, 512, 0, i % 2 == 0},
+            {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256, 1 + rng_below(&r, 20000), i % 2 == 1}};
         emu_seed(rng_next(&r));
         check_case(c, &w, gpu, &r, 3 + rng_below(&r, 3), i % 3 ? 24 : 80, ways, 2);
     }

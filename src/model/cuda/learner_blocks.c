@@ -152,7 +152,7 @@ static iv_status add_layer(gpu_learner *l, const iv_row_cuts *cuts, const iv_mat
     a.epilogue = IV_GPU_RESIDUAL, a.bias = iv_gpu_learner_vector(l, bias);
     a.out = slot, a.out_stride = l->h;
     if (a.out != l->x) a.fused.addend = l->x;
-    if (a.fused.addend && !iv_gpu_linear_fuses(&a)) {
+    if (a.fused.addend && !iv_gpu_learner_fuses(l, &a)) {
         a.fused.addend = NULL;
         IV_TRY(move_to(l, slot, err));
     }
@@ -200,7 +200,7 @@ static iv_status gate_up(gpu_learner *l, const iv_matrix *w, const iv_mlp_tensor
         iv_gpu_linear_args fused = a;
         fused.epilogue = IV_GPU_SWIGLU, fused.out = l->now->act, fused.out_stride = l->act_stride;
         fused.fused = (iv_gpu_fused){.gate = l->now->gate, .up = l->now->up};
-        if (iv_gpu_linear_fuses(&fused))
+        if (iv_gpu_learner_fuses(l, &fused))
             return iv_gpu_learner_launched(l, iv_gpu_linear(&fused, l->stream), "gate and up", err);
     }
     a.out = l->wide, a.out_stride = w->n;

@@ -47,7 +47,7 @@ static iv_status fused_gradients(gpu_learner *l, size_t column, size_t n, const 
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
     a.epilogue = IV_GPU_LOGITS, a.out = l->dl, a.out_stride = run->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
-    *fused = l->n.picks > 0 && iv_gpu_linear_fuses(&a);
+    *fused = l->n.picks > 0 && iv_gpu_learner_fuses(l, &a);
     if (!*fused) return IV_OK;
     int code = iv_gpu_linear(&a, l->stream);
     if (!code && n < run->stride)

@@ -251,7 +251,7 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *r
     IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
     a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
     a.bias = l->zeros, a.epilogue = IV_GPU_ROUND, a.out = dx, a.out_stride = run->k;
-    if (iv_gpu_linear_fuses(&a))
+    if (iv_gpu_learner_fuses(l, &a))
         return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
     a.epilogue = IV_GPU_STORE, a.out = wide;
     int code = iv_gpu_linear(&a, l->stream);

@@ -87,6 +87,7 @@ typedef struct gpu_learner {
     iv_gpu *gpu;
     iv_arithmetic arithmetic;
     iv_recompute recompute;
+    bool fuse;
     const float *weights;
     size_t tied_offset; /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     cudaStream_t stream;
@@ -198,6 +199,11 @@ static inline bool iv_gpu_learner_keeps_attention(const gpu_learner *l) {
 }
 static inline bool iv_gpu_learner_keeps_mlp(const gpu_learner *l) {
     return l->taped && (l->again || l->recompute != IV_RECOMPUTE_LAYER);
+}
+
+/* May this layer's epilogue do the row op that follows it? */
+static inline bool iv_gpu_learner_fuses(const gpu_learner *l, const iv_gpu_linear_args *a) {
+    return l->fuse && iv_gpu_linear_fuses(a);
 }
 
 /* IV_OK, or an error of the launch of `what`. */
