@@ -118,6 +118,45 @@ iv_status iv_train_on_devices(iv_trainer *t, iv_train_device_run run, void *cont
     return status;
 }
 
+/* ---- rows ------------------------------------------------------------------------------------------------------- */
+
+/* What a device has of a row: elements [begin, begin + n), at the address that returns. */
+static float *held(const iv_trainer *t, const train_device *d, iv_train_row row, size_t *begin, size_t *n) {
+    bool one = t->device_count == 1;
+    *begin = d->first, *n = d->count;
+    switch (row) {
+    case IV_TRAIN_MASTER: *begin = t->master_first, *n = t->master_count; return d->master;
+    case IV_TRAIN_GRADIENT: *begin = d->reduced_first, *n = one ? t->elements : d->count; return d->reduced;
+    default: return d->moments[row == IV_TRAIN_SECOND_MOMENT];
+    }
+}
+
+/* Reads or writes elements [first, first + count) wherever they are: every replica is written, one is read. */
+static iv_status move(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, const float *in,
+                      iv_error *err) {
+    size_t moved = 0, copies = row == IV_TRAIN_MASTER && in ? t->device_count : 1;
+    for (size_t i = 0; i < t->device_count && moved < copies * count; i++) {
+        const train_device *d = &t->devices[i];
+        size_t begin, n;
+        float *at = held(t, d, row, &begin, &n);
+        size_t from = iv_size_max(first, begin), end = iv_size_min(first + count, begin + n);
+        if (!at || from >= end) continue;
+        IV_TRY(in ? d->rows->ops->write(d->rows, at + (from - begin), end - from, in + (from - first), err)
+                  : d->rows->ops->read(d->rows, at + (from - begin), end - from, out + (from - first), err));
+        moved += end - from;
+    }
+    IV_ASSERT(moved == copies * count);
+    return IV_OK;
+}
+
+iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err) {
+    return move(t, row, first, count, out, NULL, err);
+}
+
+iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err) {
+    return move(t, row, first, count, NULL, in, err);
+}
+
 /* ---- gradients ----------------------------------------------------------------------------------------------------
  */
 
