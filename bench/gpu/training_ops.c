@@ -2,7 +2,7 @@
  *
  *     bench_training_ops MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--virtual-ranks V] [--repeat R]
  *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE] [--sync]
- * [--fused-epilogues]
+ *         [--fused-epilogues]
  *
  * The trainer of invar train sft with random weights (MODEL_DIRECTORY needs config.json alone), S sequences of N random
  * tokens, passes of at most P tokens (0: as many as fit). The linker sends the learner's calls of kernel launchers,
