@@ -2,7 +2,7 @@
  * (chain.cuh), and the engine: its wgmma family and its choice. All shapes of tensor parallelism 1, 2, 4, 8 at 1 to 64
  * rows. Every result is compared with a reference bit by bit. Times are medians of alternating replays of CUDA graphs
  * whose launches read different copies of the weights, more than L2 holds. Usage: bench_chain [--quick] [--model NAME]
- * [--json FILE] [--seconds LIMIT], or bench_chain --stress SECONDS: no times, chain_stress.cuh */
+ * [--fewer LEAVES] [--json FILE] [--seconds LIMIT] (--fewer: 2 or 4 leaves in place of one chain), or bench_chain --stress SECONDS: no times, chain_stress.cuh */
 #include "chain.cuh"
 
 #include "kernels/cuda/ops.h"
@@ -44,7 +44,8 @@ template <class S> static constexpr instance instance_of(void) {
         instance_of<chain_shape<1, 2, split, groups, 2>>(), instance_of<chain_shape<1, 2, split, groups, 4>>(), \
         instance_of<chain_shape<1, 4, split, groups, 2>>(), instance_of<chain_shape<1, 8, split, groups, 2>>()
 #define TREES(groups)                                                                                   \
-    instance_of<chain_shape<8, 1, 1, groups, 1>>(), instance_of<chain_shape<8, 2, 1, groups, 1>>(),     \
+    instance_of<chain_shape<2, 1, 1, groups, 2>>(), instance_of<chain_shape<2, 1, 1, groups, 4>>(),     \
+        instance_of<chain_shape<8, 1, 1, groups, 1>>(), instance_of<chain_shape<8, 2, 1, groups, 1>>(),     \
         instance_of<chain_shape<4, 1, 1, groups, 2>>(), instance_of<chain_shape<4, 2, 1, groups, 2>>(), \
         instance_of<chain_shape<2, 2, 1, groups, 2>>(), instance_of<chain_shape<2, 4, 1, groups, 2>>()
 
@@ -106,6 +107,7 @@ typedef struct bench {
     int sms;
     double peak; /* read bandwidth, GB/s */
     double limit, begun;
+    int fewer; /* leaves of column-parallel layers in the last form */
     FILE *json;
     size_t compared, mismatched;
     bool cut; /* for lack of time */
@@ -228,10 +230,12 @@ static bool fits(const problem *p, const instance *w, int leaves, int ring, cand
 /* Splits, tile sizes and rings that can be best for this size: no tile so large that half of the SMs are idle, unless
  * it is the smallest. */
 static bool worth(const bench *b, const problem *p, const instance *w) {
-    int tiles = p->n / (w->outputs * 16), smallest = w->leaves == 2 ? 2 : 1;
-    if (w->outputs > smallest && tiles < b->sms / 2) return false;
+    int tiles = p->n / (w->outputs * 16);
+    if (w->outputs > 1 && tiles < b->sms / 2) return false;
     return w->leaves > 1 || w->outputs > 1 || tiles <= b->sms * 8;
 }
+
+static int fewer_of(const bench *b, const problem *p) { return b->fewer < p->leaves ? b->fewer : p->leaves; }
 
 static int candidates_of(const bench *b, const problem *p, candidate *all) {
     int count = 0;
@@ -243,8 +247,8 @@ static int candidates_of(const bench *b, const problem *p, candidate *all) {
         iv_gpu_linear_describe(&config, all[count++].name, sizeof all->name);
     }
     for (int chain = p->leaves == 1; chain < 2; chain++) {
-        int leaves = chain ? 1 : p->leaves;
-        if (chain && p->leaves > 1 && p->k > CHAIN_K_MAX) continue;
+        int leaves = chain ? fewer_of(b, p) : p->leaves;
+        if (chain && p->leaves > 1 && (p->k > CHAIN_K_MAX || leaves == p->leaves)) continue;
         for (const instance &w : instances)
             for (int r = 0, before = 0; r < (int)(sizeof rings / sizeof *rings) && count < CANDIDATES; r++) {
                 candidate *c = &all[count];
@@ -326,7 +330,7 @@ static void measure(bench *b, const problem *p, candidate *all, int count, const
     launches = launches < 3 ? 3 : launches > LAUNCHES_MAX ? LAUNCHES_MAX : launches;
     for (int f = 0; f < FORMS; f++) best[f] = NULL;
     reference(b, p, p->leaves, b->tree);
-    if (p->leaves > 1) reference(b, p, 1, b->chain);
+    if (p->leaves > 1) reference(b, p, fewer_of(b, p), b->chain);
     for (int i = 0; i < count; i++) {
         check(b, p, &all[i]);
         all[i].graph = capture(b, p, &all[i], launches, copies);
@@ -391,8 +395,8 @@ static void run_tp(bench *b, const model *m, int tp) {
     step steps[ROW_COUNTS] = {};
     static candidate all[CANDIDATES];
     printf("\n%s, TP %d. us, GB/s, share of the read bandwidth, configuration\n", m->name, tp);
-    printf("%-8s %6s %5s L %4s |%-34s|%-34s|%-34s|%-34s| chain/leaves\n", "layer", "n", "k", "rows", " wgmma, leaves",
-           " the engine's choice", " leaves (mma.sync)", " one chain (mma.sync)");
+    printf("%-8s %6s %5s L %4s |%-34s|%-34s|%-34s|%-34s| fewer/leaves\n", "layer", "n", "k", "rows", " wgmma, leaves",
+           " the engine's choice", " leaves (mma.sync)", " fewer leaves (mma.sync)");
     for (int layer = 0; layer < LAYERS; layer++)
         for (int r = 0; r < ROW_COUNTS; r++) {
             problem p = problem_of(m, layer, tp, row_counts[r]);
@@ -410,9 +414,9 @@ static void run_tp(bench *b, const model *m, int tp) {
             write_json(b, m, &p, all, count);
             add(&steps[r], m, &p, best);
         }
-    printf("linear layers of a step, ms (one chain: qkv, gate_up, head; leaves: o, down)\n");
+    printf("linear layers of a step, ms (%d leaves: qkv, gate_up, head; up to 8: o, down)\n", b->fewer);
     for (int r = 0; r < ROW_COUNTS; r++)
-        printf("  rows %2d: wgmma %.3f, engine %.3f (%.3f), leaves %.3f, one chain %.3f; one chain / leaves %.3f, "
+        printf("  rows %2d: wgmma %.3f, engine %.3f (%.3f), leaves %.3f, fewer %.3f; fewer / leaves %.3f, "
                "/ engine %.3f\n",
                row_counts[r], steps[r].wgmma / 1e3, steps[r].engine / 1e3, steps[r].engine / steps[r].wgmma,
                steps[r].leaves / 1e3, steps[r].chain / 1e3, steps[r].chain / steps[r].leaves,
@@ -459,19 +463,21 @@ static void set_up(bench *b) {
 #include "chain_stress.cuh"
 
 int main(int argc, char **argv) {
-    static const char usage[] = "usage: bench_chain [--quick] [--model NAME] [--json FILE] [--seconds LIMIT]\n"
+    static const char usage[] = "usage: bench_chain [--quick] [--model NAME] [--fewer L] [--json FILE] [--seconds LIMIT]\n"
                                 "       bench_chain --stress SECONDS [--quick]\n";
     bench b = {};
     bool quick = false, known = false;
     const char *only = NULL;
     double stress_seconds = 0;
-    b.limit = 140, b.begun = now();
+    b.limit = 140, b.begun = now(), b.fewer = 1;
     for (int i = 1; i < argc; i++) {
         bool value = i + 1 < argc;
         if (strcmp(argv[i], "--quick") == 0)
             quick = true;
         else if (strcmp(argv[i], "--model") == 0 && value)
             only = argv[++i];
+        else if (strcmp(argv[i], "--fewer") == 0 && value && strchr("124", argv[i + 1][0]) && !argv[i + 1][1])
+            b.fewer = atoi(argv[++i]);
         else if (strcmp(argv[i], "--seconds") == 0 && value)
             b.limit = atof(argv[++i]);
         else if (strcmp(argv[i], "--stress") == 0 && value && atof(argv[i + 1]) > 0)
