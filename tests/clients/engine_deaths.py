@@ -324,6 +324,7 @@ def main():
         return SKIPPED
     global TIMEOUT_S
     TIMEOUT_S += DEATH_S * args.deaths
+    soak.TIMEOUT_S = TIMEOUT_S
     raise_file_limit()
     end_when_terminated()
     print(f"seed {args.seed}", flush=True)
