@@ -209,15 +209,6 @@ iv_status iv_bridge_compile(iv_bridge *b, const iv_request *request, bool quick,
     return iv_engine_compile(b->engine, request, quick, out, err);
 }
 
-const char *iv_bridge_update_directory(const char *text, char digest[65]) {
-    static const char prefix[] = "sha256:";
-    enum { HEX = 64, BEFORE = sizeof prefix - 1 };
-    bool has = strncmp(text, prefix, BEFORE) == 0 && strspn(text + BEFORE, "0123456789abcdef") == HEX &&
-               text[BEFORE + HEX] == ' ';
-    if (digest) snprintf(digest, HEX + 1, "%.*s", has ? HEX : 0, text + (has ? BEFORE : 0));
-    return has ? text + BEFORE + HEX + 1 : text;
-}
-
 iv_status iv_bridge_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
     if (b->remote) return iv_remote_command(b->remote, command, text, owner, err);
     if (command == IV_COMMAND_RELEASE || command == IV_COMMAND_RESUME)

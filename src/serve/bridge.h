@@ -78,9 +78,6 @@ typedef enum iv_command {
     IV_COMMAND_KINDS
 } iv_command;
 
-/* The directory in an update's text; digest (may be NULL) is "" if it names none. */
-const char *iv_bridge_update_directory(const char *text, char digest[65]);
-
 /* A consistent snapshot of the engine after its last step. */
 typedef struct iv_bridge_stats {
     iv_engine_stats engine;

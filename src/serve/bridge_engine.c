@@ -142,9 +142,19 @@ static void set_flag(iv_bridge *b, bool *flag, bool value) {
     pthread_mutex_unlock(&b->mutex);
 }
 
+/* The directory in an update's text; digest is "" if it names none. */
+static const char *update_directory(const char *text, char digest[65]) {
+    static const char prefix[] = "sha256:";
+    enum { HEX = 64, BEFORE = sizeof prefix - 1 };
+    bool has = strncmp(text, prefix, BEFORE) == 0 && strspn(text + BEFORE, "0123456789abcdef") == HEX &&
+               text[BEFORE + HEX] == ' ';
+    snprintf(digest, HEX + 1, "%.*s", has ? HEX : 0, text + (has ? BEFORE : 0));
+    return has ? text + BEFORE + HEX + 1 : text;
+}
+
 static iv_status load(iv_bridge *b, const char *text, iv_error *err) {
     char digest[65];
-    const char *directory = iv_bridge_update_directory(text, digest);
+    const char *directory = update_directory(text, digest);
     if (only_cancelled(b)) step(b);
     set_flag(b, &b->stats.loading, true);
     iv_status status = iv_engine_update_weights_checked(b->engine, directory, *digest ? digest : NULL, err);

@@ -100,7 +100,7 @@ typedef struct iv_server {
     bool draining;
     size_t freed_bytes;                  /* freed bodies whose memory is not yet returned to the system */
     struct iv_task *tasks;               /* list of tasks (api/task.h) */
-    struct iv_admin_command *commands;   /* list of pending commands (api/admin.c) */
+    struct iv_admin_command *commands;   /* list of pending commands (api/commands.c) */
     iv_weight_names weight_names;        /* of updates with a name */
     struct iv_token_texts *token_texts;  /* cache (api/token_text.h); NULL: none */
     struct iv_updates *updates;          /* of weights (api/updates.h); NULL: from disk only */

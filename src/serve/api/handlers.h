@@ -42,6 +42,8 @@ void iv_handle_flush(void *user, iv_http_request *q);
 void iv_handle_pause(void *user, iv_http_request *q);
 void iv_handle_continue(void *user, iv_http_request *q);
 void iv_handle_abort(void *user, iv_http_request *q);
+
+/* commands.c */
 /* Takes an event of kind IV_BRIDGE_EVENT_COMMAND. */
 void iv_admin_take_event(iv_server *s, const iv_bridge_event *event);
 
@@ -54,6 +56,9 @@ iv_status iv_admin_send(iv_server *s, iv_command command, const char *text, iv_a
 /* The answer of a control route. Conflicts are 409 here: an immediate retry would fail again. missing: tensors of an
  * update; 0: not said. */
 void iv_admin_reply(iv_server *s, iv_http_request *q, iv_status status, const char *message, size_t missing);
+/* A command for a route. done NULL: its result is q's answer. */
+iv_status iv_admin_ask(iv_server *s, iv_http_request *q, iv_command command, const char *text, iv_admin_done *done,
+                       void *user, iv_error *err);
 
 /* control.c */
 void iv_control_close(iv_server *s);
