@@ -195,13 +195,13 @@ def train(call, plan):
         file.write(" ".join(words) + "\n")
     began = time.monotonic()
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=call.log, stderr=call.log)
-    scorer, told, stopped = Scorer(call), 0.0, False
+    scorer, reported, stopped = Scorer(call), 0.0, False
     while process.poll() is None:
         time.sleep(0.5)
         if call.o.device == "cpu":
             scorer.look()
-        if call.used() - told > 20:
-            told = call.used()
+        if call.used() - reported > 20:
+            reported = call.used()
             call.say(last_step(call))
         if call.o.seconds and call.used() > call.o.seconds - RESERVE / 2 and not stopped:
             stopped = True

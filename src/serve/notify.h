@@ -1,4 +1,4 @@
-/* notify.h: what a service manager (systemd's Type=notify) is told, by datagrams to $NOTIFY_SOCKET. Without that
+/* notify.h: messages to a service manager (systemd's Type=notify), as datagrams to $NOTIFY_SOCKET. Without that
  * variable every call does nothing. */
 #ifndef IV_SERVE_NOTIFY_H
 #define IV_SERVE_NOTIFY_H

@@ -1,4 +1,4 @@
-/* What a service manager is told: a start that goes on, readiness, a watchdog, reloads, the end. This test is the
+/* Messages to a service manager: a start that goes on, readiness, a watchdog, reloads, the end. This test is the
  * manager: it reads the datagrams sent to $NOTIFY_SOCKET. */
 #include "server.h"
 

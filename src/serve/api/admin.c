@@ -35,7 +35,7 @@ static bool read_body(iv_server *s, iv_http_request *q, unsigned body, iv_api_pa
 
 void iv_handle_flush(void *user, iv_http_request *q) { answer_command(user, q, IV_COMMAND_FLUSH); }
 
-/* mode: what happens to running requests: they are kept, or aborted first. SGLang's route aborts unless told
+/* mode: what happens to running requests: they are kept, or aborted first. SGLang's route aborts unless asked
  * otherwise; its "retract" keeps the requests and frees their pages, which never changes their bits: as "keep". */
 void iv_handle_pause(void *user, iv_http_request *q) {
     iv_server *s = user;
