@@ -14,7 +14,7 @@
 
 enum { RANDOM_BYTES = 16 };
 
-static const char route[] = "/v1/responses/";
+#define ROUTE "/v1/responses/"
 
 static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "input: no memory"); }
 
@@ -122,7 +122,7 @@ void iv_responses_keep(const iv_task *t, void (*write)(const iv_task *t, iv_json
 
 /* ---- the routes --------------------------------------------------------------------------------------- */
 
-static const char *id_of(const iv_http_request *q) { return iv_http_request_path(q) + sizeof route - 1; }
+static const char *id_of(const iv_http_request *q) { return iv_http_request_path(q) + sizeof ROUTE - 1; }
 
 static void refuse(iv_server *s, iv_http_request *q, iv_error *why) {
     iv_error err;
