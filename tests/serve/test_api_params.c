@@ -210,7 +210,7 @@ static void refusals_name_the_field(void **state) {
         {IV_API_GENERATE, "{\"temperature\":1}", "temperature: "},
         {IV_API_CHAT, "{\"spaces_between_special_tokens\":0}",
          "spaces_between_special_tokens: wanted true false (nothing else is supported), found 0"},
-        {IV_API_GENERATE, "{\"return_routed_experts\":true}", "return_routed_experts: wanted false"},
+        {IV_API_GENERATE, "{\"return_routed_experts\":5}", "return_routed_experts: wanted"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_api_params p;
