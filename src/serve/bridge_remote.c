@@ -55,15 +55,6 @@ static void note(const iv_remote *r, const char *level, const char *fmt, ...) {
     r->o.note(r->o.note_user, level, line);
 }
 
-/* The descriptor is readable although the socket is not. */
-static void set_awake(iv_remote *r, bool awake) {
-    uint64_t one = 1;
-    if (r->awake == awake) return;
-    r->awake = awake;
-    ssize_t n = awake ? write(r->wake, &one, sizeof one) : read(r->wake, &one, sizeof one);
-    IV_ASSERT(n == sizeof one);
-}
-
 static void set_timer(iv_remote *r, uint64_t ms) {
     r->tick_due = 0;
     struct timespec t = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
@@ -76,30 +67,9 @@ static bool watch(iv_remote *r, int how, int fd, uint32_t events) {
     return epoll_ctl(r->epoll, how, fd, &e) == 0;
 }
 
-static void make(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry *e, iv_status status,
-                 const char *message) {
-    size_t n = strlen(message) + 1;
-    made_event *m = malloc(sizeof *m + n);
-    IV_ASSERT(m); /* without the event its client would wait without end */
-    *m = (made_event){.head = {.kind = kind,
-                               .owner = e->owner,
-                               .id = e->request ? e->id : 0,
-                               .status = status,
-                               .message = m->message,
-                               .weight_version = r->weight_version,
-                               .fingerprint = r->fingerprint}};
-    memcpy(m->message, message, n);
-    if (r->made_last)
-        r->made_last->next = m;
-    else
-        r->made_first = m;
-    r->made_last = m;
-    set_awake(r, true);
-}
-
 /* The entry ends with this instead of an event of the engine. */
 static void end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const char *message) {
-    make(r, e->request ? IV_BRIDGE_EVENT_REFUSED : IV_BRIDGE_EVENT_COMMAND, e, status, message);
+    iv_remote_make(r, e->request ? IV_BRIDGE_EVENT_REFUSED : IV_BRIDGE_EVENT_COMMAND, e, status, message);
     iv_journal_remove(&r->journal, e);
 }
 
@@ -541,18 +511,8 @@ static bool next_event(iv_remote *r, iv_bridge_event *out) {
     return false;
 }
 
-static bool take_made(iv_remote *r, iv_bridge_event *out) {
-    made_event *m = r->made_first;
-    if (!m) return false;
-    r->made_first = m->next;
-    if (!r->made_first) r->made_last = NULL;
-    r->taken = m;
-    *out = m->head;
-    return true;
-}
-
 static bool more(iv_remote *r) {
-    set_awake(r, true); /* until a call finds nothing */
+    iv_remote_set_awake(r, true); /* until a call finds nothing */
     return true;
 }
 
@@ -560,7 +520,7 @@ bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
     free(r->taken);
     r->taken = NULL;
     for (bool received = r->drained;; received = true) {
-        if (take_made(r, out) || next_event(r, out)) return more(r);
+        if (iv_remote_take_made(r, out) || next_event(r, out)) return more(r);
         if (r->made_first) continue;
         if (r->process.fd < 0 || received) break;
         r->drained = true; /* until the next round: what comes meanwhile keeps the descriptor readable */
@@ -569,8 +529,8 @@ bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
     r->drained = false;
     if (iv_now() >= r->tick_due) on_tick(r);
     flush(r);
-    if (take_made(r, out)) return more(r);
-    set_awake(r, false);
+    if (iv_remote_take_made(r, out)) return more(r);
+    iv_remote_set_awake(r, false);
     return false;
 }
 
@@ -778,25 +738,9 @@ iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, 
     return IV_OK;
 }
 
-/* Events of this id that were made here. */
-static void drop_made(iv_remote *r, uint64_t id) {
-    made_event **at = &r->made_first;
-    r->made_last = NULL;
-    while (*at) {
-        made_event *m = *at;
-        if (m->head.id != id) {
-            r->made_last = m, at = &m->next;
-            continue;
-        }
-        *at = m->next;
-        free(m);
-        r->cancelled++;
-    }
-}
-
 void iv_remote_cancel(iv_remote *r, uint64_t id) {
     iv_journal_entry *e = id ? iv_journal_find(&r->journal, id) : NULL;
-    if (id && r->made_first) drop_made(r, id);
+    if (id && r->made_first) iv_remote_drop_made(r, id);
     if (!e || !e->request) return;
     if (e->sent) put(r, &(iv_frame){.kind = IV_FRAME_CANCEL, .id = id});
     iv_journal_remove(&r->journal, e);

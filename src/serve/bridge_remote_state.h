@@ -73,6 +73,16 @@ struct iv_remote {
     uint64_t steps_before[IV_STEP_BUCKETS];
 };
 
+/* bridge_made.c. The descriptor is readable although the socket is not. */
+void iv_remote_set_awake(iv_remote *r, bool awake);
+/* Queues an event of e. */
+void iv_remote_make(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry *e, iv_status status,
+                    const char *message);
+/* The first, which is valid until the next call of iv_remote_next; false: none. */
+bool iv_remote_take_made(iv_remote *r, iv_bridge_event *out);
+/* Drops those of this id, as cancelled. */
+void iv_remote_drop_made(iv_remote *r, uint64_t id);
+
 /* bridge_release.c: a command's tags: words separated by spaces; none: all. IV_INVALID names another word. */
 iv_status iv_release_tags(const char *text, unsigned *tags, iv_error *err);
 /* The weights that the next process will have, and what to do if it cannot open them. */
