@@ -34,8 +34,8 @@ static void compare(const char *name_of, iv_dtype dtype) {
            "at most\n",
            name_of, iv_dtype_name(dtype), e.loss, e.mean, torch, e.worst);
     if (dtype == IV_F32) assert_true(e.worst < 1e-5);
-    /* A mixture is discontinuous: another rounding sends some tokens to other experts, in PyTorch as here. With the same
-     * experts test_gradients_routed.c allows no more than PyTorch's error. */
+    /* A mixture is discontinuous: another rounding sends some tokens to other experts, in PyTorch as here. With the
+     * same experts test_gradients_routed.c allows no more than PyTorch's error. */
     assert_true(e.mean <= torch * (strstr(name_of, "moe") ? 1.25 : 1.0));
 }
 
