@@ -120,9 +120,11 @@ typedef struct iv_engine_options {
                      * are held as float32; never changes a bit */
     bool single_process;   /* under mpirun: an engine of this process alone, whose ranks are threads */
     size_t step_target_ms; /* while sequences decode, prompts are read in chunks with which a step takes about this
-                            * time, so that streams do not stall; never changes a bit. 0: 50 on GPUs, no target on a
-                            * CPU; SIZE_MAX: no target */
+                            * time, so that streams do not stall; never changes a bit. 0: no target, which gives the
+                            * most tokens per second; IV_STEP_TARGET_STREAMS: 50 on GPUs, no target on a CPU */
 } iv_engine_options;
+
+#define IV_STEP_TARGET_STREAMS SIZE_MAX
 
 /* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
  * speculation. */

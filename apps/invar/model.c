@@ -156,13 +156,6 @@ int cli_device_check(const cli_args *args, iv_error *err) {
                     cli_shown(set, found));
 }
 
-/* The engine's 0 is its default; the flag's 0 is no target. */
-static size_t step_target(const cli_args *args, size_t unset) {
-    if (!cli_has(args, "step-target")) return unset;
-    size_t ms = cli_count(args, "step-target", 0);
-    return ms ? ms : SIZE_MAX;
-}
-
 void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->load_format = cli_text(args, "load-format", o->load_format);
     o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
@@ -179,7 +172,7 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->max_model_len = cli_count(args, "max-model-len", o->max_model_len);
     o->max_num_seqs = cli_count(args, "max-num-seqs", o->max_num_seqs);
     o->max_num_batched_tokens = cli_count(args, "max-num-batched-tokens", o->max_num_batched_tokens);
-    o->step_target_ms = step_target(args, o->step_target_ms);
+    o->step_target_ms = cli_count(args, "step-target", o->step_target_ms);
     const cli_value *memory = cli_find(args, "kv-cache-memory");
     if (memory) o->kv_bytes = memory->count, o->kv_fraction = (double)memory->real;
     o->prefix_caching = !cli_has(args, "no-enable-prefix-caching");

@@ -89,7 +89,7 @@ static const cli_flag engine_flags[] = {
      .help = "sequences in one batch; never changes a bit"},
     {COUNT("max-num-batched-tokens", "N", 1, BATCHED_TOKENS_MAX), .unset = "512; on GPUs 8192",
      .help = "tokens in one step; longer prompts are split into chunks"},
-    {COUNT("step-target", "MS", 0, 60000), .unset = "50 on GPUs, 0 on a CPU",
+    {COUNT("step-target", "MS", 0, 60000), .unset = "0; serve on GPUs: 50",
      .help = "milliseconds of a step that reads prompts next to running streams; 0: no target; never changes a bit"},
     {MEMORY("kv-cache-memory", "SIZE"),
      .unset = "all sequences at full length, at most 0.25 of free memory (0.9 on GPUs)",

@@ -64,7 +64,7 @@ class EngineArgs:
     trainable: bool = False  # Trainer.sync will replace the weights
     dummy_seed: int = 0
     rank_timeout_ms: int | None = None
-    step_target_ms: int | None = None  # of a step that reads prompts next to running requests; 0: no target
+    step_target_ms: int | None = 0  # of a step that reads prompts next to running requests; 0: no target; None: 50 on GPUs
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None and os.fspath(self.tokenizer) == os.fspath(self.model):
@@ -108,8 +108,7 @@ class EngineArgs:
         o.threads, o.trainable, o.dummy_seed = self.threads, self.trainable, self.dummy_seed
         o.kv_bytes = self.kv_cache_memory_bytes or 0
         o.single_process = True
-        if self.step_target_ms is not None:
-            o.step_target_ms = self.step_target_ms or ffi.cast("size_t", -1)
+        o.step_target_ms = ffi.cast("size_t", -1) if self.step_target_ms is None else self.step_target_ms
         if self.rank_timeout_ms is not None:
             o.rank_timeout_ms = self.rank_timeout_ms
         if self.gpu_memory_utilization is not None and self._on_gpu:

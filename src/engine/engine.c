@@ -69,8 +69,9 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     e->prefix_caching = o->prefix_caching;
     e->max_num_seqs = o->max_num_seqs ? o->max_num_seqs : e->gpus[0] ? 256 : 16;
     e->max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : e->gpus[0] ? 8192 : 512;
-    size_t step_ms = o->step_target_ms ? o->step_target_ms : e->gpus[0] ? 50 : SIZE_MAX;
-    e->pace.target = step_ms == SIZE_MAX ? 0.0 : (double)step_ms * 1e-3;
+    size_t step_ms = o->step_target_ms;
+    if (step_ms == IV_STEP_TARGET_STREAMS) step_ms = e->gpus[0] ? 50 : 0;
+    e->pace.target = (double)step_ms * 1e-3;
     size_t rows = iv_size_max(e->max_num_seqs * e->rows_max, IV_LOGITS_MIN);
     e->logits_max = iv_size_min(rows, e->max_num_batched_tokens);
     m->progress = o->progress, m->user = o->user;

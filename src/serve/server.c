@@ -60,6 +60,7 @@ void iv_server_options_init(iv_server_options *o) {
     o->stored_responses_max = STORED_RESPONSES, o->stored_bytes_max = (uint64_t)1 << 30;
     iv_http_options_init(&o->http);
     iv_engine_options_init(&o->bridge.engine);
+    o->bridge.engine.step_target_ms = IV_STEP_TARGET_STREAMS;
     o->bridge.queued_requests_max = QUEUED_REQUESTS, o->bridge.engine_restarts = ENGINE_RESTARTS;
 }
 
