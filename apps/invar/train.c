@@ -156,6 +156,7 @@ static void write_json(FILE *file, const cli_args *args, const iv_run_options *o
         iv_out_kv_uint(&json, "tokens_compared", s->compared);
         iv_out_kv_uint(&json, "tokens_different", s->different);
         iv_out_kv_double(&json, "largest_difference", s->largest_difference);
+        iv_out_kv_uint(&json, "lent_bytes", s->lent_bytes);
     }
     iv_out_close(&json, '}');
     fputc('\n', file);

@@ -120,9 +120,16 @@ static iv_status hash_tensors(iv_engine *e, iv_error *err) {
     return status;
 }
 
+void *iv_replace_lend(iv_engine *e, size_t *bytes) {
+    *bytes = 0;
+    e->kv_lent = e->gpu_model != NULL;
+    return e->gpu_model ? iv_gpu_model_kv(e->gpu_model, 0, bytes) : NULL;
+}
+
 /* Everything that was derived from the weights. */
 static iv_status follow(iv_engine *e, const uint8_t *digest, iv_error *err) {
     if (e->gpu_model) IV_TRY(iv_gpu_model_refresh(e->gpu_model, err));
+    if (e->kv_lent) IV_TRY(iv_gpu_model_clear_kv(e->gpu_model, err));
     if (iv_baseline_widens(e->baseline)) {
         iv_baseline_forget(e->baseline, e->model);
         IV_TRY(iv_model_widen(e->model, e->baseline, e->pool, err));

@@ -33,6 +33,10 @@ typedef struct iv_replace_options {
  * accepted again. o may be NULL. After an error they are not; the call may be repeated. */
 iv_status iv_replace_end(iv_engine *e, const iv_replace_options *o, iv_error *err);
 
+/* The keys and values of the first GPU's pages, NULL without a GPU: the caller may write there between the last event
+ * of all requests and iv_replace_end, which makes the pages zero again. *bytes: of them. */
+void *iv_replace_lend(iv_engine *e, size_t *bytes);
+
 /* How often the weights changed since the engine was opened: here and by iv_engine_update_weights. */
 uint64_t iv_replace_version(const iv_engine *e);
 

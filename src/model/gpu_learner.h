@@ -25,6 +25,9 @@ typedef struct iv_gpu_learner_options {
     const float *weights;  /* the parameters' row on the GPU: master weights, of which the model holds the rounded
                               ones. Norms and biases are read from it in every pass */
     size_t elements;       /* of the row */
+    void *lent;            /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
+                              between two steps */
+    size_t lent_bytes;
 } iv_gpu_learner_options;
 
 /* IV_UNSUPPORTED names what cannot be trained; IV_NO_MEMORY the bytes wanted and free. out->ops->close frees it. */

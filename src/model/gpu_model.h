@@ -57,6 +57,11 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
  * and the routers to every GPU. Other matrices have been written where they lie. An error: a GPU is lost, as above. */
 iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err);
 
+/* The keys and values of a rank's pages. Between steps others may write there; before the next step
+ * iv_gpu_model_clear_kv makes the pages zero again. *bytes: of them. */
+void *iv_gpu_model_kv(const iv_gpu_model *g, size_t rank, size_t *bytes);
+iv_status iv_gpu_model_clear_kv(iv_gpu_model *g, iv_error *err);
+
 /* As iv_cpu_model_forward; b->kv and b->take are not used. Rows of b->sample_on_backend are sampled or scored on the
  * GPU, a slice at a time; only rows of the first slice can have their logits copied. An error other than IV_NOT_FINITE
  * means that a GPU is lost and no further step can run. */

@@ -31,6 +31,17 @@ iv_status iv_gpu_model_refresh(iv_gpu_model *g, iv_error *err) {
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
 }
 
+void *iv_gpu_model_kv(const iv_gpu_model *g, size_t rank, size_t *bytes) {
+    (void)g, (void)rank;
+    *bytes = 0;
+    return NULL;
+}
+
+iv_status iv_gpu_model_clear_kv(iv_gpu_model *g, iv_error *err) {
+    (void)g;
+    return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");
+}
+
 iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     (void)g, (void)b;
     return iv_fail(err, IV_UNSUPPORTED, "device cuda: this build has no CUDA");

@@ -70,8 +70,9 @@ typedef struct iv_run_summary {
     uint64_t first_step, steps; /* the step it began after, and the last one */
     bool stopped;               /* by `stop` */
     double loss, reward, seconds;
-    uint64_t tokens, compared, different;          /* compared: sampled tokens whose log-probability was checked */
-    double largest_difference;                     /* of a log-probability */
+    uint64_t tokens, compared, different; /* compared: sampled tokens whose log-probability was checked */
+    double largest_difference;            /* of a log-probability */
+    size_t lent_bytes; /* rl on a GPU: of the rollouts' keys and values, in which the learner's passes lie */
     const char *device, *isa, *dtype, *arithmetic; /* that it ran with */
     char weights_hash[65], identity[128], checkpoint[4096];
 } iv_run_summary;

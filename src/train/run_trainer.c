@@ -1,5 +1,9 @@
 /* run_trainer.c: a run's device, its trainer, and in reinforcement learning the engine of its rollouts. */
 #include "base/size.h"
+#include "device/gpu.h"
+#include "engine/replace.h"
+#include "kernels/paged_kv.h"
+#include "kv/pages.h"
 #include "train/device.h"
 #include "train/run_state.h"
 #include "train/sync.h"
@@ -72,7 +76,38 @@ static iv_status check_engine_gpus(const iv_run *r, const iv_train_options *t, i
                    t->tp * (t->world / r->processes->size), count);
 }
 
-static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *dtype, iv_error *err) {
+/* Rows of floats that a trainer keeps on its GPU: master weights, two moments, the sums, and those of subtrees of
+ * virtual ranks, which a step of several passes has. */
+static size_t trainer_rows(const iv_train_options *t) {
+    size_t rows = 4, mine = t->virtual_ranks / t->world;
+    for (size_t i = 0; (size_t)1 << i < mine; i++) rows++;
+    return rows;
+}
+
+/* Pages of an engine that is opened before the trainer on the same GPU: all sequences at full length, or what the
+ * trainer's rows leave; at least one sequence. */
+static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
+    iv_model_info info;
+    iv_gpu *gpu;
+    size_t page, all, kept;
+    IV_TRY(iv_inspect(e->model, e->dtype, &info, err));
+    IV_TRY(iv_gpu_open(0, false, &gpu, err));
+    size_t available = iv_gpu_memory_available(gpu);
+    iv_gpu_close(gpu);
+    size_t longest = iv_kv_pages_for(iv_run_longest(r));
+    if (!iv_size_mul(info.kv_bytes_per_token, IV_ATTENTION_BLOCK, &page) || !iv_size_mul(page, longest, &page) ||
+        !iv_size_mul(page, e->max_num_seqs, &all))
+        all = SIZE_MAX;
+    if (!iv_size_mul(info.parameters, trainer_rows(t) * sizeof(float), &kept) ||
+        !iv_size_add(kept, info.weight_bytes, &kept))
+        kept = SIZE_MAX;
+    size_t room = available / 100 * 95;
+    e->kv_bytes = iv_size_max(page, iv_size_min(all, room - iv_size_min(kept, room)));
+    return IV_OK;
+}
+
+static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *dtype, bool before_trainer,
+                             iv_error *err) {
     const iv_run_options *o = r->o;
     IV_TRY(check_engine_gpus(r, t, err));
     iv_engine_options e;
@@ -85,6 +120,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     e.max_num_seqs = o->rollout_seqs ? o->rollout_seqs : ROLLOUT_SEQUENCES;
     e.max_num_batched_tokens = o->rollout_batched_tokens ? o->rollout_batched_tokens : ROLLOUT_TOKENS;
     e.max_model_len = iv_run_longest(r);
+    if (before_trainer && t->cuda) IV_TRY(leave_room(r, t, &e, err));
     return iv_engine_open(&e, &r->engine, err);
 }
 
@@ -159,10 +195,12 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     r->summary->arithmetic = t.arithmetic == IV_TC16 ? "tc16" : "fma32";
     bool shared = shares_model(r, &t, numerics);
     if (shared) {
-        IV_TRY(open_engine(r, &t, o->dtype, err));
+        IV_TRY(open_engine(r, &t, o->dtype, true, err));
         t.model = r->engine->model, t.gpu = r->engine->gpus[0];
+        t.lent = iv_replace_lend(r->engine, &t.lent_bytes);
     }
     IV_TRY(iv_train_open(&t, &r->trainer, err));
+    r->summary->lent_bytes = iv_train_lent_bytes(r->trainer);
     if (shared || o->kind != IV_RUN_RL) return IV_OK;
-    return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->dtype), err);
+    return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->dtype), false, err);
 }

@@ -154,6 +154,7 @@ static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *opt
     for (size_t i = 0; status == IV_OK && i < t->o.tp; i++, m = m->next) {
         iv_gpu_learner_options o = *options;
         o.gpu = r->device[i].gpu, o.names = r->device->model, o.weights = r->device[i].master;
+        if (o.gpu == t->o.gpu) o.lent = t->o.lent, o.lent_bytes = t->o.lent_bytes;
         status = iv_gpu_learner_open(m, &o, &r->learner[i], err);
     }
     for (size_t i = 0; status != IV_OK && i < t->o.tp; i++) iv_learner_close(r->learner[i]), r->learner[i] = NULL;
@@ -255,6 +256,8 @@ iv_model *iv_train_model(iv_trainer *t) { return t->model; }
 iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
 
 size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
+
+size_t iv_train_lent_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]->lent_bytes; }
 
 size_t iv_train_bytes(const iv_trainer *t) {
     size_t floats = t->device_count * t->master_count + 2 * t->count, bytes = 0;

@@ -19,7 +19,9 @@ typedef struct iv_train_options {
     iv_model *model;       /* NULL: opened here; else an open one of one rank, widened, which outlives the trainer: an
                             * engine's. dtype and dummy are not used then */
     iv_gpu *gpu;           /* that has it, if it is a GPU's */
-    bool dummy;            /* random weights instead of the directory's */
+    void *lent;            /* NULL, or memory of that GPU which others use between two steps (iv_gpu_learner_options) */
+    size_t lent_bytes;
+    bool dummy; /* random weights instead of the directory's */
     uint64_t dummy_seed;
     bool has_dtype;
     iv_dtype dtype;
@@ -86,6 +88,7 @@ void iv_train_close(iv_trainer *t); /* NULL is fine */
 iv_model *iv_train_model(iv_trainer *t);
 iv_pool *iv_train_pool(iv_trainer *t);
 size_t iv_train_bytes(const iv_trainer *t);
+size_t iv_train_lent_bytes(const iv_trainer *t); /* of options.lent, in use */
 size_t iv_train_pass_tokens(const iv_trainer *t);
 
 /* The rows, for checkpoints and inspection. A process has elements [first, first + count) of moments and gradient, and

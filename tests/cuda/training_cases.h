@@ -274,6 +274,12 @@ static void reinforcement(void **state) {
         expect_same(p, "reinforcement", &want, &got);
         assert_true(got.compared > 0 && got.different == 0 && got.largest_difference == 0);
         assert_int_equal(want.compared, got.compared);
+        assert_int_equal(got.lent_bytes, 0);
+        o.rollout_seqs = 1024; /* their keys and values have room for the learner's passes */
+        run(&o, &got);
+        expect_same(p, "reinforcement in lent memory", &want, &got);
+        assert_true(got.lent_bytes > 0 && got.different == 0);
+        o.rollout_seqs = 0;
         if (i || few) continue;
         o.rollout_numerics = "vanilla", o.on_mismatch = "report"; /* control, with two sets of weights */
         run(&o, &got);

@@ -51,6 +51,8 @@ static iv_status end_forward(gpu_learner *l, iv_status status, iv_error *err) {
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     l->step = step, l->from = from, l->to = to;
     IV_TRY(iv_gpu_use(l->gpu, err));
+    if (l->base.lent_bytes && from == 0) /* padding is expected to be zero, and all else finite */
+        IV_TRY(iv_gpu_learner_launched(l, cudaMemsetAsync(l->data, 0, l->data_bytes, l->stream), "lent memory", err));
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
     if (l->ranks == 1 || (from > 0 && l->has_head)) return IV_OK;
     return iv_gpu_learner_write_head(l, err);
@@ -133,7 +135,8 @@ static void close_learner(iv_learner *base) {
         cudaStreamSynchronize(l->stream), cudaStreamDestroy(l->stream);
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
-    memspace->free(memspace, l->data), memspace->free(memspace, l->tables), memspace->free(memspace, l->kv_pages);
+    if (!l->base.lent_bytes) memspace->free(memspace, l->data);
+    memspace->free(memspace, l->tables), memspace->free(memspace, l->kv_pages);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->flags);
     memspace->unstage(memspace, l->given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
@@ -146,8 +149,9 @@ static void close_learner(iv_learner *base) {
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
     size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1;
-    return l->data_bytes + l->table_bytes + l->lookup_bytes + l->lookup_dx_max * l->h * sizeof *l->lookup_dx +
-           layers * l->kv_layer_bytes + 3 * l->lists_max * sizeof *l->lists;
+    return l->data_bytes - l->base.lent_bytes + l->table_bytes + l->lookup_bytes +
+           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + layers * l->kv_layer_bytes +
+           3 * l->lists_max * sizeof *l->lists;
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
@@ -219,17 +223,19 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_data(gpu_learner *l, iv_error *err) {
+static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
     size_t rows = l->base.rows_max, bytes = iv_gpu_learner_carve(l, NULL);
-    l->data = bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
+    bool lent = bytes <= o->lent_bytes;
+    l->base.lent_bytes = lent ? bytes : 0;
+    l->data = lent ? o->lent : bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
     if (!l->data) return iv_gpu_learner_no_memory(l, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
     return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + 1, err);
 }
 
-static iv_status open_parts(gpu_learner *l, iv_error *err) {
+static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_error *err) {
     int64_t *offsets = NULL;
     IV_TRY(iv_gpu_use(l->gpu, err));
     IV_TRY(iv_gpu_learner_launched(l, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "stream", err));
@@ -241,7 +247,7 @@ static iv_status open_parts(gpu_learner *l, iv_error *err) {
     free(offsets);
     IV_TRY(status);
     IV_TRY(open_host(l, err));
-    return open_data(l, err);
+    return open_data(l, o, err);
 }
 
 iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o, iv_learner **out, iv_error *err) {
@@ -259,7 +265,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
     iv_gpu_learner_forward_ops(&l->ops);
     iv_gpu_learner_backward_ops(&l->ops);
-    iv_status status = open_parts(l, err);
+    iv_status status = open_parts(l, o, err);
     if (status == IV_OK)
         *out = &l->base;
     else

@@ -115,3 +115,26 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
     if (status != IV_OK) g->lost = true, g->why = *err;
     return status;
 }
+
+void *iv_gpu_model_kv(const iv_gpu_model *g, size_t rank, size_t *bytes) {
+    const gpu_rank *r = &g->rank[rank];
+    *bytes = r->kv_layer_bytes * (size_t)r->m->config.layers;
+    return r->kv;
+}
+
+static iv_status clear_kv(iv_gpu_model *g, size_t rank, iv_error *err) {
+    const gpu_rank *r = &g->rank[rank];
+    size_t bytes;
+    void *kv = iv_gpu_model_kv(g, rank, &bytes);
+    IV_TRY(iv_gpu_use(r->gpu, err));
+    IV_TRY(iv_gpu_check(r->gpu, cudaMemsetAsync(kv, 0, bytes, r->stream), "keys and values", err));
+    return iv_gpu_check(r->gpu, cudaStreamSynchronize(r->stream), "keys and values", err);
+}
+
+iv_status iv_gpu_model_clear_kv(iv_gpu_model *g, iv_error *err) {
+    iv_status status = check_not_lost(g, err);
+    if (status != IV_OK) return status;
+    for (size_t i = 0; status == IV_OK && i < g->ranks; i++) status = clear_kv(g, i, err);
+    if (status != IV_OK) g->lost = true, g->why = *err;
+    return status;
+}
