@@ -146,6 +146,36 @@ def test_refusals():
     refused("context length", messages=[{"role": "user", "content": "1 " * 5000}])
 
 
+def test_counts():
+    """What a message with the same conversation reads."""
+    def count(**body):
+        return client.messages.count_tokens(model=MODEL, **body).input_tokens
+
+    def read(messages, **more):
+        usage = ask(messages, max_tokens=1, **more).usage
+        return usage.input_tokens + usage.cache_read_input_tokens
+
+    begun = [*QUESTION, {"role": "assistant", "content": "The sum is"}]
+    call = {"type": "tool_use", "id": "a", "name": "add", "input": {"a": 1, "b": 2}}
+    called = [*QUESTION, {"role": "assistant", "content": [call]},
+              {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "3"}]}]
+    bodies = ({}, {"system": "Be brief."}, {"tools": [ADD]}, {"tools": [ADD], "tool_choice": {"type": "any"}}, {"thinking": {"type": "disabled"}},
+              {"messages": begun}, {"messages": called, "tools": [ADD]}, {"messages": [{"role": "user", "content": "<|im_start|> \u00e9"}]})
+    counts = [count(**{"messages": QUESTION} | body) for body in bodies]
+    check(counts == [read(**{"messages": QUESTION} | body) for body in bodies], counts)
+    check(len({counts[i] for i in (0, 1, 5, 6)}) == 4, "a control: they differ", counts)
+    check(count(messages=[{"role": "user", "content": "1 " * 50000}]) > 50000, "longer than the model's context")
+    for words, kind, body in (("messages: ", anthropic.BadRequestError, {"messages": []}), ("model", anthropic.NotFoundError, {"model": "another"}),
+                              ("max_tokens", anthropic.BadRequestError, {"extra_body": {"max_tokens": 5}}),
+                              ("messages[0].role: ", anthropic.BadRequestError, {"messages": [{"role": "x", "content": "a"}]})):
+        try:
+            client.messages.count_tokens(**{"model": MODEL, "messages": QUESTION} | body)
+        except kind as error:
+            check(words in str(error), words, error)
+        else:
+            check(False, "not refused", words)
+
+
 def test_key_in_its_own_header():
     """x-api-key instead of Authorization."""
     body = json.dumps({"model": MODEL, "max_tokens": 1, "messages": QUESTION}).encode()
@@ -155,4 +185,4 @@ def test_key_in_its_own_header():
             check(json.load(response)["type"] == "message")
 
 
-main(test_message, test_stream, test_conversation, test_ends, test_tools, test_refusals, test_key_in_its_own_header)
+main(test_message, test_stream, test_conversation, test_ends, test_tools, test_refusals, test_counts, test_key_in_its_own_header)

@@ -59,6 +59,15 @@ static void read_beginning(iv_api_params *p, const json_t *list) {
     p->continue_final = true, p->add_generation_prompt = false;
 }
 
+iv_status iv_anthropic_conversation(const iv_server *s, iv_api_params *p, json_t *body, json_t *list, iv_error *err) {
+    if (!list) return iv_fail(err, IV_NO_MEMORY, "messages: no memory");
+    IV_TRY(read_thinking(p, body, err));
+    IV_TRY(read_tools(s, p, body, err));
+    IV_TRY(iv_anthropic_messages(p->system, p->messages, list, err));
+    read_beginning(p, list);
+    return IV_OK;
+}
+
 static iv_status read_body(iv_task *t, iv_error *err) {
     iv_api_params *p = &t->params;
     p->add_special = false;
@@ -68,11 +77,8 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     if (p->max_tokens < 0) return iv_fail(err, IV_INVALID, "max_tokens: wanted, found nothing");
     p->request.max_tokens = (size_t)p->max_tokens;
     IV_TRY(iv_api_params_seed(&p->request, err));
-    IV_TRY(read_thinking(p, t->body, err));
-    IV_TRY(read_tools(t->server, p, t->body, err));
-    if (!(t->conversation = json_array())) return iv_fail(err, IV_NO_MEMORY, "messages: no memory");
-    IV_TRY(iv_anthropic_messages(p->system, p->messages, t->conversation, err));
-    read_beginning(p, t->conversation);
+    t->conversation = json_array();
+    IV_TRY(iv_anthropic_conversation(t->server, p, t->body, t->conversation, err));
     t->tools = json_incref(p->tools);
     return iv_task_make_prompts(t, "messages", 1, err);
 }

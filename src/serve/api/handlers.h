@@ -35,6 +35,7 @@ void iv_handle_loads(void *user, iv_http_request *q);
 /* tokenize.c */
 void iv_handle_tokenize(void *user, iv_http_request *q);
 void iv_handle_detokenize(void *user, iv_http_request *q);
+void iv_handle_count_tokens(void *user, iv_http_request *q);
 void iv_handle_tokenizer_info(void *user, iv_http_request *q);
 
 /* admin.c */
@@ -126,6 +127,9 @@ iv_status iv_anthropic_messages(json_t *system, json_t *messages, json_t *list, 
 iv_status iv_anthropic_tools(const json_t *tools, json_t *list, iv_error *err); /* appended in a chat's form */
 /* A chat's tool_choice in *out, owned by the caller; *one: at most one call. */
 iv_status iv_anthropic_choice(json_t *choice, json_t **out, bool *one, iv_error *err);
+/* anthropic.c. Of a body that was read into p: appends the conversation to `list`, and sets p's tools, keywords of the
+ * template and continue_final. The body keeps what is made for p. list NULL: no memory. */
+iv_status iv_anthropic_conversation(const iv_server *s, iv_api_params *p, json_t *body, json_t *list, iv_error *err);
 
 /* ---- truncation: responses_input.c -------------------------------------------------------------------- */
 

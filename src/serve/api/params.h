@@ -33,7 +33,8 @@ enum {
     IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11, /* ... and its "stream_options" */
     IV_API_CUSTOM = 1 << 12,                  /* "custom_params" of sampling_params */
     IV_API_SCORE = 1 << 13,
-    IV_API_MESSAGES = 1 << 14 /* Anthropic's */
+    IV_API_MESSAGES = 1 << 14, /* Anthropic's ... */
+    IV_API_COUNT = 1 << 15     /* ... and its count_tokens */
 };
 
 typedef struct iv_api_params {

@@ -19,6 +19,7 @@ const iv_http_route iv_server_routes[] = {
     {"GET", "/v1/responses/*", IV_HTTP_KEY, iv_handle_stored_response},
     {"DELETE", "/v1/responses/*", IV_HTTP_KEY, iv_handle_remove_response},
     {"POST", "/v1/messages", IV_HTTP_KEY, iv_handle_messages}, /* Anthropic's */
+    {"POST", "/v1/messages/count_tokens", IV_HTTP_KEY, iv_handle_count_tokens},
     {"POST", "/v1/embeddings", IV_HTTP_KEY, iv_handle_embeddings},
     {"POST", "/v1/score", IV_HTTP_KEY, iv_handle_score},
     {"POST", "/tokenize", IV_HTTP_KEY, iv_handle_tokenize},

@@ -20,7 +20,7 @@ typedef struct tokenizer_call {
     iv_request defaults;
     iv_buf body, out;
     size_t bytes; /* of the body, as received */
-    iv_status (*answer)(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err);
+    iv_status (*answer)(const iv_server *s, iv_api_params *p, json_t *body, iv_json_out *o, iv_error *err);
     unsigned fields;
     bool lost;
     iv_status status;
@@ -126,7 +126,7 @@ static iv_status render(const iv_server *s, const iv_api_params *p, iv_text *out
     return iv_render(iv_bridge_text_model(s->bridge), &in, out, &open, err);
 }
 
-static iv_status tokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
+static iv_status tokenize(const iv_server *s, iv_api_params *p, json_t *body, iv_json_out *o, iv_error *err) {
     const iv_text_model *text_model = iv_bridge_text_model(s->bridge);
     iv_text text = {0};
     iv_ids ids = {0};
@@ -152,6 +152,40 @@ void iv_handle_tokenize(void *user, iv_http_request *q) {
     start_call(user, q, &model, false);
 }
 
+/* ---- Anthropic's count_tokens ------------------------------------------------------------------------- */
+
+static iv_status count_prompt(const iv_server *s, const iv_api_params *p, size_t *out, iv_error *err) {
+    iv_text text = {0};
+    iv_ids ids = {0};
+    IV_TRY(render(s, p, &text, err));
+    iv_status status = iv_tokenize_as(iv_bridge_text_model(s->bridge), text.data, text.bytes, false,
+                                      p->split_special ? IV_SPECIAL_MARKED : IV_SPECIAL_TOKENS, &ids, err);
+    *out = ids.count;
+    iv_text_free(&text), iv_ids_free(&ids);
+    return status;
+}
+
+static iv_status count_tokens(const iv_server *s, iv_api_params *p, json_t *body, iv_json_out *o, iv_error *err) {
+    json_t *list = json_array();
+    size_t count = 0;
+    iv_status status = iv_anthropic_conversation(s, p, body, list, err);
+    p->messages = list;
+    if (status == IV_OK) status = count_prompt(s, p, &count, err);
+    json_decref(list);
+    if (status != IV_OK) return status;
+    iv_out_open(o, '{');
+    iv_out_kv_uint(o, "input_tokens", count);
+    iv_out_close(o, '}');
+    return IV_OK;
+}
+
+void iv_handle_count_tokens(void *user, iv_http_request *q) {
+    static const tokenizer_call model = {.answer = count_tokens, .fields = IV_API_COUNT};
+    start_call(user, q, &model, false);
+}
+
+/* ---- the reverse ---------------------------------------------------------------------------------------- */
+
 /* As for prompts: ids of the model beyond the tokenizer's vocabulary have no text. */
 static iv_status check_ids(const iv_server *s, const iv_ids *ids, iv_error *err) {
     size_t vocab = iv_bridge_info(s->bridge)->vocab_size;
@@ -162,7 +196,7 @@ static iv_status check_ids(const iv_server *s, const iv_ids *ids, iv_error *err)
     return IV_OK;
 }
 
-static iv_status detokenize(const iv_server *s, iv_api_params *p, const json_t *body, iv_json_out *o, iv_error *err) {
+static iv_status detokenize(const iv_server *s, iv_api_params *p, json_t *body, iv_json_out *o, iv_error *err) {
     iv_ids ids = {0};
     iv_text text = {0};
     (void)body;
