@@ -315,8 +315,8 @@ typedef struct iv_request {
     size_t given_count;
     /* What iv_engine_event_details gives. report_ids: tokens whose log-probabilities are wanted at every position that
      * has a log-probability, at most IV_REPORT_IDS_MAX. report_kept: the tokens that top-k, top-p and min-p kept, for
-     * every generated token; needs one of them. report_experts: the experts of every token in every layer of a mixture
-     * (on a CPU); cached tokens are computed again for this. None of them changes a bit. */
+     * every generated token; needs one of them. report_experts: the experts of every token in every layer of a mixture;
+     * cached tokens are computed again for this. None of them changes a bit. */
     const int32_t *report_ids;
     size_t report_id_count;
     bool report_kept, report_experts;

@@ -253,10 +253,8 @@ static iv_status check_reports(const iv_engine *e, const iv_request *r, iv_error
         return iv_fail(err, IV_INVALID, "report_kept: wanted top_p, top_k or min_p that drops tokens, found none");
     if (r->report_id_count && r->prompt_logprobs >= 0 && e->gpu_model)
         return iv_fail(err, IV_UNSUPPORTED, "report ids: not for the prompt's tokens on a GPU");
-    if (!r->report_experts) return IV_OK;
-    if (e->model->config.experts == 0) return iv_fail(err, IV_INVALID, "report_experts: the model has no experts");
-    if (e->gpu_model) return iv_fail(err, IV_UNSUPPORTED, "report_experts: not on a GPU");
-    return IV_OK;
+    if (!r->report_experts || e->model->config.experts) return IV_OK;
+    return iv_fail(err, IV_INVALID, "report_experts: the model has no experts");
 }
 
 static void *zeros(size_t a, size_t b, size_t each) {

@@ -13,8 +13,8 @@ typedef struct iv_batch {
     /* The pages of a CPU's rank: [layer][page], as iv_kv_pool keeps them. GPUs have their own. */
     unsigned char *kv;
     size_t kv_layer_bytes;
-    uint16_t *const *routed; /* [tokens], or NULL: where rank 0 of a CPU writes a row's experts, [layers][per token] of
-                              * ascending ids; NULL: nowhere */
+    uint16_t *const *routed; /* [tokens], or NULL: where rank 0 writes a row's experts, [layers][per token] of ascending
+                              * ids; NULL: nowhere */
     const uint32_t *logit_rows; /* rows whose logits are computed, ascending */
     size_t logit_count;
     /* [logits_max][vocab_size], or [logit_count] if logits_max is 0; filled on rank 0. If logit_count exceeds

@@ -181,9 +181,75 @@ static void tensors_are_replaced_one_by_one(void **state) {
     }
 }
 
+/* ---- reported experts ------------------------------------------------------------------------------------ */
+
+/* The experts of every other request, one table after another: rows, then ids. */
+static void routes_of(const model_case *m, const way *w, iv_buf *out) {
+    int32_t ids[REQUESTS][700];
+    iv_engine_info info;
+    iv_engine *e = open_case(m, w);
+    uint64_t request[REQUESTS];
+    iv_error err;
+    iv_buf table[REQUESTS] = {{0}};
+    iv_engine_get_info(e, &info);
+    for (size_t n = 0; n < REQUESTS && m->prompts[n]; n++) {
+        iv_request r;
+        shape_request(e, n, info.vocab_size, m->prompts[n], ids[n], &r);
+        r.keep_logits = false, r.report_experts = n % 2 == 0;
+        ASSERT_OK(iv_engine_submit(e, &r, &request[n], &err), &err);
+    }
+    for (bool busy = true; busy;) {
+        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+        for (iv_event v; iv_engine_next_event(e, &v);) {
+            size_t n = 0;
+            iv_event_details d = {.size = sizeof d};
+            if (v.kind != IV_EVENT_DONE) continue;
+            while (request[n] != v.request) n++;
+            iv_engine_event_details(e, &d);
+            assert_int_equal(d.expert_rows, n % 2 ? 0 : m->prompts[n] + ANSWER - 1);
+            size_t ids_count = d.expert_rows * d.expert_layers * d.experts_per_token;
+            assert_true(iv_buf_append(&table[n], &d.expert_rows, sizeof d.expert_rows));
+            assert_true(iv_buf_append(&table[n], d.experts, ids_count * sizeof *d.experts));
+        }
+    }
+    for (size_t n = 0; n < REQUESTS; n++) {
+        assert_true(iv_buf_append(out, table[n].data, table[n].len));
+        iv_buf_free(&table[n]);
+    }
+    iv_engine_close(e);
+}
+
+/* GPUs report the CPU's experts: as graphs and not, of several ranks, in chunks, next to requests that report none. */
+static void experts_are_those_of_the_cpu(void **state) {
+    (void)state;
+    static const way ways[] = {
+        {"cuda", false, false, 1, 64, 0}, {"cuda", true, false, 2, 16, 0}, {"cuda", false, false, 4, 9, 0}};
+    size_t c = 0, graphs = emu_graph_launches();
+    while (strcmp(cases[c].name, "qwen3_moe") != 0) c++;
+    model_case m = cases[c];
+    const size_t prompts[REQUESTS] = {11, 5, 1, 3};
+    memcpy(m.prompts, prompts, sizeof prompts);
+    iv_buf want = {0}, other = {0};
+    routes_of(&m, &(way){"cpu", false, false, 1, 64, 0}, &want);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        iv_buf got = {0};
+        routes_of(&m, &ways[i], &got);
+        assert_int_equal(got.len, want.len);
+        assert_memory_equal(got.data, want.data, want.len);
+        iv_buf_free(&got);
+    }
+    assert_true(emu_graph_launches() > graphs);
+    m.dummy = true; /* control: other weights choose others */
+    routes_of(&m, &ways[0], &other);
+    assert_int_equal(other.len, want.len);
+    assert_memory_not_equal(other.data, want.data, want.len);
+    iv_buf_free(&want), iv_buf_free(&other);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(emulated_gpus_have_the_cpus_digests), cmocka_unit_test(control_a_flipped_bit_differs),
-        cmocka_unit_test(gpus_in_trouble), cmocka_unit_test(tensors_are_replaced_one_by_one)};
+        cmocka_unit_test(gpus_in_trouble), cmocka_unit_test(tensors_are_replaced_one_by_one),
+        cmocka_unit_test(experts_are_those_of_the_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

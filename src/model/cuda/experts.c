@@ -54,8 +54,8 @@ static iv_status route(const gpu_pass *p, size_t layer, iv_error *err) {
     a.out = r->router_logits, a.out_stride = (size_t)c->experts;
     IV_TRY(iv_gpu_launched(r, r->linear(r, &a), "router", err));
     int code = iv_gpu_route(r->router_logits, p->rows, (const int32_t *)(void *)(r->inputs + p->s->at.true_rows),
-                            (size_t)c->experts, (size_t)c->experts_per_token, c->norm_topk_prob, r->expert_ids,
-                            r->expert_weights, r->offsets, r->expert_slots, r->stream);
+                            (size_t)c->experts, (size_t)c->experts_per_token, c->norm_topk_prob,
+                            iv_gpu_expert_ids(r, layer), r->expert_weights, r->offsets, r->expert_slots, r->stream);
     return iv_gpu_launched(r, code, "routing", err);
 }
 
@@ -71,6 +71,6 @@ iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, const float *norm
                             .weights = r->expert_weights,
                             .experts_per_token = (size_t)p->m->config.experts_per_token};
     if (shard->experts) IV_TRY(run_experts(p, &p->m->layers[layer], &groups, err));
-    IV_TRY(r->transport.combine(p, err));
+    IV_TRY(r->transport.combine(p, iv_gpu_expert_ids(r, layer), err));
     return norm ? iv_gpu_norm_rows(p, norm, err) : IV_OK;
 }

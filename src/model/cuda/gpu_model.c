@@ -219,6 +219,10 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
     if (!code)
         code = cudaHostAlloc((void **)&g->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *g->top_logprobs, flags);
+    const iv_model *m = g->rank[0].m;
+    size_t routes = (size_t)m->config.layers * g->o.tokens_max * (size_t)m->config.experts_per_token;
+    if (!code && m->config.experts && m->rank == 0)
+        code = cudaHostAlloc((void **)&g->routes, routes * sizeof *g->routes, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
     if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
     IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
@@ -320,7 +324,7 @@ void iv_gpu_model_close(iv_gpu_model *g) {
     iv_gpu_disconnect(g);
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);
-    cudaFreeHost(g->top_logprobs);
+    cudaFreeHost(g->top_logprobs), cudaFreeHost(g->routes);
     cudaFreeHost(g->given_up);
     cudaGetLastError();
     free(g->spans);

@@ -116,7 +116,11 @@ iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     gpu_step *s = &g->step;
     bool decode = true;
     for (size_t i = 0; i < b->span_count; i++) decode = decode && b->spans[i].rows == 1;
-    *s = (gpu_step){.true_rows = b->tokens, .true_picks = b->logit_count, .spans = b->span_count, .decode = decode};
+    *s = (gpu_step){.true_rows = b->tokens,
+                    .true_picks = b->logit_count,
+                    .spans = b->span_count,
+                    .decode = decode,
+                    .routed = b->routed != NULL};
     s->rows = bucket(b->tokens), s->picks = b->logit_count ? bucket(b->logit_count) : 0;
     s->graph = g->o.graphs && decode && s->rows <= iv_size_min(GRAPH_ROWS_MAX, iv_gpu_slice(g)) && b->logit_count > 0;
     if (s->graph) s->picks = s->rows; /* one graph for each number of rows */

@@ -45,11 +45,19 @@ size_t iv_gpu_gathered_bytes(const iv_model *m) {
     return iv_size_max(GATHERED_BYTES, floats * sizeof(float)) + (size_t)IV_RANKS_MAX * GATHERED_PIECE_BYTES;
 }
 
+/* Elements from one layer's ids to the next. */
+static size_t ids_apart(const gpu_rank *r) {
+    return r->m->rank == 0 ? iv_gpu_rows_max(r->g) * (size_t)r->m->config.experts_per_token : 0;
+}
+
+int32_t *iv_gpu_expert_ids(const gpu_rank *r, size_t layer) { return r->expert_ids + layer * ids_apart(r); }
+
 static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
     const iv_model_config *c = &r->m->config;
     size_t k = (size_t)c->experts_per_token, width = iv_dtype_bytes(r->m->dtype);
+    size_t layers = r->m->rank == 0 ? (size_t)c->layers : 1;
     r->router_logits = iv_carve(v, t * (size_t)c->experts, sizeof(float));
-    r->expert_ids = iv_carve(v, t * k, sizeof(int32_t));
+    r->expert_ids = iv_carve(v, layers * t * k, sizeof(int32_t));
     r->expert_weights = iv_carve(v, t * k, sizeof(float));
     r->offsets = iv_carve(v, (size_t)c->experts + 1, sizeof(int32_t));
     r->expert_slots = iv_carve(v, t * k, sizeof(int32_t));

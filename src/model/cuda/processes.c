@@ -84,7 +84,7 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
 }
 
 /* All terms of a row are sent, although each rank has computed only some of them. */
-static iv_status combine(const gpu_pass *p, iv_error *err) {
+static iv_status combine(const gpu_pass *p, const int32_t *ids, iv_error *err) {
     gpu_rank *r = p->r;
     const iv_tp_plan *tp = &p->m->tp;
     size_t k = (size_t)p->m->config.experts_per_token, row = k * p->hidden * sizeof(float),
@@ -101,8 +101,8 @@ static iv_status combine(const gpu_pass *p, iv_error *err) {
             terms[i] = theirs;
         }
         IV_TRY(iv_gpu_launched(r, gather(r, pieces, tp->ranks, false), "terms of the other ranks", err));
-        int code = iv_gpu_combine(terms, firsts, tp->ranks, r->expert_ids + at * k, rows, k, p->hidden,
-                                  r->x + at * p->hidden, r->stream);
+        int code = iv_gpu_combine(terms, firsts, tp->ranks, ids + at * k, rows, k, p->hidden, r->x + at * p->hidden,
+                                  r->stream);
         IV_TRY(iv_gpu_launched(r, code, "combination", err));
     }
     return IV_OK;

@@ -20,9 +20,19 @@ static int copy_inputs(gpu_rank *r) {
                            r->stream);
 }
 
+/* The experts of all rows, in all layers: one copy, whichever rows report them. */
+static int copy_routes(gpu_rank *r) {
+    const iv_gpu_model *g = r->g;
+    const iv_model_config *c = &r->m->config;
+    size_t row = (size_t)c->experts_per_token * sizeof *g->routes, width = g->step.true_rows * row;
+    return cudaMemcpy2DAsync(g->routes, width, r->expert_ids, iv_gpu_rows_max(g) * row, width, (size_t)c->layers,
+                             cudaMemcpyDeviceToHost, r->stream);
+}
+
 static int copy_results(gpu_rank *r) {
     iv_gpu_model *g = r->g;
     int code = cudaMemcpyAsync(&g->bad[r->rank], r->bad, sizeof *r->bad, cudaMemcpyDeviceToHost, r->stream);
+    if (!code && g->step.routed && r->m->rank == 0) code = copy_routes(r);
     size_t picks = g->step.true_picks;
     if (code || r->m->rank != 0 || picks == 0) return code;
     code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
@@ -200,6 +210,17 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
     return any ? iv_gpu_check(r->gpu, cudaStreamSynchronize(r->stream), "copy of logits", err) : IV_OK;
 }
 
+/* Layers without experts stay as they are. */
+static void take_routes(const iv_gpu_model *g, const iv_batch *b) {
+    const iv_model *m = g->rank[0].m;
+    size_t k = (size_t)m->config.experts_per_token;
+    for (size_t layer = 0; layer < (size_t)m->config.layers; layer++) {
+        const int32_t *ids = g->routes + layer * b->tokens * k;
+        for (size_t row = 0; row < b->tokens && m->layers[layer].mlp == IV_MLP_EXPERTS; row++)
+            for (size_t i = 0; i < k && b->routed[row]; i++) b->routed[row][layer * k + i] = (uint16_t)ids[row * k + i];
+    }
+}
+
 /* The first layer with a bad row, and the span of its first bad row. */
 static iv_status check_values(const iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     uint64_t bad = UINT64_MAX;
@@ -229,6 +250,7 @@ iv_status iv_gpu_model_forward(iv_gpu_model *g, const iv_batch *b, iv_error *err
         if (status == IV_NOT_FINITE) return status;
     }
     if (status == IV_OK) status = take_logits(g, b, err);
+    if (status == IV_OK && g->step.routed && g->rank[0].m->rank == 0) take_routes(g, b);
     if (status != IV_OK) g->lost = true, g->why = *err;
     return status;
 }

@@ -50,8 +50,8 @@ typedef struct gpu_row_parallel gpu_row_parallel;
 typedef struct gpu_transport {
     /* x += the layer, summed over the ranks; normed = l->norm of x. */
     iv_status (*row_parallel)(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
-    /* x += the experts' terms of all ranks. */
-    iv_status (*combine)(const gpu_pass *p, iv_error *err);
+    /* x += the experts' terms of all ranks; ids: the layer's experts of the rows. */
+    iv_status (*combine)(const gpu_pass *p, const int32_t *ids, iv_error *err);
     /* Puts the ranks' columns of n rows of logits on rank 0. */
     iv_status (*logits)(const gpu_pass *p, size_t n, iv_error *err);
     /* All ranks have finished what they enqueued before. */
@@ -82,7 +82,7 @@ struct gpu_rank {
     /* Activations: */
     float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits; /* logits: of one slice, on rank 0 */
     unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
-    int32_t *expert_ids, *offsets, *expert_slots;
+    int32_t *expert_ids, *offsets, *expert_slots; /* expert_ids: iv_gpu_expert_ids */
     unsigned char *attention_scratch, *sample_scratch;
     iv_row_result *sampled;
     iv_logprob *top_logprobs; /* [][IV_TOP_LOGPROBS_MAX] */
@@ -108,6 +108,7 @@ typedef struct gpu_step {
     size_t rows, picks; /* launched: with padding */
     size_t true_rows, true_picks, spans;
     bool decode, graph, top_logprobs; /* top_logprobs: some row requests its top tokens */
+    bool routed;                      /* some row reports its experts */
     input_offsets at;
     size_t input_bytes, table_count;
 } gpu_step;
@@ -126,6 +127,7 @@ struct iv_gpu_model {
     uint32_t *tables;
     iv_row_result *sampled;
     iv_logprob *top_logprobs;
+    int32_t *routes; /* of a step: [layers][true_rows][experts per token]; NULL without experts */
     uint64_t *bad;
     iv_gpu_given_up *given_up;
     iv_gpu_span *spans; /* pageable memory: input of the plan */
@@ -157,6 +159,8 @@ size_t iv_gpu_picks_max(const iv_gpu_model *g);
 /* Rows of a rank's buffers: of a step, and of a slice's picks. At least the number ever computed. */
 size_t iv_gpu_rows_max(const iv_gpu_model *g);
 size_t iv_gpu_pick_rows_max(const iv_gpu_model *g);
+/* The experts of the rows of a step, [][experts per token]. Rank 0 keeps those of every layer until the next step. */
+int32_t *iv_gpu_expert_ids(const gpu_rank *r, size_t layer);
 /* Strides in elements. */
 size_t iv_gpu_hidden_stride(const iv_model *m);
 size_t iv_gpu_act_stride(const iv_model *m);

@@ -30,14 +30,14 @@ static iv_status add_whole_layer(const gpu_pass *p, const gpu_row_parallel *l, i
     return l->norm ? iv_gpu_norm_rows(p, l->norm, err) : IV_OK;
 }
 
-static iv_status combine_terms(const gpu_pass *p, iv_error *err) {
+static iv_status combine_terms(const gpu_pass *p, const int32_t *ids, iv_error *err) {
     gpu_rank *r = p->r;
     const float *terms[IV_RANKS_MAX];
     int32_t firsts[IV_RANKS_MAX + 1];
     iv_gpu_first_experts(p, firsts);
     for (size_t i = 0; i < r->g->ranks; i++) terms[i] = r->g->rank[i].terms;
-    int code = iv_gpu_combine(terms, firsts, r->g->ranks, r->expert_ids, p->rows,
-                              (size_t)p->m->config.experts_per_token, p->hidden, r->x, r->stream);
+    int code = iv_gpu_combine(terms, firsts, r->g->ranks, ids, p->rows, (size_t)p->m->config.experts_per_token,
+                              p->hidden, r->x, r->stream);
     return iv_gpu_launched(r, code, "combination", err);
 }
 
@@ -73,9 +73,9 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
     return iv_gpu_launched(r, cudaEventRecord(r->reduced[p->part], r->reduce_stream), "end of an all-reduce", err);
 }
 
-static iv_status combine_peers(const gpu_pass *p, iv_error *err) {
+static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, iv_error *err) {
     IV_TRY(barrier(p, err));
-    return combine_terms(p, err);
+    return combine_terms(p, ids, err);
 }
 
 const gpu_transport iv_gpu_peer_transport = {
