@@ -35,8 +35,9 @@ TIMEOUT_S = 600  # of a client, and ...
 DEATH_S = 10     # ... as long again for each death: on a slow machine most of a life repeats what the one before had done
 GROWTH_BYTES, STREAM_BYTES = 16 << 20, 64 << 10  # of the server, however many deaths
 PROGRESS_S = 10  # most waiting for an answer between two deaths
-FLAGS = ["--max-num-seqs", "32", "--kv-cache-memory", "48M", "--max-queued-requests", "4096", "--disable-log-requests",
-         "--threads", "1", "--engine-timeout", "1000"]
+FLAGS = {"--max-num-seqs": "32", "--kv-cache-memory": "48M", "--max-queued-requests": "4096", "--disable-log-requests": None,
+         "--threads": "1", "--engine-timeout": "1000", "--engine-restarts": "1000000"}
+PROGRESS_DEATHS = 100  # between two lines
 SIGNALS = [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGSTOP]
 # What differs between two runs of one request.
 VOLATILE = re.compile(rb'(?:(?:chat)?cmpl|resp|rs|msg|fc|call)[-_][0-9A-Za-z_-]+|req-[0-9a-f]+'
@@ -141,32 +142,54 @@ async def await_answer(tally, seconds):
         await asyncio.sleep(0.02)
 
 
+async def one_engine(server):
+    """Its number. On a busy machine an engine may not respond in time, and another is being started."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < BACK_MAX_S:
+        living, zombies = engines(server.pid)
+        if len(living) == 1:
+            return living[0]
+        await asyncio.sleep(0.005)
+    raise Lost(f"wanted one engine, found {living} and zombies {zombies}: {server.lines[-5:]}")
+
+
+def check_ends(server, sent, missing):
+    """Why engines ended, by the log: by the signals of this test, or because they did not respond. None ends by itself."""
+    ends = collections.Counter(found[1] for line in server.lines if (found := re.search(r"the engine process ended \((.*)\); restart", line)))
+    silent = sum(n for why, n in ends.items() if "did not respond" in why)
+    others = {why: n for why, n in ends.items() if "did not respond" not in why}
+    print(f"ends: {others}, {silent} did not respond ({sent[signal.SIGSTOP]} were stopped)", flush=True)
+    wanted = {f"signal {int(number)} ({signal.strsignal(number)})": n for number, n in sent.items() if number != signal.SIGSTOP}
+    if any(n > wanted.get(why, 0) for why, n in others.items()) or ends.total() < sent.total():
+        missing.append(f"ends: wanted {wanted} and {sent[signal.SIGSTOP]} that did not respond, found {dict(ends)}")
+
+
 async def end_engines(server, count, rng, times, missing, tally):
-    """Ends the engine `count` times at random moments, half of them after some progress."""
-    loading = False
+    """Ends the engine `count` times at random moments, half of them after some progress. Returns how often each signal did."""
+    loading, sent = False, collections.Counter()
     for i in range(count):
         if not loading and rng.random() < 0.5:
             await await_answer(tally, PROGRESS_S)
         await asyncio.sleep(rng.random() * rng.choice([0.02, 0.4, 1.5]))
-        living, zombies = engines(server.pid)
-        if len(living) != 1:
-            missing.append(f"processes before death {i}: wanted one engine, found {living} and zombies {zombies}")
-            return
         before, number = await metric(server.port, "invar_engine_restarts_total"), SIGNALS[rng.randrange(len(SIGNALS))]
-        begin = time.monotonic()
-        os.kill(living[0], number)
+        pid, begin = await one_engine(server), time.monotonic()
+        os.kill(pid, number)
+        sent[number] += 1
         while await metric(server.port, "invar_engine_restarts_total") == before:
             if time.monotonic() - begin > BACK_MAX_S:
                 missing.append(f"death {i}, signal {number}: no restart within {BACK_MAX_S} s")
-                return
+                return sent
             await asyncio.sleep(0.005)
         loading = rng.random() < 0.1
         if loading:
             continue  # the next one may find it loading
         if await await_health(server.port, ['"ok"'], BACK_MAX_S) is None:
             missing.append(f"death {i}, signal {number}: not back within {BACK_MAX_S} s")
-            return
+            return sent
         times.append((time.monotonic() - begin, number))
+        if (i + 1) % PROGRESS_DEATHS == 0:
+            print(f"{i + 1} deaths, {tally.answers} answers, {len(tally.changes)} changed, errors {dict(tally.errors) or 'none'}", flush=True)
+    return sent
 
 
 def show_change(request, raw):
@@ -186,15 +209,16 @@ async def deaths(args, server, missing):
     at_first = await metric(server.port, "process_resident_memory_bytes")
     clients = [asyncio.ensure_future(client(server.port, requests, random.Random(args.seed * 100000 + i), tally, stopping))
                for i in range(args.streams)]
-    await end_engines(server, args.deaths, rng, times, missing, tally)
+    sent = await end_engines(server, args.deaths, rng, times, missing, tally)
     stopping.set()
     await asyncio.gather(*clients)
     continued = await metric(server.port, "invar_requests_continued_total")
     resident = await metric(server.port, "process_resident_memory_bytes")
     middle = sorted(t for t, _ in times)[len(times) // 2] if times else 0
-    print(f"{len(times)} deaths in {time.monotonic() - begin:.0f} s under {args.streams} streams: {tally.answers} answers, {continued:.0f} times "
+    print(f"{sum(sent.values())} deaths in {time.monotonic() - begin:.0f} s under {args.streams} streams: {tally.answers} answers, {continued:.0f} times "
           f"continued, {len(tally.changes)} changed, errors {dict(tally.errors) or 'none'}; {tally.dawdled} read slowly, {tally.left} left; "
-          f"back after {middle:.2f} s (median), {max(times, default=(0, 0))[0]:.2f} s (largest)", flush=True)
+          f"back after {middle:.2f} s (median), {max(times, default=(0, 0))[0]:.2f} s (largest of {len(times)}; the others hit one that "
+          f"was loading)", flush=True)
     print(f"resident memory of the server: {at_first / 1e6:.1f} MB, after the deaths {resident / 1e6:.1f} MB", flush=True)
     if resident > at_first + GROWTH_BYTES + args.streams * STREAM_BYTES:
         missing.append(f"memory: wanted at most {GROWTH_BYTES + args.streams * STREAM_BYTES} bytes more, found {resident - at_first:.0f}")
@@ -206,6 +230,7 @@ async def deaths(args, server, missing):
         missing.append(f"back: wanted {BACK_WANTED_S} s (median), found {middle:.2f} s")
     if args.deaths >= 10 and continued < args.deaths:
         missing.append(f"continued: wanted {args.deaths} or more, found {continued:.0f}")
+    check_ends(server, sent, missing)
     living, zombies = engines(server.pid)
     if len(living) != 1 or zombies:
         missing.append(f"processes at the end: wanted one engine, found {living} and zombies {zombies}")
@@ -316,7 +341,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=int(os.environ.get("INVAR_TEST_SEED", "1")))
     p.add_argument("--server", default=BINARY, help="the program (build/invar)")
     p.add_argument("--model", default=str(TINY_MATH))
-    p.add_argument("--flags", default="", help="more flags of the server")
+    p.add_argument("--flags", default="", help="more flags of the server, or other values of its flags here")
     p.add_argument("--no-controls", action="store_true")
     return p.parse_args()
 
@@ -332,7 +357,9 @@ def main():
     raise_file_limit()
     end_when_terminated()
     print(f"seed {args.seed}", flush=True)
-    server = Served(args.server, args.model, *FLAGS, "--engine-restarts", "1000000", *args.flags.split())
+    given = args.flags.split()
+    defaults = [word for name, value in FLAGS.items() if name not in given for word in (name, value) if word]
+    server = Served(args.server, args.model, *defaults, *given)
     try:
         asyncio.run(deaths(args, server, missing))
     finally:

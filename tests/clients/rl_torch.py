@@ -10,6 +10,8 @@ import os
 import pickle
 import sys
 import threading
+import time
+import traceback
 import types
 from multiprocessing.reduction import ForkingPickler
 
@@ -168,10 +170,22 @@ def test_store():
             rl.check(status == 500 and "NCCL's id of 128 bytes, found 5" in answer["message"], status, answer)
 
 
-names = sys.argv[1:]
-tests = [f for name, f in sorted(globals().items()) if name.startswith("test_") and (not names or name[5:] in names)]
-for test in tests:
-    test()
-    print(f"ok {test.__name__}", flush=True)
-print(f"{len(tests)} tests, {rl.checks} checks, torch {torch.__version__}")
-rl.scratch.cleanup()
+def main(functions):
+    names, failed = sys.argv[1:], 0
+    tests = [f for name, f in sorted(functions.items()) if name.startswith("test_") and (not names or name[5:] in names)]
+    for test in tests:
+        begin = time.monotonic()
+        try:
+            test()
+            word = "ok"
+        except Exception:
+            traceback.print_exc()
+            failed, word = failed + 1, "FAILED"
+        print(f"{word} {test.__name__} in {time.monotonic() - begin:.1f} s", flush=True)
+    rl.scratch.cleanup()
+    print(f"{len(tests)} tests, {failed} failed, {rl.checks} checks, torch {torch.__version__}")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main(globals())
