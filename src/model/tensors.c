@@ -465,8 +465,10 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
         at = bind(&m->embedding, at);
     else
         m->embedding = first->embedding;
-    at = bind(&m->head, at);
-    if (m->config.tie_embeddings) m->head = tied_head(m);
+    if (m->config.tie_embeddings)
+        m->head = tied_head(m); /* has no memory of its own, also where it was bound before */
+    else
+        at = bind(&m->head, at);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *l = &m->layers[i];
         at = bind(&l->qkv, at), at = bind_nodes(l->out, at);

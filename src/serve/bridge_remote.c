@@ -75,7 +75,10 @@ static void end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const
 
 /* ---- records to the process --------------------------------------------------------------------------- */
 
-static void put(iv_remote *r, const iv_frame *f) { IV_ASSERT(iv_frame_encode(f, &r->writer.buf)); }
+/* A process that has ended needs none: the next one learns everything from the journal. */
+static void put(iv_remote *r, const iv_frame *f) {
+    if (r->process.fd >= 0) IV_ASSERT(iv_frame_encode(f, &r->writer.buf));
+}
 
 /* Sends what the socket takes; the rest when it is writable. If the peer is gone, reading finds it. */
 static void flush(iv_remote *r) {

@@ -12,6 +12,7 @@ int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_a
 #include "cuda/device_cases.h"
 
 #include "cuda/emulator/include/control.h"
+#include "engine/made_model.h"
 #include "engine/state.h"
 #include "model/tensor_data.h"
 
@@ -181,6 +182,51 @@ static void tensors_are_replaced_one_by_one(void **state) {
     }
 }
 
+/* ---- updates --------------------------------------------------------------------------------------------- */
+
+static void update_and_compare(iv_engine *e, const model_case *m, const way *w, const char *dir, const char *want) {
+    char got[65];
+    iv_error err;
+    ASSERT_OK(iv_engine_update_weights(e, dir, &err), &err);
+    digest_of_engine(e, m, w, got);
+    assert_string_equal(got, want);
+}
+
+/* Other weights, then the first again, at both numbers of GPUs: the answers are those of an engine that opens them.
+ * Tied heads, biases, experts. */
+static void weights_are_updated(void **state) {
+    (void)state;
+    static const char *const names[] = {"qwen3", "qwen2", "qwen3_moe"};
+    static const way ways[] = {{"cuda", false, false, 1, 64, 0}, {"cuda", false, false, 2, 64, 0}};
+    const way cpu = {"cpu", false, false, 1, 64, 0};
+    for (size_t k = 0; k < 3; k++) {
+        size_t c = 0;
+        while (strcmp(cases[c].name, names[k]) != 0) c++;
+        rng r = {7 + k};
+        model_case m = shortened(&cases[c], &r);
+        made_model other;
+        char first[65], second[65], dir[4200];
+        iv_error err;
+        made_open(&other, names[k]);
+        for (size_t t = 0; t < other.count; t++) /* the last bit of each bfloat16 */
+            for (size_t i = 0; i < made_elements(&other, t); i++) ((uint16_t *)other.data[t])[i] ^= 1;
+        iv_engine_options o = options_of(&m, &cpu, dir, sizeof dir);
+        o.model = made_write(&other);
+        iv_engine *e = open_with(&o);
+        digest_of_engine(e, &m, &cpu, second);
+        iv_engine_close(e);
+        ASSERT_OK(digest_of(&m, &cpu, first, &err), &err);
+        assert_string_not_equal(first, second);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            e = open_case(&m, &ways[i]);
+            update_and_compare(e, &m, &ways[i], other.s.dir, second);
+            update_and_compare(e, &m, &ways[i], source_path(m.dir), first);
+            iv_engine_close(e);
+        }
+        made_close(&other);
+    }
+}
+
 /* ---- reported experts ------------------------------------------------------------------------------------ */
 
 /* The experts of every other request, one table after another: rows, then ids. */
@@ -247,9 +293,11 @@ static void experts_are_those_of_the_cpu(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(emulated_gpus_have_the_cpus_digests), cmocka_unit_test(control_a_flipped_bit_differs),
-        cmocka_unit_test(gpus_in_trouble), cmocka_unit_test(tensors_are_replaced_one_by_one),
-        cmocka_unit_test(experts_are_those_of_the_cpu)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_have_the_cpus_digests),
+                                       cmocka_unit_test(control_a_flipped_bit_differs),
+                                       cmocka_unit_test(gpus_in_trouble),
+                                       cmocka_unit_test(tensors_are_replaced_one_by_one),
+                                       cmocka_unit_test(weights_are_updated),
+                                       cmocka_unit_test(experts_are_those_of_the_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -478,6 +478,7 @@ static void pauses_holds_and_cancels(void **state) {
     gone->silent = true;
     ask_nth(b, 1, late);
     await_restarts(b, 1);
+    assert_int_equal(stats_of(b).restarts, 1); /* the cancellation is not for the next process */
     assert_true(stats_of(b).paused);
     size_t count = l[0].answer.count;
     usleep(100000);
