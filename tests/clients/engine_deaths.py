@@ -42,11 +42,15 @@ SIGNALS = [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGSTOP]
 # What differs between two runs of one request.
 VOLATILE = re.compile(rb'(?:(?:chat)?cmpl|resp|rs|msg|fc|call)[-_][0-9A-Za-z_-]+|req-[0-9a-f]+'
                       rb'|"(?:created|created_at|completed_at|cached_tokens|e2e_latency)":[0-9.e-]+')
+CHOICE, CHOICES_MAX = re.compile(rb'^data: [^\n]*"choices":\[\{"index":(\d+)'), 1 << 20  # of an event
 
 
 def plain(raw):
-    """A whole answer without what differs between two runs."""
-    return VOLATILE.sub(b"#", wire.payload(raw))
+    """A whole answer without what differs between two runs. The choices of a stream are put one after another: when each of them
+    comes depends on the other requests."""
+    events = VOLATILE.sub(b"#", wire.payload(raw)).split(b"\n\n")
+    places = [int(found[1]) if (found := CHOICE.search(e)) else CHOICES_MAX for e in events]
+    return b"\n\n".join(e for _, e in sorted(zip(places, events), key=lambda pair: pair[0]))
 
 
 def engines(pid):
