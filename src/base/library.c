@@ -2,7 +2,6 @@
 #include "base/library.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
 
 static void *open_first(const char *const *names, size_t count) {
     void *library = NULL;
@@ -19,16 +18,9 @@ static iv_status find_calls(const char *what_for, void *library, const char *fil
     return IV_OK;
 }
 
-/* NCCL reads its settings at its first call. */
-void *iv_library_nccl(void) {
-    static const char *const names[] = {"libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2"};
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* ranks connect when they open, not during graph capture */
-    return open_first(names, sizeof names / sizeof *names);
-}
-
 iv_status iv_library_nccl_calls(const char *what_for, const iv_library_call *calls, size_t count, iv_error *err) {
-    void *library = iv_library_nccl();
+    static const char *const names[] = {"libnccl.so.2", "libnccl.so", "/usr/local/cuda/lib64/libnccl.so.2"};
+    void *library = open_first(names, sizeof names / sizeof *names);
     if (library) return find_calls(what_for, library, "NCCL (libnccl.so.2)", calls, count, err);
     return iv_fail(err, IV_NOT_FOUND,
                    "%s: wanted NCCL (libnccl.so.2) among the libraries, found none: set LD_LIBRARY_PATH to where it is",

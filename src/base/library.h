@@ -9,10 +9,8 @@ typedef struct iv_library_call {
     void **to;
 } iv_library_call;
 
-/* NCCL, with its settings: multicast over NVLink off unless NCCL_NVLS_ENABLE enables it, and ranks connect when they
- * open. It has threads and therefore stays loaded. NULL: not found. */
-void *iv_library_nccl(void);
-/* Finds NCCL and calls of it. IV_NOT_FOUND; `what_for` begins the message. */
+/* Finds NCCL and calls of it. It has threads and therefore stays loaded. IV_NOT_FOUND; `what_for` begins the
+ * message. */
 iv_status iv_library_nccl_calls(const char *what_for, const iv_library_call *calls, size_t count, iv_error *err);
 /* The same for the CUDA driver, libcuda.so.1. */
 iv_status iv_library_cuda_calls(const char *what_for, const iv_library_call *calls, size_t count, iv_error *err);

@@ -184,8 +184,8 @@ def main(functions):
         print(f"{word} {test.__name__} in {time.monotonic() - begin:.1f} s", flush=True)
     rl.scratch.cleanup()
     print(f"{len(tests)} tests, {failed} failed, {rl.checks} checks, torch {torch.__version__}")
-    sys.exit(failed > 0)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main(globals())
+    sys.exit(main(globals()))

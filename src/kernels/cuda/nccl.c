@@ -50,6 +50,9 @@ static iv_status find_calls(const char *what_for, calls *c, iv_error *err) {
                                       {"ncclAllReduce", (void **)&c->all_reduce},
                                       {"ncclSend", (void **)&c->send},
                                       {"ncclRecv", (void **)&c->receive}};
+    /* Settings, which NCCL reads at its first call and which all ranks must share. */
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0); /* ranks connect when they open, not during graph capture */
     return iv_library_nccl_calls(what_for, wanted, sizeof wanted / sizeof *wanted, err);
 }
 

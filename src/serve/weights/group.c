@@ -38,6 +38,8 @@ struct iv_group {
 
 const char *iv_group_name(const iv_group *g) { return g->name; }
 
+/* Without settings of NCCL's: all ranks must have the same ones, and the trainer has its own. With another
+ * NCCL_RUNTIME_CONNECT, for one, the ranks wait for each other forever. */
 static iv_status find_nccl(calls *c, iv_error *err) {
     const iv_library_call wanted[] = {
         {"ncclCommInitRank", (void **)&c->init_rank}, {"ncclCommAbort", (void **)&c->abort},
