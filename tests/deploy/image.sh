@@ -1,14 +1,20 @@
 #!/bin/sh
-# image.sh [MODEL]: builds the CPU image by buildah and runs it as its user: without root, without a writable file system
-# of its own, and asks it a question. Needs root, buildah, network to Debian's mirror, and the base image: from a
-# registry, or made by debootstrap where there is none ($INVAR_IMAGE_BASE=debootstrap). Takes minutes; not part of
-# ./run test.
+# image.sh [MODEL]: builds an image by buildah and runs it as its user, on CPUs: without root, without a writable file
+# system of its own, and asks it a question. $INVAR_IMAGE_TARGET: cpu (the default) or cuda. Needs root, buildah, network
+# to Debian's mirror, and the base images: from a registry, or made by debootstrap where there is none
+# ($INVAR_IMAGE_BASE=debootstrap, or the folder of a Debian; NVIDIA's base is then this machine's toolkit over it,
+# $INVAR_IMAGE_CUDA, and compilations are looked up in $INVAR_IMAGE_CCACHE, if ccache is in that Debian). $INVAR_IMAGE_SAVE:
+# where the image's files go as a tar file. Takes minutes, for cuda much longer; not part of ./run test.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 model=${1:-$root/models/tiny-math}
 work=${INVAR_IMAGE_WORK:-$(mktemp -d)}
+target=${INVAR_IMAGE_TARGET:-cpu}
+tag=invar:$target
 base=debian:12-slim
+cuda=nvidia/cuda:12.6.3-devel-ubuntu22.04
+mounts=
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
 
 die() {
@@ -18,15 +24,30 @@ die() {
 store() { buildah --root "$work/store" --runroot "$work/run" "$@"; }
 
 mkdir -p "$work"
-if [ "${INVAR_IMAGE_BASE:-}" = debootstrap ]; then
-    base=localhost/debian:12-slim
+# image_of FOLDER NAME WORDS...: an image of a folder with further settings.
+image_of() {
+    folder=$1 name=$2
+    shift 2
+    empty=$(store from scratch)
+    store copy -q "$empty" "$folder" / >/dev/null
+    [ $# = 0 ] || store config "$@" "$empty"
+    store commit -q --rm "$empty" "$name" >/dev/null
+}
+if [ -n "${INVAR_IMAGE_BASE:-}" ]; then
+    base=localhost/debian:12-slim cuda=localhost/cuda:devel
     if ! store images "$base" >/dev/null 2>&1; then
-        debootstrap --variant=minbase bookworm "$work/rootfs" >"$work/debootstrap.log" 2>&1 || die "debootstrap: see $work/debootstrap.log"
-        rm -rf "$work"/rootfs/var/cache/apt/archives/*.deb "$work"/rootfs/var/lib/apt/lists/*
-        empty=$(store from scratch)
-        store copy -q "$empty" "$work/rootfs" / >/dev/null
-        store commit -q --rm "$empty" "$base" >/dev/null
+        rootfs=$INVAR_IMAGE_BASE
+        if [ "$rootfs" = debootstrap ]; then
+            rootfs=$work/rootfs
+            debootstrap --variant=minbase bookworm "$rootfs" >"$work/debootstrap.log" 2>&1 || die "debootstrap: see $work/debootstrap.log"
+        fi
+        rm -rf "$rootfs"/var/cache/apt/archives/*.deb "$rootfs"/var/lib/apt/lists/*
+        image_of "$rootfs" "$base"
+        [ "$target" = cpu ] || image_of "$rootfs" "$cuda" --env PATH=/usr/local/cuda/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+            --env CCACHE_DIR=/ccache --env CCACHE_BASEDIR=/src --env CCACHE_NOHASHDIR=1 --env CMAKE_C_COMPILER_LAUNCHER="${INVAR_IMAGE_CCACHE:+ccache}" \
+            --env CMAKE_CUDA_COMPILER_LAUNCHER="${INVAR_IMAGE_CCACHE:+ccache}"
     fi
+    [ "$target" = cpu ] || mounts="-v $(realpath "${INVAR_IMAGE_CUDA:-/usr/local/cuda}"):/usr/local/cuda:ro ${INVAR_IMAGE_CCACHE:+-v $INVAR_IMAGE_CCACHE:/ccache}"
 fi
 
 # The committed files alone are the context. $INVAR_IMAGE_KEEP: an image of an earlier run in $INVAR_IMAGE_WORK.
@@ -34,16 +55,17 @@ build_image() {
     rm -rf "$work/context"
     mkdir "$work/context"
     git -C "$root" archive HEAD | tar -x -C "$work/context"
-    (cd "$work/context" && store bud --format docker --build-arg "DEBIAN=$base" --target cpu \
-        --ignorefile deploy/docker/Dockerfile.dockerignore -f deploy/docker/Dockerfile -t invar .) >"$work/build.log" 2>&1 ||
+    # shellcheck disable=SC2086
+    (cd "$work/context" && store bud --format docker --build-arg "DEBIAN=$base" --build-arg "CUDA_DEVEL=$cuda" --target "$target" $mounts \
+        --ignorefile deploy/docker/Dockerfile.dockerignore -f deploy/docker/Dockerfile -t "$tag" .) >"$work/build.log" 2>&1 ||
         die "build: see $work/build.log"
 }
 [ -n "${INVAR_IMAGE_KEEP:-}" ] || build_image
 
-user=$(store inspect --type image --format '{{.OCIv1.Config.User}}' invar)
+user=$(store inspect --type image --format '{{.OCIv1.Config.User}}' "$tag")
 [ "$user" = 10001:10001 ] || die "wanted user 10001:10001, found $user"
-size=$(store images --format '{{.Size}}' invar)
-container=$(store from invar)
+size=$(store images --format '{{.Size}}' "$tag")
+container=$(store from "$tag")
 trap 'store rm "$container" >/dev/null 2>&1 || true' EXIT
 store run --user 10001:10001 "$container" -- /usr/bin/invar --version || die "the program does not start"
 if store run --user 10001:10001 "$container" -- /bin/sh -c 'touch /usr/bin/x /etc/x' 2>/dev/null; then
@@ -69,4 +91,5 @@ store run --user 10001:10001 -v "$model:/models/model:ro" "$container" -- /bin/b
     kill -TERM $pid; wait $pid; code=$?
     cat /tmp/log
     [ "$status" = 200 ] && [ "$code" = 0 ]' >"$work/serve.log" 2>&1 || die "serve: see $work/serve.log"
-echo "image: built, $size, user $user; answers with digest $digest, healthy, ends by SIGTERM"
+[ -z "${INVAR_IMAGE_SAVE:-}" ] || tar -C "$(store mount "$container")" -cf "$INVAR_IMAGE_SAVE" .
+echo "image $target: built, $size, user $user; answers with digest $digest, healthy, ends by SIGTERM"
