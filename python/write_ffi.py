@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""write_ffi.py HEADER OUT CUDA: cffi's declarations of invar.h as a Python module (ABI mode), and whether the library
-has the CUDA backend (True or False). The build of the wheel calls it."""
+"""write_ffi.py HEADER... OUT CUDA: cffi's declarations of the headers as a Python module (ABI mode), and whether the
+library has the CUDA backend (True or False). The build of the wheel calls it."""
 import pathlib
 import re
 import sys
@@ -19,9 +19,10 @@ def declarations(header: str) -> str:
 
 
 def main() -> None:
-    header, out, cuda = sys.argv[1:]
+    *headers, out, cuda = sys.argv[1:]
     ffi = cffi.FFI()
-    ffi.cdef(declarations(pathlib.Path(header).read_text()))
+    for header in headers:
+        ffi.cdef(declarations(pathlib.Path(header).read_text()))
     ffi.set_source("_ffi", None)
     with tempfile.TemporaryDirectory() as folder:
         ffi.emit_python_code(f"{folder}/_ffi.py")

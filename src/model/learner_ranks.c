@@ -2,10 +2,10 @@
 #include "model/learner_ranks.h"
 #include "numerics/tree.h"
 
-/* The largest power of two, at most 8, that divides n. */
-static size_t power_in(size_t n) {
+/* The largest power of two, at most 8, that divides kv_heads. */
+size_t iv_qkv_leaves(size_t kv_heads) {
     size_t p = IV_LEAVES_MAX;
-    while (n % p) p /= 2;
+    while (kv_heads % p) p /= 2;
     return p;
 }
 
@@ -19,7 +19,8 @@ static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_
 iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error *err) {
     const iv_model_config *c = &m->config;
     size_t ranks = m->tp.ranks;
-    size_t qkv = power_in((size_t)c->kv_heads), up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
+    size_t qkv = iv_qkv_leaves((size_t)c->kv_heads),
+           up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
            head = (size_t)iv_leaf_count(iv_padded_k((size_t)c->vocab_size)),
            attended = (size_t)iv_leaf_count(iv_padded_k((size_t)(c->heads * c->head_dim)));
     IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));

@@ -9,6 +9,9 @@ typedef struct iv_learner_leaves {
     size_t qkv, up, head;
 } iv_learner_leaves;
 
+/* Leaves of q, k and v over all ranks. */
+size_t iv_qkv_leaves(size_t kv_heads);
+
 /* IV_UNSUPPORTED names a layer whose leaves the model's ranks do not divide. */
 iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error *err);
 

@@ -2,8 +2,9 @@
 #include "base/digest.h"
 #include "base/size.h"
 #include "device/memory.h"
+#include "model/rope_tables.h"
 #include "model/tensor_data.h"
-#include "numerics/rope.h"
+#include "numerics/attention.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -215,58 +216,17 @@ static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_model_op
     return status;
 }
 
-typedef struct rope_job {
-    iv_model *m;
-    const double *frequencies;
-    size_t pairs;
-    double attention; /* factor of cosines and sines */
-} rope_job;
-
-enum { ROPE_ROWS_A_TASK = 256 };
-
-static void rope_task(void *context, size_t index, size_t worker) {
-    (void)worker;
-    const rope_job *j = context;
-    size_t end = iv_size_min((index + 1) * ROPE_ROWS_A_TASK, j->m->rope_positions);
-    for (size_t p = index * ROPE_ROWS_A_TASK; p < end; p++)
-        iv_rope_row(j->frequencies, j->pairs, (int64_t)p, j->attention, j->m->rope_cosine + p * j->pairs,
-                    j->m->rope_sine + p * j->pairs);
-}
-
 static size_t rope_bytes(const iv_model *m) {
     return m->rope_positions * (size_t)m->config.head_dim / 2 * sizeof(float);
 }
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
-    const iv_model_config *c = &m->config;
-    size_t pairs = (size_t)c->head_dim / 2;
-    double frequencies[IV_HEAD_DIM_MAX / 2];
-    iv_rope_rule rule = {.theta = c->rope_theta,
-                         .factor = c->rope_factor,
-                         .low_freq = c->rope_low_freq_factor,
-                         .high_freq = c->rope_high_freq_factor,
-                         .original_positions = (double)c->rope_original_positions,
-                         .beta_fast = c->rope_beta_fast,
-                         .beta_slow = c->rope_beta_slow,
-                         .truncate = c->rope_truncate};
-    m->rope_positions = o->positions ? o->positions : (size_t)c->max_positions;
+    m->rope_positions = o->positions ? o->positions : (size_t)m->config.max_positions;
     m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
     if (!m->rope_cosine || !m->rope_sine)
         return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
-    iv_rope_frequencies(&rule, (size_t)c->head_dim, frequencies);
-    rope_job job = {m, frequencies, pairs, 1};
-    if (c->rope == IV_ROPE_YARN)
-        job.attention =
-            c->rope_attention != 0
-                ? c->rope_attention
-                : iv_rope_yarn_attention(c->rope_factor, c->rope_mscale, c->rope_mscale_all_dim) * c->rope_attn_factor;
-    iv_pool_run(pool, (m->rope_positions + ROPE_ROWS_A_TASK - 1) / ROPE_ROWS_A_TASK, rope_task, &job);
+    iv_rope_tables(&m->config, pool, m->rope_positions, m->rope_cosine, m->rope_sine);
     return IV_OK;
-}
-
-/* head_dim^-0.5 * log2(e) in double, rounded once; the square root is correctly rounded by IEEE 754. */
-static float attention_scale(int64_t head_dim) {
-    return (float)(1.4426950408889634 / __builtin_sqrt((double)head_dim));
 }
 
 static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
@@ -284,7 +244,7 @@ static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
 /* Copies the first rank's results to the other ranks after loading. */
 static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
-        m->scale_log2e = attention_scale(m->config.head_dim);
+        m->scale_log2e = iv_attention_scale_log2e((size_t)m->config.head_dim);
         m->rope_positions = first->rope_positions;
         m->rope_cosine = first->rope_cosine, m->rope_sine = first->rope_sine;
     }

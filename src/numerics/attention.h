@@ -31,6 +31,13 @@ static inline float iv_attention_sum(iv_arithmetic arithmetic, const float l[IV_
     return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }
 
+/* head_dim^-0.5 in double, and that times log2(e), each rounded once; the square root is correctly rounded by IEEE 754.
+ */
+static inline float iv_attention_scale(size_t head_dim) { return (float)(1.0 / __builtin_sqrt((double)head_dim)); }
+static inline float iv_attention_scale_log2e(size_t head_dim) {
+    return (float)(1.4426950408889634 / __builtin_sqrt((double)head_dim));
+}
+
 /* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
 static inline int64_t iv_first_visible(int64_t position, int64_t window) {
     return window > 0 && position >= window ? position - window + 1 : 0;

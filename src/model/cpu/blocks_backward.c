@@ -1,11 +1,10 @@
 /* blocks_backward.c: the backward ops of a layer on the CPU, in the decoder's reverse order. Weight gradients that
  * every rank could compute alike (norms, biases of row-parallel layers) are rank 0's. */
 #include "base/size.h"
+#include "kernels/heads_backward.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
-#include "numerics/floats.h"
 
-#include <math.h>
 #include <string.h>
 
 static const iv_layer_tensors *names_of(const iv_cpu_learner *l, size_t layer) {
@@ -166,7 +165,7 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                                         .head_dim = dim,
                                                         .window = l->model->layers[layer].window,
                                                         .scale_log2e = l->model->scale_log2e,
-                                                        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+                                                        .scale = iv_attention_scale(dim),
                                                         .q = t->q,
                                                         .out = t->attended,
                                                         .dout = l->dy,
@@ -180,101 +179,48 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
     return IV_OK;
 }
 
-typedef struct rope_job {
-    iv_cpu_learner *l;
-    const iv_layer *layer;
-} rope_job;
-
-/* The position of a row in its sequence. */
-static size_t position_of(const iv_cpu_learner *l, size_t row) {
-    size_t low = 0, high = l->to - l->from;
-    while (high - low > 1) {
-        size_t middle = (low + high) / 2;
-        if (l->ranges[middle].first <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return row - l->ranges[low].first;
-}
-
-/* Head h's row before its norm, as floats. */
-static void raw_head(const iv_cpu_learner *l, size_t row, size_t h, float *out) {
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t dim = (size_t)l->model->config.head_dim;
-    bool q = h < shard->heads;
-    const void *from = q ? l->tape.now->q_raw : l->tape.now->k_raw;
-    size_t at = (q ? row * shard->heads + h : row * shard->kv_heads + h - shard->heads) * dim;
-    for (size_t i = 0; i < dim; i++) out[i] = iv_element(l->model->dtype, from, at + i);
-}
-
-/* Adds up leaves in the tree: a power of two of vectors of n floats, into the first. */
-static void add_leaves(float *leaf, size_t leaves, size_t n) {
-    for (size_t stride = 1; stride < leaves; stride *= 2)
-        for (size_t i = 0; i < leaves; i += 2 * stride)
-            for (size_t e = 0; e < n; e++) leaf[i * n + e] = leaf[i * n + e] + leaf[(i + stride) * n + e];
-}
-
-/* One head's gradient through its norm, in place; its part of the weights' gradient goes into `terms`. */
-static void head_norm_backward(const iv_cpu_learner *l, size_t row, size_t h, const float *weight, float *d,
-                               float *terms) {
-    size_t dim = (size_t)l->model->config.head_dim;
-    float raw[IV_HEAD_DIM_MAX], out[IV_HEAD_DIM_MAX];
-    raw_head(l, row, h, raw);
-    float r = l->kernels->rmsnorm_backward(raw, weight, (float)l->model->config.rms_norm_eps, dim, d, NULL, out);
-    l->kernels->norm_weight_backward(d, raw, r, dim, terms);
-    memcpy(d, out, dim * sizeof *d);
-}
-
-static void rope_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const rope_job *j = context;
-    iv_cpu_learner *l = j->l;
-    const iv_model *m = l->model;
-    const iv_tp_shard *shard = iv_learner_shard(l);
-    size_t dim = (size_t)m->config.head_dim, position = position_of(l, row), leaves = l->qkv_leaves;
-    float *d = l->dqkv + row * (shard->heads + 2 * shard->kv_heads) * dim, sine[IV_HEAD_DIM_MAX];
-    float terms[2][IV_LEAVES_MAX * IV_HEAD_DIM_MAX];
-    memset(terms, 0, sizeof terms);
-    for (size_t i = 0; i < dim / 2; i++) sine[i] = -m->rope_sine[position * dim / 2 + i];
-    for (size_t h = 0; h < shard->heads + shard->kv_heads; h++, d += dim) {
-        bool q = h < shard->heads;
-        size_t leaf = q ? h / (shard->heads / leaves) : (h - shard->heads) / (shard->kv_heads / leaves);
-        l->kernels->rope(d, m->rope_cosine + position * dim / 2, sine, dim / 2);
-        const float *weight = q ? j->layer->q_norm : j->layer->k_norm;
-        if (weight) head_norm_backward(l, row, h, weight, d, terms[!q] + leaf * dim);
-    }
-    if (!j->layer->q_norm) return;
-    for (int i = 0; i < 2; i++) {
-        add_leaves(terms[i], leaves, dim);
-        memcpy(l->head_terms + (row * 2 + (size_t)i) * dim, terms[i], dim * sizeof *d);
-    }
-}
-
 static void add_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const rope_job *j = context;
-    j->l->kernels->add(acc, j->l->head_terms + row * 2 * (size_t)j->l->model->config.head_dim + first, count);
+    const iv_cpu_learner *l = context;
+    l->kernels->add(acc, l->head_terms + row * 2 * (size_t)l->model->config.head_dim + first, count);
 }
 
 /* q_norm's terms are the first head_dim columns, k_norm's the others. */
 static void add_k_terms(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const rope_job *j = context;
-    add_terms(context, row, first + (size_t)j->l->model->config.head_dim, count, acc);
+    const iv_cpu_learner *l = context;
+    add_terms(context, row, first + (size_t)l->model->config.head_dim, count, acc);
 }
 
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    rope_job j = {.l = l, .layer = &l->model->layers[layer]};
+    const iv_layer *w = &l->model->layers[layer];
     const iv_layer_tensors *t = names_of(l, layer);
+    const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
-    iv_pool_run(l->compute.pool, l->batch.tokens, rope_row, &j);
+    iv_heads_backward(&l->compute,
+                      &(iv_heads_backward_args){.type = l->model->dtype,
+                                                .heads = shard->heads,
+                                                .kv_heads = shard->kv_heads,
+                                                .dim = dim,
+                                                .leaves = l->qkv_leaves,
+                                                .q_norm = w->q_norm,
+                                                .k_norm = w->k_norm,
+                                                .eps = (float)l->model->config.rms_norm_eps,
+                                                .cosine = l->model->rope_cosine,
+                                                .sine = l->model->rope_sine,
+                                                .sequences = l->ranges,
+                                                .sequence_count = l->to - l->from,
+                                                .q_raw = l->tape.now->q_raw,
+                                                .k_raw = l->tape.now->k_raw,
+                                                .dqkv = l->dqkv,
+                                                .terms = l->head_terms},
+                      l->batch.tokens);
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_ranks_add_rows(l, l->head_terms, l->batch.tokens * 2 * dim, false, err));
     if (l->model->rank > 0) return IV_OK;
     iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, &j});
+                        &(iv_axis_columns){&l->axis, &l->step->sums, t->q_norm->offset, dim, add_terms, l});
     iv_axis_sum_columns(&l->compute,
-                        &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, &j});
+                        &(iv_axis_columns){&l->axis, &l->step->sums, t->k_norm->offset, dim, add_k_terms, l});
     return IV_OK;
 }
 

@@ -1,6 +1,7 @@
 /* linear_backward.c: dX = dY W by the linear layers' own kernels, with the weights transposed once a pass; dW = dY^T X.
  */
 #include "base/size.h"
+#include "kernels/input_gradient.h"
 #include "kernels/linear.h"
 #include "kernels/pack_columns.h"
 #include "kernels/weight_gradient.h"
@@ -45,67 +46,26 @@ void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float 
     iv_axis_sum_columns(&l->compute, &(iv_axis_columns){axis, &l->step->sums, offset, n, add_columns, &j});
 }
 
-static size_t run_length(const iv_linear_backward_args *a) {
-    size_t n = 0;
-    for (size_t p = 0; p < a->pieces; p++) n += iv_padded_k(a->piece[p].leaf);
-    return n * a->leaves;
-}
-
-/* The part of a piece that is in a leaf. */
-static size_t leaf_part(const iv_gradient_piece *p, size_t leaf, size_t *first) {
-    *first = iv_size_min(p->n, leaf * p->leaf);
-    return iv_size_min(p->leaf, p->n - *first);
-}
-
-typedef struct run_job {
-    const iv_linear_backward_args *a;
-    size_t width, run;
-    char *out;
-} run_job;
-
-/* One row of dy with the leaves in a run, each piece's part padded with zeros. */
-static void run_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const run_job *j = context;
-    const char *from = (const char *)j->a->dy + row * j->a->dy_stride * j->width;
-    char *to = j->out + row * j->run * j->width;
-    for (size_t leaf = 0; leaf < j->a->leaves; leaf++)
-        for (size_t p = 0, column = 0; p < j->a->pieces; column += j->a->piece[p++].n) {
-            size_t first, n = leaf_part(&j->a->piece[p], leaf, &first), padded = iv_padded_k(j->a->piece[p].leaf);
-            memcpy(to, from + (column + first) * j->width, n * j->width);
-            memset(to + n * j->width, 0, (padded - n) * j->width);
-            to += padded * j->width;
-        }
-}
-
-/* The transposed weights: one row of the list for each output of the run. */
-static void turn_weights(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_matrix *turned) {
-    const void **row = l->row_list;
-    const char *from[3];
-    size_t row_bytes = a->stride * iv_dtype_bytes(iv_learner_rows_type(l));
-    for (size_t p = 0, at = 0; p < a->pieces; at += a->piece[p++].n)
-        from[p] = iv_learner_rows(l, a->piece[p].offset, a->piece[p].n, a->stride, at);
-    for (size_t leaf = 0; leaf < a->leaves; leaf++)
-        for (size_t p = 0; p < a->pieces; p++) {
-            size_t first, n = leaf_part(&a->piece[p], leaf, &first), padded = iv_padded_k(a->piece[p].leaf);
-            for (size_t i = 0; i < padded; i++) *row++ = i < n ? from[p] + (first + i) * row_bytes : NULL;
-        }
-    turned->data = l->turned;
-    iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, turned);
-}
-
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
+    iv_input_gradient_args g = {.type = l->model->dtype,
+                                .weight_type = iv_learner_rows_type(l),
+                                .pieces = a->pieces,
+                                .leaves = a->leaves,
+                                .row_bytes = a->stride * iv_dtype_bytes(iv_learner_rows_type(l)),
+                                .k = a->k,
+                                .dy = a->dy,
+                                .dy_stride = a->dy_stride,
+                                .rows = a->rows,
+                                .turned = l->turned,
+                                .dy_run = l->dy_run,
+                                .row_list = l->row_list};
+    for (size_t p = 0, at = 0; p < a->pieces; at += a->piece[p++].n)
+        g.piece[p] = (iv_output_piece){iv_learner_rows(l, a->piece[p].offset, a->piece[p].n, a->stride, at),
+                                       a->piece[p].n, a->piece[p].leaf};
     iv_matrix turned;
-    size_t run = run_length(a), width = iv_dtype_bytes(l->model->dtype);
-    bool shaped = iv_matrix_shape(&turned, l->model->dtype, a->k, run);
-    IV_ASSERT(shaped && turned.k_padded == run);
-    turned.leaves = (int)a->leaves;
-    turn_weights(l, a, &turned);
-    bool in_order = a->pieces == 1 && a->piece[0].n == run; /* without padding */
-    const void *x = in_order ? a->dy : l->dy_run;
-    size_t stride = in_order ? a->dy_stride : run;
-    run_job j = {a, width, run, l->dy_run};
-    if (!in_order) iv_pool_run(l->compute.pool, a->rows, run_row, &j);
+    const void *x;
+    size_t stride;
+    iv_input_gradient_pack(&l->compute, &g, &turned, &x, &stride);
     if (a->cuts) {
         memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
         return iv_row_parallel(

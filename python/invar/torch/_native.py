@@ -1,0 +1,408 @@
+"""invar_ops.h on torch tensors of the CPU: checks, pointers, errors. No autograd here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import InvarError, Status
+from .._library import Handle, check, encode, ffi, lib, new_error
+
+DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+
+
+def refuse(message: str, status: Status = Status.UNSUPPORTED) -> InvarError:
+    return InvarError(status, message)
+
+
+def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
+    name = str(dtype).removeprefix("torch.")
+    for known, text in DTYPES.items():
+        if name == text:
+            return known
+    raise refuse(f"dtype: wanted bfloat16, float16 or float32, found {name}", Status.INVALID)
+
+
+@lru_cache(maxsize=None)
+def context(dtype: torch.dtype, arithmetic: str = "auto") -> "Context":
+    """The ops of a GEMM type, with threads of this process."""
+    return Context(dtype, arithmetic)
+
+
+class Context:
+    """An iv_ops. After a fork it must be opened again: `context.cache_clear()`."""
+
+    def __init__(self, dtype: torch.dtype, arithmetic: str) -> None:
+        options, out, err = ffi.new("iv_ops_options *"), ffi.new("iv_ops **"), new_error()
+        keep = [ffi.new("char[]", DTYPES[dtype_of(dtype)].encode()), ffi.new("char[]", encode(arithmetic, "arithmetic"))]
+        options.dtype, options.arithmetic = keep
+        check(lib().iv_ops_open(options, out, err), err)
+        self.dtype, self._handle = dtype, Handle(out[0], lib().iv_ops_close, "ops")
+        self.arithmetic = ffi.string(lib().iv_ops_arithmetic(self._handle.pointer)).decode()
+
+    def call(self, name: str, *args: Any) -> None:
+        err = new_error()
+        check(getattr(lib(), name)(self._handle.pointer, *args, err), err)
+
+    # ---- pointers
+
+    def typed(self, tensor: Tensor, what: str) -> Any:
+        return pointer(tensor, self.dtype, what)
+
+    def empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype)
+
+
+def pointer(tensor: Tensor, dtype: torch.dtype, what: str, kind: str = "void *") -> Any:
+    """The address of a tensor of the CPU without gaps."""
+    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        raise refuse(f"{what}: wanted a plain tensor, found {type(tensor).__name__}", Status.INVALID)
+    if tensor.device.type != "cpu" or tensor.dtype != dtype or not tensor.is_contiguous():
+        gaps = "" if tensor.is_contiguous() else " with gaps"
+        raise refuse(f"{what}: wanted {dtype} on the CPU, found {tensor.dtype} on {tensor.device}{gaps}", Status.INVALID)
+    return ffi.cast(kind, tensor.data_ptr())
+
+
+def floats(tensor: Tensor | None, what: str, count: int | None = None) -> Any:
+    """A float *; NULL for None."""
+    if tensor is None:
+        return ffi.NULL
+    if count is not None and tensor.numel() != count:
+        raise refuse(f"{what}: wanted {count} elements, found shape {tuple(tensor.shape)}", Status.INVALID)
+    return pointer(tensor, torch.float32, what, "float *")
+
+
+def ids_of(tensor: Tensor, what: str) -> Any:
+    return pointer(tensor, torch.int32, what, "int32_t *")
+
+
+def matrix_of(tensor: Tensor, columns: int, what: str) -> int:
+    """The rows of a matrix of so many columns."""
+    if tensor.dim() != 2 or tensor.shape[1] != columns:
+        raise refuse(f"{what}: wanted [rows, {columns}], found {list(tensor.shape)}", Status.INVALID)
+    return tensor.shape[0]
+
+
+# ---- sums over tokens
+
+
+class Sums:
+    """A sum over the tokens of a step in progress: iv_ops_sums."""
+
+    def __init__(self, shape: Items[int], levels: int) -> None:
+        self.sum = torch.empty(tuple(shape), dtype=torch.float32)
+        self.levels = [torch.empty_like(self.sum) for _ in range(levels)]
+
+    def fill(self, c: Any, keep: list[Any]) -> None:
+        c.sum = floats(self.sum, "sums")
+        if self.levels:
+            keep.append(ffi.new("float *[]", [floats(level, "sums") for level in self.levels]))
+            c.level = keep[-1]
+
+
+class Axis:
+    """iv_ops_axis: `tokens` rows of each sequence [first, last) of all sequences, whose virtual ranks ascend."""
+
+    def __init__(self, ranks: Items[int], virtual_ranks: int, first: int, last: int, tokens: Items[int]) -> None:
+        self._keep = [ffi.new("uint32_t[]", list(ranks) or [0]), ffi.new("size_t[]", list(tokens) or [0])]
+        self.c = ffi.new("iv_ops_axis *")
+        self.c.ranks, self.c.tokens = self._keep
+        self.c.count, self.c.to, self.c.virtual_ranks = len(ranks), last, virtual_ranks
+        setattr(self.c, "from", first)
+        self.rows = sum(tokens)
+
+
+def sums_array(sums: Items[Sums]) -> tuple[Any, list[Any]]:
+    keep: list[Any] = []
+    array = ffi.new("iv_ops_sums[]", len(sums))
+    for c, s in zip(array, sums):
+        s.fill(c, keep)
+    return array, keep
+
+
+# ---- linear layers
+
+
+class Linear:
+    """iv_ops_linear: weights [n, k] that share an input, with biases of all or of none."""
+
+    def __init__(
+        self,
+        ops: Context,
+        weights: Items[Tensor],
+        biases: Items[Tensor | None] = (),
+        *,
+        one_chain: bool = False,
+        head: bool = False,
+        kv_heads: int = 0,
+    ) -> None:
+        self.ops, self.k = ops, weights[0].shape[-1]
+        self._keep = [*weights, *biases]
+        c = self.c = ffi.new("iv_ops_linear *")
+        c.weights, c.k, c.one_chain, c.head, c.kv_heads = len(weights), self.k, one_chain, head, kv_heads
+        dtype = weights[0].dtype
+        c.weight_float = dtype == torch.float32
+        if dtype not in (torch.float32, ops.dtype):
+            raise refuse(f"weights: wanted float32 or {ops.dtype}, found {dtype}", Status.INVALID)
+        if len(weights) > 3:
+            raise refuse(f"linear: wanted 1 to 3 weights, found {len(weights)}", Status.INVALID)
+        self.outputs = 0
+        for i, weight in enumerate(weights):
+            rows = matrix_of(weight, self.k, "weight")
+            bias = biases[i] if biases else None
+            c.weight[i].data, c.weight[i].n = pointer(weight, dtype, "weight"), rows
+            c.weight[i].bias = floats(bias, "bias", rows)
+            self.outputs += rows
+
+    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        """x W^T + bias as float32; with `add`: added to it, in place."""
+        rows = matrix_of(x, self.k, "linear: x")
+        out = torch.empty(rows, self.outputs) if add is None else add
+        if matrix_of(out, self.outputs, "linear: out") != rows:
+            raise refuse(f"linear: wanted {rows} rows, found {len(out)}", Status.INVALID)
+        to = floats(out, "linear: out")
+        self.ops.call("iv_ops_linear_forward", self.c, self.ops.typed(x, "linear: x"), rows, add is not None, to)
+        return out
+
+    def input_gradient(self, dy: Tensor) -> Tensor:
+        rows = matrix_of(dy, self.outputs, "linear: dy")
+        dx = torch.empty(rows, self.k)
+        typed = self.ops.typed(dy, "linear: dy")
+        self.ops.call("iv_ops_linear_input_gradient", self.c, typed, rows, floats(dx, "linear: dx"))
+        return dx
+
+    def weight_gradient(self, axis: Axis, dy: Tensor, x: Tensor, sums: Items[Sums]) -> None:
+        for what, tensor, columns in (("dy", dy, self.outputs), ("x", x, self.k)):
+            if matrix_of(tensor, columns, f"linear: {what}") != axis.rows:
+                raise refuse(f"linear: {what}: wanted {axis.rows} rows, found {len(tensor)}", Status.INVALID)
+        array, _keep = sums_array(sums)
+        dy_at, x_at = self.ops.typed(dy, "linear: dy"), self.ops.typed(x, "linear: x")
+        self.ops.call("iv_ops_linear_weight_gradient", self.c, axis.c, dy_at, x_at, array)
+
+
+def column_sums(ops: Context, axis: Axis, dy: Tensor, first: int, n: int, sums: Sums) -> None:
+    array, _keep = sums_array([sums])
+    ops.call("iv_ops_column_sums", axis.c, floats(dy, "column sums"), dy.shape[1], first, n, array)
+
+
+# ---- rows
+
+
+def rounded(ops: Context, x: Tensor) -> Tensor:
+    if ops.dtype == torch.float32:
+        return x
+    out = ops.empty(*x.shape)
+    ops.call("iv_ops_round", floats(x, "round"), x.numel(), ops.typed(out, "round"))
+    return out
+
+
+def rms_norm(ops: Context, x: Tensor, weight: Tensor, eps: float, typed: bool = True) -> Tensor:
+    rows, n = matrix_of(x, weight.numel(), "rms_norm: x"), weight.numel()
+    out = torch.empty(rows, n, dtype=ops.dtype if typed else torch.float32)
+    w, to = floats(weight, "rms_norm: weight"), pointer(out, out.dtype, "rms_norm")
+    ops.call("iv_ops_rms_norm", floats(x, "rms_norm: x"), w, eps, rows, n, typed, to)
+    return out
+
+
+def rms_norm_backward(
+    ops: Context,
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    dy: Tensor,
+    add: Tensor | None,
+    axis: Axis | None,
+    sums: Sums | None,
+) -> Tensor:
+    rows, n = matrix_of(x, weight.numel(), "rms_norm: x"), weight.numel()
+    dx = torch.empty(rows, n)
+    array, _keep = sums_array([sums]) if sums else (ffi.NULL, [])
+    args = [floats(x, "x"), floats(weight, "weight"), eps, rows, n, floats(dy, "dy", rows * n), floats(add, "add", rows * n)]
+    ops.call("iv_ops_rms_norm_backward", *args, axis.c if axis else ffi.NULL, floats(dx, "dx"), array)
+    return dx
+
+
+def swiglu(ops: Context, gate_up: Tensor, keep: bool = False) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """silu(gate) * up; with keep also gate and up as the backward pass sees them."""
+    rows, n = gate_up.shape[0], gate_up.shape[1] // 2
+    matrix_of(gate_up, 2 * n, "swiglu")
+    out = ops.empty(rows, n)
+    gate, up = (ops.empty(rows, n), ops.empty(rows, n)) if keep else (None, None)
+    kept = [ffi.NULL if t is None else ops.typed(t, "swiglu") for t in (gate, up)]
+    ops.call("iv_ops_swiglu", floats(gate_up, "swiglu"), rows, n, *kept, ops.typed(out, "swiglu"))
+    return out, gate, up
+
+
+def swiglu_backward(ops: Context, gate: Tensor, up: Tensor, da: Tensor, typed: bool = True) -> Tensor:
+    rows, n = gate.shape
+    out = torch.empty(rows, 2 * n, dtype=ops.dtype if typed else torch.float32)
+    args = [ops.typed(gate, "gate"), ops.typed(up, "up"), floats(da, "da", rows * n), rows, n, typed]
+    ops.call("iv_ops_swiglu_backward", *args, pointer(out, out.dtype, "swiglu"))
+    return out
+
+
+def embedding(ops: Context, weight: Tensor, ids: Tensor) -> Tensor:
+    vocab, n = weight.shape
+    out = torch.empty(ids.numel(), n)
+    w, is_float = pointer(weight, weight.dtype, "embedding"), weight.dtype == torch.float32
+    if weight.dtype not in (torch.float32, ops.dtype):
+        raise refuse(f"embedding: wanted float32 or {ops.dtype}, found {weight.dtype}", Status.INVALID)
+    ops.call("iv_ops_embedding", w, is_float, vocab, n, ids_of(ids, "ids"), ids.numel(), floats(out, "out"))
+    return out
+
+
+def embedding_backward(
+    ops: Context, vocab: int, ids: Tensor, ranks: Tensor, virtual_ranks: int, dx: Tensor
+) -> Tensor:
+    """ids and ranks (int32) of all tokens of the step, in order of virtual ranks."""
+    out = torch.empty(vocab, dx.shape[1])
+    r = ffi.cast("uint32_t *", ids_of(ranks, "ranks"))
+    args = [vocab, dx.shape[1], ids_of(ids, "ids"), r, virtual_ranks, floats(dx, "dx"), ids.numel(), floats(out, "out")]
+    ops.call("iv_ops_embedding_backward", *args)
+    return out
+
+
+# ---- attention
+
+
+class Attention:
+    """iv_ops_attention over whole sequences."""
+
+    def __init__(
+        self,
+        ops: Context,
+        lengths: Items[int],
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        window: int = 0,
+        tables: tuple[Tensor, Tensor] | None = None,
+        norms: tuple[Tensor, Tensor] | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        self.ops, self.rows = ops, sum(lengths)
+        self.q, self.kv = heads * head_dim, kv_heads * head_dim
+        self._keep: list[Any] = [ffi.new("size_t[]", list(lengths) or [0]), tables, norms]
+        c = self.c = ffi.new("iv_ops_attention *")
+        c.heads, c.kv_heads, c.head_dim, c.window, c.eps = heads, kv_heads, head_dim, window, eps
+        c.lengths, c.sequences = self._keep[0], len(lengths)
+        if norms:
+            c.q_norm, c.k_norm = (floats(norm, "head norm", head_dim) for norm in norms)
+        if tables:
+            c.cosine, c.sine = (floats(table, "rope table") for table in tables)
+            c.positions = tables[0].shape[0]
+
+    def rope(self, qkv: Tensor, keep: bool = False) -> list[Tensor]:
+        """q, k, v; with keep also q and k before their norms. qkv is changed."""
+        self._rows(qkv, self.q + 2 * self.kv, "rope: qkv")
+        widths = [self.q, self.kv, self.kv] + ([self.q, self.kv] if keep else [])
+        out = [self.ops.empty(self.rows, width) for width in widths]
+        at = [self.ops.typed(t, "rope") for t in out] + [ffi.NULL] * (5 - len(out))
+        self.ops.call("iv_ops_rope", self.c, floats(qkv, "rope: qkv"), *at)
+        return out
+
+    def rope_backward(
+        self, raw: Items[Tensor], axis: Axis | None, dqkv: Tensor, sums: Items[Sums] | None
+    ) -> None:
+        """dqkv in place."""
+        self._rows(dqkv, self.q + 2 * self.kv, "rope: dqkv")
+        array, _keep = sums_array(sums or [])
+        at = [self.ops.typed(t, "rope") for t in raw] or [ffi.NULL, ffi.NULL]
+        two = [array, array + 1] if sums else [ffi.NULL, ffi.NULL]
+        a = axis.c if axis else ffi.NULL
+        self.ops.call("iv_ops_rope_backward", self.c, *at, a, floats(dqkv, "rope: dqkv"), *two)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The output, and what the backward pass needs of the sums of weights."""
+        at = self._qkv(q, k, v)
+        out, lse2 = self.ops.empty(self.rows, self.q), torch.empty(self.rows, self.c.heads)
+        self.ops.call("iv_ops_attention_forward", self.c, *at, self.ops.typed(out, "attention"), floats(lse2, "lse2"))
+        return out, lse2
+
+    def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, dout: Tensor, lse2: Tensor) -> Tensor:
+        at = self._qkv(q, k, v)
+        self._rows(dout, self.q, "attention: dout")
+        dqkv = torch.empty(self.rows, self.q + 2 * self.kv)
+        at += [self.ops.typed(out, "attention: out"), self.ops.typed(dout, "attention: dout")]
+        self.ops.call("iv_ops_attention_backward", self.c, *at, floats(lse2, "lse2"), floats(dqkv, "dqkv"))
+        return dqkv
+
+    def _rows(self, tensor: Tensor, width: int, what: str) -> None:
+        if matrix_of(tensor, width, what) != self.rows:
+            raise refuse(f"{what}: wanted {self.rows} rows, found {len(tensor)}", Status.INVALID)
+
+    def _qkv(self, q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
+        for tensor, width, name in ((q, self.q, "q"), (k, self.kv, "k"), (v, self.kv, "v")):
+            self._rows(tensor, width, f"attention: {name}")
+        return [self.ops.typed(t, "attention") for t in (q, k, v)]
+
+
+# ---- log-probabilities
+
+
+def logprobs(ops: Context, logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of targets (int32) in each row of logits; and the rows' maxima and sums."""
+    rows, vocab = logits.shape
+    out = [torch.empty(rows) for _ in range(3)]
+    if targets.numel() != rows:
+        raise refuse(f"logprobs: wanted {rows} targets, found {targets.numel()}", Status.INVALID)
+    at = [floats(t, "logprobs") for t in out]
+    ids = ids_of(targets, "targets")
+    ops.call("iv_ops_logprobs", floats(logits, "logits"), rows, vocab, ids, temperature, *at)
+    return out[0], out[1], out[2]
+
+
+def logprobs_backward(
+    ops: Context,
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    maximum: Tensor,
+    total: Tensor,
+    grads: Tensor,
+    out: Tensor,
+) -> None:
+    """out: [rows, vocab], typed or float32."""
+    rows, vocab = logits.shape
+    stats = [floats(t, "logprobs", rows) for t in (maximum, total, grads)]
+    typed = out.dtype == ops.dtype
+    to, ids = pointer(out, out.dtype, "dlogits"), ids_of(targets, "targets")
+    ops.call("iv_ops_logprobs_backward", floats(logits, "logits"), rows, vocab, ids, temperature, *stats, typed, to)
+
+
+# ---- configuration, sums of arrays
+
+
+def config_of(text: str) -> Any:
+    """iv_ops_config of a config.json; an InvarError names what the engine lacks."""
+    out, err, data = ffi.new("iv_ops_config *"), new_error(), encode(text, "config")
+    check(lib().iv_ops_config_parse(data, len(data), out, err), err)
+    return out
+
+
+def rope_tables(ops: Context, text: str, positions: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    cosine, sine = torch.empty(positions, head_dim // 2), torch.empty(positions, head_dim // 2)
+    data = encode(text, "config")
+    ops.call("iv_ops_rope_tables", data, len(data), positions, floats(cosine, "rope"), floats(sine, "rope"))
+    return cosine, sine
+
+
+def tree_sum(parts: Items[Tensor], out: Tensor) -> Tensor:
+    """The sum of a power of two of equal float32 tensors in the binary tree; `out` may be the first."""
+    array = ffi.new("float *[]", [floats(part, "tree sum", out.numel()) for part in parts])
+    context(torch.float32).call("iv_ops_tree_sum", array, len(parts), out.numel(), floats(out, "tree sum"))
+    return out
+
+
+def virtual_ranks_of(lengths: Items[int], virtual_ranks: int) -> list[list[int]]:
+    """The sequences of each virtual rank."""
+    err = new_error()
+    index, begin = ffi.new("uint32_t[]", max(1, len(lengths))), ffi.new("size_t[]", max(1, virtual_ranks) + 1)
+    c = ffi.new("size_t[]", list(lengths) or [0])
+    check(lib().iv_ops_virtual_ranks(c, len(lengths), virtual_ranks, index, begin, err), err)
+    return [[index[i] for i in range(begin[r], begin[r + 1])] for r in range(virtual_ranks)]

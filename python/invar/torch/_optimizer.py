@@ -1,0 +1,144 @@
+"""AdamW of the law (docs/NUMERICS.md 15.10), and the hash of the weights (15.12)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import Status
+from .._library import check, ffi, lib, new_error
+from . import _native as native
+from ._blocks import lookups_of
+from ._distributed import is_ddp, sum_over
+from ._native import floats, refuse
+from ._step import Step
+
+BLOCK, GROUP = 4096, 65536
+
+
+def parts_of(model: Any) -> list[tuple[str, Tensor]]:
+    """The trained tensors of a patched model, in byte order of their names; a tied head is none of its own."""
+    inner = model.module if is_ddp(model) else model
+    if getattr(inner, "_invar", None) is None:
+        raise refuse(f"wanted a patched model, found {type(inner).__name__}", Status.INVALID)
+    return sorted(inner.named_parameters(), key=lambda item: item[0].encode())
+
+
+def whole(tensor: Any) -> Tensor:
+    """A sharded tensor, gathered."""
+    tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return tensor.detach().contiguous()  # type: ignore[no-any-return]
+
+
+def local(tensor: Any) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def weights_hash(model: Any) -> str:
+    """SHA-256 of the float32 weights, as TrainerMetrics.weights_hash. Collective for a sharded model."""
+    groups, rest = hashlib.sha256(), b""
+    for _, p in parts_of(model):
+        data = memoryview(whole(p).float().flatten().numpy()).cast("B")
+        padding = b"\0" * (-len(data) % (4 * BLOCK))
+        taken = 0
+        while len(rest) + len(data) - taken >= 4 * GROUP:
+            n = 4 * GROUP - len(rest)
+            groups.update(hashlib.sha256(rest + data[taken : taken + n]).digest())
+            rest, taken = b"", taken + n
+        rest = rest + data[taken:] + padding
+        if len(rest) >= 4 * GROUP:
+            groups.update(hashlib.sha256(rest[: 4 * GROUP]).digest())
+            rest = rest[4 * GROUP :]
+    if rest:
+        groups.update(hashlib.sha256(rest).digest())
+    return groups.hexdigest()
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW whose weights are those of `invar train` and invar.Trainer in every bit, for any number of processes and
+    passes. Learning rates and weight decay are those of param_groups[0], as schedulers set them. Tensors of one
+    dimension do not decay unless decay_all says so."""
+
+    def __init__(
+        self,
+        model: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decay_all: bool = False,
+    ) -> None:
+        self._model, self._parts, self._decay_all = model, parts_of(model), decay_all
+        for name, p in self._parts:
+            if p.dtype != torch.float32 or not p.requires_grad:
+                raise refuse(f"{name}: wanted float32 and requires_grad, found {p.dtype}, {p.requires_grad}")
+        self._shape = (model.module if is_ddp(model) else model)._invar
+        super().__init__([p for _, p in self._parts], dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        self.gradient_norm = 0.0  # of the mean gradient, before clipping
+
+    def finish(self, step: Step) -> None:
+        """Adds the look-ups of a tied embedding to its gradient, which so far is the head's: both are sums over all
+        virtual ranks, then added (15.6). step() does so if it is given the Step."""
+        if not step.lookups:
+            return
+        name, p = next(item for item in self._parts if item[0].endswith("embed_tokens.weight"))
+        added = lookups_of(step, self._shape.ops, p.shape[0])
+        if step.world > 1:
+            added = sum_over(added)
+        if p.grad is None:
+            raise refuse(f"{name}: wanted a gradient, found none", Status.INVALID)
+        with torch.no_grad():
+            if hasattr(p.grad, "full_tensor"):
+                from torch.distributed.tensor import distribute_tensor
+
+                added = local(distribute_tensor(added, p.grad.device_mesh, p.grad.placements, src_data_rank=None))
+            grad = local(p.grad)
+            native.tree_sum([grad, added.contiguous()], grad)
+
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None, *, step: Step, denominator: float, max_norm: float = 0.0
+    ) -> None:
+        """One step from the gradients of `-(coefficients * logprobs).sum()` over the whole Step. denominator: of the
+        whole batch, the sum of all masks for fine-tuning; gradients are divided by it here and nowhere else. max_norm:
+        a larger norm of the mean gradient is scaled down to it; 0: none is. InvarError with NOT_FINITE: nothing
+        changed. Collective for a sharded model."""
+        if closure is not None:
+            raise refuse("AdamW: wanted no closure")
+        self.finish(step)
+        for name, p in self._parts:
+            if p.grad is None:
+                raise refuse(f"{name}: wanted a gradient, found none: is this the last pass of the step?", Status.INVALID)
+        sums = torch.cat([self._block_sums(p.grad) for _, p in self._parts])
+        norm, scale, err = ffi.new("double *"), ffi.new("float *"), new_error()
+        at = ffi.cast("double *", sums.data_ptr())
+        status = lib().iv_ops_gradient_scale(at, len(sums), denominator, max_norm, norm, scale, err)
+        self.gradient_norm = norm[0]
+        check(status, err)
+        group, o = self.param_groups[0], ffi.new("iv_ops_adamw *")
+        o.learning_rate, o.eps, o.weight_decay, o.scale = group["lr"], group["eps"], group["weight_decay"], scale[0]
+        o.beta1, o.beta2 = group["betas"]
+        with torch.no_grad():
+            for _, p in self._parts:
+                self._update(p, o)
+
+    def _block_sums(self, gradient: Any) -> Tensor:
+        g = whole(gradient)
+        out, ops = torch.empty(-(-g.numel() // BLOCK), dtype=torch.float64), native.context(torch.float32)
+        ops.call("iv_ops_block_sums", floats(g, "gradient"), g.numel(), ffi.cast("double *", out.data_ptr()))
+        return out
+
+    def _update(self, p: Any, o: Any) -> None:
+        state = self.state[p]
+        if not state:
+            state["step"], state["exp_avg"], state["exp_avg_sq"] = 0, torch.zeros_like(p), torch.zeros_like(p)
+        state["step"] += 1
+        o.step, o.decay = state["step"], self._decay_all or p.dim() > 1
+        w, g, m, v = (local(t) for t in (p, p.grad, state["exp_avg"], state["exp_avg_sq"]))
+        at = [floats(t.detach(), "AdamW") for t in (w, m, v)]
+        native.context(torch.float32).call("iv_ops_adamw_step", o, floats(g, "gradient"), g.numel(), *at)
+
+

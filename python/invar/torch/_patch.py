@@ -1,0 +1,317 @@
+"""patch(): a transformers model whose forward pass is the engine's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence as Items
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._errors import Status
+from . import _native as native
+from ._blocks import AttentionBlock, Batch, Embed, HeadLogits, HeadLogprobs, MlpBlock, Shape
+from ._native import refuse
+from ._step import Pass, Step, active_pass
+
+CLASSES = {
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen2ForCausalLM": "qwen2",
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+}
+VECTORS = ("norm.weight", "layernorm.weight", ".bias")
+
+
+# ---- what is patched
+
+
+def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto") -> Any:
+    """Replaces the forward pass of a transformers ForCausalLM in place, and returns it: its log-probabilities are then
+    those of the engine, in every bit. Parameters keep their names, so that checkpoints do not change.
+
+    dtype: the GEMM type; auto: that of the parameters. Parameters of float32 with a 16-bit dtype are master weights:
+    the forward pass rounds matrices, and patch() rounds the initial ones. arithmetic: auto is fma32, as the engine's
+    on a CPU. An InvarError names what the engine does not compute."""
+    inner = type(model).__module__.startswith("transformers.models.")
+    if not inner or type(model).__name__ not in CLASSES:
+        raise refuse(f"patch: wanted one of {', '.join(CLASSES)} of transformers, found {type(model).__name__}")
+    if getattr(model, "_invar", None) is not None:
+        raise refuse("patch: the model is patched already", Status.INVALID)
+    check_config(model.config)
+    text = json.dumps(model.config.to_dict(), default=str)
+    config = native.config_of(text)
+    found = model.model.embed_tokens.weight.dtype
+    gemm = found if str(dtype) == "auto" else native.dtype_of(dtype)
+    ops = native.context(gemm, arithmetic)
+    shape = Shape(
+        ops, config.heads, config.kv_heads, config.head_dim, config.rms_norm_eps, text,
+        config.max_positions, bool(config.tie_embeddings),
+    )  # fmt: skip
+    check_modules(model, config)
+    check_parameters(model, gemm)
+    if gemm != torch.float32:
+        round_matrices(model, ops)
+    model._invar = shape
+    model.forward = MethodType(forward_causal, model)
+    model.model.forward = MethodType(forward_inner, model.model)
+    for i, layer in enumerate(model.model.layers):
+        layer._invar = shape, f"model.layers.{i}.", config.sliding_window if config.sliding_layers[i] else 0
+        layer.forward = MethodType(forward_layer, layer)
+    return model
+
+
+def check_config(config: Any) -> None:
+    if getattr(config, "_attn_implementation", None) not in (None, "eager", "sdpa"):
+        raise refuse(f"patch: attention: wanted eager or sdpa, which it replaces, found {config._attn_implementation}")
+    if getattr(config, "attention_dropout", 0.0):
+        raise refuse(f"patch: attention_dropout: wanted 0, found {config.attention_dropout}")
+    if getattr(config, "quantization_config", None) is not None:
+        raise refuse("patch: wanted a model without quantization")
+
+
+def check_modules(model: Any, config: Any) -> None:
+    """Every module is the plain one of its family: no adapter, no quantized layer."""
+
+    def linear(name: str, module: Any, n: int, k: int, bias: bool) -> None:
+        if type(module) is not nn.Linear or tuple(module.weight.shape) != (n, k) or (module.bias is not None) != bias:
+            kind = "with" if bias else "without"
+            raise refuse(f"patch: {name}: wanted a Linear [{n}, {k}] {kind} bias, found {module}")
+
+    h, d, m = config.hidden_size, config.head_dim, config.intermediate_size
+    q, kv = config.heads * d, config.kv_heads * d
+    if type(model.model.embed_tokens) is not nn.Embedding:
+        raise refuse(f"patch: embed_tokens: wanted an Embedding, found {model.model.embed_tokens}")
+    linear("lm_head", model.lm_head, config.vocab_size, h, False)
+    if (model.lm_head.weight is model.model.embed_tokens.weight) != bool(config.tie_embeddings):
+        raise refuse("patch: lm_head: wanted it to share the embedding exactly if tie_word_embeddings says so")
+    if len(model.model.layers) != config.layers:
+        raise refuse(f"patch: wanted {config.layers} layers, found {len(model.model.layers)}")
+    for i, layer in enumerate(model.model.layers):
+        a, mlp, at = layer.self_attn, layer.mlp, f"layers.{i}."
+        for name, module, n, k, bias in (
+            ("q_proj", a.q_proj, q, h, config.attention_bias),
+            ("k_proj", a.k_proj, kv, h, config.attention_bias),
+            ("v_proj", a.v_proj, kv, h, config.attention_bias),
+            ("o_proj", a.o_proj, h, q, config.attention_out_bias),
+            ("gate_proj", getattr(mlp, "gate_proj", None), m, h, config.mlp_bias),
+            ("up_proj", getattr(mlp, "up_proj", None), m, h, config.mlp_bias),
+            ("down_proj", getattr(mlp, "down_proj", None), h, m, config.mlp_bias),
+        ):
+            linear(at + name, module, n, k, bool(bias))
+        if hasattr(a, "q_norm") != bool(config.qk_norm):
+            raise refuse(f"patch: {at}self_attn: wanted head norms exactly if the family has them")
+
+
+def is_vector(name: str) -> bool:
+    return name.endswith(VECTORS)
+
+
+def check_parameters(model: Any, gemm: torch.dtype) -> None:
+    for name, p in model.named_parameters():
+        if p.dtype not in (torch.float32, gemm):
+            raise refuse(f"patch: {name}: wanted float32 or {gemm}, found {p.dtype}")
+
+
+def round_matrices(model: Any, ops: native.Context) -> None:
+    """Initial master weights are those of the forward pass (NUMERICS.md 15.1)."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dtype == torch.float32 and not is_vector(name) and p.device.type == "cpu":
+                p.copy_(native.rounded(ops, p.contiguous()).float())
+
+
+# ---- the forward pass
+
+
+def check_mode() -> None:
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise refuse("invar.torch: wanted no autocast: the law rounds where NUMERICS.md says")
+    if torch.compiler.is_compiling():
+        raise refuse("invar.torch: wanted no torch.compile: compiled code may fuse and reorder")
+
+
+def parameters_of(*modules: Any) -> list[Tensor | None]:
+    return [getattr(module, "weight", None) for module in modules]
+
+
+def plain(tensor: Tensor | None, name: str) -> Tensor | None:
+    if tensor is not None and type(tensor) not in (Tensor, nn.Parameter):
+        raise refuse(
+            f"{name}: wanted a plain parameter, found {type(tensor).__name__}: shard whole decoder layers and the whole "
+            "model with fully_shard, not modules inside a layer"
+        )
+    return tensor
+
+
+def forward_layer(self: Any, x: Tensor, batch: Any = None, **others: Any) -> Tensor:
+    if not isinstance(batch, Batch) or others:
+        raise refuse("a layer of a patched model: wanted a call by the model", Status.INVALID)
+    shape, prefix, window = self._invar
+    a, mlp = self.self_attn, self.mlp
+    p = parameters_of(self.input_layernorm, a.q_proj, a.k_proj, a.v_proj)
+    p += [a.q_proj.bias, a.k_proj.bias, a.v_proj.bias]
+    p += [*parameters_of(getattr(a, "q_norm", None), getattr(a, "k_norm", None), a.o_proj), a.o_proj.bias]
+    m = parameters_of(self.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
+    m += [mlp.gate_proj.bias, mlp.up_proj.bias, mlp.down_proj.weight, mlp.down_proj.bias]
+    for t in (*p, *m):
+        plain(t, prefix[:-1])
+    x = AttentionBlock.apply(x, shape, batch, prefix, window, *p)  # type: ignore[no-untyped-call]
+    return MlpBlock.apply(x, shape, batch, prefix, *m)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def forward_inner(self: Any, batch: Any = None, **others: Any) -> Tensor:
+    if not isinstance(batch, Batch) or others:
+        raise refuse("the inner model of a patched model: wanted a call by the model", Status.INVALID)
+    shape = self.layers[0]._invar[0]
+    x: Tensor = Embed.apply(plain(self.embed_tokens.weight, "embed_tokens"), shape, batch)  # type: ignore[no-untyped-call]
+    for layer in self.layers:
+        x = layer(x, batch)
+    return x
+
+
+class Ask:
+    """A call of a patched model: packed sequences, and what is wanted of them."""
+
+    def __init__(self, sequences: list[Tensor], part: Pass) -> None:
+        self.sequences, self.part = sequences, part
+        self.rows: Tensor | None = None  # of predictions; None: logits
+        self.counts: list[int] = []
+        self.targets = torch.empty(0, dtype=torch.int32)
+        self.temperature = 1.0
+
+    def batch(self, shape: Shape, vocab: int) -> Batch:
+        ids = torch.cat([*self.sequences, torch.empty(0, dtype=torch.int64)]).to(torch.int64)
+        if ids.device.type != "cpu":
+            raise refuse(f"ids: wanted tokens on the CPU, found {ids.device}")
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
+            raise refuse(f"ids: wanted 0 to {vocab - 1}, found {int(ids.min())}, {int(ids.max())}", Status.INVALID)
+        lengths = [len(s) for s in self.sequences]
+        return Batch(ids.to(torch.int32), lengths, self.part, shape.tables_of(max([1, *lengths])))
+
+
+def forward_causal(self: Any, input_ids: Any = None, attention_mask: Tensor | None = None, **others: Any) -> Any:
+    """transformers' forward: logits in float32 as the engine has them; and, with an Ask, log-probabilities."""
+    check_mode()
+    if not isinstance(input_ids, Ask):
+        return forward_padded(self, input_ids, attention_mask, others)
+    if attention_mask is not None or others:
+        raise refuse("a patched model: wanted no other arguments", Status.INVALID)
+    ask, shape = input_ids, self._invar
+    batch = ask.batch(shape, self.lm_head.weight.shape[0])
+    x = self.model(batch)
+    norm, head = plain(self.model.norm.weight, "norm"), plain(self.lm_head.weight, "lm_head")
+    if ask.rows is None:
+        return HeadLogits.apply(x, norm, head, shape, batch)  # type: ignore[no-untyped-call]
+    args = (ask.rows, ask.counts, ask.targets, ask.temperature)
+    return HeadLogprobs.apply(x, norm, head, shape, batch, *args)  # type: ignore[no-untyped-call]
+
+
+IGNORED = {"use_cache", "return_dict", "output_attentions", "output_hidden_states"}  # where they ask for nothing
+
+
+def forward_padded(self: Any, input_ids: Any, attention_mask: Tensor | None, others: dict[str, Any]) -> Any:
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    keep = others.pop("logits_to_keep", 0)
+    positions = others.pop("position_ids", None)
+    for name, value in others.items():
+        if name == "use_cache" and value and not torch.is_grad_enabled():
+            raise refuse("a patched model: use_cache: wanted False: it keeps no keys and values; sample with invar.LLM")
+        if value is not None and value is not False and name not in ("use_cache", "return_dict"):
+            raise refuse(f"a patched model: {name}: wanted None: the engine's forward pass lacks it")
+    if not isinstance(input_ids, Tensor) or input_ids.dim() != 2:
+        raise refuse("a patched model: input_ids: wanted a tensor [batch, tokens]", Status.INVALID)
+    if not isinstance(keep, int):
+        raise refuse("a patched model: logits_to_keep: wanted a number")
+    cuts = cuts_of(input_ids, attention_mask, positions)
+    sequences = [input_ids[row, a:b] for row, a, b in cuts]
+    part = active_pass()
+    order = list(range(len(cuts)))
+    if part is None:
+        part = whole_pass([len(s) for s in sequences])
+        order = part.indices
+    check_lengths(part, [len(sequences[i]) for i in order])
+    packed = forward_causal(self, Ask([sequences[i] for i in order], part))
+    logits = packed.new_zeros(*input_ids.shape, packed.shape[1])
+    at = torch.cat([torch.arange(cuts[i][1], cuts[i][2]) + cuts[i][0] * input_ids.shape[1] for i in order])
+    logits = logits.view(-1, packed.shape[1]).index_copy(0, at, packed).view_as(logits)
+    return CausalLMOutputWithPast(logits=logits[:, -keep:] if keep else logits)
+
+
+def cuts_of(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> list[tuple[int, int, int]]:
+    """The sequences of a padded batch: row, first column, end. A row without padding may hold several sequences, by
+    position_ids that begin again at 0."""
+    cuts: list[tuple[int, int, int]] = []
+    if mask is not None and mask.shape != ids.shape:
+        raise refuse(f"attention_mask: wanted {list(ids.shape)}, found {list(mask.shape)}", Status.INVALID)
+    for row in range(ids.shape[0]):
+        n = ids.shape[1]
+        ones = mask[row].nonzero().flatten() if mask is not None else torch.arange(n)
+        if len(ones) == 0 or int(ones[-1]) - int(ones[0]) + 1 != len(ones):
+            raise refuse(f"attention_mask: row {row}: wanted one run of ones", Status.INVALID)
+        first, end = int(ones[0]), int(ones[-1]) + 1
+        p = positions[row if positions.shape[0] > 1 else 0, first:end] if positions is not None else None
+        if p is None or torch.equal(p - p[0], torch.arange(end - first)):
+            cuts.append((row, first, end))
+            continue
+        begins = (p == 0).nonzero().flatten().tolist()
+        ends = [*begins[1:], end - first]
+        wanted = torch.cat([torch.arange(b - a) for a, b in zip(begins, ends)]) if begins else p[:0]
+        if begins[:1] != [0] or not torch.equal(p, wanted):
+            raise refuse(f"position_ids: row {row}: wanted runs of 0, 1, 2, ...", Status.INVALID)
+        cuts += [(row, first + a, first + b) for a, b in zip(begins, ends)]
+    return cuts
+
+
+def whole_pass(lengths: Items[int]) -> Pass:
+    """A step of its own for a call outside of any: gradients are complete after one backward."""
+    [part] = Step(lengths, rank=0, world=1).passes()
+    return part
+
+
+def check_lengths(part: Pass, lengths: list[int]) -> None:
+    if lengths != part.lengths:
+        raise refuse(f"pass: wanted sequences of {part.lengths} tokens, as its indices say, found {lengths}", Status.INVALID)
+
+
+# ---- log-probabilities
+
+
+def logprobs(
+    model: Any, sequences: Items[Any], masks: Items[Any] | None = None, temperature: float = 1.0
+) -> list[Tensor]:
+    """The log-probability of every token of each sequence from those before it, in every bit that of `LLM.score` and of
+    prompt_logprobs; at another temperature that of the sampling_logprob. Element 0, and those where a mask is 0, are 0.
+
+    Inside a Pass the sequences are those of its indices; outside they are a step of their own. The loss of the law is
+    `-(coefficients * logprobs).sum()`, without a division: that is AdamW.step's denominator."""
+    ids = [torch.as_tensor(s, dtype=torch.int64) for s in sequences]
+    chosen = [default_mask(s) if masks is None else torch.as_tensor(masks[i]) != 0 for i, s in enumerate(ids)]
+    for i, (s, m) in enumerate(zip(ids, chosen)):
+        if s.dim() != 1 or len(s) < 1 or m.shape != s.shape or bool(m[0]):
+            raise refuse(f"sequence {i}: wanted ids [n] and a mask [n] with mask[0] = 0", Status.INVALID)
+    part = active_pass()
+    order = list(range(len(ids)))
+    if part is None:
+        part = whole_pass([len(s) for s in ids])
+        order = part.indices
+    check_lengths(part, [len(ids[i]) for i in order])
+    ask = Ask([ids[i] for i in order], part)
+    marks = [chosen[i] for i in order]
+    flat = torch.cat([*marks, torch.empty(0, dtype=torch.bool)])
+    at = flat.nonzero().flatten()
+    ask.rows, ask.counts, ask.temperature = at - 1, [int(m.sum()) for m in marks], temperature
+    ask.targets = torch.cat([*ask.sequences, torch.empty(0, dtype=torch.int64)])[at].to(torch.int32)
+    values = model(ask)
+    whole = torch.zeros(len(flat)).index_copy(0, at, values)
+    parts = dict(zip(order, whole.split([len(ids[i]) for i in order])))
+    return [parts[i] for i in range(len(ids))]
+
+
+def default_mask(ids: Tensor) -> Tensor:
+    mask = torch.ones(len(ids), dtype=torch.bool)
+    mask[:1] = False
+    return mask

@@ -1,0 +1,25 @@
+/* heads_backward.h: from the gradients of attention's q, k and v to those of the linear layers' outputs: back through
+ * the rotation and the head norms. Law: NUMERICS.md 15.7. */
+#ifndef IV_KERNELS_HEADS_BACKWARD_H
+#define IV_KERNELS_HEADS_BACKWARD_H
+
+#include "kernels/attention_backward.h"
+
+typedef struct iv_heads_backward_args {
+    iv_dtype type;
+    size_t heads, kv_heads, dim, leaves; /* leaves of the sums over heads */
+    const float *q_norm, *k_norm;        /* [dim], or NULL: there are none */
+    float eps;
+    const float *cosine, *sine;    /* [position][dim / 2] */
+    const iv_row_range *sequences; /* each from its position 0 on */
+    size_t sequence_count;
+    const void *q_raw, *k_raw; /* [rows][heads * dim] and [rows][kv_heads * dim] before the norms, typed; unused without
+                                * norms */
+    float *dqkv;               /* [rows][(heads + 2 * kv_heads) * dim]: in place */
+    float *terms;              /* [rows][2][dim]: a row's terms of q_norm and k_norm; unused without norms */
+} iv_heads_backward_args;
+
+/* Over threads. */
+void iv_heads_backward(const iv_compute *c, const iv_heads_backward_args *args, size_t rows);
+
+#endif

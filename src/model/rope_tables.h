@@ -1,0 +1,11 @@
+/* rope_tables.h: the rotary tables of a configuration. Law: NUMERICS.md section 6. */
+#ifndef IV_MODEL_ROPE_TABLES_H
+#define IV_MODEL_ROPE_TABLES_H
+
+#include "base/threads.h"
+#include "format/model_config.h"
+
+/* cosine, sine: [positions][head_dim / 2]. Over threads. */
+void iv_rope_tables(const iv_model_config *c, iv_pool *pool, size_t positions, float *cosine, float *sine);
+
+#endif

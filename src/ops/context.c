@@ -1,0 +1,145 @@
+/* context.c: opening and closing, memory, axes. */
+#include "ops/context.h"
+#include "base/cpu.h"
+#include "device/memory.h"
+#include "numerics/tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static iv_status parse_dtype(const char *text, iv_dtype *out, iv_error *err) {
+    for (*out = IV_BF16; *out <= IV_F32; (*out)++)
+        if (text && strcmp(text, iv_dtype_name(*out)) == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "ops: dtype: wanted bfloat16, float16 or float32, found '%s'", text ? text : "");
+}
+
+static iv_status parse_arithmetic(const char *text, iv_dtype type, iv_arithmetic *out, iv_error *err) {
+    *out = IV_FMA32;
+    if (!text || strcmp(text, "auto") == 0 || strcmp(text, "fma32") == 0) return IV_OK;
+    if (strcmp(text, "tc16") != 0)
+        return iv_fail(err, IV_INVALID, "ops: arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
+    if (type == IV_F32)
+        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
+    *out = IV_TC16;
+    return IV_OK;
+}
+
+iv_status iv_ops_open(const iv_ops_options *o, iv_ops **out, iv_error *err) {
+    iv_dtype type;
+    iv_arithmetic arithmetic;
+    iv_isa isa;
+    IV_TRY(parse_dtype(o->dtype, &type, err));
+    IV_TRY(parse_arithmetic(o->arithmetic, type, &arithmetic, err));
+    IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &isa, err));
+    iv_ops *ops = calloc(1, sizeof *ops);
+    if (!ops) return iv_fail(err, IV_NO_MEMORY, "ops: no memory");
+    iv_status status = iv_pool_open(o->threads, &ops->pool, err);
+    if (status != IV_OK) {
+        free(ops);
+        return status;
+    }
+    pthread_mutex_init(&ops->lock, NULL);
+    ops->type = type;
+    ops->compute = (iv_compute){.kernels = iv_kernels_select(isa), .arithmetic = arithmetic, .pool = ops->pool};
+    *out = ops;
+    return IV_OK;
+}
+
+void iv_ops_close(iv_ops *ops) {
+    if (!ops) return;
+    iv_pool_close(ops->pool);
+    iv_memory_free(ops->compute.scratch, ops->compute.scratch_bytes);
+    iv_memory_free(ops->work, ops->work_bytes);
+    pthread_mutex_destroy(&ops->lock);
+    free(ops);
+}
+
+const char *iv_ops_arithmetic(const iv_ops *ops) { return ops->compute.arithmetic == IV_TC16 ? "tc16" : "fma32"; }
+
+void iv_ops_enter(iv_ops *ops) {
+    pthread_mutex_lock(&ops->lock);
+    ops->fp_env = iv_fp_env_enter(IV_FP_DEFAULT);
+}
+
+iv_status iv_ops_leave(iv_ops *ops, iv_status status) {
+    iv_fp_env_leave(ops->fp_env);
+    pthread_mutex_unlock(&ops->lock);
+    return status;
+}
+
+static bool grow(unsigned char **at, size_t *bytes, size_t wanted) {
+    if (wanted <= *bytes) return true;
+    size_t n;
+    if (!iv_size_add(wanted, wanted / 4, &n)) return false;
+    unsigned char *more = iv_memory_alloc(n);
+    if (!more) return false;
+    iv_memory_free(*at, *bytes);
+    *at = more, *bytes = n;
+    return true;
+}
+
+iv_status iv_ops_reserve(iv_ops *ops, const char *what, size_t scratch, size_t work, iv_error *err) {
+    unsigned char *at = ops->compute.scratch;
+    bool grown = grow(&at, &ops->compute.scratch_bytes, scratch);
+    ops->compute.scratch = at;
+    if (grown && grow(&ops->work, &ops->work_bytes, work)) return IV_OK;
+    return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu MiB of scratch", what, (scratch >> 20) + (work >> 20));
+}
+
+iv_status iv_ops_check_size(const char *what, size_t a, size_t b, iv_error *err) {
+    size_t n;
+    if (iv_size_mul(a, b, &n) && iv_size_mul(n, 8, &n)) return IV_OK;
+    return iv_fail(err, IV_LIMIT, "%s: %zu x %zu elements are too large", what, a, b);
+}
+
+static iv_status check_axis(const char *what, const iv_ops_axis *a, size_t *rows, iv_error *err) {
+    size_t v = a->virtual_ranks;
+    if (v == 0 || v > IV_VIRTUAL_RANKS_MAX || (v & (v - 1)))
+        return iv_fail(err, IV_INVALID, "%s: axis: virtual ranks: wanted a power of two up to %d, found %zu", what,
+                       IV_VIRTUAL_RANKS_MAX, v);
+    if (a->from > a->to || a->to > a->count)
+        return iv_fail(err, IV_INVALID, "%s: axis: wanted from <= to <= count, found %zu, %zu, %zu", what, a->from,
+                       a->to, a->count);
+    for (size_t i = 0; i < a->count; i++)
+        if (a->ranks[i] >= v || (i && a->ranks[i] < a->ranks[i - 1]))
+            return iv_fail(err, IV_INVALID,
+                           "%s: axis: sequence %zu: wanted ascending virtual ranks below %zu, found %u", what, i, v,
+                           a->ranks[i]);
+    *rows = 0;
+    for (size_t i = 0; i < a->to - a->from; i++)
+        if (!iv_size_add(*rows, a->tokens[i], rows) || *rows > INT32_MAX / 2)
+            return iv_fail(err, IV_LIMIT, "%s: axis: too many tokens", what);
+    return IV_OK;
+}
+
+iv_status iv_ops_pass_open(const char *what, const iv_ops_axis *a, iv_ops_pass *out, iv_error *err) {
+    size_t padded = 0;
+    *out = (iv_ops_pass){0};
+    IV_TRY(check_axis(what, a, &out->rows, err));
+    out->idle = a->from == a->to && a->count > 0;
+    for (size_t i = 0; i < a->to - a->from; i++) padded += iv_padded_k(a->tokens[i]);
+    out->sequences = malloc((a->count + 1) * sizeof *out->sequences);
+    out->row_of = malloc((padded + 1) * sizeof *out->row_of);
+    if (!out->sequences || !out->row_of) {
+        iv_ops_pass_close(out);
+        return iv_fail(err, IV_NO_MEMORY, "%s: axis: no memory for %zu tokens", what, padded);
+    }
+    for (size_t i = 0; i < a->count; i++)
+        out->sequences[i] = (iv_axis_sequence){i >= a->from && i < a->to ? a->tokens[i - a->from] : 0, a->ranks[i]};
+    iv_token_axis_make(out->sequences, a->count, a->virtual_ranks, a->from, a->to, out->row_of, out->parts, &out->axis);
+    return IV_OK;
+}
+
+void iv_ops_pass_close(iv_ops_pass *p) { free(p->sequences), free(p->row_of); }
+
+iv_status iv_ops_sums_of(const char *what, const iv_ops_axis *a, const iv_ops_sums *s, iv_axis_sums *out,
+                         iv_error *err) {
+    *out = (iv_axis_sums){.sum = s->sum};
+    bool whole = a->from == 0 && a->to == a->count;
+    if (!s->sum) return iv_fail(err, IV_INVALID, "%s: sums: wanted an array, found NULL", what);
+    if (!s->level && !whole && a->virtual_ranks > 1)
+        return iv_fail(err, IV_INVALID, "%s: sums: wanted levels, because a pass holds sequences %zu to %zu of %zu",
+                       what, a->from, a->to, a->count);
+    for (size_t i = 0; s->level && (size_t)1 << i < a->virtual_ranks; i++) out->level[i] = s->level[i];
+    return IV_OK;
+}

@@ -1,0 +1,224 @@
+/* linear.c: linear layers from weights as rows. They are packed at each call, which costs as much as reading them a few
+ * times. */
+#include "kernels/input_gradient.h"
+#include "kernels/linear.h"
+#include "kernels/pack_columns.h"
+#include "kernels/weight_gradient.h"
+#include "model/learner_ranks.h"
+#include "ops/context.h"
+
+#include <string.h>
+
+enum { PACK_ROWS = 64 };
+
+static iv_dtype weight_type(const iv_ops *ops, const iv_ops_linear *l) { return l->weight_float ? IV_F32 : ops->type; }
+
+static iv_status check_layer(const char *what, const iv_ops_linear *l, size_t rows, size_t *outputs, iv_error *err) {
+    if (l->weights < 1 || l->weights > IV_OUTPUT_PIECES_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted 1 to %d weights, found %zu", what, IV_OUTPUT_PIECES_MAX,
+                       l->weights);
+    *outputs = 0;
+    for (size_t i = 0; i < l->weights; i++) {
+        if (l->weight[i].n == 0 || !iv_size_add(*outputs, l->weight[i].n, outputs))
+            return iv_fail(err, IV_INVALID, "%s: weight %zu: wanted 1 or more outputs, found %zu", what, i,
+                           l->weight[i].n);
+        if (!l->weight[i].bias != !l->weight[0].bias)
+            return iv_fail(err, IV_INVALID, "%s: wanted biases of all weights or of none", what);
+    }
+    if (l->k == 0) return iv_fail(err, IV_INVALID, "%s: wanted 1 or more inputs, found 0", what);
+    if (l->kv_heads && (l->weights != 3 || l->weight[1].n % l->kv_heads || l->weight[0].n % l->kv_heads))
+        return iv_fail(err, IV_INVALID, "%s: wanted weights of q, k and v of %zu KV heads", what, l->kv_heads);
+    IV_TRY(iv_ops_check_size(what, *outputs, l->k, err));
+    return iv_ops_check_size(what, rows, iv_size_max(*outputs, l->k), err);
+}
+
+/* ---- forward --------------------------------------------------------------------------------------------------- */
+
+typedef struct pack_job {
+    const iv_ops_weight *weight;
+    iv_matrix *m;
+    iv_dtype from;
+    size_t first; /* output of the stack */
+} pack_job;
+
+static void pack_task(void *context, size_t index, size_t worker) {
+    (void)worker;
+    const pack_job *j = context;
+    size_t at = index * PACK_ROWS, n = iv_size_min(PACK_ROWS, j->weight->n - at);
+    iv_matrix_pack(j->m, j->from, (const char *)j->weight->data + at * j->m->k * iv_dtype_bytes(j->from), j->m->k,
+                   j->first + at, n);
+}
+
+static iv_status forward(iv_ops *ops, const iv_ops_linear *l, const void *x, size_t rows, bool accumulate, float *out,
+                         iv_error *err) {
+    static const char what[] = "linear";
+    iv_matrix m;
+    size_t outputs, scratch;
+    IV_TRY(check_layer(what, l, rows, &outputs, err));
+    if (rows == 0) return IV_OK;
+    if (!iv_matrix_shape(&m, ops->type, outputs, l->k) || !iv_linear_scratch(rows, l->k, &scratch))
+        return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu inputs are too large", what, rows, l->k);
+    IV_TRY(iv_ops_reserve(ops, what, scratch, iv_matrix_bytes(&m) + outputs * sizeof(float) + 64, err));
+    if (l->one_chain) m.leaves = IV_EXPERT_LEAVES;
+    m.data = ops->work;
+    float *bias = l->weight[0].bias ? (float *)(void *)(ops->work + iv_matrix_bytes(&m)) : NULL;
+    if (m.panels * IV_PANEL_COLUMNS != m.n || m.k_padded != m.k) memset(m.data, 0, iv_matrix_bytes(&m));
+    for (size_t i = 0, first = 0; i < l->weights; first += l->weight[i++].n) {
+        pack_job j = {&l->weight[i], &m, weight_type(ops, l), first};
+        if (bias) memcpy(bias + first, l->weight[i].bias, l->weight[i].n * sizeof *bias);
+        iv_pool_run(ops->pool, (l->weight[i].n + PACK_ROWS - 1) / PACK_ROWS, pack_task, &j);
+    }
+    iv_linear(&ops->compute, &(iv_linear_args){.weight = &m,
+                                               .type = ops->type,
+                                               .x = x,
+                                               .x_stride = l->k,
+                                               .rows = rows,
+                                               .bias = bias,
+                                               .out = out,
+                                               .out_stride = outputs,
+                                               .accumulate = accumulate});
+    return IV_OK;
+}
+
+iv_status iv_ops_linear_forward(iv_ops *ops, const iv_ops_linear *l, const void *x, size_t rows, bool accumulate,
+                                float *out, iv_error *err) {
+    iv_ops_enter(ops);
+    return iv_ops_leave(ops, forward(ops, l, x, rows, accumulate, out, err));
+}
+
+/* ---- input gradient ---------------------------------------------------------------------------------------------- */
+
+/* The leaves of the sum over outputs, and what each has of every piece. */
+static void leaves_of(const iv_ops_linear *l, iv_input_gradient_args *g) {
+    size_t padded = iv_padded_k(l->weight[0].n);
+    g->leaves = l->one_chain  ? IV_EXPERT_LEAVES
+                : l->kv_heads ? iv_qkv_leaves(l->kv_heads)
+                              : (size_t)iv_leaf_count(padded);
+    for (size_t i = 0; i < l->weights; i++) {
+        size_t n = l->weight[i].n, leaf = l->one_chain ? n : l->kv_heads ? n / g->leaves : iv_padded_k(n) / g->leaves;
+        g->piece[i] = (iv_output_piece){l->weight[i].data, n, leaf};
+    }
+}
+
+static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void *dy, size_t rows, float *dx,
+                                iv_error *err) {
+    static const char what[] = "linear, input gradient";
+    iv_input_gradient_args g = {.type = ops->type,
+                                .weight_type = weight_type(ops, l),
+                                .pieces = l->weights,
+                                .row_bytes = l->k * iv_dtype_bytes(weight_type(ops, l)),
+                                .k = l->k,
+                                .dy = dy,
+                                .rows = rows};
+    iv_matrix turned;
+    size_t scratch, run;
+    IV_TRY(check_layer(what, l, rows, &g.dy_stride, err));
+    for (size_t i = 1; i < l->weights; i++)
+        if (!l->kv_heads && !l->one_chain && l->weight[i].n != l->weight[0].n)
+            return iv_fail(err, IV_INVALID, "%s: wanted weights of %zu outputs, found %zu", what, l->weight[0].n,
+                           l->weight[i].n);
+    if (rows == 0) return IV_OK;
+    leaves_of(l, &g);
+    run = iv_input_gradient_run(&g);
+    if (!iv_matrix_shape(&turned, ops->type, l->k, run) || !iv_linear_scratch(rows, run, &scratch))
+        return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
+    iv_carving v = {.align = 64};
+    for (int pass = 0; pass < 2; pass++) {
+        g.turned = iv_carve(&v, iv_matrix_bytes(&turned), 1);
+        g.dy_run = iv_carve(&v, rows * run, iv_ops_width(ops));
+        g.row_list = iv_carve(&v, run, sizeof *g.row_list);
+        if (v.overflow) return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
+        if (pass == 0) IV_TRY(iv_ops_reserve(ops, what, scratch, v.at, err));
+        v = (iv_carving){.base = ops->work, .align = 64};
+    }
+    const void *x;
+    size_t stride;
+    iv_input_gradient_pack(&ops->compute, &g, &turned, &x, &stride);
+    iv_linear(&ops->compute, &(iv_linear_args){.weight = &turned,
+                                               .type = ops->type,
+                                               .x = x,
+                                               .x_stride = stride,
+                                               .rows = rows,
+                                               .out = dx,
+                                               .out_stride = l->k,
+                                               .from_zero = !l->head});
+    return IV_OK;
+}
+
+iv_status iv_ops_linear_input_gradient(iv_ops *ops, const iv_ops_linear *l, const void *dy, size_t rows, float *dx,
+                                       iv_error *err) {
+    iv_ops_enter(ops);
+    return iv_ops_leave(ops, input_gradient(ops, l, dy, rows, dx, err));
+}
+
+/* ---- weight gradient -----------------------------------------------------------------------------------------------
+ */
+
+static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_axis *a, const iv_ops_pass *pass,
+                                 const void *dy, const void *x, const iv_ops_sums *sums, iv_error *err) {
+    static const char what[] = "linear, weight gradient";
+    iv_matrix packed;
+    size_t outputs, scratch, padded = pass->axis.padded, width = iv_ops_width(ops);
+    IV_TRY(check_layer(what, l, pass->rows, &outputs, err));
+    if (pass->idle) return IV_OK;
+    if (!iv_matrix_shape(&packed, ops->type, l->k, padded) ||
+        !iv_weight_gradient_scratch(padded, iv_pool_threads(ops->pool), &scratch))
+        return iv_fail(err, IV_LIMIT, "%s: %zu tokens of %zu inputs are too large", what, padded, l->k);
+    size_t list_bytes = (padded * sizeof(void *) + 63) / 64 * 64;
+    IV_TRY(iv_ops_reserve(ops, what, scratch, list_bytes + iv_matrix_bytes(&packed), err));
+    const void **list = (const void **)(void *)ops->work;
+    for (size_t i = 0; i < padded; i++)
+        list[i] = pass->axis.row[i] < 0 ? NULL : (const char *)x + (size_t)pass->axis.row[i] * l->k * width;
+    packed.data = ops->work + list_bytes;
+    iv_pack_columns(&ops->compute, ops->type, list, &packed);
+    for (size_t i = 0, column = 0; i < l->weights; column += l->weight[i++].n) {
+        iv_axis_sums s;
+        IV_TRY(iv_ops_sums_of(what, a, &sums[i], &s, err));
+        iv_weight_gradient(&ops->compute, &(iv_weight_gradient_args){.axis = &pass->axis,
+                                                                     .x = &packed,
+                                                                     .type = ops->type,
+                                                                     .dy = (const char *)dy + column * width,
+                                                                     .dy_stride = outputs,
+                                                                     .n = l->weight[i].n,
+                                                                     .sums = &s,
+                                                                     .stride = l->k});
+    }
+    return IV_OK;
+}
+
+iv_status iv_ops_linear_weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_axis *axis, const void *dy,
+                                        const void *x, const iv_ops_sums *sums, iv_error *err) {
+    iv_ops_pass pass;
+    IV_TRY(iv_ops_pass_open("linear, weight gradient", axis, &pass, err));
+    iv_ops_enter(ops);
+    iv_status status = weight_gradient(ops, l, axis, &pass, dy, x, sums, err);
+    iv_ops_pass_close(&pass);
+    return iv_ops_leave(ops, status);
+}
+
+typedef struct column_job {
+    const iv_kernels *kernels;
+    const float *dy;
+    size_t stride;
+} column_job;
+
+static void add_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const column_job *j = context;
+    j->kernels->add(acc, j->dy + row * j->stride + first, count);
+}
+
+iv_status iv_ops_column_sums(iv_ops *ops, const iv_ops_axis *axis, const float *dy, size_t stride, size_t first,
+                             size_t n, const iv_ops_sums *sums, iv_error *err) {
+    static const char what[] = "column sums";
+    iv_ops_pass pass;
+    iv_axis_sums s;
+    if (first > stride || n > stride - first)
+        return iv_fail(err, IV_INVALID, "%s: wanted columns of %zu, found %zu from %zu on", what, stride, n, first);
+    IV_TRY(iv_ops_sums_of(what, axis, sums, &s, err));
+    IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
+    iv_ops_enter(ops);
+    column_job j = {ops->compute.kernels, dy + first, stride};
+    if (!pass.idle) iv_axis_sum_columns(&ops->compute, &(iv_axis_columns){&pass.axis, &s, 0, n, add_columns, &j});
+    iv_ops_pass_close(&pass);
+    return iv_ops_leave(ops, IV_OK);
+}
