@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._errors import InvarError as InvarError, Status as Status
     from .async_llm import AsyncEngineArgs as AsyncEngineArgs, AsyncLLM as AsyncLLM, AsyncLLMEngine as AsyncLLMEngine
+    from .audit import audit as audit
     from .llm import LLM as LLM, EngineInfo as EngineInfo
     from .outputs import (
         CompletionOutput as CompletionOutput,
@@ -38,7 +39,7 @@ _MODULES = {
     "trainer": ("Sequence", "Trainer", "TrainerMetrics"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = ["__version__", *sorted(_MODULE_OF)]
+__all__ = ["__version__", "audit", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
@@ -46,6 +47,8 @@ def __getattr__(name: str) -> Any:
         from ._library import version
 
         return version()
+    if name == "audit":  # the module, which can be called
+        return import_module(".audit", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'invar' has no attribute {name!r}")
     value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

@@ -30,7 +30,7 @@ def main() -> int:
                 return 1
         env = {**os.environ, "INVAR_SOURCE": str(ROOT)}
         env.pop("PYTHONPATH", None)
-        words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, ROOT / "tests/python/test_package.py"]
+        words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, ROOT / "tests/python"]
         return subprocess.run(words, cwd=folder, env=env).returncode
 
 

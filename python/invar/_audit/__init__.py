@@ -1,0 +1,1 @@
+"""The parts of invar.audit: HTTP client, answers, perturbations, page. Standard library only."""
