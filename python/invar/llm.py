@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
@@ -258,6 +258,17 @@ class LLM:
         """Replaces the weights by those of another checkpoint of the same shape. After an error the old ones hold."""
         with self._lock:
             self._engine.update_weights(path_bytes(path))
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
+        """Replaces the weights by named torch tensors in any order: `model.named_parameters()`, for example. Matrices
+        are rounded to the engine's dtype. numpy arrays are taken for float32 and float16. After an error the old
+        weights hold."""
+        from ._weights import checkpoint
+
+        with self._lock:
+            info = self.info
+            with checkpoint(self.model, info.dtype, info.weight_bytes, weights) as folder:
+                self._engine.update_weights(path_bytes(folder))
 
     def reset_prefix_cache(self) -> bool:
         with self._lock:

@@ -1,0 +1,81 @@
+"""TRL's trainers with invar's rollouts: `invar.trl.attach(trainer, llm)`. TRL itself is unmodified: the engine takes the
+place of its vLLM backend, so its own logs compare sampler and learner (sampling/sampling_logp_difference)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from ._errors import InvarError, Status
+from .params import SamplingParams
+
+if TYPE_CHECKING:
+    from .llm import LLM
+
+NEEDS = ("accelerator", "args", "max_completion_length", "min_p", "model", "repetition_penalty", "state", "temperature",
+         "top_k", "top_p", "use_vllm")  # fmt: skip
+
+
+class Rollouts:
+    """What GRPOTrainer and RLOOTrainer call: `sync_weights()` before the first rollout of a step, then `generate()`.
+    Seeds are a function of the run's seed, the step, the process and the place in the batch."""
+
+    def __init__(self, trainer: Any, llm: LLM) -> None:
+        for name in NEEDS:
+            if not hasattr(trainer, name):
+                raise InvarError(Status.UNSUPPORTED, f"trl: wanted a trainer with rollouts, found no {name} in {type(trainer).__name__}")
+        if getattr(trainer.accelerator, "distributed_type", "").upper() in ("FSDP", "DEEPSPEED"):
+            kind = trainer.accelerator.distributed_type
+            raise InvarError(Status.UNSUPPORTED, f"trl: wanted whole parameters in each process, found {kind}")
+        self.trainer, self.llm = trainer, llm
+        self._calls = 0
+
+    def sync_weights(self) -> None:
+        """The model's present weights, rounded to the checkpoint's types."""
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        self.llm.load_weights(model.named_parameters())
+
+    def generate(
+        self, prompts: list[list[int]], images: Any, num_generations: int, profiler: Any = None
+    ) -> tuple[list[list[int]], list[list[int]], list[list[list[float]]], None]:
+        """An answer to each prompt, as TRL's VLLMGeneration.generate returns them. The log-probabilities are those of
+        the distribution that was drawn from."""
+        if images is not None:
+            raise InvarError(Status.UNSUPPORTED, "trl: wanted prompts of text, found images")
+        t = self.trainer
+        filtered = t.top_p != 1.0 or (t.top_k or 0) > 0 or bool(t.min_p) or t.repetition_penalty != 1.0
+        plain = t.temperature == 1.0 and not filtered
+        params = [self._params(i, not plain) for i in range(len(prompts))]
+        self._calls += 1
+        with profiler if profiler is not None else contextlib.nullcontext():
+            outputs = self.llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+        answers = [output.outputs[0] for output in outputs]
+        values = [a.token_logprobs if plain else a.sampling_logprobs or [] for a in answers]
+        return prompts, [a.token_ids for a in answers], [[[v] for v in row] for row in values], None
+
+    def _params(self, i: int, sampling_logprobs: bool) -> SamplingParams:
+        t = self.trainer
+        key = f"{t.args.seed} {t.state.global_step} {self._calls} {t.accelerator.process_index} {i}"
+        fields = {
+            "temperature": t.temperature,
+            "top_p": t.top_p,
+            "top_k": t.top_k or 0,
+            "min_p": t.min_p or 0.0,
+            "repetition_penalty": t.repetition_penalty,
+            "max_tokens": t.max_completion_length,
+            "seed": int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little") >> 1,
+            "sampling_logprobs": sampling_logprobs,
+        }
+        return SamplingParams(**{**fields, **(t.args.generation_kwargs or {})})
+
+
+def attach(trainer: Any, llm: LLM) -> Rollouts:
+    """From now on `trainer`, made with use_vllm=False, samples with `llm`, which was opened on the same checkpoint. The
+    engine has the trainer's weights at each rollout."""
+    if getattr(trainer, "use_vllm", False):
+        raise InvarError(Status.INVALID, "trl: wanted use_vllm=False, found True: this trainer has vLLM's rollouts")
+    rollouts = Rollouts(trainer, llm)
+    trainer.use_vllm, trainer.vllm_mode = True, "server"
+    trainer.vllm_generation, trainer._last_loaded_step = rollouts, -1
+    return rollouts
