@@ -273,6 +273,25 @@ def test_slime_from_disk():
         check(s.answer() == WANTED, "a restarted engine has the updated weights")
 
 
+def test_slime_external():
+    """--rollout-external-engine-addrs (external.py: discover_external_engines; sglang_engine.py: _init_external): what slime
+    reads of a server that it did not start, and compares with the flags of its own."""
+    with serving(TINY_MATH, "--tensor-parallel-size", "2") as s:
+        info = s.call("GET", "/server_info")[1]
+        check(info == s.call("GET", "/get_server_info")[1] | {"running": info["running"], "waiting": info["waiting"]}, info)
+        tp = int(info.get("tp_size") or info.get("tensor_parallel_size") or 1)
+        check(tp == 2 and int(info.get("num_gpus") or info.get("num_gpus_per_engine") or tp) == 2 and not info.get("encoder_only"))
+        check(info.get("disaggregation_mode") not in ("prefill", "decode") and int(info.get("pp_size") or 1) == 1)
+        wanted = {"enable_memory_saver": False, "enable_return_routed_experts": True}  # the second: --use-rollout-routing-replay
+        check(all(info.get(name) == value for name, value in wanted.items()), info)
+        # --update-weight-transport disk: slime writes a checkpoint.
+        s.post("/pause_generation", {})
+        slime_flush(s)
+        s.post("/update_weights_from_disk", {"model_path": str(SECOND), "weight_version": "1"})
+        s.post("/continue_generation", {})
+        check(s.answer() == WANTED, s.answer())
+
+
 # ---- verl's HttpServerAdapter
 
 

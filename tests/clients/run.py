@@ -34,6 +34,7 @@ SETS = {
     "eval": ("llama_index_client", "instructor_client", "lm_eval_harness", "guidellm_client"),
     "sglang": ("sglang_client", "sglang_script"),
     "router": ("router",),
+    "verl": ("verl_client",),
 }
 
 
