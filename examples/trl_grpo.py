@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with invar's rollouts: trl_grpo.py [MODEL] [STEPS] [OUTPUT]; needs torch and trl"""
+"""TRL's GRPOTrainer with the engine as sampler and learner: trl_grpo.py [MODEL] [STEPS] [LEARNER]; needs torch and trl"""
 import random
 import re
 import sys
@@ -11,7 +11,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 model = sys.argv[1] if len(sys.argv) > 1 else "models/tiny-math"
 steps = int(sys.argv[2]) if len(sys.argv) > 2 else 30
-output = sys.argv[3] if len(sys.argv) > 3 else tempfile.mkdtemp()
+learner = sys.argv[3] if len(sys.argv) > 3 else "invar"  # or torch: its own forward pass
 rng = random.Random(1)
 sums = [(rng.randrange(1, 50), rng.randrange(1, 50)) for _ in range(1000)]
 data = Dataset.from_list([{"prompt": f"{a} + {b} =", "answer": a + b} for a, b in sums])
@@ -24,12 +24,12 @@ def closeness(completions, answer, **_):
 
 
 args = GRPOConfig(
-    output_dir=output, max_steps=steps, per_device_train_batch_size=32, num_generations=8, max_completion_length=8,
+    output_dir=tempfile.mkdtemp(), max_steps=steps, per_device_train_batch_size=32, num_generations=8, max_completion_length=8,
     learning_rate=1e-4, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True, bf16=False, disable_tqdm=True,
-    gradient_checkpointing=False, model_init_kwargs={"dtype": "bfloat16"},
+    gradient_checkpointing=False, model_init_kwargs={"dtype": "float32"},
 )  # fmt: skip
 trainer = GRPOTrainer(model, reward_funcs=closeness, args=args, train_dataset=data)
-invar.trl.attach(trainer, LLM(model))  # the one line
+invar.trl.attach(trainer, LLM(model), learner=learner == "invar")  # the one line
 trainer.train()
 
 for row in trainer.state.log_history:

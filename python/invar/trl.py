@@ -1,10 +1,12 @@
-"""TRL's trainers with invar's rollouts: `invar.trl.attach(trainer, llm)`. TRL itself is unmodified: the engine takes the
-place of its vLLM backend, so its own logs compare sampler and learner (sampling/sampling_logp_difference)."""
+"""TRL's trainers with invar's rollouts, and with the engine's forward pass as learner: `invar.trl.attach(trainer, llm)`.
+TRL itself is unmodified: the engine takes the place of its vLLM backend, so that its own logs compare sampler and learner
+(sampling/sampling_logp_difference)."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._errors import InvarError, Status
@@ -70,12 +72,79 @@ class Rollouts:
         return SamplingParams(**{**fields, **(t.args.generation_kwargs or {})})
 
 
-def attach(trainer: Any, llm: LLM) -> Rollouts:
+class LearnerOutput:
+    """What TRL reads of a model's output with a fused head. The entropy, of its metrics, takes another forward pass."""
+
+    def __init__(self, log_probs: Any, entropy: Callable[[], Any]) -> None:
+        self.log_probs = log_probs
+        self._entropy = entropy
+
+    @property
+    def entropy(self) -> Any:
+        return self._entropy()
+
+
+def learn(trainer: Any, llm: LLM) -> None:
+    """The trainer's model computes log-probabilities as the engine does, in every bit (invar.torch.patch). Its
+    parameters are float32, or of the engine's dtype."""
+    from . import torch as engine
+
+    if getattr(trainer.args, "gradient_checkpointing", False):
+        raise InvarError(Status.UNSUPPORTED, "trl: gradient_checkpointing: wanted False with the engine's forward pass, found True")
+    if getattr(trainer, "entropy_coef", 0):
+        raise InvarError(Status.UNSUPPORTED, f"trl: entropy_coef: wanted 0, found {trainer.entropy_coef}: entropy has no gradient here")
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    engine.patch(model, dtype=llm.info.dtype, arithmetic=llm.info.arithmetic)
+    plain = model.forward
+
+    def forward(*args: Any, fused_lm_head: bool = False, **fields: Any) -> Any:
+        if not fused_lm_head:
+            return plain(*args, **fields)
+        return _fused(model, plain, trainer.temperature, *args, **fields)
+
+    model.forward = forward
+
+
+def _fused(
+    model: Any, plain: Any, temperature: float, input_ids: Any, attention_mask: Any, labels: Any, **others: Any
+) -> LearnerOutput:
+    """Log-probabilities of the tokens with a label, [batch, tokens - 1], from rows without their padding."""
+    import torch
+
+    from .torch import logprobs
+
+    unknown = [name for name, value in others.items() if value not in (None, False)]
+    if unknown:
+        raise InvarError(Status.UNSUPPORTED, f"trl: {', '.join(unknown)}: the engine's forward pass lacks it")
+    runs = [row.nonzero().flatten() for row in attention_mask]
+    bounds = [(int(run[0]), int(run[-1]) + 1) for run in runs]
+    if any(len(run) != end - begin for run, (begin, end) in zip(runs, bounds)):
+        raise InvarError(Status.UNSUPPORTED, "trl: attention_mask: wanted one run of ones in each row")
+    masks = [labels[i, a:b] != -100 for i, (a, b) in enumerate(bounds)]
+    for mask in masks:
+        mask[0] = False
+    values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature)
+    width = input_ids.shape[1]
+    rows = [torch.nn.functional.pad(v, (a, width - b))[1:] for v, (a, b) in zip(values, bounds)]
+
+    def entropy() -> Any:
+        with torch.no_grad():
+            logits = plain(input_ids, attention_mask=attention_mask).logits[:, :-1] / temperature
+            logs = torch.log_softmax(logits, -1)
+            return -(logs.exp() * logs).sum(-1)
+
+    return LearnerOutput(torch.stack(rows), entropy)
+
+
+def attach(trainer: Any, llm: LLM, learner: bool = True) -> Rollouts:
     """From now on `trainer`, made with use_vllm=False, samples with `llm`, which was opened on the same checkpoint. The
-    engine has the trainer's weights at each rollout."""
+    engine has the trainer's weights at each rollout. learner: the trainer's log-probabilities are the engine's too;
+    False: PyTorch's own forward pass, with other bits."""
     if getattr(trainer, "use_vllm", False):
         raise InvarError(Status.INVALID, "trl: wanted use_vllm=False, found True: this trainer has vLLM's rollouts")
     rollouts = Rollouts(trainer, llm)
+    if learner:
+        learn(trainer, llm)
     trainer.use_vllm, trainer.vllm_mode = True, "server"
     trainer.vllm_generation, trainer._last_loaded_step = rollouts, -1
     return rollouts

@@ -2,8 +2,6 @@
 import contextlib
 import http.server
 import json
-import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -14,23 +12,9 @@ import pytest
 
 import invar
 from invar import LLM, InvarError, SamplingParams, Status, Trainer, testing
+from support import MODEL, serving
 
-ROOT = pathlib.Path(os.environ["INVAR_SOURCE"])
-MODEL = str(ROOT / "models/tiny-math")
-PROGRAM = pathlib.Path(sys.executable).parent / "invar"
 QUICK = {"requests": 6, "rounds": 1, "max_tokens": 24, "tag": "t"}
-
-
-@contextlib.contextmanager
-def serving(*flags):
-    command = [PROGRAM, "serve", MODEL, "--port", "0", "--threads", "2", "--disable-log-requests", *flags]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            found = next(found for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line)))
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            yield found[1]
-        finally:
-            server.terminate()
 
 
 class Standin(http.server.ThreadingHTTPServer):
