@@ -62,7 +62,6 @@ static void read_layout(const cli_args *args, iv_run_options *o) {
     o->pass_tokens = cli_count(args, "pass-tokens", o->pass_tokens);
     o->recompute = cli_text(args, "recompute", o->recompute);
     o->shard = cli_text(args, "shard", o->shard);
-    o->fused_epilogues = cli_has(args, "fused-epilogues");
     o->isa = cli_text(args, "isa", o->isa);
 }
 

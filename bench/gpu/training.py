@@ -60,7 +60,6 @@ def parse():
     p.add_argument("--torch-flags", default="", help="more flags for training_torch.py")
     p.add_argument("--ours", help="instead of the settings above, for all shapes: A,B")
     p.add_argument("--torch-variants", help="instead of those above, for all shapes")
-    p.add_argument("--fused-epilogues", action="store_true")
     p.add_argument("--tables", action="store_true")
     return p.parse_args()
 
@@ -162,7 +161,7 @@ class Bench:
                    "--output", out, "--device", a.device, "--dtype", "bfloat16", "--arithmetic", "tc16", "--batch-size",
                    str(a.sequences), "--steps", "1000000", "--lr", "1e-6", "--lr-scheduler", "constant", "--weight-decay",
                    "0.1", "--adam-beta2", "0.95", "--recompute", recompute, "--virtual-ranks", ranks, "--pass-tokens",
-                   tokens, "--quiet", *(["--fused-epilogues"] if a.fused_epilogues else [])]
+                   tokens, "--quiet"]
         record = {"bench": "training", "who": "invar", "variant": setting}
         began, lines, first = time.monotonic(), [], None
         errors = out + ".err"
@@ -216,8 +215,7 @@ class Bench:
             return
         out = os.path.join(a.out, f"ops-{shape}")
         command = [a.ops, self.folder(shape), "--tokens", str(a.tokens), "--sequences", str(a.sequences), "--recompute",
-                   recompute, "--virtual-ranks", ranks, "--pass", tokens, "--repeat", "3", "--json", out + ".jsonl",
-                   *(["--fused-epilogues"] if a.fused_epilogues else [])]
+                   recompute, "--virtual-ranks", ranks, "--pass", tokens, "--repeat", "3", "--json", out + ".jsonl"]
         with open(out + ".md", "w", encoding="utf-8") as file:
             code = self.run_to(command, file, limit)
         with open(out + ".md", encoding="utf-8", errors="replace") as file:

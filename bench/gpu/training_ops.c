@@ -2,7 +2,7 @@
  *
  *     bench_training_ops MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--virtual-ranks V] [--repeat R]
  *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE] [--sync]
- *         [--fused-epilogues]
+ *         [--separate-epilogues]
  *
  * The trainer of invar train sft with random weights (MODEL_DIRECTORY needs config.json alone), S sequences of N random
  * tokens, passes of at most P tokens (0: as many as fit). The linker sends the learner's calls of kernel launchers,
@@ -330,7 +330,7 @@ static void open_bench(bench *b, int argc, char **argv) {
                           .pass_tokens = pass ? pass : b->count * iv_padded_k(b->tokens),
                           .pass_tokens_least = pass ? pass : iv_padded_k(b->tokens),
                           .recompute = (iv_recompute)word(argc, argv, "--recompute", recomputes),
-                          .fuse = has(argc, argv, "--fused-epilogues"),
+                          .separate = has(argc, argv, "--separate-epilogues"),
                           .adamw = {0.9, 0.95, 1e-8, 0.1}};
     need(iv_train_open(&o, &b->t, &b->err), b);
     make_sequences(b);

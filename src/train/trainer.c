@@ -168,7 +168,7 @@ static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
                                 .numerics = IV_INVAR,
                                 .rows_max = iv_padded_k(t->o.pass_tokens),
                                 .recompute = t->o.recompute,
-                                .fuse = t->o.fuse,
+                                .separate = t->o.separate,
                                 .elements = t->elements};
     size_t least = iv_padded_k(t->o.pass_tokens_least ? t->o.pass_tokens_least : t->o.pass_tokens);
     for (;;) {

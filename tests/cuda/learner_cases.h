@@ -38,7 +38,7 @@ typedef struct free_way {
     size_t pass; /* sequences, at most */
     iv_recompute recompute;
     size_t rows_max, logits_max;
-    bool fuse;
+    bool separate;
 } free_way;
 
 typedef struct sequences {
@@ -181,7 +181,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .arithmetic = w->arithmetic,
                                     .rows_max = f->rows_max,
                                     .recompute = f->recompute,
-                                    .fuse = f->fuse,
+                                    .separate = f->separate,
                                     .logits_max = f->logits_max,
                                     .names = g->model,
                                     .weights = g->device_row,
@@ -247,7 +247,7 @@ static void check_way(const learner_case *c, const law_way *w, const free_way *f
     size_t n = differences(want, got, x, true);
     printf("%s %s %s, %zu virtual ranks, T %g, passes of %zu, recomputes %s%s: %zu differ\n", c->name,
            w->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(w->dtype), w->virtual_ranks,
-           (double)w->temperature, f->pass, recomputes[f->recompute], f->fuse ? ", fused epilogues" : "", n);
+           (double)w->temperature, f->pass, recomputes[f->recompute], f->separate ? ", row ops apart" : "", n);
     assert_int_equal(n, 0);
 }
 
