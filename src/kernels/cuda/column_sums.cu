@@ -1,8 +1,8 @@
 /* column_sums.cu: sums over tokens that are no matrix products (NUMERICS.md 15.3): biases and norm weights. The chains
  * of the virtual ranks of a pass run next to each other, a block for each part and 32 columns; a second kernel adds them
- * in the tree. A chain is sequential, so its terms must not wait for memory: all threads of a block copy tiles of tokens
- * to a ring in shared memory, some tiles ahead of the one warp that adds them. Once NaN, a sum stays NaN, so only the
- * ends of chains are made canonical. */
+ * in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds, from
+ * registers, and loads the terms that follow meanwhile; the other warps copy tiles of tokens to a ring in shared
+ * memory, some tiles ahead. Once NaN, a sum stays NaN, so only the ends of chains are made canonical. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_gradient_plan.h"
@@ -10,52 +10,78 @@
 #include <cuda_runtime.h>
 
 enum {
-    THREADS = 256,
     COLUMNS = 32,
-    TOKENS = 32,                /* of a tile */
-    BATCH = 16,                 /* tokens whose terms are in registers */
-    STAGES = 8,                 /* of the ring */
-    GROUP = THREADS / TOKENS,   /* tiles whose rows are known together */
-    ACROSS = COLUMNS / 4,       /* threads that copy a token's columns, four each */
+    COPIERS = 128, /* threads that copy */
+    THREADS = COLUMNS + COPIERS,
+    TOKENS = 64,                 /* of a tile */
+    BATCH = 16,                  /* tokens whose terms are in registers */
+    KNOWN = 256,                 /* tokens of a group, whose rows are loaded together */
+    GROUP = KNOWN / TOKENS,      /* tiles of a group */
+    GROUPS = 4,                  /* whose rows are in shared memory */
+    OWN = KNOWN / COPIERS,       /* tokens of a group whose rows a thread loads */
+    ACROSS = COLUMNS / 4,        /* threads that copy a token's columns, four each */
+    TOGETHER = COPIERS / ACROSS, /* tokens that are copied at a time */
+    STAGES_MAX = 8,              /* tiles of the ring */
+    STAGES_MIN = 4,              /* where a multiprocessor has several blocks */
     TREE_THREADS = 64
 };
-static_assert(STAGES <= GROUP && TOKENS * ACROSS == THREADS, "two groups of rows suffice; a thread has an item of a tile");
+static_assert(STAGES_MAX <= 2 * GROUP && TOKENS % TOGETHER == 0, "rows are known ahead; a thread has whole items");
 
 struct problem {
     iv_sum_plan plan;
     const int32_t *row, *pick;
     const float *dy, *x, *r;
-    size_t dy_stride, x_stride, offset;
-    int n;
+    size_t dy_stride, x_stride, offset, later_offset;
+    int n, later;
     float *chain; /* [part][n] */
 };
 
-template <bool NORM> struct ring {
-    float dy[STAGES][TOKENS][COLUMNS], x[NORM ? STAGES : 1][TOKENS][COLUMNS];
-    /* Of two groups of tiles: the token's row of dy, or -1 if it takes no part; its row of x; its factor. */
-    int32_t row[2][THREADS], x_row[2][THREADS];
-    float r[2][THREADS];
+template <bool NORM, int STAGES> struct ring {
+    float dy[STAGES * TOKENS][COLUMNS], x[NORM ? STAGES * TOKENS : 1][COLUMNS];
 };
 
-/* A thread's token of a group that is on its way. */
+/* Of tokens: the row of dy, or -1 if it takes no part; its row of x; its factor. */
+struct known {
+    int32_t row[GROUPS][KNOWN], x_row[GROUPS][KNOWN];
+    float r[GROUPS][KNOWN];
+};
+
+/* A thread's tokens of a group that is on its way. */
 struct coming {
-    int32_t row, x_row;
-    float r;
+    int32_t row[OWN], x_row[OWN];
+    float r[OWN];
 };
 
-IV_DEVICE void load_row(const problem &p, const iv_sum_part &part, uint32_t group, coming &c) {
-    uint32_t token = part.begin + group * THREADS + threadIdx.x;
-    c.row = token < part.end ? p.row[token] : -1;
+IV_DEVICE size_t place_of(const problem &p, int column) {
+    return column < p.later ? p.offset + column : p.later_offset + (column - p.later);
 }
 
-template <bool NORM> IV_DEVICE void load_factor(const problem &p, coming &c) {
-    c.x_row = NORM && p.pick && c.row >= 0 ? p.pick[c.row] : c.row;
-    c.r = NORM && c.row >= 0 ? p.r[c.row] : 1.0f;
+IV_DEVICE int copier(void) { return (int)threadIdx.x - COLUMNS; }
+
+IV_DEVICE void load_rows(const problem &p, const iv_sum_part &part, uint32_t group, coming &c) {
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+        uint32_t token = part.begin + group * KNOWN + j * COPIERS + copier();
+        c.row[j] = token < part.end ? p.row[token] : -1;
+    }
 }
 
-template <bool NORM> IV_DEVICE void store_row(ring<NORM> &m, uint32_t group, const coming &c) {
-    m.row[group % 2][threadIdx.x] = c.row, m.x_row[group % 2][threadIdx.x] = c.x_row;
-    m.r[group % 2][threadIdx.x] = c.r;
+template <bool NORM> IV_DEVICE void load_factors(const problem &p, coming &c) {
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+        bool there = NORM && c.row[j] >= 0;
+        c.x_row[j] = there && p.pick ? p.pick[c.row[j]] : c.row[j];
+        c.r[j] = there ? p.r[c.row[j]] : 1.0f;
+    }
+}
+
+IV_DEVICE void store_rows(known &k, uint32_t group, const coming &c) {
+#pragma unroll
+    for (int j = 0; j < OWN; j++) {
+        int at = j * COPIERS + copier();
+        k.row[group % GROUPS][at] = c.row[j], k.x_row[group % GROUPS][at] = c.x_row[j];
+        k.r[group % GROUPS][at] = c.r[j];
+    }
 }
 
 /* A copy to shared memory, which the commit's wait ends. Before compute capability 8.0 it is done at once. */
@@ -88,82 +114,143 @@ IV_DEVICE void copy_item(float *to, const float *from, int left, bool there, flo
 }
 
 /* Missing terms are -0 times 1, which changes no sum. */
-template <bool NORM, bool FOURS> IV_DEVICE void copy_tile(const problem &p, ring<NORM> &m, uint32_t tile) {
-    int token = threadIdx.x / ACROSS, across = threadIdx.x % ACROSS * 4, column = (int)blockIdx.x * COLUMNS + across;
-    int at = (int)(tile % GROUP) * TOKENS + token, group = (int)(tile / GROUP % 2), stage = (int)(tile % STAGES);
-    int32_t row = m.row[group][at], x_row = m.x_row[group][at];
-    bool there = row >= 0;
-    copy_item<FOURS>(&m.dy[stage][token][across], p.dy + (size_t)(there ? row : 0) * p.dy_stride + column, p.n - column,
-                     there, -0.0f);
-    if constexpr (NORM)
-        copy_item<FOURS>(&m.x[stage][token][across], p.x + (size_t)(there ? x_row : 0) * p.x_stride + column,
-                         p.n - column, there, 1.0f);
-}
-
-/* The terms of BATCH tokens, in registers: the next ones are loaded before these are added, because a load from shared
- * memory takes as long as several additions. __syncwarp keeps the compiler from loading each term where it is added. */
-template <bool NORM> struct batch {
-    float dy[BATCH], x[NORM ? BATCH : 1];
-};
-
-template <bool NORM> IV_DEVICE void load_batch(const ring<NORM> &m, uint32_t tile, int first, batch<NORM> &b) {
-    const float *r = &m.r[tile / GROUP % 2][tile % GROUP * TOKENS + first];
+template <bool NORM, bool FOURS, int STAGES>
+IV_DEVICE void copy_tile(const problem &p, ring<NORM, STAGES> &m, const known &k, uint32_t tile) {
+    int across = copier() % ACROSS * 4, column = (int)blockIdx.x * COLUMNS + across, group = (int)(tile / GROUP % GROUPS);
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        b.dy[i] = m.dy[tile % STAGES][first + i][threadIdx.x];
-        if constexpr (NORM) b.x[i] = __fmul_rn(m.x[tile % STAGES][first + i][threadIdx.x], r[i]);
+    for (int i = 0; i < TOKENS; i += TOGETHER) {
+        int token = copier() / ACROSS + i, at = (int)(tile % GROUP) * TOKENS + token;
+        int place = (int)(tile % STAGES) * TOKENS + token;
+        int32_t row = k.row[group][at];
+        bool there = row >= 0;
+        copy_item<FOURS>(&m.dy[place][across], p.dy + (size_t)(there ? row : 0) * p.dy_stride + column, p.n - column,
+                         there, -0.0f);
+        if constexpr (NORM)
+            copy_item<FOURS>(&m.x[place][across],
+                             p.x + (size_t)(there ? k.x_row[group][at] : 0) * p.x_stride + column, p.n - column, there,
+                             1.0f);
     }
 }
 
-/* By one warp. */
-template <bool NORM> IV_DEVICE float add_tile(const ring<NORM> &m, uint32_t tile, float sum) {
-    batch<NORM> now, next;
-    load_batch(m, tile, 0, next);
+/* What the copy of a later tile needs is loaded meanwhile: the rows of the next group, their picks and factors. */
+template <bool NORM, bool FOURS, int STAGES>
+IV_DEVICE void copy_ahead(const problem &p, const iv_sum_part &part, ring<NORM, STAGES> &m, known &k, uint32_t tile,
+                          coming &c) {
+    copy_tile<NORM, FOURS>(p, m, k, tile);
+    copies_commit();
+    if (tile % GROUP == 0) load_rows(p, part, tile / GROUP + 1, c);
+    if (tile % GROUP == GROUP / 2) load_factors<NORM>(p, c);
+    if (tile % GROUP == GROUP - 1) store_rows(k, tile / GROUP + 1, c);
+}
+
+/* The terms of BATCH tokens, in registers. */
+template <bool NORM> struct batch {
+    float dy[BATCH], x[NORM ? BATCH : 1], r[NORM ? BATCH : 1];
+};
+
+/* Where a batch of the chain begins for this thread: bytes from the begin of the ring's dy and x, and of the factors. */
+struct cursor {
+    uint32_t terms, factors;
+};
+
+template <int STAGES> IV_DEVICE cursor cursor_of(uint32_t batch) {
+    uint32_t at = batch * BATCH;
+    return {(at % (STAGES * TOKENS) * COLUMNS + threadIdx.x) * 4, at % (GROUPS * KNOWN) * 4};
+}
+
+template <bool NORM, int STAGES>
+IV_DEVICE void load_batch(const ring<NORM, STAGES> &m, const known &k, cursor c, batch<NORM> &b) {
+    const char *dy = (const char *)m.dy + c.terms, *x = (const char *)m.x + c.terms, *r = (const char *)k.r + c.factors;
 #pragma unroll
-    for (int first = 0; first < TOKENS; first += BATCH) {
-        now = next;
-        if (first + BATCH < TOKENS) load_batch(m, tile, first + BATCH, next);
-        __syncwarp();
+    for (int i = 0; i < BATCH; i++) {
+        b.dy[i] = ((const float *)dy)[i * COLUMNS];
+        if constexpr (NORM) b.x[i] = ((const float *)x)[i * COLUMNS], b.r[i] = ((const float *)r)[i];
+    }
+}
+
+template <bool NORM> IV_DEVICE float add_batch(const batch<NORM> &b, float sum) {
 #pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            sum = NORM ? __fmaf_rn(now.dy[i], now.x[NORM ? i : 0], sum) : __fadd_rn(sum, now.dy[i]);
+    for (int i = 0; i < BATCH; i++)
+        if constexpr (NORM)
+            sum = __fmaf_rn(b.dy[i], __fmul_rn(b.x[i], b.r[i]), sum);
+        else
+            sum = __fadd_rn(sum, b.dy[i]);
+    return sum;
+}
+
+/* At the begin of round `tile` this tile and the next one are there, and all readings of tile - 1 are done, whose stage
+ * is copied next. */
+template <bool NORM, bool FOURS, int STAGES>
+IV_DEVICE void copy_all(const problem &p, const iv_sum_part &part, ring<NORM, STAGES> &m, known &k, uint32_t tiles) {
+    coming c;
+    load_rows(p, part, 0, c), load_factors<NORM>(p, c), store_rows(k, 0, c);
+    for (uint32_t tile = 0; tile + 1 < STAGES; tile++) {
+        if (tile % GROUP == 0) __syncthreads();
+        copy_ahead<NORM, FOURS>(p, part, m, k, tile, c);
+    }
+    copies_wait<STAGES - 2>();
+    __syncthreads();
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+        copies_wait<STAGES - 3>();
+        __syncthreads();
+        copy_ahead<NORM, FOURS>(p, part, m, k, tile + STAGES - 1, c);
+    }
+    copies_wait<0>();
+}
+
+/* Each batch is loaded while the one before it is added: a load from shared memory takes as long as several additions.
+ * If the compiler knew which batch comes next, it would load each term where it is added, to save registers, so that is
+ * hidden from it, and the two branches differ, so that it does not join them. */
+template <bool NORM, int STAGES>
+IV_DEVICE float add_all(const ring<NORM, STAGES> &m, const known &k, uint32_t tiles, float sum) {
+    batch<NORM> even, odd;
+    for (uint32_t tile = 0; tile + 1 < STAGES; tile += GROUP) __syncthreads();
+    __syncthreads();
+    load_batch(m, k, cursor_of<STAGES>(0), even);
+    cursor next = cursor_of<STAGES>(1);
+    uint32_t batches = 1;
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+        __syncthreads();
+#pragma unroll 1
+        for (int i = 0; i < TOKENS / BATCH; i++) {
+            cursor now = next;
+            uint32_t parity = batches % 2;
+            next = cursor_of<STAGES>(++batches);
+            asm volatile("" : "+r"(parity));
+            if (parity) {
+                asm volatile("" : "+r"(now.terms), "+r"(now.factors));
+                load_batch(m, k, now, odd);
+                sum = add_batch(even, sum);
+            } else {
+                asm volatile("" : "+r"(now.terms));
+                load_batch(m, k, now, even);
+                sum = add_batch(odd, sum);
+            }
+        }
     }
     return sum;
 }
 
-/* What the copy of tile `tile` needs is loaded meanwhile: the rows of the next group, their picks and factors. */
-template <bool NORM, bool FOURS>
-IV_DEVICE void copy_ahead(const problem &p, const iv_sum_part &part, ring<NORM> &m, uint32_t tile, coming &c) {
-    copy_tile<NORM, FOURS>(p, m, tile);
-    copies_commit();
-    if (tile % GROUP == 0) load_row(p, part, tile / GROUP + 1, c);
-    if (tile % GROUP == GROUP / 2) load_factor<NORM>(p, c);
-    if (tile % GROUP == GROUP - 1) store_row(m, tile / GROUP + 1, c);
+/* The only chain of a column goes to its sum itself. */
+static inline __host__ __device__ bool is_alone(const iv_sum_plan &plan) {
+    return plan.parts == 1 && plan.part[0].joins == 0 && plan.part[0].to == IV_SUM_SUM;
 }
 
-template <bool NORM, bool FOURS>
+template <bool NORM, bool FOURS, int STAGES>
 static __global__ void __launch_bounds__(THREADS) column_chains(const __grid_constant__ problem p) {
     extern __shared__ __align__(16) char shared[];
-    ring<NORM> &m = *(ring<NORM> *)shared;
+    known &k = *(known *)shared;
+    ring<NORM, STAGES> &m = *(ring<NORM, STAGES> *)(shared + sizeof k);
     const iv_sum_part &part = p.plan.part[blockIdx.y];
-    uint32_t tiles = (part.end - part.begin + TOKENS - 1) / TOKENS, ahead = STAGES - 1;
+    uint32_t tiles = (part.end - part.begin + TOKENS - 1) / TOKENS;
     int column = (int)blockIdx.x * COLUMNS + (int)threadIdx.x;
-    bool adds = threadIdx.x < COLUMNS;
-    coming c;
     iv_let_next();
     iv_wait();
-    float sum = adds && column < p.n && part.continues ? p.plan.sums.sum[p.offset + column] : 0.0f;
-    load_row(p, part, 0, c), load_factor<NORM>(p, c), store_row(m, 0, c);
-    __syncthreads();
-    for (uint32_t tile = 0; tile < ahead; tile++) copy_ahead<NORM, FOURS>(p, part, m, tile, c);
-    for (uint32_t tile = 0; tile < tiles; tile++) {
-        copies_wait<STAGES - 2>();
-        __syncthreads(); /* it is also behind all readings of the stage that is copied next */
-        copy_ahead<NORM, FOURS>(p, part, m, tile + ahead, c);
-        if (adds) sum = add_tile(m, tile, sum);
-    }
-    copies_wait<0>();
-    if (adds && column < p.n) p.chain[(size_t)blockIdx.y * p.n + column] = iv_canon(sum);
+    if (threadIdx.x >= COLUMNS) return copy_all<NORM, FOURS>(p, part, m, k, tiles);
+    float *to = p.plan.sums.sum + place_of(p, column);
+    float sum = add_all(m, k, tiles, column < p.n && part.continues ? *to : 0.0f);
+    if (!is_alone(p.plan)) to = p.chain + (size_t)blockIdx.y * p.n + column;
+    if (column < p.n) *to = iv_canon(sum);
 }
 
 /* The chains of a column in order. */
@@ -173,6 +260,7 @@ static __global__ void __launch_bounds__(TREE_THREADS) column_tree(const __grid_
     iv_wait();
     if (column >= p.n) return;
     float waiting[IV_VIRTUAL_LEVELS_MAX] = {};
+    size_t place = place_of(p, column);
     for (int index = 0; index < p.plan.parts; index++) {
         const iv_sum_part &part = p.plan.part[index];
         float sum = p.chain[(size_t)index * p.n + column];
@@ -180,42 +268,51 @@ static __global__ void __launch_bounds__(TREE_THREADS) column_tree(const __grid_
         for (int level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
             if (level >= part.joins) continue;
             bool sums = part.from_sums >> level & 1;
-            sum = __fadd_rn(sums ? p.plan.sums.level[level][p.offset + column] : waiting[level], sum);
+            sum = __fadd_rn(sums ? p.plan.sums.level[level][place] : waiting[level], sum);
         }
 #pragma unroll
         for (int level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
             if (level != part.joins) continue;
             if (part.to == IV_SUM_WAITS) waiting[level] = sum;
-            if (part.to == IV_SUM_LEVEL) p.plan.sums.level[level][p.offset + column] = sum;
+            if (part.to == IV_SUM_LEVEL) p.plan.sums.level[level][place] = sum;
         }
-        if (part.to == IV_SUM_SUM) p.plan.sums.sum[p.offset + column] = sum;
+        if (part.to == IV_SUM_SUM) p.plan.sums.sum[place] = sum;
     }
 }
 
 size_t iv_gpu_column_sums_scratch(size_t n) { return IV_VIRTUAL_RANKS_MAX * n * sizeof(float); }
 
+template <bool NORM, bool FOURS, int STAGES> static int launch_stages(const problem *p, dim3 grid, cudaStream_t stream) {
+    auto *kernel = column_chains<NORM, FOURS, STAGES>;
+    int shared = (int)(sizeof(known) + sizeof(ring<NORM, STAGES>));
+    int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    return e ? e : iv_launch_shared(kernel, grid, THREADS, (size_t)shared, stream, *p);
+}
+
+/* Few blocks, which wait for memory alone on a multiprocessor, have more on its way. */
 template <bool NORM> static int launch_chains(const problem *p, cudaStream_t stream) {
+    enum { FEW = 128 };
+    dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.parts);
     bool fours = p->n % 4 == 0 && p->dy_stride % 4 == 0 && (uintptr_t)p->dy % 16 == 0;
     if (NORM) fours = fours && p->x_stride % 4 == 0 && (uintptr_t)p->x % 16 == 0;
-    auto *kernel = fours ? column_chains<NORM, true> : column_chains<NORM, false>;
-    int shared = (int)sizeof(ring<NORM>);
-    int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.parts);
-    return e ? e : iv_launch_shared(kernel, grid, THREADS, (size_t)shared, stream, *p);
+    if (!fours) return launch_stages<NORM, false, STAGES_MIN>(p, grid, stream);
+    return grid.x * grid.y <= FEW ? launch_stages<NORM, true, STAGES_MAX>(p, grid, stream)
+                                  : launch_stages<NORM, true, STAGES_MIN>(p, grid, stream);
 }
 
 int iv_gpu_column_sums(const iv_gpu_column_sums_args *a, iv_gpu_stream stream) {
     problem p = {};
     bool norm = a->kind == IV_GPU_SUM_NORM;
-    if (a->n > INT32_MAX / IV_VIRTUAL_RANKS_MAX || (!norm && a->kind != IV_GPU_SUM_VALUES) ||
+    if (a->n > INT32_MAX / IV_VIRTUAL_RANKS_MAX || (!norm && a->kind != IV_GPU_SUM_VALUES) || a->later > a->n ||
         !iv_sum_plan_make(a->axis, &a->sums, &p.plan))
         return (int)cudaErrorInvalidValue;
     if (a->n == 0 || p.plan.parts == 0) return 0;
     p.row = a->row, p.pick = a->pick, p.dy = a->dy, p.x = a->x, p.r = a->r;
-    p.dy_stride = a->dy_stride, p.x_stride = a->x_stride, p.offset = a->offset, p.n = (int)a->n;
+    p.dy_stride = a->dy_stride, p.x_stride = a->x_stride, p.n = (int)a->n;
+    p.offset = a->offset, p.later = a->later ? (int)a->later : p.n, p.later_offset = a->later_offset;
     p.chain = (float *)a->scratch;
     cudaStream_t s = (cudaStream_t)stream;
     int e = norm ? launch_chains<true>(&p, s) : launch_chains<false>(&p, s);
     unsigned blocks = (unsigned)((a->n + TREE_THREADS - 1) / TREE_THREADS);
-    return e ? e : iv_launch(column_tree, dim3(blocks), TREE_THREADS, s, p);
+    return e || is_alone(p.plan) ? e : iv_launch(column_tree, dim3(blocks), TREE_THREADS, s, p);
 }

@@ -62,6 +62,8 @@ typedef struct iv_gpu_column_sums_args {
     size_t x_stride;
     const float *r; /* factor of each row */
     size_t offset;  /* of the sums */
+    size_t later;   /* columns from this one on have their sums at later_offset; 0: none */
+    size_t later_offset;
     iv_axis_sums sums;
     void *scratch; /* iv_gpu_column_sums_scratch(n) bytes, uninitialized */
 } iv_gpu_column_sums_args;

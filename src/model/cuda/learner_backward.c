@@ -139,8 +139,18 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_gpu_learner_add_terms(l, err));
     if (l->rank > 0) return IV_OK;
-    IV_TRY(iv_gpu_learner_bias_gradient(l, l->head_terms, 2 * dim, dim, t->q_norm->offset, err));
-    return iv_gpu_learner_bias_gradient(l, l->head_terms + dim, 2 * dim, dim, t->k_norm->offset, err);
+    iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_VALUES,
+                                    .axis = &l->axis,
+                                    .row = l->on.axis_rows,
+                                    .dy = l->head_terms,
+                                    .dy_stride = 2 * dim,
+                                    .n = 2 * dim,
+                                    .offset = t->q_norm->offset,
+                                    .later = dim,
+                                    .later_offset = t->k_norm->offset,
+                                    .sums = l->step->sums,
+                                    .scratch = l->column_scratch};
+    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
