@@ -19,8 +19,8 @@ typedef struct iv_gpu_learner_options {
     iv_numerics numerics; /* IV_INVAR */
     size_t rows_max;      /* tokens of a pass, each sequence padded to a multiple of 16; a longer one is refused */
     iv_recompute recompute;
-    bool separate;         /* row ops apart from linear layers, never in their epilogues: for comparisons of bits, times */
-    size_t logits_max;     /* logits that exist at once, at least a row; 0: 2^28 */
+    bool separate;     /* row ops apart from linear layers, never in their epilogues: for comparisons of bits, times */
+    size_t logits_max; /* logits that exist at once, at least a row; 0: 2^28 */
     const iv_model *names; /* the process's first model, which has the tensors by name */
     const float *weights;  /* the parameters' row on the GPU: master weights, of which the model holds the rounded
                               ones. Norms and biases are read from it in every pass */

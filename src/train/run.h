@@ -47,7 +47,7 @@ typedef struct iv_run_options {
     const char *recompute, *isa;
     bool separate;      /* iv_gpu_learner_options, for tests */
     const char *shard;  /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
-    const char *device;   /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
+    const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
     uint64_t save_every, keep;
     bool resume; /* from the newest checkpoint of output, if it has one */
     uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;

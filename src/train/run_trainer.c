@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { EXAMPLE_TOKENS = 4096, ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
+enum { GPU_ROLLOUT_SEQUENCES = 512, GPU_ROLLOUT_TOKENS = 8192 };
 
 iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
                         iv_error *err) {
@@ -117,8 +118,11 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     e.dtype = dtype, e.arithmetic = t->arithmetic == IV_TC16 ? "tc16" : "fma32";
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
     e.single_process = true; /* those of mpirun are the trainer's */
-    e.max_num_seqs = o->rollout_seqs ? o->rollout_seqs : ROLLOUT_SEQUENCES;
-    e.max_num_batched_tokens = o->rollout_batched_tokens ? o->rollout_batched_tokens : ROLLOUT_TOKENS;
+    uint64_t completions = o->batch_size * o->group_size;
+    e.max_num_seqs = iv_size_max(1, iv_size_min(completions, t->cuda ? GPU_ROLLOUT_SEQUENCES : ROLLOUT_SEQUENCES));
+    e.max_num_batched_tokens = t->cuda ? GPU_ROLLOUT_TOKENS : ROLLOUT_TOKENS;
+    if (o->rollout_seqs) e.max_num_seqs = o->rollout_seqs;
+    if (o->rollout_batched_tokens) e.max_num_batched_tokens = o->rollout_batched_tokens;
     e.max_model_len = iv_run_longest(r);
     if (before_trainer && t->cuda) IV_TRY(leave_room(r, t, &e, err));
     return iv_engine_open(&e, &r->engine, err);
