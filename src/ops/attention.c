@@ -140,7 +140,7 @@ iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const voi
     size_t rows;
     IV_TRY(check_attention(what, a, &rows, err));
     IV_TRY(check_positions(what, a, err));
-    if (a->q_norm && (!q_raw || !k_raw || !q_sums || !k_sums))
+    if (rows && a->q_norm && (!q_raw || !k_raw || !q_sums || !k_sums))
         return iv_fail(err, IV_INVALID, "%s: head norms: wanted q_raw, k_raw and sums, found NULL", what);
     iv_row_range *ranges = new_ranges(what, a, err);
     if (!ranges) return err->status;

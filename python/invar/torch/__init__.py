@@ -4,3 +4,4 @@ from ._distributed import ReduceScatter as ReduceScatter, ddp_hook as ddp_hook, 
 from ._optimizer import AdamW as AdamW, weights_hash as weights_hash
 from ._patch import logprobs as logprobs, patch as patch
 from ._step import Pass as Pass, Step as Step
+from . import _ops as _ops  # registers torch.ops.invar.*

@@ -1,7 +1,5 @@
 """Sums over processes in the law's tree, by torch's hooks: a communication hook of DDP, a reduce-scatter of FSDP2."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -43,9 +41,9 @@ def sum_over(tensor: Tensor, group: Any = None) -> Tensor:
     return flat[: tensor.numel()].view_as(tensor)
 
 
-def ddp_hook(group: Any, bucket: Any) -> Any:
+def ddp_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """For DistributedDataParallel.register_comm_hook(process_group, ddp_hook)."""
-    future: Any = torch.futures.Future()
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(sum_over(bucket.buffer(), group))
     return future
 

@@ -282,9 +282,10 @@ def check_lengths(part: Pass, lengths: list[int]) -> None:
 
 def logprobs(
     model: Any, sequences: Items[Any], masks: Items[Any] | None = None, temperature: float = 1.0
-) -> list[Tensor]:
-    """The log-probability of every token of each sequence from those before it, in every bit that of `LLM.score` and of
-    prompt_logprobs; at another temperature that of the sampling_logprob. Element 0, and those where a mask is 0, are 0.
+) -> Tensor:
+    """The log-probability of every token from those before it, of all sequences in a row (`.split(lengths)` cuts them),
+    in every bit that of `LLM.score` and of prompt_logprobs; at another temperature that of sampling_logprob. A
+    sequence's first token, and tokens whose mask is 0, have 0.
 
     Inside a Pass the sequences are those of its indices; outside they are a step of their own. The loss of the law is
     `-(coefficients * logprobs).sum()`, without a division: that is AdamW.step's denominator."""
@@ -305,10 +306,11 @@ def logprobs(
     at = flat.nonzero().flatten()
     ask.rows, ask.counts, ask.temperature = at - 1, [int(m.sum()) for m in marks], temperature
     ask.targets = torch.cat([*ask.sequences, torch.empty(0, dtype=torch.int64)])[at].to(torch.int32)
-    values = model(ask)
-    whole = torch.zeros(len(flat)).index_copy(0, at, values)
+    whole: Tensor = torch.zeros(len(flat)).index_copy(0, at, model(ask))
+    if order == sorted(order):
+        return whole
     parts = dict(zip(order, whole.split([len(ids[i]) for i in order])))
-    return [parts[i] for i in range(len(ids))]
+    return torch.cat([parts[i] for i in range(len(ids))])
 
 
 def default_mask(ids: Tensor) -> Tensor:
