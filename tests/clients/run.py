@@ -4,7 +4,7 @@ fails, 77 when all are skipped. Usage: run.py [--install] [NAME...]
 
 Each set of packages is a virtual environment build/venv-SET, made by --install (or $INVAR_TEST_CLIENTS=1) from
 requirements-SET.txt and made again when that file changes. Without them, and where there is no registry, the clients are
-skipped. The lists are complete and installed without looking for dependencies; a new one is made with
+skipped. tests/python/run_torch.py installs the set "torch" so. The lists are complete and installed without looking for dependencies; a new one is made with
     uv pip compile --universal --python-version 3.11 requirements-SET.in -o requirements-SET.txt [--excludes ...]"""
 
 import concurrent.futures
@@ -153,4 +153,5 @@ def main(words):
     sys.exit(1 if any(code not in (0, SKIPPED) for code in codes) else 0 if 0 in codes else SKIPPED)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""run_torch.py BUILD_FOLDER: the tests of invar.torch, with the folder's library, in build/venv-torch (tests/clients/run.py).
+Exit code 77 without its packages."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/clients"))
+import run as clients
+
+
+def package(folder: pathlib.Path, build: pathlib.Path, python: pathlib.Path) -> None:
+    """The package as the wheel has it."""
+    folder.mkdir()
+    for source in (ROOT / "python/invar").iterdir():
+        (folder / source.name).symlink_to(source)
+    (folder / "libinvar.so").symlink_to(build / "libinvar_python.so")
+    headers = [ROOT / "include/invar.h", ROOT / "include/invar_ops.h"]
+    subprocess.run([python, ROOT / "python/write_ffi.py", *headers, folder / "_ffi.py", "False"], check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> int:
+    build = pathlib.Path(sys.argv[1]).resolve()
+    given = os.environ.get("INVAR_TORCH_PYTHON")  # a Python that has torch, instead of the environment
+    why = None if given else clients.ready("torch", os.environ.get("INVAR_TEST_CLIENTS") == "1")
+    if why:
+        print(f"  SKIPPED: invar.torch: {why}")
+        return 77
+    python = pathlib.Path(given or clients.BUILD / "venv-torch/bin/python")
+    with tempfile.TemporaryDirectory() as folder:
+        package(pathlib.Path(folder) / "invar", build, python)
+        env = {**os.environ, "INVAR_SOURCE": str(ROOT), "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
+        words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, ROOT / "tests/python/test_torch.py"]
+        return subprocess.run([*words, *sys.argv[2:]], cwd=folder, env=env).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
