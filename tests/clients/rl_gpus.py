@@ -27,7 +27,7 @@ import torch.multiprocessing.reductions as reductions
 if not torch.cuda.is_available():
     skip("torch sees no GPU")
 
-os.environ.setdefault("INVAR_DEVICE", "cuda")
+os.environ["INVAR_DEVICE"] = "cuda"
 import rl_torch as rt
 from rl_torch import rl
 
