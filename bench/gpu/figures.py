@@ -33,7 +33,8 @@ METHODS = {"cublas": ("cuBLAS", 1), "nccl": ("NCCL", 1), "cudnn": ("cuDNN", 1), 
            "vanilla-blas": ("vanilla (cuBLAS)", 1),
            "bio": ("BIO", 4), "tbik": ("TBIK", 3), "flash": ("flash", 4), "torch plain": ("PyTorch", 5),
            "torch compiled": ("PyTorch, compiled", 3), "engine alone": ("engine alone", 5),
-           "over HTTP": ("over HTTP", 0), "invar": ("invar", 0)}
+           "over HTTP": ("over HTTP", 0), "invar": ("invar", 0),
+           "decode": ("decode", 2), "prefill": ("prefill", 3), "mixed": ("mixed", 5)}
 NAMES = {method: name for method, (name, _) in METHODS.items()}
 COLOURS = {method: colour for method, (_, colour) in METHODS.items()}
 TYPE_NOTES = {"float32": "float32 (BIO, TBIK: TF32)"}
@@ -147,6 +148,27 @@ def models(records):
     return "Steps of other models", step_panels(records, lambda name: name != "qwen3-8b")
 
 
+def rows(records):
+    """Time of a step by its rows, and ours as a multiple of vanilla's."""
+    chosen = [r for r in records if r["bench"] == "model" and r["what"] in ("decode", "mixed", "prefill")]
+    panels, ratio = [], {}
+    for name in ("decode", "prefill", "mixed"):
+        of_kind = sorted((r for r in chosen if r["what"] == name), key=step_rows)
+        if not of_kind:
+            continue
+        ms = gather(of_kind, step_rows, "ms")
+        panels.append(Panel(name, "ms a step", {m: sorted(v.items()) for m, v in ms.items()}, x_name="rows", log_y=True))
+        peer = next((ms[m] for m in ("vanilla-blas", "vanilla") if m in ms), {})
+        ratio[name] = sorted((n, t / peer[n]) for n, t in ms.get("invar", {}).items() if n in peer)
+    if any(ratio.values()):
+        panels.append(Panel("invar's time / vanilla's", "", ratio, x_name="rows"))
+    return "Steps by number of rows", panels
+
+
+def step_rows(record):
+    return record["batch"] if record["what"] == "decode" else record["rows"]
+
+
 def step_panels(records, wanted):
     chosen, panels = [r for r in records if r["bench"] == "model" and wanted(r["model"])], []
     for name, gpus in sorted(set((r["model"], r["gpus"]) for r in chosen)):
@@ -172,7 +194,7 @@ def serve(records):
 
 PICTURES = {"gpu_linear": linear, "gpu_latency": latency, "gpu_allreduce": allreduce, "gpu_components": components,
             "gpu_layers": layers, "gpu_attention": attention, "gpu_model": model, "gpu_models": models,
-            "gpu_serve": serve}
+            "gpu_serve": serve, "gpu_rows": rows}
 NOT_OURS = {"gpu_serve"}  # pictures without a method called invar
 
 

@@ -3,6 +3,7 @@
  *     --cases LIST     decode:BATCH:CONTEXT   mean milliseconds of a step in which each of BATCH sequences gets a token
  *                                             after CONTEXT others; and the part of it that is planning, sampling on
  *                                             the host and events
+ *                      mixed:BATCH:CONTEXT:TOKENS   the same of a step that also reads a prompt of TOKENS
  *                      prefill:TOKENS         milliseconds until a prompt's first token
  *                      score:TOKENS           milliseconds until each token of a prompt has its log-probability and
  *                                             the top tokens
@@ -27,11 +28,11 @@
 enum { SEQS_MAX = 256 }; /* of `same`: further ones wait */
 enum { CASES_MAX = 64, TURNS_MAX = 64, NUMERICS_MAX = 4, WARM_STEPS = 8, WINDOW_STEPS = 32 };
 
-typedef enum kind { DECODE, PREFILL, SCORE, LATENCY, SAME } kind;
+typedef enum kind { DECODE, MIXED, PREFILL, SCORE, LATENCY, SAME } kind;
 
 typedef struct one_case {
     kind kind;
-    size_t batch, in, out; /* in: context of a decode */
+    size_t batch, in, out; /* in: context of a decode; out of a mixed step: tokens of the prompt */
 } one_case;
 
 typedef struct bench {
@@ -135,14 +136,16 @@ static void record_head(const bench *b, const char *what) {
 }
 
 static void report_ms(const bench *b, const one_case *c, double ms, double host_ms) {
-    size_t rows = c->kind == DECODE ? 1 : c->in;
-    const char *what = c->kind == DECODE ? "decode" : c->kind == SCORE ? "score" : "prefill";
-    printf("%-8s %-8s batch %4zu  context %6zu  %10.3f ms  %10.1f tokens/s  %.3f ms of it outside the model\n",
-           b->info.numerics, what, c->batch, c->in, ms, 1e3 * (double)(c->batch * rows) / ms, host_ms);
+    static const char *const names[] = {"decode", "mixed", "prefill", "score"};
+    size_t rows = c->kind == DECODE ? c->batch : c->kind == MIXED ? c->batch + c->out : c->in;
+    const char *what = names[c->kind];
+    printf(
+        "%-8s %-8s batch %4zu  context %6zu  rows %6zu  %10.3f ms  %10.1f tokens/s  %.3f ms of it outside the model\n",
+        b->info.numerics, what, c->batch, c->in, rows, ms, 1e3 * (double)rows / ms, host_ms);
     if (!b->records) return;
     record_head(b, "model");
     fprintf(b->records, "\"what\": \"%s\", \"batch\": %zu, \"rows\": %zu, \"context\": %zu, \"ms\": %.4f}\n", what,
-            c->batch, rows, c->in, ms);
+            c->batch, c->kind == DECODE ? 1 : rows, c->in, ms);
 }
 
 /* Milliseconds per step since `before` outside the model. */
@@ -157,6 +160,27 @@ static double host_ms(const bench *b, const iv_engine_stats *before) {
  * read the other prompts. */
 static size_t grown(const bench *b, const one_case *c) {
     return c->batch * c->in / b->options.max_num_batched_tokens / 2 + WARM_STEPS + b->turns * WINDOW_STEPS / 2;
+}
+
+/* A step of a batch that decodes and a prompt that is read whole; a step without one lies between two. */
+static double mixed_ms(bench *b, const one_case *c) {
+    bool busy;
+    double start = now();
+    submit(b, c->out, 1);
+    size_t tokens = step(b, &busy, 0, NULL);
+    double ms = 1e3 * (now() - start);
+    if (tokens != c->batch + 1) usage("more than one step in", "mixed (more --max-num-batched-tokens?)");
+    step(b, &busy, 0, NULL);
+    return ms;
+}
+
+static double decode_ms(bench *b, const one_case *c) {
+    bool busy;
+    double start = now();
+    size_t tokens = 0;
+    for (int i = 0; i < WINDOW_STEPS; i++) tokens += step(b, &busy, 0, NULL);
+    if (tokens != c->batch * WINDOW_STEPS) usage("the batch did not stay whole in", "decode (more memory?)");
+    return 1e3 * (now() - start) / WINDOW_STEPS;
 }
 
 /* All prompts are read first; then only decoding is timed, a window of steps at a time. */
@@ -175,13 +199,7 @@ static void run_decode(bench *b, const one_case *c) {
     while (busy && tokens < c->batch);
     for (int i = 0; i < WARM_STEPS; i++) step(b, &busy, 0, NULL);
     iv_engine_get_stats(b->engine, &before);
-    for (size_t turn = 0; turn < b->turns; turn++) {
-        double start = now();
-        tokens = 0;
-        for (int i = 0; i < WINDOW_STEPS; i++) tokens += step(b, &busy, 0, NULL);
-        taken[turn] = 1e3 * (now() - start) / WINDOW_STEPS;
-        if (tokens != c->batch * WINDOW_STEPS) usage("the batch did not stay whole in", "decode (more memory?)");
-    }
+    for (size_t turn = 0; turn < b->turns; turn++) taken[turn] = c->kind == MIXED ? mixed_ms(b, c) : decode_ms(b, c);
     double outside = host_ms(b, &before);
     for (size_t i = 0; i < c->batch; i++)
         if (iv_engine_cancel(b->engine, ids[i], &err) != IV_OK) continue;
@@ -271,10 +289,12 @@ static void size_engine(bench *b) {
     for (size_t i = 0; i < b->case_count; i++) {
         const one_case *c = &b->cases[i];
         size_t reading = c->batch * c->in / b->options.max_num_batched_tokens + c->batch + 2;
-        size_t more = c->kind == DECODE ? reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2 : c->out;
+        size_t more = c->kind <= MIXED ? reading + WARM_STEPS + b->turns * WINDOW_STEPS + 2 : c->out;
+        if (c->kind == MIXED && c->out + 1 > longest) longest = c->out + 1;
         if (c->kind == SAME) more = c->out + c->out / 10;
         if (c->in + more > longest) longest = c->in + more;
         size_t together = c->kind == SAME && c->batch > SEQS_MAX ? SEQS_MAX : c->batch;
+        together += c->kind == MIXED;
         if (together > batch) batch = together;
     }
     b->options.max_model_len = longest, b->options.max_num_seqs = batch;
@@ -291,8 +311,8 @@ static void run_engine(bench *b, const char *numerics) {
            b->info.tensor_parallel_size == 1 ? "" : "s", b->info.load_seconds);
     for (size_t i = 0; i < b->case_count; i++) {
         const one_case *c = &b->cases[i];
-        static void (*const run[])(bench *, const one_case *) = {run_decode, run_prefill, run_prefill, run_latency,
-                                                                 run_same};
+        static void (*const run[])(bench *, const one_case *) = {run_decode,  run_decode,  run_prefill,
+                                                                 run_prefill, run_latency, run_same};
         run[c->kind](b, c);
         fflush(stdout); /* an interrupted run keeps its records */
         if (b->records) fflush(b->records);
@@ -314,6 +334,8 @@ static void parse_cases(bench *b, char *list) {
         if (b->case_count == CASES_MAX) usage("too many cases at", at);
         if (sscanf(at, "decode:%zu:%zu%c", &c.batch, &c.in, &end) == 2)
             c.kind = DECODE;
+        else if (sscanf(at, "mixed:%zu:%zu:%zu%c", &c.batch, &c.in, &c.out, &end) == 3)
+            c.kind = MIXED;
         else if (sscanf(at, "prefill:%zu%c", &c.in, &end) == 1)
             c.kind = PREFILL, c.out = 1;
         else if (sscanf(at, "score:%zu%c", &c.in, &end) == 1)
@@ -324,7 +346,7 @@ static void parse_cases(bench *b, char *list) {
             c.kind = SAME;
         else
             usage("wanted a case, found", at);
-        if (c.kind > SCORE && !c.out) usage("wanted tokens to write, found", at);
+        if ((c.kind > SCORE || c.kind == MIXED) && !c.out) usage("wanted tokens to write, found", at);
         if (!c.batch || !c.in || c.batch > 4096 || c.in > 1u << 24 || c.out > 1u << 24) usage("too large:", at);
         b->cases[b->case_count++] = c;
     }
