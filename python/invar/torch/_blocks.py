@@ -58,7 +58,7 @@ class Batch:
         )  # fmt: skip
 
 
-def vector(tensor: Tensor | None) -> Tensor | None:
+def vector(tensor: Tensor | None) -> Any:
     """Norm weights and biases are float32 in the law; widening is exact."""
     return None if tensor is None else tensor.detach().float().contiguous()
 
@@ -114,7 +114,6 @@ class AttentionBlock(Function):
     def forward(ctx: Any, x: Tensor, shape: Shape, batch: Batch, prefix: str, window: int, *p: Tensor | None) -> Tensor:
         ops = shape.ops
         norm, qn, kn = vector(p[0]), vector(p[7]), vector(p[8])
-        assert norm is not None
         norms = (qn, kn) if qn is not None and kn is not None else None
         attention = batch.attention(shape, window, norms)
         layer, out = AttentionBlock.layers(shape, p)
@@ -138,7 +137,7 @@ class AttentionBlock(Function):
         shape, batch, prefix, window = ctx.args
         x, q, k, v, a, lse2, *rest = ctx.saved_tensors
         raw, rest = rest[: ctx.raw], iter(rest[ctx.raw :])
-        p = [next(rest) if has else None for has in ctx.has]
+        p: list[Any] = [next(rest) if has else None for has in ctx.has]
         part, ops, need, axis = batch.part, shape.ops, ctx.needs_input_grad[5:], batch.part.axis()
         layer, out = AttentionBlock.layers(shape, p)
         norms = (p[7], p[8]) if ctx.raw else None
@@ -167,7 +166,6 @@ class MlpBlock(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Shape, batch: Batch, prefix: str, *p: Tensor | None) -> Tensor:
         ops, norm = shape.ops, vector(p[0])
-        assert norm is not None
         layer, down = MlpBlock.layers(shape, p)
         h = native.rms_norm(ops, x, norm, shape.eps)
         keep = ctx.needs_input_grad[0] or any(ctx.needs_input_grad[4:])
@@ -187,7 +185,7 @@ class MlpBlock(Function):
         shape, batch, prefix = ctx.args
         x, act, gate, up, *saved = ctx.saved_tensors
         rest = iter(saved)
-        p = [next(rest) if has else None for has in ctx.has]
+        p: list[Any] = [next(rest) if has else None for has in ctx.has]
         part, ops, need, axis = batch.part, shape.ops, ctx.needs_input_grad[4:], batch.part.axis()
         layer, down = MlpBlock.layers(shape, p)
         at = prefix + "mlp."
@@ -242,7 +240,6 @@ class HeadLogprobs(Function):
         xs, layer = x[rows], Linear(shape.ops, [head], head=True)
         out = [torch.empty(len(rows)) for _ in range(3)]
         weight = vector(norm)
-        assert weight is not None
         h = native.rms_norm(shape.ops, xs, weight, shape.eps)
         for a, b in slices(len(rows), layer.outputs):
             parts = native.logprobs(shape.ops, layer.forward(h[a:b]), targets[a:b], temperature)
@@ -279,7 +276,6 @@ class HeadLogits(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, norm: Tensor, head: Tensor, shape: Shape, batch: Batch) -> Tensor:
         weight = vector(norm)
-        assert weight is not None
         ctx.save_for_backward(x, norm, head)
         ctx.args = shape, batch
         return Linear(shape.ops, [head], head=True).forward(native.rms_norm(shape.ops, x, weight, shape.eps))

@@ -41,7 +41,7 @@ def sum_over(tensor: Tensor, group: Any = None) -> Tensor:
     return flat[: tensor.numel()].view_as(tensor)
 
 
-def ddp_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def ddp_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """For DistributedDataParallel.register_comm_hook(process_group, ddp_hook)."""
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(sum_over(bucket.buffer(), group))

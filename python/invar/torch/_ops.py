@@ -87,7 +87,7 @@ LINEAR = "Tensor x, Tensor[] weights, Tensor[] biases, Tensor sequences, int vir
 
 def _linear_grads(ctx: Any, dy: Tensor) -> Any:
     x, sequences, *rest = ctx.saved_tensors
-    count, biased, _, *plain = ctx.plain[1], ctx.plain[2], ctx.plain[3], *ctx.plain[4:]
+    count, biased, plain = ctx.plain[1], ctx.plain[2], ctx.plain[4:]
     weights, biases = rest[:count], rest[count : count + biased]
     dx, *grads = linear_backward(dy.contiguous(), x, weights, biases, sequences, *plain)
     return dx, grads[:count], grads[count:], *[None] * 5
@@ -214,7 +214,8 @@ def _attention_backward(
     ops = ops_of(q.dtype, arithmetic)
     attention = _attention_of(ops, sequences, heads, kv_heads, q.shape[1] // heads, window)
     dqkv = attention.backward(q, k, v, out, dout, lse2)
-    return [native.rounded(ops, part.contiguous()).clone() for part in dqkv.split([q.shape[1], k.shape[1], v.shape[1]], dim=1)]
+    parts = torch.split(dqkv, [q.shape[1], k.shape[1], v.shape[1]], dim=1)
+    return [native.rounded(ops, part.contiguous()).clone() for part in parts]
 
 
 def _attention_grads(ctx: Any, dout: Tensor, _lse2: Any) -> Any:

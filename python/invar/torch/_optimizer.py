@@ -30,19 +30,21 @@ def parts_of(model: Any) -> list[tuple[str, Tensor]]:
 
 def whole(tensor: Any) -> Tensor:
     """A sharded tensor, gathered."""
-    tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return tensor.detach().contiguous()  # type: ignore[no-any-return]
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach().contiguous()
 
 
 def local(tensor: Any) -> Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
 
 
 def weights_hash(model: Any) -> str:
     """SHA-256 of the float32 weights, as TrainerMetrics.weights_hash. Collective for a sharded model."""
     groups, rest = hashlib.sha256(), b""
     for _, p in parts_of(model):
-        data = memoryview(whole(p).float().flatten().numpy()).cast("B")
+        array: Any = whole(p).float().flatten().numpy()
+        data = memoryview(array).cast("B")
         padding = b"\0" * (-len(data) % (4 * BLOCK))
         taken = 0
         while len(rest) + len(data) - taken >= 4 * GROUP:
@@ -88,14 +90,15 @@ class AdamW(torch.optim.Optimizer):
         name, p = next(item for item in self._parts if item[0].endswith("embed_tokens.weight"))
         added = lookups_of(step, self._shape.ops, p.shape[0])
         if step.world > 1:
-            added = sum_over(added)
+            added = sum_over(added, step.group)
         if p.grad is None:
             raise refuse(f"{name}: wanted a gradient, found none", Status.INVALID)
         with torch.no_grad():
             if hasattr(p.grad, "full_tensor"):
                 from torch.distributed.tensor import distribute_tensor
 
-                added = local(distribute_tensor(added, p.grad.device_mesh, p.grad.placements, src_data_rank=None))
+                gradient: Any = p.grad
+                added = local(distribute_tensor(added, gradient.device_mesh, gradient.placements, src_data_rank=None))
             grad = local(p.grad)
             native.tree_sum([grad, added.contiguous()], grad)
 

@@ -268,7 +268,7 @@ def cuts_of(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> list[
 
 def whole_pass(lengths: Items[int]) -> Pass:
     """A step of its own for a call outside of any: gradients are complete after one backward."""
-    [part] = Step(lengths, rank=0, world=1).passes()
+    [part] = Step(lengths, alone=True).passes()
     return part
 
 
@@ -309,7 +309,7 @@ def logprobs(
     whole: Tensor = torch.zeros(len(flat)).index_copy(0, at, model(ask))
     if order == sorted(order):
         return whole
-    parts = dict(zip(order, whole.split([len(ids[i]) for i in order])))
+    parts = dict(zip(order, torch.split(whole, [len(ids[i]) for i in order])))
     return torch.cat([parts[i] for i in range(len(ids))])
 
 

@@ -25,16 +25,16 @@ class Step:
     virtual ranks by length alone, and a process owns whole virtual ranks: neither the number of processes nor the
     division into passes can change a sum."""
 
-    def __init__(self, lengths: Items[int], virtual_ranks: int = 8, rank: int | None = None, world: int | None = None) -> None:
-        """rank, world: of the data-parallel processes; None: those of torch.distributed if it is initialized, else
-        one. world divides virtual_ranks."""
-        started = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.rank = rank if rank is not None else torch.distributed.get_rank() if started else 0
-        self.world = world if world is not None else torch.distributed.get_world_size() if started else 1
-        if self.world < 1 or virtual_ranks % self.world or not 0 <= self.rank < self.world:
+    def __init__(self, lengths: Items[int], virtual_ranks: int = 8, group: Any = None, alone: bool = False) -> None:
+        """group: the data-parallel processes; None: all of torch.distributed if it is initialized. Their number divides
+        virtual_ranks. alone: this process is the only one, whatever torch.distributed says."""
+        started = torch.distributed.is_available() and torch.distributed.is_initialized() and not alone
+        self.group = group
+        self.rank = torch.distributed.get_rank(group) if started else 0
+        self.world = torch.distributed.get_world_size(group) if started else 1
+        if virtual_ranks % self.world:
             raise refuse(
-                f"step: wanted a divisor of the {virtual_ranks} virtual ranks as the number of processes and a rank "
-                f"below it, found {self.world}, {self.rank}"
+                f"step: wanted a divisor of the {virtual_ranks} virtual ranks as the number of processes, found {self.world}"
             )
         if any(n < 1 for n in lengths):
             raise refuse("step: lengths: wanted 1 or more", Status.INVALID)
