@@ -30,6 +30,7 @@ class Shape:
     config: str
     max_positions: int
     tied: bool
+    dtypes: dict[str, torch.dtype]  # of the parameters when the model was patched
     tables: tuple[Tensor, Tensor] | None = None
 
     def tables_of(self, positions: int) -> tuple[Tensor, Tensor]:

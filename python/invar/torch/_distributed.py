@@ -21,6 +21,13 @@ def is_fsdp(model: Any) -> bool:
     return isinstance(model, FSDPModule)
 
 
+def world_of(model: Any) -> int:
+    """Processes that add up a model's gradients."""
+    if is_ddp(model):
+        return int(dist.get_world_size(model.process_group))
+    return int(next(model.parameters()).device_mesh.size()) if is_fsdp(model) else 1
+
+
 def sum_slices(flat: Tensor, group: Any) -> Tensor:
     """This process's slice, one of `world` equal ones, of the tree sum of all processes' `flat`."""
     world = dist.get_world_size(group)
@@ -71,6 +78,7 @@ def prepare(model: Any) -> Any:
                 module.set_custom_reduce_scatter(ReduceScatter())
     else:
         raise refuse(f"prepare: wanted a DistributedDataParallel or fully_shard model, found {type(model).__name__}")
+    model._invar_prepared = True
     return model
 
 

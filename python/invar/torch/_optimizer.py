@@ -13,7 +13,7 @@ from .._errors import Status
 from .._library import check, ffi, lib, new_error
 from . import _native as native
 from ._blocks import lookups_of
-from ._distributed import is_ddp, sum_over
+from ._distributed import is_ddp, is_fsdp, sum_over, world_of
 from ._native import floats, refuse
 from ._step import Step
 
@@ -78,6 +78,8 @@ class AdamW(torch.optim.Optimizer):
         for name, p in self._parts:
             if p.dtype != torch.float32 or not p.requires_grad:
                 raise refuse(f"{name}: wanted float32 and requires_grad, found {p.dtype}, {p.requires_grad}")
+        if (is_ddp(model) or is_fsdp(model)) and not getattr(model, "_invar_prepared", False):
+            raise refuse("AdamW: wanted a DDP or FSDP2 model after prepare(): torch's own reductions are not the law's sums")
         self._shape = (model.module if is_ddp(model) else model)._invar
         super().__init__([p for _, p in self._parts], dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
         self.gradient_norm = 0.0  # of the mean gradient, before clipping
@@ -111,6 +113,12 @@ class AdamW(torch.optim.Optimizer):
         changed. Collective for a sharded model."""
         if closure is not None:
             raise refuse("AdamW: wanted no closure")
+        if step.world != world_of(self._model):
+            raise refuse(
+                f"AdamW: wanted a Step of the model's {world_of(self._model)} processes, found {step.world}", Status.INVALID
+            )
+        if step.sums:
+            raise refuse("AdamW: wanted a step whose last pass went backward", Status.INVALID)
         self.finish(step)
         for name, p in self._parts:
             if p.grad is None:

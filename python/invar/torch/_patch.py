@@ -48,12 +48,13 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     ops = native.context(gemm, arithmetic)
     shape = Shape(
         ops, config.heads, config.kv_heads, config.head_dim, config.rms_norm_eps, text,
-        config.max_positions, bool(config.tie_embeddings),
+        config.max_positions, bool(config.tie_embeddings), {},
     )  # fmt: skip
     check_modules(model, config)
     check_parameters(model, gemm)
     if gemm != torch.float32:
         round_matrices(model, ops)
+    shape.dtypes.update((name, p.dtype) for name, p in model.named_parameters())
     model._invar = shape
     model.forward = MethodType(forward_causal, model)
     model.model.forward = MethodType(forward_inner, model.model)
@@ -133,12 +134,13 @@ def check_mode() -> None:
         raise refuse("invar.torch: wanted no torch.compile: compiled code may fuse and reorder")
 
 
-def parameters_of(*modules: Any) -> list[Tensor | None]:
-    return [getattr(module, "weight", None) for module in modules]
-
-
-def plain(tensor: Tensor | None, name: str) -> Tensor | None:
-    if tensor is not None and type(tensor) not in (Tensor, nn.Parameter):
+def plain(tensor: Tensor | None, name: str, shape: Shape) -> Tensor | None:
+    """A parameter in its own type, whole: mixed precision of a wrapper would round norms too."""
+    if tensor is None:
+        return None
+    if shape.dtypes.get(name, tensor.dtype) != tensor.dtype:
+        raise refuse(f"{name}: wanted {shape.dtypes[name]} as patch() found it, found {tensor.dtype}")
+    if type(tensor) not in (Tensor, nn.Parameter):
         raise refuse(
             f"{name}: wanted a plain parameter, found {type(tensor).__name__}: shard whole decoder layers and the whole "
             "model with fully_shard, not modules inside a layer"
@@ -146,18 +148,35 @@ def plain(tensor: Tensor | None, name: str) -> Tensor | None:
     return tensor
 
 
+def parameters_of(prefix: str, names: Items[str], module: Any, shape: Shape) -> list[Tensor | None]:
+    """By path, e.g. "mlp.down_proj.bias"; None where there is none."""
+    out = []
+    for name in names:
+        at: Any = module
+        for word in name.split("."):
+            at = getattr(at, word, None)
+        out.append(plain(at, prefix + name, shape))
+    return out
+
+
+ATTENTION = [
+    "input_layernorm.weight",
+    *(f"self_attn.{c}_proj.{part}" for part in ("weight", "bias") for c in "qkv"),
+    "self_attn.q_norm.weight", "self_attn.k_norm.weight", "self_attn.o_proj.weight", "self_attn.o_proj.bias",
+]  # fmt: skip
+MLP = [
+    "post_attention_layernorm.weight",
+    *(f"mlp.{name}_proj.{part}" for part in ("weight", "bias") for name in ("gate", "up")),
+    "mlp.down_proj.weight", "mlp.down_proj.bias",
+]  # fmt: skip
+
+
 def forward_layer(self: Any, x: Tensor, batch: Any = None, **others: Any) -> Tensor:
     if not isinstance(batch, Batch) or others:
         raise refuse("a layer of a patched model: wanted a call by the model", Status.INVALID)
     shape, prefix, window = self._invar
-    a, mlp = self.self_attn, self.mlp
-    p = parameters_of(self.input_layernorm, a.q_proj, a.k_proj, a.v_proj)
-    p += [a.q_proj.bias, a.k_proj.bias, a.v_proj.bias]
-    p += [*parameters_of(getattr(a, "q_norm", None), getattr(a, "k_norm", None), a.o_proj), a.o_proj.bias]
-    m = parameters_of(self.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
-    m += [mlp.gate_proj.bias, mlp.up_proj.bias, mlp.down_proj.weight, mlp.down_proj.bias]
-    for t in (*p, *m):
-        plain(t, prefix[:-1])
+    p = parameters_of(prefix, ATTENTION, self, shape)
+    m = parameters_of(prefix, MLP, self, shape)
     x = AttentionBlock.apply(x, shape, batch, prefix, window, *p)  # type: ignore[no-untyped-call]
     return MlpBlock.apply(x, shape, batch, prefix, *m)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -166,7 +185,8 @@ def forward_inner(self: Any, batch: Any = None, **others: Any) -> Tensor:
     if not isinstance(batch, Batch) or others:
         raise refuse("the inner model of a patched model: wanted a call by the model", Status.INVALID)
     shape = self.layers[0]._invar[0]
-    x: Tensor = Embed.apply(plain(self.embed_tokens.weight, "embed_tokens"), shape, batch)  # type: ignore[no-untyped-call]
+    table = plain(self.embed_tokens.weight, "model.embed_tokens.weight", shape)
+    x: Tensor = Embed.apply(table, shape, batch)  # type: ignore[no-untyped-call]
     for layer in self.layers:
         x = layer(x, batch)
     return x
@@ -202,7 +222,8 @@ def forward_causal(self: Any, input_ids: Any = None, attention_mask: Tensor | No
     ask, shape = input_ids, self._invar
     batch = ask.batch(shape, self.lm_head.weight.shape[0])
     x = self.model(batch)
-    norm, head = plain(self.model.norm.weight, "norm"), plain(self.lm_head.weight, "lm_head")
+    norm = plain(self.model.norm.weight, "model.norm.weight", shape)
+    head = plain(self.lm_head.weight, "lm_head.weight", shape)
     if ask.rows is None:
         return HeadLogits.apply(x, norm, head, shape, batch)  # type: ignore[no-untyped-call]
     args = (ask.rows, ask.counts, ask.targets, ask.temperature)
