@@ -165,6 +165,25 @@ IV_API iv_status iv_ops_attention_backward(iv_ops *ops, const iv_ops_attention *
                                            const void *v, const void *out, const void *dout, const float *lse2,
                                            float *dqkv, iv_error *err);
 
+/* ---- experts (NUMERICS.md 9, 15.9) ---------------------------------------------------------------------------------
+ */
+
+/* Router logits[rows][experts] -> the k experts of each row, ids ascending, and their weights. */
+IV_API iv_status iv_ops_route(iv_ops *ops, const float *logits, size_t rows, size_t experts, size_t k, bool normalize,
+                              int32_t *ids, float *weights, iv_error *err);
+/* dlogits[rows][experts] from the gradients dweights[rows][k]. */
+IV_API iv_status iv_ops_route_backward(iv_ops *ops, const float *logits, size_t rows, size_t experts, size_t k,
+                                       bool normalize, const int32_t *ids, const float *weights, const float *dweights,
+                                       float *dlogits, iv_error *err);
+/* out[rows][n] += the terms[rows][k][n] of each row, in the tree over expert ids. */
+IV_API iv_status iv_ops_expert_sum(iv_ops *ops, const int32_t *ids, const float *terms, size_t rows, size_t k, size_t n,
+                                   float *out, iv_error *err);
+/* out[rows] = the gradients of routing weights: da[rows][n] times act[rows][n] (typed). */
+IV_API iv_status iv_ops_expert_weight_gradient(iv_ops *ops, const float *da, const void *act, size_t rows, size_t n,
+                                               float *out, iv_error *err);
+/* x[row][i] = x[row][i] * by[row]. */
+IV_API iv_status iv_ops_scale_rows(iv_ops *ops, float *x, const float *by, size_t rows, size_t n, iv_error *err);
+
 /* ---- log-probabilities ---------------------------------------------------------------------------------------------
  */
 

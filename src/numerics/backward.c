@@ -65,6 +65,26 @@ void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, co
     }
 }
 
+float iv_ref_expert_weight_gradient(iv_dtype type, const float *da, const void *act, size_t n) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++)
+        lanes[i % IV_ROW_LANES] = iv_fma(da[i], iv_element(type, act, i), lanes[i % IV_ROW_LANES]);
+    return iv_ref_fold_lanes(lanes);
+}
+
+void iv_ref_route_backward(const float *logits, size_t experts, const int32_t *ids, const float *w, const float *dw,
+                           size_t k, bool normalized, float *out) {
+    float mean = 0.0f, max, sum;
+    for (size_t s = 0; s < k; s++) mean = iv_fma(dw[s], w[s], mean);
+    if (normalized) {
+        memset(out, 0, experts * sizeof *out);
+    } else {
+        iv_ref_sum_exp(logits, experts, &max, &sum);
+        for (size_t e = 0; e < experts; e++) out[e] = iv_canonical((iv_ref_exp(logits[e] - max) / sum) * (0.0f - mean));
+    }
+    for (size_t s = 0; s < k; s++) out[ids[s]] = iv_canonical(w[s] * (dw[s] - mean));
+}
+
 float iv_ref_row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) {

@@ -37,6 +37,13 @@ void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, co
 /* delta of a query: the product of two typed rows, in the lanes of section 4. */
 float iv_ref_row_dot(iv_dtype type, const void *a, const void *b, size_t n);
 
+/* The gradient of an expert's routing weight: the unweighted gradient da of act, times act (typed), in lanes. */
+float iv_ref_expert_weight_gradient(iv_dtype type, const float *da, const void *act, size_t n);
+
+/* A token's router logits: from the gradients dw of the weights w of its k experts, ascending ids. */
+void iv_ref_route_backward(const float *logits, size_t experts, const int32_t *ids, const float *w, const float *dw,
+                           size_t k, bool normalized, float *out);
+
 /* Attention of the query heads of one KV head over one sequence of n tokens. */
 typedef struct iv_ref_attention_backward_args {
     iv_arithmetic arithmetic;

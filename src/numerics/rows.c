@@ -68,6 +68,16 @@ void iv_ref_route(const float *logits, size_t experts, size_t k, int normalise, 
     for (size_t j = 0; normalise && j < k; j++) weights[j] = weights[j] / selected;
 }
 
+void iv_ref_sort_experts(int32_t *ids, float *weights, size_t k) {
+    for (size_t i = 1; i < k; i++)
+        for (size_t j = i; j > 0 && ids[j] < ids[j - 1]; j--) {
+            int32_t id = ids[j];
+            float w = weights[j];
+            ids[j] = ids[j - 1], weights[j] = weights[j - 1];
+            ids[j - 1] = id, weights[j - 1] = w;
+        }
+}
+
 float iv_ref_combine(const int32_t *ids, const float *terms, size_t k) {
     float node[IV_EXPERTS_PER_TOKEN_MAX];
     int32_t at[IV_EXPERTS_PER_TOKEN_MAX];

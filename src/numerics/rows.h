@@ -40,6 +40,9 @@ float iv_ref_exp(float x);
  * softmax weights over all experts, divided by the selected weights' sum (added in that order) if normalise. */
 void iv_ref_route(const float *logits, size_t experts, size_t k, int normalise, int32_t *ids, float *weights);
 
+/* Sorts the k experts of a token by id, as the combine tree takes them. */
+void iv_ref_sort_experts(int32_t *ids, float *weights, size_t k);
+
 /* Adds k expert outputs of one element, 1 <= k <= IV_EXPERTS_PER_TOKEN_MAX. terms[i] belongs to expert ids[i]
  * (ascending, distinct); the sum is the binary tree over expert ids in which an absent side passes the other through.
  */

@@ -481,6 +481,53 @@ static void optimizer_steps(void **state) {
     }
 }
 
+static void experts_of_tokens(void **state) {
+    (void)state;
+    rng r = rng_start("experts_of_tokens");
+    iv_error err;
+    for (size_t trial = 0; trial < trials(40, 500); trial++) {
+        world w = open_world(&r);
+        size_t rows = rng_below(&r, 6), experts = 1 + rng_below(&r, 20), k = 1 + rng_below(&r, experts);
+        size_t n = 1 + rng_below(&r, 600);
+        bool normalize = rng_below(&r, 2);
+        float *logits = floats(&r, rows * experts), *dw = floats(&r, rows * k), *terms = floats(&r, rows * k * n);
+        float *weights = new (rows * k, 4), *dlogits = new (rows * experts, 4), *out = floats(&r, rows * n);
+        float *before = new (rows * n, 4), *found = new (rows, 4);
+        int32_t *ids = new (rows * k, 4);
+        void *act = random_typed(&r, &w, rows * n);
+        memcpy(before, out, rows * n * 4);
+        ASSERT_OK(iv_ops_route(w.ops, logits, rows, experts, k, normalize, ids, weights, &err), &err);
+        ASSERT_OK(iv_ops_route_backward(w.ops, logits, rows, experts, k, normalize, ids, weights, dw, dlogits, &err),
+                  &err);
+        ASSERT_OK(iv_ops_expert_sum(w.ops, ids, terms, rows, k, n, out, &err), &err);
+        ASSERT_OK(iv_ops_expert_weight_gradient(w.ops, before, act, rows, n, found, &err), &err);
+        for (size_t i = 0; i < rows; i++) {
+            int32_t id[20];
+            float weight[20], dl[20], term[20];
+            iv_ref_route(logits + i * experts, experts, k, normalize, id, weight);
+            for (size_t e = 0; e < k; e++) { /* the same experts, in another order */
+                size_t at = 0;
+                while (at < k && ids[i * k + at] != id[e]) at++;
+                assert_true(at < k);
+                same(weights + i * k + at, &weight[e], 1, "weight");
+            }
+            iv_ref_route_backward(logits + i * experts, experts, ids + i * k, weights + i * k, dw + i * k, k, normalize,
+                                  dl);
+            same(dlogits + i * experts, dl, experts, "gradient of router logits");
+            for (size_t e = 0; e < n; e++) {
+                for (size_t s = 0; s < k; s++) term[s] = terms[(i * k + s) * n + e];
+                float wanted = iv_canonical(before[i * n + e] + iv_ref_combine(ids + i * k, term, k));
+                same(out + i * n + e, &wanted, 1, "sum of experts");
+            }
+            float wanted = iv_ref_expert_weight_gradient(w.type, before + i * n, (char *)act + i * n * w.width, n);
+            same(&found[i], &wanted, 1, "gradient of a routing weight");
+        }
+        free(logits), free(dw), free(terms), free(weights), free(dlogits), free(out), free(before), free(found);
+        free(ids), free(act);
+        iv_ops_close(w.ops);
+    }
+}
+
 static void refused(iv_status status, iv_status wanted, const iv_error *err, const char *text) {
     if (status != wanted || !strstr(err->message, text))
         fail_msg("wanted status %d and '%s', found %d, '%s'", wanted, text, status, err->message);
@@ -516,6 +563,9 @@ static void bad_arguments(void **state) {
     refused(iv_ops_attention_forward(ops, &a, x, x, x, out, out, &err), IV_INVALID, &err, "heads");
     a.heads = 2, x[3] = INFINITY;
     refused(iv_ops_attention_forward(ops, &a, x, x, x, out, out, &err), IV_NOT_FINITE, &err, "row 0");
+    int32_t ids[2] = {1, 1};
+    refused(iv_ops_route(ops, x, 1, 4, 5, true, ids, out, &err), IV_INVALID, &err, "experts");
+    refused(iv_ops_expert_sum(ops, ids, x, 1, 2, 4, out, &err), IV_INVALID, &err, "ascending");
     iv_ops_config config;
     refused(iv_ops_config_parse("{}", 2, &config, &err), IV_FORMAT, &err, "config");
     iv_ops_close(ops);
@@ -523,9 +573,9 @@ static void bad_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_layers),   cmocka_unit_test(master_weights), cmocka_unit_test(weight_gradients),
-        cmocka_unit_test(attention_heads), cmocka_unit_test(rows_of_logits), cmocka_unit_test(optimizer_steps),
-        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(linear_layers),     cmocka_unit_test(master_weights), cmocka_unit_test(weight_gradients),
+        cmocka_unit_test(attention_heads),   cmocka_unit_test(rows_of_logits), cmocka_unit_test(optimizer_steps),
+        cmocka_unit_test(experts_of_tokens), cmocka_unit_test(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,12 +12,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import invar.torch
+from invar.torch._optimizer import parts_of
 from invar import LLM, InvarError, SamplingParams, Sequence, Status, Trainer
 
 ROOT = pathlib.Path(os.environ["INVAR_SOURCE"])
 HERE = pathlib.Path(__file__).resolve().parent
 MATH = str(ROOT / "models/tiny-math")
-FAMILIES = ("qwen3", "qwen2", "llama31", "mistral_v03")
+FAMILIES = ("qwen3", "qwen2", "llama31", "mistral_v03", "qwen3_moe")
 sys.path.insert(0, str(HERE))
 
 
@@ -103,6 +104,7 @@ def test_logits_of_families(name):
 
 @pytest.mark.parametrize("name,dtype,arithmetic", [
     ("qwen3", "bfloat16", "fma32"), ("qwen2", "float16", "fma32"), ("llama31", "float32", "auto"), ("mistral_v03", "bfloat16", "tc16"),
+    ("qwen3_moe", "bfloat16", "fma32"),
 ])  # fmt: skip
 def test_gradients_are_those_of_the_trainer(name, dtype, arithmetic):
     model = invar.torch.patch(load(hf(name)), dtype=dtype, arithmetic=arithmetic)
@@ -123,8 +125,9 @@ def test_gradients_are_those_of_the_trainer(name, dtype, arithmetic):
         found = dict(zip(part.indices, mine.detach().split(part.lengths)))
         assert torch.equal(torch.cat([found[i] for i in range(len(sequences))]), wanted)
         optimizer.finish(step)
-        for parameter, p in model.named_parameters():
-            assert torch.equal(p.grad, torch.from_numpy(trainer.gradient(parameter, tuple(p.shape)))), parameter
+        for part in parts_of(model):
+            grad = part.parameter.grad[part.index]
+            assert torch.equal(grad, torch.from_numpy(trainer.gradient(part.name, tuple(grad.shape)))), part.name
 
 
 def test_a_call_alone_is_a_step():
@@ -168,14 +171,15 @@ def trainer_hashes(path, dtype, steps, **options):
         return hashes
 
 
-def test_processes_and_passes_train_the_trainers_weights(tmp_path):
-    path, steps = hf("qwen3"), 20
-    words = [sys.executable, HERE / "torch_train.py", path, "bfloat16", str(steps), tmp_path]
+@pytest.mark.parametrize("name,steps,layouts", [("qwen3", 20, 7), ("qwen3_moe", 3, 2)])
+def test_processes_and_passes_train_the_trainers_weights(tmp_path, name, steps, layouts):
+    path = hf(name)
+    words = [sys.executable, HERE / "torch_train.py", path, "bfloat16", str(steps), str(layouts), tmp_path]
     worker = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     wanted = trainer_hashes(path, "bfloat16", steps)
     other = trainer_hashes(path, "bfloat16", 1, virtual_ranks=4)
     found = json.loads(worker.communicate()[0].splitlines()[-1])
-    assert worker.returncode == 0 and len(found) == 7
+    assert worker.returncode == 0 and len(found) == layouts
     for layout, hashes in found.items():
         assert hashes == wanted, layout
     assert other[0] != wanted[0]  # other virtual ranks are another sum

@@ -1,5 +1,5 @@
-"""torch_train.py MODEL DTYPE STEPS FOLDER: four processes train a patched model in several layouts of processes and passes. Prints
-a JSON object: layout -> weight hashes."""
+"""torch_train.py MODEL DTYPE STEPS LAYOUTS FOLDER: four processes train a patched model in the first layouts of processes and passes.
+Prints a JSON object: layout -> weight hashes."""
 import json
 import os
 import random
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import invar.torch
 
-WORLD = 4
+WORLD, VOCAB = 4, 512
 # processes, wrapper, sequences of a pass. A single process runs next to the others' groups.
 LAYOUTS = [(4, "ddp", 1), (4, "fsdp", 2), (2, "ddp", 4), (2, "fsdp", None), (1, "", 1), (1, "", 2), (1, "", 4)]
 
@@ -46,7 +46,7 @@ def fit(path, dtype, steps, kind, size, group):
     model = wrapped(invar.torch.patch(model, dtype=dtype), kind, group)
     optimizer = invar.torch.AdamW(model, lr=1e-3, weight_decay=0.1)
     hashes = []
-    for sequences, masks in data(model.config.vocab_size if not kind == "ddp" else model.module.config.vocab_size, steps):
+    for sequences, masks in data(VOCAB, steps):
         optimizer.zero_grad()
         step = invar.torch.Step([len(s) for s in sequences], group=group, alone=group is None)
         for part in step.passes(size, model):
@@ -59,11 +59,11 @@ def fit(path, dtype, steps, kind, size, group):
     return hashes
 
 
-def process(rank, path, dtype, steps, folder):
+def process(rank, path, dtype, steps, layouts, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=WORLD, init_method=f"file://{folder}/store")
     out, alone = {}, 0
-    for n, kind, size in LAYOUTS:
+    for n, kind, size in LAYOUTS[:layouts]:
         groups = [dist.new_group(list(range(first, first + n))) for first in range(0, WORLD, n)] if kind else []
         if not kind:
             alone += 1
@@ -80,9 +80,9 @@ def process(rank, path, dtype, steps, folder):
 
 
 def main():
-    path, dtype, steps, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    path, dtype, steps, layouts, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
     fork = mp.get_context("fork")  # the imports are shared; nothing has started a thread
-    all_processes = [fork.Process(target=process, args=(rank, path, dtype, steps, folder)) for rank in range(WORLD)]
+    all_processes = [fork.Process(target=process, args=(rank, path, dtype, steps, layouts, folder)) for rank in range(WORLD)]
     for one in all_processes:
         one.start()
     for one in all_processes:

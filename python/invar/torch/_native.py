@@ -97,6 +97,12 @@ class Sums:
         self.sum = torch.empty(tuple(shape), dtype=torch.float32)
         self.levels = [torch.empty_like(self.sum) for _ in range(levels)]
 
+    def at(self, *index: Any) -> Sums:
+        """Some rows of it."""
+        part = Sums.__new__(Sums)
+        part.sum, part.levels = self.sum[index], [level[index] for level in self.levels]
+        return part
+
     def fill(self, c: Any, keep: list[Any]) -> None:
         c.sum = floats(self.sum, "sums")
         if self.levels:
@@ -340,6 +346,50 @@ class Attention:
         for tensor, width, name in ((q, self.q, "q"), (k, self.kv, "k"), (v, self.kv, "v")):
             self._rows(tensor, width, f"attention: {name}")
         return [self.ops.typed(t, "attention") for t in (q, k, v)]
+
+
+# ---- experts
+
+
+def route(ops: Context, logits: Tensor, k: int, normalize: bool) -> tuple[Tensor, Tensor]:
+    """The k experts of each row, ids ascending, and their weights."""
+    rows, experts = logits.shape
+    ids, weights = torch.empty(rows, k, dtype=torch.int32), torch.empty(rows, k)
+    to = ids_of(ids, "route"), floats(weights, "route")
+    ops.call("iv_ops_route", floats(logits, "router"), rows, experts, k, normalize, *to)
+    return ids, weights
+
+
+def route_backward(
+    ops: Context, logits: Tensor, k: int, normalize: bool, ids: Tensor, weights: Tensor, dweights: Tensor
+) -> Tensor:
+    rows, experts = logits.shape
+    out = torch.empty(rows, experts)
+    at = [ids_of(ids, "route"), floats(weights, "route", rows * k), floats(dweights, "route", rows * k), floats(out, "route")]
+    ops.call("iv_ops_route_backward", floats(logits, "router"), rows, experts, k, normalize, *at)
+    return out
+
+
+def expert_sum(ops: Context, ids: Tensor, terms: Tensor, out: Tensor) -> Tensor:
+    """out + the terms [rows, k, n] of each row, in place."""
+    rows, k, n = terms.shape
+    to = floats(out, "experts", rows * n)
+    ops.call("iv_ops_expert_sum", ids_of(ids, "experts"), floats(terms, "experts"), rows, k, n, to)
+    return out
+
+
+def expert_weight_gradient(ops: Context, da: Tensor, act: Tensor) -> Tensor:
+    rows, n = da.shape
+    out = torch.empty(rows)
+    to = floats(out, "experts")
+    ops.call("iv_ops_expert_weight_gradient", floats(da, "experts"), ops.typed(act, "experts"), rows, n, to)
+    return out
+
+
+def scale_rows(ops: Context, x: Tensor, by: Tensor) -> Tensor:
+    """x times a factor for each row, in place."""
+    ops.call("iv_ops_scale_rows", floats(x, "scale"), floats(by, "scale", len(x)), *x.shape)
+    return x
 
 
 # ---- log-probabilities

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,12 +21,47 @@ from ._step import Step
 BLOCK, GROUP = 4096, 65536
 
 
-def parts_of(model: Any) -> list[tuple[str, Tensor]]:
-    """The trained tensors of a patched model, in byte order of their names; a tied head is none of its own."""
+@dataclass(frozen=True)
+class Part:
+    """A tensor of the checkpoint: a parameter, or an expert's rows of one."""
+
+    name: str
+    parameter: Any
+    index: tuple[Any, ...] = ()
+
+
+def parts_of(model: Any) -> list[Part]:
+    """The trained tensors of a patched model, in byte order of their names in the checkpoint; a tied head is none of
+    its own."""
     inner = model.module if is_ddp(model) else model
     if getattr(inner, "_invar", None) is None:
         raise refuse(f"wanted a patched model, found {type(inner).__name__}", Status.INVALID)
-    return sorted(inner.named_parameters(), key=lambda item: item[0].encode())
+    parts = [part for name, p in inner.named_parameters() for part in expert_parts(name, p)]
+    return sorted(parts, key=lambda part: part.name.encode())
+
+
+def expert_parts(name: str, p: Any) -> list[Part]:
+    at, _, kind = name.rpartition(".")
+    if not at.endswith(".experts"):
+        return [Part(name, p)]
+    if kind == "down_proj":
+        return [Part(f"{at}.{e}.down_proj.weight", p, (e,)) for e in range(p.shape[0])]
+    width = p.shape[1] // 2
+    halves = {"gate_proj": slice(0, width), "up_proj": slice(width, 2 * width)}
+    return [Part(f"{at}.{e}.{half}.weight", p, (e, rows)) for e in range(p.shape[0]) for half, rows in halves.items()]
+
+
+class Gathered:
+    """Tensors of parts, whole; the last sharded one is kept for the other parts of its parameter."""
+
+    def __init__(self) -> None:
+        self._of: Any = None
+        self._whole = torch.empty(0)
+
+    def __call__(self, tensor: Any, part: Part) -> Tensor:
+        if tensor is not self._of:
+            self._of, self._whole = tensor, whole(tensor)
+        return self._whole[part.index].contiguous()
 
 
 def whole(tensor: Any) -> Tensor:
@@ -41,9 +77,9 @@ def local(tensor: Any) -> Tensor:
 
 def weights_hash(model: Any) -> str:
     """SHA-256 of the float32 weights, as TrainerMetrics.weights_hash. Collective for a sharded model."""
-    groups, rest = hashlib.sha256(), b""
-    for _, p in parts_of(model):
-        array: Any = whole(p).float().flatten().numpy()
+    groups, rest, gathered = hashlib.sha256(), b"", Gathered()
+    for part in parts_of(model):
+        array: Any = gathered(part.parameter, part).float().flatten().numpy()
         data = memoryview(array).cast("B")
         padding = b"\0" * (-len(data) % (4 * BLOCK))
         taken = 0
@@ -75,13 +111,15 @@ class AdamW(torch.optim.Optimizer):
         decay_all: bool = False,
     ) -> None:
         self._model, self._parts, self._decay_all = model, parts_of(model), decay_all
-        for name, p in self._parts:
+        inner = model.module if is_ddp(model) else model
+        self._parameters = list(inner.named_parameters())
+        for name, p in self._parameters:
             if p.dtype != torch.float32 or not p.requires_grad:
                 raise refuse(f"{name}: wanted float32 and requires_grad, found {p.dtype}, {p.requires_grad}")
         if (is_ddp(model) or is_fsdp(model)) and not getattr(model, "_invar_prepared", False):
             raise refuse("AdamW: wanted a DDP or FSDP2 model after prepare(): torch's own reductions are not the law's sums")
-        self._shape = (model.module if is_ddp(model) else model)._invar
-        super().__init__([p for _, p in self._parts], dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        self._shape = inner._invar
+        super().__init__([p for _, p in self._parameters], dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
         self.gradient_norm = 0.0  # of the mean gradient, before clipping
 
     def finish(self, step: Step) -> None:
@@ -89,7 +127,7 @@ class AdamW(torch.optim.Optimizer):
         virtual ranks, then added (15.6). step() does so if it is given the Step."""
         if not step.lookups:
             return
-        name, p = next(item for item in self._parts if item[0].endswith("embed_tokens.weight"))
+        name, p = next(item for item in self._parameters if item[0].endswith("embed_tokens.weight"))
         added = lookups_of(step, self._shape.ops, p.shape[0])
         if step.world > 1:
             added = sum_over(added, step.group)
@@ -120,10 +158,11 @@ class AdamW(torch.optim.Optimizer):
         if step.sums:
             raise refuse("AdamW: wanted a step whose last pass went backward", Status.INVALID)
         self.finish(step)
-        for name, p in self._parts:
+        for name, p in self._parameters:
             if p.grad is None:
                 raise refuse(f"{name}: wanted a gradient, found none: is this the last pass of the step?", Status.INVALID)
-        sums = torch.cat([self._block_sums(p.grad) for _, p in self._parts])
+        gathered = Gathered()
+        sums = torch.cat([self._block_sums(gathered(part.parameter.grad, part)) for part in self._parts])
         norm, scale, err = ffi.new("double *"), ffi.new("float *"), new_error()
         at = ffi.cast("double *", sums.data_ptr())
         status = lib().iv_ops_gradient_scale(at, len(sums), denominator, max_norm, norm, scale, err)
@@ -133,11 +172,10 @@ class AdamW(torch.optim.Optimizer):
         o.learning_rate, o.eps, o.weight_decay, o.scale = group["lr"], group["eps"], group["weight_decay"], scale[0]
         o.beta1, o.beta2 = group["betas"]
         with torch.no_grad():
-            for _, p in self._parts:
+            for _, p in self._parameters:
                 self._update(p, o)
 
-    def _block_sums(self, gradient: Any) -> Tensor:
-        g = whole(gradient)
+    def _block_sums(self, g: Tensor) -> Tensor:
         out, ops = torch.empty(-(-g.numel() // BLOCK), dtype=torch.float64), native.context(torch.float32)
         ops.call("iv_ops_block_sums", floats(g, "gradient"), g.numel(), ffi.cast("double *", out.data_ptr()))
         return out

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .._errors import Status
 from . import _native as native
 from ._blocks import AttentionBlock, Batch, Embed, HeadLogits, HeadLogprobs, MlpBlock, Shape
+from ._experts import ExpertsBlock
 from ._native import refuse
 from ._step import Pass, Step, active_pass
 
@@ -21,6 +22,7 @@ CLASSES = {
     "Qwen2ForCausalLM": "qwen2",
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
 }
 VECTORS = ("norm.weight", "layernorm.weight", ".bias")
 
@@ -60,6 +62,7 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     model.model.forward = MethodType(forward_inner, model.model)
     for i, layer in enumerate(model.model.layers):
         layer._invar = shape, f"model.layers.{i}.", config.sliding_window if config.sliding_layers[i] else 0
+        layer._invar_experts = (config.experts_per_token, config.norm_topk_prob) if config.moe_layers[i] else None
         layer.forward = MethodType(forward_layer, layer)
     return model
 
@@ -97,13 +100,29 @@ def check_modules(model: Any, config: Any) -> None:
             ("k_proj", a.k_proj, kv, h, config.attention_bias),
             ("v_proj", a.v_proj, kv, h, config.attention_bias),
             ("o_proj", a.o_proj, h, q, config.attention_out_bias),
-            ("gate_proj", getattr(mlp, "gate_proj", None), m, h, config.mlp_bias),
-            ("up_proj", getattr(mlp, "up_proj", None), m, h, config.mlp_bias),
-            ("down_proj", getattr(mlp, "down_proj", None), h, m, config.mlp_bias),
-        ):
+            *(() if config.moe_layers[i] else (
+                ("gate_proj", getattr(mlp, "gate_proj", None), m, h, config.mlp_bias),
+                ("up_proj", getattr(mlp, "up_proj", None), m, h, config.mlp_bias),
+                ("down_proj", getattr(mlp, "down_proj", None), h, m, config.mlp_bias),
+            )),
+        ):  # fmt: skip
             linear(at + name, module, n, k, bool(bias))
+        if config.moe_layers[i]:
+            check_experts(at, mlp, config)
         if hasattr(a, "q_norm") != bool(config.qk_norm):
             raise refuse(f"patch: {at}self_attn: wanted head norms exactly if the family has them")
+
+
+def check_experts(at: str, mlp: Any, config: Any) -> None:
+    experts, width = config.experts, config.moe_intermediate_size
+    wanted = {
+        "gate.weight": (experts, config.hidden_size),
+        "experts.gate_up_proj": (experts, 2 * width, config.hidden_size),
+        "experts.down_proj": (experts, config.hidden_size, width),
+    }
+    found = {name: tuple(p.shape) for name, p in mlp.named_parameters()}
+    if type(mlp).__name__ != "Qwen3MoeSparseMoeBlock" or found != wanted:
+        raise refuse(f"patch: {at}mlp: wanted experts with {wanted}, found {type(mlp).__name__} with {found}")
 
 
 def is_vector(name: str) -> bool:
@@ -170,14 +189,18 @@ MLP = [
     "mlp.down_proj.weight", "mlp.down_proj.bias",
 ]  # fmt: skip
 
+EXPERTS = ["post_attention_layernorm.weight", "mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+
 
 def forward_layer(self: Any, x: Tensor, batch: Any = None, **others: Any) -> Tensor:
     if not isinstance(batch, Batch) or others:
         raise refuse("a layer of a patched model: wanted a call by the model", Status.INVALID)
     shape, prefix, window = self._invar
     p = parameters_of(prefix, ATTENTION, self, shape)
-    m = parameters_of(prefix, MLP, self, shape)
+    m = parameters_of(prefix, EXPERTS if self._invar_experts else MLP, self, shape)
     x = AttentionBlock.apply(x, shape, batch, prefix, window, *p)  # type: ignore[no-untyped-call]
+    if self._invar_experts:
+        return ExpertsBlock.apply(x, shape, batch, prefix, *self._invar_experts, *m)  # type: ignore[no-untyped-call, no-any-return]
     return MlpBlock.apply(x, shape, batch, prefix, *m)  # type: ignore[no-untyped-call, no-any-return]
 
 

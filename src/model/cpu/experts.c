@@ -27,13 +27,7 @@ static void route_row(void *context, size_t row, size_t worker) {
     int32_t *ids = s->expert_ids + row * k;
     float *weights = s->expert_weights + row * k;
     iv_ref_route(s->router_logits + row * (size_t)c->experts, (size_t)c->experts, k, c->norm_topk_prob, ids, weights);
-    for (size_t i = 1; i < k; i++) /* ascending ids, as the combine tree takes them */
-        for (size_t j = i; j > 0 && ids[j] < ids[j - 1]; j--) {
-            int32_t id = ids[j];
-            float w = weights[j];
-            ids[j] = ids[j - 1], weights[j] = weights[j - 1];
-            ids[j - 1] = id, weights[j - 1] = w;
-        }
+    iv_ref_sort_experts(ids, weights, k);
 }
 
 static void swiglu_row(void *context, size_t row, size_t worker) {

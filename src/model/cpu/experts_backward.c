@@ -3,9 +3,7 @@
 #include "base/size.h"
 #include "model/cpu/experts.h"
 #include "model/cpu/learner_state.h"
-#include "numerics/floats.h"
-#include "numerics/fma32.h"
-#include "numerics/rows.h"
+#include "numerics/backward.h"
 
 #include <string.h>
 
@@ -50,10 +48,7 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     size_t slot = slot_of(j, row);
     float *da = l->dact + row * j->n, *dx = l->forward->wide + row * j->h, w = l->tape.now->expert_weights[slot];
     const char *act = (const char *)l->tape.now->act + slot * j->n * j->width;
-    float lanes[IV_ROW_LANES] = {0};
-    for (size_t i = 0; i < j->n; i++)
-        lanes[i % IV_ROW_LANES] = iv_fma(da[i], iv_element(l->model->dtype, act, i), lanes[i % IV_ROW_LANES]);
-    l->expert_gradients[slot] = iv_ref_fold_lanes(lanes);
+    l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->dtype, da, act, j->n);
     for (size_t i = 0; i < j->n; i++) da[i] = da[i] * w;
     memcpy((char *)l->forward->act_memory + row * j->n * j->width, act, j->n * j->width);
     memcpy(dx, l->dx + slot / j->k * j->h, j->h * sizeof *dx);
@@ -125,20 +120,10 @@ static void route_row(void *context, size_t t, size_t worker) {
     const iv_model_config *c = &l->model->config;
     size_t experts = (size_t)c->experts;
     const iv_tape_layer *tape = l->tape.now;
-    const float *dw = l->expert_gradients + t * j->k, *w = tape->expert_weights + t * j->k;
-    const int32_t *ids = tape->expert_ids + t * j->k;
-    float *out = l->router_gradients + t * experts, mean = 0.0f;
-    for (size_t s = 0; s < j->k; s++) mean = iv_fma(dw[s], w[s], mean);
-    if (c->norm_topk_prob) {
-        memset(out, 0, experts * sizeof *out);
-        for (size_t s = 0; s < j->k; s++) out[ids[s]] = iv_canonical(w[s] * (dw[s] - mean));
-    } else {
-        float max, sum;
-        const float *x = tape->router_logits + t * experts;
-        iv_ref_sum_exp(x, experts, &max, &sum);
-        for (size_t e = 0; e < experts; e++) out[e] = iv_canonical((iv_ref_exp(x[e] - max) / sum) * (0.0f - mean));
-        for (size_t s = 0; s < j->k; s++) out[ids[s]] = iv_canonical(w[s] * (dw[s] - mean));
-    }
+    float *out = l->router_gradients + t * experts;
+    iv_ref_route_backward(tape->router_logits + t * experts, experts, tape->expert_ids + t * j->k,
+                          tape->expert_weights + t * j->k, l->expert_gradients + t * j->k, j->k, c->norm_topk_prob,
+                          out);
     l->kernels->round(out, experts, l->model->dtype, (char *)l->dy + t * experts * j->width);
 }
 
