@@ -651,6 +651,7 @@ typedef struct iv_trainer_options {
     const char *recompute;  /* memory: "none", or "attention", "layer": what the backward computes again */
     const char *device;     /* "cpu"; "cuda": a GPU for each rank; "auto": GPUs of compute capability 9.0 if there are
                              * as many as ranks */
+    bool offload_optimizer; /* GPUs: the optimizer's moments in this process's memory, pinned; slower updates */
 } iv_trainer_options;
 
 /* "auto" (type, weights, arithmetic), "cpu", 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank,

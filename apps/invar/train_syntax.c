@@ -98,6 +98,7 @@ static const cli_flag layout_flags[] = {
      .unset = "0: 4096, or the longest sequence; on a GPU the step's, if they fit", .help = "most tokens of a pass"},
     {CHOICE("recompute", "WHAT", "none attention layer"), .unset = "none",
      .help = "activations that are computed again instead of stored"},
+    {.name = "offload-optimizer", .help = "cuda: AdamW's moments in pinned memory of the host"},
     {CHOICE("shard", "WHAT", "optimizer parameters"), .unset = "optimizer",
      .help = "what a process of mpirun holds its slice of: AdamW's moments; parameters: master weights too"},
     {CHOICE("isa", "NAME", "auto scalar avx2 avx512"), .unset = "auto: the CPU's best", .help = "instruction set"},

@@ -181,6 +181,7 @@ class Trainer:
         pass_tokens: int = 0,
         micro_batch: int = 0,
         recompute: str = "none",
+        offload_optimizer: bool = False,
     ) -> None:
         """run: all else that decides the weights (data, seed, schedule): part of the fingerprint, so that another
         run's checkpoint is refused. optimizer=False: log-probabilities and gradients alone, a reference model."""
@@ -196,7 +197,7 @@ class Trainer:
         o.dummy_seed, o.virtual_ranks, o.no_optimizer = dummy_seed, virtual_ranks, not optimizer
         o.beta1, o.beta2, o.eps, o.weight_decay, o.decay_all = *betas, eps, weight_decay, decay_all
         o.threads, o.data_parallel, o.tensor_parallel = threads, data_parallel_size, tensor_parallel_size
-        o.pass_tokens, o.micro_batch = pass_tokens, micro_batch
+        o.pass_tokens, o.micro_batch, o.offload_optimizer = pass_tokens, micro_batch, offload_optimizer
         check(lib().iv_trainer_open(o, out, err), err)
         self._handle = Handle(out[0], lib().iv_trainer_close, "trainer")
         self._lock = threading.RLock()

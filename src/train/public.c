@@ -85,7 +85,7 @@ static iv_status parse_names(const iv_trainer_options *o, iv_train_options *t, i
     t->dummy = format == 1, t->dummy_seed = o->dummy_seed;
     for (int i = IV_BF16; i <= IV_F32; i++)
         if (strcmp(types[type], iv_dtype_name((iv_dtype)i)) == 0) t->has_dtype = true, t->dtype = (iv_dtype)i;
-    t->recompute = (iv_recompute)recompute;
+    t->recompute = (iv_recompute)recompute, t->offload_optimizer = o->offload_optimizer;
     t->kernels = iv_kernels_select(isa);
     IV_TRY(iv_train_choose_device(o->device, o->arithmetic, IV_INVAR, 1, t, err));
     t->pass_tokens = o->pass_tokens ? o->pass_tokens : t->cuda ? GPU_PASS_TOKENS : PASS_TOKENS;

@@ -130,6 +130,8 @@ static void host_close(iv_rows *r) { free(r); }
 
 static const iv_rows_ops host_ops = {.alloc = row_alloc,
                                      .free = row_free,
+                                     .alloc_host = row_alloc,
+                                     .free_host = row_free,
                                      .clear = row_clear,
                                      .read = row_read,
                                      .write = row_write,

@@ -22,6 +22,10 @@ enum { IV_ROWS_OWN = 1, IV_ROWS_REST = 2 };
 typedef struct iv_rows_ops {
     float *(*alloc)(iv_rows *r, size_t n); /* +0, aligned to 256 bytes where the device wants it; NULL: no memory */
     void (*free)(iv_rows *r, float *row);  /* NULL is fine */
+    /* The same in this process's memory, which the device reaches: a row for every call, of moments that a GPU has no
+     * memory for. */
+    float *(*alloc_host)(iv_rows *r, size_t n);
+    void (*free_host)(iv_rows *r, float *row);
     iv_status (*clear)(iv_rows *r, float *row, size_t n, iv_error *err); /* to +0 */
     /* Any n and place. `to` of read and `from` of write are this process's memory. */
     iv_status (*read)(iv_rows *r, const float *from, size_t n, float *to, iv_error *err);

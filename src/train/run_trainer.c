@@ -80,7 +80,7 @@ static iv_status check_engine_gpus(const iv_run *r, const iv_train_options *t, i
 /* Rows of floats that a trainer keeps on its GPU: master weights, two moments, the sums, and those of subtrees of
  * virtual ranks, which a step of several passes has. */
 static size_t trainer_rows(const iv_train_options *t) {
-    size_t rows = 4, mine = t->virtual_ranks / t->world;
+    size_t rows = t->offload_optimizer ? 2 : 4, mine = t->virtual_ranks / t->world;
     for (size_t i = 0; (size_t)1 << i < mine; i++) rows++;
     return rows;
 }
@@ -163,7 +163,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     IV_TRY(iv_isa_parse(o->isa, &isa, err));
     IV_TRY(iv_numerics_parse(o->numerics, numerics, err));
     t->recompute = (iv_recompute)recompute, t->shard_parameters = shard == 1;
-    t->separate = o->separate;
+    t->separate = o->separate, t->offload_optimizer = o->offload_optimizer;
     t->kernels = iv_kernels_select(isa);
     if (*numerics == IV_VANILLA_BLAS)
         return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");

@@ -100,7 +100,9 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     iv_flat_slice(t->count, index, t->device_count, &d->first, &d->count);
     d->first += t->first;
     bool enough = (d->master = zeros(d, t->master_count));
-    for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++) enough = (d->moments[i] = zeros(d, d->count));
+    const iv_rows_ops *ops = d->rows->ops;
+    for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++)
+        enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->rows, d->count));
     if (t->device_count == 1 || t->o.no_gradients) return enough;
     d->reduced_first = d->first;
     return enough && (d->reduced = zeros(d, d->count));
@@ -260,7 +262,8 @@ size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
 size_t iv_train_lent_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]->lent_bytes; }
 
 size_t iv_train_bytes(const iv_trainer *t) {
-    size_t floats = t->device_count * t->master_count + 2 * t->count, bytes = 0;
+    bool away = t->o.cuda && t->o.offload_optimizer; /* counts a device's bytes */
+    size_t floats = t->device_count * t->master_count + (away ? 0 : 2 * t->count), bytes = 0;
     if (t->device_count > 1) floats += t->count;
     for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {

@@ -38,11 +38,12 @@ typedef struct iv_train_options {
     iv_recompute recompute;
     bool separate; /* iv_gpu_learner_options */
     iv_adamw_options adamw;
-    bool decay_all;        /* weight decay for norms and biases too */
-    bool shard_parameters; /* of the master weights too a process has its slice alone; one tensor-parallel rank, no GPU
-                            */
-    bool no_optimizer;     /* gradients and log-probabilities alone */
-    bool no_gradients;     /* log-probabilities alone */
+    bool decay_all;         /* weight decay for norms and biases too */
+    bool shard_parameters;  /* of the master weights too a process has its slice alone; one tensor-parallel rank, no GPU
+                             */
+    bool offload_optimizer; /* GPUs: the moments are in this process's memory */
+    bool no_optimizer;      /* gradients and log-probabilities alone */
+    bool no_gradients;      /* log-probabilities alone */
 } iv_train_options;
 
 /* A step's sequence. Coefficients are read where the mask is not 0: -dLoss/dlogprob before division by the denominator;

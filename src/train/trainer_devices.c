@@ -62,10 +62,15 @@ static void drop(const train_device *d, float *row) {
     if (d->rows) d->rows->ops->free(d->rows, row);
 }
 
+static void drop_moments(const iv_trainer *t, const train_device *d) {
+    for (int i = 0; d->rows && i < 2; i++)
+        (t->o.offload_optimizer ? d->rows->ops->free_host : d->rows->ops->free)(d->rows, d->moments[i]);
+}
+
 void iv_train_close_devices(iv_trainer *t) {
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
-        drop(d, d->master), drop(d, d->moments[0]), drop(d, d->moments[1]);
+        drop(d, d->master), drop_moments(t, d);
         if (t->device_count > 1) drop(d, d->reduced);
         iv_rows_close(d->rows);
     }

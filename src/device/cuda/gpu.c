@@ -75,24 +75,25 @@ static void gpu_free(iv_memspace *p, void *memory) {
 
 /* On the calling thread's own stream: threads that load do not wait for each other. */
 static iv_status gpu_copy(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                          size_t rows, enum cudaMemcpyKind kind, iv_error *err) {
+                          size_t rows, iv_error *err) {
     iv_gpu *gpu = (iv_gpu *)p;
     IV_TRY(iv_gpu_use(gpu, err));
-    cudaError_t code = to_pitch == width && from_pitch == width
-                           ? cudaMemcpyAsync(to, from, width * rows, kind, cudaStreamPerThread)
-                           : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, kind, cudaStreamPerThread);
+    cudaError_t code =
+        to_pitch == width && from_pitch == width
+            ? cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDefault, cudaStreamPerThread)
+            : cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDefault, cudaStreamPerThread);
     if (code == cudaSuccess) code = cudaStreamSynchronize(cudaStreamPerThread);
     return iv_gpu_check(gpu, code, "copy", err);
 }
 
 static iv_status gpu_write(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                            size_t rows, iv_error *err) {
-    return gpu_copy(p, to, to_pitch, from, from_pitch, width, rows, cudaMemcpyHostToDevice, err);
+    return gpu_copy(p, to, to_pitch, from, from_pitch, width, rows, err);
 }
 
 static iv_status gpu_read(iv_memspace *p, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                           size_t rows, iv_error *err) {
-    return gpu_copy(p, to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToHost, err);
+    return gpu_copy(p, to, to_pitch, from, from_pitch, width, rows, err);
 }
 
 static void *gpu_stage(iv_memspace *p, size_t bytes) {

@@ -5,6 +5,7 @@
 #include "train/cuda/rows_gpu.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static float *row_alloc(iv_rows *r, size_t n) {
     size_t bytes;
@@ -15,6 +16,33 @@ static float *row_alloc(iv_rows *r, size_t n) {
 static void row_free(iv_rows *r, float *row) {
     iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
     memspace->free(memspace, row);
+}
+
+enum { CLEARED = 1 << 22 }; /* elements that a thread clears at a time */
+
+typedef struct clearing {
+    float *row;
+    size_t n;
+} clearing;
+
+static void clear_part(void *context, size_t index, size_t worker) {
+    const clearing *c = context;
+    size_t at = index * CLEARED;
+    (void)worker;
+    memset(c->row + at, 0, iv_size_min(CLEARED, c->n - at) * sizeof *c->row);
+}
+
+static float *row_alloc_host(iv_rows *r, size_t n) {
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    size_t bytes;
+    clearing c = {iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? g->memspace->stage(g->memspace, bytes) : NULL, n};
+    if (c.row) iv_pool_run(g->pool, (n + CLEARED - 1) / CLEARED, clear_part, &c);
+    return c.row;
+}
+
+static void row_free_host(iv_rows *r, float *row) {
+    iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
+    memspace->unstage(memspace, row);
 }
 
 static iv_status row_clear(iv_rows *r, float *row, size_t n, iv_error *err) {
@@ -117,6 +145,8 @@ static void gpu_close(iv_rows *r) {
 
 static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
                                     .free = row_free,
+                                    .alloc_host = row_alloc_host,
+                                    .free_host = row_free_host,
                                     .clear = row_clear,
                                     .read = row_read,
                                     .write = row_write,
