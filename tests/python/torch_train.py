@@ -14,7 +14,7 @@ import invar.torch
 
 WORLD, VOCAB = 4, 512
 # processes, wrapper, sequences of a pass. A single process runs next to the others' groups.
-LAYOUTS = [(4, "ddp", 1), (4, "fsdp", 2), (2, "ddp", 4), (2, "fsdp", None), (1, "", 1), (1, "", 2), (1, "", 4)]
+LAYOUTS = [(4, "fsdp", 2), (4, "ddp", 1), (2, "ddp", 4), (2, "fsdp", None), (1, "", 1), (1, "", 2), (1, "", 4)]
 
 
 def data(vocab, steps):
