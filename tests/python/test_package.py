@@ -25,6 +25,13 @@ def llm():
         yield engine
 
 
+def test_import_time():
+    """The best of five, without the interpreter's own start."""
+    code = "import time; t = time.perf_counter(); import invar; invar.LLM; print(time.perf_counter() - t)"
+    times = [float(subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True).stdout) for _ in range(5)]
+    assert min(times) < 0.2, times
+
+
 def digests(outputs):
     return [answer.digest for output in outputs for answer in output.outputs]
 
