@@ -286,7 +286,7 @@ static void measure_kind(bench *b, const kind *k, double *forward, double *dx, d
                                  .pieces = 1,
                                  .stride = inputs,
                                  .k = inputs,
-                                 .leaves = (size_t)iv_leaf_count(iv_padded_k(n))};
+                                 .leaves = (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_WHOLE)};
     a.piece[0] = (iv_gradient_piece){k->first->offset, n, iv_padded_k(n) / a.leaves};
     for (size_t i = 0; i < b->repeats; i++) {
         double at[4] = {seconds_now()};

@@ -141,9 +141,9 @@ def padded(x):
     return list(x) + [f32(0)] * (-len(x) % 16)
 
 
-def linear(arithmetic, kind, x, w):
+def linear(arithmetic, kind, x, w, leaves=4):
+    """leaves: at most so many; 8 in o and down."""
     x, w = padded(x), padded(w)
-    leaves = 8
     while len(x) % (16 * leaves):
         leaves //= 2
     n = len(x) // leaves
@@ -386,11 +386,11 @@ def main():
         cases.append({"op": name, "x": bits(args), "y": bits([function(x) for x in args])})
     runs = [("fma32", "bfloat16"), ("fma32", "float16"), ("fma32", "float32"), ("tc16", "bfloat16"), ("tc16", "float16")]
     for arithmetic, kind in runs:
-        for k in (16, 40, 200, 384):
+        for k, most in ((16, 4), (40, 8), (200, 4), (384, 4), (384, 8)):
             for spread in (0, 12 if kind == "float16" else 50):
                 x, w = inputs(k, k, kind, spread), inputs(k + 1, k, kind, spread)
-                cases.append({"op": "linear", "arithmetic": arithmetic, "type": kind, "k": k, "spread": spread,
-                              "y": bits([linear(arithmetic, kind, x, w)])})
+                cases.append({"op": "linear", "arithmetic": arithmetic, "type": kind, "k": k, "leaves": most,
+                              "spread": spread, "y": bits([linear(arithmetic, kind, x, w, most)])})
         for dim, t, window in ((20, 5, 0), (8, 70, 0), (4, 300, 0), (4, 330, 100), (4, 520, 270)):
             q, k, v = inputs(3, dim, kind), inputs(4, (t + 1) * dim, kind), inputs(5, (t + 1) * dim, kind)
             rows = lambda x: [x[j * dim : (j + 1) * dim] for j in range(t + 1)] + [[f32(0)] * dim] * 64

@@ -120,7 +120,7 @@ class Step:
         self.tables = config.table(max(len(s["ids"]) for s in sequences))
         self.gradient = {}
 
-    def linear(self, x, name, leaves=None):
+    def linear(self, x, name, leaves=4):
         y = linear(self.arithmetic, self.kind, x, self.w[name + ".weight"], leaves)
         return y + self.w[name + ".bias"] if name + ".bias" in self.w else y
 
@@ -179,9 +179,10 @@ class Step:
             nodes.append(acc)
         return v.tree(nodes, self.add)
 
-    def inputs_by_size(self, dy, names, leaves=None):
+    def inputs_by_size(self, dy, names, leaves):
+        """leaves: at most so many; experts have 1, and a part that need not be a multiple of 16."""
         padded = -(-len(self.w[names[0] + ".weight"]) // 16) * 16
-        leaves = leaves or v.leaves_of(padded)
+        leaves = v.leaves_of(padded, leaves)
         part = padded // leaves
         return self.inputs(dy, names, leaves, lambda n, i: (min(n, i * part), min(n, (i + 1) * part), part))
 
@@ -266,13 +267,13 @@ class Step:
         group = c.heads // c.kv_heads
         each = [self.attention(tape["q"][:, i], tape["k"][:, i // group], tape["v"][:, i // group]) for i in range(c.heads)]
         tape["a"], tape["lse2"] = self.round(np.stack([e[0] for e in each], 1)), [e[1] for e in each]
-        return x + self.linear(tape["a"].reshape(len(x), -1), name + ".self_attn.o_proj")
+        return x + self.linear(tape["a"].reshape(len(x), -1), name + ".self_attn.o_proj", 8)
 
-    def mlp(self, h, name, tape, leaves=None):
-        gate, up = self.linear(h, name + ".gate_proj", leaves), self.linear(h, name + ".up_proj", leaves)
+    def mlp(self, h, name, tape, leaves=(4, 8)):
+        gate, up = self.linear(h, name + ".gate_proj", leaves[0]), self.linear(h, name + ".up_proj", leaves[0])
         g = self.round(v.silu(gate) * up)
         tape.update(gate=self.round(gate), up=self.round(up), g=g)
-        return self.linear(g, name + ".down_proj", leaves)
+        return self.linear(g, name + ".down_proj", leaves[1])
 
     def experts(self, h, name, tape):
         logits = tape["router"] = self.linear(h, name + ".gate")
@@ -284,7 +285,7 @@ class Step:
             slot = tape["expert"][e] = {}
             if not rows:
                 continue
-            y = self.mlp(h[rows], name + ".experts.%d" % e, slot, 1)
+            y = self.mlp(h[rows], name + ".experts.%d" % e, slot, (1, 1))
             for t, row in zip(rows, y):
                 terms[t][e] = tape["weights"][t][e] * row
         return np.stack([law.combine(t) for t in terms])
@@ -362,7 +363,7 @@ class Step:
         dl = [logits(s) for s in self.sequences]
         name = self.head_name()
         self.weight(name, dl, [s["h"] for s in self.sequences])
-        dh = [self.inputs_by_size([d], [name]) for d in dl]
+        dh = [self.inputs_by_size([d], [name], 8) for d in dl]
         rows = [[t - 1 for t in s["at"]] for s in self.sequences]
         x = [last[np.array(r, int)] for last, r in zip(self.last, rows)]
         self.norm_weight("model.norm", dh, x)
@@ -377,7 +378,7 @@ class Step:
         dy = self.each(self.round, self.dx)
         down = name + ".mlp.down_proj"
         self.weight(down, dy, [t["g"] for t in tapes])
-        da = [f32(0) + self.inputs_by_size([d], [down]) for d in dy]
+        da = [f32(0) + self.inputs_by_size([d], [down], 4) for d in dy]
         self.bias(down, self.dx)
         both = self.each(self.swiglu, da, tapes)
         pair = [name + ".mlp.gate_proj", name + ".mlp.up_proj"]
@@ -386,7 +387,7 @@ class Step:
         typed = [[self.round(b) for b in two] for two in both]
         for i in (0, 1):
             self.weight(pair[i], [t[i] for t in typed], [t["h_mlp"] for t in tapes])
-        return [f32(0) + self.inputs_by_size(two, pair) for two in typed]
+        return [f32(0) + self.inputs_by_size(two, pair, 8) for two in typed]
 
     def experts_backward(self, layer, name):
         c, tapes = self.c, [t[layer] for t in self.tapes]
@@ -434,7 +435,7 @@ class Step:
             out.append(self.round(rows))
         router = name + ".mlp.gate"
         self.weight(router, out, [t["h_mlp"] for t in tapes])
-        dh = [f32(0) + self.inputs_by_size([d], [router]) for d in out]
+        dh = [f32(0) + self.inputs_by_size([d], [router], 4) for d in out]
         return [d + np.stack([law.combine(t) for t in of]) for d, of in zip(dh, terms)]
 
     # ---- 15.8: attention ----
@@ -475,7 +476,7 @@ class Step:
         self.bias(out, self.dx)
         gradients = []
         for d, tape in zip(dy, tapes):
-            do = self.heads(self.round(f32(0) + self.inputs_by_size([d], [out])), c.heads)
+            do = self.heads(self.round(f32(0) + self.inputs_by_size([d], [out], 4)), c.heads)
             dq, dk, dv = [], [], []
             for h in range(c.kv_heads):
                 of = range(h * group, (h + 1) * group)
@@ -661,7 +662,7 @@ def run(r):
 def main():
     v.check()
     chosen = [r for r in RUNS if not os.environ.get("LAW_RUNS") or r["model"] in os.environ["LAW_RUNS"].split(",")]
-    made = {"made_by": "python/law_train.py", "training_version": 1, "optimizer": OPTIONS, "runs": [run(r) for r in chosen]}
+    made = {"made_by": "python/law_train.py", "training_version": 2, "optimizer": OPTIONS, "runs": [run(r) for r in chosen]}
     if len(sys.argv) == 3 and sys.argv[1] == "--check":
         with open(sys.argv[2]) as file:
             recorded = json.load(file)

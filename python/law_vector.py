@@ -114,8 +114,8 @@ def tree(nodes, add):
     return nodes[0]
 
 
-def leaves_of(padded):
-    leaves = 8
+def leaves_of(padded, leaves=4):
+    """leaves: at most so many; 8 in sums that tensor-parallel ranks divide."""
     while padded % (16 * leaves):
         leaves //= 2
     return leaves
@@ -129,10 +129,10 @@ def chain_matrix(arithmetic, kind, acc, x, w):
     return out
 
 
-def linear(arithmetic, kind, x, w, leaves=None):
-    """x[rows][k], w[outputs][k] -> [rows][outputs]; leaves: 1 in experts."""
+def linear(arithmetic, kind, x, w, leaves=4):
+    """x[rows][k], w[outputs][k] -> [rows][outputs]; leaves: at most so many, 1 in experts, 8 in o and down."""
     x, w = pad16(x), pad16(w)
-    leaves = leaves or leaves_of(x.shape[1])
+    leaves = leaves_of(x.shape[1], leaves)
     n = x.shape[1] // leaves
     zero = np.zeros((len(x), len(w)), f32)
     part = [chain_matrix(arithmetic, kind, zero, x[:, i * n : (i + 1) * n], w[:, i * n : (i + 1) * n]) for i in range(leaves)]
@@ -272,7 +272,9 @@ def check():
             for spread in (0, 8 if kind == "float16" else 40):
                 a = np.array(law.inputs(k, 3 * k, kind, spread), f32).reshape(3, k)
                 b = np.array(law.inputs(k + 1, 2 * k, kind, spread), f32).reshape(2, k)
-                same("linear", linear(arithmetic, kind, a, b), [law.linear(arithmetic, kind, p, q) for p in a for q in b])
+                for leaves in (4, 8):
+                    same("linear", linear(arithmetic, kind, a, b, leaves),
+                         [law.linear(arithmetic, kind, p, q, leaves) for p in a for q in b])
     v = np.array(law.inputs(6, 1200, spread=3), f32).reshape(2, 600)
     w = np.array(law.inputs(7, 600), f32)
     same("rmsnorm", rmsnorm(v, w, 1e-5), [t for row in v for t in law.rmsnorm(row, w, f32(1e-5))])

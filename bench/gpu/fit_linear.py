@@ -85,7 +85,7 @@ def rows_of(paths, limits):
     for record in (json.loads(line) for path in paths for line in lines_of(path)):
         if record.get("bench") != "sweep" or not limits[0] <= record["m"] <= limits[1]:
             continue
-        leaves, before = record["leaves"] or 8, len(rows)
+        leaves, before = record["leaves"] or 8, len(rows)  # None: law 2
         for us, text in record["configs"]:
             found = re.match(r"wgmma n(\d+) m(\d+) split (\d+) stages (\d+) variant (\d+)", text)
             if not us or not found:

@@ -353,6 +353,8 @@ def sweep_in_turn(options, records, ops):
         for m in options.tokens or TOKENS:
             d = Decoder(ops, DECODERS[which], m)
             for name, (_, _, _, leaves) in d.layers.items():
+                if name not in options.shapes:
+                    continue
                 d.x.normal_()  # residuals grow
                 methods = {"": d.turns(without=name)}
                 methods.update({ops.describe(c): d.turns(name, c) for c in d.near(name)})
@@ -364,7 +366,7 @@ def sweep_in_turn(options, records, ops):
                 configs = sorted((us - rest, text) for text, us in taken.items() if us)
                 n, k = d.weights[name][0].shape
                 records.add({"bench": "sweep", "shape": f"{which} {name}", "k": k, "n": n, "m": m, "type": "bfloat16",
-                             "leaves": leaves, "rest_us": rest, "chosen": chosen, "wrong": [],
+                             "leaves": leaves or d.args(name).w.leaves, "rest_us": rest, "chosen": chosen, "wrong": [],
                              "configs": configs})
                 us = dict((t, u) for u, t in configs)[chosen]
                 print(f"# {which} {name} {m} | others {rest:.1f} | {us:.1f} {chosen} | "

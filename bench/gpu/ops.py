@@ -108,9 +108,9 @@ SIGNATURES = {
 }
 
 
-def leaf_count(k_padded):
-    """As iv_leaf_count of numerics/tree.h."""
-    leaves = LEAVES_MAX
+def leaf_count(k_padded, of_ranks):
+    """As iv_leaf_count of numerics/tree.h. of_ranks: o and down, whose K tensor-parallel ranks divide."""
+    leaves = LEAVES_MAX if of_ranks else LEAVES_MAX // 2
     while leaves > 1 and k_padded % (CHAIN_STEP * leaves):
         leaves //= 2
     return leaves
@@ -166,14 +166,14 @@ class Ops:
 
     def linear_args(self, x, w, out, epilogue="store", arithmetic="tc16", bias=None, leaves=None):
         """x [rows][k], w [n][k], out [rows][n] float32, or [rows][n / 2] of x's type for swiglu. What lies behind x in
-        its storage may be read."""
+        its storage may be read. leaves: None: as the law has them, if layers with a residual are o and down."""
         n, k = w.shape
         readable = (x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()) // x.stride(0)
         if k % CHAIN_STEP or x.shape[1] != k or not (x.is_cuda and w.is_cuda and out.is_cuda):
             raise ValueError("ops.py: linear: wanted x [rows][k] and w [n][k] on the GPU, k a multiple of 16")
         return LinearArgs(arithmetic=ARITHMETIC[arithmetic],
                           w=Matrix(type=DTYPES[w.dtype], n=n, k_padded=w.stride(0), data=w.data_ptr(),
-                                   leaves=leaves or leaf_count(w.stride(0))),
+                                   leaves=leaves or leaf_count(w.stride(0), epilogue == "residual")),
                           type=DTYPES[x.dtype], x=x.data_ptr(), x_stride=x.stride(0), rows=x.shape[0], x_rows=readable,
                           epilogue=EPILOGUES[epilogue], bias=None if bias is None else bias.data_ptr(),
                           out=out.data_ptr(), out_stride=out.stride(0))

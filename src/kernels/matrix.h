@@ -18,11 +18,11 @@ typedef struct iv_matrix {
     size_t panel_bytes;
     size_t panel_columns; /* 32 or 1 */
     bool paired; /* rows are n / 2 gates, then as many ups, interleaved: 8 gates, 8 ups, ... (kernels/cuda/ops.h) */
-    int leaves;
+    int leaves;  /* of K */
     unsigned char *data;
 } iv_matrix;
 
-/* Fills every field but data; false when a size overflows. */
+/* Fills every field but data, leaves as for a K that no rank divides; false when a size overflows. */
 bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k);
 /* The same with rows instead of panels: [n][k_padded]. */
 bool iv_matrix_shape_rows(iv_matrix *m, iv_dtype type, size_t n, size_t k, bool paired);

@@ -9,6 +9,8 @@ size_t iv_qkv_leaves(size_t kv_heads) {
     return p;
 }
 
+static size_t leaves_of(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_OF_RANKS); }
+
 static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_error *err) {
     if (leaves % ranks == 0) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED,
@@ -19,10 +21,8 @@ static iv_status check_leaves(size_t leaves, size_t ranks, const char *what, iv_
 iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error *err) {
     const iv_model_config *c = &m->config;
     size_t ranks = m->tp.ranks;
-    size_t qkv = iv_qkv_leaves((size_t)c->kv_heads),
-           up = (size_t)iv_leaf_count(iv_padded_k((size_t)c->intermediate_size)),
-           head = (size_t)iv_leaf_count(iv_padded_k((size_t)c->vocab_size)),
-           attended = (size_t)iv_leaf_count(iv_padded_k((size_t)(c->heads * c->head_dim)));
+    size_t qkv = iv_qkv_leaves((size_t)c->kv_heads), up = leaves_of((size_t)c->intermediate_size),
+           head = leaves_of((size_t)c->vocab_size), attended = leaves_of((size_t)(c->heads * c->head_dim));
     IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));
     IV_TRY(check_leaves(attended, ranks, "attention's output", err));
     IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));

@@ -6,6 +6,8 @@
 /* The first of `total` items that rank r owns; rank 0 always has one if total > 0. */
 static size_t first_of(size_t r, size_t ranks, size_t total) { return (r * total + ranks - 1) / ranks; }
 
+static size_t leaves_of(size_t k) { return (size_t)iv_leaf_count(iv_padded_k(k), IV_SUM_OF_RANKS); }
+
 static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_t last, bool baseline) {
     size_t leaf_k = iv_padded_k(k) / leaves;
     iv_tree_node nodes[IV_COVER_MAX];
@@ -13,7 +15,7 @@ static void cut_rank(iv_row_cut *c, size_t k, size_t leaves, size_t first, size_
     c->k = iv_size_min(last * leaf_k, k) - c->first;
     if (baseline && c->k) {
         c->nodes = 1;
-        c->node[0].k = c->k, c->node[0].leaves = iv_leaf_count(iv_padded_k(c->k));
+        c->node[0].k = c->k, c->node[0].leaves = (int)leaves_of(c->k);
         return;
     }
     c->nodes = iv_tree_cover(first, last, nodes);
@@ -33,7 +35,7 @@ static void rank_order(iv_tree_order *order, size_t nodes) {
 
 /* Divides K inputs over the ranks, leaf by leaf. */
 static void cut_rows(iv_row_cuts *cuts, size_t k, size_t ranks, bool baseline) {
-    size_t leaves = (size_t)iv_leaf_count(iv_padded_k(k)), count = 0;
+    size_t leaves = leaves_of(k), count = 0;
     iv_tree_node all[IV_LEAVES_MAX];
     for (size_t r = 0; r < ranks; r++) {
         iv_row_cut *c = &cuts->of[r];
@@ -64,7 +66,7 @@ static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, i
 }
 
 static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
-    size_t k = (size_t)c->intermediate_size, leaves = (size_t)iv_leaf_count(iv_padded_k(k));
+    size_t k = (size_t)c->intermediate_size, leaves = leaves_of(k);
     bool moe = false, dense = false;
     if (ranks < 1 || ranks > IV_RANKS_MAX)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);

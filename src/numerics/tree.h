@@ -7,12 +7,15 @@
 
 enum { IV_LEAVES_MAX = 8, IV_CHAIN_STEP = 16 };
 
+/* Sums whose terms tensor-parallel ranks divide (the inputs of o and down) have up to 8 leaves, the others up to 4. */
+typedef enum iv_sum_kind { IV_SUM_WHOLE, IV_SUM_OF_RANKS } iv_sum_kind;
+
 /* k rounded up to whole steps of 16: the tail is padded with zeros on both sides. */
 static inline size_t iv_padded_k(size_t k) { return (k + IV_CHAIN_STEP - 1) / IV_CHAIN_STEP * IV_CHAIN_STEP; }
 
-/* The largest power of two, at most 8, that cuts k_padded into equal leaves of whole steps. */
-static inline int iv_leaf_count(size_t k_padded) {
-    int leaves = IV_LEAVES_MAX;
+/* The largest power of two, at most 4 or 8, that cuts k_padded into equal leaves of whole steps. */
+static inline int iv_leaf_count(size_t k_padded, iv_sum_kind kind) {
+    int leaves = kind == IV_SUM_OF_RANKS ? IV_LEAVES_MAX : IV_LEAVES_MAX / 2;
     while (leaves > 1 && k_padded % (size_t)(IV_CHAIN_STEP * leaves) != 0) leaves /= 2;
     return leaves;
 }

@@ -96,8 +96,8 @@ static void other_makers_are_distinguished(void **state) {
     RUN("replay", all, INVAR_SOURCE_DIR "/tests/data/hf/qwen3");
     expect_unequal("a receipt from another model: configuration ", "3 from another maker");
     expect_out("; weights ");
-    RUN("replay", changed(0, "\"numerics_version\":2", "\"numerics_version\":1"));
-    expect_unequal("numerics version 1, here 2", "1 from another maker");
+    RUN("replay", changed(0, "\"numerics_version\":3", "\"numerics_version\":1"));
+    expect_unequal("numerics version 1, here 3", "1 from another maker");
 }
 
 static void force_says_where_they_part(void **state) {
@@ -164,9 +164,9 @@ static void the_rest_is_computed(void **state) {
     (void)state;
     char many[4 * RECEIPT_MAX];
     static const char *const from[] = {"/models/tiny-math\"", "\"arithmetic\":\"fma32\"",
-                                       "\"fingerprint\":\"iv2-fma32-"},
+                                       "\"fingerprint\":\"iv3-fma32-"},
                              *const to[] = {"/models/no-such-model\"", "\"arithmetic\":\"other\"",
-                                            "\"fingerprint\":\"iv2-fma32-x"};
+                                            "\"fingerprint\":\"iv3-fma32-x"};
     size_t n = 0;
     for (size_t i = 0; i < 3; i++) {
         char one[RECEIPT_MAX] = "";
@@ -181,7 +181,7 @@ static void the_rest_is_computed(void **state) {
     RUN("replay", in_folder("many"));
     expect_unequal("many:1  failed: the receipt's model: ", "receipts: 1 equal, 0 differ, 1 from another maker");
     assert_non_null(strstr(came.out, "many:2  failed: arithmetic: wanted auto, fma32 or tc16, found 'other'"));
-    assert_non_null(strstr(came.out, "many:3  other maker: the fingerprints differ: fingerprint iv2-fma32-xbfloat16-"));
+    assert_non_null(strstr(came.out, "many:3  other maker: the fingerprints differ: fingerprint iv3-fma32-xbfloat16-"));
     assert_non_null(strstr(came.out, "many:4  equal"));
 }
 

@@ -13,7 +13,7 @@ static void says_what_it_is(void **state) {
     assert_null(strstr(reply, "vllm:"));
     assert_int_equal(ask(port, "GET /nowhere", ""), 404);
     end(pid, SIGTERM);
-    assert_non_null(strstr(came.err, "fingerprint iv2-fma32-bfloat16-"));
+    assert_non_null(strstr(came.err, "fingerprint iv3-fma32-bfloat16-"));
     assert_non_null(strstr(came.err, "generation_config.json sets temperature 0.6, top_p 0.95, top_k 20"));
     assert_non_null(strstr(came.err, "GET /health 200"));
     assert_non_null(strstr(came.err, "GET /nowhere 404"));

@@ -35,7 +35,7 @@ def test_chat():
     check(message.role == "assistant" and isinstance(message.content, str))
     check(isinstance(message.reasoning_content, str) and message.reasoning == message.reasoning_content)
     check(r.usage.total_tokens == r.usage.prompt_tokens + r.usage.completion_tokens)
-    check(r.system_fingerprint.startswith("iv2-"))
+    check(r.system_fingerprint.startswith("iv3-"))
     check(r.invar["seed"] == 5 and r.invar["digest"].startswith("sha256:"))
     again = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=40, seed=5)
     check(again.invar["digest"] == r.invar["digest"])

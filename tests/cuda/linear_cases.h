@@ -190,7 +190,7 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     iv_gpu_linear_args *a = &p->a;
     a->arithmetic = s->arithmetic, a->type = s->type, a->rows = s->rows, a->epilogue = s->epilogue;
     a->w = (iv_gpu_matrix){.type = s->weight, .n = s->n, .k_padded = iv_padded_k(s->k)};
-    a->w.leaves = s->leaves ? s->leaves : iv_leaf_count(a->w.k_padded);
+    a->w.leaves = s->leaves ? s->leaves : iv_leaf_count(a->w.k_padded, IV_SUM_OF_RANKS);
     size_t matrices = s->experts ? s->count : 1, kp = a->w.k_padded, matrix = s->n * kp * iv_dtype_bytes(s->weight);
     a->w.expert_bytes = s->experts ? matrix + 16 * rng_below(r, 3) : 0;
     unsigned char *w = malloc(matrices * (matrix + 64));
@@ -299,7 +299,7 @@ static shape random_shape(rng *r, bool tc16) {
     s.n = s.epilogue == IV_GPU_SWIGLU ? 16 * (1 + rng_below(r, 12)) : 1 + rng_below(r, 200);
     s.k = rng_below(r, 2) ? 128 * (1 + rng_below(r, 6)) : 1 + rng_below(r, 700);
     if (rng_below(r, 3) == 0) { /* as on a rank: fewer leaves than the law's for its k */
-        s.leaves = iv_leaf_count(iv_padded_k(s.k));
+        s.leaves = iv_leaf_count(iv_padded_k(s.k), IV_SUM_OF_RANKS);
         while (s.leaves > 1 && rng_below(r, 2)) s.leaves /= 2;
     }
     s.bias = rng_below(r, 3) == 0;

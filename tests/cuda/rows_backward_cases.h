@@ -229,7 +229,8 @@ static void swiglus_backward(void **state) {
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("swiglu backward");
     for (size_t trial = 0; trial < trials(80, 1000); trial++) {
-        size_t n = random_n(&r), rows = rng_below(&r, 12), all = iv_padded_k(n), leaves = (size_t)iv_leaf_count(all);
+        size_t n = random_n(&r), rows = rng_below(&r, 12), all = iv_padded_k(n),
+               leaves = (size_t)iv_leaf_count(all, IV_SUM_OF_RANKS);
         size_t part = rng_below(&r, 2) ? all / leaves : 16 * (1 + rng_below(&r, all / 16 + 4));
         size_t stride = ((n + part - 1) / part + rng_below(&r, 2)) * 2 * part + rng_below(&r, 3) * 4;
         iv_dtype type = types[trial % 3];

@@ -36,7 +36,7 @@ static shape small_shape(rng *r, iv_gpu_family family) {
     s.k = rng_below(r, 3) ? lengths[rng_below(r, 6)] : 1 + rng_below(r, 1000);
     if (s.rows * s.n > 2000) s.k = s.k > 700 ? 512 : s.k;
     if (s.leaves) { /* fewer than the law's, as on a rank */
-        s.leaves = iv_leaf_count(iv_padded_k(s.k));
+        s.leaves = iv_leaf_count(iv_padded_k(s.k), IV_SUM_OF_RANKS);
         while (s.leaves > 1 && rng_below(r, 2)) s.leaves /= 2;
     }
     if (few || rng_below(r, 3)) return s;
@@ -200,8 +200,9 @@ static void more_rows_than_a_grid_is_high(void **state) {
 static void chain_linear(rng *r, const chain *c, bool plain, const void *w, bool down) {
     static iv_gpu_linear_config all[CONFIGS_MAX];
     size_t n = down ? c->hidden : 2 * c->inner, k = down ? c->inner : c->hidden;
+    int leaves = iv_leaf_count(k, down ? IV_SUM_OF_RANKS : IV_SUM_WHOLE);
     iv_gpu_linear_args a = {.arithmetic = IV_TC16,
-                            .w = {.type = c->type, .n = n, .k_padded = k, .leaves = iv_leaf_count(k), .data = w},
+                            .w = {.type = c->type, .n = n, .k_padded = k, .leaves = leaves, .data = w},
                             .type = c->type,
                             .x = down ? c->act : c->normed,
                             .x_stride = k,

@@ -78,7 +78,7 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     if (a->weighted) a->epilogue = IV_GPU_STORE;
     if (a->epilogue == IV_GPU_SWIGLU) n = (n + 15) / 16 * 16;
     a->w = (iv_gpu_matrix){.type = a->type, .n = n, .k_padded = iv_padded_k(k)};
-    a->w.leaves = iv_leaf_count(a->w.k_padded);
+    a->w.leaves = iv_leaf_count(a->w.k_padded, IV_SUM_OF_RANKS);
     while (a->w.leaves > 1 && rng_below(r, 4) == 0) a->w.leaves /= 2;
     if (rng_below(r, 3) == 0) a->w.leaves = 1;
     a->spare = rng_below(r, 2) ? 132 - 2 * (1 + (int)rng_below(r, 6)) : 0; /* several tiles per CTA */

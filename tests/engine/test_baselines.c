@@ -94,7 +94,7 @@ static void qwen3_moe(void **state) { (void)state, on_model(INVAR_SOURCE_DIR "/t
 /* A baseline's answers must be distinguishable from invar's. */
 static void fingerprints_tell(void **state) {
     (void)state;
-    static const char *const numerics[] = {"invar", "bio", "vanilla"}, *const starts[] = {"iv2-", "bio2-", "vanilla2-"};
+    static const char *const numerics[] = {"invar", "bio", "vanilla"}, *const starts[] = {"iv3-", "bio3-", "vanilla3-"};
     char hash[3][20];
     for (size_t n = 0; n < 3; n++) {
         iv_engine_options o = small_options();

@@ -165,11 +165,11 @@ static void leaves_are_as_the_law_says(void **state) {
         for (int64_t i = 0; i < m->config.layers; i++) {
             const iv_layer *l = &m->layers[i];
             const iv_tp_shard *s = &m->tp.shard[m->rank];
-            assert_int_equal(l->qkv.leaves, iv_leaf_count(l->qkv.k_padded));
+            assert_int_equal(l->qkv.leaves, iv_leaf_count(l->qkv.k_padded, IV_SUM_WHOLE));
             assert_true(l->qkv.leaves > 1);
             for (size_t e = s->expert_first; l->mlp == IV_MLP_EXPERTS && e < s->expert_first + s->experts;
                  e++, experts++) {
-                assert_true(iv_leaf_count(l->experts[e].gate_up.k_padded) > 1);
+                assert_true(iv_leaf_count(l->experts[e].gate_up.k_padded, IV_SUM_WHOLE) > 1);
                 assert_int_equal(l->experts[e].gate_up.leaves, 1);
                 assert_int_equal(l->experts[e].down[0].leaves, 1);
             }

@@ -396,7 +396,7 @@ class Real(Case):
         self.assertEqual(words, ["equal", "equal", "skipped", "failed", "failed"])
         self.assertIn("2 ranks", rows[0].inner_text())
         self.assertIn("4 ranks", rows[1].inner_text())
-        self.assertIn("computes something else: vanilla2-", rows[2].inner_text())
+        self.assertIn("computes something else: vanilla3-", rows[2].inner_text())
         self.assertIn("--allowed-origins", rows[3].inner_text())
         self.assertIn("Authorization", rows[4].inner_text())
         digests = {row.locator(".result code").inner_text() for row in rows[:2]}

@@ -76,14 +76,14 @@ size_t iv_gpu_mma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out
  * weights, so that only small layers gain. */
 struct iv_mma_range {
     int leaves;
-    size_t rows;       /* at most; the first entry that suffices */
+    size_t rows;       /* at most */
     size_t megabytes;  /* of W, at most */
     size_t least_k, k; /* of the layer, at most */
 };
 static const iv_mma_range ranges[] = {
     {8, 8, SIZE_MAX, 0, SIZE_MAX},  {8, 16, 600, 0, 12288},   {8, 32, 24, 0, 8192},
-    {4, 16, SIZE_MAX, 0, SIZE_MAX}, {4, 32, 20, 0, SIZE_MAX}, {2, 16, SIZE_MAX, 0, SIZE_MAX},
-    {2, 32, 30, 2048, SIZE_MAX},    {1, 32, SIZE_MAX, 0, SIZE_MAX},
+    {4, 16, SIZE_MAX, 0, SIZE_MAX}, {4, 32, 20, 0, SIZE_MAX}, {4, 32, 30, 0, 4096},
+    {2, 16, SIZE_MAX, 0, SIZE_MAX}, {2, 32, 30, 2048, SIZE_MAX}, {1, 32, SIZE_MAX, 0, SIZE_MAX},
 };
 
 static size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
@@ -91,8 +91,9 @@ static size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 static bool is_faster(const iv_gpu_linear_args *a) {
     size_t megabytes = a->w.n * a->w.k_padded * 2 / 1000000;
     for (const iv_mma_range &r : ranges) {
-        if (r.leaves != a->w.leaves || a->rows > r.rows) continue;
-        return megabytes <= r.megabytes && a->w.k_padded >= r.least_k && a->w.k_padded <= r.k;
+        if (r.leaves == a->w.leaves && a->rows <= r.rows && megabytes <= r.megabytes && a->w.k_padded >= r.least_k &&
+            a->w.k_padded <= r.k)
+            return true;
     }
     return false;
 }
@@ -103,8 +104,9 @@ static void pick(const iv_gpu_linear_args *a, int *tile_n, int *blocks, int *cta
     *ctas = 1;
     if (a->w.leaves == 8) {
         *tile_n = 16, *blocks = 1;
-    } else if (a->w.leaves == 4) { /* two CTAs if all tiles then run at once and are short */
-        *tile_n = 16, *blocks = 2, *ctas = waves == 2 && megabytes <= 20 ? 2 : 1;
+    } else if (a->w.leaves == 4) { /* two waves of tiles: with few rows two CTAs, with many a larger tile */
+        bool larger = waves == 2 && a->rows > 16 && k > 2048, two = waves == 2 && a->rows <= 8 && megabytes <= 30;
+        *tile_n = megabytes > 100 || larger ? 32 : 16, *blocks = 2, *ctas = two ? 2 : 1;
     } else if (a->w.leaves == 2) {
         *tile_n = 32, *blocks = 2, *ctas = k <= 2048 ? 2 : 1;
     } else {

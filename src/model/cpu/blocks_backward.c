@@ -16,7 +16,7 @@ static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->conf
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
 static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
     size_t padded = iv_padded_k(n);
-    *leaves = (size_t)iv_leaf_count(padded);
+    *leaves = (size_t)iv_leaf_count(padded, IV_SUM_WHOLE);
     return (iv_gradient_piece){offset, n, padded / *leaves};
 }
 

@@ -161,7 +161,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     }
     IV_TRY(share_weights(l, tokens * j.k, err));
     iv_pool_run(l->compute.pool, tokens, route_row, &j);
-    size_t leaves = (size_t)iv_leaf_count(padded);
+    size_t leaves = (size_t)iv_leaf_count(padded, IV_SUM_WHOLE);
     iv_linear_backward_args router = {.axis = &l->axis,
                                       .rows = tokens,
                                       .dy = l->dy,

@@ -95,12 +95,14 @@ static iv_status add_plain(building *b, const iv_tensor *t, size_t column, size_
     return add_run(b, &(part){t, 0, t->rows, column, leaf}, 1, k, leaves, run, err);
 }
 
+static size_t whole_leaves(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_WHOLE); }
+
 static iv_status add_mlp(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
     const gpu_learner *l = b->l;
     size_t leaf = iv_padded_k(t->gate->rows) / l->leaves.up / l->ranks;
     const part parts[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
     IV_TRY(add_run(b, parts, 2, l->h, l->leaves.up, up, err));
-    return add_plain(b, t->down, l->up_first, l->up, (size_t)iv_leaf_count(iv_padded_k(l->h)), down, err);
+    return add_plain(b, t->down, l->up_first, l->up, whole_leaves(l->h), down, err);
 }
 
 static iv_status add_expert(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
@@ -119,9 +121,9 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
                         {t->k, kv_first, l->kv, 0, l->kv / leaves},
                         {t->v, kv_first, l->kv, 0, l->kv / leaves}};
     IV_TRY(add_run(b, qkv, 3, l->h, leaves, &r->qkv, err));
-    IV_TRY(add_plain(b, t->out, q_first, l->q, (size_t)iv_leaf_count(iv_padded_k(l->h)), &r->out, err));
+    IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
     if (l->m->layers[layer].mlp != IV_MLP_EXPERTS) return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
-    IV_TRY(add_plain(b, t->router, 0, l->h, (size_t)iv_leaf_count(iv_padded_k(l->experts)), &r->router, err));
+    IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     return IV_OK;
 }

@@ -167,7 +167,7 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
                        .n = (size_t)l->m->config.vocab_size,
                        .k = l->h,
                        .k_padded = l->h_stride,
-                       .leaves = iv_leaf_count(l->h_stride),
+                       .leaves = iv_leaf_count(l->h_stride, IV_SUM_WHOLE),
                        .panel_bytes = l->h_stride * l->width,
                        .data = l->whole_head};
 }
