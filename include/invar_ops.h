@@ -95,6 +95,8 @@ typedef struct iv_ops_linear {
     iv_ops_weight weight[3];
     size_t weights, k;
     bool weight_float; /* weights are float32 and are rounded to the GEMM type; else they are typed */
+    bool row_parallel; /* o, down: tensor-parallel ranks divide the inputs, not the outputs */
+    bool router;       /* ranks divide neither */
     bool one_chain;    /* layers of an expert */
     bool head;         /* a sum over outputs may be -0 */
     size_t kv_heads;   /* of q, k and v; 0 for others */

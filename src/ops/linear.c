@@ -59,7 +59,8 @@ static iv_status forward(iv_ops *ops, const iv_ops_linear *l, const void *x, siz
     if (!iv_matrix_shape(&m, ops->type, outputs, l->k) || !iv_linear_scratch(rows, l->k, &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu inputs are too large", what, rows, l->k);
     IV_TRY(iv_ops_reserve(ops, what, scratch, iv_matrix_bytes(&m) + outputs * sizeof(float) + 64, err));
-    if (l->one_chain) m.leaves = IV_EXPERT_LEAVES;
+    m.leaves =
+        l->one_chain ? IV_EXPERT_LEAVES : iv_leaf_count(m.k_padded, l->row_parallel ? IV_SUM_OF_RANKS : IV_SUM_WHOLE);
     m.data = ops->work;
     float *bias = l->weight[0].bias ? (float *)(void *)(ops->work + iv_matrix_bytes(&m)) : NULL;
     if (m.panels * IV_PANEL_COLUMNS != m.n || m.k_padded != m.k) memset(m.data, 0, iv_matrix_bytes(&m));
@@ -91,9 +92,10 @@ iv_status iv_ops_linear_forward(iv_ops *ops, const iv_ops_linear *l, const void 
 /* The leaves of the sum over outputs, and what each has of every piece. */
 static void leaves_of(const iv_ops_linear *l, iv_input_gradient_args *g) {
     size_t padded = iv_padded_k(l->weight[0].n);
+    iv_sum_kind kind = l->row_parallel || l->router ? IV_SUM_WHOLE : IV_SUM_OF_RANKS;
     g->leaves = l->one_chain  ? IV_EXPERT_LEAVES
                 : l->kv_heads ? iv_qkv_leaves(l->kv_heads)
-                              : (size_t)iv_leaf_count(padded);
+                              : (size_t)iv_leaf_count(padded, kind);
     for (size_t i = 0; i < l->weights; i++) {
         size_t n = l->weight[i].n, leaf = l->one_chain ? n : l->kv_heads ? n / g->leaves : iv_padded_k(n) / g->leaves;
         g->piece[i] = (iv_output_piece){l->weight[i].data, n, leaf};

@@ -87,10 +87,14 @@ typedef struct layer {
 } layer;
 
 static layer make_layer(rng *r, const world *w) {
-    layer a = {.l.k = 1 + rng_below(r, 70)};
-    size_t kind = rng_below(r, 4), n = 1 + rng_below(r, 70), kv_heads = 1 + rng_below(r, 4), dim = 2 + rng_below(r, 12);
+    /* 113 to 128 inputs or outputs have as many leaves as their kind may have */
+    layer a = {.l.k = 1 + rng_below(r, 70) + (rng_below(r, 3) == 0 ? 58 : 0)};
+    size_t kind = rng_below(r, 4), n = 1 + rng_below(r, 70) + (rng_below(r, 3) == 0 ? 58 : 0),
+           divided = rng_below(r, 3);
+    size_t kv_heads = 1 + rng_below(r, 4), dim = 2 + rng_below(r, 12);
     a.l.weights = kind == 0 ? 1 : kind == 1 ? 2 : kind == 2 ? 3 : 1 + rng_below(r, 2);
     a.l.one_chain = kind == 3, a.l.kv_heads = kind == 2 ? kv_heads : 0;
+    a.l.row_parallel = kind == 0 && divided == 1, a.l.router = kind == 0 && divided == 2;
     bool bias = rng_below(r, 2) && !a.l.one_chain;
     for (size_t i = 0; i < a.l.weights; i++) {
         size_t m = kind == 2 ? kv_heads * dim * (i == 0 ? 2 : 1) : n;
@@ -106,7 +110,9 @@ static void free_layer(layer *a) {
 }
 
 static void ref_forward(const world *w, const layer *a, const void *x, size_t rows, float *out) {
-    size_t k = a->l.k, padded = iv_padded_k(k), leaves = a->l.one_chain ? 1 : (size_t)iv_leaf_count(padded);
+    size_t k = a->l.k, padded = iv_padded_k(k),
+           leaves =
+               a->l.one_chain ? 1 : (size_t)iv_leaf_count(padded, a->l.row_parallel ? IV_SUM_OF_RANKS : IV_SUM_WHOLE);
     char *p = new (padded, w->width), *q = new (padded, w->width);
     for (size_t row = 0; row < rows; row++)
         for (size_t i = 0; i < a->l.weights; i++)
@@ -121,7 +127,8 @@ static void ref_forward(const world *w, const layer *a, const void *x, size_t ro
 
 /* Parts of every leaf, each padded to a multiple of 16, of a row of dy and of a column of the weights. */
 static void ref_input_gradient(const world *w, const layer *a, const void *dy, size_t rows, float *dx) {
-    size_t leaves = (size_t)iv_leaf_count(iv_padded_k(a->l.weight[0].n)), k = a->l.k;
+    iv_sum_kind kind = a->l.row_parallel || a->l.router ? IV_SUM_WHOLE : IV_SUM_OF_RANKS;
+    size_t leaves = (size_t)iv_leaf_count(iv_padded_k(a->l.weight[0].n), kind), k = a->l.k;
     if (a->l.kv_heads)
         for (leaves = 8; a->l.kv_heads % leaves;) leaves /= 2;
     if (a->l.one_chain) leaves = 1;

@@ -130,7 +130,7 @@ class AttentionBlock(Function):
     @staticmethod
     def layers(shape: Shape, p: Any) -> tuple[Linear, Linear]:
         layer = Linear(shape.ops, p[1:4], [vector(b) for b in p[4:7]], kv_heads=shape.kv_heads)
-        return layer, Linear(shape.ops, [p[9]], [vector(p[10])])
+        return layer, Linear(shape.ops, [p[9]], [vector(p[10])], row_parallel=True)
 
     @staticmethod
     @once_differentiable
@@ -178,7 +178,8 @@ class MlpBlock(Function):
 
     @staticmethod
     def layers(shape: Shape, p: Any) -> tuple[Linear, Linear]:
-        return Linear(shape.ops, p[1:3], [vector(b) for b in p[3:5]]), Linear(shape.ops, [p[5]], [vector(p[6])])
+        up = Linear(shape.ops, p[1:3], [vector(b) for b in p[3:5]])
+        return up, Linear(shape.ops, [p[5]], [vector(p[6])], row_parallel=True)
 
     @staticmethod
     @once_differentiable

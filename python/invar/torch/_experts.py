@@ -21,7 +21,7 @@ class ExpertsBlock(Function):
     def forward(ctx: Any, x: Tensor, shape: Shape, batch: Batch, prefix: str, k: int, normalize: bool, *p: Any) -> Tensor:
         ops, (norm, router, up, down) = shape.ops, p
         h = native.rms_norm(ops, x, vector(norm), shape.eps)
-        logits = Linear(ops, [router]).forward(h)
+        logits = Linear(ops, [router], router=True).forward(h)
         ids, weights = native.route(ops, logits, k, normalize)
         width = down.shape[2]
         kept = [ops.empty(len(x), k, width) for _ in range(3)]  # gate, up, act
@@ -68,7 +68,7 @@ class ExpertsBlock(Function):
                 layer.weight_gradient(of_axis, dgu, h[token], halves)
             terms[token, slot] = layer.input_gradient(dgu)
         dl = native.route_backward(ops, logits, k, normalize, ids, weights, dweights)
-        dy, route = native.rounded(ops, dl), Linear(ops, [router])
+        dy, route = native.rounded(ops, dl), Linear(ops, [router], router=True)
         [drouter, _] = linear_backward(part, route, [prefix + "mlp.gate.weight"], [router], [None], dy, dl, h, axis, need[1])
         dh = native.expert_sum(ops, ids, terms, route.input_gradient(dy))
         name = prefix + "post_attention_layernorm.weight"

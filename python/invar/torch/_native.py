@@ -142,6 +142,8 @@ class Linear:
         weights: Items[Tensor],
         biases: Items[Tensor | None] = (),
         *,
+        row_parallel: bool = False,
+        router: bool = False,
         one_chain: bool = False,
         head: bool = False,
         kv_heads: int = 0,
@@ -150,6 +152,7 @@ class Linear:
         self._keep = [*weights, *biases]
         c = self.c = ffi.new("iv_ops_linear *")
         c.weights, c.k, c.one_chain, c.head, c.kv_heads = len(weights), self.k, one_chain, head, kv_heads
+        c.row_parallel, c.router = row_parallel, router
         dtype = weights[0].dtype
         c.weight_float = dtype == torch.float32
         if dtype not in (torch.float32, ops.dtype):
