@@ -211,6 +211,7 @@ def test_operators():
         rows, norm, gate_up = leaf(15, 24), leaf(24), leaf(15, 48)
         tables, qkv = (torch.rand(8, 4), torch.rand(8, 4)), leaf(15, 64)
         q, k, v = (t.detach().requires_grad_() for t in ops.rope(qkv, *tables, sequences, 4, 2, name))
+        experts = leaf(6, 24), leaf(6, 2 * 10, 24), leaf(6, 24, 10)
         table, ids, logits = leaf(50, 24), torch.randint(0, 50, (15,), dtype=torch.int32), leaf(15, 50)
         for op, args in (
             (ops.linear, (x, weights, biases, sequences, 8, 0, False, "auto")),
@@ -220,6 +221,8 @@ def test_operators():
             (ops.attention, (q, k, v, sequences, 4, 2, 0, "auto")),
             (ops.embedding, (table, ids, sequences, 8, name)),
             (ops.selected_logprobs, (logits, ids, 0.7)),
+            (ops.experts, (rows, x, *experts, sequences, 8, 2, True, "auto")),
+            (ops.adamw_, (*(torch.rand(3, 7) for _ in range(4)), 0.5, 1e-3, 0.9, 0.99, 1e-8, 0.1, True, 2)),
         ):
             opcheck(op, args, test_utils=tests)
         if dtype != torch.float32:
@@ -232,6 +235,16 @@ def test_operators():
         near(lambda: ops.embedding(table, ids, sequences, 8, name), lambda: table[ids.long()], [table])
         near(lambda: ops.selected_logprobs(logits, ids, 0.7)[0],
              lambda: torch.log_softmax(logits / 0.7, -1).gather(1, ids.long()[:, None])[:, 0], [logits])  # fmt: skip
+
+        def plain_experts():
+            router, up, down = experts
+            weights, chosen = torch.softmax(f.linear(x, router), -1).topk(2, -1)
+            pairs = torch.stack([f.linear(x, w) for w in up], 1)  # [tokens, experts, 2 * 10]
+            each = torch.einsum("tei,ehi->teh", f.silu(pairs[..., :10]) * pairs[..., 10:], down)
+            picked = each.gather(1, chosen[:, :, None].expand(-1, -1, 24))
+            return rows + (picked * (weights / weights.sum(-1, keepdim=True))[..., None]).sum(1)
+
+        near(lambda: ops.experts(rows, x, *experts, sequences, 8, 2, True, "auto")[0], plain_experts, [rows, x, *experts])
 
         def plain_attention():
             parts = []

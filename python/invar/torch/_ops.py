@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from . import _native as native
-from ._native import Attention, Axis, Context, Linear, Sums
+from .._library import ffi
+from ._experts import Experts
+from ._native import Attention, Axis, Context, Linear, Sums, floats
 
 Backward = tuple[Callable[..., Any], Callable[..., Any]]
 
@@ -284,3 +286,81 @@ selected_logprobs = define(
     lambda logits, ids, temperature: tuple(logits.new_empty(logits.shape[0]) for _ in range(3)),
     (save(1, 2), _selected_logprobs_grads),
 )  # fmt: skip
+
+
+# ---- experts: x + the experts of h
+
+
+def _experts(
+    x: Tensor, h: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, sequences: Tensor, virtual_ranks: int, k: int,
+    normalize: bool, arithmetic: str,
+) -> list[Tensor]:  # fmt: skip
+    out, kept = Experts(ops_of(h.dtype, arithmetic), router, gate_up, down, k, normalize).forward(h, x)
+    return [out, *kept]
+
+
+def _experts_fake(x: Tensor, h: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, *rest: Any) -> list[Tensor]:
+    rows, k = x.shape[0], rest[2]
+    wide = [h.new_empty(rows, k, down.shape[2]) for _ in range(3)]
+    ids, weights = x.new_empty(rows, k, dtype=torch.int32), x.new_empty(rows, k)
+    return [torch.empty_like(x), x.new_empty(rows, router.shape[0]), ids, weights, *wide]
+
+
+def _experts_backward(
+    dx: Tensor, h: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, kept: list[Tensor], sequences: Tensor,
+    virtual_ranks: int, k: int, normalize: bool, arithmetic: str,
+) -> list[Tensor]:  # fmt: skip
+    ops, ranks = ops_of(h.dtype, arithmetic), [rank for _, rank in sequences.tolist()]
+    experts, sums = Experts(ops, router, gate_up, down, k, normalize), [Sums(w.shape, 0) for w in (router, gate_up, down)]
+
+    def axis(tokens: list[int]) -> Axis:
+        return Axis(ranks, virtual_ranks, 0, len(ranks), tokens)
+
+    lengths = lengths_of(sequences)
+    dh, _, dy = experts.backward(h, dx, kept, lengths, axis, sums[1:])
+    experts.router.weight_gradient(axis(lengths), dy, h, sums[:1])
+    return [native.rounded(ops, dh).clone(), *(s.sum for s in sums)]
+
+
+def _experts_grads(ctx: Any, grads: Any) -> Any:
+    _x, h, router, gate_up, down, sequences, *kept = ctx.saved_tensors
+    dx = grads[0].contiguous()
+    found = experts_backward(dx, h, router, gate_up, down, kept, sequences, *ctx.plain[6:])
+    return dx.clone(), *found, *[None] * 5
+
+
+EXPERTS = "Tensor h, Tensor router, Tensor gate_up, Tensor down, "
+LAYOUT = "Tensor sequences, int virtual_ranks, int k, bool normalize, str arithmetic"
+experts_backward = define(
+    "experts_backward", f"(Tensor dx, {EXPERTS}Tensor[] kept, {LAYOUT}) -> Tensor[]", _experts_backward,
+    lambda dx, h, router, gate_up, down, *_: [torch.empty_like(t) for t in (h, router, gate_up, down)],
+)  # fmt: skip
+experts = define(
+    "experts", f"(Tensor x, {EXPERTS}{LAYOUT}) -> Tensor[]", _experts, _experts_fake,
+    (save(1, 2, 3, 4, 5, 6), _experts_grads),
+)  # fmt: skip
+
+
+# ---- AdamW
+
+
+@torch.library.custom_op(
+    "invar::adamw_", mutates_args=("w", "m", "v"), device_types="cpu",
+    schema="(Tensor gradient, Tensor(a!) w, Tensor(b!) m, Tensor(c!) v, float scale, float lr, float beta1, float beta2, "
+    "float eps, float weight_decay, bool decay, int step) -> ()",
+)  # fmt: skip
+def adamw_(
+    gradient: Tensor, w: Tensor, m: Tensor, v: Tensor, scale: float, lr: float, beta1: float, beta2: float, eps: float,
+    weight_decay: float, decay: bool, step: int,
+) -> None:  # fmt: skip
+    """One step of a tensor; step counts from 1."""
+    o, n = ffi.new("iv_ops_adamw *"), gradient.numel()
+    o.learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay = lr, beta1, beta2, eps, weight_decay
+    o.step, o.scale, o.decay = step, scale, decay
+    at = [floats(t, "adamw_", n) for t in (gradient, w, m, v)]
+    ops_of(torch.float32, "fma32").call("iv_ops_adamw_step", o, at[0], n, *at[1:])
+
+
+@adamw_.register_fake
+def _adamw_fake(*_: Any) -> None:
+    return None
