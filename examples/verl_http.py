@@ -55,7 +55,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 prompts = [call("/tokenize", {"prompt": text})["tokens"] for text in ("2 + 2 =", "3 + 4 =")]
 for step in range(steps):
     answers = [(p, *rollout(p, 1000 * step + i)) for p in prompts for i in range(4)]
-    logprobs = invar.torch.logprobs(model, [[*prompt, *ids] for prompt, ids, _ in answers])
+    sequences = [[*prompt, *ids] for prompt, ids, _ in answers]
+    logprobs = invar.torch.logprobs(model, sequences).split([len(s) for s in sequences])
     equal = sum(torch.equal(row[len(prompt) :], torch.tensor(values)) for row, (prompt, _, values) in zip(logprobs, answers))
     print(f"step {step}: {equal} of {len(answers)} answers equal in every bit")
     assert equal == len(answers)

@@ -124,8 +124,8 @@ def _fused(
     for mask in masks:
         mask[0] = False
     values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature)
-    width = input_ids.shape[1]
-    rows = [torch.nn.functional.pad(v, (a, width - b))[1:] for v, (a, b) in zip(values, bounds)]
+    width, parts = input_ids.shape[1], values.split([b - a for a, b in bounds])
+    rows = [torch.nn.functional.pad(v, (a, width - b))[1:] for v, (a, b) in zip(parts, bounds)]
 
     def entropy() -> Any:
         with torch.no_grad():

@@ -163,13 +163,11 @@ def test_trainer(tmp_path):
         assert b.policy_step(Policy("grpo"), items, 1e-4) == report and a.weights_hash == b.weights_hash
 
 
-# test_torch.py runs those that need torch
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py") if "torch" not in path.name))
+# test_torch.py and test_frameworks.py run those that import torch
+@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.py") if "torch" not in p.read_text()))
 def test_example(name):
     text = (ROOT / "examples" / name).read_text()
     assert len(text.splitlines()) <= 80
-    if "needs torch" in text:
-        pytest.skip("test_frameworks.py runs it")
     with contextlib.ExitStack() as stack:
         words = ["models/tiny-sum"] if name == "rl_loop.py" else []
         if "HOST:PORT" in text:
