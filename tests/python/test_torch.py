@@ -214,7 +214,7 @@ def test_operators():
         experts = leaf(6, 24), leaf(6, 2 * 10, 24), leaf(6, 24, 10)
         table, ids, logits = leaf(50, 24), torch.randint(0, 50, (15,), dtype=torch.int32), leaf(15, 50)
         for op, args in (
-            (ops.linear, (x, weights, biases, sequences, 8, 0, False, "auto")),
+            (ops.linear, (x, weights, biases, sequences, 8, 0, "column_parallel", "auto")),
             (ops.rms_norm, (rows, norm, sequences, 8, 1e-6, name)),
             (ops.swiglu, (gate_up, name)),
             (ops.rope, (qkv, *tables, sequences, 4, 2, name)),
@@ -228,7 +228,7 @@ def test_operators():
         if dtype != torch.float32:
             continue
         f = torch.nn.functional
-        near(lambda: ops.linear(x, weights, biases, sequences, 8, 0, False, "auto"),
+        near(lambda: ops.linear(x, weights, biases, sequences, 8, 0, "column_parallel", "auto"),
              lambda: torch.cat([f.linear(x, w, b) for w, b in zip(weights, biases)], 1), [x, *weights, *biases])  # fmt: skip
         near(lambda: ops.rms_norm(rows, norm, sequences, 8, 1e-6, name), lambda: f.rms_norm(rows, [24], norm, 1e-6), [rows, norm])
         near(lambda: ops.swiglu(gate_up, name)[0], lambda: f.silu(gate_up[:, :24]) * gate_up[:, 24:], [gate_up])

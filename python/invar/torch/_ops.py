@@ -16,7 +16,8 @@ from torch import Tensor
 from . import _native as native
 from .._library import ffi
 from ._experts import Experts
-from ._native import Attention, Axis, Context, Linear, Sums, floats
+from .._errors import Status
+from ._native import Attention, Axis, Context, Linear, Sums, floats, refuse
 
 Backward = tuple[Callable[..., Any], Callable[..., Any]]
 
@@ -58,24 +59,36 @@ def save(*tensors: int) -> Callable[..., None]:
 
 # ---- linear
 
+# Which sums tensor-parallel ranks divide decides their leaves (NUMERICS.md 3.3).
+KINDS: dict[str, dict[str, bool]] = {
+    "column_parallel": {}, "row_parallel": {"row_parallel": True}, "router": {"router": True},
+    "expert": {"one_chain": True}, "head": {"head": True},
+}  # fmt: skip
+
+
+def kind_of(layer: str) -> dict[str, bool]:
+    if layer not in KINDS:
+        raise refuse(f"linear: layer: wanted one of {', '.join(KINDS)}, found {layer!r}", Status.INVALID)
+    return KINDS[layer]
+
 
 def _linear(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], sequences: Tensor, virtual_ranks: int, kv_heads: int,
-    one_chain: bool, arithmetic: str,
+    layer: str, arithmetic: str,
 ) -> Tensor:  # fmt: skip
     ops = ops_of(x.dtype, arithmetic)
-    return Linear(ops, weights, biases, one_chain=one_chain, kv_heads=kv_heads).forward(x)
+    return Linear(ops, weights, biases, kv_heads=kv_heads, **kind_of(layer)).forward(x)
 
 
 def _linear_backward(
     dy: Tensor, x: Tensor, weights: list[Tensor], biases: list[Tensor], sequences: Tensor, virtual_ranks: int,
-    kv_heads: int, one_chain: bool, arithmetic: str,
+    kv_heads: int, layer: str, arithmetic: str,
 ) -> list[Tensor]:  # fmt: skip
     ops, axis = ops_of(x.dtype, arithmetic), axis_of(sequences, virtual_ranks)
-    layer = Linear(ops, weights, biases, one_chain=one_chain, kv_heads=kv_heads)
+    linear = Linear(ops, weights, biases, kv_heads=kv_heads, **kind_of(layer))
     typed, sums = native.rounded(ops, dy), [Sums(w.shape, 0) for w in weights]
-    layer.weight_gradient(axis, typed, x, sums)
-    out, first = [native.rounded(ops, layer.input_gradient(typed)), *(s.sum for s in sums)], 0
+    linear.weight_gradient(axis, typed, x, sums)
+    out, first = [native.rounded(ops, linear.input_gradient(typed)), *(s.sum for s in sums)], 0
     for w, bias in zip(weights, biases):
         total = Sums(bias.shape, 0)
         native.column_sums(ops, axis, dy, first, w.shape[0], total)
@@ -84,7 +97,7 @@ def _linear_backward(
     return out
 
 
-LINEAR = "Tensor x, Tensor[] weights, Tensor[] biases, Tensor sequences, int virtual_ranks, int kv_heads, bool one_chain, str arithmetic"
+LINEAR = "Tensor x, Tensor[] weights, Tensor[] biases, Tensor sequences, int virtual_ranks, int kv_heads, str layer, str arithmetic"
 
 
 def _linear_grads(ctx: Any, dy: Tensor) -> Any:
