@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from . import _native as native
+from .._errors import Status
 from .._library import ffi
 from ._experts import Experts
-from .._errors import Status
 from ._native import Attention, Axis, Context, Linear, Sums, floats, refuse
 
 Backward = tuple[Callable[..., Any], Callable[..., Any]]
