@@ -73,6 +73,9 @@ def prepare(model: Any) -> Any:
     if is_ddp(model):
         model.register_comm_hook(model.process_group, ddp_hook)
     elif is_fsdp(model):
+        mesh = next(model.parameters()).device_mesh
+        if mesh.ndim != 1:
+            raise refuse(f"prepare: wanted a mesh of one dimension, found {mesh}: hybrid sharding adds with torch's own all-reduce")
         for module in model.modules():
             if is_fsdp(module):
                 module.set_custom_reduce_scatter(ReduceScatter())
