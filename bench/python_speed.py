@@ -17,7 +17,7 @@ import time
 from invar import LLM, SamplingParams
 
 PROGRAM = pathlib.Path(sys.executable).parent / "invar"
-SHAPES = ((256, 64, 64), (64, 128, 128), (512, 16, 64))  # requests, tokens of a prompt, tokens of an answer
+SHAPES = ((64, 32, 32), (256, 32, 32))  # requests, tokens of a prompt, tokens of an answer
 
 
 def cpu_seconds(who):

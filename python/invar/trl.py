@@ -26,7 +26,8 @@ class Rollouts:
     def __init__(self, trainer: Any, llm: LLM) -> None:
         for name in NEEDS:
             if not hasattr(trainer, name):
-                raise InvarError(Status.UNSUPPORTED, f"trl: wanted a trainer with rollouts, found no {name} in {type(trainer).__name__}")
+                kind = type(trainer).__name__
+                raise InvarError(Status.UNSUPPORTED, f"trl: wanted a trainer with rollouts, found no {name} in {kind}")
         if getattr(trainer.accelerator, "distributed_type", "").upper() in ("FSDP", "DEEPSPEED"):
             kind = trainer.accelerator.distributed_type
             raise InvarError(Status.UNSUPPORTED, f"trl: wanted whole parameters in each process, found {kind}")
@@ -92,7 +93,8 @@ def learn(trainer: Any, llm: LLM) -> None:
     if getattr(trainer.args, "gradient_checkpointing", False):
         raise InvarError(Status.UNSUPPORTED, "trl: gradient_checkpointing: wanted False with the engine's forward pass, found True")
     if getattr(trainer, "entropy_coef", 0):
-        raise InvarError(Status.UNSUPPORTED, f"trl: entropy_coef: wanted 0, found {trainer.entropy_coef}: entropy has no gradient here")
+        found = trainer.entropy_coef
+        raise InvarError(Status.UNSUPPORTED, f"trl: entropy_coef: wanted 0, found {found}: entropy has no gradient here")
     model = trainer.accelerator.unwrap_model(trainer.model)
     engine.patch(model, dtype=llm.info.dtype, arithmetic=llm.info.arithmetic)
     plain = model.forward
@@ -124,7 +126,7 @@ def _fused(
     for mask in masks:
         mask[0] = False
     values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature)
-    width, parts = input_ids.shape[1], values.split([b - a for a, b in bounds])
+    width, parts = input_ids.shape[1], torch.split(values, [b - a for a, b in bounds])
     rows = [torch.nn.functional.pad(v, (a, width - b))[1:] for v, (a, b) in zip(parts, bounds)]
 
     def entropy() -> Any:

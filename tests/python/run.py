@@ -58,7 +58,8 @@ def main() -> int:
             out, options = pathlib.Path(sys.argv[2]).resolve(), sys.argv[3:]
         else:
             build = pathlib.Path(sys.argv[1]).resolve()
-            out, options = f"{folder}/wheel", ["-C", f"build-dir={folder}/build", "-C", f"cmake.define.INVAR_PYTHON_PREBUILT={build}"]
+            out, prebuilt = f"{folder}/wheel", f"cmake.define.INVAR_PYTHON_PREBUILT={build}"
+            options = ["-C", f"build-dir={folder}/build", "-C", prebuilt]
         begin = time.monotonic()
         try:
             wheel = wheel_of(folder, out, options)

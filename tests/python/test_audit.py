@@ -100,7 +100,8 @@ def test_audit_of_invar(tmp_path):
 def test_audit_of_other_sums(tmp_path):
     """The control: an engine whose sums depend on the batch."""
     with serving("--numerics", "vanilla") as url:
-        words = [sys.executable, "-m", "invar.audit", url, "--requests", "6", "--rounds", "1", "--max-tokens", "24", "-o", "v.html", "-o", "v.svg"]
+        words = [sys.executable, "-m", "invar.audit", url, "--requests", "6", "--rounds", "1", "--max-tokens", "24"]
+        words += ["-o", "v.html", "-o", "v.svg"]
         ran = subprocess.run(words, cwd=tmp_path, text=True, capture_output=True)
         assert ran.returncode == 1, ran.stdout + ran.stderr
         assert re.search(r"all at once +6 +[1-6] ", ran.stdout) and "first difference: request " in ran.stdout
@@ -140,7 +141,8 @@ def test_audit_of_one_bit():
         report = invar.audit(standin.url, **QUICK)
     row = report.rows[0]
     assert row.total("logprob") == row.total("sent") == 6 and row.total("text") == 0 and report.total("text") == 0
-    assert str(row.cells[0].first) == "token 1: wanted 't1' logprob -0.25 (0xbe800000), found 't1' logprob -0.25000003 (0xbe800001)"
+    wanted = "token 1: wanted 't1' logprob -0.25 (0xbe800000), found 't1' logprob -0.25000003 (0xbe800001)"
+    assert str(row.cells[0].first) == wanted
 
 
 def test_audit_waits_and_fails():

@@ -49,7 +49,8 @@ def _glyph(kind: str, x: float, y: float, size: int) -> str:
     """Colors are not the only mark."""
     cx, cy, r = x + size / 2, y + size / 2, size / 6
     if kind == "text" and size > 9:
-        return f'<path class="x" d="M{cx - r:.1f} {cy - r:.1f}L{cx + r:.1f} {cy + r:.1f}M{cx + r:.1f} {cy - r:.1f}L{cx - r:.1f} {cy + r:.1f}"/>'
+        a, b, c, d = f"{cx - r:.1f}", f"{cy - r:.1f}", f"{cx + r:.1f}", f"{cy + r:.1f}"
+        return f'<path class="x" d="M{a} {b}L{c} {d}M{c} {b}L{a} {d}"/>'
     if kind == "logprob" and size > 9:
         return f'<circle class="o" cx="{cx:.1f}" cy="{cy:.1f}" r="{r * 0.8:.1f}"/>'
     return ""
@@ -59,7 +60,8 @@ def _cell(row: Row, cell: Cell, x: float, y: float, size: int) -> str:
     hint = f"request {cell.request}, {row.title}: "
     hint += "equal" if cell.kind == "equal" else f"{cell.different} of {cell.sent} differ; {cell.first}"
     opacity = 1.0 if cell.kind in ("equal", "error") else 0.6 + 0.4 * cell.different / cell.sent
-    square = f'<rect class="{cell.kind}" x="{x:.1f}" y="{y:.1f}" width="{size}" height="{size}" rx="{min(5, size / 4):.1f}" opacity="{opacity:.2f}"/>'
+    square = f'<rect class="{cell.kind}" x="{x:.1f}" y="{y:.1f}" width="{size}" height="{size}" rx="{min(5, size / 4):.1f}" '
+    square += f'opacity="{opacity:.2f}"/>'
     return f"<g><title>{escape(hint)}</title>{square}{_glyph(cell.kind, x, y, size)}</g>"
 
 
@@ -74,7 +76,8 @@ def _grid(report: Report, left: float, top: float) -> tuple[str, float, float]:
         middle = y + size / 2 + 4.5
         out.append(f'<text x="{left}" y="{middle:.1f}">{escape(row.title)}</text>')
         if row.skipped:
-            out.append(f'<text class="m" x="{left + LABEL_WIDTH}" y="{middle:.1f}">not compared: {escape(brief(row.skipped, 70))}</text>')
+            why = escape(brief(row.skipped, 70))
+            out.append(f'<text class="m" x="{left + LABEL_WIDTH}" y="{middle:.1f}">not compared: {why}</text>')
         else:
             out += [_cell(row, cell, left + LABEL_WIDTH + i * step, y, size) for i, cell in enumerate(row.cells)]
             out.append(_rate(row, left + LABEL_WIDTH + count * step + 10, y, size))
@@ -91,7 +94,8 @@ def _rate(row: Row, x: float, y: float, size: int) -> str:
     for kind in ("text", "logprob"):
         part = track * row.total(kind) / sent if sent else 0
         if part:
-            out += f'<rect class="{kind}" x="{begin:.1f}" y="{at:.1f}" width="{max(part, 3):.1f}" height="{height}" rx="{min(height / 2, part / 2):.1f}"/>'
+            shape = f'width="{max(part, 3):.1f}" height="{height}" rx="{min(height / 2, part / 2):.1f}"'
+            out += f'<rect class="{kind}" x="{begin:.1f}" y="{at:.1f}" {shape}/>'
         begin += part
     words = "no answers" if not sent else f"{percent(row.total('different'), sent)} differ"
     return out + f'<text class="m" x="{x + track + 8}" y="{y + size / 2 + 4.5:.1f}">{words}</text>'
@@ -144,21 +148,31 @@ def picture(report: Report) -> str:
 
 STYLE_PAGE = f"""
 *{{box-sizing:border-box}} body{{margin:0;background:var(--bg);color:var(--ink);font:16px/1.55 {FONT}}}
-main{{max-width:960px;margin:0 auto;padding:48px 24px 64px}} h1{{font-size:17px;font-weight:600;margin:0}} .s{{color:var(--muted)}}
+main{{max-width:960px;margin:0 auto;padding:48px 24px 64px}} h1{{font-size:17px;font-weight:600;margin:0}}
+.s{{color:var(--muted)}}
 .about{{margin:2px 0 36px;color:var(--muted);font-size:14px;overflow-wrap:anywhere}}
 .hero{{display:flex;gap:24px;align-items:center;flex-wrap:wrap;margin-bottom:10px}}
-.hero b{{font-size:92px;line-height:1;letter-spacing:-.03em;font-weight:750}} .hero div{{flex:1;min-width:260px;font-size:21px;line-height:1.35}}
+.hero b{{font-size:92px;line-height:1;letter-spacing:-.03em;font-weight:750}}
+.hero div{{flex:1;min-width:260px;font-size:21px;line-height:1.35}}
 .hero small{{display:block;font-size:15px;color:var(--muted);margin-top:8px;line-height:1.5}}
-.c-equal{{color:var(--equal)}} .c-logprob{{color:var(--logprob)}} .c-text{{color:var(--text)}} .c-error{{color:var(--muted)}}
+.c-equal{{color:var(--equal)}} .c-logprob{{color:var(--logprob)}} .c-text{{color:var(--text)}}
+.c-error{{color:var(--muted)}}
 .tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(180px,1fr));gap:12px;margin:28px 0}}
 .tile,.box{{background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:14px 16px}}
-.tile b{{display:block;font-size:24px;font-variant-numeric:tabular-nums}} .tile span{{font-size:13px;color:var(--muted);line-height:1.4;display:block;margin-top:2px}}
-h2{{font-size:18px;margin:40px 0 12px}} .box svg{{width:100%;min-width:560px;height:auto;display:block}} .scroll{{overflow-x:auto}}
-table{{border-collapse:collapse;width:100%;font-size:14px}} th,td{{text-align:left;padding:7px 12px 7px 0;border-bottom:1px solid var(--line);vertical-align:top}}
-th{{color:var(--muted);font-weight:500}} td.n{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}} th.n{{text-align:right}}
-.pair{{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:12px}} pre{{margin:8px 0 0;white-space:pre-wrap;overflow-wrap:anywhere;font:13.5px/1.55 ui-monospace,Menlo,Consolas,monospace}}
-pre i{{font-style:normal;color:var(--muted)}} pre mark{{background:color-mix(in srgb,var(--text) 22%,transparent);color:inherit;border-radius:3px;padding:0 1px}}
-code{{font:13px ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}} footer{{margin-top:48px;color:var(--muted);font-size:13px}} ul{{padding-left:20px}}
+.tile b{{display:block;font-size:24px;font-variant-numeric:tabular-nums}}
+.tile span{{font-size:13px;color:var(--muted);line-height:1.4;display:block;margin-top:2px}}
+h2{{font-size:18px;margin:40px 0 12px}} .box svg{{width:100%;min-width:560px;height:auto;display:block}}
+.scroll{{overflow-x:auto}}
+table{{border-collapse:collapse;width:100%;font-size:14px}}
+th,td{{text-align:left;padding:7px 12px 7px 0;border-bottom:1px solid var(--line);vertical-align:top}}
+th{{color:var(--muted);font-weight:500}}
+td.n{{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}} th.n{{text-align:right}}
+.pair{{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:12px}}
+pre{{margin:8px 0 0;white-space:pre-wrap;overflow-wrap:anywhere;font:13.5px/1.55 ui-monospace,Menlo,Consolas,monospace}}
+pre i{{font-style:normal;color:var(--muted)}}
+pre mark{{background:color-mix(in srgb,var(--text) 22%,transparent);color:inherit;border-radius:3px;padding:0 1px}}
+code{{font:13px ui-monospace,Menlo,Consolas,monospace;overflow-wrap:anywhere}}
+footer{{margin-top:48px;color:var(--muted);font-size:13px}} ul{{padding-left:20px}}
 """
 
 
@@ -172,8 +186,10 @@ def page(report: Report) -> str:
         f'aria-label="{escape(report.summary(), True)}">{elements}{_legend(report, 0, height + 16)}</svg>'
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(number)} {escape(words)}: {escape(report.name)}</title><style>{STYLE_COLORS}{STYLE_PAGE}{STYLE_GRID}</style></head>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(number)} {escape(words)}: {escape(report.name)}</title>"
+        f"<style>{STYLE_COLORS}{STYLE_PAGE}{STYLE_GRID}</style></head>"
         f"<body><main><h1>Does the same request get the same answer?</h1><p class=about>{_about(report)}</p>"
         f'<div class=hero><b class="c-{kind}">{escape(number)}</b><div>{escape(words)}<small>{_method(report)}</small></div></div>'
         f"{_tiles(report)}<h2>Each square is one request, each row one way to send it</h2>"
@@ -207,7 +223,8 @@ def _tiles(report: Report) -> str:
         tiles.append((f"{report.total('logprob')}", "with the same text and other log-probabilities"))
         tiles.append((f"{report.largest_logprob:.3g}", "largest difference of a log-probability before texts part"))
     tiles.append((f"{report.total('error')}", "requests without an answer"))
-    return "<div class=tiles>" + "".join(f"<div class=tile><b>{escape(a)}</b><span>{escape(b)}</span></div>" for a, b in tiles) + "</div>"
+    boxes = [f"<div class=tile><b>{escape(a)}</b><span>{escape(b)}</span></div>" for a, b in tiles]
+    return f"<div class=tiles>{''.join(boxes)}</div>"
 
 
 def _example(report: Report) -> str:
@@ -256,7 +273,8 @@ def _ways(report: Report) -> str:
     rows = []
     for row in report.rows:
         if row.skipped:
-            rows.append(f"<tr><td>{escape(row.title)}</td><td class=s>{escape(row.what)}</td><td colspan=3 class=s>not compared: {escape(row.skipped)}</td></tr>")
+            why = f"<td colspan=3 class=s>not compared: {escape(row.skipped)}</td>"
+            rows.append(f"<tr><td>{escape(row.title)}</td><td class=s>{escape(row.what)}</td>{why}</tr>")
             continue
         first = next((cell for cell in row.cells if cell.first is not None), None)
         place = "none"
