@@ -281,8 +281,8 @@ def sweep(options, records, ops):
                     taken, wrong = sweep_problem(ops, sets, epilogue, leaves, options, neighbour)
                     chosen = config_text(ops, sets, epilogue, leaves)
                     records.add({"bench": "sweep", "shape": shape, "k": k, "n": n, "m": m, "type": type_name,
-                                 "leaves": leaves, "cublas_us": cublas, "chosen": chosen, "wrong": wrong,
-                                 "configs": taken})
+                                 "leaves": leaves or gpu_ops.leaf_count(k, epilogue == "residual"),
+                                 "cublas_us": cublas, "chosen": chosen, "wrong": wrong, "configs": taken})
                     rows.append([shape, type_name, str(m), str(leaves or "law"), measure.microseconds(cublas),
                                  measure.microseconds(dict((t, us) for us, t in taken).get(chosen)), chosen,
                                  f"{len(taken)}, {len(wrong)} wrong"] +
