@@ -92,7 +92,7 @@ typedef struct iv_gpu_attention_backward_args {
 size_t iv_gpu_attention_backward_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max);
 int iv_gpu_attention_backward(const iv_gpu_attention_backward_args *a, iv_gpu_stream stream);
 
-/* ---- row ops (rows_backward.cu) --------------------------------------------------------------------------------- */
+/* ---- row ops (rows_backward.cu, rotate_backward.cu) -------------------------------------------------------------- */
 
 /* out[row][c] = R(x[row][column + c]) for c < n, +0 for n <= c < out_stride. x [rows][x_stride]. */
 int iv_gpu_round_rows(const float *x, size_t x_stride, size_t column, size_t n, size_t rows, iv_dtype type, void *out,

@@ -26,6 +26,14 @@ template <iv_dtype T> IV_DEVICE void put_bits(void *p, size_t i, uint32_t bits) 
 
 template <iv_dtype T> IV_DEVICE void put(void *p, size_t i, float x) { put_bits<T>(p, i, rounded<T>(x)); }
 
+/* Of the current GPU. */
+static inline int iv_multiprocessors(void) {
+    int device = 0, count = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return 1;
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    return count < 1 ? 1 : count;
+}
+
 /* Strides 16 ... 1. Both lanes of a pair add the same two numbers, so every lane ends with lane 0's sum. */
 IV_DEVICE float fold_warp(float x) {
     for (int stride = 16; stride > 0; stride /= 2) x = x + __shfl_xor_sync(0xffffffffu, x, stride);
