@@ -83,7 +83,8 @@ static void make_forward(problem *p, int sms) {
     f->sms = sms, f->rows = p->rows;
 }
 
-static void make_problem(problem *p, size_t rows, size_t heads, int sms) {
+/* kept: with memory for all score gradients. */
+static void make_problem(problem *p, size_t rows, size_t heads, bool kept, int sms) {
     p->rows = rows, p->heads = heads, p->span = {0, (int32_t)rows, 0, 0};
     make_forward(p, sms);
     const iv_gpu_attention_args *f = &p->forward;
@@ -94,6 +95,11 @@ static void make_problem(problem *p, size_t rows, size_t heads, int sms) {
     p->result_bytes = rows * (heads + 2 * KV_HEADS) * DIM * sizeof(float);
     b->dqkv = (float *)room(p, p->result_bytes), b->rows = rows, b->sms = sms;
     b->scratch = room(p, iv_gpu_attention_backward_scratch(&b->shape, rows, 1));
+    if (kept) {
+        size_t blocks = (rows + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
+        b->tiles_bytes = blocks * (blocks + 1) / 2 * heads * IV_ATTENTION_BLOCK * IV_ATTENTION_BLOCK * 2;
+        b->tiles = room(p, b->tiles_bytes);
+    }
     CHECK(iv_gpu_attention(&p->forward, NULL));
     CHECK(cudaDeviceSynchronize());
 }
@@ -114,9 +120,9 @@ static uint32_t *result_of(problem *p, bool generic) {
 }
 
 /* The Hopper kernels twice, and the generic one. */
-static void compare(size_t rows, size_t heads, int sms) {
+static void compare(size_t rows, size_t heads, bool kept, int sms) {
     problem p = {};
-    make_problem(&p, rows, heads, sms);
+    make_problem(&p, rows, heads, kept, sms);
     uint32_t *want = result_of(&p, true);
     size_t differ = 0, n = p.result_bytes / 4;
     for (int turn = 0; turn < 2; turn++) {
@@ -181,9 +187,9 @@ static float median(float *ms) {
     return ms[TURNS / 2];
 }
 
-static void measure(size_t rows, size_t heads, int sms, FILE *json) {
+static void measure(size_t rows, size_t heads, bool kept, int sms, FILE *json) {
     problem p = {};
-    make_problem(&p, rows, heads, sms);
+    make_problem(&p, rows, heads, kept, sms);
     cudaEvent_t e[IV_BACKWARD_PARTS + 1];
     for (cudaEvent_t &one : e) CHECK(cudaEventCreate(&one));
     double flop = 5.0 * (double)rows * (double)rows * DIM * (double)heads;
@@ -196,16 +202,16 @@ static void measure(size_t rows, size_t heads, int sms, FILE *json) {
         for (int part = 0; part < IV_BACKWARD_PARTS; part++) ms[PARTS + part][turn] = parts[part];
     }
     for (int kind = 0; kind < KINDS; kind++) middle[kind] = median(ms[kind]);
-    printf("%6zu rows %2zu heads: %8.3f ms %6.1f TFLOP/s; prepare %.3f keys %.3f queries %.3f; forward %.3f ms %.1f",
-           rows, heads, middle[BACKWARD], flop / middle[BACKWARD] * 1e-9, middle[PARTS], middle[PARTS + 1],
-           middle[PARTS + 2], middle[FORWARD], flop / 2.5 / middle[FORWARD] * 1e-9);
+    printf("%6zu rows %2zu heads%s: %8.3f ms %6.1f TFLOP/s; prepare %.3f keys %.3f queries %.3f; forward %.3f ms %.1f",
+           rows, heads, kept ? ", kept" : "", middle[BACKWARD], flop / middle[BACKWARD] * 1e-9, middle[PARTS],
+           middle[PARTS + 1], middle[PARTS + 2], middle[FORWARD], flop / 2.5 / middle[FORWARD] * 1e-9);
     printf(middle[GENERIC] > 0 ? "; generic %.3f ms\n" : "\n", middle[GENERIC]);
     if (json)
         fprintf(
             json,
-            "{\"bench\": \"attention_backward\", \"rows\": %zu, \"heads\": %zu, \"kv_heads\": %d, \"ms\": %.5f, "
+            "{\"bench\": \"attention_backward\", \"kept\": %d, \"rows\": %zu, \"heads\": %zu, \"kv_heads\": %d, \"ms\": %.5f, "
             "\"tflops\": %.2f, \"prepare_ms\": %.5f, \"keys_ms\": %.5f, \"queries_ms\": %.5f, \"forward_ms\": %.5f}\n",
-            rows, heads, (int)KV_HEADS, middle[BACKWARD], flop / middle[BACKWARD] * 1e-9, middle[PARTS],
+            kept, rows, heads, (int)KV_HEADS, middle[BACKWARD], flop / middle[BACKWARD] * 1e-9, middle[PARTS],
             middle[PARTS + 1], middle[PARTS + 2], middle[FORWARD]);
     fflush(stdout);
     for (cudaEvent_t &one : e) CHECK(cudaEventDestroy(one));
@@ -213,7 +219,7 @@ static void measure(size_t rows, size_t heads, int sms, FILE *json) {
 }
 
 int main(int count, char **argument) {
-    static const size_t all_rows[] = {2048, 8192, 32768}, all_heads[] = {32, 16};
+    static const size_t all_rows[] = {2048, 4096, 8192, 32768}, all_heads[] = {32, 16};
     FILE *json = NULL;
     size_t only = 0;
     for (int i = 1; i + 1 < count; i += 2) {
@@ -223,11 +229,14 @@ int main(int count, char **argument) {
     cudaDeviceProp about;
     CHECK(cudaGetDeviceProperties(&about, 0));
     printf("%s, %d SMs\n", about.name, about.multiProcessorCount);
-    for (size_t heads : all_heads) compare(1024, heads, about.multiProcessorCount);
-    compare(1000, 32, about.multiProcessorCount);
+    for (int kept = 0; kept < 2; kept++) {
+        for (size_t heads : all_heads) compare(1024, heads, kept, about.multiProcessorCount);
+        compare(1000, 32, kept, about.multiProcessorCount);
+    }
     for (size_t rows : all_rows)
         for (size_t heads : all_heads)
-            if (!only || rows == only) measure(rows, heads, about.multiProcessorCount, json);
+            for (int kept = 0; kept < 2; kept++)
+                if (!only || rows == only) measure(rows, heads, kept, about.multiProcessorCount, json);
     if (json) fclose(json);
     return 0;
 }

@@ -22,13 +22,13 @@ static bool is_hopper(void) {
 typedef struct problem {
     iv_gpu_attention_shape s;
     family values;
-    size_t span_count, rows, pages;
+    size_t span_count, rows, pages, tiles_bytes;
     iv_gpu_span spans[SPANS_MAX];
     uint32_t *tables;
     void *q, *out, *dout, *kv; /* host */
     float *lse2;
     struct { /* device */
-        void *q, *out, *dout, *kv, *scratch;
+        void *q, *out, *dout, *kv, *scratch, *tiles;
         float *lse2, *dqkv;
         iv_gpu_span *spans;
         uint32_t *tables;
@@ -79,6 +79,16 @@ static void fill_gradients(rng *r, const problem *p, family f) {
         fill(r, p, has_sequence(p, row) ? f : NORMAL, (char *)p->dout + row * width * element(p), width);
 }
 
+/* Room for no tile, for those of some KV heads, for all. */
+static size_t random_tiles(rng *r, const problem *p) {
+    size_t tiles = 0;
+    for (size_t i = 0; i < p->span_count; i++) {
+        size_t blocks = ((size_t)p->spans[i].rows + BLOCK - 1) / BLOCK;
+        tiles += blocks * (blocks + 1) / 2;
+    }
+    return rng_below(r, 4) ? tiles * p->s.group * (1 + rng_below(r, p->s.kv_heads)) * BLOCK * BLOCK * 2 : 0;
+}
+
 /* Completes a problem whose shape, families and span lengths are set. */
 static void finish_problem(rng *r, problem *p, family gradients) {
     place_spans(r, p);
@@ -95,10 +105,12 @@ static void finish_problem(rng *r, problem *p, family gradients) {
     p->d.tables = gpu_copy(p->tables, p->pages * sizeof *p->tables);
     p->d.scratch = gpu_room(iv_gpu_attention_backward_scratch(&p->s, p->rows, p->span_count));
     p->d.dqkv = gpu_room(dqkv_bytes(p));
+    p->tiles_bytes = random_tiles(r, p), p->d.tiles = gpu_room(p->tiles_bytes + 1);
 }
 
 static void free_problem(problem *p) {
-    void *all[] = {p->d.q, p->d.out, p->d.dout, p->d.kv, p->d.lse2, p->d.dqkv, p->d.scratch, p->d.spans, p->d.tables};
+    void *all[] = {p->d.q,    p->d.out,     p->d.dout,  p->d.kv,    p->d.lse2,
+                   p->d.dqkv, p->d.scratch, p->d.tiles, p->d.spans, p->d.tables};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) GPU_OK(cudaFree(all[i]));
     free(p->tables), free(p->q), free(p->out), free(p->dout), free(p->kv), free(p->lse2);
 }
@@ -119,6 +131,8 @@ static iv_gpu_attention_backward_args args_of(const problem *p, int sms) {
                                             .dqkv = p->d.dqkv,
                                             .rows = p->rows,
                                             .scratch = p->d.scratch,
+                                            .tiles = p->d.tiles,
+                                            .tiles_bytes = p->tiles_bytes,
                                             .sms = sms};
 }
 

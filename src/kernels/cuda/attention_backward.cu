@@ -84,7 +84,7 @@ IV_DEVICE int cost_of(const iv_backward_params &p, int side, int blocks, int uni
         int last = min(2 * unit + 1, blocks - 1);
         return iv_backward_last_block(last, blocks, p.window) - 2 * unit + 1;
     }
-    int first = 2 * unit / p.group, last = min(2 * unit + 1, blocks * p.group - 1) / p.group;
+    int n = p.numbers, first = n * unit / p.group, last = min(n * unit + n - 1, blocks * p.group - 1) / p.group;
     return last - iv_backward_first_block(first, p.window) + 1;
 }
 
@@ -92,11 +92,28 @@ IV_DEVICE int cost_of(const iv_backward_params &p, int side, int blocks, int uni
 template <bool PLACE> IV_DEVICE void each_unit(const iv_backward_params &p, int side, int *bins, int shift) {
     for (int i = threadIdx.x / 32; i < p.span_count; i += WARPS) {
         iv_gpu_span span = p.spans[i];
-        int blocks = (span.rows + BLOCK - 1) / BLOCK, units = ((side ? blocks * p.group : blocks) + 1) / 2;
+        int blocks = (span.rows + BLOCK - 1) / BLOCK, tile = p.tiles ? p.first_tile[i] : 0;
+        int units = side ? (blocks * p.group + p.numbers - 1) / p.numbers : (blocks + 1) / 2;
         for (int u = threadIdx.x % 32; u < units; u += 32) {
             int at = atomicAdd(&bins[min(cost_of(p, side, blocks, u) >> shift, BINS - 1)], 1);
-            if (PLACE) p.work[side][at] = {span.first_row, span.rows, span.table, u};
+            if (PLACE) p.work[side][at] = {span.first_row, span.rows, span.table, u, tile, {0, 0, 0}};
         }
+    }
+}
+
+/* Where the tiles of each sequence begin. By one warp. */
+IV_DEVICE void place_tiles(const iv_backward_params &p) {
+    int lane = threadIdx.x % 32, first = 0;
+    for (int base = 0; base < p.span_count; base += 32) {
+        int blocks = base + lane < p.span_count ? (p.spans[base + lane].rows + BLOCK - 1) / BLOCK : 0;
+        int own = blocks * (blocks + 1) / 2, sum = own;
+#pragma unroll
+        for (int by = 1; by < 32; by *= 2) {
+            int before = __shfl_up_sync(~0u, sum, by);
+            if (lane >= by) sum += before;
+        }
+        if (base + lane < p.span_count) p.first_tile[base + lane] = first + sum - own;
+        first += __shfl_sync(~0u, sum, 31);
     }
 }
 
@@ -105,6 +122,7 @@ IV_DEVICE void make_queues(const iv_backward_params &p) {
     __shared__ int bins[BINS], sums[BINS];
     int thread = threadIdx.x, shift = 0;
     while ((p.rows / BLOCK + 1) >> shift >= BINS) shift++;
+    if (p.tiles && thread < 32) place_tiles(p); /* the next barriers order it before its readers */
     for (int side = 0; side < 2; side++) {
         bins[thread] = 0;
         __syncthreads();
@@ -119,7 +137,8 @@ IV_DEVICE void make_queues(const iv_backward_params &p) {
             sums[thread] = sum += before;
         }
         bins[BINS - 1 - thread] = sum - own;
-        if (thread == BINS - 1) p.queue[side] = {0, sum, {0, 0}};
+        if (thread == BINS - 1)
+            for (int part = 0; part < p.parts; part++) p.queue[2 * part + side] = {0, sum, {0, 0}};
         __syncthreads();
         each_unit<true>(p, side, bins, shift);
         __syncthreads();
@@ -162,7 +181,8 @@ bool iv_attention_backward_is_hopper(const iv_gpu_attention_shape *s) {
     return s->arithmetic == IV_TC16 && s->type != IV_F32 && (s->head_dim == 64 || s->head_dim == 128);
 }
 
-enum { QUEUE_BYTES = 256 };
+enum { PARTS_MAX = 8, QUEUE_BYTES = 2 * PARTS_MAX * sizeof(iv_backward_queue) };
+static_assert(QUEUE_BYTES % 16 == 0 && sizeof(iv_backward_work) == 32, "both are read in 16 bytes");
 
 /* Lists of two units of 64 rows: of keys, and of queries of each head of a group. */
 static size_t units_of(const iv_gpu_attention_shape *s, int side, size_t rows, size_t spans) {
@@ -173,7 +193,32 @@ static size_t units_of(const iv_gpu_attention_shape *s, int side, size_t rows, s
 size_t iv_gpu_attention_backward_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max) {
     size_t bytes = QUEUE_BYTES + 2 * s->heads * iv_backward_row_stride(rows_max) * sizeof(float);
     for (int side = 0; side < 2; side++) bytes += units_of(s, side, rows_max, spans_max) * sizeof(iv_backward_work);
-    return bytes;
+    return bytes + spans_max * sizeof(int32_t);
+}
+
+size_t iv_gpu_attention_backward_tiles(const iv_gpu_attention_shape *s, size_t rows_max) {
+    const size_t most = (size_t)5 << 28;
+    size_t blocks = (rows_max + BLOCK - 1) / BLOCK, tiles = blocks * (blocks + 1) / 2;
+    if (!iv_attention_backward_is_hopper(s)) return 0;
+    return tiles > most / IV_TILE_BYTES / s->heads ? most : tiles * s->heads * IV_TILE_BYTES;
+}
+
+/* How many KV heads have room at a time, in parts of about one size. */
+static void divide(const iv_gpu_attention_backward_args *a, iv_backward_params *p) {
+    size_t tiles = 0, fit, parts;
+    for (size_t i = 0; i < a->span_count; i++) {
+        size_t blocks = ((size_t)a->host_spans[i].rows + BLOCK - 1) / BLOCK;
+        tiles += blocks * (blocks + 1) / 2;
+    }
+    p->parts = 1, p->kv_first = 0, p->kv_count = p->kv_heads, p->numbers = 2;
+    if (!a->tiles || tiles == 0 || tiles > INT32_MAX / 2 / a->shape.heads) return;
+    fit = a->tiles_bytes / IV_TILE_BYTES / tiles / a->shape.group;
+    if (fit == 0) return;
+    parts = (a->shape.kv_heads + fit - 1) / fit;
+    if (parts > PARTS_MAX) return;
+    p->tiles = (char *)a->tiles, p->tile_count = (int32_t)tiles, p->numbers = 4;
+    p->kv_count = (int32_t)((a->shape.kv_heads + parts - 1) / parts);
+    p->parts = (p->kv_heads + p->kv_count - 1) / p->kv_count;
 }
 
 static iv_backward_params params_of(const iv_gpu_attention_backward_args *a, bool hopper) {
@@ -186,12 +231,25 @@ static iv_backward_params params_of(const iv_gpu_attention_backward_args *a, boo
     p.row_lse2 = (float *)((char *)a->scratch + QUEUE_BYTES), p.row_delta = p.row_lse2 + s->heads * stride;
     p.work[0] = (iv_backward_work *)(p.row_delta + s->heads * stride);
     p.work[1] = p.work[0] + units_of(s, 0, a->rows, a->span_count);
+    p.first_tile = (int32_t *)(p.work[1] + units_of(s, 1, a->rows, a->span_count));
     p.queue = hopper ? (iv_backward_queue *)a->scratch : NULL;
     p.span_count = (int32_t)a->span_count, p.rows = (int32_t)a->rows, p.row_stride = (int32_t)stride;
     p.heads = (int32_t)s->heads, p.kv_heads = (int32_t)s->kv_heads, p.head_dim = (int32_t)s->head_dim;
     p.group = (int32_t)s->group, p.window = s->window;
     p.scale_log2e = a->scale_log2e, p.scale = a->scale;
+    p.parts = 1, p.kv_count = p.kv_heads, p.numbers = 2;
+    if (hopper) divide(a, &p);
     return p;
+}
+
+/* A part of the KV heads. */
+static int launch_of(const iv_gpu_attention_backward_args *a, const iv_backward_params &all, int part, bool queries,
+                     cudaStream_t stream) {
+    iv_backward_params p = all;
+    p.queue += 2 * part, p.kv_first = part * all.kv_count;
+    p.kv_count = all.kv_heads - p.kv_first < all.kv_count ? all.kv_heads - p.kv_first : all.kv_count;
+    if (!queries) return iv_attention_backward_keys(a, p, stream);
+    return p.tiles ? iv_attention_backward_tiles(a, p, stream) : iv_attention_backward_queries(a, p, stream);
 }
 
 static bool is_wrong(const iv_gpu_attention_backward_args *a) {
@@ -202,27 +260,25 @@ static bool is_wrong(const iv_gpu_attention_backward_args *a) {
 
 int iv_attention_backward_launch(const iv_gpu_attention_backward_args *a, iv_attention_backward_part part,
                                  iv_gpu_stream stream) {
-    iv_backward_params p = params_of(a, true);
     if (is_wrong(a) || !iv_attention_backward_is_hopper(&a->shape)) return cudaErrorInvalidValue;
-    switch (part) {
-    case IV_BACKWARD_PREPARE: return prepare(a->shape.type, p, stream);
-    case IV_BACKWARD_KEYS: return iv_attention_backward_keys(a, p, stream);
-    case IV_BACKWARD_QUERIES: return iv_attention_backward_queries(a, p, stream);
-    default: return cudaErrorInvalidValue;
-    }
+    iv_backward_params p = params_of(a, true);
+    int failed = 0;
+    if (part == IV_BACKWARD_PREPARE) return prepare(a->shape.type, p, stream);
+    for (int i = 0; i < p.parts && !failed; i++) failed = launch_of(a, p, i, part == IV_BACKWARD_QUERIES, stream);
+    return failed;
 }
 
 int iv_attention_backward_as(const iv_gpu_attention_backward_args *a, bool generic, iv_gpu_stream stream) {
     if (is_wrong(a)) return cudaErrorInvalidValue;
     if (a->rows == 0 || a->span_count == 0) return 0;
     int failed = 0;
-    if (!generic && iv_attention_backward_is_hopper(&a->shape)) {
-        for (int part = 0; part < IV_BACKWARD_PARTS && !failed; part++)
-            failed = iv_attention_backward_launch(a, (iv_attention_backward_part)part, stream);
+    bool hopper = !generic && iv_attention_backward_is_hopper(&a->shape);
+    iv_backward_params p = params_of(a, hopper);
+    failed = prepare(a->shape.type, p, stream);
+    if (hopper) {
+        for (int i = 0; i < 2 * p.parts && !failed; i++) failed = launch_of(a, p, i / 2, i % 2, stream);
         return failed;
     }
-    iv_backward_params p = params_of(a, false);
-    failed = prepare(a->shape.type, p, stream);
     return failed ? failed : iv_attention_backward_generic(a, p, stream);
 }
 

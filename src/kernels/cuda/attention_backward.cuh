@@ -10,8 +10,15 @@
 /* Work of a Hopper kernel: `unit` of a sequence, for every KV head. */
 typedef struct iv_backward_work {
     int32_t first_row, rows, table;
-    int32_t unit; /* keys: blocks 2 unit and 2 unit + 1; queries: see attention_backward_queries_sm90a.cu */
+    int32_t unit; /* keys: blocks 2 unit and 2 unit + 1; queries: numbers, see attention_backward_queries_sm90a.cu */
+    int32_t tile; /* the sequence's first tile of a head */
+    int32_t unused[3];
 } iv_backward_work;
+
+/* A tile: rounded score gradients of 64 keys and 64 queries, as the keys' kernel holds them: [warp: 16 keys][16
+ * queries][register of the operand][lane] pairs of queries, the second one in the low half. A head's tiles of a sequence: those of query block i from i (i + 1) / 2 on, one
+ * for each block of keys. */
+enum { IV_TILE_BYTES = IV_ATTENTION_BLOCK * IV_ATTENTION_BLOCK * 2 };
 
 /* Filled by iv_attention_backward_prepare. */
 typedef struct iv_backward_queue {
@@ -27,8 +34,13 @@ typedef struct iv_backward_params {
     const float *lse2;
     float *dqkv;
     float *row_lse2, *row_delta; /* [heads][row_stride]: the scratch. row_lse2 is written for the Hopper kernels only */
-    iv_backward_queue *queue;    /* of keys, of queries */
+    iv_backward_queue *queue;    /* of keys, of queries; with tiles of each part of the KV heads */
     iv_backward_work *work[2];
+    char *tiles;         /* NULL: none. [head of the part][tile] */
+    int32_t *first_tile; /* of each span */
+    int32_t tile_count;  /* of a head */
+    int32_t parts, kv_first, kv_count; /* parts of the KV heads; the one of a launch */
+    int32_t numbers;                   /* of a unit of queries */
     int32_t span_count, rows, row_stride, heads, kv_heads, head_dim, group;
     int64_t window;
     float scale_log2e, scale;
@@ -46,6 +58,27 @@ IV_DEVICE int iv_backward_first_block(int query_block, int64_t window) {
     return iv_attention_low(query_block * IV_ATTENTION_BLOCK, window) / IV_ATTENTION_BLOCK;
 }
 
+/* Number n of a sequence's queries: a head of the group and a block; its first block of keys; whether there is one. */
+typedef struct iv_backward_number {
+    int head, block, first;
+    bool here;
+} iv_backward_number;
+
+IV_DEVICE iv_backward_number iv_backward_number_of(const iv_backward_params &p, int rows, int kv_head, int n) {
+    iv_backward_number a;
+    a.block = n / p.group, a.head = kv_head * p.group + n - a.block * p.group;
+    a.here = a.block * IV_ATTENTION_BLOCK < rows;
+    a.first = iv_backward_first_block(a.block, p.window);
+    return a;
+}
+
+/* The tile of a head, a block of queries and a block of keys. The next block of queries has it query_block + 1 later. */
+IV_DEVICE uint32_t iv_backward_tile(const iv_backward_params &p, int first_tile, int head, int query_block,
+                                    int key_block) {
+    uint32_t at = (uint32_t)(head - p.kv_first * p.group) * (uint32_t)p.tile_count + (uint32_t)first_tile;
+    return at + (uint32_t)(query_block * (query_block + 1) / 2 + key_block);
+}
+
 /* The last block of queries, of `blocks`, that meets a block of keys. */
 IV_DEVICE int iv_backward_last_block(int key_block, int blocks, int64_t window) {
     if (window <= 0) return blocks - 1;
@@ -60,5 +93,8 @@ int iv_attention_backward_keys(const iv_gpu_attention_backward_args *a, const iv
                                cudaStream_t stream);
 int iv_attention_backward_queries(const iv_gpu_attention_backward_args *a, const iv_backward_params &p,
                                   cudaStream_t stream);
+/* dq from tiles. */
+int iv_attention_backward_tiles(const iv_gpu_attention_backward_args *a, const iv_backward_params &p,
+                                cudaStream_t stream);
 
 #endif

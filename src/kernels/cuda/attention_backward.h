@@ -11,7 +11,7 @@ extern "C" {
 /* Is the shape one of the Hopper kernels'? A pure function of it. */
 bool iv_attention_backward_is_hopper(const iv_gpu_attention_shape *s);
 
-/* One of the launches of a pass over a Hopper shape; all, in this order, are the pass. */
+/* One of the launches of a pass over a Hopper shape; all, in this order, are the pass if the KV heads have one part. */
 typedef enum iv_attention_backward_part {
     IV_BACKWARD_PREPARE, /* delta, work lists */
     IV_BACKWARD_KEYS,    /* dk, dv */

@@ -30,7 +30,7 @@ typedef struct backward_maps {
 
 /* What a CTA computes now: two units of a work entry. rows 0: nothing more. */
 typedef struct item {
-    int first_row, rows, unit, kv_head;
+    int first_row, rows, unit, kv_head, tile;
 } item;
 
 typedef struct shared_state {
@@ -106,6 +106,16 @@ IV_DEVICE void load_stats(const iv_backward_params &p, uint32_t to, uint32_t bar
     load_bytes(to + BLOCK * 4, p.row_delta + from, BLOCK * 4, bar);
 }
 
+/* A page's keys. */
+template <int DIM>
+IV_DEVICE void load_keys(const iv_backward_params &p, uint32_t to, const CUtensorMap *map, uint32_t bar, int at,
+                         int kv_head) {
+    int row = (int)((__ldg(p.tables + at) * (uint32_t)p.kv_heads + (uint32_t)kv_head) * 2 * BLOCK);
+#pragma unroll
+    for (int c = 0; c < sizes<DIM>::CHUNKS; c++)
+        iv_tma_load_2d(to + c * IV_CHUNK_BYTES, map, bar, c * IV_CHUNK_ELEMENTS, row, IV_L2_NORMAL);
+}
+
 /* A page's keys, then its values. */
 template <int DIM>
 IV_DEVICE void load_page(const iv_backward_params &p, uint32_t to, const CUtensorMap *map, uint32_t bar, int at,
@@ -121,16 +131,17 @@ IV_DEVICE void load_page(const iv_backward_params &p, uint32_t to, const CUtenso
 IV_DEVICE bool next_item(const iv_backward_params &p, int side, const buffers &b, uint32_t n, iv_backward_work *work,
                          int *kv_head) {
     int index = atomicAdd(&p.queue[side].next, 1);
-    bool more = index < __ldcg(&p.queue[side].count) * p.kv_heads;
+    bool more = index < __ldcg(&p.queue[side].count) * p.kv_count;
     if (more) {
-        int4 w = __ldcg((const int4 *)&p.work[side][index / p.kv_heads]);
-        *work = {w.x, w.y, w.z, w.w}, *kv_head = index % p.kv_heads;
+        const iv_backward_work *from = &p.work[side][index / p.kv_count];
+        int4 w = __ldcg((const int4 *)from);
+        *work = {w.x, w.y, w.z, w.w, __ldcg(&from->tile), {0, 0, 0}}, *kv_head = p.kv_first + index % p.kv_count;
     }
     iv_mbar_wait_idle(iv_shared(&b.s->own_empty), (n & 1) ^ 1);
     if (more)
-        b.s->now = {work->first_row, work->rows, work->unit, *kv_head};
+        b.s->now = {work->first_row, work->rows, work->unit, *kv_head, work->tile};
     else {
-        b.s->now = {0, 0, 0, 0};
+        b.s->now = {0, 0, 0, 0, 0};
         iv_mbar_arrive(iv_shared(&b.s->own_full));
     }
     return more;
@@ -140,7 +151,7 @@ IV_DEVICE bool next_item(const iv_backward_params &p, int side, const buffers &b
 IV_DEVICE item item_now(const buffers &b) {
     item it = b.s->now;
     return {__shfl_sync(~0u, it.first_row, 0), __shfl_sync(~0u, it.rows, 0), __shfl_sync(~0u, it.unit, 0),
-            __shfl_sync(~0u, it.kv_head, 0)};
+            __shfl_sync(~0u, it.kv_head, 0), __shfl_sync(~0u, it.tile, 0)};
 }
 
 /* ---- products --------------------------------------------------------------------------------------------------- */

@@ -48,14 +48,15 @@ template <int DIM> IV_DEVICE void produce_stats(const iv_backward_params &p, con
     }
 }
 
-template <int DIM, iv_dtype TYPE> struct keys_consumer {
+/* KEEPS: score gradients go to tiles. */
+template <int DIM, iv_dtype TYPE, bool KEEPS> struct keys_consumer {
     typedef sizes<DIM> z;
     const iv_backward_params &p;
     buffers b;
     int group;
     ring<z::STAGES> r;
     float dk[DIM / 2], dv[DIM / 2], score[32], dp[32];
-    uint32_t weights[4][4], gradients[4][4];
+    uint32_t weights[4][4], gradients[4][4], at; /* the tile of the score gradients */
 
     /* Positions of a thread: of its two keys in a block, and of the first of its queries. */
     __device__ __forceinline__ int key_in_block(int h) {
@@ -85,6 +86,15 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
     __device__ __forceinline__ void finish_previous(void) {
         iv_wgmma_wait<0>();
         release_previous();
+    }
+
+    /* Rounds once more, in the other order: the compiler would copy registers that are an operand and stored too, and has
+     * none left. */
+    __device__ __forceinline__ void keep_tile(void) {
+        int thread = iv_thread_here() % 128;
+        uint32_t *to = (uint32_t *)(p.tiles + (size_t)at * IV_TILE_BYTES) + thread / 32 * 512 + thread % 32;
+#pragma unroll
+        for (int i = 0; i < 16; i++) to[32 * i] = iv_pack16(TYPE, dp[2 * i + 1], dp[2 * i]);
     }
 
     /* Blocks `own` of keys and `i` of queries of a sequence of `rows`. The last product is still on its way at the end.
@@ -127,6 +137,7 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
                 if (MASKED) d = query >= low[e / 2] && query <= high[e / 2] ? d : 0.0f;
             }
         }
+        if constexpr (KEEPS) keep_tile();
         round_to<TYPE>(gradients, dp);
         issue_chain<TYPE>(dk, gradients, other);
     }
@@ -156,35 +167,43 @@ template <int DIM, iv_dtype TYPE> struct keys_consumer {
         }
     }
 
-    __device__ __forceinline__ void run(const item &it) {
-        int blocks = (it.rows + BLOCK - 1) / BLOCK, first = 2 * it.unit, own = first + group;
+    /* What is left of the item is read again where it is needed, so that it occupies no registers meanwhile. */
+    __device__ __forceinline__ void run(int rows, int unit) {
+        int blocks = (rows + BLOCK - 1) / BLOCK, first = 2 * unit, own = first + group;
         int last = iv_backward_last_block(min(first + 1, blocks - 1), blocks, p.window);
         int last_own = own < blocks ? iv_backward_last_block(own, blocks, p.window) : -1;
         bool pending = false;
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++) dk[i] = dv[i] = 0.0f;
-        for (int h = 0; h < p.group; h++)
+        for (int h = 0; h < p.group; h++) {
+            if (KEEPS) {
+                item it = item_now(b);
+                at = iv_backward_tile(p, it.tile, it.kv_head * p.group + h, first, own);
+            }
             for (int i = first; i <= last; i++, r.next()) {
                 iv_mbar_wait(iv_shared(&b.s->full[r.at]), r.phase);
                 bool meets = i >= own && i <= last_own;
                 if (!meets) {
                     if (pending) finish_previous();
                     release(&b.s->empty[r.at]);
-                } else if (is_whole(own, i, it.rows))
-                    step<false>(own, i, it.rows, pending);
+                } else if (is_whole(own, i, rows))
+                    step<false>(own, i, rows, pending);
                 else
-                    step<true>(own, i, it.rows, pending);
+                    step<true>(own, i, rows, pending);
                 pending = meets;
+                if (KEEPS) at += (uint32_t)i + 1;
             }
+        }
         iv_wgmma_wait<0>();
         iv_wgmma_hold(dk), iv_wgmma_hold(dv);
         if (pending) release_previous();
+        item it = item_now(b);
         release(&b.s->own_empty);
         if (own < blocks) write_out(it, own);
     }
 };
 
-template <int DIM, iv_dtype TYPE>
+template <int DIM, iv_dtype TYPE, bool KEEPS>
 static __global__ void __launch_bounds__(THREADS, 1)
     keys_kernel(const __grid_constant__ iv_backward_params p, const __grid_constant__ backward_maps maps) {
     extern __shared__ char memory[];
@@ -199,12 +218,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x == 32) produce_stats<DIM>(p, b);
     } else {
         iv_registers_take<240>();
-        keys_consumer<DIM, TYPE> c = {p, b, __shfl_sync(~0u, warp / 4 - 1, 0), {0, 0}};
+        keys_consumer<DIM, TYPE, KEEPS> c = {p, b, __shfl_sync(~0u, warp / 4 - 1, 0), {0, 0}};
         for (uint32_t n = 0;; n++) {
             iv_mbar_wait(iv_shared(&b.s->own_full), n & 1);
             item it = item_now(b);
             if (it.rows == 0) break;
-            c.run(it);
+            c.run(it.rows, it.unit);
         }
     }
 }
@@ -214,7 +233,8 @@ static int launch(const iv_gpu_attention_backward_args *a, const iv_backward_par
     backward_maps maps;
     int failed = make_maps(&maps, a);
     if (failed) return failed;
-    return iv_launch_with_shared(keys_kernel<DIM, TYPE>, a->sms, THREADS, shared_bytes<DIM>(sizes<DIM>::STAGES), stream,
+    auto *kernel = p.tiles ? keys_kernel<DIM, TYPE, true> : keys_kernel<DIM, TYPE, false>;
+    return iv_launch_with_shared(kernel, a->sms, THREADS, shared_bytes<DIM>(sizes<DIM>::STAGES), stream,
                                  (const iv_backward_params)p, (const backward_maps)maps);
 }
 

@@ -4,19 +4,7 @@
  * head: number n is head n % group and block n / group. A unit of work is numbers 2 u and 2 u + 1. */
 #include "kernels/cuda/attention_backward_hopper.cuh"
 
-/* Number n of a sequence: its block, the first block of keys, and whether there is one. */
-typedef struct numbered {
-    int head, block, first;
-    bool here;
-} numbered;
-
-IV_DEVICE numbered number_of(const iv_backward_params &p, int rows, int kv_head, int n) {
-    numbered a;
-    a.block = n / p.group, a.head = kv_head * p.group + n - a.block * p.group;
-    a.here = a.block * BLOCK < rows;
-    a.first = iv_backward_first_block(a.block, p.window);
-    return a;
-}
+typedef iv_backward_number numbered;
 
 template <int DIM> IV_DEVICE void produce(const iv_backward_params &p, const backward_maps &maps, const buffers &b) {
     typedef sizes<DIM> z;
@@ -24,9 +12,9 @@ template <int DIM> IV_DEVICE void produce(const iv_backward_params &p, const bac
     iv_backward_work w;
     int kv_head;
     for (uint32_t n = 0; next_item(p, 1, b, n, &w, &kv_head); n++) {
-        numbered first = number_of(p, w.rows, kv_head, 2 * w.unit), last = first;
+        numbered first = iv_backward_number_of(p, w.rows, kv_head, 2 * w.unit), last = first;
         uint32_t bar = iv_shared(&b.s->own_full);
-        numbered second = number_of(p, w.rows, kv_head, 2 * w.unit + 1);
+        numbered second = iv_backward_number_of(p, w.rows, kv_head, 2 * w.unit + 1);
         iv_mbar_expect(bar, (second.here ? 2 : 1) * (2 * z::TILE + STATS_BYTES));
         for (int k = 0; k < 2; k++) {
             numbered one = k ? second : first;
@@ -156,8 +144,8 @@ template <int DIM, iv_dtype TYPE> struct queries_consumer {
     }
 
     __device__ __forceinline__ void run(const item &it) {
-        numbered a = number_of(p, it.rows, it.kv_head, 2 * it.unit);
-        numbered z = number_of(p, it.rows, it.kv_head, 2 * it.unit + 1), own = group ? z : a;
+        numbered a = iv_backward_number_of(p, it.rows, it.kv_head, 2 * it.unit);
+        numbered z = iv_backward_number_of(p, it.rows, it.kv_head, 2 * it.unit + 1), own = group ? z : a;
         int first = a.first, last = z.here ? z.block : a.block, waiting = -1;
         if (own.here) load_own();
         __syncwarp();

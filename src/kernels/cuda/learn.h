@@ -86,10 +86,16 @@ typedef struct iv_gpu_attention_backward_args {
     float *dqkv;                /* [rows][(heads + 2 kv_heads) * head_dim]: dq, dk, dv. Rows of sequences are written */
     size_t rows;
     void *scratch; /* uninitialized */
+    /* Uninitialized memory at a multiple of 128 for score gradients, which are then computed once instead of twice: of
+     * as many KV heads at a time as fit. Too little for one, or NULL: twice. It changes no bit. */
+    void *tiles;
+    size_t tiles_bytes;
     int sms;
 } iv_gpu_attention_backward_args;
 
 size_t iv_gpu_attention_backward_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max);
+/* Useful bytes of tiles for passes of rows_max rows: for all heads of one sequence, but at most 1.25 GiB. */
+size_t iv_gpu_attention_backward_tiles(const iv_gpu_attention_shape *s, size_t rows_max);
 int iv_gpu_attention_backward(const iv_gpu_attention_backward_args *a, iv_gpu_stream stream);
 
 /* ---- row ops (rows_backward.cu, rotate_backward.cu) -------------------------------------------------------------- */

@@ -106,6 +106,8 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                         .dqkv = l->dqkv,
                                         .rows = l->n.rows,
                                         .scratch = l->backward_scratch,
+                                        .tiles = l->tiles,
+                                        .tiles_bytes = l->tiles_bytes,
                                         .sms = l->sms};
     return iv_gpu_learner_launched(l, iv_gpu_attention_backward(&a, l->stream), "gradient of attention", err);
 }

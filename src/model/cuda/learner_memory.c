@@ -137,6 +137,8 @@ static void carve_scratch(gpu_learner *l, iv_carving *v) {
     l->turned = iv_carve(v, l->turned_max, l->width);
     l->attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
+    l->tiles_bytes = iv_gpu_attention_backward_tiles(&shape, rows);
+    l->tiles = iv_carve(v, l->tiles_bytes, 1);
     l->gradient_scratch = iv_carve(v, iv_gpu_weight_gradient_scratch(l->sms), 1);
     l->column_scratch = iv_carve(v, iv_gpu_column_sums_scratch(columns), 1);
 }

@@ -139,7 +139,8 @@ typedef struct gpu_learner {
     unsigned char *dy;     /* [rows][widest run] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
     unsigned char *turned; /* weights of an input gradient */
-    unsigned char *attention_scratch, *backward_scratch, *gradient_scratch, *column_scratch;
+    unsigned char *attention_scratch, *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
+    size_t tiles_bytes;
     uint64_t *bad, *nothing; /* nothing: a word to clear */
     float *zeros;            /* [most inputs of a run] */
     /* The head. */
