@@ -78,6 +78,7 @@ template <int STAGES> struct ring {
 };
 
 IV_DEVICE void release(uint64_t *empty) {
+    __syncwarp(); /* one lane arrives for the reads of all */
     if (threadIdx.x % 32 == 0) iv_mbar_arrive(iv_shared(empty));
 }
 

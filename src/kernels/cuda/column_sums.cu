@@ -52,6 +52,9 @@ struct coming {
     float r[OWN];
 };
 
+/* All threads of the block, which come from two places. */
+IV_DEVICE void meet(void) { asm volatile("bar.sync %0, %1;" ::"r"(1), "r"((int)THREADS) : "memory"); }
+
 IV_DEVICE size_t place_of(const problem &p, int column) {
     return column < p.later ? p.offset + column : p.later_offset + (column - p.later);
 }
@@ -113,22 +116,38 @@ IV_DEVICE void copy_item(float *to, const float *from, int left, bool there, flo
     for (int j = 0; j < 4; j++) to[j] = there && j < left ? from[j] : missing;
 }
 
-/* Missing terms are -0 times 1, which changes no sum. */
+/* Missing terms are -0 times 1, which changes no sum. A thread that has all of its terms copies them without a branch for
+ * each: copies would wait for one another. */
 template <bool NORM, bool FOURS, int STAGES>
 IV_DEVICE void copy_tile(const problem &p, ring<NORM, STAGES> &m, const known &k, uint32_t tile) {
-    int across = copier() % ACROSS * 4, column = (int)blockIdx.x * COLUMNS + across, group = (int)(tile / GROUP % GROUPS);
+    constexpr int EACH = TOKENS / TOGETHER;
+    int across = copier() % ACROSS * 4, left = p.n - (int)blockIdx.x * COLUMNS - across;
+    int first = copier() / ACROSS, at = (int)(tile % GROUP) * TOKENS + first, group = (int)(tile / GROUP % GROUPS);
+    int place = (int)(tile % STAGES) * TOKENS + first;
+    const float *dy = p.dy + (p.n - left), *x = p.x + (p.n - left);
+    int32_t row[EACH], x_row[EACH];
+    bool whole = FOURS && left > 0;
 #pragma unroll
-    for (int i = 0; i < TOKENS; i += TOGETHER) {
-        int token = copier() / ACROSS + i, at = (int)(tile % GROUP) * TOKENS + token;
-        int place = (int)(tile % STAGES) * TOKENS + token;
-        int32_t row = k.row[group][at];
-        bool there = row >= 0;
-        copy_item<FOURS>(&m.dy[place][across], p.dy + (size_t)(there ? row : 0) * p.dy_stride + column, p.n - column,
+    for (int i = 0; i < EACH; i++) {
+        row[i] = k.row[group][at + i * TOGETHER], x_row[i] = NORM ? k.x_row[group][at + i * TOGETHER] : 0;
+        whole = whole && row[i] >= 0;
+    }
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            copy_four(&m.dy[place + i * TOGETHER][across], dy + (size_t)row[i] * p.dy_stride);
+            if constexpr (NORM) copy_four(&m.x[place + i * TOGETHER][across], x + (size_t)x_row[i] * p.x_stride);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        bool there = row[i] >= 0;
+        copy_item<FOURS>(&m.dy[place + i * TOGETHER][across], dy + (size_t)(there ? row[i] : 0) * p.dy_stride, left,
                          there, -0.0f);
         if constexpr (NORM)
-            copy_item<FOURS>(&m.x[place][across],
-                             p.x + (size_t)(there ? k.x_row[group][at] : 0) * p.x_stride + column, p.n - column, there,
-                             1.0f);
+            copy_item<FOURS>(&m.x[place + i * TOGETHER][across], x + (size_t)(there ? x_row[i] : 0) * p.x_stride, left,
+                             there, 1.0f);
     }
 }
 
@@ -185,14 +204,14 @@ IV_DEVICE void copy_all(const problem &p, const iv_sum_part &part, ring<NORM, ST
     coming c;
     load_rows(p, part, 0, c), load_factors<NORM>(p, c), store_rows(k, 0, c);
     for (uint32_t tile = 0; tile + 1 < STAGES; tile++) {
-        if (tile % GROUP == 0) __syncthreads();
+        if (tile % GROUP == 0) meet();
         copy_ahead<NORM, FOURS>(p, part, m, k, tile, c);
     }
     copies_wait<STAGES - 2>();
-    __syncthreads();
+    meet();
     for (uint32_t tile = 0; tile < tiles; tile++) {
         copies_wait<STAGES - 3>();
-        __syncthreads();
+        meet();
         copy_ahead<NORM, FOURS>(p, part, m, k, tile + STAGES - 1, c);
     }
     copies_wait<0>();
@@ -204,13 +223,13 @@ IV_DEVICE void copy_all(const problem &p, const iv_sum_part &part, ring<NORM, ST
 template <bool NORM, int STAGES>
 IV_DEVICE float add_all(const ring<NORM, STAGES> &m, const known &k, uint32_t tiles, float sum) {
     batch<NORM> even, odd;
-    for (uint32_t tile = 0; tile + 1 < STAGES; tile += GROUP) __syncthreads();
-    __syncthreads();
+    for (uint32_t tile = 0; tile + 1 < STAGES; tile += GROUP) meet();
+    meet();
     load_batch(m, k, cursor_of<STAGES>(0), even);
     cursor next = cursor_of<STAGES>(1);
     uint32_t batches = 1;
     for (uint32_t tile = 0; tile < tiles; tile++) {
-        __syncthreads();
+        meet();
 #pragma unroll 1
         for (int i = 0; i < TOKENS / BATCH; i++) {
             cursor now = next;
