@@ -1,12 +1,15 @@
 """The installed package: pytest, with INVAR_SOURCE the root of the repository."""
 import asyncio
 import contextlib
+import json
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import invar
@@ -84,6 +87,27 @@ def test_receipt(llm):
     with pytest.raises(InvarError) as caught:
         Receipt(text.replace(output.outputs[0].digest, "sha256:" + "0" * 64))
     assert caught.value.status == Status.FORMAT
+
+
+def test_load_weights():
+    """The checkpoint's own tensors from memory, widened; then others."""
+    raw = (ROOT / "models/tiny-math/model.safetensors").read_bytes()
+    begin = 8 + struct.unpack("<Q", raw[:8])[0]
+    wide = {}
+    for name, t in json.loads(raw[8:begin]).items():
+        if name != "__metadata__":
+            bits = np.frombuffer(raw[begin:][slice(*t["data_offsets"])], np.uint16).astype(np.uint32) << 16
+            wide[name] = bits.view(np.float32).reshape(t["shape"])
+    params = SamplingParams(seed=1, max_tokens=20)
+    with LLM(MODEL, dtype="float32", trainable=True) as engine:
+        wanted = digests(engine.generate(PROMPTS, params, use_tqdm=False))
+        engine.load_weights(wide.items())
+        assert digests(engine.generate(PROMPTS, params, use_tqdm=False)) == wanted
+        with pytest.raises(InvarError, match="model.norm.weight"):
+            engine.load_weights((name, value) for name, value in wide.items() if name != "model.norm.weight")
+        assert digests(engine.generate(PROMPTS, params, use_tqdm=False)) == wanted
+        engine.load_weights((name, value * np.float32(1.001)) for name, value in wide.items())
+        assert digests(engine.generate(PROMPTS, params, use_tqdm=False)) != wanted
 
 
 def test_structured(llm):

@@ -172,7 +172,7 @@ void iv_handle_server_info(void *user, iv_http_request *q) {
     iv_out_kv_null(&o, "random_seed"); /* requests without a seed get a random one, which is returned */
     /* slime compares these with the flags that it would have started the server with. */
     iv_out_kv_bool(&o, "enable_memory_saver", false);
-    iv_out_kv_bool(&o, "enable_return_routed_experts", strcmp(iv_bridge_info(s->bridge)->device, "cpu") == 0);
+    iv_out_kv_bool(&o, "enable_return_routed_experts", true);
     iv_out_kv_bool(&o, "admin", s->o->http.admin_key || s->o->http.admin_key_file);
     out_peers(s->o->proof_urls, &o);
     iv_out_kv_bool(&o, "paused", stats.paused);
