@@ -52,9 +52,6 @@ struct coming {
     float r[OWN];
 };
 
-/* All threads of the block, which come from two places. */
-IV_DEVICE void meet(void) { asm volatile("bar.sync %0, %1;" ::"r"(1), "r"((int)THREADS) : "memory"); }
-
 IV_DEVICE size_t place_of(const problem &p, int column) {
     return column < p.later ? p.offset + column : p.later_offset + (column - p.later);
 }
@@ -197,57 +194,64 @@ template <bool NORM> IV_DEVICE float add_batch(const batch<NORM> &b, float sum) 
     return sum;
 }
 
-/* At the begin of round `tile` this tile and the next one are there, and all readings of tile - 1 are done, whose stage
- * is copied next. */
-template <bool NORM, bool FOURS, int STAGES>
-IV_DEVICE void copy_all(const problem &p, const iv_sum_part &part, ring<NORM, STAGES> &m, known &k, uint32_t tiles) {
-    coming c;
-    load_rows(p, part, 0, c), load_factors<NORM>(p, c), store_rows(k, 0, c);
-    for (uint32_t tile = 0; tile + 1 < STAGES; tile++) {
-        if (tile % GROUP == 0) meet();
-        copy_ahead<NORM, FOURS>(p, part, m, k, tile, c);
-    }
-    copies_wait<STAGES - 2>();
-    meet();
-    for (uint32_t tile = 0; tile < tiles; tile++) {
-        copies_wait<STAGES - 3>();
-        meet();
-        copy_ahead<NORM, FOURS>(p, part, m, k, tile + STAGES - 1, c);
-    }
-    copies_wait<0>();
-}
+/* The chain of a column: its sum, batches of terms, the batch that is loaded next. */
+template <bool NORM> struct adding {
+    batch<NORM> even, odd;
+    cursor next;
+    uint32_t batches;
+    float sum;
+};
 
 /* Each batch is loaded while the one before it is added: a load from shared memory takes as long as several additions.
  * If the compiler knew which batch comes next, it would load each term where it is added, to save registers, so that is
  * hidden from it, and the two branches differ, so that it does not join them. */
 template <bool NORM, int STAGES>
-IV_DEVICE float add_all(const ring<NORM, STAGES> &m, const known &k, uint32_t tiles, float sum) {
-    batch<NORM> even, odd;
-    for (uint32_t tile = 0; tile + 1 < STAGES; tile += GROUP) meet();
-    meet();
-    load_batch(m, k, cursor_of<STAGES>(0), even);
-    cursor next = cursor_of<STAGES>(1);
-    uint32_t batches = 1;
-    for (uint32_t tile = 0; tile < tiles; tile++) {
-        meet();
+IV_DEVICE void add_tile(const ring<NORM, STAGES> &m, const known &k, adding<NORM> &a) {
 #pragma unroll 1
-        for (int i = 0; i < TOKENS / BATCH; i++) {
-            cursor now = next;
-            uint32_t parity = batches % 2;
-            next = cursor_of<STAGES>(++batches);
-            asm volatile("" : "+r"(parity));
-            if (parity) {
-                asm volatile("" : "+r"(now.terms), "+r"(now.factors));
-                load_batch(m, k, now, odd);
-                sum = add_batch(even, sum);
-            } else {
-                asm volatile("" : "+r"(now.terms));
-                load_batch(m, k, now, even);
-                sum = add_batch(odd, sum);
-            }
+    for (int i = 0; i < TOKENS / BATCH; i++) {
+        cursor now = a.next;
+        uint32_t parity = a.batches % 2;
+        a.next = cursor_of<STAGES>(++a.batches);
+        asm volatile("" : "+r"(parity));
+        if (parity) {
+            asm volatile("" : "+r"(now.terms), "+r"(now.factors));
+            load_batch(m, k, now, a.odd);
+            a.sum = add_batch(a.even, a.sum);
+        } else {
+            asm volatile("" : "+r"(now.terms));
+            load_batch(m, k, now, a.even);
+            a.sum = add_batch(a.odd, a.sum);
         }
     }
-    return sum;
+}
+
+/* By all threads. At the begin of round `tile` this tile and the next one are there, and all readings of tile - 1 are
+ * done, whose stage is copied next. */
+template <bool NORM, bool FOURS, int STAGES>
+IV_DEVICE float chain_of(const problem &p, const iv_sum_part &part, ring<NORM, STAGES> &m, known &k, float sum) {
+    uint32_t tiles = (part.end - part.begin + TOKENS - 1) / TOKENS;
+    bool adds = threadIdx.x < COLUMNS;
+    coming c;
+    adding<NORM> a;
+    a.next = cursor_of<STAGES>(1), a.batches = 1, a.sum = sum;
+    if (!adds) load_rows(p, part, 0, c), load_factors<NORM>(p, c), store_rows(k, 0, c);
+    for (uint32_t tile = 0; tile + 1 < STAGES; tile++) {
+        if (tile % GROUP == 0) __syncthreads();
+        if (!adds) copy_ahead<NORM, FOURS>(p, part, m, k, tile, c);
+    }
+    if (!adds) copies_wait<STAGES - 2>();
+    __syncthreads();
+    if (adds) load_batch(m, k, cursor_of<STAGES>(0), a.even);
+    for (uint32_t tile = 0; tile < tiles; tile++) {
+        if (!adds) copies_wait<STAGES - 3>();
+        __syncthreads();
+        if (adds)
+            add_tile(m, k, a);
+        else
+            copy_ahead<NORM, FOURS>(p, part, m, k, tile + STAGES - 1, c);
+    }
+    copies_wait<0>();
+    return a.sum;
 }
 
 /* The only chain of a column goes to its sum itself. */
@@ -261,15 +265,14 @@ static __global__ void __launch_bounds__(THREADS) column_chains(const __grid_con
     known &k = *(known *)shared;
     ring<NORM, STAGES> &m = *(ring<NORM, STAGES> *)(shared + sizeof k);
     const iv_sum_part &part = p.plan.part[blockIdx.y];
-    uint32_t tiles = (part.end - part.begin + TOKENS - 1) / TOKENS;
     int column = (int)blockIdx.x * COLUMNS + (int)threadIdx.x;
+    bool mine = threadIdx.x < COLUMNS && column < p.n;
     iv_let_next();
     iv_wait();
-    if (threadIdx.x >= COLUMNS) return copy_all<NORM, FOURS>(p, part, m, k, tiles);
     float *to = p.plan.sums.sum + place_of(p, column);
-    float sum = add_all(m, k, tiles, column < p.n && part.continues ? *to : 0.0f);
+    float sum = chain_of<NORM, FOURS>(p, part, m, k, mine && part.continues ? *to : 0.0f);
     if (!is_alone(p.plan)) to = p.chain + (size_t)blockIdx.y * p.n + column;
-    if (column < p.n) *to = iv_canon(sum);
+    if (mine) *to = iv_canon(sum);
 }
 
 /* The chains of a column in order. */
