@@ -8,7 +8,7 @@ size_t __wrap_iv_gpu_learner_shared_bytes(void) { return shares ? 1 : (size_t)1 
 static void share_rows(size_t layout) { shares = layout % 2; }
 
 int main(void) {
-    few = trials(1, 0), before_layout = share_rows;
+    few = trials(1, 0), lends = true, before_layout = share_rows;
     const struct CMUnitTest tests[] = {cmocka_unit_test(supervised),    cmocka_unit_test(moved),
                                        cmocka_unit_test(reinforcement), cmocka_unit_test(gradients),
                                        cmocka_unit_test(several_gpus),  cmocka_unit_test(reinforcement_on_several),
