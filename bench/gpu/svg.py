@@ -129,7 +129,7 @@ class Chart:
 
         shown = []
         for x in reversed(xs):  # where there is room for a number
-            if not shown or at(shown[-1]) - at(x) >= 30:
+            if not shown or at(shown[-1]) - at(x) >= max(30, 3 * len(number(x) + number(shown[-1])) + 8):
                 shown.append(x)
         for x in shown:
             self.text(at(x), self.top + self.height + 16, number(x), "soft small middle")
