@@ -179,7 +179,7 @@ static void one_error_for_all(void **state) {
     write_data();
     snprintf(line, sizeof line,
              MPIRUN
-             "-n 2 " INVAR "train rl tests/data/hf/qwen3 --data %s --output %s/mismatch --steps 2 --batch-size 4 "
+             "-n 2 " INVAR "train rl tests/data/hf/qwen3 --data %s --output %s/mismatch --steps 2 --batch-size 8 "
              "--reward %s --group-size 4 --max-new-tokens 12 --threads 1 --device cpu --quiet --rollout-numerics "
              "vanilla",
              data, folder, reward);
