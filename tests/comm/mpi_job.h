@@ -91,16 +91,36 @@ static inline int run(const char *line, char **out, char **errors) {
 #define QUIETLY "mpirun --quiet --oversubscribe " /* mpirun's messages would be mixed into the output */
 #define INVAR INVAR_BINARY " "
 
-/* The process id of a rank: mpirun starts them in order. */
+/* Whether a process was started as this rank, by its environment. */
+static inline bool is_rank(int pid, int rank) {
+    char path[100], name[100], text[1 << 16];
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    snprintf(name, sizeof name, "OMPI_COMM_WORLD_RANK=%d", rank);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    for (const char *at = text; at < text + n; at += strlen(at) + 1)
+        if (strcmp(at, name) == 0) return true;
+    return false;
+}
+
+/* The process id of a rank. The kernel's list of children may lack some for a moment, and mpirun may have others. */
 static inline pid_t rank_pid(const job *j, int rank) {
     char path[100];
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)j->pid, (int)j->pid);
-    FILE *f = fopen(path, "r");
-    int pid = 0;
-    assert_non_null(f);
-    for (int i = 0; i <= rank; i++) assert_int_equal(fscanf(f, "%d", &pid), 1);
-    fclose(f);
-    return pid;
+    for (int turn = 0; turn < 100; turn++) {
+        FILE *f = fopen(path, "r");
+        int pid, found = 0;
+        assert_non_null(f);
+        while (!found && fscanf(f, "%d", &pid) == 1)
+            if (is_rank(pid, rank)) found = pid;
+        fclose(f);
+        if (found) return found;
+        usleep(10000);
+    }
+    fail_msg("mpirun (%d): no child that is rank %d", (int)j->pid, rank);
+    return 0;
 }
 
 static inline double seconds(void) {
