@@ -110,3 +110,20 @@ void iv_axis_sum_columns(const iv_compute *c, const iv_axis_columns *a) {
     column_job j = {c->kernels, a};
     iv_pool_run(c->pool, (a->n + COLUMNS - 1) / COLUMNS, sum_columns, &j);
 }
+
+typedef struct values {
+    const iv_kernels *kernels;
+    const float *x;
+    size_t stride;
+} values;
+
+static void add_values(void *context, size_t row, size_t first, size_t count, float *acc) {
+    const values *v = context;
+    v->kernels->add(acc, v->x + row * v->stride + first, count);
+}
+
+void iv_axis_sum_values(const iv_compute *c, const iv_token_axis *axis, const iv_axis_sums *sums, size_t offset,
+                        size_t n, const float *x, size_t stride) {
+    values v = {c->kernels, x, stride};
+    iv_axis_sum_columns(c, &(iv_axis_columns){axis, sums, offset, n, add_values, &v});
+}

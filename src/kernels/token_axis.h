@@ -78,4 +78,8 @@ typedef struct iv_axis_columns {
 
 void iv_axis_sum_columns(const iv_compute *c, const iv_axis_columns *a);
 
+/* The same of the values x[row][stride], with the additions of a bias's gradient. */
+void iv_axis_sum_values(const iv_compute *c, const iv_token_axis *axis, const iv_axis_sums *sums, size_t offset,
+                        size_t n, const float *x, size_t stride);
+
 #endif

@@ -198,17 +198,6 @@ iv_status iv_ops_linear_weight_gradient(iv_ops *ops, const iv_ops_linear *l, con
     return iv_ops_leave(ops, status);
 }
 
-typedef struct column_job {
-    const iv_kernels *kernels;
-    const float *dy;
-    size_t stride;
-} column_job;
-
-static void add_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const column_job *j = context;
-    j->kernels->add(acc, j->dy + row * j->stride + first, count);
-}
-
 iv_status iv_ops_column_sums(iv_ops *ops, const iv_ops_axis *axis, const float *dy, size_t stride, size_t first,
                              size_t n, const iv_ops_sums *sums, iv_error *err) {
     static const char what[] = "column sums";
@@ -219,8 +208,7 @@ iv_status iv_ops_column_sums(iv_ops *ops, const iv_ops_axis *axis, const float *
     IV_TRY(iv_ops_sums_of(what, axis, sums, &s, err));
     IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
     iv_ops_enter(ops);
-    column_job j = {ops->compute.kernels, dy + first, stride};
-    if (!pass.idle) iv_axis_sum_columns(&ops->compute, &(iv_axis_columns){&pass.axis, &s, 0, n, add_columns, &j});
+    if (!pass.idle) iv_axis_sum_values(&ops->compute, &pass.axis, &s, 0, n, dy + first, stride);
     iv_ops_pass_close(&pass);
     return iv_ops_leave(ops, IV_OK);
 }

@@ -29,21 +29,9 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
     iv_pool_run(l->compute.pool, rows, round_row, &j);
 }
 
-typedef struct column_job {
-    const iv_kernels *k;
-    const float *dy;
-    size_t stride;
-} column_job;
-
-static void add_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
-    const column_job *j = context;
-    j->k->add(acc, j->dy + row * j->stride + first, count);
-}
-
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset) {
-    column_job j = {l->kernels, dy + column, stride};
-    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){axis, &l->step->sums, offset, n, add_columns, &j});
+    iv_axis_sum_values(&l->compute, axis, &l->step->sums, offset, n, dy + column, stride);
 }
 
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
