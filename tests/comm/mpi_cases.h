@@ -36,7 +36,8 @@ static bool names_the_missing(const char *errors, int rank) {
  * comes inside a step. *last: when it was stopped. */
 static pid_t stop_again(pid_t pid, double *last) {
     pid_t parent = getpid(), child = fork();
-    for (unsigned n = 1; child == 0; n++) {
+    if (child != 0) return child;
+    for (unsigned n = 1;; n++) {
         sleep(4);
         if (getppid() != parent) _exit(1);
         kill(pid, SIGCONT);
@@ -44,7 +45,6 @@ static pid_t stop_again(pid_t pid, double *last) {
         kill(pid, SIGSTOP);
         *last = seconds();
     }
-    return child;
 }
 
 /* Sends a signal to a rank during an answer. */
