@@ -12,6 +12,7 @@ enum {
     GROUP_BYTES = 512 * 1024,
     BLOCK_BYTES = 512 * 1024,
     TASKS_PER_THREAD = 6,
+    PREFETCH_SHARERS_MAX = 4,
     PACK_ALONE_ELEMENTS = 16 * 1024
 };
 
@@ -61,11 +62,13 @@ static void store_tile(const job *j, float *tile, size_t first_row, size_t rows,
     }
 }
 
-/* A single tile prefetches its own panel a little ahead. If several tiles use a panel, only the first would wait for
- * memory; so each prefetches its part of the next panel, which keeps memory busy all the time. */
+/* A tile prefetches its panel a little ahead of itself. If a few tiles use a panel, only the first would wait for
+ * memory; so each prefetches its part of the next panel, which keeps memory busy all the time. If many do, the first
+ * one's wait is nothing to the rest, which want the panel from the second cache in time. */
 static void set_prefetch(const iv_matrix *w, size_t panel, size_t nth, size_t tiles, iv_tile_pending *pending) {
-    size_t pairs = w->k_padded / 2, step = (w->panel_bytes / pairs + tiles - 1) / tiles;
-    size_t offset = tiles == 1 ? IV_PREFETCH_BYTES : w->panel_bytes + nth * pairs * step;
+    size_t pairs = w->k_padded / 2, sharers = tiles <= PREFETCH_SHARERS_MAX ? tiles : 1;
+    size_t step = (w->panel_bytes / pairs + sharers - 1) / sharers;
+    size_t offset = sharers == 1 ? IV_PREFETCH_BYTES : w->panel_bytes + nth * pairs * step;
     pending->ahead = (uintptr_t)iv_matrix_panel(w, panel) + offset, pending->ahead_step = step;
 }
 

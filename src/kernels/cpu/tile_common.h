@@ -27,9 +27,10 @@ IV_INLINE void iv_fetch(uintptr_t ahead, size_t bytes) {
     case n:                 \
         fn(n);              \
         break;
-#define IV_ROWS_1_TO_6(fn) \
+#define IV_ROWS_1_TO_5(fn) \
     IV_ROWS_CASE(1, fn)    \
-    IV_ROWS_CASE(2, fn) IV_ROWS_CASE(3, fn) IV_ROWS_CASE(4, fn) IV_ROWS_CASE(5, fn) IV_ROWS_CASE(6, fn)
+    IV_ROWS_CASE(2, fn) IV_ROWS_CASE(3, fn) IV_ROWS_CASE(4, fn) IV_ROWS_CASE(5, fn)
+#define IV_ROWS_1_TO_6(fn) IV_ROWS_1_TO_5(fn) IV_ROWS_CASE(6, fn)
 #define IV_ROWS_7_TO_12(fn) \
     IV_ROWS_CASE(7, fn)     \
     IV_ROWS_CASE(8, fn) IV_ROWS_CASE(9, fn) IV_ROWS_CASE(10, fn) IV_ROWS_CASE(11, fn) IV_ROWS_CASE(12, fn)

@@ -4,93 +4,114 @@
  *   TILE(x)       the names of its functions
  *   TILE_NAME     the kernel, an iv_tile_kernel
  *   TILE_TEXT     its name as text
- *   TILE_ROWS     tallest tile: TILE_ROWS * 2 accumulators + 5 registers must fit
+ *   TILE_ROWS     tallest tile: TILE_ROWS * 2 accumulators + 4 registers must fit
  *   TILE_CASES(fn)   IV_ROWS_CASE(n, fn) for n from 1 to TILE_ROWS
+ *   TILE_WIDE_ROWS   tallest tile that keeps the accumulators of all 32 columns
  *   TILE_WEIGHT   element type of the panel
  *   TILE_BYTES    bytes of one weight
- *   TILE_LOAD(panel, k, column, odd, even)   weights of k + 1 and k for V_LANES columns, as floats
- * Two vectors of columns are kept at a time; a narrow machine walks the panel's 32 columns in groups. */
+ *   TILE_EVEN(panel, k, column), TILE_ODD   weights of k, of k + 1, for V_LANES columns, as floats; k is even
+ * Other tiles keep two vectors of columns: on a narrow machine they walk the panel's 32 columns in groups. The groups
+ * take turns every BLOCK of k, so that the panel comes from the nearest cache for all but the first. */
 
 enum {
-    TILE(COLUMNS) = 2 * V_LANES,
-    TILE(GROUPS) = IV_PANEL_COLUMNS / (2 * V_LANES),
+    TILE(VECTORS) = IV_PANEL_COLUMNS / V_LANES,
+    TILE(BLOCK) = TILE(VECTORS) > 2 ? 256 : 1 << 30,
     TILE(PAIR_BYTES) = 2 * TILE_BYTES * IV_PANEL_COLUMNS
 };
 
-/* acc += chain over k in [from, to). a: [k][rows]. ahead: as in iv_tile_pending, for k = from. */
-IV_INLINE void TILE(run)(const int rows, const float *a, const TILE_WEIGHT *panel, int column, size_t from, size_t to,
-                         uintptr_t ahead, size_t ahead_step, vf acc[][2]) {
+/* acc += one k of the chain: the weights of k + 1 or of k, x the activations of that k. In registers stay the weights
+ * or the activations, whichever are fewer. */
+IV_INLINE void TILE(step)(const int rows, const int vectors, const bool odd, const float *x, const TILE_WEIGHT *panel,
+                          size_t k, int column, vf acc[][TILE(VECTORS)]) {
+    vf w[TILE(VECTORS)];
+    V_SCALAR s[TILE_ROWS];
+#define WEIGHTS(v) (odd ? TILE_ODD(panel, k, column + (v)*V_LANES) : TILE_EVEN(panel, k, column + (v)*V_LANES))
+    if (rows < vectors) {
+        for (int r = 0; r < rows; r++) s[r] = V_TAKE(x + r);
+        for (int v = 0; v < vectors; v++) {
+            w[v] = WEIGHTS(v);
+            for (int r = 0; r < rows; r++) acc[r][v] = v_fma_scalar(s[r], w[v], acc[r][v]);
+        }
+    } else {
+        for (int v = 0; v < vectors; v++) w[v] = WEIGHTS(v);
+        for (int r = 0; r < rows; r++) {
+            s[r] = V_TAKE(x + r);
+            for (int v = 0; v < vectors; v++) acc[r][v] = v_fma_scalar(s[r], w[v], acc[r][v]);
+        }
+    }
+#undef WEIGHTS
+}
+
+/* acc += chain over k in [from, to), for `vectors` vectors of columns. a: [k][rows]. ahead: as in iv_tile_pending, for
+ * k = from. */
+IV_INLINE void TILE(run)(const int rows, const int vectors, const float *a, const TILE_WEIGHT *panel, int column,
+                         size_t from, size_t to, uintptr_t ahead, size_t ahead_step, vf acc[][TILE(VECTORS)]) {
     for (size_t k = from; k < to; k += 2) {
-        vf odd[2], even[2];
         if (column == 0) iv_fetch(ahead, TILE(PAIR_BYTES)), ahead += ahead_step;
-        TILE_LOAD(panel, k, column, odd[0], even[0]);
-        TILE_LOAD(panel, k, column + V_LANES, odd[1], even[1]);
         const float *x = a + k * (size_t)rows;
-        for (int r = 0; r < rows; r++) {
-            V_SCALAR s = V_TAKE(x + rows + r);
-            acc[r][0] = v_fma_scalar(s, odd[0], acc[r][0]);
-            acc[r][1] = v_fma_scalar(s, odd[1], acc[r][1]);
-        }
-        for (int r = 0; r < rows; r++) {
-            V_SCALAR s = V_TAKE(x + r);
-            acc[r][0] = v_fma_scalar(s, even[0], acc[r][0]);
-            acc[r][1] = v_fma_scalar(s, even[1], acc[r][1]);
-        }
+        const TILE_WEIGHT *again = panel;
+        TILE(step)(rows, vectors, true, x + rows, panel, k, column, acc);
+        /* Pairs are loaded twice where a copy in registers would push sums out of them. */
+        if (rows * vectors + 2 * vectors + 5 > V_REGISTERS) __asm__("" : "+r"(again));
+        TILE(step)(rows, vectors, false, x, again, k, column, acc);
     }
 }
 
-IV_INLINE void TILE(linear_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, int leaves,
-                                 int first, int last, iv_tile_pending *pending, float *out) {
-    size_t leaf_k = k / (size_t)leaves;
-    for (int group = 0; group < TILE(GROUPS); group++)
-        for (int leaf = first; leaf < last; leaf++) {
-            vf acc[TILE_ROWS][2];
-            int column = group * TILE(COLUMNS);
-            for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
-            size_t from = (size_t)leaf * leaf_k, step = pending->ahead_step;
-            TILE(run)(rows, a, panel, column, from, from + leaf_k, pending->ahead + from / 2 * step, step, acc);
-            int level = 0;
-            for (int i = leaf; i & 1; i >>= 1, level++)
-                for (int r = 0; r < rows; r++)
-                    for (int v = 0; v < 2; v++)
-                        acc[r][v] = v_add(v_load(pending->node[level] + r * IV_PANEL_COLUMNS + column + v * V_LANES),
-                                          acc[r][v]);
-            bool whole = leaf + 1 == leaves;
-            float *to = (whole ? out : pending->node[level]) + column;
+/* sum[rows][32] += chain over k in [from, to); from zero where `begins`. */
+IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t from, size_t to,
+                                uintptr_t ahead, size_t ahead_step, bool begins, float *sum) {
+    const int vectors = rows <= TILE_WIDE_ROWS ? TILE(VECTORS) : 2;
+    for (size_t begin = from, end; begin < to; begin = end, begins = false) {
+        end = to - begin > TILE(BLOCK) ? begin + TILE(BLOCK) : to;
+        for (int column = 0; column < IV_PANEL_COLUMNS; column += vectors * V_LANES) {
+            vf acc[TILE_ROWS][TILE(VECTORS)];
             for (int r = 0; r < rows; r++)
-                for (int v = 0; v < 2; v++) {
-                    vf y = acc[r][v];
-                    if (whole) y = v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y);
-                    v_store(to + r * IV_PANEL_COLUMNS + v * V_LANES, y);
-                }
+                for (int v = 0; v < vectors; v++)
+                    acc[r][v] = begins ? v_set(0.0f) : v_load(sum + r * IV_PANEL_COLUMNS + column + v * V_LANES);
+            TILE(run)(rows, vectors, a, panel, column, begin, end, ahead, ahead_step, acc);
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < vectors; v++) v_store(sum + r * IV_PANEL_COLUMNS + column + v * V_LANES, acc[r][v]);
         }
-}
-
-IV_INLINE void TILE(chain_rows)(const int rows, const float *a, const TILE_WEIGHT *panel, size_t k, float *c) {
-    for (int group = 0; group < TILE(GROUPS); group++) {
-        int column = group * TILE(COLUMNS);
-        vf acc[TILE_ROWS][2];
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < 2; v++) acc[r][v] = v_load(c + r * IV_PANEL_COLUMNS + column + v * V_LANES);
-        TILE(run)(rows, a, panel, column, 0, k, (uintptr_t)panel + IV_PREFETCH_BYTES, TILE(PAIR_BYTES), acc);
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < 2; v++) v_store(c + r * IV_PANEL_COLUMNS + column + v * V_LANES, acc[r][v]);
+        ahead += (end - begin) / 2 * ahead_step;
     }
 }
 
-static __attribute__((noinline)) void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
-                                                        int leaves, int first, int last, iv_tile_pending *pending,
-                                                        float *out) {
-#define CALL(n) TILE(linear_rows)(n, a, panel, k, leaves, first, last, pending, out)
+/* A function of its own: what is live around the loop would take registers of its sums. */
+static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t rows, const TILE_WEIGHT *panel,
+                                                       size_t from, size_t to, uintptr_t ahead, size_t ahead_step,
+                                                       bool begins, float *sum) {
+#define CALL(n) TILE(chain_rows)(n, a, panel, from, to, ahead, ahead_step, begins, sum)
     switch (rows) { TILE_CASES(CALL) }
 #undef CALL
 }
 
-static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
-                                                       float *acc) {
-#define CALL(n) TILE(chain_rows)(n, a, panel, k, acc)
-    switch (rows) { TILE_CASES(CALL) }
-#undef CALL
+/* A finished leaf goes up the tree as far as its siblings are there. */
+IV_INLINE void TILE(rise)(size_t rows, int leaf, int leaves, float *sum, iv_tile_pending *pending, float *out) {
+    size_t n = rows * IV_PANEL_COLUMNS;
+    int level = 0;
+    for (; leaf >> level & 1; level++)
+        for (size_t i = 0; i < n; i += V_LANES)
+            v_store(sum + i, v_add(v_load(pending->node[level] + i), v_load(sum + i)));
+    if (leaf + 1 < leaves) {
+        memcpy(pending->node[level], sum, n * sizeof *sum);
+        return;
+    }
+    for (size_t i = 0; i < n; i += V_LANES) {
+        vf y = v_load(sum + i);
+        v_store(out + i, v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y));
+    }
+}
+
+static void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k, int leaves, int first,
+                              int last, iv_tile_pending *pending, float *out) {
+    _Alignas(64) float sum[TILE_ROWS * IV_PANEL_COLUMNS];
+    size_t leaf_k = k / (size_t)leaves, step = pending->ahead_step;
+    for (int leaf = first; leaf < last; leaf++) {
+        size_t from = (size_t)leaf * leaf_k;
+        uintptr_t ahead = pending->ahead + from / 2 * step;
+        TILE(chain_body)(a, rows, panel, from, from + leaf_k, ahead, step, true, sum);
+        TILE(rise)(rows, leaf, leaves, sum, pending, out);
+    }
 }
 
 static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
@@ -99,7 +120,8 @@ static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k
 }
 
 static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k, float *acc) {
-    IV_WITH_FP(IV_FP_FLUSH, TILE(chain_body)(a, rows, panel, k, acc));
+    IV_WITH_FP(IV_FP_FLUSH, TILE(chain_body)(a, rows, panel, 0, k, (uintptr_t)panel + IV_PREFETCH_BYTES,
+                                             TILE(PAIR_BYTES), false, acc));
 }
 
 const iv_tile_kernel TILE_NAME = {
@@ -108,6 +130,7 @@ const iv_tile_kernel TILE_NAME = {
 #undef TILE
 #undef TILE_WEIGHT
 #undef TILE_BYTES
-#undef TILE_LOAD
+#undef TILE_EVEN
+#undef TILE_ODD
 #undef TILE_NAME
 #undef TILE_TEXT

@@ -22,10 +22,16 @@ static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 static inline vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 
-/* x * b + c for one float in memory and a vector: spread once, used for every vector of a row. */
+enum { V_REGISTERS = 16 };
+
+/* x * b + c for one float in memory and a vector: spread once, used for every vector of a row. The sum stays in its
+ * register: compilers choose forms that overwrite x or b, move sums about and spill them. */
 #define V_SCALAR vf
 #define V_TAKE(p) v_set(*(p))
-static inline vf v_fma_scalar(vf x, vf b, vf c) { return v_fma(x, b, c); }
+static inline __attribute__((always_inline)) vf v_fma_scalar(vf x, vf b, vf c) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(x), "x"(b));
+    return c;
+}
 
 static inline vi v_bits(vf x) { return _mm256_castps_si256(x); }
 static inline vf v_float(vi u) { return _mm256_castsi256_ps(u); }

@@ -22,6 +22,8 @@ static inline vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 static inline vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 
+enum { V_REGISTERS = 32 };
+
 /* x * b + c for one float in memory and a vector: the multiplication takes the float from memory itself, which
  * saves the instruction that would spread it. */
 #define V_SCALAR const float *
