@@ -92,6 +92,12 @@ static void begin_split(const job *j, scratch *s, size_t rows) {
     }
 }
 
+/* A chain prefetches a little ahead of itself in its panel: nothing would fetch the first keys of a page. */
+static void fetch_keys(size_t bytes, const iv_kv_layout *l, const unsigned char *page, size_t head) {
+    const unsigned char *keys = iv_kv_keys(l, page, head);
+    for (size_t i = 0; i < iv_size_min(bytes, l->head_bytes); i += 64) __builtin_prefetch(keys + i);
+}
+
 static void block_step(const job *j, scratch *s, const unsigned char *page, size_t head, int64_t first_key,
                        int64_t position, size_t heads_here, size_t rows) {
     const iv_kv_layout *l = j->a->layout;
@@ -147,6 +153,8 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
     int64_t block = iv_first_visible(position, a->window) / B;
     begin_split(j, s, rows);
     for (; block <= last / B; block++) {
+        if (block < last / B)
+            fetch_keys(j->kernel->prefetch_bytes, l, a->kv + span->pages[block + 1] * l->page_bytes, kv_head);
         block_step(j, s, a->kv + span->pages[block] * l->page_bytes, kv_head, block * B, position, heads_here, rows);
         if ((block + 1) % j->split_blocks == 0 || block == last / B) {
             end_split(j, s, rows);

@@ -13,18 +13,15 @@
 #include <stdbool.h>
 
 enum {
-    IV_PANEL_COLUMNS = 32,   /* outputs a packed panel holds */
-    IV_TILE_ROWS_MAX = 12,   /* rows of the tallest tile of any kernel */
-    IV_PREFETCH_BYTES = 2048 /* how far ahead of itself a tile that has a panel alone reads it */
+    IV_PANEL_COLUMNS = 32, /* outputs a packed panel holds */
+    IV_TILE_ROWS_MAX = 12  /* rows of the tallest tile of any kernel */
 };
 
-/* The state of one tile from its first leaf to its last: finished subtrees of 1, 2 and 4 leaves. `ahead` is a prefetch
- * hint: the memory needed next, `ahead_step` bytes for each pair of k. It changes no bit and may be any address. */
-typedef struct iv_tile_pending {
-    alignas(64) float node[3][IV_TILE_ROWS_MAX * IV_PANEL_COLUMNS];
-    uintptr_t ahead;
-    size_t ahead_step;
-} iv_tile_pending;
+/* A hint: the memory needed next, `step` bytes for each pair of k. It changes no bit and may be any address. */
+typedef struct iv_tile_prefetch {
+    uintptr_t at;
+    size_t step;
+} iv_tile_prefetch;
 
 /* A tile is `rows` activations against one panel of 32 outputs.
  *
@@ -33,14 +30,13 @@ typedef struct iv_tile_pending {
 typedef struct iv_tile_kernel {
     const char *name;
     size_t rows_max;
-    size_t pack_bytes; /* per element of the activations */
+    size_t pack_bytes;     /* per element of the activations */
+    size_t prefetch_bytes; /* how far ahead of itself a tile that has a panel alone reads it; 0: not at all */
     /* Packs rows of k elements of `type` at a, `stride` elements apart, zero from k to k_padded. */
     void (*pack)(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded, void *packed);
-    /* Leaves [first, last) of `leaves` over k_padded, and the additions between complete siblings. Subtrees without
-     * their sibling are kept in `pending`, which belongs to this tile and panel from the first leaf to the last. The
-     * last leaf writes out[rows][32], NaN canonical. */
-    void (*linear)(const void *packed, size_t rows, const void *panel, size_t k_padded, int leaves, int first, int last,
-                   iv_tile_pending *pending, float *out);
+    /* out[rows][32] = the tree of `leaves` chains over k_padded, NaN canonical. */
+    void (*linear)(const void *packed, size_t rows, const void *panel, size_t k_padded, int leaves,
+                   iv_tile_prefetch prefetch, float *out);
     /* acc[rows][32] = one chain of k steps from acc. A NaN has any payload. */
     void (*chain)(const void *packed, size_t rows, const void *panel, size_t k_padded, float *acc);
     /* The same packing from the transpose: element k of row r is element r at columns[k]. May be NULL. */

@@ -65,11 +65,12 @@ static void store_tile(const job *j, float *tile, size_t first_row, size_t rows,
 /* A tile prefetches its panel a little ahead of itself. If a few tiles use a panel, only the first would wait for
  * memory; so each prefetches its part of the next panel, which keeps memory busy all the time. If many do, the first
  * one's wait is nothing to the rest, which want the panel from the second cache in time. */
-static void set_prefetch(const iv_matrix *w, size_t panel, size_t nth, size_t tiles, iv_tile_pending *pending) {
+static iv_tile_prefetch prefetch_of(const iv_tile_kernel *kernel, const iv_matrix *w, size_t panel, size_t nth,
+                                    size_t tiles) {
     size_t pairs = w->k_padded / 2, sharers = tiles <= PREFETCH_SHARERS_MAX ? tiles : 1;
     size_t step = (w->panel_bytes / pairs + sharers - 1) / sharers;
-    size_t offset = sharers == 1 ? IV_PREFETCH_BYTES : w->panel_bytes + nth * pairs * step;
-    pending->ahead = (uintptr_t)iv_matrix_panel(w, panel) + offset, pending->ahead_step = step;
+    size_t offset = sharers == 1 ? kernel->prefetch_bytes : w->panel_bytes + nth * pairs * step;
+    return (iv_tile_prefetch){(uintptr_t)iv_matrix_panel(w, panel) + offset, step};
 }
 
 static void panel_group(void *context, size_t task, size_t worker) {
@@ -83,11 +84,9 @@ static void panel_group(void *context, size_t task, size_t worker) {
             for (size_t i = 0; i < tiles; i++) {
                 size_t tile = block + i, first = tile_first(j, tile), rows = tile_first(j, tile + 1) - first;
                 const char *packed = (const char *)j->c->scratch + tile * j->tile_bytes;
-                iv_tile_pending pending;
                 _Alignas(64) float out[IV_TILE_ROWS_MAX * C];
-                set_prefetch(w, p, i, tiles, &pending);
-                j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves, 0, j->leaves, &pending,
-                                  out);
+                j->kernel->linear(packed, rows, iv_matrix_panel(w, p), w->k_padded, j->leaves,
+                                  prefetch_of(j->kernel, w, p, i, tiles), out);
                 store_tile(j, out, first, rows, p);
             }
     }

@@ -110,9 +110,8 @@ static void reference(const layer *l, int leaves, size_t rows, float *out) {
     void *packed = aligned_alloc(64, (iv_tile_packed_bytes(t, 1, K) + 63) / 64 * 64);
     for (size_t r = 0; r < rows; r++)
         for (size_t p = 0; p < N / 32; p++) {
-            iv_tile_pending pending;
             t->pack(IV_BF16, l->x + r * K, K, 1, K, K, packed);
-            t->linear(packed, 1, iv_matrix_panel(&l->m, p), K, leaves, 0, leaves, &pending, out + r * N + p * 32);
+            t->linear(packed, 1, iv_matrix_panel(&l->m, p), K, leaves, (iv_tile_prefetch){0}, out + r * N + p * 32);
         }
     free(packed);
 }

@@ -30,7 +30,7 @@ static const candidate candidates[] = {
     {&iv_tile_bf16_fma32_avx512bf16, &iv_tile_bf16_fma32_scalar, IV_BF16, false, IV_ISA_AVX512, true},
     {&iv_tile_bf16_tc16_avx512, &iv_tile_bf16_tc16_scalar, IV_BF16, false, IV_ISA_AVX512, false},
     {&iv_tile_f16_tc16_avx512, &iv_tile_f16_tc16_scalar, IV_F16, false, IV_ISA_AVX512, false},
-#else /* leaves in one call, or in two */
+#else
     {&iv_tile_bf16_fma32_scalar, &iv_tile_bf16_fma32_scalar, IV_BF16, true, IV_ISA_SCALAR, false},
     {&iv_tile_f16_fma32_scalar, &iv_tile_f16_fma32_scalar, IV_F16, true, IV_ISA_SCALAR, false},
     {&iv_tile_f32_fma32_scalar, &iv_tile_f32_fma32_scalar, IV_F32, true, IV_ISA_SCALAR, false},
@@ -53,11 +53,13 @@ static void *packed(const iv_tile_kernel *t, iv_dtype type, const void *a, size_
 
 static void one_shape(rng *r, const candidate *c) {
     family fa = (family)rng_below(r, FAMILIES), fb = rng_below(r, 2) ? fa : (family)rng_below(r, FAMILIES);
-    size_t rows = 1 + rng_below(r, c->kernel->rows_max), k = 1 + rng_below(r, rng_below(r, 4) ? 96 : 700);
+    size_t rows = 1 + rng_below(r, c->kernel->rows_max),
+           k = 1 + rng_below(r, (size_t[]){96, 96, 96, 700, 96, 96, 96, 2600}[rng_below(r, 8)]);
     size_t stride = k + rng_below(r, 3);
     iv_dtype act = c->widens && rng_below(r, 3) == 0 ? IV_F32 : c->weight;
     iv_matrix m;
     assert_true(iv_matrix_shape(&m, c->weight, IV_PANEL_COLUMNS, k));
+    if (rng_below(r, 2)) m.leaves = iv_leaf_count(m.k_padded, IV_SUM_OF_RANKS);
     m.data = aligned_alloc(64, iv_matrix_bytes(&m));
     memset(m.data, 0, iv_matrix_bytes(&m));
     void *w = random_values(r, fb, c->weight, m.n * k), *a = random_values(r, fa, act, rows * stride);
@@ -65,11 +67,9 @@ static void one_shape(rng *r, const candidate *c) {
     void *pa = packed(c->kernel, act, a, stride, rows, k, m.k_padded);
     void *pr = packed(c->reference, act, a, stride, rows, k, m.k_padded);
     float want[IV_TILE_ROWS_MAX * 32], got[IV_TILE_ROWS_MAX * 32];
-    iv_tile_pending pending[2];
-    c->reference->linear(pr, rows, m.data, m.k_padded, m.leaves, 0, m.leaves, &pending[0], want);
-    int cut = (int)rng_below(r, (size_t)m.leaves); /* in one call, or in two */
-    if (cut) c->kernel->linear(pa, rows, m.data, m.k_padded, m.leaves, 0, cut, &pending[1], got);
-    c->kernel->linear(pa, rows, m.data, m.k_padded, m.leaves, cut, m.leaves, &pending[1], got);
+    c->reference->linear(pr, rows, m.data, m.k_padded, m.leaves, (iv_tile_prefetch){0}, want);
+    iv_tile_prefetch prefetch = {(uintptr_t)m.data, rng_below(r, 200)}; /* any address, mapped or not */
+    c->kernel->linear(pa, rows, m.data, m.k_padded, m.leaves, prefetch, got);
     char what[160];
     snprintf(what, sizeof what, "%s rows %zu k %zu families %d %d act %s", c->kernel->name, rows, k, (int)fa, (int)fb,
              iv_dtype_name(act));
@@ -108,9 +108,8 @@ static void control_leaves_matter(void **state) {
     iv_matrix_pack(&m, IV_F32, w, m.k, 0, 32);
     void *p = packed(&iv_tile_f32_fma32_scalar, IV_F32, a, K, 1, K, K);
     float tree[32], line[32];
-    iv_tile_pending pending;
-    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, m.leaves, 0, m.leaves, &pending, tree);
-    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, 1, 0, 1, &pending, line);
+    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, m.leaves, (iv_tile_prefetch){0}, tree);
+    iv_tile_f32_fma32_scalar.linear(p, 1, m.data, K, 1, (iv_tile_prefetch){0}, line);
     assert_int_equal(m.leaves, 4);
     assert_int_not_equal(memcmp(tree, line, sizeof tree), 0);
     free(a), free(w), free(p), free(m.data);

@@ -132,8 +132,7 @@ static void run_linear(const json_t *c) {
         void *packed = aligned_alloc(64, (iv_tile_packed_bytes(t, 1, m.k_padded) + 63) / 64 * 64);
         float y[IV_PANEL_COLUMNS];
         t->pack(type, x, k, 1, k, m.k_padded, packed);
-        iv_tile_pending pending;
-        t->linear(packed, 1, m.data, m.k_padded, m.leaves, 0, m.leaves, &pending, y);
+        t->linear(packed, 1, m.data, m.k_padded, m.leaves, (iv_tile_prefetch){0}, y);
         compare(c, y, 1);
         free(packed);
     }

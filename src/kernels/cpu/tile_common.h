@@ -35,6 +35,22 @@ IV_INLINE void iv_fetch(uintptr_t ahead, size_t bytes) {
     IV_ROWS_CASE(7, fn)     \
     IV_ROWS_CASE(8, fn) IV_ROWS_CASE(9, fn) IV_ROWS_CASE(10, fn) IV_ROWS_CASE(11, fn) IV_ROWS_CASE(12, fn)
 
+/* out[n] = the tree over sum[leaves][n], whose sums it uses up; NaN canonical. For a file with a vector vocabulary. The
+ * chains come first, the tree at the end: between chains its branches would be mispredicted each time. */
+#define TILE_TREE(sum, leaves, n, out)                                                         \
+    do {                                                                                       \
+        for (size_t span_ = 1; span_ < (size_t)(leaves); span_ *= 2)                           \
+            for (size_t leaf_ = 0; leaf_ < (size_t)(leaves); leaf_ += 2 * span_) {             \
+                float *left_ = (sum) + leaf_ * (n), *right_ = left_ + span_ * (n);             \
+                for (size_t i_ = 0; i_ < (n); i_ += V_LANES)                                   \
+                    v_store(left_ + i_, v_add(v_load(left_ + i_), v_load(right_ + i_)));       \
+            }                                                                                  \
+        for (size_t i_ = 0; i_ < (n); i_ += V_LANES) {                                         \
+            vf y_ = v_load((sum) + i_);                                                        \
+            v_store((out) + i_, v_select(v_is_nan(y_), v_float(vi_set(IV_NAN_F32_BITS)), y_)); \
+        }                                                                                      \
+    } while (0)
+
 /* The pack of every kernel that keeps activations as floats, [k][rows]: widening is exact. */
 void iv_tile_pack_f32(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
                       void *packed);

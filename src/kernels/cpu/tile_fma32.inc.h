@@ -7,6 +7,7 @@
  *   TILE_ROWS     tallest tile: TILE_ROWS * 2 accumulators + 4 registers must fit
  *   TILE_CASES(fn)   IV_ROWS_CASE(n, fn) for n from 1 to TILE_ROWS
  *   TILE_WIDE_ROWS   tallest tile that keeps the accumulators of all 32 columns
+ *   TILE_PREFETCH    prefetch_bytes of the kernel
  *   TILE_WEIGHT   element type of the panel
  *   TILE_BYTES    bytes of one weight
  *   TILE_EVEN(panel, k, column), TILE_ODD   weights of k, of k + 1, for V_LANES columns, as floats; k is even
@@ -42,8 +43,8 @@ IV_INLINE void TILE(step)(const int rows, const int vectors, const bool odd, con
 #undef WEIGHTS
 }
 
-/* acc += chain over k in [from, to), for `vectors` vectors of columns. a: [k][rows]. ahead: as in iv_tile_pending, for
- * k = from. */
+/* acc += chain over k in [from, to), for `vectors` vectors of columns. a: [k][rows]. ahead: where iv_tile_prefetch is
+ * at k = from. */
 IV_INLINE void TILE(run)(const int rows, const int vectors, const float *a, const TILE_WEIGHT *panel, int column,
                          size_t from, size_t to, uintptr_t ahead, size_t ahead_step, vf acc[][TILE(VECTORS)]) {
     for (size_t k = from; k < to; k += 2) {
@@ -85,47 +86,30 @@ static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t ro
 #undef CALL
 }
 
-/* A finished leaf goes up the tree as far as its siblings are there. */
-IV_INLINE void TILE(rise)(size_t rows, int leaf, int leaves, float *sum, iv_tile_pending *pending, float *out) {
-    size_t n = rows * IV_PANEL_COLUMNS;
-    int level = 0;
-    for (; leaf >> level & 1; level++)
-        for (size_t i = 0; i < n; i += V_LANES)
-            v_store(sum + i, v_add(v_load(pending->node[level] + i), v_load(sum + i)));
-    if (leaf + 1 < leaves) {
-        memcpy(pending->node[level], sum, n * sizeof *sum);
-        return;
+static void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k, int leaves,
+                              iv_tile_prefetch prefetch, float *out) {
+    _Alignas(64) float sum[IV_LEAVES_MAX * TILE_ROWS * IV_PANEL_COLUMNS];
+    size_t leaf_k = k / (size_t)leaves, n = rows * IV_PANEL_COLUMNS;
+    for (size_t leaf = 0; leaf < (size_t)leaves; leaf++) {
+        uintptr_t ahead = prefetch.at + leaf * leaf_k / 2 * prefetch.step;
+        TILE(chain_body)
+        (a, rows, panel, leaf * leaf_k, (leaf + 1) * leaf_k, ahead, prefetch.step, true, sum + leaf * n);
     }
-    for (size_t i = 0; i < n; i += V_LANES) {
-        vf y = v_load(sum + i);
-        v_store(out + i, v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y));
-    }
+    TILE_TREE(sum, leaves, n, out);
 }
 
-static void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k, int leaves, int first,
-                              int last, iv_tile_pending *pending, float *out) {
-    _Alignas(64) float sum[TILE_ROWS * IV_PANEL_COLUMNS];
-    size_t leaf_k = k / (size_t)leaves, step = pending->ahead_step;
-    for (int leaf = first; leaf < last; leaf++) {
-        size_t from = (size_t)leaf * leaf_k;
-        uintptr_t ahead = pending->ahead + from / 2 * step;
-        TILE(chain_body)(a, rows, panel, from, from + leaf_k, ahead, step, true, sum);
-        TILE(rise)(rows, leaf, leaves, sum, pending, out);
-    }
-}
-
-static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
-                         iv_tile_pending *pending, float *out) {
-    IV_WITH_FP(IV_FP_FLUSH, TILE(linear_body)(a, rows, panel, k, leaves, first, last, pending, out));
+static void TILE(linear)(const void *a, size_t rows, const void *panel, size_t k, int leaves, iv_tile_prefetch prefetch,
+                         float *out) {
+    IV_WITH_FP(IV_FP_FLUSH, TILE(linear_body)(a, rows, panel, k, leaves, prefetch, out));
 }
 
 static void TILE(chain)(const void *a, size_t rows, const void *panel, size_t k, float *acc) {
-    IV_WITH_FP(IV_FP_FLUSH, TILE(chain_body)(a, rows, panel, 0, k, (uintptr_t)panel + IV_PREFETCH_BYTES,
-                                             TILE(PAIR_BYTES), false, acc));
+    IV_WITH_FP(IV_FP_FLUSH,
+               TILE(chain_body)(a, rows, panel, 0, k, (uintptr_t)panel + TILE_PREFETCH, TILE(PAIR_BYTES), false, acc));
 }
 
-const iv_tile_kernel TILE_NAME = {
-    TILE_TEXT, TILE_ROWS, 4, iv_tile_pack_f32, TILE(linear), TILE(chain), iv_tile_pack_columns_f32};
+const iv_tile_kernel TILE_NAME = {TILE_TEXT,        TILE_ROWS,    4,           TILE_PREFETCH,
+                                  iv_tile_pack_f32, TILE(linear), TILE(chain), iv_tile_pack_columns_f32};
 
 #undef TILE
 #undef TILE_WEIGHT

@@ -1,5 +1,5 @@
 /* tile_fma32_types.inc.h: the fma32 tile of each weight type. Before including it: a vec_*.h, TILE_ISA, TILE_ROWS,
- * TILE_CASES, TILE_WIDE_ROWS. */
+ * TILE_CASES, TILE_WIDE_ROWS, TILE_PREFETCH. */
 
 #define TILE(x) bf16_##x
 #define TILE_NAME TILE_OF_ISA(iv_tile_bf16_fma32)

@@ -61,20 +61,17 @@ static float tc16_any(iv_dtype t, const void *a, size_t rows, size_t r, const vo
 static float add_plain(float a, float b) { return a + b; }
 
 static void linear(leaf_fn *chain_of, float (*add)(float, float), iv_dtype type, const void *a, size_t rows,
-                   const void *panel, size_t k, int leaves, int first, int last, iv_tile_pending *pending, float *out) {
-    size_t step = k / (size_t)leaves;
-    for (int leaf = first; leaf < last; leaf++)
-        for (size_t r = 0; r < rows; r++)
-            for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
-                size_t at = r * IV_PANEL_COLUMNS + c;
-                float node = chain_of(type, a, rows, r, panel, c, (size_t)leaf * step, (size_t)(leaf + 1) * step, 0.0f);
-                int level = 0;
-                for (int i = leaf; i & 1; i >>= 1, level++) node = add(pending->node[level][at], node);
-                if (leaf + 1 == leaves)
-                    out[at] = iv_canonical(node);
-                else
-                    pending->node[level][at] = node;
-            }
+                   const void *panel, size_t k, size_t leaves, float *out) {
+    size_t step = k / leaves;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
+            float node[IV_LEAVES_MAX];
+            for (size_t leaf = 0; leaf < leaves; leaf++)
+                node[leaf] = chain_of(type, a, rows, r, panel, c, leaf * step, (leaf + 1) * step, 0.0f);
+            for (size_t n = leaves; n > 1; n /= 2)
+                for (size_t i = 0; i < n / 2; i++) node[i] = add(node[2 * i], node[2 * i + 1]);
+            out[r * IV_PANEL_COLUMNS + c] = iv_canonical(node[0]);
+        }
 }
 
 static void chain(leaf_fn *leaf, iv_dtype type, const void *a, size_t rows, const void *panel, size_t k, float *acc) {
@@ -119,16 +116,17 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
     }
 }
 
-#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                                                \
-    static void linear_##id(const void *a, size_t rows, const void *p, size_t k, int leaves, int first, int last, \
-                            iv_tile_pending *pending, float *out) {                                               \
-        linear(leaf, add, type, a, rows, p, k, leaves, first, last, pending, out);                                \
-    }                                                                                                             \
-    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) {                     \
-        chain(leaf, type, a, rows, p, k, acc);                                                                    \
-    }                                                                                                             \
-    const iv_tile_kernel iv_tile_##id##_scalar = {text,        IV_TILE_ROWS_MAX, pack_bytes, pack,                \
-                                                  linear_##id, chain_##id,       NULL}
+#define SCALAR_KERNEL(text, id, type, pack, pack_bytes, leaf, add)                            \
+    static void linear_##id(const void *a, size_t rows, const void *p, size_t k, int leaves,  \
+                            iv_tile_prefetch prefetch, float *out) {                          \
+        (void)prefetch;                                                                       \
+        linear(leaf, add, type, a, rows, p, k, (size_t)leaves, out);                          \
+    }                                                                                         \
+    static void chain_##id(const void *a, size_t rows, const void *p, size_t k, float *acc) { \
+        chain(leaf, type, a, rows, p, k, acc);                                                \
+    }                                                                                         \
+    const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, 0,      \
+                                                  pack, linear_##id,      chain_##id, NULL}
 
 SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
 SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);

@@ -87,30 +87,19 @@ static void TILE(chain)(const void *packed, size_t rows, const void *panel, size
     IV_WITH_FP(IV_FP_TRUNCATE, TILE(chain_body)(packed, rows, panel, 0, k, acc));
 }
 
-static void TILE(linear)(const void *packed, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
-                         iv_tile_pending *pending, float *out) {
-    float node[TILE_ROWS * IV_PANEL_COLUMNS];
+static void TILE(linear)(const void *packed, size_t rows, const void *panel, size_t k, int leaves,
+                         iv_tile_prefetch prefetch, float *out) {
+    (void)prefetch;
+    float sum[IV_LEAVES_MAX * TILE_ROWS * IV_PANEL_COLUMNS];
     size_t n = rows * IV_PANEL_COLUMNS, leaf_k = k / (size_t)leaves;
-    for (int leaf = first; leaf < last; leaf++) {
-        memset(node, 0, n * sizeof *node);
+    memset(sum, 0, (size_t)leaves * n * sizeof *sum);
+    for (size_t leaf = 0; leaf < (size_t)leaves; leaf++)
         IV_WITH_FP(IV_FP_TRUNCATE,
-                   TILE(chain_body)(packed, rows, panel, (size_t)leaf * leaf_k, (size_t)(leaf + 1) * leaf_k, node));
-        int level = 0;
-        for (int i = leaf; i & 1; i >>= 1, level++)
-            for (size_t j = 0; j < n; j += V_LANES)
-                v_store(node + j, v_add(v_load(pending->node[level] + j), v_load(node + j)));
-        if (leaf + 1 < leaves) {
-            memcpy(pending->node[level], node, n * sizeof *node);
-            continue;
-        }
-        for (size_t j = 0; j < n; j += V_LANES) {
-            vf y = v_load(node + j);
-            v_store(out + j, v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y));
-        }
-    }
+                   TILE(chain_body)(packed, rows, panel, leaf * leaf_k, (leaf + 1) * leaf_k, sum + leaf * n));
+    TILE_TREE(sum, leaves, n, out);
 }
 
-const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 8, iv_tile_pack_tc16, TILE(linear), TILE(chain), NULL};
+const iv_tile_kernel TILE_NAME = {TILE_TEXT, TILE_ROWS, 8, 0, iv_tile_pack_tc16, TILE(linear), TILE(chain), NULL};
 
 #undef TILE
 #undef TILE_NAME

@@ -5,10 +5,9 @@
 #include "kernels/cpu/x86/x86.h"
 #include "kernels/cpu/tile_common.h"
 
-#include <string.h>
-
 #define TILE_ISA avx2
 #define TILE_ROWS 5
 #define TILE_CASES(fn) IV_ROWS_1_TO_5(fn)
 #define TILE_WIDE_ROWS 2
+#define TILE_PREFETCH 1024
 #include "kernels/cpu/tile_fma32_types.inc.h"

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { ROWS = 12, PAIR_BYTES = 4 * IV_PANEL_COLUMNS };
+enum { ROWS = 12, PAIR_BYTES = 4 * IV_PANEL_COLUMNS, PREFETCH = 2048 };
 
 /* Four rows of 16 words become, in each of four vectors, words w, w + 4, w + 8 and w + 12 of all four rows. */
 IV_INLINE void turn_four(const vi *row, vi *out) {
@@ -84,57 +84,44 @@ IV_INLINE void run(const int rows, const uint32_t *a, const uint32_t *panel, siz
     }
 }
 
-IV_INLINE void linear_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t k, int leaves, int first,
-                           int last, iv_tile_pending *pending, float *out) {
-    size_t leaf_k = k / (size_t)leaves;
-    for (int leaf = first; leaf < last; leaf++) {
-        vf acc[ROWS][2];
-        for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = v_set(0.0f);
-        size_t from = (size_t)leaf * leaf_k, step = pending->ahead_step;
-        run(rows, a, panel, from, from + leaf_k, pending->ahead + from / 2 * step, step, acc);
-        int level = 0;
-        for (int i = leaf; i & 1; i >>= 1, level++)
-            for (int r = 0; r < rows; r++)
-                for (int v = 0; v < 2; v++)
-                    acc[r][v] = v_add(v_load(pending->node[level] + r * IV_PANEL_COLUMNS + v * V_LANES), acc[r][v]);
-        bool whole = leaf + 1 == leaves;
-        float *to = whole ? out : pending->node[level];
-        for (int r = 0; r < rows; r++)
-            for (int v = 0; v < 2; v++) {
-                vf y = acc[r][v];
-                if (whole) y = v_select(v_is_nan(y), v_float(vi_set(IV_NAN_F32_BITS)), y);
-                v_store(to + r * IV_PANEL_COLUMNS + v * V_LANES, y);
-            }
-    }
-}
-
-IV_INLINE void chain_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t k, float *c) {
+/* sum[rows][32] += chain over k in [from, to); from zero where `begins`. */
+IV_INLINE void chain_rows(const int rows, const uint32_t *a, const uint32_t *panel, size_t from, size_t to,
+                          uintptr_t ahead, size_t ahead_step, bool begins, float *sum) {
     vf acc[ROWS][2];
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 2; v++) acc[r][v] = v_load(c + r * IV_PANEL_COLUMNS + v * V_LANES);
-    run(rows, a, panel, 0, k, (uintptr_t)panel + IV_PREFETCH_BYTES, PAIR_BYTES, acc);
+        for (int v = 0; v < 2; v++) acc[r][v] = begins ? v_set(0.0f) : v_load(sum + r * IV_PANEL_COLUMNS + v * V_LANES);
+    run(rows, a, panel, from, to, ahead, ahead_step, acc);
     for (int r = 0; r < rows; r++)
-        for (int v = 0; v < 2; v++) v_store(c + r * IV_PANEL_COLUMNS + v * V_LANES, acc[r][v]);
+        for (int v = 0; v < 2; v++) v_store(sum + r * IV_PANEL_COLUMNS + v * V_LANES, acc[r][v]);
 }
 
-static __attribute__((noinline)) void linear_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t k,
-                                                  int leaves, int first, int last, iv_tile_pending *pending,
-                                                  float *out) {
-#define CALL(n) linear_rows(n, a, panel, k, leaves, first, last, pending, out)
+static __attribute__((noinline)) void chain_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t from,
+                                                 size_t to, uintptr_t ahead, size_t ahead_step, bool begins,
+                                                 float *sum) {
+#define CALL(n) chain_rows(n, a, panel, from, to, ahead, ahead_step, begins, sum)
     switch (rows) { IV_ROWS_1_TO_6(CALL) IV_ROWS_7_TO_12(CALL) }
 #undef CALL
 }
 
-static void linear(const void *a, size_t rows, const void *panel, size_t k, int leaves, int first, int last,
-                   iv_tile_pending *pending, float *out) {
-    IV_WITH_FP(IV_FP_FLUSH, linear_body(a, rows, panel, k, leaves, first, last, pending, out));
+static void linear_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t k, int leaves,
+                        iv_tile_prefetch prefetch, float *out) {
+    _Alignas(64) float sum[IV_LEAVES_MAX * ROWS * IV_PANEL_COLUMNS];
+    size_t leaf_k = k / (size_t)leaves, n = rows * IV_PANEL_COLUMNS;
+    for (size_t leaf = 0; leaf < (size_t)leaves; leaf++) {
+        uintptr_t ahead = prefetch.at + leaf * leaf_k / 2 * prefetch.step;
+        chain_body(a, rows, panel, leaf * leaf_k, (leaf + 1) * leaf_k, ahead, prefetch.step, true, sum + leaf * n);
+    }
+    TILE_TREE(sum, leaves, n, out);
+}
+
+static void linear(const void *a, size_t rows, const void *panel, size_t k, int leaves, iv_tile_prefetch prefetch,
+                   float *out) {
+    IV_WITH_FP(IV_FP_FLUSH, linear_body(a, rows, panel, k, leaves, prefetch, out));
 }
 
 static void chain(const void *a, size_t rows, const void *panel, size_t k, float *acc) {
-#define CALL(n) chain_rows(n, a, panel, k, acc)
-    switch (rows) { IV_ROWS_1_TO_6(CALL) IV_ROWS_7_TO_12(CALL) }
-#undef CALL
+    chain_body(a, rows, panel, 0, k, (uintptr_t)panel + PREFETCH, PAIR_BYTES, false, acc);
 }
 
 const iv_tile_kernel iv_tile_bf16_fma32_avx512bf16 = {
-    "linear_bf16_fma32_avx512bf16", ROWS, 2, pack, linear, chain, pack_columns};
+    "linear_bf16_fma32_avx512bf16", ROWS, 2, PREFETCH, pack, linear, chain, pack_columns};
