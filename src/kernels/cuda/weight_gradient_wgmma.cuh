@@ -23,6 +23,7 @@ enum {
     IV_GRADIENT_CONSUMERS = 256,    /* threads */
     IV_GRADIENT_OUTPUTS = 128,      /* of a tile */
     IV_GRADIENT_ZEROS = 2048 + 128, /* bytes: an operand of a step, whose chunks are 16 bytes apart */
+    IV_GRADIENT_HEAD = 3072,        /* bytes of zeros and barriers, before the ring: its stages are aligned to 1024 */
     IV_GRADIENT_RASTER = 8,         /* rows of tiles of a band */
     IV_GRADIENT_SHARED = 227 * 1024 /* bytes */
 };
@@ -32,7 +33,14 @@ template <iv_dtype TYPE_, int QN_, int KEPT_, int PEERS_> struct iv_gradient_sha
     static constexpr int QN = QN_, KEPT = KEPT_, PEERS = PEERS_, COUNT = QN / 2;
     static constexpr int P_BYTES = IV_GRADIENT_OUTPUTS / 64 * IV_GRADIENT_BOX,
                          STAGE = P_BYTES + QN / 64 * IV_GRADIENT_BOX;
-    static constexpr int STAGES = (IV_GRADIENT_SHARED - 1024) / STAGE;                   /* the rest is for barriers */
+    static constexpr int STAGES = (IV_GRADIENT_SHARED - IV_GRADIENT_HEAD) / STAGE,
+                         SHARED = IV_GRADIENT_HEAD + STAGES * STAGE;
+    static_assert((QN / 64 - 1) * 16 + 2048 <= IV_GRADIENT_ZEROS, "wgmma would read beyond the zeros");
+    static_assert(IV_GRADIENT_ZEROS % 8 == 0 && IV_GRADIENT_ZEROS + 16 * STAGES + 8 <= IV_GRADIENT_HEAD,
+                  "the ring begins behind the barriers");
+    static_assert(IV_GRADIENT_HEAD % 1024 == 0 && SHARED >= QN * 32,
+                  "aligned stages; compute-sanitizer's memcheck takes "
+                  "the zeros for QN * 32 contiguous bytes");
     static constexpr int THREADS = IV_GRADIENT_CONSUMERS + 128, GIVEN = 40, TAKEN = 232; /* registers */
     static_assert(IV_GRADIENT_CONSUMERS * TAKEN + 128 * GIVEN <= THREADS * (65536 / THREADS / 8 * 8),
                   "a launch has no more registers, and setmaxnreg would wait for them forever");
@@ -379,10 +387,9 @@ IV_DEVICE void iv_gradient_consume(const iv_gradient_problem &p, const iv_gradie
 
 template <class S> IV_DEVICE iv_gradient_shared iv_gradient_set_up(char *shared) {
     iv_gradient_shared m;
-    m.ring = iv_shared(shared), m.zeros = m.ring + S::STAGES * S::STAGE, m.full = m.zeros + IV_GRADIENT_ZEROS;
+    m.zeros = iv_shared(shared), m.full = m.zeros + IV_GRADIENT_ZEROS, m.ring = m.zeros + IV_GRADIENT_HEAD;
     m.empty = m.full + 8 * S::STAGES, m.stagger = m.empty + 8 * S::STAGES;
-    for (int i = threadIdx.x; i < IV_GRADIENT_ZEROS / 4; i += S::THREADS)
-        ((uint32_t *)(shared + S::STAGES * S::STAGE))[i] = 0;
+    for (int i = threadIdx.x; i < IV_GRADIENT_ZEROS / 4; i += S::THREADS) ((uint32_t *)shared)[i] = 0;
     iv_fence_async();
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {

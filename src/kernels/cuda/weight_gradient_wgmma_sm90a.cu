@@ -10,12 +10,7 @@ struct iv_gradient_instance {
 };
 
 template <class S> static constexpr iv_gradient_instance instance_of(void) {
-    return {S::QN,
-            S::PEERS,
-            S::LEVELS,
-            S::THREADS,
-            S::STAGES * S::STAGE + IV_GRADIENT_ZEROS + 16 * S::STAGES + 8,
-            iv_gradient_kernel<S>};
+    return {S::QN, S::PEERS, S::LEVELS, S::THREADS, S::SHARED, iv_gradient_kernel<S>};
 }
 
 template <iv_dtype TYPE> static iv_gradient_instance instance(iv_weight_gradient_shape shape) {

@@ -428,6 +428,9 @@ static uint16_t operand(Cta *cta, uint64_t desc, uint32_t row, uint32_t k, bool 
 static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
     const wgmma_step &one = s.lane[0];
     uint32_t n = (uint32_t)one.count * 2;
+    // memcheck's view of an operand: contiguous from its first byte.
+    memory_of(cta, (uint32_t)(one.b & 0x3fff) << 4, n * 32, 16);
+    if (one.a_is_shared) memory_of(cta, (uint32_t)(one.a & 0x3fff) << 4, 64 * 32, 16);
     std::vector<uint16_t> b(n * 16);
     for (uint32_t c = 0; c < n; c++)
         for (uint32_t k = 0; k < 16; k++) b[c * 16 + k] = operand(cta, one.b, c, k, one.b_turned);
