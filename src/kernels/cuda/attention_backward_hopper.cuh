@@ -50,7 +50,7 @@ template <int DIM> static constexpr int shared_bytes(int stats) {
            (int)sizeof(shared_state);
 }
 
-/* fills: the threads that fill a stage. */
+/* fills: the threads that fill a stage. All but the first read the item, and arrive at own_empty when they have. */
 template <int DIM> IV_DEVICE buffers begin(char *memory, const backward_maps &maps, int stats, int fills) {
     typedef sizes<DIM> z;
     buffers b;
@@ -58,7 +58,7 @@ template <int DIM> IV_DEVICE buffers begin(char *memory, const backward_maps &ma
     b.stats_here = (const float *)(memory + (b.stats - iv_shared(memory)));
     b.s = (shared_state *)(memory + (b.stats - iv_shared(memory)) + stats * STATS_BYTES);
     if (threadIdx.x == 0) {
-        iv_mbar_init(iv_shared(&b.s->own_full), 1), iv_mbar_init(iv_shared(&b.s->own_empty), WARPS);
+        iv_mbar_init(iv_shared(&b.s->own_full), 1), iv_mbar_init(iv_shared(&b.s->own_empty), WARPS + fills - 1);
         for (int i = 0; i < z::STAGES; i++)
             iv_mbar_init(iv_shared(&b.s->full[i]), fills), iv_mbar_init(iv_shared(&b.s->empty[i]), WARPS);
         iv_mbar_init_fence();

@@ -36,6 +36,7 @@ template <int DIM> IV_DEVICE void produce_stats(const iv_backward_params &p, con
         iv_mbar_wait_idle(iv_shared(&b.s->own_full), n & 1);
         item it = b.s->now;
         if (it.rows == 0) return;
+        iv_mbar_arrive(iv_shared(&b.s->own_empty));
         int blocks = (it.rows + BLOCK - 1) / BLOCK, first = 2 * it.unit;
         int last = iv_backward_last_block(min(first + 1, blocks - 1), blocks, p.window);
         for (int head = it.kv_head * p.group; head < (it.kv_head + 1) * p.group; head++)
@@ -88,8 +89,8 @@ template <int DIM, iv_dtype TYPE, bool KEEPS> struct keys_consumer {
         release_previous();
     }
 
-    /* Rounds once more, in the other order: the compiler would copy registers that are an operand and stored too, and has
-     * none left. */
+    /* Rounds once more, in the other order: the compiler would copy registers that are an operand and stored too, and
+     * has none left. */
     __device__ __forceinline__ void keep_tile(void) {
         int thread = iv_thread_here() % 128;
         uint32_t *to = (uint32_t *)(p.tiles + (size_t)at * IV_TILE_BYTES) + thread / 32 * 512 + thread % 32;
