@@ -120,7 +120,8 @@ static double rotate_backward_bytes(const iv_gpu_rotate_backward_args *a) {
     return rows_bytes(a->rows, (a->keeps ? n + normed : n) + terms, a->dy_stride + raw, a->type);
 }
 
-WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args, product(a->rows, a->w.n, a->w.k_padded), 0)
+WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args,
+          product(a->groups ? a->rows * a->groups->experts_per_token : a->rows, a->w.n, a->w.k_padded), 0)
 WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention, 0)
 WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0, rotate_bytes(a))
 WRAP(iv_gpu_embed, (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float *x, iv_gpu_stream s),
@@ -135,9 +136,9 @@ WRAP(iv_gpu_copy_columns,
      (t, x, stride, column, k, rows, to, to_stride, s), 0, rows_bytes(rows, 0, k + to_stride, t), s)
 WRAP_ARGS(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, product(a->axis->padded, a->n, a->k), 0)
 WRAP(iv_gpu_transpose_weights,
-     (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, void *out, size_t stride,
-      iv_gpu_stream s),
-     (t, w, offsets, n, k, out, stride, s), 0, rows_bytes(k, n, stride, t), s)
+     (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, const int64_t *bases, size_t count,
+      void *out, size_t stride, iv_gpu_stream s),
+     (t, w, offsets, n, k, bases, count, out, stride, s), 0, rows_bytes(bases ? count *k : k, n, stride, t), s)
 WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0,
           rows_bytes(a->axis->padded, a->kind == IV_GPU_SUM_NORM ? 2 * a->n : a->n, 0, IV_F32))
 WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention, 0)

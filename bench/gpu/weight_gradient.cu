@@ -270,7 +270,7 @@ static void run_others(bench *b) {
     for (int t = 0; t < TURNS; t++) {
         CHECK(cudaEventRecord(b->from, b->stream));
         for (int i = 0; i < 10; i++)
-            CHECK(iv_gpu_transpose_weights(IV_BF16, b->begin, b->offsets, (size_t)l->n, (size_t)l->k, b->dy,
+            CHECK(iv_gpu_transpose_weights(IV_BF16, b->begin, b->offsets, (size_t)l->n, (size_t)l->k, NULL, 1, b->dy,
                                            (size_t)l->n, (iv_gpu_stream)b->stream));
         CHECK(cudaEventRecord(b->to, b->stream));
         CHECK(cudaEventSynchronize(b->to));

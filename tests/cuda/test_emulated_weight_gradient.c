@@ -35,6 +35,23 @@ static void wgmma_gradients(void **state) {
     }
     printf("wgmma: %zu steps, %zu passes\n", steps, wgmma_runs);
     assert_true(wgmma_runs > 0);
+    wgmma_runs = 0;
+}
+
+static void grouped_gradients(void **state) {
+    (void)state;
+    static gradient_kernel *const others[] = {generic_gradient, iv_gpu_weight_gradient};
+    rng r = rng_start("emulated gradients of experts");
+    size_t steps = 0;
+    for (budget b = budget_of(8); has_time(&b) || steps < 7; steps++) {
+        another_machine(&r, 6);
+        size_t kernel = steps % (IV_GRADIENT_SHAPES + 2);
+        bool wgmma = kernel < IV_GRADIENT_SHAPES;
+        gradient_case c = wgmma || rng_below(&r, 2) ? random_wgmma(&r, 200, 200, 80) : random_gradient(&r, 96, 100, 50);
+        grouped_step(&r, &c, wgmma ? wgmma_kernels[kernel] : others[kernel - IV_GRADIENT_SHAPES]);
+    }
+    printf("experts: %zu steps, %zu passes by wgmma\n", steps, wgmma_runs);
+    assert_true(wgmma_runs > 0);
 }
 
 /* ---- controls -----------------------------------------------------------------------------------------------------
@@ -158,6 +175,7 @@ int main(void) {
                                        cmocka_unit_test_setup(transposed_weights, any_machine),
                                        cmocka_unit_test_setup(column_sums, any_machine),
                                        cmocka_unit_test_setup(generic_gradients, any_machine),
-                                       cmocka_unit_test(wgmma_gradients)};
+                                       cmocka_unit_test(wgmma_gradients),
+                                       cmocka_unit_test(grouped_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

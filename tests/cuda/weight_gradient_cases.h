@@ -275,6 +275,133 @@ static gradient_case random_wgmma(rng *r, size_t n_max, size_t k_max, size_t tok
     return c;
 }
 
+/* ---- weight gradients of experts -----------------------------------------------------------------------------------
+ */
+
+enum { EXPERTS_MAX = 6 };
+
+typedef struct grouped { /* experts of one shape */
+    const gradient_case *c;
+    gradient_kernel *kernel;
+    step s;
+    size_t experts, tokens[EXPERTS_MAX][SEQUENCES_MAX];
+    int64_t bases[EXPERTS_MAX], *offsets;
+} grouped;
+
+/* No row, one, a few, or as many as the case has. */
+static size_t random_tokens(rng *r, size_t most) {
+    size_t kinds[] = {0, 1, 1 + rng_below(r, 20), 1 + rng_below(r, most)};
+    return kinds[rng_below(r, 4)];
+}
+
+static void begin_grouped(rng *r, grouped *g, bool one_pass) {
+    size_t floats, at = rng_below(r, 2) * rng_below(r, 20), order[EXPERTS_MAX];
+    g->experts = 1 + rng_below(r, EXPERTS_MAX), g->offsets = random_offsets(r, g->c->n, g->c->k, &floats);
+    for (size_t e = 0; e < g->experts; e++) order[e] = e;
+    for (size_t e = 0; e < g->experts; e++) { /* experts in any order, with gaps */
+        size_t other = e + rng_below(r, g->experts - e), mine = order[other];
+        order[other] = order[e];
+        g->bases[mine] = (int64_t)at, at += floats + rng_below(r, 2) * rng_below(r, 7);
+    }
+    begin_step(r, &g->s, 1, at, one_pass);
+    bool idle = rng_below(r, 3) == 0; /* an expert without a row in the whole step */
+    for (size_t e = 0; e < g->experts; e++)
+        for (size_t q = 0; q < g->s.count; q++)
+            g->tokens[e][q] = idle && e == 0 ? 0 : random_tokens(r, g->c->tokens_max);
+}
+
+typedef struct grouped_rows {
+    iv_token_axis axis[EXPERTS_MAX];
+    iv_axis_part parts[EXPERTS_MAX][IV_VIRTUAL_RANKS_MAX];
+    size_t first[EXPERTS_MAX], padded;
+    uint32_t bounds[EXPERTS_MAX * IV_VIRTUAL_RANKS_MAX * 2];
+    int32_t *row; /* of all experts' axes */
+} grouped_rows;
+
+/* The axes of sequences [from, to). Only the tokens of their parts differ. */
+static void make_rows(grouped *g, size_t from, size_t to, grouped_rows *w) {
+    size_t most = 0, at = 0;
+    for (size_t e = 0; e < g->experts; e++)
+        for (size_t q = from; q < to; q++) most += iv_padded_k(g->tokens[e][q]);
+    w->row = malloc((most + 1) * sizeof *w->row), w->padded = 0;
+    for (size_t e = 0; e < g->experts; e++) {
+        iv_token_axis *axis = &w->axis[e];
+        for (size_t q = 0; q < g->s.count; q++) g->s.sequence[q].tokens = g->tokens[e][q];
+        iv_token_axis_make(g->s.sequence, g->s.count, g->s.ranks, from, to, w->row + w->padded, w->parts[e], axis);
+        assert_true(axis->part_count == w->axis[0].part_count && axis->done == w->axis[0].done);
+        w->first[e] = w->padded;
+        for (size_t p = 0; p < axis->part_count; p++) {
+            assert_true(axis->parts[p].starts == w->parts[0][p].starts && axis->parts[p].ends == w->parts[0][p].ends);
+            w->bounds[at++] = (uint32_t)(w->padded + axis->parts[p].begin);
+            w->bounds[at++] = (uint32_t)(w->padded + axis->parts[p].end);
+        }
+        w->padded += axis->padded;
+    }
+    assert_true(w->padded == most);
+}
+
+static void host_groups(grouped *g, const grouped_rows *w, const char *dy, const char *x) {
+    const gradient_case *c = g->c;
+    size_t width = iv_dtype_bytes(c->type);
+    int64_t *offsets = malloc(c->n * sizeof *offsets);
+    for (size_t e = 0; e < g->experts; e++) {
+        for (size_t i = 0; i < c->n; i++) offsets[i] = g->offsets[i] < 0 ? -1 : g->offsets[i] + g->bases[e];
+        pass here = {c, dy + w->first[e] * c->dy_stride * width, x + w->first[e] * c->x_stride * width};
+        host_pass(&w->axis[e], &g->s.host, &(places){offsets, c->n, c->k}, gradient_chain, &here);
+    }
+    free(offsets);
+}
+
+static void grouped_pass(rng *r, grouped *g, size_t from, size_t to) {
+    const gradient_case *c = g->c;
+    grouped_rows w;
+    make_rows(g, from, to, &w);
+    size_t width = iv_dtype_bytes(c->type), bytes = g->experts * w.axis[0].part_count * 2 * sizeof *w.bounds;
+    iv_token_axis all = w.axis[g->experts - 1], values = {.padded = w.padded, .row = w.row};
+    all.padded = w.padded;
+    char *dy = random_rows(r, c, &values, c->n, c->dy_stride), *x = random_rows(r, c, &values, c->k, c->x_stride);
+    size_t dy_bytes = w.padded * c->dy_stride * width, x_bytes = w.padded * c->x_stride * width,
+           shift = c->shift * width;
+    char *gpu_dy = gpu_room(dy_bytes + shift), *gpu_x = gpu_room(x_bytes + shift);
+    GPU_OK(cudaMemcpy(gpu_dy + shift, dy, dy_bytes, cudaMemcpyHostToDevice));
+    GPU_OK(cudaMemcpy(gpu_x + shift, x, x_bytes, cudaMemcpyHostToDevice));
+    int64_t *offsets = gpu_copy(g->offsets, c->n * sizeof *offsets), *bases = gpu_copy(g->bases, sizeof g->bases);
+    uint32_t *bounds = gpu_copy(w.bounds, bytes);
+    iv_gpu_gradient_groups groups = {g->experts, bounds, w.bounds, bases};
+    int sms = 1 + (int)rng_below(r, 5);
+    iv_gpu_weight_gradient_args a = {.arithmetic = c->arithmetic,
+                                     .type = c->type,
+                                     .axis = &all,
+                                     .groups = &groups,
+                                     .dy = gpu_dy + shift,
+                                     .dy_stride = c->dy_stride,
+                                     .n = c->n,
+                                     .offsets = offsets,
+                                     .x = gpu_x + shift,
+                                     .x_stride = c->x_stride,
+                                     .k = c->k,
+                                     .sums = g->s.gpu,
+                                     .scratch = gpu_room(iv_gpu_weight_gradient_scratch(sms)),
+                                     .sms = sms};
+    GPU_OK(g->kernel(&a, NULL));
+    GPU_OK(cudaDeviceSynchronize());
+    host_groups(g, &w, dy, x);
+    cudaFree(gpu_dy), cudaFree(gpu_x), cudaFree(offsets), cudaFree(bases), cudaFree(bounds), cudaFree(a.scratch);
+    free(dy), free(x), free(w.row);
+}
+
+static void grouped_step(rng *r, const gradient_case *c, gradient_kernel *kernel) {
+    grouped g = {.c = c, .kernel = kernel};
+    bool one_pass = rng_below(r, 3) == 0;
+    begin_grouped(r, &g, one_pass);
+    for (size_t from = 0, to; from < g.s.count; from = to) {
+        to = one_pass ? g.s.count : from + 1 + rng_below(r, g.s.count - from);
+        grouped_pass(r, &g, from, to);
+        compare_sums("weight gradients of experts", &g.s);
+    }
+    end_step(&g.s), free(g.offsets);
+}
+
 /* ---- sums of columns ----------------------------------------------------------------------------------------------
  */
 
@@ -375,19 +502,28 @@ static void transposed_weights(void **state) {
     for (size_t trial = 0; trial < trials(40, 400); trial++) {
         size_t n = 16 * (1 + rng_below(&r, 12)), k = 1 + rng_below(&r, 200), stride = n + 8 * rng_below(&r, 5), floats;
         iv_dtype type = types[trial % 3];
-        size_t width = iv_dtype_bytes(type);
-        int64_t *offsets = random_offsets(&r, n, k, &floats);
-        float *master = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, floats);
-        char *want = calloc(k * stride, width);
-        for (size_t j = 0; j < k; j++)
-            for (size_t c = 0; c < n; c++)
-                if (offsets[c] >= 0) put_type(type, want, j * stride + c, iv_canonical(master[(size_t)offsets[c] + j]));
-        float *gpu_master = gpu_copy(master, floats * sizeof *master);
-        int64_t *gpu_offsets = gpu_copy(offsets, n * sizeof *offsets);
-        void *out = gpu_room(k * stride * width);
-        GPU_OK(iv_gpu_transpose_weights(type, gpu_master, gpu_offsets, n, k, out, stride, NULL));
-        assert_gpu_has("transposed weights", want, out, k * stride, width, false);
-        cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(out), free(offsets), free(master), free(want);
+        size_t width = iv_dtype_bytes(type), count = rng_below(&r, 2) ? 1 + rng_below(&r, 4) : 0,
+               runs = count ? count : 1;
+        int64_t *offsets = random_offsets(&r, n, k, &floats), bases[4] = {0};
+        for (size_t i = 0; i < count; i++) bases[i] = (int64_t)((count - 1 - i) * (floats + rng_below(&r, 3)));
+        size_t all = floats;
+        for (size_t i = 0; i < count; i++) all = iv_size_max(all, (size_t)bases[i] + floats);
+        float *master = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, all);
+        char *want = calloc(runs * k * stride, width);
+        for (size_t i = 0; i < runs; i++)
+            for (size_t j = 0; j < k; j++)
+                for (size_t c = 0; c < n; c++)
+                    if (offsets[c] >= 0)
+                        put_type(type, want, (i * k + j) * stride + c,
+                                 iv_canonical(master[(size_t)(bases[i] + offsets[c]) + j]));
+        float *gpu_master = gpu_copy(master, all * sizeof *master);
+        int64_t *gpu_offsets = gpu_copy(offsets, n * sizeof *offsets), *gpu_bases = gpu_copy(bases, sizeof bases);
+        void *out = gpu_room(runs * k * stride * width);
+        GPU_OK(iv_gpu_transpose_weights(type, gpu_master, gpu_offsets, n, k, count ? gpu_bases : NULL, count, out,
+                                        stride, NULL));
+        assert_gpu_has("transposed weights", want, out, runs * k * stride, width, false);
+        cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(gpu_bases), cudaFree(out);
+        free(offsets), free(master), free(want);
     }
 }
 

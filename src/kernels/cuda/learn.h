@@ -24,14 +24,23 @@ extern "C" {
 /* ---- sums over tokens (weight_gradient.c chooses; weight_gradient_*.cu compute; columns of sums: column_sums.cu) ---
  */
 
+/* Experts of one shape whose rows lie one after another. All have the axis' parts, each with tokens of its own. */
+typedef struct iv_gpu_gradient_groups {
+    size_t count;
+    const uint32_t *bounds;      /* device, [count][parts][2]: a part's first token and its end, multiples of 16 */
+    const uint32_t *host_bounds; /* the same on the host */
+    const int64_t *bases;        /* device, [count]: added to `offsets` */
+} iv_gpu_gradient_groups;
+
 typedef struct iv_gpu_weight_gradient_args {
     iv_arithmetic arithmetic;
     iv_dtype type;
-    const iv_token_axis *axis; /* host; `row` is not read */
-    const void *dy;            /* [padded][dy_stride]: columns [0, n) are the run */
-    size_t dy_stride, n;       /* n a multiple of 16 */
-    const int64_t *offsets;    /* [n] */
-    const void *x;             /* [padded][x_stride]: columns [0, k) */
+    const iv_token_axis *axis; /* host; `row` is not read. With groups: `padded` of all, the tokens of parts not read */
+    const iv_gpu_gradient_groups *groups; /* host; NULL: one matrix */
+    const void *dy;                       /* [padded][dy_stride]: columns [0, n) are the run */
+    size_t dy_stride, n;                  /* n a multiple of 16 */
+    const int64_t *offsets;               /* [n] */
+    const void *x;                        /* [padded][x_stride]: columns [0, k) */
     size_t x_stride, k;
     iv_axis_sums sums; /* of device pointers: the gradient of column c and input j is at offsets[c] + j */
     void *scratch;     /* iv_gpu_weight_gradient_scratch(sms) bytes, uninitialized */
@@ -42,9 +51,10 @@ size_t iv_gpu_weight_gradient_scratch(int sms);
 int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
 
 /* out[j][c] = R(master[offsets[c] + j]) for inputs j < k and columns c < n of a run; +0 where there is no output, and
- * from n to out_stride: the weights of iv_gpu_linear for the gradient of a linear layer's input. */
-int iv_gpu_transpose_weights(iv_dtype type, const float *master, const int64_t *offsets, size_t n, size_t k, void *out,
-                             size_t out_stride, iv_gpu_stream stream);
+ * from n to out_stride: the weights of iv_gpu_linear for the gradient of a linear layer's input. With bases [count] of
+ * as many runs: out[i][j][c] = R(master[bases[i] + offsets[c] + j]); NULL: one run. */
+int iv_gpu_transpose_weights(iv_dtype type, const float *master, const int64_t *offsets, size_t n, size_t k,
+                             const int64_t *bases, size_t count, void *out, size_t out_stride, iv_gpu_stream stream);
 
 typedef enum iv_gpu_column_sum {
     IV_GPU_SUM_VALUES, /* s = canon(s + dy) */

@@ -5,6 +5,15 @@
 
 enum { CUDA_INVALID_VALUE = 1 };
 
+static bool bounds_are_valid(const iv_gpu_weight_gradient_args *a) {
+    const uint32_t *bounds = a->groups->host_bounds;
+    for (size_t i = 0; i < a->groups->count * a->axis->part_count; i++)
+        if (bounds[2 * i] > bounds[2 * i + 1] || bounds[2 * i + 1] > a->axis->padded || bounds[2 * i] % IV_CHAIN_STEP ||
+            bounds[2 * i + 1] % IV_CHAIN_STEP)
+            return false;
+    return true;
+}
+
 static bool is_valid(const iv_token_axis *axis, const iv_axis_sums *sums) {
     if (axis->ranks == 0 || axis->ranks > IV_VIRTUAL_RANKS_MAX || (axis->ranks & (axis->ranks - 1)) != 0) return false;
     if (axis->part_count > axis->ranks - iv_size_min(axis->done, axis->ranks) || axis->padded > INT32_MAX) return false;
@@ -59,12 +68,13 @@ bool iv_sum_plan_make(const iv_token_axis *axis, const iv_axis_sums *sums, iv_su
 }
 
 /* Cycles of a tile on Hopper, roughly: blocks of 64 tokens, `block` cycles for each input, ends of chains, and sums
- * that are written. What waits in scratch is written and read. */
-static double tile_cost(const iv_sum_plan *plan, double block, double inputs, int kept) {
+ * that are written. What waits in scratch is written and read. bounds: of a group; NULL: the plan's. */
+static double tile_cost(const iv_sum_plan *plan, const uint32_t *bounds, double block, double inputs, int kept) {
     double cost = 0;
     for (int p = 0; p < plan->parts; p++) {
         const iv_sum_part *part = &plan->part[p];
-        cost += (part->end - part->begin + 63) / 64 * block * inputs + 300;
+        uint32_t tokens = bounds ? bounds[2 * p + 1] - bounds[2 * p] : part->end - part->begin;
+        cost += (tokens + 63) / 64 * block * inputs + 300;
         if (part->continues) cost += 6 * inputs;
         if (part->to != IV_SUM_WAITS || part->joins >= kept) cost += 10 * inputs;
         for (int level = 0; level < part->joins; level++)
@@ -80,13 +90,18 @@ iv_weight_gradient_shape iv_gpu_weight_gradient_choose(const iv_gpu_weight_gradi
         double block; /* 4 is the speed of the tensor cores; smaller tiles load more for each product (measured) */
     } shapes[IV_GRADIENT_SHAPES] = {{256, 2, 0, 4}, {128, 2, 2, 5}, {128, 1, 2, 5.3}};
     iv_weight_gradient_shape best = IV_GRADIENT_SHAPES;
+    const iv_gpu_gradient_groups *groups = a->groups;
     double least = 0;
     for (int i = 0; i < IV_GRADIENT_SHAPES; i++) {
         if (!iv_gpu_weight_gradient_takes(a, plan, (iv_weight_gradient_shape)i)) continue;
         size_t outputs = 128 * shapes[i].peers, ctas = (size_t)a->sms / shapes[i].peers;
         size_t tiles = (a->n + outputs - 1) / outputs * ((a->k + shapes[i].inputs - 1) / shapes[i].inputs);
-        size_t rounds = (tiles + ctas - 1) / ctas;
-        double cost = (double)rounds * tile_cost(plan, shapes[i].block, (double)shapes[i].inputs, shapes[i].kept);
+        size_t count = groups ? groups->count : 1, rounds = (tiles * count + ctas - 1) / ctas;
+        double cost = 0; /* of the tiles of a round, on average */
+        for (size_t g = 0; g < count; g++)
+            cost += tile_cost(plan, groups ? groups->host_bounds + 2 * g * (size_t)plan->parts : NULL, shapes[i].block,
+                              (double)shapes[i].inputs, shapes[i].kept);
+        cost *= (double)rounds / (double)count;
         if (best == IV_GRADIENT_SHAPES || cost < least) best = (iv_weight_gradient_shape)i, least = cost;
     }
     return best;
@@ -100,7 +115,8 @@ int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream s
     if (!typed || a->n % IV_CHAIN_STEP || a->n > INT32_MAX || a->k > INT32_MAX || a->n > a->dy_stride ||
         a->k > a->x_stride || a->sms < 1 || !iv_sum_plan_make(a->axis, &a->sums, &plan))
         return CUDA_INVALID_VALUE;
-    if (a->n == 0 || a->k == 0 || plan.parts == 0) return 0;
+    if (a->n == 0 || a->k == 0 || plan.parts == 0 || (a->groups && a->groups->count == 0)) return 0;
+    if (a->groups && !bounds_are_valid(a)) return CUDA_INVALID_VALUE;
     iv_weight_gradient_shape shape = iv_gpu_weight_gradient_choose(a, &plan);
     return shape < IV_GRADIENT_SHAPES ? iv_gpu_weight_gradient_wgmma(a, &plan, shape, stream)
                                       : iv_gpu_weight_gradient_generic(a, &plan, stream);

@@ -17,7 +17,29 @@ struct iv_gradient_problem {
     bool vectors; /* rows may be loaded in vectors */
     float *scratch;
     size_t scratch_floats; /* of a CTA */
+    /* Of groups (learn.h). Last: dense kernels' code, down to their registers, is what it was without them. */
+    const uint32_t *bounds; /* NULL: none, and the tokens are those of the plan's parts */
+    const int64_t *bases;
+    int group_tiles; /* `tiles` of a group */
 };
+
+/* Sets the tiles of a problem that has `tiles` for each group. False: too many. */
+static inline bool iv_gradient_set_groups(const iv_gpu_weight_gradient_args *a, size_t tiles, iv_gradient_problem *p) {
+    size_t groups = a->groups ? a->groups->count : 1;
+    if (tiles > INT32_MAX / 2 / groups) return false;
+    p->group_tiles = (int)tiles, p->tiles = (int)(tiles * groups);
+    if (a->groups) p->bounds = a->groups->bounds, p->bases = a->groups->bases;
+    return true;
+}
+
+struct iv_gradient_span { /* of tokens */
+    int begin, end;
+};
+/* The tokens of a part of a group. */
+IV_DEVICE iv_gradient_span iv_gradient_span_of(const iv_gradient_problem &p, int group, int part) {
+    const uint32_t *bounds = p.bounds + 2 * ((size_t)group * (size_t)p.plan.parts + (size_t)part);
+    return {(int)bounds[0], (int)bounds[1]};
+}
 
 struct iv_gradient_place {
     bool there;

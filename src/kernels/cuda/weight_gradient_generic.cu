@@ -9,10 +9,19 @@
 enum { TILE = 64, STEP = 16, CHUNK = 64, TILE_FLOATS = TILE * TILE };
 
 struct tile_of {
-    int output, input; /* the first ones */
+    int output, input, group; /* the first ones */
+    int64_t base;             /* of the group */
 };
 IV_DEVICE tile_of find_tile(const iv_gradient_problem &p, int tile) {
-    return {tile / p.tiles_k * TILE, tile % p.tiles_k * TILE};
+    int group = p.bounds ? tile / p.group_tiles : 0;
+    tile -= group * p.group_tiles;
+    return {tile / p.tiles_k * TILE, tile % p.tiles_k * TILE, group, p.bounds ? p.bases[group] : 0};
+}
+
+/* A part's tokens, for either kind of problem. */
+IV_DEVICE iv_gradient_span tokens_of(const iv_gradient_problem &p, const tile_of &t, int index) {
+    const iv_sum_part &part = p.plan.part[index];
+    return p.bounds ? iv_gradient_span_of(p, t.group, index) : iv_gradient_span{(int)part.begin, (int)part.end};
 }
 
 /* ---- fma32 ------------------------------------------------------------------------------------------------------ */
@@ -49,23 +58,24 @@ static __global__ void __launch_bounds__(256) fma32_gradient(const __grid_consta
         auto at = [&](int i) {
             int output = t.output + mine_y + i / 4, input = t.input + mine_x + i % 4;
             int64_t offset = output < p.n ? p.offsets[output] : -1;
-            return iv_gradient_place{offset >= 0 && input < p.k, (size_t)(offset + input)};
+            return iv_gradient_place{offset >= 0 && input < p.k, (size_t)(t.base + offset + input)};
         };
         for (int index = 0; index < p.plan.parts; index++) {
             const iv_sum_part &part = p.plan.part[index];
+            iv_gradient_span tokens = tokens_of(p, t, index);
             float acc[16], next_y[4] = {}, next_x[4] = {};
-            auto load = [&](uint32_t first) {
-                load4(p.type, dy + (first + token) * p.dy_stride, t.output + column, p.n, p.vectors, next_y);
-                load4(p.type, x + (first + token) * p.x_stride, t.input + column, p.k, p.vectors, next_x);
+            auto load = [&](int first) {
+                load4(p.type, dy + (size_t)(first + token) * p.dy_stride, t.output + column, p.n, p.vectors, next_y);
+                load4(p.type, x + (size_t)(first + token) * p.x_stride, t.input + column, p.k, p.vectors, next_x);
             };
             iv_gradient_begin(p, part, at, acc);
-            if (part.begin < part.end) load(part.begin);
-            for (uint32_t first = part.begin; first < part.end; first += STEP) {
+            if (tokens.begin < tokens.end) load(tokens.begin);
+            for (int first = tokens.begin; first < tokens.end; first += STEP) {
                 __syncthreads();
                 for (int i = 0; i < 4; i++)
                     ys[token * PAD + column + i] = next_y[i], xs[token * PAD + column + i] = next_x[i];
                 __syncthreads();
-                if (first + STEP < part.end) load(first + STEP);
+                if (first + STEP < tokens.end) load(first + STEP);
 #pragma unroll
                 for (int i = 0; i < STEP; i++) {
                     float4 a = *(const float4 *)&ys[(i ^ 1) * PAD + mine_y]; /* the odd token first */
@@ -136,24 +146,25 @@ static __global__ void __launch_bounds__(128) tc16_gradient(const __grid_constan
             int output = t.output + warp * 16 + lane / 4 + i / 2 % 2 * 8,
                 input = t.input + i / 4 * 8 + lane % 4 * 2 + i % 2;
             int64_t offset = output < p.n ? p.offsets[output] : -1;
-            return iv_gradient_place{offset >= 0 && input < p.k, (size_t)(offset + input)};
+            return iv_gradient_place{offset >= 0 && input < p.k, (size_t)(t.base + offset + input)};
         };
         for (int index = 0; index < p.plan.parts; index++) {
             const iv_sum_part &part = p.plan.part[index];
+            iv_gradient_span tokens = tokens_of(p, t, index);
             float acc[32];
             uint4 next_y[STEPS], next_x[STEPS];
-            auto load = [&](uint32_t first) {
+            auto load = [&](int first) {
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
-                    size_t row = first + s * STEP + token;
-                    if (first + s * STEP >= part.end) continue;
+                    size_t row = (size_t)(first + s * STEP + token);
+                    if (first + s * STEP >= tokens.end) continue;
                     next_y[s] = load8(dy + row * p.dy_stride, t.output + column, p.n, p.vectors);
                     next_x[s] = load8(x + row * p.x_stride, t.input + column, p.k, p.vectors);
                 }
             };
             iv_gradient_begin(p, part, at, acc);
-            if (part.begin < part.end) load(part.begin);
-            for (uint32_t first = part.begin; first < part.end; first += CHUNK) {
+            if (tokens.begin < tokens.end) load(tokens.begin);
+            for (int first = tokens.begin; first < tokens.end; first += CHUNK) {
                 __syncthreads();
 #pragma unroll
                 for (int s = 0; s < STEPS; s++) {
@@ -161,8 +172,8 @@ static __global__ void __launch_bounds__(128) tc16_gradient(const __grid_constan
                     *(uint4 *)&xs[(s * STEP + token) * PAD + column] = next_x[s];
                 }
                 __syncthreads();
-                if (first + CHUNK < part.end) load(first + CHUNK);
-                for (int s = 0; s < STEPS && first + s * STEP < part.end; s++) {
+                if (first + CHUNK < tokens.end) load(first + CHUNK);
+                for (int s = 0; s < STEPS && first + s * STEP < tokens.end; s++) {
                     uint32_t a[4], b[4];
                     matrices(a, from_y + s * STEP * PAD);
 #pragma unroll
@@ -211,8 +222,8 @@ int iv_gpu_weight_gradient_generic(const iv_gpu_weight_gradient_args *a, const i
     p.scratch = (float *)a->scratch, p.scratch_floats = (size_t)levels * TILE_FLOATS;
     p.tiles_k = ceil_div(a->k, TILE);
     size_t tiles = (size_t)p.tiles_k * (size_t)ceil_div(a->n, TILE), most = (size_t)a->sms * (size_t)ctas;
-    if (tiles > INT32_MAX / 2) return (int)cudaErrorInvalidValue;
-    p.tiles = (int)tiles;
+    if (!iv_gradient_set_groups(a, tiles, &p)) return (int)cudaErrorInvalidValue;
+    tiles = (size_t)p.tiles;
     dim3 grid((unsigned)(tiles < most ? tiles : most));
     cudaStream_t s = (cudaStream_t)stream;
     if (a->arithmetic == IV_TC16)

@@ -28,8 +28,10 @@ enum {
     IV_GRADIENT_SHARED = 227 * 1024 /* bytes */
 };
 
-template <iv_dtype TYPE_, int QN_, int KEPT_, int PEERS_> struct iv_gradient_shape {
+/* GROUPED: the problem has groups. Dense layers have code without them. */
+template <iv_dtype TYPE_, int QN_, int KEPT_, int PEERS_, bool GROUPED_> struct iv_gradient_shape {
     static constexpr iv_dtype TYPE = TYPE_;
+    static constexpr bool GROUPED = GROUPED_;
     static constexpr int QN = QN_, KEPT = KEPT_, PEERS = PEERS_, COUNT = QN / 2;
     static constexpr int P_BYTES = IV_GRADIENT_OUTPUTS / 64 * IV_GRADIENT_BOX,
                          STAGE = P_BYTES + QN / 64 * IV_GRADIENT_BOX;
@@ -86,16 +88,31 @@ struct iv_gradient_ring {
 };
 
 struct iv_gradient_tile {
-    int p, q; /* first output and input */
+    int p, q, group; /* first output and input */
 };
 
 /* Bands of rows of tiles: the columns of a band's outputs stay in L2. */
 template <class S> IV_DEVICE iv_gradient_tile iv_gradient_tile_at(const iv_gradient_problem &p, int at, int peer) {
     int rows = (p.n + S::PEERS * IV_GRADIENT_OUTPUTS - 1) / (S::PEERS * IV_GRADIENT_OUTPUTS); /* of pairs of tiles */
+    int group = S::GROUPED ? at / p.group_tiles : 0;
+    at -= group * p.group_tiles;
     int band = at / (IV_GRADIENT_RASTER * p.tiles_k), rest = at - band * IV_GRADIENT_RASTER * p.tiles_k;
     int height = min(IV_GRADIENT_RASTER, rows - band * IV_GRADIENT_RASTER);
     int row = band * IV_GRADIENT_RASTER + rest % height;
-    return {(row * S::PEERS + peer) * IV_GRADIENT_OUTPUTS, rest / height * S::QN};
+    return {(row * S::PEERS + peer) * IV_GRADIENT_OUTPUTS, rest / height * S::QN, group};
+}
+
+template <class S>
+IV_DEVICE iv_gradient_span iv_gradient_tokens(const iv_gradient_problem &p, const iv_gradient_tile &t, int part) {
+    if constexpr (S::GROUPED)
+        return iv_gradient_span_of(p, t.group, part);
+    else
+        return {(int)p.plan.part[part].begin, (int)p.plan.part[part].end};
+}
+
+/* The element of the sums from which the tile's offsets count. */
+template <class S> IV_DEVICE int64_t iv_gradient_base(const iv_gradient_problem &p, const iv_gradient_tile &t) {
+    return S::GROUPED ? p.bases[t.group] : 0;
 }
 
 /* ---- the producer: one warp ----------------------------------------------------------------------------------------
@@ -108,6 +125,7 @@ template <class S> IV_DEVICE void iv_gradient_prefetch(const iv_gradient_problem
         int output = t.p + i + threadIdx.x % 32;
         int64_t offset = output < p.n ? p.offsets[output] : -1;
         if (offset < 0) continue;
+        offset += iv_gradient_base<S>(p, t);
         uintptr_t from = (uintptr_t)(p.plan.sums.sum + offset + t.q), to = from + 4 * (size_t)min(S::QN, p.k - t.q);
         from = (from + 15) & ~(uintptr_t)15, to &= ~(uintptr_t)15;
         if (from < to)
@@ -145,8 +163,8 @@ IV_DEVICE void iv_gradient_produce(const CUtensorMap *dy, const CUtensorMap *x, 
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             for (int index = 0; index < p.plan.parts; index++) {
-                int end = (int)p.plan.part[index].end;
-                for (int token = (int)p.plan.part[index].begin; token < end; token += IV_GRADIENT_BLOCK) {
+                iv_gradient_span span = iv_gradient_tokens<S>(p, t, index);
+                for (int token = span.begin; token < span.end; token += IV_GRADIENT_BLOCK) {
                     iv_mbar_wait(m.empty + 8 * r.stage, r.phase);
                     iv_gradient_copy<S>(dy, x, t, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage, token, peer);
                     r.next<S::STAGES>();
@@ -170,12 +188,13 @@ template <class S>
 IV_DEVICE iv_gradient_rows iv_gradient_rows_of(const iv_gradient_problem &p, const iv_gradient_tile &t) {
     iv_gradient_rows rows;
     int column = t.q + threadIdx.x % 4 * 2;
-    bool even = p.k % 2 == 0;
+    int64_t base = iv_gradient_base<S>(p, t);
+    bool even = p.k % 2 == 0 && base % 2 == 0;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int output = t.p + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * h;
         int64_t offset = output < p.n ? p.offsets[output] : -1;
-        rows.there[h] = offset >= 0, rows.at[h] = offset + column;
+        rows.there[h] = offset >= 0, rows.at[h] = base + offset + column;
         even = even && (offset < 0 || offset % 2 == 0);
     }
     rows.left = p.k - column, rows.pairs = __all_sync(~0u, even);
@@ -328,9 +347,10 @@ template <class S> IV_DEVICE void iv_gradient_stagger(const iv_gradient_shared &
 
 /* One chain: the blocks of a part that has some. One block is issued ahead of the one that is awaited. */
 template <class S>
-IV_DEVICE void iv_gradient_chain(const iv_gradient_shared &m, iv_gradient_state<S> &s, const iv_sum_part &part) {
-    int steps = (int)(part.end - part.begin) / 16;
-    int before = iv_gradient_issue<S>(m, s, steps, part.continues);
+IV_DEVICE void iv_gradient_chain(const iv_gradient_shared &m, iv_gradient_state<S> &s, const iv_gradient_span &span,
+                                 int continues) {
+    int steps = (span.end - span.begin) / 16;
+    int before = iv_gradient_issue<S>(m, s, steps, continues);
     iv_gradient_stagger<S>(m, s);
     for (steps -= 4; steps > 0; steps -= 4) {
         int stage = iv_gradient_issue<S>(m, s, steps, 1);
@@ -346,14 +366,20 @@ IV_DEVICE void iv_gradient_chain(const iv_gradient_shared &m, iv_gradient_state<
 
 template <class S>
 IV_DEVICE void iv_gradient_part(const iv_gradient_problem &p, const iv_gradient_shared &m, const iv_gradient_tile &t,
-                                iv_gradient_state<S> &s, const iv_sum_part &part) {
+                                iv_gradient_state<S> &s, int index) {
+    const iv_sum_part &part = p.plan.part[index];
+    iv_gradient_span span = iv_gradient_tokens<S>(p, t, index);
+    if constexpr (S::GROUPED) /* known to the compiler as the same in all threads of a warp */
+        span = {__shfl_sync(~0u, span.begin, 0), __shfl_sync(~0u, span.end, 0)};
+    if (S::GROUPED && part.continues && span.begin == span.end && part.joins == 0 && part.to == IV_SUM_SUM)
+        return; /* an open chain stays as it is */
     if (part.continues) {
         iv_gradient_load<false>(p.plan.sums.sum, iv_gradient_rows_of<S>(p, t), s.acc);
     } else {
 #pragma unroll
         for (int i = 0; i < S::COUNT; i++) s.acc[i] = 0.0f;
     }
-    if (part.begin < part.end) iv_gradient_chain<S>(m, s, part);
+    if (span.begin < span.end) iv_gradient_chain<S>(m, s, span, part.continues);
 #pragma unroll 1
     for (int level = 0; level < part.joins; level++) {
         if (part.from_sums >> level & 1)
@@ -380,7 +406,7 @@ IV_DEVICE void iv_gradient_consume(const iv_gradient_problem &p, const iv_gradie
     for (int at = first; at < p.tiles; at += step) {
         iv_gradient_tile t = iv_gradient_tile_at<S>(p, at, peer);
 #pragma unroll 1
-        for (int index = 0; index < p.plan.parts; index++) iv_gradient_part<S>(p, m, t, s, p.plan.part[index]);
+        for (int index = 0; index < p.plan.parts; index++) iv_gradient_part<S>(p, m, t, s, index);
         if (s.behind > 0) s.behind = 1, iv_gradient_stagger<S>(m, s); /* a short tile */
     }
 }

@@ -6,17 +6,19 @@ typedef void (*iv_gradient_function)(const CUtensorMap, const CUtensorMap, const
 
 struct iv_gradient_instance {
     int inputs, peers, levels, threads, shared;
-    iv_gradient_function kernel;
+    iv_gradient_function kernel[2]; /* [has groups] */
 };
 
-template <class S> static constexpr iv_gradient_instance instance_of(void) {
-    return {S::QN, S::PEERS, S::LEVELS, S::THREADS, S::SHARED, iv_gradient_kernel<S>};
+template <iv_dtype TYPE, int QN, int KEPT, int PEERS> static constexpr iv_gradient_instance instance_of(void) {
+    typedef iv_gradient_shape<TYPE, QN, KEPT, PEERS, false> S;
+    return {S::QN,     S::PEERS,
+            S::LEVELS, S::THREADS,
+            S::SHARED, {iv_gradient_kernel<S>, iv_gradient_kernel<iv_gradient_shape<TYPE, QN, KEPT, PEERS, true>>}};
 }
 
 template <iv_dtype TYPE> static iv_gradient_instance instance(iv_weight_gradient_shape shape) {
-    static const iv_gradient_instance all[IV_GRADIENT_SHAPES] = {instance_of<iv_gradient_shape<TYPE, 256, 0, 2>>(),
-                                                                 instance_of<iv_gradient_shape<TYPE, 128, 2, 2>>(),
-                                                                 instance_of<iv_gradient_shape<TYPE, 128, 2, 1>>()};
+    static const iv_gradient_instance all[IV_GRADIENT_SHAPES] = {
+        instance_of<TYPE, 256, 0, 2>(), instance_of<TYPE, 128, 2, 2>(), instance_of<TYPE, 128, 2, 1>()};
     return all[shape];
 }
 
@@ -62,11 +64,12 @@ int iv_gpu_weight_gradient_wgmma(const iv_gpu_weight_gradient_args *a, const iv_
     size_t peers = (size_t)w.peers, rows = ceil_div(a->n, peers * IV_GRADIENT_OUTPUTS);
     p.tiles_k = (int)ceil_div(a->k, (size_t)w.inputs);
     size_t tiles = rows * (size_t)p.tiles_k, most = (size_t)a->sms / peers;
-    if (tiles > INT32_MAX / 2) return cudaErrorInvalidValue;
-    p.tiles = (int)tiles;
+    if (!iv_gradient_set_groups(a, tiles, &p)) return cudaErrorInvalidValue;
+    tiles = (size_t)p.tiles;
+    iv_gradient_function kernel = w.kernel[a->groups != NULL];
     int e = encode(&dy, a->type, a->dy, a->n, a->axis->padded, a->dy_stride);
     if (!e) e = encode(&x, a->type, a->x, a->k, a->axis->padded, a->x_stride);
-    if (!e) e = cudaFuncSetAttribute((const void *)w.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, w.shared);
+    if (!e) e = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, w.shared);
     if (e) return e;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -78,5 +81,5 @@ int iv_gpu_weight_gradient_wgmma(const iv_gpu_weight_gradient_args *a, const iv_
     config.blockDim = dim3((unsigned)w.threads), config.dynamicSmemBytes = (size_t)w.shared;
     config.stream = (cudaStream_t)stream, config.attrs = attributes, config.numAttrs = w.peers > 1 ? 2 : 1;
     config.gridDim = dim3((unsigned)((tiles < most ? tiles : most) * peers));
-    return cudaLaunchKernelEx(&config, w.kernel, dy, x, p);
+    return cudaLaunchKernelEx(&config, kernel, dy, x, p);
 }

@@ -142,6 +142,7 @@ static void close_learner(iv_learner *base) {
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
     memspace->unstage(memspace, l->host_lists);
     free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
+    free(l->expert_chunks), free(l->chunk_counts);
     free(l->axis_sequences), free(l->axis_scratch);
     free(l);
 }
@@ -151,7 +152,7 @@ static size_t bytes_of(const iv_learner *base) {
     size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1;
     return l->data_bytes - l->base.lent_bytes + l->table_bytes + l->lookup_bytes +
            l->lookup_dx_max * l->h * sizeof *l->lookup_dx + layers * l->kv_layer_bytes +
-           3 * l->lists_max * sizeof *l->lists;
+           l->lists_max * sizeof *l->lists;
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
@@ -215,8 +216,11 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
     if (experts) {
         l->host_ids = memspace->stage(memspace, layers * l->room * l->k * sizeof *l->host_ids);
         l->expert_rows = calloc(layers * l->experts, sizeof *l->expert_rows);
+        l->expert_chunks = calloc(layers * l->experts, sizeof *l->expert_chunks);
+        l->chunk_counts = calloc(layers, sizeof *l->chunk_counts);
     }
-    if (!l->host || !l->axis_scratch || !l->tape || (experts && !(l->host_ids && l->expert_rows)))
+    if (!l->host || !l->axis_scratch || !l->tape ||
+        (experts && !(l->host_ids && l->expert_rows && l->expert_chunks && l->chunk_counts)))
         return iv_fail(err, IV_NO_MEMORY, "learner: no memory of the host for passes of %zu tokens", rows);
     l->host_bad = (uint64_t *)(void *)(l->host + l->inputs_max);
     l->host_logprobs = (float *)(void *)(l->host_bad + 1), l->host_coefficients = l->host_logprobs + rows;

@@ -83,7 +83,7 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     IV_TRY(iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, l->dl, l->picked, l->h_stride, err));
     if (l->n.picks == 0) return IV_OK;
     iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, &run, &turned, err));
+    IV_TRY(iv_gpu_learner_turn(l, &run, NULL, 1, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dl, run.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of the head's inputs", err);

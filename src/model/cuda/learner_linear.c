@@ -40,15 +40,19 @@ static bool same_shape(const shape *a, const shape *b) {
     return same;
 }
 
+static iv_status make_room(building *b, size_t count, iv_error *err) {
+    size_t more = b->l->offset_count + count, capacity = 2 * more;
+    if (more <= b->capacity) return IV_OK;
+    int64_t *offsets = realloc(b->offsets, capacity * sizeof *offsets);
+    if (!offsets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for the offsets of %zu outputs", more);
+    b->offsets = offsets, b->capacity = capacity;
+    return IV_OK;
+}
+
 /* The offsets of a new shape: of each column's first input, -1 for padding. */
 static iv_status write_offsets(building *b, shape *s, iv_error *err) {
     size_t at = b->l->offset_count, more = at + s->n;
-    if (more > b->capacity) {
-        size_t capacity = 2 * more;
-        int64_t *offsets = realloc(b->offsets, capacity * sizeof *offsets);
-        if (!offsets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for the offsets of %zu outputs", more);
-        b->offsets = offsets, b->capacity = capacity;
-    }
+    IV_TRY(make_room(b, s->n, err));
     s->offsets = at;
     for (size_t leaf = 0; leaf < s->leaves; leaf++)
         for (size_t p = 0; p < s->pieces; p++) {
@@ -125,6 +129,10 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
     if (l->m->layers[layer].mlp != IV_MLP_EXPERTS) return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
     IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
+    r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
+    IV_TRY(make_room(b, 2 * l->experts, err));
+    for (size_t e = 0; e < 2 * l->experts; e++)
+        b->offsets[b->l->offset_count++] = (int64_t)(e < l->experts ? &r->up[e] : &r->down[e - l->experts])->base;
     return IV_OK;
 }
 
@@ -141,6 +149,20 @@ static void measure(gpu_learner *l, const gpu_run *run, size_t columns) {
     if (run != &l->head) l->run_max = iv_size_max(l->run_max, columns);
 }
 
+static void measure_experts(gpu_learner *l, const gpu_layer_runs *r) {
+    size_t each = 0;
+    for (size_t e = 0; e < l->experts; e++) {
+        const gpu_run *of[] = {&r->up[e], &r->down[e]};
+        for (size_t i = 0; i < 2; i++) {
+            l->expert_run_max = iv_size_max(l->expert_run_max, of[i]->n), l->k_max = iv_size_max(l->k_max, of[i]->k);
+            each = iv_size_max(each, of[i]->n * of[i]->k);
+        }
+    }
+    size_t fit = iv_size_max(1, iv_gpu_learner_chunk_bytes() / (each * l->width));
+    l->turned_experts = iv_size_min(l->turned_experts ? l->turned_experts : l->experts, fit);
+    l->turned_max = iv_size_max(l->turned_max, l->turned_experts * each);
+}
+
 static iv_status add_all(building *b, iv_error *err) {
     gpu_learner *l = b->l;
     size_t layers = (size_t)l->m->config.layers, each = iv_size_max(1, l->experts);
@@ -153,8 +175,10 @@ static iv_status add_all(building *b, iv_error *err) {
         gpu_layer_runs *r = &l->runs[i];
         r->up = l->expert_runs + 2 * i * each, r->down = r->up + each;
         IV_TRY(add_layer(b, i, r, err));
+        bool experts = l->m->layers[i].mlp == IV_MLP_EXPERTS;
         const gpu_run *of[] = {&r->qkv, &r->out, &r->router, r->up, r->down};
-        for (size_t k = 0; k < sizeof of / sizeof *of; k++) measure(l, of[k], of[k]->n);
+        for (size_t k = 0; k < (experts ? 3 : 5); k++) measure(l, of[k], of[k]->n);
+        if (experts) measure_experts(l, r);
     }
     return IV_OK;
 }
@@ -206,14 +230,16 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
         .x_rows = l->room};
 }
 
-iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *turned, iv_error *err) {
+iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
+                              iv_error *err) {
     *turned = (iv_matrix){.type = l->m->dtype,
                           .n = run->k,
                           .k = run->n,
                           .k_padded = run->stride,
                           .leaves = (int)run->leaves,
                           .data = l->turned};
-    int code = iv_gpu_transpose_weights(l->m->dtype, l->weights + run->base, l->offsets + run->offsets, run->n, run->k,
+    const float *from = bases ? l->weights : l->weights + run->base;
+    int code = iv_gpu_transpose_weights(l->m->dtype, from, l->offsets + run->offsets, run->n, run->k, bases, count,
                                         l->turned, run->stride, l->stream);
     if (!code) code = cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream);
     return iv_gpu_learner_launched(l, code, "transposed weights", err);
@@ -223,7 +249,7 @@ iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *tur
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
                                         iv_error *err) {
     iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
+    IV_TRY(iv_gpu_learner_turn(l, run, NULL, 1, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, rows);
     a.bias = l->zeros, a.out = dx, a.out_stride = run->k;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
@@ -235,7 +261,7 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const 
     iv_matrix turned;
     iv_tree_order order;
     if (l->ranks == 1) return iv_gpu_learner_input_gradient(l, run, l->n.rows, dy, dx, err);
-    IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
+    IV_TRY(iv_gpu_learner_turn(l, run, NULL, 1, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
     a.out = iv_gpu_learner_node(l, l->turn, 0), a.out_stride = run->k;
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err));
@@ -250,7 +276,7 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *r
                                                 void *dx, iv_error *err) {
     iv_matrix turned;
     iv_gpu_linear_args a;
-    IV_TRY(iv_gpu_learner_turn(l, run, &turned, err));
+    IV_TRY(iv_gpu_learner_turn(l, run, NULL, 1, &turned, err));
     a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
     a.bias = l->zeros, a.epilogue = IV_GPU_ROUND, a.out = dx, a.out_stride = run->k;
     if (iv_gpu_learner_fuses(l, &a))

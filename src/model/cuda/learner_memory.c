@@ -45,6 +45,18 @@ static void *rows_of(iv_carving *v, size_t rows, size_t columns, size_t width) {
 /* What two more barriers cost. Tests replace it. */
 size_t iv_gpu_learner_shared_bytes(void) { return 1 << 20; }
 
+/* All experts of a layer at once, unless a pass has very many rows. Tests replace it. */
+size_t iv_gpu_learner_chunk_bytes(void) { return (size_t)1 << 30; }
+
+/* Rows of a chunk: all that a layer usually has with their padding, within the limit; one expert's are at most those of
+ * the pass. */
+static size_t chunk_rows(const gpu_learner *l) {
+    size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_run_max) * l->width +
+                 (l->h + l->expert_n) * sizeof(float);
+    size_t rows = iv_size_min(2 * l->room * l->k, iv_gpu_learner_chunk_bytes() / row);
+    return whole_tiles(iv_size_max(l->room, rows));
+}
+
 /* ---- the tape --------------------------------------------------------------------------------------------------- */
 
 static void carve_attention(const gpu_learner *l, iv_carving *v, gpu_tape_layer *t) {
@@ -102,10 +114,12 @@ static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool expert
 }
 
 static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
-    size_t n = iv_size_max(dense ? l->up : 0, experts ? l->expert_n : 0), dim = (size_t)l->m->config.head_dim;
-    l->dy = rows_of(v, l->room, iv_size_max(l->run_max, l->q_stride), l->width);
+    size_t dim = (size_t)l->m->config.head_dim, n = dense ? l->up : 0, rows = experts ? l->expert_rows_max : 0;
+    size_t dy = l->room * iv_size_max(l->run_max, l->q_stride), dact = l->room * n;
+    if (experts) dy = iv_size_max(dy, rows * l->expert_run_max), dact = iv_size_max(dact, rows * l->expert_n);
+    l->dy = iv_carve(v, dy, l->width);
     l->dnormed = rows_of(v, l->room, l->h, sizeof *l->dnormed);
-    l->dact = rows_of(v, l->room, n, sizeof *l->dact);
+    l->dact = iv_carve(v, dact, sizeof *l->dact);
     l->dattended = rows_of(v, l->room, l->q, sizeof *l->dattended);
     l->dqkv = rows_of(v, l->room, l->q + 2 * l->kv, sizeof *l->dqkv);
     if (l->m->config.qk_norm) l->head_terms = rows_of(v, l->room, 2 * dim, sizeof *l->head_terms);
@@ -114,11 +128,11 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     l->dw = rows_of(v, l->room, l->k, sizeof *l->dw);
     if (l->ranks > 1) /* of all experts' lists, whose padding is less than a step each and sequence */
         l->shared_dw = rows_of(v, l->room * l->k + IV_CHAIN_STEP * l->experts * l->sequences_max, 1, sizeof *l->dw);
-    l->expert_x = rows_of(v, l->room, l->h_stride, l->width);
-    l->expert_act = rows_of(v, l->room, l->expert_stride, l->width);
-    l->expert_gate = rows_of(v, l->room, l->expert_n, l->width);
-    l->expert_up = rows_of(v, l->room, l->expert_n, l->width);
-    l->expert_dx = rows_of(v, l->room, l->h, sizeof *l->expert_dx);
+    l->expert_x = rows_of(v, rows, l->h_stride, l->width);
+    l->expert_act = rows_of(v, rows, l->expert_stride, l->width);
+    l->expert_gate = rows_of(v, rows, l->expert_n, l->width);
+    l->expert_up = rows_of(v, rows, l->expert_n, l->width);
+    l->expert_dx = rows_of(v, rows, l->h, sizeof *l->expert_dx);
 }
 
 static void carve_head(gpu_learner *l, iv_carving *v) {
@@ -160,6 +174,7 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     bool dense = false, experts = false;
     size_t floats = l->room;
     kinds_of(l, &dense, &experts);
+    if (experts) l->expert_rows_max = chunk_rows(l);
     carve_tape(l, &v, dense, experts);
     l->dx = rows_of(&v, l->room, l->h, sizeof *l->dx);
     l->dx_rounded = rows_of(&v, l->room, l->h_stride, l->width);

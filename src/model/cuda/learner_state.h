@@ -2,7 +2,7 @@
  *
  * learner.c opens, closes and runs passes; learner_ranks.c has what tensor-parallel ranks exchange; learner_memory.c
  * places the buffers; learner_inputs.c writes what a pass reads; learner_blocks.c launches the forward ops and
- * learner_backward.c the backward ops; learner_head.c, learner_experts.c and learner_lookups.c have the parts with an
+ * learner_backward.c the backward ops; learner_head.c, learner_expert*.c and learner_lookups.c have the parts with an
  * axis of their own; learner_linear.c has the gradients of linear layers.
  *
  * Rows of a pass are the padded axis (kernels/cuda/learn.h). GEMM inputs of weight gradients are +0 in padding rows: dx
@@ -30,7 +30,8 @@ typedef struct gpu_run {
 
 typedef struct gpu_layer_runs {
     gpu_run qkv, out, router;
-    gpu_run *up, *down; /* [config.experts], or of a dense layer */
+    gpu_run *up, *down;          /* [config.experts], or of a dense layer */
+    size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets */
 } gpu_layer_runs;
 
 /* What the backward pass needs of a layer. Parts that are computed again are shared by all layers. */
@@ -65,12 +66,17 @@ typedef struct gpu_input_sizes {
     size_t rows, sequences, pages, padding, picks, pick_padding;
 } gpu_input_sizes;
 
-/* An expert's rows of a layer in this pass: its axis, and where its arrays begin in the lists. */
+/* An expert's rows of a layer in this pass: where they begin in the lists. */
 typedef struct gpu_expert_rows {
     size_t first, padded;
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
-    iv_token_axis axis;
 } gpu_expert_rows;
+
+/* Consecutive experts of this rank that the backward pass of a layer computes at once. */
+typedef struct gpu_expert_chunk {
+    size_t expert, count;   /* the first one */
+    size_t first, rows;     /* of the lists, with padding */
+    size_t offsets, bounds; /* in the lists: [count + 1], the experts' first rows; of iv_gpu_gradient_groups */
+} gpu_expert_chunk;
 
 /* What a rank says when its forward pass is through. */
 typedef struct gpu_said {
@@ -121,8 +127,9 @@ typedef struct gpu_learner {
     gpu_run head;
     int64_t *offsets; /* device */
     size_t offset_count;
-    size_t run_max, k_max, turned_max; /* of all runs but the head's: columns; of all: inputs, elements at once */
-    float *cosine, *sine;              /* device */
+    size_t run_max, expert_run_max; /* columns: of all runs but the head's and experts', of experts' */
+    size_t k_max, turned_max;       /* of all: inputs, elements at once */
+    float *cosine, *sine;           /* device */
     unsigned char *tables;
     size_t table_bytes;
     /* Device memory of passes. */
@@ -155,10 +162,15 @@ typedef struct gpu_learner {
     int32_t *expert_offsets, *expert_slots;
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
-    int32_t *host_ids;            /* pinned, [layers][rows * k] */
-    gpu_expert_rows *expert_rows; /* [layers][experts] */
-    int32_t *lists, *host_lists;  /* slots, tokens, entries of all layers' experts */
-    size_t lists_max, list_length;
+    int32_t *host_ids;                      /* pinned, [layers][rows * k] */
+    gpu_expert_rows *expert_rows;           /* [layers][experts] */
+    size_t expert_rows_max, turned_experts; /* of a chunk */
+    gpu_expert_chunk *expert_chunks;        /* [layers][experts] */
+    size_t *chunk_counts;                   /* [layers] */
+    int32_t *lists, *host_lists;            /* slots, tokens, entries of all layers' experts; tables of the chunks */
+    size_t lists_max, list_length;          /* numbers; those of slots */
+    iv_axis_part expert_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_token_axis expert_axis; /* of an expert without rows */
     /* Keys and values: of each layer, or of one. */
     unsigned char *kv_pages;
     size_t kv_layer_bytes, pages_max;
@@ -224,6 +236,9 @@ static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_
 /* ---- learner_memory.c */
 /* Bytes that an all-reduce of all rows on every rank would move, from which on each rank reduces its share of them. */
 size_t iv_gpu_learner_shared_bytes(void);
+/* Bytes that the rows of a chunk of experts, and its transposed matrices of one kind, may take. Never less than one
+ * expert's. */
+size_t iv_gpu_learner_chunk_bytes(void);
 void iv_gpu_learner_sizes(gpu_learner *l);
 /* Sets all pointers into `base`, and returns their bytes; with NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
@@ -248,8 +263,10 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const 
 iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
                                                 void *dx, iv_error *err);
 /* The run's weights, transposed, in l->turned. Then a memset: a linear layer may read its weights before earlier
- * kernels end (launch.cuh), but not before a memset does. */
-iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, iv_matrix *turned, iv_error *err);
+ * kernels end (launch.cuh), but not before a memset does. bases [count]: of as many runs, one after another; NULL: one.
+ */
+iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
+                              iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows);
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
@@ -315,8 +332,11 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
 
 /* ---- learner_experts.c */
 iv_status iv_gpu_learner_experts(gpu_learner *l, size_t layer, iv_error *err);
-/* The rows of every expert, from the ids of the forward pass, which are on the host. */
+/* x = canon(x + the tree over each token's terms), which are on the ranks of its experts. */
+iv_status iv_gpu_learner_combine(gpu_learner *l, float *x, iv_error *err);
+/* ---- learner_expert_rows.c: the rows of every expert, from the ids of the forward pass, which are on the host. */
 iv_status iv_gpu_learner_list_experts(gpu_learner *l, iv_error *err);
+/* ---- learner_experts_backward.c */
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err);
 
 /* ---- learner_lookups.c */
