@@ -21,6 +21,7 @@ typedef struct iv_gpu_learner_options {
     iv_recompute recompute;
     bool separate;     /* row ops apart from linear layers, never in their epilogues: for comparisons of bits, times */
     size_t logits_max; /* logits that exist at once, at least a row; 0: 2^28 */
+    size_t chunk_max;  /* bytes of the rows of experts that are computed at once, and of their weights; 0: 2^30 */
     const iv_model *names; /* the process's first model, which has the tensors by name */
     const float *weights;  /* the parameters' row on the GPU: master weights, of which the model holds the rounded
                               ones. Norms and biases are read from it in every pass */

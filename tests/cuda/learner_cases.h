@@ -39,6 +39,7 @@ typedef struct free_way {
     iv_recompute recompute;
     size_t rows_max, logits_max;
     bool separate;
+    size_t chunk_max;
 } free_way;
 
 typedef struct sequences {
@@ -183,6 +184,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .recompute = f->recompute,
                                     .separate = f->separate,
                                     .logits_max = f->logits_max,
+                                    .chunk_max = f->chunk_max,
                                     .names = g->model,
                                     .weights = g->device_row,
                                     .elements = g->elements};

@@ -8,11 +8,6 @@ enum { SECONDS = 40, SECONDS_LONG = 900 };
 
 static iv_gpu *gpu;
 
-/* Of a chunk of experts: one expert, several or all. The build links with --wrap. */
-static size_t chunk_bytes = (size_t)1 << 30;
-size_t __wrap_iv_gpu_learner_chunk_bytes(void);
-size_t __wrap_iv_gpu_learner_chunk_bytes(void) { return chunk_bytes; }
-
 static void emulated_gpus_have_the_cpus_gradients(void **state) {
     (void)state;
     rng r = rng_start("emulated learner");
@@ -22,11 +17,10 @@ static void emulated_gpus_have_the_cpus_gradients(void **state) {
         const learner_case *c = &cases[i < FAMILIES_COUNT ? i : rng_below(&r, FAMILIES_COUNT + 2)];
         law_way w = random_law(&r);
         if (only && strcmp(only, c->name) != 0) continue;
-        free_way ways[] = {
-            {SEQUENCES_MAX, IV_RECOMPUTE_NONE, 512, 0, i % 2 == 0},
-            {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256, 1 + rng_below(&r, 20000), i % 2 == 1}};
+        free_way ways[] = {{SEQUENCES_MAX, IV_RECOMPUTE_NONE, 512, 0, i % 2 == 0},
+                           {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256, 1 + rng_below(&r, 20000),
+                            i % 2 == 1, (size_t)1 << rng_below(&r, 20)}}; /* chunks of one expert, of several, of all */
         emu_seed(rng_next(&r));
-        chunk_bytes = (size_t)1 << (i % 2 ? 30 : rng_below(&r, 20));
         check_case(c, &w, gpu, &r, 3 + rng_below(&r, 3), i % 3 ? 24 : 80, ways, 2);
     }
 }

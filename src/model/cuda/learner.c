@@ -266,6 +266,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     l->ranks = m->tp.ranks, l->rank = m->rank, l->shard = &m->tp.shard[m->rank], l->peer[0] = l;
     l->weights = o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
+    l->chunk_bytes = o->chunk_max ? o->chunk_max : (size_t)1 << 30;
     l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
     iv_gpu_learner_forward_ops(&l->ops);
     iv_gpu_learner_backward_ops(&l->ops);

@@ -158,7 +158,7 @@ static void measure_experts(gpu_learner *l, const gpu_layer_runs *r) {
             each = iv_size_max(each, of[i]->n * of[i]->k);
         }
     }
-    size_t fit = iv_size_max(1, iv_gpu_learner_chunk_bytes() / (each * l->width));
+    size_t fit = iv_size_max(1, l->chunk_bytes / (each * l->width));
     l->turned_experts = iv_size_min(l->turned_experts ? l->turned_experts : l->experts, fit);
     l->turned_max = iv_size_max(l->turned_max, l->turned_experts * each);
 }

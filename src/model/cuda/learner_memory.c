@@ -45,15 +45,12 @@ static void *rows_of(iv_carving *v, size_t rows, size_t columns, size_t width) {
 /* What two more barriers cost. Tests replace it. */
 size_t iv_gpu_learner_shared_bytes(void) { return 1 << 20; }
 
-/* All experts of a layer at once, unless a pass has very many rows. Tests replace it. */
-size_t iv_gpu_learner_chunk_bytes(void) { return (size_t)1 << 30; }
-
 /* Rows of a chunk: all that a layer usually has with their padding, within the limit; one expert's are at most those of
  * the pass. */
 static size_t chunk_rows(const gpu_learner *l) {
     size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_run_max) * l->width +
                  (l->h + l->expert_n) * sizeof(float);
-    size_t rows = iv_size_min(2 * l->room * l->k, iv_gpu_learner_chunk_bytes() / row);
+    size_t rows = iv_size_min(2 * l->room * l->k, l->chunk_bytes / row);
     return whole_tiles(iv_size_max(l->room, rows));
 }
 

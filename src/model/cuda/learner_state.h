@@ -164,6 +164,7 @@ typedef struct gpu_learner {
     float *expert_dx;
     int32_t *host_ids;                      /* pinned, [layers][rows * k] */
     gpu_expert_rows *expert_rows;           /* [layers][experts] */
+    size_t chunk_bytes;                     /* of the rows of a chunk, and of its transposed weights */
     size_t expert_rows_max, turned_experts; /* of a chunk */
     gpu_expert_chunk *expert_chunks;        /* [layers][experts] */
     size_t *chunk_counts;                   /* [layers] */
@@ -236,9 +237,6 @@ static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_
 /* ---- learner_memory.c */
 /* Bytes that an all-reduce of all rows on every rank would move, from which on each rank reduces its share of them. */
 size_t iv_gpu_learner_shared_bytes(void);
-/* Bytes that the rows of a chunk of experts, and its transposed matrices of one kind, may take. Never less than one
- * expert's. */
-size_t iv_gpu_learner_chunk_bytes(void);
 void iv_gpu_learner_sizes(gpu_learner *l);
 /* Sets all pointers into `base`, and returns their bytes; with NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
