@@ -266,6 +266,7 @@ _invar() {
         train-sft:--micro-batch) _invar_words ''; return ;;
         train-sft:--pass-tokens) _invar_words ''; return ;;
         train-sft:--recompute) _invar_words 'none attention layer'; return ;;
+        train-sft:--rank-transport) _invar_words 'auto nccl host'; return ;;
         train-sft:--shard) _invar_words 'optimizer parameters'; return ;;
         train-sft:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         train-rl:--data) _invar_files; return ;;
@@ -327,6 +328,7 @@ _invar() {
         train-rl:--micro-batch) _invar_words ''; return ;;
         train-rl:--pass-tokens) _invar_words ''; return ;;
         train-rl:--recompute) _invar_words 'none attention layer'; return ;;
+        train-rl:--rank-transport) _invar_words 'auto nccl host'; return ;;
         train-rl:--shard) _invar_words 'optimizer parameters'; return ;;
         train-rl:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         train-gradients:--data) _invar_files; return ;;
@@ -346,6 +348,7 @@ _invar() {
         train-gradients:--micro-batch) _invar_words ''; return ;;
         train-gradients:--pass-tokens) _invar_words ''; return ;;
         train-gradients:--recompute) _invar_words 'none attention layer'; return ;;
+        train-gradients:--rank-transport) _invar_words 'auto nccl host'; return ;;
         train-gradients:--shard) _invar_words 'optimizer parameters'; return ;;
         train-gradients:--isa) _invar_words 'auto scalar avx2 avx512'; return ;;
         inspect:--dtype) _invar_words 'auto bfloat16 float16 float32'; return ;;
@@ -467,10 +470,10 @@ _invar() {
         bench:-*) _invar_words '--help --concurrency --prompt-tokens --decode-tokens --repeat --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-serve:-*) _invar_words '--help --num-prompts --request-rate --max-concurrency --dataset-name --random-input-len --random-output-len --random-range-ratio --random-prefix-len --temperature --seed --check-prompts --api-key --chat --model --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
         bench-latency:-*) _invar_words '--help --batch-size --input-len --output-len --num-iters-warmup --num-iters --json --load-format --dummy-seed --device --enforce-eager --arithmetic --dtype --numerics --isa --threads --tensor-parallel-size --rank-transport --rank-timeout --max-model-len --max-num-seqs --max-num-batched-tokens --step-target --kv-cache-memory --no-enable-prefix-caching --speculative --num-speculative-tokens' ;;
-        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --offload-optimizer --shard --isa' ;;
-        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-mantissa-bits --rollout-sync-every --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --offload-optimizer --shard --isa' ;;
+        train-sft:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --offload-optimizer --rank-transport --shard --isa' ;;
+        train-rl:-*) _invar_words '--help --data -o --output --batch-size --steps --epochs --seed --save-every --keep --resume --json --quiet --algorithm --reward --reward-format --reward-timeout --group-size --inner-steps --kl-beta --kl --eps-low --eps-high --correction --correction-cap --overlong-buffer --dynamic-sampling --max-new-tokens --temperature --top-p --top-k --min-p --on-mismatch --rollout-numerics --rollout-mantissa-bits --rollout-sync-every --rollout-tp --rollout-max-num-seqs --rollout-max-num-batched-tokens --speculative --max-length --longer --no-shuffle --drop-last --lr --lr-scheduler --warmup --decay-steps --min-lr-ratio --weight-decay --decay-all --adam-beta1 --adam-beta2 --adam-eps --max-grad-norm --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --offload-optimizer --rank-transport --shard --isa' ;;
         train-inspect:-*) _invar_words '--help --verify --json' ;;
-        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --offload-optimizer --shard --isa' ;;
+        train-gradients:-*) _invar_words '--help --data --out --max-length --longer --json --load-format --dummy-seed --dtype --arithmetic --numerics --virtual-ranks --device --data-parallel-size --tensor-parallel-size --threads --micro-batch --pass-tokens --recompute --offload-optimizer --rank-transport --shard --isa' ;;
         inspect:-*) _invar_words '--help --dtype --json' ;;
         tokenize:-*) _invar_words '--help --text --text-file --ids --split-special-tokens --no-special --json' ;;
         render:-*) _invar_words '--help --template --input --strftime-now' ;;

@@ -62,6 +62,7 @@ static void read_layout(const cli_args *args, iv_run_options *o) {
     o->pass_tokens = cli_count(args, "pass-tokens", o->pass_tokens);
     o->recompute = cli_text(args, "recompute", o->recompute);
     o->offload_optimizer = cli_has(args, "offload-optimizer");
+    o->rank_transport = cli_text(args, "rank-transport", o->rank_transport);
     o->shard = cli_text(args, "shard", o->shard);
     o->isa = cli_text(args, "isa", o->isa);
 }

@@ -99,6 +99,8 @@ static const cli_flag layout_flags[] = {
     {CHOICE("recompute", "WHAT", "none attention layer"), .unset = "none",
      .help = "activations that are computed again instead of stored"},
     {.name = "offload-optimizer", .help = "cuda: AdamW's moments in pinned memory of the host"},
+    {CHOICE("rank-transport", "HOW", "auto nccl host"), .unset = "auto: nccl if every process has it",
+     .help = "cuda under mpirun: how GPUs of several processes exchange gradients and weights"},
     {CHOICE("shard", "WHAT", "optimizer parameters"), .unset = "optimizer",
      .help = "what a process of mpirun holds its slice of: AdamW's moments; parameters: master weights too"},
     {CHOICE("isa", "NAME", "auto scalar avx2 avx512"), .unset = "auto: the CPU's best", .help = "instruction set"},

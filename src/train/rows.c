@@ -148,7 +148,7 @@ static const iv_rows_ops host_ops = {.alloc = row_alloc,
 iv_status iv_rows_open_host(const iv_kernels *k, iv_pool *pool, iv_rows **out, iv_error *err) {
     host *h = calloc(1, sizeof *h);
     if (!h) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    *h = (host){.base = {&host_ops, true}, .k = k, .pool = pool};
+    *h = (host){.base = {.ops = &host_ops, .here = true}, .k = k, .pool = pool};
     *out = &h->base;
     return IV_OK;
 }

@@ -10,6 +10,7 @@
 #ifndef IV_TRAIN_ROWS_H
 #define IV_TRAIN_ROWS_H
 
+#include "comm/comm.h"
 #include "device/gpu.h"
 #include "model/parameters.h"
 #include "train/optimizer.h"
@@ -53,13 +54,19 @@ typedef struct iv_rows_ops {
     iv_status (*write_model)(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                              iv_error *err);
 
+    /* Of a linked table, collectively: sends mine[p], n[p] elements, to process p, and receives to[p], theirs[p]
+     * elements, from it. Any n and place; the entries of this process are not read. IV_IO: a process is lost. */
+    iv_status (*exchange)(iv_rows *r, const float *const *mine, const size_t *n, float *const *to, const size_t *theirs,
+                          iv_error *err);
+
     void (*close)(iv_rows *r);
 } iv_rows_ops;
 
 /* The head of a device's own struct. */
 struct iv_rows {
     const iv_rows_ops *ops;
-    bool here; /* rows are this process's memory: pointers into them may be followed */
+    bool here;   /* rows are this process's memory: pointers into them may be followed */
+    bool linked; /* to the tables of other processes, by iv_rows_link_gpu */
 };
 
 /* Memory of this process, on the pool's threads. */
@@ -71,6 +78,10 @@ iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *
 
 /* Tables of several GPUs, which write models together: a matrix is written by the table of its GPU. */
 void iv_rows_join_gpus(iv_rows *const *rows, size_t count);
+
+/* Links the tables of processes with one GPU each, by NCCL; collective. how: "nccl", or "auto" (NULL): only if every
+ * process finds the library (cuda/rows_link.c). */
+iv_status iv_rows_link_gpu(iv_rows *r, iv_comm *processes, const char *how, iv_error *err);
 
 static inline void iv_rows_close(iv_rows *r) { /* after all its rows were freed; NULL is fine */
     if (r) r->ops->close(r);

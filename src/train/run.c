@@ -67,6 +67,7 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .rollout_tp = 1,
                           .speculative = "off",
                           .reward_timeout = 60,
+                          .rank_transport = "auto",
                           .on_mismatch = "stop"};
 }
 

@@ -45,10 +45,11 @@ typedef struct iv_run_options {
     uint64_t data_parallel; /* 0: 1, or under mpirun its processes / tensor_parallel */
     uint64_t tensor_parallel, threads, micro_batch, pass_tokens;
     const char *recompute, *isa;
-    bool separate;          /* iv_gpu_learner_options, for tests */
-    bool offload_optimizer; /* on GPUs: the moments stay in the host's memory */
-    const char *shard;      /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
-    const char *device;     /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
+    bool separate;              /* iv_gpu_learner_options, for tests */
+    bool offload_optimizer;     /* on GPUs: the moments stay in the host's memory */
+    const char *rank_transport; /* of processes with a GPU each: "auto", "nccl", "host" */
+    const char *shard;  /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
+    const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
     uint64_t save_every, keep;
     bool resume; /* from the newest checkpoint of output, if it has one */
     uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;

@@ -163,7 +163,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     IV_TRY(iv_isa_parse(o->isa, &isa, err));
     IV_TRY(iv_numerics_parse(o->numerics, numerics, err));
     t->recompute = (iv_recompute)recompute, t->shard_parameters = shard == 1;
-    t->separate = o->separate, t->offload_optimizer = o->offload_optimizer;
+    t->separate = o->separate, t->offload_optimizer = o->offload_optimizer, t->rank_transport = o->rank_transport;
     t->kernels = iv_kernels_select(isa);
     if (*numerics == IV_VANILLA_BLAS)
         return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");

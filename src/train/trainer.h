@@ -42,8 +42,11 @@ typedef struct iv_train_options {
     bool shard_parameters;  /* of the master weights too a process has its slice alone; one tensor-parallel rank, no GPU
                              */
     bool offload_optimizer; /* GPUs: the moments are in this process's memory */
-    bool no_optimizer;      /* gradients and log-probabilities alone */
-    bool no_gradients;      /* log-probabilities alone */
+    /* Processes with one GPU each exchange sums and weights by "nccl", or through their memory: "host". "auto" or NULL:
+     * nccl, if every process has it. */
+    const char *rank_transport;
+    bool no_optimizer; /* gradients and log-probabilities alone */
+    bool no_gradients; /* log-probabilities alone */
 } iv_train_options;
 
 /* A step's sequence. Coefficients are read where the mask is not 0: -dLoss/dlogprob before division by the denominator;

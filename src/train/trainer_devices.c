@@ -8,6 +8,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+
+size_t iv_train_round_elements(void) { return (size_t)1 << 22; }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
@@ -38,6 +41,16 @@ static iv_status open_gpus(iv_trainer *t, iv_error *err) {
     return iv_gpu_peer(gpus, n, err);
 }
 
+/* Processes with one GPU each exchange between GPUs; with more, through their memory. */
+static iv_status link_processes(iv_trainer *t, iv_error *err) {
+    const char *how = t->o.rank_transport;
+    if (t->process_count == 1 || t->o.no_optimizer || (how && strcmp(how, "host") == 0)) return IV_OK;
+    if (t->device_count == 1) return iv_rows_link_gpu(t->devices[0].rows, t->o.processes, how, err);
+    if (!how || strcmp(how, "nccl") != 0) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "rank_transport nccl: wanted one GPU for each process, found %zu",
+                   t->device_count);
+}
+
 iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
     iv_rows *rows[IV_VIRTUAL_RANKS_MAX];
     size_t n = t->o.cuda ? t->local * t->o.tp : 1;
@@ -55,7 +68,7 @@ iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
         rows[i] = d->rows;
     }
     iv_rows_join_gpus(rows, n);
-    return IV_OK;
+    return link_processes(t, err);
 }
 
 static void drop(const train_device *d, float *row) {

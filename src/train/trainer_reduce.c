@@ -1,6 +1,7 @@
 /* trainer_reduce.c: what ranks exchange in a step: gradients in the tree, sums of squares, weights, hashes. Inside a
  * process they read each other's memory. Over processes it is a reduce-scatter: each receives the others' sums of its
- * own slice alone, in pieces, and adds them in the tree. What processes exchange of GPUs goes through their memory. */
+ * own slice alone, in pieces, and adds them in the tree. What processes exchange of GPUs goes through their memory,
+ * unless their GPUs are linked (trainer_exchange.c). */
 #include "base/size.h"
 #include "numerics/floats.h"
 #include "train/trainer_state.h"
@@ -14,17 +15,6 @@ enum {
 };
 
 /* ---- gradients over processes ----------------------------------------------------------------------------------- */
-
-/* What process p sums: its slice of the row, or of a tied embedding's look-ups behind it, at *at of the sums. */
-static size_t part_of(const iv_trainer *t, size_t p, bool tied, size_t *at) {
-    size_t first, n, offset = t->model->embedding_tensor->offset;
-    iv_flat_slice(t->elements, p, t->process_count, &first, &n);
-    *at = first;
-    if (!tied) return n;
-    size_t begin = iv_size_max(first, offset), end = iv_size_min(first + n, offset + (t->all - t->elements));
-    *at = t->elements + (begin < end ? begin - offset : 0);
-    return begin < end ? end - begin : 0;
-}
 
 typedef struct tree {
     size_t count, spread, n; /* data-parallel ranks, processes of each, elements */
@@ -83,7 +73,7 @@ static iv_status reduce_round(iv_trainer *t, bool tied, size_t k, tree *x, iv_er
     const void *mine[IV_RANKS_MAX], *blocks[IV_RANKS_MAX];
     size_t bytes[IV_RANKS_MAX], theirs[IV_RANKS_MAX], own = 0;
     for (size_t p = 0; p < t->process_count; p++) {
-        size_t at, all = part_of(t, p, tied, &at), begin = iv_size_min(k * ROUND, all);
+        size_t at, all = iv_train_part_of(t, p, tied, &at), begin = iv_size_min(k * ROUND, all);
         size_t n = iv_size_min(ROUND, all - begin);
         IV_TRY(sums_for(t, p, at + begin, n, x, &mine[p], err));
         bytes[p] = n * sizeof(float);
@@ -108,7 +98,7 @@ static iv_status reduce_processes(iv_trainer *t, bool tied, iv_error *err) {
         free(nodes), free(x.staged);
         return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
     }
-    for (size_t p = 0; p < t->process_count; p++) longest = iv_size_max(longest, part_of(t, p, tied, &at));
+    for (size_t p = 0; p < t->process_count; p++) longest = iv_size_max(longest, iv_train_part_of(t, p, tied, &at));
     for (size_t p = 0; p < x.count; p += every) x.node[p] = nodes + p / every * ROUND;
     iv_status status = IV_OK;
     for (size_t k = 0; status == IV_OK && k * ROUND < longest; k++) status = reduce_round(t, tied, k, &x, err);
@@ -120,28 +110,32 @@ iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err) {
     const train_device *d = &t->devices[0];
     size_t at;
     for (int tied = 0; t->spread > 1 && tied < 2; tied++) {
-        size_t n = part_of(t, t->process, tied, &at);
+        size_t n = iv_train_part_of(t, t->process, tied, &at);
         if (n) IV_TRY(d->rows->ops->clear(d->rows, d->reduced + at, n, err));
     }
     return IV_OK;
+}
+
+static iv_status add_processes(iv_trainer *t, bool tied, iv_error *err) {
+    return t->devices[0].rows->linked ? iv_train_exchange_sums(t, tied, err) : reduce_processes(t, tied, err);
 }
 
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
     const float *rows[IV_VIRTUAL_RANKS_MAX];
     train_device *d = &t->devices[0];
     size_t at, first, n = t->all - t->elements;
-    if (t->o.cuda && t->process_count > 1) {
+    if (t->o.cuda && t->process_count > 1 && !d->rows->linked) {
         IV_TRY(reduce_processes(t, false, err));
         return n ? reduce_processes(t, true, err) : IV_OK;
     }
     if (t->device_count > 1) return iv_train_reduce_devices(t, err);
     for (size_t i = 0; i < t->local; i++) rows[i] = t->ranks[i].sums.sum;
     IV_TRY(d->rows->ops->sum(d->rows, d->reduced, rows, t->local, t->all, err));
-    if (t->process_count > 1) IV_TRY(reduce_processes(t, false, err));
+    if (t->process_count > 1) IV_TRY(add_processes(t, false, err));
     if (n == 0) return IV_OK;
-    if (t->process_count > 1) IV_TRY(reduce_processes(t, true, err));
+    if (t->process_count > 1) IV_TRY(add_processes(t, true, err));
     /* A tied embedding's look-ups join the head's gradient. */
-    n = part_of(t, t->process, true, &at), first = t->model->embedding_tensor->offset + (at - t->elements);
+    n = iv_train_part_of(t, t->process, true, &at), first = t->model->embedding_tensor->offset + (at - t->elements);
     const float *tied[] = {d->reduced + first, d->reduced + at};
     return n ? d->rows->ops->sum(d->rows, d->reduced + first, tied, 2, n, err) : IV_OK;
 }
@@ -264,6 +258,7 @@ iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
     float *staged = NULL;
     iv_status status = iv_train_share_master(t, err);
     if (status != IV_OK || t->process_count == 1 || t->o.shard_parameters) return status;
+    if (t->devices[0].rows->linked) return iv_train_exchange_weights(t, err);
     for (size_t p = 0; p < t->process_count; p++) {
         iv_flat_slice(t->elements, p, t->process_count, &first[p], &n[p]);
         longest = iv_size_max(longest, n[p]);

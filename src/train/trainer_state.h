@@ -58,6 +58,13 @@ struct iv_trainer {
     struct iv_train_public *public; /* of one that iv_trainer_open made; else NULL */
 };
 
+/* trainer_exchange.c: what process p sums: its slice of the row, or of a tied embedding's look-ups behind it, at *at of
+ * the sums. */
+size_t iv_train_part_of(const iv_trainer *t, size_t p, bool tied, size_t *at);
+/* Of linked GPUs: the sums of all processes in the tree, in this one's part; all weights in every process. */
+iv_status iv_train_exchange_sums(iv_trainer *t, bool tied, iv_error *err);
+iv_status iv_train_exchange_weights(iv_trainer *t, iv_error *err);
+
 /* trainer_reduce.c: adds the ranks' sums in the tree, into the process's slice of `reduced`. */
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err);
 /* Before a step of tensor-parallel ranks that are processes: +0 where the last reduction wrote. */
@@ -73,7 +80,9 @@ iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err);
 /* Makes all processes' master weights whole, where they are not sharded. */
 iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err);
 
-/* trainer_devices.c: opens the devices, without their models and rows. */
+/* trainer_devices.c: elements of a round from each process, a multiple of IV_PARAMETER_BLOCK. Tests replace it. */
+size_t iv_train_round_elements(void);
+/* Opens the devices, without their models and rows. */
 iv_status iv_train_open_devices(iv_trainer *t, iv_error *err);
 void iv_train_close_devices(iv_trainer *t);
 /* Runs `run` for every device at once, a thread each; the first one's error. */

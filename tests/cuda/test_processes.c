@@ -1,7 +1,7 @@
 /* Processes with a GPU each: the program over emulated GPUs under mpirun gives the bytes of the CPU's tc16, by NCCL
- * (a stand-in for it) and through host memory, also when logits are scored in slices. Impossible options are
- * refused. A hanging rank ends the job, also while the ranks connect. A checkpoint's type has the effect of the
- * flag. */
+ * (a stand-in for it) and through host memory, also when logits are scored in slices, and when it trains. Impossible
+ * options are refused. A hanging rank ends the job, also while the ranks connect. A checkpoint's type has the effect of
+ * the flag. */
 #include "comm/mpi_cases.h"
 #include "kernels/cuda/nccl.h"
 
@@ -58,6 +58,70 @@ static void same_digests(void **state) {
              models[MODELS - 1].name, ids);
     digest_of(line, got);
     assert_string_not_equal(got, want); /* one flipped bit in transit is detected */
+}
+
+/* ---- training -----------------------------------------------------------------------------------------------------
+ */
+
+static void write_examples(char path[300]) {
+    snprintf(path, 300, "%s/examples.jsonl", folder);
+    FILE *f = fopen(path, "w");
+    if (!f) fail_msg("cannot write %s", path);
+    for (int i = 0; i < 24; i++) {
+        fprintf(f, "{\"ids\": [%d, %d, %d", 5 + i, 7 * i % 400, i * i % 300);
+        for (int t = 0; t < i * 5 % 11; t++) fprintf(f, ", %d", (11 * t + 3 * i) % 400);
+        fputs("]}\n", f);
+    }
+    fclose(f);
+}
+
+/* The hash of the weights after two steps; AdamW's update follows from every gradient. */
+static void trained(const char *start, const char *model, const char *examples, const char *flags, char weights[65]) {
+    static int runs;
+    char line[2000], *out, *errors;
+    snprintf(line, sizeof line,
+             "%s" INVAR
+             "train sft tests/data/hf/%s --data %s --output %s/trained%d --steps 2 --batch-size 7 --lr 1e-3 --seed 11 "
+             "--threads 1 --arithmetic tc16 --quiet --json %s",
+             start, model, examples, folder, runs++, flags);
+    if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
+    const char *hash = strstr(out, "\"weights\": \"");
+    if (!hash) fail_msg("%s: no weights in: %s", line, out);
+    snprintf(weights, 65, "%s", hash + strlen("\"weights\": \""));
+    free(out), free(errors);
+}
+
+/* Data-parallel processes with a GPU each: gradients and weights from GPU to GPU, or through the host, with the CPU's
+ * weights; a tied embedding's look-ups take their own way. */
+static void same_trained_weights(void **state) {
+    (void)state;
+    SKIP_WITHOUT_MPI();
+    static const struct {
+        const char *model, *start, *flags; /* no start: the CPU's, which the next ones have */
+    } ways[] = {{"qwen3", NULL, "--device cpu"},
+                {"qwen3", MPIRUN "-n 2 ", "--device cuda --rank-transport host"},
+                {"qwen3", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl"},
+                {"qwen3", WITH_NCCL MPIRUN "-n 4 ", "--device cuda --micro-batch 1"},
+                {"qwen3_moe", NULL, "--device cpu"},
+                {"qwen3_moe", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl"}};
+    char examples[300], want[65], got[65];
+    write_examples(examples);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        trained(ways[i].start ? ways[i].start : "", ways[i].model, examples, ways[i].flags, ways[i].start ? got : want);
+        if (ways[i].start && strcmp(want, got) != 0)
+            fail_msg("%s%s %s: wanted %s, found %s", ways[i].start, ways[i].model, ways[i].flags, want, got);
+        printf("%s: %s%s: %.8s\n", ways[i].model, ways[i].start ? ways[i].start : "", ways[i].flags,
+               ways[i].start ? got : want);
+        fflush(stdout);
+    }
+    trained("env FAKE_NCCL_FLIP=1 " WITH_NCCL MPIRUN "-n 2 ", "qwen3_moe", examples, "--device cuda", got);
+    assert_string_not_equal(got, want); /* a flipped bit in transit is a different hash */
+    char line[1000];
+    snprintf(line, sizeof line,
+             WITH_NCCL QUIETLY "-n 2 " INVAR "train sft tests/data/hf/qwen3 --data %s --output %s/none --steps 1 "
+                               "--batch-size 4 --dp 4 --device cuda --rank-transport nccl",
+             examples, folder);
+    refused(line, "rank_transport nccl: wanted one GPU for each process, found 2");
 }
 
 /* A checkpoint that is float32 only by its config.json is computed as with --dtype float32, and not as tc16 on a
@@ -265,6 +329,18 @@ static const char *try_rank(size_t rank) {
         pieces[r] = (iv_nccl_piece){moved[rank][r], bytes, r};
         more[r] = (iv_nccl_piece){moved[rank][RANKS + r], bytes, r};
     }
+    iv_nccl_block to[RANKS], from[RANKS];
+    static uint32_t received[RANKS][RANKS][VALUES];
+    for (size_t r = 0; r < RANKS; r++) { /* rank 0 sends nothing to rank 2 */
+        to[r] = (iv_nccl_block){moved[rank][rank], rank == 0 && r == 2 ? 0 : 4 * (r + 1)};
+        from[r] = (iv_nccl_block){received[rank][r], r == 0 && rank == 2 ? 0 : 4 * (rank + 1)};
+    }
+    if (iv_nccl_exchange(n, to, from, NULL)) return "blocks were not exchanged";
+    for (size_t r = 0; r < RANKS; r++) {
+        size_t count = r == rank || (r == 0 && rank == 2) ? 0 : rank + 1;
+        for (size_t i = 0; i < RANKS + 1; i++)
+            if (received[rank][r][i] != (i < count ? (uint32_t)(r * 1000000 + i) : 0)) return "other blocks";
+    }
     int code = iv_nccl_sum(n, IV_BF16, sums[rank], VALUES, NULL);
     code |= iv_nccl_move(n, pieces, RANKS, false, NULL);
     code |= iv_nccl_move(n, more, RANKS, true, NULL);
@@ -340,6 +416,7 @@ int main(void) {
                                        cmocka_unit_test(float32_checkpoints),
                                        cmocka_unit_test(what_cannot_be_is_refused),
                                        cmocka_unit_test(same_digests),
+                                       cmocka_unit_test(same_trained_weights),
                                        cmocka_unit_test(same_scores_slice_after_slice),
                                        cmocka_unit_test(a_rank_is_lost_while_they_connect),
                                        cmocka_unit_test(a_gpu_rank_hangs)};

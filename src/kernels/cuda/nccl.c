@@ -108,6 +108,23 @@ int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_
     return code_of(move(n, pieces, count, to_first, stream));
 }
 
+static int exchange(iv_nccl *n, const iv_nccl_block *to, const iv_nccl_block *from, iv_gpu_stream stream) {
+    int code = n->calls.group_start();
+    if (code) return code;
+    for (size_t r = 0; r < n->ranks && !code; r++) {
+        if (r == n->rank) continue;
+        if (to[r].bytes) code = n->calls.send(to[r].at, to[r].bytes, TYPE_BYTES, (int)r, n->comm, stream);
+        if (from[r].bytes && !code)
+            code = n->calls.receive(from[r].at, from[r].bytes, TYPE_BYTES, (int)r, n->comm, stream);
+    }
+    int ended = n->calls.group_end();
+    return code ? code : ended;
+}
+
+int iv_nccl_exchange(iv_nccl *n, const iv_nccl_block *to, const iv_nccl_block *from, iv_gpu_stream stream) {
+    return code_of(exchange(n, to, from, stream));
+}
+
 /* ---- opening -----------------------------------------------------------------------------------------------
  * While ranks connect, NCCL blocks on the host until all processes answer, without a timeout. So a separate thread
  * connects, and the caller waits for it with a timeout. (Nonblocking communicators, config.blocking = 0, would stay

@@ -1,5 +1,5 @@
 /* nccl.h: NCCL through dlopen: all-reduce for the vanilla-blas baseline (NUMERICS.md, 14), and copies between GPUs
- * of several processes. The library is loaded on demand and is not a dependency.
+ * of several processes, an engine's or a trainer's. The library is loaded on demand and is not a dependency.
  *
  * Enqueued calls wait on the GPU for the other ranks without a timeout: the caller watches the time and aborts with
  * iv_nccl_abort. Opening has its own timeout. */
@@ -44,5 +44,14 @@ typedef struct iv_nccl_piece {
 
 /* Copies pieces to all ranks, or to rank 0 only. */
 int iv_nccl_move(iv_nccl *n, const iv_nccl_piece *pieces, size_t count, bool to_first, iv_gpu_stream stream);
+
+/* Memory for or from one other rank. */
+typedef struct iv_nccl_block {
+    void *at;
+    size_t bytes;
+} iv_nccl_block;
+
+/* Sends to[r] to rank r and receives from[r] from it, for every other rank: both sides give the same bytes. */
+int iv_nccl_exchange(iv_nccl *n, const iv_nccl_block *to, const iv_nccl_block *from, iv_gpu_stream stream);
 
 #endif

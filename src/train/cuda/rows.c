@@ -139,6 +139,7 @@ static void gpu_close(iv_rows *r) {
     if (iv_gpu_use(g->gpu, &ignored) == IV_OK && g->stream) cudaStreamDestroy(g->stream);
     for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) iv_rows_packing_free(g, g->packing[i]);
     g->memspace->free(g->memspace, g->scratch);
+    iv_nccl_abort(g->nccl); /* nothing is in flight; other processes may have ended */
     cudaGetLastError();
     free(g);
 }
@@ -158,12 +159,13 @@ static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
                                     .find_not_finite = row_find_not_finite,
                                     .read_model = iv_rows_gpu_read_model,
                                     .write_model = iv_rows_gpu_write_model,
+                                    .exchange = iv_rows_gpu_exchange,
                                     .close = gpu_close};
 
 iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *err) {
     iv_rows_gpu *g = calloc(1, sizeof *g);
     if (!g) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    *g = (iv_rows_gpu){.base = {&gpu_ops, false}, .gpu = gpu, .memspace = iv_gpu_memspace(gpu), .pool = pool};
+    *g = (iv_rows_gpu){.base = {.ops = &gpu_ops}, .gpu = gpu, .memspace = iv_gpu_memspace(gpu), .pool = pool};
     g->group[0] = iv_gpu_get_info(gpu)->ordinal, g->group_count = 1;
     iv_status status = iv_gpu_use(gpu, err);
     if (status == IV_OK)

@@ -2,6 +2,7 @@
 #ifndef IV_TRAIN_CUDA_ROWS_GPU_H
 #define IV_TRAIN_CUDA_ROWS_GPU_H
 
+#include "kernels/cuda/nccl.h"
 #include "train/rows.h"
 
 #include <cuda_runtime_api.h>
@@ -20,7 +21,9 @@ typedef struct iv_rows_gpu {
     size_t scratch_bytes;
     iv_rows_packing *packing[IV_ROWS_PACKINGS]; /* of the models written last; NULL: none yet */
     size_t packings;                            /* made so far */
-    int group[IV_ROWS_GPUS_MAX];                /* ordinals of the GPUs that write models together, this one's too */
+    iv_nccl *nccl;                              /* of a linked table */
+    size_t processes, process;
+    int group[IV_ROWS_GPUS_MAX]; /* ordinals of the GPUs that write models together, this one's too */
     size_t group_count;
 } iv_rows_gpu;
 
@@ -39,5 +42,9 @@ iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, 
 iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                                   iv_error *err);
 void iv_rows_packing_free(iv_rows_gpu *g, iv_rows_packing *p); /* NULL is fine */
+
+/* rows_link.c */
+iv_status iv_rows_gpu_exchange(iv_rows *r, const float *const *mine, const size_t *n, float *const *to,
+                               const size_t *theirs, iv_error *err);
 
 #endif
