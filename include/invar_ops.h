@@ -4,7 +4,13 @@
  * the context; all others are float32. Rows are tokens: whole sequences one after another. A call may have 0 rows.
  * Calls on one context run one after another, from any thread; results do not depend on threads, instruction sets, or
  * on other rows of a call. Sizes are checked; an error names the op and the argument. Structs may change with the
- * version of the library: build against the header of the library that you load. */
+ * version of the library: build against the header of the library that you load.
+ *
+ * A context of a GPU has the same bits. Its arrays are memory of that GPU at multiples of 16 bytes, in the primary
+ * context of the CUDA driver, as the CUDA runtime and PyTorch use it; but everything inside the structs other than
+ * weights, norms, tables and sums, and all token ids, targets and virtual ranks, are on the CPU, and free again when
+ * the call returns. A call enqueues its work on the context's stream and may return before it is done. It leaves the
+ * thread's current device as it was. Streams that capture a graph are not supported. */
 #ifndef INVAR_OPS_H
 #define INVAR_OPS_H
 
@@ -16,17 +22,37 @@ extern "C" {
 
 typedef struct iv_ops iv_ops;
 
+/* Scratch of a GPU's calls: `allocate` returns memory of its device for use on `stream`, at a multiple of 256 bytes, or
+ * NULL; `release` gives it back before that work is done, so that only later work of the same stream may have it. Both
+ * are called during calls on the context. */
+typedef struct iv_ops_memory {
+    void *(*allocate)(void *context, size_t bytes, void *stream);
+    void (*release)(void *context, void *memory, void *stream);
+    void *context;
+} iv_ops_memory;
+
 typedef struct iv_ops_options {
     const char *dtype;      /* the GEMM type: "bfloat16", "float16", "float32" */
-    const char *arithmetic; /* "fma32", "tc16", or "auto": fma32. NULL: auto */
+    const char *arithmetic; /* "fma32", "tc16", or "auto": as the engine's on that device, fma32 on a CPU; on a GPU
+                               tc16, but fma32 for float32. NULL: auto */
     const char *isa;        /* "auto", "scalar", "avx2", "avx512": never changes a bit. NULL: auto */
     size_t threads;         /* 0: one per CPU; never changes a bit */
+    const char *device; /* "cpu", or "cuda:0", "cuda:1", ... as the CUDA runtime counts. NULL: cpu. IV_UNSUPPORTED: no
+                           CUDA in this build, no GPU, or a GPU that does not have the arithmetic */
+    const iv_ops_memory *memory; /* of a GPU; copied. NULL: the context allocates, and keeps what it has */
 } iv_ops_options;
 
 IV_API iv_status iv_ops_open(const iv_ops_options *options, iv_ops **out, iv_error *err);
 IV_API void iv_ops_close(iv_ops *ops); /* NULL is fine */
 /* "fma32" or "tc16". Static string. */
 IV_API const char *iv_ops_arithmetic(const iv_ops *ops);
+
+/* The stream of a GPU (a cudaStream_t) of later calls; at first the default stream. If there was another one, the new
+ * one waits for it, so it must exist still. IV_INVALID on a CPU. */
+IV_API iv_status iv_ops_set_stream(iv_ops *ops, void *stream, iv_error *err);
+/* Waits for the stream, and tells what its work has found: IV_NOT_FINITE of iv_ops_attention_forward. On a CPU IV_OK.
+ */
+IV_API iv_status iv_ops_synchronize(iv_ops *ops, iv_error *err);
 
 /* out[i] = x[i] rounded to the GEMM type (typed). */
 IV_API iv_status iv_ops_round(iv_ops *ops, const float *x, size_t n, void *out, iv_error *err);
@@ -159,7 +185,8 @@ IV_API iv_status iv_ops_rope(iv_ops *ops, const iv_ops_attention *a, float *qkv,
 IV_API iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const void *q_raw, const void *k_raw,
                                       const iv_ops_axis *axis, float *dqkv, const iv_ops_sums *q_sums,
                                       const iv_ops_sums *k_sums, iv_error *err);
-/* Causal attention. out: typed, as q; lse2[rows][heads]. IV_NOT_FINITE names a row whose key or value is not finite. */
+/* Causal attention. out: typed, as q; lse2[rows][heads]. IV_NOT_FINITE names a row whose key or value is not finite; on
+ * a GPU the next call on the context returns it, whichever it is, once the work is done; then nothing else is. */
 IV_API iv_status iv_ops_attention_forward(iv_ops *ops, const iv_ops_attention *a, const void *q, const void *k,
                                           const void *v, void *out, float *lse2, iv_error *err);
 /* dout: typed. dqkv as qkv above. */
@@ -170,7 +197,8 @@ IV_API iv_status iv_ops_attention_backward(iv_ops *ops, const iv_ops_attention *
 /* ---- experts (NUMERICS.md 9, 15.9) ---------------------------------------------------------------------------------
  */
 
-/* Router logits[rows][experts] -> the k experts of each row, ids ascending, and their weights. */
+/* Router logits[rows][experts] -> the k experts of each row, ids ascending, and their weights. A GPU takes up to 512
+ * experts, and does not check the ids that it is given: they must be those of iv_ops_route. */
 IV_API iv_status iv_ops_route(iv_ops *ops, const float *logits, size_t rows, size_t experts, size_t k, bool normalize,
                               int32_t *ids, float *weights, iv_error *err);
 /* dlogits[rows][experts] from the gradients dweights[rows][k]. */

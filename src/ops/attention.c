@@ -3,13 +3,14 @@
 #include "format/model_config.h"
 #include "kernels/heads_backward.h"
 #include "model/learner_ranks.h"
-#include "ops/context.h"
+#include "ops/gpu.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 static iv_status check_attention(const char *what, const iv_ops_attention *a, size_t *rows, iv_error *err) {
+    *rows = 0;
     if (a->kv_heads == 0 || a->heads == 0 || a->heads % a->kv_heads || a->heads > IV_HEADS_MAX)
         return iv_fail(err, IV_INVALID, "%s: heads: wanted a multiple of %zu KV heads up to %d, found %zu", what,
                        a->kv_heads, IV_HEADS_MAX, a->heads);
@@ -18,7 +19,6 @@ static iv_status check_attention(const char *what, const iv_ops_attention *a, si
                        IV_HEAD_DIM_MAX, a->head_dim);
     if (a->window < 0) return iv_fail(err, IV_INVALID, "%s: window: wanted 0 or more", what);
     if (!a->q_norm != !a->k_norm) return iv_fail(err, IV_INVALID, "%s: wanted both head norms or neither", what);
-    *rows = 0;
     for (size_t i = 0; i < a->sequences; i++)
         if (!iv_size_add(*rows, a->lengths[i], rows) || *rows > INT32_MAX / 2)
             return iv_fail(err, IV_LIMIT, "%s: too many tokens", what);
@@ -94,7 +94,8 @@ iv_status iv_ops_rope(iv_ops *ops, const iv_ops_attention *a, float *qkv, void *
     IV_TRY(check_attention(what, a, &rows, err));
     IV_TRY(check_positions(what, a, err));
     if (!q_raw != !k_raw) return iv_fail(err, IV_INVALID, "%s: wanted arrays for q_raw and k_raw, or neither", what);
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, what, err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->rope(ops, a, rows, qkv, q, k, v, q_raw, k_raw, err));
     for (size_t i = 0, row = 0; i < a->sequences; row += a->lengths[i++]) {
         iv_row_range range = {row, a->lengths[i]};
         rope_job j = {ops, a, &range, qkv, q, k, v, q_raw, k_raw};
@@ -114,39 +115,13 @@ static void add_terms(void *context, size_t row, size_t first, size_t count, flo
     j->kernels->add(acc, j->terms + row * 2 * j->dim + j->offset + first, count);
 }
 
-static iv_status sum_terms(iv_ops *ops, const char *what, const iv_ops_axis *axis, size_t rows, const terms_job *from,
-                           const iv_ops_sums *sums, iv_error *err) {
-    iv_ops_pass pass;
-    IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
-    iv_status status = IV_OK;
-    if (pass.rows != rows)
-        status = iv_fail(err, IV_INVALID, "%s: axis: wanted %zu tokens, found %zu", what, rows, pass.rows);
-    for (int i = 0; i < 2 && status == IV_OK && !pass.idle; i++) {
-        iv_axis_sums s;
-        terms_job j = *from;
-        j.offset = (size_t)i * j.dim;
-        status = iv_ops_sums_of(what, axis, &sums[i], &s, err);
-        if (status == IV_OK)
-            iv_axis_sum_columns(&ops->compute, &(iv_axis_columns){&pass.axis, &s, 0, j.dim, add_terms, &j});
-    }
-    iv_ops_pass_close(&pass);
-    return status;
-}
-
-iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const void *q_raw, const void *k_raw,
-                               const iv_ops_axis *axis, float *dqkv, const iv_ops_sums *q_sums,
-                               const iv_ops_sums *k_sums, iv_error *err) {
-    static const char what[] = "rope, backward";
-    size_t rows;
-    IV_TRY(check_attention(what, a, &rows, err));
-    IV_TRY(check_positions(what, a, err));
-    if (rows && a->q_norm && (!q_raw || !k_raw || !q_sums || !k_sums))
-        return iv_fail(err, IV_INVALID, "%s: head norms: wanted q_raw, k_raw and sums, found NULL", what);
-    iv_row_range *ranges = new_ranges(what, a, err);
+static iv_status rope_backward(iv_ops *ops, const iv_ops_attention *a, size_t rows, const void *q_raw,
+                               const void *k_raw, float *dqkv, const iv_ops_pass *pass, const iv_axis_sums *sums,
+                               iv_error *err) {
+    size_t bytes = a->q_norm ? (rows + 1) * 2 * a->head_dim * sizeof(float) : 0;
+    iv_row_range *ranges = new_ranges(ops->what, a, err);
     if (!ranges) return err->status;
-    iv_ops_enter(ops);
-    iv_status status = iv_ops_reserve(ops, what, 0, a->q_norm ? (rows + 1) * 2 * a->head_dim * sizeof(float) : 0, err);
-    terms_job j = {ops->compute.kernels, (float *)(void *)ops->work, a->head_dim, 0};
+    iv_status status = iv_ops_reserve(ops, ops->what, 0, bytes, err);
     if (status == IV_OK)
         iv_heads_backward(&ops->compute,
                           &(iv_heads_backward_args){.type = ops->type,
@@ -166,10 +141,40 @@ iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const voi
                                                     .dqkv = dqkv,
                                                     .terms = (float *)(void *)ops->work},
                           rows);
-    if (status == IV_OK && a->q_norm)
-        status = sum_terms(ops, what, axis, rows, &j, (iv_ops_sums[]){*q_sums, *k_sums}, err);
     free(ranges);
-    return iv_ops_leave(ops, status);
+    for (size_t i = 0; i < 2 && status == IV_OK && pass && !pass->idle; i++) {
+        terms_job j = {ops->compute.kernels, (float *)(void *)ops->work, a->head_dim, i * a->head_dim};
+        iv_axis_sum_columns(&ops->compute, &(iv_axis_columns){&pass->axis, &sums[i], 0, j.dim, add_terms, &j});
+    }
+    return status;
+}
+
+static iv_status run_rope_backward(iv_ops *ops, const iv_ops_attention *a, size_t rows, const void *q_raw,
+                                   const void *k_raw, float *dqkv, const iv_ops_pass *pass, const iv_axis_sums *sums,
+                                   iv_error *err) {
+    IV_TRY(iv_ops_enter(ops, "rope, backward", err));
+    return iv_ops_leave(ops, ops->gpu ? ops->gpu->rope_backward(ops, a, rows, q_raw, k_raw, dqkv, pass, sums, err)
+                                      : rope_backward(ops, a, rows, q_raw, k_raw, dqkv, pass, sums, err));
+}
+
+iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const void *q_raw, const void *k_raw,
+                               const iv_ops_axis *axis, float *dqkv, const iv_ops_sums *q_sums,
+                               const iv_ops_sums *k_sums, iv_error *err) {
+    static const char what[] = "rope, backward";
+    size_t rows;
+    iv_axis_sums sums[2];
+    iv_ops_pass pass;
+    IV_TRY(check_attention(what, a, &rows, err));
+    IV_TRY(check_positions(what, a, err));
+    if (!a->q_norm) return run_rope_backward(ops, a, rows, NULL, NULL, dqkv, NULL, NULL, err);
+    if (!q_sums || !k_sums || (rows && (!q_raw || !k_raw)))
+        return iv_fail(err, IV_INVALID, "%s: head norms: wanted q_raw, k_raw and sums, found NULL", what);
+    IV_TRY(iv_ops_sums_of(what, axis, q_sums, &sums[0], err));
+    IV_TRY(iv_ops_sums_of(what, axis, k_sums, &sums[1], err));
+    IV_TRY(iv_ops_pass_open_of(what, axis, rows, &pass, err));
+    iv_status status = run_rope_backward(ops, a, rows, q_raw, k_raw, dqkv, &pass, sums, err);
+    iv_ops_pass_close(&pass);
+    return status;
 }
 
 /* ---- attention -----------------------------------------------------------------------------------------------------
@@ -234,11 +239,8 @@ static iv_status lay_out(iv_ops *ops, const char *what, const iv_ops_attention *
 
 static iv_status forward(iv_ops *ops, const iv_ops_attention *a, const void *q, const void *k, const void *v, void *out,
                          float *lse2, iv_error *err) {
-    static const char what[] = "attention";
+    const char *what = ops->what;
     pages p = {0};
-    size_t rows;
-    IV_TRY(check_attention(what, a, &rows, err));
-    if (rows == 0) return IV_OK;
     IV_TRY(lay_out(ops, what, a, &p, err));
     page_job j = {&p.layout, k, v, p.kv, NULL, a->kv_heads * a->head_dim * iv_ops_width(ops), SIZE_MAX};
     for (size_t i = 0; i < p.span_count; i++) {
@@ -263,16 +265,18 @@ static iv_status forward(iv_ops *ops, const iv_ops_attention *a, const void *q, 
 
 iv_status iv_ops_attention_forward(iv_ops *ops, const iv_ops_attention *a, const void *q, const void *k, const void *v,
                                    void *out, float *lse2, iv_error *err) {
-    iv_ops_enter(ops);
-    return iv_ops_leave(ops, forward(ops, a, q, k, v, out, lse2, err));
+    size_t rows;
+    IV_TRY(check_attention("attention", a, &rows, err));
+    if (rows == 0) return IV_OK;
+    IV_TRY(iv_ops_enter(ops, "attention", err));
+    return iv_ops_leave(ops, ops->gpu ? ops->gpu->attention(ops, a, rows, q, k, v, out, lse2, err)
+                                      : forward(ops, a, q, k, v, out, lse2, err));
 }
 
 static iv_status backward(iv_ops *ops, iv_attention_backward_args *args, const iv_ops_attention *a, iv_error *err) {
-    static const char what[] = "attention, backward";
-    size_t rows, longest = 0, scratch;
-    IV_TRY(check_attention(what, a, &rows, err));
+    const char *what = ops->what;
+    size_t longest = 0, scratch;
     for (size_t i = 0; i < a->sequences; i++) longest = iv_size_max(longest, a->lengths[i]);
-    if (rows == 0) return IV_OK;
     if (!iv_attention_backward_scratch(ops->type, a->head_dim, longest, &scratch) ||
         !iv_size_mul(scratch, iv_pool_threads(ops->pool), &scratch))
         return iv_fail(err, IV_LIMIT, "%s: a sequence of %zu tokens is too large", what, longest);
@@ -290,7 +294,9 @@ static iv_status backward(iv_ops *ops, iv_attention_backward_args *args, const i
 
 iv_status iv_ops_attention_backward(iv_ops *ops, const iv_ops_attention *a, const void *q, const void *k, const void *v,
                                     const void *out, const void *dout, const float *lse2, float *dqkv, iv_error *err) {
-    if (a->kv_heads == 0) return iv_fail(err, IV_INVALID, "attention, backward: kv_heads: wanted 1 or more");
+    size_t rows;
+    IV_TRY(check_attention("attention, backward", a, &rows, err));
+    if (rows == 0) return IV_OK;
     iv_attention_backward_args args = {.type = ops->type,
                                        .kv_heads = a->kv_heads,
                                        .group = a->heads / a->kv_heads,
@@ -306,6 +312,7 @@ iv_status iv_ops_attention_backward(iv_ops *ops, const iv_ops_attention *a, cons
                                        .lse2 = lse2,
                                        .dqkv = dqkv,
                                        .dqkv_stride = (a->heads + 2 * a->kv_heads) * a->head_dim};
-    iv_ops_enter(ops);
-    return iv_ops_leave(ops, backward(ops, &args, a, err));
+    IV_TRY(iv_ops_enter(ops, "attention, backward", err));
+    return iv_ops_leave(ops, ops->gpu ? ops->gpu->attention_backward(ops, a, rows, q, k, v, out, dout, lse2, dqkv, err)
+                                      : backward(ops, &args, a, err));
 }

@@ -1,8 +1,9 @@
 /* config.c: a configuration as the engine reads it. */
 #include "format/model_config.h"
 #include "model/rope_tables.h"
-#include "ops/context.h"
+#include "ops/gpu.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 iv_status iv_ops_config_parse(const char *json, size_t bytes, iv_ops_config *out, iv_error *err) {
@@ -35,6 +36,19 @@ iv_status iv_ops_config_parse(const char *json, size_t bytes, iv_ops_config *out
     return IV_OK;
 }
 
+/* Through this process's memory. */
+static iv_status write_tables(iv_ops *ops, const iv_model_config *c, size_t positions, float *cosine, float *sine,
+                              iv_error *err) {
+    size_t n = positions * (size_t)c->head_dim / 2;
+    float *tables = malloc((2 * n + 1) * sizeof *tables);
+    if (!tables) return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", positions);
+    iv_rope_tables(c, ops->pool, positions, tables, tables + n);
+    iv_status status = ops->gpu->write(ops, tables, n, cosine, err);
+    if (status == IV_OK) status = ops->gpu->write(ops, tables + n, n, sine, err);
+    free(tables);
+    return status;
+}
+
 iv_status iv_ops_rope_tables(iv_ops *ops, const char *json, size_t bytes, size_t positions, float *cosine, float *sine,
                              iv_error *err) {
     iv_model_config c;
@@ -42,7 +56,8 @@ iv_status iv_ops_rope_tables(iv_ops *ops, const char *json, size_t bytes, size_t
     if (positions > IV_POSITIONS_MAX)
         return iv_fail(err, IV_LIMIT, "rope tables: wanted at most %d positions, found %zu", IV_POSITIONS_MAX,
                        positions);
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "rope tables", err));
+    if (ops->gpu) return iv_ops_leave(ops, write_tables(ops, &c, positions, cosine, sine, err));
     iv_rope_tables(&c, ops->pool, positions, cosine, sine);
     return iv_ops_leave(ops, IV_OK);
 }

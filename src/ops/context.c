@@ -3,6 +3,7 @@
 #include "base/cpu.h"
 #include "device/memory.h"
 #include "numerics/tree.h"
+#include "ops/gpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,23 @@ static iv_status parse_dtype(const char *text, iv_dtype *out, iv_error *err) {
     return iv_fail(err, IV_INVALID, "ops: dtype: wanted bfloat16, float16 or float32, found '%s'", text ? text : "");
 }
 
-static iv_status parse_arithmetic(const char *text, iv_dtype type, iv_arithmetic *out, iv_error *err) {
+/* Of a CPU: none; else the GPU's number. */
+static iv_status parse_device(const char *text, bool *gpu, size_t *ordinal, iv_error *err) {
+    *gpu = text && strncmp(text, "cuda", 4) == 0, *ordinal = 0;
+    if (!text || strcmp(text, "cpu") == 0 || (*gpu && text[4] == 0)) return IV_OK;
+    const char *digits = *gpu && text[4] == ':' ? text + 5 : "";
+    size_t n = strspn(digits, "0123456789");
+    if (n == 0 || n > 4 || digits[n])
+        return iv_fail(err, IV_INVALID, "ops: device: wanted cpu, cuda or cuda:N, found '%s'", text);
+    *ordinal = (size_t)strtoul(digits, NULL, 10);
+    return IV_OK;
+}
+
+static iv_status parse_arithmetic(const char *text, iv_dtype type, bool gpu, iv_arithmetic *out, iv_error *err) {
+    *out = gpu && type != IV_F32 ? IV_TC16 : IV_FMA32;
+    if (!text || strcmp(text, "auto") == 0) return IV_OK;
     *out = IV_FMA32;
-    if (!text || strcmp(text, "auto") == 0 || strcmp(text, "fma32") == 0) return IV_OK;
+    if (strcmp(text, "fma32") == 0) return IV_OK;
     if (strcmp(text, "tc16") != 0)
         return iv_fail(err, IV_INVALID, "ops: arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
     if (type == IV_F32)
@@ -24,23 +39,34 @@ static iv_status parse_arithmetic(const char *text, iv_dtype type, iv_arithmetic
     return IV_OK;
 }
 
+static iv_status open_cpu(iv_ops **out, iv_error *err) {
+    *out = calloc(1, sizeof **out);
+    return *out ? IV_OK : iv_fail(err, IV_NO_MEMORY, "ops: no memory");
+}
+
 iv_status iv_ops_open(const iv_ops_options *o, iv_ops **out, iv_error *err) {
     iv_dtype type;
     iv_arithmetic arithmetic;
     iv_isa isa;
+    iv_ops *ops;
+    iv_pool *pool;
+    size_t ordinal;
+    bool gpu;
     IV_TRY(parse_dtype(o->dtype, &type, err));
-    IV_TRY(parse_arithmetic(o->arithmetic, type, &arithmetic, err));
+    IV_TRY(parse_device(o->device, &gpu, &ordinal, err));
+    IV_TRY(parse_arithmetic(o->arithmetic, type, gpu, &arithmetic, err));
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &isa, err));
-    iv_ops *ops = calloc(1, sizeof *ops);
-    if (!ops) return iv_fail(err, IV_NO_MEMORY, "ops: no memory");
-    iv_status status = iv_pool_open(o->threads, &ops->pool, err);
+    if (o->memory && (!o->memory->allocate || !o->memory->release))
+        return iv_fail(err, IV_INVALID, "ops: memory: wanted both functions, found NULL");
+    IV_TRY(iv_pool_open(gpu ? 1 : o->threads, &pool, err));
+    iv_status status = gpu ? iv_ops_open_gpu(ordinal, arithmetic, o->memory, &ops, err) : open_cpu(&ops, err);
     if (status != IV_OK) {
-        free(ops);
+        iv_pool_close(pool);
         return status;
     }
     pthread_mutex_init(&ops->lock, NULL);
-    ops->type = type;
-    ops->compute = (iv_compute){.kernels = iv_kernels_select(isa), .arithmetic = arithmetic, .pool = ops->pool};
+    ops->type = type, ops->pool = pool;
+    ops->compute = (iv_compute){.kernels = iv_kernels_select(isa), .arithmetic = arithmetic, .pool = pool};
     *out = ops;
     return IV_OK;
 }
@@ -51,20 +77,46 @@ void iv_ops_close(iv_ops *ops) {
     iv_memory_free(ops->compute.scratch, ops->compute.scratch_bytes);
     iv_memory_free(ops->work, ops->work_bytes);
     pthread_mutex_destroy(&ops->lock);
-    free(ops);
+    if (ops->gpu)
+        ops->gpu->close(ops);
+    else
+        free(ops);
 }
 
 const char *iv_ops_arithmetic(const iv_ops *ops) { return ops->compute.arithmetic == IV_TC16 ? "tc16" : "fma32"; }
 
-void iv_ops_enter(iv_ops *ops) {
+iv_status iv_ops_set_stream(iv_ops *ops, void *stream, iv_error *err) {
+    if (!ops->gpu) return iv_fail(err, IV_INVALID, "ops: stream: wanted a context of a GPU");
     pthread_mutex_lock(&ops->lock);
-    ops->fp_env = iv_fp_env_enter(IV_FP_DEFAULT);
+    iv_status status = ops->gpu->set_stream(ops, stream, err);
+    pthread_mutex_unlock(&ops->lock);
+    return status;
 }
 
+iv_status iv_ops_synchronize(iv_ops *ops, iv_error *err) {
+    if (!ops->gpu) return IV_OK;
+    pthread_mutex_lock(&ops->lock);
+    iv_status status = ops->gpu->synchronize(ops, err);
+    pthread_mutex_unlock(&ops->lock);
+    return status;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------
+ */
+
 iv_status iv_ops_leave(iv_ops *ops, iv_status status) {
+    if (ops->gpu) ops->gpu->end(ops);
     iv_fp_env_leave(ops->fp_env);
     pthread_mutex_unlock(&ops->lock);
     return status;
+}
+
+iv_status iv_ops_enter(iv_ops *ops, const char *what, iv_error *err) {
+    pthread_mutex_lock(&ops->lock);
+    ops->fp_env = iv_fp_env_enter(IV_FP_DEFAULT);
+    ops->what = what;
+    iv_status status = ops->gpu ? ops->gpu->begin(ops, err) : IV_OK;
+    return status == IV_OK ? IV_OK : iv_ops_leave(ops, status);
 }
 
 static bool grow(unsigned char **at, size_t *bytes, size_t wanted) {
@@ -128,6 +180,13 @@ iv_status iv_ops_pass_open(const char *what, const iv_ops_axis *a, iv_ops_pass *
         out->sequences[i] = (iv_axis_sequence){i >= a->from && i < a->to ? a->tokens[i - a->from] : 0, a->ranks[i]};
     iv_token_axis_make(out->sequences, a->count, a->virtual_ranks, a->from, a->to, out->row_of, out->parts, &out->axis);
     return IV_OK;
+}
+
+iv_status iv_ops_pass_open_of(const char *what, const iv_ops_axis *axis, size_t rows, iv_ops_pass *out, iv_error *err) {
+    IV_TRY(iv_ops_pass_open(what, axis, out, err));
+    if (out->rows == rows) return IV_OK;
+    iv_ops_pass_close(out);
+    return iv_fail(err, IV_INVALID, "%s: axis: wanted %zu tokens, found %zu", what, rows, out->rows);
 }
 
 void iv_ops_pass_close(iv_ops_pass *p) { free(p->sequences), free(p->row_of); }

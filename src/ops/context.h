@@ -7,12 +7,15 @@
 #include "invar_ops.h"
 #include "kernels/compute.h"
 #include "kernels/token_axis.h"
+#include "numerics/optimizer.h"
 
 #include <pthread.h>
 
 struct iv_ops {
-    pthread_mutex_t lock; /* of a call */
-    unsigned fp_env;      /* the caller's, while a call runs */
+    const struct iv_ops_gpu *gpu; /* NULL: the CPU. What follows it are then threads, type and arithmetic only */
+    pthread_mutex_t lock;         /* of a call */
+    unsigned fp_env;              /* the caller's, while a call runs */
+    const char *what;             /* the call */
     iv_pool *pool;
     iv_dtype type;
     iv_compute compute; /* with the scratch of kernels */
@@ -20,8 +23,8 @@ struct iv_ops {
     size_t work_bytes;
 };
 
-/* Around the body of every call. */
-void iv_ops_enter(iv_ops *ops);
+/* Around the body of every call; not after an error of iv_ops_enter. */
+iv_status iv_ops_enter(iv_ops *ops, const char *what, iv_error *err);
 iv_status iv_ops_leave(iv_ops *ops, iv_status status);
 
 /* At least so many bytes of compute.scratch and of work; neither keeps its content. `what` heads an error. */
@@ -44,6 +47,8 @@ typedef struct iv_ops_pass {
 
 /* IV_INVALID names what in the axis is wrong. The caller closes it. */
 iv_status iv_ops_pass_open(const char *what, const iv_ops_axis *axis, iv_ops_pass *out, iv_error *err);
+/* The same of a pass that has so many rows. */
+iv_status iv_ops_pass_open_of(const char *what, const iv_ops_axis *axis, size_t rows, iv_ops_pass *out, iv_error *err);
 void iv_ops_pass_close(iv_ops_pass *pass);
 
 /* The kernels' form of sums; IV_INVALID if the pass needs levels and has none. */

@@ -2,7 +2,7 @@
 #include "numerics/backward.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
-#include "ops/context.h"
+#include "ops/gpu.h"
 
 typedef struct job {
     const iv_ops *ops;
@@ -33,7 +33,6 @@ static iv_status check_ids(const char *what, const int32_t *ids, size_t rows, si
 
 static iv_status run(iv_ops *ops, job *j, size_t rows, void (*task)(void *, size_t, size_t)) {
     j->ops = ops;
-    iv_ops_enter(ops);
     iv_pool_run(ops->pool, rows, task, j);
     return iv_ops_leave(ops, IV_OK);
 }
@@ -50,6 +49,9 @@ static void route_row(void *context, size_t row, size_t worker) {
 iv_status iv_ops_route(iv_ops *ops, const float *logits, size_t rows, size_t experts, size_t k, bool normalize,
                        int32_t *ids, float *weights, iv_error *err) {
     IV_TRY(check_experts("route", rows, experts, k, err));
+    IV_TRY(iv_ops_enter(ops, "route", err));
+    if (ops->gpu)
+        return iv_ops_leave(ops, ops->gpu->route(ops, logits, rows, experts, k, normalize, ids, weights, err));
     job j = {.logits = logits, .experts = experts, .k = k, .normalize = normalize, .ids_out = ids, .out = weights};
     return run(ops, &j, rows, route_row);
 }
@@ -66,7 +68,11 @@ iv_status iv_ops_route_backward(iv_ops *ops, const float *logits, size_t rows, s
                                 const int32_t *ids, const float *weights, const float *dweights, float *dlogits,
                                 iv_error *err) {
     IV_TRY(check_experts("route, backward", rows, experts, k, err));
-    IV_TRY(check_ids("route, backward", ids, rows, k, experts, err));
+    if (!ops->gpu) IV_TRY(check_ids("route, backward", ids, rows, k, experts, err));
+    IV_TRY(iv_ops_enter(ops, "route, backward", err));
+    if (ops->gpu)
+        return iv_ops_leave(ops, ops->gpu->route_backward(ops, logits, rows, experts, k, normalize, ids, weights,
+                                                          dweights, dlogits, err));
     job j = {.logits = logits,
              .experts = experts,
              .k = k,
@@ -94,7 +100,9 @@ iv_status iv_ops_expert_sum(iv_ops *ops, const int32_t *ids, const float *terms,
                             float *out, iv_error *err) {
     IV_TRY(check_experts("experts, sum", rows, IV_EXPERTS_PER_TOKEN_MAX, k, err));
     IV_TRY(iv_ops_check_size("experts, sum", rows, n, err));
-    IV_TRY(check_ids("experts, sum", ids, rows, k, INT32_MAX, err));
+    if (!ops->gpu) IV_TRY(check_ids("experts, sum", ids, rows, k, INT32_MAX, err));
+    IV_TRY(iv_ops_enter(ops, "experts, sum", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->expert_sum(ops, ids, terms, rows, k, n, out, err));
     job j = {.ids = ids, .terms = terms, .k = k, .n = n, .out = out};
     return run(ops, &j, rows, sum_row);
 }
@@ -109,6 +117,8 @@ static void weight_row(void *context, size_t row, size_t worker) {
 iv_status iv_ops_expert_weight_gradient(iv_ops *ops, const float *da, const void *act, size_t rows, size_t n,
                                         float *out, iv_error *err) {
     IV_TRY(iv_ops_check_size("experts, weight gradient", rows, n, err));
+    IV_TRY(iv_ops_enter(ops, "experts, weight gradient", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->expert_weight_gradient(ops, da, act, rows, n, out, err));
     job j = {.da = da, .act = act, .n = n, .out = out};
     return run(ops, &j, rows, weight_row);
 }
@@ -121,6 +131,8 @@ static void scale_row(void *context, size_t row, size_t worker) {
 
 iv_status iv_ops_scale_rows(iv_ops *ops, float *x, const float *by, size_t rows, size_t n, iv_error *err) {
     IV_TRY(iv_ops_check_size("scale_rows", rows, n, err));
+    IV_TRY(iv_ops_enter(ops, "scale_rows", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->scale_rows(ops, x, by, rows, n, err));
     job j = {.by = by, .n = n, .out = x};
     return run(ops, &j, rows, scale_row);
 }

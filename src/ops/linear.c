@@ -5,15 +5,13 @@
 #include "kernels/pack_columns.h"
 #include "kernels/weight_gradient.h"
 #include "model/learner_ranks.h"
-#include "ops/context.h"
+#include "ops/linear.h"
 
 #include <string.h>
 
 enum { PACK_ROWS = 64 };
 
-static iv_dtype weight_type(const iv_ops *ops, const iv_ops_linear *l) { return l->weight_float ? IV_F32 : ops->type; }
-
-static iv_status check_layer(const char *what, const iv_ops_linear *l, size_t rows, size_t *outputs, iv_error *err) {
+iv_status iv_ops_check_layer(const char *what, const iv_ops_linear *l, size_t rows, size_t *outputs, iv_error *err) {
     if (l->weights < 1 || l->weights > IV_OUTPUT_PIECES_MAX)
         return iv_fail(err, IV_INVALID, "%s: wanted 1 to %d weights, found %zu", what, IV_OUTPUT_PIECES_MAX,
                        l->weights);
@@ -49,23 +47,21 @@ static void pack_task(void *context, size_t index, size_t worker) {
                    j->first + at, n);
 }
 
-static iv_status forward(iv_ops *ops, const iv_ops_linear *l, const void *x, size_t rows, bool accumulate, float *out,
-                         iv_error *err) {
-    static const char what[] = "linear";
+static iv_status forward(iv_ops *ops, const iv_ops_linear *l, size_t outputs, const void *x, size_t rows,
+                         bool accumulate, float *out, iv_error *err) {
+    const char *what = ops->what;
     iv_matrix m;
-    size_t outputs, scratch;
-    IV_TRY(check_layer(what, l, rows, &outputs, err));
+    size_t scratch;
     if (rows == 0) return IV_OK;
     if (!iv_matrix_shape(&m, ops->type, outputs, l->k) || !iv_linear_scratch(rows, l->k, &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu inputs are too large", what, rows, l->k);
     IV_TRY(iv_ops_reserve(ops, what, scratch, iv_matrix_bytes(&m) + outputs * sizeof(float) + 64, err));
-    m.leaves =
-        l->one_chain ? IV_EXPERT_LEAVES : iv_leaf_count(m.k_padded, l->row_parallel ? IV_SUM_OF_RANKS : IV_SUM_WHOLE);
+    m.leaves = iv_ops_input_leaves(l);
     m.data = ops->work;
     float *bias = l->weight[0].bias ? (float *)(void *)(ops->work + iv_matrix_bytes(&m)) : NULL;
     if (m.panels * IV_PANEL_COLUMNS != m.n || m.k_padded != m.k) memset(m.data, 0, iv_matrix_bytes(&m));
     for (size_t i = 0, first = 0; i < l->weights; first += l->weight[i++].n) {
-        pack_job j = {&l->weight[i], &m, weight_type(ops, l), first};
+        pack_job j = {&l->weight[i], &m, iv_ops_weight_type(ops, l), first};
         if (bias) memcpy(bias + first, l->weight[i].bias, l->weight[i].n * sizeof *bias);
         iv_pool_run(ops->pool, (l->weight[i].n + PACK_ROWS - 1) / PACK_ROWS, pack_task, &j);
     }
@@ -83,14 +79,21 @@ static iv_status forward(iv_ops *ops, const iv_ops_linear *l, const void *x, siz
 
 iv_status iv_ops_linear_forward(iv_ops *ops, const iv_ops_linear *l, const void *x, size_t rows, bool accumulate,
                                 float *out, iv_error *err) {
-    iv_ops_enter(ops);
-    return iv_ops_leave(ops, forward(ops, l, x, rows, accumulate, out, err));
+    size_t outputs;
+    IV_TRY(iv_ops_check_layer("linear", l, rows, &outputs, err));
+    IV_TRY(iv_ops_enter(ops, "linear", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->linear(ops, l, x, rows, accumulate, out, err));
+    return iv_ops_leave(ops, forward(ops, l, outputs, x, rows, accumulate, out, err));
 }
 
 /* ---- input gradient ---------------------------------------------------------------------------------------------- */
 
-/* The leaves of the sum over outputs, and what each has of every piece. */
-static void leaves_of(const iv_ops_linear *l, iv_input_gradient_args *g) {
+int iv_ops_input_leaves(const iv_ops_linear *l) {
+    if (l->one_chain) return IV_EXPERT_LEAVES;
+    return iv_leaf_count(iv_padded_k(l->k), l->row_parallel ? IV_SUM_OF_RANKS : IV_SUM_WHOLE);
+}
+
+void iv_ops_output_leaves(const iv_ops_linear *l, iv_input_gradient_args *g) {
     size_t padded = iv_padded_k(l->weight[0].n);
     iv_sum_kind kind = l->row_parallel || l->router ? IV_SUM_WHOLE : IV_SUM_OF_RANKS;
     g->leaves = l->one_chain  ? IV_EXPERT_LEAVES
@@ -104,23 +107,19 @@ static void leaves_of(const iv_ops_linear *l, iv_input_gradient_args *g) {
 
 static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void *dy, size_t rows, float *dx,
                                 iv_error *err) {
-    static const char what[] = "linear, input gradient";
+    const char *what = ops->what;
     iv_input_gradient_args g = {.type = ops->type,
-                                .weight_type = weight_type(ops, l),
+                                .weight_type = iv_ops_weight_type(ops, l),
                                 .pieces = l->weights,
-                                .row_bytes = l->k * iv_dtype_bytes(weight_type(ops, l)),
+                                .row_bytes = l->k * iv_dtype_bytes(iv_ops_weight_type(ops, l)),
                                 .k = l->k,
                                 .dy = dy,
+                                .dy_stride = iv_ops_outputs(l),
                                 .rows = rows};
     iv_matrix turned;
     size_t scratch, run;
-    IV_TRY(check_layer(what, l, rows, &g.dy_stride, err));
-    for (size_t i = 1; i < l->weights; i++)
-        if (!l->kv_heads && !l->one_chain && l->weight[i].n != l->weight[0].n)
-            return iv_fail(err, IV_INVALID, "%s: wanted weights of %zu outputs, found %zu", what, l->weight[0].n,
-                           l->weight[i].n);
     if (rows == 0) return IV_OK;
-    leaves_of(l, &g);
+    iv_ops_output_leaves(l, &g);
     run = iv_input_gradient_run(&g);
     if (!iv_matrix_shape(&turned, ops->type, l->k, run) || !iv_linear_scratch(rows, run, &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
@@ -149,20 +148,26 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
 
 iv_status iv_ops_linear_input_gradient(iv_ops *ops, const iv_ops_linear *l, const void *dy, size_t rows, float *dx,
                                        iv_error *err) {
-    iv_ops_enter(ops);
+    static const char what[] = "linear, input gradient";
+    size_t outputs;
+    IV_TRY(iv_ops_check_layer(what, l, rows, &outputs, err));
+    for (size_t i = 1; i < l->weights; i++)
+        if (!l->kv_heads && !l->one_chain && l->weight[i].n != l->weight[0].n)
+            return iv_fail(err, IV_INVALID, "%s: wanted weights of %zu outputs, found %zu", what, l->weight[0].n,
+                           l->weight[i].n);
+    IV_TRY(iv_ops_enter(ops, what, err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->input_gradient(ops, l, dy, rows, dx, err));
     return iv_ops_leave(ops, input_gradient(ops, l, dy, rows, dx, err));
 }
 
 /* ---- weight gradient -----------------------------------------------------------------------------------------------
  */
 
-static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_axis *a, const iv_ops_pass *pass,
-                                 const void *dy, const void *x, const iv_ops_sums *sums, iv_error *err) {
-    static const char what[] = "linear, weight gradient";
+static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_pass *pass, const void *dy,
+                                 const void *x, const iv_axis_sums *sums, iv_error *err) {
+    const char *what = ops->what;
     iv_matrix packed;
-    size_t outputs, scratch, padded = pass->axis.padded, width = iv_ops_width(ops);
-    IV_TRY(check_layer(what, l, pass->rows, &outputs, err));
-    if (pass->idle) return IV_OK;
+    size_t scratch, padded = pass->axis.padded, width = iv_ops_width(ops);
     if (!iv_matrix_shape(&packed, ops->type, l->k, padded) ||
         !iv_weight_gradient_scratch(padded, iv_pool_threads(ops->pool), &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu tokens of %zu inputs are too large", what, padded, l->k);
@@ -173,29 +178,47 @@ static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_o
         list[i] = pass->axis.row[i] < 0 ? NULL : (const char *)x + (size_t)pass->axis.row[i] * l->k * width;
     packed.data = ops->work + list_bytes;
     iv_pack_columns(&ops->compute, ops->type, list, &packed);
-    for (size_t i = 0, column = 0; i < l->weights; column += l->weight[i++].n) {
-        iv_axis_sums s;
-        IV_TRY(iv_ops_sums_of(what, a, &sums[i], &s, err));
+    for (size_t i = 0, column = 0; i < l->weights; column += l->weight[i++].n)
         iv_weight_gradient(&ops->compute, &(iv_weight_gradient_args){.axis = &pass->axis,
                                                                      .x = &packed,
                                                                      .type = ops->type,
                                                                      .dy = (const char *)dy + column * width,
-                                                                     .dy_stride = outputs,
+                                                                     .dy_stride = iv_ops_outputs(l),
                                                                      .n = l->weight[i].n,
-                                                                     .sums = &s,
+                                                                     .sums = &sums[i],
                                                                      .stride = l->k});
-    }
     return IV_OK;
+}
+
+static iv_status run_weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_pass *pass, const void *dy,
+                                     const void *x, const iv_axis_sums *sums, iv_error *err) {
+    IV_TRY(iv_ops_enter(ops, "linear, weight gradient", err));
+    return iv_ops_leave(ops, ops->gpu ? ops->gpu->weight_gradient(ops, l, pass, dy, x, sums, err)
+                                      : weight_gradient(ops, l, pass, dy, x, sums, err));
 }
 
 iv_status iv_ops_linear_weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_axis *axis, const void *dy,
                                         const void *x, const iv_ops_sums *sums, iv_error *err) {
+    static const char what[] = "linear, weight gradient";
     iv_ops_pass pass;
-    IV_TRY(iv_ops_pass_open("linear, weight gradient", axis, &pass, err));
-    iv_ops_enter(ops);
-    iv_status status = weight_gradient(ops, l, axis, &pass, dy, x, sums, err);
+    iv_axis_sums s[IV_OUTPUT_PIECES_MAX];
+    size_t outputs;
+    IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
+    iv_status status = iv_ops_check_layer(what, l, pass.rows, &outputs, err);
+    for (size_t i = 0; i < l->weights && status == IV_OK; i++)
+        status = iv_ops_sums_of(what, axis, &sums[i], &s[i], err);
+    if (status == IV_OK && !pass.idle) status = run_weight_gradient(ops, l, &pass, dy, x, s, err);
     iv_ops_pass_close(&pass);
-    return iv_ops_leave(ops, status);
+    return status;
+}
+
+static iv_status sum_columns(iv_ops *ops, const iv_ops_pass *pass, const float *dy, size_t stride, size_t n,
+                             const iv_axis_sums *sums, iv_error *err) {
+    IV_TRY(iv_ops_enter(ops, "column sums", err));
+    if (pass->idle) return iv_ops_leave(ops, IV_OK);
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->column_sums(ops, pass, dy, stride, n, sums, err));
+    iv_axis_sum_values(&ops->compute, &pass->axis, sums, 0, n, dy, stride);
+    return iv_ops_leave(ops, IV_OK);
 }
 
 iv_status iv_ops_column_sums(iv_ops *ops, const iv_ops_axis *axis, const float *dy, size_t stride, size_t first,
@@ -207,8 +230,7 @@ iv_status iv_ops_column_sums(iv_ops *ops, const iv_ops_axis *axis, const float *
         return iv_fail(err, IV_INVALID, "%s: wanted columns of %zu, found %zu from %zu on", what, stride, n, first);
     IV_TRY(iv_ops_sums_of(what, axis, sums, &s, err));
     IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
-    iv_ops_enter(ops);
-    if (!pass.idle) iv_axis_sum_values(&ops->compute, &pass.axis, &s, 0, n, dy + first, stride);
+    iv_status status = sum_columns(ops, &pass, dy + first, stride, n, &s, err);
     iv_ops_pass_close(&pass);
-    return iv_ops_leave(ops, IV_OK);
+    return status;
 }

@@ -1,6 +1,6 @@
 /* optimizer.c: AdamW on tensors of any length, sums of equal arrays, virtual ranks. */
 #include "base/cpu.h"
-#include "ops/context.h"
+#include "ops/gpu.h"
 #include "train/optimizer.h"
 #include "train/order.h"
 
@@ -29,9 +29,9 @@ static void sum_block(void *context, size_t index, size_t worker) {
 }
 
 iv_status iv_ops_block_sums(iv_ops *ops, const float *gradient, size_t n, double *sums, iv_error *err) {
-    (void)err;
     job j = {.kernels = ops->compute.kernels, .gradient = gradient, .n = n, .sums = sums};
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "optimizer, norm", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->block_sums(ops, gradient, n, sums, err));
     iv_pool_run(ops->pool, pieces(n), sum_block, &j);
     return iv_ops_leave(ops, IV_OK);
 }
@@ -74,9 +74,10 @@ static iv_status check_options(const iv_ops_adamw *o, iv_error *err) {
 iv_status iv_ops_adamw_step(iv_ops *ops, const iv_ops_adamw *o, const float *gradient, size_t n, float *w, float *m,
                             float *v, iv_error *err) {
     IV_TRY(check_options(o, err));
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "optimizer", err));
     iv_adamw_options options = {o->beta1, o->beta2, o->eps, o->weight_decay};
     iv_adamw_step step = iv_adamw_constants(&options, o->learning_rate, o->step, o->scale);
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->adamw(ops, &step, o->decay, gradient, n, w, m, v, err));
     job j = {.kernels = ops->compute.kernels,
              .step = &step,
              .decay = o->decay,
@@ -111,7 +112,8 @@ iv_status iv_ops_tree_sum(iv_ops *ops, const float *const *from, size_t count, s
     if (count == 0 || count > IV_VIRTUAL_RANKS_MAX || (count & (count - 1)))
         return iv_fail(err, IV_INVALID, "tree sum: wanted a power of two of arrays up to %d, found %zu",
                        IV_VIRTUAL_RANKS_MAX, count);
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "tree sum", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->tree_sum(ops, from, count, n, out, err));
     job j = {.from = from, .n = n, .count = count, .out = out};
     iv_pool_run(ops->pool, pieces(n), tree_piece, &j);
     return iv_ops_leave(ops, IV_OK);

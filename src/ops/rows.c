@@ -2,7 +2,7 @@
 #include "kernels/lookup_gradient.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
-#include "ops/context.h"
+#include "ops/gpu.h"
 
 #include <string.h>
 
@@ -26,9 +26,9 @@ static void round_piece(void *context, size_t index, size_t worker) {
 }
 
 iv_status iv_ops_round(iv_ops *ops, const float *x, size_t n, void *out, iv_error *err) {
-    (void)err;
     round_job j = {ops, x, out, n};
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "round", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->round(ops, x, n, out, err));
     iv_pool_run(ops->pool, (n + PIECE - 1) / PIECE, round_piece, &j);
     return iv_ops_leave(ops, IV_OK);
 }
@@ -55,7 +55,8 @@ static void norm_row(void *context, size_t row, size_t worker) {
 iv_status iv_ops_rms_norm(iv_ops *ops, const float *x, const float *weight, float eps, size_t rows, size_t n,
                           bool typed, void *out, iv_error *err) {
     IV_TRY(iv_ops_check_size("rms_norm", rows, n, err));
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "rms_norm", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->rms_norm(ops, x, weight, eps, rows, n, typed, out, err));
     norm_job j = {.kernels = ops->compute.kernels,
                   .x = x,
                   .weight = weight,
@@ -81,33 +82,35 @@ static void norm_columns(void *context, size_t row, size_t first, size_t count, 
     j->kernels->norm_weight_backward(j->dy + at, j->x + at, j->factors[row], count, acc);
 }
 
-static iv_status norm_backward(iv_ops *ops, norm_job *j, size_t rows, const iv_ops_axis *axis, const iv_ops_sums *sums,
+static iv_status norm_backward(iv_ops *ops, norm_job *j, size_t rows, const iv_ops_pass *pass, const iv_axis_sums *sums,
                                iv_error *err) {
-    static const char what[] = "rms_norm, backward";
-    iv_ops_pass pass;
-    iv_axis_sums s;
-    IV_TRY(iv_ops_check_size(what, rows, j->n, err));
-    IV_TRY(iv_ops_reserve(ops, what, 0, (rows + 1) * sizeof(float), err));
+    IV_TRY(iv_ops_enter(ops, "rms_norm, backward", err));
+    if (ops->gpu)
+        return iv_ops_leave(ops, ops->gpu->rms_norm_backward(ops, j->x, j->weight, j->eps, rows, j->n, j->dy, j->add,
+                                                             j->dx, pass, sums, err));
+    iv_status status = iv_ops_reserve(ops, ops->what, 0, (rows + 1) * sizeof(float), err);
+    if (status != IV_OK) return iv_ops_leave(ops, status);
     j->kernels = ops->compute.kernels, j->factors = (float *)(void *)ops->work;
     iv_pool_run(ops->pool, rows, norm_row_backward, j);
-    if (!sums) return IV_OK;
-    IV_TRY(iv_ops_sums_of(what, axis, sums, &s, err));
-    IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
-    iv_status status = IV_OK;
-    if (pass.rows != rows)
-        status = iv_fail(err, IV_INVALID, "%s: axis: wanted %zu tokens, found %zu", what, rows, pass.rows);
-    else if (!pass.idle)
-        iv_axis_sum_columns(&ops->compute, &(iv_axis_columns){&pass.axis, &s, 0, j->n, norm_columns, j});
-    iv_ops_pass_close(&pass);
-    return status;
+    if (pass && !pass->idle)
+        iv_axis_sum_columns(&ops->compute, &(iv_axis_columns){&pass->axis, sums, 0, j->n, norm_columns, j});
+    return iv_ops_leave(ops, IV_OK);
 }
 
 iv_status iv_ops_rms_norm_backward(iv_ops *ops, const float *x, const float *weight, float eps, size_t rows, size_t n,
                                    const float *dy, const float *add, const iv_ops_axis *axis, float *dx,
                                    const iv_ops_sums *sums, iv_error *err) {
+    static const char what[] = "rms_norm, backward";
     norm_job j = {.x = x, .weight = weight, .dy = dy, .add = add, .eps = eps, .dx = dx, .n = n};
-    iv_ops_enter(ops);
-    return iv_ops_leave(ops, norm_backward(ops, &j, rows, axis, sums, err));
+    iv_axis_sums s;
+    iv_ops_pass pass;
+    IV_TRY(iv_ops_check_size(what, rows, n, err));
+    if (!sums) return norm_backward(ops, &j, rows, NULL, NULL, err);
+    IV_TRY(iv_ops_sums_of(what, axis, sums, &s, err));
+    IV_TRY(iv_ops_pass_open_of(what, axis, rows, &pass, err));
+    iv_status status = norm_backward(ops, &j, rows, &pass, &s, err);
+    iv_ops_pass_close(&pass);
+    return status;
 }
 
 /* ---- SwiGLU
@@ -138,7 +141,8 @@ iv_status iv_ops_swiglu(iv_ops *ops, const float *gate_up, size_t rows, size_t n
                         iv_error *err) {
     IV_TRY(iv_ops_check_size("swiglu", rows, 2 * n, err));
     if (!gate != !up) return iv_fail(err, IV_INVALID, "swiglu: wanted arrays for gate and up, or for neither");
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "swiglu", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->swiglu(ops, gate_up, rows, n, gate, up, out, err));
     swiglu_job j = {.kernels = ops->compute.kernels,
                     .n = n,
                     .width = iv_ops_width(ops),
@@ -163,7 +167,8 @@ static void swiglu_row_backward(void *context, size_t row, size_t worker) {
 iv_status iv_ops_swiglu_backward(iv_ops *ops, const void *gate, const void *up, const float *da, size_t rows, size_t n,
                                  bool typed, void *dgate_up, iv_error *err) {
     IV_TRY(iv_ops_check_size("swiglu, backward", rows, 2 * n, err));
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "swiglu, backward", err));
+    if (ops->gpu) return iv_ops_leave(ops, ops->gpu->swiglu_backward(ops, gate, up, da, rows, n, typed, dgate_up, err));
     swiglu_job j = {.kernels = ops->compute.kernels,
                     .n = n,
                     .width = iv_ops_width(ops),
@@ -222,7 +227,9 @@ iv_status iv_ops_embedding(iv_ops *ops, const void *weight, bool weight_float, s
     IV_TRY(iv_ops_check_size("embedding", vocab, n, err));
     IV_TRY(iv_ops_check_size("embedding", count, n, err));
     IV_TRY(check_ids("embedding", ids, count, vocab, err));
-    iv_ops_enter(ops);
+    IV_TRY(iv_ops_enter(ops, "embedding", err));
+    if (ops->gpu)
+        return iv_ops_leave(ops, ops->gpu->embedding(ops, weight, weight_float, vocab, n, ids, count, out, err));
     embed_job j = {ops, weight, weight_float, n, ids, out};
     iv_pool_run(ops->pool, count, embed_row, &j);
     return iv_ops_leave(ops, IV_OK);
@@ -241,8 +248,11 @@ iv_status iv_ops_embedding_backward(iv_ops *ops, size_t vocab, size_t n, const i
         if (ranks[i] >= virtual_ranks)
             return iv_fail(err, IV_INVALID, "%s: token %zu: wanted a virtual rank below %zu, found %u", what, i,
                            virtual_ranks, ranks[i]);
-    if (count >= UINT32_MAX) return iv_fail(err, IV_LIMIT, "%s: %zu tokens are too many", what, count);
-    iv_ops_enter(ops);
+    if (count >= INT32_MAX) return iv_fail(err, IV_LIMIT, "%s: %zu tokens are too many", what, count);
+    IV_TRY(iv_ops_enter(ops, what, err));
+    if (ops->gpu)
+        return iv_ops_leave(
+            ops, ops->gpu->embedding_backward(ops, vocab, n, ids, ranks, virtual_ranks, dx, count, out, err));
     return iv_ops_leave(ops, iv_lookup_gradient(&ops->compute,
                                                 &(iv_lookup_gradient_args){.ids = ids,
                                                                            .ranks = ranks,
@@ -295,16 +305,18 @@ static void logprob_row_backward(void *context, size_t row, size_t worker) {
                                 j->out + row * j->vocab * iv_dtype_bytes(j->to));
 }
 
-static iv_status run_logprobs(iv_ops *ops, const char *what, logprob_job *j, size_t rows,
-                              void (*task)(void *, size_t, size_t), iv_error *err) {
-    size_t work;
+static iv_status check_logprobs(const iv_ops *ops, const char *what, const logprob_job *j, size_t rows, iv_error *err) {
     IV_TRY(iv_ops_check_size(what, rows, j->vocab, err));
     IV_TRY(check_ids(what, j->targets, rows, j->vocab, err));
     if (!(j->temperature > 0.0f) || j->temperature > 1e30f)
         return iv_fail(err, IV_INVALID, "%s: temperature: wanted above 0, found %g", what, (double)j->temperature);
-    IV_TRY(iv_ops_check_size(what, iv_pool_threads(ops->pool), j->vocab, err));
-    work = j->temperature == 1.0f ? 0 : iv_pool_threads(ops->pool) * j->vocab * sizeof(float);
-    IV_TRY(iv_ops_reserve(ops, what, 0, work, err));
+    return iv_ops_check_size(what, iv_pool_threads(ops->pool), j->vocab, err);
+}
+
+static iv_status run_logprobs(iv_ops *ops, logprob_job *j, size_t rows, void (*task)(void *, size_t, size_t),
+                              iv_error *err) {
+    size_t work = j->temperature == 1.0f ? 0 : iv_pool_threads(ops->pool) * j->vocab * sizeof(float);
+    IV_TRY(iv_ops_reserve(ops, ops->what, 0, work, err));
     j->work = (float *)(void *)ops->work, j->kernels = ops->compute.kernels;
     iv_pool_run(ops->pool, rows, task, j);
     return IV_OK;
@@ -320,8 +332,12 @@ iv_status iv_ops_logprobs(iv_ops *ops, const float *logits, size_t rows, size_t 
                      .logprobs = logprobs,
                      .max = max,
                      .sum = sum};
-    iv_ops_enter(ops);
-    return iv_ops_leave(ops, run_logprobs(ops, "logprobs", &j, rows, logprob_row, err));
+    IV_TRY(check_logprobs(ops, "logprobs", &j, rows, err));
+    IV_TRY(iv_ops_enter(ops, "logprobs", err));
+    if (ops->gpu)
+        return iv_ops_leave(
+            ops, ops->gpu->logprobs(ops, logits, rows, vocab, targets, temperature, logprobs, max, sum, err));
+    return iv_ops_leave(ops, run_logprobs(ops, &j, rows, logprob_row, err));
 }
 
 iv_status iv_ops_logprobs_backward(iv_ops *ops, const float *logits, size_t rows, size_t vocab, const int32_t *targets,
@@ -336,6 +352,10 @@ iv_status iv_ops_logprobs_backward(iv_ops *ops, const float *logits, size_t rows
                      .sum_in = sum,
                      .to = typed ? ops->type : IV_F32,
                      .out = dlogits};
-    iv_ops_enter(ops);
-    return iv_ops_leave(ops, run_logprobs(ops, "logprobs, backward", &j, rows, logprob_row_backward, err));
+    IV_TRY(check_logprobs(ops, "logprobs, backward", &j, rows, err));
+    IV_TRY(iv_ops_enter(ops, "logprobs, backward", err));
+    if (ops->gpu)
+        return iv_ops_leave(ops, ops->gpu->logprobs_backward(ops, logits, rows, vocab, targets, temperature, max, sum,
+                                                             dlogprobs, typed, dlogits, err));
+    return iv_ops_leave(ops, run_logprobs(ops, &j, rows, logprob_row_backward, err));
 }

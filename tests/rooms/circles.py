@@ -18,7 +18,7 @@ RECURSIVE = {
 
 # Folders whose files are compiled only with CUDA, with MPI, or on x86.
 OPTIONAL = {"src/comm/mpi", "src/device/cuda", "src/kernels/cpu/x86", "src/kernels/cuda", "src/model/cuda",
-            "src/train/cuda"}
+            "src/ops/cuda", "src/train/cuda"}
 
 
 def source_of(root, path):

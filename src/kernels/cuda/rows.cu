@@ -6,6 +6,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/single_ops.h"
 
 enum { HEAD_WARPS = 4 };
 
@@ -133,13 +134,25 @@ template <iv_dtype T> IV_DEVICE bool is_finite(uint32_t bits) {
     return (bits & exponent) != exponent;
 }
 
-/* Writes a token's key and value of one head to its page, or sets *bad. */
+/* Rows of keys and values; NULL: pages. */
+typedef struct kv_rows {
+    void *k, *v;
+} kv_rows;
+
+/* Writes a token's key and value of one head to its rows, or to its page, or sets *bad. */
 template <iv_dtype T, int PER, bool EXACT>
-IV_DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, unsigned head, int64_t slot, const float key[PER],
-                        const float value[PER]) {
+IV_DEVICE void write_kv(const iv_gpu_rotate_args &a, const kv_rows &to, size_t row, unsigned head, int64_t slot,
+                        const float key[PER], const float value[PER]) {
+    unsigned d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim, lane = threadIdx.x % 32;
+    if (to.k) {
+        size_t at = (row * a.kv.heads + head) * d + lane;
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            if (EXACT || lane + 32 * j < d) put<T>(to.k, at + 32 * j, key[j]), put<T>(to.v, at + 32 * j, value[j]);
+        return;
+    }
     if (slot < 0) return;
     uint32_t k[PER], v[PER];
-    unsigned d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim, lane = threadIdx.x % 32;
     bool finite = true;
 #pragma unroll
     for (int j = 0; j < PER; j++) { /* zero beyond the head */
@@ -162,7 +175,8 @@ IV_DEVICE void write_kv(const iv_gpu_rotate_args &a, size_t row, unsigned head, 
 /* A block has a row or a part of its heads. A warp processes head after head: query heads, then key heads with their
  * values. The next head is loaded ahead. */
 template <iv_dtype T, int PER, bool EXACT>
-static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_constant__ iv_gpu_rotate_args a) {
+static __global__ void __launch_bounds__(HEAD_WARPS * 32)
+    rotate(const __grid_constant__ iv_gpu_rotate_args a, const __grid_constant__ kv_rows kv) {
     __shared__ float swap[EXACT ? 1 : HEAD_WARPS][EXACT ? 1 : PER * 32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = EXACT ? 32 * PER : (unsigned)a.kv.head_dim;
     unsigned queries = (unsigned)a.heads, keys = (unsigned)a.kv.heads, heads = queries + keys;
@@ -178,7 +192,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_co
     if (norm) load_head<PER, EXACT>(norm, d, w);
     iv_wait();
     if (head >= heads) return;
-    int64_t slot = a.slots[row];
+    int64_t slot = kv.k ? -1 : a.slots[row];
     size_t angles = (size_t)a.positions[row] * (d / 2);
     load_head<PER, EXACT>(from + head * d, d, x);
     if (head >= queries) load_head<PER, EXACT>(from + (head + keys) * d, d, v);
@@ -194,7 +208,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_co
                 put<T>(query ? q_raw : k_raw, (query ? head : head - queries) * d + 32 * j, x[j]);
         if (norm) head_norm<PER>(x, w, d, a.eps);
         rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
-        if (!query) write_kv<T, PER, EXACT>(a, row, head - queries, slot, x, v);
+        if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)
             if (query && (EXACT || lane + 32 * j < d)) put<T>(to, head * d + 32 * j, x[j]);
@@ -210,7 +224,8 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32) rotate(const __grid_co
     }
 }
 
-template <iv_dtype T, bool EXACT> static int launch_rotate(const iv_gpu_rotate_args *a, cudaStream_t stream) {
+template <iv_dtype T, bool EXACT>
+static int launch_rotate(const iv_gpu_rotate_args *a, kv_rows kv, cudaStream_t stream) {
     enum { BUSY_WARPS = 8192 }; /* with more, a warp takes several heads */
     size_t d = a->kv.head_dim, heads = a->heads + a->kv.heads, most = (heads + HEAD_WARPS - 1) / HEAD_WARPS;
     size_t each = a->rows * heads / BUSY_WARPS, parts = each < 2 ? most : (most + each - 1) / each;
@@ -218,25 +233,31 @@ template <iv_dtype T, bool EXACT> static int launch_rotate(const iv_gpu_rotate_a
                    : d <= 128 ? rotate<T, 4, EXACT>
                    : d <= 256 ? rotate<T, 8, EXACT>
                               : rotate<T, 16, EXACT>;
-    return iv_launch(kernel, dim3((unsigned)a->rows, (unsigned)parts), HEAD_WARPS * 32, stream, *a);
+    return iv_launch(kernel, dim3((unsigned)a->rows, (unsigned)parts), HEAD_WARPS * 32, stream, *a, kv);
 }
 
-template <iv_dtype T> static int launch_rotate_of(const iv_gpu_rotate_args *a, cudaStream_t stream) {
+template <iv_dtype T> static int launch_rotate_of(const iv_gpu_rotate_args *a, kv_rows kv, cudaStream_t stream) {
     size_t d = a->kv.head_dim;
     if (d < 2 || d % 2 != 0 || d > 512) return (int)cudaErrorInvalidValue;
-    return d == 64 || d == 128 || d == 256 || d == 512 ? launch_rotate<T, true>(a, stream)
-                                                       : launch_rotate<T, false>(a, stream);
+    return d == 64 || d == 128 || d == 256 || d == 512 ? launch_rotate<T, true>(a, kv, stream)
+                                                       : launch_rotate<T, false>(a, kv, stream);
 }
 
-int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream) {
+static int rotate_to(const iv_gpu_rotate_args *a, kv_rows kv, cudaStream_t stream) {
     if (a->rows == 0) return 0;
     if (!a->q_raw != !a->k_raw) return (int)cudaErrorInvalidValue;
     switch (a->kv.type) {
-    case IV_BF16: return launch_rotate_of<IV_BF16>(a, stream);
-    case IV_F16: return launch_rotate_of<IV_F16>(a, stream);
-    case IV_F32: return launch_rotate_of<IV_F32>(a, stream);
+    case IV_BF16: return launch_rotate_of<IV_BF16>(a, kv, stream);
+    case IV_F16: return launch_rotate_of<IV_F16>(a, kv, stream);
+    case IV_F32: return launch_rotate_of<IV_F32>(a, kv, stream);
     default: return (int)cudaErrorInvalidValue;
     }
+}
+
+int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream) { return rotate_to(a, {NULL, NULL}, stream); }
+
+int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_stream stream) {
+    return k && v ? rotate_to(a, {k, v}, stream) : (int)cudaErrorInvalidValue;
 }
 
 /* ---- SwiGLU -------------------------------------------------------------------------------------------- */

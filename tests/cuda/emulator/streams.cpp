@@ -272,7 +272,11 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     Event *e = (Event *)event;
     Stream *s = (Stream *)stream;
-    if (!is_stream(s)) return cudaErrorNotSupported;
+    if (!is_stream(s)) { // its launches run in this thread
+        std::unique_lock<std::mutex> hold(lock);
+        changed.wait(hold, [e] { return e->passed >= e->recorded; });
+        return e->error;
+    }
     std::lock_guard<std::mutex> hold(lock);
     if (s->capture) return cudaErrorNotSupported;
     uint64_t number = e->recorded;
