@@ -86,7 +86,7 @@ def linear_backward(
     """Gradients of weights, then of biases. dy: typed; wide: the same in float32."""
     if not learns:
         return [None] * (len(weights) + len(biases))
-    sums = [part.sums(name, needed(w).shape) for name, w in zip(names, weights)]
+    sums = [part.sums(name, needed(w)) for name, w in zip(names, weights)]
     layer.weight_gradient(axis, dy, x, sums)
     grads, first = [part.gradient(name) for name in names], 0
     for name, w, bias in zip(names, weights, biases):
@@ -94,7 +94,7 @@ def linear_backward(
             grads.append(None)
         else:
             key = name.removesuffix("weight") + "bias"
-            native.column_sums(layer.ops, axis, wide, first, w.shape[0], part.sums(key, needed(bias).shape))
+            native.column_sums(layer.ops, axis, wide, first, w.shape[0], part.sums(key, needed(bias)))
             grads.append(part.gradient(key))
         first += w.shape[0]
     return grads
@@ -103,7 +103,7 @@ def linear_backward(
 def norm_backward(
     part: Pass, ops: Context, name: str, x: Tensor, weight: Tensor, eps: float, dy: Tensor, add: Tensor, axis: Any, learns: bool
 ) -> tuple[Tensor, Tensor | None]:
-    sums: Sums | None = part.sums(name, needed(weight).shape) if learns else None
+    sums: Sums | None = part.sums(name, needed(weight)) if learns else None
     dx = native.rms_norm_backward(ops, x, weight, eps, dy, add, axis, sums)
     return dx, part.gradient(name) if learns else None
 
@@ -149,7 +149,7 @@ class AttentionBlock(Function):
         o = linear_backward(part, out, [at + "o_proj.weight"], [p[9]], [p[10]], dy, dx, a, axis, need[9])
         dqkv = attention.backward(q, k, v, a, native.rounded(ops, out.input_gradient(dy)), lse2)
         names = [at + "q_norm.weight", at + "k_norm.weight"] if norms else []
-        sums = [part.sums(name, needed(w).shape) for name, w in zip(names, norms or ())]
+        sums = [part.sums(name, needed(w)) for name, w in zip(names, norms or ())]
         attention.rope_backward(raw, axis if sums else None, dqkv, sums or None)
         head_norms = [part.gradient(name) for name in names] or [None, None]
         dy, h = native.rounded(ops, dqkv), native.rms_norm(ops, x, vector(p[0]), shape.eps)
@@ -239,8 +239,9 @@ class HeadLogprobs(Function):
         ctx: Any, x: Tensor, norm: Tensor, head: Tensor, shape: Shape, batch: Batch,
         rows: Tensor, counts: list[int], targets: Tensor, temperature: float,
     ) -> Tensor:  # fmt: skip
+        rows = rows.to(x.device)
         xs, layer = x[rows], Linear(shape.ops, [head], head=True)
-        out = [torch.empty(len(rows)) for _ in range(3)]
+        out = [shape.ops.new(len(rows)) for _ in range(3)]
         weight = vector(norm)
         h = native.rms_norm(shape.ops, xs, weight, shape.eps)
         for a, b in slices(len(rows), layer.outputs):
@@ -267,7 +268,7 @@ class HeadLogprobs(Function):
         dh = layer.input_gradient(dy)
         zeros = torch.zeros_like(xs)
         dxs, dnorm = norm_backward(part, ops, "model.norm.weight", xs, weight, shape.eps, dh, zeros, axis, need[1])
-        dx = torch.zeros(tokens, xs.shape[1])
+        dx = torch.zeros(tokens, xs.shape[1], device=xs.device)
         dx[rows] = dxs
         return dx, dnorm, dhead, *[None] * 6
 
@@ -297,5 +298,5 @@ class HeadLogits(Function):
 
 
 def slices(rows: int, width: int) -> list[tuple[int, int]]:
-    each = max(1, LOGITS_FLOATS // width)
+    each = max(16, LOGITS_FLOATS // width // 16 * 16)  # GPUs want whole vectors
     return [(a, min(rows, a + each)) for a in range(0, rows, each)]

@@ -31,8 +31,8 @@ def world_of(model: Any) -> int:
 def sum_slices(flat: Tensor, group: Any) -> Tensor:
     """This process's slice, one of `world` equal ones, of the tree sum of all processes' `flat`."""
     world = dist.get_world_size(group)
-    if flat.dtype != torch.float32 or flat.numel() % world or flat.device.type != "cpu":
-        raise refuse(f"sum over processes: wanted float32 on the CPU, found {flat.dtype} on {flat.device}")
+    if flat.dtype != torch.float32 or flat.numel() % world:
+        raise refuse(f"sum over processes: wanted float32, a multiple of {world}, found {flat.numel()} of {flat.dtype}")
     received = torch.empty_like(flat)
     dist.all_to_all_single(received, flat, group=group)
     parts = list(received.view(world, -1))
@@ -42,7 +42,7 @@ def sum_slices(flat: Tensor, group: Any) -> Tensor:
 def sum_over(tensor: Tensor, group: Any = None) -> Tensor:
     """The tree sum of all processes' tensors, on every process."""
     world = dist.get_world_size(group)
-    flat = torch.zeros(-(-tensor.numel() // world) * world)
+    flat = torch.zeros(-(-tensor.numel() // world) * world, device=tensor.device)
     flat[: tensor.numel()] = tensor.flatten()
     dist.all_gather_into_tensor(flat, sum_slices(flat, group), group=group)
     return flat[: tensor.numel()].view_as(tensor)

@@ -31,7 +31,7 @@ class Experts:
         ops, logits = self.ops, self.router.forward(h)
         ids, weights = native.route(ops, logits, self.k, self.normalize)
         kept = [ops.empty(len(x), self.k, self.width) for _ in range(3)]
-        terms = torch.empty(len(x), self.k, x.shape[1])
+        terms = ops.new(len(x), self.k, x.shape[1])
         for e in range(len(self.up)):
             token, slot = (ids == e).nonzero(as_tuple=True)
             if len(token) == 0:
@@ -51,7 +51,7 @@ class Experts:
         """dh; the gradient of the router's logits, and that rounded. sums: of gate over up, and of down, or none."""
         ops, (logits, ids, weights, gate, up, act) = self.ops, kept
         sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64))
-        terms, dweights = torch.empty(len(h), self.k, dx.shape[1]), torch.empty(len(h), self.k)
+        terms, dweights = ops.new(len(h), self.k, dx.shape[1]), ops.new(len(h), self.k)
         for e in range(len(self.up)):
             token, slot = (ids == e).nonzero(as_tuple=True)
             layer, last = self.layers(e)
@@ -62,7 +62,7 @@ class Experts:
             dy = native.rounded(ops, native.scale_rows(ops, grads.clone(), w))
             dgu = native.swiglu_backward(ops, gate[token, slot], up[token, slot], da)
             if sums:
-                axis = axis_of(torch.bincount(sequence[token], minlength=len(lengths)).tolist())
+                axis = axis_of(torch.bincount(sequence[token.cpu()], minlength=len(lengths)).tolist())
                 halves = [sums[0].at(e, slice(0, self.width)), sums[0].at(e, slice(self.width, 2 * self.width))]
                 last.weight_gradient(axis, dy, acts, [sums[1].at(e)])
                 layer.weight_gradient(axis, dgu, h[token], halves)
@@ -92,7 +92,7 @@ class ExpertsBlock(Function):
         dx, h = dx.contiguous(), native.rms_norm(ops, x, vector(norm), shape.eps)
         names = [f"{prefix}mlp.experts.{name}" for name in ("gate_up_proj", "down_proj")]
         learns = need[2] or need[3]
-        sums = [part.sums(name, needed(w).shape) for name, w in zip(names, (up, down))] if learns else []
+        sums = [part.sums(name, needed(w)) for name, w in zip(names, (up, down))] if learns else []
         experts = Experts(ops, router, up, down, k, normalize)
         dh, dl, dy = experts.backward(h, dx, kept, part.lengths, part.axis, sums)
         names_of_router = [prefix + "mlp.gate.weight"]

@@ -2,6 +2,8 @@
 
 GEMM inputs have the GEMM type, all other tensors float32. `sequences` is an int64 tensor [n, 2] of the tokens and the
 virtual rank of each sequence, ranks ascending; a gradient is the sum over all of them, so a call holds a whole step.
+All tensors of a call are on one device, a CPU or a
+GPU; `sequences` and token ids may be on the CPU, where they are read (ids on a GPU are copied, which waits for it).
 torch rounds the gradient of a 16-bit tensor to its type. Where the law keeps float32 (norms, SwiGLU) a chain of these
 ops is the law in float32 alone; the blocks of patch() have no such boundary."""
 
@@ -17,21 +19,22 @@ from . import _native as native
 from .._errors import Status
 from .._library import ffi
 from ._experts import Experts
-from ._native import Attention, Axis, Context, Linear, Sums, floats, refuse
+from ._native import Attention, Axis, Context, Linear, Sums, refuse
 
 Backward = tuple[Callable[..., Any], Callable[..., Any]]
 
 
 def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], backward: Backward | None = None) -> Any:
-    op = torch.library.custom_op(f"invar::{name}", run, mutates_args=(), schema=schema, device_types="cpu")
+    op = torch.library.custom_op(f"invar::{name}", run, mutates_args=(), schema=schema, device_types=("cpu", "cuda"))
     op.register_fake(fake)
     if backward:
         op.register_autograd(backward[1], setup_context=backward[0])
     return op
 
 
-def ops_of(dtype: torch.dtype, arithmetic: str) -> Context:
-    return native.context(dtype, arithmetic)
+def ops_of(dtype: torch.dtype, arithmetic: str, like: Tensor) -> Context:
+    """On a tensor's device."""
+    return native.context(dtype, arithmetic, like.device)
 
 
 def axis_of(sequences: Tensor, virtual_ranks: int) -> Axis:
@@ -76,7 +79,7 @@ def _linear(
     x: Tensor, weights: list[Tensor], biases: list[Tensor], sequences: Tensor, virtual_ranks: int, kv_heads: int,
     layer: str, arithmetic: str,
 ) -> Tensor:  # fmt: skip
-    ops = ops_of(x.dtype, arithmetic)
+    ops = ops_of(x.dtype, arithmetic, x)
     return Linear(ops, weights, biases, kv_heads=kv_heads, **kind_of(layer)).forward(x)
 
 
@@ -84,13 +87,13 @@ def _linear_backward(
     dy: Tensor, x: Tensor, weights: list[Tensor], biases: list[Tensor], sequences: Tensor, virtual_ranks: int,
     kv_heads: int, layer: str, arithmetic: str,
 ) -> list[Tensor]:  # fmt: skip
-    ops, axis = ops_of(x.dtype, arithmetic), axis_of(sequences, virtual_ranks)
+    ops, axis = ops_of(x.dtype, arithmetic, x), axis_of(sequences, virtual_ranks)
     linear = Linear(ops, weights, biases, kv_heads=kv_heads, **kind_of(layer))
-    typed, sums = native.rounded(ops, dy), [Sums(w.shape, 0) for w in weights]
+    typed, sums = native.rounded(ops, dy), [Sums(w.shape, 0, x.device) for w in weights]
     linear.weight_gradient(axis, typed, x, sums)
     out, first = [native.rounded(ops, linear.input_gradient(typed)), *(s.sum for s in sums)], 0
     for w, bias in zip(weights, biases):
-        total = Sums(bias.shape, 0)
+        total = Sums(bias.shape, 0, x.device)
         native.column_sums(ops, axis, dy, first, w.shape[0], total)
         out.append(total.sum)
         first += w.shape[0]
@@ -123,8 +126,8 @@ linear = define(
 
 
 def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, sequences: Tensor, virtual_ranks: int, eps: float) -> list[Tensor]:
-    sums = Sums(weight.shape, 0)
-    ops, axis = ops_of(torch.float32, "fma32"), axis_of(sequences, virtual_ranks)
+    sums = Sums(weight.shape, 0, x.device)
+    ops, axis = ops_of(torch.float32, "fma32", x), axis_of(sequences, virtual_ranks)
     dx = native.rms_norm_backward(ops, x, weight, eps, dy, None, axis, sums)
     return [dx, sums.sum]
 
@@ -144,14 +147,14 @@ rms_norm_backward = define(
 )  # fmt: skip
 rms_norm = define(
     "rms_norm", "(Tensor x, Tensor weight, Tensor sequences, int virtual_ranks, float eps, str dtype) -> Tensor",
-    lambda x, weight, sequences, virtual_ranks, eps, dtype: native.rms_norm(ops_of(_dtype(dtype), "fma32"), x, weight, eps),
+    lambda x, weight, sequences, virtual_ranks, eps, dtype: native.rms_norm(ops_of(_dtype(dtype), "fma32", x), x, weight, eps),
     lambda x, weight, sequences, virtual_ranks, eps, dtype: torch.empty_like(x, dtype=_dtype(dtype)),
     (save(), _rms_norm_grads),
 )  # fmt: skip
 
 
 def _swiglu(gate_up: Tensor, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
-    out, gate, up = native.swiglu(ops_of(_dtype(dtype), "fma32"), gate_up, keep=True)
+    out, gate, up = native.swiglu(ops_of(_dtype(dtype), "fma32", gate_up), gate_up, keep=True)
     assert gate is not None and up is not None
     return out, gate, up
 
@@ -168,7 +171,7 @@ def _swiglu_grads(ctx: Any, da: Tensor, *_: Any) -> Any:
 
 swiglu_backward = define(
     "swiglu_backward", "(Tensor da, Tensor gate, Tensor up) -> Tensor",
-    lambda da, gate, up: native.swiglu_backward(ops_of(gate.dtype, "fma32"), gate, up, da, typed=False),
+    lambda da, gate, up: native.swiglu_backward(ops_of(gate.dtype, "fma32", gate), gate, up, da, typed=False),
     lambda da, gate, up: da.new_empty(da.shape[0], 2 * da.shape[1]),
 )  # fmt: skip
 swiglu = define(
@@ -185,7 +188,7 @@ def _attention_of(ops: Context, sequences: Tensor, heads: int, kv_heads: int, he
 
 
 def _rope(qkv: Tensor, cosine: Tensor, sine: Tensor, sequences: Tensor, heads: int, kv_heads: int, dtype: str) -> list[Tensor]:
-    attention = _attention_of(ops_of(_dtype(dtype), "fma32"), sequences, heads, kv_heads, 2 * cosine.shape[1], tables=(cosine, sine))
+    attention = _attention_of(ops_of(_dtype(dtype), "fma32", qkv), sequences, heads, kv_heads, 2 * cosine.shape[1], tables=(cosine, sine))
     return attention.rope(qkv.clone())
 
 
@@ -196,7 +199,7 @@ def _rope_fake(qkv: Tensor, cosine: Tensor, sine: Tensor, sequences: Tensor, hea
 
 def _rope_backward(dqkv: Tensor, cosine: Tensor, sine: Tensor, sequences: Tensor, heads: int, kv_heads: int) -> Tensor:
     out = dqkv.clone()
-    ops = ops_of(torch.float32, "fma32")
+    ops = ops_of(torch.float32, "fma32", out)
     _attention_of(ops, sequences, heads, kv_heads, 2 * cosine.shape[1], tables=(cosine, sine)).rope_backward([], None, out, None)
     return out
 
@@ -218,7 +221,7 @@ rope = define(
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, sequences: Tensor, heads: int, kv_heads: int, window: int, arithmetic: str) -> tuple[Tensor, Tensor]:
-    ops = ops_of(q.dtype, arithmetic)
+    ops = ops_of(q.dtype, arithmetic, q)
     return _attention_of(ops, sequences, heads, kv_heads, q.shape[1] // heads, window).forward(q, k, v)
 
 
@@ -226,7 +229,7 @@ def _attention_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse2: Tensor, sequences: Tensor, heads: int,
     kv_heads: int, window: int, arithmetic: str,
 ) -> list[Tensor]:  # fmt: skip
-    ops = ops_of(q.dtype, arithmetic)
+    ops = ops_of(q.dtype, arithmetic, q)
     attention = _attention_of(ops, sequences, heads, kv_heads, q.shape[1] // heads, window)
     dqkv = attention.backward(q, k, v, out, dout, lse2)
     parts = torch.split(dqkv, [q.shape[1], k.shape[1], v.shape[1]], dim=1)
@@ -256,9 +259,9 @@ attention = define(
 
 
 def _embedding_backward(dx: Tensor, ids: Tensor, sequences: Tensor, virtual_ranks: int, vocab: int) -> Tensor:
-    counts, ranks = sequences[:, 0], sequences[:, 1].to(torch.int32)
+    counts, ranks = sequences.cpu()[:, 0], sequences.cpu()[:, 1].to(torch.int32)
     of_tokens = torch.repeat_interleave(ranks, counts)
-    return native.embedding_backward(ops_of(torch.float32, "fma32"), vocab, ids, of_tokens, virtual_ranks, dx)
+    return native.embedding_backward(ops_of(torch.float32, "fma32", dx), vocab, ids, of_tokens, virtual_ranks, dx)
 
 
 def _embedding_grads(ctx: Any, dx: Tensor) -> Any:
@@ -272,7 +275,7 @@ embedding_backward = define(
 )  # fmt: skip
 embedding = define(
     "embedding", "(Tensor weight, Tensor ids, Tensor sequences, int virtual_ranks, str dtype) -> Tensor",
-    lambda weight, ids, sequences, virtual_ranks, dtype: native.embedding(ops_of(_dtype(dtype), "fma32"), weight, ids),
+    lambda weight, ids, sequences, virtual_ranks, dtype: native.embedding(ops_of(_dtype(dtype), "fma32", weight), weight, ids),
     lambda weight, ids, *_: weight.new_empty(ids.shape[0], weight.shape[1], dtype=torch.float32),
     (save(), _embedding_grads),
 )  # fmt: skip
@@ -280,7 +283,7 @@ embedding = define(
 
 def _selected_logprobs_backward(grads: Tensor, logits: Tensor, ids: Tensor, maximum: Tensor, total: Tensor, temperature: float) -> Tensor:
     out = torch.empty_like(logits)
-    native.logprobs_backward(ops_of(torch.float32, "fma32"), logits, ids, temperature, maximum, total, grads, out)
+    native.logprobs_backward(ops_of(torch.float32, "fma32", logits), logits, ids, temperature, maximum, total, grads, out)
     return out
 
 
@@ -295,7 +298,7 @@ selected_logprobs_backward = define(
 )  # fmt: skip
 selected_logprobs = define(
     "selected_logprobs", "(Tensor logits, Tensor ids, float temperature) -> (Tensor logprobs, Tensor maximum, Tensor total)",
-    lambda logits, ids, temperature: native.logprobs(ops_of(torch.float32, "fma32"), logits, ids, temperature),
+    lambda logits, ids, temperature: native.logprobs(ops_of(torch.float32, "fma32", logits), logits, ids, temperature),
     lambda logits, ids, temperature: tuple(logits.new_empty(logits.shape[0]) for _ in range(3)),
     (save(1, 2), _selected_logprobs_grads),
 )  # fmt: skip
@@ -308,7 +311,7 @@ def _experts(
     x: Tensor, h: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, sequences: Tensor, virtual_ranks: int, k: int,
     normalize: bool, arithmetic: str,
 ) -> list[Tensor]:  # fmt: skip
-    out, kept = Experts(ops_of(h.dtype, arithmetic), router, gate_up, down, k, normalize).forward(h, x)
+    out, kept = Experts(ops_of(h.dtype, arithmetic, h), router, gate_up, down, k, normalize).forward(h, x)
     return [out, *kept]
 
 
@@ -323,8 +326,8 @@ def _experts_backward(
     dx: Tensor, h: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, kept: list[Tensor], sequences: Tensor,
     virtual_ranks: int, k: int, normalize: bool, arithmetic: str,
 ) -> list[Tensor]:  # fmt: skip
-    ops, ranks = ops_of(h.dtype, arithmetic), [rank for _, rank in sequences.tolist()]
-    experts, sums = Experts(ops, router, gate_up, down, k, normalize), [Sums(w.shape, 0) for w in (router, gate_up, down)]
+    ops, ranks = ops_of(h.dtype, arithmetic, h), [rank for _, rank in sequences.tolist()]
+    experts, sums = Experts(ops, router, gate_up, down, k, normalize), [Sums(w.shape, 0, h.device) for w in (router, gate_up, down)]
 
     def axis(tokens: list[int]) -> Axis:
         return Axis(ranks, virtual_ranks, 0, len(ranks), tokens)
@@ -358,7 +361,7 @@ experts = define(
 
 
 @torch.library.custom_op(
-    "invar::adamw_", mutates_args=("w", "m", "v"), device_types="cpu",
+    "invar::adamw_", mutates_args=("w", "m", "v"), device_types=("cpu", "cuda"),
     schema="(Tensor gradient, Tensor(a!) w, Tensor(b!) m, Tensor(c!) v, float scale, float lr, float beta1, float beta2, "
     "float eps, float weight_decay, bool decay, int step) -> ()",
 )  # fmt: skip
@@ -370,8 +373,9 @@ def adamw_(
     o, n = ffi.new("iv_ops_adamw *"), gradient.numel()
     o.learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay = lr, beta1, beta2, eps, weight_decay
     o.step, o.scale, o.decay = step, scale, decay
-    at = [floats(t, "adamw_", n) for t in (gradient, w, m, v)]
-    ops_of(torch.float32, "fma32").call("iv_ops_adamw_step", o, at[0], n, *at[1:])
+    ops = ops_of(torch.float32, "fma32", w)
+    at = [ops.floats(t, "adamw_", n) for t in (gradient, w, m, v)]
+    ops.call("iv_ops_adamw_step", o, at[0], n, *at[1:])
 
 
 @adamw_.register_fake

@@ -15,7 +15,7 @@ from .._library import check, ffi, lib, new_error
 from . import _native as native
 from ._blocks import lookups_of
 from ._distributed import is_ddp, is_fsdp, sum_over, world_of
-from ._native import floats, refuse
+from ._native import refuse
 from ._step import Step
 
 BLOCK, GROUP = 4096, 65536
@@ -79,7 +79,7 @@ def weights_hash(model: Any) -> str:
     """SHA-256 of the float32 weights, as TrainerMetrics.weights_hash. Collective for a sharded model."""
     groups, rest, gathered = hashlib.sha256(), b"", Gathered()
     for part in parts_of(model):
-        array: Any = gathered(part.parameter, part).float().flatten().numpy()
+        array: Any = gathered(part.parameter, part).float().flatten().cpu().numpy()
         data = memoryview(array).cast("B")
         padding = b"\0" * (-len(data) % (4 * BLOCK))
         taken = 0
@@ -162,7 +162,8 @@ class AdamW(torch.optim.Optimizer):
             if p.grad is None:
                 raise refuse(f"{name}: wanted a gradient, found none: is this the last pass of the step?", Status.INVALID)
         gathered = Gathered()
-        sums = torch.cat([self._block_sums(gathered(part.parameter.grad, part)) for part in self._parts])
+        self._shape.ops.finish()
+        sums = torch.cat([self._block_sums(gathered(part.parameter.grad, part)) for part in self._parts]).cpu()
         norm, scale, err = ffi.new("double *"), ffi.new("float *"), new_error()
         at = ffi.cast("double *", sums.data_ptr())
         status = lib().iv_ops_gradient_scale(at, len(sums), denominator, max_norm, norm, scale, err)
@@ -176,8 +177,9 @@ class AdamW(torch.optim.Optimizer):
                 self._update(p, o)
 
     def _block_sums(self, g: Tensor) -> Tensor:
-        out, ops = torch.empty(-(-g.numel() // BLOCK), dtype=torch.float64), native.context(torch.float32)
-        ops.call("iv_ops_block_sums", floats(g, "gradient"), g.numel(), ffi.cast("double *", out.data_ptr()))
+        ops = native.context(torch.float32, device=g.device)
+        out = ops.new(-(-g.numel() // BLOCK), dtype=torch.float64)
+        ops.call("iv_ops_block_sums", ops.floats(g, "gradient"), g.numel(), ffi.cast("double *", out.data_ptr()))
         return out
 
     def _update(self, p: Any, o: Any) -> None:
@@ -187,7 +189,8 @@ class AdamW(torch.optim.Optimizer):
         state["step"] += 1
         o.step, o.decay = state["step"], self._decay_all or p.dim() > 1
         w, g, m, v = (local(t) for t in (p, p.grad, state["exp_avg"], state["exp_avg_sq"]))
-        at = [floats(t.detach(), "AdamW") for t in (w, m, v)]
-        native.context(torch.float32).call("iv_ops_adamw_step", o, floats(g, "gradient"), g.numel(), *at)
+        ops = native.context(torch.float32, device=w.device)
+        at = [ops.floats(t.detach(), "AdamW") for t in (w, m, v)]
+        ops.call("iv_ops_adamw_step", o, ops.floats(g, "gradient"), g.numel(), *at)
 
 

@@ -35,8 +35,9 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     those of the engine, in every bit. Parameters keep their names, so that checkpoints do not change.
 
     dtype: the GEMM type; auto: that of the parameters. Parameters of float32 with a 16-bit dtype are master weights:
-    the forward pass rounds matrices, and patch() rounds the initial ones. arithmetic: auto is fma32, as the engine's
-    on a CPU. An InvarError names what the engine does not compute."""
+    the forward pass rounds matrices, and patch() rounds the initial ones. arithmetic: auto is as the engine's on the
+    model's device: fma32 on a CPU, on a GPU tc16 (fma32 for float32). The model stays on that device. An InvarError
+    names what the engine does not compute."""
     inner = type(model).__module__.startswith("transformers.models.")
     if not inner or type(model).__name__ not in CLASSES:
         raise refuse(f"patch: wanted one of {', '.join(CLASSES)} of transformers, found {type(model).__name__}")
@@ -45,9 +46,10 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     check_config(model.config)
     text = json.dumps(model.config.to_dict(), default=str)
     config = native.config_of(text)
-    found = model.model.embed_tokens.weight.dtype
+    device, found = native.device_of(list(model.named_parameters())), model.model.embed_tokens.weight.dtype
+    device = native.CPU if device.type == "meta" else device
     gemm = found if str(dtype) == "auto" else native.dtype_of(dtype)
-    ops = native.context(gemm, arithmetic)
+    ops = native.context(gemm, arithmetic, device)
     shape = Shape(
         ops, config.heads, config.kv_heads, config.head_dim, config.rms_norm_eps, text,
         config.max_positions, bool(config.tie_embeddings), {},
@@ -139,7 +141,7 @@ def round_matrices(model: Any, ops: native.Context) -> None:
     """Initial master weights are those of the forward pass (NUMERICS.md 15.1)."""
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dtype == torch.float32 and not is_vector(name) and p.device.type == "cpu":
+            if p.dtype == torch.float32 and not is_vector(name) and p.device.type != "meta":
                 p.copy_(native.rounded(ops, p.contiguous()).float())
 
 
@@ -227,8 +229,6 @@ class Ask:
 
     def batch(self, shape: Shape, vocab: int) -> Batch:
         ids = torch.cat([*self.sequences, torch.empty(0, dtype=torch.int64)]).to(torch.int64)
-        if ids.device.type != "cpu":
-            raise refuse(f"ids: wanted tokens on the CPU, found {ids.device}")
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
             raise refuse(f"ids: wanted 0 to {vocab - 1}, found {int(ids.min())}, {int(ids.max())}", Status.INVALID)
         lengths = [len(s) for s in self.sequences]
@@ -248,9 +248,12 @@ def forward_causal(self: Any, input_ids: Any = None, attention_mask: Tensor | No
     norm = plain(self.model.norm.weight, "model.norm.weight", shape)
     head = plain(self.lm_head.weight, "lm_head.weight", shape)
     if ask.rows is None:
-        return HeadLogits.apply(x, norm, head, shape, batch)  # type: ignore[no-untyped-call]
-    args = (ask.rows, ask.counts, ask.targets, ask.temperature)
-    return HeadLogprobs.apply(x, norm, head, shape, batch, *args)  # type: ignore[no-untyped-call]
+        out = HeadLogits.apply(x, norm, head, shape, batch)  # type: ignore[no-untyped-call]
+    else:
+        args = (ask.rows, ask.counts, ask.targets, ask.temperature)
+        out = HeadLogprobs.apply(x, norm, head, shape, batch, *args)  # type: ignore[no-untyped-call]
+    shape.ops.finish()
+    return out
 
 
 IGNORED = {"use_cache", "return_dict", "output_attentions", "output_hidden_states"}  # where they ask for nothing
@@ -270,6 +273,7 @@ def forward_padded(self: Any, input_ids: Any, attention_mask: Tensor | None, oth
         raise refuse("a patched model: input_ids: wanted a tensor [batch, tokens]", Status.INVALID)
     if not isinstance(keep, int):
         raise refuse("a patched model: logits_to_keep: wanted a number")
+    input_ids, attention_mask, positions = (t if t is None else t.cpu() for t in (input_ids, attention_mask, positions))
     cuts = cuts_of(input_ids, attention_mask, positions)
     sequences = [input_ids[row, a:b] for row, a, b in cuts]
     part = active_pass()
@@ -281,7 +285,7 @@ def forward_padded(self: Any, input_ids: Any, attention_mask: Tensor | None, oth
     packed = forward_causal(self, Ask([sequences[i] for i in order], part))
     logits = packed.new_zeros(*input_ids.shape, packed.shape[1])
     at = torch.cat([torch.arange(cuts[i][1], cuts[i][2]) + cuts[i][0] * input_ids.shape[1] for i in order])
-    logits = logits.view(-1, packed.shape[1]).index_copy(0, at, packed).view_as(logits)
+    logits = logits.view(-1, packed.shape[1]).index_copy(0, at.to(packed.device), packed).view_as(logits)
     return CausalLMOutputWithPast(logits=logits[:, -keep:] if keep else logits)
 
 
@@ -333,8 +337,8 @@ def logprobs(
 
     Inside a Pass the sequences are those of its indices; outside they are a step of their own. The loss of the law is
     `-(coefficients * logprobs).sum()`, without a division: that is AdamW.step's denominator."""
-    ids = [torch.as_tensor(s, dtype=torch.int64) for s in sequences]
-    chosen = [default_mask(s) if masks is None else torch.as_tensor(masks[i]) != 0 for i, s in enumerate(ids)]
+    ids = [torch.as_tensor(s, dtype=torch.int64).cpu() for s in sequences]
+    chosen = [default_mask(s) if masks is None else torch.as_tensor(masks[i]).cpu() != 0 for i, s in enumerate(ids)]
     for i, (s, m) in enumerate(zip(ids, chosen)):
         if s.dim() != 1 or len(s) < 1 or m.shape != s.shape or bool(m[0]):
             raise refuse(f"sequence {i}: wanted ids [n] and a mask [n] with mask[0] = 0", Status.INVALID)
@@ -350,7 +354,8 @@ def logprobs(
     at = flat.nonzero().flatten()
     ask.rows, ask.counts, ask.temperature = at - 1, [int(m.sum()) for m in marks], temperature
     ask.targets = torch.cat([*ask.sequences, torch.empty(0, dtype=torch.int64)])[at].to(torch.int32)
-    whole: Tensor = torch.zeros(len(flat)).index_copy(0, at, model(ask))
+    found: Tensor = model(ask)
+    whole = torch.zeros(len(flat), device=found.device).index_copy(0, at.to(found.device), found)
     if order == sorted(order):
         return whole
     parts = dict(zip(order, torch.split(whole, [len(ids[i]) for i in order])))

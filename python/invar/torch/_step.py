@@ -89,9 +89,9 @@ class Pass:
             self._axis = self.axis(self.lengths)
         return self._axis
 
-    def sums(self, name: str, shape: Items[int]) -> Sums:
+    def sums(self, name: str, like: Tensor) -> Sums:
         if name not in self.step.sums:
-            self.step.sums[name] = Sums(shape, self._levels)
+            self.step.sums[name] = Sums(like.shape, self._levels, like.device)
         return self.step.sums[name]
 
     def gradient(self, name: str) -> Tensor | None:
