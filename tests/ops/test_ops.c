@@ -548,7 +548,14 @@ static void bad_arguments(void **state) {
     refused(iv_ops_open(&(iv_ops_options){.dtype = "int8"}, &ops, &err), IV_INVALID, &err, "int8");
     refused(iv_ops_open(&(iv_ops_options){.dtype = "float32", .arithmetic = "tc16"}, &ops, &err), IV_UNSUPPORTED, &err,
             "float32");
+    refused(iv_ops_open(&(iv_ops_options){.dtype = "float32", .device = "tpu"}, &ops, &err), IV_INVALID, &err, "'tpu'");
+    iv_status on_gpu = iv_ops_open(&(iv_ops_options){.dtype = "float32", .device = "cuda:0"}, &ops, &err);
+    if (on_gpu == IV_OK)
+        iv_ops_close(ops);
+    else
+        refused(on_gpu, IV_UNSUPPORTED, &err, "device cuda"); /* no CUDA in this build, or no GPU */
     ASSERT_OK(iv_ops_open(&(iv_ops_options){.dtype = "float32"}, &ops, &err), &err);
+    refused(iv_ops_set_stream(ops, NULL, &err), IV_INVALID, &err, "GPU");
     iv_ops_linear l = {.weight = {{x, NULL, 2}, {x, x, 2}}, .weights = 2, .k = 4, .weight_float = true};
     refused(iv_ops_linear_forward(ops, &l, x, 1, false, out, &err), IV_INVALID, &err, "biases");
     l.weight[0].bias = x, l.k = SIZE_MAX / 2;
