@@ -185,8 +185,9 @@ IV_API iv_status iv_ops_rope(iv_ops *ops, const iv_ops_attention *a, float *qkv,
 IV_API iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const void *q_raw, const void *k_raw,
                                       const iv_ops_axis *axis, float *dqkv, const iv_ops_sums *q_sums,
                                       const iv_ops_sums *k_sums, iv_error *err);
-/* Causal attention. out: typed, as q; lse2[rows][heads]. IV_NOT_FINITE names a row whose key or value is not finite; on
- * a GPU the next call on the context returns it, whichever it is, once the work is done; then nothing else is. */
+/* Causal attention. out: typed, as q; lse2[rows][heads]. IV_NOT_FINITE names a row whose key or value is not finite. A
+ * GPU finds it after the call has returned: then the next call on the context, whichever it is, returns the error
+ * instead of running. */
 IV_API iv_status iv_ops_attention_forward(iv_ops *ops, const iv_ops_attention *a, const void *q, const void *k,
                                           const void *v, void *out, float *lse2, iv_error *err);
 /* dout: typed. dqkv as qkv above. */

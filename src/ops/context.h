@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 struct iv_ops {
-    const struct iv_ops_gpu *gpu; /* NULL: the CPU. What follows it are then threads, type and arithmetic only */
+    const struct iv_ops_gpu *gpu; /* NULL: the CPU. A GPU does not use the scratch and the work below */
     pthread_mutex_t lock;         /* of a call */
     unsigned fp_env;              /* the caller's, while a call runs */
     const char *what;             /* the call */
