@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs other projects' clients, unmodified and pinned, against `invar serve models/tiny-math`: one line for each, exit code 1 when one
-fails, 77 when all are skipped. Usage: run.py [--install] [NAME...]
+fails, 77 when all are skipped. Usage: run.py [--install] [NAME...] | --install-only (all sets, for later runs)
 
 Each set of packages is a virtual environment build/venv-SET, made by --install (or $INVAR_TEST_CLIENTS=1) from
 requirements-SET.txt and made again when that file changes. Without them, and where there is no registry, the clients are
@@ -134,7 +134,20 @@ def timed(name, client, why):
     return code
 
 
+def install_all():
+    """Every set, the ones that take long first. What fails here is tried again, and reported, by the test that needs it."""
+    for name in ("torch", *sorted(SETS, reverse=True)):
+        try:
+            why = ready(name, True)
+        except RuntimeError as error:
+            why = str(error)
+        if why:
+            print(f"build/venv-{name}: {why}", flush=True)
+
+
 def main(words):
+    if words == ["--install-only"]:
+        return install_all()
     may_install = "--install" in words or os.environ.get("INVAR_TEST_CLIENTS") == "1"
     names = [word for word in words if word != "--install"]
     known = [client for clients in SETS.values() for client in clients]
