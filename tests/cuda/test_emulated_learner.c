@@ -4,7 +4,7 @@
 
 #include "cuda/emulator/include/control.h"
 
-enum { SECONDS = 40, SECONDS_LONG = 900 };
+enum { SECONDS = 15, SECONDS_LONG = 900 };
 
 static iv_gpu *gpu;
 

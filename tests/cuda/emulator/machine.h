@@ -155,6 +155,8 @@ uint32_t random_below(uint32_t n);
 bool fault_strikes(emu_fault kind, uint32_t one_of); // if that fault is planted: in one of this many cases
 void block(const Wait &w);
 inline Warp &my_warp() { return me->cta->warps[me->where.thread.x / LANES]; }
+enum : uint32_t { OFFSET = 0xffffff, SYSTEM = 1024 /* what lies before a CTA's own memory */ };
+inline uint32_t swizzled(uint32_t address) { return address ^ ((address >> 3) & 0x70); }
 unsigned char *memory_of(Cta *cta, uint32_t address, size_t bytes, size_t align);
 Mbarrier &mbarrier_of(Cta *cta, uint32_t address);
 void mbarrier_took(Mbarrier &b);

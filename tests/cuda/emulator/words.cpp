@@ -1,19 +1,13 @@
-// words.cpp: the emulated instructions: shared memory, synchronization of threads, mbarriers, copies, tensor cores. A
-// tensor-core step is the law's scalar one (numerics/tc16.h). Copies land and wgmma computes at some moment between
-// their issue and the wait for them: late and early ones both reveal missing waits.
+// words.cpp: the emulated instructions: shared memory, synchronization of threads, mbarriers, copies; tensor cores are
+// in tensor.cpp. Copies land at some moment between their issue and the wait for them: late and early ones both reveal
+// missing waits.
 #include "machine.h"
 
 #include <algorithm>
 
-extern "C" {
-#include "numerics/tc16.h"
-}
-
 namespace emu {
 
 // ---- shared memory ----
-
-enum : uint32_t { OFFSET = 0xffffff, SYSTEM = 1024 /* what lies before a CTA's own memory */ };
 
 static Cta *cta_of(Cta *from, uint32_t address) {
     uint32_t other = address >> 24;
@@ -180,8 +174,6 @@ bool mbarrier_test(uint32_t bar, uint32_t parity) {
 
 // ---- copies ----
 
-static uint32_t swizzled(uint32_t address) { return address ^ ((address >> 3) & 0x70); }
-
 static void copy_row(Cta *cta, const CUtensorMap &m, uint32_t to, const char *row, int64_t x, bool in) {
     for (uint32_t i = 0; i < m.box[0]; i++) {
         uint16_t v = 0;
@@ -339,161 +331,6 @@ void stores_wait(int pending) {
     if (!me->stored.empty() && fault_strikes(EMU_FORGET_STORES, 2)) return;
     for (; me->stored.size() > (size_t)pending; me->stored.pop_front())
         for (const Store &s : me->stored.front()) land_store(s);
-}
-
-// ---- tensor cores ----
-
-static float step(matrix_type type, const uint16_t *a, const uint16_t *b, float c) {
-    float y = type == BF16 ? iv_tc16_step_bf16(a, b, c) : iv_tc16_step_f16(a, b, c);
-    if (fault_strikes(EMU_FLIP_BIT, 64)) y = cast<float>(cast<uint32_t>(y) ^ 1u);
-    return y;
-}
-
-void load_matrices(uint32_t (&r)[4], uint32_t address, bool turned) {
-    uint32_t in[2] = {address, turned};
-    const uint32_t *out = together(turned ? "ldmatrix.trans" : "ldmatrix", in, 2, [](Meeting &m) {
-        Warp &warp = my_warp();
-        warp.read.resize(SHARED_BYTES / 16), warp.reads++;
-        for (uint32_t l = 0; l < LANES; l++) warp.read[(m.in[l][0] & OFFSET) / 16] = warp.reads;
-        for (uint32_t l = 0; l < LANES; l++)
-            for (uint32_t k = 0; k < 4; k++) {
-                if (!m.in[l][1]) {
-                    memcpy(&m.out[l][k], memory(m.in[k * 8 + l / 4][0], 16, 16) + l % 4 * 4, 4);
-                    continue;
-                }
-                for (uint32_t h = 0; h < 2; h++) {
-                    uint16_t v;
-                    memcpy(&v, memory(m.in[k * 8 + l % 4 * 2 + h][0], 16, 16) + l / 4 * 2, 2);
-                    m.out[l][k] = (h ? m.out[l][k] & 0xffff : 0) | (uint32_t)v << 16 * h;
-                }
-            }
-    });
-    for (int i = 0; i < 4; i++) r[i] = out[i];
-}
-
-uint32_t transpose_matrix(uint32_t pair) {
-    return *together("movmatrix.trans", &pair, 1, [](Meeting &m) {
-        for (uint32_t l = 0; l < LANES; l++)
-            for (uint32_t h = 0; h < 2; h++) {
-                uint32_t from = m.in[l % 4 * 8 + h * 4 + l / 8][0], v = from >> l / 4 % 2 * 16 & 0xffff;
-                m.out[l][0] = (h ? m.out[l][0] : 0) | v << 16 * h;
-            }
-    });
-}
-
-// Row `row` of the 16 x 16 fragment that lanes hold as words[lane][0..4).
-static void fragment_row(const uint32_t *const (&words)[LANES], int row, uint16_t *x) {
-    for (int k = 0; k < 16; k++) x[k] = (uint16_t)(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2] >> k % 2 * 16);
-}
-
-void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
-    uint32_t in[11] = {a[0], a[1], a[2], a[3], b[0], b[1], (uint32_t)type};
-    memcpy(in + 7, c, sizeof c);
-    const uint32_t *out = together("mma", in, 11, [](Meeting &m) {
-        const uint32_t *words[LANES];
-        for (int l = 0; l < LANES; l++) words[l] = m.in[l];
-        uint16_t x[16], y[8][16];
-        for (int col = 0; col < 8; col++)
-            for (int k = 0; k < 16; k++) y[col][k] = (uint16_t)(m.in[col * 4 + k % 8 / 2][4 + k / 8] >> k % 2 * 16);
-        for (int row = 0; row < 16; row++) {
-            fragment_row(words, row, x);
-            for (int col = 0; col < 8; col++) {
-                int l = row % 8 * 4 + col / 2, at = row / 8 * 2 + col % 2, before = row % 8 * 4 + (col - 1) / 2;
-                bool same = col && m.in[l][7 + at] == m.in[before][7 + row / 8 * 2 + (col - 1) % 2] &&
-                            memcmp(y[col], y[col - 1], sizeof *y) == 0;
-                if (same) // columns that are copies of one row of x: computed once
-                    m.out[l][at] = m.out[before][row / 8 * 2 + (col - 1) % 2];
-                else
-                    m.out[l][at] =
-                        cast<uint32_t>(step((matrix_type)m.in[0][6], x, y[col], cast<float>(m.in[l][7 + at])));
-            }
-        }
-    });
-    memcpy(d, out, sizeof d);
-}
-
-// Element (row, k) of the operand of a descriptor: 128-byte swizzle, rows of 64 k; or transposed, rows of 64 rows.
-static uint16_t operand(Cta *cta, uint64_t desc, uint32_t row, uint32_t k, bool turned) {
-    uint32_t start = (uint32_t)(desc & 0x3fff) << 4, lead = (uint32_t)(desc >> 16 & 0x3fff) << 4;
-    uint32_t stride = (uint32_t)(desc >> 32 & 0x3fff) << 4, at;
-    if (turned)
-        at = start + row / 64 * lead + k / 8 * stride + k % 8 * 128 + row % 64 * 2;
-    else
-        at = start + row / 8 * stride + row % 8 * 128 + k * 2;
-    uint16_t v;
-    memcpy(&v, memory_of(cta, swizzled(at), 2, 2), 2);
-    return v;
-}
-
-static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
-    const wgmma_step &one = s.lane[0];
-    uint32_t n = (uint32_t)one.count * 2;
-    // memcheck's view of an operand: contiguous from its first byte.
-    memory_of(cta, (uint32_t)(one.b & 0x3fff) << 4, n * 32, 16);
-    if (one.a_is_shared) memory_of(cta, (uint32_t)(one.a & 0x3fff) << 4, 64 * 32, 16);
-    std::vector<uint16_t> b(n * 16);
-    for (uint32_t c = 0; c < n; c++)
-        for (uint32_t k = 0; k < 16; k++) b[c * 16 + k] = operand(cta, one.b, c, k, one.b_turned);
-    const uint32_t *words[LANES];
-    for (int l = 0; l < LANES; l++) words[l] = s.lane[l].a_words;
-    for (int row = 0; row < 16; row++) { // of the warp
-        uint16_t a[16];
-        if (one.a_is_shared)
-            for (uint32_t k = 0; k < 16; k++) a[k] = operand(cta, one.a, warp % 4 * 16 + (uint32_t)row, k, one.a_turned);
-        else
-            fragment_row(words, row, a);
-        float sum = 0.0f, result = 0.0f;
-        for (uint32_t c = 0; c < n; c++) {
-            float *d = &s.lane[row % 8 * 4 + (int)(c % 8 / 2)].d[c / 8 * 4 + (uint32_t)row / 8 * 2 + c % 2];
-            float before = one.add ? *d : 0.0f;
-            bool same = c && cast<uint32_t>(before) == cast<uint32_t>(sum) &&
-                        memcmp(&b[c * 16], &b[c * 16 - 16], 16 * sizeof b[0]) == 0;
-            if (!same) result = step(one.type, a, &b[c * 16], before); // columns that are copies: computed once
-            sum = before, *d = result;
-        }
-    }
-}
-
-// Recorded when all lanes have arrived.
-void wgmma(const wgmma_step &s) {
-    Warp &w = my_warp();
-    uint32_t in[16];
-    const void *p = &s;
-    memcpy(in, &p, sizeof p); // valid until all have arrived
-    together("wgmma", in, 2, [&w](Meeting &m) {
-        auto all = std::make_shared<Warpgroup_step>();
-        for (int l = 0; l < LANES; l++) {
-            const wgmma_step *one;
-            memcpy(&one, m.in[l], sizeof one);
-            all->lane[l] = *one;
-            const wgmma_step &first = all->lane[0];
-            if (one->a != first.a || one->b != first.b || one->add != first.add || one->count != first.count)
-                fail("lanes of a warp disagree about a wgmma");
-        }
-        w.issued.push_back(all);
-    });
-}
-
-static void run_front(Warp &w) {
-    for (auto &s : w.committed.front()) run_step(me->cta, me->where.thread.x / LANES, *s);
-    w.committed.pop_front();
-}
-
-void wgmma_commit() {
-    Warp &w = my_warp();
-    together("wgmma.commit_group", nullptr, 0, [&w](Meeting &) {
-        w.committed.push_back(std::move(w.issued));
-        w.issued.clear();
-        while (!w.committed.empty() && random_below(3) == 0) run_front(w);
-    });
-}
-
-void wgmma_wait(int pending) {
-    Warp &w = my_warp();
-    uint32_t in = (uint32_t)pending;
-    together("wgmma.wait_group", &in, 1, [&w](Meeting &m) {
-        while (w.committed.size() > m.in[0][0]) run_front(w);
-    });
 }
 
 } // namespace emu

@@ -38,6 +38,9 @@ void emu_plant(emu_fault fault);
 bool emu_fault_happened(void); /* since it was planted */
 size_t emu_stores(void);       /* TMA stores to global memory since the program began */
 
+/* A tensor-core step as the emulator computes it. */
+float emu_tensor_step(int is_f16, const uint16_t a[16], const uint16_t b[16], float c);
+
 #ifdef __cplusplus
 }
 #endif
