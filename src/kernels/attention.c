@@ -216,6 +216,11 @@ static void task(void *context, size_t index, size_t worker) {
     if (first < last) run_tile(j, &s, span, token, tokens, kv_head, first - here, last - first);
 }
 
+static void set_tile(job *j, size_t rows_max) {
+    j->head_slices = (j->a->group + rows_max - 1) / rows_max;
+    j->tile_tokens = iv_size_max(1, rows_max / ((j->a->group + j->head_slices - 1) / j->head_slices));
+}
+
 static job job_of(const iv_compute *c, const iv_attention_args *a) {
     const iv_kv_layout *l = a->layout;
     job j = {.c = c, .a = a, .kernel = c->kernels->tile[c->arithmetic][l->type][l->type]};
@@ -223,8 +228,7 @@ static job job_of(const iv_compute *c, const iv_attention_args *a) {
     IV_ASSERT(j.kernel && a->group_first + a->heads <= a->group * l->heads);
     j.scratch_bytes = carve(l, NULL, &unused);
     IV_ASSERT(j.scratch_bytes * iv_pool_threads(c->pool) <= c->scratch_bytes);
-    j.head_slices = (a->group + j.kernel->rows_max - 1) / j.kernel->rows_max;
-    j.tile_tokens = iv_size_max(1, j.kernel->rows_max / ((a->group + j.head_slices - 1) / j.head_slices));
+    set_tile(&j, j.kernel->rows_max);
     return j;
 }
 
@@ -236,6 +240,7 @@ static size_t task_count(const job *j) {
 
 size_t iv_attention_tasks(const iv_compute *c, const iv_attention_args *a) {
     job j = job_of(c, a);
+    set_tile(&j, IV_TILE_ROWS_MAX); /* of no kernel: the number decides bits of a baseline */
     return task_count(&j);
 }
 
