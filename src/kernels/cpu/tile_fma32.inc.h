@@ -86,8 +86,8 @@ static __attribute__((noinline)) void TILE(chain_body)(const float *a, size_t ro
 #undef CALL
 }
 
-static void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k, int leaves,
-                              iv_tile_prefetch prefetch, float *out) {
+static __attribute__((noinline)) void TILE(linear_body)(const float *a, size_t rows, const TILE_WEIGHT *panel, size_t k,
+                                                        int leaves, iv_tile_prefetch prefetch, float *out) {
     _Alignas(64) float sum[IV_LEAVES_MAX * TILE_ROWS * IV_PANEL_COLUMNS];
     size_t leaf_k = k / (size_t)leaves, n = rows * IV_PANEL_COLUMNS;
     for (size_t leaf = 0; leaf < (size_t)leaves; leaf++) {

@@ -103,8 +103,8 @@ static __attribute__((noinline)) void chain_body(const uint32_t *a, size_t rows,
 #undef CALL
 }
 
-static void linear_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t k, int leaves,
-                        iv_tile_prefetch prefetch, float *out) {
+static __attribute__((noinline)) void linear_body(const uint32_t *a, size_t rows, const uint32_t *panel, size_t k,
+                                                  int leaves, iv_tile_prefetch prefetch, float *out) {
     _Alignas(64) float sum[IV_LEAVES_MAX * ROWS * IV_PANEL_COLUMNS];
     size_t leaf_k = k / (size_t)leaves, n = rows * IV_PANEL_COLUMNS;
     for (size_t leaf = 0; leaf < (size_t)leaves; leaf++) {
