@@ -1,6 +1,7 @@
 /* Drafts change only the time: tokens, log-probabilities, logits, text, digest and end are the same as without. */
 #include "client.h"
 #include "engine/draft.h"
+#include "engine/state.h"
 
 enum { VOCAB = 1024, CASES = 40, TOKENS = 100 };
 
@@ -102,7 +103,8 @@ static void an_end_inside_a_draft(void **state) {
     answers_free(base, 1);
 }
 
-/* Without accepted drafts the engine would take one step per token. Drafts fill a tile, which has five rows or more. */
+/* Without accepted drafts the engine would take one step per token. A draft fills the tile, and has at most 8 tokens;
+ * the prompt and the first tokens, which nothing predicts, take three more steps. */
 static void steps_are_saved(void **state) {
     (void)state;
     iv_engine *e = open_way("ngram", 8, 512, 1);
@@ -116,7 +118,8 @@ static void steps_are_saved(void **state) {
     size_t steps = after.steps - before.steps;
     printf("%zu tokens in %zu steps; %zu of %zu drafted tokens accepted\n", a->count, steps, a->accepted_tokens,
            a->drafted_tokens);
-    assert_true(a->count == 90 && 4 * steps <= 90);
+    size_t together = e->tile_rows < 9 ? e->tile_rows : 9;
+    assert_true(a->count == 90 && steps <= (90 + together - 1) / together + 3);
     assert_true(after.accepted_tokens == a->accepted_tokens && after.drafted_tokens == a->drafted_tokens);
     assert_int_equal(after.tokens_generated, 90);
     iv_engine_close(e);

@@ -1,32 +1,10 @@
 /* learner_lookups.c: the gradient of the embedding's rows. dx of all passes of a step stays on the GPU; the host sorts
  * the tokens by id while the GPU is at the layers, and the last pass adds them up: in order inside a virtual rank,
  * virtual ranks in the tree. */
-#include "base/carve.h"
+#include "kernels/cuda/lookups.h"
 #include "model/cuda/learner_state.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-typedef struct lookup {
-    int32_t id;
-    int32_t at; /* row of dx, in the order of the step */
-} lookup;
-
-/* What the host writes: in pinned memory, and on the GPU. */
-typedef struct lookup_arrays {
-    int32_t *order, *ids, *first;
-    uint8_t *rank;
-} lookup_arrays;
-
-static lookup_arrays arrays_in(unsigned char *base, size_t rows, size_t *bytes) {
-    iv_carving v = {.base = base, .align = 256};
-    lookup_arrays a = {.order = iv_carve(&v, rows, sizeof *a.order),
-                       .ids = iv_carve(&v, rows, sizeof *a.ids),
-                       .first = iv_carve(&v, rows + 1, sizeof *a.first),
-                       .rank = iv_carve(&v, rows, sizeof *a.rank)};
-    *bytes = v.at;
-    return a;
-}
 
 static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
@@ -48,7 +26,7 @@ iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *
     if (!whole) IV_TRY(reserve_dx(l, rows, err));
     if (rows <= l->lookup_max) return IV_OK;
     memspace->free(memspace, l->lookup_data), memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
-    arrays_in(NULL, rows, &bytes);
+    iv_lookup_list_at(NULL, rows, &bytes);
     l->lookup_max = l->lookup_bytes = 0;
     l->lookup_ids = malloc(rows * sizeof *l->lookup_ids);
     l->lookup_host = memspace->stage(memspace, bytes), l->lookup_data = memspace->alloc(memspace, bytes);
@@ -58,37 +36,12 @@ iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *
     return IV_OK;
 }
 
-static int by_id(const void *a, const void *b) {
-    const lookup *x = a, *y = b;
-    if (x->id != y->id) return x->id < y->id ? -1 : 1;
-    return x->at < y->at ? -1 : x->at > y->at;
-}
-
-/* Sorts the tokens of the step, and counts their ids. */
-static iv_status sort(gpu_learner *l, const lookup_arrays *a, size_t *ids, iv_error *err) {
-    size_t count = 0;
-    lookup *sorted = malloc(l->lookup_count * sizeof *sorted);
-    if (!sorted)
-        return iv_fail(err, IV_NO_MEMORY, "no memory for the embedding gradients of %zu tokens", l->lookup_count);
-    for (size_t i = 0; i < l->lookup_count; i++)
-        if (l->lookup_ids[i] >= 0) sorted[count++] = (lookup){l->lookup_ids[i], (int32_t)i};
-    qsort(sorted, count, sizeof *sorted, by_id);
-    for (size_t i = 0; i < count; i++) {
-        a->order[i] = sorted[i].at;
-        if (i && sorted[i].id == sorted[i - 1].id) continue;
-        a->ids[*ids] = sorted[i].id, a->first[(*ids)++] = (int32_t)i;
-    }
-    a->first[*ids] = (int32_t)count;
-    free(sorted);
-    return IV_OK;
-}
-
-static iv_status finish(gpu_learner *l, const lookup_arrays *at, const float *dx, iv_error *err) {
+static iv_status finish(gpu_learner *l, const iv_lookup_list *at, const float *dx, iv_error *err) {
     const iv_tensor *t = l->names->embedding_tensor;
     float *out = l->step->sums.sum + (l->tied_offset ? l->tied_offset : t->offset);
     size_t ids = 0, bytes;
-    lookup_arrays on = arrays_in(l->lookup_data, l->lookup_max, &bytes);
-    IV_TRY(sort(l, at, &ids, err));
+    iv_lookup_list on = iv_lookup_list_at(l->lookup_data, l->lookup_max, &bytes);
+    IV_TRY(iv_lookup_list_sort(at, l->lookup_ids, l->lookup_count, &ids, err));
     int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, bytes, cudaMemcpyHostToDevice, l->stream);
     if (!code) code = cudaMemsetAsync(out, 0, t->rows * t->columns * sizeof *out, l->stream);
     IV_TRY(iv_gpu_learner_launched(l, code, "look-ups", err));
@@ -125,7 +78,7 @@ iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
                        "sequence %zu",
                        l->from);
     if (!whole) IV_TRY(keep_dx(l, err));
-    lookup_arrays at = arrays_in(l->lookup_host, l->lookup_max, &bytes);
+    iv_lookup_list at = iv_lookup_list_at(l->lookup_host, l->lookup_max, &bytes);
     for (size_t q = l->from; q < l->to; q++) {
         const iv_learner_sequence *s = &l->step->sequences[q];
         for (size_t t = 0; t < iv_padded_k(s->count); t++, row++) {

@@ -1,9 +1,6 @@
 /* rows.c: rounding, norms, SwiGLU and embeddings on a GPU. */
-#include "base/carve.h"
+#include "kernels/cuda/lookups.h"
 #include "ops/cuda/state.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- rounding ------------------------------------------------------------------------------------------------------
  */
@@ -134,61 +131,19 @@ static iv_status embedding(iv_ops *ops, const void *weight, bool weight_float, s
     return iv_gpu_ops_launched(g, iv_gpu_embed(&m, at, count, n, out, g->stream), err);
 }
 
-typedef struct lookup {
-    int32_t id;
-    int32_t at; /* row of dx */
-} lookup;
-
-static int by_id(const void *a, const void *b) {
-    const lookup *x = a, *y = b;
-    if (x->id != y->id) return x->id < y->id ? -1 : 1;
-    return x->at < y->at ? -1 : x->at > y->at;
-}
-
-typedef struct lookup_arrays {
-    int32_t *order, *ids, *first;
-    uint8_t *rank;
-} lookup_arrays;
-
-static lookup_arrays arrays_in(unsigned char *base, size_t count, size_t *bytes) {
-    iv_carving v = {.base = base, .align = 64};
-    lookup_arrays a = {.order = iv_carve(&v, count, sizeof *a.order),
-                       .ids = iv_carve(&v, count, sizeof *a.ids),
-                       .first = iv_carve(&v, count + 1, sizeof *a.first),
-                       .rank = iv_carve(&v, count, sizeof *a.rank)};
-    *bytes = v.at;
-    return a;
-}
-
-/* Returns the number of different ids. */
-static size_t list(const lookup *sorted, const uint32_t *ranks, size_t count, const lookup_arrays *a) {
-    size_t ids = 0;
-    for (size_t i = 0; i < count; i++) {
-        a->order[i] = sorted[i].at, a->rank[i] = (uint8_t)ranks[i];
-        if (i && sorted[i].id == sorted[i - 1].id) continue;
-        a->ids[ids] = sorted[i].id, a->first[ids++] = (int32_t)i;
-    }
-    a->first[ids] = (int32_t)count;
-    return ids;
-}
-
 static iv_status embedding_backward(iv_ops *ops, size_t vocab, size_t n, const int32_t *ids, const uint32_t *ranks,
                                     size_t virtual_ranks, const float *dx, size_t count, float *out, iv_error *err) {
     gpu_ops *g = iv_gpu_ops_of(ops);
-    size_t bytes;
+    size_t bytes, different;
     gpu_inputs in;
     IV_TRY(GPU_OPS_ADDRESSES(g, err, dx, out));
     IV_TRY(iv_gpu_ops_launched(g, (int)cudaMemsetAsync(out, 0, vocab * n * sizeof *out, g->stream), err));
     if (count == 0) return IV_OK;
-    arrays_in(NULL, count, &bytes);
+    iv_lookup_list_at(NULL, count, &bytes);
     IV_TRY(iv_gpu_ops_inputs(g, bytes, &in, err));
-    lookup *sorted = malloc(count * sizeof *sorted);
-    if (!sorted) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu tokens", ops->what, count);
-    for (size_t i = 0; i < count; i++) sorted[i] = (lookup){ids[i], (int32_t)i};
-    qsort(sorted, count, sizeof *sorted, by_id);
-    lookup_arrays host = arrays_in(in.host, count, &bytes), on = arrays_in(in.device, count, &bytes);
-    size_t different = list(sorted, ranks, count, &host);
-    free(sorted);
+    iv_lookup_list host = iv_lookup_list_at(in.host, count, &bytes), on = iv_lookup_list_at(in.device, count, &bytes);
+    IV_TRY(iv_lookup_list_sort(&host, ids, count, &different, err));
+    for (size_t i = 0; i < count; i++) host.rank[i] = (uint8_t)ranks[i];
     IV_TRY(iv_gpu_ops_send(g, &in, err));
     iv_gpu_lookups_args a = {.dx = dx,
                              .hidden = n,

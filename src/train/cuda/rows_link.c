@@ -1,4 +1,4 @@
-/* rows_link.c: rows of processes with a GPU each. NCCL copies from memory to memory; whoever receives adds. NCCL waits
+/* rows_link.c: rows of processes with a GPU each. NCCL copies from memory to memory; the receiver adds. NCCL waits
  * on the GPU without a limit, so this thread watches the time. */
 #include "train/checkpoint_agree.h"
 #include "train/cuda/rows_gpu.h"
