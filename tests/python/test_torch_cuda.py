@@ -2,16 +2,19 @@
 
 With INVAR_TORCH_EMULATED=1 the library's GPU is an emulated one, whose memory is this process's: tensors of the CPU then
 are on it, and what concerns torch's streams, allocator and devices is skipped."""
+import json
 import os
 import pathlib
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import invar.torch
-from invar import InvarError, Status
+from invar import LLM, InvarError, SamplingParams, Sequence, Status, Trainer
 from invar.torch import _native as native
 from invar.torch import _ops as ops
 
@@ -224,3 +227,46 @@ def test_streams_and_memory_are_torchs():
     del y, found
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated(GPU) == before and torch.cuda.current_device() == device
+
+
+@real
+def test_sampled_answers_have_the_engines_bits():
+    """64 answers of tiny-math by the engine on GPUs and by ranks of a CPU."""
+    math = str(ROOT / "models/tiny-math")
+    params = [SamplingParams(seed=i, max_tokens=24, temperature=0.9) for i in range(64)]
+    chats = [[{"role": "user", "content": f"What is {3 * i} + {7 * i + 1}?"}] for i in range(64)]
+    model = AutoModelForCausalLM.from_pretrained(math, dtype=torch.bfloat16).to(GPU)
+    model = invar.torch.patch(model, arithmetic="tc16")
+    digests = []
+    ranks = [("cuda", n) for n in (1, 2, 4) if n <= torch.cuda.device_count()] + [("cpu", n) for n in (1, 2, 4)]
+    for where, n in ranks:
+        with LLM(math, device=where, arithmetic="tc16", tensor_parallel_size=n) as llm:
+            outputs = llm.chat(chats, params, use_tqdm=False)
+        answers = [(o.prompt_token_ids, o.outputs[0]) for o in outputs]
+        sequences = [[*prompt, *answer.token_ids] for prompt, answer in answers]
+        with torch.no_grad():
+            found = invar.torch.logprobs(model, sequences).cpu().split([len(s) for s in sequences])
+        for f, (_, answer) in zip(found, answers):
+            assert torch.equal(f[-len(answer.token_ids) :], torch.tensor(answer.token_logprobs, dtype=torch.float32)), (where, n)
+        digests.append([answer.digest for _, answer in answers])
+    assert all(d == digests[0] for d in digests)
+
+
+@real
+def test_gpus_and_passes_train_the_trainers_weights(tmp_path):
+    """DDP and FSDP2 on up to four GPUs, over NCCL; the trainer runs on a CPU."""
+    from torch_train import data
+
+    path, gpus = str(ROOT / "tests/data/hf/qwen3"), 1 << (min(torch.cuda.device_count(), 4).bit_length() - 1)
+    words = [sys.executable, ROOT / "tests/python/torch_train.py", path, "bfloat16", "20", "8", tmp_path, str(gpus)]
+    printed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = json.loads(printed.splitlines()[-1])
+    assert len(found) == {1: 4, 2: 6, 4: 8}[gpus]
+    for ranks in (8, 4):
+        with Trainer(path, dtype="bfloat16", weight_decay=0.1, arithmetic="tc16", device="cpu", virtual_ranks=ranks) as trainer:
+            wanted = []
+            for sequences, masks in data(512, 20 if ranks == 8 else 1):
+                batch = [Sequence(s, [float(m) for m in mask]) for s, mask in zip(sequences, masks)]
+                wanted.append(trainer.step(batch, 1e-3, 1.0).weights_hash)
+        for layout, hashes in found.items():
+            assert (hashes == wanted) if ranks == 8 else (hashes[0] != wanted[0]), layout  # 4: the control
