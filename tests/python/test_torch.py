@@ -149,6 +149,20 @@ def test_a_call_alone_is_a_step():
     assert grads[0].keys() == grads[1].keys() and all(torch.equal(grads[0][n], grads[1][n]) for n in grads[0])
 
 
+def test_slices_of_the_heads_logits_do_not_change_bits(monkeypatch):
+    from invar.torch import _blocks
+
+    found = []
+    for floats in (1 << 24, 16 * 512):  # one slice, slices of 16 rows
+        monkeypatch.setitem(_blocks.LOGITS_FLOATS, "cpu", floats)
+        model = invar.torch.patch(load(hf("qwen3")), dtype="bfloat16")
+        mine = invar.torch.logprobs(model, random_ids(512, (40, 9, 30), 11))
+        mine.sum().backward()
+        found.append([mine.detach(), *(p.grad for p in model.parameters())])
+    assert len(_blocks.slices(76, 512, torch.device("cpu"))) == 5
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
 def test_checkpointed_layers_have_the_same_gradients():
     grads = []
     for checkpointed in (False, True):

@@ -15,7 +15,7 @@ from . import _native as native
 from ._native import Attention, Context, Linear, Sums, refuse
 from ._step import Pass
 
-LOGITS_FLOATS = 1 << 24  # logits of the head that exist at once
+LOGITS_FLOATS = {"cpu": 1 << 24, "cuda": 1 << 28}  # logits of the head that exist at once; each slice reads the whole head
 
 
 @dataclass
@@ -244,7 +244,7 @@ class HeadLogprobs(Function):
         out = [shape.ops.new(len(rows)) for _ in range(3)]
         weight = vector(norm)
         h = native.rms_norm(shape.ops, xs, weight, shape.eps)
-        for a, b in slices(len(rows), layer.outputs):
+        for a, b in slices(len(rows), layer.outputs, x.device):
             parts = native.logprobs(shape.ops, layer.forward(h[a:b]), targets[a:b], temperature)
             for whole, part in zip(out, parts):
                 whole[a:b] = part
@@ -261,7 +261,7 @@ class HeadLogprobs(Function):
         layer, axis, grads = Linear(ops, [head], head=True), part.axis(counts), grads.contiguous()
         h = native.rms_norm(ops, xs, weight, shape.eps)
         dy = ops.empty(len(rows), layer.outputs)
-        for a, b in slices(len(rows), layer.outputs):
+        for a, b in slices(len(rows), layer.outputs, xs.device):
             stats = maximum[a:b], total[a:b], grads[a:b]
             native.logprobs_backward(ops, layer.forward(h[a:b]), targets[a:b], temperature, *stats, dy[a:b])
         [dhead, _] = linear_backward(part, layer, ["lm_head.weight"], [head], [None], dy, grads, h, axis, need[2])
@@ -297,6 +297,6 @@ class HeadLogits(Function):
         return dx, dnorm, dhead, None, None
 
 
-def slices(rows: int, width: int) -> list[tuple[int, int]]:
-    each = max(16, LOGITS_FLOATS // width // 16 * 16)  # GPUs want whole vectors
+def slices(rows: int, width: int, device: torch.device) -> list[tuple[int, int]]:
+    each = max(16, LOGITS_FLOATS[device.type] // width // 16 * 16)  # GPUs want whole vectors
     return [(a, min(rows, a + each)) for a in range(0, rows, each)]
