@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT = 10, LONG = 70, TURNS = 9, ROWS_MAX = 4096, R = IV_RANKS_MAX };
+enum { SHORT = 10, LONG = 70, TURNS = 9, ROWS_MAX = 16384, R = IV_RANKS_MAX };
 
 static void check(int code, const char *what) {
     if (code == 0) return;

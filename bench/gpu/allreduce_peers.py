@@ -20,7 +20,7 @@ import torch.multiprocessing as mp
 
 import measure
 
-ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SHORT, LONG, TURNS, ROUNDS = 10, 70, 7, 2
 
 
