@@ -22,7 +22,8 @@ enum {
     CTAS = 4
 };
 
-enum { COPIES = 1, ITEM = 2 }; /* what a kernel has; both: as attention's */
+/* What a kernel has. AGAIN: the item is also read just before it is released, and used after that. All: as attention's. */
+enum { COPIES = 1, ITEM = 2, AGAIN = 4 };
 
 struct item {
     int n, blocks;
@@ -91,7 +92,12 @@ template <int HAS, bool EARLY> IV_DEVICE float consume(state &s) {
             if (!EARLY) iv_fence_async(), release(&s.empty[at]);
             if (++at == STAGES) at = 0, phase ^= 1;
         }
-        if (HAS & ITEM && !EARLY) release(&s.own_empty);
+        if (HAS & ITEM && !EARLY) {
+            item last = {n, 0};
+            if (HAS & AGAIN) last = s.now;
+            release(&s.own_empty);
+            sum += (float)(last.n - n);
+        }
     }
     return sum;
 }
@@ -138,7 +144,7 @@ int main(void) {
     if (cudaMalloc(&x, sizeof host) || cudaMemcpy(x, host, sizeof host, cudaMemcpyHostToDevice))
         return fputs("race_control: wanted a GPU of compute capability 9.0, found none\n", stderr), 1;
     int failed = run<COPIES, false>("copies", x, host) + run<ITEM, false>("item", x, host) +
-                 run<COPIES | ITEM, false>("copies, item", x, host);
+                 run<COPIES | ITEM, false>("copies, item", x, host) + run<ITEM | AGAIN, false>("item, again", x, host);
     run<COPIES, true>("copies", x, host), run<ITEM, true>("item", x, host);
     cudaFree(x);
     return failed != 0;
