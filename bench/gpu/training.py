@@ -11,7 +11,7 @@ Theirs is training_torch.py, whose fastest variant counts. Memory: the most that
 
 The plan is a list of parts, which --shapes share: SHAPE/PART, or PART for every shape in turn. Parts: ours (the first setting
 of --ours for the shape; the fastest so far when it comes again), ours2 (the second setting), ops (bench_training_ops with the
-first), torch, torch2 (more variants). Every part has a limit of its own, and --limit is for all. What a part finds is a line of
+first), vanilla (the same by turns with steps whose products are cuBLAS's), torch, torch2 (more variants). Every part has a limit of its own, and --limit is for all. What a part finds is a line of
 OUT/training.jsonl as soon as it ends; the table comes at the end, and after each part with --tables.
 
 MFU: (6 N + 6 layers * heads * head_dim * (tokens + 1) / 2 * 2) FLOPs a token with N all weights, of the dense peak of 989
@@ -37,7 +37,7 @@ OURS = {"0.6b": ["none:8:0", "layer:8:0"], "1.7b": ["none:1:16384", "layer:8:0"]
 TORCH = {"0.6b": ["copies:8:none:cudnn,copies:8:none:flash", "copies:4:none:cudnn,autocast:8:none:cudnn"],
          "1.7b": ["copies:4:none:cudnn,copies:8:layer:cudnn", "copies:4:none:flash,autocast:4:none:cudnn"],
          "4b": ["copies:8:layer:cudnn,copies:2:none:cudnn", "copies:8:layer:flash,autocast:8:layer:cudnn"]}
-LIMITS = {"ours": 60, "ours2": 60, "ops": 60, "torch": 100, "torch2": 100}
+LIMITS = {"ours": 60, "ours2": 60, "ops": 60, "vanilla": 90, "torch": 100, "torch2": 100}
 PLAN = ("0.6b/ours,0.6b/ops,1.7b/ours,1.7b/ops,0.6b/torch,0.6b/ours,1.7b/torch,1.7b/ours2,1.7b/ours,0.6b/torch2,1.7b/torch2,"
         "0.6b/ours2")
 
@@ -209,18 +209,25 @@ class Bench:
             self.best[shape] = (setting, record["tokens_per_second"])
         self.add(shape, record)
 
-    def run_ops(self, shape, limit):
+    def run_ops(self, shape, limit, vanilla=False):
         a, (recompute, ranks, tokens) = self.a, self.settings(shape)[0].split(":")
         if not a.ops:
             return
-        out = os.path.join(a.out, f"ops-{shape}")
+        out = os.path.join(a.out, f"{'vanilla' if vanilla else 'ops'}-{shape}")
         command = [a.ops, self.folder(shape), "--tokens", str(a.tokens), "--sequences", str(a.sequences), "--recompute",
-                   recompute, "--virtual-ranks", ranks, "--pass", tokens, "--repeat", "3", "--json", out + ".jsonl"]
+                   recompute, "--virtual-ranks", ranks, "--pass", tokens, "--repeat", "3", "--json", out + ".jsonl",
+                   *(["--vanilla"] if vanilla else [])]
         with open(out + ".md", "w", encoding="utf-8") as file:
             code = self.run_to(command, file, limit)
         with open(out + ".md", encoding="utf-8", errors="replace") as file:
             print(file.read()[:5000], flush=True)
-        self.add(shape, {"bench": "training", "who": "ops", "variant": self.settings(shape)[0], "exit": code})
+        record = {"bench": "training", "who": "ops", "variant": self.settings(shape)[0], "exit": code}
+        if code == 0 and vanilla:
+            with open(out + ".jsonl", encoding="utf-8") as file:
+                seconds = {r["who"]: r["seconds"] for r in map(json.loads, file) if "with_events" in r}
+            ours = seconds.pop("ours")
+            record.update(ours_seconds=ours, cost={who: ours / s - 1 for who, s in seconds.items()})
+        self.add(shape, record)
 
     @staticmethod
     def run_to(command, file, limit):
@@ -263,8 +270,8 @@ class Bench:
         try:
             if what.startswith("ours"):
                 self.run_ours(shape, 1 if what == "ours2" else 0, limit)
-            elif what == "ops":
-                self.run_ops(shape, limit)
+            elif what in ("ops", "vanilla"):
+                self.run_ops(shape, limit, what == "vanilla")
             else:
                 self.run_torch(shape, 1 if what == "torch2" else 0, limit)
         except (OSError, ValueError, KeyError) as problem:  # of a part: the others go on
@@ -303,6 +310,8 @@ class Bench:
                       f"{r['seconds_reduction']:.4f}, AdamW {r['seconds_optimizer']:.4f}, weights {r['seconds_weights']:.4f}, hash "
                       f"{r['seconds_weights_hash']:.4f} s; {r['passes']:.0f} passes; ready for the first step's end "
                       f"after {r['first_step']:.1f} s")
+            for who, cost in r.get("cost", {}).items():
+                print(f"{r['shape']} {r['variant']}: {100 * cost:+.1f} % of the time of {who}")
         sys.stdout.flush()
 
 

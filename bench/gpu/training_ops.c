@@ -2,7 +2,7 @@
  *
  *     bench_training_ops MODEL_DIRECTORY [--tokens N] [--sequences S] [--pass P] [--virtual-ranks V] [--repeat R]
  *         [--recompute none|attention|layer] [--dtype bf16|f16|f32] [--arithmetic tc16|fma32] [--json FILE] [--sync]
- *         [--separate-epilogues]
+ *         [--separate-epilogues] [--vanilla]
  *
  * The trainer of invar train sft with random weights (MODEL_DIRECTORY needs config.json alone), S sequences of N random
  * tokens, passes of at most P tokens (0: as many as fit). The linker sends the learner's calls of kernel launchers,
@@ -10,8 +10,9 @@
  * ops says to which op of the pass a call belongs. Events keep kernels from overlapping, so steps without events are
  * timed too. Idle: the GPU's time between two such calls, for which the host, or its waiting, is responsible.
  * --sync times every call by the clock instead, with a synchronization before and after it. GB/s: of the bytes that a
- * call must read and write. */
+ * call must read and write. --vanilla: by turns with steps whose products are cuBLAS's (training_vanilla.h). */
 #include "base/size.h"
+#include "bench/gpu/training_vanilla.h"
 #include "bench/measure.h"
 #include "model/cuda/learner_state.h"
 #include "train/trainer_state.h"
@@ -88,18 +89,23 @@ static void end_record(size_t index, void *stream) {
 
 /* ---- launchers: __wrap_X is called for X, __real_X is X (ld --wrap) ----------------------------------------- */
 
-#define WRAP(name, parameters, arguments, flops, bytes, stream)   \
+#define WRAP_CALL(name, parameters, call, flops, bytes, stream)   \
     int __real_##name parameters;                                 \
     int __wrap_##name parameters;                                 \
     int __wrap_##name parameters {                                \
-        if (!events.on) return __real_##name arguments;           \
+        if (!events.on) return call;                              \
         size_t index = begin_record(#name, flops, bytes, stream); \
-        int code = __real_##name arguments;                       \
+        int code = call;                                          \
         end_record(index, stream);                                \
         return code;                                              \
     }
+#define WRAP(name, parameters, arguments, flops, bytes, stream) \
+    WRAP_CALL(name, parameters, __real_##name arguments, flops, bytes, stream)
 /* Of one pointer to arguments. */
 #define WRAP_ARGS(name, type, flops, bytes) WRAP(name, (const type *a, iv_gpu_stream s), (a, s), flops, bytes, s)
+/* The same; `other` instead, if it takes them now. */
+#define WRAP_OR(name, type, takes, other, flops, bytes) \
+    WRAP_CALL(name, (const type *a, iv_gpu_stream s), takes(a) ? other(a, s) : __real_##name(a, s), flops, bytes, s)
 
 static double product(size_t rows, size_t n, size_t k) { return 2.0 * (double)rows * (double)n * (double)k; }
 
@@ -120,8 +126,8 @@ static double rotate_backward_bytes(const iv_gpu_rotate_backward_args *a) {
     return rows_bytes(a->rows, (a->keeps ? n + normed : n) + terms, a->dy_stride + raw, a->type);
 }
 
-WRAP_ARGS(iv_gpu_linear, iv_gpu_linear_args,
-          product(a->groups ? a->rows * a->groups->experts_per_token : a->rows, a->w.n, a->w.k_padded), 0)
+WRAP_OR(iv_gpu_linear, iv_gpu_linear_args, vanilla_takes_linear, vanilla_linear,
+        product(a->groups ? a->rows * a->groups->experts_per_token : a->rows, a->w.n, a->w.k_padded), 0)
 WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention, 0)
 WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0, rotate_bytes(a))
 WRAP(iv_gpu_embed, (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float *x, iv_gpu_stream s),
@@ -134,7 +140,8 @@ WRAP(iv_gpu_copy_columns,
      (iv_dtype t, const void *x, size_t stride, size_t column, size_t k, size_t rows, void *to, size_t to_stride,
       iv_gpu_stream s),
      (t, x, stride, column, k, rows, to, to_stride, s), 0, rows_bytes(rows, 0, k + to_stride, t), s)
-WRAP_ARGS(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, product(a->axis->padded, a->n, a->k), 0)
+WRAP_OR(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, vanilla_takes_gradient, vanilla_gradient,
+        product(a->axis->padded, a->n, a->k), 0)
 WRAP(iv_gpu_transpose_weights,
      (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, const int64_t *bases, size_t count,
       void *out, size_t stride, iv_gpu_stream s),
@@ -190,6 +197,10 @@ WRAP(iv_gpu_write_rows,
      (iv_dtype t, const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k, size_t k_padded,
       void *out, iv_gpu_stream s),
      (t, master, rows, count, k, k_padded, out, s), 0, rows_bytes(count, k, k_padded, t), s)
+
+bool __real_iv_gpu_linear_fuses(const iv_gpu_linear_args *a);
+bool __wrap_iv_gpu_linear_fuses(const iv_gpu_linear_args *a);
+bool __wrap_iv_gpu_linear_fuses(const iv_gpu_linear_args *a) { return vanilla_fuses(a, __real_iv_gpu_linear_fuses(a)); }
 
 #define WRAP_CUDA(name, parameters, arguments, bytes)    \
     cudaError_t __real_##name parameters;                \
@@ -426,16 +437,84 @@ static void print_keys(key *keys, size_t n, double step, size_t repeats, const c
     }
 }
 
-static void write_json(FILE *f, const results *r, size_t repeats) {
+static void write_keys(FILE *f, const char *who, const results *r, size_t repeats) {
     for (int kind = 0; kind < 2; kind++) {
         const key *keys = kind ? r->keys : r->classes;
         for (size_t i = 0; i < (kind ? r->key_count : r->class_count); i++)
-            fprintf(f,
-                    "{\"bench\": \"training_ops\", \"%s\": \"%s\", \"launcher\": \"%s\", \"calls\": %zu, \"seconds\": "
-                    "%.6f, \"idle_before\": %.6f, \"flops\": %.4g, \"bytes\": %.4g}\n",
-                    kind ? "part" : "class", keys[i].part, keys[i].launcher, keys[i].calls / repeats, keys[i].seconds,
-                    keys[i].idle, keys[i].flops, keys[i].bytes);
+            fprintf(
+                f,
+                "{\"bench\": \"training_ops\", \"who\": \"%s\", \"%s\": \"%s\", \"launcher\": \"%s\", \"calls\": %zu, "
+                "\"seconds\": %.6f, \"idle_before\": %.6f, \"flops\": %.4g, \"bytes\": %.4g}\n",
+                who, kind ? "part" : "class", keys[i].part, keys[i].launcher, keys[i].calls / repeats, keys[i].seconds,
+                keys[i].idle, keys[i].flops, keys[i].bytes);
     }
+}
+
+/* ---- steps of every kind, by turns ------------------------------------------------------------------------------ */
+
+typedef struct kind_times {
+    double plain[REPEATS_MAX], recorded[REPEATS_MAX], first;
+    iv_train_result gradients, applied; /* of the last step without events */
+    results ops;
+} kind_times;
+
+static double step_of_kind(bench *b, vanilla_kind kind) {
+    need(vanilla_choose(kind, &b->err), b);
+    return run_step(b);
+}
+
+static void record_step(bench *b, vanilla_kind kind, kind_times *t, size_t i) {
+    check((int)cudaDeviceSynchronize(), "step");
+    events.count = 0, events.on = true, events.began = iv_bench_seconds();
+    check((int)cudaEventRecord(events.zero, b->l->stream), "event");
+    t->recorded[i] = step_of_kind(b, kind);
+    events.on = false;
+    collect(&t->ops, 1.0 / (double)b->repeats);
+}
+
+static void run_steps(bench *b, kind_times *times, size_t kinds) {
+    for (size_t k = 0; k < kinds; k++) times[k].first = step_of_kind(b, (vanilla_kind)k);
+    for (size_t i = 0; i < b->repeats; i++)
+        for (size_t k = 0; k < kinds; k++) {
+            times[k].plain[i] = step_of_kind(b, (vanilla_kind)k);
+            times[k].gradients = b->gradients, times[k].applied = b->applied;
+        }
+    const iv_model_config *c = &iv_train_model(b->t)->config;
+    double n = (double)b->tokens;
+    size_t pass_sequences = iv_size_min(b->count, iv_train_pass_tokens(b->t) / iv_padded_k(b->tokens));
+    events.attention = 4.0 * (double)(c->heads * c->head_dim) * n * (n + 1) / 2 * (double)pass_sequences;
+    check((int)cudaEventCreate(&events.zero), "event");
+    for (size_t i = 0; i < b->repeats; i++)
+        for (size_t k = 0; k < kinds; k++) record_step(b, (vanilla_kind)k, &times[k], i);
+}
+
+static double used_bytes(void) {
+    size_t free_bytes, all_bytes;
+    check((int)cudaMemGetInfo(&free_bytes, &all_bytes), "memory");
+    return (double)(all_bytes - free_bytes);
+}
+
+static void print_kind(bench *b, vanilla_kind kind, kind_times *t) {
+    const iv_train_result *g = &t->gradients, *a = &t->applied;
+    double step = iv_bench_median(t->plain, b->repeats), with_events = iv_bench_median(t->recorded, b->repeats);
+    printf("\n%s: step %.4f s, %.0f tokens/s; with events %.4f s; first step %.3f s\n"
+           "gradients %.4f s, reduction and norm %.4f s, AdamW %.4f s, weights %.4f s, hash %.4f s; idle %.4f s; norm "
+           "%.5f\n",
+           vanilla_name(kind), step, (double)(b->tokens * b->count) / step, with_events, t->first, g->seconds[0],
+           g->seconds[1], a->seconds[2], a->seconds[3], a->seconds[4], t->ops.idle, g->norm);
+    print_keys(t->ops.classes, t->ops.class_count, with_events, b->repeats, "of a step");
+    print_keys(t->ops.keys, t->ops.key_count, with_events, b->repeats, "op of the pass: call");
+}
+
+static void write_kind(FILE *f, const char *model, bench *b, vanilla_kind kind, kind_times *t) {
+    double step = iv_bench_median(t->plain, b->repeats);
+    fprintf(
+        f,
+        "{\"bench\": \"training_ops\", \"who\": \"%s\", \"model\": \"%s\", \"seconds\": %.6f, \"tokens_per_second\": "
+        "%.1f, \"with_events\": %.6f, \"idle\": %.6f, \"bytes\": %.0f}\n",
+        vanilla_name(kind), model, step, (double)(b->tokens * b->count) / step,
+        iv_bench_median(t->recorded, b->repeats), t->ops.idle, used_bytes());
+    write_keys(f, vanilla_name(kind), &t->ops, b->repeats);
 }
 
 int main(int argc, char **argv) {
@@ -444,54 +523,34 @@ int main(int argc, char **argv) {
         return 2;
     }
     static bench b;
-    static results r;
-    static double plain[REPEATS_MAX], recorded[REPEATS_MAX];
+    static kind_times times[VANILLA_KINDS];
+    size_t kinds = has(argc, argv, "--vanilla") ? VANILLA_KINDS : 1;
     double opened = iv_bench_seconds();
     open_bench(&b, argc, argv);
     const iv_model_config *c = &iv_train_model(b.t)->config;
-    opened = iv_bench_seconds() - opened;
-    double first = run_step(&b), n = (double)b.tokens;
-    for (size_t i = 0; i < b.repeats; i++) plain[i] = run_step(&b);
-    double step = iv_bench_median(plain, b.repeats);
-    iv_train_result g = b.gradients, a = b.applied; /* of the last one */
-    size_t pass_sequences = iv_size_min(b.count, iv_train_pass_tokens(b.t) / iv_padded_k(b.tokens));
-    events.attention = 4.0 * (double)(c->heads * c->head_dim) * n * (n + 1) / 2 * (double)pass_sequences;
-    check((int)cudaEventCreate(&events.zero), "event");
-    for (size_t i = 0; i < b.repeats; i++) {
-        check((int)cudaDeviceSynchronize(), "step");
-        events.count = 0, events.on = true, events.began = iv_bench_seconds();
-        check((int)cudaEventRecord(events.zero, b.l->stream), "event");
-        recorded[i] = run_step(&b);
-        events.on = false;
-        collect(&r, 1.0 / (double)b.repeats);
+    if (kinds > 1 && (c->attention_bias || c->mlp_bias || c->experts)) {
+        fprintf(stderr, "bench_training_ops: --vanilla: wanted a dense model without biases\n");
+        return 2;
     }
-    double with_events = iv_bench_median(recorded, b.repeats), tokens = n * (double)b.count;
-    size_t free_bytes, all_bytes;
-    check((int)cudaMemGetInfo(&free_bytes, &all_bytes), "memory");
-    printf("%s: %zu sequences of %zu tokens, %zu pass%s of %zu tokens, %zu parameters\n\n", argv[1], b.count, b.tokens,
-           g.passes, g.passes == 1 ? "" : "es", iv_train_pass_tokens(b.t), b.t->elements);
-    printf("step %.4f s, %.0f tokens/s; with events %.4f s; first step %.3f s; opening %.2f s; trainer %.2f GiB, GPU "
-           "memory used %.2f GiB\n"
-           "gradients %.4f s, reduction and norm %.4f s, AdamW %.4f s, weights %.4f s, hash %.4f s; idle %.4f s\n",
-           step, tokens / step, with_events, first, opened, (double)iv_train_bytes(b.t) / 0x1p30,
-           (double)(all_bytes - free_bytes) / 0x1p30, g.seconds[0], g.seconds[1], a.seconds[2], a.seconds[3],
-           a.seconds[4], r.idle);
-    print_keys(r.classes, r.class_count, with_events, b.repeats, "of a step");
-    print_keys(r.keys, r.key_count, with_events, b.repeats, "op of the pass: call");
+    opened = iv_bench_seconds() - opened;
+    run_steps(&b, times, kinds);
+    size_t passes = times[0].gradients.passes;
+    printf("%s: %zu sequences of %zu tokens, %zu pass%s of %zu tokens, %zu parameters\n"
+           "opening %.2f s; trainer %.2f GiB, GPU memory used %.2f GiB\n",
+           argv[1], b.count, b.tokens, passes, passes == 1 ? "" : "es", iv_train_pass_tokens(b.t), b.t->elements,
+           opened, (double)iv_train_bytes(b.t) / 0x1p30, used_bytes() / 0x1p30);
+    for (size_t k = 0; k < kinds; k++) print_kind(&b, (vanilla_kind)k, &times[k]);
+    for (size_t k = 1; k < kinds; k++)
+        printf("\nours / %s: %.4f of its time\n", vanilla_name((vanilla_kind)k),
+               iv_bench_median(times[0].plain, b.repeats) / iv_bench_median(times[k].plain, b.repeats));
     const char *path = text(argc, argv, "--json");
     FILE *f = path ? fopen(path, "w") : NULL;
     if (path && !f) {
         perror(path);
         return 1;
     }
-    if (f) {
-        fprintf(f,
-                "{\"bench\": \"training_ops\", \"model\": \"%s\", \"seconds\": %.6f, \"with_events\": %.6f, "
-                "\"idle\": %.6f, \"bytes\": %zu}\n",
-                argv[1], step, with_events, r.idle, all_bytes - free_bytes);
-        write_json(f, &r, b.repeats);
-        fclose(f);
-    }
+    for (size_t k = 0; f && k < kinds; k++) write_kind(f, argv[1], &b, (vanilla_kind)k, &times[k]);
+    if (f) fclose(f);
     iv_train_close(b.t);
     return 0;
 }

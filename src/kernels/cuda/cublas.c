@@ -70,15 +70,32 @@ bool iv_cublas_takes(const iv_gpu_linear_args *a) {
     return !a->groups && !a->bias && a->epilogue != IV_GPU_SWIGLU && a->type == a->w.type && a->type != IV_F32;
 }
 
+static int begin(const iv_cublas *b, iv_gpu_stream stream) {
+    int code = b->set_stream(b->handle, stream);
+    return code ? code : b->set_workspace(b->handle, b->workspace, WORKSPACE_BYTES);
+}
+
 /* Row-major y = x W^T is column-major y = W' x; both operands are K-major in memory. */
 int iv_cublas_linear(iv_cublas *b, const iv_gpu_linear_args *a, iv_dtype out_type, iv_gpu_stream stream) {
     static const float one = 1.0f, zero = 0.0f;
     int type = a->type == IV_BF16 ? R_16BF : R_16F;
-    int code = b->set_stream(b->handle, stream);
-    if (!code) code = b->set_workspace(b->handle, b->workspace, WORKSPACE_BYTES);
+    int code = begin(b, stream);
     if (!code)
         code = b->gemm(b->handle, OP_T, OP_N, (int)a->w.n, (int)a->rows, (int)a->w.k_padded, &one, a->w.data, type,
                        (int)a->w.k_padded, a->x, type, (int)a->x_stride, a->epilogue == IV_GPU_RESIDUAL ? &one : &zero,
                        a->out, out_type == IV_F32 ? R_32F : type, (int)a->out_stride, COMPUTE_32F, GEMM_DEFAULT);
+    return code ? cudaErrorUnknown : 0;
+}
+
+/* Row-major dW = dY^T x is column-major dW = x' dY'^T; both operands are MN-major in memory. */
+int iv_cublas_weight_gradient(iv_cublas *b, const iv_gpu_weight_gradient_args *a, float *out, bool add,
+                              iv_gpu_stream stream) {
+    static const float one = 1.0f, zero = 0.0f;
+    int type = a->type == IV_BF16 ? R_16BF : R_16F;
+    int code = begin(b, stream);
+    if (!code)
+        code = b->gemm(b->handle, OP_N, OP_T, (int)a->k, (int)a->n, (int)a->axis->padded, &one, a->x, type,
+                       (int)a->x_stride, a->dy, type, (int)a->dy_stride, add ? &one : &zero, out, R_32F, (int)a->k,
+                       COMPUTE_32F, GEMM_DEFAULT);
     return code ? cudaErrorUnknown : 0;
 }
