@@ -1,8 +1,9 @@
 /* column_sums.cu: sums over tokens that are no matrix products (NUMERICS.md 15.3): biases and norm weights. The chains
- * of the virtual ranks of a pass run next to each other, a block for each part and 32 columns; a second kernel adds them
- * in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds, from
- * registers, and loads the terms that follow meanwhile; the other warps copy tiles of tokens to a ring in shared
- * memory, some tiles ahead. Once NaN, a sum stays NaN, so only the ends of chains are made canonical. */
+ * of the virtual ranks of a pass run next to each other, a block for each part and 16 columns; a second kernel adds them
+ * in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds, four
+ * tokens for each load from shared memory. The other warps load the terms of later tokens into registers, four tokens of
+ * four columns a thread, and store them column by column. Once NaN, a sum stays NaN, so only the ends of chains are made
+ * canonical. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_gradient_plan.h"
@@ -10,22 +11,19 @@
 #include <cuda_runtime.h>
 
 enum {
-    COLUMNS = 32,
-    COPIERS = 128, /* threads that copy */
-    THREADS = COLUMNS + COPIERS,
-    TOKENS = 64,                 /* of a tile */
-    BATCH = 16,                  /* tokens whose terms are in registers */
-    KNOWN = 256,                 /* tokens of a group, whose rows are loaded together */
-    GROUP = KNOWN / TOKENS,      /* tiles of a group */
-    GROUPS = 4,                  /* whose rows are in shared memory */
-    OWN = KNOWN / COPIERS,       /* tokens of a group whose rows a thread loads */
-    ACROSS = COLUMNS / 4,        /* threads that copy a token's columns, four each */
-    TOGETHER = COPIERS / ACROSS, /* tokens that are copied at a time */
-    STAGES_MAX = 8,              /* tiles of the ring */
-    STAGES_MIN = 4,              /* where a multiprocessor has several blocks */
+    COLUMNS = 16,
+    COPIERS = 256, /* threads that copy */
+    ADDERS = 32,   /* a warp, a lane for each column */
+    THREADS = ADDERS + COPIERS,
+    FOUR = 4,                          /* columns and tokens of a copier */
+    ACROSS = COLUMNS / FOUR,           /* copiers of a token */
+    ROUND = COPIERS / ACROSS * FOUR,   /* tokens that are copied and added between two barriers */
+    GROUPS = ROUND / FOUR,             /* loads of a lane in a round */
+    BATCH = 64 / FOUR,                 /* of them, without a branch */
+    AHEAD = 4,                         /* loads of a lane in registers */
     TREE_THREADS = 64
 };
-static_assert(STAGES_MAX <= 2 * GROUP && TOKENS % TOGETHER == 0, "rows are known ahead; a thread has whole items");
+static_assert(BATCH % AHEAD == 0 && GROUPS % BATCH == 0, "a load has the same registers in every batch");
 
 struct problem {
     iv_sum_plan plan;
@@ -36,222 +34,158 @@ struct problem {
     float *chain; /* [part][n] */
 };
 
-template <bool NORM, int STAGES> struct ring {
-    float dy[STAGES * TOKENS][COLUMNS], x[NORM ? STAGES * TOKENS : 1][COLUMNS];
+/* Terms of a round: four tokens of a column in a place. factor: x * r. */
+template <bool NORM> struct terms {
+    float4 dy[COLUMNS][GROUPS], factor[NORM ? COLUMNS : 1][NORM ? GROUPS : 1];
 };
 
-/* Of tokens: the row of dy, or -1 if it takes no part; its row of x; its factor. */
-struct known {
-    int32_t row[GROUPS][KNOWN], x_row[GROUPS][KNOWN];
-    float r[GROUPS][KNOWN];
-};
-
-/* A thread's tokens of a group that is on its way. */
-struct coming {
-    int32_t row[OWN], x_row[OWN];
-    float r[OWN];
-};
+/* The place of a group of tokens: neither eight columns' loads nor the stores of four columns by two groups have bank
+ * conflicts. */
+IV_DEVICE int place_in(int column, int group) {
+    return group ^ (((column >> 3 ^ column >> 1) & 1) << 2 | (column >> 2 & 1) << 1 | (column & 1));
+}
 
 IV_DEVICE size_t place_of(const problem &p, int column) {
     return column < p.later ? p.offset + column : p.later_offset + (column - p.later);
 }
 
-IV_DEVICE int copier(void) { return (int)threadIdx.x - COLUMNS; }
+/* ---- copying ---------------------------------------------------------------------------------------------------- */
 
-IV_DEVICE void load_rows(const problem &p, const iv_sum_part &part, uint32_t group, coming &c) {
+/* A copier's tokens of a round: the row of dy, or -1 if it takes no part; its row of x. */
+struct known {
+    int32_t row[FOUR], x_row[FOUR];
+};
+
+/* Their columns and factors. */
+template <bool NORM> struct block {
+    elements<FOUR> dy[FOUR], x[NORM ? FOUR : 1];
+    float r[FOUR];
+};
+
+/* What a copier has on its way: rows of round k + 4, rows of x of k + 3, terms of k + 2, if k is added. */
+template <bool NORM> struct copying {
+    int32_t row[FOUR];
+    known then;
+    block<NORM> now;
+};
+
+IV_DEVICE int copier(void) { return (int)threadIdx.x - ADDERS; }
+
+IV_DEVICE void load_rows(const problem &p, const iv_sum_part &part, uint32_t round, int32_t (&row)[FOUR]) {
+    uint32_t token = part.begin + round * ROUND + copier() / ACROSS * FOUR;
 #pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        uint32_t token = part.begin + group * KNOWN + j * COPIERS + copier();
-        c.row[j] = token < part.end ? p.row[token] : -1;
-    }
+    for (int i = 0; i < FOUR; i++) row[i] = token + i < part.end ? p.row[token + i] : -1;
 }
 
-template <bool NORM> IV_DEVICE void load_factors(const problem &p, coming &c) {
+template <bool NORM> IV_DEVICE void load_picks(const problem &p, const int32_t (&row)[FOUR], known &k) {
 #pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        bool there = NORM && c.row[j] >= 0;
-        c.x_row[j] = there && p.pick ? p.pick[c.row[j]] : c.row[j];
-        c.r[j] = there ? p.r[c.row[j]] : 1.0f;
-    }
-}
-
-IV_DEVICE void store_rows(known &k, uint32_t group, const coming &c) {
-#pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        int at = j * COPIERS + copier();
-        k.row[group % GROUPS][at] = c.row[j], k.x_row[group % GROUPS][at] = c.x_row[j];
-        k.r[group % GROUPS][at] = c.r[j];
-    }
-}
-
-/* A copy to shared memory, which the commit's wait ends. Before compute capability 8.0 it is done at once. */
-IV_DEVICE void copy_four(float *to, const float *from) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(16u)
-                 : "memory");
-#else
-    store<4>(to, load<4>(from));
-#endif
-}
-IV_DEVICE void copies_commit(void) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int PENDING> IV_DEVICE void copies_wait(void) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    for (int i = 0; i < FOUR; i++)
+        k.row[i] = row[i], k.x_row[i] = NORM && row[i] >= 0 && p.pick ? p.pick[row[i]] : row[i];
 }
 
 /* Four columns of a row, or `missing`, as much of them as there is. */
-template <bool FOURS>
-IV_DEVICE void copy_item(float *to, const float *from, int left, bool there, float missing) {
-    if (FOURS && there && left > 0) return copy_four(to, from);
+template <bool FOURS> IV_DEVICE elements<FOUR> load_item(const float *from, int left, bool there, float missing) {
+    elements<FOUR> e;
 #pragma unroll
-    for (int j = 0; j < 4; j++) to[j] = there && j < left ? from[j] : missing;
+    for (int j = 0; j < FOUR; j++) e.at[j] = missing;
+    if (FOURS && there && left > 0) e = load<FOUR>(from);
+#pragma unroll
+    for (int j = 0; j < FOUR && !FOURS; j++)
+        if (there && j < left) e.at[j] = from[j];
+    return e;
 }
 
-/* Missing terms are -0 times 1, which changes no sum. A thread that has all of its terms copies them without a branch for
- * each: copies would wait for one another. */
-template <bool NORM, bool FOURS, int STAGES>
-IV_DEVICE void copy_tile(const problem &p, ring<NORM, STAGES> &m, const known &k, uint32_t tile) {
-    constexpr int EACH = TOKENS / TOGETHER;
-    int across = copier() % ACROSS * 4, left = p.n - (int)blockIdx.x * COLUMNS - across;
-    int first = copier() / ACROSS, at = (int)(tile % GROUP) * TOKENS + first, group = (int)(tile / GROUP % GROUPS);
-    int place = (int)(tile % STAGES) * TOKENS + first;
-    const float *dy = p.dy + (p.n - left), *x = p.x + (p.n - left);
-    int32_t row[EACH], x_row[EACH];
-    bool whole = FOURS && left > 0;
+/* Missing terms are -0 times 1, which changes no sum. */
+template <bool NORM, bool FOURS> IV_DEVICE void load_block(const problem &p, const known &k, block<NORM> &b) {
+    int column = (int)blockIdx.x * COLUMNS + copier() % ACROSS * FOUR, left = p.n - column;
+    const float *dy = p.dy + column, *x = p.x + column;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        row[i] = k.row[group][at + i * TOGETHER], x_row[i] = NORM ? k.x_row[group][at + i * TOGETHER] : 0;
-        whole = whole && row[i] >= 0;
-    }
-    if (whole) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            copy_four(&m.dy[place + i * TOGETHER][across], dy + (size_t)row[i] * p.dy_stride);
-            if constexpr (NORM) copy_four(&m.x[place + i * TOGETHER][across], x + (size_t)x_row[i] * p.x_stride);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        bool there = row[i] >= 0;
-        copy_item<FOURS>(&m.dy[place + i * TOGETHER][across], dy + (size_t)(there ? row[i] : 0) * p.dy_stride, left,
-                         there, -0.0f);
+    for (int i = 0; i < FOUR; i++) {
+        bool there = k.row[i] >= 0;
+        b.dy[i] = load_item<FOURS>(dy + (size_t)(there ? k.row[i] : 0) * p.dy_stride, left, there, -0.0f);
         if constexpr (NORM)
-            copy_item<FOURS>(&m.x[place + i * TOGETHER][across], x + (size_t)(there ? x_row[i] : 0) * p.x_stride, left,
-                             there, 1.0f);
+            b.x[i] = load_item<FOURS>(x + (size_t)(there ? k.x_row[i] : 0) * p.x_stride, left, there, 1.0f);
+        b.r[i] = NORM && there ? p.r[k.row[i]] : 1.0f;
     }
 }
 
-/* What the copy of a later tile needs is loaded meanwhile: the rows of the next group, their picks and factors. */
-template <bool NORM, bool FOURS, int STAGES>
-IV_DEVICE void copy_ahead(const problem &p, const iv_sum_part &part, ring<NORM, STAGES> &m, known &k, uint32_t tile,
-                          coming &c) {
-    copy_tile<NORM, FOURS>(p, m, k, tile);
-    copies_commit();
-    if (tile % GROUP == 0) load_rows(p, part, tile / GROUP + 1, c);
-    if (tile % GROUP == GROUP / 2) load_factors<NORM>(p, c);
-    if (tile % GROUP == GROUP - 1) store_rows(k, tile / GROUP + 1, c);
+template <bool NORM> IV_DEVICE void store_block(const block<NORM> &b, terms<NORM> &t) {
+    int first = copier() % ACROSS * FOUR, group = copier() / ACROSS;
+#pragma unroll
+    for (int j = 0; j < FOUR; j++) {
+        int place = place_in(first + j, group);
+        t.dy[first + j][place] = make_float4(b.dy[0].at[j], b.dy[1].at[j], b.dy[2].at[j], b.dy[3].at[j]);
+        if constexpr (NORM)
+            t.factor[first + j][place] = make_float4(__fmul_rn(b.x[0].at[j], b.r[0]), __fmul_rn(b.x[1].at[j], b.r[1]),
+                                                     __fmul_rn(b.x[2].at[j], b.r[2]), __fmul_rn(b.x[3].at[j], b.r[3]));
+    }
 }
 
-/* The terms of BATCH tokens, in registers. */
-template <bool NORM> struct batch {
-    float dy[BATCH], x[NORM ? BATCH : 1], r[NORM ? BATCH : 1];
+/* Round `round` goes to shared memory; what later rounds need is loaded meanwhile. */
+template <bool NORM, bool FOURS>
+IV_DEVICE void copy_round(const problem &p, const iv_sum_part &part, uint32_t round, copying<NORM> &c, terms<NORM> &t) {
+    store_block(c.now, t);
+    load_block<NORM, FOURS>(p, c.then, c.now);
+    load_picks<NORM>(p, c.row, c.then);
+    load_rows(p, part, round + 3, c.row);
+}
+
+template <bool NORM, bool FOURS>
+IV_DEVICE void begin_copying(const problem &p, const iv_sum_part &part, copying<NORM> &c) {
+    load_rows(p, part, 0, c.row), load_picks<NORM>(p, c.row, c.then);
+    load_rows(p, part, 1, c.row), load_block<NORM, FOURS>(p, c.then, c.now);
+    load_picks<NORM>(p, c.row, c.then), load_rows(p, part, 2, c.row);
+}
+
+/* ---- adding ----------------------------------------------------------------------------------------------------- */
+
+/* Terms of a lane's column that are in registers. */
+template <bool NORM> struct waiting {
+    float4 dy[AHEAD], factor[NORM ? AHEAD : 1];
 };
 
-/* Where a batch of the chain begins for this thread: bytes from the begin of the ring's dy and x, and of the factors. */
-struct cursor {
-    uint32_t terms, factors;
-};
-
-template <int STAGES> IV_DEVICE cursor cursor_of(uint32_t batch) {
-    uint32_t at = batch * BATCH;
-    return {(at % (STAGES * TOKENS) * COLUMNS + threadIdx.x) * 4, at % (GROUPS * KNOWN) * 4};
+template <bool NORM> IV_DEVICE void load_group(const terms<NORM> &t, int group, int slot, waiting<NORM> &w) {
+    int column = (int)threadIdx.x, place = place_in(column, group % GROUPS);
+    w.dy[slot] = t.dy[column][place];
+    if constexpr (NORM) w.factor[slot] = t.factor[column][place];
 }
 
-template <bool NORM, int STAGES>
-IV_DEVICE void load_batch(const ring<NORM, STAGES> &m, const known &k, cursor c, batch<NORM> &b) {
-    const char *dy = (const char *)m.dy + c.terms, *x = (const char *)m.x + c.terms, *r = (const char *)k.r + c.factors;
+template <bool NORM> IV_DEVICE float add_group(const waiting<NORM> &w, int slot, float sum) {
+    const float *dy = &w.dy[slot].x, *factor = &w.factor[NORM ? slot : 0].x;
 #pragma unroll
-    for (int i = 0; i < BATCH; i++) {
-        b.dy[i] = ((const float *)dy)[i * COLUMNS];
-        if constexpr (NORM) b.x[i] = ((const float *)x)[i * COLUMNS], b.r[i] = ((const float *)r)[i];
-    }
-}
-
-template <bool NORM> IV_DEVICE float add_batch(const batch<NORM> &b, float sum) {
-#pragma unroll
-    for (int i = 0; i < BATCH; i++)
-        if constexpr (NORM)
-            sum = __fmaf_rn(b.dy[i], __fmul_rn(b.x[i], b.r[i]), sum);
-        else
-            sum = __fadd_rn(sum, b.dy[i]);
+    for (int i = 0; i < FOUR; i++) sum = NORM ? __fmaf_rn(dy[i], factor[i], sum) : __fadd_rn(sum, dy[i]);
     return sum;
 }
 
-/* The chain of a column: its sum, batches of terms, the batch that is loaded next. */
-template <bool NORM> struct adding {
-    batch<NORM> even, odd;
-    cursor next;
-    uint32_t batches;
-    float sum;
-};
-
-/* Each batch is loaded while the one before it is added: a load from shared memory takes as long as several additions.
- * If the compiler knew which batch comes next, it would load each term where it is added, to save registers, so that is
- * hidden from it, and the two branches differ, so that it does not join them. */
-template <bool NORM, int STAGES>
-IV_DEVICE void add_tile(const ring<NORM, STAGES> &m, const known &k, adding<NORM> &a) {
+/* Adds at least `tokens` of a round, as far as it has them; terms beyond the part are missing ones. */
+template <bool NORM> IV_DEVICE float add_round(const terms<NORM> &t, uint32_t tokens, float sum) {
+    waiting<NORM> w;
+#pragma unroll
+    for (int i = 0; i + 1 < AHEAD; i++) load_group(t, i, i, w);
 #pragma unroll 1
-    for (int i = 0; i < TOKENS / BATCH; i++) {
-        cursor now = a.next;
-        uint32_t parity = a.batches % 2;
-        a.next = cursor_of<STAGES>(++a.batches);
-        asm volatile("" : "+r"(parity));
-        if (parity) {
-            asm volatile("" : "+r"(now.terms), "+r"(now.factors));
-            load_batch(m, k, now, a.odd);
-            a.sum = add_batch(a.even, a.sum);
-        } else {
-            asm volatile("" : "+r"(now.terms));
-            load_batch(m, k, now, a.even);
-            a.sum = add_batch(a.odd, a.sum);
+    for (int first = 0; first < GROUPS && (uint32_t)first * FOUR < tokens; first += BATCH)
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            load_group(t, first + i + AHEAD - 1, (i + AHEAD - 1) % AHEAD, w);
+            sum = add_group(w, i % AHEAD, sum);
         }
-    }
+    return sum;
 }
 
-/* By all threads. At the begin of round `tile` this tile and the next one are there, and all readings of tile - 1 are
- * done, whose stage is copied next. */
-template <bool NORM, bool FOURS, int STAGES>
-IV_DEVICE float chain_of(const problem &p, const iv_sum_part &part, ring<NORM, STAGES> &m, known &k, float sum) {
-    uint32_t tiles = (part.end - part.begin + TOKENS - 1) / TOKENS;
-    bool adds = threadIdx.x < COLUMNS;
-    coming c;
-    adding<NORM> a;
-    a.next = cursor_of<STAGES>(1), a.batches = 1, a.sum = sum;
-    if (!adds) load_rows(p, part, 0, c), load_factors<NORM>(p, c), store_rows(k, 0, c);
-    for (uint32_t tile = 0; tile + 1 < STAGES; tile++) {
-        if (tile % GROUP == 0) __syncthreads();
-        if (!adds) copy_ahead<NORM, FOURS>(p, part, m, k, tile, c);
-    }
-    if (!adds) copies_wait<STAGES - 2>();
-    __syncthreads();
-    if (adds) load_batch(m, k, cursor_of<STAGES>(0), a.even);
-    for (uint32_t tile = 0; tile < tiles; tile++) {
-        if (!adds) copies_wait<STAGES - 3>();
+/* By all threads. At the begin of a round its terms are there, and all readings of the round before are done, whose
+ * memory is written next. */
+template <bool NORM, bool FOURS>
+IV_DEVICE float chain_of(const problem &p, const iv_sum_part &part, terms<NORM> (&t)[2], float sum) {
+    uint32_t tokens = part.end - part.begin, rounds = (tokens + ROUND - 1) / ROUND;
+    bool adds = threadIdx.x < ADDERS;
+    copying<NORM> c;
+    if (!adds) begin_copying<NORM, FOURS>(p, part, c);
+    for (uint32_t round = 0; round <= rounds; round++) {
+        if (!adds && round < rounds) copy_round<NORM, FOURS>(p, part, round, c, t[round % 2]);
+        if (threadIdx.x < COLUMNS && round > 0) sum = add_round(t[(round - 1) % 2], tokens - (round - 1) * ROUND, sum);
         __syncthreads();
-        if (adds)
-            add_tile(m, k, a);
-        else
-            copy_ahead<NORM, FOURS>(p, part, m, k, tile + STAGES - 1, c);
     }
-    copies_wait<0>();
-    return a.sum;
+    return sum;
 }
 
 /* The only chain of a column goes to its sum itself. */
@@ -259,18 +193,17 @@ static inline __host__ __device__ bool is_alone(const iv_sum_plan &plan) {
     return plan.parts == 1 && plan.part[0].joins == 0 && plan.part[0].to == IV_SUM_SUM;
 }
 
-template <bool NORM, bool FOURS, int STAGES>
-static __global__ void __launch_bounds__(THREADS) column_chains(const __grid_constant__ problem p) {
+template <bool NORM, bool FOURS>
+static __global__ void __launch_bounds__(THREADS, 2) column_chains(const __grid_constant__ problem p) {
     extern __shared__ __align__(16) char shared[];
-    known &k = *(known *)shared;
-    ring<NORM, STAGES> &m = *(ring<NORM, STAGES> *)(shared + sizeof k);
+    terms<NORM>(&t)[2] = *(terms<NORM>(*)[2])shared;
     const iv_sum_part &part = p.plan.part[blockIdx.y];
     int column = (int)blockIdx.x * COLUMNS + (int)threadIdx.x;
     bool mine = threadIdx.x < COLUMNS && column < p.n;
     iv_let_next();
     iv_wait();
-    float *to = p.plan.sums.sum + place_of(p, column);
-    float sum = chain_of<NORM, FOURS>(p, part, m, k, mine && part.continues ? *to : 0.0f);
+    float *to = p.plan.sums.sum + (mine ? place_of(p, column) : 0);
+    float sum = chain_of<NORM, FOURS>(p, part, t, mine && part.continues ? *to : 0.0f);
     if (!is_alone(p.plan)) to = p.chain + (size_t)blockIdx.y * p.n + column;
     if (mine) *to = iv_canon(sum);
 }
@@ -304,22 +237,18 @@ static __global__ void __launch_bounds__(TREE_THREADS) column_tree(const __grid_
 
 size_t iv_gpu_column_sums_scratch(size_t n) { return IV_VIRTUAL_RANKS_MAX * n * sizeof(float); }
 
-template <bool NORM, bool FOURS, int STAGES> static int launch_stages(const problem *p, dim3 grid, cudaStream_t stream) {
-    auto *kernel = column_chains<NORM, FOURS, STAGES>;
-    int shared = (int)(sizeof(known) + sizeof(ring<NORM, STAGES>));
+template <bool NORM, bool FOURS> static int launch_chains_of(const problem *p, cudaStream_t stream) {
+    auto *kernel = column_chains<NORM, FOURS>;
+    dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.parts);
+    int shared = (int)(2 * sizeof(terms<NORM>));
     int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     return e ? e : iv_launch_shared(kernel, grid, THREADS, (size_t)shared, stream, *p);
 }
 
-/* Few blocks, which wait for memory alone on a multiprocessor, have more on its way. */
 template <bool NORM> static int launch_chains(const problem *p, cudaStream_t stream) {
-    enum { FEW = 128 };
-    dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.parts);
     bool fours = p->n % 4 == 0 && p->dy_stride % 4 == 0 && (uintptr_t)p->dy % 16 == 0;
     if (NORM) fours = fours && p->x_stride % 4 == 0 && (uintptr_t)p->x % 16 == 0;
-    if (!fours) return launch_stages<NORM, false, STAGES_MIN>(p, grid, stream);
-    return grid.x * grid.y <= FEW ? launch_stages<NORM, true, STAGES_MAX>(p, grid, stream)
-                                  : launch_stages<NORM, true, STAGES_MIN>(p, grid, stream);
+    return fours ? launch_chains_of<NORM, true>(p, stream) : launch_chains_of<NORM, false>(p, stream);
 }
 
 int iv_gpu_column_sums(const iv_gpu_column_sums_args *a, iv_gpu_stream stream) {
