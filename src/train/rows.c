@@ -95,9 +95,9 @@ static iv_status row_block_sums(iv_rows *r, const float *gradient, size_t n, dou
 }
 
 static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
-                           float *m, float *v, size_t n, iv_error *err) {
+                           float *m, float *v, size_t n, bool hashes, iv_error *err) {
     const host *h = (const host *)r;
-    (void)err;
+    (void)err, (void)hashes;
     iv_adamw_slice(h->k, h->pool, step, decays, gradient, w, m, v, n);
     return IV_OK;
 }

@@ -38,9 +38,10 @@ typedef struct iv_rows_ops {
     iv_status (*copy)(iv_rows *r, float *to, const float *from, size_t n, iv_error *err);
     /* sums[b], in this process's memory: the sum of squares of block b. */
     iv_status (*block_sums)(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err);
-    /* decays[b], in this process's memory: whether the tensor of block b decays. */
+    /* decays[b], in this process's memory: whether the tensor of block b decays. hashes: `digests` of w and n is called
+     * before anything else writes them. A GPU then computes them from now on, next to the calls in between. */
     iv_status (*adamw)(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
-                       float *m, float *v, size_t n, iv_error *err);
+                       float *m, float *v, size_t n, bool hashes, iv_error *err);
     /* digests[iv_weight_groups(n)], in this process's memory: of a slice that starts at a group. */
     iv_status (*digests)(iv_rows *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err);
     /* *at = the lowest index of an element that is not finite, or SIZE_MAX. */

@@ -491,7 +491,7 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
 static iv_status update_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     return d->rows->ops->adamw(d->rows, context, t->decays + (d->first - t->first) / IV_PARAMETER_BLOCK,
                                iv_train_own_gradient(d), iv_train_own_master(t, d), d->moments[0], d->moments[1],
-                               d->count, err);
+                               d->count, true, err);
 }
 
 iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_result *result, iv_error *err) {

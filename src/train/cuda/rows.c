@@ -96,27 +96,67 @@ static iv_status row_block_sums(iv_rows *r, const float *gradient, size_t n, dou
     return take(g, iv_gpu_block_sums(gradient, n, scratch, g->stream), scratch, bytes, "gradient norm", sums, err);
 }
 
+/* Room for n digests, none of which is on its way. */
+static iv_status reserve_digests(iv_rows_gpu *g, size_t n, iv_error *err) {
+    void *digests;
+    g->hashed = NULL;
+    IV_TRY(iv_rows_gpu_hashed(g, err));
+    if (n <= g->digests_max) return IV_OK;
+    g->memspace->free(g->memspace, g->digests);
+    g->digests = NULL, g->digests_max = 0;
+    IV_TRY(iv_rows_gpu_alloc(g, n * sizeof *g->digests, "digests of weights", &digests, err));
+    g->digests = digests, g->digests_max = n;
+    return IV_OK;
+}
+
+/* Part i of the row, from element `at` on, is hashed as soon as the kernels before are done. */
+static int hash_part(iv_rows_gpu *g, size_t i, const float *w, size_t at, size_t n) {
+    int code = (int)cudaEventRecord(g->updated, g->stream);
+    if (!code) code = (int)cudaStreamWaitEvent(g->hashing[i], g->updated, 0);
+    return code ? code
+                : iv_gpu_digests(w + at, n, IV_WEIGHT_GROUP, (uint8_t *)(g->digests + at / IV_WEIGHT_GROUP),
+                                 g->hashing[i]);
+}
+
+/* AdamW waits for memory, and a hash, a chain of instructions for each group, hardly needs any: part of the row is
+ * hashed while the next one is updated. */
 static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
-                           float *m, float *v, size_t n, iv_error *err) {
+                           float *m, float *v, size_t n, bool hashes, iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
-    size_t bytes = n / IV_OPTIMIZER_BLOCK * sizeof *decays;
+    size_t bytes = n / IV_OPTIMIZER_BLOCK * sizeof *decays, groups = iv_weight_groups(n), each = n, count;
     void *scratch;
+    int code = 0;
     if (n == 0) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
+    if (hashes) IV_TRY(reserve_digests(g, groups, err));
+    if (hashes) each = (groups + IV_ROWS_HASHINGS - 1) / IV_ROWS_HASHINGS * IV_WEIGHT_GROUP;
     IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
     IV_TRY(g->memspace->write(g->memspace, scratch, bytes, decays, bytes, bytes, 1, err));
-    return iv_rows_gpu_finish(g, iv_gpu_adamw(step, scratch, gradient, w, m, v, n, g->stream), "AdamW", err);
+    for (size_t i = 0, at = 0; at < n && !code; i++, at += count) {
+        count = iv_size_min(each, n - at);
+        code = iv_gpu_adamw(step, (const bool *)scratch + at / IV_OPTIMIZER_BLOCK, gradient + at, w + at, m + at,
+                            v + at, count, g->stream);
+        if (hashes && !code) code = hash_part(g, i, w, at, count);
+    }
+    IV_TRY(iv_rows_gpu_finish(g, code, "AdamW", err));
+    g->hashed = hashes ? w : NULL, g->hashed_count = n;
+    return IV_OK;
 }
 
 static iv_status row_digests(iv_rows *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
-    size_t bytes = iv_weight_groups(n) * sizeof *digests;
-    void *scratch;
+    size_t groups = iv_weight_groups(n), bytes = groups * sizeof *digests;
+    int code = 0;
     if (n == 0) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
-    IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
-    int code = iv_gpu_digests(w, n, IV_WEIGHT_GROUP, scratch, g->stream);
-    return take(g, code, scratch, bytes, "weight digests", digests, err);
+    bool begun = g->hashed == w && g->hashed_count == n;
+    if (!begun) IV_TRY(reserve_digests(g, groups, err));
+    g->hashed = NULL;
+    if (begun)
+        IV_TRY(iv_rows_gpu_hashed(g, err));
+    else
+        code = iv_gpu_digests(w, n, IV_WEIGHT_GROUP, (uint8_t *)g->digests, g->stream);
+    return take(g, code, g->digests, bytes, "weight digests", digests, err);
 }
 
 static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_t *at, iv_error *err) {
@@ -136,9 +176,15 @@ static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_
 static void gpu_close(iv_rows *r) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     iv_error ignored;
-    if (iv_gpu_use(g->gpu, &ignored) == IV_OK && g->stream) cudaStreamDestroy(g->stream);
+    if (iv_gpu_use(g->gpu, &ignored) == IV_OK) {
+        iv_rows_gpu_hashed(g, &ignored);
+        for (size_t i = 0; i < IV_ROWS_HASHINGS; i++)
+            if (g->hashing[i]) cudaStreamDestroy(g->hashing[i]);
+        if (g->updated) cudaEventDestroy(g->updated);
+        if (g->stream) cudaStreamDestroy(g->stream);
+    }
     for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) iv_rows_packing_free(g, g->packing[i]);
-    g->memspace->free(g->memspace, g->scratch);
+    g->memspace->free(g->memspace, g->scratch), g->memspace->free(g->memspace, g->digests);
     iv_nccl_abort(g->nccl); /* nothing is in flight; other processes may have ended */
     cudaGetLastError();
     free(g);
@@ -162,14 +208,22 @@ static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
                                     .exchange = iv_rows_gpu_exchange,
                                     .close = gpu_close};
 
+/* Hashes come first where a multiprocessor has room for a block: they take longest, however few they are. */
+static iv_status open_streams(iv_rows_gpu *g, iv_error *err) {
+    IV_TRY(iv_gpu_use(g->gpu, err));
+    int code = (int)cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+    for (size_t i = 0; i < IV_ROWS_HASHINGS && !code; i++)
+        code = (int)cudaStreamCreateWithPriority(&g->hashing[i], cudaStreamNonBlocking, -1);
+    if (!code) code = (int)cudaEventCreateWithFlags(&g->updated, cudaEventDisableTiming);
+    return iv_gpu_check(g->gpu, code, "stream", err);
+}
+
 iv_status iv_rows_open_gpu(iv_gpu *gpu, iv_pool *pool, iv_rows **out, iv_error *err) {
     iv_rows_gpu *g = calloc(1, sizeof *g);
     if (!g) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     *g = (iv_rows_gpu){.base = {.ops = &gpu_ops}, .gpu = gpu, .memspace = iv_gpu_memspace(gpu), .pool = pool};
     g->group[0] = iv_gpu_get_info(gpu)->ordinal, g->group_count = 1;
-    iv_status status = iv_gpu_use(gpu, err);
-    if (status == IV_OK)
-        status = iv_gpu_check(gpu, (int)cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "stream", err);
+    iv_status status = open_streams(g, err);
     if (status != IV_OK) {
         gpu_close(&g->base);
         return status;

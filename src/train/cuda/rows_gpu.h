@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64 };
+enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64, IV_ROWS_HASHINGS = 4 };
 
 typedef struct iv_rows_packing iv_rows_packing;
 
@@ -19,6 +19,11 @@ typedef struct iv_rows_gpu {
     cudaStream_t stream;
     void *scratch; /* on the GPU, grown on demand */
     size_t scratch_bytes;
+    cudaStream_t hashing[IV_ROWS_HASHINGS];
+    cudaEvent_t updated;
+    uint8_t (*digests)[32]; /* on the GPU, [digests_max]: on their way for hashed[hashed_count], or of nothing: NULL */
+    size_t digests_max, hashed_count;
+    const float *hashed;
     iv_rows_packing *packing[IV_ROWS_PACKINGS]; /* of the models written last; NULL: none yet */
     size_t packings;                            /* made so far */
     iv_nccl *nccl;                              /* of a linked table */
@@ -33,6 +38,9 @@ iv_status iv_rows_gpu_alloc(iv_rows_gpu *g, size_t bytes, const char *what, void
 
 /* At least `bytes` of scratch; what it held is lost. */
 iv_status iv_rows_gpu_scratch(iv_rows_gpu *g, size_t bytes, void **out, iv_error *err);
+
+/* Waits for the streams that hash. */
+iv_status iv_rows_gpu_hashed(iv_rows_gpu *g, iv_error *err);
 
 /* Waits for the stream if `code`, of a launch, is 0. */
 iv_status iv_rows_gpu_finish(iv_rows_gpu *g, int code, const char *what, iv_error *err);
