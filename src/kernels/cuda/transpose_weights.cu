@@ -1,5 +1,6 @@
 /* transpose_weights.cu: weights, rounded if they are master weights, and transposed: the weights of the layer that
  * gives the gradient of a linear layer's input. */
+#include "kernels/cuda/eights.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
 #include "kernels/cuda/single_ops.h"
@@ -39,12 +40,79 @@ static __global__ void __launch_bounds__(THREADS) transpose(const void *weights,
         if (first_j + j < k) out[(first_j + j) * out_stride + first_c + x] = tile[x][j];
 }
 
+/* ---- master weights to 16 bits ---------------------------------------------------------------------------------- */
+
+/* Four inputs of a pair of columns. */
+struct quads {
+    float4 low, high;
+};
+
+/* Inputs [j, j + 4) of a column; +0 where there is none. */
+IV_DEVICE float4 load_four(const float *weights, int64_t offset, size_t j, size_t k) {
+    float v[4] = {};
+    const float *from = weights + offset + j;
+    if (offset < 0 || j >= k) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (j + 4 <= k && (uintptr_t)from % 16 == 0) return *(const float4 *)from;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (j + i < k) v[i] = from[i];
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* As `transpose`, 16 bytes at a time. A word of the tile has a pair of columns; the words of an input are in an order
+ * that depends on its group of four, so that neither stores nor loads have bank conflicts. A warp loads lines of four
+ * pairs of columns, and stores whole lines of four inputs. */
+template <iv_dtype TYPE>
+static __global__ void __launch_bounds__(THREADS)
+    transpose_masters(const float *weights, const int64_t *offsets, size_t n, size_t k, const int64_t *bases,
+                      uint16_t *out, size_t out_stride) {
+    constexpr int PAIRS = TILE / 2, LOADS = TILE / 4 * PAIRS / THREADS, STORES = TILE * TILE / 8 / THREADS;
+    __shared__ __align__(16) uint32_t tile[TILE][PAIRS]; /* [input][pair of columns] */
+    iv_let_next();
+    iv_wait();
+    size_t first_c = (size_t)blockIdx.y * TILE, first_j = (size_t)blockIdx.x * TILE;
+    int64_t base = bases ? bases[blockIdx.z] : 0;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, four = warp % 2 * 8 + lane % 8, pair = warp / 2 * 4 + lane / 8;
+    quads held[LOADS];
+    out += blockIdx.z * k * out_stride;
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        size_t c = first_c + 2 * (pair + i * (PAIRS / LOADS));
+        int64_t low = c < n ? offsets[c] : -1, high = c + 1 < n ? offsets[c + 1] : -1;
+        held[i].low = load_four(weights, low < 0 ? low : low + base, first_j + 4 * four, k);
+        held[i].high = load_four(weights, high < 0 ? high : high + base, first_j + 4 * four, k);
+    }
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        const quads &h = held[i];
+        int at = (pair + i * (PAIRS / LOADS)) ^ four % 8 * 4;
+        tile[4 * four][at] = rounded_pair<TYPE>(h.low.x, h.high.x);
+        tile[4 * four + 1][at] = rounded_pair<TYPE>(h.low.y, h.high.y);
+        tile[4 * four + 2][at] = rounded_pair<TYPE>(h.low.z, h.high.z);
+        tile[4 * four + 3][at] = rounded_pair<TYPE>(h.low.w, h.high.w);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < STORES; i++) {
+        int j = (threadIdx.x + i * THREADS) / 8, c = threadIdx.x % 8;
+        if (first_j + j >= k || first_c + 8 * c >= out_stride) continue;
+        *(uint4 *)(out + (first_j + j) * out_stride + first_c + 8 * c) = *(const uint4 *)&tile[j][(4 * c) ^ j / 4 % 8 * 4];
+    }
+}
+
+/* ---- launches --------------------------------------------------------------------------------------------------- */
+
 template <iv_dtype FROM, iv_dtype TYPE, typename T>
 static int launch(const void *weights, const int64_t *offsets, size_t n, size_t k, const int64_t *bases, size_t count,
                   void *out, size_t out_stride, iv_gpu_stream stream) {
     size_t across = (k + TILE - 1) / TILE, down = (out_stride + TILE - 1) / TILE;
     if (n > out_stride || down > 65535 || across > INT32_MAX || count > 65535) return (int)cudaErrorInvalidValue;
     if (k == 0 || out_stride == 0 || count == 0) return 0;
+    if constexpr (FROM == IV_F32 && TYPE != IV_F32)
+        if (out_stride % 8 == 0 && (uintptr_t)out % 16 == 0)
+            return iv_launch(transpose_masters<TYPE>, dim3((unsigned)across, (unsigned)down, (unsigned)count), THREADS,
+                             (cudaStream_t)stream, (const float *)weights, offsets, n, k, bases, (uint16_t *)out,
+                             out_stride);
     return iv_launch(transpose<FROM, TYPE, T>, dim3((unsigned)across, (unsigned)down, (unsigned)count), THREADS,
                      (cudaStream_t)stream, weights, offsets, n, k, bases, (T *)out, out_stride);
 }
