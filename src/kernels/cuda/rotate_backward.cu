@@ -1,6 +1,6 @@
-/* rotate_backward.cu: the backward op of rotation and head norms: NUMERICS.md 15.6 and 15.7. A warp has a leaf of a row:
- * its query heads, then its key heads, in ascending order, so that a leaf's terms are one chain; then its values. A block
- * has ROTATE_WARPS leaves, of one row or several. */
+/* rotate_backward.cu: the backward op of rotation and head norms: NUMERICS.md 15.6 and 15.7. A warp, or half of it, has a
+ * leaf of a row: its query heads, then its key heads, in ascending order, so that a leaf's terms are one chain; then its
+ * values. A block has ROTATE_WARPS leaves, or twice as many, of one row or several. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
 #include "kernels/cuda/rows.cuh"
@@ -192,14 +192,18 @@ template <iv_dtype T> static int launch_rotate_of(const rotate_args *a, cudaStre
 
 /* ---- heads of 128 and 256, 16 bits ------------------------------------------------------------------------------ */
 
-/* A lane has elements 64 j + 2 lane and the next one, for j < PAIRS: loads of eight and four bytes, and both elements
- * that are rotated together. Blocks go from row to row, and each warp loads two heads ahead, also of the next row. */
-template <int PAIRS> struct head {
-    float2 x[PAIRS];
-    uint32_t raw[PAIRS];
+/* Half a warp has a head, and the other half the same head of the next row, so that sums, divisions and addresses are
+ * those of two heads. A lane has elements 64 j + 4 lane, and the three after it, for j < FOURS: loads of 16 and eight bytes,
+ * and both elements that are rotated together. Blocks go from row to row, and each warp loads two heads ahead, also of
+ * the next row. */
+enum { ROTATE_HALVES = 2 * ROTATE_WARPS };
+
+template <int FOURS> struct head {
+    float4 x[FOURS];
+    uint2 raw[FOURS];
 };
 
-/* A row of a warp: its position; -1: padding, or no row. */
+/* A row of half a warp: its position; -1: padding, or no row. */
 typedef struct walk {
     unsigned row;
     int32_t position;
@@ -219,6 +223,8 @@ typedef struct loading {
     bool here;
 } loading;
 
+IV_DEVICE unsigned half_lane(void) { return threadIdx.x % 16; }
+
 IV_DEVICE walk row_at(const rotate_args &a, unsigned row) { return {row, row < a.rows ? a.positions[row] : -1}; }
 
 IV_DEVICE leaf_heads leaf_of(const rotate_args &a, unsigned leaf, unsigned d) {
@@ -234,21 +240,20 @@ IV_DEVICE loading begin_row(const rotate_args &a, const leaf_heads &l, const wal
     return {a.dqkv + x * d, (const uint16_t *)a.q_raw + raw * d, w.row, 0, w.position >= 0};
 }
 
-template <int PAIRS> IV_DEVICE void load_pairs(const float *from, float2 (&to)[PAIRS]) {
+template <int FOURS> IV_DEVICE void load_fours(const float *from, float4 (&to)[FOURS]) {
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++) to[j] = *(const float2 *)(from + 64 * j + 2 * (threadIdx.x % 32));
+    for (int j = 0; j < FOURS; j++) to[j] = *(const float4 *)(from + 64 * j + 4 * half_lane());
 }
 
 /* Loads a head; `then` is the row after the one that is processed. */
-template <int PAIRS>
-IV_DEVICE void load_next(const rotate_args &a, const leaf_heads &l, const walk &then, loading &at, head<PAIRS> &to) {
-    constexpr unsigned D = 64 * PAIRS;
+template <int FOURS>
+IV_DEVICE void load_next(const rotate_args &a, const leaf_heads &l, const walk &then, loading &at, head<FOURS> &to) {
+    constexpr unsigned D = 64 * FOURS;
     if (at.here) {
-        load_pairs<PAIRS>(at.x, to.x);
+        load_fours<FOURS>(at.x, to.x);
         if (a.q_norm && at.head < l.q + l.kv)
 #pragma unroll
-            for (int j = 0; j < PAIRS; j++)
-                to.raw[j] = *(const uint32_t *)(at.raw + 64 * j + 2 * (threadIdx.x % 32));
+            for (int j = 0; j < FOURS; j++) to.raw[j] = *(const uint2 *)(at.raw + 64 * j + 4 * half_lane());
     }
     at.head++, at.x += D, at.raw += D;
     if (at.head == l.q)
@@ -257,61 +262,79 @@ IV_DEVICE void load_next(const rotate_args &a, const leaf_heads &l, const walk &
     if (at.head == l.all) at = begin_row(a, l, then, D);
 }
 
-/* The fold of section 4 over lanes 64 j + 2 lane + i; no lane is -0. In every lane of the warp. */
-template <int PAIRS> IV_DEVICE float fold_pairs(const float2 (&l)[PAIRS]) {
-    float2 s = l[0];
-    if constexpr (PAIRS == 2) s.x = s.x + l[1].x, s.y = s.y + l[1].y;
-    if constexpr (PAIRS == 4)
-        s.x = (s.x + l[2].x) + (l[1].x + l[3].x), s.y = (s.y + l[2].y) + (l[1].y + l[3].y);
-    bool high = threadIdx.x & 16; /* the upper half of the warp folds the odd lanes */
-    float sum = (high ? s.y : s.x) + __shfl_xor_sync(0xffffffffu, high ? s.x : s.y, 16);
-#pragma unroll
-    for (int stride = 8; stride > 0; stride /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, stride);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
+IV_DEVICE float4 sum4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+IV_DEVICE float from_lane(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+
+/* The fold of section 4 over lanes 64 j + 4 lane + i; no lane is -0. In every lane of the half. Lanes first divide the
+ * four sums among them: at stride 32 two each, at stride 16 one. */
+template <int FOURS> IV_DEVICE float fold_fours(const float4 (&l)[FOURS]) {
+    float4 s;
+    if constexpr (FOURS == 2) s = sum4(l[0], l[1]);
+    if constexpr (FOURS == 4) s = sum4(sum4(l[0], l[2]), sum4(l[1], l[3]));
+    bool two = threadIdx.x & 8, one = threadIdx.x & 4;
+    float x = (two ? s.z : s.x) + from_lane(two ? s.x : s.z, 8), y = (two ? s.w : s.y) + from_lane(two ? s.y : s.w, 8);
+    float sum = (one ? y : x) + from_lane(one ? x : y, 4);
+    sum = sum + from_lane(sum, 2), sum = sum + from_lane(sum, 1);
+    sum = sum + from_lane(sum, 8);
+    return sum + from_lane(sum, 4);
 }
 
+/* Calls f for each of four components. */
+#define EACH_OF_FOUR(f) f(x) f(y) f(z) f(w)
+
 /* rope' */
-template <int PAIRS>
-IV_DEVICE void rotate_pairs(float2 (&x)[PAIRS], const float2 (&c)[PAIRS / 2], const float2 (&s)[PAIRS / 2]) {
+template <int FOURS>
+IV_DEVICE void rotate_fours(float4 (&x)[FOURS], const float4 (&c)[FOURS / 2], const float4 (&s)[FOURS / 2]) {
 #pragma unroll
-    for (int j = 0; j < PAIRS / 2; j++) {
-        float2 u = x[j], v = x[j + PAIRS / 2];
-        x[j].x = __fmaf_rn(u.x, c[j].x, -(v.x * -s[j].x)), x[j].y = __fmaf_rn(u.y, c[j].y, -(v.y * -s[j].y));
-        x[j + PAIRS / 2].x = __fmaf_rn(v.x, c[j].x, u.x * -s[j].x);
-        x[j + PAIRS / 2].y = __fmaf_rn(v.y, c[j].y, u.y * -s[j].y);
+    for (int j = 0; j < FOURS / 2; j++) {
+        float4 u = x[j], v = x[j + FOURS / 2];
+#define ROTATE(i)                                                                            \
+    x[j].i = __fmaf_rn(u.i, c[j].i, -(v.i * -s[j].i)), x[j + FOURS / 2].i = __fmaf_rn(v.i, c[j].i, u.i * -s[j].i);
+        EACH_OF_FOUR(ROTATE)
+#undef ROTATE
     }
+}
+
+template <iv_dtype T> IV_DEVICE float4 widened(uint2 raw) {
+    return make_float4(iv_widen16(T, (uint16_t)raw.x), iv_widen16(T, (uint16_t)(raw.x >> 16)),
+                       iv_widen16(T, (uint16_t)raw.y), iv_widen16(T, (uint16_t)(raw.y >> 16)));
 }
 
 /* norm' of a head: dy becomes dx; h gains the weights' terms. Products with 1 / D are exact quotients by D, a power of
  * two. */
-template <iv_dtype T, int PAIRS>
-IV_DEVICE void pairs_norm_backward(float2 (&dy)[PAIRS], const uint32_t (&raw)[PAIRS], const float2 (&w)[PAIRS],
-                                   float eps, float2 (&h)[PAIRS]) {
-    constexpr float SHARE = 1.0f / (64 * PAIRS);
-    float2 x[PAIRS], g[PAIRS], l[PAIRS];
+template <iv_dtype T, int FOURS>
+IV_DEVICE void fours_norm_backward(float4 (&dy)[FOURS], const uint2 (&raw)[FOURS], const float *weights, float eps,
+                                   float4 (&h)[FOURS]) {
+    constexpr float SHARE = 1.0f / (64 * FOURS);
+    float4 x[FOURS], g[FOURS], l[FOURS], w[FOURS];
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++) {
-        x[j] = make_float2(iv_widen16(T, (uint16_t)raw[j]), iv_widen16(T, (uint16_t)(raw[j] >> 16)));
-        l[j] = make_float2(__fmaf_rn(x[j].x, x[j].x, 0.0f), __fmaf_rn(x[j].y, x[j].y, 0.0f));
+    for (int j = 0; j < FOURS; j++) {
+        x[j] = widened<T>(raw[j]);
+#define SQUARE(i) l[j].i = __fmaf_rn(x[j].i, x[j].i, 0.0f);
+        EACH_OF_FOUR(SQUARE)
+#undef SQUARE
     }
-    float r = __fdiv_rn(1.0f, __fsqrt_rn(fold_pairs<PAIRS>(l) * SHARE + eps));
+    float r = __fdiv_rn(1.0f, __fsqrt_rn(fold_fours<FOURS>(l) * SHARE + eps));
+    load_fours<FOURS>(weights, w);
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++) {
-        g[j] = make_float2(dy[j].x * w[j].x, dy[j].y * w[j].y), x[j] = make_float2(x[j].x * r, x[j].y * r);
-        l[j] = make_float2(__fmaf_rn(g[j].x, x[j].x, 0.0f), __fmaf_rn(g[j].y, x[j].y, 0.0f));
+    for (int j = 0; j < FOURS; j++) {
+#define WEIGH(i) g[j].i = dy[j].i * w[j].i, x[j].i = x[j].i * r, l[j].i = __fmaf_rn(g[j].i, x[j].i, 0.0f);
+        EACH_OF_FOUR(WEIGH)
+#undef WEIGH
     }
-    float c = fold_pairs<PAIRS>(l) * SHARE;
+    float c = fold_fours<FOURS>(l) * SHARE;
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++) {
-        h[j] = make_float2(__fmaf_rn(dy[j].x, x[j].x, h[j].x), __fmaf_rn(dy[j].y, x[j].y, h[j].y));
-        dy[j] = make_float2(__fmaf_rn(-x[j].x, c, g[j].x) * r, __fmaf_rn(-x[j].y, c, g[j].y) * r);
+    for (int j = 0; j < FOURS; j++) {
+#define FINISH(i) h[j].i = __fmaf_rn(dy[j].i, x[j].i, h[j].i), dy[j].i = __fmaf_rn(-x[j].i, c, g[j].i) * r;
+        EACH_OF_FOUR(FINISH)
+#undef FINISH
     }
 }
 
-/* A row's terms: the tree over its leaves, whose warps are neighbors. By the whole block. */
+/* Rows' terms: the tree over the leaves of each, which are neighbors in `terms`. By the whole block. */
 template <int D> IV_DEVICE void put_row_terms(const rotate_args &a, unsigned first_row, const float *terms) {
     unsigned leaves = (unsigned)a.leaves;
-    for (unsigned i = threadIdx.x; i < ROTATE_WARPS / leaves * 2 * D; i += ROTATE_WARPS * 32) {
+    for (unsigned i = threadIdx.x; i < ROTATE_HALVES / leaves * 2 * D; i += ROTATE_WARPS * 32) {
         unsigned row = i / (2 * D), e = i % (2 * D);
         float t[IV_LEAVES_MAX];
 #pragma unroll
@@ -326,91 +349,101 @@ template <int D> IV_DEVICE void put_row_terms(const rotate_args &a, unsigned fir
 }
 
 /* A head of a leaf into its columns of dy, and, for biases, back. */
-template <iv_dtype T, int PAIRS>
-IV_DEVICE void put_pairs(const rotate_args &a, const leaf_heads &l, const walk &w, unsigned t,
-                         const float2 (&x)[PAIRS], uint16_t *to) {
-    constexpr unsigned D = 64 * PAIRS;
+template <iv_dtype T, int FOURS>
+IV_DEVICE void put_fours(const rotate_args &a, const leaf_heads &l, const walk &w, unsigned t, const float4 (&x)[FOURS],
+                         uint16_t *to) {
+    constexpr unsigned D = 64 * FOURS;
     if (w.row >= a.rows) return;
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++)
-        *(uint32_t *)(to + 64 * j) = w.position < 0 ? 0 : iv_pack16(T, x[j].x, x[j].y);
+    for (int j = 0; j < FOURS; j++) {
+        uint2 y = make_uint2(iv_pack16(T, x[j].x, x[j].y), iv_pack16(T, x[j].z, x[j].w));
+        *(uint2 *)(to + 64 * j) = w.position < 0 ? make_uint2(0, 0) : y;
+    }
     if (!a.keeps || t >= l.q + l.kv || w.position < 0) return;
     size_t first = t < l.q ? l.leaf * l.q + t : a.heads + l.leaf * l.kv + t - l.q;
-    float *at = a.dqkv + (w.row * (a.heads + 2 * a.kv_heads) + first) * D + 2 * (threadIdx.x % 32);
+    float *at = a.dqkv + (w.row * (a.heads + 2 * a.kv_heads) + first) * D + 4 * half_lane();
 #pragma unroll
-    for (int j = 0; j < PAIRS; j++) *(float2 *)(at + 64 * j) = make_float2(iv_canon(x[j].x), iv_canon(x[j].y));
+    for (int j = 0; j < FOURS; j++)
+        *(float4 *)(at + 64 * j) = make_float4(iv_canon(x[j].x), iv_canon(x[j].y), iv_canon(x[j].z), iv_canon(x[j].w));
 }
 
-template <int PAIRS>
-IV_DEVICE void load_pair_angles(const rotate_args &a, const walk &w, float2 (&c)[PAIRS / 2], float2 (&s)[PAIRS / 2]) {
+template <int FOURS>
+IV_DEVICE void load_angles_of(const rotate_args &a, const walk &w, float4 (&c)[FOURS / 2], float4 (&s)[FOURS / 2]) {
     if (w.position < 0) return;
-    load_pairs<PAIRS / 2>(a.cosine + (size_t)w.position * (32 * PAIRS), c);
-    load_pairs<PAIRS / 2>(a.sine + (size_t)w.position * (32 * PAIRS), s);
+    load_fours<FOURS / 2>(a.cosine + (size_t)w.position * (32 * FOURS), c);
+    load_fours<FOURS / 2>(a.sine + (size_t)w.position * (32 * FOURS), s);
 }
 
-template <iv_dtype T, int PAIRS>
-static __global__ void __launch_bounds__(ROTATE_WARPS * 32, PAIRS == 2 ? 3 : 2)
-    rotate_pairs_backward(const __grid_constant__ rotate_args a) {
-    constexpr unsigned D = 64 * PAIRS;
-    __shared__ float terms[PAIRS == 2 ? 2 : 1][ROTATE_WARPS][2 * D];
-    unsigned warp = threadIdx.x / 32, leaves = (unsigned)a.leaves, each = ROTATE_WARPS / leaves;
-    leaf_heads l = leaf_of(a, warp % leaves, D);
-    float2 norm[2][PAIRS] = {}, c[PAIRS / 2], s[PAIRS / 2], next_c[PAIRS / 2], next_s[PAIRS / 2];
-    head<PAIRS> now = {}, next = {}, after = {};
+/* Terms of half a warp's leaf; +0 of padding. */
+template <int FOURS> IV_DEVICE void put_leaf_terms(const walk &w, const float4 (&h)[2][FOURS], float *to) {
+#pragma unroll
+    for (int j = 0; j < 2 * FOURS; j++)
+        *(float4 *)(to + 64 * j + 4 * half_lane()) =
+            w.position < 0 ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : h[j / FOURS][j % FOURS];
+}
+
+template <iv_dtype T, int FOURS>
+static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
+    rotate_fours_backward(const __grid_constant__ rotate_args a) {
+    constexpr unsigned D = 64 * FOURS;
+    __shared__ __align__(16) float terms[ROTATE_HALVES][2 * D], norms[2][D];
+    unsigned leaves = (unsigned)a.leaves, each = ROTATE_HALVES / leaves;
+    unsigned leaf = threadIdx.x / 32 % leaves, own = threadIdx.x / 32 / leaves * 2 + threadIdx.x / 16 % 2;
+    leaf_heads l = leaf_of(a, leaf, D);
+    float4 c[FOURS / 2] = {}, s[FOURS / 2] = {}, next_c[FOURS / 2] = {}, next_s[FOURS / 2] = {};
+    head<FOURS> now = {}, next = {}, after = {};
     iv_let_next();
     iv_wait();
-    unsigned step = gridDim.x * each, first = blockIdx.x * each, own = warp / leaves;
+    unsigned step = gridDim.x * each, first = blockIdx.x * each;
     walk w = row_at(a, first + own), then = row_at(a, first + own + step);
-    if (a.q_norm) load_pairs<PAIRS>(a.q_norm, norm[0]), load_pairs<PAIRS>(a.k_norm, norm[1]);
+    if (a.q_norm && threadIdx.x < D) norms[0][threadIdx.x] = a.q_norm[threadIdx.x], norms[1][threadIdx.x] = a.k_norm[threadIdx.x];
+    __syncthreads();
     loading at = begin_row(a, l, w, D);
-    load_next<PAIRS>(a, l, then, at, now), load_next<PAIRS>(a, l, then, at, next);
-    load_pair_angles<PAIRS>(a, w, c, s);
-    for (unsigned turn = 0; first < a.rows; first += step, turn++) {
+    load_next<FOURS>(a, l, then, at, now), load_next<FOURS>(a, l, then, at, next);
+    load_angles_of<FOURS>(a, w, c, s);
+    for (; first < a.rows; first += step) {
         walk last = row_at(a, first + own + 2 * step);
-        float2 h[2][PAIRS] = {};
-        uint16_t *to = (uint16_t *)a.dy + w.row * a.dy_stride + l.leaf * l.all * D + 2 * (threadIdx.x % 32);
-        load_pair_angles<PAIRS>(a, then, next_c, next_s);
+        float4 h[2][FOURS] = {};
+        uint16_t *to = (uint16_t *)a.dy + w.row * a.dy_stride + leaf * l.all * D + 4 * half_lane();
+        load_angles_of<FOURS>(a, then, next_c, next_s);
 #pragma unroll 1
-        for (unsigned t = 0; t < l.all; t++, to += D) {
-            load_next<PAIRS>(a, l, then, at, after);
-            if (w.position >= 0 && t < l.q + l.kv) {
-                rotate_pairs<PAIRS>(now.x, c, s);
-                if (a.q_norm && t < l.q) pairs_norm_backward<T, PAIRS>(now.x, now.raw, norm[0], a.eps, h[0]);
-                if (a.q_norm && t >= l.q) pairs_norm_backward<T, PAIRS>(now.x, now.raw, norm[1], a.eps, h[1]);
-            }
-            put_pairs<T, PAIRS>(a, l, w, t, now.x, to);
+        for (unsigned t = 0; t < l.all; t++, to += D) { /* padding is computed too: its results are not written */
+            load_next<FOURS>(a, l, then, at, after);
+            if (t < l.q + l.kv) rotate_fours<FOURS>(now.x, c, s);
+            if (a.q_norm && t < l.q) fours_norm_backward<T, FOURS>(now.x, now.raw, norms[0], a.eps, h[0]);
+            if (a.q_norm && t >= l.q && t < l.q + l.kv)
+                fours_norm_backward<T, FOURS>(now.x, now.raw, norms[1], a.eps, h[1]);
+            put_fours<T, FOURS>(a, l, w, t, now.x, to);
             now = next, next = after;
         }
-        if (l.leaf + 1 == leaves && w.row < a.rows)
-            put_zeros<T>((uint16_t *)a.dy + w.row * a.dy_stride, (size_t)leaves * l.all * D, a.dy_stride);
+        uint16_t *row = (uint16_t *)a.dy + w.row * a.dy_stride;
+        for (size_t i = (size_t)leaves * l.all * D + half_lane(); leaf + 1 == leaves && w.row < a.rows && i < a.dy_stride;
+             i += 16)
+            put<T>(row, i, 0.0f);
         if (a.q_norm) {
-            float (*to)[2 * D] = terms[PAIRS == 2 ? turn % 2 : 0];
-#pragma unroll
-            for (int j = 0; j < 2 * PAIRS; j++)
-                *(float2 *)&to[warp][j / PAIRS * D + 64 * (j % PAIRS) + 2 * (threadIdx.x % 32)] =
-                    h[j / PAIRS][j % PAIRS];
+            put_leaf_terms<FOURS>(w, h, terms[own * leaves + leaf]);
             __syncthreads();
-            put_row_terms<D>(a, first, to[0]);
-            if (PAIRS != 2) __syncthreads(); /* with two buffers the next row's barrier is enough */
+            put_row_terms<D>(a, first, terms[0]);
+            __syncthreads();
         }
         w = then, then = last;
 #pragma unroll
-        for (int j = 0; j < PAIRS / 2; j++) c[j] = next_c[j], s[j] = next_s[j];
+        for (int j = 0; j < FOURS / 2; j++) c[j] = next_c[j], s[j] = next_s[j];
     }
 }
 
-/* Whole pairs at their addresses. */
-static bool fits_pairs(const rotate_args *a) {
-    uintptr_t all = (uintptr_t)a->dqkv | (uintptr_t)a->cosine | (uintptr_t)a->sine | (uintptr_t)a->q_norm |
-                    (uintptr_t)a->k_norm;
-    return (a->head_dim == 128 || a->head_dim == 256) && a->type != IV_F32 && all % 8 == 0 && a->dy_stride % 2 == 0 &&
-           ((uintptr_t)a->q_raw | (uintptr_t)a->k_raw | (uintptr_t)a->dy) % 4 == 0;
+/* Whole fours at their addresses. */
+static bool fits_fours(const rotate_args *a) {
+    uintptr_t floats = (uintptr_t)a->dqkv | (uintptr_t)a->cosine | (uintptr_t)a->sine | (uintptr_t)a->q_norm |
+                       (uintptr_t)a->k_norm;
+    return (a->head_dim == 128 || a->head_dim == 256) && a->type != IV_F32 && floats % 16 == 0 &&
+           a->dy_stride % 4 == 0 && ((uintptr_t)a->q_raw | (uintptr_t)a->k_raw | (uintptr_t)a->dy) % 8 == 0;
 }
 
-template <iv_dtype T, int PAIRS> static int launch_pairs(const rotate_args *a, cudaStream_t stream) {
-    size_t each = ROTATE_WARPS / a->leaves, blocks = (a->rows + each - 1) / each;
-    size_t most = (size_t)iv_multiprocessors() * (PAIRS == 2 ? 3 : 2);
-    return iv_launch(rotate_pairs_backward<T, PAIRS>, dim3((unsigned)(blocks < most ? blocks : most)),
+template <iv_dtype T, int FOURS> static int launch_fours(const rotate_args *a, cudaStream_t stream) {
+    size_t each = ROTATE_HALVES / a->leaves, blocks = (a->rows + each - 1) / each;
+    size_t most = (size_t)iv_multiprocessors() * (FOURS == 2 ? 2 : 1);
+    return iv_launch(rotate_fours_backward<T, FOURS>, dim3((unsigned)(blocks < most ? blocks : most)),
                      ROTATE_WARPS * 32, stream, *a);
 }
 
@@ -429,10 +462,10 @@ int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream s
     if (d < 2 || d % 2 != 0 || d > 512 || leaves < 1 || leaves > IV_LEAVES_MAX || (leaves & (leaves - 1)) != 0 ||
         a->heads % leaves != 0 || a->kv_heads % leaves != 0 || a->dy_stride < run_of(a) || !a->q_norm != !a->k_norm)
         return (int)cudaErrorInvalidValue;
-    if (fits_pairs(a)) {
+    if (fits_fours(a)) {
         cudaStream_t s = (cudaStream_t)stream;
-        if (d == 128) return a->type == IV_BF16 ? launch_pairs<IV_BF16, 2>(a, s) : launch_pairs<IV_F16, 2>(a, s);
-        return a->type == IV_BF16 ? launch_pairs<IV_BF16, 4>(a, s) : launch_pairs<IV_F16, 4>(a, s);
+        if (d == 128) return a->type == IV_BF16 ? launch_fours<IV_BF16, 2>(a, s) : launch_fours<IV_F16, 2>(a, s);
+        return a->type == IV_BF16 ? launch_fours<IV_BF16, 4>(a, s) : launch_fours<IV_F16, 4>(a, s);
     }
     switch (a->type) {
     case IV_BF16: return launch_rotate_of<IV_BF16>(a, stream);
