@@ -179,7 +179,13 @@ static void head(size_t rows) {
     void *dl = room(rows * VOCAB * 2);
     int32_t *targets = integers(rows, [](size_t) { return next_random() % VOCAB; });
     measure("logit_statistics (bytes of one pass)", rows, VOCAB * 4.0, [=] {
-        return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 1.0f, targets, out, out + rows, out + 2 * rows, NULL);
+        return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 1.0f, targets, out, out + rows, out + 2 * rows, NULL,
+                                       NULL);
+    });
+    iv_gpu_logit_leaves leaves = {c, IV_BF16, dl, VOCAB / 8, VOCAB / 8, rows * VOCAB / 8};
+    measure("logit_statistics with gradients", rows, VOCAB * 6.0, [=] {
+        return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 1.0f, targets, out, out + rows, out + 2 * rows, &leaves,
+                                       NULL);
     });
     measure("logits_backward", rows, VOCAB * 6.0, [=] {
         return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 1.0f, targets, c, out, out + rows, IV_BF16, dl, VOCAB,
@@ -190,7 +196,8 @@ static void head(size_t rows) {
                                       NULL);
     });
     measure("logit_statistics, temperature", rows, VOCAB * 8.0, [=] {
-        return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 0.999f, targets, out, out + rows, out + 2 * rows, NULL);
+        return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 0.999f, targets, out, out + rows, out + 2 * rows, NULL,
+                                       NULL);
     });
     cudaFree(x), cudaFree(c), cudaFree(out), cudaFree(dl), cudaFree(targets);
     float *a = floats(rows * HIDDEN, 1), *b = floats(rows * HIDDEN, 0);

@@ -168,8 +168,9 @@ WRAP(iv_gpu_swiglu_backward,
 WRAP_ARGS(iv_gpu_rotate_backward, iv_gpu_rotate_backward_args, 0, rotate_backward_bytes(a))
 WRAP(iv_gpu_logit_statistics,
      (float *x, size_t rows, size_t vocab, size_t stride, float temperature, const int32_t *targets, float *max,
-      float *sum, float *logprobs, iv_gpu_stream s),
-     (x, rows, vocab, stride, temperature, targets, max, sum, logprobs, s), 0, bytes_of(rows, vocab, sizeof *x), s)
+      float *sum, float *logprobs, const iv_gpu_logit_leaves *leaves, iv_gpu_stream s),
+     (x, rows, vocab, stride, temperature, targets, max, sum, logprobs, leaves, s), 0,
+     rows_bytes(rows, vocab, leaves ? vocab : 0, leaves ? leaves->type : IV_F32), s)
 WRAP(iv_gpu_logits_backward,
      (const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature, const int32_t *targets,
       const float *c, const float *max, const float *sum, iv_dtype t, void *out, size_t stride, iv_gpu_stream s),

@@ -40,6 +40,7 @@ typedef struct free_way {
     size_t rows_max, logits_max;
     bool separate;
     size_t chunk_max;
+    bool late; /* coefficients are not known before the forward pass */
 } free_way;
 
 typedef struct sequences {
@@ -126,12 +127,40 @@ static void sums_make(learned *g) {
     free(poison);
 }
 
+/* Coefficients that the step's callback fills in. */
+typedef struct late_coefficients {
+    const sequences *x;
+    float *of[SEQUENCES_MAX];
+} late_coefficients;
+
+static iv_status fill_late(void *context, size_t from, size_t to, iv_error *err) {
+    const late_coefficients *late = context;
+    (void)err;
+    for (size_t i = from; i < to; i++) memcpy(late->of[i], late->x->of[i].mask, late->x->of[i].count * sizeof(float));
+    return IV_OK;
+}
+
+static void begin_late(late_coefficients *late, sequences *x, iv_learner_step *step) {
+    for (size_t i = 0; i < x->count; i++) {
+        late->of[i] = malloc(x->of[i].count * sizeof(float));
+        for (size_t t = 0; t < x->of[i].count; t++) late->of[i][t] = NAN;
+        x->of[i].coefficients = late->of[i];
+    }
+    late->x = x, step->weigh = fill_late, step->context = late;
+}
+
+static void end_late(const late_coefficients *late, sequences *x) {
+    for (size_t i = 0; i < x->count; i++) free(late->of[i]), x->of[i].coefficients = x->of[i].mask;
+}
+
 /* Runs the step in passes; `scores`: the log-probabilities alone first, which must be the same. */
 static void run_step(learned *g, sequences *x, const law_way *w, const free_way *f, bool scores) {
     iv_error err;
     iv_learner *l = g->learner;
     iv_learner_step step = {
         .sequences = x->of, .count = x->count, .ranks = w->virtual_ranks, .temperature = w->temperature};
+    late_coefficients late;
+    if (f->late) begin_late(&late, x, &step);
     sums_make(g);
     step.sums.sum = g->device_sums;
     bool whole = f->pass >= x->count && iv_learner_fit(l, &step, 0, x->count) == x->count;
@@ -151,6 +180,7 @@ static void run_step(learned *g, sequences *x, const law_way *w, const free_way 
             free(scored[i]);
         }
     }
+    if (f->late) end_late(&late, x);
     for (size_t i = 0; i < x->count; i++) {
         g->logprobs[i] = realloc(g->logprobs[i], x->of[i].count * sizeof(float));
         memcpy(g->logprobs[i], x->of[i].logprobs, x->of[i].count * sizeof(float));
@@ -247,9 +277,10 @@ static void check_way(const learner_case *c, const law_way *w, const free_way *f
     }
     run_step(got, x, w, f, scores);
     size_t n = differences(want, got, x, true);
-    printf("%s %s %s, %zu virtual ranks, T %g, passes of %zu, recomputes %s%s: %zu differ\n", c->name,
+    printf("%s %s %s, %zu virtual ranks, T %g, passes of %zu, recomputes %s%s%s: %zu differ\n", c->name,
            w->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(w->dtype), w->virtual_ranks,
-           (double)w->temperature, f->pass, recomputes[f->recompute], f->separate ? ", row ops apart" : "", n);
+           (double)w->temperature, f->pass, recomputes[f->recompute], f->separate ? ", row ops apart" : "",
+           f->late ? ", late coefficients" : "", n);
     assert_int_equal(n, 0);
 }
 

@@ -38,6 +38,49 @@ static float *random_logits(rng *r, size_t rows, size_t stride) {
 
 /* ---- logits ---------------------------------------------------------------------------------------------------- */
 
+/* Gradients that come with statistics; want NULL: none are asked for. */
+typedef struct leaves_case {
+    iv_gpu_logit_leaves a;
+    void *want;
+    size_t elements;
+} leaves_case;
+
+static leaves_case leaves_make(rng *r, const float *x, size_t rows, size_t vocab, size_t x_stride, const float *max,
+                               const float *sum, const int32_t *targets, iv_dtype type) {
+    leaves_case l = {.want = NULL};
+    if (rng_below(r, 3) == 0 || rows == 0) return l;
+    size_t leaves = (size_t)1 << rng_below(r, 4), each = (vocab + leaves - 1) / leaves, width = iv_dtype_bytes(type);
+    if (rng_below(r, 2)) each = (each + 15) / 16 * 16;
+    size_t stride = rng_below(r, 2) ? (each + 63) / 64 * 64 : each + rng_below(r, 5);
+    size_t leaf = rows * stride + (rng_below(r, 2) ? 16 : rng_below(r, 9));
+    float c[10];
+    leaves = (vocab + each - 1) / each, l.elements = leaves * leaf;
+    void *out = malloc(l.elements * width);
+    memset(out, 0xab, l.elements * width);
+    l.a = (iv_gpu_logit_leaves){
+        .type = type, .out = gpu_copy(out, l.elements * width), .each = each, .stride = stride, .leaf = leaf};
+    l.want = out;
+    for (size_t i = 0; i < rows; i++) {
+        c[i] = random_float(r, rng_below(r, 5) ? NORMAL : SPECIAL);
+        for (size_t k = 0; k < leaves; k++) {
+            size_t n = each < vocab - k * each ? each : vocab - k * each;
+            char *to = (char *)out + (k * leaf + i * stride) * width;
+            memset(to, 0, stride * width);
+            if (targets[i] >= 0)
+                iv_ref_logits_backward(x + i * x_stride + k * each, k * each, n, max[i], sum[i], c[i],
+                                       (size_t)targets[i], type, to);
+        }
+    }
+    l.a.coefficients = gpu_copy(c, rows * sizeof *c);
+    return l;
+}
+
+static void leaves_check(leaves_case *l) {
+    if (!l->want) return;
+    assert_gpu_has("gradients of logits", l->want, l->a.out, l->elements, iv_dtype_bytes(l->a.type), false);
+    cudaFree(l->a.out), cudaFree((void *)(uintptr_t)l->a.coefficients), free(l->want);
+}
+
 static void statistics_of_logits(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
@@ -62,8 +105,10 @@ static void statistics_of_logits(void **state) {
         }
         int32_t *gpu_targets = gpu_copy(targets, rows * sizeof *targets);
         float *out = gpu_room(3 * rows * sizeof *out);
-        GPU_OK(
-            iv_gpu_logit_statistics(gpu_x, rows, vocab, stride, t, gpu_targets, out, out + rows, out + 2 * rows, NULL));
+        leaves_case l = leaves_make(&r, x, rows, vocab, stride, max, sum, targets, types[trial % 3]);
+        GPU_OK(iv_gpu_logit_statistics(gpu_x, rows, vocab, stride, t, gpu_targets, out, out + rows, out + 2 * rows,
+                                       l.want ? &l.a : NULL, NULL));
+        leaves_check(&l);
         assert_gpu_has("divided logits", x, gpu_x, rows * stride, sizeof *x, true);
         assert_gpu_has("maxima", max, out, rows, sizeof *max, false);
         assert_gpu_has("sums", sum, out + rows, rows, sizeof *sum, true);
@@ -71,8 +116,8 @@ static void statistics_of_logits(void **state) {
         cudaFree(gpu_x), cudaFree(gpu_targets), cudaFree(out), free(x);
     }
     assert_true(other_order > 0); /* sums in plain order differ: the comparison can fail */
-    assert_int_not_equal(0, iv_gpu_logit_statistics(NULL, 1, 8, 8, 0.0f, NULL, NULL, NULL, NULL, NULL));
-    assert_int_not_equal(0, iv_gpu_logit_statistics(NULL, 1, 8, 7, 1.0f, NULL, NULL, NULL, NULL, NULL));
+    assert_int_not_equal(0, iv_gpu_logit_statistics(NULL, 1, 8, 8, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL));
+    assert_int_not_equal(0, iv_gpu_logit_statistics(NULL, 1, 8, 7, 1.0f, NULL, NULL, NULL, NULL, NULL, NULL));
 }
 
 static void logits_backward_trial(rng *r, iv_dtype type) {

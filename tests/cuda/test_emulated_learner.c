@@ -19,7 +19,8 @@ static void emulated_gpus_have_the_cpus_gradients(void **state) {
         if (only && strcmp(only, c->name) != 0) continue;
         free_way ways[] = {{SEQUENCES_MAX, IV_RECOMPUTE_NONE, 512, 0, i % 2 == 0},
                            {1 + rng_below(&r, 4), (iv_recompute)rng_below(&r, 3), 256, 1 + rng_below(&r, 20000),
-                            i % 2 == 1, (size_t)1 << rng_below(&r, 20)}}; /* chunks of one expert, of several, of all */
+                            i % 2 == 1, (size_t)1 << rng_below(&r, 20),
+                            rng_below(&r, 2)}}; /* chunks of one expert, of several, of all */
         emu_seed(rng_next(&r));
         check_case(c, &w, gpu, &r, 3 + rng_below(&r, 3), i % 3 ? 24 : 80, ways, 2);
     }

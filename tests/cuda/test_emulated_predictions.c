@@ -22,7 +22,7 @@ static void plant_mistakes(size_t vocab) {
         for (int i = 0; i < TURNS; i++) {
             another_machine(&r, 4);
             emu_plant(planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT);
-            int e = iv_gpu_logit_statistics(gpu_x, 1, vocab, vocab, 1.0f, target, out, out + 1, out + 2, NULL);
+            int e = iv_gpu_logit_statistics(gpu_x, 1, vocab, vocab, 1.0f, target, out, out + 1, out + 2, NULL, NULL);
             if (!e) e = cudaDeviceSynchronize();
             emu_plant(EMU_NO_FAULT);
             GPU_OK(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost));

@@ -176,10 +176,23 @@ int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream s
 
 /* ---- predictions (predictions.cu) ------------------------------------------------------------------------------- */
 
+/* Where the gradients of logits go, leaf after leaf of the vocabulary. */
+typedef struct iv_gpu_logit_leaves {
+    const float *coefficients; /* [rows]: c, already divided by the temperature */
+    iv_dtype type;
+    void
+        *out; /* leaf i at i * leaf elements: [rows][stride], columns [0, each) of outputs i * each and on; +0 beyond */
+    size_t each;   /* outputs of a leaf, of which the last may have fewer */
+    size_t stride; /* each at least */
+    size_t leaf;
+} iv_gpu_logit_leaves;
+
 /* logits [rows][stride], divided in place by the temperature if it is not 1. max, sum: of the row (sum-exp, section 4);
- * logprob = (x[target] - max) - log(sum), +0 if the target is negative. */
+ * logprob = (x[target] - max) - log(sum), +0 if the target is negative. leaves: NULL, or gradients as of
+ * iv_gpu_logits_backward. */
 int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t stride, float temperature,
-                            const int32_t *targets, float *max, float *sum, float *logprobs, iv_gpu_stream stream);
+                            const int32_t *targets, float *max, float *sum, float *logprobs,
+                            const iv_gpu_logit_leaves *leaves, iv_gpu_stream stream);
 
 /* dl (15.6, step 1) for columns [first, first + n) of the vocabulary: x [rows][x_stride] holds these columns' logits
  * before the division by the temperature. coefficients: c, already divided. A row whose target is negative is padding:

@@ -64,17 +64,6 @@ static __global__ void __launch_bounds__(LANES, LOGIT_BLOCKS)
     a.logprobs[blockIdx.x] = target >= 0 && (size_t)target < vocab ? (x[target] - m) - v_log(s) : 0.0f;
 }
 
-int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t stride, float temperature,
-                            const int32_t *targets, float *max, float *sum, float *logprobs, iv_gpu_stream stream) {
-    if (rows == 0) return 0;
-    if (vocab == 0 || stride < vocab || !(temperature > 0.0f)) return (int)cudaErrorInvalidValue;
-    iv_statistics_args a = {logits, rows, vocab, stride, temperature, targets, max, sum, logprobs};
-    if (vocab >= IV_CLUSTER_VOCAB_MIN && vocab <= IV_CLUSTER_VOCAB_MAX && iv_overlaps())
-        return iv_statistics_in_clusters(&a, stream);
-    return iv_launch(temperature == 1.0f ? logit_statistics<false> : logit_statistics<true>, dim3((unsigned)rows),
-                     LANES, stream, a);
-}
-
 /* ---- gradients of logits ----------------------------------------------------------------------------------------- */
 
 typedef struct logit_rows {
@@ -126,6 +115,34 @@ int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t
     case IV_F32: return launch_logits<IV_F32>(&a, rows, stream);
     default: return (int)cudaErrorInvalidValue;
     }
+}
+
+/* From the divided logits of statistics. */
+static int gradients_of_leaves(const iv_statistics_args *a, iv_gpu_stream stream) {
+    const iv_gpu_logit_leaves *l = &a->leaves;
+    size_t width = l->type == IV_F32 ? 4 : 2;
+    int error = 0;
+    for (size_t at = 0, i = 0; at < a->vocab && !error; at += l->each, i++)
+        error = iv_gpu_logits_backward(a->logits + at, a->stride, at, l->each < a->vocab - at ? l->each : a->vocab - at,
+                                       a->rows, 1.0f, a->targets, l->coefficients, a->max, a->sum, l->type,
+                                       (char *)l->out + i * l->leaf * width, l->stride, stream);
+    return error;
+}
+
+int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t stride, float temperature,
+                            const int32_t *targets, float *max, float *sum, float *logprobs,
+                            const iv_gpu_logit_leaves *leaves, iv_gpu_stream stream) {
+    if (rows == 0) return 0;
+    if (vocab == 0 || stride < vocab || !(temperature > 0.0f)) return (int)cudaErrorInvalidValue;
+    if (leaves && (leaves->each == 0 || leaves->stride < leaves->each)) return (int)cudaErrorInvalidValue;
+    iv_statistics_args a = {logits, rows, vocab, stride, temperature, targets, max, sum, logprobs, {}};
+    if (leaves) a.leaves = *leaves;
+    if (vocab >= IV_CLUSTER_VOCAB_MIN && vocab <= IV_CLUSTER_VOCAB_MAX && iv_overlaps() &&
+        !(leaves && leaves->type == IV_F32))
+        return iv_statistics_in_clusters(&a, stream);
+    int error = iv_launch(temperature == 1.0f ? logit_statistics<false> : logit_statistics<true>, dim3((unsigned)rows),
+                          LANES, stream, a);
+    return error || !leaves ? error : gradients_of_leaves(&a, stream);
 }
 
 static __global__ void __launch_bounds__(EIGHTS_THREADS)

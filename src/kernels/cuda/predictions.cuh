@@ -10,6 +10,7 @@ typedef struct iv_statistics_args {
     float temperature;
     const int32_t *targets;
     float *max, *sum, *logprobs;
+    iv_gpu_logit_leaves leaves; /* out NULL: none */
 } iv_statistics_args;
 
 /* A row stays in the shared memory of a cluster, so that it is read once (predictions_sm90a.cu). `vocab` is from

@@ -115,9 +115,11 @@ static iv_status weigh(gpu_learner *l, iv_error *err) {
 static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
     IV_TRY(meet(l, begin_with_axes(l, step, from, to, err), err));
+    l->direct = iv_gpu_learner_is_direct(l);
+    if (l->direct) IV_TRY(write_coefficients(l, err));
     IV_TRY(end_forward(l, forward(l, true, err), err));
     IV_TRY(weigh(l, err));
-    IV_TRY(write_coefficients(l, err));
+    if (!l->direct) IV_TRY(write_coefficients(l, err));
     IV_TRY(iv_decoder_backward(l->m, &l->backend, err));
     if (to < step->count) return IV_OK; /* the next pass waits in its own forward pass */
     IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));

@@ -64,7 +64,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     if (t->down_bias && l->rank == 0)
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->down_bias->offset, err));
     IV_TRY(gate_up_backward(l, up, t, err));
-    IV_TRY(iv_gpu_learner_normed(l, l->now->x_mlp, names->mlp_norm, err));
+    IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->normed, l->h_stride, err));
     return iv_gpu_learner_cut_gradient(l, up, l->dy, l->dnormed, err);
 }
@@ -166,7 +166,7 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q, all, l->kv, t->k_bias->offset + kv, err));
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset + kv, err));
     }
-    IV_TRY(iv_gpu_learner_normed(l, l->now->x, t->attention_norm, err));
+    IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_ATTENTION, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
     return iv_gpu_learner_cut_gradient(l, run, l->dy, l->dnormed, err);
 }

@@ -23,6 +23,8 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     if (n.kind == IV_NORM_FINAL) return IV_OK; /* the head norms the rows that it needs */
     const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
     const float *weight = iv_gpu_learner_vector(l, n.kind == IV_NORM_ATTENTION ? t->attention_norm : t->mlp_norm);
+    unsigned char *kept = l->taped ? l->tape[n.layer].normed[n.kind] : NULL;
+    l->normed = kept ? kept : l->normed_again;
     int code = iv_gpu_rmsnorm(l->x, l->h, NULL, weight, (float)l->m->config.rms_norm_eps, l->n.rows, l->m->dtype,
                               l->normed, l->h_stride, l->stream);
     return iv_gpu_learner_launched(l, code, "norm", err);

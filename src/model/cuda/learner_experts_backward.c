@@ -155,7 +155,7 @@ static iv_status share_weights(gpu_learner *l, size_t layer, iv_error *err) {
 
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err) {
     const gpu_layer_runs *runs = &l->runs[layer];
-    IV_TRY(iv_gpu_learner_normed(l, l->now->x_mlp, iv_gpu_learner_names(l, layer)->mlp_norm, err));
+    IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(iv_gpu_learner_clear(l, l->terms, l->k * l->h, sizeof *l->terms, err)); /* no expert writes them */
     for (size_t i = 0; i < l->chunk_counts[layer]; i++) {
         const gpu_expert_chunk *c = &l->expert_chunks[layer * l->experts + i];

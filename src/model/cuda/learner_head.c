@@ -19,6 +19,30 @@ static size_t slice_of(const gpu_learner *l, size_t n) {
     return rows > IV_CHAIN_STEP ? rows / IV_CHAIN_STEP * IV_CHAIN_STEP : rows;
 }
 
+/* The gradients of a leaf's logits: rows from `first` on. */
+static unsigned char *gradients_at(const gpu_learner *l, size_t leaf, size_t first) {
+    size_t rows = l->dl_leaves > 1 ? leaf * l->room + first : first;
+    return l->dl + rows * iv_gpu_learner_head_leaf(l).stride * l->width;
+}
+
+/* A leaf's columns of the vocabulary, on this rank. */
+static size_t first_column(const gpu_learner *l, size_t leaf, size_t *n) {
+    size_t each = l->head.n / l->head.leaves, column = (l->rank * l->leaves.head + leaf) * each;
+    *n = iv_size_min(each, (size_t)l->m->config.vocab_size - column);
+    return column;
+}
+
+/* Where the gradients of predictions from `first` on go, all leaves'. */
+static iv_gpu_logit_leaves all_leaves(const gpu_learner *l, size_t first) {
+    gpu_run run = iv_gpu_learner_head_leaf(l);
+    return (iv_gpu_logit_leaves){.coefficients = l->coefficients + first,
+                                 .type = l->m->dtype,
+                                 .out = gradients_at(l, 0, first),
+                                 .each = run.n,
+                                 .stride = run.stride,
+                                 .leaf = l->room * run.stride};
+}
+
 iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
     size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
     if (l->n.picks == 0) return IV_OK;
@@ -31,8 +55,10 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
         n = iv_size_min(slice, begin + share - first);
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
         IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
+        iv_gpu_logit_leaves leaves = all_leaves(l, first);
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
-                                       l->max + first, l->sum + first, l->logprobs + first, l->stream);
+                                       l->max + first, l->sum + first, l->logprobs + first,
+                                       l->taped && l->direct ? &leaves : NULL, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "log-probabilities", err));
     }
     return iv_gpu_learner_share_predictions(l, err);
@@ -42,26 +68,27 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
  */
 
 /* The same in the epilogue that has the logits; *fused: it can. */
-static iv_status fused_gradients(gpu_learner *l, size_t column, size_t n, const gpu_run *run, bool *fused,
-                                 iv_error *err) {
+static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run, bool *fused, iv_error *err) {
+    size_t n, column = first_column(l, leaf, &n);
+    unsigned char *dl = gradients_at(l, leaf, 0);
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
-    a.epilogue = IV_GPU_LOGITS, a.out = l->dl, a.out_stride = run->stride;
+    a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = run->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
     *fused = l->n.picks > 0 && iv_gpu_learner_fuses(l, &a);
     if (!*fused) return IV_OK;
     int code = iv_gpu_linear(&a, l->stream);
     if (!code && n < run->stride)
-        code = cudaMemset2DAsync(l->dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width,
-                                 l->n.picks, l->stream);
+        code = cudaMemset2DAsync(dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width, l->n.picks,
+                                 l->stream);
     return iv_gpu_learner_launched(l, code, "gradient of logits", err);
 }
 
 /* dl: the rounded gradients of a leaf's logits. */
 static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run *run, iv_error *err) {
-    size_t vocab = (size_t)l->m->config.vocab_size, column = (l->rank * l->leaves.head + leaf) * run->n,
-           n = iv_size_min(run->n, vocab - column), slice = slice_of(l, run->n), rows;
+    size_t n, column = first_column(l, leaf, &n), slice = slice_of(l, run->n), rows;
     bool fused;
-    IV_TRY(fused_gradients(l, column, n, run, &fused, err));
+    if (l->direct) return IV_OK;
+    IV_TRY(fused_gradients(l, leaf, run, &fused, err));
     if (fused) return IV_OK;
     for (size_t first = 0; first < l->n.picks; first += rows) {
         rows = iv_size_min(slice, l->n.picks - first);
@@ -69,7 +96,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
         IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
                                           l->coefficients + first, l->max + first, l->sum + first, l->m->dtype,
-                                          l->dl + first * run->stride * l->width, run->stride, l->stream);
+                                          gradients_at(l, leaf, first), run->stride, l->stream);
         IV_TRY(iv_gpu_learner_launched(l, code, "gradient of logits", err));
     }
     return IV_OK;
@@ -80,11 +107,12 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     gpu_run run = iv_gpu_learner_head_leaf(l);
     run.offsets += leaf * run.n;
     IV_TRY(gradients_of_logits(l, leaf, &run, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, l->dl, l->picked, l->h_stride, err));
+    IV_TRY(
+        iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride, err));
     if (l->n.picks == 0) return IV_OK;
     iv_matrix turned;
     IV_TRY(iv_gpu_learner_turn(l, &run, NULL, 1, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dl, run.stride, l->n.picks);
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, gradients_at(l, leaf, 0), run.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
     return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of the head's inputs", err);
 }

@@ -310,9 +310,18 @@ iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t
     return iv_gpu_learner_launched(l, code, "clearing of padding", err);
 }
 
-iv_status iv_gpu_learner_normed(gpu_learner *l, const float *x, const iv_tensor *weight, iv_error *err) {
-    int code = iv_gpu_rmsnorm(x, l->h, NULL, iv_gpu_learner_vector(l, weight), (float)l->m->config.rms_norm_eps,
-                              l->n.rows, l->m->dtype, l->normed, l->h_stride, l->stream);
+iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err) {
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
+    bool attention = n.kind == IV_NORM_ATTENTION;
+    const float *weight = iv_gpu_learner_vector(l, attention ? t->attention_norm : t->mlp_norm);
+    int code = 0;
+    l->normed = l->now->normed[n.kind];
+    if (!l->normed) {
+        l->normed = l->normed_again;
+        code =
+            iv_gpu_rmsnorm(attention ? l->now->x : l->now->x_mlp, l->h, NULL, weight, (float)l->m->config.rms_norm_eps,
+                           l->n.rows, l->m->dtype, l->normed, l->h_stride, l->stream);
+    }
     IV_TRY(iv_gpu_learner_launched(l, code, "norm", err));
     return iv_gpu_learner_clear(l, l->normed, l->h_stride, l->width, err);
 }

@@ -93,6 +93,7 @@ static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) 
         t.x = rows_of(v, l->room, l->h, sizeof(float));
         if (attention) carve_attention(l, v, &t);
         if (mlp) carve_mlp(l, v, &t, !e, e);
+        for (size_t k = 0; attention && k < 2; k++) t.normed[k] = rows_of(v, l->room, l->h_stride, l->width);
         if (v->base) l->tape[i] = t;
     }
     l->x_end = rows_of(v, l->room, l->h, sizeof(float));
@@ -135,7 +136,8 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
 static void carve_head(gpu_learner *l, iv_carving *v) {
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
     l->picked = rows_of(v, l->room, l->h_stride, l->width);
-    l->dl = rows_of(v, l->room, iv_gpu_learner_head_leaf(l).stride, l->width);
+    l->dl_leaves = l->recompute == IV_RECOMPUTE_NONE && l->ranks == 1 ? l->head.leaves : 1;
+    l->dl = rows_of(v, l->room * l->dl_leaves, iv_gpu_learner_head_leaf(l).stride, l->width);
     l->logit_rows = iv_carve(v, l->room, sizeof *l->logit_rows);
     for (size_t i = 0; i < 4 && ((size_t)1 << i < 2 * l->head.leaves || l->ranks > 1); i++)
         l->nodes[i] = rows_of(v, l->room, l->h, sizeof *l->nodes[i]);
@@ -188,7 +190,7 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     iv_carving phase = v;
     carve_head(l, &phase);
     size_t end = phase.at;
-    l->normed = rows_of(&v, l->room, l->h_stride, l->width);
+    l->normed_again = rows_of(&v, l->room, l->h_stride, l->width);
     if (l->q != l->q_stride) l->packed = rows_of(&v, l->room, l->q_stride, l->width);
     bool overflow = v.overflow || phase.overflow;
     phase = v;

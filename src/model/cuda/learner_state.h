@@ -37,6 +37,7 @@ typedef struct gpu_layer_runs {
 /* What the backward pass needs of a layer. Parts that are computed again are shared by all layers. */
 typedef struct gpu_tape_layer {
     float *x, *x_mlp;                 /* [rows][hidden]: the layer's input; the residual stream after attention */
+    unsigned char *normed[2];         /* by iv_norm_kind, [rows][h_stride]: their norms; NULL: computed again */
     unsigned char *q, *q_raw, *k_raw; /* raw: before the head norms; NULL where there are none */
     unsigned char *attended;
     float *lse2;
@@ -135,15 +136,15 @@ typedef struct gpu_learner {
     /* Device memory of passes. */
     unsigned char *data;
     size_t data_bytes;
-    gpu_tape_layer *tape;      /* [layers] */
-    float *x_end;              /* the last layer's output */
-    float *dx;                 /* [rows][hidden] */
-    unsigned char *dx_rounded; /* R(dx), [rows][h_stride] */
-    unsigned char *normed;
-    float *wide;           /* of the forward ops: outputs of qkv, of gate and up */
-    float *bias;           /* of qkv, or of gate and up, in the order of the outputs */
-    unsigned char *packed; /* attended with padding, where it needs any */
-    unsigned char *dy;     /* [rows][widest run] */
+    gpu_tape_layer *tape;                 /* [layers] */
+    float *x_end;                         /* the last layer's output */
+    float *dx;                            /* [rows][hidden] */
+    unsigned char *dx_rounded;            /* R(dx), [rows][h_stride] */
+    unsigned char *normed, *normed_again; /* the norm that linear layers read now; memory of those that no tape keeps */
+    float *wide;                          /* of the forward ops: outputs of qkv, of gate and up */
+    float *bias;                          /* of qkv, or of gate and up, in the order of the outputs */
+    unsigned char *packed;                /* attended with padding, where it needs any */
+    unsigned char *dy;                    /* [rows][widest run] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
     unsigned char *turned; /* weights of an input gradient */
     unsigned char *attention_scratch, *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
@@ -153,7 +154,9 @@ typedef struct gpu_learner {
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
-    unsigned char *picked, *dl; /* [predictions][h_stride], [predictions][a leaf] */
+    unsigned char *picked, *dl; /* [predictions][h_stride]; [leaves of dl][predictions][a leaf] */
+    size_t dl_leaves;           /* whose gradients exist at once: 1 or all */
+    bool direct;                /* they come from the forward pass's logits */
     float *nodes[4];
     float *max, *sum, *logprobs, *coefficients;
     iv_gpu_logit_row *logit_rows;
@@ -215,6 +218,12 @@ static inline bool iv_gpu_learner_keeps_mlp(const gpu_learner *l) {
     return l->taped && (l->again || l->recompute != IV_RECOMPUTE_LAYER);
 }
 
+/* Are coefficients known before the forward pass, and is there memory for the gradients of all logits? Then they are
+ * computed where the logits are, instead of from the same logits a second time. */
+static inline bool iv_gpu_learner_is_direct(const gpu_learner *l) {
+    return !l->step->weigh && l->ranks == 1 && l->dl_leaves == l->head.leaves;
+}
+
 /* May this layer's epilogue do the row op that follows it? */
 static inline bool iv_gpu_learner_fuses(const gpu_learner *l, const iv_gpu_linear_args *a) {
     return l->fuse && iv_gpu_linear_fuses(a);
@@ -270,8 +279,8 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
                                        iv_error *err);
-/* normed = R(RMSNorm(x)), for a weight gradient: +0 in padding rows. */
-iv_status iv_gpu_learner_normed(gpu_learner *l, const float *x, const iv_tensor *weight, iv_error *err);
+/* normed = R(RMSNorm), from the tape or once more, for a weight gradient: +0 in padding rows. */
+iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err);
 /* Clears the padding rows of [rows][stride] elements of `width` bytes. */
 iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t width, iv_error *err);
 /* `attended` as the output layer reads it. */

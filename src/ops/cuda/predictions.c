@@ -20,7 +20,7 @@ static iv_status divided(gpu_ops *g, const float *logits, size_t rows, size_t vo
                                         g->stream);
         if (!code)
             code = iv_gpu_logit_statistics(work, n, vocab, vocab, temperature, targets + at, s->max + at, s->sum + at,
-                                           s->logprobs + at, g->stream);
+                                           s->logprobs + at, NULL, g->stream);
         IV_TRY(iv_gpu_ops_launched(g, code, err));
     }
     return IV_OK;
@@ -38,8 +38,9 @@ static iv_status logprobs(iv_ops *ops, const float *logits, size_t rows, size_t 
     if (!sum) IV_TRY(iv_gpu_ops_scratch(g, rows, sizeof *s.sum, &s.sum, err));
     if (temperature != 1.0f) return divided(g, logits, rows, vocab, on, temperature, &s, err);
     float *unchanged = (float *)(uintptr_t)logits; /* at temperature 1 */
-    return iv_gpu_ops_launched(
-        g, iv_gpu_logit_statistics(unchanged, rows, vocab, vocab, 1.0f, on, s.max, s.sum, s.logprobs, g->stream), err);
+    int code =
+        iv_gpu_logit_statistics(unchanged, rows, vocab, vocab, 1.0f, on, s.max, s.sum, s.logprobs, NULL, g->stream);
+    return iv_gpu_ops_launched(g, code, err);
 }
 
 static iv_status logprobs_backward(iv_ops *ops, const float *logits, size_t rows, size_t vocab, const int32_t *targets,

@@ -47,6 +47,7 @@ static inline void ld_shared_v2_f32(float &x, float &y, uint32_t address) {
 static inline void ld_shared__cluster_v4_f32(float &x, float &y, float &z, float &w, uint32_t address) {
     ld_shared_v4_f32(x, y, z, w, address);
 }
+static inline void ld_shared__cluster_f32(float &x, uint32_t address) { x = *(const float *)memory(address, 4, 4); }
 static inline void st_shared__cluster_v4_f32(uint32_t address, float x, float y, float z, float w) {
     float *v = (float *)memory(address, 16, 16);
     v[0] = x, v[1] = y, v[2] = z, v[3] = w;
