@@ -20,6 +20,7 @@ typedef struct iv_gpu_learner_options {
     size_t rows_max;      /* tokens of a pass, each sequence padded to a multiple of 16; a longer one is refused */
     iv_recompute recompute;
     bool separate;     /* row ops apart from linear layers, never in their epilogues: for comparisons of bits, times */
+    bool late;         /* coefficients come from the step's callback: no memory for the gradients of all logits */
     size_t logits_max; /* logits that exist at once, at least a row; 0: 2^28 */
     size_t chunk_max;  /* bytes of the rows of experts that are computed at once, and of their weights; 0: 2^30 */
     const iv_model *names; /* the process's first model, which has the tensors by name */

@@ -189,6 +189,7 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
                           .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
                           .decay_all = o->decay_all,
                           .no_optimizer = r->no_optimizer,
+                          .late = o->kind == IV_RUN_RL,
                           .dummy = r->dummy,
                           .dummy_seed = o->dummy_seed};
     IV_TRY(parse_options(r, &t, &numerics, err));

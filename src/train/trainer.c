@@ -171,6 +171,7 @@ static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
                                 .rows_max = iv_padded_k(t->o.pass_tokens),
                                 .recompute = t->o.recompute,
                                 .separate = t->o.separate,
+                                .late = t->o.late || t->o.no_gradients,
                                 .elements = t->elements};
     size_t least = iv_padded_k(t->o.pass_tokens_least ? t->o.pass_tokens_least : t->o.pass_tokens);
     for (;;) {

@@ -213,6 +213,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .rows_max = f->rows_max,
                                     .recompute = f->recompute,
                                     .separate = f->separate,
+                                    .late = f->late && f->pass % 2,
                                     .logits_max = f->logits_max,
                                     .chunk_max = f->chunk_max,
                                     .names = g->model,

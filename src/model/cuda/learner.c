@@ -264,7 +264,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max), l->backend.ops = &l->ops;
     l->m = m, l->names = o->names, l->gpu = o->gpu, l->arithmetic = o->arithmetic, l->recompute = o->recompute;
-    l->fuse = !o->separate;
+    l->fuse = !o->separate, l->late = o->late;
     l->ranks = m->tp.ranks, l->rank = m->rank, l->shard = &m->tp.shard[m->rank], l->peer[0] = l;
     l->weights = o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;

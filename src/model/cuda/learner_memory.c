@@ -136,7 +136,8 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
 static void carve_head(gpu_learner *l, iv_carving *v) {
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
     l->picked = rows_of(v, l->room, l->h_stride, l->width);
-    l->dl_leaves = l->recompute == IV_RECOMPUTE_NONE && l->ranks == 1 ? l->head.leaves : 1;
+    bool all = l->recompute == IV_RECOMPUTE_NONE && l->ranks == 1 && !l->late;
+    l->dl_leaves = all ? l->head.leaves : 1;
     l->dl = rows_of(v, l->room * l->dl_leaves, iv_gpu_learner_head_leaf(l).stride, l->width);
     l->logit_rows = iv_carve(v, l->room, sizeof *l->logit_rows);
     for (size_t i = 0; i < 4 && ((size_t)1 << i < 2 * l->head.leaves || l->ranks > 1); i++)

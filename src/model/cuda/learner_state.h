@@ -94,7 +94,7 @@ typedef struct gpu_learner {
     iv_gpu *gpu;
     iv_arithmetic arithmetic;
     iv_recompute recompute;
-    bool fuse;
+    bool fuse, late; /* late: as the options say */
     const float *weights;
     size_t tied_offset; /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     cudaStream_t stream;
