@@ -143,9 +143,10 @@ WRAP(iv_gpu_copy_columns,
 WRAP_OR(iv_gpu_weight_gradient, iv_gpu_weight_gradient_args, vanilla_takes_gradient, vanilla_gradient,
         product(a->axis->padded, a->n, a->k), 0)
 WRAP(iv_gpu_transpose_weights,
-     (iv_dtype t, const float *w, const int64_t *offsets, size_t n, size_t k, const int64_t *bases, size_t count,
-      void *out, size_t stride, iv_gpu_stream s),
-     (t, w, offsets, n, k, bases, count, out, stride, s), 0, rows_bytes(bases ? count *k : k, n, stride, t), s)
+     (iv_dtype from, iv_dtype t, const void *w, const int64_t *offsets, size_t n, size_t k, const int64_t *bases,
+      size_t count, void *out, size_t stride, iv_gpu_stream s),
+     (from, t, w, offsets, n, k, bases, count, out, stride, s), 0,
+     (double)(bases ? count *k : k) * (double)(n * iv_dtype_bytes(from) + stride * iv_dtype_bytes(t)), s)
 WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0,
           rows_bytes(a->axis->padded, a->kind == IV_GPU_SUM_NORM ? 2 * a->n : a->n, 0, IV_F32))
 WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention, 0)

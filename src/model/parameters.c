@@ -24,6 +24,18 @@ size_t iv_parameters_tied_elements(const iv_model *first) {
     return (n + IV_PARAMETER_BLOCK - 1) / IV_PARAMETER_BLOCK * IV_PARAMETER_BLOCK;
 }
 
+size_t iv_parameters_vectors(const iv_model *first, size_t *at) {
+    enum { ALIGN = 64 };
+    size_t n = 0;
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        const iv_tensor *t = &first->tensors[i];
+        if (!iv_parameter_is_vector(t)) continue;
+        if (at) at[i] = n;
+        n += (t->rows + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return n;
+}
+
 typedef struct copying {
     iv_model *first;
     float *row;

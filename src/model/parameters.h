@@ -21,6 +21,11 @@ static inline bool iv_parameter_is_trained(const iv_tensor *t) { return !t->unus
  * gradient is at the embedding's offset. 0 if the head is not tied. */
 size_t iv_parameters_tied_elements(const iv_model *first);
 
+/* Where the trained vectors are, if they alone are kept: at[i] for tensor i, a multiple of 64 elements. at [tensors] or
+ * NULL. Returns the elements of all. */
+size_t iv_parameters_vectors(const iv_model *first, size_t *at);
+static inline bool iv_parameter_is_vector(const iv_tensor *t) { return iv_parameter_is_trained(t) && t->info.ndim < 2; }
+
 /* Reads the model's weights into row[elements], exactly as they are held. */
 iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *row, iv_error *err);
 

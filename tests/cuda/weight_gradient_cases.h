@@ -516,14 +516,17 @@ static void transposed_weights(void **state) {
                     if (offsets[c] >= 0)
                         put_type(type, want, (i * k + j) * stride + c,
                                  iv_canonical(master[(size_t)(bases[i] + offsets[c]) + j]));
-        float *gpu_master = gpu_copy(master, all * sizeof *master);
+        iv_dtype from = rng_below(&r, 2) ? type : IV_F32; /* rounded already, or not */
+        char *typed = malloc(all * width);
+        for (size_t i = 0; i < all; i++) put_type(type, typed, i, iv_canonical(master[i]));
+        void *gpu_master = from == IV_F32 ? gpu_copy(master, all * sizeof *master) : gpu_copy(typed, all * width);
         int64_t *gpu_offsets = gpu_copy(offsets, n * sizeof *offsets), *gpu_bases = gpu_copy(bases, sizeof bases);
         void *out = gpu_room(runs * k * stride * width);
-        GPU_OK(iv_gpu_transpose_weights(type, gpu_master, gpu_offsets, n, k, count ? gpu_bases : NULL, count, out,
+        GPU_OK(iv_gpu_transpose_weights(from, type, gpu_master, gpu_offsets, n, k, count ? gpu_bases : NULL, count, out,
                                         stride, NULL));
         assert_gpu_has("transposed weights", want, out, runs * k * stride, width, false);
         cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(gpu_bases), cudaFree(out);
-        free(offsets), free(master), free(want);
+        free(offsets), free(master), free(typed), free(want);
     }
 }
 

@@ -50,11 +50,13 @@ typedef struct iv_gpu_weight_gradient_args {
 size_t iv_gpu_weight_gradient_scratch(int sms);
 int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
 
-/* out[j][c] = R(master[offsets[c] + j]) for inputs j < k and columns c < n of a run; +0 where there is no output, and
+/* out[j][c] = R(weights[offsets[c] + j]) for inputs j < k and columns c < n of a run; +0 where there is no output, and
  * from n to out_stride: the weights of iv_gpu_linear for the gradient of a linear layer's input. With bases [count] of
- * as many runs: out[i][j][c] = R(master[bases[i] + offsets[c] + j]); NULL: one run. */
-int iv_gpu_transpose_weights(iv_dtype type, const float *master, const int64_t *offsets, size_t n, size_t k,
-                             const int64_t *bases, size_t count, void *out, size_t out_stride, iv_gpu_stream stream);
+ * as many runs: out[i][j][c] = R(weights[bases[i] + offsets[c] + j]); NULL: one run. from: the weights' type, `type` or
+ * IV_F32. */
+int iv_gpu_transpose_weights(iv_dtype from, iv_dtype type, const void *weights, const int64_t *offsets, size_t n,
+                             size_t k, const int64_t *bases, size_t count, void *out, size_t out_stride,
+                             iv_gpu_stream stream);
 
 typedef enum iv_gpu_column_sum {
     IV_GPU_SUM_VALUES, /* s = canon(s + dy) */

@@ -39,10 +39,6 @@ int iv_gpu_write_kv(const iv_gpu_write_kv_args *a, iv_gpu_stream stream);
  * `a` are not used. */
 int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_stream stream);
 
-/* iv_gpu_transpose_weights (learn.h) of weights of `type` themselves. */
-int iv_gpu_transpose_typed(iv_dtype type, const void *weights, const int64_t *offsets, size_t n, size_t k, void *out,
-                           size_t out_stride, iv_gpu_stream stream);
-
 /* out[row] = the product of a[row][n] and b[row][n] (of `type`), in the lanes of section 4. */
 int iv_gpu_row_products(const float *a, const void *b, iv_dtype type, size_t rows, size_t n, float *out,
                         iv_gpu_stream stream);

@@ -1,9 +1,8 @@
-/* transpose_weights.cu: weights, rounded if they are master weights, and transposed: the weights of the layer that
- * gives the gradient of a linear layer's input. */
+/* transpose_weights.cu: weights, rounded if they are float32, and transposed: the weights of the layer that gives the
+ * gradient of a linear layer's input. */
 #include "kernels/cuda/eights.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
-#include "kernels/cuda/single_ops.h"
 
 #include <cuda_runtime.h>
 
@@ -117,22 +116,16 @@ static int launch(const void *weights, const int64_t *offsets, size_t n, size_t 
                      (cudaStream_t)stream, weights, offsets, n, k, bases, (T *)out, out_stride);
 }
 
-int iv_gpu_transpose_weights(iv_dtype type, const float *master, const int64_t *offsets, size_t n, size_t k,
-                             const int64_t *bases, size_t count, void *out, size_t out_stride, iv_gpu_stream s) {
+int iv_gpu_transpose_weights(iv_dtype from, iv_dtype type, const void *weights, const int64_t *offsets, size_t n,
+                             size_t k, const int64_t *bases, size_t count, void *out, size_t out_stride,
+                             iv_gpu_stream s) {
+    if (type > IV_F32 || (from != type && from != IV_F32)) return (int)cudaErrorInvalidValue;
     if (!bases) count = 1;
-    switch (type) {
-    case IV_BF16: return launch<IV_F32, IV_BF16, uint16_t>(master, offsets, n, k, bases, count, out, out_stride, s);
-    case IV_F16: return launch<IV_F32, IV_F16, uint16_t>(master, offsets, n, k, bases, count, out, out_stride, s);
-    case IV_F32: return launch<IV_F32, IV_F32, uint32_t>(master, offsets, n, k, bases, count, out, out_stride, s);
-    default: return (int)cudaErrorInvalidValue;
-    }
-}
-
-int iv_gpu_transpose_typed(iv_dtype type, const void *weights, const int64_t *offsets, size_t n, size_t k, void *out,
-                           size_t out_stride, iv_gpu_stream s) {
     if (type == IV_F32)
-        return iv_gpu_transpose_weights(type, (const float *)weights, offsets, n, k, NULL, 1, out, out_stride, s);
-    if (type > IV_F32) return (int)cudaErrorInvalidValue;
-    /* 16 bits of either type are copied. */
-    return launch<IV_BF16, IV_BF16, uint16_t>(weights, offsets, n, k, NULL, 1, out, out_stride, s);
+        return launch<IV_F32, IV_F32, uint32_t>(weights, offsets, n, k, bases, count, out, out_stride, s);
+    if (from == type) /* 16 bits of either type are copied */
+        return launch<IV_BF16, IV_BF16, uint16_t>(weights, offsets, n, k, bases, count, out, out_stride, s);
+    if (type == IV_BF16)
+        return launch<IV_F32, IV_BF16, uint16_t>(weights, offsets, n, k, bases, count, out, out_stride, s);
+    return launch<IV_F32, IV_F16, uint16_t>(weights, offsets, n, k, bases, count, out, out_stride, s);
 }

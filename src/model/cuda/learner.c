@@ -143,7 +143,7 @@ static void close_learner(iv_learner *base) {
     memspace->unstage(memspace, l->given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
+    free(l->vector_at), free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
     free(l->expert_chunks), free(l->chunk_counts);
     free(l->axis_sequences), free(l->axis_scratch);
     free(l);
@@ -185,6 +185,15 @@ static iv_status find_window(gpu_learner *l, iv_error *err) {
                            (long long)l->window, (long long)window);
         l->windowed = true, l->window = window;
     }
+    return IV_OK;
+}
+
+static iv_status find_vectors(gpu_learner *l, bool alone, iv_error *err) {
+    const iv_model *m = l->names;
+    l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
+    if (!l->vector_at) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    for (size_t i = 0; !alone && i < m->tensor_count; i++) l->vector_at[i] = m->tensors[i].offset;
+    if (alone) iv_parameters_vectors(m, l->vector_at);
     return IV_OK;
 }
 
@@ -238,6 +247,7 @@ static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_e
     if (!l->data) return iv_gpu_learner_no_memory(l, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
+    iv_gpu_learner_place_head(l);
     return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + 1, err);
 }
 
@@ -246,6 +256,7 @@ static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_
     IV_TRY(iv_gpu_use(l->gpu, err));
     IV_TRY(iv_gpu_learner_launched(l, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(find_window(l, err));
+    IV_TRY(find_vectors(l, o->vectors != NULL, err));
     IV_TRY(iv_learner_divide(l->m, &l->leaves, err));
     iv_gpu_learner_sizes(l);
     iv_status status = iv_gpu_learner_runs(l, &offsets, err);
@@ -266,7 +277,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     l->m = m, l->names = o->names, l->gpu = o->gpu, l->arithmetic = o->arithmetic, l->recompute = o->recompute;
     l->fuse = !o->separate, l->late = o->late;
     l->ranks = m->tp.ranks, l->rank = m->rank, l->shard = &m->tp.shard[m->rank], l->peer[0] = l;
-    l->weights = o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
+    l->vectors = o->vectors ? o->vectors : o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
     l->chunk_bytes = o->chunk_max ? o->chunk_max : (size_t)1 << 30;
     l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;

@@ -46,7 +46,7 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const gpu_
                             .experts_per_token = 1,
                             .packed = true};
     iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, run, l->offsets + bases + c->expert, c->count, &turned, err));
+    IV_TRY(iv_gpu_learner_turn(l, run, l->offsets + bases + 2 * l->experts + c->expert, c->count, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dy, run->n, c->rows);
     a.x_rows = 0, a.groups = &groups, a.w.expert_bytes = run->k * run->stride * l->width;
     a.bias = l->zeros, a.out = dx, a.out_stride = run->k;

@@ -105,7 +105,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
 /* The node of a leaf: its weights' gradient goes into the sums, its part of the inputs' to `node`. */
 static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *err) {
     gpu_run run = iv_gpu_learner_head_leaf(l);
-    run.offsets += leaf * run.n;
+    run.offsets += leaf * run.n, run.places += leaf * run.n;
     IV_TRY(gradients_of_logits(l, leaf, &run, err));
     IV_TRY(
         iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride, err));

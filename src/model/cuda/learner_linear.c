@@ -24,6 +24,7 @@ typedef struct piece {
 typedef struct shape {
     piece of[PIECES_MAX];
     size_t pieces, k, stride, leaves, n, offsets; /* stride: from output to output */
+    size_t places;                                /* of the packed rows, in the offsets; behind those of gradients */
 } shape;
 
 typedef struct building {
@@ -31,6 +32,8 @@ typedef struct building {
     shape shape[SHAPES_MAX];
     size_t shapes, capacity;
     int64_t *offsets;
+    uintptr_t *row; /* of the run's columns: the packed row; 0: padding */
+    size_t row_max;
 } building;
 
 static bool same_shape(const shape *a, const shape *b) {
@@ -49,11 +52,57 @@ static iv_status make_room(building *b, size_t count, iv_error *err) {
     return IV_OK;
 }
 
-/* The offsets of a new shape: of each column's first input, -1 for padding. */
-static iv_status write_offsets(building *b, shape *s, iv_error *err) {
-    size_t at = b->l->offset_count, more = at + s->n;
-    IV_TRY(make_room(b, s->n, err));
-    s->offsets = at;
+/* The address of an output's packed row, from `column` on: this rank's, of a router rank 0's; of a head that several
+ * ranks share, the row's place in the copy that is whole. */
+static uintptr_t row_of(const gpu_learner *l, const iv_tensor *t, size_t output, size_t column) {
+    const iv_tensor_slice *found = NULL;
+    if (l->ranks > 1 && t == iv_gpu_learner_head_tensor(l)) return (1 + output) * l->h_stride * l->width;
+    for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
+        if (output < s->begin || output >= s->end || column < s->column || column >= s->column + s->matrix->k) continue;
+        if (!found || s->owner == l->m) found = s;
+    }
+    IV_ASSERT(found && found->matrix->type == l->m->dtype);
+    const iv_matrix *m = found->matrix;
+    return (uintptr_t)m->data + iv_matrix_row_index(m, found->first + output - found->begin) * m->panel_bytes +
+           (column - found->column) * l->width;
+}
+
+/* Those of all columns of a run; *lowest: the first in memory. */
+static iv_status find_rows(building *b, const shape *s, const part *parts, uintptr_t *lowest, iv_error *err) {
+    size_t at = 0;
+    if (s->n > b->row_max) {
+        uintptr_t *row = realloc(b->row, s->n * sizeof *row);
+        if (!row) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for the rows of %zu outputs", s->n);
+        b->row = row, b->row_max = s->n;
+    }
+    *lowest = UINTPTR_MAX;
+    for (size_t leaf = 0; leaf < s->leaves; leaf++)
+        for (size_t p = 0; p < s->pieces; p++)
+            for (size_t i = 0; i < iv_padded_k(s->of[p].leaf); i++) {
+                size_t output = leaf * s->of[p].leaf + i;
+                bool real = i < s->of[p].leaf && output < s->of[p].n;
+                b->row[at] = real ? row_of(b->l, parts[p].tensor, parts[p].first + output, parts[p].column) : 0;
+                if (real && b->row[at] < *lowest) *lowest = b->row[at];
+                at++;
+            }
+    return IV_OK;
+}
+
+static int64_t place_of(const building *b, size_t c, uintptr_t lowest) {
+    return b->row[c] ? (int64_t)((b->row[c] - lowest) / b->l->width) : -1;
+}
+
+static bool same_places(const building *b, const shape *s, uintptr_t lowest) {
+    for (size_t c = 0; c < s->n; c++)
+        if (b->offsets[s->places + c] != place_of(b, c, lowest)) return false;
+    return true;
+}
+
+/* The offsets of a new shape: of each column's first input, -1 for padding; then its places. */
+static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error *err) {
+    size_t at = b->l->offset_count;
+    IV_TRY(make_room(b, 2 * s->n, err));
+    s->offsets = at, s->places = at + s->n;
     for (size_t leaf = 0; leaf < s->leaves; leaf++)
         for (size_t p = 0; p < s->pieces; p++) {
             const piece *t = &s->of[p];
@@ -63,7 +112,8 @@ static iv_status write_offsets(building *b, shape *s, iv_error *err) {
                 b->offsets[at++] = real ? (int64_t)(t->offset + output * s->stride) : -1;
             }
         }
-    b->l->offset_count = more;
+    for (size_t c = 0; c < s->n; c++) b->offsets[at++] = place_of(b, c, lowest);
+    b->l->offset_count = at;
     return IV_OK;
 }
 
@@ -80,15 +130,24 @@ static iv_status add_run(building *b, const part *parts, size_t pieces, size_t k
         s.of[p] = (piece){at[p] - base, parts[p].n, parts[p].leaf};
         s.n += leaves * iv_padded_k(parts[p].leaf);
     }
+    uintptr_t lowest;
+    IV_TRY(find_rows(b, &s, parts, &lowest, err));
     size_t i = 0;
-    while (i < b->shapes && !same_shape(&b->shape[i], &s)) i++;
+    while (i < b->shapes && !(same_shape(&b->shape[i], &s) && same_places(b, &b->shape[i], lowest))) i++;
     if (i == b->shapes) {
         if (i == SHAPES_MAX)
             return iv_fail(err, IV_UNSUPPORTED, "device cuda: wanted at most %d shapes of linear layers", SHAPES_MAX);
-        IV_TRY(write_offsets(b, &s, err));
+        IV_TRY(write_offsets(b, &s, lowest, err));
         b->shape[b->shapes++] = s;
     }
-    *run = (gpu_run){.base = base, .n = s.n, .k = k, .stride = s.n, .leaves = leaves, .offsets = b->shape[i].offsets};
+    *run = (gpu_run){.base = base,
+                     .n = s.n,
+                     .k = k,
+                     .stride = s.n,
+                     .leaves = leaves,
+                     .offsets = b->shape[i].offsets,
+                     .places = b->shape[i].places,
+                     .weights = (const unsigned char *)lowest};
     return IV_OK;
 }
 
@@ -130,9 +189,13 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
     IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
-    IV_TRY(make_room(b, 2 * l->experts, err));
-    for (size_t e = 0; e < 2 * l->experts; e++)
-        b->offsets[b->l->offset_count++] = (int64_t)(e < l->experts ? &r->up[e] : &r->down[e - l->experts])->base;
+    IV_TRY(make_room(b, 4 * l->experts, err));
+    for (size_t i = 0; i < 4 * l->experts; i++) { /* places of another rank's experts are not read */
+        size_t e = i % l->experts;
+        const gpu_run *run = i / l->experts % 2 ? &r->down[e] : &r->up[e];
+        ptrdiff_t place = (run->weights - l->m->data) / (ptrdiff_t)l->width;
+        b->offsets[b->l->offset_count++] = i < 2 * l->experts ? (int64_t)run->base : (int64_t)place;
+    }
     return IV_OK;
 }
 
@@ -166,10 +229,9 @@ static void measure_experts(gpu_learner *l, const gpu_layer_runs *r) {
 static iv_status add_all(building *b, iv_error *err) {
     gpu_learner *l = b->l;
     size_t layers = (size_t)l->m->config.layers, each = iv_size_max(1, l->experts);
-    const iv_tensor *head = l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
     l->runs = calloc(layers, sizeof *l->runs), l->expert_runs = calloc(2 * layers * each, sizeof *l->expert_runs);
     if (!l->runs || !l->expert_runs) return iv_fail(err, IV_NO_MEMORY, "learner: no memory for %zu layers", layers);
-    IV_TRY(add_head(b, head, &l->head, err));
+    IV_TRY(add_head(b, iv_gpu_learner_head_tensor(l), &l->head, err));
     measure(l, &l->head, iv_gpu_learner_head_leaf(l).stride);
     for (size_t i = 0; i < layers; i++) {
         gpu_layer_runs *r = &l->runs[i];
@@ -186,6 +248,7 @@ static iv_status add_all(building *b, iv_error *err) {
 iv_status iv_gpu_learner_runs(gpu_learner *l, int64_t **offsets, iv_error *err) {
     building b = {.l = l};
     iv_status status = add_all(&b, err);
+    free(b.row);
     *offsets = b.offsets;
     return status;
 }
@@ -238,9 +301,9 @@ iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t 
                           .k_padded = run->stride,
                           .leaves = (int)run->leaves,
                           .data = l->turned};
-    const float *from = bases ? l->weights : l->weights + run->base;
-    int code = iv_gpu_transpose_weights(l->m->dtype, from, l->offsets + run->offsets, run->n, run->k, bases, count,
-                                        l->turned, run->stride, l->stream);
+    const unsigned char *from = bases ? l->m->data : run->weights;
+    int code = iv_gpu_transpose_weights(l->m->dtype, l->m->dtype, from, l->offsets + run->places, run->n, run->k, bases,
+                                        count, l->turned, run->stride, l->stream);
     if (!code) code = cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream);
     return iv_gpu_learner_launched(l, code, "transposed weights", err);
 }

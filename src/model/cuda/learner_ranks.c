@@ -151,14 +151,25 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
 /* ---- the head
  * --------------------------------------------------------------------------------------------------------- */
 
-/* Its values are those of every rank's panels: the rounded master weights. */
+/* From the ranks that hold its rows. */
 iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err) {
-    const iv_tensor *t = l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
+    size_t row = l->h_stride * l->width;
+    for (const iv_tensor_slice *s = iv_gpu_learner_head_tensor(l)->slices; s; s = s->next) {
+        const iv_matrix *m = s->matrix;
+        if (s->begin == s->end) continue;
+        IV_ASSERT(m->panel_bytes == row && !m->paired);
+        const void *from = m->data + s->first * row;
+        void *to = l->whole_head + s->begin * row;
+        IV_TRY(take(l, from, (s->end - s->begin) * row / sizeof(float), to, "head", err));
+    }
     l->has_head = true;
-    return iv_gpu_learner_launched(l,
-                                   iv_gpu_round_rows(l->weights + t->offset, t->columns, 0, t->columns, t->rows,
-                                                     l->m->dtype, l->whole_head, l->h_stride, l->stream),
-                                   "head", err);
+    return IV_OK;
+}
+
+/* This rank's part of it begins with a whole leaf. */
+void iv_gpu_learner_place_head(gpu_learner *l) {
+    size_t leaf = iv_padded_k(iv_gpu_learner_head_tensor(l)->rows) / l->leaves.head / l->ranks;
+    if (l->ranks > 1) l->head.weights = l->whole_head + l->rank * l->leaves.head * leaf * l->h_stride * l->width;
 }
 
 iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {

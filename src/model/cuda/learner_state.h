@@ -19,19 +19,22 @@
 #include <cuda_runtime_api.h>
 
 /* The outputs of a linear layer as a run (learn.h). Layers of one shape have one table of offsets, relative to the
- * layer's first tensor. */
+ * layer's first tensor, and one of the packed rows, relative to the layer's first row. */
 typedef struct gpu_run {
-    size_t base;    /* of the layer in the parameters' row */
-    size_t n, k;    /* columns; inputs, of this rank */
-    size_t stride;  /* of rows of its gradients, in columns: n, or more for one leaf */
-    size_t leaves;  /* of the sum over outputs */
-    size_t offsets; /* its first in the learner's offsets */
+    size_t base;                  /* of the layer in the parameters' row */
+    size_t n, k;                  /* columns; inputs, of this rank */
+    size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
+    size_t leaves;                /* of the sum over outputs */
+    size_t offsets;               /* its first in the learner's offsets: of gradients, in the parameters' row */
+    size_t places;                /* the same of weights, in elements from `weights` on */
+    const unsigned char *weights; /* packed, on this GPU; of a router, on rank 0's */
 } gpu_run;
 
 typedef struct gpu_layer_runs {
     gpu_run qkv, out, router;
     gpu_run *up, *down;          /* [config.experts], or of a dense layer */
-    size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets */
+    size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets; behind all of
+                                  * these each one's `weights`, in elements from the model's data on */
 } gpu_layer_runs;
 
 /* What the backward pass needs of a layer. Parts that are computed again are shared by all layers. */
@@ -94,9 +97,10 @@ typedef struct gpu_learner {
     iv_gpu *gpu;
     iv_arithmetic arithmetic;
     iv_recompute recompute;
-    bool fuse, late; /* late: as the options say */
-    const float *weights;
-    size_t tied_offset; /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
+    bool fuse, late;      /* late: as the options say */
+    const float *vectors; /* norms and biases of the model, on the GPU */
+    size_t *vector_at;    /* of each tensor among them */
+    size_t tied_offset;   /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     cudaStream_t stream;
     /* Tensor-parallel ranks. One rank: peer[0] is this learner, the others and what follows are not used. */
     size_t ranks, rank;
@@ -238,9 +242,13 @@ static inline const iv_layer_tensors *iv_gpu_learner_names(const gpu_learner *l,
     return &l->names->layer_tensors[layer];
 }
 
+static inline const iv_tensor *iv_gpu_learner_head_tensor(const gpu_learner *l) {
+    return l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
+}
+
 /* A vector of the model on the GPU; NULL if the family has none. */
 static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_tensor *t) {
-    return t ? l->weights + t->offset : NULL;
+    return t ? l->vectors + l->vector_at[t - l->names->tensors] : NULL;
 }
 
 /* ---- learner_memory.c */
@@ -270,8 +278,8 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const 
 iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
                                                 void *dx, iv_error *err);
 /* The run's weights, transposed, in l->turned. Then a memset: a linear layer may read its weights before earlier
- * kernels end (launch.cuh), but not before a memset does. bases [count]: of as many runs, one after another; NULL: one.
- */
+ * kernels end (launch.cuh), but not before a memset does. bases [count]: the weights of as many experts, one after
+ * another; NULL: of the run. */
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
                               iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
@@ -310,6 +318,7 @@ iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
 iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err);
 /* The head that this rank computes logits with, and a layer's router. */
 iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err);
+void iv_gpu_learner_place_head(gpu_learner *l); /* its run reads the whole head, where the buffers are now */
 iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l);
 iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err);
 /* IV_IO if a rank waited too long for another. */

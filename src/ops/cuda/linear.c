@@ -141,10 +141,8 @@ static gpu_columns_key run_of(const gpu_ops *g, const iv_ops_linear *l) {
 static iv_status turn(gpu_ops *g, const iv_ops_linear *l, const gpu_columns *c, void **out, iv_error *err) {
     const void *from = lowest(l);
     IV_TRY(iv_gpu_ops_scratch(g, l->k * c->run, iv_ops_width(&g->base), out, err));
-    int code =
-        l->weight_float
-            ? iv_gpu_transpose_weights(g->base.type, from, c->offsets, c->run, l->k, NULL, 1, *out, c->run, g->stream)
-            : iv_gpu_transpose_typed(g->base.type, from, c->offsets, c->run, l->k, *out, c->run, g->stream);
+    int code = iv_gpu_transpose_weights(iv_ops_weight_type(&g->base, l), g->base.type, from, c->offsets, c->run, l->k,
+                                        NULL, 1, *out, c->run, g->stream);
     return iv_gpu_ops_launched(g, code, err);
 }
 
