@@ -16,7 +16,7 @@ static bool prefers_gpu(const iv_train_options *t, iv_numerics numerics, size_t 
     iv_gpu *gpu;
     iv_error unused;
     size_t count;
-    if (numerics != IV_INVAR || t->shard_parameters || (given && t->arithmetic == IV_FMA32)) return false;
+    if (numerics != IV_INVAR || (given && t->arithmetic == IV_FMA32)) return false;
     if (iv_mpi_processes() > 1 || iv_gpu_count(&count, &unused) != IV_OK || gpus > count) return false;
     if (t->ordinal + t->world * t->tp > count) return false;
     if (iv_gpu_open(t->ordinal, true, &gpu, &unused) != IV_OK) return false;

@@ -35,7 +35,7 @@ typedef struct iv_rows_ops {
     /* to[i] = the sum of from[k][i] of `count` rows in the binary tree: at each level a = a + b for the neighbours a,
      * b. `to` may be one of them. count: a power of two, on a GPU at most 8. */
     iv_status (*sum)(iv_rows *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err);
-    iv_status (*copy)(iv_rows *r, float *to, const float *from, size_t n, iv_error *err);
+    iv_status (*copy)(iv_rows *r, float *to, const float *from, size_t n, iv_error *err); /* any n and place */
     /* sums[b], in this process's memory: the sum of squares of block b. */
     iv_status (*block_sums)(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err);
     /* decays[b], in this process's memory: whether the tensor of block b decays. hashes: `digests` of w and n is called
@@ -48,9 +48,10 @@ typedef struct iv_rows_ops {
     iv_status (*find_not_finite)(iv_rows *r, const float *x, size_t n, size_t *at, iv_error *err);
 
     /* iv_parameters_read and iv_parameters_write with `row` here: `first` may be in any memory space, its layout is
-     * made (iv_parameters_layout). Only tensors that overlap [begin, end) are written. A model that runs on a GPU
-     * (iv_gpu_model, iv_learner) has copies of vectors: its owner refreshes them. parts: IV_ROWS_OWN, IV_ROWS_REST or
-     * both. */
+     * made (iv_parameters_layout). A model that runs on a GPU (iv_gpu_model, iv_learner) has copies of vectors: its
+     * owner refreshes them. parts: IV_ROWS_OWN, IV_ROWS_REST or both.
+     * A GPU writes a whole row, or pieces one after another: `row` has elements [begin, end), and the first piece of a
+     * model begins at 0. Any place where no tensor's row is cut. A host writes whole rows. */
     iv_status (*read_model)(iv_rows *r, const iv_model *first, float *row, iv_error *err);
     iv_status (*write_model)(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                              iv_error *err);

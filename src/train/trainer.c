@@ -55,10 +55,9 @@ static iv_status check_layout(iv_trainer *t, iv_error *err) {
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found %zu", o->tp);
     if (o->model && o->tp > 1)
         return iv_fail(err, IV_UNSUPPORTED, "tensor-parallel ranks: wanted 1 for an engine's model, found %zu", o->tp);
-    if (o->shard_parameters && (o->cuda || o->tp > 1))
-        return iv_fail(err, IV_UNSUPPORTED,
-                       "shard parameters: wanted device cpu and 1 tensor-parallel rank, found %s, %zu",
-                       o->cuda ? "cuda" : "cpu", o->tp);
+    if (o->shard_parameters && !o->cuda && o->tp > 1)
+        return iv_fail(err, IV_UNSUPPORTED, "shard parameters: wanted 1 tensor-parallel rank on device cpu, found %zu",
+                       o->tp);
     IV_TRY(divide_ranks(t, err));
     if (o->cuda && t->spread > 1)
         return iv_fail(err, IV_UNSUPPORTED,
@@ -99,7 +98,9 @@ static float *zeros(const train_device *d, size_t n) { return d->rows->ops->allo
 static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     iv_flat_slice(t->count, index, t->device_count, &d->first, &d->count);
     d->first += t->first;
-    bool enough = (d->master = zeros(d, t->master_count));
+    d->master_first = t->o.shard_parameters ? d->first : 0;
+    d->master_count = t->o.shard_parameters ? d->count : t->elements;
+    bool enough = (d->master = zeros(d, d->master_count));
     const iv_rows_ops *ops = d->rows->ops;
     for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++)
         enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->rows, d->count));
@@ -111,8 +112,6 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
 static iv_status allocate(iv_trainer *t, iv_error *err) {
     const iv_model *m = t->model;
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
-    t->master_first = t->o.shard_parameters ? t->first : 0;
-    t->master_count = t->o.shard_parameters ? t->count : t->elements;
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     t->ranks = calloc(t->local, sizeof *t->ranks);
     bool enough = t->decays && t->ranks;
@@ -122,7 +121,11 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
         t->decays[b] =
             iv_tensor_decays((size_t)iv_parameter_at(m, t->first + b * IV_PARAMETER_BLOCK)->info.ndim, t->o.decay_all);
     const train_device *d = &t->devices[0];
-    if (t->o.shard_parameters) return iv_train_shard_read(t, err);
+    if (t->o.shard_parameters && !t->o.cuda) return iv_train_shard_read(t, err);
+    if (t->o.shard_parameters) {
+        IV_TRY(iv_train_pieces_open(t, err));
+        return iv_train_pieces_read(t, err);
+    }
     IV_TRY(d->rows->ops->read_model(d->rows, m, d->master, err));
     return iv_train_copy_master(t, err);
 }
@@ -155,7 +158,8 @@ static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *opt
     iv_model *m = r->device->model;
     for (size_t i = 0; status == IV_OK && i < t->o.tp; i++, m = m->next) {
         iv_gpu_learner_options o = *options;
-        o.gpu = r->device[i].gpu, o.names = r->device->model, o.weights = r->device[i].master;
+        o.gpu = r->device[i].gpu, o.names = r->device->model, o.vectors = r->device[i].vectors;
+        o.weights = o.vectors ? NULL : r->device[i].master;
         if (o.gpu == t->o.gpu) o.lent = t->o.lent, o.lent_bytes = t->o.lent_bytes;
         status = iv_gpu_learner_open(m, &o, &r->learner[i], err);
     }
@@ -264,8 +268,11 @@ size_t iv_train_lent_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]-
 
 size_t iv_train_bytes(const iv_trainer *t) {
     bool away = t->o.cuda && t->o.offload_optimizer; /* counts a device's bytes */
-    size_t floats = t->device_count * t->master_count + (away ? 0 : 2 * t->count), bytes = 0;
+    size_t floats = away ? 0 : 2 * t->count, bytes = 0;
     if (t->device_count > 1) floats += t->count;
+    for (size_t i = 0; i < t->device_count; i++)
+        floats += t->devices[i].master_count + t->piece_most +
+                  (t->devices[i].vectors ? iv_parameters_vectors(t->model, NULL) : 0);
     for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
@@ -278,11 +285,14 @@ size_t iv_train_bytes(const iv_trainer *t) {
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 iv_train_slice iv_train_slice_of(const iv_trainer *t) {
-    return (iv_train_slice){t->elements, t->first, t->count, t->master_first, t->master_count, t->steps};
+    bool shard = t->o.shard_parameters;
+    return (iv_train_slice){t->elements, t->first, t->count, shard ? t->first : 0, shard ? t->count : t->elements,
+                            t->steps};
 }
 
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err) {
-    return t->o.shard_parameters ? iv_train_shard_write(t, first, err) : iv_train_write_devices(t, first, err);
+    if (!t->o.shard_parameters) return iv_train_write_devices(t, first, err);
+    return t->o.cuda ? iv_train_pieces_write(t, first, err) : iv_train_shard_write(t, first ? first : t->model, err);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -491,8 +501,8 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
 
 static iv_status update_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     return d->rows->ops->adamw(d->rows, context, t->decays + (d->first - t->first) / IV_PARAMETER_BLOCK,
-                               iv_train_own_gradient(d), iv_train_own_master(t, d), d->moments[0], d->moments[1],
-                               d->count, true, err);
+                               iv_train_own_gradient(d), iv_train_own_master(d), d->moments[0], d->moments[1], d->count,
+                               true, err);
 }
 
 iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_result *result, iv_error *err) {
@@ -515,5 +525,5 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
 iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err) {
     t->steps = steps;
     IV_TRY(iv_train_gather_weights(t, err));
-    return t->o.shard_parameters ? iv_train_shard_write(t, t->model, err) : iv_train_write_devices(t, NULL, err);
+    return iv_train_write_model(t, NULL, err);
 }

@@ -39,8 +39,8 @@ typedef struct iv_train_options {
     bool separate, late; /* iv_gpu_learner_options */
     iv_adamw_options adamw;
     bool decay_all;         /* weight decay for norms and biases too */
-    bool shard_parameters;  /* of the master weights too a process has its slice alone; one tensor-parallel rank, no GPU
-                             */
+    bool shard_parameters;  /* of the master weights too a process, or a GPU, has its slice alone; on a CPU one
+                             * tensor-parallel rank */
     bool offload_optimizer; /* GPUs: the moments are in this process's memory */
     /* Processes with one GPU each exchange sums and weights by "nccl", or through their memory: "host". "auto" or NULL:
      * nccl, if every process has it. */
@@ -111,7 +111,8 @@ typedef struct iv_train_slice {
 iv_train_slice iv_train_slice_of(const iv_trainer *t);
 iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err);
 iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err);
-/* Rounds the master weights into another model of this shape, in any memory. Collective with shard_parameters. */
+/* Rounds the master weights into another model of this shape, in any memory; NULL: into the trainer's own. Collective
+ * with shard_parameters. */
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err);
 /* After master weights and moments were replaced: the step count, and the weights that the model runs on. */
 iv_status iv_train_restore(iv_trainer *t, uint64_t steps, iv_error *err);

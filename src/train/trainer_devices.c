@@ -81,6 +81,7 @@ static void drop_moments(const iv_trainer *t, const train_device *d) {
 }
 
 void iv_train_close_devices(iv_trainer *t) {
+    iv_train_pieces_close(t);
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
         drop(d, d->master), drop_moments(t, d);
@@ -143,7 +144,7 @@ static float *held(const iv_trainer *t, const train_device *d, iv_train_row row,
     bool one = t->device_count == 1;
     *begin = d->first, *n = d->count;
     switch (row) {
-    case IV_TRAIN_MASTER: *begin = t->master_first, *n = t->master_count; return d->master;
+    case IV_TRAIN_MASTER: *begin = d->master_first, *n = d->master_count; return d->master;
     case IV_TRAIN_GRADIENT: *begin = d->reduced_first, *n = one ? t->elements : d->count; return d->reduced;
     default: return d->moments[row == IV_TRAIN_SECOND_MOMENT];
     }
@@ -152,7 +153,7 @@ static float *held(const iv_trainer *t, const train_device *d, iv_train_row row,
 /* Reads or writes elements [first, first + count) wherever they are: every replica is written, one is read. */
 static iv_status move(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, const float *in,
                       iv_error *err) {
-    size_t moved = 0, copies = row == IV_TRAIN_MASTER && in ? t->device_count : 1;
+    size_t moved = 0, copies = row == IV_TRAIN_MASTER && in && !t->o.shard_parameters ? t->device_count : 1;
     for (size_t i = 0; i < t->device_count && moved < copies * count; i++) {
         const train_device *d = &t->devices[i];
         size_t begin, n;
@@ -239,9 +240,9 @@ static iv_status take_parts(iv_trainer *t, train_device *d, void *context, iv_er
     (void)context;
     for (size_t i = 0; i < t->device_count; i++) {
         const train_device *from = &t->devices[(size_t)(d - t->devices + (ptrdiff_t)i) % t->device_count];
-        float *to = d->master + (from->first - t->master_first);
+        float *to = d->master + (from->first - d->master_first);
         if (from != d && from->count)
-            IV_TRY(d->rows->ops->copy(d->rows, to, iv_train_own_master(t, from), from->count, err));
+            IV_TRY(d->rows->ops->copy(d->rows, to, iv_train_own_master(from), from->count, err));
     }
     return IV_OK;
 }
@@ -257,7 +258,7 @@ static iv_status write_own(iv_trainer *t, train_device *d, void *context, iv_err
 
 static iv_status take_first(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     if (d == t->devices) return IV_OK;
-    IV_TRY(d->rows->ops->copy(d->rows, d->master, t->devices[0].master, t->master_count, err));
+    IV_TRY(d->rows->ops->copy(d->rows, d->master, t->devices[0].master, d->master_count, err));
     return d->model == t->model ? IV_OK : write_own(t, d, context, err);
 }
 

@@ -256,7 +256,7 @@ iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
     size_t longest = 0, first[IV_RANKS_MAX], n[IV_RANKS_MAX], bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
     float *staged = NULL;
-    iv_status status = iv_train_share_master(t, err);
+    iv_status status = t->o.shard_parameters ? IV_OK : iv_train_share_master(t, err);
     if (status != IV_OK || t->process_count == 1 || t->o.shard_parameters) return status;
     if (t->devices[0].rows->linked) return iv_train_exchange_weights(t, err);
     for (size_t p = 0; p < t->process_count; p++) {
@@ -285,7 +285,7 @@ iv_status iv_train_gather_weights(iv_trainer *t, iv_error *err) {
 
 static iv_status digest_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     uint8_t(*digests)[32] = (uint8_t(*)[32])context + (d->first - t->first) / IV_WEIGHT_GROUP;
-    return d->rows->ops->digests(d->rows, iv_train_own_master(t, d), d->count, digests, err);
+    return d->rows->ops->digests(d->rows, iv_train_own_master(d), d->count, digests, err);
 }
 
 iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {

@@ -1,5 +1,5 @@
-/* trainer_shard.c: master weights of which each process has a slice: to and from models, a piece of a tensor's rows at
- * a time. No process ever has the whole row. */
+/* trainer_shard.c: master weights of which each process has a slice: to and from models in its memory, a piece of a
+ * tensor's rows at a time. No process ever has the whole row. */
 #include "base/size.h"
 #include "model/tensor_data.h"
 #include "train/trainer_state.h"
@@ -21,8 +21,7 @@ static size_t longest_piece(const iv_model *m) {
     return n;
 }
 
-/* The elements of process p among [first, first + n) of the row: how many, and the first of them. */
-static size_t overlap(const iv_trainer *t, size_t p, size_t first, size_t n, size_t *begin) {
+size_t iv_train_shard_overlap(const iv_trainer *t, size_t p, size_t first, size_t n, size_t *begin) {
     size_t from, count;
     iv_flat_slice(t->elements, p, t->process_count, &from, &count);
     *begin = iv_size_max(first, from);
@@ -36,10 +35,10 @@ static iv_status read_tensor(iv_trainer *t, const iv_tensor *x, float *piece, iv
     for (size_t at = 0, rows; at < x->rows; at += rows) {
         size_t begin, first = x->offset + at * x->columns;
         rows = iv_size_min(rows_of_piece(x), x->rows - at);
-        size_t n = overlap(t, t->process, first, rows * x->columns, &begin);
+        size_t n = iv_train_shard_overlap(t, t->process, first, rows * x->columns, &begin);
         if (!n) continue;
         IV_TRY(iv_tensor_read_rows(x, at, rows, IV_F32, piece, err));
-        memcpy(t->devices[0].master + (begin - t->first), piece + (begin - first), n * sizeof *piece);
+        IV_TRY(iv_train_write(t, IV_TRAIN_MASTER, begin, n, piece + (begin - first), err));
     }
     return IV_OK;
 }
@@ -55,13 +54,17 @@ iv_status iv_train_shard_read(iv_trainer *t, iv_error *err) {
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-/* [first, first + n) of the row, of all processes. */
-static iv_status gather(iv_trainer *t, size_t first, size_t n, float *piece, iv_error *err) {
+iv_status iv_train_shard_gather(iv_trainer *t, size_t first, size_t n, float *piece, iv_error *err) {
     size_t bytes[IV_RANKS_MAX], begin, own;
     const void *parts[IV_RANKS_MAX];
-    for (size_t p = 0; p < t->process_count; p++) bytes[p] = overlap(t, p, first, n, &begin) * sizeof *piece;
-    own = overlap(t, t->process, first, n, &begin);
+    for (size_t p = 0; p < t->process_count; p++)
+        bytes[p] = iv_train_shard_overlap(t, p, first, n, &begin) * sizeof *piece;
+    own = iv_train_shard_overlap(t, t->process, first, n, &begin);
     parts[0] = t->devices[0].master + (own ? begin - t->first : 0);
+    if (t->o.cuda) {
+        parts[0] = piece + n;
+        IV_TRY(iv_train_read(t, IV_TRAIN_MASTER, begin, own, piece + n, err));
+    }
     if (t->process_count > 1) IV_TRY(iv_comm_all_gather(t->o.processes, parts[0], bytes, parts, err));
     for (size_t p = 0, at = 0; p < t->process_count; at += bytes[p++] / sizeof *piece)
         memcpy(piece + at, parts[p], bytes[p]); /* slices ascend */
@@ -91,7 +94,7 @@ static void write_rows(void *context, size_t index, size_t worker) {
 static iv_status write_tensor(iv_trainer *t, const iv_tensor *x, float *piece, iv_error *err) {
     for (size_t at = 0, rows; at < x->rows; at += rows) {
         rows = iv_size_min(rows_of_piece(x), x->rows - at);
-        IV_TRY(gather(t, x->offset + at * x->columns, rows * x->columns, piece, err));
+        IV_TRY(iv_train_shard_gather(t, x->offset + at * x->columns, rows * x->columns, piece, err));
         writing w = {.tensor = x, .first = at, .rows = rows, .piece = piece, .status = IV_OK, .err = err};
         atomic_flag_clear(&w.failed);
         iv_pool_run(t->pool, (rows + TASK_ROWS - 1) / TASK_ROWS, write_rows, &w);

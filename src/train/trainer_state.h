@@ -6,14 +6,16 @@
 #include "train/trainer.h"
 
 /* A memory of this process and the rows in it: of the CPU for all ranks, or of a GPU for one tensor-parallel rank. The
- * devices divide the process's slice: each has its part of moments and reduced gradient, and all master weights. */
+ * devices divide the process's slice: each has its part of moments and reduced gradient; of the master weights all, or,
+ * if they are sharded, its part. */
 typedef struct train_device {
     iv_gpu *gpu; /* NULL: the CPU */
     iv_rows *rows;
     iv_model *model;            /* that its data-parallel rank computes with: the first of `tp` ranks */
-    float *master, *moments[2]; /* [master_count]; [count] each */
+    float *master, *moments[2]; /* [master_count], of the row from master_first on; [count] each */
     float *reduced;             /* gradients from element reduced_first on: one device: rank 0's sums; else [count] */
-    size_t first, count, reduced_first;
+    size_t first, count, reduced_first, master_first, master_count;
+    float *piece, *vectors; /* of sharded GPUs: room for a piece of the row; norms and biases (iv_parameters_vectors) */
 } train_device;
 
 /* One data-parallel rank of this process. */
@@ -43,8 +45,9 @@ struct iv_trainer {
     size_t spread;          /* processes of a data-parallel rank: 1, or the tensor-parallel ranks */
     size_t elements, all;   /* of the row; with a tied embedding's look-ups behind it */
     size_t first, count;    /* the process's slice */
-    size_t master_first, master_count; /* of the row: all, or the slice */
-    train_rank *ranks;                 /* [local] */
+    train_rank *ranks;      /* [local] */
+    size_t piece_most;      /* elements of `piece` */
+    size_t *vector_at;      /* of sharded GPUs: of each tensor, in `vectors` */
     uint64_t steps;
     bool *decays; /* [blocks of the process's slice] */
     double total; /* squares of the last gradients */
@@ -100,14 +103,27 @@ iv_status iv_train_copy_master(iv_trainer *t, iv_error *err);
 iv_status iv_train_write_devices(iv_trainer *t, iv_model *first, iv_error *err);
 
 /* The part of a device's master weights, and of its reduced gradient, that it updates. */
-static inline float *iv_train_own_master(const iv_trainer *t, const train_device *d) {
-    return d->master + (d->first - t->master_first);
-}
+static inline float *iv_train_own_master(const train_device *d) { return d->master + (d->first - d->master_first); }
 static inline float *iv_train_own_gradient(const train_device *d) { return d->reduced + (d->first - d->reduced_first); }
 
 /* trainer_shard.c: a model's weights into this process's slice of the master weights, and all processes' slices,
  * rounded, into a model (collective). Tensor by tensor, in pieces. */
 iv_status iv_train_shard_read(iv_trainer *t, iv_error *err);
 iv_status iv_train_shard_write(iv_trainer *t, iv_model *first, iv_error *err);
+/* Elements [first, first + n) of the row, of all processes, into this process's memory; collective. piece: [n], of
+ * GPUs [2 n]: what this process has of them is staged behind them. */
+iv_status iv_train_shard_gather(iv_trainer *t, size_t first, size_t n, float *piece, iv_error *err);
+/* The elements of process p among [first, first + n) of the row: how many, and the first of them. */
+size_t iv_train_shard_overlap(const iv_trainer *t, size_t p, size_t first, size_t n, size_t *begin);
+
+/* trainer_pieces.c: the same of GPUs: every one has its part of the master weights, and room for a piece of the row.
+ * Opens the room of all devices. */
+iv_status iv_train_pieces_open(iv_trainer *t, iv_error *err);
+void iv_train_pieces_close(iv_trainer *t);
+/* At the start: every part of the master weights, vectors, and the packed weights of the GPUs that did not read them,
+ * from the first GPU's model. */
+iv_status iv_train_pieces_read(iv_trainer *t, iv_error *err);
+/* The master weights of all GPUs, rounded, into a model; NULL: that of every data-parallel rank. Collective. */
+iv_status iv_train_pieces_write(iv_trainer *t, iv_model *first, iv_error *err);
 
 #endif

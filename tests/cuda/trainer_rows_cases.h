@@ -223,11 +223,45 @@ static size_t differing_tensors(model_pair p) {
     return bad;
 }
 
-static void write_both(model_pair p, two row, size_t begin, size_t end) {
+static void write_on_host(model_pair p, two row) {
     iv_error err;
-    ASSERT_OK(host_rows->ops->write_model(host_rows, p.host, row.host, begin, end, IV_ROWS_OWN | IV_ROWS_REST, &err),
+    ASSERT_OK(host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, IV_ROWS_OWN | IV_ROWS_REST, &err),
               &err);
-    ASSERT_OK(gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, begin, end, IV_ROWS_OWN | IV_ROWS_REST, &err), &err);
+}
+
+static void write_on_gpu(model_pair p, two row, size_t begin, size_t end) {
+    iv_error err;
+    ASSERT_OK(
+        gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu + begin, begin, end, IV_ROWS_OWN | IV_ROWS_REST, &err),
+        &err);
+}
+
+static void write_both(model_pair p, two row) {
+    write_on_host(p, row);
+    write_on_gpu(p, row, 0, p.elements);
+}
+
+/* A place where no tensor's row is cut. */
+static size_t random_place(rng *r, const iv_model *m, size_t elements) {
+    size_t at = rng_below(r, elements);
+    const iv_tensor *t = iv_parameter_at(m, at);
+    return at - t->offset < t->rows * t->columns ? at - (at - t->offset) % t->columns : at;
+}
+
+/* Pieces from one place to the next, all but the one that has element `without`. */
+static void write_pieces(rng *r, model_pair p, two row, size_t without) {
+    enum { PIECES = 7 };
+    size_t at[PIECES + 1] = {0};
+    for (size_t i = 1; i < PIECES; i++) {
+        at[i] = random_place(r, p.host, p.elements);
+        for (size_t k = i; k > 0 && at[k] < at[k - 1]; k--) {
+            size_t t = at[k];
+            at[k] = at[k - 1], at[k - 1] = t;
+        }
+    }
+    at[PIECES] = p.elements;
+    for (size_t i = 0; i < PIECES; i++)
+        if (without < at[i] || without >= at[i + 1]) write_on_gpu(p, row, at[i], at[i + 1]);
 }
 
 /* Both refuse a weight that is too large or not finite, with one message. */
@@ -265,12 +299,17 @@ static void model_trial(rng *r, const char *dir, iv_dtype dtype, place where) {
     assert_int_equal(differing_tensors(p), 0);
     for (size_t i = 0; i < p.elements; i++) row.host[i] = random_float(r, NORMAL);
     ASSERT_OK(gpu_rows->ops->write(gpu_rows, row.gpu, p.elements, row.host, &err), &err);
-    size_t begin = rng_below(r, p.elements / BLOCK) * BLOCK,
-           end = begin + (1 + rng_below(r, (p.elements - begin) / BLOCK)) * BLOCK;
-    write_both(p, row, begin, end); /* a part: tensors next to it keep their values and marks */
+    write_both(p, row);
+    write_both(p, row); /* from the list made before */
     assert_int_equal(differing_tensors(p), 0);
-    write_both(p, row, 0, p.elements);
-    write_both(p, row, 0, p.elements); /* from the list made before */
+    const iv_tensor *t = p.host->embedding_tensor;
+    size_t at = t->offset + rng_below(r, t->rows * t->columns);
+    for (size_t i = 0; i < p.elements; i++) row.host[i] = random_float(r, NORMAL);
+    ASSERT_OK(gpu_rows->ops->write(gpu_rows, row.gpu, p.elements, row.host, &err), &err);
+    write_on_host(p, row);
+    write_pieces(r, p, row, at);
+    assert_true(differing_tensors(p) > 0); /* the control: a piece is missing */
+    write_pieces(r, p, row, SIZE_MAX);
     assert_int_equal(differing_tensors(p), 0);
     two again = two_of(NULL, p.elements); /* the rounded weights */
     ASSERT_OK(host_rows->ops->read_model(host_rows, p.host, again.host, &err), &err);
@@ -279,11 +318,9 @@ static void model_trial(rng *r, const char *dir, iv_dtype dtype, place where) {
     ASSERT_OK(iv_model_digest(p.host, &err), &err);
     ASSERT_OK(iv_model_digest(p.gpu, &err), &err);
     assert_memory_equal(p.host->weights_digest, p.gpu->weights_digest, 32);
-    const iv_tensor *t = p.host->embedding_tensor; /* the control: one weight of another value */
-    size_t at = t->offset + rng_below(r, t->rows * t->columns);
-    float kept = row.host[at], other = kept + 3.0f;
+    float kept = row.host[at], other = kept + 3.0f; /* the control: one weight of another value */
     ASSERT_OK(gpu_rows->ops->write(gpu_rows, row.gpu + at, 1, &other, &err), &err);
-    write_both(p, row, 0, p.elements);
+    write_both(p, row);
     assert_in_range(differing_tensors(p), 1, 2); /* and a tied head that is in the file */
     set_element(row, at, kept);
     for (int i = 0; i < 2; i++) check_refused(r, p, row, dtype);

@@ -149,16 +149,18 @@ static void supervised(void **state) {
 typedef struct layout {
     size_t dp, tp, micro_batch, pass_tokens;
     const char *recompute;
+    bool shard; /* parameters too; the layouts of several_gpus are tried in both ways */
 } layout;
 
 static const layout layouts[] = {
-    {2, 1, 0, 0, "none"},  {1, 2, 0, 0, "none"},      {2, 2, 1, 0, "layer"}, {4, 1, 1, 0, "attention"},
-    {4, 2, 0, 0, "layer"}, {1, 2, 2, 0, "attention"}, {8, 1, 0, 0, "none"},  {2, 2, 0, 64, "none"},
+    {2, 1, 0, 0, "none", 0},  {1, 2, 0, 0, "none", 0},      {2, 2, 1, 0, "layer", 0}, {4, 1, 1, 0, "attention", 0},
+    {4, 2, 0, 0, "layer", 0}, {1, 2, 2, 0, "attention", 0}, {8, 1, 0, 0, "none", 0},  {2, 2, 0, 64, "none", 0},
 };
 
 static void lay_out(iv_run_options *o, const layout *y) {
     o->data_parallel = y->dp, o->tensor_parallel = y->tp, o->micro_batch = y->micro_batch;
     o->pass_tokens = y->pass_tokens, o->recompute = y->recompute, o->separate = y->micro_batch != 0;
+    o->shard = y->shard ? "parameters" : "optimizer";
 }
 
 /* The CPU's weights whatever GPUs divide the work. Control: other virtual ranks are another tree. */
@@ -178,12 +180,15 @@ static void several_gpus(void **state) {
         run(&o, &want);
         assert_string_not_equal(want.weights_hash, got.weights_hash);
         o.device = "cuda";
-        for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
-            const layout *y = &layouts[k];
-            char what[80];
-            if (y->dp * y->tp > gpus || (few && (i ? k != i % 2 : k > 2))) continue;
-            snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass", y->dp, y->tp, y->micro_batch);
-            lay_out(&o, y);
+        for (size_t n = 0; n < 2 * sizeof layouts / sizeof *layouts; n++) {
+            size_t k = n / 2;
+            layout y = layouts[k];
+            char what[120];
+            y.shard = n % 2;
+            if (y.dp * y.tp > gpus || (few && (i ? k != i % 2 || y.shard != i > 1 : k > 2))) continue;
+            snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass%s", y.dp, y.tp, y.micro_batch,
+                     y.shard ? ", sharded parameters" : "");
+            lay_out(&o, &y);
             if (before_layout) before_layout(k + i);
             run(&o, &got);
             expect_same(p, what, &want, &got);
@@ -202,7 +207,8 @@ static void several_gpus(void **state) {
 static void reinforcement_on_several(void **state) {
     (void)state;
     const problem *p = &problems[runs_here(&problems[0]) ? 0 : 2];
-    static const size_t ways[][3] = {{2, 1, 1}, {1, 2, 2}, {2, 1, 2}, {2, 2, 1}}; /* dp, tp, tp of rollouts */
+    /* dp, tp, tp of rollouts, whether parameters are sharded */
+    static const size_t ways[][4] = {{2, 1, 1, 1}, {1, 2, 2, 0}, {2, 1, 2, 1}, {2, 2, 1, 0}};
     iv_run_options o;
     iv_run_summary want, got;
     if (gpus < 2) {
@@ -217,6 +223,7 @@ static void reinforcement_on_several(void **state) {
         char what[80];
         if (ways[i][0] * ways[i][1] > gpus) continue;
         o.data_parallel = ways[i][0], o.tensor_parallel = ways[i][1], o.rollout_tp = ways[i][2];
+        o.shard = ways[i][3] ? "parameters" : "optimizer";
         snprintf(what, sizeof what, "%zu x %zu GPUs, rollouts on %zu", ways[i][0], ways[i][1], ways[i][2]);
         run(&o, &got);
         expect_same(p, what, &want, &got);
@@ -244,9 +251,13 @@ static void moved(void **state) {
     (void)state;
     SKIP_WITHOUT_A_GPU();
     const problem *p = &problems[runs_here(&problems[0]) ? 0 : 2];
-    static const char *const devices[] = {"cuda", "cpu", "cuda"};
-    static const layout ways[] = {{2, 1, 0, 0, "none"}, {4, 1, 0, 0, "none"}, {1, 2, 0, 0, "none"}};
-    size_t steps = few ? 2 : 3;
+    static const char *const devices[] = {"cuda", "cpu", "cuda", "cuda", "cuda"};
+    static const layout ways[] = {{2, 1, 0, 0, "none", true},
+                                  {4, 1, 0, 0, "none", false},
+                                  {2, 1, 0, 0, "none", true},
+                                  {1, 2, 0, 0, "none", false},
+                                  {2, 2, 0, 0, "none", true}};
+    size_t steps = few ? 4 : 5;
     volatile sig_atomic_t stop = 1;
     iv_run_options o;
     iv_run_summary want, got;
@@ -256,7 +267,7 @@ static void moved(void **state) {
     o.output = path_of("moved"), o.stop = &stop;
     for (size_t i = 0; i < steps; i++) {
         o.device = devices[i], o.resume = i > 0;
-        if (gpus > 1) lay_out(&o, &ways[i]);
+        if (gpus >= ways[i].dp * ways[i].tp || strcmp(devices[i], "cpu") == 0) lay_out(&o, &ways[i]);
         run(&o, &got);
         assert_int_equal(got.steps, i + 1);
     }

@@ -25,6 +25,7 @@ typedef struct iv_rows_gpu {
     size_t digests_max, hashed_count;
     const float *hashed;
     iv_rows_packing *packing[IV_ROWS_PACKINGS]; /* of the models written last; NULL: none yet */
+    const iv_rows_packing *current;             /* of the model whose pieces are written */
     size_t packings;                            /* made so far */
     iv_nccl *nccl;                              /* of a linked table */
     size_t processes, process;

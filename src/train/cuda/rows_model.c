@@ -1,7 +1,8 @@
 /* rows_model.c: between the parameters' row on a GPU and a model's packed weights.
  *
  * Matrices on the same GPU are written by a kernel: their packed rows, grouped by type and width, are listed once for
- * models of one form (a packing), and a group is one launch. Everything else (vectors, matrices in another memory
+ * models of one form (a packing), in the order of the parameters' row, and those of a group in a piece of the row are
+ * one launch. Everything else (vectors, matrices in another memory
  * space, and all reading) goes through this process's memory in pieces, tensor by tensor, over threads. */
 #include "base/digest.h"
 #include "base/size.h"
@@ -22,7 +23,7 @@ enum { PIECE = 1 << 20 }; /* elements */
 typedef struct copying {
     iv_rows_gpu *g;
     iv_model *first;
-    float *row;
+    float *row; /* from element `begin` on */
     size_t begin, end;
     bool writes, skips_packed;
     atomic_flag failed;
@@ -54,11 +55,18 @@ static bool is_packed(const iv_rows_gpu *g, const iv_tensor *t) {
     return true;
 }
 
+/* The tensor's row where element `at` is, which begins there; its rows if it is behind them. */
+static size_t row_at(const iv_tensor *t, size_t at) {
+    if (at <= t->offset) return 0;
+    return at - t->offset >= t->rows * t->columns ? t->rows : (at - t->offset + t->columns - 1) / t->columns;
+}
+
 static iv_status copy_rows(const copying *x, const iv_tensor *t, float *piece, size_t step, iv_error *err) {
     iv_rows *r = &x->g->base;
-    for (size_t at = 0, n; at < t->rows; at += n) {
-        n = iv_size_min(step, t->rows - at);
-        float *there = x->row + t->offset + at * t->columns;
+    size_t last = row_at(t, x->end);
+    for (size_t at = row_at(t, x->begin), n; at < last; at += n) {
+        n = iv_size_min(step, last - at);
+        float *there = x->row + (t->offset + at * t->columns - x->begin);
         if (x->writes) {
             IV_TRY(r->ops->read(r, there, n * t->columns, piece, err));
             IV_TRY(iv_tensor_write_rows(t, at, n, IV_F32, piece, err));
@@ -109,20 +117,20 @@ typedef struct packed_width {
     size_t rank; /* of this process's models, from the first */
     iv_dtype type;
     size_t k, k_padded, count;
-    iv_gpu_packed_row *rows; /* on the GPU; `to` counts from the rank's data */
+    iv_gpu_packed_row *rows; /* on the GPU, `from` ascends; `to` counts from the rank's data */
+    int64_t *from;           /* here */
 } packed_width;
 
 struct iv_rows_packing {
-    uint8_t form[32];     /* of the models that it is for: a digest of everything that the lists are made from */
-    size_t lowest, above; /* elements of all tensors that are written */
-    float limit;          /* smaller values stay finite in every type that they are rounded to */
+    uint8_t form[32]; /* of the models that it is for: a digest of everything that the lists are made from */
+    float limit;      /* smaller values stay finite in every type that they are rounded to */
     packed_width *width;
     size_t widths;
 };
 
 void iv_rows_packing_free(iv_rows_gpu *g, iv_rows_packing *p) {
     if (!p) return;
-    for (size_t i = 0; i < p->widths; i++) g->memspace->free(g->memspace, p->width[i].rows);
+    for (size_t i = 0; i < p->widths; i++) g->memspace->free(g->memspace, p->width[i].rows), free(p->width[i].from);
     free(p->width);
     free(p);
 }
@@ -134,13 +142,12 @@ static size_t rank_of(const iv_model *first, const iv_model *owner) {
 }
 
 /* A model may be closed and another one opened at its address, so that only the form tells them apart. */
-static iv_status form_of(const iv_rows_gpu *g, const iv_model *first, size_t begin, size_t end, uint8_t out[32],
-                         iv_error *err) {
+static iv_status form_of(const iv_rows_gpu *g, const iv_model *first, uint8_t out[32], iv_error *err) {
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
     for (size_t i = 0; i < first->tensor_count; i++) {
         const iv_tensor *t = &first->tensors[i];
-        if (!overlaps(t, begin, end)) continue;
+        if (!iv_parameter_is_trained(t)) continue;
         size_t tensor[] = {i, t->offset, t->rows, t->columns, t->held, is_packed(g, t)};
         iv_digest_add(d, tensor, sizeof tensor);
         for (const iv_tensor_slice *s = t->slices; s && is_packed(g, t); s = s->next) {
@@ -184,21 +191,14 @@ static float limit_of(iv_dtype type) {
     return type == IV_F32 ? INFINITY : iv_float(type == IV_BF16 ? 0x7f7f8000u : 0x477ff000u);
 }
 
-/* What a packing is made for. */
-typedef struct writing {
-    iv_rows_gpu *g;
-    iv_model *first;
-    size_t begin, end;
-} writing;
-
 /* Counts the rows of each width; with `list`, whose arrays are those of the widths, writes them. False: no memory. */
-static bool walk(const writing *x, iv_rows_packing *p, iv_gpu_packed_row **list) {
-    for (size_t i = 0; i < x->first->tensor_count; i++) {
-        const iv_tensor *t = &x->first->tensors[i];
-        if (!overlaps(t, x->begin, x->end) || !is_packed(x->g, t)) continue;
+static bool walk(const iv_rows_gpu *g, iv_model *first, iv_rows_packing *p, iv_gpu_packed_row **list) {
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        const iv_tensor *t = &first->tensors[i];
+        if (!iv_parameter_is_trained(t) || !is_packed(g, t)) continue;
         for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
-            if (!is_here(x->g, s)) continue;
-            packed_width *w = width_of(p, x->first, s);
+            if (!is_here(g, s)) continue;
+            packed_width *w = width_of(p, first, s);
             if (!w) return false;
             size_t base = (size_t)(s->matrix->data - s->owner->data), from = t->offset + s->column;
             for (size_t n = s->begin; list && n < s->end; n++)
@@ -211,9 +211,26 @@ static bool walk(const writing *x, iv_rows_packing *p, iv_gpu_packed_row **list)
     return true;
 }
 
+static int by_from(const void *a, const void *b) {
+    int64_t x = ((const iv_gpu_packed_row *)a)->from, y = ((const iv_gpu_packed_row *)b)->from;
+    return (x > y) - (x < y);
+}
+
+/* In the order of the parameters' row, and to the GPU. */
+static iv_status upload_width(iv_rows_gpu *g, packed_width *w, iv_gpu_packed_row *list, iv_error *err) {
+    size_t bytes = w->count * sizeof *list;
+    void *there;
+    qsort(list, w->count, sizeof *list, by_from);
+    w->from = malloc(w->count * sizeof *w->from + 1);
+    if (!w->from) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
+    for (size_t i = 0; i < w->count; i++) w->from[i] = list[i].from;
+    IV_TRY(iv_rows_gpu_alloc(g, bytes, "the rows of matrices", &there, err));
+    w->rows = there;
+    return g->memspace->write(g->memspace, there, bytes, list, bytes, bytes, 1, err);
+}
+
 /* The lists of all widths, made here and copied to the GPU. */
-static iv_status upload(const writing *x, iv_rows_packing *p, iv_error *err) {
-    iv_memspace *memspace = x->g->memspace;
+static iv_status upload(iv_rows_gpu *g, iv_model *first, iv_rows_packing *p, iv_error *err) {
     iv_status status = IV_OK;
     iv_gpu_packed_row **list = calloc(p->widths + 1, sizeof *list);
     bool memory = list != NULL;
@@ -221,55 +238,47 @@ static iv_status upload(const writing *x, iv_rows_packing *p, iv_error *err) {
         memory = (list[i] = malloc(p->width[i].count * sizeof **list)) != NULL;
         p->width[i].count = 0;
     }
-    if (!memory || !walk(x, p, list))
+    if (!memory || !walk(g, first, p, list))
         status = iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
-    for (size_t i = 0; status == IV_OK && i < p->widths; i++) {
-        packed_width *w = &p->width[i];
-        size_t bytes = w->count * sizeof *w->rows;
-        void *there;
-        status = iv_rows_gpu_alloc(x->g, bytes, "the rows of matrices", &there, err);
-        if (status != IV_OK) break;
-        w->rows = there;
-        status = memspace->write(memspace, there, bytes, list[i], bytes, bytes, 1, err);
-    }
+    for (size_t i = 0; status == IV_OK && i < p->widths; i++) status = upload_width(g, &p->width[i], list[i], err);
     for (size_t i = 0; list && i < p->widths; i++) free(list[i]);
     free(list);
     return status;
 }
 
-static iv_status make_packing(const writing *x, iv_rows_packing **out, iv_error *err) {
+static iv_status make_packing(iv_rows_gpu *g, iv_model *first, iv_rows_packing **out, iv_error *err) {
     iv_rows_packing *p = malloc(sizeof *p);
     if (!p) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
-    *p = (iv_rows_packing){.lowest = SIZE_MAX, .limit = INFINITY};
-    for (size_t i = 0; i < x->first->tensor_count; i++) {
-        const iv_tensor *t = &x->first->tensors[i];
-        if (!overlaps(t, x->begin, x->end)) continue;
-        p->lowest = iv_size_min(p->lowest, t->offset), p->above = t->offset + t->rows * t->columns;
+    *p = (iv_rows_packing){.limit = INFINITY};
+    for (size_t i = 0; i < first->tensor_count; i++) {
+        const iv_tensor *t = &first->tensors[i];
+        if (!iv_parameter_is_trained(t)) continue;
         if (limit_of(t->held) < p->limit) p->limit = limit_of(t->held);
     }
-    iv_status status = walk(x, p, NULL) ? upload(x, p, err)
-                                        : iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
+    iv_status status = walk(g, first, p, NULL)
+                           ? upload(g, first, p, err)
+                           : iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
     if (status == IV_OK)
         *out = p;
     else
-        iv_rows_packing_free(x->g, p);
+        iv_rows_packing_free(g, p);
     return status;
 }
 
 /* The oldest of the packings makes room for a new one. */
-static iv_status packing_of(const writing *x, const iv_rows_packing **out, iv_error *err) {
-    iv_rows_gpu *g = x->g;
+static iv_status choose_packing(iv_rows_gpu *g, iv_model *first, iv_error *err) {
     uint8_t form[32];
-    IV_TRY(form_of(g, x->first, x->begin, x->end, form, err));
+    IV_TRY(form_of(g, first, form, err));
     for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) {
-        *out = g->packing[i];
-        if (*out && memcmp((*out)->form, form, sizeof form) == 0) return IV_OK;
+        g->current = g->packing[i];
+        if (g->current && memcmp(g->current->form, form, sizeof form) == 0) return IV_OK;
     }
     iv_rows_packing *p = NULL, **at = &g->packing[g->packings % IV_ROWS_PACKINGS];
-    IV_TRY(make_packing(x, &p, err));
+    g->current = NULL;
+    IV_TRY(make_packing(g, first, &p, err));
     memcpy(p->form, form, sizeof form);
     iv_rows_packing_free(g, *at);
-    *out = *at = p, g->packings++;
+    g->current = *at = p, g->packings++;
     return IV_OK;
 }
 
@@ -277,25 +286,41 @@ static iv_status packing_of(const writing *x, const iv_rows_packing **out, iv_er
  * --------------------------------------------------------------------------------------------------------- */
 
 /* Whether some element is a NaN, or too large for a type that tensors are held in. */
-static iv_status any_beyond(iv_rows_gpu *g, const iv_rows_packing *p, const float *row, bool *out, iv_error *err) {
+static iv_status any_beyond(iv_rows_gpu *g, const float *row, size_t n, bool *out, iv_error *err) {
     uint64_t found;
     void *scratch;
     IV_TRY(iv_rows_gpu_scratch(g, sizeof found, &scratch, err));
-    int code = iv_gpu_find_beyond(row + p->lowest, p->above - p->lowest, p->limit, scratch, g->stream);
+    int code = iv_gpu_find_beyond(row, n, g->current->limit, scratch, g->stream);
     IV_TRY(iv_rows_gpu_finish(g, code, "search for a weight that is too large", err));
     IV_TRY(g->memspace->read(g->memspace, &found, sizeof found, scratch, sizeof found, sizeof found, 1, err));
     *out = found != UINT64_MAX;
     return IV_OK;
 }
 
-static iv_status write_packed(iv_rows_gpu *g, const iv_rows_packing *p, iv_model *first, const float *row,
+/* The first of the width's rows that does not begin before element `at`. */
+static size_t first_from(const packed_width *w, size_t at) {
+    size_t low = 0, high = w->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((size_t)w->from[middle] < at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static iv_status write_packed(iv_rows_gpu *g, iv_model *first, const float *row, size_t begin, size_t end,
                               iv_error *err) {
+    const iv_rows_packing *p = g->current;
+    const float *zero = (const float *)((uintptr_t)row - begin * sizeof *row); /* where element 0 would be */
     int code = 0;
     for (size_t i = 0; !code && i < p->widths; i++) {
         const packed_width *w = &p->width[i];
+        size_t from = first_from(w, begin), n = first_from(w, end) - from;
         iv_model *owner = first;
         for (size_t rank = 0; rank < w->rank; rank++) owner = owner->next;
-        code = iv_gpu_write_rows(w->type, row, w->rows, w->count, w->k, w->k_padded, owner->data, g->stream);
+        code = iv_gpu_write_rows(w->type, zero, w->rows + from, n, w->k, w->k_padded, owner->data, g->stream);
     }
     return iv_rows_gpu_finish(g, code, "writing matrices", err);
 }
@@ -312,13 +337,13 @@ static void mark_changed(iv_model *first, size_t begin, size_t end) {
 iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                                   iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
-    const iv_rows_packing *p;
     bool beyond = false;
+    if (begin >= end) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
-    IV_TRY(packing_of(&(writing){g, first, begin, end}, &p, err));
-    if (p->lowest >= p->above) return IV_OK; /* no tensor overlaps */
-    IV_TRY(any_beyond(g, p, row, &beyond, err));
-    if (!beyond && parts & IV_ROWS_OWN) IV_TRY(write_packed(g, p, first, row, err));
+    if (begin == 0) IV_TRY(choose_packing(g, first, err));
+    IV_ASSERT(g->current);
+    IV_TRY(any_beyond(g, row, end - begin, &beyond, err));
+    if (!beyond && parts & IV_ROWS_OWN) IV_TRY(write_packed(g, first, row, begin, end, err));
     if (!(parts & IV_ROWS_REST)) return IV_OK;
     mark_changed(first, begin, end);
     copying x = {.g = g,
