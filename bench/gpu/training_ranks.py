@@ -2,18 +2,22 @@
 """training_ranks.py: training on several GPUs: one hash of the weights for every layout, and tokens per second.
 
     python3 bench/gpu/training_ranks.py --invar build/invar --out OUT [--gpus 8] [--parts math,shape,rl,speed] [--limit 300]
+        [--shards optimizer,parameters] [--starts threads,mpirun]
 
 Parts: `math`, 100 steps of tiny-math from random weights; `shape`, two short steps of the Qwen3-0.6B shape; `rl`, some steps
 of GRPO on tiny-math, its rollouts on several GPUs too; `rl-long`, 50 larger ones; `speed`, steps of 32,768 tokens of the 0.6B
 shape; `speed-4b`, of the 4B shape. A layout is DPxTP, data-parallel by tensor-parallel ranks, a GPU each. In the first three
 parts a CPU has the hash to compare with, and in `math` a run with other virtual ranks is the control, whose hash must differ;
-hashes of CPUs that OUT or --wanted has are not computed again. Runs share the GPUs, each with its own; those of `speed` that
-use more than half of the GPUs run alone. Every run has a limit of its own, and those of shapes are stopped before they write a
+hashes of CPUs that OUT or --wanted has are not computed again. A layout runs for each of --shards (what a GPU has its part of
+alone) and --starts: `threads`, one process; `mpirun`, a process for each data-parallel rank (not in `rl`). Runs share the GPUs,
+each with its own; those of `speed` that use more than half of the GPUs run alone. Memory is the trainer's count for a GPU, and
+the most that nvidia-smi saw on one of the run's GPUs. Every run has a limit of its own, and those of shapes are stopped before they write a
 checkpoint. What is found is a line of OUT/training_ranks.jsonl; tables come at the end. Exit code 1 if a hash differs or a
 token does.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -43,16 +47,18 @@ def parse():
     p.add_argument("--threads", type=int, default=0, help="of a CPU's run; 0: all")
     p.add_argument("--wanted", default="", help="part:hash,... that CPUs had before: they do not run again")
     p.add_argument("--steps", type=int, default=8, help="of speed, after two")
+    p.add_argument("--shards", default="optimizer,parameters")
+    p.add_argument("--starts", default="threads", help="threads, mpirun")
     p.add_argument("--math-steps", type=int, default=100)
     p.add_argument("--device", default="cuda", help="cpu: to try the script")
     return p.parse_args()
 
 
 class Run:
-    def __init__(self, part, layout, gpus, command, limit, lines=0, alone=False, control=False, cpu=False):
+    def __init__(self, part, layout, gpus, command, limit, lines=0, alone=False, control=False, cpu=False, processes=1):
         self.part, self.layout, self.gpus, self.command, self.limit = part, layout, gpus, command, limit
         self.lines, self.alone, self.control, self.cpu = lines, alone, control, cpu  # lines of metrics that are enough
-        self.process, self.used, self.began = None, [], 0.0
+        self.process, self.used, self.began, self.processes, self.memory = None, [], 0.0, processes, 0.0
 
     @property
     def name(self):
@@ -68,7 +74,7 @@ class Bench:
         path = os.path.join(a.out, "training_ranks.jsonl")
         earlier = self.lines(path)
         self.log = open(path, "a", encoding="utf-8")
-        self.records, self.count = [], 0
+        self.records, self.count, self.looked = [], 0, 0.0
         self.wanted = {r["part"]: r["weights"] for r in earlier if r["cpu"] and "failed" not in r}
         self.wanted.update(item.split(":") for item in a.wanted.split(",") if item)
 
@@ -123,6 +129,8 @@ class Bench:
     def add(self, runs, part, layout, extra, gpus, **more):
         device = ["--device", "cuda" if gpus else "cpu"] if self.a.device == "cuda" else ["--device", "cpu"]
         command = self.command(part) + device + extra
+        if more.get("processes", 1) > 1:
+            command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--quiet", "-n", str(more["processes"])] + command
         lines = {"shape": 2, "speed": self.a.steps + 2, "speed-4b": self.a.steps + 2}.get(part, 0)
         runs.append(Run(part, layout, gpus, command, LIMITS[part] if gpus else 1e9, lines, **more))
 
@@ -148,10 +156,13 @@ class Bench:
             ways.append(["--micro-batch", "1", "--recompute", "layer"])
         if part.startswith("rl"):
             ways = [["--rollout-tp", str(min(4, n))]] + ([["--rollout-tp", "1"]] if n == 4 and tp == 1 else [])
-        for way in ways:
-            text = f"{dp}x{tp}" + "".join(" " + word for word in way)
+        shards = [s for s in self.a.shards.split(",") if s == "optimizer" or (n > 1 and (tp == 1 or self.a.device == "cuda"))]
+        starts = [s for s in self.a.starts.split(",") if s == "threads" or (dp > 1 and not part.startswith("rl"))]
+        for way, shard, start in itertools.product(ways, shards, starts):
+            way = way + (["--shard", shard] if shard != "optimizer" else [])
+            text = f"{dp}x{tp}" + "".join(" " + word for word in way) + (" mpirun" if start == "mpirun" else "")
             more = ["--dp", str(dp), "--tp", str(tp)] + way
-            self.add(runs, part, text, more, n, alone=part.startswith("speed"))
+            self.add(runs, part, text, more, n, alone=part.startswith("speed"), processes=dp if start == "mpirun" else 1)
 
     # ---- running
 
@@ -164,11 +175,31 @@ class Bench:
             run.process = subprocess.Popen(run.command + ["--output", run.base, "--keep", "1"], stdin=subprocess.DEVNULL,
                                            stdout=out, stderr=errors, env={**os.environ, **visible})
 
+    def look(self, running):
+        """The memory in use on the runs' GPUs, now and then."""
+        if self.a.device != "cuda" or self.now() - self.looked < 1:
+            return
+        self.looked = self.now()
+        try:
+            out = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                                 stdout=subprocess.PIPE, text=True, timeout=20, check=True).stdout
+            used = [float(line) / 1024 for line in out.split()]
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return
+        for run in running:
+            run.memory = max([run.memory] + [used[i] for i in run.used if i < len(used)])
+
     def enough(self, run):
         return run.lines and len(self.lines(os.path.join(run.base, "metrics.jsonl"))) >= run.lines
 
     def end(self, run, free, late):
         enough = run.process.poll() is None and self.enough(run)
+        if run.process.poll() is None and run.processes > 1:
+            run.process.terminate()  # mpirun ends its processes
+            try:
+                run.process.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
         if run.process.poll() is None:
             run.process.kill()
         code = run.process.wait()
@@ -194,12 +225,15 @@ class Bench:
             record["weights"] = lines[-1].get("weights")
             if code:
                 record["last"] = lines[-1].get("step")
+            record["gpu_gib"] = run.memory
             counted = lines[2:] or lines
             for name in ("seconds", "seconds_gradients", "seconds_reduction", "seconds_optimizer", "seconds_weights",
                          "seconds_weights_hash", "seconds_rollout", "seconds_learner", "seconds_engine_update", "tokens",
                          "tokens_per_second", "trainer_bytes", "passes"):
                 if name in lines[-1]:
                     record[name] = statistics.median(line[name] for line in counted)
+            if "trainer_bytes" in record and run.gpus:
+                record["trainer_gpu_gib"] = record["trainer_bytes"] / 2**30 / (run.gpus // run.processes)
             compared = [line["tokens_compared"] for line in lines if "tokens_compared" in line]
             if compared:
                 record["compared"] = int(sum(compared))
@@ -237,6 +271,7 @@ class Bench:
                 waiting.remove(run)
                 self.start(run, free)
                 running.append(run)
+            self.look(running)
             for run in list(running):
                 late = self.now() - run.began > run.limit or self.now() > self.a.limit
                 if run.process.poll() is not None or late or self.enough(run):
@@ -248,8 +283,9 @@ class Bench:
 
     def table(self):
         wrong = 0
-        print("\n| part | layout (DP x TP) | weights after the last step | steps | s/step | tokens/s | compared, different |")
-        print("|---|---|---|---|---|---|---|")
+        print("\n| part | layout (DP x TP) | weights after the last step | steps | s/step | tokens/s | compared, different "
+              "| GiB a GPU, seen |")
+        print("|---|---|---|---|---|---|---|---|")
         for part in self.a.parts.split(","):
             rows = [r for r in self.records if r["part"] == part]
             wanted = self.wanted.get(part) or next((r["weights"] for r in rows if r["cpu"] and "failed" not in r), None)
@@ -270,7 +306,7 @@ class Bench:
                 tokens = f"{r['compared']}, {r['different']}" if "compared" in r else ""
                 wrong += bool(r.get("different"))
                 print(f"| {part} | {r['layout']} | `{str(r.get('weights'))[:8]}`{mark} | {r['steps']} | {seconds or 0:.4f} | "
-                      f"{rate} | {tokens} |")
+                      f"{rate} | {tokens} | {r.get('trainer_gpu_gib', 0):.2f}, {r.get('gpu_gib', 0):.2f} |")
             if wanted is None and rows and part in ("math", "shape", "rl"):
                 print(f"{part}: no hash of a CPU: the layouts are compared with each other")
         for r in self.records:
@@ -278,7 +314,7 @@ class Bench:
                 print(f"{r['part']} {r['layout']}: gradients {r['seconds_gradients']:.4f}, reduction and norm "
                       f"{r['seconds_reduction']:.4f}, AdamW {r['seconds_optimizer']:.4f}, weights "
                       f"{r['seconds_weights']:.4f}, hash {r['seconds_weights_hash']:.4f} s; {r['passes']:.0f} passes, "
-                      f"{r['trainer_bytes'] / 2**30:.1f} GiB")
+                      f"{r.get('trainer_gpu_gib', 0):.1f} GiB a GPU, {r['gpu_gib']:.1f} seen")
         sys.stdout.flush()
         return wrong
 

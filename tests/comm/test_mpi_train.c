@@ -143,7 +143,8 @@ static void refused_layouts(void **state) {
         {MPIRUN "-n 4 ", "--tp 2 --dp 6", "data-parallel ranks: wanted a divisor of the 8 virtual ranks, found 6"},
         {MPIRUN "-n 8 ", "--tp 2 --dp 2",
          "wanted a multiple of the 8 processes, or as many as make one process of each"},
-        {MPIRUN "-n 2 ", "--tp 2 --shard parameters", "shard parameters: wanted device cpu and 1 tensor-parallel rank"},
+        {MPIRUN "-n 2 ", "--tp 2 --shard parameters",
+         "shard parameters: wanted 1 tensor-parallel rank on device cpu, found 2"},
     };
     write_data();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -91,8 +91,8 @@ static void trained(const char *start, const char *model, const char *examples, 
     free(out), free(errors);
 }
 
-/* Data-parallel processes with a GPU each: gradients and weights from GPU to GPU, or through the host, with the CPU's
- * weights; a tied embedding's look-ups take their own way. */
+/* Data-parallel processes with GPUs: gradients and weights from GPU to GPU, or through the host, whole or in slices,
+ * with the CPU's weights; a tied embedding's look-ups take their own way. */
 static void same_trained_weights(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
@@ -102,8 +102,14 @@ static void same_trained_weights(void **state) {
                 {"qwen3", MPIRUN "-n 2 ", "--device cuda --rank-transport host"},
                 {"qwen3", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl"},
                 {"qwen3", WITH_NCCL MPIRUN "-n 4 ", "--device cuda --micro-batch 1"},
+                {"qwen3", MPIRUN "-n 2 ", "--device cuda --rank-transport host --shard parameters"},
+                {"qwen3", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl --shard parameters"},
+                {"qwen3", WITH_NCCL MPIRUN "-n 4 ", "--device cuda --micro-batch 1 --shard parameters"},
+                {"qwen3", MPIRUN "-n 2 ", "--device cuda --dp 4 --shard parameters"},
+                {"qwen3", MPIRUN "-n 2 ", "--device cuda --dp 2 --tp 2 --shard parameters"},
                 {"qwen3_moe", NULL, "--device cpu"},
-                {"qwen3_moe", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl"}};
+                {"qwen3_moe", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl"},
+                {"qwen3_moe", WITH_NCCL MPIRUN "-n 2 ", "--device cuda --rank-transport nccl --shard parameters"}};
     char examples[300], want[65], got[65];
     write_examples(examples);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -114,8 +120,11 @@ static void same_trained_weights(void **state) {
                ways[i].start ? got : want);
         fflush(stdout);
     }
-    trained("env FAKE_NCCL_FLIP=1 " WITH_NCCL MPIRUN "-n 2 ", "qwen3_moe", examples, "--device cuda", got);
-    assert_string_not_equal(got, want); /* a flipped bit in transit is a different hash */
+    for (int shard = 0; shard < 2; shard++) { /* a flipped bit in transit is a different hash */
+        trained("env FAKE_NCCL_FLIP=1 " WITH_NCCL MPIRUN "-n 2 ", "qwen3_moe", examples,
+                shard ? "--device cuda --shard parameters" : "--device cuda", got);
+        assert_string_not_equal(got, want);
+    }
     char line[1000];
     snprintf(line, sizeof line,
              WITH_NCCL QUIETLY "-n 2 " INVAR "train sft tests/data/hf/qwen3 --data %s --output %s/none --steps 1 "

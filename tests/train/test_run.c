@@ -299,8 +299,8 @@ static void options_are_checked(void **state) {
     REFUSED(IV_INVALID, "device: wanted auto, cpu or cuda, found 'gpu'", o.device = "gpu");
     REFUSED(IV_UNSUPPORTED, "wanted invar for training on device cuda, found bio", o.device = "cuda",
             o.numerics = "bio");
-    REFUSED(IV_UNSUPPORTED, "shard parameters: wanted device cpu and 1 tensor-parallel rank, found cuda, 1",
-            o.device = "cuda", o.shard = "parameters");
+    REFUSED(IV_UNSUPPORTED, "shard parameters: wanted 1 tensor-parallel rank on device cpu, found 2",
+            o.tensor_parallel = 2, o.shard = "parameters");
     REFUSED(IV_INVALID, "batch size: wanted 1 at least, found 0", o.batch_size = 0);
     REFUSED(IV_UNSUPPORTED, "3", o.data_parallel = 3);
     REFUSED(IV_UNSUPPORTED, "8 tensor-parallel ranks", o.tensor_parallel = 8);

@@ -203,7 +203,7 @@ static void refused_layouts(void **state) {
         {8, 2, 2, false, "wanted a multiple of the 8 processes, or as many as make one process of each of the 2"},
         {2, 1, 8, false, "wanted a multiple of the 2 processes, or as many as make one process of each of the 8"},
         {4, 4, 3, false, "tensor-parallel ranks: wanted 1, 2, 4 or 8, found 3"},
-        {2, 1, 2, true, "shard parameters: wanted device cpu and 1 tensor-parallel rank, found cpu, 2"},
+        {2, 1, 2, true, "shard parameters: wanted 1 tensor-parallel rank on device cpu, found 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_comm *comm[IV_RANKS_MAX];
