@@ -104,9 +104,8 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     const iv_rows_ops *ops = d->rows->ops;
     for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++)
         enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->rows, d->count));
-    if (t->device_count == 1 || t->o.no_gradients) return enough;
-    d->reduced_first = d->first;
-    return enough && (d->reduced = zeros(d, d->count));
+    if ((t->device_count == 1 && !t->parts_may) || t->o.no_gradients) return enough;
+    return enough && (d->slice = zeros(d, d->count));
 }
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
@@ -114,6 +113,8 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     t->ranks = calloc(t->local, sizeof *t->ranks);
+    t->parts_may = iv_train_parts_may(t);
+    if (t->parts_may) IV_TRY(iv_train_parts_open(t, err));
     bool enough = t->decays && t->ranks;
     for (size_t i = 0; enough && i < t->device_count; i++) enough = allocate_rows(t, &t->devices[i], i);
     if (!enough) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
@@ -130,8 +131,14 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     return iv_train_copy_master(t, err);
 }
 
-static iv_status open_sums(train_rank *r, iv_error *err) {
+static iv_status open_part(train_rank *r, iv_error *err) {
+    r->part = zeros(r->device, r->t->part_most);
+    return r->part ? IV_OK : iv_fail(err, IV_NO_MEMORY, "no memory for gradients of %zu weights", r->t->part_most);
+}
+
+static iv_status need_sums(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
+    if (r->sums.sum) return IV_OK;
     r->sums.sum = zeros(r->device, t->all);
     if (!r->sums.sum) return iv_fail(err, IV_NO_MEMORY, "no memory for the gradients of %zu weights", t->elements);
     return IV_OK;
@@ -141,6 +148,7 @@ static iv_status open_sums(train_rank *r, iv_error *err) {
 static iv_status need_levels(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
     size_t mine = t->o.virtual_ranks / t->o.world;
+    IV_TRY(need_sums(r, err));
     for (size_t i = 0; (size_t)1 << i < mine; i++) {
         if (r->sums.level[i]) continue;
         r->sums.level[i] = zeros(r->device, t->all);
@@ -191,7 +199,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     train_rank *r = &t->ranks[local];
     r->t = t, r->index = t->process / t->spread * t->local + local;
     r->device = &t->devices[t->o.cuda ? local * t->o.tp : 0];
-    if (!t->o.no_gradients) IV_TRY(open_sums(r, err));
+    if (!t->o.no_gradients) IV_TRY(t->parts_may ? open_part(r, err) : need_sums(r, err));
     size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->local_tp));
     bool alone = t->local * t->local_tp == 1;
     if (t->local_tp > 1) IV_TRY(iv_comm_threads_open(t->local_tp, r->comm, err));
@@ -222,7 +230,7 @@ static iv_status open_parts(iv_trainer *t, iv_error *err) {
     IV_TRY(open_models(t, err));
     IV_TRY(allocate(t, err));
     for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
-    if (t->device_count == 1) t->devices[0].reduced = t->ranks[0].sums.sum;
+    iv_train_parts_view(t);
     return IV_OK;
 }
 
@@ -230,6 +238,7 @@ iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *e
     iv_trainer *t = calloc(1, sizeof *t);
     if (!t) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     t->o = *o;
+    pthread_mutex_init(&t->meeting.mutex, NULL), pthread_cond_init(&t->meeting.cond, NULL);
     if (!t->o.kernels) t->o.kernels = iv_kernels_select(iv_isa_detect());
     t->process_count = o->processes ? o->processes->size : 1, t->process = o->processes ? o->processes->rank : 0;
     iv_status status = open_parts(t, err);
@@ -245,7 +254,7 @@ static void close_rank(train_rank *r) {
     for (size_t k = 0; k < IV_RANKS_MAX; k++)
         iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
     for (size_t k = 0; rows && k < IV_VIRTUAL_LEVELS_MAX; k++) rows->ops->free(r->device->rows, r->sums.level[k]);
-    if (rows) rows->ops->free(r->device->rows, r->sums.sum);
+    if (rows) rows->ops->free(r->device->rows, r->sums.sum), rows->ops->free(r->device->rows, r->part);
     free(r->sequences), free(r->of);
 }
 
@@ -255,6 +264,7 @@ void iv_train_close(iv_trainer *t) {
     iv_train_close_devices(t);
     free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
     iv_pool_close(t->pool);
+    pthread_mutex_destroy(&t->meeting.mutex), pthread_cond_destroy(&t->meeting.cond);
     free(t);
 }
 
@@ -269,13 +279,15 @@ size_t iv_train_lent_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]-
 size_t iv_train_bytes(const iv_trainer *t) {
     bool away = t->o.cuda && t->o.offload_optimizer; /* counts a device's bytes */
     size_t floats = away ? 0 : 2 * t->count, bytes = 0;
-    if (t->device_count > 1) floats += t->count;
+    if (t->devices[0].slice) floats += t->count;
+    if (t->devices[0].room) floats += (t->process_count - 1) * iv_train_round_elements();
     for (size_t i = 0; i < t->device_count; i++)
-        floats += t->devices[i].master_count + t->piece_most +
+        floats += t->devices[i].master_count + t->room_most +
                   (t->devices[i].vectors ? iv_parameters_vectors(t->model, NULL) : 0);
     for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
+        floats += t->ranks[i].part ? t->part_most : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
         for (size_t k = 0; k < t->local_tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
     }
@@ -359,10 +371,21 @@ static iv_status distribute(iv_trainer *t, const iv_train_batch *b, iv_error *er
     return IV_OK;
 }
 
+/* What a thread runs. */
+typedef struct learning {
+    train_rank *r;
+    size_t tp;
+} learning;
+
 static iv_status weigh(void *context, size_t from, size_t to, iv_error *err) {
-    const train_rank *r = context;
+    const train_rank *r = ((const learning *)context)->r;
     for (size_t i = from; i < to; i++) IV_TRY(r->t->batch->weigh(r->t->batch->context, r->of[i], err));
     return IV_OK;
+}
+
+static iv_status part_ends(void *context, size_t begin, size_t end, iv_error *err) {
+    const learning *x = context;
+    return iv_train_part_ends(x->r, x->tp, begin, end, err);
 }
 
 typedef struct rank_run {
@@ -374,15 +397,16 @@ typedef struct rank_run {
     bool started;
 } rank_run;
 
-static iv_learner_step step_of(train_rank *r) {
+static iv_learner_step step_of(train_rank *r, learning *x) {
     const iv_trainer *t = r->t;
     return (iv_learner_step){.sequences = r->sequences,
                              .count = r->count,
                              .ranks = t->o.virtual_ranks / t->o.world,
                              .temperature = t->batch->temperature,
-                             .sums = r->sums,
+                             .sums = t->parts ? (iv_axis_sums){.sum = r->part} : r->sums,
                              .weigh = t->batch->weigh ? weigh : NULL,
-                             .context = r};
+                             .part = t->parts ? part_ends : NULL,
+                             .context = x};
 }
 
 static size_t most_sequences(const iv_trainer *t) { return t->o.micro_batch ? t->o.micro_batch : SIZE_MAX; }
@@ -390,7 +414,8 @@ static size_t most_sequences(const iv_trainer *t) { return t->o.micro_batch ? t-
 static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
     iv_trainer *t = r->t;
     iv_learner *l = r->learner[tp];
-    iv_learner_step step = step_of(r);
+    learning x = {r, tp};
+    iv_learner_step step = step_of(r, &x);
     size_t limit = most_sequences(t), passes = 0, at = 0, n;
     if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
         return tp == 0 && t->gradients ? r->device->rows->ops->clear(r->device->rows, r->sums.sum, t->all, err) : IV_OK;
@@ -407,6 +432,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
 static void *run_rank(void *context) {
     rank_run *run = context;
     run->status = run_passes(run->r, run->tp, &run->err);
+    if (run->status != IV_OK) iv_train_parts_fail(run->r->t, run->status, &run->err);
     return NULL;
 }
 
@@ -419,7 +445,7 @@ static iv_status reserve_passes(iv_trainer *t, iv_error *err) {
     for (size_t i = 0; i < t->local * t->local_tp; i++) {
         train_rank *r = &t->ranks[i / t->local_tp];
         iv_learner *l = r->learner[i % t->local_tp];
-        iv_learner_step step = step_of(r);
+        iv_learner_step step = step_of(r, NULL);
         if (l->ops->reserve && r->count) IV_TRY(l->ops->reserve(l, &step, most_sequences(t), err));
     }
     return IV_OK;
@@ -448,14 +474,26 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
     return status;
 }
 
-static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
-    IV_TRY(distribute(t, b, err));
-    t->gradients = gradients;
-    if (gradients) IV_TRY(iv_train_clear_spread(t, err));
-    for (size_t i = 0; gradients && i < t->local; i++) {
-        IV_ASSERT(!t->o.no_gradients);
+/* In parts, or in memory for whole rows. */
+static iv_status prepare_sums(iv_trainer *t, iv_status status, iv_error *err) {
+    bool one_pass = status == IV_OK;
+    for (size_t i = 0; one_pass && i < t->local; i++) one_pass = t->ranks[i].count && !many_passes(&t->ranks[i]);
+    IV_TRY(iv_train_parts_choose(t, one_pass, err));
+    for (size_t i = 0; status == IV_OK && !t->parts && i < t->local; i++) {
+        IV_TRY(need_sums(&t->ranks[i], err));
         if (many_passes(&t->ranks[i])) IV_TRY(need_levels(&t->ranks[i], err));
     }
+    iv_train_parts_view(t);
+    return status;
+}
+
+static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
+    iv_status status = distribute(t, b, err);
+    t->gradients = gradients;
+    IV_ASSERT(!gradients || !t->o.no_gradients);
+    if (gradients) IV_TRY(prepare_sums(t, status, err));
+    IV_TRY(status);
+    if (gradients) IV_TRY(iv_train_clear_spread(t, err));
     return run_all(t, err);
 }
 
@@ -463,6 +501,7 @@ static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients,
 static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
     iv_status status = run_own(t, b, gradients, err);
     if (t->process_count == 1) return status;
+    if (gradients && status != IV_OK) status = iv_train_parts_agree(t, status, err);
     IV_TRY(iv_training_agree(t->o.processes, status, err));
     return iv_train_share_logprobs(t, err);
 }

@@ -4,8 +4,8 @@
  * are as many as the processes of mpirun, one tensor-parallel rank: tp consecutive processes are a data-parallel rank.
  * The data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one row
  * each (model/parameters.h). A process has the packed weights that it computes with and the sums of its ranks whole; of
- * the moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own, and its GPUs
- * an equal part of that each. */
+ * the moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own, and its
+ * GPUs an equal part of that each; these GPUs have whole sums only in steps of several passes. */
 #ifndef IV_TRAIN_TRAINER_H
 #define IV_TRAIN_TRAINER_H
 

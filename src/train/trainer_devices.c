@@ -85,7 +85,7 @@ void iv_train_close_devices(iv_trainer *t) {
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
         drop(d, d->master), drop_moments(t, d);
-        if (t->device_count > 1) drop(d, d->reduced);
+        drop(d, d->slice), drop(d, d->room);
         iv_rows_close(d->rows);
     }
     for (size_t i = 0; i < t->device_count; i++) {
@@ -140,12 +140,11 @@ iv_status iv_train_on_devices(iv_trainer *t, iv_train_device_run run, void *cont
 /* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 /* What a device has of a row: elements [begin, begin + n), at the address that returns. */
-static float *held(const iv_trainer *t, const train_device *d, iv_train_row row, size_t *begin, size_t *n) {
-    bool one = t->device_count == 1;
+static float *held(const train_device *d, iv_train_row row, size_t *begin, size_t *n) {
     *begin = d->first, *n = d->count;
     switch (row) {
     case IV_TRAIN_MASTER: *begin = d->master_first, *n = d->master_count; return d->master;
-    case IV_TRAIN_GRADIENT: *begin = d->reduced_first, *n = one ? t->elements : d->count; return d->reduced;
+    case IV_TRAIN_GRADIENT: *begin = d->reduced_first, *n = d->reduced_count; return d->reduced;
     default: return d->moments[row == IV_TRAIN_SECOND_MOMENT];
     }
 }
@@ -157,7 +156,7 @@ static iv_status move(iv_trainer *t, iv_train_row row, size_t first, size_t coun
     for (size_t i = 0; i < t->device_count && moved < copies * count; i++) {
         const train_device *d = &t->devices[i];
         size_t begin, n;
-        float *at = held(t, d, row, &begin, &n);
+        float *at = held(d, row, &begin, &n);
         size_t from = iv_size_max(first, begin), end = iv_size_min(first + count, begin + n);
         if (!at || from >= end) continue;
         IV_TRY(in ? d->rows->ops->write(d->rows, at + (from - begin), end - from, in + (from - first), err)

@@ -124,6 +124,7 @@ iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
     const float *rows[IV_VIRTUAL_RANKS_MAX];
     train_device *d = &t->devices[0];
     size_t at, first, n = t->all - t->elements;
+    if (t->parts) return IV_OK; /* added in the pass */
     if (t->o.cuda && t->process_count > 1 && !d->rows->linked) {
         IV_TRY(reduce_processes(t, false, err));
         return n ? reduce_processes(t, true, err) : IV_OK;

@@ -5,6 +5,8 @@
 #include "train/rows.h"
 #include "train/trainer.h"
 
+#include <pthread.h>
+
 /* A memory of this process and the rows in it: of the CPU for all ranks, or of a GPU for one tensor-parallel rank. The
  * devices divide the process's slice: each has its part of moments and reduced gradient; of the master weights all, or,
  * if they are sharded, its part. */
@@ -13,17 +15,21 @@ typedef struct train_device {
     iv_rows *rows;
     iv_model *model;            /* that its data-parallel rank computes with: the first of `tp` ranks */
     float *master, *moments[2]; /* [master_count], of the row from master_first on; [count] each */
-    float *reduced;             /* gradients from element reduced_first on: one device: rank 0's sums; else [count] */
-    size_t first, count, reduced_first, master_first, master_count;
+    float *reduced; /* [reduced_count] gradients from element reduced_first on: one device: rank 0's sums, if
+                     * these are whole; else `slice` */
+    float *slice;   /* [count], or NULL */
+    size_t first, count, reduced_first, reduced_count, master_first, master_count;
     float *piece, *vectors; /* of sharded GPUs: room for a piece of the row; norms and biases (iv_parameters_vectors) */
+    float *room;            /* of linked GPUs, for sums in parts: [processes - 1] rounds */
 } train_device;
 
 /* One data-parallel rank of this process. */
 typedef struct train_rank {
     iv_trainer *t;
-    train_device *device; /* of its sums: the first of `tp` */
-    size_t index;         /* in the world */
-    iv_axis_sums sums;
+    train_device *device;              /* of its sums: the first of `tp` */
+    size_t index;                      /* in the world */
+    iv_axis_sums sums;                 /* whole; NULL if none were wanted yet */
+    float *part;                       /* [part_most], for sums in parts */
     iv_learner *learner[IV_RANKS_MAX]; /* [local_tp], and these */
     iv_comm *comm[IV_RANKS_MAX];
     iv_pool *pool[IV_RANKS_MAX];
@@ -32,6 +38,14 @@ typedef struct train_rank {
     uint32_t *of; /* [count]: their indices in the batch */
     size_t count, capacity, passes;
 } train_rank;
+
+/* Where the threads of a process meet in a pass. */
+typedef struct train_meeting {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    size_t arrived, turn;
+    iv_error error; /* of the first that failed */
+} train_meeting;
 
 struct iv_trainer {
     iv_train_options o;
@@ -46,8 +60,14 @@ struct iv_trainer {
     size_t elements, all;   /* of the row; with a tied embedding's look-ups behind it */
     size_t first, count;    /* the process's slice */
     train_rank *ranks;      /* [local] */
-    size_t piece_most;      /* elements of `piece` */
+    size_t piece_most;      /* elements of a piece; */
+    size_t room_most;       /* those of `piece`, which holds several */
     size_t *vector_at;      /* of sharded GPUs: of each tensor, in `vectors` */
+    bool parts_may;         /* sums in parts: if a step is one pass; */
+    bool parts;             /* in this one */
+    bool parts_agreed;      /* all processes have begun their first part */
+    size_t part_most;
+    train_meeting meeting;
     uint64_t steps;
     bool *decays; /* [blocks of the process's slice] */
     double total; /* squares of the last gradients */
@@ -115,6 +135,20 @@ iv_status iv_train_shard_write(iv_trainer *t, iv_model *first, iv_error *err);
 iv_status iv_train_shard_gather(iv_trainer *t, size_t first, size_t n, float *piece, iv_error *err);
 /* The elements of process p among [first, first + n) of the row: how many, and the first of them. */
 size_t iv_train_shard_overlap(const iv_trainer *t, size_t p, size_t first, size_t n, size_t *begin);
+
+/* trainer_parts.c: whether this trainer's GPUs can have sums in parts: sharded ones that reach each other. */
+bool iv_train_parts_may(const iv_trainer *t);
+iv_status iv_train_parts_open(iv_trainer *t, iv_error *err);
+/* Before a step, collective: whether it makes its sums in parts; one_pass: that is so of all ranks of this process. */
+iv_status iv_train_parts_choose(iv_trainer *t, bool one_pass, iv_error *err);
+/* Where the devices have their reduced gradient in this step. */
+void iv_train_parts_view(iv_trainer *t);
+/* iv_learner_step.part: of a rank's tensor-parallel rank. */
+iv_status iv_train_part_ends(train_rank *r, size_t tp, size_t begin, size_t end, iv_error *err);
+/* A thread has failed: no other waits for it. */
+void iv_train_parts_fail(iv_trainer *t, iv_status status, const iv_error *err);
+/* Once a step, before the first part or after a failure: all processes' least status. */
+iv_status iv_train_parts_agree(iv_trainer *t, iv_status status, iv_error *err);
 
 /* trainer_pieces.c: the same of GPUs: every one has its part of the master weights, and room for a piece of the row.
  * Opens the room of all devices. */

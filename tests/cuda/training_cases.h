@@ -185,7 +185,7 @@ static void several_gpus(void **state) {
             layout y = layouts[k];
             char what[120];
             y.shard = n % 2;
-            if (y.dp * y.tp > gpus || (few && (i ? k != i % 2 || y.shard != i > 1 : k > 2))) continue;
+            if (y.dp * y.tp > gpus || (few && (i ? k != i % 2 || y.shard != (i != 2) : k > 2))) continue;
             snprintf(what, sizeof what, "%zu x %zu GPUs, %zu sequences a pass%s", y.dp, y.tp, y.micro_batch,
                      y.shard ? ", sharded parameters" : "");
             lay_out(&o, &y);

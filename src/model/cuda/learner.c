@@ -49,7 +49,7 @@ static iv_status end_forward(gpu_learner *l, iv_status status, iv_error *err) {
 }
 
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
-    l->step = step, l->from = from, l->to = to;
+    l->step = step, l->sums = step->sums, l->from = from, l->to = to;
     IV_TRY(iv_gpu_use(l->gpu, err));
     if (l->base.lent_bytes && from == 0) /* padding is expected to be zero, and all else finite */
         IV_TRY(iv_gpu_learner_launched(l, cudaMemsetAsync(l->data, 0, l->data_bytes, l->stream), "lent memory", err));
@@ -104,6 +104,17 @@ static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, si
     return iv_gpu_learner_axes(l, err);
 }
 
+void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part) {
+    if (l->step->part) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - part.begin * sizeof *l->sums.sum);
+}
+
+iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err) {
+    if (!l->step->part) return IV_OK;
+    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));
+    IV_TRY(iv_gpu_learner_check_peers(l, err));
+    return l->step->part(l->step->context, part.begin, part.end, err);
+}
+
 /* Rank 0's caller weighs the log-probabilities; the others wait for it. */
 static iv_status weigh(gpu_learner *l, iv_error *err) {
     iv_status status = IV_OK;
@@ -143,7 +154,7 @@ static void close_learner(iv_learner *base) {
     memspace->unstage(memspace, l->given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
+    free(l->vector_at), free(l->layer_parts), free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
     free(l->expert_chunks), free(l->chunk_counts);
     free(l->axis_sequences), free(l->axis_scratch);
     free(l);
@@ -188,10 +199,13 @@ static iv_status find_window(gpu_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status find_vectors(gpu_learner *l, bool alone, iv_error *err) {
+static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     const iv_model *m = l->names;
+    size_t layers = (size_t)m->config.layers;
     l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
-    if (!l->vector_at) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    l->layer_parts = calloc(layers, sizeof *l->layer_parts);
+    if (!l->vector_at || !l->layer_parts) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    for (size_t i = 0; i < layers; i++) l->layer_parts[i] = iv_parameters_layer_part(m, i);
     for (size_t i = 0; !alone && i < m->tensor_count; i++) l->vector_at[i] = m->tensors[i].offset;
     if (alone) iv_parameters_vectors(m, l->vector_at);
     return IV_OK;
@@ -256,7 +270,7 @@ static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_
     IV_TRY(iv_gpu_use(l->gpu, err));
     IV_TRY(iv_gpu_learner_launched(l, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "stream", err));
     IV_TRY(find_window(l, err));
-    IV_TRY(find_vectors(l, o->vectors != NULL, err));
+    IV_TRY(find_parameters(l, o->vectors != NULL, err));
     IV_TRY(iv_learner_divide(l->m, &l->leaves, err));
     iv_gpu_learner_sizes(l);
     iv_status status = iv_gpu_learner_runs(l, &offsets, err);

@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
-    gpu_learner *l = iv_gpu_learner_of(b);
+static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
     const iv_tensor *weight = attention ? t->attention_norm : t->mlp_norm;
@@ -33,9 +32,15 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
                                     .x_stride = l->h,
                                     .r = l->factors,
                                     .offset = weight->offset,
-                                    .sums = l->step->sums,
+                                    .sums = l->sums,
                                     .scratch = l->column_scratch};
     return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
+}
+
+static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
+    IV_TRY(norm_gradient(l, n, err)); /* attention's norm is the layer's last */
+    return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_part(l, l->layer_parts[n.layer], err) : IV_OK;
 }
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------------
@@ -150,7 +155,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                     .offset = t->q_norm->offset,
                                     .later = dim,
                                     .later_offset = t->k_norm->offset,
-                                    .sums = l->step->sums,
+                                    .sums = l->sums,
                                     .scratch = l->column_scratch};
     return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
 }
@@ -199,6 +204,7 @@ static iv_status run_again(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     l->now = &l->tape[layer];
+    iv_gpu_learner_begin_part(l, l->layer_parts[layer]);
     if (l->recompute == IV_RECOMPUTE_NONE) return IV_OK;
     l->x = l->now->x, l->again = true;
     iv_status status = run_again(b, layer, err);
@@ -208,7 +214,11 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    return l->rank == 0 ? iv_gpu_learner_lookups(l, err) : IV_OK; /* all ranks have the same dx */
+    iv_parameters_part part = iv_parameters_tensor_part(l->names->embedding_tensor);
+    if (l->tied_offset) part = (iv_parameters_part){l->tied_offset, l->tied_offset + part.end - part.begin};
+    iv_gpu_learner_begin_part(l, part);
+    if (l->rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */
+    return iv_gpu_learner_end_part(l, part, err);
 }
 
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {

@@ -29,7 +29,7 @@ static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const gpu
                                      .x = x,
                                      .x_stride = x_stride,
                                      .k = run->k,
-                                     .sums = l->step->sums,
+                                     .sums = l->sums,
                                      .scratch = l->gradient_scratch,
                                      .sms = l->sms};
     return iv_gpu_learner_launched(l, iv_gpu_weight_gradient(&a, l->stream), "gradient of experts' weights", err);

@@ -151,11 +151,16 @@ static iv_status clear_all(gpu_learner *l, iv_error *err) {
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     float *dh;
     const iv_tensor *weight = l->names->final_norm_tensor;
+    iv_parameters_part head = iv_parameters_tensor_part(iv_gpu_learner_head_tensor(l)),
+                       part = iv_parameters_tensor_part(weight);
     IV_TRY(clear_all(l, err));
+    iv_gpu_learner_begin_part(l, head);
     int code = iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->stream);
     IV_TRY(iv_gpu_learner_launched(l, code, "predictions", err));
     IV_TRY(run_leaves(l, &dh, err));
     IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
+    IV_TRY(iv_gpu_learner_end_part(l, head, err));
+    iv_gpu_learner_begin_part(l, part);
     iv_gpu_norm_backward_args norm = {.x = l->x_end,
                                       .pick = l->on.pick,
                                       .weight = iv_gpu_learner_vector(l, weight),
@@ -170,7 +175,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .rounded_stride = l->h_stride};
     code = l->n.picks ? iv_gpu_norm_backward(&norm, l->stream) : 0;
     IV_TRY(iv_gpu_learner_launched(l, code, "gradient of the final norm", err));
-    if (l->rank > 0) return IV_OK;
+    if (l->rank > 0) return iv_gpu_learner_end_part(l, part, err);
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->head_axis,
                                     .row = l->on.pick_rows,
@@ -182,7 +187,8 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                     .x_stride = l->h,
                                     .r = l->factors,
                                     .offset = weight->offset,
-                                    .sums = l->step->sums,
+                                    .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
+    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err));
+    return iv_gpu_learner_end_part(l, part, err);
 }

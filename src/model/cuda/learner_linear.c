@@ -275,7 +275,7 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, con
                                      .x = x,
                                      .x_stride = x_stride,
                                      .k = run->k,
-                                     .sums = sums_from(&l->step->sums, run->base),
+                                     .sums = sums_from(&l->sums, run->base),
                                      .scratch = l->gradient_scratch,
                                      .sms = l->sms};
     return iv_gpu_learner_launched(l, iv_gpu_weight_gradient(&a, l->stream), "gradient of weights", err);
@@ -359,7 +359,7 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
                                  .dy_stride = stride,
                                  .n = n,
                                  .offset = offset,
-                                 .sums = l->step->sums,
+                                 .sums = l->sums,
                                  .scratch = l->column_scratch};
     return iv_gpu_learner_launched(l, iv_gpu_column_sums(&a, l->stream), "sums of columns", err);
 }

@@ -97,10 +97,11 @@ typedef struct gpu_learner {
     iv_gpu *gpu;
     iv_arithmetic arithmetic;
     iv_recompute recompute;
-    bool fuse, late;      /* late: as the options say */
-    const float *vectors; /* norms and biases of the model, on the GPU */
-    size_t *vector_at;    /* of each tensor among them */
-    size_t tied_offset;   /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
+    bool fuse, late;                 /* late: as the options say */
+    const float *vectors;            /* norms and biases of the model, on the GPU */
+    size_t *vector_at;               /* of each tensor among them */
+    iv_parameters_part *layer_parts; /* [layers] */
+    size_t tied_offset;              /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     cudaStream_t stream;
     /* Tensor-parallel ranks. One rank: peer[0] is this learner, the others and what follows are not used. */
     size_t ranks, rank;
@@ -203,6 +204,7 @@ typedef struct gpu_learner {
     iv_token_axis axis, head_axis;
     /* The pass. */
     const iv_learner_step *step;
+    iv_axis_sums sums; /* the step's, or of the part that is made */
     size_t from, to;
     gpu_input_sizes n;
     bool taped, again; /* again: the forward ops run for the tape alone */
@@ -261,6 +263,10 @@ iv_gpu_attention_shape iv_gpu_learner_shape(const gpu_learner *l, int64_t window
 iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err);
 /* Room for the pages of a pass. */
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
+
+/* ---- learner.c: before and after the gradients of a part of the row, if the sums are made in parts. */
+void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part);
+iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err);
 
 /* ---- learner_linear.c */
 /* Makes the runs of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by the caller.

@@ -338,9 +338,9 @@ iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row,
                                   iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     bool beyond = false;
-    if (begin >= end) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
     if (begin == 0) IV_TRY(choose_packing(g, first, err));
+    if (begin >= end) return IV_OK;
     IV_ASSERT(g->current);
     IV_TRY(any_beyond(g, row, end - begin, &beyond, err));
     if (!beyond && parts & IV_ROWS_OWN) IV_TRY(write_packed(g, first, row, begin, end, err));
