@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64, OWNERS_MAX = IV_VIRTUAL_RANKS_MAX };
+enum { ROUNDS = 8 /* of a batch, at least */, ALIGN = 64, OWNERS_MAX = IV_VIRTUAL_RANKS_MAX };
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
@@ -68,7 +68,8 @@ iv_status iv_train_pieces_open(iv_trainer *t, iv_error *err) {
     const iv_model *m = t->model;
     size_t longest = 1, vectors;
     for (size_t i = 0; i < m->tensor_count; i++) longest = iv_size_max(longest, m->tensors[i].columns);
-    t->piece_most = iv_size_max(iv_size_min(iv_train_round_elements(), t->elements), longest);
+    size_t most = iv_train_round_elements() * iv_size_max(1, ROUNDS / owners(t));
+    t->piece_most = iv_size_max(iv_size_min(most, t->elements), longest);
     t->room_most = owners(t) * (t->piece_most + ALIGN);
     t->vector_at = calloc(m->tensor_count, sizeof *t->vector_at);
     if (!t->vector_at) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
@@ -148,8 +149,10 @@ static iv_status take_vectors(const iv_trainer *t, train_device *d, const piece 
     return IV_OK;
 }
 
-static iv_status write_one(iv_trainer *t, train_device *d, const batch *b, size_t k, int parts, iv_error *err) {
+/* The first device writes what no device has in its memory, too. */
+static iv_status write_one(iv_trainer *t, train_device *d, const batch *b, size_t k, iv_error *err) {
     const piece *x = &b->of[k];
+    int parts = d == t->devices ? IV_ROWS_OWN | IV_ROWS_REST : IV_ROWS_OWN;
     return d->rows->ops->write_model(d->rows, b->first ? b->first : d->model, room_of(t, d, x), x->begin, x->end, parts,
                                      err);
 }
@@ -159,7 +162,7 @@ static iv_status place(iv_trainer *t, train_device *d, void *context, iv_error *
     for (size_t k = 0; k < b->count; k++) {
         if (!b->first) IV_TRY(take_vectors(t, d, &b->of[k], err));
         if (b->host && d->model == t->model) continue; /* it came from there */
-        IV_TRY(write_one(t, d, b, k, IV_ROWS_OWN, err));
+        IV_TRY(write_one(t, d, b, k, err));
     }
     return IV_OK;
 }
@@ -171,9 +174,7 @@ static iv_status write_batch(iv_trainer *t, batch *b, iv_error *err) {
     else
         IV_TRY(iv_train_on_devices(t, receive, b, err));
     b->host = NULL;
-    IV_TRY(iv_train_on_devices(t, place, b, err));
-    for (size_t k = 0; k < b->count; k++) IV_TRY(write_one(t, d, b, k, IV_ROWS_REST, err));
-    return IV_OK;
+    return iv_train_on_devices(t, place, b, err);
 }
 
 /* A row that the parts of several owners share; *done: up to where such rows were written. */
@@ -225,7 +226,7 @@ static iv_status write_through_host(iv_trainer *t, iv_model *first, iv_error *er
 
 static iv_status begin_model(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     batch b = {.first = context};
-    return write_one(t, d, &b, 0, IV_ROWS_OWN, err);
+    return write_one(t, d, &b, 0, err);
 }
 
 iv_status iv_train_pieces_write(iv_trainer *t, iv_model *first, iv_error *err) {
