@@ -11,7 +11,8 @@ enum {
     TILE_WORDS = 32,            /* of a group in a tile: two SHA-256 blocks, a line */
     PIECES = TILE_WORDS / 4,    /* of 16 bytes in a row of a tile */
     ROWS_AT_ONCE = 32 / PIECES, /* rows that one load of a warp reads */
-    LOADS = 32 / ROWS_AT_ONCE
+    LOADS = 32 / ROWS_AT_ONCE,
+    HASH_WARPS = 4 /* of a block, one on each quarter of a multiprocessor: a warp has as much work as a quarter can do */
 };
 
 static __device__ constexpr uint32_t round_constants[64] = {
@@ -73,7 +74,7 @@ IV_DEVICE unsigned count_of(const warp_groups &g, unsigned row) {
 
 /* This lane's pieces of the line that begins at word `first` of each group. Words behind a group's end are zero. */
 IV_DEVICE void load_tile(const warp_groups &g, unsigned first, uint4 held[LOADS]) {
-    unsigned row = threadIdx.x / PIECES, at = first + threadIdx.x % PIECES * 4;
+    unsigned row = threadIdx.x % 32 / PIECES, at = first + threadIdx.x % PIECES * 4;
     const uint32_t *from = g.w + row * g.stride + at;
 #pragma unroll
     for (int i = 0; i < LOADS; i++, row += ROWS_AT_ONCE, from += ROWS_AT_ONCE * g.stride) {
@@ -91,13 +92,16 @@ IV_DEVICE void load_tile(const warp_groups &g, unsigned first, uint4 held[LOADS]
 
 /* Row r of a tile has its 16-byte pieces in the order p ^ r % 8, so that neither writing nor reading them has bank
  * conflicts. */
-static __global__ void __launch_bounds__(32) sha256(const uint32_t *w, size_t n, unsigned group, uint32_t *digests) {
-    __shared__ uint4 tile[32][PIECES];
+static __global__ void __launch_bounds__(32 * HASH_WARPS)
+    sha256(const uint32_t *w, size_t n, unsigned group, uint32_t *digests) {
+    __shared__ uint4 tiles[HASH_WARPS][32][PIECES];
     iv_let_next();
     iv_wait();
-    unsigned lane = threadIdx.x;
-    size_t first = (size_t)blockIdx.x * 32 * group,
-           here = n - first < (size_t)32 * group ? n - first : 32 * (size_t)group;
+    unsigned lane = threadIdx.x % 32;
+    size_t warp = (size_t)blockIdx.x * HASH_WARPS + threadIdx.x / 32, first = warp * 32 * group;
+    if (first >= n) return;
+    size_t here = n - first < (size_t)32 * group ? n - first : 32 * (size_t)group;
+    uint4 (*tile)[PIECES] = tiles[threadIdx.x / 32];
     warp_groups g = {w + first, group, group, (unsigned)(here / group), (unsigned)(here % group)};
     unsigned count = count_of(g, lane), longest = count_of(g, 0);
     unsigned blocks = count ? count / WORDS + (count % WORDS < 14 ? 1 : 2) : 0;
@@ -126,7 +130,7 @@ static __global__ void __launch_bounds__(32) sha256(const uint32_t *w, size_t n,
         if (block < blocks) compress(h, m);
     }
     if (count == 0) return;
-    uint32_t *to = digests + ((size_t)blockIdx.x * 32 + lane) * 8;
+    uint32_t *to = digests + (warp * 32 + lane) * 8;
 #pragma unroll
     for (int i = 0; i < 8; i++) to[i] = swapped(h[i]);
 }
@@ -135,7 +139,7 @@ int iv_gpu_digests(const float *w, size_t n, size_t group, uint8_t *digests, iv_
     if (group == 0 || group % WORDS != 0 || group > UINT32_MAX / 2) return (int)cudaErrorInvalidValue;
     if ((uintptr_t)w % 16 != 0 || (uintptr_t)digests % 4 != 0) return (int)cudaErrorInvalidValue;
     if (n == 0) return 0;
-    size_t groups = (n + group - 1) / group;
-    return iv_launch(sha256, dim3((unsigned)((groups + 31) / 32)), 32, stream, (const uint32_t *)w, n, (unsigned)group,
-                     (uint32_t *)digests);
+    size_t groups = (n + group - 1) / group, each = 32 * HASH_WARPS;
+    return iv_launch(sha256, dim3((unsigned)((groups + each - 1) / each)), (int)each, stream, (const uint32_t *)w, n,
+                     (unsigned)group, (uint32_t *)digests);
 }
