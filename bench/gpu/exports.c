@@ -43,7 +43,7 @@
     X(gpu_linear_args, groups) X(gpu_linear_args, weighted) X(gpu_linear_args, spare) X(gpu_linear_args, fused) \
     X(gpu_fused, addend) X(gpu_fused, gate) X(gpu_fused, up) X(gpu_fused, logits) X(gpu_fused, first) \
     X(gpu_fused, temperature) X(gpu_linear_config, family) X(gpu_linear_config, tile_n) X(gpu_linear_config, tile_m) X(gpu_linear_config, split_k) \
-    X(gpu_linear_config, stages) X(gpu_linear_config, variant) X(gpu_kv, type) X(gpu_kv, heads) X(gpu_kv, head_dim) \
+    X(gpu_linear_config, stages) X(gpu_linear_config, variant) X(gpu_linear_config, halves) X(gpu_kv, type) X(gpu_kv, heads) X(gpu_kv, head_dim) \
     X(gpu_kv, pages) X(gpu_kv, page_count) X(gpu_span, first_row) X(gpu_span, rows) X(gpu_span, position) \
     X(gpu_span, table) X(gpu_attention_shape, arithmetic) X(gpu_attention_shape, type) X(gpu_attention_shape, heads) \
     X(gpu_attention_shape, kv_heads) X(gpu_attention_shape, head_dim) X(gpu_attention_shape, group) \

@@ -41,7 +41,7 @@ VARIANTS = ("IV_WGMMA_SWAPPED", "IV_WGMMA_WIDE", "IV_WGMMA_PAIR")
 GUESS = [0.10, 0.12, 0.15, 0.22, 0.25, 0.27, 0.30, 0.33, 0.27, 0.33, 0.33]  # us of a block of 64 k
 COMMON = {  # name in linear_cost.c: lowest, highest
     "launch_us": (0.5, 3), "wave_us": (0, 3), "output_us": (0, 60), "swiglu_us": (0, 60), "reduce_output_us": (0, 60),
-    "reduce_us": (0, 2), "reduce_wave_us": (0, 8), "ring_latency": (0, 4), "ring_memory": (0, 3), "reread": (0, 1),
+    "reduce_us": (0, 2), "reduce_wave_us": (0, 8), "halves_us": (0, 8), "ring_latency": (0, 4), "ring_memory": (0, 3), "reread": (0, 1),
     "terabytes": (3.3, 4.6), "memory_us": (0.5, 6), "prefetch": (0, 2), "sms_cluster4": (96, 132),
     "sms_cluster8": (88, 124)}
 SMS, SHARED = 132, 228 * 1024
@@ -87,10 +87,10 @@ def rows_of(paths, limits):
             continue
         leaves, before = record["leaves"] or 8, len(rows)  # None: law 2
         for us, text in record["configs"]:
-            found = re.match(r"wgmma n(\d+) m(\d+) split (\d+) stages (\d+) variant (\d+)", text)
+            found = re.match(r"wgmma n(\d+) m(\d+) split (\d+) stages (\d+) variant (\d+)( halves)?", text)
             if not us or not found:
                 continue
-            n, m, split, stages, variant = map(int, found.groups())
+            n, m, split, stages, variant = map(int, found.groups()[:5])
             if (n, m, variant) not in KINDS:
                 continue
             stage, fixed, most = shape_of(n, m, variant, leaves // split)
@@ -99,7 +99,7 @@ def rows_of(paths, limits):
             rows.append([us, KINDS.index((n, m, variant)), n, m, split, stages, resident,
                          up(record["k"] // leaves, 64) * (leaves // split), up(record["n"], n) * tiles_m, tiles_m,
                          record["k"] * record["n"] * 2, "swiglu" in record["shape"] or "gate_up" in record["shape"],
-                         record.get("rest_us", 0), len(problems)])
+                         found[6] is not None, record.get("rest_us", 0), len(problems)])
             texts.append(text)
         if len(rows) > before:  # shuffled: the order must not depend on the times
             order = random.Random(1).sample(range(before, len(rows)), len(rows) - before)
@@ -110,12 +110,13 @@ def rows_of(paths, limits):
 
 def predict(rows, latency, throughput, c):
     """Microseconds of each row."""
-    _, kind, n, m, split, stages, resident, blocks, tiles, tiles_m, weights, swiglu, _, _ = rows.T
+    _, kind, n, m, split, stages, resident, blocks, tiles, tiles_m, weights, swiglu, halves, _, _ = rows.T
     kind = kind.astype(int)
     sms = np.where(split <= 2, SMS, np.where(split <= 4, c["sms_cluster4"], c["sms_cluster8"]))
     slots, ctas = sms * resident, tiles * split
     full = np.floor(ctas / slots)
-    rest = ctas - full * slots
+    last_split = 1 + halves
+    rest = (ctas - full * slots) * last_split
     last_resident = np.ceil(rest / sms)
 
     def block_us(on_sm, active):
@@ -126,20 +127,22 @@ def predict(rows, latency, throughput, c):
         return np.maximum(us, memory * (1 + c["ring_memory"] / (in_flight - 1)))
 
     us = full * blocks * block_us(resident, slots)
-    us += np.where(rest > 0, blocks * block_us(np.maximum(last_resident, 1), np.maximum(rest, 1)), 0)
+    us += np.where(rest > 0, blocks / last_split * block_us(np.maximum(last_resident, 1), np.maximum(rest, 1)), 0)
     waves = full + (rest > 0)
     wide = np.array(KINDS)[kind, 2] > 0
     output = c["output_us"] + np.where(wide & (swiglu > 0), c["swiglu_us"], 0)
     outputs = n * m / (np.where(wide, m, n) * 2) / 1e3
     us += c["launch_us"] + waves * c["wave_us"]
-    us += outputs / split * output * np.where(full > 0, resident, np.maximum(last_resident, 1))
+    us += outputs / split / last_split * output * np.where(full > 0, resident, np.maximum(last_resident, 1))
     reduction = c["reduce_us"] * np.log2(split) + outputs * c["reduce_output_us"] + c["reduce_wave_us"] * (waves - 1)
     us += np.where(split > 1, reduction, 0)
+    us += np.where(halves > 0, c["halves_us"] + outputs * c["reduce_output_us"], 0)
     memory_us = c["memory_us"] + weights / (c["terabytes"] * 1e6)
     us *= (1 + (memory_us / us) ** 4) ** 0.25  # a soft maximum with memory
     active = np.minimum(ctas, slots)  # weights that the rings of the first wave hold
     held = np.minimum(weights, active / np.minimum(tiles_m, active) * np.minimum(stages, blocks) * n * 128)
-    return np.maximum(us - c["prefetch"] * held / (c["terabytes"] * 1e6), 0.5)
+    us = np.maximum(us - c["prefetch"] * held / (c["terabytes"] * 1e6), 0.5)
+    return np.where((halves > 0) & ((rest == 0) | (rest > slots)), UNUSED, us)
 
 
 def constants(name):
@@ -173,7 +176,7 @@ def check(path):
         kind, tiles_m = KINDS.index((r["tile_n"], r["tile_m"], r["variant"])), up(r["rows"], r["tile_m"])
         row = [1, kind, r["tile_n"], r["tile_m"], r["split_k"], r["stages"], r["resident"],
                up(r["k"] // r["leaves"], 64) * r["leaves"] / r["split_k"], up(r["n"], r["tile_n"]) * tiles_m, tiles_m,
-               r["k"] * r["n"] * 2, r["swiglu"], 0, 0]
+               r["k"] * r["n"] * 2, r["swiglu"], r["halves"], 0, 0]
         ours = predict(np.array([row], float), *unpack(np.array(constants(set_of(r["rows"])))))[0]
         worst, count = max(worst, abs(ours / r["us"] - 1)), count + 1
     print(f"{count} costs, the largest relative difference {worst:.2e}")

@@ -44,7 +44,7 @@ class LinearArgs(ctypes.Structure):
 
 class LinearConfig(ctypes.Structure):
     _fields_ = [("family", c_int), ("tile_n", c_int), ("tile_m", c_int), ("split_k", c_int), ("stages", c_int),
-                ("variant", c_int)]
+                ("variant", c_int), ("halves", c_int)]
 
 
 class KV(ctypes.Structure):

@@ -141,6 +141,33 @@ static void wide_chains_have_the_laws_bits(void **state) {
            by_rows);
 }
 
+/* Tiles that two CTAs divide: a single one always is; of several, those of the last round. */
+static void halves_have_the_laws_bits(void **state) {
+    (void)state;
+    static iv_gpu_linear_config c[CONFIGS_MAX];
+    size_t runs = 0, single = 0;
+    rng r = rng_start("emulated halves");
+    for (budget b = budget_of(8); has_time(&b) || single < 3;) {
+        shape s = random_shape(&r, true);
+        bool one = rng_below(&r, 3) == 0;
+        s.arithmetic = IV_TC16, s.experts = 0, s.weighted = false, s.adjacent = rng_below(&r, 2);
+        s.leaves = 4 << rng_below(&r, 2), s.k = 64 * (size_t)s.leaves * (1 + rng_below(&r, 7));
+        if (rng_below(&r, 3) == 0) s.k -= 16 * (size_t)s.leaves * (1 + rng_below(&r, 3)); /* an incomplete block */
+        s.rows = 1 + rng_below(&r, one ? 80 : 300), s.n = 16 * (1 + rng_below(&r, one ? 6 : 20));
+        if (s.epilogue != IV_GPU_SWIGLU) s.n -= rng_below(&r, 16);
+        problem p;
+        make_problem(&r, &s, &p);
+        size_t n = iv_gpu_wgmma_configs(&p.a, c, CONFIGS_MAX), halves = 0;
+        for (size_t i = 0; i < n; i++)
+            if (c[i].halves) c[halves++] = c[i];
+        assert_in_range(halves, 1, CONFIGS_MAX);
+        try_config(&r, &p, &c[rng_below(&r, halves)]);
+        runs++, single += one;
+        free_problem(&p);
+    }
+    printf("emulated halves: %zu runs, %zu of a single tile, all the law's bits\n", runs, single);
+}
+
 static void wgmma_has_the_laws_bits(void **state) {
     (void)state;
     family_has_the_laws_bits("emulated wgmma", IV_GPU_WGMMA, 8);
@@ -340,14 +367,12 @@ int main(void) {
     iv_error err;
     if (iv_pool_open(1, &pool, &err) != IV_OK) return 1;
     is_hopper = true;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_mistakes_are_caught),
-                                       cmocka_unit_test(wgmma_has_the_laws_bits),
-                                       cmocka_unit_test(mma_has_the_laws_bits),
-                                       cmocka_unit_test(wide_tiles_have_the_laws_bits),
-                                       cmocka_unit_test(wide_chains_have_the_laws_bits),
-                                       cmocka_unit_test(generic_has_the_laws_bits),
-                                       cmocka_unit_test(overlapping_layers_have_the_same_bits),
-                                       cmocka_unit_test(more_rows_than_a_grid_is_high)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planted_mistakes_are_caught),    cmocka_unit_test(wgmma_has_the_laws_bits),
+        cmocka_unit_test(mma_has_the_laws_bits),          cmocka_unit_test(wide_tiles_have_the_laws_bits),
+        cmocka_unit_test(wide_chains_have_the_laws_bits), cmocka_unit_test(halves_have_the_laws_bits),
+        cmocka_unit_test(generic_has_the_laws_bits),      cmocka_unit_test(overlapping_layers_have_the_same_bits),
+        cmocka_unit_test(more_rows_than_a_grid_is_high)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     iv_pool_close(pool);
     return bad;

@@ -26,25 +26,28 @@ static void layers_have_what_was_measured(void **state) {
     (void)state;
     static const struct {
         size_t rows, n, k;
-        int leaves, tile_n, tile_m, split_k, stages, variant;
+        int leaves, tile_n, tile_m, split_k, stages, variant, halves;
     } row[] = {
-        {1, 6144, 4096, 4, 64, 16, 2, 11, 0},     {16, 4096, 4096, 8, 64, 16, 2, 20, 0},
-        {1, 24576, 4096, 4, 64, 16, 1, 7, 0},     {1, 4096, 12288, 8, 64, 16, 2, 20, 0},
-        {64, 4096, 12288, 8, 64, 64, 2, 14, 0},   {96, 6144, 4096, 4, 128, 96, 2, 8, 0},
-        {128, 24576, 4096, 4, 96, 128, 1, 7, 1},  {192, 24576, 4096, 4, 128, 96, 1, 8, 0},
-        {256, 4096, 4096, 8, 128, 128, 2, 7, 0},  {256, 4096, 12288, 8, 128, 128, 2, 7, 0},
-        {256, 6144, 4096, 4, 96, 128, 1, 7, 1},   {1024, 24576, 4096, 4, 128, 128, 1, 6, 1},
-        {8192, 6144, 4096, 4, 128, 128, 1, 6, 2}, {2048, 24576, 4096, 4, 128, 128, 1, 6, 2},
-        {8, 5120, 8192, 8, 64, 16, 4, 7, 0},      {8, 12288, 4096, 4, 64, 16, 2, 7, 0},
-        {16, 12288, 4096, 4, 64, 16, 2, 7, 0},    {80, 24576, 4096, 4, 128, 80, 1, 8, 0},
+        {1, 6144, 4096, 4, 64, 16, 2, 11, 0, 0},     {16, 4096, 4096, 8, 64, 16, 2, 20, 0, 0},
+        {1, 24576, 4096, 4, 64, 16, 1, 7, 0, 0},     {1, 4096, 12288, 8, 64, 16, 2, 20, 0, 0},
+        {64, 4096, 12288, 8, 64, 64, 2, 14, 0, 0},   {96, 6144, 4096, 4, 128, 96, 2, 8, 0, 0},
+        {128, 24576, 4096, 4, 96, 128, 1, 7, 1, 0},  {192, 24576, 4096, 4, 128, 96, 1, 8, 0, 0},
+        {256, 4096, 4096, 8, 128, 128, 1, 5, 1, 1},  {256, 4096, 12288, 8, 128, 128, 1, 5, 1, 1},
+        {256, 6144, 4096, 4, 96, 128, 1, 7, 1, 0},   {1024, 24576, 4096, 4, 128, 128, 1, 6, 1, 0},
+        {8192, 6144, 4096, 4, 128, 128, 1, 6, 2, 0}, {2048, 24576, 4096, 4, 128, 128, 1, 6, 2, 0},
+        {8, 5120, 8192, 8, 64, 16, 4, 7, 0, 0},      {8, 12288, 4096, 4, 64, 16, 2, 7, 0, 0},
+        {16, 12288, 4096, 4, 64, 16, 2, 7, 0, 0},    {80, 24576, 4096, 4, 128, 80, 1, 8, 0, 0},
+        {300, 6144, 4096, 4, 128, 80, 1, 8, 0, 1},   {300, 24576, 4096, 4, 128, 112, 1, 7, 0, 1},
+        {384, 6144, 4096, 4, 96, 128, 1, 7, 1, 1},   {600, 24576, 4096, 4, 128, 128, 1, 6, 1, 1},
+        {768, 4096, 12288, 8, 128, 128, 1, 5, 1, 1}, {1200, 4096, 12288, 8, 128, 128, 1, 5, 1, 1},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         iv_gpu_linear_args a = problem(IV_TC16, IV_BF16, row[i].rows, row[i].n, row[i].k, row[i].leaves);
         if (row[i].n == 24576 || row[i].n == 12288) a.epilogue = IV_GPU_SWIGLU;
         iv_gpu_linear_config c, again;
         assert_true(iv_gpu_wgmma_prefer(&a, &c) && iv_gpu_wgmma_prefer(&a, &again));
-        iv_gpu_linear_config want = {IV_GPU_WGMMA,   row[i].tile_n, row[i].tile_m,
-                                     row[i].split_k, row[i].stages, row[i].variant};
+        iv_gpu_linear_config want = {IV_GPU_WGMMA,  row[i].tile_n,  row[i].tile_m, row[i].split_k,
+                                     row[i].stages, row[i].variant, row[i].halves};
         char text[128], wanted[128];
         iv_gpu_linear_describe(&c, text, sizeof text);
         iv_gpu_linear_describe(&want, wanted, sizeof wanted);
@@ -76,7 +79,7 @@ static void few_rows_have_what_was_measured(void **state) {
         iv_gpu_linear_config c = iv_gpu_linear_choose(&a);
         char text[128], wanted[128] = "wgmma";
         int tile_m = row[i].rows <= 8 ? 8 : row[i].rows <= 16 ? 16 : 32;
-        iv_gpu_linear_config want = {IV_GPU_MMA, row[i].tile_n, tile_m, 1, row[i].stages, row[i].blocks};
+        iv_gpu_linear_config want = {IV_GPU_MMA, row[i].tile_n, tile_m, 1, row[i].stages, row[i].blocks, 0};
         iv_gpu_linear_describe(&c, text, sizeof text);
         if (row[i].tile_n)
             iv_gpu_linear_describe(&want, wanted, sizeof wanted);
@@ -137,6 +140,12 @@ static void costs_grow_with_work(void **state) {
     double whole = iv_linear_cost(&a);
     a.sms = 116;
     assert_true(iv_linear_cost(&a) > whole);
+    iv_linear_cost_args tiles = {.rows = 768, .n = 4096, .k = 12288, .leaves = 8, .tile_n = 128, .tile_m = 128};
+    tiles.variant = IV_WGMMA_WIDE, tiles.split_k = 1, tiles.stages = 5, tiles.resident = 1, tiles.sms = 132;
+    whole = iv_linear_cost(&tiles), tiles.halves = true; /* of 192 tiles, 60 are left */
+    assert_true(iv_linear_cost(&tiles) < whole);
+    tiles.rows = 1024; /* 124 are left: too many */
+    assert_true(isinf(iv_linear_cost(&tiles)));
     a.tile_m = 48;
     assert_true(isinf(iv_linear_cost(&a)));
 }
@@ -240,13 +249,14 @@ static bool put_cost(rng *r, FILE *f, double planted) {
     a.leaves = 8, a.k = 128 * (1 + rng_below(r, 200)), a.tile_n = tile[0], a.tile_m = tile[1], a.variant = tile[2];
     a.split_k = a.variant ? 1 : 1 << rng_below(r, 4), a.stages = 3 + (int)rng_below(r, 18), a.sms = IV_H200_SMS;
     a.resident = 1 + (int)rng_below(r, 4), a.swiglu = rng_below(r, 2);
+    a.halves = a.split_k == 1 && rng_below(r, 2);
     double us = iv_linear_cost(&a);
     if (us == HUGE_VAL) return false;
     fprintf(f,
             "{\"rows\": %zu, \"n\": %zu, \"k\": %zu, \"leaves\": %d, \"tile_n\": %d, \"tile_m\": %d, \"variant\": %d, "
-            "\"split_k\": %d, \"stages\": %d, \"resident\": %d, \"swiglu\": %d, \"us\": %.17g}\n",
+            "\"split_k\": %d, \"stages\": %d, \"resident\": %d, \"swiglu\": %d, \"halves\": %d, \"us\": %.17g}\n",
             a.rows, a.n, a.k, a.leaves, a.tile_n, a.tile_m, a.variant, a.split_k, a.stages, a.resident, a.swiglu,
-            us + planted);
+            a.halves, us + planted);
     return true;
 }
 

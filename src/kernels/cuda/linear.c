@@ -46,8 +46,8 @@ bool iv_gpu_linear_fuses(const iv_gpu_linear_args *a) { return iv_gpu_wgmma_fuse
 
 void iv_gpu_linear_describe(const iv_gpu_linear_config *c, char *text, size_t bytes) {
     IV_ASSERT(c->family >= 0 && c->family < IV_GPU_FAMILIES);
-    snprintf(text, bytes, "%s n%d m%d split %d stages %d variant %d", families[c->family].name, c->tile_n, c->tile_m,
-             c->split_k, c->stages, c->variant);
+    snprintf(text, bytes, "%s n%d m%d split %d stages %d variant %d%s", families[c->family].name, c->tile_n, c->tile_m,
+             c->split_k, c->stages, c->variant, c->halves ? " halves" : "");
 }
 
 int iv_gpu_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream) {

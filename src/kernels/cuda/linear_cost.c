@@ -1,13 +1,15 @@
 /* linear_cost.c: the cost model of linear layers. CTAs run in waves of as many as are resident on all SMs. In a wave a
  * block of 64 k takes the largest of three times: its latency, the throughput of its SM's tensor cores and shared
  * memory, and the memory time of its weights. A launch, a wave, the epilogue and the cluster reduction of split-K add
- * their costs. Weights that fill the ring while the preceding kernel ends are subtracted. */
+ * their costs; so does the exchange of roots if two CTAs divide each tile of the last wave (halves). Weights that fill
+ * the ring while the preceding kernel ends are subtracted. */
 #include "kernels/cuda/linear_cost.h"
 
 #include <math.h>
 #include <stdint.h>
 
 static const double LEAST_US = 0.5; /* below every measurement */
+enum { HALVES_FROM = 129 };         /* rows; not measured with fewer */
 
 /* The four sets of constants; which one applies depends on the rows of x. Each was fitted to measurements on an H200
  * (bench/gpu/fit_linear.py) of layers in sequence, as a model runs them (SEQUENCE: up to 32 rows, and MANY), or of
@@ -34,6 +36,7 @@ typedef struct cost_table {
     double reduce_output_us[SETS]; /* cluster reduction of split-K: of a thousand outputs of a thread */
     double reduce_us[SETS];        /* cluster reduction: of each doubling of split-K */
     double reduce_wave_us[SETS];   /* cluster reduction: of each further wave */
+    double halves_us[SETS];        /* the same of tiles that two CTAs divide (estimated) */
     double ring_latency[SETS];     /* a ring of s stages adds this / (s - 1) to a block's latency */
     double ring_memory[SETS];      /* and to its memory time */
     double reread[SETS];           /* fraction of the weights that each further token tile reads again */
@@ -55,6 +58,7 @@ static const cost_table table = {
     .reduce_output_us = {  46.4,   9.74,     60,   24.8},
     .reduce_us        = {     0,  0.998,  0.893,   1.26},
     .reduce_wave_us   = {  1.72,   3.75,   3.47,   4.62},
+    .halves_us        = {   1.5,    1.5,    1.5,    1.5},
     .ring_latency     = {     4,  0.558,      0,  0.153},
     .ring_memory      = {  1.21,   0.15,   1.14,  0.393},
     .reread           = { 0.812,  0.469,  0.308,  0.574},
@@ -100,6 +104,7 @@ static double up(double a, double b) { return ceil(a / b); }
 typedef struct waves {
     double token_tiles, ctas, slots; /* slots: CTAs resident on all SMs */
     double full, rest, last_resident, count;
+    double last_split; /* CTAs that divide a tile of the last wave, if not those of split-K */
 } waves;
 
 static waves waves_of(const iv_linear_cost_args *a, int set) {
@@ -110,6 +115,7 @@ static waves waves_of(const iv_linear_cost_args *a, int set) {
     w.ctas = up((double)a->n, a->tile_n) * w.token_tiles * a->split_k;
     w.slots = sms * a->resident;
     w.full = floor(w.ctas / w.slots), w.rest = w.ctas - w.full * w.slots;
+    w.last_split = a->halves ? 2 : 1, w.rest *= w.last_split;
     w.last_resident = fmax(1, ceil(w.rest / sms)), w.count = w.full + (w.rest > 0);
     return w;
 }
@@ -130,7 +136,7 @@ static double block_us(const iv_linear_cost_args *a, int set, const tile_cost *t
 static double epilogue_us(const iv_linear_cost_args *a, int set, const waves *w, double outputs) {
     bool wide = a->variant != IV_WGMMA_SWAPPED;
     double output_us = table.output_us[set] + (wide && a->swiglu ? table.swiglu_us[set] : 0);
-    return outputs / a->split_k * output_us * (w->full > 0 ? a->resident : w->last_resident);
+    return outputs / a->split_k / w->last_split * output_us * (w->full > 0 ? a->resident : w->last_resident);
 }
 
 static double reduction_us(const iv_linear_cost_args *a, int set, const waves *w, double outputs) {
@@ -150,13 +156,15 @@ double iv_linear_cost(const iv_linear_cost_args *a) {
     const tile_cost *t = tile_of(a, set);
     if (!t) return HUGE_VAL;
     waves w = waves_of(a, set);
+    if (a->halves && (a->rows < HALVES_FROM || w.rest == 0 || w.rest > w.slots)) return HUGE_VAL;
     double blocks = up((double)(a->k / (size_t)a->leaves), 64) * a->leaves / a->split_k;
     double rows_of_tile = a->variant != IV_WGMMA_SWAPPED ? a->tile_m : a->tile_n; /* two threads for each */
     double outputs = a->tile_n * a->tile_m / (rows_of_tile * 2.0) / 1e3;          /* thousands, of a thread */
     double us = w.full * blocks * block_us(a, set, t, w.token_tiles, a->resident, w.slots);
-    if (w.rest > 0) us += blocks * block_us(a, set, t, w.token_tiles, w.last_resident, fmax(w.rest, 1));
+    if (w.rest > 0) us += blocks / w.last_split * block_us(a, set, t, w.token_tiles, w.last_resident, fmax(w.rest, 1));
     us += table.launch_us[set] + w.count * table.wave_us[set] + epilogue_us(a, set, &w, outputs);
     if (a->split_k > 1) us += reduction_us(a, set, &w, outputs);
+    if (a->halves) us += table.halves_us[set] + outputs * table.reduce_output_us[set];
     double memory = table.memory_us[set] + (double)a->n * (double)a->k * 2 / (table.terabytes[set] * 1e6);
     double share = memory / us; /* a soft maximum with memory: configurations that all wait for it must not be equal */
     us *= sqrt(sqrt(1 + share * share * share * share));

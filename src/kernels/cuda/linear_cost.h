@@ -24,12 +24,14 @@ typedef struct iv_linear_cost_args {
     int tile_n, tile_m;  /* outputs and tokens of a tile */
     int variant;         /* one of the above */
     int split_k, stages; /* CTAs that divide a tile's leaves; stages of a ring */
+    bool halves;         /* two CTAs divide each tile of the last wave */
     int resident;        /* CTAs that fit on an SM */
     int sms;             /* available SMs */
     bool swiglu;
 } iv_linear_cost_args;
 
-/* Estimated microseconds; HUGE_VAL for a tile that is not used with these rows. */
+/* Estimated microseconds; HUGE_VAL for a tile that is not used with these rows, and for halves with few
+ * rows or that would not fit in one wave. */
 double iv_linear_cost(const iv_linear_cost_args *a);
 
 #ifdef __cplusplus

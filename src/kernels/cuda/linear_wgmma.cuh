@@ -7,7 +7,8 @@
  * computed in order, four at a time, in three accumulators a, b, c: the fourth leaf uses a again, and b += a and c
  * += a are the nodes of level 1. With three accumulators a leaf can begin while the previous one drains. A node of
  * level 2 is spilled, to registers if there are enough and otherwise to shared memory. With split-K, each CTA of a
- * cluster computes a subtree, and the roots are reduced through distributed shared memory.
+ * cluster computes a subtree, and the roots are reduced through distributed shared memory. The same may be done with
+ * the tiles of the last round alone, if at most half of the CTAs have one (halves).
  *
  * A CTA of wide tiles processes tile after tile. Its consumers run the epilogue of a tile between the first blocks
  * of the next one, which are issued ahead. Two CTAs may multicast their weights to each other. A tile of 256 outputs
@@ -94,12 +95,12 @@ IV_DEVICE void iv_wgmma_reduce_roots(const iv_wgmma_plan &plan, const iv_wgmma_t
     }
 }
 
-/* Called inside the consumers' branch: after it, a thread has only the producer's registers. */
+/* Of a swapped tile. Called inside the consumers' branch: after it, a thread has only the producer's registers. */
 template <class S>
 IV_DEVICE void iv_wgmma_reduce(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at, int rank) {
     iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
-    if constexpr (S::LEAVES <= 4)
-        if (plan.split_k == 2) iv_wgmma_reduce_roots<S, 2>(plan, t, m.ring, rank);
+    if constexpr (S::LEAVES <= 4 || S::DIVIDES)
+        if (plan.split_k == 2 || iv_wgmma_is_half<S>(plan, at)) iv_wgmma_reduce_roots<S, 2>(plan, t, m.ring, rank);
     if constexpr (S::LEAVES <= 2)
         if (plan.split_k == 4) iv_wgmma_reduce_roots<S, 4>(plan, t, m.ring, rank);
     if constexpr (S::LEAVES == 1)
@@ -220,6 +221,29 @@ IV_DEVICE void iv_wgmma_four_leaves(const iv_wgmma_plan &plan, const iv_wgmma_sh
     iv_wgmma_add(v.c, v.a);
 }
 
+/* Two leaves, half of a tile of four; the first block is in flight in a. Their node is then in c. */
+template <class S>
+IV_DEVICE void iv_wgmma_two_leaves(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
+                                   iv_wgmma_nodes<S> &v) {
+    iv_wgmma_run_leaf<S>(plan, m, f, v.a);
+    iv_wgmma_begin_leaf<S>(plan, m, f, v.c, v.a);
+    iv_wgmma_run_leaf<S>(plan, m, f, v.c);
+    iv_wgmma_drain<S>(m, f, v.c);
+    iv_wgmma_add(v.c, v.a);
+}
+
+/* Half of a tile; the first block is in flight in a. Its root is then in c. */
+template <class S>
+IV_DEVICE void iv_wgmma_half(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, iv_wgmma_pipeline &f,
+                             iv_wgmma_nodes<S> &v) {
+    if constexpr (S::LEAVES == 4) {
+        iv_wgmma_two_leaves<S>(plan, m, f, v);
+    } else {
+        iv_wgmma_four_leaves<S>(plan, m, f, v);
+        iv_wgmma_add(v.c, v.b);
+    }
+}
+
 /* The CTA's leaves of one tile; the first block is in flight in a. iv_wgmma_finish makes the remaining additions; a
  * is free. */
 template <class S>
@@ -252,16 +276,41 @@ template <class S> IV_DEVICE void iv_wgmma_finish(const iv_wgmma_shared &m, iv_w
     if constexpr (S::LEAVES == 8) iv_wgmma_add_spilled<S>(m, v, v.c);
 }
 
-/* The epilogue of a wide tile, part by part, with no block in flight. */
+/* The epilogue of a wide tile, chunks `first` to `last` - 1, with no block in flight. */
 template <class S>
-IV_DEVICE void iv_wgmma_epilogue_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index,
-                                      iv_wgmma_nodes<S> &v, const float (&root)[S::COUNT]) {
-    iv_wgmma_finish<S>(m, v);
+IV_DEVICE void iv_wgmma_epilogue_chunks(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, int first,
+                                        int last, const float (&root)[S::COUNT]) {
     iv_wgmma_output s = iv_wgmma_output_of<S>(plan, m.tiles[index % IV_TILES]);
     iv_wgmma_wait_stores();
 #pragma unroll 1
-    for (int first = 0; first < S::COUNT / 4; first += IV_PART)
-        iv_wgmma_epilogue_part<S>(plan, m, index, s, first, root);
+    for (; first < last; first += IV_PART) iv_wgmma_epilogue_part<S>(plan, m, index, s, first, root);
+}
+
+/* Publishes the root of half a tile in the ring. */
+template <class S> IV_DEVICE void iv_wgmma_publish(const iv_wgmma_shared &m, const float (&root)[S::COUNT]) {
+    iv_named_sync(1, S::CONSUMERS); /* then the ring is free */
+    iv_wgmma_write_node<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
+}
+
+/* The end of a divided wide tile: the two roots are added, and each CTA writes half of the outputs. */
+template <class S>
+IV_DEVICE void iv_wgmma_join_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int index, int rank,
+                                  float (&root)[S::COUNT]) {
+    constexpr int CHUNKS = S::COUNT / 4, CUT = (CHUNKS / IV_PART + 1) / 2 * IV_PART;
+    iv_wgmma_publish<S>(m, root);
+    iv_cluster_sync();
+    uint32_t theirs = iv_shared_of(m.ring + threadIdx.x * 16, (uint32_t)rank ^ 1);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        if (rank == half) {
+#pragma unroll
+            for (int j = half ? CUT : 0; j < (half ? CHUNKS : CUT); j++) {
+                float4 v = iv_load_cluster4(theirs + j * S::CONSUMERS * 16);
+                root[4 * j] = __fadd_rn(root[4 * j], v.x), root[4 * j + 1] = __fadd_rn(root[4 * j + 1], v.y);
+                root[4 * j + 2] = __fadd_rn(root[4 * j + 2], v.z), root[4 * j + 3] = __fadd_rn(root[4 * j + 3], v.w);
+            }
+        }
+    iv_wgmma_epilogue_chunks<S>(plan, m, index, rank ? CUT : 0, rank ? CHUNKS : CUT, root);
 }
 
 /* The same while the next tile runs in `next`: a block of it is issued before each part, and its entries are loaded
@@ -358,7 +407,8 @@ template <class S> IV_DEVICE void iv_wgmma_root_of_one(iv_wgmma_nodes<S> &v) {
 
 /* Tile after tile. With enough blocks in a leaf, the epilogue of a tile overlaps with the next tile. */
 template <class S>
-IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles) {
+IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int tiles, bool halved,
+                                     int rank) {
     iv_wgmma_nodes<S> v;
     iv_wgmma_pipeline f = {{0, 0}, 0, 0};
     bool overlaps = plan.blocks >= S::COUNT / 4 / IV_PART + 2 && iv_wgmma_can_overlap<S>(plan);
@@ -369,6 +419,12 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
     iv_wgmma_load_entries<S>(plan, m, f, 0, v.a);
 #pragma unroll 1
     for (int at = 0;; at++) {
+        if constexpr (S::DIVIDES)
+            if (halved && at + 1 == tiles) {
+                iv_wgmma_half<S>(plan, m, f, v);
+                iv_wgmma_join_wide<S>(plan, m, at, rank, v.c);
+                break;
+            }
         iv_wgmma_subtree<S>(plan, m, f, v);
         iv_wgmma_root_of_one<S>(v);
         if (overlaps && at + 1 < tiles) {
@@ -376,7 +432,8 @@ IV_DEVICE void iv_wgmma_consume_wide(const iv_wgmma_plan &plan, const iv_wgmma_s
             iv_wgmma_epilogue_overlapped<S>(plan, m, f, at, v, v.a, root);
             continue;
         }
-        iv_wgmma_epilogue_wide<S>(plan, m, at, v, root);
+        iv_wgmma_finish<S>(m, v);
+        iv_wgmma_epilogue_chunks<S>(plan, m, at, 0, S::COUNT / 4, root);
         if (at + 1 == tiles) break;
         iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
         iv_wgmma_load_entries<S>(plan, m, f, at + 1, v.a);
@@ -411,7 +468,7 @@ IV_DEVICE void iv_wgmma_consume_single(const iv_wgmma_plan &plan, const iv_wgmma
             iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
         iv_wgmma_load_entries<S>(plan, m, f, at, v.a);
         iv_wgmma_subtree<S>(plan, m, f, v);
-        iv_wgmma_epilogue_wide<S>(plan, m, at, v, v.a);
+        iv_wgmma_epilogue_chunks<S>(plan, m, at, 0, S::COUNT / 4, v.a);
     }
 }
 
@@ -424,13 +481,14 @@ IV_DEVICE void iv_wgmma_consume(const iv_wgmma_plan &plan, const iv_wgmma_shared
     iv_wgmma_pipeline f = {{0, 0}, 0, 0};
     for (int at = first; at < tiles; at += step) {
         iv_wgmma_issue_next<S, true>(plan, m, f, v.a);
+        if constexpr (S::DIVIDES)
+            if (iv_wgmma_is_half<S>(plan, at)) { /* the last piece */
+                iv_wgmma_half<S>(plan, m, f, v);
+                return iv_wgmma_publish<S>(m, v.c);
+            }
         iv_wgmma_subtree<S>(plan, m, f, v);
         iv_wgmma_finish<S>(m, v);
-        if (plan.split_k > 1) { /* a single tile; the ring is free when all consumers have arrived */
-            iv_named_sync(1, S::CONSUMERS);
-            iv_wgmma_write_node<S::COUNT, S::CONSUMERS>(m.root + threadIdx.x, root);
-            return;
-        }
+        if (plan.split_k > 1) return iv_wgmma_publish<S>(m, root); /* a single tile */
         iv_wgmma_epilogue_tile<S>(plan, iv_wgmma_tile_at<S>(plan, m, at), root);
     }
 }
@@ -465,6 +523,7 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     iv_wgmma_shared m = iv_wgmma_set_up<S>(plan, shared);
     int ctas = S::PEERS * plan.split_k, rank = ctas > 1 ? (int)iv_cluster_rank() : 0, tiles = plan.tiles;
     int first = blockIdx.x / ctas, step = gridDim.x / ctas, first_leaf = S::PEERS > 1 ? 0 : rank * S::LEAVES;
+    if (S::DIVIDES && plan.whole < tiles) tiles += tiles - plan.whole, rank = first & 1; /* pieces */
     m.peer = S::PEERS > 1 ? rank : 0;
     iv_dependency_release();
     if (!S::DENSE && plan.groups.count) {
@@ -476,6 +535,9 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
     else
         __syncthreads();
     if (!S::DENSE && plan.groups.count) tiles = m.prefix[plan.groups.count];
+    int mine = first < tiles ? (tiles - first + step - 1) / step : 0, last = first + (mine - 1) * step;
+    bool halved = S::DIVIDES && mine > 0 && iv_wgmma_is_half<S>(plan, last);
+    bool joins = S::PEERS == 1 && (plan.split_k > 1 || halved); /* the other CTAs of the cluster */
     if (threadIdx.x >= S::CONSUMERS) {
         if constexpr (S::MOVED) iv_registers_give<S::GIVEN>();
         if (__shfl_sync(~0u, threadIdx.x / 32, 0) > S::CONSUMERS / 32) {
@@ -486,25 +548,24 @@ __global__ void __launch_bounds__(S::THREADS, S::CTAS)
             iv_wgmma_produce<S>(&weights, &tokens, plan, m, tiles, first, step, first_leaf);
         }
         __syncwarp();
-        if (plan.split_k > 1) iv_cluster_sync();
+        if (joins) iv_cluster_sync();
     } else {
         if constexpr (S::MOVED) iv_registers_take<S::TAKEN>();
         iv_dependency_wait();
-        int mine = first < tiles ? (tiles - first + step - 1) / step : 0;
         if constexpr (S::SINGLE_ACC)
             iv_wgmma_consume_single<S>(plan, m, mine);
         else if constexpr (S::WIDE)
-            iv_wgmma_consume_wide<S>(plan, m, mine);
+            iv_wgmma_consume_wide<S>(plan, m, mine, halved, rank);
         else
             iv_wgmma_consume<S>(plan, m, tiles, first, step);
-        if (S::SWAP && plan.split_k > 1) {
+        if (S::SWAP && joins) {
             iv_cluster_sync(); /* all roots are written */
-            iv_wgmma_reduce<S>(plan, m, first, rank);
+            iv_wgmma_reduce<S>(plan, m, last, rank);
         }
     }
     if constexpr (S::PEERS > 1)
         iv_cluster_sync(); /* no peer still copies into this CTA or arrives at its barriers */
-    else if (plan.split_k > 1)
+    else if (joins)
         iv_cluster_leave(); /* no peer still reads from it */
 }
 
@@ -513,7 +574,7 @@ template <class S> static iv_wgmma_instance iv_wgmma_instance_of(void) {
             S::PEERS,      S::WIDE,    iv_wgmma_kernel<S>,
             S::STAGE,      S::THREADS, S::SCRATCH + 16 + S::ROWS_BYTES + IV_TILES * (int)sizeof(iv_wgmma_tile),
             S::NODE_BYTES, S::CTAS,    S::DENSE,
-            S::FUSES};
+            S::FUSES,      S::DIVIDES};
 }
 
 template <iv_dtype TYPE, int GROUPS, int QN, bool WIDE, int LEAVES, int PEERS = 1, bool FUSES = false>

@@ -3,6 +3,7 @@
 #include "kernels/cuda/linear_cost.h"
 #include "kernels/cuda/linear_wgmma.cuh"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,19 +61,20 @@ static int leaf_blocks(const iv_gpu_linear_args *a) {
     return (int)((a->w.k_padded / (size_t)a->w.leaves + IV_BLOCK_K - 1) / IV_BLOCK_K);
 }
 
-/* With split-K the ring must have room for a root, because roots are reduced through it. */
-static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, int stages) {
+/* If CTAs divide a tile the ring must have room for a root, because roots are reduced through it. */
+static bool fits(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int split, bool halves, int stages) {
+    if (halves && (!w->divides || split > 1 || a->groups)) return false;
     if (split * w->leaves != a->w.leaves || split > 8 || (split > 1 && (w->wide || a->groups))) return false;
     if ((w->dense && a->groups) || w->fuses != iv_gpu_linear_wants_fusion(a)) return false;
     if (stages < IV_RING_MIN || stages > IV_RING_MAX || shared_bytes(a, w, stages) > IV_SHARED_MAX) return false;
-    return split == 1 || stages * w->stage >= w->node;
+    return (split == 1 && !halves) || stages * w->stage >= w->node;
 }
 
 static const iv_wgmma_instance *instance_for(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c) {
     const iv_wgmma_instance *w;
     for (size_t i = 0; (w = instance(a->type, i)) != NULL; i++)
         if (w->tile_n == c->tile_n && w->tile_m == c->tile_m && variant_of(w) == c->variant &&
-            fits(a, w, c->split_k, c->stages))
+            fits(a, w, c->split_k, c->halves, c->stages))
             break;
     return w;
 }
@@ -86,10 +88,14 @@ size_t iv_gpu_wgmma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *o
         int split = a->w.leaves / w->leaves, before = 0;
         for (int ctas = 1; ctas <= w->ctas; ctas++) {
             int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
-            if (stages == before || !fits(a, w, split, stages)) continue;
-            before = stages;
-            if (found < count) out[found] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, variant_of(w)};
-            found++;
+            if (stages == before) continue;
+            for (int halves = 0; halves <= 1; halves++) {
+                if (!fits(a, w, split, halves, stages)) continue;
+                before = stages;
+                if (found < count)
+                    out[found] = {IV_GPU_WGMMA, w->tile_n, w->tile_m, split, stages, variant_of(w), halves};
+                found++;
+            }
         }
     }
     return found;
@@ -104,8 +110,8 @@ static bool take(const iv_gpu_linear_args *a, int tile_n, int tile_m, int split,
         if (w->tile_n != tile_n || w->tile_m != tile_m || variant_of(w) != variant || w->leaves * split != a->w.leaves)
             continue;
         int stages = deepest_ring(a, w, leaf_blocks(a) * w->leaves, ctas);
-        if (ctas > w->ctas || !fits(a, w, split, stages)) continue;
-        *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant};
+        if (ctas > w->ctas || !fits(a, w, split, false, stages)) continue;
+        *out = {IV_GPU_WGMMA, tile_n, tile_m, split, stages, variant, 0};
         return true;
     }
     return false;
@@ -157,7 +163,8 @@ enum { PAIRS_FROM = 2048 };
 static double cost_of(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_gpu_linear_config *c) {
     int fit = (IV_SHARED_MAX + 1024) / (shared_bytes(a, w, c->stages) + 1024);
     iv_linear_cost_args cost = {a->rows, a->w.n, a->w.k_padded, a->w.leaves, c->tile_n, c->tile_m, c->variant};
-    cost.split_k = c->split_k, cost.stages = c->stages, cost.resident = fit < w->ctas ? fit : w->ctas;
+    cost.split_k = c->split_k, cost.halves = c->halves, cost.stages = c->stages;
+    cost.resident = fit < w->ctas ? fit : w->ctas;
     cost.sms = a->spare > 0 && a->spare < IV_H200_SMS ? IV_H200_SMS - a->spare : IV_H200_SMS;
     cost.swiglu = a->epilogue == IV_GPU_SWIGLU;
     return iv_linear_cost(&cost);
@@ -261,6 +268,7 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->raster = w->wide ? IV_RASTER : 1;
     int tiles_p = w->wide ? p->token_tiles : p->weight_tiles, tiles_q = w->wide ? p->weight_tiles : p->token_tiles;
     p->tiles = ceil_div((size_t)tiles_p, w->peers) * tiles_q;
+    p->whole = a->groups ? INT_MAX : p->tiles;
     p->rows = (int)a->rows, p->n = (int)a->w.n;
     p->epilogue = a->epilogue, p->bias = a->bias, p->out = a->out, p->out_stride = a->out_stride;
     p->x = (const uint16_t *)a->x, p->x_stride = a->x_stride;
@@ -271,19 +279,31 @@ static void make_plan(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, c
     p->fused = a->fused;
 }
 
+/* Clusters that are resident, of `peers` CTAs each. */
+static int resident_clusters(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, int shared, int peers) {
+    int fit = (IV_SHARED_MAX + 1024) / (shared + 1024);
+    int sms = a->spare > 0 && a->spare < multiprocessors() ? multiprocessors() - a->spare : multiprocessors();
+    return sms * (fit < w->ctas ? fit : w->ctas) / peers;
+}
+
+/* Two CTAs divide each tile of the last round if there are enough for that. */
+static void divide_last_round(iv_wgmma_plan *p, int clusters) {
+    int rest = clusters ? p->tiles % (2 * clusters) : 0;
+    if (rest && rest <= clusters) p->whole = p->tiles - rest;
+}
+
 /* CTAs of a launch: at most as many as are resident; with split-K a cluster for each tile. With experts, some CTAs
  * may find no tile. */
 static int cta_count(const iv_gpu_linear_args *a, const iv_wgmma_instance *w, const iv_wgmma_plan *p, int shared) {
     int tiles = p->tiles;
+    if (p->whole < tiles) return 2 * (p->whole ? resident_clusters(a, w, shared, 2) : tiles);
     if (p->split_k > 1) return tiles * p->split_k;
     if (a->groups) {
         size_t busy = a->groups->count < entries(a) ? a->groups->count : entries(a);
         size_t most = ((size_t)ceil_div(entries(a), w->tile_m) + busy) * (size_t)p->weight_tiles;
         tiles = most > 1u << 20 ? 1 << 20 : (int)most;
     }
-    int fit = (IV_SHARED_MAX + 1024) / (shared + 1024);
-    int sms = a->spare > 0 && a->spare < multiprocessors() ? multiprocessors() - a->spare : multiprocessors();
-    int resident = w->peers > 1 ? sms / w->peers : sms * (fit < w->ctas ? fit : w->ctas);
+    int resident = resident_clusters(a, w, shared, w->peers);
     return (tiles < resident ? tiles : resident) * w->peers;
 }
 
@@ -300,6 +320,8 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     iv_wgmma_plan plan;
     if (!w) return cudaErrorInvalidValue;
     make_plan(a, w, c, &plan);
+    int shared = shared_bytes(a, w, c->stages);
+    if (c->halves) divide_last_round(&plan, resident_clusters(a, w, shared, 2));
     int e = encode(&weights, a, a->w.data, a->w.n, a->groups ? a->groups->count : 1, a->w.k_padded * 2,
                    a->w.expert_bytes, w->tile_n / w->peers, w->wide);
     if (!e) e = encode(&tokens, a, a->x, mapped_rows(a, w, plan.gathered), 1, a->x_stride * 2, 0, w->tile_m, w->wide);
@@ -310,12 +332,13 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)(c->split_k * w->peers),
+    int cluster = plan.whole < plan.tiles ? 2 : c->split_k * w->peers;
+    attributes[1].val.clusterDim.x = (unsigned)cluster,
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.blockDim = dim3((unsigned)w->threads);
-    config.dynamicSmemBytes = (size_t)shared_bytes(a, w, c->stages), config.stream = (cudaStream_t)s;
-    config.attrs = attributes, config.numAttrs = c->split_k * w->peers > 1 ? 2 : 1;
-    config.gridDim = dim3((unsigned)cta_count(a, w, &plan, (int)config.dynamicSmemBytes));
+    config.dynamicSmemBytes = (size_t)shared, config.stream = (cudaStream_t)s;
+    config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+    config.gridDim = dim3((unsigned)cta_count(a, w, &plan, shared));
     return cudaLaunchKernelEx(&config, w->kernel, weights, tokens, plan);
 }

@@ -18,6 +18,7 @@ struct iv_wgmma_plan {
     int weight_tiles, token_tiles; /* of the whole problem; with groups, each expert has its own token tiles */
     int raster;                    /* P tiles (pairs of tiles, with peers) per Q tile in the order of tiles */
     int tiles;                     /* or pairs; with groups computed on the device */
+    int whole;                     /* tiles of one CTA; two CTAs of a cluster divide each later one */
     int rows, n;
     iv_gpu_epilogue epilogue;
     const float *bias;
@@ -75,6 +76,8 @@ struct iv_wgmma_shape {
                                    : QN == 128           ? (FUSES ? 3 : 1) * PN * PITCH
                                                          : CONSUMERS * IV_PART * 16;
     static constexpr int TOKENS = SWAP ? QN : PN, WEIGHTS = SWAP ? PN : QN;
+    /* two CTAs may divide the leaves of a tile of the last round */
+    static constexpr bool DIVIDES = LEAVES >= 4 && GROUPS_ == 2 && PEERS == 1 && !FUSES;
     /* output rows may be scattered (experts, which have one chain); other shapes have shorter code */
     static constexpr bool SCATTERED = WIDE && LEAVES == 1;
     static constexpr int ROWS_BYTES = TOKENS * (SCATTERED ? (int)sizeof(iv_wgmma_entry) : 4);
@@ -88,7 +91,7 @@ struct iv_wgmma_instance {
     bool wide;
     iv_wgmma_function kernel;
     int stage, threads, fixed, node, ctas; /* bytes: of a stage; fixed: next to the ring; node: of a root */
-    bool dense, fuses;                     /* dense: not for experts */
+    bool dense, fuses, divides;            /* dense: not for experts */
 };
 const iv_wgmma_instance *iv_wgmma_bf16_small(size_t *count);
 const iv_wgmma_instance *iv_wgmma_bf16_large(size_t *count);
@@ -116,9 +119,16 @@ struct iv_wgmma_shared { /* addresses in shared memory */
     iv_wgmma_tile *tiles;    /* active tiles by index modulo IV_TILES, written by the producer for the consumers */
 };
 
+/* The work of a launch is a list of pieces: whole tiles, then halves of tiles. Piece `at`: is it a half? */
+template <class S> IV_DEVICE bool iv_wgmma_is_half(const iv_wgmma_plan &plan, int at) {
+    return S::DIVIDES && at >= plan.whole;
+}
+
+/* The tile of a piece. */
 template <class S>
 IV_DEVICE iv_wgmma_tile iv_wgmma_tile_at(const iv_wgmma_plan &plan, const iv_wgmma_shared &m, int at) {
     iv_wgmma_tile t = {0, 0, 0, 0, plan.rows};
+    if (iv_wgmma_is_half<S>(plan, at)) at = plan.whole + (at - plan.whole) / 2;
     int token_tiles = plan.token_tiles;
     if (!S::DENSE && plan.groups.count) {
         int low = 0, high = (int)plan.groups.count;
@@ -203,8 +213,8 @@ IV_DEVICE void iv_wgmma_load_tokens(const CUtensorMap *map, const iv_wgmma_block
  * Returns the number of blocks. */
 template <class S>
 IV_DEVICE int iv_wgmma_produce_early(const CUtensorMap *weights, const iv_wgmma_plan &plan, const iv_wgmma_shared &m,
-                                     const iv_wgmma_tile &t, int first_leaf) {
-    int early = min(plan.stages, S::LEAVES * plan.blocks), leaf = first_leaf, block = 0;
+                                     const iv_wgmma_tile &t, int first_leaf, int leaves) {
+    int early = min(plan.stages, leaves * plan.blocks), leaf = first_leaf, block = 0;
     for (int s = 0; s < early; s++) {
         iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + s * S::STAGE, m.full + 8 * s};
         iv_mbar_expect(b.bar, S::STAGE);
@@ -218,18 +228,22 @@ template <class S>
 IV_DEVICE void iv_wgmma_produce(const CUtensorMap *weights, const CUtensorMap *tokens, const iv_wgmma_plan &plan,
                                 const iv_wgmma_shared &m, int tiles, int first, int step, int first_leaf) {
     int early = 0, round = 0, stages = plan.stages, blocks = plan.blocks;
-    int index = 0;
+    int index = 0, half_leaf = (first & 1) * S::LEAVES / 2;
     iv_wgmma_ring r = {0, 0};
     if ((S::DENSE || !plan.groups.count) && first < tiles) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, first);
         m.tiles[0] = t;
-        early = iv_wgmma_produce_early<S>(weights, plan, m, t, first_leaf);
+        bool half = iv_wgmma_is_half<S>(plan, first);
+        early = iv_wgmma_produce_early<S>(weights, plan, m, t, first_leaf + (half ? half_leaf : 0),
+                                          half ? S::LEAVES / 2 : S::LEAVES);
     }
     iv_dependency_wait();
     for (int at = first; at < tiles; at += step, index++) {
         iv_wgmma_tile t = iv_wgmma_tile_at<S>(plan, m, at);
+        bool half = iv_wgmma_is_half<S>(plan, at);
+        int from = first_leaf + (half ? half_leaf : 0), to = from + (half ? S::LEAVES / 2 : S::LEAVES);
         if (!early || index) m.tiles[index % IV_TILES] = t;
-        for (int leaf = first_leaf; leaf < first_leaf + S::LEAVES; leaf++)
+        for (int leaf = from; leaf < to; leaf++)
             for (int block = 0; block < blocks; block++, round++) {
                 iv_wgmma_block b = {leaf, block * IV_BLOCK_K, m.ring + r.stage * S::STAGE, m.full + 8 * r.stage};
                 if (round >= early) {

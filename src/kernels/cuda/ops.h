@@ -104,6 +104,7 @@ typedef struct iv_gpu_linear_config {
     int split_k;        /* CTAs that divide the leaves of a tile */
     int stages;
     int variant; /* defined by the family */
+    int halves;  /* 1: if few tiles are left for the last round, two CTAs divide the leaves of each */
 } iv_gpu_linear_config;
 
 /* Lists the legal configurations of a problem, at most `count` of them, and returns their number. Depends on sizes
