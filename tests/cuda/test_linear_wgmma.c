@@ -169,10 +169,10 @@ static size_t try_all(rng *r, problem *p) {
         memcpy(&want, p->want + at * p->out_element, p->out_element);
         memcpy(&got, p->got + at * p->out_element, p->out_element);
         at = at < GUARD ? 0 : at - GUARD;
-        print_error(
-            "n%d m%d split %d stages %d variant %d: %zu differ, first row %zu output %zu: wanted %x, got %x: %s\n",
-            c[i].tile_n, c[i].tile_m, c[i].split_k, c[i].stages, c[i].variant, count, at / p->a.out_stride,
-            at % p->a.out_stride, want, got, p->text);
+        char text[128];
+        iv_gpu_linear_describe(&c[i], text, sizeof text);
+        print_error("%s: %zu differ, first row %zu output %zu: wanted %x, got %x: %s\n", text, count,
+                    at / p->a.out_stride, at % p->a.out_stride, want, got, p->text);
         if (++bad == 6) break;
     }
     return bad;
