@@ -102,7 +102,7 @@ static const cli_flag layout_flags[] = {
     {CHOICE("rank-transport", "HOW", "auto nccl host"), .unset = "auto: nccl if every process has it",
      .help = "cuda under mpirun: how GPUs of several processes exchange gradients and weights"},
     {CHOICE("shard", "WHAT", "optimizer parameters"), .unset = "optimizer",
-     .help = "what a process of mpirun holds its slice of: AdamW's moments; parameters: master weights too"},
+     .help = "what a process of mpirun, or a GPU, holds its slice of: AdamW's moments; parameters: master weights too"},
     {CHOICE("isa", "NAME", "auto scalar avx2 avx512"), .unset = "auto: the CPU's best", .help = "instruction set"},
     {0},
 };

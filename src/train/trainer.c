@@ -261,6 +261,7 @@ static void close_rank(train_rank *r) {
 void iv_train_close(iv_trainer *t) {
     if (!t) return;
     for (size_t i = 0; t->ranks && i < t->local; i++) close_rank(&t->ranks[i]);
+    iv_train_pieces_close(t);
     iv_train_close_devices(t);
     free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
     iv_pool_close(t->pool);

@@ -81,7 +81,6 @@ static void drop_moments(const iv_trainer *t, const train_device *d) {
 }
 
 void iv_train_close_devices(iv_trainer *t) {
-    iv_train_pieces_close(t);
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
         drop(d, d->master), drop_moments(t, d);

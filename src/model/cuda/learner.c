@@ -104,17 +104,6 @@ static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, si
     return iv_gpu_learner_axes(l, err);
 }
 
-void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part) {
-    if (l->step->part) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - part.begin * sizeof *l->sums.sum);
-}
-
-iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err) {
-    if (!l->step->part) return IV_OK;
-    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));
-    IV_TRY(iv_gpu_learner_check_peers(l, err));
-    return l->step->part(l->step->context, part.begin, part.end, err);
-}
-
 /* Rank 0's caller weighs the log-probabilities; the others wait for it. */
 static iv_status weigh(gpu_learner *l, iv_error *err) {
     iv_status status = IV_OK;

@@ -231,3 +231,16 @@ iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv
     IV_TRY(take(l, from, out->n * out->panel_bytes / sizeof(float), (float *)(void *)l->router, "router", err));
     return iv_gpu_learner_launched(l, cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream), "router", err);
 }
+
+/* ---- parts of the sums ------------------------------------------------------------------------------------------- */
+
+void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part) {
+    if (l->step->part) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - part.begin * sizeof *l->sums.sum);
+}
+
+iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err) {
+    if (!l->step->part) return IV_OK;
+    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));
+    IV_TRY(iv_gpu_learner_check_peers(l, err));
+    return l->step->part(l->step->context, part.begin, part.end, err);
+}

@@ -264,10 +264,6 @@ iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_
 /* Room for the pages of a pass. */
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
 
-/* ---- learner.c: before and after the gradients of a part of the row, if the sums are made in parts. */
-void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part);
-iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err);
-
 /* ---- learner_linear.c */
 /* Makes the runs of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by the caller.
  */
@@ -329,6 +325,9 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l);
 iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err);
 /* IV_IO if a rank waited too long for another. */
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err);
+/* Before and after the gradients of a part of the row, if the sums are made in parts. */
+void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part);
+iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err);
 
 /* ---- learner_inputs.c */
 size_t iv_gpu_learner_input_bytes(const gpu_learner *l);
