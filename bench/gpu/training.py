@@ -33,10 +33,10 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEAK = 989e12
 # recompute:virtual ranks:tokens of a pass (0: as many as fit)
-OURS = {"0.6b": ["none:8:0", "layer:8:0"], "1.7b": ["none:1:16384", "layer:8:0"], "4b": ["layer:8:0", "none:1:8192"]}
+OURS = {"0.6b": ["none:8:0", "layer:8:0"], "1.7b": ["none:1:16384", "layer:8:0"], "4b": ["none:1:8192", "layer:8:0"]}
 TORCH = {"0.6b": ["copies:8:none:cudnn,copies:8:none:flash", "copies:4:none:cudnn,autocast:8:none:cudnn"],
          "1.7b": ["copies:4:none:cudnn,copies:8:layer:cudnn", "copies:4:none:flash,autocast:4:none:cudnn"],
-         "4b": ["copies:8:layer:cudnn,copies:2:none:cudnn", "copies:8:layer:flash,autocast:8:layer:cudnn"]}
+         "4b": ["copies:2:none:cudnn,copies:8:layer:cudnn", "copies:8:layer:flash,autocast:8:layer:cudnn"]}
 LIMITS = {"ours": 60, "ours2": 60, "ops": 60, "vanilla": 90, "torch": 100, "torch2": 100}
 PLAN = ("0.6b/ours,0.6b/ops,1.7b/ours,1.7b/ops,0.6b/torch,0.6b/ours,1.7b/torch,1.7b/ours2,1.7b/ours,0.6b/torch2,1.7b/torch2,"
         "0.6b/ours2")

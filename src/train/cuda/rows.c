@@ -185,6 +185,7 @@ static void gpu_close(iv_rows *r) {
     }
     for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) iv_rows_packing_free(g, g->packing[i]);
     g->memspace->free(g->memspace, g->scratch), g->memspace->free(g->memspace, g->digests);
+    g->memspace->unstage(g->memspace, g->staged);
     iv_nccl_abort(g->nccl); /* nothing is in flight; other processes may have ended */
     cudaGetLastError();
     free(g);

@@ -19,6 +19,8 @@ typedef struct iv_rows_gpu {
     cudaStream_t stream;
     void *scratch; /* on the GPU, grown on demand */
     size_t scratch_bytes;
+    float *staged; /* pinned, for vectors */
+    size_t staged_max;
     cudaStream_t hashing[IV_ROWS_HASHINGS];
     cudaEvent_t updated;
     uint8_t (*digests)[32]; /* on the GPU, [digests_max]: on their way for hashed[hashed_count], or of nothing: NULL */

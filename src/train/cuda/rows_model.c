@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20 }; /* elements */
+enum { PIECE = 1 << 20, SMALL = 1 << 14 }; /* elements */
 
 /* ---- through this process's memory ------------------------------------------------------------------------------- */
 
@@ -25,7 +25,7 @@ typedef struct copying {
     iv_model *first;
     float *row; /* from element `begin` on */
     size_t begin, end;
-    bool writes, skips_packed;
+    bool writes, skips_packed, skips_small;
     atomic_flag failed;
     iv_status status;
     iv_error *err;
@@ -78,11 +78,18 @@ static iv_status copy_rows(const copying *x, const iv_tensor *t, float *piece, s
     return IV_OK;
 }
 
+static bool is_small(const iv_tensor *t) { return t->rows * t->columns <= SMALL; }
+
+static bool is_copied(const copying *x, const iv_tensor *t) {
+    return overlaps(t, x->begin, x->end) && !(x->skips_packed && is_packed(x->g, t)) &&
+           !(x->skips_small && is_small(t));
+}
+
 static void copy_tensor(void *context, size_t index, size_t worker) {
     (void)worker;
     copying *x = context;
     const iv_tensor *t = &x->first->tensors[index];
-    if (!overlaps(t, x->begin, x->end) || (x->skips_packed && is_packed(x->g, t))) return;
+    if (!is_copied(x, t)) return;
     size_t step = iv_size_min(iv_size_max(1, PIECE / t->columns), t->rows);
     iv_error err;
     float *piece = malloc(step * t->columns * sizeof *piece);
@@ -98,6 +105,40 @@ static iv_status copy_tensors(copying *x) {
     atomic_flag_clear(&x->failed);
     iv_pool_run(x->g->pool, x->first->tensor_count, copy_tensor, x);
     return x->status;
+}
+
+/* All small tensors come to this process together: a copy that is waited for takes as long as many that are not. */
+static iv_status write_small(copying *x, iv_error *err) {
+    iv_rows_gpu *g = x->g;
+    size_t all = 0, at = 0;
+    int code = 0;
+    for (size_t i = 0; i < x->first->tensor_count; i++) {
+        const iv_tensor *t = &x->first->tensors[i];
+        if (is_copied(x, t) && is_small(t)) all += t->rows * t->columns;
+    }
+    if (all > g->staged_max) {
+        g->memspace->unstage(g->memspace, g->staged);
+        g->staged = g->memspace->stage(g->memspace, all * sizeof *g->staged), g->staged_max = g->staged ? all : 0;
+        if (!g->staged) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for vectors");
+    }
+    for (size_t i = 0; i < x->first->tensor_count && !code; i++) {
+        const iv_tensor *t = &x->first->tensors[i];
+        size_t n = t->rows * t->columns;
+        if (!is_copied(x, t) || !is_small(t)) continue;
+        code = (int)cudaMemcpyAsync(g->staged + at, x->row + t->offset, n * sizeof *g->staged, cudaMemcpyDeviceToHost,
+                                    g->stream);
+        at += n;
+    }
+    IV_TRY(iv_rows_gpu_finish(g, code, "copies of vectors", err));
+    at = 0;
+    for (size_t i = 0; i < x->first->tensor_count; i++) {
+        const iv_tensor *t = &x->first->tensors[i];
+        if (!is_copied(x, t) || !is_small(t)) continue;
+        IV_TRY(iv_tensor_write_rows(t, 0, t->rows, IV_F32, g->staged + at, err));
+        at += t->rows * t->columns;
+    }
+    x->skips_small = true;
+    return IV_OK;
 }
 
 iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err) {
@@ -355,5 +396,6 @@ iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row,
                  .skips_packed = !beyond,
                  .status = IV_OK,
                  .err = err};
+    IV_TRY(write_small(&x, err));
     return copy_tensors(&x);
 }
