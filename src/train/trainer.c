@@ -175,7 +175,8 @@ static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *opt
     return status == IV_OK && t->o.tp > 1 ? iv_gpu_learner_join(r->learner, t->o.tp, r->comm, err) : status;
 }
 
-/* As many tokens of a pass as the GPUs have memory for. Fewer than a step's take levels, which then come first. */
+/* As many tokens of a pass as the GPUs have memory for; for the fewest, without room for the gradients of all logits.
+ * Fewer than a step's take levels, which then come first. */
 static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
     iv_trainer *t = r->t;
     iv_gpu_learner_options o = {.arithmetic = t->o.arithmetic,
@@ -189,7 +190,12 @@ static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
     for (;;) {
         iv_status status = open_gpu_ranks(r, &o, err);
         if (status == IV_OK) t->o.pass_tokens = o.rows_max;
-        if (status != IV_NO_MEMORY || o.rows_max <= least) return status;
+        bool fewest = o.rows_max <= least;
+        if (status != IV_NO_MEMORY || (fewest && o.late)) return status;
+        if (fewest) {
+            o.late = true;
+            continue;
+        }
         if (!t->o.no_gradients) IV_TRY(need_levels(r, err));
         o.rows_max = iv_size_max(least, iv_padded_k(o.rows_max / 2));
     }
