@@ -78,11 +78,15 @@ static iv_status copy_rows(const copying *x, const iv_tensor *t, float *piece, s
     return IV_OK;
 }
 
-static bool is_small(const iv_tensor *t) { return t->rows * t->columns <= SMALL; }
+/* Small, and as a whole in the part. */
+static bool is_small(const copying *x, const iv_tensor *t) {
+    size_t n = t->rows * t->columns;
+    return n <= SMALL && t->offset >= x->begin && t->offset + n <= x->end;
+}
 
 static bool is_copied(const copying *x, const iv_tensor *t) {
     return overlaps(t, x->begin, x->end) && !(x->skips_packed && is_packed(x->g, t)) &&
-           !(x->skips_small && is_small(t));
+           !(x->skips_small && is_small(x, t));
 }
 
 static void copy_tensor(void *context, size_t index, size_t worker) {
@@ -114,7 +118,7 @@ static iv_status write_small(copying *x, iv_error *err) {
     int code = 0;
     for (size_t i = 0; i < x->first->tensor_count; i++) {
         const iv_tensor *t = &x->first->tensors[i];
-        if (is_copied(x, t) && is_small(t)) all += t->rows * t->columns;
+        if (is_copied(x, t) && is_small(x, t)) all += t->rows * t->columns;
     }
     if (all > g->staged_max) {
         g->memspace->unstage(g->memspace, g->staged);
@@ -124,16 +128,16 @@ static iv_status write_small(copying *x, iv_error *err) {
     for (size_t i = 0; i < x->first->tensor_count && !code; i++) {
         const iv_tensor *t = &x->first->tensors[i];
         size_t n = t->rows * t->columns;
-        if (!is_copied(x, t) || !is_small(t)) continue;
-        code = (int)cudaMemcpyAsync(g->staged + at, x->row + t->offset, n * sizeof *g->staged, cudaMemcpyDeviceToHost,
-                                    g->stream);
+        if (!is_copied(x, t) || !is_small(x, t)) continue;
+        code = (int)cudaMemcpyAsync(g->staged + at, x->row + (t->offset - x->begin), n * sizeof *g->staged,
+                                    cudaMemcpyDeviceToHost, g->stream);
         at += n;
     }
     IV_TRY(iv_rows_gpu_finish(g, code, "copies of vectors", err));
     at = 0;
     for (size_t i = 0; i < x->first->tensor_count; i++) {
         const iv_tensor *t = &x->first->tensors[i];
-        if (!is_copied(x, t) || !is_small(t)) continue;
+        if (!is_copied(x, t) || !is_small(x, t)) continue;
         IV_TRY(iv_tensor_write_rows(t, 0, t->rows, IV_F32, g->staged + at, err));
         at += t->rows * t->columns;
     }
