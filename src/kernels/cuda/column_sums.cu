@@ -2,7 +2,7 @@
  * of the virtual ranks of a pass run next to each other, a block for each part and 16 columns; a second kernel adds them
  * in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds, four
  * tokens for each load from shared memory. The other warps load the terms of later tokens into registers, four tokens of
- * four columns a thread, some rounds ahead, and store them column by column. Once NaN, a sum stays NaN, so only the ends of chains are made
+ * four columns a thread, and store them column by column. Once NaN, a sum stays NaN, so only the ends of chains are made
  * canonical. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -12,7 +12,7 @@
 
 enum {
     COLUMNS = 16,
-    COPIERS = 128, /* threads that copy */
+    COPIERS = 256, /* threads that copy */
     ADDERS = 32,   /* a warp, a lane for each column */
     THREADS = ADDERS + COPIERS,
     FOUR = 4,                          /* columns and tokens of a copier */
@@ -21,7 +21,6 @@ enum {
     GROUPS = ROUND / FOUR,             /* loads of a lane in a round */
     BATCH = 64 / FOUR,                 /* of them, without a branch */
     AHEAD = 4,                         /* loads of a lane in registers */
-    ROUNDS = 3,                        /* whose terms a copier has on their way */
     TREE_THREADS = 64
 };
 static_assert(BATCH % AHEAD == 0 && GROUPS % BATCH == 0, "a load has the same registers in every batch");
@@ -63,12 +62,11 @@ template <bool NORM> struct block {
     float r[FOUR];
 };
 
-/* What a copier has on its way: rows of round k + ROUNDS + 1, rows of x of k + ROUNDS, and the terms before, if k is the
- * next that it stores. */
+/* What a copier has on its way: rows of round k + 4, rows of x of k + 3, terms of k + 2, if k is added. */
 template <bool NORM> struct copying {
     int32_t row[FOUR];
     known then;
-    block<NORM> terms[ROUNDS];
+    block<NORM> now;
 };
 
 IV_DEVICE int copier(void) { return (int)threadIdx.x - ADDERS; }
@@ -123,25 +121,20 @@ template <bool NORM> IV_DEVICE void store_block(const block<NORM> &b, terms<NORM
     }
 }
 
-/* Round `round`, whose terms are in b, goes to shared memory; what later rounds need is loaded meanwhile. */
+/* Round `round` goes to shared memory; what later rounds need is loaded meanwhile. */
 template <bool NORM, bool FOURS>
-IV_DEVICE void copy_round(const problem &p, const iv_sum_part &part, uint32_t round, copying<NORM> &c, block<NORM> &b,
-                          terms<NORM> &t) {
-    store_block(b, t);
-    load_block<NORM, FOURS>(p, c.then, b);
+IV_DEVICE void copy_round(const problem &p, const iv_sum_part &part, uint32_t round, copying<NORM> &c, terms<NORM> &t) {
+    store_block(c.now, t);
+    load_block<NORM, FOURS>(p, c.then, c.now);
     load_picks<NORM>(p, c.row, c.then);
-    load_rows(p, part, round + ROUNDS + 2, c.row);
+    load_rows(p, part, round + 3, c.row);
 }
 
 template <bool NORM, bool FOURS>
 IV_DEVICE void begin_copying(const problem &p, const iv_sum_part &part, copying<NORM> &c) {
     load_rows(p, part, 0, c.row), load_picks<NORM>(p, c.row, c.then);
-    load_rows(p, part, 1, c.row);
-#pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        load_block<NORM, FOURS>(p, c.then, c.terms[i]);
-        load_picks<NORM>(p, c.row, c.then), load_rows(p, part, i + 2, c.row);
-    }
+    load_rows(p, part, 1, c.row), load_block<NORM, FOURS>(p, c.then, c.now);
+    load_picks<NORM>(p, c.row, c.then), load_rows(p, part, 2, c.row);
 }
 
 /* ---- adding ----------------------------------------------------------------------------------------------------- */
@@ -187,15 +180,10 @@ IV_DEVICE float chain_of(const problem &p, const iv_sum_part &part, terms<NORM> 
     bool adds = threadIdx.x < ADDERS;
     copying<NORM> c;
     if (!adds) begin_copying<NORM, FOURS>(p, part, c);
-    for (uint32_t first = 0; first <= rounds; first += ROUNDS) {
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++) { /* rounds beyond the last have missing terms, which nobody adds */
-            uint32_t round = first + i;
-            if (!adds) copy_round<NORM, FOURS>(p, part, round, c, c.terms[i], t[round % 2]);
-            if (threadIdx.x < COLUMNS && round > 0 && round <= rounds)
-                sum = add_round(t[(round - 1) % 2], tokens - (round - 1) * ROUND, sum);
-            __syncthreads();
-        }
+    for (uint32_t round = 0; round <= rounds; round++) {
+        if (!adds && round < rounds) copy_round<NORM, FOURS>(p, part, round, c, t[round % 2]);
+        if (threadIdx.x < COLUMNS && round > 0) sum = add_round(t[(round - 1) % 2], tokens - (round - 1) * ROUND, sum);
+        __syncthreads();
     }
     return sum;
 }
