@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64, IV_ROWS_HASHINGS = 4 };
+enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64, IV_ROWS_HASHINGS = 1 };
 
 typedef struct iv_rows_packing iv_rows_packing;
 
