@@ -109,35 +109,27 @@ static iv_status reserve_digests(iv_rows_gpu *g, size_t n, iv_error *err) {
     return IV_OK;
 }
 
-/* Part i of the row, from element `at` on, is hashed as soon as the kernels before are done. */
-static int hash_part(iv_rows_gpu *g, size_t i, const float *w, size_t at, size_t n) {
+/* All of the row is hashed as soon as the kernels before are done. */
+static int begin_hash(iv_rows_gpu *g, const float *w, size_t n) {
     int code = (int)cudaEventRecord(g->updated, g->stream);
-    if (!code) code = (int)cudaStreamWaitEvent(g->hashing[i], g->updated, 0);
-    return code ? code
-                : iv_gpu_digests(w + at, n, IV_WEIGHT_GROUP, (uint8_t *)(g->digests + at / IV_WEIGHT_GROUP),
-                                 g->hashing[i]);
+    if (!code) code = (int)cudaStreamWaitEvent(g->hashing, g->updated, 0);
+    return code ? code : iv_gpu_digests(w, n, IV_WEIGHT_GROUP, (uint8_t *)g->digests, g->hashing);
 }
 
-/* AdamW waits for memory, and a hash, a chain of instructions for each group, hardly needs any: part of the row is
- * hashed while the next one is updated. */
+/* A hash is a chain of instructions for each group and hardly needs memory: it runs next to the kernels that round the
+ * weights. */
 static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
                            float *m, float *v, size_t n, bool hashes, iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
-    size_t bytes = n / IV_OPTIMIZER_BLOCK * sizeof *decays, groups = iv_weight_groups(n), each = n, count;
+    size_t bytes = n / IV_OPTIMIZER_BLOCK * sizeof *decays;
     void *scratch;
-    int code = 0;
     if (n == 0) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
-    if (hashes) IV_TRY(reserve_digests(g, groups, err));
-    if (hashes) each = (groups + IV_ROWS_HASHINGS - 1) / IV_ROWS_HASHINGS * IV_WEIGHT_GROUP;
+    if (hashes) IV_TRY(reserve_digests(g, iv_weight_groups(n), err));
     IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
     IV_TRY(g->memspace->write(g->memspace, scratch, bytes, decays, bytes, bytes, 1, err));
-    for (size_t i = 0, at = 0; at < n && !code; i++, at += count) {
-        count = iv_size_min(each, n - at);
-        code = iv_gpu_adamw(step, (const bool *)scratch + at / IV_OPTIMIZER_BLOCK, gradient + at, w + at, m + at,
-                            v + at, count, g->stream);
-        if (hashes && !code) code = hash_part(g, i, w, at, count);
-    }
+    int code = iv_gpu_adamw(step, scratch, gradient, w, m, v, n, g->stream);
+    if (hashes && !code) code = begin_hash(g, w, n);
     IV_TRY(iv_rows_gpu_finish(g, code, "AdamW", err));
     g->hashed = hashes ? w : NULL, g->hashed_count = n;
     return IV_OK;
@@ -178,8 +170,7 @@ static void gpu_close(iv_rows *r) {
     iv_error ignored;
     if (iv_gpu_use(g->gpu, &ignored) == IV_OK) {
         iv_rows_gpu_hashed(g, &ignored);
-        for (size_t i = 0; i < IV_ROWS_HASHINGS; i++)
-            if (g->hashing[i]) cudaStreamDestroy(g->hashing[i]);
+        if (g->hashing) cudaStreamDestroy(g->hashing);
         if (g->updated) cudaEventDestroy(g->updated);
         if (g->stream) cudaStreamDestroy(g->stream);
     }
@@ -213,8 +204,7 @@ static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
 static iv_status open_streams(iv_rows_gpu *g, iv_error *err) {
     IV_TRY(iv_gpu_use(g->gpu, err));
     int code = (int)cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
-    for (size_t i = 0; i < IV_ROWS_HASHINGS && !code; i++)
-        code = (int)cudaStreamCreateWithPriority(&g->hashing[i], cudaStreamNonBlocking, -1);
+    if (!code) code = (int)cudaStreamCreateWithPriority(&g->hashing, cudaStreamNonBlocking, -1);
     if (!code) code = (int)cudaEventCreateWithFlags(&g->updated, cudaEventDisableTiming);
     return iv_gpu_check(g->gpu, code, "stream", err);
 }

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64, IV_ROWS_HASHINGS = 1 };
+enum { IV_ROWS_PACKINGS = 4, IV_ROWS_GPUS_MAX = 64 };
 
 typedef struct iv_rows_packing iv_rows_packing;
 
@@ -21,7 +21,7 @@ typedef struct iv_rows_gpu {
     size_t scratch_bytes;
     float *staged; /* pinned, for vectors */
     size_t staged_max;
-    cudaStream_t hashing[IV_ROWS_HASHINGS];
+    cudaStream_t hashing;
     cudaEvent_t updated;
     uint8_t (*digests)[32]; /* on the GPU, [digests_max]: on their way for hashed[hashed_count], or of nothing: NULL */
     size_t digests_max, hashed_count;
