@@ -1,5 +1,4 @@
 /* predictions_cases.h on the emulated kernels. */
-#define LOGIT_ROWS 20
 #include "cuda/predictions_cases.h"
 #include "cuda/emulator/emulated.h"
 

@@ -13,9 +13,7 @@ enum {
     CTAS_OF_SM = 3, /* as many as have room for 152,000 logits a cluster; one loads while another computes */
     BATCH = 16,     /* exponentials that a lane adds without a branch */
     WAITING = 8,    /* of them in registers */
-    AHEAD = 7,      /* loads of a thread before it uses any */
-    ROWS_MAX = 4,   /* of a cluster, which loads a row ahead */
-    ROUNDS_MIN = 2, /* of clusters, before they have several rows */
+    AHEAD = 8,      /* loads of a thread before it uses any */
     NONE = -1       /* no gradients */
 };
 
@@ -37,43 +35,33 @@ template <int V> IV_DEVICE share<V> share_of(uint32_t rank) {
     return {threadIdx.x / (32 / V), lane, rank * 32 + lane};
 }
 
-/* A thread's loads that are on their way: of every PLACES-th place. */
-template <int V> struct ahead {
-    elements<V> at[AHEAD];
-};
-
-template <int V>
-IV_DEVICE void load_ahead(const float *x, uint32_t vocab, const share<V> &t, uint32_t place, ahead<V> &v) {
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-        uint32_t i = (place + j * t.PLACES) * LANES + t.first;
-#pragma unroll
-        for (int k = 0; k < V; k++) v.at[j].at[k] = 0.0f;
-        if (i < vocab) v.at[j] = load<V>(x + i); /* with V = 4, vocab is a multiple of 4 */
-    }
-}
-
-/* Stores this CTA's logits, of which the first are in v, into e[][32], divided, which also replace those in memory if
- * they differ; 0 beyond the row. Returns the thread's largest. */
+/* Loads this CTA's logits into e[][32], divided, which also replace those in memory if they differ; 0 beyond the row.
+ * Returns the thread's largest. */
 template <bool DIVIDE, int V>
-IV_DEVICE float load_logits(const iv_statistics_args &a, float *x, const share<V> &t, ahead<V> &v, float *e) {
+IV_DEVICE float load_logits(const iv_statistics_args &a, float *x, const share<V> &t, float *e) {
     uint32_t vocab = (uint32_t)a.vocab;
     float m = __uint_as_float(0xff800000u);
 #pragma unroll 1
     for (uint32_t at = t.place; at * LANES < vocab; at += t.PLACES * AHEAD) {
-        if (at != t.place) load_ahead<V>(x, vocab, t, at, v);
+        elements<V> v[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            uint32_t i = (at + j * t.PLACES) * LANES + t.first;
+#pragma unroll
+            for (int k = 0; k < V; k++) v[j].at[k] = 0.0f;
+            if (i < vocab) v[j] = load<V>(x + i); /* with V = 4, vocab is a multiple of 4 */
+        }
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             uint32_t place = at + j * t.PLACES, i = place * LANES + t.first;
             if (place * LANES >= vocab) break;
-            elements<V> y = v.at[j];
 #pragma unroll
-            for (int k = 0; k < V && DIVIDE; k++) y.at[k] = __fdiv_rn(y.at[k], a.temperature);
-            if (DIVIDE && i < vocab) store<V>(x + i, y);
+            for (int k = 0; k < V && DIVIDE; k++) v[j].at[k] = __fdiv_rn(v[j].at[k], a.temperature);
+            if (DIVIDE && i < vocab) store<V>(x + i, v[j]);
 #pragma unroll
             for (int k = 0; k < V; k++)
-                if (i < vocab) m = iv_max(m, y.at[k]);
-            store<V>(e + place * 32 + t.lane, y);
+                if (i < vocab) m = iv_max(m, v[j].at[k]);
+            store<V>(e + place * 32 + t.lane, v[j]);
         }
     }
     return m;
@@ -194,11 +182,15 @@ IV_DEVICE void gradients(const iv_statistics_args &a, size_t row, const share<V>
 
 /* ---- the kernel ------------------------------------------------------------------------------------------------- */
 
-/* Of a row, by the cluster; then of the row after it, whose first logits are loaded meanwhile, unless this is the last. */
 template <bool DIVIDE, int V, int T>
-IV_DEVICE void row_statistics(const iv_statistics_args &a, size_t row, bool last, ahead<V> &v, published &own, float *warps,
-                              float *e) {
+static __global__ void __launch_bounds__(THREADS, CTAS_OF_SM) statistics(const __grid_constant__ iv_statistics_args a) {
+    extern __shared__ __align__(16) float e[];
+    __shared__ __align__(16) published own;
+    __shared__ float warps[THREADS / 32];
     uint32_t rank = iv_cluster_rank(), lane = threadIdx.x % 32, warp = threadIdx.x / 32, vocab = (uint32_t)a.vocab;
+    size_t row = blockIdx.x / CTAS;
+    iv_let_next();
+    iv_wait();
     int32_t target = a.targets[row];
     share<V> mine = share_of<V>(rank);
     float *x = a.logits + row * a.stride, logit = 0.0f; /* of the target, for the thread that writes the results */
@@ -207,7 +199,7 @@ IV_DEVICE void row_statistics(const iv_statistics_args &a, size_t row, bool last
         if (DIVIDE) logit = __fdiv_rn(logit, a.temperature);
     }
     if (DIVIDE) iv_cluster_sync(); /* before it is replaced */
-    float m = load_logits<DIVIDE, V>(a, x, mine, v, e);
+    float m = load_logits<DIVIDE, V>(a, x, mine, e);
     for (int stride = 16; stride > 0; stride /= 2) m = iv_max(m, __shfl_xor_sync(WHOLE_WARP, m, stride));
     if (lane == 0) warps[warp] = m;
     __syncthreads();
@@ -220,39 +212,20 @@ IV_DEVICE void row_statistics(const iv_statistics_args &a, size_t row, bool last
     m = largest_of_cluster(&own);
     exponentials<V>(vocab, mine, m, e);
     __syncthreads();
-    if (!last) load_ahead<V>(x + a.stride, vocab, mine, mine.place, v);
     if (warp == 0) ((float *)own.sums)[lane] = lane_sum(e + lane, (vocab + LANES - 1) / LANES);
     iv_cluster_sync();
-    if (T == NONE && (rank != 0 || warp != 0)) return;
-    float sum = sum_of_cluster(&own);
-    if (rank == 0 && threadIdx.x == 0) {
-        a.max[row] = m, a.sum[row] = sum;
-        a.logprobs[row] = target >= 0 && (uint32_t)target < vocab ? (logit - m) - v_log(sum) : 0.0f;
-    }
-    if constexpr (T != NONE) gradients<T, V>(a, row, mine, target, sum, e);
-}
-
-/* What a cluster publishes about a row is read before the next cluster-wide barrier, and so before it is replaced. */
-template <bool DIVIDE, int V, int T>
-static __global__ void __launch_bounds__(THREADS, CTAS_OF_SM)
-    statistics(const __grid_constant__ iv_statistics_args a, int rows) {
-    extern __shared__ __align__(16) float e[];
-    __shared__ __align__(16) published own;
-    __shared__ float warps[THREADS / 32];
-    size_t row = blockIdx.x / CTAS * (size_t)rows, end = row + rows < a.rows ? row + rows : a.rows;
-    share<V> mine = share_of<V>(iv_cluster_rank());
-    ahead<V> v;
-    iv_let_next();
-    iv_wait();
-    load_ahead<V>(a.logits + row * a.stride, (uint32_t)a.vocab, mine, mine.place, v);
-    for (; row < end; row++) {
-        row_statistics<DIVIDE, V, T>(a, row, row + 1 == end, v, own, warps, e);
-        __syncthreads(); /* e is replaced next */
+    if (T != NONE || (rank == 0 && warp == 0)) {
+        float sum = sum_of_cluster(&own);
+        if (rank == 0 && threadIdx.x == 0) {
+            a.max[row] = m, a.sum[row] = sum;
+            a.logprobs[row] = target >= 0 && (uint32_t)target < vocab ? (logit - m) - v_log(sum) : 0.0f;
+        }
+        if constexpr (T != NONE) gradients<T, V>(a, row, mine, target, sum, e);
     }
     iv_cluster_leave();
 }
 
-typedef void statistics_kernel(iv_statistics_args, int);
+typedef void statistics_kernel(iv_statistics_args);
 
 template <int V, int T> static statistics_kernel *kernel_of(bool divides) {
     return divides ? statistics<true, V, T> : statistics<false, V, T>;
@@ -281,10 +254,8 @@ int iv_statistics_in_clusters(const iv_statistics_args *a, iv_gpu_stream stream)
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = CTAS, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    size_t at_once = (size_t)iv_multiprocessors() * CTAS_OF_SM / CTAS, most = a->rows / (ROUNDS_MIN * (at_once ? at_once : 1));
-    int rows = most < 1 ? 1 : most > ROWS_MAX ? ROWS_MAX : (int)most;
-    config.gridDim = dim3((unsigned)((a->rows + rows - 1) / rows * CTAS)), config.blockDim = dim3(THREADS);
+    config.gridDim = dim3((unsigned)(a->rows * CTAS)), config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = bytes, config.stream = (cudaStream_t)stream;
     config.attrs = attributes, config.numAttrs = 2;
-    return (int)cudaLaunchKernelEx(&config, kernel, *a, rows);
+    return (int)cudaLaunchKernelEx(&config, kernel, *a);
 }
