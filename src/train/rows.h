@@ -38,8 +38,9 @@ typedef struct iv_rows_ops {
     iv_status (*copy)(iv_rows *r, float *to, const float *from, size_t n, iv_error *err); /* any n and place */
     /* sums[b], in this process's memory: the sum of squares of block b. */
     iv_status (*block_sums)(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err);
-    /* decays[b], in this process's memory: whether the tensor of block b decays. hashes: `digests` of w and n is called
-     * before anything else writes them. A GPU then computes them from now on, next to the calls in between. */
+    /* decays[b], in this process's memory: whether the tensor of block b decays. hashes: `digests` of w and n is likely
+     * to come next. A GPU then computes them from now on, next to the calls in between, of which one that writes w
+     * makes them void. */
     iv_status (*adamw)(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
                        float *m, float *v, size_t n, bool hashes, iv_error *err);
     /* digests[iv_weight_groups(n)], in this process's memory: of a slice that starts at a group. */

@@ -45,9 +45,17 @@ static void row_free_host(iv_rows *r, float *row) {
     memspace->unstage(memspace, row);
 }
 
+/* n elements from `to` on will be written: a hash of any of them that was begun is void. */
+static iv_status forget_hash(iv_rows_gpu *g, const float *to, size_t n, iv_error *err) {
+    if (!g->hashed || to >= g->hashed + g->hashed_count || to + n <= g->hashed) return IV_OK;
+    g->hashed = NULL;
+    return iv_rows_gpu_hashed(g, err);
+}
+
 static iv_status row_clear(iv_rows *r, float *row, size_t n, iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(forget_hash(g, row, n, err));
     return iv_rows_gpu_finish(g, (int)cudaMemsetAsync(row, 0, n * sizeof *row, g->stream), "zeros", err);
 }
 
@@ -58,9 +66,10 @@ static iv_status row_read(iv_rows *r, const float *from, size_t n, float *to, iv
 }
 
 static iv_status row_write(iv_rows *r, float *to, size_t n, const float *from, iv_error *err) {
-    iv_memspace *memspace = ((iv_rows_gpu *)r)->memspace;
+    iv_rows_gpu *g = (iv_rows_gpu *)r;
     size_t bytes = n * sizeof *to;
-    return n ? memspace->write(memspace, to, bytes, from, bytes, bytes, 1, err) : IV_OK;
+    IV_TRY(forget_hash(g, to, n, err));
+    return n ? g->memspace->write(g->memspace, to, bytes, from, bytes, bytes, 1, err) : IV_OK;
 }
 
 /* ---- what a step computes ---------------------------------------------------------------------------------------- */
@@ -68,6 +77,7 @@ static iv_status row_write(iv_rows *r, float *to, size_t n, const float *from, i
 static iv_status row_copy(iv_rows *r, float *to, const float *from, size_t n, iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(forget_hash(g, to, n, err));
     int code = (int)cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyDeviceToDevice, g->stream);
     return iv_rows_gpu_finish(g, code, "copy of a row", err);
 }
@@ -76,6 +86,7 @@ static iv_status row_sum(iv_rows *r, float *to, const float *const *from, size_t
     iv_rows_gpu *g = (iv_rows_gpu *)r;
     if (count == 1 && to == from[0]) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
+    IV_TRY(forget_hash(g, to, n, err));
     return iv_rows_gpu_finish(g, iv_gpu_sum_rows(from, count, n, to, g->stream), "sums of gradients", err);
 }
 
