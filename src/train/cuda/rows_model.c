@@ -2,8 +2,8 @@
  *
  * Matrices on the same GPU are written by a kernel: their packed rows, grouped by type and width, are listed once for
  * models of one form (a packing), in the order of the parameters' row, and those of a group in a piece of the row are
- * one launch. Everything else (vectors, matrices in another memory
- * space, and all reading) goes through this process's memory in pieces, tensor by tensor, over threads. */
+ * one launch. Everything else goes through this process's memory: small tensors together, others (larger ones,
+ * matrices in another memory space, and all reading) in pieces, tensor by tensor, over threads. */
 #include "base/digest.h"
 #include "base/size.h"
 #include "kernels/cuda/learn.h"
