@@ -16,7 +16,7 @@ endif()
 if(TARGET invar_mpi)
   install(TARGETS invar_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/invar)
 endif()
-install(FILES include/invar.h include/invar_ops.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${INVAR_HEADERS} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 set(INVAR_PC_CUDA "")
 if(INVAR_WITH_CUDA)

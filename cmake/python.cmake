@@ -41,7 +41,7 @@ if(DEFINED SKBUILD)
   if(INVAR_WITH_CUDA)
     set(INVAR_PYTHON_CUDA True)
   endif()
-  set(headers ${CMAKE_SOURCE_DIR}/include/invar.h ${CMAKE_SOURCE_DIR}/include/invar_ops.h)
+  list(TRANSFORM INVAR_HEADERS PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE headers)
   set(writer ${CMAKE_SOURCE_DIR}/python/write_ffi.py)
   set(declarations ${CMAKE_BINARY_DIR}/_ffi.py)
   execute_process(COMMAND ${Python_EXECUTABLE} ${writer} ${headers} ${declarations} ${INVAR_PYTHON_CUDA}

@@ -1,7 +1,8 @@
-/* public.h: what a trainer keeps for the calls of invar.h, shared by public*.c. */
+/* public.h: what a trainer keeps for the calls of invar_train.h, shared by public*.c. */
 #ifndef IV_TRAIN_PUBLIC_H
 #define IV_TRAIN_PUBLIC_H
 
+#include "invar_train.h"
 #include "train/checkpoint.h"
 #include "train/trainer_state.h"
 

@@ -1,7 +1,8 @@
-/* public_policy.c: invar.h's policy gradients: coefficients of an algorithm by its name. */
+/* public_policy.c: policy gradients of invar_train.h: coefficients of an algorithm by its name. */
 #include "base/cpu.h"
 #include "base/size.h"
 #include "engine/sized.h"
+#include "invar_train.h"
 #include "train/algorithm.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""invar.h's trainer from Python through ctypes: trainer.py LIBRARY MODEL. A few supervised steps on one batch, in one call and
+"""invar_train.h's trainer from Python through ctypes: trainer.py LIBRARY MODEL. A few supervised steps on one batch, in one call and
 in parts with a Python function for the loss; both must come to one hash, and the loss must fall."""
 import ctypes as c
 import sys

@@ -1,5 +1,5 @@
 /* use_invar.c: a minimal program that uses the installed library. */
-#include <invar.h>
+#include <invar_train.h>
 #include <stdio.h>
 #include <string.h>
 

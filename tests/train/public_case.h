@@ -1,8 +1,9 @@
-/* public_case.h: random batches for a trainer that is driven through invar.h. */
+/* public_case.h: random batches for a trainer that is driven through invar_train.h. */
 #ifndef IV_TESTS_TRAIN_PUBLIC_CASE_H
 #define IV_TESTS_TRAIN_PUBLIC_CASE_H
 
 #include "random.h"
+#include "invar_train.h"
 #include "engine/client.h"
 #include "format/scratch.h"
 
