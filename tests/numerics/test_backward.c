@@ -269,8 +269,8 @@ static double direction_error(rng *r, const attention_case *c, double *x, size_t
     return fabs(got - (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * h)) / size;
 }
 
-/* A case in `type`, whose inputs are exact in it; returns the error over the sum of all terms of the direction. `wrong`,
- * the control: dk has the wrong sign. There every query sees every key before it, so dk is not zero. */
+/* A case in `type`, whose inputs are exact in it; returns the error over the sum of all terms of the direction.
+ * `wrong`, the control: dk has the wrong sign. There every query sees every key before it, so dk is not zero. */
 static double attention_error(rng *r, iv_arithmetic arithmetic, iv_dtype type, size_t n, bool wrong, double *single) {
     size_t dim = 1 + rng_below(r, 20), group = 1 + rng_below(r, 3), rows = group * n, q = rows * dim, k = n * dim,
            all = q + 2 * k, width = iv_dtype_bytes(type);
@@ -281,7 +281,8 @@ static double attention_error(rng *r, iv_arithmetic arithmetic, iv_dtype type, s
     for (size_t i = 0; i < all; i++)
         put_type(type, typed, i, 2 * uniform(r)), x[i] = (double)iv_element(type, typed, i);
     for (size_t i = 0; i < q; i++) put_type(type, dout, i, uniform(r)), d[i] = iv_element(type, dout, i);
-    attention_case c = {n, dim, group, !wrong && rng_below(r, 2) ? (int64_t)(1 + rng_below(r, n)) : 0, d, exact, exact2};
+    attention_case c = {n, dim,   group, !wrong && rng_below(r, 2) ? (int64_t)(1 + rng_below(r, n)) : 0,
+                        d, exact, exact2};
     attention_forward(&c, x);
     for (size_t i = 0; i < q; i++) put_type(type, out, i, (float)exact[i]);
     for (size_t i = 0; i < rows; i++) lse2[i] = (float)exact2[i];

@@ -143,7 +143,8 @@ static void begin_cta(Cta *c, size_t index) {
     const shape &s = c->grid->s;
     if (idle_memory.empty()) idle_memory.push_back((unsigned char *)aligned_alloc(1024, SHARED_BYTES));
     c->memory = idle_memory.back(), idle_memory.pop_back();
-    memset(c->memory, 0xff, 1024 + s.shared + 1024);
+    /* NaN, unless a fault is planted: an index that is read too early must not lead outside of all memory. */
+    memset(c->memory, fault == EMU_NO_FAULT ? 0xff : 0, 1024 + s.shared + 1024);
     c->statics_end = 1024 + 16 + (s.shared + 15) / 16 * 16;
     c->left = s.block.x;
     c->warps.resize(s.block.x / LANES);
