@@ -73,6 +73,7 @@ static int read_run(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->steps = cli_count(args, "steps", o->steps), o->epochs = cli_count(args, "epochs", o->epochs);
     o->batch_size = cli_count(args, "batch-size", o->batch_size);
     o->seed = cli_count(args, "seed", o->seed);
+    o->eval_data = cli_text(args, "eval-data", NULL), o->eval_every = cli_count(args, "eval-every", o->eval_every);
     o->save_every = cli_count(args, "save-every", o->save_every), o->keep = cli_count(args, "keep", o->keep);
     o->resume = cli_has(args, "resume"), o->quiet = cli_has(args, "quiet");
     o->no_shuffle = cli_has(args, "no-shuffle"), o->drop_last = cli_has(args, "drop-last");
@@ -85,6 +86,7 @@ static int read_run(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->schedule = cli_text(args, "lr-scheduler", o->schedule);
     if (!o->data) return cli_fail(err, CLI_USAGE, "wanted --data FILE, the examples");
     if (!o->output) return cli_fail(err, CLI_USAGE, "wanted --output DIR, for checkpoints, metrics and curves");
+    if (o->eval_every && !o->eval_data) return cli_fail(err, CLI_USAGE, "--eval-every: wanted --eval-data FILE too");
     if (cli_has(args, "steps") && cli_has(args, "epochs"))
         return cli_fail(err, CLI_USAGE, "wanted --steps or --epochs, found both");
     if (strcmp(o->schedule, "constant") == 0 && strcmp(cli_text(args, "warmup", "0"), "0") != 0)
@@ -145,6 +147,8 @@ static void write_json(FILE *file, const cli_args *args, const iv_run_options *o
     iv_out_kv_bool(&json, "stopped", s->stopped);
     if (moved) iv_out_kv_double(&json, "loss", s->loss);
     if (moved && rl) iv_out_kv_double(&json, "reward", s->reward);
+    if (s->evaluated && rl) iv_out_kv_double(&json, "eval_reward", s->eval_reward);
+    if (s->evaluated && !rl) iv_out_kv_double(&json, "eval_loss", s->eval_loss);
     iv_out_kv_double(&json, "seconds", s->seconds);
     iv_out_kv_uint(&json, "tokens", s->tokens);
     iv_out_kv_double(&json, "tokens_per_s", tokens_per_second(s));
@@ -172,6 +176,8 @@ static void write_text(FILE *file, const iv_run_options *o, const iv_run_summary
         if (s->first_step) fprintf(file, ", from %llu on", (unsigned long long)s->first_step);
         fprintf(file, "%s\n", s->stopped ? ", stopped: --resume continues" : "");
         fprintf(file, rl ? "reward %.4g\n" : "loss %.6g\n", rl ? s->reward : s->loss);
+        if (s->evaluated)
+            fprintf(file, rl ? "held-out reward %.4g\n" : "held-out loss %.6g\n", rl ? s->eval_reward : s->eval_loss);
         fprintf(file, "speed %.1f tokens/s (%llu tokens in %.2f s)\n", tokens_per_second(s),
                 (unsigned long long)s->tokens, s->seconds);
     }

@@ -65,10 +65,22 @@ static iv_status read_lines(iv_train_columns *c, const char *path, const iv_buf 
     return iv_fail(err, IV_FORMAT, "%s: wanted at least one step, found an empty log", path);
 }
 
+/* "eval_loss" stands right after "loss". */
+static void pair_evaluations(iv_train_columns *c) {
+    for (size_t i = 0; i < c->count; i++)
+        for (size_t j = i + 2; j < c->count; j++) {
+            if (strncmp(c->at[j].name, "eval_", 5) != 0 || strcmp(c->at[j].name + 5, c->at[i].name) != 0) continue;
+            iv_train_column moved = c->at[j];
+            memmove(&c->at[i + 2], &c->at[i + 1], (j - i - 1) * sizeof moved);
+            c->at[i + 1] = moved;
+        }
+}
+
 iv_status iv_train_columns_read(const char *path, iv_train_columns *c, iv_error *err) {
     iv_buf file = {0};
     iv_status status = iv_file_read(path, LOG_BYTES_MAX, &file, err);
     if (status == IV_OK) status = read_lines(c, path, &file, err);
+    pair_evaluations(c);
     iv_buf_free(&file);
     return status;
 }

@@ -23,7 +23,8 @@ typedef struct iv_train_columns {
     iv_train_column at[IV_TRAIN_CURVES_METRICS_MAX];
 } iv_train_columns;
 
-/* Columns in the order in which they first appear; *c is zero before. The caller frees it, on failure too. */
+/* Columns in the order in which they first appear, evaluations next to what they evaluate; *c is zero before. The
+ * caller frees it, on failure too. */
 iv_status iv_train_columns_read(const char *path, iv_train_columns *c, iv_error *err);
 void iv_train_columns_free(iv_train_columns *c);
 

@@ -27,6 +27,8 @@ bool iv_train_progress_line(const iv_train_metrics *m, uint64_t total, double se
         ok = ok && iv_buf_printf(out, "  reward %.4g", v);
     else if (iv_train_metrics_get(m, "loss", &v))
         ok = ok && iv_buf_printf(out, "  loss %.4g", v);
+    if (iv_train_metrics_get(m, "eval_reward", &v) || iv_train_metrics_get(m, "eval_loss", &v))
+        ok = ok && iv_buf_printf(out, "  held out %.4g", v);
     if (iv_train_metrics_get(m, "kl", &v)) ok = ok && iv_buf_printf(out, "  kl %.3g", v);
     if (iv_train_metrics_get(m, "tokens_per_second", &v) && isfinite(v)) ok = ok && put_rate(out, v);
     if (seconds_left >= 0) ok = ok && put_time(out, seconds_left);

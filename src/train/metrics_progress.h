@@ -23,7 +23,8 @@ typedef struct iv_train_progress {
 /* A run up to step `total`; now: seconds of any clock that runs forward (iv_now). Whether out is a terminal, and how
  * wide, is asked here. out NULL: nothing is shown. */
 void iv_train_progress_begin(iv_train_progress *p, FILE *out, uint64_t total, double now);
-/* After a step. Shows reward if it is a metric, otherwise loss; kl and tokens_per_second if they are. */
+/* After a step. Shows reward if it is a metric, otherwise loss; the same of held-out examples, kl and
+ * tokens_per_second if they are. */
 void iv_train_progress_step(iv_train_progress *p, const iv_train_metrics *m, double now);
 /* Before other output, and at the end: the next output starts on a line of its own. */
 void iv_train_progress_break(iv_train_progress *p);

@@ -3,10 +3,9 @@
  * with the sampler's. */
 #include "base/clock.h"
 #include "numerics/floats.h"
-#include "train/checkpoint_agree.h"
-#include "train/reward.h"
+#include "train/evaluate.h"
 #include "train/rl_batch.h"
-#include "train/run_state.h"
+#include "train/sample.h"
 #include "train/sync.h"
 
 #include <math.h>
@@ -98,77 +97,28 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
 /* ---- a step -------------------------------------------------------------------------------------------------------
  */
 
-/* Each process samples consecutive prompts; a prompt's number in the step decides its seeds. */
-static iv_status sample_own(const iv_run *r, const iv_rollout_prompt *prompts, const iv_rollout_options *w,
-                            iv_rollout **out, iv_error *err) {
-    size_t size = r->processes ? r->processes->size : 1, rank = r->processes ? r->processes->rank : 0;
-    size_t from = r->o->batch_size * rank / size, to = r->o->batch_size * (rank + 1) / size;
-    *out = NULL;
-    return from < to ? iv_rollout_run(r->engine, prompts + from, to - from, w, out, err) : IV_OK;
-}
-
-static iv_status share_rollout(const iv_run *r, iv_status status, iv_rollout **out, iv_error *err) {
-    iv_rollout *mine = *out;
-    *out = NULL;
-    IV_TRY(iv_training_agree(r->processes, status, err));
-    status = iv_rollout_gather(r->processes, mine, r->o->group_size, out, err);
-    iv_rollout_close(mine);
-    return status;
+static iv_run_prompts prompts_of(const rl *x) {
+    return (iv_run_prompts){x->r->data, x->r->examples, x->r->o->batch_size};
 }
 
 static iv_status sample(rl *x, iv_rollout **out, iv_error *err) {
-    iv_run *r = x->r;
-    const iv_run_options *o = r->o;
+    const iv_run_options *o = x->r->o;
     double began = iv_now();
-    iv_rollout_prompt *prompts = calloc(o->batch_size, sizeof *prompts);
-    if (!prompts)
-        return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %llu prompts", (unsigned long long)o->batch_size);
-    for (size_t i = 0; i < o->batch_size; i++) {
-        iv_train_example e = iv_train_data_example(r->data, r->examples[i]);
-        prompts[i] = (iv_rollout_prompt){e.ids, e.count, i};
-    }
+    iv_run_prompts p = prompts_of(x);
     iv_rollout_options w;
     iv_rollout_options_init(&w);
     w.group = o->group_size, w.max_tokens = o->max_new_tokens, w.temperature = (float)o->temperature;
     w.top_p = (float)o->top_p, w.min_p = (float)o->min_p, w.top_k = (int32_t)o->top_k;
-    w.seed = o->seed, w.step = r->at;
-    iv_status status = sample_own(r, prompts, &w, out, err);
-    free(prompts);
-    if (r->processes) status = share_rollout(r, status, out, err);
+    w.seed = o->seed, w.step = x->r->at;
+    iv_status status = iv_run_sample(x->r, &p, &w, out, err);
     x->seconds[0] += iv_now() - began;
     return status;
 }
 
-/* The first process judges: a program may answer differently the second time. */
-static iv_status share_rewards(const rl *x, iv_status status, iv_error *err) {
-    const void *bytes;
-    size_t n;
-    IV_TRY(iv_training_agree(x->r->processes, status, err));
-    IV_TRY(
-        iv_comm_broadcast(x->r->processes, x->batch.rewards, x->batch.n * sizeof *x->batch.rewards, &bytes, &n, err));
-    IV_ASSERT(n == x->batch.n * sizeof *x->batch.rewards);
-    if (!x->r->first) memcpy(x->batch.rewards, bytes, n);
-    return IV_OK;
-}
-
 static iv_status score(rl *x, const iv_rollout *rollout, iv_error *err) {
-    iv_run *r = x->r;
     double began = iv_now();
-    size_t n = x->batch.n;
-    iv_reward_item *items = calloc(n + 1, sizeof *items);
-    if (!items) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu rewards", n);
-    for (size_t i = 0; i < n; i++) {
-        iv_train_example e = iv_train_data_example(r->data, r->examples[i / x->batch.group]);
-        iv_completion c = iv_rollout_at(rollout, i / x->batch.group, i % x->batch.group);
-        items[i] = (iv_reward_item){.completion = {c.text, c.text_bytes},
-                                    .answer = {e.answer, e.answer_bytes},
-                                    .line = {e.line, e.line_bytes},
-                                    .prompt = {"", 0},
-                                    .tokens = c.count};
-    }
-    iv_status status = r->first ? iv_reward_score(x->reward, items, n, x->batch.rewards, err) : IV_OK;
-    free(items);
-    if (r->processes) status = share_rewards(x, status, err);
+    iv_run_prompts p = prompts_of(x);
+    iv_status status = iv_run_judge(x->r, x->reward, &p, x->batch.group, rollout, x->batch.rewards, err);
     x->seconds[1] += iv_now() - began;
     return status;
 }
@@ -310,6 +260,7 @@ static iv_status finish_step(rl *x, const iv_loss_report *l, double norm, double
     char state[64];
     x->r->at++;
     fill_metrics(x, &m, l, norm, rate, iv_now() - began);
+    IV_TRY(iv_run_eval_reward(x->r, x->reward, &m, err));
     snprintf(state, sizeof state, "{\"updates\":%llu}", (unsigned long long)x->updates);
     return iv_run_end_step(x->r, &m, state, err);
 }

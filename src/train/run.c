@@ -74,6 +74,15 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
 /* ---- options ------------------------------------------------------------------------------------------------------
  */
 
+/* Standard input can be read once. */
+static iv_status check_eval_data(const iv_run_options *o, iv_error *err) {
+    if (!o->eval_data && o->eval_every)
+        return iv_fail(err, IV_INVALID, "eval data: wanted a file of held-out examples, found none");
+    if (o->eval_data && strcmp(o->eval_data, "-") == 0 && strcmp(o->data, "-") == 0)
+        return iv_fail(err, IV_INVALID, "eval data: wanted a file, found standard input, which is the training data");
+    return IV_OK;
+}
+
 static iv_status open_data(iv_run *r, iv_error *err) {
     static const char *const longer[] = {"error", "truncate", "drop"};
     const iv_run_options *o = r->o;
@@ -82,6 +91,7 @@ static iv_status open_data(iv_run *r, iv_error *err) {
     iv_checkpoint *c;
     static const char *const formats[] = {"auto", "dummy"};
     int format = 0;
+    IV_TRY(check_eval_data(o, err));
     IV_TRY(iv_run_one_of("load format", o->load_format, formats, 2, &format, err));
     r->dummy = format == 1;
     IV_TRY(iv_run_one_of("longer examples", o->longer, longer, 3, &what, err));
@@ -97,6 +107,8 @@ static iv_status open_data(iv_run *r, iv_error *err) {
                                .max_length = o->max_length,
                                .longer = (iv_train_longer)what};
     IV_TRY(iv_train_data_open(&d, r->text, &r->data, err));
+    d.path = o->eval_data;
+    if (o->eval_data) IV_TRY(iv_train_data_open(&d, r->text, &r->eval_data, err));
     return iv_train_order_open(
         &(iv_train_order_options){iv_train_data_count(r->data), o->batch_size, o->seed, o->no_shuffle, o->drop_last},
         &r->order, err);
@@ -212,10 +224,10 @@ static void note(iv_run *r, const char *text) {
     fputs(text, r->o->progress);
 }
 
-static void note_data(iv_run *r) {
-    iv_train_data_report c = iv_train_data_counts(r->data);
+static void note_data(iv_run *r, const char *what, const iv_train_data *data) {
+    iv_train_data_report c = iv_train_data_counts(data);
     char line[300];
-    int n = snprintf(line, sizeof line, "data: %zu example%s of at most %zu tokens, %zu tokens", c.examples,
+    int n = snprintf(line, sizeof line, "%s: %zu example%s of at most %zu tokens, %zu tokens", what, c.examples,
                      c.examples == 1 ? "" : "s", c.longest, c.tokens);
     if (r->o->kind != IV_RUN_RL) n += snprintf(line + n, sizeof line - (size_t)n, ", %zu of them learned", c.masked);
     if (c.truncated) n += snprintf(line + n, sizeof line - (size_t)n, "; %zu cut", c.truncated);
@@ -312,7 +324,8 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     r->first = !r->processes || r->processes->rank == 0;
     IV_TRY(check_output(r, err));
     IV_TRY(open_data(r, err));
-    note_data(r);
+    note_data(r, "data", r->data);
+    if (r->eval_data) note_data(r, "held-out data", r->eval_data);
     IV_TRY(make_schedule(r, err));
     IV_TRY(make_algorithm(r, err));
     if (r->o->kind == IV_RUN_RL) IV_TRY(iv_run_check_rl(r, err));
@@ -363,14 +376,14 @@ void iv_run_close(iv_run *r) {
     iv_engine_close(r->engine);
     iv_baseline_close(r->baseline);
     iv_train_order_close(r->order);
-    iv_train_data_close(r->data);
+    iv_train_data_close(r->data), iv_train_data_close(r->eval_data);
     iv_text_model_close(r->text);
     iv_comm_close(r->processes);
     *r = (iv_run){0};
 }
 
 iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err) {
-    size_t longest = iv_train_data_counts(r->data).longest + (r->o->kind == IV_RUN_RL ? r->o->max_new_tokens : 0);
+    size_t longest = iv_run_longest(r);
     if (n <= r->sequence_max) return IV_OK;
     iv_train_sequence *more = realloc(r->sequences, n * sizeof *more);
     if (!more) return iv_fail(err, IV_NO_MEMORY, "run: no memory for %zu sequences", n);

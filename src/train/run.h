@@ -16,6 +16,7 @@ typedef enum iv_run_kind { IV_RUN_SFT, IV_RUN_RL } iv_run_kind;
 typedef struct iv_run_options {
     iv_run_kind kind;
     const char *model, *data, *output; /* directories and a file; output: checkpoints, log, curves; NULL: no files */
+    const char *eval_data;             /* held-out examples, never learned; NULL: none */
     /* ---- what decides the weights ---- */
     const char *load_format; /* "auto"; "dummy": a random start, of which only config.json and tokenizer are read */
     uint64_t dummy_seed;
@@ -51,7 +52,8 @@ typedef struct iv_run_options {
     const char *shard;  /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
     const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
     uint64_t save_every, keep;
-    bool resume; /* from the newest checkpoint of output, if it has one */
+    uint64_t eval_every; /* steps between two evaluations; there is one after the last step; 0: that alone */
+    bool resume;         /* from the newest checkpoint of output, if it has one */
     uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;
     const char *speculative;
     double reward_timeout;   /* seconds for the rewards of a step */
@@ -72,6 +74,8 @@ typedef struct iv_run_summary {
     uint64_t first_step, steps; /* the step it began after, and the last one */
     bool stopped;               /* by `stop` */
     double loss, reward, seconds;
+    bool evaluated;
+    double eval_loss, eval_reward;        /* of the last evaluation: sft, rl */
     uint64_t tokens, compared, different; /* compared: sampled tokens whose log-probability was checked */
     double largest_difference;            /* of a log-probability */
     size_t lent_bytes; /* rl on a GPU: of the rollouts' keys and values, in which the learner's passes lie */

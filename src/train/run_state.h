@@ -21,7 +21,7 @@ typedef struct iv_run {
     bool first;         /* the process that writes and speaks */
     bool no_optimizer, dummy;
     iv_text_model *text;
-    iv_train_data *data;
+    iv_train_data *data, *eval_data; /* eval_data: NULL without an evaluation */
     iv_train_order *order;
     iv_engine *engine; /* of rollouts; NULL in sft */
     iv_trainer *trainer;

@@ -36,6 +36,7 @@ static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_erro
 
 size_t iv_run_longest(const iv_run *r) {
     size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
+    if (r->eval_data) longest = iv_size_max(longest, iv_train_data_counts(r->eval_data).longest);
     if (r->o->kind == IV_RUN_RL && !iv_size_add(longest, r->o->max_new_tokens, &longest)) longest = SIZE_MAX / 64;
     return longest;
 }

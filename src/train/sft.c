@@ -1,6 +1,6 @@
 /* sft.c: supervised fine-tuning: the mean of -log p over the masked tokens of each step's batch. */
 #include "base/clock.h"
-#include "train/run_state.h"
+#include "train/evaluate.h"
 
 #include <string.h>
 
@@ -60,6 +60,7 @@ static iv_status step(iv_run *r, iv_error *err) {
     iv_train_metrics_set(&m, "seconds_weights_hash", a.seconds[4]);
     iv_train_metrics_set(&m, "passes", (double)g.passes);
     iv_train_metrics_set(&m, "trainer_bytes", (double)iv_train_bytes(r->trainer));
+    IV_TRY(iv_run_eval_loss(r, &m, err));
     return iv_run_end_step(r, &m, NULL, err);
 }
 

@@ -31,18 +31,20 @@ static void write_data(void) {
     assert_int_equal(chmod(reward, 0755), 0);
 }
 
-/* Trains under `start`; the value of a key of its JSON. */
-static void train(const char *start, const char *kind, const char *flags, char loss[40], char weights[65]) {
+/* Trains under `start`; the loss, that of held-out examples or their reward, and the weights of its JSON. */
+static void train(const char *start, const char *kind, const char *flags, char loss[100], char weights[65]) {
     char line[2000], *out, *errors;
     snprintf(line, sizeof line,
-             "%s" INVAR "train %s tests/data/hf/qwen3 --data %s --output %s/run%d --steps 3 --batch-size 5 --lr 1e-3 "
-             "--seed 11 --threads 1 --device cpu --quiet --json %s",
-             start, kind, data, folder, runs++, flags);
+             "%s" INVAR
+             "train %s tests/data/hf/qwen3 --data %s --eval-data %s --output %s/run%d --steps 3 --batch-size 5 "
+             "--lr 1e-3 --seed 11 --threads 1 --device cpu --quiet --json %s",
+             start, kind, data, data, folder, runs++, flags);
     if (run(line, &out, &errors) != 0) fail_msg("%s: %s", line, errors);
-    const char *hash = strstr(out, "\"weights\": \""), *number_at = strstr(out, "\"loss\": ");
-    if (!hash || !number_at) fail_msg("%s: no weights or loss in: %s", line, out);
+    const char *hash = strstr(out, "\"weights\": \""), *number_at = strstr(out, "\"loss\": "),
+               *eval_at = strstr(out, "\"eval_");
+    if (!hash || !number_at || !eval_at) fail_msg("%s: no weights or loss in: %s", line, out);
     snprintf(weights, 65, "%s", hash + strlen("\"weights\": \""));
-    snprintf(loss, 40, "%.*s", (int)strcspn(number_at, ",}"), number_at);
+    snprintf(loss, 100, "%.*s, %.*s", (int)strcspn(number_at, ",}"), number_at, (int)strcspn(eval_at, ",}"), eval_at);
     if (strstr(out, "tokens_different") && !strstr(out, "\"tokens_different\": 0")) fail_msg("%s: %s", line, out);
     free(out), free(errors);
 }
@@ -51,7 +53,7 @@ static void train(const char *start, const char *kind, const char *flags, char l
 static void sharded_checkpoints(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    char line[2000], dir[400], *out, *errors, want[65], got[65], loss[40];
+    char line[2000], dir[400], *out, *errors, want[65], got[65], loss[100];
     write_data();
     train(MPIRUN "-n 4 ", "sft", "--shard parameters --save-every 1 --keep 0", loss, want);
     snprintf(dir, sizeof dir, "%s/run%d", folder, runs - 1);
@@ -64,7 +66,7 @@ static void sharded_checkpoints(void **state) {
 }
 
 static void same_weights(const char *kind, const char *flags, const char *const *starts) {
-    char want[65], got[65], loss[40], other[40];
+    char want[65], got[65], loss[100], other[100];
     train("", kind, flags, loss, want);
     for (size_t i = 0; starts[i]; i++) {
         train(starts[i], kind, flags, other, got);
@@ -90,7 +92,7 @@ static void supervised(void **state) {
 static void tensor_parallel(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    char want[65], got[65], loss[40], other[40], flags[500];
+    char want[65], got[65], loss[100], other[100], flags[500];
     static const struct {
         const char *start, *flags;
     } ways[] = {{MPIRUN "-n 2 ", "--tp 2"},
@@ -118,7 +120,7 @@ static void tensor_parallel(void **state) {
 static void tensor_parallel_checkpoints(void **state) {
     (void)state;
     SKIP_WITHOUT_MPI();
-    char line[2000], dir[400], *out, *errors, want[65], got[65], loss[40];
+    char line[2000], dir[400], *out, *errors, want[65], got[65], loss[100];
     write_data();
     train(MPIRUN "-n 4 ", "sft", "--tp 2 --save-every 1 --keep 0", loss, want);
     snprintf(dir, sizeof dir, "%s/run%d", folder, runs - 1);

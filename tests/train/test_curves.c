@@ -50,6 +50,17 @@ static void draws_every_metric(void **state) {
     iv_buf_free(&html), iv_buf_free(&svg);
 }
 
+static void evaluations_stand_next_to_their_metric(void **state) {
+    (void)state;
+    iv_buf html = {0}, svg = {0};
+    draw("{\"step\":1,\"loss\":2,\"kl\":0,\"eval_x\":1}\n{\"step\":2,\"loss\":1,\"kl\":0,\"eval_loss\":1.5}\n", "t",
+         &html, &svg);
+    const char *loss = strstr(svg.data, ">loss<"), *held = strstr(svg.data, ">eval_loss<"),
+               *kl = strstr(svg.data, ">kl<"), *x = strstr(svg.data, ">eval_x<");
+    assert_true(loss && loss < held && held < kl && kl < x);
+    iv_buf_free(&html), iv_buf_free(&svg);
+}
+
 static void draws_extremes(void **state) {
     (void)state;
     static const char *const logs[] = {
@@ -118,8 +129,9 @@ static void draws_the_recorded_run(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(draws_every_metric), cmocka_unit_test(draws_extremes),
-                                       cmocka_unit_test(joins_many_steps), cmocka_unit_test(refuses_other_files),
-                                       cmocka_unit_test(draws_the_recorded_run)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_every_metric),  cmocka_unit_test(evaluations_stand_next_to_their_metric),
+        cmocka_unit_test(draws_extremes),      cmocka_unit_test(joins_many_steps),
+        cmocka_unit_test(refuses_other_files), cmocka_unit_test(draws_the_recorded_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

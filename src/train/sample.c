@@ -1,0 +1,70 @@
+/* sample.c: prompts divided over processes, and rewards that the first of them asks for. */
+#include "train/sample.h"
+#include "base/size.h"
+#include "train/checkpoint_agree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static iv_train_example example_of(const iv_run_prompts *p, size_t i) {
+    return iv_train_data_example(p->data, p->examples ? p->examples[i] : i);
+}
+
+static iv_status sample_own(const iv_run *r, const iv_rollout_prompt *prompts, size_t count,
+                            const iv_rollout_options *o, iv_rollout **out, iv_error *err) {
+    size_t size = r->processes ? r->processes->size : 1, rank = r->processes ? r->processes->rank : 0;
+    size_t from = count * rank / size, to = count * (rank + 1) / size;
+    *out = NULL;
+    return from < to ? iv_rollout_run(r->engine, prompts + from, to - from, o, out, err) : IV_OK;
+}
+
+static iv_status share_rollout(const iv_run *r, iv_status status, size_t group, iv_rollout **out, iv_error *err) {
+    iv_rollout *mine = *out;
+    *out = NULL;
+    status = iv_training_agree(r->processes, status, err);
+    if (status == IV_OK) status = iv_rollout_gather(r->processes, mine, group, out, err);
+    iv_rollout_close(mine);
+    return status;
+}
+
+iv_status iv_run_sample(iv_run *r, const iv_run_prompts *p, const iv_rollout_options *o, iv_rollout **out,
+                        iv_error *err) {
+    iv_rollout_prompt *prompts = calloc(p->count, sizeof *prompts);
+    if (!prompts) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu prompts", p->count);
+    for (size_t i = 0; i < p->count; i++) {
+        iv_train_example e = example_of(p, i);
+        prompts[i] = (iv_rollout_prompt){e.ids, e.count, i};
+    }
+    iv_status status = sample_own(r, prompts, p->count, o, out, err);
+    free(prompts);
+    return r->processes ? share_rollout(r, status, o->group, out, err) : status;
+}
+
+static iv_status share_rewards(const iv_run *r, iv_status status, double *rewards, size_t n, iv_error *err) {
+    const void *bytes;
+    size_t got;
+    IV_TRY(iv_training_agree(r->processes, status, err));
+    IV_TRY(iv_comm_broadcast(r->processes, rewards, n * sizeof *rewards, &bytes, &got, err));
+    IV_ASSERT(got == n * sizeof *rewards);
+    if (!r->first) memcpy(rewards, bytes, got);
+    return IV_OK;
+}
+
+iv_status iv_run_judge(iv_run *r, iv_reward *reward, const iv_run_prompts *p, size_t group, const iv_rollout *rollout,
+                       double *rewards, iv_error *err) {
+    size_t n = p->count * group;
+    iv_reward_item *items = calloc(n + 1, sizeof *items);
+    if (!items) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu rewards", n);
+    for (size_t i = 0; i < n; i++) {
+        iv_train_example e = example_of(p, i / group);
+        iv_completion c = iv_rollout_at(rollout, i / group, i % group);
+        items[i] = (iv_reward_item){.completion = {c.text, c.text_bytes},
+                                    .answer = {e.answer, e.answer_bytes},
+                                    .line = {e.line, e.line_bytes},
+                                    .prompt = {"", 0},
+                                    .tokens = c.count};
+    }
+    iv_status status = r->first ? iv_reward_score(reward, items, n, rewards, err) : IV_OK;
+    free(items);
+    return r->processes ? share_rewards(r, status, rewards, n, err) : status;
+}
