@@ -17,6 +17,17 @@ static iv_status parse_id(const iv_json_object *o, const char *key, int64_t *out
     return IV_OK;
 }
 
+static iv_status parse_eos(const iv_json_object *o, iv_generation_config *g, iv_error *err) {
+    int64_t ids[IV_EOS_IDS_MAX];
+    size_t count = 0;
+    bool found;
+    IV_TRY(iv_json_object_ints(o, "eos_token_id", -1, IV_VOCAB_MAX - 1, ids, IV_EOS_IDS_MAX, &count, &found, err));
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] >= 0) g->eos_ids[g->eos_count++] = ids[i];
+    g->has_eos = g->eos_count > 0;
+    return IV_OK;
+}
+
 static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, iv_error *err) {
     IV_TRY(iv_json_object_bool(o, "do_sample", &g->do_sample, &g->has_do_sample, err));
     IV_TRY(iv_json_object_real(o, "temperature", 0, IV_TEMPERATURE_MAX, &g->temperature, &g->has_temperature, err));
@@ -35,8 +46,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_generation_config *g, 
     IV_TRY(iv_json_object_int(o, "max_length", 1, IV_POSITIONS_MAX, &g->max_length, &g->has_max_length, err));
     IV_TRY(parse_id(o, "bos_token_id", &g->bos_id, &g->has_bos, err));
     IV_TRY(parse_id(o, "pad_token_id", &g->pad_id, &g->has_pad, err));
-    return iv_json_object_ints(o, "eos_token_id", 0, IV_VOCAB_MAX - 1, g->eos_ids, IV_EOS_IDS_MAX, &g->eos_count,
-                               &g->has_eos, err);
+    return parse_eos(o, g, err);
 }
 
 /* Keys of transformers' GenerationConfig 4.57 and 5, with their neutral values. */

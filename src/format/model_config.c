@@ -496,16 +496,20 @@ static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_e
 
 /* ---- token ids ---- */
 
+/* Ids from the vocabulary's end on, as in a published file whose vocabulary was cut, are those of no token. */
 static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
     bool found;
-    c->bos_id = is_absent(o, "bos_token_id") && f->bos_id < c->vocab_size ? f->bos_id : -1;
-    IV_TRY(iv_json_object_int(o, "bos_token_id", -1, c->vocab_size - 1, &c->bos_id, &found, err));
+    int64_t ids[IV_EOS_IDS_MAX];
+    size_t count = 0;
+    c->bos_id = is_absent(o, "bos_token_id") ? f->bos_id : -1;
+    IV_TRY(iv_json_object_int(o, "bos_token_id", -1, IV_VOCAB_MAX - 1, &c->bos_id, &found, err));
+    if (c->bos_id >= c->vocab_size) c->bos_id = -1;
     c->pad_id = -1;
     IV_TRY(iv_json_object_int(o, "pad_token_id", -1, IV_VOCAB_MAX - 1, &c->pad_id, &found, err));
-    IV_TRY(iv_json_object_ints(o, "eos_token_id", 0, c->vocab_size - 1, c->eos_ids, IV_EOS_IDS_MAX, &c->eos_count,
-                               &found, err));
-    if (is_absent(o, "eos_token_id") && f->eos_id >= 0 && f->eos_id < c->vocab_size)
-        c->eos_ids[c->eos_count++] = f->eos_id;
+    IV_TRY(iv_json_object_ints(o, "eos_token_id", -1, IV_VOCAB_MAX - 1, ids, IV_EOS_IDS_MAX, &count, &found, err));
+    if (is_absent(o, "eos_token_id")) ids[count++] = f->eos_id;
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] >= 0 && ids[i] < c->vocab_size) c->eos_ids[c->eos_count++] = ids[i];
     return IV_OK;
 }
 

@@ -41,8 +41,12 @@ static void top_k_is_off_by_zero_or_minus_one(void **state) {
 static void nothing_is_required(void **state) {
     (void)state;
     static const iv_generation_config none;
-    static const char *const empty[] = {"{}", "{\"temperature\":null,\"eos_token_id\":null,\"bos_token_id\":null}",
-                                        "{\"unknown\":[1,2]}", "{\"pad_token_id\":-1}"};
+    static const char *const empty[] = {"{}",
+                                        "{\"eos_token_id\":-1}",
+                                        "{\"eos_token_id\":[]}",
+                                        "{\"temperature\":null,\"eos_token_id\":null,\"bos_token_id\":null}",
+                                        "{\"unknown\":[1,2]}",
+                                        "{\"pad_token_id\":-1}"};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
         iv_generation_config g;
         iv_error err;
@@ -100,7 +104,7 @@ static void bad_values_are_named(void **state) {
         {"{\"max_new_tokens\":0}", IV_FORMAT, "max_new_tokens: wanted an integer from 1"},
         {"{\"max_length\":[]}", IV_FORMAT, "max_length"},
         {"{\"bos_token_id\":-2}", IV_FORMAT, "bos_token_id"},
-        {"{\"eos_token_id\":-1}", IV_FORMAT, "eos_token_id: wanted an integer from 0"},
+        {"{\"eos_token_id\":-2}", IV_FORMAT, "eos_token_id: wanted an integer from -1"},
         {"{\"eos_token_id\":[1,16777216]}", IV_FORMAT, "eos_token_id[1]"},
         {"{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", IV_LIMIT, "17 entries, at most 16"},
     };

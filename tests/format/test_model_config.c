@@ -270,6 +270,13 @@ static void token_ids_and_dtype(void **state) {
     parse_ok("llama",
              "{\"vocab_size\":2,\"dtype\":\"float32\",\"torch_dtype\":\"torch.float32\",\"hidden_act\":\"swish\"}", &c);
     assert_true(c.bos_id == 1 && c.eos_count == 0 && c.dtype == IV_F32);
+    /* Ids of no token, which transformers accepts with a warning. */
+    parse_ok("qwen2", "{\"bos_token_id\":151643,\"eos_token_id\":151645}", &c);
+    assert_true(c.bos_id == -1 && c.eos_count == 0);
+    parse_ok("llama", "{\"bos_token_id\":100,\"eos_token_id\":[100,99,-1,3]}", &c);
+    assert_true(c.bos_id == -1 && c.eos_count == 2 && c.eos_ids[0] == 99 && c.eos_ids[1] == 3);
+    parse_ok("llama", "{\"eos_token_id\":-1}", &c);
+    assert_true(c.eos_count == 0);
 }
 
 static const struct {
@@ -382,8 +389,8 @@ static const struct {
     {"llama", "{\"torch_dtype\":\"int8\"}", IV_UNSUPPORTED, "torch_dtype: wanted bfloat16, float16, float32"},
     {"llama", "{\"dtype\":\"float16\",\"torch_dtype\":\"bfloat16\"}", IV_FORMAT,
      "dtype says float16, torch_dtype says"},
-    {"llama", "{\"bos_token_id\":100}", IV_FORMAT, "bos_token_id: wanted an integer from -1 to 99"},
-    {"llama", "{\"eos_token_id\":[1,100]}", IV_FORMAT, "eos_token_id[1]: wanted an integer from 0 to 99"},
+    {"llama", "{\"bos_token_id\":16777216}", IV_FORMAT, "bos_token_id: wanted an integer from -1 to 16777215"},
+    {"llama", "{\"eos_token_id\":[1,-2]}", IV_FORMAT, "eos_token_id[1]: wanted an integer from -1 to 16777215"},
     {"llama", "{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}", IV_LIMIT, "17 entries, at most 16"},
     {"llama", "{\"pad_token_id\":\"x\"}", IV_FORMAT, "pad_token_id"},
 };

@@ -93,8 +93,7 @@ iv_status ivj_iter_next(ivj_run *r, ivj_iter *it, bool *has, ivj_value *out) {
         if (it->at >= source->n) return IV_OK;
         uint32_t cp;
         size_t len = ivj_cp_next(source->u.s + it->at, source->n - it->at, &cp);
-        *out = ivj_string(source->u.s + it->at, len);
-        out->markup = source->markup;
+        *out = ivj_string(source->u.s + it->at, len); /* of Markup, too: str's iterator */
         it->at += len;
         break;
     }
