@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run_torch.py BUILD_FOLDER: the tests of invar.torch and of TRL, with the folder's library, in build/venv-torch
+"""run_torch.py BUILD_FOLDER: the tests of invar.torch, of TRL and of answers against transformers, with the folder's library, in build/venv-torch
 (tests/clients/run.py).
 Exit code 77 without its packages."""
 import os
@@ -36,7 +36,7 @@ def main() -> int:
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         env = {**os.environ, "INVAR_SOURCE": str(ROOT), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
         env["INVAR_PROGRAM"] = str(build / "invar")
-        tests = [ROOT / f"tests/python/test_{name}.py" for name in ("torch", "torch_cuda", "frameworks")]
+        tests = [ROOT / f"tests/python/test_{name}.py" for name in ("torch", "torch_cuda", "answers", "frameworks")]
         words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, *tests]
         return subprocess.run([*words, *sys.argv[2:]], cwd=folder, env=env).returncode
 
