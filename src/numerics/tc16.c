@@ -1,14 +1,7 @@
 /* tc16.c: products as integers at a common scale, truncated, added exactly, truncated once more. */
 #include "numerics/tc16.h"
 
-enum { EXPONENT_FLOOR = -133, KEPT_BITS = 25 };
-
-/* A finite term: value = mantissa * 2^(exponent - fraction_bits), sign apart. */
-typedef struct term {
-    uint64_t mantissa;
-    int exponent, fraction_bits;
-    int negative;
-} term;
+enum { EXPONENT_FLOOR = -133, KEPT_BITS = 25, NO_EXPONENT = -1000 /* of zero */ };
 
 typedef struct operand {
     uint32_t mantissa; /* with the hidden bit */
@@ -28,14 +21,6 @@ static operand unpack(uint32_t bits, int total_bits, int fraction_bits) {
     return o;
 }
 
-/* The term at the scale 2^(e_max - 25), truncated toward zero. */
-static int64_t scaled(const term *t, int e_max) {
-    if (t->mantissa == 0) return 0;
-    int shift = t->exponent - t->fraction_bits - (e_max - KEPT_BITS);
-    uint64_t m = shift >= 0 ? t->mantissa << shift : shift > -64 ? t->mantissa >> -shift : 0;
-    return t->negative ? -(int64_t)m : (int64_t)m;
-}
-
 /* sum * 2^scale truncated toward zero to fp32, subnormals kept, overflow to infinity. */
 static float truncate_to_f32(int64_t sum, int scale) {
     if (sum == 0) return 0.0f;
@@ -51,39 +36,58 @@ static float truncate_to_f32(int64_t sum, int scale) {
     return iv_float(sign | (uint32_t)(exponent + 127) << 23 | ((uint32_t)m & 0x7fffffu));
 }
 
-static float step(const uint16_t *a, const uint16_t *b, float c, int fraction_bits) {
-    term terms[17];
-    int e_max = EXPONENT_FLOOR, nan = 0, inf[2] = {0, 0};
-    for (int i = 0; i < 17; i++) {
-        term *t = &terms[i];
-        if (i < 16) {
-            operand x = unpack(a[i], 16, fraction_bits), y = unpack(b[i], 16, fraction_bits);
-            *t = (term){.mantissa = (uint64_t)x.mantissa * y.mantissa,
-                        .exponent = x.exponent + y.exponent,
-                        .fraction_bits = 2 * fraction_bits,
-                        .negative = x.negative ^ y.negative};
-            if (x.is_nan || y.is_nan)
+/* The step with infinities or NaN among its terms. */
+static float special_step(const uint16_t *a, const uint16_t *b, float c, int fraction_bits) {
+    int nan = 0, inf[2] = {0, 0};
+    operand z = unpack(iv_bits(c), 32, 23);
+    if (z.is_nan) nan = 1;
+    if (z.is_inf) inf[z.negative] = 1;
+    for (int i = 0; i < 16; i++) {
+        operand x = unpack(a[i], 16, fraction_bits), y = unpack(b[i], 16, fraction_bits);
+        if (x.is_nan || y.is_nan)
+            nan = 1;
+        else if (x.is_inf || y.is_inf) {
+            int other_is_zero = x.is_inf ? (!y.is_inf && y.mantissa == 0) : x.mantissa == 0;
+            if (other_is_zero)
                 nan = 1;
-            else if (x.is_inf || y.is_inf) {
-                int other_is_zero = x.is_inf ? (!y.is_inf && y.mantissa == 0) : x.mantissa == 0;
-                if (other_is_zero)
-                    nan = 1;
-                else
-                    inf[t->negative] = 1;
-            }
-        } else {
-            operand z = unpack(iv_bits(c), 32, 23);
-            *t = (term){.mantissa = z.mantissa, .exponent = z.exponent, .fraction_bits = 23, .negative = z.negative};
-            if (z.is_nan) nan = 1;
-            if (z.is_inf) inf[z.negative] = 1;
+            else
+                inf[x.negative ^ y.negative] = 1;
         }
-        if (t->mantissa && t->exponent > e_max) e_max = t->exponent;
     }
-    if (nan || (inf[0] && inf[1])) return iv_float(IV_NAN_F32_BITS);
-    if (inf[0] || inf[1]) return iv_float(inf[1] ? 0xff800000u : 0x7f800000u);
-    int64_t sum = 0;
-    for (int i = 0; i < 17; i++) sum += scaled(&terms[i], e_max);
-    return truncate_to_f32(sum, e_max - KEPT_BITS);
+    return iv_float(nan || (inf[0] && inf[1]) ? IV_NAN_F32_BITS : inf[1] ? 0xff800000u : 0x7f800000u);
+}
+
+/* The mantissa with the hidden bit. */
+static inline int32_t mantissa_of(int bits, int field, int fraction_bits) {
+    return (bits & ((1 << fraction_bits) - 1)) | (field != 0) << fraction_bits;
+}
+
+/* At the scale 2^(e_max - 25) each product has less than 27 bits, and the sum of 16 less than 31. */
+static inline float step(const uint16_t *a, const uint16_t *b, float c, const int fraction_bits) {
+    const int max_field = (1 << (15 - fraction_bits)) - 1, two_biases = max_field >> 1 << 1;
+    int32_t product[16], exponent[16], sum = 0;
+    int e_max = EXPONENT_FLOOR, specials = (iv_bits(c) >> 23 & 255) == 255;
+    for (int i = 0; i < 16; i++) {
+        int x = a[i] >> fraction_bits & max_field, y = b[i] >> fraction_bits & max_field; /* fields of exponents */
+        int32_t m = mantissa_of(a[i], x, fraction_bits) * mantissa_of(b[i], y, fraction_bits);
+        specials |= x == max_field || y == max_field;
+        int32_t sign = -((a[i] ^ b[i]) >> 15);
+        product[i] = (m ^ sign) - sign;
+        exponent[i] = m ? x + !x + y + !y - two_biases : NO_EXPONENT;
+        e_max = exponent[i] > e_max ? exponent[i] : e_max;
+    }
+    if (specials) return special_step(a, b, c, fraction_bits);
+    operand z = unpack(iv_bits(c), 32, 23);
+    if (!z.mantissa) z.exponent = NO_EXPONENT;
+    e_max = z.exponent > e_max ? z.exponent : e_max;
+    for (int i = 0; i < 16; i++) {
+        int32_t drop = e_max - exponent[i], sign = product[i] >> 31;
+        int32_t m = ((product[i] ^ sign) - sign) << (KEPT_BITS - 2 * fraction_bits) >> (drop > 31 ? 31 : drop);
+        sum += (m ^ sign) - sign;
+    }
+    int drop = e_max - z.exponent;
+    int64_t m = (int64_t)z.mantissa << (KEPT_BITS - 23) >> (drop > 63 ? 63 : drop);
+    return truncate_to_f32(sum + (z.negative ? -m : m), e_max - KEPT_BITS);
 }
 
 float iv_tc16_step_bf16(const iv_bf16 a[16], const iv_bf16 b[16], float c) { return step(a, b, c, 7); }
