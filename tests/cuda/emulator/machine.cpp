@@ -28,7 +28,7 @@ std::atomic<bool> fault_happened;
 
 static std::atomic<uint64_t> seed;
 static __thread uint64_t state = 88172645463325252u;
-static __thread jmp_buf scheduler;
+static __thread Context scheduler;
 static const uint64_t STACK_END = 0x5ac4e9d01b7736f2u;
 static thread_local std::vector<Thread *> idle_threads;
 static thread_local std::vector<char *> all_stacks;
@@ -53,9 +53,62 @@ bool fault_strikes(emu_fault kind, uint32_t one_of) {
 
 // ---- fibers ----
 
-static void leave() {
-    if (_setjmp(me->context) == 0) _longjmp(scheduler, 1);
+static void entry();
+
+#if defined(__x86_64__)
+// Saves the caller's registers on its stack and the stack's top in *from; continues what has left `to`.
+extern "C" void emu_switch(void **from, void *to);
+asm(R"(
+    .text
+    .type emu_switch, @function
+emu_switch:
+    endbr64
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+    .size emu_switch, . - emu_switch
+)");
+
+static void leave() { emu_switch(&me->context.stack_top, scheduler.stack_top); }
+
+static void enter(Thread *t) {
+    if (!t->begun) {
+        void **top = (void **)(t->stack + STACK_BYTES);
+        *--top = nullptr; // as after a call: the top is 8 more than a multiple of 16
+        *--top = (void *)entry;
+        t->context.stack_top = top - 6; // registers, of any values
+    }
+    t->begun = true;
+    emu_switch(&scheduler.stack_top, t->context.stack_top);
 }
+#else
+static void leave() {
+    if (_setjmp(me->context.registers) == 0) _longjmp(scheduler.registers, 1);
+}
+
+static void enter(Thread *t) {
+    if (_setjmp(scheduler.registers)) return;
+    if (t->begun) _longjmp(t->context.registers, 1);
+    t->begun = true;
+    ucontext_t &first = t->context.first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = t->stack, first.uc_stack.ss_size = STACK_BYTES, first.uc_link = nullptr;
+    makecontext(&first, entry, 0);
+    setcontext(&first);
+}
+#endif
 
 static void entry() {
     for (;;) {
@@ -69,14 +122,7 @@ static void entry() {
 static void resume(Thread *t) {
     me = t;
     threadIdx = t->where.thread, blockIdx = t->where.block, blockDim = t->where.block_dim, gridDim = t->where.grid;
-    if (_setjmp(scheduler) == 0) {
-        if (t->begun) _longjmp(t->context, 1);
-        t->begun = true;
-        getcontext(&t->first);
-        t->first.uc_stack.ss_sp = t->stack, t->first.uc_stack.ss_size = STACK_BYTES, t->first.uc_link = nullptr;
-        makecontext(&t->first, entry, 0);
-        setcontext(&t->first);
-    }
+    enter(t);
     me = nullptr;
     if (memcmp(t->stack, &STACK_END, sizeof STACK_END) != 0) {
         fprintf(stderr, "emulator: a thread needs more than %d bytes of stack\n", STACK_BYTES);

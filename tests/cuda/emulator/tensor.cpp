@@ -158,17 +158,23 @@ void multiply(matrix_type type, float (&d)[4], const uint32_t (&a)[4], const uin
     memcpy(d, out, sizeof d);
 }
 
-// Element (row, k) of the operand of a descriptor: 128-byte swizzle, rows of 64 k; or transposed, rows of 64 rows.
-static uint16_t operand(Cta *cta, uint64_t desc, uint32_t row, uint32_t k, bool turned) {
+// Rows [row, row + 8), a multiple of 8, of the operand of a descriptor: 128-byte swizzle, rows of 64 k; or transposed,
+// rows of 64 rows.
+static void operand_rows(Cta *cta, uint64_t desc, uint32_t row, bool turned, uint16_t (&x)[8][16]) {
     uint32_t start = (uint32_t)(desc & 0x3fff) << 4, lead = (uint32_t)(desc >> 16 & 0x3fff) << 4;
-    uint32_t stride = (uint32_t)(desc >> 32 & 0x3fff) << 4, at;
-    if (turned)
-        at = start + row / 64 * lead + k / 8 * stride + k % 8 * 128 + row % 64 * 2;
-    else
-        at = start + row / 8 * stride + row % 8 * 128 + k * 2;
-    uint16_t v;
-    memcpy(&v, memory_of(cta, swizzled(at), 2, 2), 2);
-    return v;
+    uint32_t stride = (uint32_t)(desc >> 32 & 0x3fff) << 4;
+    if (turned) {
+        for (uint32_t k = 0; k < 16; k++) {
+            uint32_t at = start + row / 64 * lead + k / 8 * stride + k % 8 * 128 + row % 64 * 2;
+            uint16_t v[8];
+            memcpy(v, memory_of(cta, swizzled(at), 16, 16), 16);
+            for (int r = 0; r < 8; r++) x[r][k] = v[r];
+        }
+    } else {
+        for (uint32_t r = 0; r < 8; r++)
+            for (uint32_t k = 0; k < 16; k += 8)
+                memcpy(&x[r][k], memory_of(cta, swizzled(start + row / 8 * stride + r * 128 + k * 2), 16, 16), 16);
+    }
 }
 
 static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
@@ -178,21 +184,21 @@ static void run_step(Cta *cta, unsigned warp, const Warpgroup_step &s) {
     memory_of(cta, (uint32_t)(one.b & 0x3fff) << 4, n * 32, 16);
     if (one.a_is_shared) memory_of(cta, (uint32_t)(one.a & 0x3fff) << 4, 64 * 32, 16);
     static thread_local std::vector<Operand> b;
-    uint16_t bits[16];
+    uint16_t bits[16], rows[8][16];
     Operand a;
     b.resize(n);
     for (uint32_t c = 0; c < n; c++) {
-        for (uint32_t k = 0; k < 16; k++) bits[k] = operand(cta, one.b, c, k, one.b_turned);
-        unpack(one.type, bits, &b[c]);
+        if (c % 8 == 0) operand_rows(cta, one.b, c, one.b_turned, rows);
+        unpack(one.type, rows[c % 8], &b[c]);
     }
     const uint32_t *words[LANES];
     for (int l = 0; l < LANES; l++) words[l] = s.lane[l].a_words;
     for (int row = 0; row < 16; row++) { // of the warp
-        if (one.a_is_shared)
-            for (uint32_t k = 0; k < 16; k++) bits[k] = operand(cta, one.a, warp % 4 * 16 + (uint32_t)row, k, one.a_turned);
-        else
+        if (!one.a_is_shared)
             fragment_row(words, row, bits);
-        unpack(one.type, bits, &a);
+        else if (row % 8 == 0)
+            operand_rows(cta, one.a, warp % 4 * 16 + (uint32_t)row, one.a_turned, rows);
+        unpack(one.type, one.a_is_shared ? rows[row % 8] : bits, &a);
         float sum = 0.0f, result = 0.0f;
         for (uint32_t c = 0; c < n; c++) {
             float *d = &s.lane[row % 8 * 4 + (int)(c % 8 / 2)].d[c / 8 * 4 + (uint32_t)row / 8 * 2 + c % 2];

@@ -9,21 +9,18 @@ namespace emu {
 
 // ---- shared memory ----
 
-static Cta *cta_of(Cta *from, uint32_t address) {
+Cta *other_cta(Cta *from, uint32_t address) {
     uint32_t other = address >> 24;
-    if (other == 0) return from;
     if (other > from->cluster->ctas.size()) fail("address %#x is of no CTA of the cluster", address);
     Cta *c = &from->cluster->ctas[other - 1];
     if (c->left == 0) fail("reaches into the shared memory of a CTA that has left");
     return c;
 }
 
-unsigned char *memory_of(Cta *from, uint32_t address, size_t bytes, size_t align) {
-    Cta *c = cta_of(from, address);
+void fail_memory(const Cta *c, uint32_t address, size_t bytes, size_t align) {
     uint32_t offset = address & OFFSET;
     if (offset % align) fail("shared address %#x is not a multiple of %zu", address, align);
     if (offset < SYSTEM || offset + bytes > c->statics_end) fail("shared address %#x is outside", address);
-    return c->memory + offset;
 }
 
 unsigned char *memory(uint32_t address, size_t bytes, size_t align) {
@@ -54,18 +51,6 @@ void *shared_static(const void *key, size_t bytes, size_t align) {
 }
 
 // ---- synchronization ----
-
-bool ready(const Thread &t) {
-    const Wait &w = t.wait;
-    switch (w.reason) {
-    case WARP: return t.cta->warps[t.where.thread.x / LANES].meeting.turn != w.was;
-    case BARRIER: return t.cta->barriers[w.address].turn != w.was;
-    case CLUSTER: return t.cta->cluster->barrier.turn != w.was;
-    case MBARRIER: return (t.cta->mbarriers.at(w.address).phase & 1) != w.was;
-    case GRID: return t.cta->grid->before->ended == t.cta->grid->before->count;
-    default: return true;
-    }
-}
 
 uint32_t lane_id() { return me->where.thread.x % LANES; }
 
@@ -174,12 +159,14 @@ bool mbarrier_test(uint32_t bar, uint32_t parity) {
 
 // ---- copies ----
 
+// A row of 128 bytes, 16 after 16.
 static void copy_row(Cta *cta, const CUtensorMap &m, uint32_t to, const char *row, int64_t x, bool in) {
-    for (uint32_t i = 0; i < m.box[0]; i++) {
-        uint16_t v = 0;
-        if (in && x + i >= 0 && (uint64_t)(x + i) < m.size[0]) memcpy(&v, row + (x + i) * 2, 2);
+    for (uint32_t i = 0; i < m.box[0]; i += 8) {
+        uint16_t v[8] = {};
+        for (uint32_t k = 0; in && k < 8; k++)
+            if (x + i + k >= 0 && (uint64_t)(x + i + k) < m.size[0]) memcpy(&v[k], row + (x + i + k) * 2, 2);
         uint32_t at = to + 2 * i;
-        memcpy(memory_of(cta, m.swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? swizzled(at) : at, 2, 2), &v, 2);
+        memcpy(memory_of(cta, m.swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? swizzled(at) : at, 16, 16), v, 16);
     }
 }
 
