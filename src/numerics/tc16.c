@@ -3,24 +3,6 @@
 
 enum { EXPONENT_FLOOR = -133, KEPT_BITS = 25, NO_EXPONENT = -1000 /* of zero */ };
 
-typedef struct operand {
-    uint32_t mantissa; /* with the hidden bit */
-    int exponent, negative, is_inf, is_nan;
-} operand;
-
-static operand unpack(uint32_t bits, int total_bits, int fraction_bits) {
-    int exponent_bits = total_bits - 1 - fraction_bits, max_field = (1 << exponent_bits) - 1;
-    int bias = max_field >> 1;
-    uint32_t fraction = bits & ((1u << fraction_bits) - 1);
-    int field = (int)(bits >> fraction_bits) & max_field;
-    operand o = {.negative = (int)(bits >> (total_bits - 1)) & 1};
-    o.is_inf = field == max_field && fraction == 0;
-    o.is_nan = field == max_field && fraction != 0;
-    o.mantissa = field ? fraction | 1u << fraction_bits : fraction;
-    o.exponent = (field ? field : 1) - bias;
-    return o;
-}
-
 /* sum * 2^scale truncated toward zero to fp32, subnormals kept, overflow to infinity. */
 static float truncate_to_f32(int64_t sum, int scale) {
     if (sum == 0) return 0.0f;
@@ -38,21 +20,16 @@ static float truncate_to_f32(int64_t sum, int scale) {
 
 /* The step with infinities or NaN among its terms. */
 static float special_step(const uint16_t *a, const uint16_t *b, float c, int fraction_bits) {
-    int nan = 0, inf[2] = {0, 0};
-    operand z = unpack(iv_bits(c), 32, 23);
-    if (z.is_nan) nan = 1;
-    if (z.is_inf) inf[z.negative] = 1;
+    const uint32_t infinity = 0x7fffu >> fraction_bits << fraction_bits, z = iv_bits(c) & 0x7fffffffu;
+    int nan = z > 0x7f800000u, inf[2] = {0, 0};
+    if (z == 0x7f800000u) inf[iv_bits(c) >> 31] = 1;
     for (int i = 0; i < 16; i++) {
-        operand x = unpack(a[i], 16, fraction_bits), y = unpack(b[i], 16, fraction_bits);
-        if (x.is_nan || y.is_nan)
+        uint32_t x = a[i] & 0x7fff, y = b[i] & 0x7fff;
+        if (x < infinity && y < infinity) continue;
+        if (x > infinity || y > infinity || x == 0 || y == 0)
             nan = 1;
-        else if (x.is_inf || y.is_inf) {
-            int other_is_zero = x.is_inf ? (!y.is_inf && y.mantissa == 0) : x.mantissa == 0;
-            if (other_is_zero)
-                nan = 1;
-            else
-                inf[x.negative ^ y.negative] = 1;
-        }
+        else
+            inf[(a[i] ^ b[i]) >> 15] = 1;
     }
     return iv_float(nan || (inf[0] && inf[1]) ? IV_NAN_F32_BITS : inf[1] ? 0xff800000u : 0x7f800000u);
 }
@@ -66,7 +43,8 @@ static inline int32_t mantissa_of(int bits, int field, int fraction_bits) {
 static inline float step(const uint16_t *a, const uint16_t *b, float c, const int fraction_bits) {
     const int max_field = (1 << (15 - fraction_bits)) - 1, two_biases = max_field >> 1 << 1;
     int32_t product[16], exponent[16], sum = 0;
-    int e_max = EXPONENT_FLOOR, specials = (iv_bits(c) >> 23 & 255) == 255;
+    int c_field = (int)(iv_bits(c) >> 23 & 255), e_max = EXPONENT_FLOOR, specials = c_field == 255;
+    if (c != c) return iv_float(IV_NAN_F32_BITS);
     for (int i = 0; i < 16; i++) {
         int x = a[i] >> fraction_bits & max_field, y = b[i] >> fraction_bits & max_field; /* fields of exponents */
         int32_t m = mantissa_of(a[i], x, fraction_bits) * mantissa_of(b[i], y, fraction_bits);
@@ -77,17 +55,17 @@ static inline float step(const uint16_t *a, const uint16_t *b, float c, const in
         e_max = exponent[i] > e_max ? exponent[i] : e_max;
     }
     if (specials) return special_step(a, b, c, fraction_bits);
-    operand z = unpack(iv_bits(c), 32, 23);
-    if (!z.mantissa) z.exponent = NO_EXPONENT;
-    e_max = z.exponent > e_max ? z.exponent : e_max;
+    int32_t z = mantissa_of((int)(iv_bits(c) & 0x7fffff), c_field, 23);
+    int z_exponent = z ? c_field + !c_field - 127 : NO_EXPONENT;
+    e_max = z_exponent > e_max ? z_exponent : e_max;
     for (int i = 0; i < 16; i++) {
         int32_t drop = e_max - exponent[i], sign = product[i] >> 31;
         int32_t m = ((product[i] ^ sign) - sign) << (KEPT_BITS - 2 * fraction_bits) >> (drop > 31 ? 31 : drop);
         sum += (m ^ sign) - sign;
     }
-    int drop = e_max - z.exponent;
-    int64_t m = (int64_t)z.mantissa << (KEPT_BITS - 23) >> (drop > 63 ? 63 : drop);
-    return truncate_to_f32(sum + (z.negative ? -m : m), e_max - KEPT_BITS);
+    int drop = e_max - z_exponent;
+    int64_t m = (int64_t)z << (KEPT_BITS - 23) >> (drop > 63 ? 63 : drop);
+    return truncate_to_f32(sum + (iv_bits(c) >> 31 ? -m : m), e_max - KEPT_BITS);
 }
 
 float iv_tc16_step_bf16(const iv_bf16 a[16], const iv_bf16 b[16], float c) { return step(a, b, c, 7); }

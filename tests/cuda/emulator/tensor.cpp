@@ -29,17 +29,20 @@ struct Operand {
     bool finite;
 };
 
-static void unpack(matrix_type type, const uint16_t *bits, Operand *o) {
-    int fraction = type == BF16 ? 7 : 10, fields = type == BF16 ? 255 : 31;
-    memcpy(o->bits, bits, sizeof o->bits);
-    o->finite = true;
+VECTORIZED static void unpack(matrix_type type, const uint16_t *bits, Operand *o) {
+    int fraction = type == BF16 ? 7 : 10, fields = type == BF16 ? 255 : 31, specials = 0;
+    int32_t x[K], mantissa[K], exponent[K]; // not the operand's, which may be where the bits are
+    for (int i = 0; i < K; i++) x[i] = bits[i];
     for (int i = 0; i < K; i++) {
-        int field = bits[i] >> fraction & fields, m = bits[i] & ((1 << fraction) - 1);
-        if (field) m |= 1 << fraction;
-        o->finite = o->finite && field != fields;
-        o->mantissa[i] = bits[i] >> 15 ? -m : m;
-        o->exponent[i] = m ? (field ? field : 1) - (fields >> 1) : NO_EXPONENT;
+        int field = x[i] >> fraction & fields, sign = -(x[i] >> 15), normal = field != 0;
+        int m = (x[i] & ((1 << fraction) - 1)) | normal << fraction;
+        specials |= field == fields;
+        mantissa[i] = (m ^ sign) - sign;
+        exponent[i] = m ? field + 1 - normal - (fields >> 1) : NO_EXPONENT;
     }
+    memcpy(o->bits, bits, sizeof o->bits);
+    memcpy(o->mantissa, mantissa, sizeof mantissa), memcpy(o->exponent, exponent, sizeof exponent);
+    o->finite = !specials;
 }
 
 // The sum of the products at the scale 2^(*most - KEPT_BITS), each truncated; *most comes as the accumulator's exponent
