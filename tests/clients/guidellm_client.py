@@ -47,7 +47,7 @@ def measure():
          "--profile", "kind=concurrent,streams=2", "--constraint", f"kind=max_requests,count={REQUESTS}",
          "--data", f"kind=json_file,path={ROOM / 'data.jsonl'}", "--tokenizer", f"kind=hf_auto,model={TINY_MATH}",
          "--output", f"kind=json,path={out}", "--disable-console"],
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200, cwd=ROOM,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900, cwd=ROOM,
         env=os.environ | {"PYTHONPATH": str(ROOM / "stand_in"), "HF_HUB_OFFLINE": "1", "HF_HOME": str(ROOM / "hf")})
     check(ran.returncode == 0, ran.stdout)
     return json.loads(out.read_text())["benchmarks"][0]

@@ -65,7 +65,7 @@ def harness(port):
     ran = subprocess.run(
         [sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments, "--batch_size", "5",
          "--tasks", "sums_choose,sums_until", "--include_path", str(ROOM / "tasks"), "--log_samples", "--output_path", str(out)],
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(ROOM / "hf"), "OPENAI_API_KEY": "none"})
     check(ran.returncode == 0, ran.stdout)
     print("".join(f"   {line}\n" for line in ran.stdout.splitlines() if line.startswith("|")), end="")

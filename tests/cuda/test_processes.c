@@ -44,6 +44,8 @@ static void same_digests(void **state) {
         digest_of(line, want);
         for (int ranks = 2; ranks <= 4; ranks += m > 0 ? 2 : 1)
             for (int nccl = 0; nccl < 2; nccl++) {
+                /* In usual runs the models after the first have each number of ranks and each transport once. */
+                if (m > 0 && !getenv("INVAR_TEST_LONG") && (ranks == 4) != (nccl + m) % 2) continue;
                 snprintf(line, sizeof line, "%s" MPIRUN "-n %d %s%s%s", nccl ? WITH_NCCL : "", ranks, request,
                          nccl ? OVER("nccl") : OVER("host"), nccl ? " --enforce-eager" : "");
                 digest_of(line, got);

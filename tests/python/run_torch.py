@@ -34,8 +34,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         package(pathlib.Path(folder) / "invar", build, python)
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, "INVAR_SOURCE": str(ROOT), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
+        env = {**clients.with_bytecode(os.environ), "INVAR_SOURCE": str(ROOT), "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
         env["INVAR_PROGRAM"] = str(build / "invar")
+        env.setdefault("OMP_WAIT_POLICY", "passive")  # torch's threads wait without the processor
         tests = [ROOT / f"tests/python/test_{name}.py" for name in ("torch", "torch_cuda", "answers", "frameworks")]
         words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, *tests]
         return subprocess.run([*words, *sys.argv[2:]], cwd=folder, env=env).returncode
