@@ -66,9 +66,9 @@ static const char *read_reply(int fd) {
     return reply;
 }
 
-/* Signals the rank's process, or mpirun (-1), while all requests are open. Each must end within max_s with an error
- * that contains `words`, and the job must fail. */
-static void expect_errors(const char *flags, int rank, int sig, const char *words, double max_s) {
+/* Signals the rank's process, or mpirun (-1), while all requests are open. Each must end with an error that contains
+ * `words`, and the job must fail. Returns the seconds until the last error. */
+static double errors_after(const char *flags, int rank, int sig, const char *words) {
     server s = serve(flags);
     int fds[OPEN];
     char first[1], *out, *errors;
@@ -90,10 +90,17 @@ static void expect_errors(const char *flags, int rank, int sig, const char *word
     int code = finish(&s.job, &out, &errors);
     printf("rank %d, signal %d: errors after %.2f s, exit %d\n", rank, sig, took, code);
     assert_int_not_equal(code, 0);
-    if (took > max_s) fail_msg("wanted all errors within %.1f s, found %.2f", max_s, took);
     while (is_alive(pid) && seconds() - begin < START_S) usleep(50000);
     assert_false(is_alive(pid));
     free(out), free(errors);
+    return took;
+}
+
+/* Within max_s in one of three attempts: other programs delay processes. */
+static void expect_errors(const char *flags, int rank, int sig, const char *words, double max_s) {
+    double took = errors_after(flags, rank, sig, words);
+    for (int i = 0; i < 2 && took > max_s; i++) took = errors_after(flags, rank, sig, words);
+    if (took > max_s) fail_msg("wanted all errors within %.1f s, found %.2f", max_s, took);
 }
 
 static void a_rank_is_killed(void **state) {
