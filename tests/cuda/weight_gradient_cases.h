@@ -504,8 +504,12 @@ static void transposed_weights(void **state) {
         iv_dtype type = types[trial % 3];
         size_t width = iv_dtype_bytes(type), count = rng_below(&r, 2) ? 1 + rng_below(&r, 4) : 0,
                runs = count ? count : 1;
-        int64_t *offsets = random_offsets(&r, n, k, &floats), bases[4] = {0};
-        for (size_t i = 0; i < count; i++) bases[i] = (int64_t)((count - 1 - i) * (floats + rng_below(&r, 3)));
+        size_t unit = rng_below(&r, 2) ? 8 : 1; /* of all offsets: loads of 16 bytes, or where they do not fit */
+        size_t shift = rng_below(&r, 4) == 0;   /* of the output, whose stores of 16 bytes then do not fit */
+        int64_t *offsets = random_offsets(&r, n, (k + unit - 1) / unit, &floats), bases[4] = {0};
+        floats *= unit;
+        for (size_t c = 0; c < n; c++) offsets[c] = offsets[c] < 0 ? -1 : offsets[c] * (int64_t)unit;
+        for (size_t i = 0; i < count; i++) bases[i] = (int64_t)((count - 1 - i) * (floats + unit * rng_below(&r, 3)));
         size_t all = floats;
         for (size_t i = 0; i < count; i++) all = iv_size_max(all, (size_t)bases[i] + floats);
         float *master = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, all);
@@ -521,11 +525,11 @@ static void transposed_weights(void **state) {
         for (size_t i = 0; i < all; i++) put_type(type, typed, i, iv_canonical(master[i]));
         void *gpu_master = from == IV_F32 ? gpu_copy(master, all * sizeof *master) : gpu_copy(typed, all * width);
         int64_t *gpu_offsets = gpu_copy(offsets, n * sizeof *offsets), *gpu_bases = gpu_copy(bases, sizeof bases);
-        void *out = gpu_room(runs * k * stride * width);
+        char *room = gpu_room((runs * k * stride + shift) * width), *out = room + shift * width;
         GPU_OK(iv_gpu_transpose_weights(from, type, gpu_master, gpu_offsets, n, k, count ? gpu_bases : NULL, count, out,
                                         stride, NULL));
         assert_gpu_has("transposed weights", want, out, runs * k * stride, width, false);
-        cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(gpu_bases), cudaFree(out);
+        cudaFree(gpu_master), cudaFree(gpu_offsets), cudaFree(gpu_bases), cudaFree(room);
         free(offsets), free(master), free(typed), free(want);
     }
 }

@@ -39,7 +39,13 @@ static __global__ void __launch_bounds__(THREADS) transpose(const void *weights,
         if (first_j + j < k) out[(first_j + j) * out_stride + first_c + x] = tile[x][j];
 }
 
-/* ---- master weights to 16 bits ---------------------------------------------------------------------------------- */
+/* ---- to 16 bits, 16 bytes at a time ------------------------------------------------------------------------------ */
+
+/* A word of the tile has a pair of columns. The words of an input are in an order that depends on its group of GROUP
+ * inputs, so that neither stores nor loads have bank conflicts. */
+enum { PAIRS = TILE / 2 };
+
+IV_DEVICE int word_of(int pair, int group) { return pair ^ group % 8 * 4; }
 
 /* Four inputs of a pair of columns. */
 struct quads {
@@ -58,14 +64,37 @@ IV_DEVICE float4 load_four(const float *weights, int64_t offset, size_t j, size_
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 
-/* As `transpose`, 16 bytes at a time. A word of the tile has a pair of columns; the words of an input are in an order
- * that depends on its group of four, so that neither stores nor loads have bank conflicts. A warp loads lines of four
- * pairs of columns, and stores whole lines of four inputs. */
+/* The same of eight inputs of 16 bits. */
+IV_DEVICE uint4 load_eight(const uint16_t *weights, int64_t offset, size_t j, size_t k) {
+    uint32_t v[4] = {};
+    const uint16_t *from = weights + offset + j;
+    if (offset < 0 || j >= k) return make_uint4(0, 0, 0, 0);
+    if (j + 8 <= k && (uintptr_t)from % 16 == 0) return *(const uint4 *)from;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (j + i < k) v[i / 2] |= (uint32_t)from[i] << i % 2 * 16;
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+/* Whole lines of GROUP inputs. */
+template <int GROUP>
+IV_DEVICE void store_tile(const uint32_t (*tile)[PAIRS], size_t first_j, size_t k, size_t first_c, uint16_t *out,
+                          size_t out_stride) {
+#pragma unroll
+    for (int i = 0; i < TILE * TILE / 8 / THREADS; i++) {
+        int j = (threadIdx.x + i * THREADS) / 8, c = threadIdx.x % 8;
+        if (first_j + j >= k || first_c + 8 * c >= out_stride) continue;
+        *(uint4 *)(out + (first_j + j) * out_stride + first_c + 8 * c) =
+            *(const uint4 *)&tile[j][word_of(4 * c, j / GROUP)];
+    }
+}
+
+/* As `transpose`. A warp loads lines of four pairs of columns. */
 template <iv_dtype TYPE>
 static __global__ void __launch_bounds__(THREADS)
     transpose_masters(const float *weights, const int64_t *offsets, size_t n, size_t k, const int64_t *bases,
                       uint16_t *out, size_t out_stride) {
-    constexpr int PAIRS = TILE / 2, LOADS = TILE / 4 * PAIRS / THREADS, STORES = TILE * TILE / 8 / THREADS;
+    constexpr int LOADS = TILE / 4 * PAIRS / THREADS;
     __shared__ __align__(16) uint32_t tile[TILE][PAIRS]; /* [input][pair of columns] */
     iv_let_next();
     iv_wait();
@@ -73,7 +102,6 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t base = bases ? bases[blockIdx.z] : 0;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, four = warp % 2 * 8 + lane % 8, pair = warp / 2 * 4 + lane / 8;
     quads held[LOADS];
-    out += blockIdx.z * k * out_stride;
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
         size_t c = first_c + 2 * (pair + i * (PAIRS / LOADS));
@@ -84,19 +112,39 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
         const quads &h = held[i];
-        int at = (pair + i * (PAIRS / LOADS)) ^ four % 8 * 4;
+        int at = word_of(pair + i * (PAIRS / LOADS), four);
         tile[4 * four][at] = rounded_pair<TYPE>(h.low.x, h.high.x);
         tile[4 * four + 1][at] = rounded_pair<TYPE>(h.low.y, h.high.y);
         tile[4 * four + 2][at] = rounded_pair<TYPE>(h.low.z, h.high.z);
         tile[4 * four + 3][at] = rounded_pair<TYPE>(h.low.w, h.high.w);
     }
     __syncthreads();
+    store_tile<4>(tile, first_j, k, first_c, out + blockIdx.z * k * out_stride, out_stride);
+}
+
+/* The same of weights of 16 bits. A thread has eight inputs of a pair of columns. */
+static __global__ void __launch_bounds__(THREADS)
+    transpose_halves(const uint16_t *weights, const int64_t *offsets, size_t n, size_t k, const int64_t *bases,
+                     uint16_t *out, size_t out_stride) {
+    static_assert(TILE / 8 * PAIRS == THREADS, "a load of each column");
+    __shared__ __align__(16) uint32_t tile[TILE][PAIRS]; /* [input][pair of columns] */
+    iv_let_next();
+    iv_wait();
+    size_t first_c = (size_t)blockIdx.y * TILE, first_j = (size_t)blockIdx.x * TILE;
+    int64_t base = bases ? bases[blockIdx.z] : 0;
+    int eight = threadIdx.x % 8, pair = threadIdx.x / 8, at = word_of(pair, eight);
+    size_t c = first_c + 2 * pair, j = first_j + 8 * eight;
+    int64_t low = c < n ? offsets[c] : -1, high = c + 1 < n ? offsets[c + 1] : -1;
+    uint4 x = load_eight(weights, low < 0 ? low : low + base, j, k);
+    uint4 y = load_eight(weights, high < 0 ? high : high + base, j, k);
+    const uint32_t lows[4] = {x.x, x.y, x.z, x.w}, highs[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-    for (int i = 0; i < STORES; i++) {
-        int j = (threadIdx.x + i * THREADS) / 8, c = threadIdx.x % 8;
-        if (first_j + j >= k || first_c + 8 * c >= out_stride) continue;
-        *(uint4 *)(out + (first_j + j) * out_stride + first_c + 8 * c) = *(const uint4 *)&tile[j][(4 * c) ^ j / 4 % 8 * 4];
+    for (int i = 0; i < 4; i++) {
+        tile[8 * eight + 2 * i][at] = (lows[i] & 0xffffu) | highs[i] << 16;
+        tile[8 * eight + 2 * i + 1][at] = lows[i] >> 16 | (highs[i] & 0xffff0000u);
     }
+    __syncthreads();
+    store_tile<8>(tile, first_j, k, first_c, out + blockIdx.z * k * out_stride, out_stride);
 }
 
 /* ---- launches --------------------------------------------------------------------------------------------------- */
@@ -107,13 +155,18 @@ static int launch(const void *weights, const int64_t *offsets, size_t n, size_t 
     size_t across = (k + TILE - 1) / TILE, down = (out_stride + TILE - 1) / TILE;
     if (n > out_stride || down > 65535 || across > INT32_MAX || count > 65535) return (int)cudaErrorInvalidValue;
     if (k == 0 || out_stride == 0 || count == 0) return 0;
-    if constexpr (FROM == IV_F32 && TYPE != IV_F32)
-        if (out_stride % 8 == 0 && (uintptr_t)out % 16 == 0)
-            return iv_launch(transpose_masters<TYPE>, dim3((unsigned)across, (unsigned)down, (unsigned)count), THREADS,
-                             (cudaStream_t)stream, (const float *)weights, offsets, n, k, bases, (uint16_t *)out,
-                             out_stride);
-    return iv_launch(transpose<FROM, TYPE, T>, dim3((unsigned)across, (unsigned)down, (unsigned)count), THREADS,
-                     (cudaStream_t)stream, weights, offsets, n, k, bases, (T *)out, out_stride);
+    dim3 grid((unsigned)across, (unsigned)down, (unsigned)count);
+    cudaStream_t s = (cudaStream_t)stream;
+    if constexpr (TYPE != IV_F32)
+        if (out_stride % 8 == 0 && (uintptr_t)out % 16 == 0) {
+            if constexpr (FROM == IV_F32)
+                return iv_launch(transpose_masters<TYPE>, grid, THREADS, s, (const float *)weights, offsets, n, k,
+                                 bases, (uint16_t *)out, out_stride);
+            else
+                return iv_launch(transpose_halves, grid, THREADS, s, (const uint16_t *)weights, offsets, n, k, bases,
+                                 (uint16_t *)out, out_stride);
+        }
+    return iv_launch(transpose<FROM, TYPE, T>, grid, THREADS, s, weights, offsets, n, k, bases, (T *)out, out_stride);
 }
 
 int iv_gpu_transpose_weights(iv_dtype from, iv_dtype type, const void *weights, const int64_t *offsets, size_t n,
