@@ -193,7 +193,8 @@ iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, siz
     json_t *variables;
     iv_buf buf = {0};
     IV_TRY(parse_variables(variables_json, bytes, &variables, err));
-    iv_status status = iv_chat_template_render(t->chat, variables, strftime_now, &buf, err);
+    iv_status status = iv_chat_template_join_parts(t->chat, variables, err);
+    if (status == IV_OK) status = iv_chat_template_render(t->chat, variables, strftime_now, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_buf_free(&buf);
     json_decref(variables);

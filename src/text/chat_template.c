@@ -216,6 +216,13 @@ iv_status iv_chat_template_open(const char *dir, iv_chat_template **out, iv_erro
     return status;
 }
 
+/* Whether these variables are rendered by the template for tools. */
+static bool for_tools(const iv_chat_template *t, const json_t *variables) {
+    const json_t *tools = json_object_get(variables, "tools");
+    bool any = json_array_size(tools) > 0 || json_object_size(tools) > 0;
+    return any && (t->tool_use || t->tool_use_fault.status);
+}
+
 iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
                                         iv_buf *out, iv_text_spans *spans, bool *tagged, iv_error *err) {
     if (!json_is_object(variables))
@@ -227,16 +234,14 @@ iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t 
         json_decref(merged);
         return iv_fail(err, IV_NO_MEMORY, "no memory for the variables of a chat template");
     }
-    const json_t *tools = json_object_get(merged, "tools");
-    bool with_tools = json_array_size(tools) > 0 || json_object_size(tools) > 0;
-    bool for_tools = with_tools && (t->tool_use || t->tool_use_fault.status);
-    const iv_template *chosen = for_tools ? t->tool_use : t->plain;
+    bool tool_use = for_tools(t, merged);
+    const iv_template *chosen = tool_use ? t->tool_use : t->plain;
     iv_status status = IV_OK;
     *tagged = chosen && iv_template_has_generation(chosen);
     if (chosen)
         status = iv_template_render_spans(chosen, merged, strftime_now, out, spans, err);
     else
-        *err = for_tools ? t->tool_use_fault : t->plain_fault, status = err->status;
+        *err = tool_use ? t->tool_use_fault : t->plain_fault, status = err->status;
     json_decref(merged);
     return status;
 }
@@ -245,6 +250,42 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
                                   iv_buf *out, iv_error *err) {
     bool tagged;
     return iv_chat_template_render_spans(t, variables, strftime_now, out, NULL, &tagged, err);
+}
+
+/* *joined: NULL if a part is not text. */
+static iv_status join_texts(const json_t *parts, json_t **joined, iv_error *err) {
+    iv_buf buf = {0};
+    size_t i;
+    json_t *part;
+    bool ok = true, text = true;
+    *joined = NULL;
+    json_array_foreach(parts, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *s = json_object_get(part, "text");
+        text = text && type && strcmp(type, "text") == 0 && json_is_string(s);
+        if (text) ok = ok && (i == 0 || iv_buf_putc(&buf, '\n'));
+        if (text) ok = ok && iv_buf_append(&buf, json_string_value(s), json_string_length(s));
+    }
+    if (ok && text) ok = (*joined = json_stringn(buf.data ? buf.data : "", buf.len)) != NULL;
+    iv_buf_free(&buf);
+    return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "no memory for the text of a message");
+}
+
+iv_status iv_chat_template_join_parts(const iv_chat_template *t, json_t *variables, iv_error *err) {
+    const iv_template *chosen = for_tools(t, variables) ? t->tool_use : t->plain;
+    bool reads = chosen && iv_template_reads_parts(chosen);
+    size_t i;
+    json_t *message, *joined;
+    json_array_foreach(json_object_get(variables, "messages"), i, message) {
+        const char *role = json_string_value(json_object_get(message, "role"));
+        const json_t *content = json_object_get(message, "content");
+        bool kept = reads && role && (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0);
+        if (kept || !json_is_array(content)) continue;
+        IV_TRY(join_texts(content, &joined, err));
+        if (joined && json_object_set_new(message, "content", joined) != 0)
+            return iv_fail(err, IV_NO_MEMORY, "no memory for the text of a message");
+    }
+    return IV_OK;
 }
 
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) { memcpy(out, t->digest, sizeof t->digest); }

@@ -29,6 +29,10 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
 iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
                                         iv_buf *out, iv_text_spans *spans, bool *tagged, iv_error *err);
 
+/* Joins the text parts of each message's content in `variables` with newlines, as vLLM does, unless it is a user's or
+ * an assistant's and the template that renders these variables reads parts. Lists with other parts remain. */
+iv_status iv_chat_template_join_parts(const iv_chat_template *t, json_t *variables, iv_error *err);
+
 /* SHA-256 over the templates and the special tokens: equal digests render equal texts. */
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]);
 

@@ -131,6 +131,28 @@ static void calls_made_before(void **state) {
     json_decref(messages);
 }
 
+#define PARTS(content) \
+    "{%- if m.content is string %}" content "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
+
+/* Several text parts reach a template that reads parts; else they are one text. */
+static void parts(void **state) {
+    (void)state;
+    json_t *messages = json_loads("[{\"role\":\"system\",\"content\":[\"s\",{\"type\":\"text\",\"text\":\"t\"}]},"
+                                  "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+                                  "{\"type\":\"input_text\",\"text\":\"b\"}]},"
+                                  "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]},"
+                                  "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"d\"},\"e\"]}]",
+                                  0, NULL);
+    const iv_render_input whole = {.messages = messages}, open = {.messages = messages, .continue_final = true};
+    use_template(EACH("{{ m.content }}"));
+    assert_string_equal(render(&whole).text, "<system>s\nt</>\n<user>a\nb</>\n<user>c</>\n<assistant>d\ne</>\n");
+    assert_string_equal(render(&open).text, "<system>s\nt</>\n<user>a\nb</>\n<user>c</>\n<assistant>d\ne");
+    use_template(EACH(PARTS("{{ m.content }}")));
+    assert_string_equal(render(&whole).text, "<system>s\nt</>\n<user>ab</>\n<user>c</>\n<assistant>de</>\n");
+    assert_string_equal(render(&open).text, "<system>s\nt</>\n<user>ab</>\n<user>c</>\n<assistant>d\ne");
+    json_decref(messages);
+}
+
 static void verbosities(void **state) {
     (void)state;
     use_template("{{ verbosity | default('-') }}|{{ reasoning_effort | default('-') }}");
@@ -239,14 +261,10 @@ static void variables_of_others(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(variables),
-                                       cmocka_unit_test(variables_of_others),
-                                       cmocka_unit_test(plain),
-                                       cmocka_unit_test(trimming),
-                                       cmocka_unit_test(thinking),
-                                       cmocka_unit_test(not_shown),
-                                       cmocka_unit_test(calls_made_before),
-                                       cmocka_unit_test(efforts),
-                                       cmocka_unit_test(verbosities)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(variables), cmocka_unit_test(variables_of_others),
+                                       cmocka_unit_test(plain),     cmocka_unit_test(trimming),
+                                       cmocka_unit_test(thinking),  cmocka_unit_test(not_shown),
+                                       cmocka_unit_test(parts),     cmocka_unit_test(calls_made_before),
+                                       cmocka_unit_test(efforts),   cmocka_unit_test(verbosities)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

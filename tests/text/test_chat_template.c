@@ -141,6 +141,45 @@ static void chooses_between_named_templates(void **state) {
     assert_renders(NULL, config, "{\"tools\": [1, 2]}", "T2");
 }
 
+static void assert_joined(const char *jinja, const char *content, const char *wanted) {
+    scratch d = make_directory(jinja, NULL);
+    iv_chat_template *t;
+    iv_error err;
+    iv_buf out = {0};
+    json_t *json = json_pack("{s:[{s:s, s:o}, {s:s, s:o}]}", "messages", "role", "system", "content",
+                             json_loads(content, JSON_DECODE_ANY, NULL), "role", "user", "content",
+                             json_loads(content, JSON_DECODE_ANY, NULL));
+    ASSERT_OK(iv_chat_template_open(d.dir, &t, &err), &err);
+    ASSERT_OK(iv_chat_template_join_parts(t, json, &err), &err);
+    ASSERT_OK(iv_chat_template_render(t, json, NULL, &out, &err), &err);
+    assert_string_equal(out.data, wanted);
+    iv_buf_free(&out);
+    iv_chat_template_close(t);
+    json_decref(json);
+    scratch_close(&d);
+}
+
+/* As transformers renders them; where it would print a list, the parts are joined as in vLLM. */
+static void parts_are_for_templates_that_read_them(void **state) {
+    (void)state;
+    static const char two[] = "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]";
+#define LOOP(iterable)                                                                                   \
+    "{% for m in messages %}[{% if m.content is string %}{{ m.content }}{% else %}{% for c in " iterable \
+    " %}{{ c.text }}{% endfor %}{% endif %}]{% endfor %}"
+    static const char plain[] = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    assert_joined(plain, two, "[a\nb][a\nb]");
+    assert_joined(plain, "\"a\"", "[a][a]");
+    assert_joined(plain, "[]", "[][]");
+    assert_joined(LOOP("m.content"), two, "[a\nb][ab]");
+    assert_joined(LOOP("m['content'][::-1]"), two, "[a\nb][ba]");
+    assert_joined(LOOP("m.content|reverse"), two, "[a\nb][ba]");
+    assert_joined(LOOP("m.content"), "\"a\"", "[a][a]");
+    assert_joined(LOOP("m.contents"), two, "[a\nb][a\nb]");
+    assert_joined(LOOP("m['content'].x"), two, "[a\nb][a\nb]");
+    assert_joined(plain, "[{\"type\":\"image\"}]", "[[{'type': 'image'}]][[{'type': 'image'}]]");
+#undef LOOP
+}
+
 /* Older directories keep the tokens in a separate file; newer ones may have a copy, which is ignored. */
 static void tokens_of_their_own_file(void **state) {
     (void)state;
@@ -286,6 +325,7 @@ int main(void) {
                                        cmocka_unit_test(refuses_generation_blocks_without_a_place),
                                        cmocka_unit_test(a_byte_order_mark_is_text),
                                        cmocka_unit_test(chooses_between_named_templates),
+                                       cmocka_unit_test(parts_are_for_templates_that_read_them),
                                        cmocka_unit_test(tokens_of_their_own_file),
                                        cmocka_unit_test(chooses_between_template_files),
                                        cmocka_unit_test(refuses_broken_directories),

@@ -1,6 +1,7 @@
 /* messages.c: converts a conversation from the API's form to that of chat templates, and renders it.
  *
- * Text parts are joined with a newline; arguments of earlier tool calls become objects; the role "developer" becomes
+ * Content of several text parts remains a list, which iv_render_chat joins with newlines unless the template reads
+ * parts; of one part, it becomes a string. Arguments of earlier tool calls become objects; the role "developer" becomes
  * "system". Fields that a template could not see are refused by name. */
 #include "serve/api/handlers.h"
 #include "format/json.h"
@@ -28,24 +29,48 @@ static bool one_of(const char *name, const char *const *list, size_t count) {
 
 static iv_status no_memory(iv_error *err) { return iv_fail(err, IV_NO_MEMORY, "messages: no memory"); }
 
+/* The text of one part, borrowed. */
+static iv_status read_part(const char *name, size_t i, json_t *part, json_t **out, iv_error *err) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    bool refusal = type && strcmp(type, "refusal") == 0; /* assistants may have refused */
+    json_t *text = json_object_get(part, refusal ? "refusal" : "text");
+    if (json_is_string(part)) text = part, type = "text";
+    if (!type || !one_of(type, types, sizeof types / sizeof *types))
+        return iv_fail(err, IV_UNSUPPORTED, "%s[%zu].type: wanted \"text\", found \"%.40s\"", name, i,
+                       type ? type : "nothing");
+    if (!json_is_string(text))
+        return iv_fail(err, IV_INVALID, "%s[%zu].%s: wanted a string, found %s", name, i, refusal ? "refusal" : "text",
+                       text ? iv_json_type_name(text) : "nothing");
+    *out = text;
+    return IV_OK;
+}
+
 /* [{"type": "text", "text": ...}, ...] -> one string. */
 static iv_status join_parts(const char *name, json_t *parts, iv_buf *out, iv_error *err) {
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        json_t *part = json_array_get(parts, i);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        bool refusal = type && strcmp(type, "refusal") == 0; /* assistants may have refused */
-        json_t *text = json_object_get(part, refusal ? "refusal" : "text");
-        if (json_is_string(part)) text = part, type = "text";
-        if (!type || !one_of(type, types, sizeof types / sizeof *types))
-            return iv_fail(err, IV_UNSUPPORTED, "%s[%zu].type: wanted \"text\", found \"%.40s\"", name, i,
-                           type ? type : "nothing");
-        if (!json_is_string(text))
-            return iv_fail(err, IV_INVALID, "%s[%zu].%s: wanted a string, found %s", name, i,
-                           refusal ? "refusal" : "text", text ? iv_json_type_name(text) : "nothing");
+        json_t *text = NULL;
+        IV_TRY(read_part(name, i, json_array_get(parts, i), &text, err));
         if ((i && !iv_buf_putc(out, '\n')) || !iv_buf_append(out, json_string_value(text), json_string_length(text)))
             return no_memory(err);
     }
     return IV_OK;
+}
+
+/* The same as a new list of text parts. */
+static iv_status copy_parts(const char *name, json_t *parts, json_t **out, iv_error *err) {
+    json_t *list = json_array();
+    iv_status status = list ? IV_OK : no_memory(err);
+    for (size_t i = 0; status == IV_OK && i < json_array_size(parts); i++) {
+        json_t *text = NULL;
+        status = read_part(name, i, json_array_get(parts, i), &text, err);
+        if (status == IV_OK && json_array_append_new(list, json_pack("{s:s, s:O}", "type", "text", "text", text)) != 0)
+            status = no_memory(err);
+    }
+    if (status == IV_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return status;
 }
 
 iv_status iv_api_read_content(const char *name, json_t *content, json_t **out, iv_error *err) {
@@ -69,7 +94,10 @@ static iv_status set_content(size_t at, json_t *content, json_t *out, iv_error *
     char name[48];
     json_t *text;
     snprintf(name, sizeof name, "messages[%zu].content", at);
-    IV_TRY(iv_api_read_content(name, content, &text, err));
+    if (json_array_size(content) > 1)
+        IV_TRY(copy_parts(name, content, &text, err));
+    else
+        IV_TRY(iv_api_read_content(name, content, &text, err));
     return json_object_set_new(out, "content", text) == 0 ? IV_OK : no_memory(err);
 }
 
@@ -201,6 +229,10 @@ static iv_status mark_final(const iv_render_input *in, json_t *list, bool *insid
     iv_buf marked = {0};
     if (json_is_null(json_object_get(given, "content")) || !json_object_get(given, "content"))
         return iv_fail(err, IV_INVALID, "messages[%zu].content: wanted text to continue, found nothing", last);
+    if (json_is_array(content)) {
+        IV_TRY(iv_api_read_content("messages", json_object_get(given, "content"), &content, err));
+        if (json_object_set_new(message, "content", content) != 0) return no_memory(err);
+    }
     *inside = has_open(json_string_value(content), "<think>", "</think>");
     bool ok = iv_buf_append(&marked, json_string_value(content), json_string_length(content)) &&
               iv_buf_puts(&marked, MARK) &&

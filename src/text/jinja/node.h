@@ -102,6 +102,7 @@ struct iv_template {
     char *name;
     iv_jinja_dialect dialect;
     bool generation; /* has IVJ_N_GENERATION */
+    bool parts;      /* loops over the content of a message */
     ivj_pool pool;   /* owns the source and the tree */
     ivj_nodes body;
     ivj_atom *atoms;

@@ -95,11 +95,22 @@ static iv_status parse_if(ivj_parser *p, ivj_node *node) {
     return IV_OK;
 }
 
+/* x.content or x['content'], through filters and slices. */
+static bool is_content(const ivj_node *n) {
+    static const char name[] = "content";
+    while (n && (n->kind == IVJ_N_FILTER || n->kind == IVJ_N_SLICE)) n = n->a;
+    if (!n || (n->kind != IVJ_N_ATTRIBUTE && n->kind != IVJ_N_ITEM)) return false;
+    const ivj_value *v = n->kind == IVJ_N_ATTRIBUTE ? &n->value : &n->b->value;
+    bool is_name = n->kind == IVJ_N_ATTRIBUTE || n->b->kind == IVJ_N_CONST;
+    return is_name && v->type == IVJ_STRING && v->n == sizeof name - 1 && memcmp(v->u.s, name, v->n) == 0;
+}
+
 static iv_status parse_for(ivj_parser *p, ivj_node *node) {
     bool conditional = p->conditional;
     IV_TRY(ivj_parse_target(p, false, &node->a));
     if (!ivj_skip_name(p, "in")) return ivj_parse_expected(p, "'in'");
     IV_TRY(ivj_parse_tuple(p, IVJ_NO_INLINE_IF, "recursive", false, &node->b));
+    p->t->parts |= is_content(node->b);
     p->conditional = false;
     if (ivj_skip_name(p, "if")) IV_TRY(ivj_parse_expression(p, &node->c));
     node->flag = ivj_skip_name(p, "recursive");

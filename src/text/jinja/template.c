@@ -74,6 +74,7 @@ static iv_status render(ivj_run *r, const json_t *variables) {
 static const ivj_library library = {.filter = ivj_find_filter, .test = ivj_find_test, .method = ivj_find_method};
 
 bool iv_template_has_generation(const iv_template *t) { return t->generation; }
+bool iv_template_reads_parts(const iv_template *t) { return t->parts; }
 
 iv_status iv_template_render_spans(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
                                    iv_text_spans *spans, iv_error *err) {

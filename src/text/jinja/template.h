@@ -51,6 +51,10 @@ iv_status iv_template_render_spans(const iv_template *t, const json_t *variables
                                    iv_text_spans *spans, iv_error *err);
 bool iv_template_has_generation(const iv_template *t); /* has `{% generation %}` anywhere */
 
+/* Has a loop over x.content or x['content']: messages' content may be a list of parts. As in vLLM's detection, a loop
+ * over a name that was set to the content does not count. */
+bool iv_template_reads_parts(const iv_template *t);
+
 void iv_template_close(iv_template *t); /* NULL is allowed */
 
 #endif
