@@ -20,8 +20,8 @@ two neighbours, because other programs share the machine. The bounds for each ne
 Neighbours are processes with `nice 19`, so that they get processor time that the server leaves. `control` is such a
 process that computes all the time and sends nothing. Its effect on the honest rate is the scheduler's, so the wanted rate
 of the other neighbours is lowered by it, in proportion to the processor time that they took. Where other programs took a
-quarter of a processor or more, a gap that is too long, or a rate below what is wanted but above half of it, is measured
-again, up to three times. Other missed bounds of a repeated measurement still count.
+quarter of a processor or more, a gap that is too long or a rate below what is wanted is measured again, up to three
+times. Other missed bounds of a repeated measurement still count.
 
 Exit status: 0; 1 where a bound is missed; 77 without a server binary."""
 
@@ -310,7 +310,7 @@ class Session:
                 raise SystemExit(f"{name}: the server has ended: " + "\n".join(self.server.lines[-20:]))
             late, others = self.judge(row, about)
             missing += others
-            if not late or row["noise"] < NOISE_CORES or row["percent"] < row["wanted"] / 2 or attempt + 1 == TRIES:
+            if not late or row["noise"] < NOISE_CORES or attempt + 1 == TRIES:
                 break
             print(f"  {name}: {late[0]}, while other programs took {row['noise']:.1f} processors: again", flush=True)
         row["missing"], row["tries"] = list(dict.fromkeys(late + missing)), attempt + 1

@@ -2,6 +2,7 @@
 tokenizer, on tasks made here from tiny-math's problems (nothing is fetched). Its log-likelihoods are compared, digit for digit, with
 those that `invar batch` finds without a server, and with sums over the rows of `invar logits`; its generations with `invar batch`'s."""
 
+import functools
 import importlib.util
 import json
 import math
@@ -88,6 +89,7 @@ def batch(bodies):
     return [json.loads(line)["response"]["body"]["choices"][0] for line in answered.open()]
 
 
+@functools.cache
 def ids_of(text):
     ran = subprocess.run([BINARY, "tokenize", TINY_MATH, "--text", text, "--json"], check=True, capture_output=True)
     return json.loads(ran.stdout)["ids"]
@@ -111,6 +113,7 @@ def summed_rows(context, ids):
     return total
 
 
+@functools.cache  # both tests ask for them
 def offline_pairs():
     """For each line the harness's two numbers: sums and greedy flags of both choices, added as the harness does."""
     pairs = [(line["context"], choice) for line in LINES for choice in line["choices"]]
