@@ -6,6 +6,7 @@
 #include "format/dummy.h"
 #include "format/safetensors_write.h"
 #include "model/model.h"
+#include "model/tensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +18,7 @@
 
 enum { CHUNK_BYTES = 4 << 20, CONFIG_BYTES_MAX = 16 << 20 };
 
-static const char HEAD[] = "lm_head.weight", EMBEDDING[] = "model.embed_tokens.weight",
-                  ROTARY[] = "rotary_emb.inv_freq"; /* a buffer that old exports have */
+static const char HEAD[] = "lm_head.weight", EMBEDDING[] = "model.embed_tokens.weight";
 
 typedef struct part {
     const iv_tensor_info *info; /* of the model */
@@ -199,11 +199,6 @@ static iv_status take(iv_weights_stage *s, part *p, size_t bytes, iv_weights_rea
     return status;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 iv_status iv_weights_stage_put(iv_weights_stage *s, const char *name, const char *dtype, const int64_t *shape,
                                size_t dims, iv_weights_read *read, void *user, iv_error *err) {
     part *p = find(s, name);
@@ -212,7 +207,7 @@ iv_status iv_weights_stage_put(iv_weights_stage *s, const char *name, const char
         const part *embedding = find(s, EMBEDDING);
         p = &s->head, like = embedding ? embedding->info : NULL;
     }
-    if (!like && ends_with(name, ROTARY)) return IV_OK;
+    if (!like && iv_tensor_is_buffer(name)) return IV_OK;
     if (!like) return iv_fail(err, IV_INVALID, "%.200s: the weights in use have no tensor of this name", name);
     IV_TRY(check(like, name, dtype, shape, dims, err));
     return take(s, p, like->bytes, read, user, err);

@@ -350,12 +350,20 @@ static iv_status head(builder *b) {
     return stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }
 
+bool iv_tensor_is_buffer(const char *name) {
+    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t tail = strlen(suffixes[i]);
+        if (n > tail && strcmp(name + n - tail, suffixes[i]) == 0) return true;
+    }
+    return false;
+}
+
 /* Tensors that transformers leaves unread, too: buffers of old exports, and a head next to tied embeddings. Their bytes
  * are hashed all the same. */
 static iv_status add_unread(builder *b, iv_tensor *t) {
-    size_t n = strlen(t->info.name);
-    static const char suffix[] = ".rotary_emb.inv_freq";
-    if (n > sizeof suffix && strcmp(t->info.name + n - (sizeof suffix - 1), suffix) == 0) {
+    if (iv_tensor_is_buffer(t->info.name)) {
         t->unused = true;
         return IV_OK;
     }
