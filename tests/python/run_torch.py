@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run_torch.py BUILD_FOLDER: the tests of invar.torch, of TRL and of answers against transformers, with the folder's library, in build/venv-torch
-(tests/clients/run.py).
+"""run_torch.py BUILD_FOLDER: the tests of invar.torch, of TRL, and of answers against transformers, with the folder's library, in
+build/venv-torch (tests/clients/run.py).
 Exit code 77 without its packages."""
 import os
 import pathlib

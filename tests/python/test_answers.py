@@ -30,7 +30,8 @@ def rope(rng):
         settings["original_max_position_embeddings"] = rng.choice((16, 33, 64, 1024))
     if kind == "llama3":
         settings |= {"low_freq_factor": rng.choice((0.5, 1.0)), "high_freq_factor": rng.choice((3.5, 4))}
-    options = {"beta_fast": (16, 64.5), "beta_slow": (0.5, 2), "attention_factor": (0.7, 1.3), "truncate": (False,), "mscale": (0.7, 1.0), "mscale_all_dim": (0.7, 0.0)}
+    options = {"beta_fast": (16, 64.5), "beta_slow": (0.5, 2), "attention_factor": (0.7, 1.3), "truncate": (False,)}
+    options |= {"mscale": (0.7, 1.0), "mscale_all_dim": (0.7, 0.0)}
     if kind == "yarn":
         settings |= {key: rng.choice(values) for key, values in options.items() if rng.random() < 0.3}
     if rng.random() < 0.5:
@@ -55,11 +56,13 @@ def config_of(rng, family):
     elif family == "mistral":
         fields["sliding_window"] = rng.choice((None, 1, 16, 63))
     else:
-        fields |= {"use_sliding_window": rng.random() < 0.6, "sliding_window": rng.choice((2, 16, 65)), "max_window_layers": rng.choice((0, 1))}
+        fields |= {"use_sliding_window": rng.random() < 0.6, "sliding_window": rng.choice((2, 16, 65))}
+        fields["max_window_layers"] = rng.choice((0, 1))
     if family == "qwen3_moe":
         experts = rng.choice((1, 3, 8))
-        fields |= {"num_experts": experts, "num_experts_per_tok": rng.randint(1, experts), "moe_intermediate_size": rng.choice((5, 33))}
-        fields |= {"norm_topk_prob": rng.random() < 0.5, "decoder_sparse_step": rng.choice((1, 2)), "mlp_only_layers": rng.choice(([], [0]))}
+        fields |= {"num_experts": experts, "num_experts_per_tok": rng.randint(1, experts), "norm_topk_prob": rng.random() < 0.5}
+        fields |= {"moe_intermediate_size": rng.choice((5, 33)), "decoder_sparse_step": rng.choice((1, 2))}
+        fields["mlp_only_layers"] = rng.choice(([], [0]))
     return fields
 
 
@@ -95,7 +98,8 @@ def float64_inside():
 
 def reference(folder, ids):
     """Log-probabilities after each token."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager")
+    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **plain)
     with torch.no_grad(), float64_inside():
         model.model.rotary_emb = type(model.model.rotary_emb)(config=model.config)
         logits = model(torch.tensor([ids])).logits[0]
@@ -109,7 +113,8 @@ def test_random_checkpoint(tmp_path, number):
     config = json.loads((tmp_path / "config.json").read_text())
     prompt = [rng.randrange(config["vocab_size"]) for _ in range(rng.choice((1, 5, 70, 130)))]
     with LLM(str(tmp_path), dtype="float32", arithmetic="fma32") as llm:
-        [output] = llm.generate([{"prompt_token_ids": prompt}], SamplingParams(temperature=0, max_tokens=16, ignore_eos=True), use_tqdm=False)
+        params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+        [output] = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
         answer = output.outputs[0]
         ids = prompt + list(answer.token_ids)
         rows = torch.log_softmax(torch.from_numpy(numpy.array(llm.logits(ids))).double(), -1).numpy()
@@ -165,7 +170,8 @@ def test_distributions():
     with LLM(MODEL, dtype="float32") as llm:
         for seed in range(60):
             some = {key: rng.choice(values) for key, values in changes.items() if rng.random() < 0.4}
-            params = SamplingParams(temperature=rng.choice((0.3, 1.0, 3.0)), seed=seed, max_tokens=12, logits=True, sampling_logprobs=True, **some)
+            some |= {"temperature": rng.choice((0.3, 1.0, 3.0)), "seed": seed}
+            params = SamplingParams(max_tokens=12, logits=True, sampling_logprobs=True, **some)
             [output] = llm.generate(rng.choice(("2 + 2 =", "Mia has 34", "What is")), params, use_tqdm=False)
             answer, made = output.outputs[0], []
             for row, token, found in zip(answer.logits, answer.token_ids, answer.sampling_logprobs, strict=True):
