@@ -40,7 +40,7 @@ def rope(rng):
 
 
 def config_of(rng, family):
-    heads, dim, layers = rng.choice((1, 2, 3, 4, 6)), rng.choice((2, 8, 10, 16, 64, 96)), rng.choice((1, 2, 3))
+    heads, dim, layers = rng.choice((1, 2, 3, 4, 6)), rng.choice((8, 10, 16, 64, 96)), rng.choice((1, 2, 3))
     fields = {"num_attention_heads": heads, "num_key_value_heads": rng.choice([k for k in range(1, heads + 1) if heads % k == 0])}
     fields |= {"hidden_size": heads * dim, "vocab_size": rng.choice((31, 97, 257)), "intermediate_size": rng.choice((1, 33, 100))}
     fields |= {"num_hidden_layers": layers, "max_position_embeddings": 512, "rms_norm_eps": rng.choice((1e-8, 1e-6, 1e-3))}
