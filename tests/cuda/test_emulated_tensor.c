@@ -1,5 +1,5 @@
 /* The emulator's tensor-core step has the bits of the law's scalar one: every family of values, infinities, NaN and
- * subnormals, both types, results that cancel, overflow and vanish. */
+ * subnormals, operands of zeros, both types, results that cancel, overflow and vanish. */
 #include "random.h"
 
 #include "cuda/emulator/include/control.h"
@@ -21,6 +21,11 @@ static void draw(rng *r, int f16, uint16_t a[N], uint16_t b[N], float *c) {
     }
     if (any && rng_below(r, 2)) /* finite ones */
         for (size_t i = 0; i < N; i++) a[i] &= f16 ? 0xfbff : 0xff7f, b[i] &= f16 ? 0xfbff : 0xff7f;
+    if (rng_below(r, 8) == 0) /* zeros of either sign */
+        for (size_t i = 0, which = rng_below(r, 3); i < N; i++) {
+            if (which != 1) a[i] &= 0x8000;
+            if (which != 0) b[i] &= 0x8000;
+        }
     *c = rng_below(r, 4) ? random_float(r, (family)rng_below(r, FAMILIES)) : iv_float((uint32_t)rng_next(r));
     if (rng_below(r, 8) == 0) *c = -law(f16, a, b, 0.0f); /* cancels */
 }

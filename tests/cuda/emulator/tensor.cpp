@@ -26,23 +26,23 @@ enum { K = 16, EXPONENT_FLOOR = -133, KEPT_BITS = 25, NO_EXPONENT = -1000 };
 struct Operand {
     int32_t mantissa[K], exponent[K];
     uint16_t bits[K];
-    bool finite;
+    bool finite, zero; // all of them
 };
 
 VECTORIZED static void unpack(matrix_type type, const uint16_t *bits, Operand *o) {
-    int fraction = type == BF16 ? 7 : 10, fields = type == BF16 ? 255 : 31, specials = 0;
+    int fraction = type == BF16 ? 7 : 10, fields = type == BF16 ? 255 : 31, specials = 0, mantissas = 0;
     int32_t x[K], mantissa[K], exponent[K]; // not the operand's, which may be where the bits are
     for (int i = 0; i < K; i++) x[i] = bits[i];
     for (int i = 0; i < K; i++) {
         int field = x[i] >> fraction & fields, sign = -(x[i] >> 15), normal = field != 0;
         int m = (x[i] & ((1 << fraction) - 1)) | normal << fraction;
-        specials |= field == fields;
+        specials |= field == fields, mantissas |= m;
         mantissa[i] = (m ^ sign) - sign;
         exponent[i] = m ? field + 1 - normal - (fields >> 1) : NO_EXPONENT;
     }
     memcpy(o->bits, bits, sizeof o->bits);
     memcpy(o->mantissa, mantissa, sizeof mantissa), memcpy(o->exponent, exponent, sizeof exponent);
-    o->finite = !specials;
+    o->finite = !specials, o->zero = !mantissas;
 }
 
 // The sum of the products at the scale 2^(*most - KEPT_BITS), each truncated; *most comes as the accumulator's exponent
@@ -70,6 +70,7 @@ static float step_of(matrix_type type, const Operand *a, const Operand *b, float
     uint32_t bits = cast<uint32_t>(c);
     int field = (int)(bits >> 23 & 255), m = (int)(bits & 0x7fffff);
     if (!a->finite || !b->finite || field == 255) return step_of_law(type, a, b, c);
+    if ((a->zero || b->zero) && (field || !m)) return field ? c : 0.0f; // rows of a tile that hold no token
     if (field) m |= 1 << 23;
     int exponent = m ? (field ? field : 1) - 127 : NO_EXPONENT, most = std::max<int>(exponent, EXPONENT_FLOOR);
     int64_t sum = sum_of_products(a, b, KEPT_BITS - (type == BF16 ? 14 : 20), &most);
