@@ -261,7 +261,9 @@ static void messages_of_assistants(void **state) {
         "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}],\"annotations\":[],"
         "\"provider_specific_fields\":{\"refusal\":null},\"cache_control\":{\"type\":\"ephemeral\"},\"id\":null}]";
     static const char wanted[] =
-        "[{\"content\":\"a\\nno\",\"role\":\"assistant\"},{\"content\":\"\",\"role\":\"assistant\",\"tool_calls\":["
+        "[{\"content\":[{\"text\":\"a\",\"type\":\"text\"},{\"text\":\"no\",\"type\":\"text\"}],\"role\":\"assistant\"}"
+        ","
+        "{\"content\":\"\",\"role\":\"assistant\",\"tool_calls\":["
         "{\"function\":{\"arguments\":{},\"name\":\"f\"}},{\"function\":{\"arguments\":{},\"name\":\"f\"}},"
         "{\"function\":{\"arguments\":{},\"name\":\"f\"}},{\"function\":{\"arguments\":{\"x\":1},\"name\":\"f\"}}]}]";
     static const char *const bad[] = {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"text\":\"a\"}]}]",
