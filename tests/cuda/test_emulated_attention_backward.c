@@ -65,15 +65,34 @@ static void hopper_kernels(void **state) {
     kernels_have_the_reference_bits("emulated attention backward", true, 7);
 }
 
+typedef struct attempt {
+    const problem *p;
+    const float *right;
+    bool generic;
+    emu_fault fault;
+    int times;
+    rng r;
+} attempt;
+
+enum { NOTHING_PLANTED = 40, NOT_CAUGHT, CAUGHT };
+
+static int attempted(void *context) {
+    attempt *a = context;
+    problem now = *a->p;
+    if (a->fault != EMU_FLIP_BIT) now.tiles_bytes = 0; /* a false tile may be outside of all memory */
+    float *got = run_emulated(&a->r, &now, a->generic, a->times, a->fault);
+    if (!fault_happened) return NOTHING_PLANTED;
+    return !got || memcmp(got, a->right, dqkv_bytes(a->p)) != 0 ? CAUGHT : NOT_CAUGHT;
+}
+
 static size_t catches(rng *r, const problem *p, const float *right, bool generic, emu_fault fault, int times,
                       int most) {
     size_t caught = 0, planted = 0;
     for (int i = 0; i < most && !caught; i++) {
-        problem now = *p;
-        if (fault != EMU_FLIP_BIT) now.tiles_bytes = 0; /* a false tile may be outside of all memory */
-        float *got = run_emulated(r, &now, generic, times, fault);
-        planted += fault_happened, caught += fault_happened && (!got || memcmp(got, right, dqkv_bytes(p)) != 0);
-        free(got);
+        attempt a = {p, right, generic, fault, times, {rng_next(r)}};
+        int outcome = in_a_process(attempted, &a);
+        assert_true(outcome == -1 || (outcome >= NOTHING_PLANTED && outcome <= CAUGHT));
+        planted += outcome != NOTHING_PLANTED, caught += outcome == CAUGHT || outcome == -1;
     }
     printf("%s, %s: %zu of %zu caught\n", generic ? "generic" : "own", fault_names[fault], caught, planted);
     return caught;

@@ -6,7 +6,10 @@
 #include "random.h"
 
 #include <cuda_runtime_api.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Processor seconds for one test: half of them, or with INVAR_TEST_LONG 20 times as many. */
 typedef struct budget {
@@ -22,6 +25,21 @@ static inline bool has_time(const budget *b) { return clock() < b->end; }
 static inline void another_machine(rng *r, size_t more) {
     GPU_OK(cudaSetDevice((int)rng_below(r, more + 1)));
     emu_seed(rng_next(r));
+}
+
+/* The value of f, from 0 to 255, in a process of its own; -1 if a signal ended it: a planted mistake may lead outside
+ * of all memory. */
+static inline int in_a_process(int (*f)(void *), void *context) {
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL), signal(SIGBUS, SIG_DFL); /* cmocka's would go on with the next test */
+        _exit(f(context));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 static const char *const fault_names[] = {"none",
