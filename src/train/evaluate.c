@@ -62,9 +62,18 @@ iv_status iv_run_eval_reward(iv_run *r, iv_reward *reward, iv_train_metrics *m, 
     IV_TRY(iv_run_sample(r, &p, &w, &rollout, err));
     iv_status status = mean_reward(r, reward, &p, rollout, &mean, &length, err);
     iv_rollout_close(rollout);
-    r->summary->evaluated = status == IV_OK, r->summary->eval_reward = mean;
+    if (status != IV_OK) return status;
+    r->summary->evaluated = true, r->summary->eval_reward = mean;
     iv_train_metrics_set(m, "eval_reward", mean);
     iv_train_metrics_set(m, "eval_completion_length", length);
     iv_train_metrics_set(m, "eval_seconds", iv_now() - began);
+    return IV_OK;
+}
+
+iv_status iv_run_end_evaluated(iv_run *r, iv_status evaluated, iv_train_metrics *m, const char *state, iv_error *err) {
+    iv_error ended = {0};
+    iv_status status = iv_run_end_step(r, m, state, &ended);
+    if (evaluated != IV_OK) return evaluated;
+    if (status != IV_OK) *err = ended;
     return status;
 }

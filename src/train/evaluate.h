@@ -13,4 +13,8 @@ iv_status iv_run_eval_loss(iv_run *r, iv_train_metrics *m, iv_error *err);
 /* eval_reward, eval_completion_length: means over one greedy completion of each prompt, by the engine's weights. */
 iv_status iv_run_eval_reward(iv_run *r, iv_reward *reward, iv_train_metrics *m, iv_error *err);
 
+/* The end of the evaluated step. After a failed evaluation, whose error is in *err, the step's line and checkpoint are
+ * written all the same; then that error is returned. */
+iv_status iv_run_end_evaluated(iv_run *r, iv_status evaluated, iv_train_metrics *m, const char *state, iv_error *err);
+
 #endif

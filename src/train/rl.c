@@ -70,6 +70,28 @@ static void close_rl(rl *x) {
     free(x->picked), free(x->update), free(x->weighed);
 }
 
+/* A missing answer is an error now, not when its turn comes. */
+static iv_status check_answers(const rl *x, const char *path, const iv_train_data *data, iv_error *err) {
+    for (size_t i = 0; data && iv_reward_needs_answer(x->reward) && i < iv_train_data_count(data); i++) {
+        iv_train_example e = iv_train_data_example(data, i);
+        if (!e.answer)
+            return iv_fail(err, IV_INVALID, "%s:%zu: answer: wanted one for the reward '%s', found none", path,
+                           e.line_number, x->r->o->reward);
+    }
+    return IV_OK;
+}
+
+static iv_status open_reward(rl *x, iv_error *err) {
+    const iv_run_options *o = x->r->o;
+    iv_reward_options w = {.spec = o->reward,
+                           .format = o->reward_format,
+                           .length = (double)o->max_new_tokens,
+                           .seconds = o->reward_timeout};
+    IV_TRY(iv_reward_open(&w, &x->reward, err));
+    IV_TRY(check_answers(x, o->data, x->r->data, err));
+    return check_answers(x, o->eval_data, x->r->eval_data, err);
+}
+
 static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     *x = (rl){.r = r, .sampled = o->temperature != 1.0, .exact = true};
@@ -79,11 +101,7 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
             "resume: wanted a checkpoint at a multiple of %llu steps, at which the sampler is updated, found "
             "step %llu",
             (unsigned long long)o->rollout_sync_every, (unsigned long long)r->at);
-    iv_reward_options w = {.spec = o->reward,
-                           .format = o->reward_format,
-                           .length = (double)o->max_new_tokens,
-                           .seconds = o->reward_timeout};
-    if (r->first) IV_TRY(iv_reward_open(&w, &x->reward, err));
+    if (r->first) IV_TRY(open_reward(x, err));
     x->picked = calloc(o->batch_size * o->group_size + 1, sizeof *x->picked);
     x->update = calloc(o->batch_size * o->group_size + 1, sizeof *x->update);
     x->weighed = calloc(o->batch_size * o->group_size + 1, sizeof *x->weighed);
@@ -260,9 +278,8 @@ static iv_status finish_step(rl *x, const iv_loss_report *l, double norm, double
     char state[64];
     x->r->at++;
     fill_metrics(x, &m, l, norm, rate, iv_now() - began);
-    IV_TRY(iv_run_eval_reward(x->r, x->reward, &m, err));
     snprintf(state, sizeof state, "{\"updates\":%llu}", (unsigned long long)x->updates);
-    return iv_run_end_step(x->r, &m, state, err);
+    return iv_run_end_evaluated(x->r, iv_run_eval_reward(x->r, x->reward, &m, err), &m, state, err);
 }
 
 static iv_status step(rl *x, iv_error *err) {

@@ -60,8 +60,7 @@ static iv_status step(iv_run *r, iv_error *err) {
     iv_train_metrics_set(&m, "seconds_weights_hash", a.seconds[4]);
     iv_train_metrics_set(&m, "passes", (double)g.passes);
     iv_train_metrics_set(&m, "trainer_bytes", (double)iv_train_bytes(r->trainer));
-    IV_TRY(iv_run_eval_loss(r, &m, err));
-    return iv_run_end_step(r, &m, NULL, err);
+    return iv_run_end_evaluated(r, iv_run_eval_loss(r, &m, err), &m, NULL, err);
 }
 
 iv_status iv_run_sft(iv_run *r, iv_error *err) {

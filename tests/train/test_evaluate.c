@@ -208,11 +208,48 @@ static void rewards_in_every_layout(void **state) {
     assert_true(right > 0 && right < 1); /* so that another rule would show */
 }
 
+/* A missing answer is refused before the first step. A judge that fails at the evaluation costs no step. */
+static void failures(void **state) {
+    (void)state;
+    static const layout plain = {"failures", 1, 1, 0, 4, "none"};
+    iv_run_summary s;
+    iv_error err;
+    iv_run_options o = rl_options("unanswered", &plain);
+    FILE *f = fopen(case_path("unanswered.jsonl"), "w");
+    assert_non_null(f);
+    fputs("{\"prompt\": \"1+2=\", \"answer\": \"3\"}\n\n{\"prompt\": \"2+2=\"}\n", f);
+    assert_int_equal(fclose(f), 0);
+    o.eval_data = case_path("unanswered.jsonl");
+    assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
+    assert_non_null(strstr(err.message, "unanswered.jsonl:3: answer: wanted one for the reward 'exact', found none"));
+    assert_int_equal(s.steps, 0);
+    const char *judge_path = case_path("judge.sh");
+    f = fopen(judge_path, "w");
+    assert_non_null(f);
+    fputs("#!/bin/sh\n"
+          "while IFS= read -r line; do\n"
+          "    case $line in *'\"1+2=\"'*) exit 1 ;; esac\n"
+          "    id=${line#*'\"id\":'}\n"
+          "    id=${id%%,*}\n"
+          "    echo '{\"id\":'$id',\"reward\":'$((id % 3))'}'\n"
+          "done\n",
+          f);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(judge_path, 0755), 0);
+    o = rl_options("judged", &plain);
+    o.reward = judge_path, o.eval_data = case_path("unanswered.jsonl");
+    assert_int_not_equal(iv_run_train(&o, &s, &err), IV_OK);
+    assert_int_equal(access(case_path("judged/checkpoint-000003"), F_OK), 0);
+    double reward[RL_STEPS];
+    read_metric(o.output, "reward", reward, RL_STEPS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(losses_in_every_layout, case_open, case_close),
         cmocka_unit_test_setup_teardown(longer_examples_and_resumption, case_open, case_close),
         cmocka_unit_test_setup_teardown(refusals, case_open, case_close),
-        cmocka_unit_test_setup_teardown(rewards_in_every_layout, case_open, case_close)};
+        cmocka_unit_test_setup_teardown(rewards_in_every_layout, case_open, case_close),
+        cmocka_unit_test_setup_teardown(failures, case_open, case_close)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
