@@ -591,13 +591,14 @@ def sha(data):
     return hashlib.sha256(data).digest()
 
 
-GROUP_BLOCKS = 16  # hashed at once
+GROUP_BLOCKS = 16  # whose digests are hashed
 
 
 def weight_hash(row):
     data = row.astype("<f4").tobytes()
-    group = 4 * GROUP_BLOCKS * BLOCK
-    return sha(b"".join(sha(data[at : at + group]) for at in range(0, len(data), group))).hex()
+    blocks = [sha(data[at : at + 4 * BLOCK]) for at in range(0, len(data), 4 * BLOCK)]
+    groups = [sha(b"".join(blocks[at : at + GROUP_BLOCKS])) for at in range(0, len(blocks), GROUP_BLOCKS)]
+    return sha(b"".join(groups)).hex()
 
 
 # ---- runs ------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ static int write_rows(iv_gpu_stream s) {
     return iv_gpu_write_rows(IV_BF16, at.w, at.rows, at.n / COLUMNS, COLUMNS, COLUMNS, at.matrix, s);
 }
 static int find_not_finite(iv_gpu_stream s) { return iv_gpu_find_not_finite(at.w, at.n, at.found, s); }
-static int digests(iv_gpu_stream s) { return iv_gpu_digests(at.w, at.n, IV_WEIGHT_GROUP, at.digests, s); }
+static int digests(iv_gpu_stream s) { return iv_gpu_digests(at.w, at.n, IV_OPTIMIZER_BLOCK, at.digests, s); }
 
 static int by_value(const void *a, const void *b) {
     return (*(const float *)a > *(const float *)b) - (*(const float *)a < *(const float *)b);
@@ -112,7 +112,7 @@ static void report_digests(cudaStream_t s) {
     check(cudaMemGetInfo(&available, &total), "memory");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i] * sizeof *at.w < available / 10 * 9) largest = sizes[i];
-    at.w = random_floats(largest, 0.02f, false), at.digests = room(iv_weight_groups(largest) * 32);
+    at.w = random_floats(largest, 0.02f, false), at.digests = room(largest / IV_OPTIMIZER_BLOCK * 32);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= largest; i++) {
         at.n = sizes[i];
         report("digests", at.n, 4, milliseconds(digests, s));

@@ -193,8 +193,8 @@ WRAP(iv_gpu_adamw,
      (step, decays, g, w, m, v, n, s), 0, bytes_of(n, 7, sizeof *g), s)
 WRAP(iv_gpu_add_sums, (float *a, const float *b, size_t n, iv_gpu_stream s), (a, b, n, s), 0, bytes_of(n, 3, sizeof *a),
      s)
-WRAP(iv_gpu_digests, (const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream s),
-     (w, n, group, digests, s), 0, bytes_of(n, 1, sizeof *w), s)
+WRAP(iv_gpu_digests, (const void *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream s),
+     (w, n, group, digests, s), 0, bytes_of(n, 1, sizeof(float)), s)
 WRAP(iv_gpu_write_rows,
      (iv_dtype t, const float *master, const iv_gpu_packed_row *rows, size_t count, size_t k, size_t k_padded,
       void *out, iv_gpu_stream s),

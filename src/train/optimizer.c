@@ -62,8 +62,13 @@ void iv_adamw_slice(const iv_kernels *k, iv_pool *pool, const iv_adamw_step *ste
 static void hash_group(void *context, size_t index, size_t worker) {
     const job *j = context;
     (void)worker;
-    size_t first = index * IV_WEIGHT_GROUP, count = iv_size_min(j->n - first, IV_WEIGHT_GROUP);
-    iv_digest_of(j->hashed + first, count * sizeof *j->hashed, j->digests[index]);
+    uint8_t blocks[IV_GROUP_BLOCKS][32];
+    size_t first = index * IV_WEIGHT_GROUP, last = iv_size_min(first + IV_WEIGHT_GROUP, j->n), count = 0;
+    for (size_t i = first; i < last; i += IV_OPTIMIZER_BLOCK) {
+        size_t n = iv_size_min(IV_OPTIMIZER_BLOCK, last - i);
+        iv_digest_of(j->hashed + i, n * sizeof *j->hashed, blocks[count++]);
+    }
+    iv_digest_of(blocks, count * sizeof *blocks, j->digests[index]);
 }
 
 void iv_weight_digests(iv_pool *pool, const float *w, size_t n, uint8_t (*digests)[32]) {

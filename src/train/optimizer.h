@@ -1,10 +1,10 @@
 /* optimizer.h: the optimizer over a slice of the flat layout, on threads: gradient norm, AdamW, hash of the weights.
  *
  * The law of training, sections "optimizer" (numerics/optimizer.h) and "weight hash": the flat layout is cut into
- * groups of 16 blocks (65,536 elements; the last may be shorter). The digest of a group is the SHA-256 of its master
- * weights, little-endian f32; the weight hash is the SHA-256 of the digests of all groups in ascending order. Rank r of
- * w owns the groups from floor(r * N / w) to below floor((r + 1) * N / w) of N, so that every group has one owner.
- * Nothing depends on the number of threads or ranks. */
+ * groups of 16 blocks (65,536 elements; the last may be shorter). The digest of a block is the SHA-256 of its master
+ * weights, little-endian f32; that of a group the SHA-256 of the digests of its blocks; the weight hash the SHA-256 of
+ * the digests of all groups, each in ascending order. Rank r of w owns the groups from floor(r * N / w) to below
+ * floor((r + 1) * N / w) of N, so that every group has one owner. Nothing depends on the number of threads or ranks. */
 #ifndef IV_TRAIN_OPTIMIZER_H
 #define IV_TRAIN_OPTIMIZER_H
 
@@ -12,7 +12,7 @@
 #include "kernels/kernels.h"
 #include "numerics/optimizer.h"
 
-enum { IV_WEIGHT_GROUP = 16 * IV_OPTIMIZER_BLOCK };
+enum { IV_GROUP_BLOCKS = 16, IV_WEIGHT_GROUP = IV_GROUP_BLOCKS * IV_OPTIMIZER_BLOCK };
 
 /* The elements of the flat layout that rank `rank` of `world` owns. `elements` is a multiple of IV_OPTIMIZER_BLOCK. */
 void iv_flat_slice(size_t elements, size_t rank, size_t world, size_t *first, size_t *count);

@@ -78,8 +78,9 @@ static void the_hash_is_its_definition(void **unused) {
     size_t n = IV_WEIGHT_GROUP + 3 * BLOCK;
     float *w = malloc(n * sizeof *w);
     for (size_t i = 0; i < n; i++) w[i] = (float)i;
-    uint8_t want[2][32], got[2][32], hash[2][32];
-    iv_digest_of(w, IV_WEIGHT_GROUP * 4, want[0]), iv_digest_of(w + IV_WEIGHT_GROUP, 3 * BLOCK * 4, want[1]);
+    uint8_t blocks[19][32], want[2][32], got[2][32], hash[2][32];
+    for (size_t b = 0; b < 19; b++) iv_digest_of(w + b * BLOCK, BLOCK * 4, blocks[b]);
+    iv_digest_of(blocks, 16 * 32, want[0]), iv_digest_of(blocks + 16, 3 * 32, want[1]);
     iv_digest_of(want, 64, hash[0]);
     iv_pool *pool;
     iv_error err;
@@ -89,9 +90,9 @@ static void the_hash_is_its_definition(void **unused) {
     assert_memory_equal(hash[0], hash[1], 32);
     char hex[65];
     iv_digest_hex(hash[1], hex);
-    /* python3: hashlib.sha256(b"".join(hashlib.sha256(g).digest() for g in (a[:262144], a[262144:]))),
-     * a = struct.pack("<77824f", *range(77824)) */
-    assert_string_equal(hex, "1f91b956913f3398936560ad2b4fecc29b151365a6721c39d33d4bba773f2df9");
+    /* python3: a = struct.pack("<77824f", *range(77824)); h = lambda x: hashlib.sha256(x).digest()
+     * b = [h(a[i : i + 16384]) for i in range(0, len(a), 16384)]; h(h(b"".join(b[:16])) + h(b"".join(b[16:]))) */
+    assert_string_equal(hex, "dff544937a8a7b0129c5b0f009ff48d6ae839af26984a989c887d861484997fd");
     iv_pool_close(pool);
     free(w);
 }

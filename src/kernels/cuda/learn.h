@@ -269,9 +269,9 @@ int iv_gpu_add_sums(float *a, const float *b, size_t n, iv_gpu_stream stream);
 /* out[i] = the sum of from[r][i] for r < count in the binary tree, as in 15.3. count: 1, 2, 4 or 8; n a multiple of 4;
  * all at 16-byte addresses. from: on the host, of memory that this GPU reaches; out may be one of them. */
 int iv_gpu_sum_rows(const float *const *from, size_t count, size_t n, float *out, iv_gpu_stream stream);
-/* SHA-256 of each group of `group` floats (a multiple of 16), little-endian; the last group may have fewer. digests
- * [groups][32]. */
-int iv_gpu_digests(const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);
+/* SHA-256 of each group of `group` of n words (of 4 bytes as in memory; a multiple of 16), at a 16-byte address; the
+ * last group may have fewer. digests [groups][32]. */
+int iv_gpu_digests(const void *words, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);
 /* A row of a packed matrix: k elements of the parameters' row from `from` on become the row at byte `to`, a multiple of
  * 16. */
 typedef struct iv_gpu_packed_row {

@@ -1,4 +1,4 @@
-/* sha256.cu: SHA-256 (FIPS 180-4) of groups of master weights. Law: the weight hash (src/train/optimizer.h).
+/* sha256.cu: SHA-256 (FIPS 180-4) of groups of words. Law: the weight hash (src/train/optimizer.h).
  *
  * A lane hashes a group. A warp loads 128 bytes of each of its 32 groups together, so that global reads are whole
  * lines, and the lanes take their words from shared memory. The message schedule stays in registers: all 64 rounds are
@@ -135,11 +135,11 @@ static __global__ void __launch_bounds__(32 * HASH_WARPS)
     for (int i = 0; i < 8; i++) to[i] = swapped(h[i]);
 }
 
-int iv_gpu_digests(const float *w, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream) {
+int iv_gpu_digests(const void *words, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream) {
     if (group == 0 || group % WORDS != 0 || group > UINT32_MAX / 2) return (int)cudaErrorInvalidValue;
-    if ((uintptr_t)w % 16 != 0 || (uintptr_t)digests % 4 != 0) return (int)cudaErrorInvalidValue;
+    if ((uintptr_t)words % 16 != 0 || (uintptr_t)digests % 4 != 0) return (int)cudaErrorInvalidValue;
     if (n == 0) return 0;
     size_t groups = (n + group - 1) / group, each = 32 * HASH_WARPS;
-    return iv_launch(sha256, dim3((unsigned)((groups + each - 1) / each)), (int)each, stream, (const uint32_t *)w, n,
+    return iv_launch(sha256, dim3((unsigned)((groups + each - 1) / each)), (int)each, stream, (const uint32_t *)words, n,
                      (unsigned)group, (uint32_t *)digests);
 }

@@ -107,9 +107,12 @@ static iv_status row_block_sums(iv_rows *r, const float *gradient, size_t n, dou
     return take(g, iv_gpu_block_sums(gradient, n, scratch, g->stream), scratch, bytes, "gradient norm", sums, err);
 }
 
-/* Room for n digests, none of which is on its way. */
-static iv_status reserve_digests(iv_rows_gpu *g, size_t n, iv_error *err) {
+static size_t blocks_of(size_t elements) { return (elements + IV_OPTIMIZER_BLOCK - 1) / IV_OPTIMIZER_BLOCK; }
+
+/* Room for the digests of a row's groups, and after them of its blocks. None is on its way. */
+static iv_status reserve_digests(iv_rows_gpu *g, size_t elements, iv_error *err) {
     void *digests;
+    size_t n = iv_weight_groups(elements) + blocks_of(elements);
     g->hashed = NULL;
     IV_TRY(iv_rows_gpu_hashed(g, err));
     if (n <= g->digests_max) return IV_OK;
@@ -120,15 +123,22 @@ static iv_status reserve_digests(iv_rows_gpu *g, size_t n, iv_error *err) {
     return IV_OK;
 }
 
+static int hash_row(iv_rows_gpu *g, const float *w, size_t n, iv_gpu_stream s) {
+    enum { WORDS = sizeof *g->digests / 4 };
+    uint8_t (*blocks)[32] = g->digests + iv_weight_groups(n);
+    int code = iv_gpu_digests(w, n, IV_OPTIMIZER_BLOCK, (uint8_t *)blocks, s);
+    return code ? code
+                : iv_gpu_digests(blocks, blocks_of(n) * WORDS, (size_t)IV_GROUP_BLOCKS * WORDS, (uint8_t *)g->digests, s);
+}
+
 /* All of the row is hashed as soon as the kernels before are done. */
 static int begin_hash(iv_rows_gpu *g, const float *w, size_t n) {
     int code = (int)cudaEventRecord(g->updated, g->stream);
     if (!code) code = (int)cudaStreamWaitEvent(g->hashing, g->updated, 0);
-    return code ? code : iv_gpu_digests(w, n, IV_WEIGHT_GROUP, (uint8_t *)g->digests, g->hashing);
+    return code ? code : hash_row(g, w, n, g->hashing);
 }
 
-/* A hash is a chain of instructions for each group and hardly needs memory: it runs next to the kernels that round the
- * weights. */
+/* A hash is bound by instructions and hardly needs memory: it runs next to the kernels that round the weights. */
 static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
                            float *m, float *v, size_t n, bool hashes, iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
@@ -136,7 +146,7 @@ static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *de
     void *scratch;
     if (n == 0) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
-    if (hashes) IV_TRY(reserve_digests(g, iv_weight_groups(n), err));
+    if (hashes) IV_TRY(reserve_digests(g, n, err));
     IV_TRY(iv_rows_gpu_scratch(g, bytes, &scratch, err));
     IV_TRY(g->memspace->write(g->memspace, scratch, bytes, decays, bytes, bytes, 1, err));
     int code = iv_gpu_adamw(step, scratch, gradient, w, m, v, n, g->stream);
@@ -148,17 +158,17 @@ static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *de
 
 static iv_status row_digests(iv_rows *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err) {
     iv_rows_gpu *g = (iv_rows_gpu *)r;
-    size_t groups = iv_weight_groups(n), bytes = groups * sizeof *digests;
+    size_t bytes = iv_weight_groups(n) * sizeof *digests;
     int code = 0;
     if (n == 0) return IV_OK;
     IV_TRY(iv_gpu_use(g->gpu, err));
     bool begun = g->hashed == w && g->hashed_count == n;
-    if (!begun) IV_TRY(reserve_digests(g, groups, err));
+    if (!begun) IV_TRY(reserve_digests(g, n, err));
     g->hashed = NULL;
     if (begun)
         IV_TRY(iv_rows_gpu_hashed(g, err));
     else
-        code = iv_gpu_digests(w, n, IV_WEIGHT_GROUP, (uint8_t *)g->digests, g->stream);
+        code = hash_row(g, w, n, g->stream);
     return take(g, code, g->digests, bytes, "weight digests", digests, err);
 }
 
