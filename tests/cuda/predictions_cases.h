@@ -86,11 +86,13 @@ static void statistics_of_logits(void **state) {
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("statistics of logits");
     static const size_t large[] = {8192, 8193, 9000, 12345, 20480, 33001};
+    static const size_t huge[] = {151936, 160000, 250000, 250001}; /* with three, two and one rows at once */
     size_t other_order = 0;
     for (size_t trial = 0; trial < trials(60, 800); trial++) {
         bool is_large = rng_below(&r, 5) == 0; /* in clusters, where a GPU has them */
-        size_t vocab = is_large ? large[rng_below(&r, 6)] : random_vocab(&r), rows = rng_below(&r, is_large ? 4 : 10),
-               stride = vocab + rng_below(&r, 2) * rng_below(&r, 20);
+        bool is_huge = trial % 15 == 7;
+        size_t vocab = is_huge ? huge[rng_below(&r, 4)] : is_large ? large[rng_below(&r, 6)] : random_vocab(&r);
+        size_t rows = rng_below(&r, is_huge ? 5 : 10), stride = vocab + rng_below(&r, 2) * rng_below(&r, 20);
         float t = random_temperature(&r), *x = random_logits(&r, rows, stride), max[10], sum[10], logprob[10];
         int32_t targets[10];
         float *gpu_x = gpu_copy(x, rows * stride * sizeof *x);

@@ -9,36 +9,40 @@ static int any_machine(void **state) {
     return 0;
 }
 
-/* Barriers that do not wait change maxima and sums. */
-static void plant_mistakes(size_t vocab) {
-    enum { TURNS = 20 };
-    rng r = rng_start("emulated control");
-    float *x = random_values(&r, NORMAL, IV_F32, vocab), want[2], got[2];
-    iv_ref_sum_exp(x, vocab, &want[0], &want[1]);
-    float *gpu_x = gpu_copy(x, vocab * sizeof *x), *out = gpu_room(3 * sizeof *out);
-    int32_t *target = gpu_copy(&(int32_t){7}, sizeof *target);
-    for (int planted = 0; planted < 2; planted++) {
-        size_t caught = 0;
-        for (int i = 0; i < TURNS; i++) {
-            another_machine(&r, 4);
-            emu_plant(planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT);
-            int e = iv_gpu_logit_statistics(gpu_x, 1, vocab, vocab, 1.0f, target, out, out + 1, out + 2, NULL, NULL);
-            if (!e) e = cudaDeviceSynchronize();
-            emu_plant(EMU_NO_FAULT);
-            GPU_OK(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost));
-            caught += e || memcmp(want, got, sizeof want) != 0;
-        }
-        printf("%zu logits, %s: %zu of %d runs differ\n", vocab, fault_names[planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT],
-               caught, TURNS);
-        assert_true(planted ? caught > 0 : caught == 0);
+/* Runs that fail, or whose maxima and sums differ. */
+static size_t count_mistakes(rng *r, emu_fault fault, size_t vocab, size_t rows) {
+    enum { ROWS = 8 };
+    const size_t turns = fault == EMU_RELEASE_EARLY ? 60 : 20; /* a copy that lands in time shows no mistake */
+    float *x = random_values(r, NORMAL, IV_F32, rows * vocab), want[2 * ROWS], got[2 * ROWS];
+    int32_t targets[ROWS] = {7, 3, -1, 5, 11, 13, 17, 19};
+    for (size_t i = 0; i < rows; i++) iv_ref_sum_exp(x + i * vocab, vocab, &want[i], &want[rows + i]);
+    float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x), *out = gpu_room(3 * rows * sizeof *out);
+    int32_t *gpu_targets = gpu_copy(targets, rows * sizeof *targets);
+    size_t caught = 0;
+    for (size_t i = 0; i < turns; i++) {
+        another_machine(r, 4);
+        emu_plant(fault);
+        int e = iv_gpu_logit_statistics(gpu_x, rows, vocab, vocab, 1.0f, gpu_targets, out, out + rows, out + 2 * rows,
+                                        NULL, NULL);
+        if (!e) e = cudaDeviceSynchronize();
+        emu_plant(EMU_NO_FAULT);
+        GPU_OK(cudaMemcpy(got, out, 2 * rows * sizeof *got, cudaMemcpyDeviceToHost));
+        caught += e || memcmp(want, got, 2 * rows * sizeof *want) != 0;
     }
-    cudaFree(gpu_x), cudaFree(out), cudaFree(target), free(x);
+    printf("%zu rows of %zu logits, %s: %zu of %zu runs differ\n", rows, vocab, fault_names[fault], caught, turns);
+    cudaFree(gpu_x), cudaFree(out), cudaFree(gpu_targets), free(x);
+    return caught;
 }
 
 static void planted_mistakes_are_caught(void **state) {
     (void)state;
-    plant_mistakes(3000);
-    plant_mistakes(9000); /* in a cluster */
+    static const emu_fault in_clusters[] = {EMU_FORGET_SYNCS, EMU_FORGET_WAITS, EMU_LOSE_ARRIVAL, EMU_RELEASE_EARLY};
+    rng r = rng_start("emulated control");
+    assert_int_equal(0, count_mistakes(&r, EMU_NO_FAULT, 3000, 1));
+    assert_true(count_mistakes(&r, EMU_FORGET_SYNCS, 3000, 1) > 0);
+    assert_int_equal(0, count_mistakes(&r, EMU_NO_FAULT, 9000, 8));
+    for (size_t i = 0; i < sizeof in_clusters / sizeof *in_clusters; i++)
+        assert_true(count_mistakes(&r, in_clusters[i], 9000, 8) > 0);
 }
 
 #define ON_ANY_MACHINE(test) cmocka_unit_test_setup(test, any_machine)

@@ -51,6 +51,17 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
     return v;
 }
 
+IV_DEVICE void iv_store_cluster(uint32_t address, float v) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+/* To another CTA, whose mbarrier counts its 4 bytes when they are there; who waits at that one for a cluster sees them.
+ * It orders no other access of this thread. */
+IV_DEVICE void iv_store_async(uint32_t address, float v, uint32_t bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
+                 "f"(v), "r"(bar)
+                 : "memory");
+}
+
 IV_DEVICE void iv_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 /* Predicated loads and stores. They stay in program order, so that many loads overlap, and do not branch. If not
@@ -123,6 +134,10 @@ IV_DEVICE void iv_mbar_arrive(uint32_t bar) { /* may pass loads in flight, which
 IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
+/* The same with all that this thread has written or seen. It waits for its writes to global memory, too. */
+IV_DEVICE void iv_mbar_arrive_cluster(uint32_t remote) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
+}
 /* Has the phase with this parity ended? `how` may wait a while. */
 #define IV_MBAR_ASK(name, how)                                                           \
     IV_DEVICE bool name(uint32_t bar, uint32_t parity) {                                 \
@@ -135,12 +150,17 @@ IV_DEVICE void iv_mbar_release_cluster(uint32_t remote) {
         return done != 0;                                                                \
     }
 IV_MBAR_ASK(iv_mbar_test, "try_wait.parity.acquire.cta")
+IV_MBAR_ASK(iv_mbar_test_cluster, "try_wait.parity.acquire.cluster")
 IV_MBAR_ASK(iv_mbar_peek, "test_wait.parity.acquire.cta") /* does not wait: called early, the answer is there in time */
 #undef IV_MBAR_ASK
 
 /* Waits for the end of the phase with this parity. */
 IV_DEVICE void iv_mbar_wait(uint32_t bar, uint32_t parity) {
     while (!iv_mbar_test(bar, parity)) {}
+}
+/* The same if other CTAs of the cluster arrive. */
+IV_DEVICE void iv_mbar_wait_cluster(uint32_t bar, uint32_t parity) {
+    while (!iv_mbar_test_cluster(bar, parity)) {}
 }
 
 /* ---- TMA and other asynchronous copies
@@ -243,6 +263,10 @@ template <int COUNT> IV_DEVICE void iv_registers_give(void) {
 /* A barrier of some of the CTA's threads; id 0 is __syncthreads. */
 IV_DEVICE void iv_named_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+IV_DEVICE void iv_named_arrive(int id, int threads) { /* does not wait */
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* ---- wgmma -------------------------------------------------------------------------------------------------- */

@@ -142,15 +142,15 @@ struct Cluster {
     Barrier barrier;
 };
 
-struct Copy { // TMA copies in flight
+struct Copy { // TMA copies and words for other CTAs in flight
     long due;
     Cta *cta;           // the requesting thread
     bool box, signaled; // signaled: the bytes were counted before they landed (a planted fault)
     CUtensorMap map;
     int corner[4];
     uint32_t to, bar, ctas;
-    const void *from;
-    uint32_t bytes;
+    const void *from; // NULL: a word
+    uint32_t bytes, word;
 };
 
 extern __thread Thread *me; // NULL: the scheduler runs

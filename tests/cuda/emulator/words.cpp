@@ -204,7 +204,7 @@ static void land(const Copy &c) {
         if (c.box)
             land_box(c.cta, c, to);
         else
-            memcpy(memory_of(c.cta, to, c.bytes, 16), c.from, c.bytes);
+            memcpy(memory_of(c.cta, to, c.bytes, c.from ? 16 : 4), c.from ? c.from : &c.word, c.bytes);
     }
     if (!c.signaled) bytes_came(c);
 }
@@ -265,6 +265,15 @@ void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar) {
     c.to = to, c.bar = bar, c.from = from, c.bytes = bytes;
     if ((uintptr_t)from % 16 || bytes % 16) fail("a copy that is not of whole 16 bytes");
     memory(to, bytes, 16);
+    ask(c);
+}
+
+void store_async(uint32_t to, uint32_t word, uint32_t bar) {
+    Copy c = {};
+    c.to = to, c.bar = bar, c.bytes = sizeof word, c.word = word;
+    if (to >> 24 != bar >> 24) fail("a word and its mbarrier in different CTAs");
+    memory(to, sizeof word, sizeof word);
+    mbarrier_of(me->cta, bar);
     ask(c);
 }
 
