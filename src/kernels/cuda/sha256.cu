@@ -2,7 +2,11 @@
  *
  * A lane hashes a group. A warp loads 128 bytes of each of its 32 groups together, so that global reads are whole
  * lines, and the lanes take their words from shared memory. The message schedule stays in registers: all 64 rounds are
- * unrolled. */
+ * unrolled.
+ *
+ * Shifts, rotations and logic share a pipe of a multiprocessor's quarter, which takes an instruction in two cycles. The
+ * pipe of integer multiplications is next to it: all additions, and the shifts of the message schedule, are products.
+ * That leaves 928 and 696 instructions of a block. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
 
@@ -12,7 +16,9 @@ enum {
     PIECES = TILE_WORDS / 4,    /* of 16 bytes in a row of a tile */
     ROWS_AT_ONCE = 32 / PIECES, /* rows that one load of a warp reads */
     LOADS = 32 / ROWS_AT_ONCE,
-    HASH_WARPS = 4 /* of a block, one on each quarter of a multiprocessor: a warp has as much work as a quarter can do */
+    HASH_WARPS =
+        4, /* of a block, one on each quarter of a multiprocessor: a warp has as much work as a quarter can do */
+    HASH_BLOCKS = 4 /* at least, of a multiprocessor: with more, registers are too few to interleave rounds */
 };
 
 static __device__ constexpr uint32_t round_constants[64] = {
@@ -26,10 +32,25 @@ static __device__ constexpr uint32_t round_constants[64] = {
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 IV_DEVICE uint32_t rotated(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+/* x + y as a product: `one` is 1, which the compiler does not know. */
+IV_DEVICE uint32_t plus(uint32_t x, uint32_t y, uint32_t one) {
+    uint32_t z;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(one), "r"(y));
+    return z;
+}
+
+/* x >> n as a product. */
+IV_DEVICE uint32_t shifted(uint32_t x, int n) {
+    uint32_t z;
+    asm("mul.hi.u32 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(1u << (32 - n)));
+    return z;
+}
+
 IV_DEVICE uint32_t swapped(uint32_t x) { return __byte_perm(x, 0, 0x0123); }
 
 /* One block: h = h + compression(h, w). w is overwritten. */
-IV_DEVICE void compress(uint32_t h[8], uint32_t w[WORDS]) {
+IV_DEVICE void compress(uint32_t h[8], uint32_t w[WORDS], uint32_t one) {
     uint32_t s[8]; /* a ... h of round t are s[(-t) % 8] on */
 #pragma unroll
     for (int i = 0; i < 8; i++) s[i] = h[i];
@@ -38,14 +59,14 @@ IV_DEVICE void compress(uint32_t h[8], uint32_t w[WORDS]) {
         uint32_t a = s[(64 - t) % 8], b = s[(65 - t) % 8], c = s[(66 - t) % 8], e = s[(68 - t) % 8];
         uint32_t f = s[(69 - t) % 8], g = s[(70 - t) % 8], &d = s[(67 - t) % 8], &last = s[(71 - t) % 8];
         if (t >= WORDS) {
-            uint32_t x = w[(t + 1) % WORDS], y = w[(t + 14) % WORDS];
-            w[t % WORDS] += (rotated(x, 7) ^ rotated(x, 18) ^ x >> 3) + w[(t + 9) % WORDS] +
-                            (rotated(y, 17) ^ rotated(y, 19) ^ y >> 10);
+            uint32_t x = w[(t + 1) % WORDS], y = w[(t + 14) % WORDS], z = plus(w[t % WORDS], w[(t + 9) % WORDS], one);
+            z = plus(z, rotated(x, 7) ^ rotated(x, 18) ^ shifted(x, 3), one);
+            w[t % WORDS] = plus(z, rotated(y, 17) ^ rotated(y, 19) ^ shifted(y, 10), one);
         }
-        last = last + round_constants[t] + w[t % WORDS]; /* first what does not wait for the preceding round */
-        last = last + (g ^ (e & (f ^ g))) + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25));
-        d = d + last;
-        last = last + ((a & b) | (c & (a | b))) + (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22));
+        last = plus(plus(last, w[t % WORDS], one), round_constants[t], one); /* does not wait for the preceding round */
+        last = plus(plus(last, g ^ (e & (f ^ g)), one), rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25), one);
+        d = plus(d, last, one);
+        last = plus(plus(last, (a & b) | (c & (a | b)), one), rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22), one);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) h[i] += s[i];
@@ -76,6 +97,11 @@ IV_DEVICE unsigned count_of(const warp_groups &g, unsigned row) {
 IV_DEVICE void load_tile(const warp_groups &g, unsigned first, uint4 held[LOADS]) {
     unsigned row = threadIdx.x % 32 / PIECES, at = first + threadIdx.x % PIECES * 4;
     const uint32_t *from = g.w + row * g.stride + at;
+    if (g.whole == 32 && first + TILE_WORDS <= g.group) { /* as nearly all tiles */
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) held[i] = *(const uint4 *)(from + i * ROWS_AT_ONCE * g.stride);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < LOADS; i++, row += ROWS_AT_ONCE, from += ROWS_AT_ONCE * g.stride) {
         unsigned count = count_of(g, row);
@@ -92,8 +118,8 @@ IV_DEVICE void load_tile(const warp_groups &g, unsigned first, uint4 held[LOADS]
 
 /* Row r of a tile has its 16-byte pieces in the order p ^ r % 8, so that neither writing nor reading them has bank
  * conflicts. */
-static __global__ void __launch_bounds__(32 * HASH_WARPS)
-    sha256(const uint32_t *w, size_t n, unsigned group, uint32_t *digests) {
+static __global__ void __launch_bounds__(32 * HASH_WARPS, HASH_BLOCKS)
+    sha256(const uint32_t *w, size_t n, unsigned group, uint32_t one, uint32_t *digests) {
     __shared__ uint4 tiles[HASH_WARPS][32][PIECES];
     iv_let_next();
     iv_wait();
@@ -101,7 +127,7 @@ static __global__ void __launch_bounds__(32 * HASH_WARPS)
     size_t warp = (size_t)blockIdx.x * HASH_WARPS + threadIdx.x / 32, first = warp * 32 * group;
     if (first >= n) return;
     size_t here = n - first < (size_t)32 * group ? n - first : 32 * (size_t)group;
-    uint4 (*tile)[PIECES] = tiles[threadIdx.x / 32];
+    uint4(*tile)[PIECES] = tiles[threadIdx.x / 32];
     warp_groups g = {w + first, group, group, (unsigned)(here / group), (unsigned)(here % group)};
     unsigned count = count_of(g, lane), longest = count_of(g, 0);
     unsigned blocks = count ? count / WORDS + (count % WORDS < 14 ? 1 : 2) : 0;
@@ -127,7 +153,7 @@ static __global__ void __launch_bounds__(32 * HASH_WARPS)
             m[4 * i + 2] = swapped(piece.z), m[4 * i + 3] = swapped(piece.w);
         }
         if ((block + 1) * WORDS > count) finish(m, count, block, blocks);
-        if (block < blocks) compress(h, m);
+        if (block < blocks) compress(h, m, one);
     }
     if (count == 0) return;
     uint32_t *to = digests + (warp * 32 + lane) * 8;
@@ -140,6 +166,6 @@ int iv_gpu_digests(const void *words, size_t n, size_t group, uint8_t *digests, 
     if ((uintptr_t)words % 16 != 0 || (uintptr_t)digests % 4 != 0) return (int)cudaErrorInvalidValue;
     if (n == 0) return 0;
     size_t groups = (n + group - 1) / group, each = 32 * HASH_WARPS;
-    return iv_launch(sha256, dim3((unsigned)((groups + each - 1) / each)), (int)each, stream, (const uint32_t *)words, n,
-                     (unsigned)group, (uint32_t *)digests);
+    return iv_launch(sha256, dim3((unsigned)((groups + each - 1) / each)), (int)each, stream, (const uint32_t *)words,
+                     n, (unsigned)group, 1u, (uint32_t *)digests);
 }

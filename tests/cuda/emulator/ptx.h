@@ -30,6 +30,8 @@ static inline void fence_proxy_async_shared__cta() { fence_proxy(); }
 
 static inline uint32_t special_cluster_ctarank() { return cluster_rank(); }
 static inline void mov_u32(uint32_t &r, uint32_t v) { r = v; }
+static inline void mad_lo_u32(uint32_t &r, uint32_t a, uint32_t b, uint32_t c) { r = a * b + c; }
+static inline void mul_hi_u32(uint32_t &r, uint32_t a, uint32_t b) { r = (uint32_t)((uint64_t)a * b >> 32); }
 static inline void mov_f32(float &r, float v) { r = v; }
 static inline void elect_sync(uint32_t &chosen, uint32_t) { chosen = lane_id() == 0; } // of a whole warp
 static inline void mapa_shared__cluster_u32(uint32_t &there, uint32_t a, uint32_t cta) {
