@@ -52,8 +52,11 @@ static void rmsnorm(void **state) {
     rng r = rng_start("rmsnorm");
     size_t other_order = 0;
     for (size_t trial = 0; trial < trials(120, 2000); trial++) {
-        size_t n = random_n(&r), rows = trial == 5 ? 1500 : 1 + rng_below(&r, 20), out_rows = rows;
-        size_t stride = n + rng_below(&r, 2) * rng_below(&r, 40);
+        static const size_t of_warps[] = {256, 256, 256, 1024, 2048, 2560, 4096, 5120}; /* in steps of many rows */
+        bool many = trial % 8 == 7;
+        size_t n = many ? of_warps[rng_below(&r, 8)] : random_n(&r), out_rows;
+        size_t rows = out_rows = many ? 2048 + rng_below(&r, 40) : trial == 5 ? 1500 : 1 + rng_below(&r, 20);
+        size_t stride = n + rng_below(&r, 2) * (many ? 4 * rng_below(&r, 10) : rng_below(&r, 40));
         iv_dtype type = types[trial % 3];
         float *x = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * n);
         float *w = random_values(&r, rng_below(&r, 6) ? NORMAL : SPECIAL, IV_F32, n),

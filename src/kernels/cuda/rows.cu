@@ -8,7 +8,16 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/single_ops.h"
 
-enum { HEAD_WARPS = 4 };
+enum { HEAD_WARPS = 4, NORM_WARPS = 4 };
+
+/* Four elements from i on, which is a multiple of four. */
+template <iv_dtype T> IV_DEVICE void put_four(void *p, size_t i, float4 x) {
+    uint32_t y[4] = {rounded<T>(x.x), rounded<T>(x.y), rounded<T>(x.z), rounded<T>(x.w)};
+    if (T == IV_F32)
+        *(uint4 *)((float *)p + i) = make_uint4(y[0], y[1], y[2], y[3]);
+    else
+        *(uint2 *)((uint16_t *)p + i) = make_uint2(y[0] | y[1] << 16, y[2] | y[3] << 16);
+}
 
 /* ---- embedding ------------------------------------------------------------------------------------------ */
 
@@ -93,10 +102,62 @@ static __global__ void __launch_bounds__(LANES)
     }
 }
 
+/* Large steps: a warp has a row of 128 K elements in registers, all of its loads on their way at once, and no barrier.
+ * v[k] is elements 128 k + 4 lane on, so l[4 h + j] is lane 128 h + 4 lane + j of the law. */
+template <iv_dtype T, int K>
+static __global__ void __launch_bounds__(32 * NORM_WARPS)
+    rmsnorm_of_warp(const float *x, const int32_t *pick, const float *__restrict__ weight, float eps,
+                    size_t rows, void *__restrict__ out, size_t stride) {
+    iv_let_next();
+    iv_wait();
+    size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    unsigned first = threadIdx.x % 32 * 4;
+    if (row >= rows) return;
+    const float *from = x + (pick ? (size_t)pick[row] : row) * (128 * K) + first;
+    float4 v[K];
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        v[k] = *(const float4 *)(from + 128 * k);
+    float l[8] = {0};
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        float *to = l + k % 2 * 4;
+        to[0] = __fmaf_rn(v[k].x, v[k].x, to[0]), to[1] = __fmaf_rn(v[k].y, v[k].y, to[1]);
+        to[2] = __fmaf_rn(v[k].z, v[k].z, to[2]), to[3] = __fmaf_rn(v[k].w, v[k].w, to[3]);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) l[j] = fold_warp(l[j] + l[4 + j]); /* strides 128; 64 ... 4 */
+    float r = norm_scale((l[0] + l[2]) + (l[1] + l[3]), 128 * K, eps);
+    char *to = (char *)out + (row * stride + first) * (T == IV_F32 ? 4 : 2);
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        float4 w = *(const float4 *)(weight + first + 128 * k);
+        put_four<T>(to, 128 * k,
+                    make_float4((v[k].x * r) * w.x, (v[k].y * r) * w.y, (v[k].z * r) * w.z, (v[k].w * r) * w.w));
+    }
+    for (size_t i = 128 * K; i + first < stride; i += 128) put_four<T>(to, i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+}
+
+/* NULL: no instance has rows of n. */
+template <iv_dtype T> static auto kernel_of_warps(size_t n) {
+    return n == 128 * 2    ? rmsnorm_of_warp<T, 2>
+           : n == 128 * 8  ? rmsnorm_of_warp<T, 8>
+           : n == 128 * 16 ? rmsnorm_of_warp<T, 16>
+           : n == 128 * 20 ? rmsnorm_of_warp<T, 20>
+           : n == 128 * 32 ? rmsnorm_of_warp<T, 32>
+           : n == 128 * 40 ? rmsnorm_of_warp<T, 40>
+                           : NULL;
+}
+
 template <iv_dtype T>
 static int launch_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
                           void *out, size_t stride, cudaStream_t stream) {
-    enum { BLOCKS_MAX = 1024 }; /* in large steps weights are read once for several rows */
+    enum { BLOCKS_MAX = 1024, WARPS_ROWS = 2048 }; /* in large steps weights are read once for several rows */
+    auto *of_warp = kernel_of_warps<T>(n);
+    bool aligned = ((uintptr_t)x | (uintptr_t)weight | (uintptr_t)out) % 16 == 0 && stride % 4 == 0;
+    if (of_warp && aligned && rows >= WARPS_ROWS)
+        return iv_launch(of_warp, dim3((unsigned)((rows + NORM_WARPS - 1) / NORM_WARPS)), 32 * NORM_WARPS, stream, x,
+                         pick, weight, eps, rows, out, stride);
     size_t per = (n + LANES - 1) / LANES;
     auto *kernel = per <= 4    ? rmsnorm<T, 4>
                    : per <= 8  ? rmsnorm<T, 8>
