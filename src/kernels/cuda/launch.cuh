@@ -41,18 +41,24 @@ static inline bool iv_overlaps(void) {
 }
 
 /* The argument types must be exactly the parameter types. `shared`: dynamic shared memory, which the kernel's
- * attribute allows. */
+ * attribute allows. overlaps: the prologue may begin before the preceding kernels have ended. */
 template <class... P>
-static inline int iv_launch_shared(void (*kernel)(P...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
-                                   P... arguments) {
+static inline int iv_launch_as(bool overlaps, void (*kernel)(P...), dim3 grid, int threads, size_t shared,
+                               cudaStream_t stream, P... arguments) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = grid, config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared, config.stream = stream;
-    config.attrs = &attribute, config.numAttrs = iv_overlaps() ? 1 : 0;
+    config.attrs = &attribute, config.numAttrs = overlaps && iv_overlaps() ? 1 : 0;
     return (int)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <class... P>
+static inline int iv_launch_shared(void (*kernel)(P...), dim3 grid, int threads, size_t shared, cudaStream_t stream,
+                                   P... arguments) {
+    return iv_launch_as(true, kernel, grid, threads, shared, stream, arguments...);
 }
 
 template <class... P>

@@ -183,6 +183,6 @@ int iv_gpu_mma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config *c
     if (!e)
         e = cudaFuncSetAttribute((const void *)w->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, IV_SHARED_MAX);
     if (e) return e;
-    return iv_launch_shared(w->kernel, dim3((unsigned)cta_count(a, w, plan.tiles, shared)), w->threads, (size_t)shared,
-                            (cudaStream_t)s, weights, tokens, plan);
+    return iv_launch_as(!a->fresh, w->kernel, dim3((unsigned)cta_count(a, w, plan.tiles, shared)), w->threads,
+                        (size_t)shared, (cudaStream_t)s, weights, tokens, plan);
 }

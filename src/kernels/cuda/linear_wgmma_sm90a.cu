@@ -330,7 +330,7 @@ int iv_gpu_wgmma_launch(const iv_gpu_linear_args *a, const iv_gpu_linear_config 
     if (e) return e;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].val.programmaticStreamSerializationAllowed = !a->fresh;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     int cluster = plan.whole < plan.tiles ? 2 : c->split_k * w->peers;
     attributes[1].val.clusterDim.x = (unsigned)cluster,

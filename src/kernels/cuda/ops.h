@@ -90,7 +90,8 @@ typedef struct iv_gpu_linear_args {
      * out[slot] = weight * y, float32. */
     const iv_gpu_groups *groups;
     bool weighted;
-    int spare; /* multiprocessors that wide tiles leave to concurrent kernels */
+    bool fresh; /* preceding kernels of the stream write the weights: none is read before they have ended */
+    int spare;  /* multiprocessors that wide tiles leave to concurrent kernels */
     iv_gpu_fused fused;
 } iv_gpu_linear_args;
 

@@ -290,7 +290,8 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
         .x = x,
         .x_stride = x_stride,
         .rows = rows,
-        .x_rows = l->room};
+        .x_rows = l->room,
+        .fresh = w->data == l->turned};
 }
 
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
@@ -304,7 +305,6 @@ iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t 
     const unsigned char *from = bases ? l->m->data : run->weights;
     int code = iv_gpu_transpose_weights(l->m->dtype, l->m->dtype, from, l->offsets + run->places, run->n, run->k, bases,
                                         count, l->turned, run->stride, l->stream);
-    if (!code) code = cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream);
     return iv_gpu_learner_launched(l, code, "transposed weights", err);
 }
 

@@ -222,7 +222,8 @@ iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
                                    "gradient of head norms", err);
 }
 
-/* Rank 0 has the routers. The memset: see iv_gpu_learner_turn. */
+/* Rank 0 has the routers. A kernel may read weights before earlier kernels end (launch.cuh), but not before a memset
+ * does. */
 iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err) {
     *out = l->names->layers[layer].router;
     if (l->rank == 0) return IV_OK;

@@ -279,9 +279,8 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const 
 /* The same for all rows of the pass, rounded: dx [rows][run->k], not padded. wide: [rows][run->k] of memory. */
 iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
                                                 void *dx, iv_error *err);
-/* The run's weights, transposed, in l->turned. Then a memset: a linear layer may read its weights before earlier
- * kernels end (launch.cuh), but not before a memset does. bases [count]: the weights of as many experts, one after
- * another; NULL: of the run. */
+/* The run's weights, transposed, in l->turned: launches of iv_gpu_learner_linear wait for them. bases [count]: the
+ * weights of as many experts, one after another; NULL: of the run. */
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
                               iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
