@@ -221,11 +221,11 @@ static const iv_rows_ops gpu_ops = {.alloc = row_alloc,
                                     .exchange = iv_rows_gpu_exchange,
                                     .close = gpu_close};
 
-/* Hashes come first where a multiprocessor has room for a block: they take longest, however few they are. */
+/* Blocks of other kernels come before those of a hash, which would keep them from the memory's bandwidth. */
 static iv_status open_streams(iv_rows_gpu *g, iv_error *err) {
     IV_TRY(iv_gpu_use(g->gpu, err));
-    int code = (int)cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
-    if (!code) code = (int)cudaStreamCreateWithPriority(&g->hashing, cudaStreamNonBlocking, -1);
+    int code = (int)cudaStreamCreateWithPriority(&g->stream, cudaStreamNonBlocking, -1);
+    if (!code) code = (int)cudaStreamCreateWithPriority(&g->hashing, cudaStreamNonBlocking, 0);
     if (!code) code = (int)cudaEventCreateWithFlags(&g->updated, cudaEventDisableTiming);
     return iv_gpu_check(g->gpu, code, "stream", err);
 }
