@@ -7,12 +7,14 @@
 Random weights in the shapes of Qwen3 (configs/), packed sequences, AdamW with float32 master weights, the gradient's norm
 clipped. Ours is `invar train sft --device cuda`, as users run it: the metrics of its steps have the seconds of each part, the
 hash of all weights after every step included. The run is stopped when it has enough steps, before it writes a checkpoint.
-Theirs is training_torch.py, whose fastest variant counts. Memory: the most that nvidia-smi sees in use on the GPU.
+Theirs is training_torch.py, whose fastest variant counts. Memory: the most that nvidia-smi sees in use on the GPU; W and MHz:
+medians of its samples under load.
 
 The plan is a list of parts, which --shapes share: SHAPE/PART, or PART for every shape in turn. Parts: ours (the first setting
 of --ours for the shape; the fastest so far when it comes again), ours2 (the second setting), ops (bench_training_ops with the
-first), vanilla (the same by turns with steps whose products are cuBLAS's), torch, torch2 (more variants). Every part has a limit of its own, and --limit is for all. What a part finds is a line of
-OUT/training.jsonl as soon as it ends; the table comes at the end, and after each part with --tables.
+first), vanilla (the same by turns with steps whose products are cuBLAS's), torch, torch2 (more variants). Every part has a limit
+of its own, and --limit is for all. What a part finds is a line of OUT/training.jsonl as soon as it ends; the table comes at the
+end, and after each part with --tables.
 
 MFU: (6 N + 6 layers * heads * head_dim * (tokens + 1) / 2 * 2) FLOPs a token with N all weights, of the dense peak of 989
 TFLOP/s in bfloat16.
@@ -64,11 +66,11 @@ def parse():
     return p.parse_args()
 
 
-class Memory:
-    """The most memory in use on the GPU while the block runs, in bytes; None without nvidia-smi."""
+class Watch:
+    """The GPU while the block runs: the most memory in use, in bytes, and samples of power and clock; None without nvidia-smi."""
 
     def __enter__(self):
-        self.most, self.stop = None, threading.Event()
+        self.most, self.samples, self.stop = None, [], threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
         return self
@@ -76,9 +78,11 @@ class Memory:
     def watch(self):
         while not self.stop.is_set():
             try:
-                asked = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                asked = subprocess.run(["nvidia-smi", "--query-gpu=memory.used,power.draw,clocks.sm", "--format=csv,noheader,nounits"],
                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=10)
-                self.most = max(self.most or 0, int(asked.stdout.split()[0]) << 20)
+                used, watts, clock = asked.stdout.splitlines()[0].split(",")
+                self.most = max(self.most or 0, int(used) << 20)
+                self.samples.append((float(watts), float(clock)))
             except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
                 return
             self.stop.wait(0.5)
@@ -86,6 +90,12 @@ class Memory:
     def __exit__(self, *_):
         self.stop.set()
         self.thread.join(15)
+
+    def busy(self):
+        """Medians of power, W, and clock, MHz, of the samples with at least 80 % of the most power."""
+        most = max((watts for watts, _ in self.samples), default=0)
+        busy = [sample for sample in self.samples if sample[0] >= 0.8 * most]
+        return {"watts": statistics.median(s[0] for s in busy), "mhz": statistics.median(s[1] for s in busy)} if busy else {}
 
 
 def stop(process):
@@ -165,7 +175,7 @@ class Bench:
         record = {"bench": "training", "who": "invar", "variant": setting}
         began, lines, first = time.monotonic(), [], None
         errors = out + ".err"
-        with Memory() as memory, open(errors, "w", encoding="utf-8") as file:
+        with Watch() as gpu, open(errors, "w", encoding="utf-8") as file:
             process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
             try:
                 while len(lines) < a.warm_up + a.steps and process.poll() is None:
@@ -185,9 +195,9 @@ class Bench:
         median = {name: statistics.median(line[name] for line in counted) for name in counted[0]
                   if name.startswith("seconds") or name in ("passes", "trainer_bytes", "tokens")}
         record.update(median, tokens_per_second=median["tokens"] / median["seconds"], steps=len(counted),
-                      all_seconds=[line["seconds"] for line in counted], first_step=first, peak_bytes=memory.most,
+                      all_seconds=[line["seconds"] for line in counted], first_step=first, peak_bytes=gpu.most,
                       hash_share=median["seconds_weights_hash"] / median["seconds"], loss=lines[0]["loss"],
-                      last_loss=lines[-1]["loss"], weights=lines[0]["weights"])
+                      last_loss=lines[-1]["loss"], weights=lines[0]["weights"], **gpu.busy())
         return record
 
     @staticmethod
@@ -248,14 +258,14 @@ class Bench:
                    "--sequences", str(a.sequences), "--steps", str(a.steps), "--warm-up", str(a.warm_up), "--variants",
                    variants, "--limit", f"{0.6 * limit:.0f}", "--device", a.device, *a.torch_flags.split()]
         path = os.path.join(self.work, f"torch-{len(self.records)}.txt")
-        with Memory() as memory, open(path, "w", encoding="utf-8") as file:
+        with Watch() as gpu, open(path, "w", encoding="utf-8") as file:
             code = self.run_to(command, file, limit)
         found = 0
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("{"):
                     found += 1
-                    self.add(shape, {**json.loads(line), "peak_seen": memory.most})
+                    self.add(shape, {**json.loads(line), "peak_seen": gpu.most, **gpu.busy()})
         if code != 0 or not found:
             self.add(shape, {"bench": "training", "who": "torch", "variant": variants, "exit": code,
                              "failed": f"exit {code}: {last_line(path)}"})
@@ -290,8 +300,8 @@ class Bench:
             rates = [r["tokens_per_second"] for r in runs if "tokens_per_second" in r]
             if rates and who == "torch":
                 fastest[shape] = max(fastest.get(shape, 0), statistics.median(rates))
-        print("\n| shape | who | variant | runs | s/step | tokens/s | / PyTorch's best | MFU | peak GiB | hash |")
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        print("\n| shape | who | variant | runs | s/step | tokens/s | / PyTorch's best | MFU | peak GiB | hash | W | MHz |")
+        print("|---|---|---|---|---|---|---|---|---|---|---|---|")
         for (shape, who, variant), runs in rows.items():
             good = [r for r in runs if "tokens_per_second" in r]
             if not good:
@@ -303,7 +313,7 @@ class Bench:
             ratio = f"{rate / fastest[shape]:.3f}" if shape in fastest else ""
             seconds, mfu = statistics.median(r["seconds"] for r in good), statistics.median(r["mfu"] for r in good)
             print(f"| {shape} | {who} | {variant} | {len(good)} | {seconds:.4f} | {rate:.0f} | {ratio} | {100 * mfu:.1f} % | "
-                  f"{peak / 2**30:.1f} | {share} |")
+                  f"{peak / 2**30:.1f} | {share} | {good[-1].get('watts', 0):.0f} | {good[-1].get('mhz', 0):.0f} |")
         for r in self.records:
             if r["who"] == "invar" and "seconds_gradients" in r:
                 print(f"{r['shape']} {r['variant']}: gradients {r['seconds_gradients']:.4f}, reduction and norm "
