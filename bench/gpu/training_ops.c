@@ -115,8 +115,6 @@ static double rows_bytes(size_t rows, size_t floats, size_t typed, iv_dtype t) {
     return bytes_of(rows, floats, sizeof(float)) + bytes_of(rows, typed, iv_dtype_bytes(t));
 }
 
-static size_t summed_columns(const iv_gpu_column_sums_args *a) { return a->kind == IV_GPU_SUM_NORM ? 2 * a->n : a->n; }
-
 static double rotate_bytes(const iv_gpu_rotate_args *a) {
     size_t n = (a->heads + 2 * a->kv.heads) * a->kv.head_dim, raw = (a->heads + a->kv.heads) * a->kv.head_dim;
     return rows_bytes(a->rows, n, a->q_raw ? n + raw : n, a->kv.type);
@@ -150,7 +148,7 @@ WRAP(iv_gpu_transpose_weights,
      (from, t, w, offsets, n, k, bases, count, out, stride, s), 0,
      (double)(bases ? count *k : k) * (double)(n * iv_dtype_bytes(from) + stride * iv_dtype_bytes(t)), s)
 WRAP_ARGS(iv_gpu_column_sums, iv_gpu_column_sums_args, 0,
-          rows_bytes(a->axis->padded, summed_columns(a) + (a->second ? summed_columns(a->second) : 0), 0, IV_F32))
+          rows_bytes(a->axis->padded, a->kind == IV_GPU_SUM_NORM ? 2 * a->n : a->n, 0, IV_F32))
 WRAP_ARGS(iv_gpu_attention_backward, iv_gpu_attention_backward_args, 2.5 * events.attention, 0)
 WRAP(iv_gpu_round_rows,
      (const float *x, size_t x_stride, size_t column, size_t n, size_t rows, iv_dtype t, void *out, size_t stride,

@@ -105,12 +105,7 @@ IV_DEVICE uint32_t iv_transpose8(uint32_t pair) {
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
     return transposed;
 }
-/* Shared-memory loads that stay in program order. */
-IV_DEVICE float iv_load_shared(uint32_t p) {
-    float v;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(p) : "memory");
-    return v;
-}
+/* A shared-memory load that stays in program order. */
 IV_DEVICE float4 iv_load_shared4(uint32_t p) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -219,9 +214,6 @@ IV_DEVICE void iv_bulk_wait(void) { asm volatile("cp.async.bulk.wait_group %0;" 
 IV_DEVICE void iv_copy16(uint32_t to, const void *from, bool there) { /* zeros if not `there` */
     uint32_t bytes = there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-IV_DEVICE void iv_copy4(uint32_t to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> IV_DEVICE void iv_copies_wait(void) {

@@ -77,8 +77,7 @@ typedef struct iv_gpu_column_sums_args {
     size_t later;   /* columns from this one on have their sums at later_offset; 0: none */
     size_t later_offset;
     iv_axis_sums sums;
-    void *scratch;                                /* iv_gpu_column_sums_scratch(n) bytes, uninitialized */
-    const struct iv_gpu_column_sums_args *second; /* host; in the same launch, of the same axis and sums, or NULL */
+    void *scratch; /* iv_gpu_column_sums_scratch(n) bytes, uninitialized */
 } iv_gpu_column_sums_args;
 
 size_t iv_gpu_column_sums_scratch(size_t n);

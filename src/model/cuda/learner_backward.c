@@ -4,23 +4,6 @@
 
 #include <math.h>
 
-/* Of the norms of heads, whose terms rope_kv_backward has left. */
-static iv_gpu_column_sums_args sums_of_heads(const gpu_learner *l, const iv_layer_tensors *t) {
-    size_t dim = (size_t)l->m->config.head_dim;
-    return (iv_gpu_column_sums_args){.kind = IV_GPU_SUM_VALUES,
-                                     .axis = &l->axis,
-                                     .row = l->on.axis_rows,
-                                     .dy = l->head_terms,
-                                     .dy_stride = 2 * dim,
-                                     .n = 2 * dim,
-                                     .offset = t->q_norm->offset,
-                                     .later = dim,
-                                     .later_offset = t->k_norm->offset,
-                                     .sums = l->sums,
-                                     .scratch = l->column_scratch + iv_gpu_column_sums_scratch(l->h)};
-}
-
-/* The sums of attention's norm come with those of the heads' norms, which are few columns. */
 static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
@@ -39,8 +22,6 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
                                       .rounded_stride = l->h_stride};
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_norm_backward(&norm, l->stream), "gradient of a norm", err));
     if (l->rank > 0) return IV_OK;
-    bool heads = attention && t->q_norm;
-    iv_gpu_column_sums_args second = heads ? sums_of_heads(l, t) : (iv_gpu_column_sums_args){.n = 0};
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->axis,
                                     .row = l->on.axis_rows,
@@ -52,8 +33,7 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
                                     .r = l->factors,
                                     .offset = weight->offset,
                                     .sums = l->sums,
-                                    .scratch = l->column_scratch,
-                                    .second = heads ? &second : NULL};
+                                    .scratch = l->column_scratch};
     return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
 }
 
@@ -163,7 +143,21 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .dy = l->dy,
                                      .dy_stride = run->n};
     IV_TRY(iv_gpu_learner_launched(l, iv_gpu_rotate_backward(&a, l->stream), "gradient of the rotation", err));
-    return t->q_norm ? iv_gpu_learner_add_terms(l, err) : IV_OK;
+    if (!t->q_norm) return IV_OK;
+    IV_TRY(iv_gpu_learner_add_terms(l, err));
+    if (l->rank > 0) return IV_OK;
+    iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_VALUES,
+                                    .axis = &l->axis,
+                                    .row = l->on.axis_rows,
+                                    .dy = l->head_terms,
+                                    .dy_stride = 2 * dim,
+                                    .n = 2 * dim,
+                                    .offset = t->q_norm->offset,
+                                    .later = dim,
+                                    .later_offset = t->k_norm->offset,
+                                    .sums = l->sums,
+                                    .scratch = l->column_scratch};
+    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {

@@ -100,9 +100,9 @@ bool mbarrier_test(uint32_t bar, uint32_t parity); // does not wait
 void copy_box(uint32_t to, const CUtensorMap *map, uint32_t bar, const int (&corner)[4],
               uint32_t ctas); // bit mask or 0
 void copy_bytes(uint32_t to, const void *from, uint32_t bytes, uint32_t bar);
-void store_async(uint32_t to, uint32_t word, uint32_t bar);                   // to a CTA of the cluster
-void copy_own(uint32_t to, const void *from, uint32_t bytes, uint32_t there); // cp.async
-void store_bytes(void *to, uint32_t from, uint32_t bytes);                    // by TMA, for this thread
+void store_async(uint32_t to, uint32_t word, uint32_t bar);   // to a CTA of the cluster
+void copy_own(uint32_t to, const void *from, uint32_t there); // cp.async
+void store_bytes(void *to, uint32_t from, uint32_t bytes);    // by TMA, for this thread
 void stores_commit();
 void stores_wait(int pending);
 void copies_commit();

@@ -43,7 +43,7 @@ struct Wait { // until a count changes; of an mbarrier, until the phase of a par
 struct Own { // a thread's cp.async
     uint32_t to;
     const void *from;
-    uint32_t bytes, there;
+    uint32_t there;
 };
 
 struct Store { // by TMA, for a thread

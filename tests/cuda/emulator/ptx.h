@@ -46,7 +46,6 @@ static inline void ld_shared_v2_f32(float &x, float &y, uint32_t address) {
     const float *v = (const float *)memory(address, 8, 8);
     x = v[0], y = v[1];
 }
-static inline void ld_shared_f32(float &x, uint32_t address) { x = *(const float *)memory(address, 4, 4); }
 static inline void ld_shared__cluster_v4_f32(float &x, float &y, float &z, float &w, uint32_t address) {
     ld_shared_v4_f32(x, y, z, w, address);
 }
@@ -171,10 +170,7 @@ static inline void cp_async_bulk_commit_group() { stores_commit(); }
 static inline void cp_async_bulk_wait_group_read(int pending) { stores_wait(pending); }
 static inline void cp_async_bulk_wait_group(int pending) { stores_wait(pending); }
 static inline void cp_async_cg_shared_global(uint32_t to, const void *from, int, uint32_t there) {
-    copy_own(to, from, 16, there);
-}
-static inline void cp_async_ca_shared_global(uint32_t to, const void *from, int bytes) {
-    copy_own(to, from, (uint32_t)bytes, (uint32_t)bytes);
+    copy_own(to, from, there);
 }
 static inline void cp_async_commit_group() { copies_commit(); }
 static inline void cp_async_wait_group(int pending) { copies_wait(pending); }

@@ -278,18 +278,18 @@ void store_async(uint32_t to, uint32_t word, uint32_t bar) {
 }
 
 static void land_own(const Own &c) {
-    unsigned char *to = memory(c.to, c.bytes, c.bytes);
-    memset(to, 0, c.bytes);
+    unsigned char *to = memory(c.to, 16, 16);
+    memset(to, 0, 16);
     if (c.there) memcpy(to, c.from, c.there);
 }
 
-void copy_own(uint32_t to, const void *from, uint32_t bytes, uint32_t there) {
-    if ((uintptr_t)from % bytes) fail("a copy of %u bytes from an address that is no multiple", bytes);
-    memory(to, bytes, bytes);
+void copy_own(uint32_t to, const void *from, uint32_t there) {
+    if ((uintptr_t)from % 16) fail("a copy from an address that is not a multiple of 16");
+    memory(to, 16, 16);
     if (random_below(2))
-        land_own({to, from, bytes, there});
+        land_own({to, from, there});
     else
-        me->copies.push_back({to, from, bytes, there});
+        me->copies.push_back({to, from, there});
 }
 
 void copies_commit() {
