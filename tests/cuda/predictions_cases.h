@@ -9,6 +9,8 @@
 #include "numerics/fma32.h"
 #include "numerics/rows.h"
 
+enum { ROWS_MAX = 100 };
+
 static const iv_dtype types[3] = {IV_BF16, IV_F16, IV_F32};
 
 static size_t random_vocab(rng *r) {
@@ -53,7 +55,7 @@ static leaves_case leaves_make(rng *r, const float *x, size_t rows, size_t vocab
     if (rng_below(r, 2)) each = (each + 15) / 16 * 16;
     size_t stride = rng_below(r, 2) ? (each + 63) / 64 * 64 : each + rng_below(r, 5);
     size_t leaf = rows * stride + (rng_below(r, 2) ? 16 : rng_below(r, 9));
-    float c[10];
+    float c[ROWS_MAX];
     leaves = (vocab + each - 1) / each, l.elements = leaves * leaf;
     void *out = malloc(l.elements * width);
     memset(out, 0xab, l.elements * width);
@@ -89,12 +91,16 @@ static void statistics_of_logits(void **state) {
     static const size_t huge[] = {151936, 160000, 250000, 250001}; /* with three, two and one rows at once */
     size_t other_order = 0;
     for (size_t trial = 0; trial < trials(60, 800); trial++) {
-        bool is_large = rng_below(&r, 5) == 0; /* in clusters, where a GPU has them */
-        bool is_huge = trial % 15 == 7;
-        size_t vocab = is_huge ? huge[rng_below(&r, 4)] : is_large ? large[rng_below(&r, 6)] : random_vocab(&r);
-        size_t rows = rng_below(&r, is_huge ? 5 : 10), stride = vocab + rng_below(&r, 2) * rng_below(&r, 20);
-        float t = random_temperature(&r), *x = random_logits(&r, rows, stride), max[10], sum[10], logprob[10];
-        int32_t targets[10];
+        bool is_large = rng_below(&r, 5) == 0;                      /* in clusters, where a GPU has them */
+        bool is_huge = trial % 16 == 7, is_long = trial % 16 == 11; /* long: clusters have many rows */
+        size_t vocab = is_huge               ? huge[rng_below(&r, 4)]
+                       : is_large || is_long ? large[rng_below(&r, is_long ? 3 : 6)]
+                                             : random_vocab(&r);
+        size_t rows = is_long ? 50 + rng_below(&r, 50) : rng_below(&r, is_huge ? 5 : 10);
+        size_t stride = vocab + rng_below(&r, 2) * rng_below(&r, 20);
+        float t = random_temperature(&r), *x = random_logits(&r, rows, stride);
+        float max[ROWS_MAX], sum[ROWS_MAX], logprob[ROWS_MAX];
+        int32_t targets[ROWS_MAX];
         float *gpu_x = gpu_copy(x, rows * stride * sizeof *x);
         for (size_t i = 0; i < rows; i++) {
             float *row = x + i * stride, plain = 0.0f;

@@ -51,8 +51,10 @@ IV_DEVICE float4 iv_load_cluster4(uint32_t address) {
     return v;
 }
 
-IV_DEVICE void iv_store_cluster(uint32_t address, float v) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+IV_DEVICE void iv_store_cluster4(uint32_t address, float4 v) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
+                 : "memory");
 }
 /* To another CTA, whose mbarrier counts its 4 bytes when they are there; who waits at that one for a cluster sees them.
  * It orders no other access of this thread. */

@@ -32,7 +32,8 @@ typedef struct shared_state {
     uint64_t full[BUFFERS_MAX], empty[BUFFERS_MAX];
     uint64_t maxima_came[2], lanes_came[2], sum_came[2];
     float4 maxima[2][CTAS * WORKER_WARPS / 4]; /* of all workers' warps of the cluster */
-    float lanes[2][CTAS][32];
+    float4 lanes[2][CTAS][8]; /* of every CTA, 32 each */
+    float4 own_lanes[8];
     float sum[2];
 } shared_state;
 static_assert(CTAS * WORKER_WARPS / 4 == 32, "a lane reads four of them");
@@ -188,26 +189,32 @@ IV_DEVICE float lane_sum(const float *e, uint32_t places, float sum) {
 /* The barrier of a part of row n, between the workers and the warp that adds. */
 IV_DEVICE int part_barrier(uint32_t n, int part) { return 1 + (int)(n % 2) * 2 + part; }
 
+/* To another CTA, by one thread, whose arrival is behind its own stores. */
+IV_DEVICE void give_lanes(const float4 *from, uint32_t slot, uint32_t came) {
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) iv_store_cluster4(slot + i * (uint32_t)sizeof(float4), from[i]);
+    iv_mbar_arrive_cluster(came);
+}
+
 /* By the warp that adds: it gives the lanes' sums to all CTAs and has the sum of all. Slots are written again for row
  * n + 2, after the sums of row n + 1 came from warps that had read those of row n. */
 template <int V> IV_DEVICE void add_rows(const cluster_args &p, shared_state *s, const walk &w) {
     uint32_t lane = threadIdx.x % 32, places = places_of(p), half = first_part<V>(places);
     for (uint32_t n = 0; n < w.count; n++) {
         const float *e = buffer_of(p, w, n) + lane;
-        float(*lanes)[32] = s->lanes[n % 2], sum = 0.0f, l[CTAS];
-        uint32_t came = iv_shared(&s->lanes_came[n % 2]), slot = iv_shared(&lanes[w.rank][lane]);
+        uint32_t came = iv_shared(&s->lanes_came[n % 2]), slot = iv_shared(s->lanes[n % 2][w.rank]);
+        float sum = 0.0f, l[CTAS];
         iv_named_sync(part_barrier(n, 0), WORKERS + 32);
         sum = lane_sum(e, half, sum);
         iv_named_sync(part_barrier(n, 1), WORKERS + 32);
         sum = lane_sum(e + (size_t)half * 32, places - half, sum);
-#pragma unroll
-        for (int j = 0; j < CTAS; j++) iv_store_cluster(iv_shared_of(slot, j), sum);
+        ((float *)s->own_lanes)[lane] = sum;
         __syncwarp();
-        if (lane < CTAS) iv_mbar_arrive_cluster(iv_shared_of(came, lane));
+        if (lane < CTAS) give_lanes(s->own_lanes, iv_shared_of(slot, lane), iv_shared_of(came, lane));
         __syncwarp();
         iv_mbar_wait_cluster(came, n / 2 & 1);
 #pragma unroll
-        for (int j = 0; j < CTAS; j++) l[j] = lanes[j][lane];
+        for (int j = 0; j < CTAS; j++) l[j] = ((const float *)s->lanes[n % 2][j])[lane];
         sum = fold_warp(fold_far(l));
         if (lane == 0) s->sum[n % 2] = sum, iv_mbar_arrive(iv_shared(&s->sum_came[n % 2]));
     }

@@ -54,7 +54,6 @@ static inline void st_shared__cluster_v4_f32(uint32_t address, float x, float y,
     float *v = (float *)memory(address, 16, 16);
     v[0] = x, v[1] = y, v[2] = z, v[3] = w;
 }
-static inline void st_shared__cluster_f32(uint32_t address, float x) { *(float *)memory(address, 4, 4) = x; }
 static inline void st_async_weak_shared__cluster_mbarrier__complete_tx__bytes_f32(uint32_t address, float x,
                                                                                   uint32_t bar) {
     store_async(address, cast<uint32_t>(x), bar);
