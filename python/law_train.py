@@ -663,7 +663,7 @@ def run(r):
 def main():
     v.check()
     chosen = [r for r in RUNS if not os.environ.get("LAW_RUNS") or r["model"] in os.environ["LAW_RUNS"].split(",")]
-    made = {"made_by": "python/law_train.py", "training_version": 2, "optimizer": OPTIONS, "runs": [run(r) for r in chosen]}
+    made = {"made_by": "python/law_train.py", "training_version": 3, "optimizer": OPTIONS, "runs": [run(r) for r in chosen]}
     if len(sys.argv) == 3 and sys.argv[1] == "--check":
         with open(sys.argv[2]) as file:
             recorded = json.load(file)
