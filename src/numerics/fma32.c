@@ -19,21 +19,14 @@ static double add_to_odd(double x, double y) {
 
 float iv_fma(float a, float b, float c) { return (float)add_to_odd((double)a * (double)b, (double)c); }
 
-static double daz(float x) {
-    return (iv_bits(x) & 0x7f800000u) ? (double)x : (double)iv_float(iv_bits(x) & 0x80000000u);
-}
-
-/* Below this the rounded result (24 bits, unbounded exponent) is under FLT_MIN. */
-static const double TINY = 0x1p-126 - 0x1p-151;
-
 static float round_ftz(double odd) {
-    if (odd < TINY && odd > -TINY) return signbit(odd) ? -0.0f : 0.0f;
+    if (odd < IV_FTZ_BELOW && odd > -IV_FTZ_BELOW) return signbit(odd) ? -0.0f : 0.0f;
     return (float)odd;
 }
 
-float iv_fma_ftz(float a, float b, float c) { return round_ftz(add_to_odd(daz(a) * daz(b), daz(c))); }
+float iv_fma_ftz_any(float a, float b, float c) { return round_ftz(add_to_odd(iv_daz(a) * iv_daz(b), iv_daz(c))); }
 
-float iv_add_ftz(float a, float b) { return round_ftz(add_to_odd(daz(a), daz(b))); }
+float iv_add_ftz(float a, float b) { return round_ftz(add_to_odd(iv_daz(a), iv_daz(b))); }
 
 float iv_fma32_chain(float acc, const float *a, const float *b, size_t k) {
     for (size_t i = 0; i < k; i += 2) {

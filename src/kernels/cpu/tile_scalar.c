@@ -25,61 +25,54 @@ void iv_tile_pack_columns_f32(iv_dtype type, const void *const *columns, size_t 
     }
 }
 
-static float fma32_leaf(iv_dtype type, const float *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
-                        size_t to, float acc) {
+/* A leaf of row r: one chain for each column of the panel, from acc[IV_PANEL_COLUMNS]. */
+typedef void leaf_fn(iv_dtype type, const void *a, size_t rows, size_t r, const void *panel, size_t from, size_t to,
+                     float *acc);
+
+/* The chains of the columns advance together: one alone waits for each sum. */
+static inline void fma32_leaf(iv_dtype type, const void *a, size_t rows, size_t r, const void *panel, size_t from,
+                              size_t to, float *acc) {
     for (size_t k = from; k < to; k += 2) {
-        acc = iv_fma_ftz(a[(k + 1) * rows + r], iv_element(type, panel, iv_panel_index(type, k + 1, c)), acc);
-        acc = iv_fma_ftz(a[k * rows + r], iv_element(type, panel, iv_panel_index(type, k, c)), acc);
+        float odd = ((const float *)a)[(k + 1) * rows + r], even = ((const float *)a)[k * rows + r];
+        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
+            float x = iv_fma_ftz(odd, iv_element(type, panel, iv_panel_index(type, k + 1, c)), acc[c]);
+            acc[c] = iv_fma_ftz(even, iv_element(type, panel, iv_panel_index(type, k, c)), x);
+        }
     }
-    return acc;
 }
 
-static float tc16_leaf(iv_dtype type, const uint16_t *a, size_t rows, size_t r, const void *panel, size_t c,
-                       size_t from, size_t to, float acc) {
+static inline void tc16_leaf(iv_dtype type, const void *a, size_t rows, size_t r, const void *panel, size_t from,
+                             size_t to, float *acc) {
     for (size_t k = from; k < to; k += IV_CHAIN_STEP) {
         uint16_t x[IV_CHAIN_STEP], w[IV_CHAIN_STEP];
-        for (size_t i = 0; i < IV_CHAIN_STEP; i++) {
-            x[i] = a[(k + i) * rows + r];
-            w[i] = ((const uint16_t *)panel)[iv_panel_index(type, k + i, c)];
+        for (size_t i = 0; i < IV_CHAIN_STEP; i++) x[i] = ((const uint16_t *)a)[(k + i) * rows + r];
+        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
+            for (size_t i = 0; i < IV_CHAIN_STEP; i++) w[i] = ((const uint16_t *)panel)[iv_panel_index(type, k + i, c)];
+            acc[c] = iv_tc16_chain(type, acc[c], x, w, IV_CHAIN_STEP);
         }
-        acc = iv_tc16_chain(type, acc, x, w, IV_CHAIN_STEP);
     }
-    return acc;
 }
 
-typedef float leaf_fn(iv_dtype type, const void *a, size_t rows, size_t r, const void *panel, size_t c, size_t from,
-                      size_t to, float acc);
-
-static float fma32_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from,
-                       size_t to, float acc) {
-    return fma32_leaf(t, a, rows, r, p, c, from, to, acc);
-}
-static float tc16_any(iv_dtype t, const void *a, size_t rows, size_t r, const void *p, size_t c, size_t from, size_t to,
-                      float acc) {
-    return tc16_leaf(t, a, rows, r, p, c, from, to, acc);
-}
 static float add_plain(float a, float b) { return a + b; }
 
-static void linear(leaf_fn *chain_of, float (*add)(float, float), iv_dtype type, const void *a, size_t rows,
-                   const void *panel, size_t k, size_t leaves, float *out) {
+/* Inlined for each type. */
+static inline __attribute__((always_inline)) void linear(leaf_fn *leaf, float (*add)(float, float), iv_dtype type,
+                                                         const void *a, size_t rows, const void *panel, size_t k,
+                                                         size_t leaves, float *out) {
     size_t step = k / leaves;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
-            float node[IV_LEAVES_MAX];
-            for (size_t leaf = 0; leaf < leaves; leaf++)
-                node[leaf] = chain_of(type, a, rows, r, panel, c, leaf * step, (leaf + 1) * step, 0.0f);
-            for (size_t n = leaves; n > 1; n /= 2)
-                for (size_t i = 0; i < n / 2; i++) node[i] = add(node[2 * i], node[2 * i + 1]);
-            out[r * IV_PANEL_COLUMNS + c] = iv_canonical(node[0]);
-        }
+    for (size_t r = 0; r < rows; r++) {
+        float node[IV_LEAVES_MAX][IV_PANEL_COLUMNS] = {{0}};
+        for (size_t i = 0; i < leaves; i++) leaf(type, a, rows, r, panel, i * step, (i + 1) * step, node[i]);
+        for (size_t n = leaves; n > 1; n /= 2)
+            for (size_t i = 0; i < n / 2; i++)
+                for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) node[i][c] = add(node[2 * i][c], node[2 * i + 1][c]);
+        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) out[r * IV_PANEL_COLUMNS + c] = iv_canonical(node[0][c]);
+    }
 }
 
-static void chain(leaf_fn *leaf, iv_dtype type, const void *a, size_t rows, const void *panel, size_t k, float *acc) {
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < IV_PANEL_COLUMNS; c++) {
-            float *x = &acc[r * IV_PANEL_COLUMNS + c];
-            *x = leaf(type, a, rows, r, panel, c, 0, k, *x);
-        }
+static inline __attribute__((always_inline)) void chain(leaf_fn *leaf, iv_dtype type, const void *a, size_t rows,
+                                                        const void *panel, size_t k, float *acc) {
+    for (size_t r = 0; r < rows; r++) leaf(type, a, rows, r, panel, 0, k, &acc[r * IV_PANEL_COLUMNS]);
 }
 
 void iv_tile_pack_u16(iv_dtype type, const void *a, size_t stride, size_t rows, size_t k, size_t k_padded,
@@ -128,8 +121,8 @@ void iv_tile_pack_tc16(iv_dtype type, const void *a, size_t stride, size_t rows,
     const iv_tile_kernel iv_tile_##id##_scalar = {text, IV_TILE_ROWS_MAX, pack_bytes, 0,      \
                                                   pack, linear_##id,      chain_##id, NULL}
 
-SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
-SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
-SCALAR_KERNEL("linear_f32_fma32_scalar", f32_fma32, IV_F32, iv_tile_pack_f32, 4, fma32_any, iv_add_ftz);
-SCALAR_KERNEL("linear_bf16_tc16_scalar", bf16_tc16, IV_BF16, iv_tile_pack_u16, 2, tc16_any, add_plain);
-SCALAR_KERNEL("linear_f16_tc16_scalar", f16_tc16, IV_F16, iv_tile_pack_u16, 2, tc16_any, add_plain);
+SCALAR_KERNEL("linear_bf16_fma32_scalar", bf16_fma32, IV_BF16, iv_tile_pack_f32, 4, fma32_leaf, iv_add_ftz);
+SCALAR_KERNEL("linear_f16_fma32_scalar", f16_fma32, IV_F16, iv_tile_pack_f32, 4, fma32_leaf, iv_add_ftz);
+SCALAR_KERNEL("linear_f32_fma32_scalar", f32_fma32, IV_F32, iv_tile_pack_f32, 4, fma32_leaf, iv_add_ftz);
+SCALAR_KERNEL("linear_bf16_tc16_scalar", bf16_tc16, IV_BF16, iv_tile_pack_u16, 2, tc16_leaf, add_plain);
+SCALAR_KERNEL("linear_f16_tc16_scalar", f16_tc16, IV_F16, iv_tile_pack_u16, 2, tc16_leaf, add_plain);
