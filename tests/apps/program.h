@@ -67,6 +67,7 @@ static inline pid_t start(const char *input, int out_fd, const char *const *word
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid > 0) return pid;
+    signal(SIGINT, SIG_DFL); /* ignored in what a shell runs in the background */
     send_to(0, in_folder("in"), O_RDONLY);
     if (out_fd >= 0)
         dup2(out_fd, 1);
