@@ -9,7 +9,7 @@ process gets SIGKILL, SIGSEGV, SIGABRT, or SIGSTOP (a hang). Wanted: no answer c
 two seconds (the median), no process left. Controls: with sums that depend on the batch (--numerics vanilla) the check of
 the continued tokens ends answers with an error; an engine that cannot start again ends all of them.
 
-$INVAR_ENGINE_DEATHS is the default of --deaths (20)."""
+$INVAR_ENGINE_DEATHS is the default of --deaths (10; with INVAR_TEST_LONG 20)."""
 
 import argparse
 import asyncio
@@ -339,7 +339,8 @@ def control_orphans(args, missing):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    p.add_argument("--deaths", type=int, default=int(os.environ.get("INVAR_ENGINE_DEATHS", "20")))
+    p.add_argument("--deaths", type=int, 
+                   default=int(os.environ.get("INVAR_ENGINE_DEATHS", "20" if os.environ.get("INVAR_TEST_LONG") else "10")))
     p.add_argument("--streams", type=int, default=40, help="clients at once (40)")
     p.add_argument("--requests", type=int, default=60, help="different requests (60)")
     p.add_argument("--seed", type=int, default=int(os.environ.get("INVAR_TEST_SEED", "1")))

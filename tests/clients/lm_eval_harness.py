@@ -19,7 +19,7 @@ from upstream import BINARY, TINY_MATH, serving
 if importlib.util.find_spec("lm_eval") is None:
     skip("the lm_eval package is not installed")
 
-LIMIT = int(os.environ.get("INVAR_LM_EVAL_LIMIT", "24"))
+LIMIT = int(os.environ.get("INVAR_LM_EVAL_LIMIT", "24" if os.environ.get("INVAR_TEST_LONG") else "12"))
 BOUND = 2e-4  # of a sum: the law's own logarithm against this file's float64
 scratch = tempfile.TemporaryDirectory()
 ROOM = pathlib.Path(scratch.name)

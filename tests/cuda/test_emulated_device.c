@@ -16,7 +16,7 @@ int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_a
 #include "engine/state.h"
 #include "model/tensor_data.h"
 
-enum { SECONDS = 15, SECONDS_LONG = 800 };
+enum { SECONDS = 8, SECONDS_LONG = 800 };
 
 /* Numbers of GPUs, with and without graphs and parts: all of these run in any case. */
 static const way first_ways[] = {

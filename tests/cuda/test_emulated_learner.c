@@ -4,7 +4,7 @@
 
 #include "cuda/emulator/include/control.h"
 
-enum { SECONDS = 15, SECONDS_LONG = 900 };
+enum { SECONDS = 8, SECONDS_LONG = 900 };
 
 static iv_gpu *gpu;
 

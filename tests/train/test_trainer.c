@@ -1,6 +1,6 @@
 /* A training run's weights: one hash for every number of ranks, passes, threads, instruction set and recomputation. In
- * usual runs two steps, and for the second model and later ones half of the processes' layouts; INVAR_TEST_LONG: all.
- */
+ * usual runs two steps, and for the second model and later ones half of the ways and of the processes' layouts;
+ * INVAR_TEST_LONG: all. */
 #include "../model/learning.h"
 #include "base/digest.h"
 #include "train/trainer.h"
@@ -106,6 +106,7 @@ static void one_hash(void **state) {
         hash_of(&problems[i], &(way){1, 1, 0, 1, best, 0}, want, &loss);
         printf("%s: loss %.6f, weights %.16s\n", problems[i].model, loss, want);
         for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            if (steps < STEPS && i && (i + k) % 2) continue;
             hash_of(&problems[i], &ways[k], got, &loss);
             if (strcmp(want, got) != 0)
                 fail_msg("%s: world %zu, TP %zu, micro-batch %zu, %zu threads, isa %d, recompute %d: another hash",

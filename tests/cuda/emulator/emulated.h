@@ -11,13 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Processor seconds for one test: half of them, or with INVAR_TEST_LONG 20 times as many. */
+/* Processor seconds for one test: 0.3 of them, or with INVAR_TEST_LONG 20 times as many. */
 typedef struct budget {
     clock_t end;
 } budget;
 
 static inline budget budget_of(double seconds) {
-    return (budget){clock() + (clock_t)((getenv("INVAR_TEST_LONG") ? 20 : 0.5) * seconds * CLOCKS_PER_SEC)};
+    return (budget){clock() + (clock_t)((getenv("INVAR_TEST_LONG") ? 20 : 0.3) * seconds * CLOCKS_PER_SEC)};
 }
 static inline bool has_time(const budget *b) { return clock() < b->end; }
 

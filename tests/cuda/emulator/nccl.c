@@ -73,9 +73,17 @@ static _Thread_local struct {
 } made[RANKS];
 static _Thread_local int made_count;
 
+/* Waits for another process: the emulator of that one wants the processor. */
+static void pause_turn(int turn) {
+    if (turn < 16)
+        sched_yield();
+    else
+        usleep(turn < 64 ? 50 : 500);
+}
+
 static void meet_all(void) {
     for (int i = 0; i < made_count; i++) {
-        while (atomic_load(&made[i].c->s->arrived) < made[i].c->ranks) sched_yield();
+        for (int turn = 0; atomic_load(&made[i].c->s->arrived) < made[i].c->ranks; turn++) pause_turn(turn);
         shm_unlink(made[i].name.name);
     }
     made_count = 0;
@@ -134,8 +142,10 @@ int ncclGroupEnd(void) {
     if (getenv("FAKE_NCCL_FLIP"))
         for (int i = 0; i < count; i++)
             if (ops[i].sends && ops[i].left > 8) ops[i].at[3] ^= 1;
-    for (size_t left = 1; left; sched_yield()) {
-        left = 0;
+    size_t left = SIZE_MAX, before;
+    for (int idle = 0; left; idle = left == before ? idle + 1 : 0) {
+        if (idle) pause_turn(idle);
+        before = left, left = 0;
         for (int i = 0; i < count; i++)
             if (ops[i].left && is_first(i))
                 left += step(&ops[i]);
