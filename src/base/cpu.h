@@ -17,6 +17,11 @@
  * "avx512dq", "avx512vl", "avx512bf16", or "amd" for the vendor. An unknown name is false. */
 bool iv_cpu_has(const char *feature);
 
+/* Turns of a loop with iv_cpu_pause before a waiting thread sleeps (INVAR_SPINS of the build). */
+#ifndef IV_SPINS
+#define IV_SPINS 4000
+#endif
+
 /* The mode of a thread's floating-point arithmetic. IV_FP_DEFAULT is the mode of the law (NUMERICS.md, section 2):
  * round to nearest even, keep subnormals, raise no traps. The others are flags. */
 enum {

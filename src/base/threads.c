@@ -13,8 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPINS = 4000 };
-
 typedef struct worker {
     iv_pool *pool;
     pthread_t thread;
@@ -50,7 +48,7 @@ static void take_tasks(iv_pool *p, size_t me) {
 }
 
 static unsigned await_job(iv_pool *p, unsigned seen) {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < IV_SPINS; i++) {
         unsigned job = atomic_load_explicit(&p->job, memory_order_acquire);
         if (job != seen) return job;
         iv_cpu_pause();
@@ -85,7 +83,7 @@ static void *work(void *argument) {
 
 static void wait_for_joined(iv_pool *p) {
     uint64_t gate = atomic_fetch_or(&p->gate, CLOSED) | CLOSED;
-    for (int i = 0; i < SPINS && (gate & INSIDE); i++) {
+    for (int i = 0; i < IV_SPINS && (gate & INSIDE); i++) {
         iv_cpu_pause();
         gate = atomic_load(&p->gate);
     }

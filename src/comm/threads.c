@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPINS = 4000 };
-
 typedef struct block {
     const void *data;
     size_t bytes;
@@ -110,7 +108,7 @@ iv_status iv_comm_threads_open(size_t size, iv_comm **out, iv_error *err) {
         return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for %zu", size);
     }
     memset(g, 0, sizeof *g);
-    g->size = size, g->spins = size <= cpus() ? SPINS : 0;
+    g->size = size, g->spins = size <= cpus() ? IV_SPINS : 0;
     atomic_store(&g->open, size);
     for (size_t r = 0; r < size; r++) {
         *members[r] = (member){.comm = {.ops = &ops, .rank = r, .size = size, .shares_memory = true}, .g = g};
