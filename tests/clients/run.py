@@ -27,11 +27,11 @@ CLIENT_S = 1200  # a hang: the longest takes 30 s alone
 INSTALL_S = 600
 OFFLINE = re.compile("dns error|name resolution|Connect|Network is unreachable|timed out|ProxyError|error sending request|"
                      r"\(from versions: none\)|No module named pip", re.I)
-SETS = {
+SETS = {  # the longest first
+    "eval": ("lm_eval_harness", "llama_index_client", "instructor_client", "guidellm_client"),
     "anthropic": ("anthropic_client",),
     "openai": ("openai_client", "tool_forms", "langchain_client", "pydantic_ai_client", "openai_agents_client", "inspect_ai_client"),
     "litellm": ("litellm_client", "dspy_client"),
-    "eval": ("llama_index_client", "instructor_client", "lm_eval_harness", "guidellm_client"),
     "sglang": ("sglang_client", "sglang_script"),
     "router": ("router",),
     "verl": ("verl_client",),

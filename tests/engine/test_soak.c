@@ -1,4 +1,4 @@
-/* A thousand requests (with INVAR_TEST_LONG 20,000) through engines with too few pages, slots and tokens in a step.
+/* 600 requests (with INVAR_TEST_LONG 20,000) through engines with too few pages, slots and tokens in a step.
  * Requests arrive at random, share prefixes, are cancelled and preempted, run in a batch and from cached prefixes, with
  * and without speculation. Each that finishes must have the bits of its quiet run: alone, in one chunk, without a
  * cache.
@@ -226,8 +226,8 @@ static void soak_engine(soak *k, const shape *s, size_t first, size_t last) {
 /* The numbers of requests and of engines. */
 static size_t requests_wanted(size_t *engines) {
     const char *text = getenv("INVAR_SOAK_REQUESTS");
-    size_t usual = SANITIZED ? 120 : trials(1000, 20000);
-    *engines = SANITIZED ? 4 : trials(12, 96);
+    size_t usual = SANITIZED ? 120 : trials(600, 20000);
+    *engines = SANITIZED ? 4 : trials(8, 96);
     if (!text) return usual;
     char *end;
     unsigned long count = strtoul(text, &end, 10);
