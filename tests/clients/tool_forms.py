@@ -1,7 +1,9 @@
 """The openai package, unmodified, against servers whose models write calls as Llama's, Mistral's and Qwen3-Coder do: tiny-math with other
-templates and tokens. The answers are forced, or constrained to a text that contains a call: tiny-math was not trained on tools."""
+templates and tokens. The answers are forced, or constrained to a text that contains a call: tiny-math was not trained on tools.
+INVAR_TEST_LONG=1: twice as many seeds of formats and notes."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -17,6 +19,7 @@ except ImportError:
     skip("the openai package is not installed")
 
 scratch = tempfile.TemporaryDirectory()
+TIMES = 2 if os.environ.get("INVAR_TEST_LONG") else 1
 TURN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
 END = "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 TEMPLATES = {
@@ -174,7 +177,7 @@ def beside_format(client, one_at_most):
     formed = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ANSWER, "strict": True}}
     asked = dict(model=MODEL, messages=QUESTION, tools=TOOLS, response_format=formed, max_tokens=300, temperature=1.2,
                  extra_body={"top_k": -1, "return_receipt": True})
-    for seed in range(12):
+    for seed in range(6 * TIMES):
         asked |= {"seed": seed, "parallel_tool_calls": seed % 2 == 0}
         r = client.chat.completions.create(**asked)
         c = r.choices[0]
@@ -208,7 +211,7 @@ def responses_beside_format(client):
     flat = [{"type": "function"} | t["function"] for t in TOOLS]
     text = {"format": {"type": "json_schema", "name": "answer", "schema": ANSWER}}
     seen = set()
-    for i in range(10):
+    for i in range(5 * TIMES):
         asked = dict(model=MODEL, input=f"What is 12 + {i}?", tools=flat, text=text, max_output_tokens=300, temperature=1.2)
         r = client.responses.create(**asked, extra_body={"seed": i})
         ends = ("response.completed", "response.incomplete")
@@ -297,7 +300,7 @@ def check_note(arguments):
 def notes(client):
     """Every kind of value, forced, whole and streamed, and back through the template."""
     ended = 0
-    for seed in range(8):
+    for seed in range(4 * TIMES):
         asked = dict(model=MODEL, messages=QUESTION, tools=[NOTE], tool_choice="required", parallel_tool_calls=False, seed=seed,
                      max_tokens=300, temperature=1.2)
         c = client.chat.completions.create(**asked).choices[0]

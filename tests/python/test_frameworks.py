@@ -1,5 +1,5 @@
 """TRL from its registry, unmodified, with the engine as sampler and learner; the examples that need torch.
-INVAR_TEST_LONG=1: 30 steps of TRL instead of 3."""
+INVAR_TEST_LONG=1: 30 steps of TRL instead of 2."""
 import os
 import re
 import subprocess
@@ -15,7 +15,7 @@ from datasets import Dataset
 from invar import LLM, InvarError
 from support import MODEL, ROOT, serving
 
-STEPS = 30 if os.environ.get("INVAR_TEST_LONG") else 3
+STEPS = 30 if os.environ.get("INVAR_TEST_LONG") else 2
 GAP = re.compile(r"^step \d+: reward \S+, sampler and learner differ by (\S+), at most (\S+)$", re.M)
 
 
