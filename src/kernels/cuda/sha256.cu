@@ -5,8 +5,8 @@
  * unrolled.
  *
  * Shifts, rotations and logic share a pipe of a multiprocessor's quarter, which takes an instruction in two cycles. The
- * pipe of integer multiplications is next to it: all additions are products. That leaves 1,024 and 600 instructions of
- * a block. (Upper halves of products take four cycles, so shifts are none.) */
+ * pipe of integer multiplications is next to it: additions are products, except those of constants, which fit on the
+ * first. (Upper halves of products take four cycles, so shifts are no products.) */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
 
@@ -55,7 +55,7 @@ IV_DEVICE void compress(uint32_t h[8], uint32_t w[WORDS], uint32_t one) {
             z = plus(z, rotated(x, 7) ^ rotated(x, 18) ^ x >> 3, one);
             w[t % WORDS] = plus(z, rotated(y, 17) ^ rotated(y, 19) ^ y >> 10, one);
         }
-        last = plus(plus(last, w[t % WORDS], one), round_constants[t], one); /* does not wait for the preceding round */
+        last = plus(last, w[t % WORDS], one) + round_constants[t]; /* does not wait for the preceding round */
         last = plus(plus(last, g ^ (e & (f ^ g)), one), rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25), one);
         d = plus(d, last, one);
         last = plus(plus(last, (a & b) | (c & (a | b)), one), rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22), one);
