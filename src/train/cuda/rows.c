@@ -125,10 +125,11 @@ static iv_status reserve_digests(iv_rows_gpu *g, size_t elements, iv_error *err)
 
 static int hash_row(iv_rows_gpu *g, const float *w, size_t n, iv_gpu_stream s) {
     enum { WORDS = sizeof *g->digests / 4 };
-    uint8_t (*blocks)[32] = g->digests + iv_weight_groups(n);
+    uint8_t(*blocks)[32] = g->digests + iv_weight_groups(n);
     int code = iv_gpu_digests(w, n, IV_OPTIMIZER_BLOCK, (uint8_t *)blocks, s);
     return code ? code
-                : iv_gpu_digests(blocks, blocks_of(n) * WORDS, (size_t)IV_GROUP_BLOCKS * WORDS, (uint8_t *)g->digests, s);
+                : iv_gpu_digests(blocks, blocks_of(n) * WORDS, (size_t)IV_GROUP_BLOCKS * WORDS, (uint8_t *)g->digests,
+                                 s);
 }
 
 /* All of the row is hashed as soon as the kernels before are done. */
