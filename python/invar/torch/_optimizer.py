@@ -18,7 +18,7 @@ from ._distributed import is_ddp, is_fsdp, sum_over, world_of
 from ._native import refuse
 from ._step import Step
 
-BLOCK, GROUP = 4096, 65536
+BLOCK, GROUP = 4096, 16  # elements of a block, blocks of a group
 
 
 @dataclass(frozen=True)
@@ -77,23 +77,15 @@ def local(tensor: Any) -> Tensor:
 
 def weights_hash(model: Any) -> str:
     """SHA-256 of the float32 weights, as TrainerMetrics.weights_hash. Collective for a sharded model."""
-    groups, rest, gathered = hashlib.sha256(), b"", Gathered()
+    gathered, size = Gathered(), 4 * BLOCK
+    blocks: list[bytes] = []
     for part in parts_of(model):
         array: Any = gathered(part.parameter, part).float().flatten().cpu().numpy()
         data = memoryview(array).cast("B")
-        padding = b"\0" * (-len(data) % (4 * BLOCK))
-        taken = 0
-        while len(rest) + len(data) - taken >= 4 * GROUP:
-            n = 4 * GROUP - len(rest)
-            groups.update(hashlib.sha256(rest + data[taken : taken + n]).digest())
-            rest, taken = b"", taken + n
-        rest = rest + data[taken:] + padding
-        if len(rest) >= 4 * GROUP:
-            groups.update(hashlib.sha256(rest[: 4 * GROUP]).digest())
-            rest = rest[4 * GROUP :]
-    if rest:
-        groups.update(hashlib.sha256(rest).digest())
-    return groups.hexdigest()
+        padded = (bytes(data[at : at + size]).ljust(size, b"\0") for at in range(0, len(data), size))
+        blocks += [hashlib.sha256(block).digest() for block in padded]
+    groups = [hashlib.sha256(b"".join(blocks[at : at + GROUP])).digest() for at in range(0, len(blocks), GROUP)]
+    return hashlib.sha256(b"".join(groups)).hexdigest()
 
 
 class AdamW(torch.optim.Optimizer):
