@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { POISON = 321, TIMEOUT_MS = 300, LOAD_TIMEOUT_MS = SANITIZED ? 100 : 50, NOTES_BYTES = 8192 };
+enum { POISON = 321, TIMEOUT_MS = 300, LOAD_TIMEOUT_MS = SANITIZED ? 200 : 150, NOTES_BYTES = 8192 };
 
 /* ---- the faulty process -------------------------------------------------------------------------------- */
 
