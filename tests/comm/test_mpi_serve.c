@@ -132,9 +132,9 @@ static void a_rank_of_an_idle_server_is_killed(void **state) {
     server s = serve("");
     assert_int_equal(kill(rank_pid(&s.job, 1), SIGKILL), 0);
     assert_int_not_equal(finish(&s.job, &out, &errors), 0);
-    bool told = strstr(errors, "invar: mpirun ended the job: another rank was lost") ||
-                strstr(errors, "invar: rank 1: its process has ended: the job cannot continue");
-    if (!told || strstr(errors, "Z drained")) fail_msg("wanted the end of the job, found: %s", errors);
+    bool reported = strstr(errors, "invar: mpirun ended the job: another rank was lost") ||
+                    strstr(errors, "invar: rank 1: its process has ended: the job cannot continue");
+    if (!reported || strstr(errors, "Z drained")) fail_msg("wanted the end of the job, found: %s", errors);
     free(out), free(errors);
 }
 
