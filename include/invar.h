@@ -546,6 +546,8 @@ typedef struct iv_model_info {
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
+/* What the engine makes of a model's config.json, as iv_ops_config_json of invar_ops.h. */
+IV_API iv_status iv_inspect_config(const char *model, iv_text *json, iv_error *err);
 
 /* ---- a copy of a model --------------------------------------------------------------------------------- */
 

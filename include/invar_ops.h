@@ -62,21 +62,10 @@ IV_API iv_status iv_ops_tree_sum(iv_ops *ops, const float *const *from, size_t c
 
 /* ---- configuration ----------------------------------------------------------------------------------------- */
 
-/* What the engine makes of a config.json. */
-typedef struct iv_ops_config {
-    char model_type[32];
-    size_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads, head_dim, max_positions;
-    float rms_norm_eps;
-    bool tie_embeddings, attention_bias, attention_out_bias, mlp_bias, qk_norm;
-    int64_t sliding_window;    /* 0: no layer slides */
-    bool sliding_layers[1024]; /* [layers] */
-    size_t experts, experts_per_token, moe_intermediate_size;
-    bool norm_topk_prob;
-    bool moe_layers[1024]; /* [layers] */
-} iv_ops_config;
-
-/* IV_UNSUPPORTED names what the engine lacks (an activation, a rule of positions, ...). */
-IV_API iv_status iv_ops_config_parse(const char *json, size_t bytes, iv_ops_config *out, iv_error *err);
+/* What the engine makes of a config.json, as a JSON object: every field under its name in config.json, "ropes", and
+ * "layers" as runs of equal layers, {"count": 28, "sliding_window": 0, "mlp": "dense", ...}. IV_UNSUPPORTED names what
+ * the engine lacks (an activation, a rule of positions, ...). The caller frees *out. */
+IV_API iv_status iv_ops_config_json(const char *json, size_t bytes, iv_text *out, iv_error *err);
 /* The rotary tables of a config.json: cosine, sine [positions][head_dim / 2]. */
 IV_API iv_status iv_ops_rope_tables(iv_ops *ops, const char *json, size_t bytes, size_t positions, float *cosine,
                                     float *sine, iv_error *err);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void write_json(FILE *file, const char *model, const iv_model_info *m) {
+static void write_json(FILE *file, const char *model, const iv_model_info *m, const iv_text *configuration) {
     iv_json_out json = {.spaced = true, .file = file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "model", model);
@@ -32,6 +32,8 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m) {
     iv_out_kv_int(&json, "experts_per_token", m->experts_per_token);
     iv_out_kv_int(&json, "sliding_window", m->sliding_window);
     iv_out_kv_bool(&json, "tied_embeddings", m->tied_embeddings);
+    iv_out_key(&json, "configuration");
+    iv_out_raw(&json, configuration->data, configuration->bytes);
     iv_out_kv_bool(&json, "index_unread", m->index_unread);
     iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
     iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
@@ -105,12 +107,16 @@ int cli_inspect(const cli_args *args, iv_error *err) {
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (iv_inspect(path, cli_text(args, "dtype", "auto"), &info, err) != IV_OK) return CLI_FAILED;
     cli_warn_of_generation(info.generation_unapplied);
+    iv_text configuration;
+    if (iv_inspect_config(path, &configuration, err) != IV_OK) return CLI_FAILED;
     cli_buffer buffer;
-    if (cli_buffer_open(&buffer, err) != CLI_OK) return CLI_FAILED;
-    if (cli_has(args, "json"))
-        write_json(buffer.file, args->operands[0], &info);
-    else
+    int opened = cli_buffer_open(&buffer, err);
+    if (opened == CLI_OK && cli_has(args, "json"))
+        write_json(buffer.file, args->operands[0], &info, &configuration);
+    else if (opened == CLI_OK)
         print_table(buffer.file, cli_style_of(1), args->operands[0], &info);
+    iv_text_free(&configuration);
+    if (opened != CLI_OK) return CLI_FAILED;
     return cli_buffer_out(&buffer, err);
 }
 

@@ -2,11 +2,13 @@
 #include "base/size.h"
 #include "device/memory.h"
 #include "engine/info.h"
+#include "format/config_fields.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
 #include "model/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The type of most bytes on disk. */
@@ -64,4 +66,14 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     iv_checkpoint_close(c);
     iv_arena_free(&m.arena);
     return IV_OK;
+}
+
+iv_status iv_inspect_config(const char *model, iv_text *json, iv_error *err) {
+    iv_model_config *c = malloc(sizeof *c);
+    *json = (iv_text){0};
+    if (!c) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for a configuration", model);
+    iv_status status = iv_model_config_read(model, c, err);
+    if (status == IV_OK) status = iv_config_to_json(c, json, err);
+    free(c);
+    return status;
 }

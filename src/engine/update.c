@@ -5,67 +5,14 @@
 #include "engine/device.h"
 #include "engine/info.h"
 #include "engine/ranks.h"
+#include "format/config_fields.h"
 #include "model/widen.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers of config.json that size memory or decide which tensors exist. */
-typedef struct number {
-    const char *name;
-    size_t at;
-} number;
-static const number numbers[] = {{"vocab_size", offsetof(iv_model_config, vocab_size)},
-                                 {"hidden_size", offsetof(iv_model_config, hidden_size)},
-                                 {"intermediate_size", offsetof(iv_model_config, intermediate_size)},
-                                 {"num_hidden_layers", offsetof(iv_model_config, layers)},
-                                 {"num_attention_heads", offsetof(iv_model_config, heads)},
-                                 {"num_key_value_heads", offsetof(iv_model_config, kv_heads)},
-                                 {"head_dim", offsetof(iv_model_config, head_dim)},
-                                 {"sliding_window", offsetof(iv_model_config, sliding_window)},
-                                 {"num_experts", offsetof(iv_model_config, experts)},
-                                 {"num_experts_per_tok", offsetof(iv_model_config, experts_per_token)},
-                                 {"moe_intermediate_size", offsetof(iv_model_config, moe_intermediate_size)}};
-static const number flags[] = {{"tie_word_embeddings", offsetof(iv_model_config, tie_embeddings)},
-                               {"attention_bias", offsetof(iv_model_config, attention_bias)},
-                               {"attention_bias of o_proj", offsetof(iv_model_config, attention_out_bias)},
-                               {"mlp_bias", offsetof(iv_model_config, mlp_bias)},
-                               {"norms of q and k", offsetof(iv_model_config, qk_norm)}};
-
-static iv_status differs(const char *dir, const char *name, int64_t want, int64_t found, iv_error *err) {
-    return iv_fail(err, IV_INVALID, "%s: %s: wanted %lld as in the weights in use, found %lld", dir, name,
-                   (long long)want, (long long)found);
-}
-
-static iv_status check_layers(const char *dir, const char *name, const bool *want, const bool *found, int64_t layers,
-                              iv_error *err) {
-    for (int64_t i = 0; i < layers; i++)
-        if (want[i] != found[i])
-            return iv_fail(err, IV_INVALID, "%s: layer %lld: wanted %s %s layer as in the weights in use", dir,
-                           (long long)i, want[i] ? "a" : "no", name);
-    return IV_OK;
-}
-
 static iv_status check_config(const iv_engine *e, const char *dir, const iv_model_config *c, iv_error *err) {
-    const iv_model_config *old = &e->model->config;
-    if (strcmp(old->model_type, c->model_type) != 0)
-        return iv_fail(err, IV_INVALID, "%s: model_type: wanted %s as in the weights in use, found %s", dir,
-                       old->model_type, c->model_type);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        int64_t want, found;
-        memcpy(&want, (const char *)old + numbers[i].at, sizeof want);
-        memcpy(&found, (const char *)c + numbers[i].at, sizeof found);
-        if (want != found) return differs(dir, numbers[i].name, want, found, err);
-    }
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        bool want, found;
-        memcpy(&want, (const char *)old + flags[i].at, sizeof want);
-        memcpy(&found, (const char *)c + flags[i].at, sizeof found);
-        if (want != found) return differs(dir, flags[i].name, want, found, err);
-    }
-    IV_TRY(check_layers(dir, "sliding", old->sliding_layers, c->sliding_layers, old->layers, err));
-    IV_TRY(check_layers(dir, "mixture-of-experts", old->moe_layers, c->moe_layers, old->layers, err));
+    IV_TRY(iv_config_check_same(dir, &e->model->config, c, err));
     if (c->max_positions >= 0 && (size_t)c->max_positions >= e->max_model_len) return IV_OK;
     return iv_fail(err, IV_INVALID, "%s: max_position_embeddings: wanted %zu or more, the max_model_len, found %lld",
                    dir, e->max_model_len, (long long)c->max_positions);

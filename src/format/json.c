@@ -330,6 +330,10 @@ static bool to_int(const json_t *value, int64_t min, int64_t max, int64_t *out) 
     return true;
 }
 
+iv_status iv_json_object_missing(const iv_json_object *o, const char *key, const char *wanted, iv_error *err) {
+    return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted %s, found nothing", o->file, o->path, key, wanted);
+}
+
 iv_status iv_json_object_int(const iv_json_object *o, const char *key, int64_t min, int64_t max, int64_t *out,
                              bool *found, iv_error *err) {
     const json_t *value = member(o, key);

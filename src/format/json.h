@@ -60,6 +60,9 @@ iv_status iv_json_object_of(const char *file, const char *path, json_t *value, i
 /* True if the key exists with a value other than null. */
 bool iv_json_object_has(const iv_json_object *o, const char *key);
 
+/* IV_FORMAT for a member that must be there: "FILE: PATHkey: wanted WANTED, found nothing". */
+iv_status iv_json_object_missing(const iv_json_object *o, const char *key, const char *wanted, iv_error *err);
+
 /* An integer in [min, max]. A real without a fraction counts (1e6). */
 iv_status iv_json_object_int(const iv_json_object *o, const char *key, int64_t min, int64_t max, int64_t *out,
                              bool *found, iv_error *err);

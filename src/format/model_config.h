@@ -18,17 +18,42 @@
 #define IV_EXPERTS_MAX 4096
 #define IV_POSITIONS_MAX (1 << 30)
 #define IV_EOS_IDS_MAX 16
+#define IV_ROPES_MAX 2
 
 typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL } iv_family;
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
     IV_ROPE_DEFAULT, /* none */
-    IV_ROPE_LINEAR,  /* divided by rope_factor */
-    IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by rope_factor, or interpolated */
-    IV_ROPE_YARN     /* by pair, interpolated between rope_beta_fast and rope_beta_slow; sines are scaled */
+    IV_ROPE_LINEAR,  /* divided by factor */
+    IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by factor, or interpolated */
+    IV_ROPE_YARN     /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
 } iv_rope_kind;
 
+/* Rotary settings; a layer names one of the configuration's by index. */
+typedef struct iv_rope_config {
+    iv_rope_kind kind;
+    double theta;
+    double factor;                            /* not DEFAULT; else 1 */
+    double low_freq_factor, high_freq_factor; /* LLAMA3, low < high; else 0 */
+    int64_t original_positions;               /* LLAMA3, YARN; else 0 */
+    double beta_fast, beta_slow;              /* YARN, fast > slow; else 0 */
+    double attention;                         /* YARN: given in the file; 0: follows from the next two */
+    double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
+    double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
+    bool truncate;                            /* YARN */
+} iv_rope_config;
+
+typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
+
+/* What one layer is. */
+typedef struct iv_layer_config {
+    iv_mlp_kind mlp;
+    int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
+    int rope;       /* index into iv_model_config.ropes */
+} iv_layer_config;
+
+/* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */
 typedef struct iv_model_config {
     iv_family family;
     const char *model_type; /* static string: "qwen3", ... */
@@ -38,16 +63,8 @@ typedef struct iv_model_config {
     int64_t max_positions;
     double rms_norm_eps;
 
-    iv_rope_kind rope;
-    double rope_theta;
-    double rope_factor;                                 /* not DEFAULT; else 1 */
-    double rope_low_freq_factor, rope_high_freq_factor; /* LLAMA3, low < high; else 0 */
-    int64_t rope_original_positions;                    /* LLAMA3, YARN; else 0 */
-    double rope_beta_fast, rope_beta_slow;              /* YARN, fast > slow; else 0 */
-    double rope_attention;                              /* YARN: given in the file; 0: follows from the next two */
-    double rope_mscale, rope_mscale_all_dim;            /* YARN, of the file; 0: not given */
-    double rope_attn_factor; /* YARN: multiplies what follows from the factor; 1: not given */
-    bool rope_truncate;      /* YARN */
+    iv_rope_config ropes[IV_ROPES_MAX];
+    int rope_count;
 
     bool tie_embeddings;
     bool attention_bias;     /* on q, k and v */
@@ -55,15 +72,13 @@ typedef struct iv_model_config {
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
 
-    /* In a layer that slides, query i sees keys j with i - sliding_window < j <= i. 0 when no layer slides.
-     */
-    int64_t sliding_window;
-    bool sliding_layers[IV_LAYERS_MAX];
+    int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
     int64_t experts, experts_per_token, moe_intermediate_size;
     bool norm_topk_prob; /* the chosen experts' probabilities are scaled to sum to 1 */
-    bool moe_layers[IV_LAYERS_MAX];
+
+    iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */
 
     bool has_dtype;
     iv_dtype dtype; /* the type of the saved weights: BF16, F16, F32 or F64 */
@@ -72,6 +87,9 @@ typedef struct iv_model_config {
     int64_t eos_ids[IV_EOS_IDS_MAX];
     size_t eos_count; /* each < vocab_size */
 } iv_model_config;
+
+/* True if a layer has this kind of MLP. */
+bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);
 
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
  * IV_UNSUPPORTED, by name, for a well-formed feature that invar does not implement. */

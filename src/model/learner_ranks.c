@@ -26,8 +26,7 @@ iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error 
     IV_TRY(check_leaves(qkv, ranks, "q, k and v (KV heads)", err));
     IV_TRY(check_leaves(attended, ranks, "attention's output", err));
     IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));
-    bool dense = false;
-    for (int64_t i = 0; i < c->layers; i++) dense |= !c->moe_layers[i];
+    bool dense = iv_config_has_mlp(c, IV_MLP_DENSE);
     if (dense) IV_TRY(check_leaves(up, ranks, "gate and up (intermediate size)", err));
     if (c->experts && (size_t)c->experts % ranks)
         return iv_fail(err, IV_UNSUPPORTED, "training on %zu tensor-parallel ranks: wanted a divisor of %lld experts",

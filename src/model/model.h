@@ -34,11 +34,8 @@ typedef struct iv_layer_tensors {
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
 
-/* What a layer is made of: the decoder (decoder.c) chooses its ops by kind. */
-typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
-
 typedef struct iv_layer {
-    iv_mlp_kind mlp;
+    iv_mlp_kind mlp;                  /* the decoder (decoder.c) chooses its ops by it */
     int64_t window;                   /* of attention; 0: all earlier positions */
     float *attention_norm, *mlp_norm; /* [hidden] */
     float *q_norm, *k_norm;           /* [head_dim] or NULL */

@@ -312,14 +312,14 @@ static iv_status layer(builder *b, size_t index) {
     const iv_model_config *c = &b->first->config;
     char at[PREFIX_BYTES], inner[2 * PREFIX_BYTES];
     snprintf(at, sizeof at, "model.layers.%zu.", index);
-    bool moe = c->moe_layers[index];
+    bool moe = c->layer[index].mlp == IV_MLP_EXPERTS;
     mlp_shard mlps[IV_RANKS_MAX];
     IV_TRY(attention(b, at, index));
     const iv_layer *first = &b->first->layers[index];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         iv_layer *l = &m->layers[index];
-        l->mlp = moe ? IV_MLP_EXPERTS : IV_MLP_DENSE, l->window = c->sliding_layers[index] ? c->sliding_window : 0;
+        l->mlp = c->layer[index].mlp, l->window = c->layer[index].window;
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);

@@ -67,19 +67,14 @@ static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, i
 
 static iv_status check(const iv_model_config *c, size_t ranks, iv_error *err) {
     size_t k = (size_t)c->intermediate_size, leaves = leaves_of(k);
-    bool moe = false, dense = false;
     if (ranks < 1 || ranks > IV_RANKS_MAX)
         return iv_fail(err, IV_INVALID, "tensor_parallel_size: wanted 1 to %d, found %zu", IV_RANKS_MAX, ranks);
-    for (int64_t i = 0; i < c->layers; i++) {
-        moe = moe || c->moe_layers[i];
-        dense = dense || !c->moe_layers[i];
-    }
-    if (dense && ranks > leaves)
+    if (iv_config_has_mlp(c, IV_MLP_DENSE) && ranks > leaves)
         return iv_fail(err, IV_UNSUPPORTED,
                        "tensor_parallel_size: intermediate_size %zu is summed in %zu leaves, one rank needs one: "
                        "wanted at most %zu, found %zu",
                        k, leaves, leaves, ranks);
-    if (moe && ranks > (size_t)c->experts)
+    if (iv_config_has_mlp(c, IV_MLP_EXPERTS) && ranks > (size_t)c->experts)
         return iv_fail(err, IV_UNSUPPORTED,
                        "tensor_parallel_size: one rank needs an expert: wanted at most %zu, found %zu",
                        (size_t)c->experts, ranks);

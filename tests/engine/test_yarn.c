@@ -186,14 +186,14 @@ static void original_positions_of_the_configuration(void **state) {
                  "\"num_attention_heads\":4,\"head_dim\":64,\"max_position_embeddings\":131072,%s}",
                  cases[i].text);
         ASSERT_OK(iv_model_config_parse("c", json, strlen(json), &c, &err), &err);
-        iv_rope_rule rule = {.theta = c.rope_theta,
-                             .factor = c.rope_factor,
-                             .low_freq = c.rope_low_freq_factor,
-                             .high_freq = c.rope_high_freq_factor,
-                             .original_positions = (double)c.rope_original_positions,
-                             .beta_fast = c.rope_beta_fast,
-                             .beta_slow = c.rope_beta_slow,
-                             .truncate = c.rope_truncate};
+        iv_rope_rule rule = {.theta = c.ropes[0].theta,
+                             .factor = c.ropes[0].factor,
+                             .low_freq = c.ropes[0].low_freq_factor,
+                             .high_freq = c.ropes[0].high_freq_factor,
+                             .original_positions = (double)c.ropes[0].original_positions,
+                             .beta_fast = c.ropes[0].beta_fast,
+                             .beta_slow = c.ropes[0].beta_slow,
+                             .truncate = c.ropes[0].truncate};
         iv_rope_frequencies(&rule, 64, f);
         for (size_t k = 0; k < 7; k++) assert_true(fabs(f[at[k]] / cases[i].want[k] - 1) < 1e-13);
     }

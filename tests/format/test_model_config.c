@@ -63,11 +63,12 @@ static void family_defaults(void **state) {
         assert_int_equal(c.eos_count ? c.eos_ids[0] : -1, want[i].eos);
         assert_int_equal(c.sliding_window, want[i].window);
         assert_false(c.attention_out_bias || c.mlp_bias || c.tie_embeddings || c.has_dtype);
-        assert_true(c.rms_norm_eps == 1e-6 && c.rope == IV_ROPE_DEFAULT && c.rope_theta == 10000 && c.rope_factor == 1);
+        assert_true(c.rms_norm_eps == 1e-6 && c.ropes[0].kind == IV_ROPE_DEFAULT && c.ropes[0].theta == 10000 &&
+                    c.ropes[0].factor == 1);
         assert_int_equal(c.pad_id, -1);
         for (int l = 0; l < 4; l++) {
-            assert_int_equal(c.sliding_layers[l], want[i].window > 0);
-            assert_int_equal(c.moe_layers[l], c.experts > 0);
+            assert_int_equal((c.layer[l].window > 0), want[i].window > 0);
+            assert_int_equal((c.layer[l].mlp == IV_MLP_EXPERTS), c.experts > 0);
         }
         assert_int_equal(c.experts, strcmp(want[i].name, "qwen3_moe") == 0 ? 8 : 0);
     }
@@ -118,7 +119,7 @@ static void numbers_may_be_spelled_as_reals(void **state) {
     parse_ok("qwen2", "{\"max_position_embeddings\":1e6,\"rope_theta\":1000000,\"vocab_size\":100.0}", &c);
     assert_int_equal(c.max_positions, 1000000);
     assert_int_equal(c.vocab_size, 100);
-    assert_true(c.rope_theta == 1e6);
+    assert_true(c.ropes[0].theta == 1e6);
 }
 
 static void both_spellings_of_rope(void **state) {
@@ -141,12 +142,12 @@ static void both_spellings_of_rope(void **state) {
     iv_model_config c;
     for (size_t i = 0; i < sizeof llama3 / sizeof *llama3; i++) {
         parse_ok("llama", llama3[i], &c);
-        assert_int_equal(c.rope, IV_ROPE_LLAMA3);
-        assert_true(c.rope_theta == 500000 && c.rope_factor == 8 && c.rope_low_freq_factor == 1);
-        assert_true(c.rope_high_freq_factor == 4 && c.rope_original_positions == 8192);
+        assert_int_equal(c.ropes[0].kind, IV_ROPE_LLAMA3);
+        assert_true(c.ropes[0].theta == 500000 && c.ropes[0].factor == 8 && c.ropes[0].low_freq_factor == 1);
+        assert_true(c.ropes[0].high_freq_factor == 4 && c.ropes[0].original_positions == 8192);
     }
     parse_ok("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}", &c);
-    assert_true(c.rope == IV_ROPE_LINEAR && c.rope_factor == 4 && c.rope_theta == 10000);
+    assert_true(c.ropes[0].kind == IV_ROPE_LINEAR && c.ropes[0].factor == 4 && c.ropes[0].theta == 10000);
     assert_int_equal(c.max_positions, 256);
     parse_ok("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0},\"max_sequence_length\":1024}", &c);
     assert_int_equal(c.max_positions, 1024);
@@ -159,15 +160,17 @@ static void both_spellings_of_rope(void **state) {
         "{\"max_position_embeddings\":40960,\"rope_theta\":1e6,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":"
         "4.0,\"original_max_position_embeddings\":32768}}",
         &c);
-    assert_true(c.rope == IV_ROPE_YARN && c.rope_factor == 4 && c.rope_theta == 1e6 && c.max_positions == 131072);
-    assert_true(c.rope_original_positions == 32768 && c.rope_beta_fast == 32 && c.rope_beta_slow == 1);
-    assert_true(c.rope_truncate && c.rope_attention == 0 && c.rope_mscale == 0 && c.rope_mscale_all_dim == 0);
+    assert_true(c.ropes[0].kind == IV_ROPE_YARN && c.ropes[0].factor == 4 && c.ropes[0].theta == 1e6 &&
+                c.max_positions == 131072);
+    assert_true(c.ropes[0].original_positions == 32768 && c.ropes[0].beta_fast == 32 && c.ropes[0].beta_slow == 1);
+    assert_true(c.ropes[0].truncate && c.ropes[0].attention == 0 && c.ropes[0].mscale == 0 &&
+                c.ropes[0].mscale_all_dim == 0);
     parse_ok("llama",
              "{\"max_position_embeddings\":65536,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":16,\"finetuned\":true,"
              "\"beta_slow\":null,\"mscale\":0.707,\"truncate\":false,\"attention_factor\":1.5}}",
              &c);
-    assert_true(c.rope_original_positions == 65536 && c.max_positions == 65536 && !c.rope_truncate);
-    assert_true(c.rope_mscale == 0.707 && c.rope_attention == 1.5 && c.rope_beta_slow == 1);
+    assert_true(c.ropes[0].original_positions == 65536 && c.max_positions == 65536 && !c.ropes[0].truncate);
+    assert_true(c.ropes[0].mscale == 0.707 && c.ropes[0].attention == 1.5 && c.ropes[0].beta_slow == 1);
     /* outside the rope settings it overrides the value inside them, as in transformers 5, except for settings by layer
      * type */
     parse_ok("llama",
@@ -175,33 +178,34 @@ static void both_spellings_of_rope(void **state) {
              "type\":\"yarn\","
              "\"factor\":4,\"attn_factor\":0.8782488562869419}}",
              &c);
-    assert_true(c.rope_original_positions == 8192 && c.rope_attn_factor == 0.8782488562869419 && c.rope_attention == 0);
+    assert_true(c.ropes[0].original_positions == 8192 && c.ropes[0].attn_factor == 0.8782488562869419 &&
+                c.ropes[0].attention == 0);
     parse_ok("llama",
              "{\"max_position_embeddings\":131072,\"original_max_position_embeddings\":8192,\"rope_parameters\":{"
              "\"rope_type\":"
              "\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"rope_theta\":500000}}",
              &c);
-    assert_true(c.rope == IV_ROPE_LLAMA3 && c.rope_original_positions == 8192);
+    assert_true(c.ropes[0].kind == IV_ROPE_LLAMA3 && c.ropes[0].original_positions == 8192);
     parse_ok("llama",
              "{\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
              "\"original_max_position_embeddings\":128}}",
              &c);
-    assert_true(c.rope_original_positions == 64);
+    assert_true(c.ropes[0].original_positions == 64);
     parse_ok("llama",
              "{\"original_max_position_embeddings\":64,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\","
              "\"factor\":"
              "4,\"original_max_position_embeddings\":128}}}",
              &c);
-    assert_true(c.rope_original_positions == 128 && c.rope_attn_factor == 1);
+    assert_true(c.ropes[0].original_positions == 128 && c.ropes[0].attn_factor == 1);
     parse_ok("qwen3", "{\"rope_parameters\":{\"rope_theta\":1e6}}", &c);
-    assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 1e6);
+    assert_true(c.ropes[0].kind == IV_ROPE_DEFAULT && c.ropes[0].theta == 1e6);
     parse_ok("qwen3", "{\"rope_theta\":1e6,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"default\"}}", &c);
-    assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 1e6);
+    assert_true(c.ropes[0].kind == IV_ROPE_DEFAULT && c.ropes[0].theta == 1e6);
     parse_ok("qwen3",
              "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":5e5},"
              "\"sliding_attention\":{\"rope_theta\":500000}}}",
              &c);
-    assert_true(c.rope == IV_ROPE_DEFAULT && c.rope_theta == 5e5);
+    assert_true(c.ropes[0].kind == IV_ROPE_DEFAULT && c.ropes[0].theta == 5e5);
 }
 
 static void which_layers_slide(void **state) {
@@ -234,7 +238,7 @@ static void which_layers_slide(void **state) {
         parse_ok(cases[i].family, cases[i].edit, &c);
         assert_int_equal(c.sliding_window, cases[i].window);
         for (int l = 0; l < 4; l++)
-            if (c.sliding_layers[l] != (cases[i].layers[l] == 's')) fail_msg("%s: layer %d", cases[i].edit, l);
+            if ((c.layer[l].window > 0) != (cases[i].layers[l] == 's')) fail_msg("%s: layer %d", cases[i].edit, l);
     }
 }
 
@@ -255,7 +259,8 @@ static void which_layers_have_experts(void **state) {
         parse_ok("qwen3_moe", cases[i].edit, &c);
         assert_true(c.experts == 8 && c.experts_per_token == 2 && c.moe_intermediate_size == 32 && !c.norm_topk_prob);
         for (int l = 0; l < 4; l++)
-            if (c.moe_layers[l] != (cases[i].layers[l] == 'm')) fail_msg("%s: layer %d", cases[i].edit, l);
+            if ((c.layer[l].mlp == IV_MLP_EXPERTS) != (cases[i].layers[l] == 'm'))
+                fail_msg("%s: layer %d", cases[i].edit, l);
     }
 }
 
@@ -457,8 +462,8 @@ static void real_configs(void **state) {
         assert_int_equal(c.vocab_size, want[i].vocab);
         assert_int_equal(c.max_positions, want[i].positions);
         assert_int_equal(c.experts, want[i].experts);
-        assert_int_equal(c.rope, want[i].rope);
-        assert_true(c.rope_theta == want[i].theta && c.rms_norm_eps == want[i].eps);
+        assert_int_equal(c.ropes[0].kind, want[i].rope);
+        assert_true(c.ropes[0].theta == want[i].theta && c.rms_norm_eps == want[i].eps);
         assert_int_equal(c.tie_embeddings, want[i].tied);
         assert_true(c.has_dtype && c.dtype == IV_BF16 && c.sliding_window == 0);
         if (c.experts) assert_true(c.experts_per_token == 2 && c.moe_intermediate_size == 64 && c.norm_topk_prob);

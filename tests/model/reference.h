@@ -58,11 +58,11 @@ static inline void round_frequencies_to_bf16(iv_model *m) {
     const iv_model_config *c = &m->config;
     double f[IV_HEAD_DIM_MAX / 2];
     size_t pairs = (size_t)c->head_dim / 2;
-    iv_rope_rule rule = {.theta = c->rope_theta,
-                         .factor = c->rope_factor,
-                         .low_freq = c->rope_low_freq_factor,
-                         .high_freq = c->rope_high_freq_factor,
-                         .original_positions = (double)c->rope_original_positions};
+    iv_rope_rule rule = {.theta = c->ropes[0].theta,
+                         .factor = c->ropes[0].factor,
+                         .low_freq = c->ropes[0].low_freq_factor,
+                         .high_freq = c->ropes[0].high_freq_factor,
+                         .original_positions = (double)c->ropes[0].original_positions};
     iv_rope_frequencies(&rule, (size_t)c->head_dim, f);
     for (size_t i = 0; i < pairs; i++) f[i] = iv_bf16_to_f32(iv_bf16_from_f32((float)f[i]));
     for (size_t p = 0; p < m->rope_positions; p++)

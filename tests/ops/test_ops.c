@@ -580,8 +580,8 @@ static void bad_arguments(void **state) {
     int32_t ids[2] = {1, 1};
     refused(iv_ops_route(ops, x, 1, 4, 5, true, ids, out, &err), IV_INVALID, &err, "experts");
     refused(iv_ops_expert_sum(ops, ids, x, 1, 2, 4, out, &err), IV_INVALID, &err, "ascending");
-    iv_ops_config config;
-    refused(iv_ops_config_parse("{}", 2, &config, &err), IV_FORMAT, &err, "config");
+    iv_text config;
+    refused(iv_ops_config_json("{}", 2, &config, &err), IV_FORMAT, &err, "config");
     iv_ops_close(ops);
 }
 

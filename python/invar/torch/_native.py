@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence as Items
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._errors import InvarError, Status
-from .._library import Handle, check, encode, ffi, lib, new_error
+from .._library import Handle, check, encode, ffi, lib, new_error, take_text
 
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
@@ -507,10 +509,13 @@ def logprobs_backward(
 
 
 def config_of(text: str) -> Any:
-    """iv_ops_config of a config.json; an InvarError names what the engine lacks."""
-    out, err, data = ffi.new("iv_ops_config *"), new_error(), encode(text, "config")
-    check(lib().iv_ops_config_parse(data, len(data), out, err), err)
-    return out
+    """What the engine makes of a config.json: its fields as attributes, `layers` with an entry for each layer. An
+    InvarError names what the engine lacks."""
+    out, err, data = ffi.new("iv_text *"), new_error(), encode(text, "config")
+    check(lib().iv_ops_config_json(data, len(data), out, err), err)
+    config = json.loads(take_text(out), object_hook=lambda fields: SimpleNamespace(**fields))
+    config.layers = [run for run in config.layers for _ in range(run.count)]
+    return config
 
 
 def rope_tables(ops: Context, text: str, positions: int, head_dim: int) -> tuple[Tensor, Tensor]:

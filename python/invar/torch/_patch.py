@@ -51,8 +51,8 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     gemm = found if str(dtype) == "auto" else native.dtype_of(dtype)
     ops = native.context(gemm, arithmetic, device)
     shape = Shape(
-        ops, config.heads, config.kv_heads, config.head_dim, config.rms_norm_eps, text,
-        config.max_positions, bool(config.tie_embeddings), {},
+        ops, config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.rms_norm_eps, text,
+        config.max_position_embeddings, config.tie_word_embeddings, {},
     )  # fmt: skip
     check_modules(model, config)
     check_parameters(model, gemm)
@@ -63,8 +63,8 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     model.forward = MethodType(forward_causal, model)
     model.model.forward = MethodType(forward_inner, model.model)
     for i, layer in enumerate(model.model.layers):
-        layer._invar = shape, f"model.layers.{i}.", config.sliding_window if config.sliding_layers[i] else 0
-        layer._invar_experts = (config.experts_per_token, config.norm_topk_prob) if config.moe_layers[i] else None
+        layer._invar = shape, f"model.layers.{i}.", config.layers[i].sliding_window
+        layer._invar_experts = (config.num_experts_per_tok, config.norm_topk_prob) if has_experts(config, i) else None
         layer.forward = MethodType(forward_layer, layer)
     return model
 
@@ -87,14 +87,14 @@ def check_modules(model: Any, config: Any) -> None:
             raise refuse(f"patch: {name}: wanted a Linear [{n}, {k}] {kind} bias, found {module}")
 
     h, d, m = config.hidden_size, config.head_dim, config.intermediate_size
-    q, kv = config.heads * d, config.kv_heads * d
+    q, kv = config.num_attention_heads * d, config.num_key_value_heads * d
     if type(model.model.embed_tokens) is not nn.Embedding:
         raise refuse(f"patch: embed_tokens: wanted an Embedding, found {model.model.embed_tokens}")
     linear("lm_head", model.lm_head, config.vocab_size, h, False)
-    if (model.lm_head.weight is model.model.embed_tokens.weight) != bool(config.tie_embeddings):
+    if (model.lm_head.weight is model.model.embed_tokens.weight) != config.tie_word_embeddings:
         raise refuse("patch: lm_head: wanted it to share the embedding exactly if tie_word_embeddings says so")
-    if len(model.model.layers) != config.layers:
-        raise refuse(f"patch: wanted {config.layers} layers, found {len(model.model.layers)}")
+    if len(model.model.layers) != len(config.layers):
+        raise refuse(f"patch: wanted {len(config.layers)} layers, found {len(model.model.layers)}")
     for i, layer in enumerate(model.model.layers):
         a, mlp, at = layer.self_attn, layer.mlp, f"layers.{i}."
         for name, module, n, k, bias in (
@@ -102,21 +102,25 @@ def check_modules(model: Any, config: Any) -> None:
             ("k_proj", a.k_proj, kv, h, config.attention_bias),
             ("v_proj", a.v_proj, kv, h, config.attention_bias),
             ("o_proj", a.o_proj, h, q, config.attention_out_bias),
-            *(() if config.moe_layers[i] else (
+            *(() if has_experts(config, i) else (
                 ("gate_proj", getattr(mlp, "gate_proj", None), m, h, config.mlp_bias),
                 ("up_proj", getattr(mlp, "up_proj", None), m, h, config.mlp_bias),
                 ("down_proj", getattr(mlp, "down_proj", None), h, m, config.mlp_bias),
             )),
         ):  # fmt: skip
-            linear(at + name, module, n, k, bool(bias))
-        if config.moe_layers[i]:
+            linear(at + name, module, n, k, bias)
+        if has_experts(config, i):
             check_experts(at, mlp, config)
-        if hasattr(a, "q_norm") != bool(config.qk_norm):
+        if hasattr(a, "q_norm") != config.qk_norm:
             raise refuse(f"patch: {at}self_attn: wanted head norms exactly if the family has them")
 
 
+def has_experts(config: Any, layer: int) -> bool:
+    return config.layers[layer].mlp == "experts"
+
+
 def check_experts(at: str, mlp: Any, config: Any) -> None:
-    experts, width = config.experts, config.moe_intermediate_size
+    experts, width = config.num_experts, config.moe_intermediate_size
     wanted = {
         "gate.weight": (experts, config.hidden_size),
         "experts.gate_up_proj": (experts, 2 * width, config.hidden_size),

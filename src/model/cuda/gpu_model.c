@@ -9,9 +9,7 @@
 #include <string.h>
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    bool moe = false;
-    for (int64_t i = 0; i < c->layers; i++) moe = moe || c->moe_layers[i];
-    if (!moe || c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
+    if (!iv_config_has_mlp(c, IV_MLP_EXPERTS) || c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",
                    IV_GPU_EXPERTS_MAX, (long long)c->experts);
 }

@@ -1,0 +1,194 @@
+/* config_rope.c: rotary settings in both spellings, rope_theta with rope_scaling and rope_parameters. */
+#include "format/config_rope.h"
+#include "format/config_fields.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ROPE_THETA_DEFAULT 10000.0
+
+static iv_status required_real(const iv_json_object *o, const char *key, double min, double max, double *out,
+                               iv_error *err) {
+    bool found;
+    IV_TRY(iv_json_object_real(o, key, min, max, out, &found, err));
+    return found ? IV_OK : iv_json_object_missing(o, key, "a number", err);
+}
+
+static bool rope_equal(const iv_rope_config *a, const iv_rope_config *b) {
+    for (size_t i = 0; i < iv_rope_fields.count; i++)
+        if (iv_config_value(a, &iv_rope_fields.fields[i]) != iv_config_value(b, &iv_rope_fields.fields[i]))
+            return false;
+    return true;
+}
+
+static iv_status check_whole_rotary(const iv_json_object *o, iv_error *err) {
+    double part = 1;
+    bool found;
+    IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, &part, &found, err));
+    if (part == 1) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path, part);
+}
+
+static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_error *err) {
+    const char *type = "default", *old = NULL;
+    bool has_type, has_old;
+    IV_TRY(iv_json_object_string(o, "rope_type", &type, &has_type, err));
+    IV_TRY(iv_json_object_string(o, "type", &old, &has_old, err));
+    if (has_type && has_old && strcmp(type, old) != 0)
+        return iv_fail(err, IV_FORMAT, "%s: %srope_type is '%.60s', type is '%.60s'", o->file, o->path, type, old);
+    if (has_old) type = old;
+    if (!has_type && !has_old && iv_json_object_has(o, "factor"))
+        return iv_json_object_missing(o, "rope_type", "a string", err);
+    for (int i = 0; i < IV_ROPE_KINDS; i++)
+        if (strcmp(type, iv_rope_kind_names[i]) == 0) {
+            *out = (iv_rope_kind)i;
+            return IV_OK;
+        }
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3, yarn)", o->file,
+                   o->path, type);
+}
+
+/* attn_factor and extrapolation_factor are vLLM's; transformers does not read them. */
+static iv_status parse_yarn(const iv_json_object *o, iv_rope_config *out, iv_error *err) {
+    double extrapolation = 1;
+    bool found, has_attention;
+    out->beta_fast = 32, out->beta_slow = 1, out->truncate = true;
+    IV_TRY(iv_json_object_real(o, "beta_fast", 1e-6, 1e6, &out->beta_fast, &found, err));
+    IV_TRY(iv_json_object_real(o, "beta_slow", 1e-6, 1e6, &out->beta_slow, &found, err));
+    IV_TRY(iv_json_object_real(o, "attention_factor", 1e-6, 1e6, &out->attention, &has_attention, err));
+    IV_TRY(iv_json_object_real(o, "mscale", 0, 1e6, &out->mscale, &found, err));
+    IV_TRY(iv_json_object_real(o, "mscale_all_dim", 0, 1e6, &out->mscale_all_dim, &found, err));
+    IV_TRY(iv_json_object_bool(o, "truncate", &out->truncate, &found, err));
+    IV_TRY(iv_json_object_real(o, "attn_factor", 1e-6, 1e6, &out->attn_factor, &found, err));
+    IV_TRY(iv_json_object_real(o, "extrapolation_factor", 0, 1e6, &extrapolation, &found, err));
+    if (extrapolation != 1)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %sextrapolation_factor: wanted 1, found %g", o->file, o->path,
+                       extrapolation);
+    if (out->attn_factor != 1 && has_attention)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %sattn_factor: wanted 1 next to attention_factor, found %g", o->file,
+                       o->path, out->attn_factor);
+    if (out->theta <= 1)
+        return iv_fail(err, IV_FORMAT, "%s: rope_theta: wanted more than 1 with yarn, found %g", o->file, out->theta);
+    if (out->beta_fast > out->beta_slow) return IV_OK;
+    return iv_fail(err, IV_FORMAT, "%s: %sbeta_fast: wanted more than beta_slow %g, found %g", o->file, o->path,
+                   out->beta_slow, out->beta_fast);
+}
+
+/* original: the value of the whole configuration, which overrides that of the object; 0: none. */
+static iv_status parse_original(const iv_json_object *o, int64_t original, iv_rope_config *out, iv_error *err) {
+    bool found;
+    IV_TRY(iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &out->original_positions,
+                              &found, err));
+    if (original) out->original_positions = original;
+    if (out->kind == IV_ROPE_YARN || out->original_positions) return IV_OK;
+    return iv_json_object_missing(o, "original_max_position_embeddings", "an integer", err);
+}
+
+static iv_status parse_rope_object(const iv_json_object *o, double theta, int64_t original, iv_rope_config *out,
+                                   iv_error *err) {
+    bool found;
+    *out = (iv_rope_config){.theta = theta, .factor = 1, .attn_factor = 1};
+    IV_TRY(parse_rope_kind(o, &out->kind, err));
+    IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &out->theta, &found, err));
+    IV_TRY(check_whole_rotary(o, err));
+    if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
+    IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
+    if (out->kind == IV_ROPE_LINEAR) return IV_OK;
+    if (out->kind == IV_ROPE_YARN) {
+        IV_TRY(parse_original(o, original, out, err));
+        return parse_yarn(o, out, err);
+    }
+    IV_TRY(required_real(o, "low_freq_factor", 1e-6, 1e6, &out->low_freq_factor, err));
+    IV_TRY(required_real(o, "high_freq_factor", 1e-6, 1e6, &out->high_freq_factor, err));
+    IV_TRY(parse_original(o, original, out, err));
+
+    if (out->low_freq_factor >= out->high_freq_factor)
+        return iv_fail(err, IV_FORMAT, "%s: %shigh_freq_factor: wanted more than low_freq_factor %g, found %g", o->file,
+                       o->path, out->low_freq_factor, out->high_freq_factor);
+    return IV_OK;
+}
+
+/* rope_parameters may hold one object per layer type; only equal ones are one model-wide setting. */
+static iv_status parse_rope_nested(const iv_json_object *o, double theta, iv_rope_config *out, iv_error *err) {
+    const char *key, *first = NULL;
+    json_t *value;
+    json_object_foreach(o->json, key, value) {
+        char path[120];
+        snprintf(path, sizeof path, "%s%.80s.", o->path, key);
+        iv_json_object inner;
+        iv_rope_config settings;
+        IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
+        IV_TRY(parse_rope_object(&inner, theta, 0, &settings, err));
+        if (first && !rope_equal(&settings, out))
+            return iv_fail(err, IV_UNSUPPORTED, "%s: rope_parameters differ between '%.60s' and '%.60s' layers",
+                           o->file, first, key);
+        *out = settings;
+        if (!first) first = key;
+    }
+    return IV_OK;
+}
+
+static bool holds_objects(json_t *object) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value) {
+        if (json_is_object(value)) return true;
+    }
+    return false;
+}
+
+/* *found is false for an absent, null or empty object. */
+static iv_status parse_rope_member(const iv_json_object *o, const char *key, const char *path, double theta,
+                                   bool *found, iv_rope_config *out, iv_error *err) {
+    iv_json_object inner;
+    *found = iv_json_object_has(o, key);
+    if (!*found) return IV_OK;
+    IV_TRY(iv_json_object_of(o->file, path, json_object_get(o->json, key), &inner, err));
+    *found = json_object_size(inner.json) > 0;
+    if (!*found) return IV_OK;
+    if (holds_objects(inner.json)) return parse_rope_nested(&inner, theta, out, err);
+    int64_t original = 0;
+    bool has_original;
+    IV_TRY(
+        iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &original, &has_original, err));
+    return parse_rope_object(&inner, theta, original, out, err);
+}
+
+/* The extended context length may be given by the factor alone. */
+static void use_yarn(iv_rope_config *r, iv_model_config *c) {
+    bool given = r->original_positions != 0;
+    if (!given) r->original_positions = c->max_positions;
+    double stretched = (double)r->original_positions * r->factor;
+    if (given && stretched > (double)c->max_positions)
+        c->max_positions = stretched < IV_POSITIONS_MAX ? (int64_t)stretched : IV_POSITIONS_MAX;
+}
+
+/* Checkpoints with linear scaling (Vicuna's) give their context length along with that of the original model. */
+static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    int64_t stretched = 0;
+    bool found;
+    IV_TRY(iv_json_object_int(o, "max_sequence_length", 1, IV_POSITIONS_MAX, &stretched, &found, err));
+    if (stretched > c->max_positions && (double)stretched <= (double)c->max_positions * c->ropes[0].factor)
+        c->max_positions = stretched;
+    return IV_OK;
+}
+
+iv_status iv_config_parse_rope(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    double theta = ROPE_THETA_DEFAULT;
+    bool has_theta, has_old, has_new;
+    IV_TRY(check_whole_rotary(o, err));
+    IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &theta, &has_theta, err));
+    iv_rope_config old = {.theta = theta, .factor = 1, .attn_factor = 1}, now = old;
+    IV_TRY(parse_rope_member(o, "rope_scaling", "rope_scaling.", theta, &has_old, &old, err));
+    IV_TRY(parse_rope_member(o, "rope_parameters", "rope_parameters.", theta, &has_new, &now, err));
+    if (has_old && has_new && !rope_equal(&old, &now))
+        return iv_fail(err, IV_FORMAT, "%s: rope_scaling and rope_parameters disagree", o->file);
+    if (has_old && !has_new) now = old;
+    if (has_theta && now.theta != theta)
+        return iv_fail(err, IV_FORMAT, "%s: rope_theta is %.17g, but %.17g among the rope settings", o->file, theta,
+                       now.theta);
+    if (now.kind == IV_ROPE_YARN) use_yarn(&now, c);
+    c->ropes[0] = now, c->rope_count = 1;
+    return now.kind == IV_ROPE_LINEAR ? use_linear(o, c, err) : IV_OK;
+}
