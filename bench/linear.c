@@ -54,7 +54,7 @@ typedef struct bench {
 
 static void open_bench(bench *b, const subject *s, iv_kernels *table, size_t threads, size_t rows, size_t n, size_t k) {
     iv_error err;
-    table->tile[s->arithmetic][IV_BF16][IV_BF16] = s->tile;
+    table->tiles.of[s->arithmetic][IV_BF16][IV_BF16] = s->tile;
     *b = (bench){.c = {.kernels = table, .arithmetic = s->arithmetic}, .rows = rows};
     if (iv_pool_open(threads, &b->c.pool, &err) != IV_OK || !iv_matrix_shape(&b->m, IV_BF16, n, k)) abort();
     size_t bytes = iv_matrix_bytes(&b->m);

@@ -8,17 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *out, iv_error *err) {
-    *given = strcmp(text, "auto") != 0;
-    if (strcmp(text, "tc16") == 0)
-        *out = IV_TC16;
-    else if (strcmp(text, "fma32") == 0)
-        *out = IV_FMA32;
-    else if (*given)
-        return iv_fail(err, IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
-    return IV_OK;
-}
-
 /* Does each rank have a GPU that computes tc16, and does no option require the CPU? */
 static bool prefers_gpu(const iv_engine_options *o, const iv_engine *e, bool given) {
     iv_gpu *gpu;
@@ -73,18 +62,17 @@ iv_status iv_device_choose(const iv_engine_options *o, iv_engine *e, iv_model_op
     bool given, automatic = strcmp(device, "auto") == 0, cuda = strcmp(device, "cuda") == 0;
     if (!automatic && !cuda && strcmp(device, "cpu") != 0)
         return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
-    IV_TRY(parse_arithmetic(o->arithmetic ? o->arithmetic : "auto", &given, &e->arithmetic, err));
+    IV_TRY(iv_arithmetic_parse(o->arithmetic, &given, &e->arithmetic, err));
     IV_TRY(check_transport(o, err));
     iv_dtype type = IV_BF16; /* unused on a CPU */
     if (automatic || cuda) IV_TRY(iv_model_dtype(o->model, m, &type, err));
     bool floats = type == IV_F32;
     if (automatic && !floats) cuda = prefers_gpu(o, e, given);
-    if (!given) e->arithmetic = cuda && !floats ? IV_TC16 : IV_FMA32;
+    if (!given) e->arithmetic = iv_arithmetic_auto(cuda, type);
     if (e->numerics == IV_VANILLA_BLAS && e->arithmetic != (cuda ? IV_TC16 : IV_FMA32))
         return iv_fail(err, IV_UNSUPPORTED, "numerics vanilla-blas: wanted arithmetic %s on device %s, found %s",
                        cuda ? "tc16" : "fma32", cuda ? "cuda" : "cpu", cuda ? "fma32" : "tc16");
-    if (cuda && floats && e->arithmetic == IV_TC16)
-        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
+    if (cuda) IV_TRY(iv_arithmetic_check(e->arithmetic, type, err));
     m->plain_rows = e->numerics == IV_VANILLA_BLAS; /* a library's epilogue has no SwiGLU */
     return cuda ? open_gpus(o, e, m, err) : IV_OK;
 }
@@ -121,7 +109,7 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
 static iv_status open_forward(iv_engine *e, iv_error *err) {
     IV_TRY(
         iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
-    e->tile_rows = e->kernels->tile[e->arithmetic][e->model->dtype][e->model->dtype]->rows_max;
+    e->tile_rows = iv_tile_for(&e->kernels->tiles, e->arithmetic, e->model->dtype, e->model->dtype)->rows_max;
     return IV_OK;
 }
 

@@ -54,7 +54,7 @@ static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_
 static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "model: wanted a model directory, found nothing");
     IV_TRY(parse_load_format(o, m, err));
-    IV_TRY(iv_info_parse_dtype(o->dtype ? o->dtype : "auto", m, err));
+    IV_TRY(iv_gemm_type_parse(o->dtype, &m->has_dtype, &m->dtype, err));
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
     IV_TRY(iv_device_choose(o, e, m, err));

@@ -4,6 +4,7 @@
 #include "engine/sized.h"
 #include "format/model_dir.h"
 #include "model/export.h"
+#include "numerics/arithmetic.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -14,13 +15,6 @@
 void iv_export_options_init_sized(iv_export_options *o, size_t size) {
     iv_export_options defaults = {.dtype = "auto", .max_shard_bytes = SHARD_BYTES};
     iv_sized_init(o, size, &defaults, sizeof defaults);
-}
-
-static iv_status parse_dtype(const char *name, bool *has_dtype, iv_dtype *out, iv_error *err) {
-    for (int t = IV_BF16; t <= IV_F32; t++)
-        if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has_dtype = true, *out = (iv_dtype)t;
-    if (*has_dtype || strcmp(name, "auto") == 0) return IV_OK;
-    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
 }
 
 /* Reading and writing as one progress: the total is an estimate until all is read. */
@@ -76,7 +70,7 @@ iv_status iv_export(const char *model, const char *dir, const iv_export_options 
     iv_model_export_options x = {.dir = dir, .shard_bytes_max = o->max_shard_bytes};
     iv_model_dir d;
     if (!o->max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
-    IV_TRY(parse_dtype(o->dtype, &x.has_dtype, &x.dtype, err));
+    IV_TRY(iv_gemm_type_parse(o->dtype, &x.has_dtype, &x.dtype, err));
     IV_TRY(iv_model_dir_open(dir, model, o->overwrite, x.has_dtype, x.dtype, &d, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = write_model(&d, o, &x, info, err);

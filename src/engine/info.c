@@ -11,7 +11,7 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     uint8_t part[32] = {0}, all[32];
     char hex[65], head[128];
     const char *maker = e->numerics == IV_INVAR ? "iv" : iv_numerics_name(e->numerics);
-    const char *arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32", *dtype = iv_dtype_name(e->model->dtype);
+    const char *arithmetic = iv_arithmetic_name(e->arithmetic), *dtype = iv_dtype_name(e->model->dtype);
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
     int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic,
@@ -51,17 +51,6 @@ iv_status iv_identity_make(iv_engine *e, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_info_parse_dtype(const char *text, iv_model_options *m, iv_error *err) {
-    m->has_dtype = strcmp(text, "auto") != 0;
-    if (!m->has_dtype) return IV_OK;
-    for (int t = IV_BF16; t <= IV_F32; t++)
-        if (strcmp(text, iv_dtype_name((iv_dtype)t)) == 0) {
-            m->dtype = (iv_dtype)t;
-            return IV_OK;
-        }
-    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", text);
-}
-
 /* ---- the calls of invar.h ------------------------------------------------------------------------------ */
 
 const char *iv_version(void) { return INVAR_VERSION; }
@@ -76,7 +65,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .template_digest = e->identity.chat_template,
                              .model_type = m->config.model_type,
                              .dtype = iv_dtype_name(m->dtype),
-                             .arithmetic = e->arithmetic == IV_TC16 ? "tc16" : "fma32",
+                             .arithmetic = iv_arithmetic_name(e->arithmetic),
                              .isa = iv_isa_name(e->isa),
                              .device = e->gpus[0] ? "cuda" : "cpu",
                              .gpu = e->gpus[0] ? iv_gpu_get_info(e->gpus[0])->name : "",

@@ -9,7 +9,4 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
 /* Fills e->identity: the digest of each input, to tell which part of two fingerprints differs. */
 iv_status iv_identity_make(iv_engine *e, iv_error *err);
 
-/* Sets the dtype of *m from its name or "auto". */
-iv_status iv_info_parse_dtype(const char *text, iv_model_options *m, iv_error *err);
-
 #endif

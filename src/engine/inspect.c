@@ -28,7 +28,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     iv_model_options o = {0};
     iv_model m;
     iv_checkpoint *c;
-    IV_TRY(iv_info_parse_dtype(dtype ? dtype : "auto", &o, err));
+    IV_TRY(iv_gemm_type_parse(dtype, &o.has_dtype, &o.dtype, err));
     o.dummy = !iv_checkpoint_exists(model); /* the same tensors without files */
     iv_generation_config generation;
     IV_TRY(iv_generation_config_read(model, &generation, err));

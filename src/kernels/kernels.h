@@ -43,6 +43,16 @@ typedef struct iv_tile_kernel {
     void (*pack_columns)(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed);
 } iv_tile_kernel;
 
+/* The tile kernel for activations and weights of these types; NULL where the arithmetic is not defined. */
+typedef struct iv_tile_table {
+    const iv_tile_kernel *of[IV_ARITHMETICS][IV_GEMM_TYPES][IV_GEMM_TYPES]; /* [arithmetic][activations][weights] */
+} iv_tile_table;
+
+static inline const iv_tile_kernel *iv_tile_for(const iv_tile_table *t, iv_arithmetic arithmetic, iv_dtype activations,
+                                                iv_dtype weights) {
+    return t->of[arithmetic][activations][weights];
+}
+
 enum { IV_TILE_HEADER_BYTES = 64 };
 
 /* Bytes that pack writes for a tile of `rows`. */
@@ -72,8 +82,7 @@ typedef struct iv_kernels {
     void (*attention)(const struct iv_compute *c, const struct iv_attention_args *args);
     void (*allreduce)(const struct iv_compute *c, const struct iv_allreduce_args *args);
 
-    /* [arithmetic][activation type][weight type]; NULL where the arithmetic is not defined. */
-    const iv_tile_kernel *tile[2][3][3];
+    iv_tile_table tiles;
 
     /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);

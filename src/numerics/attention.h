@@ -6,13 +6,12 @@
 #define IV_NUMERICS_ATTENTION_H
 
 #include "base/dtype.h"
+#include "numerics/arithmetic.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { IV_ATTENTION_BLOCK = 64, IV_KV_SPLIT = 256, IV_ATTENTION_LANES = 8 };
-
-typedef enum iv_arithmetic { IV_FMA32, IV_TC16 } iv_arithmetic;
 
 /* A row's maximum is kept unless a block's exceeds it by more than this, so weights are at most 2^8. */
 #define IV_ATTENTION_SLACK 8.0f

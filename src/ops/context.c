@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static iv_status parse_dtype(const char *text, iv_dtype *out, iv_error *err) {
-    for (*out = IV_BF16; *out <= IV_F32; (*out)++)
-        if (text && strcmp(text, iv_dtype_name(*out)) == 0) return IV_OK;
-    return iv_fail(err, IV_INVALID, "ops: dtype: wanted bfloat16, float16 or float32, found '%s'", text ? text : "");
-}
-
 /* Of a CPU: none; else the GPU's number. */
 static iv_status parse_device(const char *text, bool *gpu, size_t *ordinal, iv_error *err) {
     *gpu = text && strncmp(text, "cuda", 4) == 0, *ordinal = 0;
@@ -23,19 +17,6 @@ static iv_status parse_device(const char *text, bool *gpu, size_t *ordinal, iv_e
     if (n == 0 || n > 4 || digits[n])
         return iv_fail(err, IV_INVALID, "ops: device: wanted cpu, cuda or cuda:N, found '%s'", text);
     *ordinal = (size_t)strtoul(digits, NULL, 10);
-    return IV_OK;
-}
-
-static iv_status parse_arithmetic(const char *text, iv_dtype type, bool gpu, iv_arithmetic *out, iv_error *err) {
-    *out = gpu && type != IV_F32 ? IV_TC16 : IV_FMA32;
-    if (!text || strcmp(text, "auto") == 0) return IV_OK;
-    *out = IV_FMA32;
-    if (strcmp(text, "fma32") == 0) return IV_OK;
-    if (strcmp(text, "tc16") != 0)
-        return iv_fail(err, IV_INVALID, "ops: arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
-    if (type == IV_F32)
-        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
-    *out = IV_TC16;
     return IV_OK;
 }
 
@@ -51,10 +32,15 @@ iv_status iv_ops_open(const iv_ops_options *o, iv_ops **out, iv_error *err) {
     iv_ops *ops;
     iv_pool *pool;
     size_t ordinal;
-    bool gpu;
-    IV_TRY(parse_dtype(o->dtype, &type, err));
+    bool gpu, given;
+    IV_TRY(iv_gemm_type_parse(o->dtype, &given, &type, err));
+    if (!given)
+        return iv_fail(err, IV_INVALID, "ops: dtype: wanted bfloat16, float16 or float32, found '%s'",
+                       o->dtype ? o->dtype : "");
     IV_TRY(parse_device(o->device, &gpu, &ordinal, err));
-    IV_TRY(parse_arithmetic(o->arithmetic, type, gpu, &arithmetic, err));
+    arithmetic = iv_arithmetic_auto(gpu, type);
+    IV_TRY(iv_arithmetic_parse(o->arithmetic, &given, &arithmetic, err));
+    IV_TRY(iv_arithmetic_check(arithmetic, type, err));
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &isa, err));
     if (o->memory && (!o->memory->allocate || !o->memory->release))
         return iv_fail(err, IV_INVALID, "ops: memory: wanted both functions, found NULL");
@@ -83,7 +69,7 @@ void iv_ops_close(iv_ops *ops) {
         free(ops);
 }
 
-const char *iv_ops_arithmetic(const iv_ops *ops) { return ops->compute.arithmetic == IV_TC16 ? "tc16" : "fma32"; }
+const char *iv_ops_arithmetic(const iv_ops *ops) { return iv_arithmetic_name(ops->compute.arithmetic); }
 
 iv_status iv_ops_set_stream(iv_ops *ops, void *stream, iv_error *err) {
     if (!ops->gpu) return iv_fail(err, IV_INVALID, "ops: stream: wanted a context of a GPU");

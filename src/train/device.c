@@ -4,13 +4,6 @@
 
 #include <string.h>
 
-static iv_status parse_arithmetic(const char *text, bool *given, iv_arithmetic *out, iv_error *err) {
-    *given = strcmp(text, "auto") != 0;
-    *out = strcmp(text, "tc16") == 0 ? IV_TC16 : IV_FMA32;
-    if (!*given || *out == IV_TC16 || strcmp(text, "fma32") == 0) return IV_OK;
-    return iv_fail(err, IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found '%s'", text);
-}
-
 /* With the arithmetic that such a GPU has, does each rank find one? */
 static bool prefers_gpu(const iv_train_options *t, iv_numerics numerics, size_t gpus, bool given) {
     iv_gpu *gpu;
@@ -24,13 +17,11 @@ static bool prefers_gpu(const iv_train_options *t, iv_numerics numerics, size_t 
     return true;
 }
 
-static iv_status check_gpu(const iv_train_options *t, iv_numerics numerics, bool floats, iv_error *err) {
+static iv_status check_gpu(const iv_train_options *t, iv_numerics numerics, iv_dtype gemm, iv_error *err) {
     if (numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar for training on device cuda, found %s",
                        iv_numerics_name(numerics));
-    if (floats && t->arithmetic == IV_TC16)
-        return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
-    return IV_OK;
+    return iv_arithmetic_check(t->arithmetic, gemm, err);
 }
 
 iv_status iv_train_choose_device(const char *device, const char *arithmetic, iv_numerics numerics, size_t gpus,
@@ -40,13 +31,13 @@ iv_status iv_train_choose_device(const char *device, const char *arithmetic, iv_
     t->cuda = strcmp(device, "cuda") == 0;
     if (!automatic && !t->cuda && strcmp(device, "cpu") != 0)
         return iv_fail(err, IV_INVALID, "device: wanted auto, cpu or cuda, found '%s'", device);
-    IV_TRY(parse_arithmetic(arithmetic, &given, &t->arithmetic, err));
+    IV_TRY(iv_arithmetic_parse(arithmetic, &given, &t->arithmetic, err));
     if (automatic || t->cuda) {
         iv_model_options m = {
             .has_dtype = t->has_dtype, .dtype = t->dtype, .dummy = t->dummy, .dummy_seed = t->dummy_seed};
         IV_TRY(iv_model_dtype(t->model_dir, &m, &type, err));
     }
     if (automatic && type != IV_F32) t->cuda = prefers_gpu(t, numerics, gpus, given);
-    if (!given) t->arithmetic = t->cuda && type != IV_F32 ? IV_TC16 : IV_FMA32;
-    return t->cuda ? check_gpu(t, numerics, type == IV_F32, err) : IV_OK;
+    if (!given) t->arithmetic = iv_arithmetic_auto(t->cuda, type);
+    return t->cuda ? check_gpu(t, numerics, type, err) : IV_OK;
 }

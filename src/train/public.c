@@ -123,7 +123,7 @@ static iv_status make_hyperparameters(iv_trainer *t, const char *run, iv_error *
         return iv_fail(err, IV_INVALID, "options: run: wanted a JSON object, found '%.100s'", run);
     }
     json_t *j = json_pack("{ss ss ss sI sf sf sf sf sb so}", "kind", "api", "dtype", iv_dtype_name(t->model->dtype),
-                          "arithmetic", t->o.arithmetic == IV_TC16 ? "tc16" : "fma32", "virtual_ranks",
+                          "arithmetic", iv_arithmetic_name(t->o.arithmetic), "virtual_ranks",
                           (json_int_t)t->o.virtual_ranks, "beta1", a->beta1, "beta2", a->beta2, "eps", a->eps,
                           "weight_decay", a->weight_decay, "decay_all", (int)t->o.decay_all, "run", mine);
     t->public->hyperparameters = j ? json_dumps(j, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
@@ -148,7 +148,7 @@ static iv_status make_identity(iv_trainer *t, const char *run, iv_error *err) {
     iv_digest_finish(d, digest);
     iv_digest_hex(digest, hex);
     snprintf(p->fingerprint, sizeof p->fingerprint, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             t->o.arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(t->model->dtype), hex);
+             iv_arithmetic_name(t->o.arithmetic), iv_dtype_name(t->model->dtype), hex);
     return IV_OK;
 }
 
@@ -200,7 +200,7 @@ void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
                               .model_type = c->model_type,
                               .dtype = iv_dtype_name(t->model->dtype),
                               .device = t->o.cuda ? "cuda" : "cpu",
-                              .arithmetic = t->o.arithmetic == IV_TC16 ? "tc16" : "fma32",
+                              .arithmetic = iv_arithmetic_name(t->o.arithmetic),
                               .isa = iv_isa_name(t->o.kernels->isa),
                               .numerics_version = IV_NUMERICS_VERSION,
                               .training_version = IV_TRAINING_VERSION,

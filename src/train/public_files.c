@@ -32,13 +32,6 @@ static iv_status export_model(iv_trainer *t, const char *dir, bool overwrite, iv
     return IV_OK;
 }
 
-static iv_status parse_dtype(const char *name, iv_model_export_options *x, iv_error *err) {
-    for (int i = IV_BF16; name && i <= IV_F32; i++)
-        if (strcmp(name, iv_dtype_name((iv_dtype)i)) == 0) x->has_dtype = true, x->dtype = (iv_dtype)i;
-    if (x->has_dtype || (name && strcmp(name, "auto") == 0)) return IV_OK;
-    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found %s", name ? name : "NULL");
-}
-
 iv_status iv_trainer_export(iv_trainer *t, const char *dir, const iv_export_options *given, iv_export_info *info,
                             iv_error *err) {
     iv_export_options o;
@@ -49,7 +42,7 @@ iv_status iv_trainer_export(iv_trainer *t, const char *dir, const iv_export_opti
     if (given) IV_TRY(iv_sized_read("options", given, offsetof(iv_export_options, threads), &o, sizeof o, err));
     if (!o.max_shard_bytes) return iv_fail(err, IV_INVALID, "max_shard_bytes: wanted 1 at least, found 0");
     iv_model_export_options x = {.shard_bytes_max = o.max_shard_bytes, .progress = o.progress, .user = o.user};
-    IV_TRY(parse_dtype(o.dtype, &x, err));
+    IV_TRY(iv_gemm_type_parse(o.dtype, &x.has_dtype, &x.dtype, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = export_model(t, dir, o.overwrite, &x, info ? info : &unused, err);
     iv_fp_env_leave(mode);

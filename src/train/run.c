@@ -150,16 +150,15 @@ static json_t *hyperparameters_of(const iv_run *r) {
     const iv_run_options *o = r->o;
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
-    json_t *j =
-        json_pack("{ss ss ss ss sI sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind",
-                  o->kind == IV_RUN_RL ? "rl" : "sft", "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype),
-                  "arithmetic", r->arithmetic == IV_TC16 ? "tc16" : "fma32", "numerics", o->numerics, "steps",
-                  (json_int_t)r->steps, "batch_size", (json_int_t)o->batch_size, "virtual_ranks",
-                  (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
-                  o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm",
-                  o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule", iv_schedule_name(r->schedule.kind),
-                  "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps", (json_int_t)r->schedule.decay,
-                  "decay_all", (int)o->decay_all, "shuffle", (int)!o->no_shuffle, "drop_last", (int)o->drop_last);
+    json_t *j = json_pack(
+        "{ss ss ss ss sI sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind", o->kind == IV_RUN_RL ? "rl" : "sft",
+        "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype), "arithmetic", iv_arithmetic_name(r->arithmetic),
+        "numerics", o->numerics, "steps", (json_int_t)r->steps, "batch_size", (json_int_t)o->batch_size,
+        "virtual_ranks", (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
+        o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm", o->max_grad_norm,
+        "min_lr_ratio", o->min_lr_ratio, "schedule", iv_schedule_name(r->schedule.kind), "warmup_steps",
+        (json_int_t)r->schedule.warmup, "decay_steps", (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all,
+        "shuffle", (int)!o->no_shuffle, "drop_last", (int)o->drop_last);
     if (o->kind != IV_RUN_RL || !j) return j;
     const iv_algorithm *a = &r->algorithm;
     json_t *rl = json_pack("{ss ss sI sI sI sf sf sf sI sf ss sf sf ss sf sf sb}", "algorithm",
@@ -204,7 +203,7 @@ static iv_status make_identity(iv_run *r, iv_error *err) {
     iv_digest_finish(d, digest);
     iv_digest_hex(digest, hex);
     snprintf(r->identity, sizeof r->identity, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             r->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(m->dtype), hex);
+             iv_arithmetic_name(r->arithmetic), iv_dtype_name(m->dtype), hex);
     snprintf(r->summary->identity, sizeof r->summary->identity, "%s", r->identity);
     r->run = (iv_training_run){.dir = r->o->output,
                                .identity = r->identity,

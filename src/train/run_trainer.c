@@ -27,13 +27,6 @@ iv_status iv_run_one_of(const char *what, const char *text, const char *const *n
     return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
 }
 
-static iv_status parse_dtype(const char *name, bool *has, iv_dtype *out, iv_error *err) {
-    for (int t = IV_BF16; t <= IV_F32; t++)
-        if (strcmp(name, iv_dtype_name((iv_dtype)t)) == 0) *has = true, *out = (iv_dtype)t;
-    if (*has || strcmp(name, "auto") == 0) return IV_OK;
-    return iv_fail(err, IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found '%s'", name);
-}
-
 size_t iv_run_longest(const iv_run *r) {
     size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
     if (r->eval_data) longest = iv_size_max(longest, iv_train_data_counts(r->eval_data).longest);
@@ -116,7 +109,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     iv_engine_options_init(&e);
     e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.isa = o->isa;
     e.device = t->cuda ? "cuda" : "cpu", e.threads = o->threads, e.numerics = o->rollout_numerics;
-    e.dtype = dtype, e.arithmetic = t->arithmetic == IV_TC16 ? "tc16" : "fma32";
+    e.dtype = dtype, e.arithmetic = iv_arithmetic_name(t->arithmetic);
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
     e.single_process = true; /* those of mpirun are the trainer's */
     uint64_t completions = o->batch_size * o->group_size;
@@ -158,7 +151,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     const iv_run_options *o = r->o;
     int recompute = 0, shard = 0;
     iv_isa isa;
-    IV_TRY(parse_dtype(o->dtype, &t->has_dtype, &t->dtype, err));
+    IV_TRY(iv_gemm_type_parse(o->dtype, &t->has_dtype, &t->dtype, err));
     IV_TRY(iv_run_one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
     IV_TRY(iv_run_one_of("shard", o->shard, shards, 2, &shard, err));
     IV_TRY(iv_isa_parse(o->isa, &isa, err));
@@ -198,7 +191,7 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     r->cuda = t.cuda, r->arithmetic = t.arithmetic;
     r->summary->device = t.cuda ? "cuda" : "cpu";
     r->summary->isa = iv_isa_name(t.kernels->isa);
-    r->summary->arithmetic = t.arithmetic == IV_TC16 ? "tc16" : "fma32";
+    r->summary->arithmetic = iv_arithmetic_name(t.arithmetic);
     bool shared = shares_model(r, &t, numerics);
     if (shared) {
         IV_TRY(open_engine(r, &t, o->dtype, true, err));
