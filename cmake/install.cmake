@@ -59,10 +59,21 @@ install(DIRECTORY models/tiny-math DESTINATION ${CMAKE_INSTALL_DATADIR}/invar/mo
 
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
-if(EXISTS ${CMAKE_SOURCE_DIR}/completions)
-  install(FILES completions/invar.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME invar)
-  install(FILES completions/_invar DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-  install(FILES completions/invar.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+# The program writes its own completions, which needs a machine that runs it.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(INVAR_COMPLETIONS)
+  foreach(shell bash zsh fish)
+    set(file ${CMAKE_BINARY_DIR}/completions/${shell})
+    add_custom_command(OUTPUT ${file} DEPENDS invar
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/completions
+      COMMAND invar completion ${shell} > ${file})
+    list(APPEND INVAR_COMPLETIONS ${file})
+  endforeach()
+  add_custom_target(completions ALL DEPENDS ${INVAR_COMPLETIONS})
+  set(from ${CMAKE_BINARY_DIR}/completions)
+  install(FILES ${from}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME invar)
+  install(FILES ${from}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _invar)
+  install(FILES ${from}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME invar.fish)
 endif()
 
 set(CPACK_PACKAGE_NAME invar)

@@ -132,8 +132,6 @@ static float *tile_acc(const job *j, float *acc, size_t tile, size_t panel) {
     return acc + (first * j->a->weight->panels + panel * rows) * C;
 }
 
-size_t iv_linear_accumulators(size_t rows, const iv_matrix *weight) { return rows * weight->panels * C; }
-
 static void continue_panel(void *context, size_t panel, size_t worker) {
     (void)worker;
     const job *j = context;

@@ -29,9 +29,8 @@ void iv_linear(const iv_compute *c, const iv_linear_args *args);
 void iv_linear_split_k(const iv_compute *c, const iv_linear_args *args, int leaves);
 
 /* Chains that continue from accumulators: acc += x W^T over the weight's k, for results too long to sum at once. The
- * accumulators of all rows and outputs are iv_linear_accumulators floats in the kernel's own order, which begins at
- * zero; iv_linear_result brings them into rows, NaN canonical. The tile's rows and panels never change. */
-size_t iv_linear_accumulators(size_t rows, const iv_matrix *weight);
+ * accumulators are rows * panels * 32 floats in the kernel's own order, which begins at zero; iv_linear_result brings
+ * them into rows, NaN canonical. The tile's rows and panels never change. */
 void iv_linear_continue(const iv_compute *c, const iv_linear_args *args, float *acc);
 void iv_linear_result(const iv_compute *c, const iv_linear_args *args, const float *acc);
 

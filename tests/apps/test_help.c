@@ -1,5 +1,5 @@
 /* test_help.c: help and shell completion, which are written from the same tables: every command has a page, every flag
- * a description and a default; the scripts in completions/ are current. */
+ * a description and a default. */
 #include "program.h"
 
 /* ---- help ---------------------------------------------------------------------------------------------- */
@@ -104,34 +104,32 @@ static void every_flag_has_a_default(void **state) {
 
 /* ---- completion ---------------------------------------------------------------------------------------- */
 
-static void completions_are_current(void **state) {
+/* Every command and flag is in each shell's script. */
+static void completions_name_every_command(void **state) {
     (void)state;
-    static const struct {
-        const char *shell, *file;
-    } scripts[] = {
-        {"bash", "completions/invar.bash"}, {"zsh", "completions/_invar"}, {"fish", "completions/invar.fish"}};
-    static char kept[OUTPUT_MAX];
+    static const char *const shells[] = {"bash", "zsh", "fish"}, *const words[] = {"generate",       "verify",
+                                                                                   "tokenize",       "temperature",
+                                                                                   "max-new-tokens", "dr-grpo"};
     for (size_t i = 0; i < 3; i++) {
-        RUN("completion", scripts[i].shell);
+        RUN("completion", shells[i]);
         expect_ok();
-        FILE *file = fopen(source_path(scripts[i].file), "rb");
-        assert_non_null(file);
-        size_t n = fread(kept, 1, OUTPUT_MAX - 1, file);
-        fclose(file);
-        kept[n] = 0;
-        if (strcmp(kept, came.out) != 0)
-            fail_msg("%s is old: invar completion %s > %s", scripts[i].file, scripts[i].shell, scripts[i].file);
+        for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+            if (!strstr(came.out, words[w])) fail_msg("%s: no %s", shells[i], words[w]);
     }
 }
 
 /* Bash must offer this completion for a line. */
 static void bash_offers(const char *line, const char *offer) {
-    char command[8192];
+    char command[8192], script[1024];
+    snprintf(script, sizeof script, "%s", in_folder("invar.bash"));
+    RUN("completion", "bash");
+    expect_ok();
+    write_file("invar.bash", came.out, strlen(came.out));
     snprintf(command, sizeof command,
              "bash -c 'source \"$0\"; COMP_WORDS=(%s \"\"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); compopt() "
              "{ :; }; _invar; "
              "printf \"%%s\\n\" \"${COMPREPLY[@]}\"' '%s' > %s",
-             line, source_path("completions/invar.bash"), in_folder("offers"));
+             line, script, in_folder("offers"));
     assert_int_equal(system(command), 0);
     static char offers[OUTPUT_MAX];
     read_back("offers", offers);
@@ -155,7 +153,7 @@ static void bash_completes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_for_everything),      cmocka_unit_test(help_in_other_places),
-        cmocka_unit_test(every_flag_has_a_default), cmocka_unit_test(completions_are_current),
+        cmocka_unit_test(every_flag_has_a_default), cmocka_unit_test(completions_name_every_command),
         cmocka_unit_test(bash_completes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
