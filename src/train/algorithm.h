@@ -4,37 +4,7 @@
  * 2024); Dr. GRPO (Liu et al. 2025); DAPO (Yu et al. 2025); GSPO (Zheng et al. 2025); truncated and masked importance
  * sampling (Yao et al. 2025). The tests compare them with TRL and verl.
  *
- * The law of training, section "loss". All arithmetic is f64 in index order; exp is exp64. Sequence s has tokens t with
- * mask w[t] (t >= 1: the prediction of ids[t]), log-probabilities logp[t] of the learner now, old[t] of the learner
- * when the step began, behavior[t] of the sampler, reference[t]. n_s = sum of w[t]. Sequences with n_s = 0 do not
- * count.
- *
- *   d[t] = logp[t] - old[t]
- *   ratio: none:           -A logp[t] is the token's loss, A its gradient
- *          token:          rho[t] = exp(d[t])
- *          sequence_mean:  rho = exp((sum of w[t] d[t]) / n_s)       the same for all tokens, gradient to each token
- *          sequence_sum:   rho = exp(sum of w[t] d[t])               one loss for the sequence
- *   clip:  A > 0 and rho > 1 + eps_high: loss -(1 + eps_high) A, no gradient
- *          A < 0 and rho < 1 - eps_low:  loss -(1 - eps_low) A, no gradient
- *          A < 0 and rho > ratio_max > 0: loss -ratio_max A, no gradient
- *          else loss -rho A, gradient rho A
- *   correction (old differs from behavior): r = exp(old[t] - behavior[t]), or of the sum of w[t] times that (sequence);
- *          truncate: min(r, cap); mask: r if floor <= r <= cap, else 0. It multiplies loss and gradient of the token.
- *   KL:    x = reference[t] - logp[t]; k1: -x, gradient of the loss 1; k2: x^2 / 2, -x; k3: exp(x) - x - 1, 1 - exp(x);
- *          k1+ and k3+: their value with the gradient of k2. Times kl_beta, added to the token's loss.
- *   aggregation: the loss is (sum over sequences of a_s * sum over tokens of w[t] loss[t]) / D
- *          token_mean:          a = 1        D = sum of all w
- *          sequence_mean:       a = 1 / n_s  D = number of sequences
- *          sequence_sum:        a = 1        D = number of sequences
- *          constant:            a = 1        D = number of sequences * constant length
- *          (ratio sequence_sum: a_s times the loss of the sequence, plus the tokens' KL)
- *   c[t] = f32((a_s * w[t]) * ((rho * A) * r - kl_beta * k) + 0), k the gradient of the KL; without correction or KL
- *          their operations are left out. It is minus the derivative of D * loss by logp[t]. With logp = old it is
- *          (a_s * w[t]) * A in every bit, because exp64(0) is 1.
- *   advantage (r the shaped reward, sums in index order, n the group's size), 0 if all rewards of the group are equal:
- *          mean:           r - sum / n
- *          leave_one_out:  r - (sum - r) / (n - 1)
- *          mean_std:       x / (sqrt((sum of x^2) / (n - 1)) + std_eps) with x = r - sum / n */
+ * The law: NUMERICS.md 15.14, with its names. */
 #ifndef IV_TRAIN_ALGORITHM_H
 #define IV_TRAIN_ALGORITHM_H
 
@@ -139,7 +109,7 @@ size_t iv_groups_with_signal(const uint32_t *group, const double *reward, size_t
 
 /* ---- each inner step ---- */
 
-/* D of the header. `s` are all sequences of the step's batch; only n and mask are read. IV_INVALID if it is zero. */
+/* D of the law. `s` are all sequences of the step's batch; only n and mask are read. IV_INVALID if it is zero. */
 iv_status iv_algorithm_denominator(const iv_algorithm *a, const iv_loss_sequence *s, size_t n, double *denominator,
                                    iv_error *err);
 

@@ -20,7 +20,7 @@ static iv_gpu_linear_args problem(iv_arithmetic arithmetic, iv_dtype type, size_
     return a;
 }
 
-/* Dense layers of Qwen3-8B and of a TP shard of two: the fastest of wgmma on an H200, or as fast (docs/HOPPER_LOG.md,
+/* Dense layers of Qwen3-8B and of a TP shard of two: the fastest of wgmma on an H200, or as fast (bench/gpu/LOG.md,
  * bench/gpu/sweeps). */
 static void layers_have_what_was_measured(void **state) {
     (void)state;

@@ -14,7 +14,7 @@ enum { HALVES_FROM = 129 };         /* rows; not measured with fewer */
 /* The four sets of constants; which one applies depends on the rows of x. Each was fitted to measurements on an H200
  * (bench/gpu/fit_linear.py) of layers in sequence, as a model runs them (SEQUENCE: up to 32 rows, and MANY), or of
  * isolated layers where the fit to sequences made steps of a model slower (ISOLATED: 33 to 64, and 129 to 600 rows).
- * docs/HOPPER_LOG.md has the measurements. */
+ * bench/gpu/LOG.md has the measurements. */
 enum { SEQUENCE_32, ISOLATED_64, SEQUENCE_MANY, ISOLATED_600, SETS };
 
 static const struct {

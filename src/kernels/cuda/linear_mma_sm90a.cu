@@ -69,7 +69,7 @@ size_t iv_gpu_mma_configs(const iv_gpu_linear_args *a, iv_gpu_linear_config *out
     return found;
 }
 
-/* ---- the choice (bench/gpu/chain.cu on an H200: docs/HOPPER_LOG.md) --------------------------------------------- */
+/* ---- the choice (bench/gpu/chain.cu on an H200: bench/gpu/LOG.md) --------------------------------------------- */
 
 /* By leaves and rows, the layers in which this family was at least 2 % faster than wgmma, and others only where the
  * two differ by less. Sizes of W: n * k * 2 bytes. From 17 rows on the products of a tile take longer than its

@@ -1,7 +1,7 @@
 /* linear_wgmma_swiglu.cuh: the SwiGLU epilogue of a wide tile that overlaps with the next one (linear_wgmma.cuh).
  * Activations are computed in the registers that hold the roots, laid out as 16-bit rows in the warp's part of
  * `scratch`, and written by TMA. This saves instructions, whose cost is energy more than time. float32 rows are
- * slower this way (docs/HOPPER_LOG.md). */
+ * slower this way (bench/gpu/LOG.md). */
 #ifndef IV_KERNELS_CUDA_LINEAR_WGMMA_SWIGLU_CUH
 #define IV_KERNELS_CUDA_LINEAR_WGMMA_SWIGLU_CUH
 
