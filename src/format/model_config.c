@@ -4,6 +4,7 @@
  * three of them fit 64 bits. */
 #include "format/model_config.h"
 #include "base/file.h"
+#include "format/config_members.h"
 #include "format/foreign.h"
 #include "format/json.h"
 
@@ -297,6 +298,7 @@ static iv_status parse_rope_object(const iv_json_object *o, double theta, int64_
     IV_TRY(parse_rope_kind(o, &out->kind, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &out->theta, &found, err));
     IV_TRY(check_whole_rotary(o, err));
+    IV_TRY(iv_config_rope_check(o, err));
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
     IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
     if (out->kind == IV_ROPE_LINEAR) return IV_OK;
@@ -520,6 +522,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     c->model_type = f->model_type;
     IV_TRY(check_architecture(o, err));
     IV_TRY(check_not_quantized(o, err));
+    IV_TRY(iv_config_members_check(o, f->qk_norm, err));
     IV_TRY(parse_sizes(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_rope(o, c, err));
