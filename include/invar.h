@@ -122,6 +122,9 @@ typedef struct iv_engine_options {
     size_t step_target_ms; /* while sequences decode, prompts are read in chunks with which a step takes about this
                             * time, so that streams do not stall; never changes a bit. 0: no target, which gives the
                             * most tokens per second; IV_STEP_TARGET_STREAMS: 50 on GPUs, no target on a CPU */
+    bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
+                            * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
+                            * the fingerprint of a model that has such ids */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
@@ -156,6 +159,8 @@ typedef struct iv_engine_info {
                         * transformers does */
     const char *generation_unapplied; /* settings of generation_config.json that have no effect here: lines of a key and
                                        * its value; "": none */
+    const char *sampled_ids_digest;   /* SHA-256 in hexadecimal over a bit for each id, 1: it may be drawn; "": all ids
+                                       * may. Part of the fingerprint */
 } iv_engine_info;
 IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);
 

@@ -105,14 +105,19 @@ typedef struct iv_trainer_batch {
      * with that. Each sequence has `logprobs` and `coefficients` then. */
     iv_status (*weigh)(void *user, size_t i, iv_error *err);
     void *user;
+    /* The log-probabilities are those of the policy that an engine samples: ids without a token, which it never draws,
+     * have probability 0 (NUMERICS.md, 15.5), and a token with a mask has a token. Else they are over all ids, as for
+     * supervised learning or with iv_engine_options.sample_all_ids. */
+    bool policy;
 } iv_trainer_batch;
 
-/* Temperature 1; nothing else. */
+/* Temperature 1, over all ids; nothing else. */
 IV_API void iv_trainer_batch_init_sized(iv_trainer_batch *batch, size_t size);
 static inline void iv_trainer_batch_init(iv_trainer_batch *batch) { iv_trainer_batch_init_sized(batch, sizeof *batch); }
 
 /* Log-probabilities under the present weights, in every bit those of an engine with these weights, of the same dtype
- * and arithmetic: at temperature 1 its iv_event.logprob, at others its sampling_logprob without filters. IV_INVALID
+ * and arithmetic: with `policy` its iv_event.sampling_logprob without filters; else, at temperature 1, its
+ * iv_event.logprob, and at others sampling_logprob of an engine that draws all ids. IV_INVALID
  * names the sequence and token. */
 IV_API iv_status iv_trainer_score(iv_trainer *trainer, const iv_trainer_batch *batch, iv_error *err);
 

@@ -176,6 +176,7 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     const cli_value *memory = cli_find(args, "kv-cache-memory");
     if (memory) o->kv_bytes = memory->count, o->kv_fraction = (double)memory->real;
     o->prefix_caching = !cli_has(args, "no-enable-prefix-caching");
+    o->sample_all_ids = cli_has(args, "sample-all-ids");
     o->speculative = cli_text(args, "speculative", o->speculative);
     o->speculative_tokens = cli_count(args, "num-speculative-tokens", o->speculative_tokens);
 }

@@ -274,6 +274,7 @@ typedef struct maker {
     char path[CLI_PATH_BYTES];
     const char *arithmetic, *dtype, *numerics;
     size_t ranks;
+    bool all_ids;
 } maker;
 
 typedef struct replay {
@@ -319,12 +320,14 @@ static int maker_of(const replay *r, const replayed *item, maker *out, iv_error 
                    .numerics = cli_text(r->args, "numerics", info.maker.numerics)};
     size_t ranks = strcmp(out->numerics, "invar") == 0 ? 0 : info.maker.tensor_parallel_size; /* 0: the default */
     out->ranks = cli_count(r->args, "tensor-parallel-size", ranks);
+    out->all_ids = !*info.maker.sampled_ids_digest || cli_has(r->args, "sample-all-ids");
     return find_model(r, &info, out->path, err);
 }
 
 static bool same_maker(const maker *a, const maker *b) {
     return strcmp(a->path, b->path) == 0 && strcmp(a->arithmetic, b->arithmetic) == 0 &&
-           strcmp(a->dtype, b->dtype) == 0 && strcmp(a->numerics, b->numerics) == 0 && a->ranks == b->ranks;
+           strcmp(a->dtype, b->dtype) == 0 && strcmp(a->numerics, b->numerics) == 0 && a->ranks == b->ranks &&
+           a->all_ids == b->all_ids;
 }
 
 /* Room for the longest job, unless flags set the limit. */
@@ -337,6 +340,7 @@ static int open_engine(replay *r, const maker *m, iv_error *err) {
     o.dtype = m->dtype;
     o.numerics = m->numerics;
     o.tensor_parallel_size = m->ranks;
+    o.sample_all_ids = m->all_ids;
     size_t longest = 0;
     for (size_t i = 0; i < r->job_count; i++) {
         iv_request request;

@@ -95,6 +95,8 @@ static const cli_flag engine_flags[] = {
      .unset = "all sequences at full length, at most 0.25 of free memory (0.9 on GPUs)",
      .help = "memory for keys and values: 2G, 512M, or 0.5 of free memory"},
     {.name = "no-enable-prefix-caching", .help = "do not reuse cached prefixes"},
+    {.name = "sample-all-ids",
+     .help = "also draw ids without a token, as of a padded vocabulary; part of the fingerprint"},
     {CHOICE("speculative", "HOW", "off ngram"), .unset = "off",
      .help = "ngram: draft tokens from the text so far; never changes a bit"},
     {COUNT("num-speculative-tokens", "N", 1, 16), .unset = "5", .help = "most tokens in a draft"},

@@ -121,6 +121,7 @@ static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->rollout_seqs = cli_count(args, "rollout-max-num-seqs", o->rollout_seqs);
     o->rollout_batched_tokens = cli_count(args, "rollout-max-num-batched-tokens", o->rollout_batched_tokens);
     o->speculative = cli_text(args, "speculative", o->speculative);
+    o->sample_all_ids = cli_has(args, "sample-all-ids");
     o->reward_timeout = real_of(args, "reward-timeout", o->reward_timeout);
     o->on_mismatch = cli_text(args, "on-mismatch", o->on_mismatch);
     if (o->temperature != 1 && (cli_has(args, "top-p") || cli_has(args, "top-k") || cli_has(args, "min-p")))

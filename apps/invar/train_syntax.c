@@ -180,6 +180,8 @@ static const cli_flag rollout_flags[] = {
      .help = "sequences in one batch of the sampler; never changes a bit"},
     {COUNT("rollout-max-num-batched-tokens", "N", 0, 65536), .unset = "0: 1024; on GPUs 8192",
      .help = "tokens in one step of the sampler; never changes a bit"},
+    {.name = "sample-all-ids",
+     .help = "also draw ids without a token, as of a padded vocabulary, and learn over them; changes the result"},
     {CHOICE("speculative", "HOW", "off ngram"), .unset = "off", .help = "drafts of the sampler; never change a bit"},
     {0},
 };

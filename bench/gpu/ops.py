@@ -103,7 +103,7 @@ SIGNATURES = {
     "pack_rows": (c_int, P(Groups), c_size_t, c_void_p, c_size_t, c_void_p, c_void_p),
     "rmsnorm": (c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_float, c_size_t, c_int, c_void_p, c_size_t, c_void_p),
     "rotate": (c_int, P(RotateArgs), c_void_p),
-    "sample": (c_int, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    "sample": (c_int, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "sample_scratch": (c_size_t, c_size_t, c_size_t),
 }
 
@@ -280,7 +280,7 @@ class Ops:
         launch = self.op("sample")
 
         def call(keep=(logits, sampling, out, scratch)):
-            check(launch(logits.data_ptr(), rows, vocab, sampling.data_ptr(), scratch.data_ptr(), out.data_ptr(),
+            check(launch(logits.data_ptr(), rows, vocab, None, sampling.data_ptr(), scratch.data_ptr(), out.data_ptr(),
                          None, stream()), "iv_gpu_sample")
 
         return call, out[:, 0]

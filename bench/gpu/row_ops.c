@@ -149,7 +149,7 @@ static int combine(size_t rows, iv_gpu_stream s) {
     return iv_gpu_combine(&terms, first, 1, at.expert_ids, rows, K, MOE_HIDDEN, at.x, s);
 }
 static int sample_of(int kind, size_t rows, iv_gpu_stream s) {
-    return iv_gpu_sample(at.head, rows, VOCAB, at.sampling[kind], at.scratch, at.sampled, at.top_logprobs, s);
+    return iv_gpu_sample(at.head, rows, VOCAB, NULL, at.sampling[kind], at.scratch, at.sampled, at.top_logprobs, s);
 }
 static int greedy(size_t rows, iv_gpu_stream s) { return sample_of(0, rows, s); }
 static int warm(size_t rows, iv_gpu_stream s) { return sample_of(1, rows, s); }

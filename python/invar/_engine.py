@@ -36,6 +36,7 @@ class EngineInfo:
     tokenizer_digest: str
     template_digest: str
     generation_unapplied: str
+    sampled_ids_digest: str  # of the ids that may be drawn; "": all
     numerics_version: int
     tensor_parallel_size: int
     threads: int

@@ -55,7 +55,7 @@ class EngineArgs:
     cpu_offload_gb: float = 0
     hf_overrides: Any = None
     enable_chunked_prefill: bool | None = None
-    # invar's own. None of them but arithmetic and numerics changes a bit.
+    # invar's own. None of them but arithmetic, numerics and sample_all_ids changes a bit.
     device: str = "auto"
     arithmetic: str = "auto"
     numerics: str = "invar"
@@ -63,6 +63,7 @@ class EngineArgs:
     threads: int = 0
     trainable: bool = False  # Trainer.sync will replace the weights
     dummy_seed: int = 0
+    sample_all_ids: bool = False  # also draw ids without a token, as of a padded vocabulary
     rank_timeout_ms: int | None = None
     step_target_ms: int | None = 0  # of a step that reads prompts next to running requests; 0: no target; None: 50 on GPUs
 
@@ -108,6 +109,7 @@ class EngineArgs:
         o.threads, o.trainable, o.dummy_seed = self.threads, self.trainable, self.dummy_seed
         o.kv_bytes = self.kv_cache_memory_bytes or 0
         o.single_process = True
+        o.sample_all_ids = self.sample_all_ids
         o.step_target_ms = ffi.cast("size_t", -1) if self.step_target_ms is None else self.step_target_ms
         if self.rank_timeout_ms is not None:
             o.rank_timeout_ms = self.rank_timeout_ms

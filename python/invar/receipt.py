@@ -40,6 +40,7 @@ class Receipt:
         self.invar_version = text_of(info.invar_version)
         self.dtype, self.arithmetic = text_of(info.maker.dtype), text_of(info.maker.arithmetic)
         self.numerics, self.tensor_parallel_size = text_of(info.maker.numerics), info.maker.tensor_parallel_size
+        self.sampled_ids_digest = text_of(info.maker.sampled_ids_digest)  # "": all ids were drawn
         self.digest, self.finish_reason = text_of(info.digest), FINISH[info.finish]
         self.stop = text_or_none(info.stop)
         self.token_ids: list[int] = ffi.unpack(info.ids, info.id_count) if info.id_count else []
@@ -158,12 +159,13 @@ def replay(
     receipt: str | bytes | os.PathLike[str] | Receipt, model: str | os.PathLike[str] | None = None, **options: Any
 ) -> Replay:
     """Computes a receipt's request again in a new engine and compares every bit. model: the receipt's if None;
-    options: those of LLM, except what the receipt fixes (dtype, arithmetic, numerics)."""
+    options: those of LLM, except what the receipt fixes (dtype, arithmetic, numerics, sample_all_ids)."""
     from ._engine import Engine
 
     if not isinstance(receipt, Receipt):
         receipt = Receipt(receipt)
     fixed: dict[str, Any] = {"dtype": receipt.dtype, "arithmetic": receipt.arithmetic, "numerics": receipt.numerics}
+    fixed["sample_all_ids"] = not receipt.sampled_ids_digest
     if receipt.numerics != "invar":
         fixed["tensor_parallel_size"] = receipt.tensor_parallel_size
     longest = len(receipt.prompt_token_ids) + len(receipt.token_ids)

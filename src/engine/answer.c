@@ -90,8 +90,9 @@ static bool is_end(const iv_engine *e, const iv_sequence *s, int32_t token) {
 
 /* ---- allowed tokens ------------------------------------------------------------------------------------ */
 
+/* False: the id is never drawn. */
 static bool set_bit(const iv_engine *e, uint64_t *mask, int64_t id, bool value) {
-    if (id < 0 || id >= e->model->config.vocab_size) return false;
+    if (id < 0 || id >= e->model->config.vocab_size || !iv_token_ids_has(&e->drawable, id)) return false;
     mask[id / 64] = (mask[id / 64] & ~((uint64_t)1 << (id % 64))) | (uint64_t)value << (id % 64);
     return true;
 }
@@ -116,7 +117,11 @@ bool iv_answer_restricts(const iv_engine *e, const iv_sequence *s) {
     return s->stop_id_count || (!s->ignore_eos && (e->model->config.eos_count || e->generation.has_eos));
 }
 
-static void allow_all(uint64_t *mask, size_t vocab) {
+static void allow_all(const iv_engine *e, uint64_t *mask, size_t vocab) {
+    if (e->drawable.bits) {
+        memcpy(mask, e->drawable.bits, (vocab + 63) / 64 * sizeof *mask);
+        return;
+    }
     for (size_t i = 0; i < vocab / 64; i++) mask[i] = ~(uint64_t)0;
     if (vocab % 64) mask[vocab / 64] = ((uint64_t)1 << vocab % 64) - 1;
 }
@@ -130,7 +135,7 @@ static bool any_of(const uint64_t *mask, size_t vocab) {
 /* All tokens except those that end the answer. */
 static iv_status allow_all_but_ends(const iv_engine *e, const iv_sequence *s, uint64_t *mask, iv_error *err) {
     size_t vocab = (size_t)e->model->config.vocab_size;
-    allow_all(mask, vocab);
+    allow_all(e, mask, vocab);
     set_ends(e, s, mask, false);
     if (any_of(mask, vocab)) return IV_OK;
     return iv_fail(err, IV_INVALID, "min_tokens: wanted a token that does not end the answer, found none");
@@ -165,6 +170,7 @@ static iv_status draw(const iv_engine *e, iv_sampler *sampler, iv_sequence *s, c
                       int32_t *token, iv_error *err) {
     iv_sampling p = s->sampling;
     bool over = false;
+    p.allowed = e->drawable.bits;
     if (iv_answer_restricts(e, s)) {
         IV_TRY(s->mask ? allow(e, s, sampler->mask, &over, err) : allow_all_but_ends(e, s, sampler->mask, err));
         p.allowed = sampler->mask;

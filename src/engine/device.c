@@ -86,6 +86,7 @@ static iv_gpu_model_options options_of(const iv_engine *e, const iv_engine_optio
                                   .positions_max = e->max_model_len,
                                   .graphs = !o->enforce_eager,
                                   .timeout_ms = o->rank_timeout_ms,
+                                  .ids = e->drawable.bits,
                                   .processes = iv_ranks_processes(e->ranks)};
 }
 

@@ -219,6 +219,8 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     e->model_options = m;
     IV_TRY(iv_model_open(o->model, &m, e->pool, &e->model, err));
     complete_eos_ids(e);
+    if (!o->sample_all_ids)
+        IV_TRY(iv_token_ids_open(e->text_model->tokenizer, &e->model->config, &e->generation, &e->drawable, err));
     if (iv_baseline_widens(e->baseline)) IV_TRY(iv_model_widen(e->model, e->baseline, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
     IV_TRY(iv_device_open_model(e, o, pages, err));
@@ -274,6 +276,7 @@ void iv_engine_close(iv_engine *e) {
     iv_baseline_close(e->baseline);
     iv_pool_close(e->pool);
     iv_text_model_close(e->text_model);
+    iv_token_ids_close(&e->drawable);
     free(e->updated_from);
     free(e);
 }

@@ -25,6 +25,7 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     memset(part, 0, sizeof part);
     if (e->text_model->chat) iv_chat_template_digest(e->text_model->chat, part);
     iv_digest_add(d, part, sizeof part);
+    iv_digest_add(d, e->drawable.digest, strlen(e->drawable.digest)); /* nothing where all ids may be drawn */
     iv_digest_finish(d, all);
     iv_digest_hex(all, hex);
     snprintf(out, IV_FINGERPRINT_BYTES, "%s%d-%s-%s-%.16s", maker, IV_NUMERICS_VERSION, arithmetic, dtype, hex);
@@ -83,6 +84,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .kv_bytes_per_token = e->kv_token_bytes,
                              .index_unread = m->index_unread,
                              .generation_unapplied = e->generation.unapplied,
+                             .sampled_ids_digest = e->drawable.digest,
                              .load_seconds = e->load_seconds};
 }
 

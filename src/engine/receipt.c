@@ -166,6 +166,8 @@ char *iv_receipt_write(const iv_engine *e, const iv_sequence *s, const iv_event 
                               "configuration", info.configuration_digest,      //
                               "tokenizer", info.tokenizer_digest,              //
                               "chat_template", info.template_digest);
+    const char *ids = info.sampled_ids_digest;
+    if (*ids && json_object_set_new(maker, "sampled_ids", json_string(ids)) != 0) json_decref(maker), maker = NULL;
     json_t *neutral = json_pack("{s:I, s:s, s:I}", "threads", (json_int_t)info.threads, "isa", info.isa,
                                 "tensor_parallel_size", (json_int_t)info.tensor_parallel_size);
     json_t *all = json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o}",                                     //
@@ -301,12 +303,13 @@ static iv_status only(const iv_json_object *o, const char *const *names, iv_erro
 /* ---- the parts ----------------------------------------------------------------------------------------- */
 
 static iv_status read_maker(iv_receipt *r, const iv_json_object *all, iv_error *err) {
-    static const char *const names[] = {"numerics_version", "numerics", "arithmetic",    "dtype",
-                                        "model_type",       "weights",  "configuration", "tokenizer",
-                                        "chat_template",    NULL};
+    static const char *const names[] = {
+        "numerics_version", "numerics",  "arithmetic",    "dtype",       "model_type", "weights",
+        "configuration",    "tokenizer", "chat_template", "sampled_ids", NULL};
     iv_json_object o;
     iv_engine_info *m = &r->info.maker;
     int64_t version = 0;
+    m->sampled_ids_digest = "";
     IV_TRY(need_object(all, "maker", "maker.", &o, err));
     IV_TRY(only(&o, names, err));
     IV_TRY(need_int(&o, "numerics_version", 1, INT32_MAX, &version, err));
@@ -318,7 +321,9 @@ static iv_status read_maker(iv_receipt *r, const iv_json_object *all, iv_error *
     IV_TRY(need_sha256(&o, "weights", false, &m->weights_digest, err));
     IV_TRY(need_sha256(&o, "configuration", false, &m->configuration_digest, err));
     IV_TRY(need_sha256(&o, "tokenizer", true, &m->tokenizer_digest, err));
-    return need_sha256(&o, "chat_template", true, &m->template_digest, err);
+    IV_TRY(need_sha256(&o, "chat_template", true, &m->template_digest, err));
+    if (!iv_json_object_has(&o, "sampled_ids")) return IV_OK;
+    return need_sha256(&o, "sampled_ids", false, &m->sampled_ids_digest, err);
 }
 
 static iv_status read_neutral(iv_receipt *r, const iv_json_object *all, iv_error *err) {
@@ -599,6 +604,7 @@ iv_status iv_receipt_match(const iv_receipt *r, const iv_engine *e, iv_error *er
     bool other_model = list.len > 0;
     ok = ok && note(&list, "tokenizer", theirs->tokenizer_digest, ours.tokenizer_digest) &&
          note(&list, "chat template", theirs->template_digest, ours.template_digest) &&
+         note(&list, "sampled ids", theirs->sampled_ids_digest, ours.sampled_ids_digest) &&
          note(&list, "numerics version", version[0], version[1]) &&
          note(&list, "numerics", theirs->numerics, ours.numerics) &&
          note(&list, "arithmetic", theirs->arithmetic, ours.arithmetic) &&

@@ -137,6 +137,11 @@ static iv_status check_fields(const iv_engine *e, const iv_request *r, iv_error 
         if (id < 0 || (size_t)id >= vocab)
             return iv_fail(err, IV_INVALID, "logit_bias: wanted a token id below %zu, found %d", vocab, (int)id);
         IV_TRY(in_range("logit_bias", r->logit_bias[i].bias, -100.0f, 100.0f, false, err));
+        if (r->logit_bias[i].bias > 0 && !iv_token_ids_has(&e->drawable, id))
+            return iv_fail(err, IV_INVALID,
+                           "logit_bias: id %d has no token, so it is never drawn: wanted no bias above 0, found %g "
+                           "(sample_all_ids draws all ids)",
+                           (int)id, (double)r->logit_bias[i].bias);
     }
     return IV_OK;
 }

@@ -6,6 +6,7 @@
 #include "baseline/ops.h"
 #include "engine/sequence.h"
 #include "engine/text_model.h"
+#include "engine/token_ids.h"
 #include "format/generation_config.h"
 #include "model/cpu/cpu_model.h"
 #include "model/gpu_model.h"
@@ -65,6 +66,7 @@ struct iv_engine {
     bool replacing;                 /* the weights may be a mixture (replace.h): no requests */
     iv_text_model *text_model;
     iv_generation_config generation;
+    iv_token_ids drawable; /* all ids with iv_engine_options.sample_all_ids */
     iv_cpu_model *forward;   /* this process's first rank; NULL on GPUs */
     iv_gpu_model *gpu_model; /* NULL on a CPU; used only by ranks.c and device.c */
     iv_gpu *gpus[IV_RANKS_MAX];

@@ -1,6 +1,7 @@
 /* config_rope.c: rotary settings in both spellings, rope_theta with rope_scaling and rope_parameters. */
 #include "format/config_rope.h"
 #include "format/config_fields.h"
+#include "format/config_members.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -92,6 +93,7 @@ static iv_status parse_rope_object(const iv_json_object *o, double theta, int64_
     IV_TRY(parse_rope_kind(o, &out->kind, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &out->theta, &found, err));
     IV_TRY(check_whole_rotary(o, err));
+    IV_TRY(iv_config_rope_check(o, err));
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
     IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
     if (out->kind == IV_ROPE_LINEAR) return IV_OK;

@@ -6,6 +6,7 @@
 #include "format/model_config.h"
 #include "base/file.h"
 #include "format/config_fields.h"
+#include "format/config_members.h"
 #include "format/config_rope.h"
 #include "format/foreign.h"
 #include "format/json.h"
@@ -288,6 +289,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     c->model_type = f->model_type;
     IV_TRY(check_architecture(o, err));
     IV_TRY(check_not_quantized(o, err));
+    IV_TRY(iv_config_members_check(o, f->qk_norm, err));
     c->rms_norm_eps = RMS_NORM_EPS_DEFAULT;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));

@@ -336,6 +336,7 @@ typedef struct parser {
     const char *name;
     iv_tokenizer_json *out;
     iv_error *err;
+    size_t pieces, text_piece; /* of the post-processor so far: how many, and which one is the text */
 } parser;
 
 typedef iv_status (*read_step)(parser *p, const field *f, const char *type);
@@ -530,46 +531,68 @@ static iv_status read_special(const parser *p, const field *f, const char *token
     return IV_OK;
 }
 
-/* In a Sequence a later template wraps an earlier one: its left ids come first, its right ids last. */
-static iv_status wrap_template(const parser *p, const field *f, const int32_t *left, size_t left_count,
-                               const int32_t *right, size_t right_count) {
-    iv_tokenizer_json *t = p->out;
-    if (t->before_count + left_count > IV_TEMPLATE_TOKENS_MAX || t->after_count + right_count > IV_TEMPLATE_TOKENS_MAX)
+/* What a template makes of one piece: the text, or special tokens that an earlier template added. */
+typedef struct template_out {
+    int32_t ids[2][IV_TEMPLATE_TOKENS_MAX]; /* before the text, after it */
+    size_t count[2], texts, text_at;
+} template_out;
+
+/* Of two pieces one is the text; the tokens of the other are before it, or after it. */
+static iv_status add_piece(const parser *p, const field *f, size_t piece, template_out *out) {
+    const iv_tokenizer_json *t = p->out;
+    size_t side = out->texts > 0;
+    if (piece == p->text_piece) {
+        out->texts++;
+        return IV_OK;
+    }
+    const int32_t *ids = p->text_piece ? t->before : t->after;
+    size_t n = p->text_piece ? t->before_count : t->after_count;
+    if (out->count[side] + n > IV_TEMPLATE_TOKENS_MAX)
         return iv_fail(p->err, IV_LIMIT, "%s: %s: more than %d special tokens on one side", p->name, f->where,
                        IV_TEMPLATE_TOKENS_MAX);
-    memmove(t->before + left_count, t->before, t->before_count * sizeof *t->before);
-    memcpy(t->before, left, left_count * sizeof *left);
-    t->before_count += left_count;
-    memcpy(t->after + t->after_count, right, right_count * sizeof *right);
-    t->after_count += right_count;
+    memcpy(out->ids[side] + out->count[side], ids, n * sizeof *ids);
+    out->count[side] += n;
     return IV_OK;
 }
 
-static iv_status read_template(const parser *p, const field *f) {
-    const json_t *single = json_object_get(f->obj, "single");
-    int32_t ids[2][IV_TEMPLATE_TOKENS_MAX];
-    size_t count[2] = {0}, texts = 0;
-    if (!json_is_array(single))
-        return iv_fail(p->err, IV_FORMAT, "%s: %s.single: wanted an array, found %s", p->name, f->where,
-                       iv_json_type_name(single));
-    for (size_t i = 0; i < json_array_size(single); i++) {
-        const json_t *piece = json_array_get(single, i);
-        const json_t *token = json_object_get(json_object_get(piece, "SpecialToken"), "id");
-        const json_t *text = json_object_get(json_object_get(piece, "Sequence"), "id");
-        if (json_is_string(token)) {
-            size_t side = texts > 0;
-            IV_TRY(read_special(p, f, json_string_value(token), ids[side], &count[side]));
-        } else if (json_is_string(text) && strcmp(json_string_value(text), "A") == 0) {
-            texts++;
-        } else {
-            return iv_fail(p->err, IV_FORMAT, "%s: %s.single[%zu]: wanted a SpecialToken or the Sequence A", p->name,
-                           f->where, i);
-        }
-    }
-    if (texts != 1)
-        return iv_fail(p->err, IV_UNSUPPORTED, "%s: %s.single: wanted the Sequence A once, found it %zu times", p->name,
-                       f->where, texts);
-    return wrap_template(p, f, ids[0], count[0], ids[1], count[1]);
+static iv_status read_piece(const parser *p, const field *f, const json_t *piece, const char *key, size_t i,
+                            template_out *out) {
+    const char *token = json_string_value(json_object_get(json_object_get(piece, "SpecialToken"), "id"));
+    const char *text = json_string_value(json_object_get(json_object_get(piece, "Sequence"), "id"));
+    size_t side = out->texts > 0, before = out->texts;
+    bool second = p->pieces == 2 && text && strcmp(text, "B") == 0;
+    if (token) return read_special(p, f, token, out->ids[side], &out->count[side]);
+    if (!text || (strcmp(text, "A") != 0 && !second))
+        return iv_fail(p->err, IV_FORMAT, "%s: %s.%s[%zu]: wanted a SpecialToken or the Sequence A%s", p->name,
+                       f->where, key, i, p->pieces == 2 ? " or B" : "");
+    IV_TRY(add_piece(p, f, second, out));
+    if (out->texts > before) out->text_at = i;
+    return IV_OK;
+}
+
+/* As in tokenizers, a template's result is as many pieces as the template has, and a later template of a Sequence takes
+ * one piece by `single` and two by `pair`; with more the library panics. */
+static iv_status read_template(parser *p, const field *f) {
+    const char *key = p->pieces == 2 ? "pair" : "single";
+    const json_t *list = json_object_get(f->obj, key);
+    template_out out = {0};
+    if (p->pieces > 2)
+        return iv_fail(p->err, IV_UNSUPPORTED,
+                       "%s: %s: wanted at most 2 pieces from the TemplateProcessing before this one, found %zu",
+                       p->name, f->where, p->pieces);
+    if (!json_is_array(list))
+        return iv_fail(p->err, IV_FORMAT, "%s: %s.%s: wanted an array, found %s", p->name, f->where, key,
+                       iv_json_type_name(list));
+    for (size_t i = 0; i < json_array_size(list); i++) IV_TRY(read_piece(p, f, json_array_get(list, i), key, i, &out));
+    if (out.texts != 1)
+        return iv_fail(p->err, IV_UNSUPPORTED, "%s: %s.%s: wanted the %s once, found it %zu times", p->name, f->where,
+                       key, p->pieces == 2 ? "text" : "Sequence A", out.texts);
+    iv_tokenizer_json *t = p->out;
+    memcpy(t->before, out.ids[0], out.count[0] * sizeof *t->before);
+    memcpy(t->after, out.ids[1], out.count[1] * sizeof *t->after);
+    t->before_count = out.count[0], t->after_count = out.count[1];
+    p->pieces = json_array_size(list), p->text_piece = out.text_at;
+    return IV_OK;
 }
 
 static iv_status read_processor(parser *p, const field *f, const char *type) {
@@ -579,7 +602,7 @@ static iv_status read_processor(parser *p, const field *f, const char *type) {
 }
 
 static iv_status read_step_lists(const char *name, const json_t *root, iv_tokenizer_json *out, iv_error *err) {
-    parser p = {name, out, err};
+    parser p = {.name = name, .out = out, .err = err, .pieces = 1};
     const json_t *decoder = json_object_get(root, "decoder");
     out->has_decoder = decoder && !json_is_null(decoder);
     IV_TRY(read_steps(&p, "normalizer", json_object_get(root, "normalizer"), "normalizers", 0, read_normalizer));

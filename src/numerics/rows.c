@@ -33,6 +33,17 @@ void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_silu(gate[i]) * up[i]);
 }
 
+void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {
+    for (size_t i = 0; i < n;) {
+        size_t id = first + i, bits = 64 - id % 64;
+        uint64_t zeros = ~allowed[id / 64] >> (id % 64);
+        if (bits > n - i) bits = n - i;
+        if (bits < 64) zeros &= ((uint64_t)1 << bits) - 1;
+        for (; zeros; zeros &= zeros - 1) x[i + (size_t)__builtin_ctzll(zeros)] = -INFINITY;
+        i += bits;
+    }
+}
+
 void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum) {
     float m = -INFINITY, lanes[IV_ROW_LANES] = {0}; /* skips NaN, which reaches the sum */
     for (size_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;

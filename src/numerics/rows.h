@@ -27,6 +27,9 @@ void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs)
 void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out);
 
 /* The largest element and the sum of exponentials relative to it, in lanes. */
+/* x[0..n) are the logits of ids [first, first + n): -infinity for those whose bit in `allowed` (10.2) is 0. */
+void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed);
+
 void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum);
 
 /* The same with the sum's logarithm: log softmax of x[i] is (x[i] - max) - log_sum. */

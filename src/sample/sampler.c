@@ -74,18 +74,6 @@ static void adjust(const iv_sampling *p, float *x, size_t vocab, const iv_seen *
     }
 }
 
-/* Forbidden tokens become -infinity. */
-static void forbid(float *x, size_t vocab, const uint64_t *allowed) {
-    for (size_t from = 0; from < vocab; from += 64) {
-        size_t n = vocab - from < 64 ? vocab - from : 64;
-        uint64_t zeros = ~allowed[from / 64] & (n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1);
-        if (zeros == ~(uint64_t)0)
-            for (size_t i = 0; i < 64; i++) x[from + i] = -INFINITY;
-        else
-            for (; zeros; zeros &= zeros - 1) x[from + (size_t)__builtin_ctzll(zeros)] = -INFINITY;
-    }
-}
-
 static int32_t first_allowed(const uint64_t *allowed) {
     size_t word = 0;
     while (allowed[word] == 0) word++;
@@ -229,7 +217,7 @@ static const float *prepare(iv_sampler *s, const iv_sampling *p, const float *lo
     if (adjusts(p) || p->allowed) {
         memcpy(s->work, logits, s->vocab * sizeof *x);
         if (adjusts(p)) adjust(p, s->work, s->vocab, seen, seen_count);
-        if (p->allowed) forbid(s->work, s->vocab, p->allowed);
+        if (p->allowed) iv_ref_forbid(s->work, 0, s->vocab, p->allowed);
         x = s->work;
     }
     if (p->temperature == 0.0f || p->temperature == 1.0f) return x;

@@ -127,7 +127,8 @@ iv_status iv_bridge_keep_strings(iv_engine_info *info, char **block, iv_error *e
                                   &info->configuration_digest,
                                   &info->tokenizer_digest,
                                   &info->template_digest,
-                                  &info->generation_unapplied};
+                                  &info->generation_unapplied,
+                                  &info->sampled_ids_digest};
     enum { TEXTS = sizeof texts / sizeof *texts };
     size_t room = 0;
     for (size_t i = 0; i < TEXTS; i++) room += strlen(*texts[i]) + 1;

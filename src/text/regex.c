@@ -21,8 +21,11 @@ typedef struct translator {
     iv_error *err;
     bool caseless[GROUPS_MAX + 1]; /* of each open group; [0] is the pattern itself */
     size_t depth;
-    char last_folded; /* the last ASCII letter written under (?i), for pairs that fold to one character */
-    bool group_start; /* nothing of this group was written yet */
+    char last_folded;             /* the last ASCII letter written under (?i), for pairs that fold to one character */
+    bool group_start;             /* nothing of this group was written yet */
+    size_t group[GROUPS_MAX + 1]; /* in `out`: where each open group begins, */
+    size_t item;                  /* and what the next quantifier repeats */
+    enum { NOT_QUANTIFIED, INTERVAL_WITHOUT_COMMA, INTERVAL, LAZY_INTERVAL } quantified; /* by an interval: so far */
 } translator;
 
 /* The meaning of one escape or property: one character, a set or its complement. */
@@ -280,9 +283,31 @@ static iv_status open_group(translator *t) {
     return puts_(t, opening ? opening : "(?:"); /* captures are not needed: back references are refused */
 }
 
+/* A quantifier after an interval repeats it all, except the ? of a lazy interval: PCRE2 reads + as possessive. */
+static iv_status repeat_interval(translator *t) {
+    size_t n = t->out->len - t->item;
+    if (!iv_buf_puts(t->out, "(?:)")) return no_memory(t);
+    char *at = t->out->data + t->item;
+    memmove(at + 3, at, n);
+    memcpy(at, "(?:", 3);
+    at[n + 3] = ')';
+    t->quantified = NOT_QUANTIFIED;
+    return IV_OK;
+}
+
+/* *, + and ?. */
+static iv_status translate_quantifier(translator *t, char c) {
+    t->i++;
+    if (c == '?' && t->quantified == INTERVAL)
+        t->quantified = LAZY_INTERVAL;
+    else if (t->quantified != NOT_QUANTIFIED)
+        IV_TRY(repeat_interval(t));
+    return put(t, &c, 1);
+}
+
 /* {n}, {n,}, {n,m} and {,m}; any other { is a literal. */
 static iv_status translate_brace(translator *t) {
-    size_t from = t->i, i = t->i + 1, low = i;
+    size_t from = t->i, i = t->i + 1, low = i, item = t->out->len;
     while (i < t->n && isdigit((unsigned char)t->s[i])) i++;
     size_t low_end = i, high = 0, high_end = 0;
     bool comma = i < t->n && t->s[i] == ',';
@@ -293,23 +318,18 @@ static iv_status translate_brace(translator *t) {
     }
     bool interval = i < t->n && t->s[i] == '}' && (low_end > low || (comma && high_end > high));
     if (!interval) {
-        t->i++;
+        t->i++, t->item = item, t->quantified = NOT_QUANTIFIED;
         return puts_(t, "\\{");
     }
     t->i = i + 1;
-    char next = t->i < t->n ? t->s[t->i] : 0;
-    if (next == '+' || (next == '?' && !comma))
-        return refuse(t, from, "+ or ? after an interval means something else in PCRE2");
+    if (t->quantified != NOT_QUANTIFIED) IV_TRY(repeat_interval(t));
+    t->quantified = comma ? INTERVAL : INTERVAL_WITHOUT_COMMA;
     if (low_end == low) {
         IV_TRY(puts_(t, "{0,"));
         IV_TRY(put(t, t->s + high, high_end - high));
-        IV_TRY(puts_(t, "}"));
-    } else {
-        IV_TRY(put(t, t->s + from, t->i - from));
+        return puts_(t, "}");
     }
-    if (next != '?') return IV_OK;
-    t->i++;
-    return puts_(t, "?");
+    return put(t, t->s + from, t->i - from);
 }
 
 static iv_status translate_literal(translator *t) {
@@ -337,24 +357,26 @@ static iv_status translate_one(translator *t) {
     /* Only "(" reads group_start, and sets it again. */
     if (c != '(') t->group_start = false;
     if (!isalpha((unsigned char)c)) t->last_folded = 0;
+    if (c == '*' || c == '+' || c == '?') return translate_quantifier(t, c);
+    if (c == '{') return translate_brace(t);
+    t->quantified = NOT_QUANTIFIED, t->item = t->out->len;
     switch (c) {
     case '\\': return translate_escape(t);
     case '[': return translate_class(t);
     case '(': {
-        size_t depth = t->depth;
+        size_t depth = t->depth, begin = t->item;
         IV_TRY(open_group(t));
-        if (t->depth == depth) t->group_start = start;
+        if (t->depth == depth)
+            t->group_start = start;
+        else
+            t->group[t->depth] = begin;
         return IV_OK;
     }
     case ')':
         if (t->depth == 0) return refuse(t, t->i, "a ) without its (");
-        t->depth--;
+        t->item = t->group[t->depth--];
         t->i++;
         return puts_(t, ")");
-    case '{': return translate_brace(t);
-    case '*':
-    case '+':
-    case '?':
     case '|':
     case '.':
     case '^':

@@ -5,6 +5,7 @@
 #include "base/digest.h"
 #include "base/size.h"
 #include "engine/sized.h"
+#include "engine/text_model.h"
 #include "format/json.h"
 #include "model/tensor_data.h"
 #include "numerics/version.h"
@@ -187,7 +188,8 @@ iv_status iv_trainer_open(const iv_trainer_options *given, iv_trainer **out, iv_
 void iv_trainer_close(iv_trainer *t) {
     if (!t) return;
     iv_train_public *p = t->public;
-    if (p) free(p->model), free(p->hyperparameters), free(p->sequences), free(p->memory);
+    if (p)
+        iv_token_ids_close(&p->drawable), free(p->model), free(p->hyperparameters), free(p->sequences), free(p->memory);
     free(p);
     iv_train_close(t);
 }
@@ -263,6 +265,20 @@ static iv_status reserve(iv_train_public *p, size_t n, size_t floats, iv_error *
     return IV_OK;
 }
 
+/* The ids that an engine of this model draws. */
+static iv_status read_drawable(iv_trainer *t, iv_error *err) {
+    iv_train_public *p = t->public;
+    iv_text_model *text = NULL;
+    iv_generation_config g;
+    if (p->has_drawable) return IV_OK;
+    IV_TRY(iv_generation_config_read(p->model, &g, err));
+    IV_TRY(iv_text_model_open(p->model, &text, err));
+    iv_status status = iv_token_ids_open(text->tokenizer, &t->model->config, &g, &p->drawable, err);
+    iv_text_model_close(text);
+    p->has_drawable = status == IV_OK;
+    return status;
+}
+
 /* Checks the caller's batch and makes the internal one. */
 static iv_status take_batch(iv_trainer *t, const iv_trainer_batch *given, iv_train_batch *out, iv_error *err) {
     iv_trainer_batch b;
@@ -288,7 +304,8 @@ static iv_status take_batch(iv_trainer *t, const iv_trainer_batch *given, iv_tra
             (iv_train_sequence){s->ids, s->mask, s->count, s->logprobs ? s->logprobs : at, s->coefficients};
         if (!s->logprobs) at += s->count;
     }
-    *out = (iv_train_batch){p->sequences, b.count, b.temperature, b.weigh, b.user};
+    if (b.policy) IV_TRY(read_drawable(t, err));
+    *out = (iv_train_batch){p->sequences, b.count, b.temperature, b.weigh, b.user, b.policy ? p->drawable.bits : NULL};
     return IV_OK;
 }
 

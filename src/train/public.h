@@ -2,12 +2,15 @@
 #ifndef IV_TRAIN_PUBLIC_H
 #define IV_TRAIN_PUBLIC_H
 
+#include "engine/token_ids.h"
 #include "invar_train.h"
 #include "train/checkpoint.h"
 #include "train/trainer_state.h"
 
 /* Belongs to the trainer that iv_trainer_open made. */
 typedef struct iv_train_public {
+    iv_token_ids drawable; /* of a policy; read by the first batch of one */
+    bool has_drawable;
     char *model; /* directory */
     char *hyperparameters, fingerprint[128], initial[80];
     bool broken;        /* the weights may be a mixture: only a restore helps */

@@ -21,9 +21,10 @@ typedef struct rl {
     uint32_t *picked;          /* and which of the batch they are */
     bool *weighed;             /* by this process in the present inner step */
     size_t picked_count;
-    bool exact;   /* the learner's distribution is the one that was drawn from */
-    bool sampled; /* behavior: of the distribution drawn from, at a temperature */
-    bool first;   /* inner step */
+    bool exact;              /* the learner's distribution is the one that was drawn from */
+    bool sampled;            /* behavior: of the distribution drawn from, as nothing filters it */
+    const uint64_t *allowed; /* ids that this distribution has; NULL: all */
+    bool first;              /* inner step */
     uint64_t updates;
     double seconds[4]; /* rollout, reward, learner, update of the engine */
 } rl;
@@ -94,8 +95,9 @@ static iv_status open_reward(rl *x, iv_error *err) {
 
 static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
-    *x = (rl){.r = r, .sampled = o->temperature != 1.0, .exact = true};
-    if (r->at % o->rollout_sync_every != 0) /* the weights in between are in no checkpoint */
+    *x = (rl){.r = r, .sampled = !iv_run_filters(o), .exact = true};
+    if (x->sampled) x->allowed = r->engine->drawable.bits; /* else the model's own: of 10.7 */
+    if (r->at % o->rollout_sync_every != 0)                /* the weights in between are in no checkpoint */
         return iv_fail(
             err, IV_UNSUPPORTED,
             "resume: wanted a checkpoint at a multiple of %llu steps, at which the sampler is updated, found "
@@ -178,7 +180,10 @@ static iv_status weigh_others(rl *x, iv_error *err) {
 /* Log-probabilities of the reference model go where the learner's will be, and from there to their own arrays. */
 static iv_status score_reference(rl *x, iv_error *err) {
     if (!x->reference) return IV_OK;
-    iv_train_batch b = {.sequences = x->update, .count = x->picked_count, .temperature = (float)x->r->o->temperature};
+    iv_train_batch b = {.sequences = x->update,
+                        .count = x->picked_count,
+                        .temperature = (float)x->r->o->temperature,
+                        .allowed = x->allowed};
     IV_TRY(iv_train_score(x->reference, &b, err));
     for (size_t k = 0; k < x->picked_count; k++) {
         size_t i = x->picked[k];
@@ -206,6 +211,7 @@ static iv_status learn(rl *x, iv_loss_report *report, double *norm, double *rate
     iv_train_batch b = {.sequences = x->update,
                         .count = x->picked_count,
                         .temperature = (float)r->o->temperature,
+                        .allowed = x->allowed,
                         .weigh = weigh,
                         .context = x};
     for (size_t k = 0; k < r->o->inner_steps; k++) {

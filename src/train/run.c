@@ -170,6 +170,7 @@ static json_t *hyperparameters_of(const iv_run *r) {
                            "overlong_buffer", a->overlong_buffer, "dynamic_sampling", (int)a->dynamic_sampling);
     json_object_update(j, rl);
     json_decref(rl);
+    if (r->engine->drawable.bits) json_object_set_new(j, "sampled_ids", json_string(r->engine->drawable.digest));
     if (strcmp(o->rollout_numerics, "invar") != 0)
         json_object_set_new(j, "rollout_numerics", json_string(o->rollout_numerics));
     if (o->rollout_mantissa_bits != IV_F32_MANTISSA_BITS)

@@ -37,8 +37,8 @@ typedef struct iv_run_options {
     double temperature, top_p, min_p, kl_beta, eps_low, eps_high, correction_cap, overlong_buffer; /* below 0: the
                                                                                                     * algorithm's own */
     int64_t top_k;
-    bool dynamic_sampling;
-    const char *rollout_numerics; /* as numerics */
+    bool dynamic_sampling, sample_all_ids; /* sample_all_ids: as iv_engine_options */
+    const char *rollout_numerics;          /* as numerics */
     /* Controls: the sampler's matrices are rounded to so many mantissa bits, 23: not; it takes the learner's weights
      * after every so many steps. */
     uint64_t rollout_mantissa_bits, rollout_sync_every;

@@ -4,13 +4,14 @@
 
 #include <string.h>
 
+bool iv_run_filters(const iv_run_options *o) { return o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0; }
+
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
-    bool filtered = o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0;
     if (o->temperature <= IV_TEMPERATURE_MIN)
         return iv_fail(err, IV_INVALID, "temperature: wanted more than %g for rl, found %g", (double)IV_TEMPERATURE_MIN,
                        o->temperature);
-    if (filtered && o->temperature != 1.0)
+    if (iv_run_filters(o) && o->temperature != 1.0)
         return iv_fail(err, IV_UNSUPPORTED, "rl with top_p, top_k or min_p: wanted temperature 1, found %g",
                        o->temperature);
     if (o->group_size == 0 || o->inner_steps == 0 || o->max_new_tokens == 0)

@@ -67,6 +67,8 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err);
 iv_status iv_run_sft(iv_run *r, iv_error *err);
 /* run_check.c: options of rl, before anything is opened. */
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err);
+/* Does top-p, top-k or min-p narrow what is drawn? */
+bool iv_run_filters(const iv_run_options *o);
 iv_status iv_run_rl(iv_run *r, iv_error *err);
 
 #endif

@@ -111,6 +111,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     e.device = t->cuda ? "cuda" : "cpu", e.threads = o->threads, e.numerics = o->rollout_numerics;
     e.dtype = dtype, e.arithmetic = iv_arithmetic_name(t->arithmetic);
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
+    e.sample_all_ids = o->sample_all_ids;
     e.single_process = true; /* those of mpirun are the trainer's */
     uint64_t completions = o->batch_size * o->group_size;
     e.max_num_seqs = iv_size_max(1, iv_size_min(completions, t->cuda ? GPU_ROLLOUT_SEQUENCES : ROLLOUT_SEQUENCES));

@@ -333,11 +333,19 @@ static iv_status check_batch(const iv_trainer *t, const iv_train_batch *b, iv_er
         if (s->count < 2 || iv_padded_k(s->count) > iv_padded_k(t->o.pass_tokens) || s->count > m->rope_positions)
             return iv_fail(err, IV_INVALID, "sequence %zu of the batch: wanted 2 to %zu tokens, found %zu", i,
                            iv_size_min(t->o.pass_tokens, m->rope_positions), s->count);
-        for (size_t k = 0; k < s->count; k++)
-            if (s->ids[k] < 0 || s->ids[k] >= m->config.vocab_size)
+        for (size_t k = 0; k < s->count; k++) {
+            int32_t id = s->ids[k];
+            if (id < 0 || id >= m->config.vocab_size)
                 return iv_fail(err, IV_INVALID,
                                "sequence %zu of the batch, token %zu: wanted an id below %lld, found %d", i, k,
-                               (long long)m->config.vocab_size, s->ids[k]);
+                               (long long)m->config.vocab_size, id);
+            if (b->allowed && s->mask[k] != 0 && !(b->allowed[id / 64] >> (id % 64) & 1))
+                return iv_fail(
+                    err, IV_INVALID,
+                    "sequence %zu of the batch, token %zu: wanted an id with a token, which a policy may draw, "
+                    "found %d (sample_all_ids draws all ids)",
+                    i, k, id);
+        }
     }
     return IV_OK;
 }
@@ -410,6 +418,7 @@ static iv_learner_step step_of(train_rank *r, learning *x) {
                              .count = r->count,
                              .ranks = t->o.virtual_ranks / t->o.world,
                              .temperature = t->batch->temperature,
+                             .allowed = t->batch->allowed,
                              .sums = t->parts ? (iv_axis_sums){.sum = r->part} : r->sums,
                              .weigh = t->batch->weigh ? weigh : NULL,
                              .part = t->parts ? part_ends : NULL,

@@ -68,6 +68,7 @@ typedef struct iv_train_batch {
      * from several threads, for sequences of this process. NULL: they are filled already. */
     iv_status (*weigh)(void *context, size_t sequence, iv_error *err);
     void *context;
+    const uint64_t *allowed; /* as in iv_learner_step: the ids that a policy draws. Other ids are not predicted */
 } iv_train_batch;
 
 typedef struct iv_train_update {

@@ -31,7 +31,19 @@ typedef struct law_way {
     iv_dtype dtype;
     size_t virtual_ranks;
     float temperature;
+    bool policy; /* some ids are not drawn */
 } law_way;
+
+static bool is_drawn(const law_way *w, size_t vocab, size_t id) {
+    return !w->policy || id < 5 || (id % 7 != 3 && id < vocab - vocab / 8);
+}
+
+static uint64_t *drawn_ids(const law_way *w, size_t vocab) {
+    if (!w->policy) return NULL;
+    uint64_t *bits = calloc((vocab + 63) / 64, sizeof *bits);
+    for (size_t id = 0; id < vocab; id++) bits[id / 64] |= (uint64_t)is_drawn(w, vocab, id) << (id % 64);
+    return bits;
+}
 
 /* What does not. */
 typedef struct free_way {
@@ -57,6 +69,7 @@ static void sequences_make(rng *r, size_t vocab, size_t count, size_t longest, c
         float *mask = malloc(n * sizeof *mask);
         for (size_t t = 0; t < n; t++) {
             ids[t] = (int32_t)(rng_below(r, 2) ? rng_below(r, vocab) : rng_below(r, 5));
+            if (!is_drawn(w, vocab, (size_t)ids[t])) ids[t] %= 5;
             mask[t] = t && i != 2 && rng_below(r, 3) ? 1.0f : 0.0f;
         }
         if (i != 2) mask[1] = 0.5f;
@@ -160,6 +173,8 @@ static void run_step(learned *g, sequences *x, const law_way *w, const free_way 
     iv_learner_step step = {
         .sequences = x->of, .count = x->count, .ranks = w->virtual_ranks, .temperature = w->temperature};
     late_coefficients late;
+    uint64_t *drawn = drawn_ids(w, (size_t)g->model->config.vocab_size);
+    step.allowed = drawn;
     if (f->late) begin_late(&late, x, &step);
     sums_make(g);
     step.sums.sum = g->device_sums;
@@ -181,6 +196,7 @@ static void run_step(learned *g, sequences *x, const law_way *w, const free_way 
         }
     }
     if (f->late) end_late(&late, x);
+    free(drawn);
     for (size_t i = 0; i < x->count; i++) {
         g->logprobs[i] = realloc(g->logprobs[i], x->of[i].count * sizeof(float));
         memcpy(g->logprobs[i], x->of[i].logprobs, x->of[i].count * sizeof(float));
@@ -278,10 +294,10 @@ static void check_way(const learner_case *c, const law_way *w, const free_way *f
     }
     run_step(got, x, w, f, scores);
     size_t n = differences(want, got, x, true);
-    printf("%s %s %s, %zu virtual ranks, T %g, passes of %zu, recomputes %s%s%s: %zu differ\n", c->name,
+    printf("%s %s %s, %zu virtual ranks, T %g%s, passes of %zu, recomputes %s%s%s: %zu differ\n", c->name,
            w->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(w->dtype), w->virtual_ranks,
-           (double)w->temperature, f->pass, recomputes[f->recompute], f->separate ? ", row ops apart" : "",
-           f->late ? ", late coefficients" : "", n);
+           (double)w->temperature, w->policy ? ", a policy" : "", f->pass, recomputes[f->recompute],
+           f->separate ? ", row ops apart" : "", f->late ? ", late coefficients" : "", n);
     assert_int_equal(n, 0);
 }
 
@@ -293,7 +309,7 @@ static law_way random_law(rng *r) {
                  {IV_FMA32, IV_BF16}, {IV_FMA32, IV_F16}, {IV_FMA32, IV_F32}};
     size_t kind = rng_below(r, 6);
     return (law_way){kinds[kind].arithmetic, kinds[kind].dtype, (size_t)1 << rng_below(r, LEVELS + 1),
-                     rng_below(r, 2) ? 1.0f : 0.7f};
+                     rng_below(r, 2) ? 1.0f : 0.7f, rng_below(r, 2)};
 }
 
 /* Steps of one model under one law: the CPU's bits for every way that is free. */

@@ -58,10 +58,10 @@ static bool keeps_many(const float *x, size_t vocab, const iv_row_sampling *p) {
     return n > SORTED && (!top_k || p->top_k > SORTED) && total > SORTED / 4.0;
 }
 
-static size_t many, compared, moved, sampling_logprobs, top_logprobs, given;
+static size_t many, compared, moved, sampling_logprobs, top_logprobs, given, barred;
 
-static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const iv_row_sampling *p,
-                        const iv_row_result *got, const iv_logprob *got_top_logprobs) {
+static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size_t vocab, const uint64_t *ids,
+                        const iv_row_sampling *p, const iv_row_result *got, const iv_logprob *got_top_logprobs) {
     float max, log_sum;
     iv_ref_log_sum_exp(x, vocab, &max, &log_sum);
     assert_same_bits("max", &max, &got->max, 1, 4, true);
@@ -72,7 +72,8 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
                      .min_p = p->min_p,
                      .top_k = p->top_k,
                      .repetition_penalty = 1.0f,
-                     .seed = p->seed};
+                     .seed = p->seed,
+                     .allowed = ids};
     float sampling_logprob, *want = p->sampling_logprob ? &sampling_logprob : NULL;
     int32_t drawn = iv_sample_with_logprob(s, k, &q, x, NULL, 0, p->position, want),
             token = p->given ? p->token : drawn;
@@ -99,13 +100,36 @@ static void compare_row(iv_sampler *s, const iv_kernels *k, const float *x, size
     compared++, many += keeps_many(x, vocab, p), sampling_logprobs += sampling_logprob != 0.0f,
         top_logprobs += p->top_logprobs > 0;
     given += p->given && token != drawn;
+    if (!ids) return;
+    assert_true(ids[drawn / 64] >> (drawn % 64) & 1);
+    q.allowed = NULL;
+    barred += iv_sample(s, k, &q, x, NULL, 0, p->position) != drawn;
+}
+
+/* Ids that may be drawn: all (NULL), without a tail, with holes, all but the largest, a few, one. */
+static uint64_t *random_ids(rng *r, const float *x, size_t vocab) {
+    size_t kind = rng_below(r, 7), words = (vocab + 63) / 64, largest = 0;
+    if (kind < 2) return NULL;
+    uint64_t *ids = calloc(words, sizeof *ids);
+    size_t end = kind == 2 ? 1 + rng_below(r, vocab) : vocab, some = rng_below(r, vocab);
+    for (size_t i = 0; i < vocab; i++) {
+        if (x[i] > x[largest]) largest = i;
+        bool one = i < end && (kind != 3 || rng_below(r, 8)) && (kind != 5 || rng_below(r, 16) == 0) && kind != 6;
+        if (one) ids[i / 64] |= (uint64_t)1 << (i % 64);
+    }
+    if (kind == 4) ids[largest / 64] &= ~((uint64_t)1 << (largest % 64));
+    bool any = false;
+    for (size_t i = 0; i < words; i++) any |= ids[i] != 0;
+    if (!any) ids[some / 64] |= (uint64_t)1 << (some % 64);
+    return ids;
 }
 
 /* Samples rows on the GPU, this many at once, the first rows last: their logits and the scratch are overwritten, as
  * in a step of the engine. Compares. */
-static void compare_slices(const float *x, size_t vocab, size_t rows, const iv_row_sampling *p, size_t slice) {
+static void compare_slices(rng *r, const float *x, size_t vocab, size_t rows, const iv_row_sampling *p, size_t slice) {
     iv_sampler s;
     iv_error err;
+    uint64_t *ids = random_ids(r, x, vocab), *gpu_ids = ids ? gpu_copy(ids, (vocab + 63) / 64 * sizeof *ids) : NULL;
     ASSERT_OK(iv_sampler_open(&s, vocab, &err), &err);
     float *gpu_x = gpu_copy(x, rows * vocab * sizeof *x);
     iv_row_sampling *gpu_p = gpu_copy(p, rows * sizeof *p);
@@ -116,22 +140,22 @@ static void compare_slices(const float *x, size_t vocab, size_t rows, const iv_r
     for (size_t first = (rows - 1) / slice * slice;; first -= slice) {
         size_t n = slice < rows - first ? slice : rows - first;
         GPU_OK(iv_gpu_copy_columns(IV_F32, gpu_x + first * vocab, vocab, 0, vocab, n, logits, vocab, NULL));
-        GPU_OK(iv_gpu_sample(logits, n, vocab, gpu_p + first, scratch, gpu_out + first,
+        GPU_OK(iv_gpu_sample(logits, n, vocab, gpu_ids, gpu_p + first, scratch, gpu_out + first,
                              gpu_top_logprobs + first * IV_TOP_LOGPROBS_MAX, NULL));
         if (first == 0) break;
     }
     iv_row_result *out = host_copy(gpu_out, rows * sizeof *out);
     iv_logprob *top = host_copy(gpu_top_logprobs, rows * IV_TOP_LOGPROBS_MAX * sizeof *top);
     for (size_t i = 0; i < rows; i++)
-        compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, &p[i], &out[i],
+        compare_row(&s, iv_kernels_select(IV_ISA_AVX512), x + i * vocab, vocab, ids, &p[i], &out[i],
                     top + i * IV_TOP_LOGPROBS_MAX);
     cudaFree(gpu_x), cudaFree(gpu_p), cudaFree(scratch), cudaFree(logits), cudaFree(gpu_out),
-        cudaFree(gpu_top_logprobs);
-    iv_sampler_close(&s), free(out), free(top);
+        cudaFree(gpu_top_logprobs), cudaFree(gpu_ids);
+    iv_sampler_close(&s), free(out), free(top), free(ids);
 }
 
-static void compare_rows(const float *x, size_t vocab, size_t rows, const iv_row_sampling *p) {
-    compare_slices(x, vocab, rows, p, rows);
+static void compare_rows(rng *r, const float *x, size_t vocab, size_t rows, const iv_row_sampling *p) {
+    compare_slices(r, x, vocab, rows, p, rows);
 }
 
 /* ---- the exact cut of a filter
@@ -197,7 +221,7 @@ static void sample_trial(rng *r, size_t vocab, size_t rows, bool spoil) {
         p[i] = random_sampling(r, vocab);
         if (!spoil && rng_below(r, 2)) aim(r, x + i * vocab, vocab, &p[i]);
     }
-    compare_rows(x, vocab, rows, p);
+    compare_rows(r, x, vocab, rows, p);
     free(x);
 }
 
@@ -260,7 +284,7 @@ static void hard_trial(rng *r, size_t kind, size_t vocab, size_t filters) {
         p[i] = hard_filter(r, (first + i) % HARD_FILTERS, vocab);
         aim(r, x, vocab, &p[i]);
     }
-    compare_rows(x, vocab, filters, p);
+    compare_rows(r, x, vocab, filters, p);
     free(x);
 }
 
@@ -288,7 +312,7 @@ static void score_trial(rng *r, size_t vocab) {
         if ((size_t)p[i].top_logprobs > vocab) p[i].top_logprobs = (int32_t)vocab;
         if (i % 5 == 3) p[i] = random_sampling(r, vocab);
     }
-    compare_slices(x, vocab, SCORED_ROWS, p, 1 + rng_below(r, SCORED_ROWS));
+    compare_slices(r, x, vocab, SCORED_ROWS, p, 1 + rng_below(r, SCORED_ROWS));
     free(x);
 }
 
@@ -309,7 +333,7 @@ static void score_control(rng *r, size_t vocab) {
     iv_row_sampling *gpu_p = gpu_copy(p, sizeof p);
     void *scratch = gpu_room(iv_gpu_sample_scratch(N, vocab));
     iv_row_result *gpu_out = gpu_room(N * sizeof *gpu_out);
-    GPU_OK(iv_gpu_sample(gpu_x, N, vocab, gpu_p, scratch, gpu_out, NULL, NULL));
+    GPU_OK(iv_gpu_sample(gpu_x, N, vocab, NULL, gpu_p, scratch, gpu_out, NULL, NULL));
     iv_row_result *out = host_copy(gpu_out, N * sizeof *out);
     for (size_t i = 0; i < N; i++) {
         assert_int_equal(out[i].token, p[i].token);
@@ -330,9 +354,9 @@ static void report_scores(void) {
 static void report(void) {
     printf("%zu rows compared, %zu keep many tokens, %zu with their sampling log-probability, %zu with top tokens; the "
            "next position has "
-           "another token in %zu; %zu aimed at a cut\n",
-           compared, many, sampling_logprobs, top_logprobs, moved, aimed);
-    assert_true(moved > 0 && sampling_logprobs > 0 && top_logprobs > 0);
+           "another token in %zu; %zu aimed at a cut; ids that are not drawn change %zu\n",
+           compared, many, sampling_logprobs, top_logprobs, moved, aimed, barred);
+    assert_true(moved > 0 && sampling_logprobs > 0 && top_logprobs > 0 && barred > 0);
 }
 
 #endif

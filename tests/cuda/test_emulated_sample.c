@@ -18,7 +18,7 @@ static void emulated_samples(void **state) {
 static void emulated_hard_rows(void **state) {
     (void)state;
     rng r = rng_start("hard rows");
-    many = compared = moved = sampling_logprobs = top_logprobs = 0;
+    many = compared = moved = sampling_logprobs = top_logprobs = barred = 0;
     for (size_t kind = 0; kind < HARD_ROWS; kind++) {
         another_machine(&r, 20);
         hard_trial(&r, kind, kind == HARD_ROWS - 1 ? 12000 : 4200 + rng_below(&r, 8000), HARD_FILTERS);
@@ -69,7 +69,7 @@ static void planted_mistakes_are_caught(void **state) {
         for (int i = 0; i < RUNS; i++) {
             another_machine(&r, 4);
             emu_plant(planted ? EMU_FORGET_SYNCS : EMU_NO_FAULT);
-            int e = iv_gpu_sample(gpu_x, 1, N, gpu_p, scratch, out, top, NULL);
+            int e = iv_gpu_sample(gpu_x, 1, N, NULL, gpu_p, scratch, out, top, NULL);
             if (!e) e = cudaDeviceSynchronize();
             emu_plant(EMU_NO_FAULT);
             GPU_OK(cudaMemcpy(&got.sampled, out, sizeof got.sampled, cudaMemcpyDeviceToHost));

@@ -6,7 +6,7 @@ static void samples(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("samples");
-    many = compared = moved = sampling_logprobs = top_logprobs = 0;
+    many = compared = moved = sampling_logprobs = top_logprobs = barred = 0;
     for (size_t trial = 0; trial < trials(250, 5000); trial++) {
         static const size_t around[] = {1, 120, 255, 4096, 5000, 9000, 32000};
         size_t vocab = 1 + rng_below(&r, around[rng_below(&r, 7)]);
@@ -22,7 +22,7 @@ static void hard_rows(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
     rng r = rng_start("hard rows");
-    many = compared = moved = sampling_logprobs = top_logprobs = 0;
+    many = compared = moved = sampling_logprobs = top_logprobs = barred = 0;
     for (size_t kind = 0; kind < HARD_ROWS; kind++) {
         hard_trial(&r, kind, 5000 + rng_below(&r, 5000), HARD_FILTERS);
         if (short_run()) continue;

@@ -400,7 +400,9 @@ static void a_full_ring_stops_the_engine(void **state) {
 static void sampling_logprobs(void **state) {
     (void)state;
     enum { TOKENS = 60 };
-    iv_engine *e = open_small();
+    iv_engine_options o = small_options();
+    o.sample_all_ids = true;
+    iv_engine *e = open_with(&o);
     iv_request r = ask(e, "2 + 2 =", TOKENS);
     r.ignore_eos = true, r.sampling_logprobs = true;
     answer *a = answer_to(e, &r);

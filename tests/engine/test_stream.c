@@ -5,7 +5,7 @@
 
 static const char chat[] = "<|im_start|>user\nZoe has 29 buttons. A friend gives Zoe 39 buttons. How many buttons "
                            "are left for Zoe?<|im_end|>\n<|im_start|>assistant\n";
-enum { EOS = 688, VOCAB = 1024, SAMPLED = 12, BATCH = 16 };
+enum { EOS = 688, NUL = 188, VOCAB = 1024, SAMPLED = 12, BATCH = 16 };
 
 static char *detokenized(const iv_engine *e, const int32_t *ids, size_t n, bool keep_special) {
     iv_text text;
@@ -26,9 +26,11 @@ static void pieces_make_the_whole_text(void **state) {
     (void)state;
     iv_engine *e = open_small();
     answer *a = answers_new(SAMPLED);
+    const iv_logit_bias no_nul = {NUL, -100}; /* byte 0 would end the strings that are compared */
     for (size_t i = 0; i < SAMPLED; i++) {
         iv_request r = ask(e, "12345 + 678 = ?", 90);
-        r.temperature = 5.0f + (float)(i / 4) * 20, r.seed = i, r.ignore_eos = true, r.keep_special = i % 2;
+        r.temperature = 1.5f + (float)(i / 4), r.seed = i, r.ignore_eos = true, r.keep_special = i % 2;
+        r.logit_bias = &no_nul, r.logit_bias_count = 1;
         submit(e, &r, &a[i]);
     }
     run_all(e, a, SAMPLED);

@@ -4,6 +4,9 @@
 #include "format/json.h"
 #include "text/jinja/template.h"
 
+#include <ctype.h>
+#include <time.h>
+
 enum { FILE_BYTES_MAX = 64 << 20 };
 
 /* ---- small templates with Jinja2's answers (written by python/jinja_cases.py) ---- */
@@ -128,6 +131,40 @@ static void check(const char *model, const char *name, const iv_template *t, con
     } else
         count->texts++;
     iv_buf_free(&out);
+}
+
+/* As datetime.now().strftime of Python, whose time has no zone. */
+static void the_time_is_pythons(void **state) {
+    (void)state;
+    static const struct {
+        const char *format, *text; /* #: a digit */
+    } cases[] = {
+        {"%f", "######"}, {"%Z|%z|%:z|%Ez", "|||"}, {"%%f %%Z%", "%f %Z%"},     {"%Y.%f%%%fZ", "####.######%######Z"},
+        {"%H", "##"},     {"%-f", "%-f"},           {"a%%%%fb%Y", "a%%fb####"}, {"", ""}};
+    const char *zone = getenv("TZ");
+    char *before = zone ? strdup(zone) : NULL;
+    setenv("TZ", "Asia/Tokyo", 1);
+    tzset();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_template *t;
+        iv_buf out = {0};
+        iv_error err;
+        char source[100];
+        json_t *none = json_object();
+        snprintf(source, sizeof source, "{{ strftime_now('%s') }}.", cases[i].format);
+        ASSERT_OK(iv_template_parse("time", source, strlen(source), IV_JINJA_PLAIN, &t, &err), &err);
+        ASSERT_OK(iv_template_render(t, none, NULL, &out, &err), &err);
+        bool same = out.len == strlen(cases[i].text) + 1;
+        for (size_t k = 0; same && k + 1 < out.len; k++)
+            same = cases[i].text[k] == '#' ? isdigit((unsigned char)out.data[k]) != 0 : cases[i].text[k] == out.data[k];
+        if (!same) fail_msg("%s: wanted %s, found %s", cases[i].format, cases[i].text, out.data);
+        iv_buf_free(&out);
+        iv_template_close(t);
+        json_decref(none);
+    }
+    before ? setenv("TZ", before, 1) : unsetenv("TZ");
+    tzset();
+    free(before);
 }
 
 static void golden_templates(void **state) {
@@ -370,6 +407,7 @@ static void damaged_templates_only_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cases_as_jinja2),
+        cmocka_unit_test(the_time_is_pythons),
         cmocka_unit_test(golden_templates),
         cmocka_unit_test(maxima_are_errors),
         cmocka_unit_test(nesting_is_bounded),

@@ -318,6 +318,14 @@ typedef struct refusal {
     STEP("pre_tokenizer", \
          "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Isolated\",\"invert\":false}")
 
+#define TEMPLATE(pieces)                                        \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" pieces "]," \
+    "\"special_tokens\":{\"a\":{\"id\":\"a\",\"ids\":[0],\"tokens\":[\"a\"]}}}"
+#define TOKEN_A "{\"SpecialToken\":{\"id\":\"a\",\"type_id\":0}}"
+#define TEXT_A "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+#define ONCE TEMPLATE(TOKEN_A "," TEXT_A)
+#define TWICE TEMPLATE(TOKEN_A "," TEXT_A "," TOKEN_A)
+
 static void test_parse_refuses(void **state) {
     (void)state;
     static const refusal table[] = {
@@ -366,7 +374,12 @@ static void test_parse_refuses(void **state) {
         {SPLIT("[\\\\w&&a]"), IV_UNSUPPORTED, "intersection"},
         {SPLIT("(a)\\\\1"), IV_UNSUPPORTED, "escape"},
         {SPLIT("\\\\p{Emoji}"), IV_UNSUPPORTED, "property"},
-        {SPLIT("a{2}+"), IV_UNSUPPORTED, "interval"},
+        {SPLIT("a{2}+++"), IV_UNSUPPORTED, "quantifier"},
+        {STEP("post_processor", "{\"type\":\"Sequence\",\"processors\":[" TWICE "," TWICE "]}"), IV_UNSUPPORTED,
+         "processors[1]: wanted at most 2 pieces from the TemplateProcessing before this one, found 3"},
+        {STEP("post_processor", "{\"type\":\"Sequence\",\"processors\":[" ONCE ",{\"type\":\"TemplateProcessing\","
+                                "\"single\":[]}]}"),
+         IV_FORMAT, "processors[1].pair: wanted an array, found"},
         {SPLIT("(?i:ss)"), IV_UNSUPPORTED, "fold"},
         {SPLIT("a(?i)b"), IV_UNSUPPORTED, "(?i)"},
         {SPLIT("+"), IV_UNSUPPORTED, "quantifier"},

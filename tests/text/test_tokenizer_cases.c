@@ -131,6 +131,7 @@ static tally check_file(const char *path) {
 static void test_saved_cases(void **state) {
     (void)state;
     assert_int_equal(check_file(source_path("tests/data/tokenizer_cases.json")).refused, 0);
+    assert_int_equal(check_file(source_path("tests/data/tokenizer_cases_made.json")).refused, 0);
 }
 
 static void test_more_cases(void **state) {

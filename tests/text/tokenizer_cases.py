@@ -2,10 +2,11 @@
 """Cases for test_tokenizer_cases.c, answered by the reference library (pip install tokenizers; 0.23 was used).
 
     tokenizer_cases.py small OUT.json SEED COUNT        small made-up tokenizers over every supported step
+    tokenizer_cases.py made  OUT.json 0 0               quantifiers after intervals, several templates
     tokenizer_cases.py dirs  OUT.json SEED COUNT DIR... real ones, DIR/tokenizer.json
     tokenizer_cases.py every OUT.json FROM STEP DIR...    real ones, and normalizers and splits: every STEP-th character from FROM on
 
-tests/data/tokenizer_cases.json is `small` with seed 1, count 36. Larger ones are for development: point
+tests/data/tokenizer_cases.json is `small` with seed 1, count 36, tokenizer_cases_made.json is `made`. Larger ones are for development: point
 INVAR_TOKENIZER_CASES at the file. The tests never need this script.
 """
 import json
@@ -225,6 +226,45 @@ def every(dirs, start, step):
         yield {"name": path, "dir": path, "cases": every_case(Tokenizer.from_file(path + "/tokenizer.json"), start, step)}
 
 
+INTERVALS = [r"\p{N}{1,3}+", r"a{2}+", r"a{1,2}+b", r"a{2,}+", r"a{,2}+b", r"[^a]{1,2}+", r"(ab){1,2}+", r"a{1,3}+a", r"a{2}?", r"a{2}??",
+             r"a{2,3}?", r"a{1,2}?+b", r"a{2}*", r"a{2}{3}", r"(?:a|b){2}?c", r"\p{L}{2}{2,}|\s", r"\{2}+", r"a{+", r"(a{2}+|b){2}+", r"a{2}++b",
+             r"\b\w{2,3}+", r"(?i:a{2}+)", r"a++b", r"a?+", r"\p{L}{1,4}?\d{2}+"]
+
+
+def template(single, pair):
+    piece = lambda t: {"Sequence": {"id": t, "type_id": 0}} if t in "AB" else {"SpecialToken": {"id": t, "type_id": 0}}
+    names = sorted({t for t in single + pair if t not in "AB"})
+    return {"type": "TemplateProcessing", "single": [piece(t) for t in single], "pair": [piece(t) for t in pair],
+            "special_tokens": {t: {"id": t, "ids": [ord(t) + 2] * (1 + (t == "y")), "tokens": [t] * (1 + (t == "y"))} for t in names}}
+
+
+def made(r):
+    """Quantifiers after an interval, and several templates in a Sequence. Tokens of byte_tokenizer: byte b has id b + 2."""
+    for regex in INTERVALS:
+        spec = byte_tokenizer(None, {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False})
+        yield regex, spec, ["a" * n for n in range(1, 8)] + ["aaab", "ababab", "aabbc aac", "123 1234567", "Abc12 abcde34", "{{{ a{ AaA aa  bb"]
+    pairs = ["AB", "xAxB", "yBAx", "xyAB"]
+    for first in ("A", "xA", "Ay", "xAy", "yxA"):
+        for pair in pairs:
+            for middle in ([], [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}], [template("A", "BA")]):
+                steps = [template(first, "AB"), *middle, template("zA", pair)]
+                for last in ([], [template("A", "BxA")]):
+                    spec = byte_tokenizer(None, None) | {"post_processor": {"type": "Sequence", "processors": steps + last}}
+                    yield "templates %s %s" % (first, pair), spec, ["", "abc"]
+
+
+def made_cases(tok, texts):
+    cases = []
+    for s in texts:
+        for add in (True, False):
+            try:
+                ids = tok.encode(s, add_special_tokens=add).ids
+            except BaseException:  # more than two pieces before a template
+                return None
+            cases.append({"text": s, "add": add, "parse": True, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False)})
+    return cases
+
+
 def main():
     kind, out, seed, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     r = random.Random(seed)
@@ -251,6 +291,11 @@ def main():
         if "" in forms or len(set(forms)) < len(forms):
             continue
         result.append({"name": "small %d" % len(result), "json": s, "cases": cases_of(tok, r, 20, extra)})
+    for name, spec, texts in made(r) if kind == "made" else ():
+        s = json.dumps(spec, ensure_ascii=False, separators=(",", ":"))
+        cases = made_cases(Tokenizer.from_str(s), texts)
+        if cases:
+            result.append({"name": name, "json": s, "cases": cases})
     with open(out, "w") as f:
         json.dump(result, f, ensure_ascii=False, separators=(",", ":"))
 

@@ -243,8 +243,69 @@ static void refused_engines(void **state) {
     iv_trainer_close(t);
 }
 
+/* ---- ids without a token -------------------------------------------------------------------------------- */
+
+/* Of tiny-sum, whose ids 13 to 15 have no token: log-probabilities of an answer by the trainer against the engine's. */
+static size_t unequal(iv_trainer *t, const answer *a, const int32_t *prompt, size_t n, float temperature, bool policy,
+                      bool sampled) {
+    int32_t ids[16];
+    float mask[16] = {0}, logprobs[16];
+    iv_error err;
+    iv_trainer_sequence s = {.ids = ids, .mask = mask, .count = n + a->count, .logprobs = logprobs};
+    iv_trainer_batch b;
+    size_t different = 0;
+    for (size_t i = 0; i < s.count; i++) ids[i] = i < n ? prompt[i] : a->ids[i - n], mask[i] = i >= n;
+    iv_trainer_batch_init(&b);
+    b.sequences = &s, b.count = 1, b.temperature = temperature, b.policy = policy;
+    ASSERT_OK(iv_trainer_score(t, &b, &err), &err);
+    for (size_t i = 0; i < a->count; i++)
+        different += iv_bits(logprobs[n + i]) != iv_bits(sampled ? a->sampling_logprobs[i] : a->logprobs[i]);
+    return different;
+}
+
+static void a_policy_has_the_samplers_ids(void **state) {
+    (void)state;
+    static const int32_t prompt[] = {1, 2, 10, 3, 4, 11}; /* 12+34= */
+    iv_trainer_options to = trainer_options();
+    iv_engine_options eo = engine_options(INVAR_SOURCE_DIR "/models/tiny-sum");
+    iv_error err;
+    to.model = eo.model, eo.max_model_len = 64;
+    iv_trainer *t = trainer_with(&to);
+    for (int all = 0; all < 2; all++) {
+        eo.sample_all_ids = all;
+        iv_engine *e = open_with(&eo);
+        size_t raw = 0, policy = 0, swapped = 0;
+        for (size_t i = 0; i < 12; i++) {
+            float temperature = i % 2 ? 1.4f : 1.0f;
+            iv_request q = ask_ids(e, prompt, 6, 6);
+            q.temperature = temperature, q.seed = i, q.sampling_logprobs = true;
+            answer *a = answer_to(e, &q);
+            if (temperature == 1.0f) raw += unequal(t, a, prompt, 6, temperature, false, false);
+            policy += unequal(t, a, prompt, 6, temperature, !all, true);
+            if (!all) swapped += unequal(t, a, prompt, 6, temperature, false, true);
+            answers_free(a, 1);
+        }
+        assert_true(raw == 0 && policy == 0 && (all || swapped > 0));
+        iv_engine_close(e);
+    }
+    int32_t ids[] = {1, 2, 14};
+    float mask[] = {0, 1, 1}, logprobs[3];
+    iv_trainer_sequence s = {.ids = ids, .mask = mask, .count = 3, .logprobs = logprobs};
+    iv_trainer_batch b;
+    iv_trainer_batch_init(&b);
+    b.sequences = &s, b.count = 1;
+    ASSERT_OK(iv_trainer_score(t, &b, &err), &err);
+    b.policy = true;
+    expect_error("14", iv_trainer_score(t, &b, &err), &err, IV_INVALID,
+                 "sequence 0 of the batch, token 2: wanted an id with a token, which a policy may draw, found 14");
+    mask[2] = 0;
+    ASSERT_OK(iv_trainer_score(t, &b, &err), &err);
+    iv_trainer_close(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_loop_of_rl), cmocka_unit_test(stale_weights_differ),
-                                       cmocka_unit_test(exported_is_synced), cmocka_unit_test(refused_engines)};
+                                       cmocka_unit_test(exported_is_synced), cmocka_unit_test(refused_engines),
+                                       cmocka_unit_test(a_policy_has_the_samplers_ids)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

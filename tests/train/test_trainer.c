@@ -50,7 +50,7 @@ static double train_step(iv_trainer *t, const examples *x, iv_train_result *resu
                                    NULL};
         for (size_t k = 0; k < x->of[i].count; k++) weight += (double)x->of[i].mask[k];
     }
-    iv_train_batch b = {s, x->count, 1.0f, NULL, NULL};
+    iv_train_batch b = {.sequences = s, .count = x->count, .temperature = 1.0f};
     iv_train_result more;
     ASSERT_OK(iv_train_gradients(t, &b, weight, result, &err), &err);
     ASSERT_OK(iv_train_apply(t, &(iv_train_update){weight, 1e-3, 1.0}, &more, &err), &err);

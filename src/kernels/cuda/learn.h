@@ -203,6 +203,14 @@ int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t
                            const int32_t *targets, const float *coefficients, const float *max, const float *sum,
                            iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
+/* ids[count] that are not allowed (15.5), all from `first` on: their logits, x [rows][stride] from id `first` on,
+ * become -infinity. Before either of the two above. */
+int iv_gpu_forbid(const int32_t *ids, size_t count, size_t first, size_t rows, float *x, size_t stride,
+                  iv_gpu_stream stream);
+/* The same for dl of logits that were not: R(c * +0). out [rows][stride] from id `first` on. */
+int iv_gpu_forbid_gradients(const int32_t *ids, size_t count, size_t first, size_t rows, const int32_t *targets,
+                            const float *coefficients, iv_dtype type, void *out, size_t stride, iv_gpu_stream stream);
+
 /* What IV_GPU_LOGITS reads of rows: share = 1 / sum. */
 int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum,
                       size_t rows, iv_gpu_logit_row *out, iv_gpu_stream stream);

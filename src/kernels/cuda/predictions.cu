@@ -161,6 +161,46 @@ int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const f
     return iv_launch(rows_of_logits, grid, EIGHTS_THREADS, stream, targets, coefficients, max, sum, rows, out);
 }
 
+/* ---- ids that are not allowed ------------------------------------------------------------------------------------- */
+
+typedef struct forbidden {
+    const int32_t *ids;
+    size_t count, first, rows, stride;
+    void *out;
+    const int32_t *targets; /* NULL: logits */
+    const float *coefficients;
+} forbidden;
+
+enum { FORBID_THREADS = 128, FORBID_BLOCKS = 64 }; /* of a row */
+
+/* Logits are -infinity; gradients the zero of c's sign, or of padding. */
+template <class bits> static __global__ void __launch_bounds__(FORBID_THREADS) forbid(const __grid_constant__ forbidden a) {
+    iv_let_next();
+    iv_wait();
+    size_t row = blockIdx.x;
+    bool negative = a.targets && a.targets[row] >= 0 && (__float_as_uint(a.coefficients[row]) >> 31) != 0;
+    bits zero = negative ? (bits)((bits)1 << (8 * sizeof(bits) - 1)) : (bits)0, *out = (bits *)a.out + row * a.stride;
+    for (size_t i = blockIdx.y * FORBID_THREADS + threadIdx.x; i < a.count; i += gridDim.y * FORBID_THREADS)
+        out[(size_t)a.ids[i] - a.first] = a.targets ? zero : (bits)MINUS_INFINITY;
+}
+
+static int launch_forbid(const forbidden &a, size_t width, iv_gpu_stream stream) {
+    if (a.rows == 0 || a.count == 0) return 0;
+    size_t blocks = (a.count + FORBID_THREADS - 1) / FORBID_THREADS;
+    dim3 grid((unsigned)a.rows, (unsigned)(blocks < FORBID_BLOCKS ? blocks : FORBID_BLOCKS));
+    return iv_launch(width == 2 ? forbid<uint16_t> : forbid<uint32_t>, grid, FORBID_THREADS, stream, a);
+}
+
+int iv_gpu_forbid(const int32_t *ids, size_t count, size_t first, size_t rows, float *x, size_t stride,
+                  iv_gpu_stream stream) {
+    return launch_forbid({ids, count, first, rows, stride, x, NULL, NULL}, sizeof *x, stream);
+}
+
+int iv_gpu_forbid_gradients(const int32_t *ids, size_t count, size_t first, size_t rows, const int32_t *targets,
+                            const float *coefficients, iv_dtype type, void *out, size_t stride, iv_gpu_stream stream) {
+    return launch_forbid({ids, count, first, rows, stride, out, targets, coefficients}, type == IV_F32 ? 4 : 2, stream);
+}
+
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 enum { NODE_THREADS = 256 };

@@ -20,8 +20,25 @@ size_t iv_gpu_sample_scratch(size_t rows, size_t vocab) { return rows * row_byte
 
 /* ---- first kernel: the largest logit ---------------------------------------------------------------------------- */
 
+/* The first entry of a thread's tokens, those that are not allowed left out. */
+template <int COUNT>
+IV_DEVICE uint64_t first_allowed(const float4 (&q)[COUNT], size_t from, size_t vocab, const uint32_t *allowed) {
+    uint64_t first = 0;
+#pragma unroll 1
+    for (int j = 0; j < COUNT; j++) {
+        size_t i = from + 4 * (threadIdx.x + j * LARGEST_THREADS);
+        if (i >= vocab) break;
+        const float y[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
+        for (int e = 0; e < 4 && i + e < vocab; e++) {
+            uint64_t entry = is_allowed(allowed, i + e) ? entry_of(y[e], (uint32_t)i + e) : 0;
+            first = entry > first ? entry : first;
+        }
+    }
+    return first;
+}
+
 static __global__ void __launch_bounds__(LARGEST_THREADS)
-    find_largest(const float *logits, size_t vocab, void *scratch) {
+    find_largest(const float *logits, size_t vocab, const uint32_t *allowed, void *scratch) {
     __shared__ uint64_t entries[LARGEST_THREADS / 32];
     iv_let_next();
     iv_wait();
@@ -45,6 +62,11 @@ static __global__ void __launch_bounds__(LARGEST_THREADS)
     }
     uint64_t entry = first_of_block((uint64_t)order << 32 | (uint32_t)~at, entries);
     if (threadIdx.x == 0) s.largest[blockIdx.x] = entry;
+    if (allowed) {
+        __syncthreads(); /* the entries were read */
+        entry = first_of_block(first_allowed<COUNT>(q, from, vocab, allowed), entries);
+        if (threadIdx.x == 0) s.largest_allowed[blockIdx.x] = entry;
+    }
     if (threadIdx.x < GROUPS) s.groups[blockIdx.x * GROUPS + threadIdx.x] = (uint32_t)(entries[threadIdx.x] >> 32);
     if (blockIdx.x > 0) return;
     for (int i = threadIdx.x; i < BINS; i += LARGEST_THREADS) s.bins[i] = 0;
@@ -80,6 +102,7 @@ template <bool DIVIDE> IV_DEVICE void sum_lanes(const row_view &r, unsigned grou
                 size_t i = (span * SPAN + warp + j * EXP_WARPS) * LANES + base;
                 float y = v_exp((DIVIDE ? __fdiv_rn(x[j], r.temperature) : x[j]) - max);
                 if (DIVIDE && r.lanes_min_p > 0.0f && !(y >= r.lanes_min_p)) y = 0.0f; /* +0 changes no lane */
+                if (DIVIDE && i < r.vocab && !is_allowed(r.allowed, i)) y = 0.0f;
                 e[span & 1][warp + j * EXP_WARPS][lane] = i < r.vocab ? y : 0.0f;
                 x[j] = next[j];
             }
@@ -111,7 +134,7 @@ IV_DEVICE void draw(const row_view &r, const iv_row_sampling &p, size_t from, si
         const uint32_t bits[4] = {n.x, n.y, n.z, n.w};
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (!(x[e] * h.inverse < h.low && bits[e] >= FEW_ZEROS) && id + e < to)
+            if (!(x[e] * h.inverse < h.low && bits[e] >= FEW_ZEROS) && id + e < to && is_allowed(r.allowed, id + e))
                 best = consider(r, divided(r, x[e]), bits[e], id + e, best);
     }
     best = first_of_block(best, entries);
@@ -133,7 +156,8 @@ IV_DEVICE uint32_t top_logprobs_wanted(const iv_row_sampling &p, size_t vocab) {
 }
 
 static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
-    weigh(const float *logits, size_t vocab, size_t vocab_slice, const iv_row_sampling *sampling, void *scratch) {
+    weigh(const float *logits, size_t vocab, size_t vocab_slice, const uint32_t *allowed,
+          const iv_row_sampling *sampling, void *scratch) {
     iv_let_next();
     iv_wait();
     __shared__ uint64_t room[CANDIDATES];
@@ -144,7 +168,9 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     const iv_row_sampling p = sampling[row];
     bool sums = blockIdx.x < 2 * LANE_BLOCKS, divide = sums && blockIdx.x >= LANE_BLOCKS;
     if (is_idle(p, vocab, sums, divide)) return;
-    row_view r = view_of(logits, row, vocab, p, first_of_list(s.largest, chunks_of(vocab)));
+    uint64_t largest_allowed = allowed ? first_of_list(s.largest_allowed, chunks_of(vocab)) : 0;
+    row_view r =
+        view_of(logits, row, vocab, allowed, p, first_of_list(s.largest, chunks_of(vocab)), largest_allowed);
     if (sums && !divide) sum_lanes<false>(r, blockIdx.x, s.lanes, exps);
     if (divide && r.own_lanes) sum_lanes<true>(r, blockIdx.x - LANE_BLOCKS, s.lanes + LANES, exps);
     if (sums) return;
@@ -167,7 +193,7 @@ IV_DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, 
     if (count <= TOP_CANDIDATES) {
         for (uint32_t i = threadIdx.x; i < count; i += CHOOSE_THREADS) f->entry[i] = s.top_logprobs[i];
     } else { /* ties */
-        r.temperature = 1.0f;
+        r.temperature = 1.0f, r.allowed = NULL;
         gather_between(r, BEFORE_ALL, entry_at(r, n, f), f);
         count = f->count;
     }
@@ -181,16 +207,17 @@ IV_DEVICE void write_top_logprobs(row_view r, const row_scratch &s, uint32_t n, 
 }
 
 static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
-    choose(const float *logits, size_t vocab, size_t vocab_slice, const iv_row_sampling *sampling, void *scratch,
-           iv_row_result *out, iv_logprob *top_logprobs) {
+    choose(const float *logits, size_t vocab, size_t vocab_slice, const uint32_t *allowed,
+           const iv_row_sampling *sampling, void *scratch, iv_row_result *out, iv_logprob *top_logprobs) {
     __shared__ filter f;
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x;
     row_scratch s = scratch_of(scratch, row, vocab);
     const iv_row_sampling p = sampling[row];
-    uint64_t largest = first_of_list(s.largest, chunks_of(vocab));
-    row_view r = view_of(logits, row, vocab, p, largest);
+    uint64_t largest = first_of_list(s.largest, chunks_of(vocab)),
+             drawable = allowed ? first_of_list(s.largest_allowed, chunks_of(vocab)) : largest;
+    row_view r = view_of(logits, row, vocab, allowed, p, largest, drawable);
     float log_sum = v_log(fold_lanes(s.lanes)), total = 1.0f;
     uint32_t top_count = top_logprobs_wanted(p, vocab), token;
     if (top_count > 0) write_top_logprobs(r, s, top_count, log_sum, &f, top_logprobs + row * IV_TOP_LOGPROBS_MAX);
@@ -200,7 +227,7 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
     } else {
         if (threadIdx.x >= 32) return;
         token =
-            id_of(p.temperature == 0.0f ? largest
+            id_of(p.temperature == 0.0f ? drawable
                                         : first_of_list(s.best, (uint32_t)((vocab + vocab_slice - 1) / vocab_slice)));
         if (r.draws && p.sampling_logprob) total = fold_lanes(s.lanes + (r.own_lanes ? LANES : 0));
     }
@@ -214,19 +241,20 @@ static __global__ void __launch_bounds__(CHOOSE_THREADS, 2)
         r.draws && p.sampling_logprob ? (below + 0.0f) - v_log(total) : 0.0f; /* +0: equal logits of either sign */
 }
 
-int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const iv_row_sampling *sampling, void *scratch,
-                  iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream) {
+int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const uint64_t *ids, const iv_row_sampling *sampling,
+                  void *scratch, iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     if (vocab < 1 || vocab > (size_t)1 << 24 || rows > 65535) return (int)cudaErrorInvalidValue;
     unsigned chunks = (unsigned)chunks_of(vocab), y = (unsigned)rows;
     size_t vocab_slice = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* of a block of the second kernel */
     unsigned parts = (unsigned)((vocab + vocab_slice - 1) / vocab_slice);
-    int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, scratch);
+    const uint32_t *allowed = (const uint32_t *)ids; /* little-endian */
+    int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, allowed, scratch);
     if (!error)
         error = iv_launch(weigh, dim3(2 * LANE_BLOCKS + parts, y), WEIGH_THREADS, stream, logits, vocab, vocab_slice,
-                          sampling, scratch);
+                          allowed, sampling, scratch);
     if (!error)
-        error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, vocab_slice, sampling, scratch, out,
-                          top_logprobs);
+        error = iv_launch(choose, dim3(y), CHOOSE_THREADS, stream, logits, vocab, vocab_slice, allowed, sampling,
+                          scratch, out, top_logprobs);
     return error;
 }

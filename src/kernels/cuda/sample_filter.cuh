@@ -98,11 +98,11 @@ IV_DEVICE void collect(const row_view &r, const row_scratch &s, size_t from, siz
         if (own[i]) atomicAdd(&s.bins[i], own[i]);
 }
 
-/* Collects from tokens [from, to) those that may be among the top n. room: [TOP_CANDIDATES]. */
+/* Collects from tokens [from, to) those that may be among the top n, drawn or not. room: [TOP_CANDIDATES]. */
 template <int THREADS>
-IV_DEVICE void collect_top(const row_view &r, const row_scratch &s, uint32_t n, size_t from, size_t to,
-                           uint64_t *room) {
+IV_DEVICE void collect_top(row_view r, const row_scratch &s, uint32_t n, size_t from, size_t to, uint64_t *room) {
     __shared__ uint32_t count;
+    r.allowed = NULL;
     uint32_t floor = floor_of_first<THREADS>(s, r.vocab, n);
     float cut = floor > order_of(MINUS_INFINITY) ? value_of(floor) : MINUS_INFINITY;
     if (threadIdx.x == 0) count = 0;

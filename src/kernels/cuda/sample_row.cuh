@@ -72,26 +72,28 @@ static __host__ __device__ inline size_t chunks_of(size_t vocab) { return (vocab
 
 /* Of one row. */
 typedef struct row_scratch {
-    uint64_t *largest,
-        *best;      /* [chunks]: largest logit of each chunk; best token with noise of each slice of the vocabulary */
+    /* [chunks]: largest logit of each chunk, and of its ids that may be drawn; best token with noise of each slice of
+     * the vocabulary */
+    uint64_t *largest, *largest_allowed, *best;
     uint64_t *kept; /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
     uint64_t *top_logprobs; /* [TOP_CANDIDATES]: tokens that may be among the top ones, as entries of the logits */
     float *lanes;           /* [2][LANES]: sums of exp of the logits, and of the divided logits */
-    uint32_t *groups;       /* [chunks][GROUPS]: the largest logit of each group, in order_of */
+    uint32_t *groups;       /* [chunks][GROUPS]: the largest logit of each group that may be drawn, in order_of */
     uint32_t *bins;         /* [BINS] */
     uint32_t *counts;       /* [2]: of kept and of top_logprobs; above the capacity: incomplete */
     float *floor;           /* [2]: the lowest divided logit in `kept`; the second is padding */
 } row_scratch;
 
 static __host__ __device__ inline size_t row_bytes(size_t vocab) {
-    return (2 * chunks_of(vocab) + CANDIDATES + TOP_CANDIDATES) * sizeof(uint64_t) + 2 * LANES * sizeof(float) +
+    return (3 * chunks_of(vocab) + CANDIDATES + TOP_CANDIDATES) * sizeof(uint64_t) + 2 * LANES * sizeof(float) +
            (chunks_of(vocab) * GROUPS + BINS + 4) * sizeof(uint32_t);
 }
 
 IV_DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
     row_scratch s;
     s.largest = (uint64_t *)((char *)scratch + row * row_bytes(vocab));
-    s.best = s.largest + chunks_of(vocab);
+    s.largest_allowed = s.largest + chunks_of(vocab);
+    s.best = s.largest_allowed + chunks_of(vocab);
     s.kept = s.best + chunks_of(vocab);
     s.top_logprobs = s.kept + CANDIDATES;
     s.lanes = (float *)(s.top_logprobs + TOP_CANDIDATES);
@@ -107,16 +109,18 @@ IV_DEVICE row_scratch scratch_of(void *scratch, size_t row, size_t vocab) {
 typedef struct row_view {
     const float *logits;
     size_t vocab;
+    const uint32_t *allowed; /* a bit per id: 0 is never drawn, as if its logit were -infinity. NULL: all are 1 */
     float temperature;
     float max;     /* of the logits; never NaN */
-    float reduced; /* max / temperature: division rounds monotonically, so this is the largest divided logit */
+    float reduced; /* of those that may be drawn, over the temperature: division rounds monotonically, so this is the
+                      largest divided logit */
     float min_p;
     uint32_t k;    /* tokens kept by top-k; all, if it is off */
     float top_p;   /* 1: off */
     bool draws;    /* noise is added: not greedy, and the division did not overflow */
     bool filtered; /* top-k or top-p is on */
-    /* The second lane sums are of the divided logits, if these differ from the logits, over the tokens that min-p
-     * keeps if that is requested. */
+    /* The second lane sums are of the divided logits that may be drawn, if these differ from the logits, over the
+     * tokens that min-p keeps if that is requested. */
     bool own_lanes;
     float lanes_min_p;
 } row_view;
@@ -127,12 +131,20 @@ typedef struct row_view {
 
 IV_DEVICE float divided(const row_view &r, float x) { return r.temperature == 1.0f ? x : __fdiv_rn(x, r.temperature); }
 
-IV_DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const iv_row_sampling &p, uint64_t largest) {
+IV_DEVICE bool is_allowed(const uint32_t *allowed, size_t id) { return !allowed || (allowed[id / 32] >> (id % 32) & 1); }
+
+IV_DEVICE float max_of(uint64_t largest) {
+    return (largest >> 32) == 0 ? __uint_as_float(INFINITE | 0x80000000u) : logit_of(largest) + 0.0f;
+}
+
+/* largest, largest_allowed: first entries of the row, and of its ids that may be drawn. */
+IV_DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const uint32_t *allowed,
+                           const iv_row_sampling &p, uint64_t largest, uint64_t largest_allowed) {
     row_view r;
-    r.logits = logits + row * vocab, r.vocab = vocab;
+    r.logits = logits + row * vocab, r.vocab = vocab, r.allowed = allowed;
     r.temperature = p.temperature;
-    r.max = (largest >> 32) == 0 ? __uint_as_float(INFINITE | 0x80000000u) : logit_of(largest) + 0.0f;
-    r.reduced = divided(r, r.max);
+    r.max = max_of(largest);
+    r.reduced = divided(r, allowed ? max_of(largest_allowed) : r.max);
     r.min_p = p.min_p;
     r.draws = p.temperature != 0.0f && fabsf(r.reduced) < __uint_as_float(INFINITE);
     r.k = r.draws && p.top_k > 0 && (size_t)p.top_k < vocab ? (uint32_t)p.top_k : (uint32_t)vocab;
@@ -140,7 +152,7 @@ IV_DEVICE row_view view_of(const float *logits, size_t row, size_t vocab, const 
     r.filtered = r.k < vocab || r.top_p < 1.0f;
     r.lanes_min_p = r.filtered ? 0.0f : p.min_p;
     r.own_lanes = r.draws && r.k == vocab && (r.top_p < 1.0f || p.sampling_logprob) &&
-                  (p.temperature != 1.0f || r.lanes_min_p > 0.0f);
+                  (p.temperature != 1.0f || r.lanes_min_p > 0.0f || allowed);
     return r;
 }
 
@@ -172,7 +184,7 @@ IV_DEVICE void fours(const float *x, size_t from, size_t to, size_t n, float4 q[
 }
 
 /* Calls f(logit, id) for the tokens of [from, to), by a block. `from` is a multiple of 4. A group of four is skipped
- * if `none` of it is of interest. */
+ * if `none` of it is of interest; what is not allowed has -infinity. */
 template <int THREADS, class all_of, class token_of>
 IV_DEVICE void each_token(const row_view &r, size_t from, size_t to, all_of none, token_of f) {
     enum { AHEAD = 4 };
@@ -185,8 +197,10 @@ IV_DEVICE void each_token(const row_view &r, size_t from, size_t to, all_of none
             size_t i = from + 4 * (threadIdx.x + j * THREADS);
             if (i >= to || none(q[j])) continue;
 #pragma unroll 1
-            for (int e = 0; e < 4 && i + e < to; e++)
-                f(e < 2 ? (e == 0 ? q[j].x : q[j].y) : e == 2 ? q[j].z : q[j].w, (uint32_t)i + e);
+            for (int e = 0; e < 4 && i + e < to; e++) {
+                float x = e < 2 ? (e == 0 ? q[j].x : q[j].y) : e == 2 ? q[j].z : q[j].w;
+                f(is_allowed(r.allowed, i + e) ? x : __uint_as_float(INFINITE | 0x80000000u), (uint32_t)i + e);
+            }
         }
     }
 }

@@ -104,7 +104,9 @@ static __device__ __noinline__ float total_up_to(const row_view &r, uint64_t las
             for (int j = 0; j < AHEAD; j++) {
                 float y = divided(r, x[j]), e = v_exp(y - r.reduced);
                 size_t i = from + j * LANES;
-                if (i < r.vocab && entry_of(y, (uint32_t)i) >= last && !(min_p > 0.0f && !(e >= min_p))) sum = sum + e;
+                if (i < r.vocab && entry_of(y, (uint32_t)i) >= last && !(min_p > 0.0f && !(e >= min_p)) &&
+                    is_allowed(r.allowed, i))
+                    sum = sum + e;
             }
         }
     __syncthreads();

@@ -7,6 +7,7 @@
 #include "kernels/pack_columns.h"
 #include "kernels/weight_gradient.h"
 #include "model/cpu/learner_state.h"
+#include "numerics/rows.h"
 
 #include <string.h>
 
@@ -26,6 +27,7 @@ static void gradient_row(void *context, size_t i, size_t worker) {
     float *x = l->logits + i * j->stride + (j->first - j->logits_first), t = l->step->temperature;
     char *out = (char *)l->dy + i * j->padded * j->width;
     for (size_t k = 0; t != 1.0f && k < j->n; k++) x[k] = x[k] / t;
+    if (l->step->allowed) iv_ref_forbid(x, j->first, j->n, l->step->allowed);
     l->kernels->logits_backward(x, j->first, j->n, l->max[i], l->sum[i], l->coefficients[i],
                                 (size_t)l->predictions[i].target, l->model->dtype, out);
     memset(out + j->n * j->width, 0, (j->padded - j->n) * j->width);

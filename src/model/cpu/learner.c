@@ -203,6 +203,7 @@ static void take_logits(void *context, size_t first, size_t count) {
         float *x = l->logits + i * vocab;
         size_t p = first + i;
         for (size_t k = 0; t != 1.0f && k < vocab; k++) x[k] = x[k] / t;
+        if (l->step->allowed) iv_ref_forbid(x, 0, vocab, l->step->allowed);
         l->kernels->sum_exp(x, vocab, &l->max[p], &l->sum[p]);
         l->logprobs[p] = (x[l->predictions[p].target] - l->max[p]) - iv_ref_log(l->sum[p]);
     }

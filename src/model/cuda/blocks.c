@@ -186,7 +186,7 @@ static iv_status sample_slices(const gpu_pass *p, iv_error *err) {
         IV_TRY(head_rows(p, first, n, err));
         IV_TRY(r->transport.barrier(p, err));
         if (p->m->rank == 0) {
-            int code = iv_gpu_sample(r->logits, n, vocab, sampling + first, r->sample_scratch, r->sampled + first,
+            int code = iv_gpu_sample(r->logits, n, vocab, r->ids, sampling + first, r->sample_scratch, r->sampled + first,
                                      r->top_logprobs + first * IV_TOP_LOGPROBS_MAX, r->stream);
             IV_TRY(iv_gpu_launched(r, code, "sampling", err));
         }

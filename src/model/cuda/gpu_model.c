@@ -183,6 +183,17 @@ static void choose_ops(gpu_rank *r) {
     if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->transport.row_parallel = iv_gpu_sum_by_nccl;
 }
 
+/* The ids that may be drawn, for rank 0's sampler. */
+static iv_status write_ids(gpu_rank *r, iv_error *err) {
+    size_t words = ((size_t)r->m->config.vocab_size + 63) / 64;
+    if (!r->g->o.ids || r->m->rank > 0) {
+        r->ids = NULL;
+        return IV_OK;
+    }
+    return iv_gpu_check(r->gpu, cudaMemcpy(r->ids, r->g->o.ids, words * sizeof *r->ids, cudaMemcpyHostToDevice),
+                        "ids of the vocabulary", err);
+}
+
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_memspace *memspace = iv_gpu_memspace(r->gpu);
@@ -200,6 +211,7 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     r->work = work == SIZE_MAX ? NULL : memspace->alloc(memspace, work);
     if (!r->work) return no_memory(r, "a step", work, err);
     iv_gpu_carve(r, r->work);
+    IV_TRY(write_ids(r, err));
     if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->kv_layer_bytes) ||
         !iv_size_mul(r->kv_layer_bytes, layers, &kv))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);

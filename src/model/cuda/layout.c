@@ -97,6 +97,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->sample_scratch = iv_carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
     r->sampled = iv_carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
     r->top_logprobs = iv_carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);
+    r->ids = iv_carve(&v, first ? (vocab + 63) / 64 : 0, sizeof *r->ids);
     r->bad = iv_carve(&v, 1, sizeof *r->bad);
     r->flags = iv_carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->flags);
     r->inputs = iv_carve(&v, g->inputs_capacity, 1);

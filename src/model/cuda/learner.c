@@ -48,12 +48,30 @@ static iv_status end_forward(gpu_learner *l, iv_status status, iv_error *err) {
     return IV_OK;
 }
 
+/* The list of ids that the step does not allow; it seldom changes. */
+static iv_status write_forbidden(gpu_learner *l, iv_error *err) {
+    size_t vocab = (size_t)l->m->config.vocab_size, n = 0;
+    const uint64_t *allowed = l->step->allowed;
+    int32_t *now = l->host_forbidden, *next = now + vocab;
+    for (size_t w = 0; allowed && w < (vocab + 63) / 64; w++)
+        for (uint64_t zeros = ~allowed[w]; zeros; zeros &= zeros - 1) {
+            size_t id = 64 * w + (size_t)__builtin_ctzll(zeros);
+            if (id < vocab) next[n++] = (int32_t)id;
+        }
+    if (n == l->forbidden_count && memcmp(now, next, n * sizeof *now) == 0) return IV_OK;
+    memcpy(now, next, n * sizeof *now);
+    l->forbidden_count = n;
+    int code = cudaMemcpyAsync(l->forbidden, now, n * sizeof *now, cudaMemcpyHostToDevice, l->stream);
+    return iv_gpu_learner_launched(l, code, "ids of the vocabulary", err);
+}
+
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     l->step = step, l->sums = step->sums, l->from = from, l->to = to;
     IV_TRY(iv_gpu_use(l->gpu, err));
     if (l->base.lent_bytes && from == 0) /* padding is expected to be zero, and all else finite */
         IV_TRY(iv_gpu_learner_launched(l, cudaMemsetAsync(l->data, 0, l->data_bytes, l->stream), "lent memory", err));
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
+    IV_TRY(write_forbidden(l, err));
     if (l->ranks == 1 || (from > 0 && l->has_head)) return IV_OK;
     return iv_gpu_learner_write_head(l, err);
 }
@@ -145,7 +163,7 @@ static void close_learner(iv_learner *base) {
     memspace->unstage(memspace, l->host_lists);
     free(l->vector_at), free(l->layer_parts), free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
     free(l->expert_chunks), free(l->chunk_counts);
-    free(l->axis_sequences), free(l->axis_scratch);
+    free(l->axis_sequences), free(l->axis_scratch), free(l->host_forbidden);
     free(l);
 }
 
@@ -204,12 +222,13 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->gpu);
     size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
-           first = l->offset_count * sizeof *offsets;
-    l->table_bytes = first + 2 * pairs;
+           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size;
+    l->table_bytes = first + 2 * pairs + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
     if (!l->tables) return iv_gpu_learner_no_memory(l, "a learner's tables", l->table_bytes, err);
     l->offsets = (int64_t *)(void *)l->tables, l->cosine = (float *)(void *)(l->tables + first);
     l->sine = (float *)(void *)(l->tables + first + pairs);
+    l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * pairs);
     IV_TRY(memspace->write(memspace, l->offsets, first, offsets, first, first, 1, err));
     IV_TRY(memspace->write(memspace, l->cosine, pairs, l->m->rope_cosine, pairs, pairs, 1, err));
     return memspace->write(memspace, l->sine, pairs, l->m->rope_sine, pairs, pairs, 1, err);
@@ -225,6 +244,7 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
     l->host = memspace->stage(memspace, l->inputs_max + results);
     l->axis_scratch = malloc(rows * sizeof *l->axis_scratch);
     l->tape = calloc(layers, sizeof *l->tape);
+    l->host_forbidden = calloc((size_t)l->m->config.vocab_size, 2 * sizeof *l->host_forbidden);
     bool experts = false;
     for (size_t i = 0; i < layers; i++) experts |= l->m->layers[i].mlp == IV_MLP_EXPERTS;
     if (experts) {
@@ -233,7 +253,7 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
         l->expert_chunks = calloc(layers * l->experts, sizeof *l->expert_chunks);
         l->chunk_counts = calloc(layers, sizeof *l->chunk_counts);
     }
-    if (!l->host || !l->axis_scratch || !l->tape ||
+    if (!l->host || !l->axis_scratch || !l->tape || !l->host_forbidden ||
         (experts && !(l->host_ids && l->expert_rows && l->expert_chunks && l->chunk_counts)))
         return iv_fail(err, IV_NO_MEMORY, "learner: no memory of the host for passes of %zu tokens", rows);
     l->host_bad = (uint64_t *)(void *)(l->host + l->inputs_max);

@@ -43,6 +43,25 @@ static iv_gpu_logit_leaves all_leaves(const gpu_learner *l, size_t first) {
                                  .leaf = l->room * run.stride};
 }
 
+/* The first of the forbidden ids that is `id` or larger. */
+static size_t forbidden_from(const gpu_learner *l, size_t id) {
+    size_t low = 0, high = l->forbidden_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if ((size_t)l->host_forbidden[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Logits [rows][n] of outputs from `column` on. */
+static int forbid(gpu_learner *l, size_t column, size_t n, size_t rows) {
+    size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
+    return iv_gpu_forbid(l->forbidden + first, count, column, rows, l->logits, n, l->stream);
+}
+
 iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
     size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
     if (l->n.picks == 0) return IV_OK;
@@ -56,6 +75,7 @@ iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
         IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
         iv_gpu_logit_leaves leaves = all_leaves(l, first);
+        IV_TRY(iv_gpu_learner_launched(l, forbid(l, 0, vocab, n), "head", err));
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
                                        l->max + first, l->sum + first, l->logprobs + first,
                                        l->taped && l->direct ? &leaves : NULL, l->stream);
@@ -77,6 +97,10 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run
     *fused = l->n.picks > 0 && iv_gpu_learner_fuses(l, &a);
     if (!*fused) return IV_OK;
     int code = iv_gpu_linear(&a, l->stream);
+    size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
+    if (!code)
+        code = iv_gpu_forbid_gradients(l->forbidden + first, count, column, l->n.picks, l->on.targets, l->coefficients,
+                                       l->m->dtype, dl, run->stride, l->stream);
     if (!code && n < run->stride)
         code = cudaMemset2DAsync(dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width, l->n.picks,
                                  l->stream);
@@ -94,6 +118,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
         rows = iv_size_min(slice, l->n.picks - first);
         iv_gpu_linear_args a = logits_of(l, first, rows, column, n);
         IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
+        IV_TRY(iv_gpu_learner_launched(l, forbid(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
                                           l->coefficients + first, l->max + first, l->sum + first, l->m->dtype,
                                           gradients_at(l, leaf, first), run->stride, l->stream);

@@ -165,6 +165,9 @@ typedef struct gpu_learner {
     float *nodes[4];
     float *max, *sum, *logprobs, *coefficients;
     iv_gpu_logit_row *logit_rows;
+    int32_t *forbidden;      /* [vocab]: ids that the step does not allow, ascending; in `tables` */
+    int32_t *host_forbidden; /* [2][vocab]: the same, and those of the next step */
+    size_t forbidden_count;
     /* Experts. */
     float *terms, *dw, *shared_dw;
     int32_t *expert_offsets, *expert_slots;

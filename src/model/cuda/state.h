@@ -86,6 +86,7 @@ struct gpu_rank {
     unsigned char *attention_scratch, *sample_scratch;
     iv_row_result *sampled;
     iv_logprob *top_logprobs; /* [][IV_TOP_LOGPROBS_MAX] */
+    uint64_t *ids;            /* a bit per id, 0: never drawn; NULL: all are drawn */
     uint64_t *bad;
     uint32_t *flags;
     unsigned char *gathered; /* received from other processes */

@@ -235,7 +235,8 @@ static size_t bytes_in(const namer *n, int32_t id, const char *text, size_t left
 static void out_prompt_offsets(namer *n, const iv_ids *ids, const iv_text *text, iv_json_out *o) {
     size_t at = 0, characters = 0;
     for (size_t i = 0; i < ids->count; i++) {
-        iv_out_uint(o, characters);
+        bool inside = at < text->bytes && ((unsigned char)text->data[at] & 0xc0) == 0x80; /* a character of several */
+        iv_out_uint(o, characters - inside);
         name_token(n, ids->data[i], o);
         if (n->bytes.len == 0) continue;
         for (size_t end = at + bytes_in(n, ids->data[i], text->data ? text->data + at : "", text->bytes - at); at < end;

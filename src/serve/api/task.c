@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "format/json.h"
 #include "serve/api/reply.h"
+#include "serve/api/token_text.h"
 #include "serve/metrics.h"
 
 #include <stdlib.h>
@@ -176,6 +177,36 @@ static bool add_experts(iv_child *c, const iv_event_details *d) {
     return true;
 }
 
+/* The bytes of the event's text that belong to earlier tokens, which a character or a stop string had held back. */
+static size_t earlier_bytes(iv_child *c, const iv_event *e) {
+    static const char broken[] = "\xef\xbf\xbd";
+    enum { BROKEN = sizeof broken - 1 };
+    const iv_server *s = c->task->server;
+    const char *text = e->text;
+    size_t n = e->text_bytes, k;
+    iv_buf own = {0};
+    iv_error err;
+    bool known = iv_token_bytes(iv_bridge_text_model(s->bridge), s->token_texts, e->token, &own, &err) == IV_OK;
+    size_t length = known ? own.len : 0, from = 0;
+    bool all = n <= length && memcmp(own.data + length - n, text, n) == 0; /* a space before it may be lost */
+    for (k = iv_size_min(length, n); k > 0 && memcmp(text + n - k, own.data, k) != 0;) k--;
+    if (k == 0 && length && iv_utf8_length((const uint8_t *)own.data, length) == 0 && n >= BROKEN &&
+        memcmp(text + n - BROKEN, broken, BROKEN) == 0)
+        k = BROKEN;
+    if (c->held && !all) from = n - k;
+    c->held = n == 0 || (!all && k < length);
+    iv_buf_free(&own);
+    return from;
+}
+
+/* The offset of the token's text in the child's: of the character that has its first byte. */
+static size_t text_start(iv_child *c, const iv_event *e) {
+    if (!c->task->params.want_logprobs) return c->characters;
+    size_t from = earlier_bytes(c, e), at = c->characters;
+    for (size_t i = 0; i < from; i++) at += ((unsigned char)e->text[i] & 0xc0) != 0x80;
+    return from < e->text_bytes && ((unsigned char)e->text[from] & 0xc0) == 0x80 ? at - 1 : at;
+}
+
 static bool take_token(iv_child *c, const iv_event *e) {
     double now = iv_now();
     iv_server *s = c->task->server;
@@ -184,7 +215,7 @@ static bool take_token(iv_child *c, const iv_event *e) {
     if (c->last > 0 && s->metrics) iv_metrics_note_gap(s->metrics, now - c->last);
     if (c->first == 0) c->first = now;
     c->last = now;
-    return add_token(&c->tokens, e, c->characters) && add_text(c, e);
+    return add_token(&c->tokens, e, text_start(c, e)) && add_text(c, e);
 }
 
 /* no_stop_trim: the text includes the stop string. */

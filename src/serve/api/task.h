@@ -47,6 +47,7 @@ typedef struct iv_child {
     double first, last; /* times of the first and last token; 0: none yet */
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
+    bool held;                           /* text of the last token is still to come */
     bool began;                          /* some output was sent */
     bool reasoning_ended, message_began; /* for responses: items */
 } iv_child;

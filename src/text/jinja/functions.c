@@ -3,6 +3,7 @@
 #include "text/jinja/interp.h"
 #include "text/jinja/strings.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -102,6 +103,30 @@ FUNCTION(raise_exception) {
     return ivj_fail(r, "%.*s", (int)(message.n < 800 ? message.n : 800), message.u.s);
 }
 
+/* Python's directives for C's strftime, of a time without a zone: %f is replaced by microseconds, %z, %:z and %Z by
+ * nothing. False: it does not fit into `size` bytes. */
+static bool expand_time_format(const char *format, size_t n, long microseconds, char *out, size_t size) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        char next = format[i] == '%' && i + 1 < n ? format[i + 1] : 0;
+        bool colon = next == ':' && i + 2 < n && format[i + 2] == 'z';
+        if (at + 8 > size) return false;
+        if (next == 'f') {
+            at += (size_t)snprintf(out + at, size - at, "%06ld", microseconds);
+            i++;
+        } else if (next == 'z' || next == 'Z' || colon) {
+            i += colon ? 2 : 1;
+        } else {
+            bool last = format[i] == '%' && i + 1 == n; /* stands for itself */
+            out[at++] = format[i];
+            if (next || last) out[at++] = next ? next : '%';
+            i += next != 0; /* %% is no beginning of another directive */
+        }
+    }
+    out[at] = 0;
+    return true;
+}
+
 FUNCTION(strftime_now) {
     (void)self;
     ivj_value format;
@@ -111,15 +136,18 @@ FUNCTION(strftime_now) {
         *out = ivj_text(r->now);
         return IV_OK;
     }
-    char pattern[TIME_BYTES_MAX], text[TIME_BYTES_MAX * 4];
-    if (format.n >= sizeof pattern - 1 || (format.n && memchr(format.u.s, 0, format.n)))
+    char pattern[TIME_BYTES_MAX * 4], text[TIME_BYTES_MAX * 4];
+    if (format.n >= TIME_BYTES_MAX - 1 || (format.n && memchr(format.u.s, 0, format.n)))
         return ivj_fail_limit(r, "the format of strftime_now has at most %d bytes", TIME_BYTES_MAX - 2);
-    /* An appended byte distinguishes an empty result from one that does not fit. */
-    if (format.n) memcpy(pattern, format.u.s, format.n);
-    memcpy(pattern + format.n, "x", 2);
-    time_t now = time(NULL);
+    struct timespec now;
     struct tm tm;
-    if (now == (time_t)-1 || !localtime_r(&now, &tm)) return ivj_fail(r, "the clock cannot be read");
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0 || !localtime_r(&now.tv_sec, &tm))
+        return ivj_fail(r, "the clock cannot be read");
+    tm.tm_isdst = -1; /* as without a zone */
+    if (!expand_time_format(format.n ? format.u.s : "", format.n, now.tv_nsec / 1000, pattern, sizeof pattern - 1))
+        return ivj_fail_limit(r, "the text of strftime_now is too long");
+    /* An appended byte distinguishes an empty result from one that does not fit. */
+    memcpy(pattern + strlen(pattern), "x", 2);
     size_t n = strftime(text, sizeof text, pattern, &tm);
     if (n == 0) return ivj_fail_limit(r, "the text of strftime_now is too long");
     return ivj_copy_string(r, text, n - 1, out);
