@@ -99,6 +99,11 @@ class Handle:
             )
         return self._pointer
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise InvarError(
+            Status.UNSUPPORTED, f"{self._noun}: cannot be copied or pickled: open another one, in the process that uses it"
+        )
+
     @property
     def is_open(self) -> bool:
         return self._pointer is not None

@@ -155,6 +155,19 @@ _NUMBERS = {
 }
 
 
+_WHOLE: dict[str, tuple[Any, ...]] = {  # values that leave the model's distribution as it is
+    "temperature": (1.0,),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "logit_bias": (None, {}),
+    "min_tokens": (0,),
+}
+
+
 @dataclass(kw_only=True, slots=True)
 class SamplingParams:
     """vLLM's fields with vLLM's defaults; the last four are invar's. Numbers may be numpy's. Fields are checked here, and again
@@ -253,11 +266,11 @@ class SamplingParams:
         return out
 
     @property
-    def is_plain(self) -> bool:
-        """Tokens are drawn from the model's own distribution: their log-probabilities are those they are drawn with."""
-        off = self.top_p == 1 and self.top_k <= 0 and self.min_p == 0 and self.repetition_penalty == 1
-        off = off and self.presence_penalty == 0 and self.frequency_penalty == 0 and self.min_tokens == 0
-        return self.temperature == 1 and off and not self.logit_bias and self.structure is None
+    def reshaped_by(self) -> list[str]:
+        """The fields with which tokens are drawn from another distribution than the model's own. None: the
+        log-probabilities of tokens are those they are drawn with."""
+        names = [name for name, values in _WHOLE.items() if getattr(self, name) not in values]
+        return names if self.structure is None else [*names, "structured_outputs"]
 
     @property
     def stop_list(self) -> list[str]:

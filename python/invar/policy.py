@@ -95,6 +95,7 @@ class Policy:
         o = self._options = ffi.new("iv_policy_options *")
         lib().iv_policy_options_init_sized(o, ffi.sizeof("iv_policy_options"))
         texts = {"algorithm": algorithm, "kl": kl, "correction": correction}
+        self._fields = (algorithm, max_completion, eps_low, eps_high, kl_beta, kl, correction, correction_cap)
         self._keep = [c_string(text, name) for name, text in texts.items()]
         o.algorithm, o.kl, o.correction = self._keep
         o.max_completion = _check.integer(max_completion, "max_completion", 0, _check.SIZE_MAX)
@@ -103,6 +104,9 @@ class Policy:
             if value is not None:
                 setattr(o, name, _check.number(value, name, 0))
         self.advantages([0, 0], [0.0, 1.0])  # names an option that the algorithm lacks
+
+    def __reduce__(self) -> Any:
+        return _policy, self._fields
 
     def advantages(self, groups: Items[int], rewards: ArrayLike) -> NDArray[np.float64]:
         """Of each answer from its reward; answers to one prompt have the same group, a number below their count."""
@@ -131,6 +135,11 @@ class Policy:
     def coefficients(self, sequences: Items[PolicySequence]) -> PolicyReport:
         """Fills each sequence's coefficients from its log-probabilities."""
         return PolicyBatch(self, sequences).coefficients()
+
+
+def _policy(*fields: Any) -> Policy:
+    names = ("algorithm", "max_completion", "eps_low", "eps_high", "kl_beta", "kl", "correction", "correction_cap")
+    return Policy(**dict(zip(names, fields)))
 
 
 class PolicyBatch:

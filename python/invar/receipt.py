@@ -49,6 +49,9 @@ class Receipt:
         self.prompt_token_ids: list[int] = ffi.unpack(request.ids, request.id_count)
         self.seed: int = request.seed
 
+    def __reduce__(self) -> Any:
+        return Receipt, (self.json.encode(),)
+
     @classmethod
     def read_all(cls, path: str | os.PathLike[str]) -> list[Receipt]:
         """A file with a receipt on each line."""
