@@ -47,7 +47,6 @@ class Rollouts:
         the distribution that was drawn from."""
         if images is not None:
             raise InvarError(Status.UNSUPPORTED, "trl: wanted prompts of text, found images")
-        t = self.trainer
         plain = not self._params(0).reshaped_by
         params = [self._params(i, not plain) for i in range(len(prompts))]
         self._calls += 1

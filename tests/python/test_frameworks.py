@@ -13,7 +13,7 @@ trl = pytest.importorskip("trl")
 import invar.trl
 from datasets import Dataset
 from invar import LLM, InvarError, Sequence, Trainer
-from support import MODEL, ROOT, serving
+from support import MODEL, ROOT
 
 STEPS = 30 if os.environ.get("INVAR_TEST_LONG") else 2
 GAP = re.compile(r"^step \d+: reward \S+, sampler and learner differ by (\S+), at most (\S+)$", re.M)
@@ -135,10 +135,3 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(InvarError, match="norm.weight: wanted by qwen3"):
             llm.load_weights(list(trainer.model.named_parameters())[:-1])
         assert llm.fingerprint == first
-
-
-def test_verl_example():
-    with serving() as url:
-        words = [sys.executable, "examples/verl_http.py", url.removeprefix("http://"), "2"]
-        ran = subprocess.run(words, cwd=ROOT, text=True, capture_output=True)
-    assert ran.returncode == 0 and ran.stdout.count("8 of 8 answers equal") == 2, ran.stdout + ran.stderr[-2000:]

@@ -6,7 +6,6 @@ import os
 import pathlib
 import pickle
 import random
-import re
 import subprocess
 import sys
 
@@ -424,23 +423,6 @@ def test_what_is_not_the_law_is_refused(patched):
     refused("divisor", step_of_three_processes)
     model.model.layers[1].input_layernorm.to(torch.bfloat16)  # as mixed precision would
     refused("layers.1.input_layernorm.weight: wanted torch.float32", lambda: invar.torch.logprobs(model, [[1, 2, 3]]))
-
-
-def test_page_snippets(monkeypatch):
-    """The Python of docs/PYTHON.md that needs torch."""
-    monkeypatch.chdir(ROOT)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/PYTHON.md").read_text(), flags=re.S)
-    ask, learn = (block for block in blocks if "invar.torch" in block)
-    with LLM(MATH) as llm:
-        exec(ask, {"llm": llm, "SamplingParams": SamplingParams})
-    model = invar.torch.patch(load(hf("qwen2")), dtype="bfloat16")
-    names = {"model": model, "batch": random_ids(512, (5, 9, 2, 7, 3), 11), "optimizer": invar.torch.AdamW(model)}
-    exec(learn, {"invar": invar, **names})
-
-
-def test_the_example_runs():
-    assert len((ROOT / "examples/torch_train.py").read_text().splitlines()) <= 80
-    subprocess.run([sys.executable, ROOT / "examples/torch_train.py", MATH, "2"], cwd=ROOT, check=True)
 
 
 def step_of_three_processes():
