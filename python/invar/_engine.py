@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._engine_args import EngineArgs
-from ._errors import InvarError, Status
-from ._library import check, encode, ffi, lib, new_error, text_of
+from ._check import SEED_MAX as MASK64, token_ids
+from ._library import c_string, check, ffi, lib, new_error, text_of
 from ._request import Request
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
 CONSTRAINTS_KEPT = 64
-MASK64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Engine:
         if seed is None:
             seed = self.draw_seed(request.prompt_ids)
         if seed is not None:
-            bound = MASK64 if seed & MASK64 >> 63 else MASK64 >> 1
+            bound = MASK64 if (seed & MASK64) >> 63 else MASK64 >> 1
             request.seeds = [((seed & MASK64) + i) & bound for i in range(params.n)]
         else:
             request.seeds = [None] * params.n
@@ -154,7 +153,7 @@ class Engine:
         seed = request.seeds[index]
         if seed is not None:
             r.has_seed, r.seed = True, seed
-        stops = [ffi.new("char[]", encode(stop, "stop")) for stop in p.stop_list]
+        stops = [c_string(stop, "stop") for stop in p.stop_list]
         if stops:
             keep += stops
             keep.append(ffi.new("char *[]", stops))
@@ -163,16 +162,15 @@ class Engine:
             keep.append(_ids(p.stop_token_ids))
             r.stop_ids, r.stop_id_count = keep[-1], len(p.stop_token_ids)
         if p.logit_bias:
-            pairs = [(int(token), float(bias)) for token, bias in p.logit_bias.items()]
-            keep.append(ffi.new("iv_logit_bias[]", pairs))
-            r.logit_bias, r.logit_bias_count = keep[-1], len(pairs)
+            keep.append(ffi.new("iv_logit_bias[]", list(p.logit_bias.items())))
+            r.logit_bias, r.logit_bias_count = keep[-1], len(p.logit_bias)
         if p.structure is not None:
             self._constrain(r, p, request.reasoning, keep)
 
     def _constrain(self, r: Any, params: SamplingParams, reasoning: int, keep: list[Any]) -> None:
         assert params.structure is not None
         kind, text = params.structure.constraint()
-        keep.append(ffi.new("char[]", encode(text, "structured_outputs")))
+        keep.append(c_string(text, "structured_outputs"))
         r.constraint = getattr(self._lib, f"IV_CONSTRAINT_{kind}")
         r.constraint_text, r.reasoning = keep[-1] if text else ffi.NULL, reasoning
         key = kind, text, reasoning
@@ -247,7 +245,4 @@ class Engine:
 
 
 def _ids(ids: Sequence[int]) -> Any:
-    try:
-        return ffi.new("int32_t[]", [int(i) for i in ids])
-    except (OverflowError, TypeError, ValueError) as error:
-        raise InvarError(Status.INVALID, f"token ids: wanted 32-bit integers: {error}") from None
+    return ffi.new("int32_t[]", token_ids(ids))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ._errors import InvarError, Status
-from ._library import CUDA, Handle, check, encode, ffi, lib, new_error, path_bytes
+from . import _check
+from ._errors import InvarError, Status, UnknownOption
+from ._library import CUDA, Handle, c_string, check, ffi, lib, new_error, path_bytes
+from ._model import find_model, path_text
 from .params import _refuse
 
 _DTYPES = {"half": "float16", "float": "float32"}
@@ -24,6 +27,15 @@ _LACKING: dict[str, tuple[Any, ...]] = {
     "hf_overrides": (None,),
     "enable_chunked_prefill": (None, True),
 }
+
+
+_FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disable_log_stats", "trainable")
+_SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0}  # field: smallest
+_OPTIONAL_SIZES = {
+    "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,
+    "step_target_ms": 0,
+}  # fmt: skip
+_TEXTS = ("load_format", "device", "arithmetic", "numerics", "isa")
 
 
 @dataclass(kw_only=True)
@@ -68,37 +80,52 @@ class EngineArgs:
     step_target_ms: int | None = 0  # of a step that reads prompts next to running requests; 0: no target; None: 50 on GPUs
 
     def __post_init__(self) -> None:
-        if self.tokenizer is not None and os.fspath(self.tokenizer) == os.fspath(self.model):
+        self._check()
+
+    def _check(self) -> None:
+        """Fields as plain Python values. InvarError names one that is wrong."""
+        model = path_text(self.model, "model")
+        if self.tokenizer is not None and path_text(self.tokenizer, "tokenizer") == model:
             self.tokenizer = None
         _refuse(self, _LACKING)
-        share = self.gpu_memory_utilization
+        for name in _FLAGS:
+            setattr(self, name, _check.flag(getattr(self, name), name))
+        for name, low in _SIZES.items():
+            setattr(self, name, _check.integer(getattr(self, name), name, low, _check.SIZE_MAX))
+        for name, low in _OPTIONAL_SIZES.items():
+            setattr(self, name, _check.optional(_check.integer, getattr(self, name), name, low, _check.SIZE_MAX))
+        for name in _TEXTS:
+            setattr(self, name, _check.text(getattr(self, name), name))
+        self.dtype = _check.text(str(self.dtype).removeprefix("torch."), "dtype")
+        self.seed = _check.seed(self.seed, "seed")
+        share = _check.optional(_check.number, self.gpu_memory_utilization, "gpu_memory_utilization")
         if share is not None and not 0 < share <= 1:
             raise InvarError(Status.INVALID, f"gpu_memory_utilization: wanted above 0, at most 1, found {share}")
-        for name in ("tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvarError(Status.INVALID, f"{name}: wanted 1 or more, found {value}")
+        self.gpu_memory_utilization = share
+        if self.speculative_config is not None and not isinstance(self.speculative_config, Mapping):
+            _check.wrong("speculative_config", 'a dict as {"method": "ngram"}', self.speculative_config)
 
     @property
     def _on_gpu(self) -> bool:
         return self.device == "cuda" or (self.device == "auto" and CUDA and os.path.exists("/dev/nvidiactl"))
 
     def open(self) -> Handle:
-        """An open engine."""
+        """An open engine. Fields are checked again: they may have been assigned since."""
+        self._check()
         keep: list[Any] = []
 
         def text(value: str, what: str) -> Any:
-            keep.append(ffi.new("char[]", encode(value, what)))
+            keep.append(c_string(value, what))
             return keep[-1]
 
         o, out, err = ffi.new("iv_engine_options *"), ffi.new("iv_engine **"), new_error()
         lib().iv_engine_options_init_sized(o, ffi.sizeof("iv_engine_options"))
+        self.model = find_model(self.model)
         keep.append(ffi.new("char[]", path_bytes(self.model)))
         o.model = keep[-1]
-        dtype = str(self.dtype).removeprefix("torch.")
-        o.dtype = text(_DTYPES.get(dtype, dtype), "dtype")
-        for name in ("load_format", "device", "arithmetic", "numerics", "isa"):
-            setattr(o, name, text(str(getattr(self, name)), name))
+        o.dtype = text(_DTYPES.get(self.dtype, self.dtype), "dtype")
+        for name in _TEXTS:
+            setattr(o, name, text(getattr(self, name), name))
         if self.load_format == "safetensors":
             o.load_format = text("auto", "load_format")
         o.tensor_parallel_size = self.tensor_parallel_size
@@ -122,17 +149,18 @@ class EngineArgs:
 
     def _speculate(self, o: Any, text: Any) -> None:
         given = dict(self.speculative_config or {})
-        o.speculative = text(str(given.pop("method", "ngram")), "speculative_config.method")
-        o.speculative_tokens = given.pop("num_speculative_tokens", o.speculative_tokens)
+        o.speculative = text(given.pop("method", "ngram"), "speculative_config.method")
+        count = given.pop("num_speculative_tokens", o.speculative_tokens)
+        o.speculative_tokens = _check.integer(count, "speculative_config.num_speculative_tokens", 1, _check.SIZE_MAX)
         if given:
             names = ", ".join(given)
             raise InvarError(Status.UNSUPPORTED, f"speculative_config: wanted method, num_speculative_tokens, found {names}")
 
 
 def engine_args(model: Any, options: dict[str, Any]) -> EngineArgs:
-    """TypeError names an unknown option."""
+    """UnknownOption names an option that does not exist."""
     known = {f.name for f in fields(EngineArgs)}
     for name in options:
         if name not in known:
-            raise TypeError(f"unknown engine option {name!r}")
+            raise UnknownOption(name, known, "engine option")
     return EngineArgs(model=model, **options)

@@ -1,5 +1,7 @@
 """The exception of the package."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 
 
@@ -31,3 +33,12 @@ class InvarError(Exception):
 
     def __reduce__(self) -> tuple[type["InvarError"], tuple[Status, str]]:
         return InvarError, (self.status, str(self))
+
+
+class UnknownOption(InvarError, TypeError):
+    """A keyword that does not exist: a TypeError, as Python's own functions raise."""
+
+    def __init__(self, name: str, known: Iterable[str], what: str) -> None:
+        close = get_close_matches(name, list(known), 1)
+        hint = f"; {close[0]!r}?" if close else ""
+        super().__init__(Status.INVALID, f"unknown {what} {name!r}{hint}")

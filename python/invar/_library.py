@@ -5,7 +5,9 @@ import os
 from functools import lru_cache
 from typing import Any
 
+from . import _check
 from ._errors import InvarError, Status
+from ._model import path_text
 from ._ffi import CUDA as CUDA, ffi as ffi
 
 
@@ -16,7 +18,8 @@ def lib() -> Any:
     try:
         return ffi.dlopen(path)
     except OSError as error:
-        raise InvarError(Status.NOT_FOUND, f"library: {error}") from None
+        hint = "INVAR_LIBRARY names it" if os.environ.get("INVAR_LIBRARY") else "`pip install .` in invar's folder builds it"
+        raise InvarError(Status.NOT_FOUND, f"library: wanted libinvar.so: {hint}: {error}") from None
 
 
 def version() -> str:
@@ -44,10 +47,18 @@ def check(status: int, err: Any) -> None:
 
 def encode(text: str, what: str) -> bytes:
     """UTF-8; a string with a lone surrogate is refused."""
+    if not isinstance(text, str):
+        hint = ": decode() it first" if isinstance(text, (bytes, bytearray)) else ""
+        raise InvarError(Status.INVALID, f"{what}: wanted a text, found {_check.shown(text)}{hint}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise InvarError(Status.INVALID, f"{what}: wanted text, found a lone surrogate at {error.start}") from None
+
+
+def c_string(text: str, what: str) -> Any:
+    """A char[] with the whole text, which has no NUL."""
+    return ffi.new("char[]", encode(_check.text(text, what), what))
 
 
 def take_text(text: Any) -> str:
@@ -62,12 +73,12 @@ def take_text(text: Any) -> str:
 def to_json(value: Any, what: str) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate is a ValueError
         raise InvarError(Status.INVALID, f"{what}: wanted a JSON value: {error}") from None
 
 
-def path_bytes(path: str | os.PathLike[str]) -> bytes:
-    return os.fsencode(os.path.expanduser(path))
+def path_bytes(path: str | os.PathLike[str], what: str = "path") -> bytes:
+    return os.fsencode(path_text(path, what))
 
 
 class Handle:
@@ -87,6 +98,11 @@ class Handle:
                 "a fork; open it in the process that uses it (multiprocessing: the start method 'spawn')",
             )
         return self._pointer
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise InvarError(
+            Status.UNSUPPORTED, f"{self._noun}: cannot be copied or pickled: open another one, in the process that uses it"
+        )
 
     @property
     def is_open(self) -> bool:

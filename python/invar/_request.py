@@ -163,6 +163,7 @@ class Request:
             token_logprobs=values,
             sampling_logprobs=answer.sampling[begin:count] if params.sampling_logprobs else None,
             logits=self._rows(answer.rows[begin:count]) if params.logits else None,
+            is_plain=not params.reshaped_by,
         )
 
     def _rows(self, rows: list[bytes]) -> Any:

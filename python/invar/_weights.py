@@ -8,10 +8,11 @@ import shutil
 import struct
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from . import _check
 from ._errors import InvarError, Status
 
 CODES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}  # types by their names in safetensors
@@ -27,7 +28,10 @@ def stored(name: str, tensor: Any, dtype: str) -> tuple[str, tuple[int, ...], An
         wanted = dtype if tensor.dim() > 1 else "float32"
         data = tensor.detach().to(device="cpu", dtype=getattr(torch, wanted)).contiguous()
         return wanted, tuple(data.shape), data.reshape(-1).view(torch.uint8).numpy()
-    array = np.asarray(tensor)
+    try:
+        array = np.asarray(tensor)
+    except (TypeError, ValueError) as error:
+        raise InvarError(Status.INVALID, f"weights: {name}: wanted a tensor: {error}") from None
     wanted = dtype if array.ndim > 1 else "float32"
     if array.dtype.kind != "f" or wanted == "bfloat16":
         raise InvarError(Status.UNSUPPORTED, f"weights: {name}: wanted a torch tensor for {wanted}, found an array of {array.dtype}")
@@ -55,10 +59,23 @@ def checkpoint(model: str | os.PathLike[str], dtype: str, size: int, weights: It
         yield folder
 
 
+def pairs_of(weights: Any) -> Iterator[tuple[str, Any]]:
+    """Also of a state_dict."""
+    wanted = "pairs of a name and a tensor, as model.named_parameters() gives"
+    if isinstance(weights, Mapping):
+        weights = weights.items()
+    if not isinstance(weights, Iterable) or isinstance(weights, (str, bytes)):
+        _check.wrong("weights", wanted, weights)
+    for pair in weights:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[0], str):
+            _check.wrong("weights", wanted, pair)
+        yield pair[0], pair[1]
+
+
 def _write(path: str, dtype: str, weights: Iterable[tuple[str, Any]]) -> None:
     header: dict[str, Any] = {}
     data, at = [], 0
-    for name, tensor in weights:
+    for name, tensor in pairs_of(weights):
         if name in header:
             raise InvarError(Status.INVALID, f"weights: wanted each name once, found {name} twice")
         kind, shape, raw = stored(name, tensor, dtype)

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from . import _check
 from ._engine import Engine, EngineInfo
 from ._engine_args import EngineArgs, engine_args
 from ._errors import InvarError, Status
@@ -103,7 +104,7 @@ class AsyncLLM:
         text = tokenizer.apply_chat_template(
             messages, tools, chat_template, add_generation_prompt, **(chat_template_kwargs or {})
         )
-        structured = sampling_params is not None and sampling_params.structure is not None
+        structured = isinstance(sampling_params, SamplingParams) and sampling_params.structure is not None
         reasoning = tokenizer._reasoning_after(text) if structured else 0
         async for output in self._stream(text, tokenizer.encode(text, False), sampling_params, request_id, reasoning):
             yield output
@@ -112,7 +113,11 @@ class AsyncLLM:
         self, text: str | None, ids: list[int], params: SamplingParams | None, request_id: str | None, reasoning: int
     ) -> AsyncGenerator[RequestOutput, None]:
         self._check_open()
-        params = default_params(self._engine) if params is None else params
+        if params is not None:
+            _check.instance(params, "sampling_params", SamplingParams)
+        params = default_params(self._engine) if params is None else params.checked()
+        if request_id is not None and not isinstance(request_id, str):
+            _check.wrong("request_id", "a text", request_id)
         if request_id is None:
             with self._count_lock:
                 request_id, self._count = f"invar-{self._count}", self._count + 1

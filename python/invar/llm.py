@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
+from . import _check
 from ._engine import Engine, EngineInfo as EngineInfo
 from ._engine_args import engine_args
 from ._errors import InvarError, Status
@@ -16,7 +17,7 @@ from ._library import path_bytes
 from ._request import Request, logprob_dict
 from .outputs import RequestOutput, ScoreOutput
 from .params import SamplingParams
-from .tokenizer import Message, Tokenizer
+from .tokenizer import Message, Tokenizer, check_talk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,25 +30,65 @@ Prompt = Union[str, Sequence[int], Mapping[str, Any]]
 IN_FLIGHT = 2048  # submitted together; the engine's queue holds 4,096
 
 
-def is_single(prompts: Any) -> bool:
-    return isinstance(prompts, (str, Mapping)) or (
-        isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], int)
-    )
+PROMPT = 'a text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}'
 
 
-def read_prompt(prompt: Prompt, tokenizer: Tokenizer, add_special: bool = True) -> tuple[str | None, list[int]]:
+def prompts_of(prompts: Any, what: str = "prompts") -> list[Any]:
+    """The prompts of a call, which may be one. Rows of integers, and lists that begin with a number, are one."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if _check.is_array(prompts):
+        if prompts.ndim == 1:
+            return [prompts]
+        if prompts.ndim != 2:
+            shape = list(prompts.shape)
+            raise InvarError(Status.INVALID, f"{what}: wanted [tokens] or [prompts, tokens], found an array of shape {shape}")
+        return list(prompts)
+    items = _check.listing(prompts, what, f"{PROMPT}, or a list of those")
+    scalar = items and not isinstance(items[0], (str, bytes, bytearray, Mapping)) and not _is_row(items[0])
+    return [items] if scalar else items
+
+
+def _is_row(item: Any) -> bool:
+    return bool(item.ndim > 0) if _check.is_array(item) else _check.is_listing(item) or item is None
+
+
+def read_prompt(prompt: Prompt, tokenizer: Tokenizer, add_special: bool = True, what: str = "prompt") -> tuple[str | None, list[int]]:
     """The text, if it was given as one, and the ids."""
     if isinstance(prompt, Mapping):
-        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        unknown = {str(key) for key in prompt} - {"prompt", "prompt_token_ids"}
         if unknown:
-            raise InvarError(Status.UNSUPPORTED, f"prompt: wanted prompt or prompt_token_ids, found {sorted(unknown)}")
-        if prompt.get("prompt_token_ids") is not None:
-            text = prompt.get("prompt")
-            return text, list(prompt["prompt_token_ids"])
-        prompt = prompt.get("prompt", "")
+            raise InvarError(Status.UNSUPPORTED, f"{what}: wanted prompt or prompt_token_ids, found {sorted(unknown)}")
+        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is None and ids is None:
+            raise InvarError(Status.INVALID, f"{what}: wanted prompt or prompt_token_ids, found neither")
+        if text is not None and not isinstance(text, str):
+            _check.wrong(f'{what}["prompt"]', "a text", text)
+        if ids is not None:
+            return text, _check.token_ids(ids, f'{what}["prompt_token_ids"]')
+        return text, tokenizer.encode(str(text), add_special)
     if isinstance(prompt, str):
         return prompt, tokenizer.encode(prompt, add_special)
-    return None, [int(i) for i in prompt]
+    if not _check.is_listing(prompt):
+        hint = "decode() it first" if isinstance(prompt, (bytes, bytearray)) else ""
+        _check.wrong(what, PROMPT, prompt, hint)
+    return None, _check.token_ids(prompt, f"{what}: token ids")
+
+
+def read_prompts(items: list[Any], tokenizer: Tokenizer) -> list[tuple[str | None, list[int]]]:
+    """Errors name the prompt's number where there are several."""
+    if len(items) == 1:
+        return [read_prompt(items[0], tokenizer)]
+    return [read_prompt(item, tokenizer, what=f"prompt {i}") for i, item in enumerate(items)]
+
+
+def talks_of(messages: Any) -> list[Any]:
+    """The conversations of a call, which may be one."""
+    if isinstance(messages, Mapping):
+        _check.wrong("messages", "a list of messages", messages, "put it in a list")
+    items = _check.listing(messages, "messages", "a list of messages, or a list of such lists")
+    talks: list[Any] = [items] if not items or isinstance(items[0], Mapping) else items
+    return [check_talk(talk, f"conversation {i}: " if len(talks) > 1 else "") for i, talk in enumerate(talks)]
 
 
 class Progress:
@@ -160,10 +201,10 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers in the order of the prompts. Without sampling_params the model's own defaults hold. If a request
         fails, the others are ended and its error is raised."""
-        items: list[Any] = [prompts] if is_single(prompts) else list(prompts)
+        items = prompts_of(prompts)
         params = self._params_of(items, sampling_params)
         with self._lock:
-            requests = [self._request(*read_prompt(p, self._engine.tokenizer), q) for p, q in zip(items, params)]
+            requests = [self._request(*p, q) for p, q in zip(read_prompts(items, self._engine.tokenizer), params)]
             self._run(requests, use_tqdm)
             return [r.output(self._engine.tokenizer, self.fingerprint) for r in requests]
 
@@ -180,7 +221,7 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """generate() for one conversation or several, by the model's chat template or another."""
-        talks: list[Any] = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
+        talks = talks_of(messages)
         params = self._params_of(talks, sampling_params)
         tokenizer, requests = self._engine.tokenizer, []
         with self._lock:
@@ -204,22 +245,20 @@ class LLM:
     ) -> list[ScoreOutput]:
         """Log-probabilities of each prompt's tokens, or of each completion's after its prompt, in the bits that
         generate() reports. logprobs: also of the top n at each position."""
-        items: list[Any] = [prompts] if is_single(prompts) else list(prompts)
+        items = prompts_of(prompts)
         ends: list[Any] | None = None
         if completions is not None:
-            ends = [completions] if is_single(completions) else list(completions)
+            ends = prompts_of(completions, "completions")
             if len(ends) != len(items):
                 raise InvarError(Status.INVALID, f"score: wanted {len(items)} completions, found {len(ends)}")
-        if not 0 <= logprobs <= 20:
-            raise InvarError(Status.LIMIT, f"score: logprobs: wanted 0 to 20, found {logprobs}")
+        logprobs = _check.integer(logprobs, "score: logprobs", 0, 20, Status.LIMIT)
         with self._lock:
             requests = []
-            for i, item in enumerate(items):
-                text, ids = read_prompt(item, self._engine.tokenizer)
+            for i, (text, ids) in enumerate(read_prompts(items, self._engine.tokenizer)):
                 start = 1
                 if ends is not None:
                     start = len(ids)
-                    ids = ids + read_prompt(ends[i], self._engine.tokenizer, False)[1]
+                    ids = ids + read_prompt(ends[i], self._engine.tokenizer, False, f"completion {i}")[1]
                 requests.append(self._request(text, ids, SamplingParams(), 0, start, logprobs))
             self._run(requests, use_tqdm)
             return [self._scores(r, logprobs) for r in requests]
@@ -281,10 +320,13 @@ class LLM:
         if given is None:
             given = self.get_default_sampling_params()
         if isinstance(given, SamplingParams):
-            return [given] * len(items)
-        if len(given) != len(items):
-            raise InvarError(Status.INVALID, f"sampling_params: wanted {len(items)}, found {len(given)}")
-        return list(given)
+            return [given.checked()] * len(items)
+        listed = _check.listing(given, "sampling_params", "SamplingParams or a list of them")
+        if len(listed) != len(items):
+            raise InvarError(Status.INVALID, f"sampling_params: wanted {len(items)}, found {len(listed)}")
+        for i, p in enumerate(listed):
+            _check.instance(p, f"sampling_params[{i}]", SamplingParams)
+        return [p.checked() for p in listed]
 
     def _request(
         self, text: str | None, ids: list[int], params: SamplingParams, reasoning: int = 0,

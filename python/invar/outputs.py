@@ -35,6 +35,7 @@ class CompletionOutput:
     token_logprobs: list[float] = field(default_factory=list)  # of each token, always
     sampling_logprobs: list[float] | None = None  # with SamplingParams.sampling_logprobs
     logits: NDArray[np.float32] | None = None  # [tokens, vocabulary], with SamplingParams.logits
+    is_plain: bool = False  # drawn from the model's own distribution: token_logprobs are those it was drawn with
 
     def finished(self) -> bool:
         return self.finish_reason is not None

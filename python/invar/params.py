@@ -1,10 +1,13 @@
 """Sampling parameters by vLLM's names."""
 
+import copy
 import json as _json
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from . import _check
 from ._errors import InvarError, Status
 
 
@@ -20,7 +23,7 @@ def _refuse(owner: Any, defaults: dict[str, tuple[Any, ...]]) -> None:
     """Fields of vLLM that the engine lacks keep their default."""
     for name, allowed in defaults.items():
         value = getattr(owner, name)
-        if not any(value is known or (value == known and type(value) is type(known)) for known in allowed):
+        if not any(value is known or (type(value) is type(known) and value == known) for known in allowed):
             raise InvarError(
                 Status.UNSUPPORTED, f"{type(owner).__name__}.{name}: the engine lacks this field; found {value!r}"
             )
@@ -33,7 +36,7 @@ _STRUCTURED_LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class StructuredOutputsParams:
     """The form of an answer: exactly one of json, regex, choice, grammar, json_object (docs/STRUCTURED.md)."""
 
@@ -49,7 +52,22 @@ class StructuredOutputsParams:
     structural_tag: str | None = None
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        """Fields as plain Python values. InvarError names one that is wrong."""
+        what = type(self).__name__
         _refuse(self, _STRUCTURED_LACKING)
+        for name in ("regex", "grammar"):
+            setattr(self, name, _check.optional(_check.text, getattr(self, name), f"{what}.{name}"))
+        if self.choice is not None:
+            self.choice = _texts(self.choice, f"{what}.choice", "a list of texts")
+        schema = self.json
+        if schema is not None and not isinstance(schema, (str, Mapping)) and not hasattr(schema, "model_json_schema"):
+            _check.wrong(f"{what}.json", "a schema as a dict or its text, or a pydantic model's class", schema)
+        self.json_object = _check.optional(_check.flag, self.json_object, f"{what}.json_object")
+        for name in ("disable_fallback", "disable_any_whitespace"):
+            setattr(self, name, _check.flag(getattr(self, name), f"{what}.{name}"))
         given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
         given += ["json_object"] if self.json_object else []
         if len(given) != 1:
@@ -65,7 +83,7 @@ class StructuredOutputsParams:
             schema: Any = self.json
             if hasattr(schema, "model_json_schema"):
                 schema = schema.model_json_schema()
-            return "JSON_SCHEMA", schema if isinstance(schema, str) else _json.dumps(schema, ensure_ascii=False)
+            return "JSON_SCHEMA", schema if isinstance(schema, str) else _schema_text(schema)
         if self.regex is not None:
             return "REGEX", self.regex
         if self.choice is not None:
@@ -77,6 +95,32 @@ class StructuredOutputsParams:
 
 class GuidedDecodingParams(StructuredOutputsParams):
     """vLLM's older name."""
+
+    __slots__ = ()
+
+
+def _schema_text(schema: Any) -> str:
+    from ._library import to_json
+
+    return to_json(schema, "structured_outputs.json").decode()
+
+
+def _texts(value: Any, what: str, wanted: str) -> list[str]:
+    return [_check.text(one, f"{what}[{i}]") for i, one in enumerate(_check.listing(value, what, wanted))]
+
+
+def _biases(value: Any, what: str) -> dict[int, float]:
+    """Keys are ids, or their digits as in JSON."""
+    if not isinstance(value, Mapping):
+        _check.wrong(what, "a dict of token ids and biases", value)
+    out: dict[int, float] = {}
+    for key, bias in value.items():
+        token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+        token = _check.integer(token, f"{what}: token id", 0, _check.INT32_MAX)
+        if token in out:
+            raise InvarError(Status.INVALID, f"{what}: wanted each token id once, found {token} twice")
+        out[token] = _check.number(bias, f"{what}[{token}]", -100, 100)
+    return out
 
 
 _LACKING: dict[str, tuple[Any, ...]] = {
@@ -91,9 +135,43 @@ _LACKING: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(kw_only=True)
+N_MAX = 1 << 20
+_FLAGS = (
+    "include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens", "sampling_logprobs", "logits", "receipt",
+)  # fmt: skip
+_INTEGERS = {  # field: smallest, largest
+    "n": (1, N_MAX),
+    "top_k": (-1, _check.INT32_MAX),
+    "min_tokens": (0, _check.INT32_MAX),
+    "priority": (-(2**31), _check.INT32_MAX),
+}
+_NUMBERS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.0, _check.FLOAT32_MAX),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+
+
+_WHOLE: dict[str, tuple[Any, ...]] = {  # values that leave the model's distribution as it is
+    "temperature": (1.0,),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "repetition_penalty": (1.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "logit_bias": (None, {}),
+    "min_tokens": (0,),
+}
+
+
+@dataclass(kw_only=True, slots=True)
 class SamplingParams:
-    """vLLM's fields with vLLM's defaults; the last four are invar's. Ranges are checked when a request is submitted."""
+    """vLLM's fields with vLLM's defaults; the last four are invar's. Numbers may be numpy's. Fields are checked here, and again
+    when a request takes a copy of them; limits that depend on the model, then."""
 
     n: int = 1  # answers to each prompt; answer i has seed + i
     temperature: float = 1.0  # 0: greedy
@@ -134,23 +212,65 @@ class SamplingParams:
     priority: int = field(default=0)  # smaller goes first
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        """Fields as plain Python values. InvarError names one that is wrong."""
+        what = "SamplingParams."
         _refuse(self, _LACKING)
-        if self.n < 1:
-            raise InvarError(Status.INVALID, f"SamplingParams.n: wanted 1 or more, found {self.n}")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InvarError(Status.INVALID, f"SamplingParams.max_tokens: wanted 1 or more, found {self.max_tokens}")
-        if self.min_tokens < 0:
-            raise InvarError(Status.INVALID, f"SamplingParams.min_tokens: wanted 0 or more, found {self.min_tokens}")
+        for name in _FLAGS:
+            setattr(self, name, _check.flag(getattr(self, name), what + name))
+        for name, (low, high) in _INTEGERS.items():
+            setattr(self, name, _check.integer(getattr(self, name), what + name, low, high))
+        for name, (least, most) in _NUMBERS.items():
+            setattr(self, name, _check.number(getattr(self, name), what + name, least, most))
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                raise InvarError(Status.INVALID, f"{what}{name}: wanted above 0, found {getattr(self, name)}")
+        self.seed = _check.seed(self.seed, what + "seed")
+        self.max_tokens = _check.optional(_check.integer, self.max_tokens, what + "max_tokens", 1, _check.INT32_MAX)
         for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 20:
-                raise InvarError(Status.LIMIT, f"SamplingParams.{name}: wanted 0 to 20, found {value}")
+            value = _check.optional(_check.integer, getattr(self, name), what + name, 0, 20, Status.LIMIT)
+            setattr(self, name, value)
+        if self.stop is not None:
+            listed = [self.stop] if isinstance(self.stop, str) else self.stop
+            texts = _texts(listed, what + "stop", "a text or a list of texts")
+            self.stop = texts[0] if isinstance(self.stop, str) else texts
+        self.stop_token_ids = _check.optional(_check.token_ids, self.stop_token_ids, what + "stop_token_ids")
+        self.logit_bias = _check.optional(_biases, self.logit_bias, what + "logit_bias")
+        self._check_forms(what)
+
+    def _check_forms(self, what: str) -> None:
+        for name in ("structured_outputs", "guided_decoding"):
+            form = getattr(self, name)
+            if form is not None:
+                _check.instance(form, what + name, StructuredOutputsParams)
+                form._check()
+        try:
+            self.output_kind = RequestOutputKind(self.output_kind)
+        except ValueError:
+            _check.wrong(what + "output_kind", "a RequestOutputKind", self.output_kind)
         if self.structured_outputs is not None and self.guided_decoding is not None:
             raise InvarError(
                 Status.INVALID, "SamplingParams: wanted structured_outputs or guided_decoding, found both"
             )
         if not self.detokenize and self.stop:
             raise InvarError(Status.INVALID, "SamplingParams.stop: wanted none without detokenize, found some")
+
+    def checked(self) -> "SamplingParams":
+        """A copy whose fields are right: those of this object may have been assigned since it was made."""
+        out = copy.copy(self)
+        for name in ("structured_outputs", "guided_decoding"):
+            setattr(out, name, copy.copy(getattr(out, name)))
+        out._check()
+        return out
+
+    @property
+    def reshaped_by(self) -> list[str]:
+        """The fields with which tokens are drawn from another distribution than the model's own. None: the
+        log-probabilities of tokens are those they are drawn with."""
+        names = [name for name, values in _WHOLE.items() if getattr(self, name) not in values]
+        return names if self.structure is None else [*names, "structured_outputs"]
 
     @property
     def stop_list(self) -> list[str]:
@@ -161,4 +281,5 @@ class SamplingParams:
         return self.structured_outputs if self.structured_outputs is not None else self.guided_decoding
 
     def clone(self) -> "SamplingParams":
-        return type(self)(**{f.name: getattr(self, f.name) for f in fields(self)})
+        """A deep copy, as vLLM's."""
+        return copy.deepcopy(self)

@@ -7,11 +7,12 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import _check
 from ._engine import struct_values
 from ._errors import InvarError, Status
-from ._library import check, encode, ffi, lib, new_error
+from ._library import c_string, check, ffi, lib, new_error
 from .outputs import RequestOutput
-from .trainer import Sequence, floats_of
+from .trainer import Sequence, sequences_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,12 +32,24 @@ class PolicySequence:
 
     @classmethod
     def from_output(cls, output: RequestOutput, index: int = 0, advantage: float = 0.0) -> PolicySequence:
-        """An answer of generate(): its tokens have mask 1. Its sampling_logprobs are the behavior if it has them, else
-        its log-probabilities at temperature 1."""
+        """An answer of generate(): its tokens have mask 1. The behavior is its sampling_logprobs, or its
+        log-probabilities if it was drawn from the model's own distribution. InvarError: it was not, and
+        SamplingParams.sampling_logprobs was not set; nothing could then be compared."""
         import numpy as np
 
-        answer = output.outputs[index]
+        _check.instance(output, "output", RequestOutput)
+        answer = output.outputs[_check.integer(index, "index", 0, max(0, len(output.outputs) - 1))]
+        advantage = _check.number(advantage, "advantage")
+        if answer.sampling_logprobs is None and not answer.is_plain:
+            raise InvarError(
+                Status.INVALID,
+                f"request {output.request_id}: wanted SamplingParams(sampling_logprobs=True), found an answer without them that "
+                "was drawn with a temperature, filter, penalty, bias or constraint: its log-probabilities are not those that it "
+                "was drawn with",
+            )
         values = answer.token_logprobs if answer.sampling_logprobs is None else answer.sampling_logprobs
+        if len(values) != len(answer.token_ids):
+            raise InvarError(Status.INVALID, f"output: wanted {len(answer.token_ids)} log-probabilities, found {len(values)}")
         start = len(output.prompt_token_ids)
         ids = np.asarray([*output.prompt_token_ids, *answer.token_ids], np.int32)
         mask, behavior = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.float32)
@@ -81,25 +94,38 @@ class Policy:
         """None: the algorithm's own value. max_completion: tokens of the longest answer, which dr-grpo divides by."""
         o = self._options = ffi.new("iv_policy_options *")
         lib().iv_policy_options_init_sized(o, ffi.sizeof("iv_policy_options"))
-        self._keep = [ffi.new("char[]", encode(text, "policy")) for text in (algorithm, kl, correction)]
+        texts = {"algorithm": algorithm, "kl": kl, "correction": correction}
+        self._fields = (algorithm, max_completion, eps_low, eps_high, kl_beta, kl, correction, correction_cap)
+        self._keep = [c_string(text, name) for name, text in texts.items()]
         o.algorithm, o.kl, o.correction = self._keep
-        o.max_completion, o.kl_beta = max_completion, kl_beta
+        o.max_completion = _check.integer(max_completion, "max_completion", 0, _check.SIZE_MAX)
+        o.kl_beta = _check.number(kl_beta, "kl_beta", 0)
         for name, value in (("eps_low", eps_low), ("eps_high", eps_high), ("correction_cap", correction_cap)):
             if value is not None:
-                setattr(o, name, value)
+                setattr(o, name, _check.number(value, name, 0))
+        self.advantages([0, 0], [0.0, 1.0])  # names an option that the algorithm lacks
+
+    def __reduce__(self) -> Any:
+        return _policy, self._fields
 
     def advantages(self, groups: Items[int], rewards: ArrayLike) -> NDArray[np.float64]:
         """Of each answer from its reward; answers to one prompt have the same group, a number below their count."""
         import numpy as np
 
-        given = np.ascontiguousarray(rewards, np.float64)
+        array = _check.host_array(rewards, "rewards")
+        given = np.ascontiguousarray(array, np.float64)
+        if given.ndim != 1:
+            raise InvarError(Status.INVALID, f"rewards: wanted a row of numbers, found shape {given.shape}")
+        if not np.isfinite(given).all():
+            at = int(np.flatnonzero(~np.isfinite(given))[0])
+            raise InvarError(Status.INVALID, f"rewards[{at}]: wanted a finite number, found {given[at]}")
+        numbers = _check.integers(groups, "groups", 0, 2**32 - 1)
+        if len(numbers) != given.size:
+            raise InvarError(Status.INVALID, f"advantages: wanted {given.size} groups, found {len(numbers)}")
         out = np.empty_like(given)
-        if len(groups) != given.size:
-            raise InvarError(Status.INVALID, f"advantages: wanted {given.size} groups, found {len(groups)}")
         data, result = ffi.from_buffer("double[]", given), ffi.from_buffer("double[]", out, require_writable=True)
         err = new_error()
-        numbers = ffi.new("uint32_t[]", [int(group) for group in groups])
-        check(lib().iv_policy_advantages(self._options, numbers, data, given.size, result, err), err)
+        check(lib().iv_policy_advantages(self._options, ffi.new("uint32_t[]", numbers), data, given.size, result, err), err)
         return out
 
     def denominator(self, sequences: Items[PolicySequence]) -> float:
@@ -111,6 +137,11 @@ class Policy:
         return PolicyBatch(self, sequences).coefficients()
 
 
+def _policy(*fields: Any) -> Policy:
+    names = ("algorithm", "max_completion", "eps_low", "eps_high", "kl_beta", "kl", "correction", "correction_cap")
+    return Policy(**dict(zip(names, fields)))
+
+
 class PolicyBatch:
     """Sequences as the library reads them."""
 
@@ -118,26 +149,31 @@ class PolicyBatch:
         import numpy as np
 
         self._policy, self._keep = policy, []  # type: Policy, list[Any]
-        self.items = ffi.new("iv_policy_sequence[]", len(sequences))
-        self.count = len(sequences)
-        for i, (item, c) in enumerate(zip(sequences, self.items)):
+        self.sequences: list[PolicySequence] = sequences_of(sequences, "sequences", PolicySequence)
+        self.items = ffi.new("iv_policy_sequence[]", len(self.sequences))
+        self.count = len(self.sequences)
+        for i, (item, c) in enumerate(zip(self.sequences, self.items)):
             s = item.sequence
+            _check.instance(s, f"sequence {i}: sequence", Sequence)
+            if item.behavior is None:
+                hint = "the log-probabilities that the sampler drew with"
+                raise InvarError(Status.INVALID, f"sequence {i}: behavior: wanted {hint}, found None")
             s.prepare(f"sequence {i}")
             if s.coefficients is None:
                 s.coefficients = np.zeros(len(s.ids), np.float32)
-            c.count, c.advantage = len(s.ids), item.advantage
-            c.mask, c.logprobs = self._floats(s.mask, len(s.ids), "mask"), self._floats(s.logprobs, len(s.ids), "")
-            c.coefficients = self._floats(s.coefficients, len(s.ids), "coefficients", True)
+            c.count, c.advantage = len(s.ids), _check.number(item.advantage, f"sequence {i}: advantage")
+            c.mask, c.logprobs = self._buffer(s.mask), self._buffer(s.logprobs)
+            c.coefficients = self._buffer(s.coefficients, True)
             c.behavior = self._floats(item.behavior, len(s.ids), f"sequence {i}: behavior")
             c.old = self._floats(item.old, len(s.ids), f"sequence {i}: old")
             c.reference = self._floats(item.reference, len(s.ids), f"sequence {i}: reference")
 
-    def _floats(self, values: Any, count: int, what: str, writable: bool = False) -> Any:
-        if values is None:
-            return ffi.NULL
-        self._keep.append(floats_of(values, count, what))
-        self._keep.append(ffi.from_buffer("float[]", self._keep[-1], require_writable=writable))
+    def _buffer(self, row: Any, writable: bool = False) -> Any:
+        self._keep += [row, ffi.from_buffer("float[]", row, require_writable=writable)]
         return self._keep[-1]
+
+    def _floats(self, values: Any, count: int, what: str) -> Any:
+        return ffi.NULL if values is None else self._buffer(_check.floats(values, count, what))
 
     def denominator(self) -> float:
         out, err = ffi.new("double *"), new_error()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._engine_args import engine_args
 from ._errors import InvarError, Status
 from ._library import Handle, check, encode, ffi, lib, new_error, text_of, text_or_none
+from ._model import path_text
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -24,14 +25,14 @@ class Receipt:
     def __init__(self, source: str | bytes | os.PathLike[str], name: str = "receipt") -> None:
         """source: a line of JSON, or (a Path, or a text that does not begin with "{") a file of one line."""
         if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.lstrip().startswith("{")):
-            name = os.fspath(source)
+            name = path_text(source, "receipt")
             lines = read_lines(name)
             if len(lines) != 1:
                 raise InvarError(Status.FORMAT, f"{name}: wanted one receipt, found {len(lines)}; use Receipt.read_all")
             source = lines[0]
-        data = source if isinstance(source, bytes) else encode(source, name)
+        data = source if isinstance(source, bytes) else encode(source, "receipt")
         out, err = ffi.new("iv_receipt **"), new_error()
-        check(lib().iv_receipt_read(encode(name, "name"), data, len(data), out, err), err)
+        check(lib().iv_receipt_read(os.fsencode(name), data, len(data), out, err), err)
         self._handle = Handle(out[0], lib().iv_receipt_close, "receipt")
         info = ffi.new("iv_receipt_info *")
         lib().iv_receipt_get_info(out[0], info)
@@ -49,10 +50,13 @@ class Receipt:
         self.prompt_token_ids: list[int] = ffi.unpack(request.ids, request.id_count)
         self.seed: int = request.seed
 
+    def __reduce__(self) -> Any:
+        return Receipt, (self.json.encode(),)
+
     @classmethod
     def read_all(cls, path: str | os.PathLike[str]) -> list[Receipt]:
         """A file with a receipt on each line."""
-        name = os.fspath(path)
+        name = path_text(path, "receipts")
         return [cls(line, f"{name}:{number}") for number, line in enumerate(read_lines(name), 1)]
 
     def _request(self) -> Any:
@@ -66,7 +70,7 @@ def read_lines(path: str) -> list[bytes]:
         with open(path, "rb") as file:
             return [line for line in file.read().split(b"\n") if line.strip()]
     except OSError as error:
-        raise InvarError(Status.IO, f"{path}: {error.strerror}") from None
+        raise InvarError(Status.IO, f"{path}: wanted a file of receipts, found none to read: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,10 @@ def replay(
 
     if not isinstance(receipt, Receipt):
         receipt = Receipt(receipt)
+    fixed_names = sorted({"dtype", "arithmetic", "numerics"} & set(options))
+    if fixed_names:
+        names = ", ".join(fixed_names)
+        raise InvarError(Status.INVALID, f"replay: wanted {names} from the receipt, found {names} as an option")
     fixed: dict[str, Any] = {"dtype": receipt.dtype, "arithmetic": receipt.arithmetic, "numerics": receipt.numerics}
     fixed["sample_all_ids"] = not receipt.sampled_ids_digest
     if receipt.numerics != "invar":

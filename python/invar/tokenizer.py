@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from . import _check
 from ._errors import InvarError, Status
 from ._library import Handle, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
+from ._model import find_model
 
 Message = dict[str, Any]
+
+
+def check_talk(talk: Any, where: str = "") -> list[Any]:
+    messages = _check.listing(talk, f"{where}messages", "a list of messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            _check.wrong(f"{where}message {i}", 'a dict as {"role": "user", "content": "..."}', message)
+    return messages
 
 
 def _plain(message: Message) -> Message:
@@ -23,7 +33,11 @@ def _plain(message: Message) -> Message:
         kind = part.get("type", "text") if isinstance(part, dict) else "text"
         if kind not in ("text", "input_text", "output_text", "refusal"):
             raise InvarError(Status.UNSUPPORTED, f"messages: wanted content of type text, found {kind}")
-        texts.append(part if isinstance(part, str) else part["refusal" if kind == "refusal" else "text"])
+        name = "refusal" if kind == "refusal" else "text"
+        text = part if isinstance(part, str) else part.get(name) if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            raise InvarError(Status.INVALID, f"messages: wanted a part with {name}, found {_check.shown(part)}")
+        texts.append(text)
     return {**message, "content": "\n".join(texts)}
 
 
@@ -32,7 +46,7 @@ class Tokenizer:
 
     def __init__(self, model: str | os.PathLike[str]) -> None:
         out, err = ffi.new("iv_text_model **"), new_error()
-        check(lib().iv_text_model_open(path_bytes(model), out, err), err)
+        check(lib().iv_text_model_open(path_bytes(find_model(model)), out, err), err)
         self._open(Handle(out[0], lib().iv_text_model_close, "tokenizer"), None)
 
     def _open(self, handle: Handle | None, owner: Handle | None) -> None:
@@ -54,6 +68,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; the text of a special token becomes that token."""
+        add_special_tokens = _check.flag(add_special_tokens, "add_special_tokens")
         data, out, err = encode(text, "prompt"), ffi.new("iv_ids *"), new_error()
         check(lib().iv_tokenize(self._pointer, data, len(data), add_special_tokens, out, err), err)
         ids = ffi.unpack(out.data, out.count) if out.count else []
@@ -61,7 +76,9 @@ class Tokenizer:
         return list(ids)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        """The text of one id or of a row of them: a list, an array, a tensor. Ids outside the vocabulary have none."""
+        ids = _check.token_ids([token_ids] if _check.is_integer(token_ids) else token_ids)
+        skip_special_tokens = _check.flag(skip_special_tokens, "skip_special_tokens")
         out, err = ffi.new("iv_text *"), new_error()
         data = ffi.new("int32_t[]", ids)
         check(lib().iv_detokenize(self._pointer, data, len(ids), not skip_special_tokens, out, err), err)
@@ -69,6 +86,7 @@ class Tokenizer:
 
     def decoded_token(self, token_id: int) -> str:
         """The text of one token; bytes that are no character by themselves are U+FFFD."""
+        token_id = _check.integer(token_id, "token id", 0, _check.INT32_MAX)
         text = self._decoded.get(token_id)
         if text is None:
             text = self._decoded[token_id] = self.decode(token_id)
@@ -78,7 +96,7 @@ class Tokenizer:
         """Strings of the vocabulary; None outside it."""
         size = ffi.new("size_t *")
         out: list[str | None] = []
-        for token_id in token_ids:
+        for token_id in _check.integers(token_ids, "token ids", -(2**31)):
             text = lib().iv_token_string(self._pointer, token_id, size)
             out.append(None if text == ffi.NULL else bytes(ffi.buffer(text, size[0])).decode("utf-8", "replace"))
         return out
@@ -98,7 +116,7 @@ class Tokenizer:
             raise InvarError(
                 Status.INVALID, "chat: wanted add_generation_prompt or continue_final_message, found both"
             )
-        plain = [_plain(message) for message in messages]
+        plain = [_plain(message) for message in check_talk(messages)]
         given = {**variables, "messages": plain, "add_generation_prompt": add_generation_prompt}
         if tools:
             given["tools"] = tools
@@ -113,6 +131,8 @@ class Tokenizer:
 
     def _render(self, variables: bytes, chat_template: str | None) -> str:
         out, err = ffi.new("iv_text *"), new_error()
+        if chat_template is not None and not isinstance(chat_template, str):
+            _check.wrong("chat_template", "a template's text or its file", chat_template)
         if chat_template is None:
             check(lib().iv_render_chat(self._pointer, variables, len(variables), ffi.NULL, out, err), err)
         elif "{" not in chat_template and os.path.isfile(chat_template):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable, Mapping, Sequence as Items
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from . import _check
 from ._engine import struct_values
 from ._errors import InvarError, Status
-from ._library import Handle, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
+from ._library import Handle, c_string, check, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
+from ._model import find_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,16 +25,6 @@ if TYPE_CHECKING:
 
     from .llm import LLM
     from .policy import Policy, PolicyReport, PolicySequence
-
-
-def floats_of(values: Any, count: int, what: str) -> NDArray[np.float32]:
-    """A float32 array without gaps: the caller's own if it is one."""
-    import numpy as np
-
-    array = np.ascontiguousarray(values, np.float32)
-    if array.shape != (count,):
-        raise InvarError(Status.INVALID, f"{what}: wanted {count} elements, found shape {array.shape}")
-    return array
 
 
 @dataclass
@@ -48,24 +41,26 @@ class Sequence:
     def prepare(self, what: str) -> None:
         import numpy as np
 
-        if getattr(self.ids, "dtype", None) != np.int32:
-            ids = np.asarray(self.ids)
-            if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                raise InvarError(Status.INVALID, f"{what}: ids: wanted a row of integers, found {ids.dtype} {ids.shape}")
-            if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.int32).max):
-                raise InvarError(Status.INVALID, f"{what}: ids: wanted 0 to 2^31 - 1, found {ids.min()}, {ids.max()}")
-            self.ids = ids
+        if type(self.ids) is not np.ndarray or self.ids.dtype != np.int32 or self.ids.ndim != 1:
+            self.ids = np.asarray(_check.token_ids(self.ids, f"{what}: ids"), np.int32)
+        if self.ids.size and self.ids.min() < 0:
+            raise InvarError(Status.INVALID, f"{what}: ids: wanted 0 or more, found {self.ids.min()}")
         self.ids = np.ascontiguousarray(self.ids, np.int32)
         count = len(self.ids)
         if self.mask is None:
             self.mask = np.ones(count, np.float32)
             self.mask[:1] = 0
-        self.mask = floats_of(self.mask, count, f"{what}: mask")
+        self.mask = _check.floats(self.mask, count, f"{what}: mask")
         if self.coefficients is not None:
-            self.coefficients = floats_of(self.coefficients, count, f"{what}: coefficients")
+            self.coefficients = written(_check.floats(self.coefficients, count, f"{what}: coefficients"))
         if self.logprobs is None:
             self.logprobs = np.zeros(count, np.float32)
-        self.logprobs = floats_of(self.logprobs, count, f"{what}: logprobs")
+        self.logprobs = written(_check.floats(self.logprobs, count, f"{what}: logprobs", finite=False))
+
+
+def written(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A row that the library may write: a copy of one that is read-only."""
+    return row if row.flags.writeable else row.copy()
 
 
 @dataclass(frozen=True)
@@ -112,11 +107,20 @@ class TrainerInfo:
     max_positions: int
 
 
+def sequences_of(batch: Any, what: str = "batch", kind: type = Sequence) -> list[Any]:
+    if isinstance(batch, kind):
+        _check.wrong(what, f"a list of {kind.__name__}", batch, "put it in a list")
+    items = _check.listing(batch, what, f"a list of {kind.__name__}")
+    for i, item in enumerate(items):
+        _check.instance(item, f"{what}[{i}]", kind)
+    return items
+
+
 class _Batch:
     """A batch as the library reads it, and its weigh function."""
 
     def __init__(self, sequences: Items[Sequence], temperature: float, supervised: bool) -> None:
-        self.sequences, self._keep = list(sequences), []  # type: list[Sequence], list[Any]
+        self.sequences, self._keep = sequences_of(sequences), []  # type: list[Sequence], list[Any]
         self._items = ffi.new("iv_trainer_sequence[]", len(self.sequences))
         for i, (s, c) in enumerate(zip(self.sequences, self._items)):
             s.prepare(f"sequence {i}")
@@ -126,7 +130,8 @@ class _Batch:
                 c.coefficients = self._buffer("float[]", s.coefficients)
         self.c = ffi.new("iv_trainer_batch *")
         lib().iv_trainer_batch_init_sized(self.c, ffi.sizeof("iv_trainer_batch"))
-        self.c.sequences, self.c.count, self.c.temperature = self._items, len(self.sequences), temperature
+        self.c.sequences, self.c.count = self._items, len(self.sequences)
+        self.c.temperature = _check.number(temperature, "temperature", 0)
         self._raised: BaseException | None = None
 
     def _buffer(self, kind: str, array: Any, writable: bool = False) -> Any:
@@ -151,6 +156,10 @@ class _Batch:
         if status and self._raised is not None:
             raise self._raised
         check(status, err)
+
+
+def step_numbers(learning_rate: Any, max_norm: Any) -> tuple[float, float]:
+    return _check.number(learning_rate, "learning_rate", 0), _check.number(max_norm, "max_norm", 0)
 
 
 class Trainer:
@@ -187,21 +196,30 @@ class Trainer:
         run's checkpoint is refused. optimizer=False: log-probabilities and gradients alone, a reference model."""
         o, out, err = ffi.new("iv_trainer_options *"), ffi.new("iv_trainer **"), new_error()
         lib().iv_trainer_options_init_sized(o, ffi.sizeof("iv_trainer_options"))
+        self.model = find_model(model)
         texts = {"load_format": load_format, "dtype": str(dtype).removeprefix("torch."), "arithmetic": arithmetic}
         texts |= {"isa": isa, "recompute": recompute, "device": device}
-        keep = [ffi.new("char[]", path_bytes(model)), ffi.new("char[]", to_json(run or {}, "run"))]
+        if run is not None and not isinstance(run, Mapping):
+            _check.wrong("run", "a dict", run)
+        keep = [ffi.new("char[]", path_bytes(self.model)), ffi.new("char[]", to_json(run or {}, "run"))]
         o.model, o.run = keep
         for name, text in texts.items():
-            keep.append(ffi.new("char[]", encode(text, name)))
+            keep.append(c_string(text, name))
             setattr(o, name, keep[-1])
-        o.dummy_seed, o.virtual_ranks, o.no_optimizer = dummy_seed, virtual_ranks, not optimizer
-        o.beta1, o.beta2, o.eps, o.weight_decay, o.decay_all = *betas, eps, weight_decay, decay_all
-        o.threads, o.data_parallel, o.tensor_parallel = threads, data_parallel_size, tensor_parallel_size
-        o.pass_tokens, o.micro_batch, o.offload_optimizer = pass_tokens, micro_batch, offload_optimizer
+        pair = _check.listing(betas, "betas", "two numbers")
+        if len(pair) != 2:
+            _check.wrong("betas", "two numbers", betas)
+        o.beta1, o.beta2 = (_check.number(beta, f"betas[{i}]", 0, 1) for i, beta in enumerate(pair))
+        o.eps, o.weight_decay = _check.number(eps, "eps", 0), _check.number(weight_decay, "weight_decay", 0)
+        o.no_optimizer, o.decay_all = not _check.flag(optimizer, "optimizer"), _check.flag(decay_all, "decay_all")
+        o.offload_optimizer = _check.flag(offload_optimizer, "offload_optimizer")
+        sizes = {"dummy_seed": dummy_seed, "virtual_ranks": virtual_ranks, "threads": threads, "pass_tokens": pass_tokens}
+        sizes |= {"micro_batch": micro_batch, "data_parallel": data_parallel_size, "tensor_parallel": tensor_parallel_size}
+        for name, size in sizes.items():
+            setattr(o, name, _check.integer(size, name, 0, _check.SIZE_MAX))
         check(lib().iv_trainer_open(o, out, err), err)
         self._handle = Handle(out[0], lib().iv_trainer_close, "trainer")
         self._lock = threading.RLock()
-        self.model = os.fspath(model)
         self.restore_notes = ""
 
     # ---- life and facts
@@ -246,6 +264,7 @@ class Trainer:
         """One supervised step of AdamW: the mean of -logprob, weighted by the masks. max_norm: a larger gradient is
         scaled down to it; 0: none is."""
         with self._lock:
+            learning_rate, max_norm = step_numbers(learning_rate, max_norm)
             b, err = _Batch(batch, temperature, True), new_error()
             check(lib().iv_trainer_step(self._handle.pointer, b.c, learning_rate, max_norm, err), err)
             return self.metrics
@@ -269,7 +288,11 @@ class Trainer:
         several threads, in any order."""
         import numpy as np
 
+        denominator = _check.number(denominator, "denominator", 0)
+        if weigh is not None and not callable(weigh):
+            _check.wrong("weigh", "a function", weigh)
         with self._lock:
+            batch = sequences_of(batch)
             if weigh is not None:
                 for i, s in enumerate(batch):
                     s.prepare(f"sequence {i}")
@@ -284,8 +307,8 @@ class Trainer:
                     array = s.coefficients
                     chosen(i, s)
                     if s.coefficients is not array:
-                        array[:] = s.coefficients
-                        s.coefficients = array
+                        given, s.coefficients = s.coefficients, array
+                        array[:] = _check.floats(given, len(array), f"weigh: sequence {i}: coefficients")
                     return 0
 
                 b.weigh_by(call)
@@ -295,6 +318,7 @@ class Trainer:
     def apply(self, learning_rate: float, max_norm: float = 0.0) -> TrainerMetrics:
         """One step of AdamW by the gradients that wait."""
         with self._lock:
+            learning_rate, max_norm = step_numbers(learning_rate, max_norm)
             err = new_error()
             check(lib().iv_trainer_apply(self._handle.pointer, learning_rate, max_norm, err), err)
             return self.metrics
@@ -309,11 +333,13 @@ class Trainer:
     ) -> PolicyReport:
         """One step of an algorithm on sampled sequences. report.equal == report.tokens: the learner is the sampler in
         every bit."""
-        from .policy import PolicyBatch
+        from .policy import Policy, PolicyBatch
 
+        learning_rate, max_norm = step_numbers(learning_rate, max_norm)
+        _check.instance(policy, "policy", Policy)
         with self._lock:
             given = PolicyBatch(policy, sequences)
-            b, err = _Batch([s.sequence for s in sequences], temperature, False), new_error()
+            b, err = _Batch([s.sequence for s in given.sequences], temperature, False), new_error()
             b.weigh_by(given.weigh)
             status = lib().iv_trainer_gradients(self._handle.pointer, b.c, given.denominator(), err)
             b.check(status, err)
@@ -326,17 +352,25 @@ class Trainer:
         it there."""
         import numpy as np
 
+        tensor = _check.text(tensor, "tensor")
+        if shape is not None:
+            shape = tuple(_check.integers(shape, "shape", 0, _check.SIZE_MAX))
+            if math.prod(shape) > self.info.elements:
+                raise InvarError(Status.INVALID, f"shape: wanted at most the model's {self.info.elements} elements, found {shape}")
         with self._lock:
-            out, err = np.empty(shape or self._shape(tensor), np.float32), new_error()
+            out, err = np.empty(self._shape(tensor) if shape is None else shape, np.float32), new_error()
             data = ffi.from_buffer("float[]", out, require_writable=True)
-            name = encode(tensor, "tensor")
+            name = c_string(tensor, "tensor")
             check(lib().iv_trainer_get_gradient(self._handle.pointer, name, data, out.size, err), err)
             return out
 
     def _shape(self, tensor: str) -> tuple[int, ...]:
         for path in sorted(glob.glob(os.path.join(glob.escape(self.model), "*.safetensors"))):
-            with open(path, "rb") as file:
-                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+            try:
+                with open(path, "rb") as file:
+                    header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+            except (OSError, ValueError, struct.error) as error:
+                raise InvarError(Status.IO, f"{path}: the shape of {tensor} cannot be read ({error}); give shape=") from None
             if tensor in header:
                 return tuple(header[tensor]["shape"])
         raise InvarError(Status.NOT_FOUND, f"{self.model}: wanted the tensor {tensor}, found none")
@@ -346,16 +380,24 @@ class Trainer:
     def sync(self, llm: LLM, digest: bool = False) -> None:
         """Copies the weights into an LLM of this process, opened with trainable=True and this dtype and arithmetic.
         digest: its fingerprint and receipts name the new weights. AsyncLLM: `await llm.sync(trainer)`."""
+        from .async_llm import AsyncLLM
+        from .llm import LLM
+
+        hint = "`await llm.sync(trainer)` is the call of an AsyncLLM" if isinstance(llm, AsyncLLM) else ""
+        _check.instance(llm, "llm", LLM, hint)
         with self._lock, llm._lock:
             self._sync(llm._engine, digest)
 
     def _sync(self, engine: Any, digest: bool) -> None:
-        err = new_error()
+        digest, err = _check.flag(digest, "digest"), new_error()
         check(lib().iv_trainer_sync_engine(self._handle.pointer, engine.handle.pointer, digest, err), err)
         engine.read_info()
 
     def save(self, path: str | os.PathLike[str], keep: int = 0, state: dict[str, Any] | None = None) -> None:
         """A checkpoint path/checkpoint-NNNNNN, whole or absent. keep: how many stay, newest first; 0: all."""
+        keep = _check.integer(keep, "keep", 0, _check.INT32_MAX)
+        if state is not None and not isinstance(state, Mapping):
+            _check.wrong("state", "a dict", state)
         with self._lock:
             err = new_error()
             text = to_json(state or {}, "state")
@@ -379,8 +421,8 @@ class Trainer:
         with self._lock:
             o, info, err = ffi.new("iv_export_options *"), ffi.new("iv_export_info *"), new_error()
             lib().iv_export_options_init_sized(o, ffi.sizeof("iv_export_options"))
-            name = ffi.new("char[]", encode(dtype, "dtype"))
-            o.dtype, o.overwrite = name, overwrite
-            o.max_shard_bytes = max_shard_bytes or o.max_shard_bytes
+            name = c_string(str(dtype).removeprefix("torch."), "dtype")
+            o.dtype, o.overwrite = name, _check.flag(overwrite, "overwrite")
+            o.max_shard_bytes = _check.integer(max_shard_bytes, "max_shard_bytes", 0, _check.SIZE_MAX) or o.max_shard_bytes
             check(lib().iv_trainer_export(self._handle.pointer, path_bytes(path), o, info, err), err)
             return text_of(info.weights_digest)

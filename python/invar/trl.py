@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
+from . import _check
 from ._errors import InvarError, Status
+from .llm import LLM
 from .params import SamplingParams
-
-if TYPE_CHECKING:
-    from .llm import LLM
 
 NEEDS = ("accelerator", "args", "max_completion_length", "min_p", "model", "repetition_penalty", "state", "temperature",
          "top_k", "top_p", "use_vllm")  # fmt: skip
@@ -46,9 +47,7 @@ class Rollouts:
         the distribution that was drawn from."""
         if images is not None:
             raise InvarError(Status.UNSUPPORTED, "trl: wanted prompts of text, found images")
-        t = self.trainer
-        filtered = t.top_p != 1.0 or (t.top_k or 0) > 0 or bool(t.min_p) or t.repetition_penalty != 1.0
-        plain = t.temperature == 1.0 and not filtered
+        plain = not self._params(0).reshaped_by
         params = [self._params(i, not plain) for i in range(len(prompts))]
         self._calls += 1
         with profiler if profiler is not None else contextlib.nullcontext():
@@ -57,7 +56,7 @@ class Rollouts:
         values = [a.token_logprobs if plain else a.sampling_logprobs or [] for a in answers]
         return prompts, [a.token_ids for a in answers], [[[v] for v in row] for row in values], None
 
-    def _params(self, i: int, sampling_logprobs: bool) -> SamplingParams:
+    def _params(self, i: int, sampling_logprobs: bool = False) -> SamplingParams:
         t = self.trainer
         key = f"{t.args.seed} {t.state.global_step} {self._calls} {t.accelerator.process_index} {i}"
         fields = {
@@ -86,8 +85,8 @@ class LearnerOutput:
 
 
 def learn(trainer: Any, llm: LLM) -> None:
-    """The trainer's model computes log-probabilities as the engine does, in every bit (invar.torch.patch). Its
-    parameters are float32, or of the engine's dtype."""
+    """The trainer's model, and its reference model if it has one, compute log-probabilities as the engine does, in every
+    bit (invar.torch.patch). Their parameters are float32, or of the engine's dtype."""
     from . import torch as engine
 
     if getattr(trainer.args, "gradient_checkpointing", False):
@@ -96,15 +95,19 @@ def learn(trainer: Any, llm: LLM) -> None:
         found = trainer.entropy_coef
         raise InvarError(Status.UNSUPPORTED, f"trl: entropy_coef: wanted 0, found {found}: entropy has no gradient here")
     model = trainer.accelerator.unwrap_model(trainer.model)
-    engine.patch(model, dtype=llm.info.dtype, arithmetic=llm.info.arithmetic)
-    plain = model.forward
+    reference = getattr(trainer, "ref_model", None)
+    models = [model] if reference is None else [model, trainer.accelerator.unwrap_model(reference)]
+    for one in models:
+        engine.patch(one, dtype=llm.info.dtype, arithmetic=llm.info.arithmetic)
+        one.forward = partial(_forward, one, one.forward, trainer.temperature)
 
-    def forward(*args: Any, fused_lm_head: bool = False, **fields: Any) -> Any:
-        if not fused_lm_head:
-            return plain(*args, **fields)
-        return _fused(model, plain, trainer.temperature, *args, **fields)
 
-    model.forward = forward
+def _forward(
+    model: Any, plain: Any, temperature: float, *args: Any, fused_lm_head: bool = False, **fields: Any
+) -> Any:
+    if not fused_lm_head:
+        return plain(*args, **fields)
+    return _fused(model, plain, temperature, *args, **fields)
 
 
 def _fused(
@@ -138,13 +141,27 @@ def _fused(
     return LearnerOutput(torch.stack(rows), entropy)
 
 
+def warn_if_cut(params: SamplingParams) -> None:
+    """TRL computes log-probabilities at the temperature, of the whole vocabulary."""
+    names = [name for name in params.reshaped_by if name != "temperature"]
+    if names:
+        warnings.warn(
+            f"invar.trl: {', '.join(names)}: tokens are drawn from another distribution than the one whose log-probabilities TRL "
+            "computes: sampling/sampling_logp_difference will not be 0, and TRL's ratios have this difference in them",
+            UserWarning, stacklevel=3,
+        )  # fmt: skip
+
+
 def attach(trainer: Any, llm: LLM, learner: bool = True) -> Rollouts:
     """From now on `trainer`, made with use_vllm=False, samples with `llm`, which was opened on the same checkpoint. The
-    engine has the trainer's weights at each rollout. learner: the trainer's log-probabilities are the engine's too;
+    engine has the trainer's weights at each rollout. A UserWarning names options (top_p, penalties, ...) with which TRL's
+    log-probabilities are not those of the distribution that was drawn from. learner: the trainer's log-probabilities are the engine's too;
     False: PyTorch's own forward pass, with other bits."""
     if getattr(trainer, "use_vllm", False):
         raise InvarError(Status.INVALID, "trl: wanted use_vllm=False, found True: this trainer has vLLM's rollouts")
+    _check.instance(llm, "trl: llm", LLM, "attach(trainer, invar.LLM(model))")
     rollouts = Rollouts(trainer, llm)
+    warn_if_cut(rollouts._params(0))
     if learner:
         learn(trainer, llm)
     trainer.use_vllm, trainer.vllm_mode = True, "server"

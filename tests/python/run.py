@@ -84,7 +84,7 @@ def tested(folder, wheel):
     python = clients.environment_with(f"{folder}/venv", "pytest", wheel)
     environment = {**os.environ, "INVAR_SOURCE": str(ROOT)}
     environment.pop("PYTHONPATH", None)
-    tests = [ROOT / f"tests/python/test_{name}.py" for name in ("package", "audit")]
+    tests = [ROOT / f"tests/python/test_{name}.py" for name in ("package", "arguments", "docs", "audit")]
     words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, *tests]
     return subprocess.run(words, cwd=folder, env=environment).returncode
 

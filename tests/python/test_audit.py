@@ -1,5 +1,4 @@
 """invar.audit and invar.testing, with servers of the installed program and stand-ins."""
-import contextlib
 import http.server
 import json
 import re

@@ -12,8 +12,8 @@ trl = pytest.importorskip("trl")
 
 import invar.trl
 from datasets import Dataset
-from invar import LLM, InvarError
-from support import MODEL, ROOT, serving
+from invar import LLM, InvarError, Sequence, Trainer
+from support import MODEL, ROOT
 
 STEPS = 30 if os.environ.get("INVAR_TEST_LONG") else 2
 GAP = re.compile(r"^step \d+: reward \S+, sampler and learner differ by (\S+), at most (\S+)$", re.M)
@@ -40,9 +40,10 @@ def test_sampler_and_learner():
 def trainer_of(kind, folder, **fields):
     config = {"GRPOTrainer": trl.GRPOConfig, "RLOOTrainer": trl.RLOOConfig}[kind]
     args = config(
-        output_dir=str(folder), max_steps=2, per_device_train_batch_size=8, num_generations=4, max_completion_length=12,
-        learning_rate=1e-4, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
-        **{"bf16": False, "gradient_checkpointing": False, "model_init_kwargs": {"dtype": "float32"}, **fields},
+        output_dir=str(folder), per_device_train_batch_size=8, num_generations=4, max_completion_length=12,
+        logging_steps=1, report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
+        **{"max_steps": 2, "learning_rate": 1e-4, "bf16": False, "gradient_checkpointing": False,
+           "model_init_kwargs": {"dtype": "float32"}, **fields},
     )  # fmt: skip
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": f"What is {i} + {3 * i}?"}]} for i in range(40)])
     return getattr(trl, kind)(MODEL, reward_funcs=lambda completions, **_: [float(len(c[0]["content"])) for c in completions],
@@ -65,6 +66,45 @@ def test_temperature_and_chats(tmp_path):
         wanted = llm.score({"prompt_token_ids": ids}, use_tqdm=False)[0].logprobs[1:]
         with torch.no_grad():
             assert invar.torch.logprobs(trainer.model, [ids])[1:].tolist() == wanted
+
+
+def test_reference_model(tmp_path, monkeypatch):
+    """Its log-probabilities are the engine's: KL is 0 until a step has rewards that differ, the second one here."""
+    trainer = trainer_of("GRPOTrainer", tmp_path, beta=0.5, temperature=1.7, learning_rate=1e-3, max_steps=3)
+    with LLM(MODEL) as llm:
+        invar.trl.attach(trainer, llm)
+        inner = trainer._get_per_token_logps_and_entropies
+        rows = {}
+
+        def kept(model, ids, mask, *args, **fields):
+            found = inner(model, ids, mask, *args, **fields)
+            rows[model is trainer.ref_model] = ids, mask, found[0].detach()
+            return found
+
+        monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", kept)
+        trainer.train()
+        ids, mask, values = rows[True]
+    kls = [row["kl"] for row in trainer.state.log_history if "kl" in row]
+    assert kls[:2] == [0, 0] and kls[2] > 0
+    with Trainer(MODEL, optimizer=False, pass_tokens=512) as first:  # the reference keeps the first weights
+        for row, keep, wanted in zip(ids.tolist(), mask, values):
+            a = int(keep.nonzero()[0])
+            count = int(keep.sum()) + a - (len(row) - len(wanted))  # completions are padded on the right
+            scored = first.score([Sequence(row[a : int(keep.nonzero()[-1]) + 1])], 1.7)[0].tolist()
+            assert count > 0 and scored[-count:] == wanted[:count].tolist()
+
+
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"top_k": 20}, {"repetition_penalty": 1.1}, {"min_p": 0.1},
+                                    {"generation_kwargs": {"presence_penalty": 0.5}}])  # fmt: skip
+def test_a_cut_distribution_is_a_warning(tmp_path, fields):
+    with LLM(MODEL) as llm, pytest.warns(UserWarning, match=next(iter(fields.get("generation_kwargs", fields)))):
+        invar.trl.attach(trainer_of("GRPOTrainer", tmp_path, **fields), llm)
+
+
+def test_no_warning(tmp_path, recwarn):
+    with LLM(MODEL) as llm:
+        invar.trl.attach(trainer_of("GRPOTrainer", tmp_path, temperature=0.7), llm)
+    assert not [one for one in recwarn if "invar.trl" in str(one.message)]
 
 
 def test_rloo(tmp_path):
@@ -95,10 +135,3 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(InvarError, match="norm.weight: wanted by qwen3"):
             llm.load_weights(list(trainer.model.named_parameters())[:-1])
         assert llm.fingerprint == first
-
-
-def test_verl_example():
-    with serving() as url:
-        words = [sys.executable, "examples/verl_http.py", url.removeprefix("http://"), "2"]
-        ran = subprocess.run(words, cwd=ROOT, text=True, capture_output=True)
-    assert ran.returncode == 0 and ran.stdout.count("8 of 8 answers equal") == 2, ran.stdout + ran.stderr[-2000:]

@@ -1,6 +1,5 @@
 """The installed package: pytest, with INVAR_SOURCE the root of the repository."""
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -17,7 +16,7 @@ from invar import (
     LLM, AsyncLLM, InvarError, Policy, PolicySequence, Receipt, RequestOutputKind, SamplingParams, Sequence, Status,
     StructuredOutputsParams, Trainer,
 )  # fmt: skip
-from support import MODEL, ROOT, serving
+from support import MODEL, ROOT
 
 PROMPTS = [f"What is {i} + {i * i}?" for i in range(12)]
 
@@ -186,23 +185,3 @@ def test_trainer(tmp_path):
         assert report.equal == report.tokens > 0 and report.sampler_k3 == 0 and report.largest_logprob == 0
         assert b.restore(tmp_path) == {"cursor": 1}
         assert b.policy_step(Policy("grpo"), items, 1e-4) == report and a.weights_hash == b.weights_hash
-
-
-# test_torch.py and test_frameworks.py run those that import torch
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.py") if "torch" not in p.read_text()))
-def test_example(name):
-    text = (ROOT / "examples" / name).read_text()
-    assert len(text.splitlines()) <= 80
-    with contextlib.ExitStack() as stack:
-        words = ["models/tiny-sum"] if name == "rl_loop.py" else []
-        if "HOST:PORT" in text:
-            words = [stack.enter_context(serving()).removeprefix("http://")]
-        subprocess.run([sys.executable, f"examples/{name}", *words], cwd=ROOT, check=True)
-
-
-def test_page_snippets():
-    """The Python of docs/PYTHON.md, in order, in one namespace."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/PYTHON.md").read_text(), flags=re.S)
-    blocks = [block for block in blocks if "invar.torch" not in block]  # those are in test_torch.py
-    assert blocks
-    subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=ROOT, check=True)

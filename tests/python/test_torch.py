@@ -1,12 +1,15 @@
 """invar.torch: pytest, with INVAR_SOURCE the root of the repository. Bits are compared with the engine and the trainer."""
+import copy
+import inspect
 import json
 import os
 import pathlib
+import pickle
 import random
-import re
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -82,6 +85,108 @@ def test_an_unpatched_model_differs(sampled):
         wrong += int((found != torch.tensor(answer.token_logprobs)).sum())
     assert wrong > 0
     assert differing(invar.torch.patch(load(MATH, torch.bfloat16), arithmetic="tc16"), answers[:2]) > 0  # of another law
+
+
+@pytest.mark.parametrize("name", ["deepcopy", "pickle", "torch.save"])
+def test_copies_of_a_patched_model(sampled, tmp_path, name):
+    """A copy has the engine's bits and weights of its own: what the first one learns is not in it."""
+    model = invar.torch.patch(load(MATH), "bfloat16")
+    assert differing(model, sampled[2][:2]) == 0  # tables exist
+    if name == "deepcopy":
+        other = copy.deepcopy(model)
+    elif name == "pickle":
+        other = pickle.loads(pickle.dumps(model))
+    else:
+        torch.save(model, tmp_path / "model")
+        other = torch.load(tmp_path / "model", weights_only=False)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1.5)
+    assert differing(other, sampled[2][:4]) == 0 and differing(model, sampled[2][:4]) > 0
+    with pytest.raises(InvarError, match="patched already"):
+        invar.torch.patch(other)
+    assert "attention_mask" in inspect.signature(other.forward).parameters
+    optimizer, ids = invar.torch.AdamW(other, lr=1e-3), [5, 6, 7]
+    step = invar.torch.Step([3])
+    for part in step.passes():
+        with part:
+            (-invar.torch.logprobs(other, [ids]).sum()).backward()
+    optimizer.step(step=step, denominator=2)
+    with Trainer(MATH, dtype="bfloat16", pass_tokens=512) as trainer:
+        assert invar.torch.weights_hash(other) == trainer.step([Sequence(ids)], 1e-3).weights_hash
+
+
+def test_copies_of_the_rest():
+    """What cannot be copied says so; a Policy and a Receipt can."""
+    with LLM(MATH) as llm, Trainer(MATH, pass_tokens=512) as trainer:
+        for one in (llm, trainer, invar.Tokenizer(MATH), llm.get_tokenizer()):
+            for call in (copy.deepcopy, pickle.dumps):
+                with pytest.raises(InvarError, match="cannot be copied"):
+                    call(one)
+        [output] = llm.generate("2", SamplingParams(max_tokens=2, receipt=True), use_tqdm=False)
+        receipt = pickle.loads(pickle.dumps(invar.Receipt(output.outputs[0].receipt)))
+        assert llm.replay(receipt) and copy.deepcopy(output) == output
+    policy = copy.deepcopy(invar.Policy("dapo", eps_high=0.3))
+    assert pickle.loads(pickle.dumps(policy))._fields == policy._fields
+
+
+def test_arguments_of_a_patched_model(patched):
+    ids = [3, 4, 5]
+    with torch.no_grad():
+        wanted = invar.torch.logprobs(patched, [ids])
+        for same in (torch.tensor(ids), numpy.array(ids), tuple(ids), torch.tensor(ids, dtype=torch.int32)):
+            assert torch.equal(invar.torch.logprobs(patched, [same], temperature=numpy.float32(1)), wanted)
+        for value, words in (([1.5, 2], "ids"), (torch.tensor([1.0, 2]), "ids"), (b"12", "ids"), ([True, False], "ids"), ({1: 2}, "ids"),
+                             ("12", "ids"), ([2**40], "ids"), ([], "ids"), ([[1]], "ids"), ([1023, 1024], "ids: wanted 0 to")):
+            with pytest.raises(InvarError, match=words):
+                invar.torch.logprobs(patched, [value])
+        for masks, words in (([[0, 1]], "mask"), ([[0, float("nan"), 1]], "mask"), ("ab", "masks"), ([], "masks"), ([["a"] * 3], "mask")):
+            with pytest.raises(InvarError, match=words):
+                invar.torch.logprobs(patched, [ids], masks)
+        for temperature in (0, -1, float("nan"), "1", None, True):
+            with pytest.raises(InvarError, match="temperature"):
+                invar.torch.logprobs(patched, [ids], temperature=temperature)
+        with pytest.raises(InvarError, match="wanted integers"):
+            patched(torch.tensor([[1.0, 2.0]]))
+        with pytest.raises(InvarError, match="wanted a patched model"):
+            invar.torch.logprobs(torch.nn.Linear(2, 2), [ids])
+    for lengths in ([1.5], ["3"], [0], 5, None, [True]):
+        with pytest.raises(InvarError, match="lengths"):
+            invar.torch.Step(lengths)
+    for size in (0, -1, 1.5, "2"):
+        with pytest.raises(InvarError, match="size"):
+            list(invar.torch.Step([3]).passes(size))
+    model = invar.torch.patch(load(MATH), "bfloat16")
+    for name, value in (("lr", float("nan")), ("lr", -1), ("lr", "1"), ("betas", 0.9), ("betas", (0.9, 2)), ("eps", None),
+                        ("weight_decay", True), ("decay_all", "no")):  # fmt: skip
+        with pytest.raises(InvarError, match=name):
+            invar.torch.AdamW(model, **{name: value})
+    optimizer = invar.torch.AdamW(model)
+    for name, value in (("step", None), ("denominator", float("nan")), ("denominator", "2"), ("max_norm", -1)):
+        with pytest.raises(InvarError, match=name):
+            optimizer.step(**{"step": invar.torch.Step([3]), "denominator": 2, name: value})
+
+
+def test_tensors_as_arguments():
+    """Of torch, wherever numpy's or Python's are taken."""
+    params = SamplingParams(seed=torch.tensor(5), temperature=torch.tensor(1.0), max_tokens=torch.tensor(4), stop_token_ids=torch.tensor([9]))
+    plain = SamplingParams(seed=5, temperature=1.0, max_tokens=4, stop_token_ids=[9])
+    assert params == plain
+    ids, mask = torch.tensor([3, 4, 5]), torch.tensor([0, 1, 1], dtype=torch.bfloat16, requires_grad=False)
+    with LLM(MATH) as llm, Trainer(MATH, pass_tokens=512) as trainer:
+        [a], [b], [c] = (llm.generate(p, plain, use_tqdm=False) for p in ([3, 4, 5], ids, ids[None]))
+        assert a.outputs[0].digest == b.outputs[0].digest == c.outputs[0].digest
+        assert llm.decode(ids) == llm.decode([3, 4, 5])
+        weights = mask.float().requires_grad_()
+        for given in (mask, weights, ids > 3):
+            assert (trainer.score([Sequence(ids, given)])[0] == trainer.score([Sequence([3, 4, 5])])[0]).all()
+        for wrong in (torch.tensor([1.0]), torch.tensor([True]), torch.tensor(2), torch.zeros(1, 1, 1, dtype=torch.int64)):
+            for call in (llm.generate, llm.score):
+                with pytest.raises(InvarError, match="prompts|token ids"):
+                    call(wrong, use_tqdm=False)
+    for name, value in (("seed", torch.tensor(1.5)), ("seed", torch.tensor([1, 2])), ("temperature", torch.tensor(True)),
+                        ("stop_token_ids", torch.tensor([1.0]))):  # fmt: skip
+        with pytest.raises(InvarError, match=name):
+            SamplingParams(**{name: value})
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -318,23 +423,6 @@ def test_what_is_not_the_law_is_refused(patched):
     refused("divisor", step_of_three_processes)
     model.model.layers[1].input_layernorm.to(torch.bfloat16)  # as mixed precision would
     refused("layers.1.input_layernorm.weight: wanted torch.float32", lambda: invar.torch.logprobs(model, [[1, 2, 3]]))
-
-
-def test_page_snippets(monkeypatch):
-    """The Python of docs/PYTHON.md that needs torch."""
-    monkeypatch.chdir(ROOT)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/PYTHON.md").read_text(), flags=re.S)
-    ask, learn = (block for block in blocks if "invar.torch" in block)
-    with LLM(MATH) as llm:
-        exec(ask, {"llm": llm, "SamplingParams": SamplingParams})
-    model = invar.torch.patch(load(hf("qwen2")), dtype="bfloat16")
-    names = {"model": model, "batch": random_ids(512, (5, 9, 2, 7, 3), 11), "optimizer": invar.torch.AdamW(model)}
-    exec(learn, {"invar": invar, **names})
-
-
-def test_the_example_runs():
-    assert len((ROOT / "examples/torch_train.py").read_text().splitlines()) <= 80
-    subprocess.run([sys.executable, ROOT / "examples/torch_train.py", MATH, "2"], cwd=ROOT, check=True)
 
 
 def step_of_three_processes():

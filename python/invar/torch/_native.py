@@ -78,6 +78,12 @@ class Context:
         self._lock, self._stream = threading.Lock(), -1  # of a GPU: the stream of its last call
         self.arithmetic = ffi.string(lib().iv_ops_arithmetic(self._handle.pointer)).decode()
 
+    def __reduce__(self) -> Any:
+        return context, (self.dtype, self.arithmetic, self.device)
+
+    def __deepcopy__(self, memo: Any) -> Context:
+        return self
+
     def call(self, name: str, *args: Any) -> None:
         err = new_error()
         if self.device.type == "cpu":

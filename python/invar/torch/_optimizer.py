@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _check
 from .._errors import Status
 from .._library import check, ffi, lib, new_error
 from . import _native as native
@@ -88,6 +89,16 @@ def weights_hash(model: Any) -> str:
     return hashlib.sha256(b"".join(groups)).hexdigest()
 
 
+def check_group(group: dict[str, Any]) -> tuple[float, float, float, tuple[float, float]]:
+    """Learning rate, eps, weight decay and betas, as the constructor or a scheduler set them."""
+    rate, eps, decay = (_check.number(group[name], f"AdamW: {name}", 0) for name in ("lr", "eps", "weight_decay"))
+    betas = _check.listing(group["betas"], "AdamW: betas", "two numbers")
+    if len(betas) != 2:
+        _check.wrong("AdamW: betas", "two numbers", group["betas"])
+    first, second = (_check.number(beta, f"AdamW: betas[{i}]", 0, 1) for i, beta in enumerate(betas))
+    return rate, eps, decay, (first, second)
+
+
 class AdamW(torch.optim.Optimizer):
     """AdamW whose weights are those of `invar train` and invar.Trainer in every bit, for any number of processes and
     passes. Learning rates and weight decay are those of param_groups[0], as schedulers set them. Tensors of one
@@ -102,6 +113,8 @@ class AdamW(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         decay_all: bool = False,
     ) -> None:
+        decay_all = _check.flag(decay_all, "AdamW: decay_all")
+        check_group({"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self._model, self._parts, self._decay_all = model, parts_of(model), decay_all
         inner = model.module if is_ddp(model) else model
         self._parameters = list(inner.named_parameters())
@@ -141,6 +154,10 @@ class AdamW(torch.optim.Optimizer):
         whole batch, the sum of all masks for fine-tuning; gradients are divided by it here and nowhere else. max_norm:
         a larger norm of the mean gradient is scaled down to it; 0: none is. InvarError with NOT_FINITE: nothing
         changed. Collective for a sharded model."""
+        _check.instance(step, "AdamW: step", Step)
+        denominator = _check.number(denominator, "AdamW: denominator", 0)
+        max_norm = _check.number(max_norm, "AdamW: max_norm", 0)
+        rate, eps, decay, betas = check_group(self.param_groups[0])
         if closure is not None:
             raise refuse("AdamW: wanted no closure")
         if step.world != world_of(self._model):
@@ -161,9 +178,9 @@ class AdamW(torch.optim.Optimizer):
         status = lib().iv_ops_gradient_scale(at, len(sums), denominator, max_norm, norm, scale, err)
         self.gradient_norm = norm[0]
         check(status, err)
-        group, o = self.param_groups[0], ffi.new("iv_ops_adamw *")
-        o.learning_rate, o.eps, o.weight_decay, o.scale = group["lr"], group["eps"], group["weight_decay"], scale[0]
-        o.beta1, o.beta2 = group["betas"]
+        o = ffi.new("iv_ops_adamw *")
+        o.learning_rate, o.eps, o.weight_decay, o.scale = rate, eps, decay, scale[0]
+        o.beta1, o.beta2 = betas
         with torch.no_grad():
             for _, p in self._parameters:
                 self._update(p, o)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence as Items
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .. import _check
 from .._errors import Status
 from . import _native as native
 from ._blocks import AttentionBlock, Batch, Embed, HeadLogits, HeadLogprobs, MlpBlock, Shape
@@ -37,7 +38,7 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
     dtype: the GEMM type; auto: that of the parameters. Parameters of float32 with a 16-bit dtype are master weights:
     the forward pass rounds matrices, and patch() rounds the initial ones. arithmetic: auto is as the engine's on the
     model's device: fma32 on a CPU, on a GPU tc16 (fma32 for float32). The model stays on that device. An InvarError
-    names what the engine does not compute."""
+    names what the engine does not compute. copy.deepcopy and pickle give patched models."""
     inner = type(model).__module__.startswith("transformers.models.")
     if not inner or type(model).__name__ not in CLASSES:
         raise refuse(f"patch: wanted one of {', '.join(CLASSES)} of transformers, found {type(model).__name__}")
@@ -60,12 +61,12 @@ def patch(model: Any, dtype: str | torch.dtype = "auto", arithmetic: str = "auto
         round_matrices(model, ops)
     shape.dtypes.update((name, p.dtype) for name, p in model.named_parameters())
     model._invar = shape
-    model.forward = MethodType(forward_causal, model)
-    model.model.forward = MethodType(forward_inner, model.model)
+    model.forward = partial(forward_causal, model)  # unlike a bound method, copy and pickle know it
+    model.model.forward = partial(forward_inner, model.model)
     for i, layer in enumerate(model.model.layers):
         layer._invar = shape, f"model.layers.{i}.", config.layers[i].sliding_window
         layer._invar_experts = (config.num_experts_per_tok, config.norm_topk_prob) if has_experts(config, i) else None
-        layer.forward = MethodType(forward_layer, layer)
+        layer.forward = partial(forward_layer, layer)
     return model
 
 
@@ -221,6 +222,22 @@ def forward_inner(self: Any, batch: Any = None, **others: Any) -> Tensor:
     return x
 
 
+def ids_of(value: Any, what: str) -> Tensor:
+    """Token ids on the CPU: a tensor, an array, a list."""
+    if not isinstance(value, Tensor):
+        return torch.tensor(_check.token_ids(value, what), dtype=torch.int64)
+    if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
+        raise refuse(f"{what}: wanted integers, found {value.dtype}", Status.INVALID)
+    return value.detach().cpu().to(torch.int64)
+
+
+def mask_of(value: Any, what: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        value = torch.from_numpy(_check.floats(value, None, what).copy())
+    mask: Tensor = value.detach().cpu() != 0
+    return mask
+
+
 class Ask:
     """A call of a patched model: packed sequences, and what is wanted of them."""
 
@@ -232,7 +249,7 @@ class Ask:
         self.temperature = 1.0
 
     def batch(self, shape: Shape, vocab: int) -> Batch:
-        ids = torch.cat([*self.sequences, torch.empty(0, dtype=torch.int64)]).to(torch.int64)
+        ids = torch.cat([*(ids_of(s, "ids") for s in self.sequences), torch.empty(0, dtype=torch.int64)])
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
             raise refuse(f"ids: wanted 0 to {vocab - 1}, found {int(ids.min())}, {int(ids.max())}", Status.INVALID)
         lengths = [len(s) for s in self.sequences]
@@ -275,8 +292,7 @@ def forward_padded(self: Any, input_ids: Any, attention_mask: Tensor | None, oth
             raise refuse(f"a patched model: {name}: wanted None: the engine's forward pass lacks it")
     if not isinstance(input_ids, Tensor) or input_ids.dim() != 2:
         raise refuse("a patched model: input_ids: wanted a tensor [batch, tokens]", Status.INVALID)
-    if not isinstance(keep, int):
-        raise refuse("a patched model: logits_to_keep: wanted a number")
+    keep = _check.integer(keep, "a patched model: logits_to_keep", 0, _check.INT32_MAX)
     input_ids, attention_mask, positions = (t if t is None else t.cpu() for t in (input_ids, attention_mask, positions))
     cuts = cuts_of(input_ids, attention_mask, positions)
     sequences = [input_ids[row, a:b] for row, a, b in cuts]
@@ -341,8 +357,15 @@ def logprobs(
 
     Inside a Pass the sequences are those of its indices; outside they are a step of their own. The loss of the law is
     `-(coefficients * logprobs).sum()`, without a division: that is AdamW.step's denominator."""
-    ids = [torch.as_tensor(s, dtype=torch.int64).cpu() for s in sequences]
-    chosen = [default_mask(s) if masks is None else torch.as_tensor(masks[i]).cpu() != 0 for i, s in enumerate(ids)]
+    check_patched(model)
+    temperature = _check.number(temperature, "temperature", 0)
+    if temperature == 0:
+        raise refuse("temperature: wanted above 0, found 0", Status.INVALID)
+    ids = [ids_of(s, f"sequence {i}: ids") for i, s in enumerate(_check.listing(sequences, "sequences", "a list of token ids"))]
+    given = None if masks is None else _check.listing(masks, "masks", "a list of masks")
+    if given is not None and len(given) != len(ids):
+        raise refuse(f"masks: wanted {len(ids)}, found {len(given)}", Status.INVALID)
+    chosen = [default_mask(s) if given is None else mask_of(given[i], f"sequence {i}: mask") for i, s in enumerate(ids)]
     for i, (s, m) in enumerate(zip(ids, chosen)):
         if s.dim() != 1 or len(s) < 1 or m.shape != s.shape or bool(m[0]):
             raise refuse(f"sequence {i}: wanted ids [n] and a mask [n] with mask[0] = 0", Status.INVALID)
@@ -364,6 +387,12 @@ def logprobs(
         return whole
     parts = dict(zip(order, torch.split(whole, [len(ids[i]) for i in order])))
     return torch.cat([parts[i] for i in range(len(ids))])
+
+
+def check_patched(model: Any) -> None:
+    """Also in a wrapper of DDP."""
+    if getattr(getattr(model, "module", model), "_invar", None) is None:
+        raise refuse(f"logprobs: wanted a patched model, found {type(model).__name__}: invar.torch.patch(model)", Status.INVALID)
 
 
 def default_mask(ids: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _check
 from .._errors import Status
 from ._native import Axis, Sums, refuse, virtual_ranks_of
 
@@ -28,6 +29,8 @@ class Step:
     def __init__(self, lengths: Items[int], virtual_ranks: int = 8, group: Any = None, alone: bool = False) -> None:
         """group: the data-parallel processes; None: all of torch.distributed if it is initialized. Their number divides
         virtual_ranks. alone: this process is the only one, whatever torch.distributed says."""
+        virtual_ranks = _check.integer(virtual_ranks, "step: virtual_ranks", 1, _check.INT32_MAX)
+        self.lengths = _check.integers(lengths, "step: lengths", 1)
         started = torch.distributed.is_available() and torch.distributed.is_initialized() and not alone
         self.group = group
         self.rank = torch.distributed.get_rank(group) if started else 0
@@ -36,9 +39,7 @@ class Step:
             raise refuse(
                 f"step: wanted a divisor of the {virtual_ranks} virtual ranks as the number of processes, found {self.world}"
             )
-        if any(n < 1 for n in lengths):
-            raise refuse("step: lengths: wanted 1 or more", Status.INVALID)
-        self.lengths, each = list(lengths), virtual_ranks // self.world
+        each = virtual_ranks // self.world
         dealt = virtual_ranks_of(self.lengths, virtual_ranks)
         self._counts = [sum(len(v) for v in dealt[r * each : (r + 1) * each]) for r in range(self.world)]
         mine = dealt[self.rank * each : (self.rank + 1) * each]
@@ -53,7 +54,7 @@ class Step:
         perhaps without a sequence. model: a DDP or FSDP2 model, which then communicates in the last pass only."""
         from ._distributed import last_only
 
-        size = size or max(1, *self._counts)
+        size = max(1, *self._counts) if size is None else _check.integer(size, "passes: size", 1, _check.INT32_MAX)
         count = max(1, *(-(-n // size) for n in self._counts))
         for i in range(count):
             first, last = min(i * size, len(self.indices)), min((i + 1) * size, len(self.indices))
