@@ -23,22 +23,13 @@ def check_talk(talk: Any, where: str = "") -> list[Any]:
     return messages
 
 
-def _plain(message: Message) -> Message:
-    """Content given as parts is their text, one part a line, as in vLLM."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    texts = []
-    for part in content:
-        kind = part.get("type", "text") if isinstance(part, dict) else "text"
-        if kind not in ("text", "input_text", "output_text", "refusal"):
-            raise InvarError(Status.UNSUPPORTED, f"messages: wanted content of type text, found {kind}")
-        name = "refusal" if kind == "refusal" else "text"
-        text = part if isinstance(part, str) else part.get(name) if isinstance(part, dict) else None
-        if not isinstance(text, str):
-            raise InvarError(Status.INVALID, f"messages: wanted a part with {name}, found {_check.shown(part)}")
-        texts.append(text)
-    return {**message, "content": "\n".join(texts)}
+def _text_of(message: Message) -> str:
+    """The text of a message; the library has checked it."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    texts = [part if isinstance(part, str) else part.get("text", part.get("refusal")) for part in content]
+    return "\n".join(str(text) for text in texts)
 
 
 class Tokenizer:
@@ -116,14 +107,13 @@ class Tokenizer:
             raise InvarError(
                 Status.INVALID, "chat: wanted add_generation_prompt or continue_final_message, found both"
             )
-        plain = [_plain(message) for message in check_talk(messages)]
-        given = {**variables, "messages": plain, "add_generation_prompt": add_generation_prompt}
+        given = {**variables, "messages": check_talk(messages), "add_generation_prompt": add_generation_prompt}
         if tools:
             given["tools"] = tools
         text = self._render(to_json(given, "chat"), chat_template)
         if not continue_final_message:
             return text
-        last = str(plain[-1].get("content") or "").strip() if plain else ""
+        last = _text_of(messages[-1]).strip() if messages else ""
         at = text.rfind(last) if last else -1
         if at < 0:
             raise InvarError(Status.TEMPLATE, "continue_final_message: the template changes the last message's text")

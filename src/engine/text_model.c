@@ -184,6 +184,19 @@ static iv_status parse_variables(const char *json, size_t bytes, json_t **out, i
     return iv_fail(err, IV_INVALID, "template variables: wanted a JSON object, found %s", found);
 }
 
+/* The messages as every door reads them (text/chat_messages.h). */
+static iv_status read_messages(const iv_template *t, json_t *variables, iv_error *err) {
+    const json_t *given = json_object_get(variables, "messages");
+    if (!given || (json_is_array(given) && json_array_size(given) == 0)) return IV_OK;
+    json_t *list = json_array();
+    iv_status status = list ? iv_chat_fit_read(t, "messages", false, given, list, err)
+                            : iv_fail(err, IV_NO_MEMORY, "messages: no memory");
+    if (status == IV_OK && json_object_set(variables, "messages", list) != 0)
+        status = iv_fail(err, IV_NO_MEMORY, "messages: no memory");
+    json_decref(list);
+    return status;
+}
+
 iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, size_t bytes, const char *strftime_now,
                          iv_text *out, iv_error *err) {
     if (!t->chat) {
@@ -193,7 +206,8 @@ iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, siz
     json_t *variables;
     iv_buf buf = {0};
     IV_TRY(parse_variables(variables_json, bytes, &variables, err));
-    iv_status status = iv_chat_template_join_parts(t->chat, variables, err);
+    iv_status status = read_messages(iv_chat_template_chosen(t->chat, variables), variables, err);
+    if (status == IV_OK) status = iv_chat_template_fit(t->chat, variables, "messages", err);
     if (status == IV_OK) status = iv_chat_template_render(t->chat, variables, strftime_now, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_buf_free(&buf);
@@ -213,6 +227,8 @@ iv_status iv_render_template(const char *path, const char *variables_json, size_
         size_t mark = iv_utf8_mark(text, source.len);
         status = iv_template_parse(path, text + mark, source.len - mark, IV_JINJA_PLAIN, &template, err);
     }
+    if (status == IV_OK) status = read_messages(template, variables, err);
+    if (status == IV_OK) status = iv_chat_fit(template, NULL, variables, "messages", err);
     if (status == IV_OK) status = iv_template_render(template, variables, strftime_now, &buf, err);
     if (status == IV_OK) status = give(&buf, out, err);
     iv_template_close(template);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
+#include "text/training_template.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,7 @@ enum { CONFIG_BYTES_MAX = 16 << 20 };
 struct iv_chat_template {
     iv_template *plain, *tool_use;        /* tool_use may be NULL; either is NULL if it does not parse, ... */
     iv_error plain_fault, tool_use_fault; /* ... for this reason */
+    iv_template *training;                /* plain with generation marks (training_template.h); NULL: not known */
     json_t *variables;                    /* special tokens and defaults */
     uint8_t digest[32];
 };
@@ -153,8 +155,23 @@ static iv_status parse_one(const char *where, const char *text, size_t n, iv_tem
     return status == IV_NO_MEMORY ? iv_fail(err, status, "%s", fault->message) : IV_OK;
 }
 
+/* A known template without marks of its own also gets a form with them. */
+static iv_status parse_training(iv_chat_template *t, const source *from, iv_error *err) {
+    iv_buf marked = {0};
+    iv_error fault;
+    const char *family;
+    if (!t->plain || iv_template_has_generation(t->plain)) return IV_OK;
+    iv_status status = iv_training_template(from->plain, from->plain_n, &marked, &family)
+                           ? IV_OK
+                           : iv_fail(err, IV_NO_MEMORY, "%s: no memory for a chat template", from->where);
+    if (status == IV_OK && family) status = parse_one(from->where, marked.data, marked.len, &t->training, &fault, err);
+    iv_buf_free(&marked);
+    return status;
+}
+
 static iv_status parse_source(iv_chat_template *t, const source *from, iv_error *err) {
     IV_TRY(parse_one(from->where, from->plain, from->plain_n, &t->plain, &t->plain_fault, err));
+    IV_TRY(parse_training(t, from, err));
     if (from->tool_use)
         IV_TRY(
             parse_one(from->tool_use_where, from->tool_use, from->tool_use_n, &t->tool_use, &t->tool_use_fault, err));
@@ -223,6 +240,17 @@ static bool for_tools(const iv_chat_template *t, const json_t *variables) {
     return any && (t->tool_use || t->tool_use_fault.status);
 }
 
+/* The spans of the form with marks, if its text is `text`. */
+static iv_status mark_spans(const iv_template *training, const json_t *variables, const char *strftime_now,
+                            const iv_buf *text, iv_text_spans *spans, bool *tagged, iv_error *err) {
+    iv_buf marked = {0};
+    iv_status status = iv_template_render_spans(training, variables, strftime_now, &marked, spans, err);
+    *tagged = status == IV_OK && marked.len == text->len && (!text->len || !memcmp(marked.data, text->data, text->len));
+    if (!*tagged) spans->count = 0;
+    iv_buf_free(&marked);
+    return status == IV_NO_MEMORY ? status : IV_OK;
+}
+
 iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
                                         iv_buf *out, iv_text_spans *spans, bool *tagged, iv_error *err) {
     if (!json_is_object(variables))
@@ -242,6 +270,8 @@ iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t 
         status = iv_template_render_spans(chosen, merged, strftime_now, out, spans, err);
     else
         *err = tool_use ? t->tool_use_fault : t->plain_fault, status = err->status;
+    if (status == IV_OK && spans && !tool_use && t->training)
+        status = mark_spans(t->training, merged, strftime_now, out, spans, tagged, err);
     json_decref(merged);
     return status;
 }
@@ -252,40 +282,13 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
     return iv_chat_template_render_spans(t, variables, strftime_now, out, NULL, &tagged, err);
 }
 
-/* *joined: NULL if a part is not text. */
-static iv_status join_texts(const json_t *parts, json_t **joined, iv_error *err) {
-    iv_buf buf = {0};
-    size_t i;
-    json_t *part;
-    bool ok = true, text = true;
-    *joined = NULL;
-    json_array_foreach(parts, i, part) {
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const json_t *s = json_object_get(part, "text");
-        text = text && type && strcmp(type, "text") == 0 && json_is_string(s);
-        if (text) ok = ok && (i == 0 || iv_buf_putc(&buf, '\n'));
-        if (text) ok = ok && iv_buf_append(&buf, json_string_value(s), json_string_length(s));
-    }
-    if (ok && text) ok = (*joined = json_stringn(buf.data ? buf.data : "", buf.len)) != NULL;
-    iv_buf_free(&buf);
-    return ok ? IV_OK : iv_fail(err, IV_NO_MEMORY, "no memory for the text of a message");
+const iv_template *iv_chat_template_chosen(const iv_chat_template *t, const json_t *variables) {
+    return for_tools(t, variables) ? t->tool_use : t->plain;
 }
 
-iv_status iv_chat_template_join_parts(const iv_chat_template *t, json_t *variables, iv_error *err) {
-    const iv_template *chosen = for_tools(t, variables) ? t->tool_use : t->plain;
-    bool reads = chosen && iv_template_reads_parts(chosen);
-    size_t i;
-    json_t *message, *joined;
-    json_array_foreach(json_object_get(variables, "messages"), i, message) {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        const json_t *content = json_object_get(message, "content");
-        bool kept = reads && role && (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0);
-        if (kept || !json_is_array(content)) continue;
-        IV_TRY(join_texts(content, &joined, err));
-        if (joined && json_object_set_new(message, "content", joined) != 0)
-            return iv_fail(err, IV_NO_MEMORY, "no memory for the text of a message");
-    }
-    return IV_OK;
+iv_status iv_chat_template_fit(const iv_chat_template *t, json_t *variables, const char *name, iv_error *err) {
+    const iv_template *chosen = iv_chat_template_chosen(t, variables);
+    return chosen ? iv_chat_fit(chosen, t->variables, variables, name, err) : IV_OK;
 }
 
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) { memcpy(out, t->digest, sizeof t->digest); }
@@ -293,6 +296,7 @@ void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]) { memcp
 void iv_chat_template_close(iv_chat_template *t) {
     if (!t) return;
     iv_template_close(t->plain);
+    iv_template_close(t->training);
     iv_template_close(t->tool_use);
     json_decref(t->variables);
     free(t);

@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "text/chat_fit.h"
 #include "text/span.h"
 
 #include <jansson.h>
@@ -25,13 +26,15 @@ iv_status iv_chat_template_render(const iv_chat_template *t, const json_t *varia
                                   iv_buf *out, iv_error *err);
 
 /* The same with the spans of the template's generation blocks (iv_template_render_spans), or NULL. *tagged: whether the
- * template that renders these variables has such blocks. */
+ * template that renders these variables has such blocks, or is known so that marks could be added
+ * (training_template.h); with spans NULL only the former. */
 iv_status iv_chat_template_render_spans(const iv_chat_template *t, const json_t *variables, const char *strftime_now,
                                         iv_buf *out, iv_text_spans *spans, bool *tagged, iv_error *err);
 
-/* Joins the text parts of each message's content in `variables` with newlines, as vLLM does, unless it is a user's or
- * an assistant's and the template that renders these variables reads parts. Lists with other parts remain. */
-iv_status iv_chat_template_join_parts(const iv_chat_template *t, json_t *variables, iv_error *err);
+/* The template that renders these variables; NULL if it does not parse. */
+const iv_template *iv_chat_template_chosen(const iv_chat_template *t, const json_t *variables);
+/* Changes "messages" of the variables, as read, for that template (iv_chat_fit). */
+iv_status iv_chat_template_fit(const iv_chat_template *t, json_t *variables, const char *name, iv_error *err);
 
 /* SHA-256 over the templates and the special tokens: equal digests render equal texts. */
 void iv_chat_template_digest(const iv_chat_template *t, uint8_t out[32]);

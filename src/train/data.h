@@ -36,6 +36,7 @@ typedef struct iv_train_data_options {
     size_t max_length; /* in tokens; 0: any length */
     iv_train_longer longer;
     bool need_answer; /* RL: a line without "answer" is an error */
+    bool any_members; /* members of a line that are not known are for a reward program; else they are errors */
     const char *date; /* NULL: IV_TRAIN_DATE */
 } iv_train_data_options;
 

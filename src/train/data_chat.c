@@ -14,28 +14,39 @@
 
 bool iv_train_line_has_template(const iv_train_line *l) { return l->text && l->text->chat; }
 
-iv_status iv_train_line_check_messages(const iv_train_line *l, const char *name, const json_t *messages,
-                                       size_t *assistant) {
+static bool is_assistant(const json_t *message) {
+    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
+}
+
+/* Unless the data leaves it out: "train": false or "weight": 0. */
+static bool learned(const json_t *message) { return !json_is_false(json_object_get(message, "train")); }
+
+/* IV_INVALID and IV_UNSUPPORTED concern the file here. */
+static iv_status prefix(const iv_train_line *l) {
+    if (l->err->status == IV_INVALID || l->err->status == IV_UNSUPPORTED) l->err->status = IV_FORMAT;
+    return iv_train_line_prefix(l);
+}
+
+iv_status iv_train_line_read_messages(const iv_train_line *l, const char *name, const json_t *messages, json_t **out,
+                                      size_t *assistant) {
+    const iv_template *template =
+        iv_train_line_has_template(l) ? iv_chat_template_chosen(l->text->chat, l->root) : NULL;
     const json_t *message;
     char shown[IV_JSON_SHOWN_BYTES];
     size_t i;
-    *assistant = 0;
+    *assistant = 0, *out = NULL;
     if (!json_is_array(messages))
         return iv_train_line_fail(l, "%s: wanted a list of messages, found %s", name, iv_json_shown(messages, shown));
     if (json_array_size(messages) == 0)
         return iv_train_line_fail(l, "%s: wanted at least one message, found none", name);
-    json_array_foreach(messages, i, message) {
-        const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-        if (!json_is_object(message))
-            return iv_train_line_fail(l, "%s[%zu]: wanted an object, found %s", name, i, iv_json_shown(message, shown));
-        if (!json_is_string(role))
-            return iv_train_line_fail(l, "%s[%zu].role: wanted a string, found %s", name, i,
-                                      iv_json_shown(role, shown));
-        if (content && !json_is_string(content) && !json_is_null(content) && !json_is_array(content))
-            return iv_train_line_fail(l, "%s[%zu].content: wanted a string or a list of parts, found %s", name, i,
-                                      iv_json_shown(content, shown));
-        *assistant += strcmp(json_string_value(role), "assistant") == 0;
+    json_t *list = json_array();
+    if (!list) return iv_train_line_no_memory(l);
+    if (iv_chat_fit_read(template, name, true, messages, list, l->err) != IV_OK) {
+        json_decref(list);
+        return prefix(l);
     }
+    json_array_foreach(list, i, message) *assistant += is_assistant(message) && learned(message);
+    *out = list;
     return IV_OK;
 }
 
@@ -82,7 +93,9 @@ static iv_status make_variables(const iv_train_line *l, json_t **out) {
 /* A conversation being rendered. */
 typedef struct chat {
     iv_train_line *l;
-    json_t *variables, *messages;
+    json_t *variables, *messages; /* messages: for the template, without "train" */
+    bool *left_out;               /* [messages]: not learned, though it is the assistant's */
+    size_t from;                  /* the first message that may be learned */
     bool tagged;
 } chat;
 
@@ -130,6 +143,36 @@ static bool push_span(iv_text_spans *spans, size_t start, size_t end) {
     return true;
 }
 
+/* Removes the generation blocks of turns that are left out. Those of message i are the ones that the text of the first
+ * i + 1 messages has in addition to that of the first i. */
+static iv_status leave_out(chat *c) {
+    iv_train_line *l = c->l;
+    size_t n = json_array_size(c->messages), kept = 0, at = 0;
+    iv_text_spans some = {0};
+    iv_status status = IV_OK;
+    for (size_t i = 0; status == IV_OK && i < n; i++) {
+        if (!is_assistant(json_array_get(c->messages, i))) continue;
+        status = i + 1 < n ? render(c, i + 1, false, &l->partial, &some) : IV_OK;
+        size_t end = i + 1 < n ? some.count : l->spans.count;
+        if (status == IV_OK && (end < at || end > l->spans.count))
+            status = iv_train_line_fail(l,
+                                        "message %zu: wanted as many generation blocks as without the messages "
+                                        "after it, found others: the turn cannot be left out",
+                                        i);
+        for (; status == IV_OK && at < end; at++)
+            if (!c->left_out[i]) l->spans.at[kept++] = l->spans.at[at];
+    }
+    free(some.at);
+    l->spans.count = kept;
+    return status;
+}
+
+static bool leaves_out(const chat *c) {
+    for (size_t i = 0; i < json_array_size(c->messages); i++)
+        if (c->left_out[i]) return true;
+    return false;
+}
+
 static iv_status no_prefix(const chat *c, size_t turn, const char *which) {
     return iv_train_line_fail(c->l,
                               "message %zu: the chat template has no generation mask, and its text %s this turn of the "
@@ -156,17 +199,39 @@ static iv_status find_turn(chat *c, size_t i) {
     return push_span(&l->spans, start, end) ? IV_OK : iv_train_line_no_memory(l);
 }
 
-static bool is_assistant(const json_t *message) {
-    return strcmp(json_string_value(json_object_get(message, "role")), "assistant") == 0;
+/* What the generation prompt has after the header of a turn, such as "<think>\n", is given to the model: where a turn
+ * begins with it, it is not learned. */
+static iv_status skip_prompted(chat *c) {
+    static const char header[] = "assistant\n";
+    iv_train_line *l = c->l;
+    size_t n = json_array_size(c->messages), length = strlen(header);
+    if (n < 2) return IV_OK;
+    iv_buf prompt = {0};
+    iv_status status = render(c, n, true, &prompt, NULL);
+    if (status == IV_OK && begins_with(&prompt, &l->rendered)) {
+        const char *given = prompt.data + l->rendered.len, *at = strstr(given, header);
+        const char *tail = at ? at + length : "";
+        size_t skip = strlen(tail);
+        for (size_t i = 0; i < l->spans.count && skip; i++) {
+            iv_text_span *s = &l->spans.at[i];
+            if (s->end - s->start > skip && memcmp(l->rendered.data + s->start, tail, skip) == 0) s->start += skip;
+        }
+    }
+    iv_buf_free(&prompt);
+    return status;
 }
 
-static iv_status find_spans(chat *c, size_t from) {
+static iv_status find_spans(chat *c) {
     iv_train_line *l = c->l;
     size_t n = json_array_size(c->messages);
     IV_TRY(render(c, n, false, &l->rendered, &l->spans));
-    if (c->tagged && from == 0) return IV_OK;
-    if (c->tagged) {
-        IV_TRY(render(c, from, true, &l->partial, NULL));
+    bool tagged = c->tagged;
+    if (tagged && leaves_out(c)) IV_TRY(leave_out(c));
+    const iv_template *chosen = iv_chat_template_chosen(l->text->chat, c->variables);
+    if (tagged && !iv_template_has_generation(chosen)) IV_TRY(skip_prompted(c)); /* marks that we added */
+    if (tagged && c->from == 0) return IV_OK;
+    if (tagged) {
+        IV_TRY(render(c, c->from, true, &l->partial, NULL));
         if (!begins_with(&l->rendered, &l->partial))
             return iv_train_line_fail(l, "prompt: wanted its text at the beginning of the text with the completion, "
                                          "found another: the chat template changes the prompt when messages follow it");
@@ -174,8 +239,8 @@ static iv_status find_spans(chat *c, size_t from) {
         return IV_OK;
     }
     l->spans.count = 0;
-    for (size_t i = from; i < n; i++)
-        if (is_assistant(json_array_get(c->messages, i))) IV_TRY(find_turn(c, i));
+    for (size_t i = c->from; i < n; i++)
+        if (is_assistant(json_array_get(c->messages, i)) && !c->left_out[i]) IV_TRY(find_turn(c, i));
     return IV_OK;
 }
 
@@ -188,27 +253,59 @@ static iv_status need_template(const iv_train_line *l) {
     return iv_train_line_prefix(l);
 }
 
-static iv_status open_chat(iv_train_line *l, json_t *messages, chat *c) {
-    *c = (chat){.l = l, .messages = messages};
+static void close_chat(chat *c) {
+    free(c->left_out);
+    json_decref(c->variables), json_decref(c->messages);
+}
+
+/* Takes "train" out of the messages, which templates do not know. */
+static iv_status split_learned(chat *c) {
+    size_t i;
+    json_t *message;
+    c->left_out = calloc(json_array_size(c->messages) + 1, sizeof *c->left_out);
+    if (!c->left_out) return iv_train_line_no_memory(c->l);
+    json_array_foreach(c->messages, i, message) {
+        c->left_out[i] = is_assistant(message) && !learned(message);
+        json_object_del(message, "train");
+    }
+    return IV_OK;
+}
+
+/* messages: as read; their objects change. */
+static iv_status fit(chat *c, const char *name, json_t *messages, size_t from) {
+    size_t given = json_array_size(messages);
+    if (json_object_set(c->variables, "messages", messages) != 0) return iv_train_line_no_memory(c->l);
+    if (iv_chat_template_fit(c->l->text->chat, c->variables, name, c->l->err) != IV_OK) return prefix(c->l);
+    size_t joined = given - json_array_size(messages); /* at the beginning */
+    c->from = from > joined ? from - joined : 0;
+    c->messages = json_incref(messages);
+    return split_learned(c);
+}
+
+static iv_status open_chat(iv_train_line *l, const char *name, json_t *messages, size_t from, chat *c) {
+    *c = (chat){.l = l};
     IV_TRY(need_template(l));
-    return make_variables(l, &c->variables);
+    IV_TRY(make_variables(l, &c->variables));
+    iv_status status = fit(c, name, messages, from);
+    if (status != IV_OK) close_chat(c);
+    return status;
 }
 
 iv_status iv_train_line_learn(iv_train_line *l, json_t *messages, size_t from) {
     chat c;
-    IV_TRY(open_chat(l, messages, &c));
-    iv_status status = find_spans(&c, from);
-    json_decref(c.variables);
+    IV_TRY(open_chat(l, "messages", messages, from, &c));
+    iv_status status = find_spans(&c);
+    close_chat(&c);
     if (status != IV_OK) return status;
     return iv_train_line_encode(l, l->rendered.data, l->rendered.len, IV_ENCODE_PARSE_SPECIAL, l->spans.at,
                                 l->spans.count);
 }
 
-iv_status iv_train_line_prompt(iv_train_line *l, json_t *messages) {
+iv_status iv_train_line_prompt(iv_train_line *l, const char *name, json_t *messages) {
     chat c;
-    IV_TRY(open_chat(l, messages, &c));
-    iv_status status = render(&c, json_array_size(messages), true, &l->rendered, NULL);
-    json_decref(c.variables);
+    IV_TRY(open_chat(l, name, messages, 0, &c));
+    iv_status status = render(&c, json_array_size(c.messages), true, &l->rendered, NULL);
+    close_chat(&c);
     if (status != IV_OK) return status;
     return iv_train_line_encode(l, l->rendered.data, l->rendered.len, IV_ENCODE_PARSE_SPECIAL, NULL, 0);
 }

@@ -114,12 +114,16 @@ static iv_status sft_ids(iv_train_line *l, const char *key) {
     return read_mask(l);
 }
 
+#define NONE_TO_LEARN "%s: wanted at least one message of the role \"assistant\" to learn, found none"
+
 static iv_status sft_messages(iv_train_line *l, const char *key) {
     size_t assistant;
-    IV_TRY(iv_train_line_check_messages(l, key, member(l, key), &assistant));
-    if (!assistant)
-        return iv_train_line_fail(l, "messages: wanted at least one with the role \"assistant\" to learn, found none");
-    return iv_train_line_learn(l, member(l, key), 0);
+    json_t *messages;
+    IV_TRY(iv_train_line_read_messages(l, key, member(l, key), &messages, &assistant));
+    iv_status status =
+        assistant ? iv_train_line_learn(l, messages, 0) : iv_train_line_fail(l, NONE_TO_LEARN, "messages");
+    json_decref(messages);
+    return status;
 }
 
 static iv_status sft_text(iv_train_line *l, const char *key) {
@@ -129,29 +133,25 @@ static iv_status sft_text(iv_train_line *l, const char *key) {
     return learn_text(l, text, n, 0);
 }
 
-static iv_status join_messages(iv_train_line *l, json_t *prompt, json_t *completion, json_t **out) {
-    *out = json_copy(prompt);
-    if (*out && json_array_extend(*out, completion) == 0) return IV_OK;
-    json_decref(*out);
-    return iv_train_line_no_memory(l);
+/* Of lists of messages. */
+static iv_status sft_turns(iv_train_line *l, const json_t *prompt, const json_t *completion) {
+    json_t *all = NULL, *more = NULL;
+    size_t assistant;
+    IV_TRY(iv_train_line_read_messages(l, "prompt", prompt, &all, &assistant));
+    size_t from = json_array_size(all);
+    iv_status status = iv_train_line_read_messages(l, "completion", completion, &more, &assistant);
+    if (status == IV_OK && !assistant) status = iv_train_line_fail(l, NONE_TO_LEARN, "completion");
+    if (status == IV_OK && json_array_extend(all, more) != 0) status = iv_train_line_no_memory(l);
+    if (status == IV_OK) status = iv_train_line_learn(l, all, from);
+    json_decref(all), json_decref(more);
+    return status;
 }
 
 static iv_status sft_prompt(iv_train_line *l, const char *key) {
-    json_t *prompt = member(l, key), *completion = member(l, "completion"), *all;
+    const json_t *prompt = member(l, key);
     const char *text = "", *more = "";
-    size_t n = 0, more_n = 0, assistant;
-    if (json_is_array(prompt)) {
-        IV_TRY(iv_train_line_check_messages(l, "prompt", prompt, &assistant));
-        IV_TRY(iv_train_line_check_messages(l, "completion", completion, &assistant));
-        if (!assistant)
-            return iv_train_line_fail(l,
-                                      "completion: wanted at least one message with the role \"assistant\" to learn, "
-                                      "found none");
-        IV_TRY(join_messages(l, prompt, completion, &all));
-        iv_status status = iv_train_line_learn(l, all, json_array_size(prompt));
-        json_decref(all);
-        return status;
-    }
+    size_t n = 0, more_n = 0;
+    if (json_is_array(prompt)) return sft_turns(l, prompt, member(l, "completion"));
     if (!json_is_string(prompt)) return wrong(l, "prompt", "a string or a list of messages", prompt);
     IV_TRY(string_of(l, key, &text, &n));
     IV_TRY(string_of(l, "completion", &more, &more_n));
@@ -168,16 +168,19 @@ static iv_status rl_ids(iv_train_line *l, const char *key) {
 }
 
 static iv_status rl_messages(iv_train_line *l, const char *key) {
-    json_t *messages = member(l, key);
     size_t assistant;
-    IV_TRY(iv_train_line_check_messages(l, key, messages, &assistant));
+    json_t *messages;
+    IV_TRY(iv_train_line_read_messages(l, key, member(l, key), &messages, &assistant));
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    if (strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0)
-        return iv_train_line_fail(l,
-                                  "%s: wanted a prompt, which the model continues, found the assistant's message at "
-                                  "the end",
-                                  key);
-    return iv_train_line_prompt(l, messages);
+    iv_status status =
+        strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0
+            ? iv_train_line_fail(l,
+                                 "%s: wanted a prompt, which the model continues, found the assistant's message at "
+                                 "the end",
+                                 key)
+            : iv_train_line_prompt(l, key, messages);
+    json_decref(messages);
+    return status;
 }
 
 /* A problem as one user message, or as plain text if the model has no template. */
@@ -191,7 +194,7 @@ static iv_status rl_problem(iv_train_line *l, const char *key) {
     }
     json_t *messages = json_pack("[{s:s, s:O}]", "role", "user", "content", problem);
     if (!messages) return iv_train_line_no_memory(l);
-    iv_status status = iv_train_line_prompt(l, messages);
+    iv_status status = iv_train_line_prompt(l, key, messages);
     json_decref(messages);
     return status;
 }
@@ -221,6 +224,44 @@ static iv_status no_form(const iv_train_line *l, const char *wanted) {
     return iv_train_line_fail(l, "wanted %s, found %s", wanted, at ? keys : "no key");
 }
 
+/* Members besides the forms'. "id" to "metadata" say something about a line and change nothing. */
+static const char *const sft_members[] = {"completion", "mask",    "tools",  "chat_template_kwargs",
+                                          "id",         "comment", "source", "metadata"};
+static const char *const rl_members[] = {"answer", "tools",   "chat_template_kwargs", "id", "comment",
+                                         "source", "metadata"};
+
+static bool is_known(const char *key, const form *forms, size_t n, const char *const *more, size_t more_n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(forms[i].key, key) == 0) return true;
+    for (size_t i = 0; i < more_n; i++)
+        if (strcmp(more[i], key) == 0) return true;
+    return false;
+}
+
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static iv_status check_members(const iv_train_line *l) {
+    bool sft = l->options->kind == IV_TRAIN_SFT;
+    const char *key;
+    json_t *value;
+    if (l->options->any_members) return IV_OK;
+    json_object_foreach(l->root, key, value) {
+        bool known = sft ? is_known(key, sft_forms, COUNT(sft_forms), sft_members, COUNT(sft_members))
+                         : is_known(key, rl_forms, COUNT(rl_forms), rl_members, COUNT(rl_members));
+        if (!known && !json_is_null(value))
+            return iv_train_line_fail(l,
+                                      "%.60s: this member is not known here and would be ignored; remove it, or put it "
+                                      "into \"metadata\"",
+                                      key);
+    }
+    /* Each belongs to one form. */
+    if (member(l, "mask") && !member(l, "ids"))
+        return iv_train_line_fail(l, "mask: wanted \"ids\" with it, found none");
+    if (sft && member(l, "completion") && !member(l, "prompt"))
+        return iv_train_line_fail(l, "completion: wanted \"prompt\" with it, found none");
+    return IV_OK;
+}
+
 static iv_status read_form(iv_train_line *l) {
     bool sft = l->options->kind == IV_TRAIN_SFT;
     const form *forms = sft ? sft_forms : rl_forms, *found = NULL;
@@ -232,6 +273,7 @@ static iv_status read_form(iv_train_line *l) {
                                       forms[i].key);
         found = &forms[i];
     }
+    if (found) IV_TRY(check_members(l));
     if (found) return found->read(l, found->key);
     return no_form(l, sft ? "\"messages\", \"prompt\" with \"completion\", \"text\" or \"ids\""
                           : "\"messages\", \"problem\", \"question\", \"prompt\" or \"ids\"");

@@ -49,13 +49,13 @@ bool iv_train_line_push_mask(iv_train_line *line, float weight); /* false: no me
 
 bool iv_train_line_has_template(const iv_train_line *line);
 
-/* Messages of "messages", or of two lists where the second is to be learned. Learns the assistant's tokens of the
- * messages from index `from` on. messages: a valid list (iv_train_line_check_messages). */
+/* Reads a list of messages (format/chat_messages.h); the caller owns *out. name heads errors. *assistant: messages of
+ * the assistant that may be learned. */
+iv_status iv_train_line_read_messages(const iv_train_line *line, const char *name, const json_t *messages, json_t **out,
+                                      size_t *assistant);
+/* Learns the assistant's tokens of the messages, as read, from index `from` on. The messages are changed. */
 iv_status iv_train_line_learn(iv_train_line *line, json_t *messages, size_t from);
-/* The messages as a prompt, with the generation prompt; nothing is masked. */
-iv_status iv_train_line_prompt(iv_train_line *line, json_t *messages);
-/* name heads errors. *assistant: messages of the assistant. */
-iv_status iv_train_line_check_messages(const iv_train_line *line, const char *name, const json_t *messages,
-                                       size_t *assistant);
+/* The messages, as read, as a prompt, with the generation prompt; nothing is masked. They are changed. */
+iv_status iv_train_line_prompt(iv_train_line *line, const char *name, json_t *messages);
 
 #endif

@@ -28,6 +28,8 @@ static int rule_of(const char *s, size_t n) {
     return -1;
 }
 
+bool iv_reward_is_command(const char *spec) { return rule_of(spec, strcspn(spec, ":,")) < 0; }
+
 /* Of one term "name" or "name:weight". */
 static iv_status read_term(iv_reward *r, const char *spec, const char *term, size_t n, iv_error *err) {
     const char *colon = memchr(term, ':', n);
@@ -101,7 +103,7 @@ iv_status iv_reward_open(const iv_reward_options *o, iv_reward **out, iv_error *
     if (!r) return iv_fail(err, IV_NO_MEMORY, "reward: no memory");
     for (int i = 0; i < RULES; i++) r->weight[i] = (double)NAN;
     iv_status status;
-    if (rule_of(o->spec, strcspn(o->spec, ":,")) >= 0) {
+    if (!iv_reward_is_command(o->spec)) {
         status = open_rules(r, o, err);
     } else {
         status = check_word(o->spec, err);

@@ -12,6 +12,7 @@
 #include "train/checkpoint_model.h"
 #include "train/checkpoint_trainer.h"
 #include "train/curves.h"
+#include "train/reward.h"
 #include "train/run_state.h"
 #include "train/sync.h"
 
@@ -105,6 +106,7 @@ static iv_status open_data(iv_run *r, iv_error *err) {
                                .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
                                .vocab_size = vocab,
                                .max_length = o->max_length,
+                               .any_members = o->kind == IV_RUN_RL && o->reward && iv_reward_is_command(o->reward),
                                .longer = (iv_train_longer)what};
     IV_TRY(iv_train_data_open(&d, r->text, &r->data, err));
     d.path = o->eval_data;

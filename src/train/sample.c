@@ -50,21 +50,42 @@ static iv_status share_rewards(const iv_run *r, iv_status status, double *reward
     return IV_OK;
 }
 
-iv_status iv_run_judge(iv_run *r, iv_reward *reward, const iv_run_prompts *p, size_t group, const iv_rollout *rollout,
-                       double *rewards, iv_error *err) {
+/* The text of a prompt, with its special tokens; empty if the model has no tokenizer. Given to reward programs. */
+static iv_status prompt_text(const iv_run *r, const iv_train_example *e, iv_text *out, iv_error *err) {
+    if (!r->text || !r->text->tokenizer) return IV_OK;
+    return iv_detokenize(r->text, e->ids, e->count, true, out, err);
+}
+
+static iv_status score(const iv_run *r, iv_reward *reward, const iv_run_prompts *p, size_t group,
+                       const iv_rollout *rollout, iv_text *prompts, double *rewards, iv_error *err) {
     size_t n = p->count * group;
     iv_reward_item *items = calloc(n + 1, sizeof *items);
-    if (!items) return iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu rewards", n);
-    for (size_t i = 0; i < n; i++) {
+    iv_status status = items ? IV_OK : iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu rewards", n);
+    for (size_t i = 0; status == IV_OK && i < n; i++) {
         iv_train_example e = example_of(p, i / group);
         iv_completion c = iv_rollout_at(rollout, i / group, i % group);
+        iv_text *prompt = &prompts[i / group];
+        if (i % group == 0) status = prompt_text(r, &e, prompt, err);
         items[i] = (iv_reward_item){.completion = {c.text, c.text_bytes},
                                     .answer = {e.answer, e.answer_bytes},
                                     .line = {e.line, e.line_bytes},
-                                    .prompt = {"", 0},
+                                    .prompt = {prompt->data ? prompt->data : "", prompt->bytes},
                                     .tokens = c.count};
     }
-    iv_status status = r->first ? iv_reward_score(reward, items, n, rewards, err) : IV_OK;
+    if (status == IV_OK) status = iv_reward_score(reward, items, n, rewards, err);
     free(items);
-    return r->processes ? share_rewards(r, status, rewards, n, err) : status;
+    return status;
+}
+
+iv_status iv_run_judge(iv_run *r, iv_reward *reward, const iv_run_prompts *p, size_t group, const iv_rollout *rollout,
+                       double *rewards, iv_error *err) {
+    iv_status status = IV_OK;
+    if (r->first) {
+        iv_text *prompts = calloc(p->count + 1, sizeof *prompts);
+        status = prompts ? score(r, reward, p, group, rollout, prompts, rewards, err)
+                         : iv_fail(err, IV_NO_MEMORY, "rl: no memory for %zu prompts", p->count);
+        for (size_t i = 0; prompts && i < p->count; i++) iv_text_free(&prompts[i]);
+        free(prompts);
+    }
+    return r->processes ? share_rewards(r, status, rewards, p->count * group, err) : status;
 }

@@ -64,7 +64,7 @@ static void one_hash_for_every_layout(void **state) {
 /* The defaults that help names are those of the run: written out, they are the same run. */
 static void defaults_are_as_documented(void **state) {
     (void)state;
-    char want[128];
+    char want[200];
     SFT("plain", "--quiet");
     snprintf(want, sizeof want, "%s", member("identity"));
     assert_string_equal(came.err, "");
@@ -274,6 +274,57 @@ static void sampler_and_learner_agree(void **state) {
     expect_error(2, "--eps-low: wanted a number from 0 to below 1, found '1'");
 }
 
+/* A field of a line that the program received. */
+static const char *received(const json_t *line, const char *key) {
+    const char *text = json_string_value(json_object_get(line, key));
+    if (!text) fail_msg("%s: wanted a string", key);
+    return text;
+}
+
+/* Every field that docs/formats/reward_program.md names, as a run sends it. */
+static void a_reward_program_gets_the_documented_fields(void **state) {
+    (void)state;
+    static const char lines[] = "{\"problem\": \"Say \\\"a\\\".\", \"answer\": 5.50, \"level\": [1, {\"x\": null}]}\n"
+                                "{\"prompt\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", "
+                                "\"content\": [{\"type\": \"text\", \"text\": \"B\"}]}]}\n";
+    static const char *const prompts[] = {
+        "<|im_start|>user\nSay \"a\".<|im_end|>\n<|im_start|>assistant\n",
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nB<|im_end|>\n<|im_start|>assistant\n"};
+    char program[512], path[256];
+    snprintf(path, sizeof path, "%s", in_folder("received.jsonl"));
+    write_file("problems.jsonl", lines, sizeof lines - 1);
+    snprintf(program, sizeof program,
+             "tee %s | while IFS= read -r l; do i=${l#*'\"id\":'}; i=${i%%%%,*}; "
+             "echo \"{\\\"id\\\":$i,\\\"reward\\\":$((i %% 2))}\"; done",
+             path);
+    RUN("train", "rl", "tiny-math", "--data", in_folder("problems.jsonl"), "--output", in_folder("program"),
+        "--batch-size", "2", "--group-size", "3", "--steps", "1", "--max-new-tokens", "8", "--reward", program,
+        "--no-shuffle", "--quiet");
+    expect_ok();
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    for (size_t i = 0; i < 6; i++) {
+        char text[4096];
+        assert_non_null(fgets(text, sizeof text, f));
+        json_t *line = json_loads(text, 0, NULL);
+        assert_int_equal(json_object_size(line), 5);
+        assert_int_equal(json_integer_value(json_object_get(line, "id")), i);
+        assert_string_equal(received(line, "prompt"), prompts[i / 3]);
+        assert_non_null(received(line, "completion"));
+        const json_t *answer = json_object_get(line, "answer"), *given = json_object_get(line, "line");
+        if (i < 3)
+            assert_string_equal(received(line, "answer"), "5.50");
+        else
+            assert_true(json_is_null(answer));
+        const char *end = strchr(lines, '\n');
+        json_t *whole = i < 3 ? json_loadb(lines, (size_t)(end - lines), 0, NULL) : json_loads(end + 1, 0, NULL);
+        assert_true(json_equal(whole, given));
+        json_decref(whole), json_decref(line);
+    }
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+}
+
 /* ---- refused ------------------------------------------------------------------------------------------- */
 
 static void what_is_refused(void **state) {
@@ -330,7 +381,8 @@ int main(void) {
         cmocka_unit_test(one_hash_for_every_layout), cmocka_unit_test(defaults_are_as_documented),
         cmocka_unit_test(interrupted_and_resumed),   cmocka_unit_test(checkpoints_described),
         cmocka_unit_test(gradients_of_a_batch),      cmocka_unit_test(gradients_as_recorded),
-        cmocka_unit_test(sampler_and_learner_agree), cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(sampler_and_learner_agree), cmocka_unit_test(a_reward_program_gets_the_documented_fields),
+        cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

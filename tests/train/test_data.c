@@ -305,7 +305,8 @@ static void refuses_bad_messages(void **state) {
     assert_fails(&sft, tiny, "{\"messages\": 3}", "data.jsonl:1: messages: wanted a list of messages, found 3");
     assert_fails(&sft, tiny, "{\"messages\": []}", "messages: wanted at least one message, found none");
     assert_fails(&sft, tiny, "{\"messages\": [1]}", "messages[0]: wanted an object, found 1");
-    assert_fails(&sft, tiny, "{\"messages\": [{}]}", "messages[0].role: wanted a string, found nothing");
+    assert_fails(&sft, tiny, "{\"messages\": [{}]}",
+                 "messages[0].role: wanted system, user, assistant or tool, found nothing");
     assert_fails(&sft, tiny, "{\"messages\": [{\"role\": \"user\", \"content\": 4}]}",
                  "messages[0].content: wanted a string or a list of parts, found 4");
     assert_fails(&sft, tiny, "{\"messages\": [" USER "]}", "the role \"assistant\" to learn, found none");
@@ -313,6 +314,79 @@ static void refuses_bad_messages(void **state) {
     assert_fails(&sft, tiny, "{\"prompt\": [" USER "], \"completion\": \"x\"}",
                  "completion: wanted a list of messages");
     assert_fails(&sft, NULL, "{\"messages\": [" USER ", " SAYS "]}", "wanted \"ids\", as there is no tokenizer");
+}
+
+/* ---- turns that are left out ---- */
+
+#define LEFT(how) "{\"role\": \"assistant\", \"content\": \"7\", " how "}"
+#define TAGGED                                                                                             \
+    "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}" \
+    "{% endgeneration %}{% if m.tool_calls %}{% generation %}!{% endgeneration %}{% endif %}{% else %}"    \
+    "{{ m.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+
+static void leaves_out_turns_of_weight_zero(void **state) {
+    (void)state;
+    static const char *const ways[] = {"\"weight\": 0", "\"weight\": 0.0", "\"train\": false",
+                                       "\"train\": false, \"weight\": 0"};
+    other_template t = with_template(TAGGED);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char line[600];
+        snprintf(line, sizeof line,
+                 "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": \"7\", %s, \"tool_calls\": "
+                 "[{\"name\": \"f\"}]}, " USER ", {\"role\": \"assistant\", \"content\": \"5\", \"weight\": 1}]}",
+                 ways[i]);
+        iv_train_data *d = parse(&sft, &t.text, line);
+        assert_text(tiny, iv_train_data_example(d, 0), "u:2+3?a:7!u:2+3?a:5", "|5");
+        iv_train_data_close(d);
+        snprintf(line, sizeof line,
+                 "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": \"7\", %s}, " USER ", " SAYS "]}",
+                 ways[i]);
+        assert_learns(line,
+                      "<|im_start|>user\n2+3?<|im_end|>\n<|im_start|>assistant\n7<|im_end|>\n"
+                      "<|im_start|>user\n2+3?<|im_end|>\n<|im_start|>assistant\n5<|im_end|>\n",
+                      "|5<|im_end|>");
+    }
+    iv_train_data *d = parse(&sft, &t.text,
+                             "{\"prompt\": [" USER "], \"completion\": [" SAYS ", " USER
+                             ", " LEFT("\"train\": false") ", " USER ", " SAYS "]}");
+    assert_text(tiny, iv_train_data_example(d, 0), "u:2+3?a:5u:2+3?a:7u:2+3?a:5", "|5|5");
+    iv_train_data_close(d);
+    close_template(&t);
+}
+
+static void refuses_bad_weights(void **state) {
+    (void)state;
+    static const struct {
+        const char *how, *wanted;
+    } cases[] = {{"\"weight\": 0.5", "data.jsonl:1: messages[1].weight: wanted 0 or 1, found 0.5"},
+                 {"\"weight\": -1", "messages[1].weight: wanted 0 or 1, found -1"},
+                 {"\"weight\": \"0\"", "messages[1].weight: wanted 0 or 1, found \"0\""},
+                 {"\"train\": 0", "messages[1].train: wanted true or false, found 0"},
+                 {"\"train\": true, \"weight\": 0", "wanted \"train\" and \"weight\" to agree"},
+                 {"\"trian\": false", "messages[1].trian: this field is not known here"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[400];
+        snprintf(line, sizeof line, "{\"messages\": [" USER ", {\"role\": \"assistant\", \"content\": \"7\", %s}]}",
+                 cases[i].how);
+        assert_fails(&sft, tiny, line, cases[i].wanted);
+    }
+    assert_fails(&sft, tiny, "{\"messages\": [" USER ", " LEFT("\"weight\": 0") "]}", "to learn, found none");
+    assert_fails(&sft, tiny, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"weight\": 1}, " SAYS "]}",
+                 "messages[0].weight: wanted it on a message of the assistant");
+}
+
+static void refuses_unknown_members(void **state) {
+    (void)state;
+    assert_fails(&sft, tiny, "{\"messages\": [" USER ", " SAYS "], \"weight\": 2}",
+                 "data.jsonl:1: weight: this member");
+    assert_fails(&sft, tiny, "{\"text\": \"a\", \"label\": 1}", "label: this member is not known here");
+    assert_fails(&sft, tiny, "{\"text\": \"a\", \"mask\": [1]}", "mask: wanted \"ids\" with it");
+    assert_fails(&sft, tiny, "{\"text\": \"a\", \"completion\": \"b\"}", "completion: wanted \"prompt\" with it");
+    assert_fails(&rl, tiny, "{\"problem\": \"a\", \"difficulty\": 3}", "difficulty: this member is not known here");
+    iv_train_data_options program = rl;
+    program.any_members = true;
+    iv_train_data_close(parse(&program, tiny, "{\"problem\": \"a\", \"difficulty\": 3}"));
+    iv_train_data_close(parse(&sft, tiny, "{\"text\": \"a\", \"id\": 1, \"metadata\": {\"x\": 1}, \"label\": null}"));
 }
 
 /* ---- other forms ---- */
@@ -519,7 +593,7 @@ static void digests_tokens_masks_and_answers(void **state) {
     iv_digest_of(bytes, sizeof bytes - 1, a);
     digest_of(&rl, "{\"ids\": [1, 511], \"answer\": \"7\"}", b);
     assert_memory_equal(a, b, 32);
-    digest_of(&rl, "\n{\"answer\": 7, \"ids\": [1,  511], \"more\": 1}\r\n", b);
+    digest_of(&rl, "\n{\"answer\": 7, \"ids\": [1,  511], \"metadata\": 1}\r\n", b);
     assert_memory_equal(a, b, 32);
     static const char *const other[] = {"{\"ids\": [1, 511]}", "{\"ids\": [1, 511], \"answer\": \"\"}",
                                         "{\"ids\": [1, 510], \"answer\": 7}", "{\"ids\": [1, 511], \"answer\": 8}"};
@@ -579,6 +653,9 @@ int main(void) {
                                        cmocka_unit_test(refuses_templates_that_hide_the_turns),
                                        cmocka_unit_test(passes_tools_variables_and_a_fixed_date),
                                        cmocka_unit_test(refuses_bad_messages),
+                                       cmocka_unit_test(leaves_out_turns_of_weight_zero),
+                                       cmocka_unit_test(refuses_bad_weights),
+                                       cmocka_unit_test(refuses_unknown_members),
                                        cmocka_unit_test(learns_text_and_completions),
                                        cmocka_unit_test(reads_ids_and_masks),
                                        cmocka_unit_test(refuses_bad_ids_and_masks),

@@ -103,7 +103,8 @@ struct iv_template {
     iv_jinja_dialect dialect;
     bool generation; /* has IVJ_N_GENERATION */
     bool parts;      /* loops over the content of a message */
-    ivj_pool pool;   /* owns the source and the tree */
+    ivj_value source;
+    ivj_pool pool; /* owns the source and the tree */
     ivj_nodes body;
     ivj_atom *atoms;
     uint32_t n_atoms, atoms_cap;

@@ -17,6 +17,7 @@ static iv_status parse_into(iv_template *t, const char *source, size_t n, iv_err
     if (!iv_utf8_valid((const uint8_t *)source, n, &bad))
         return iv_fail(err, IV_TEMPLATE, "%.200s: byte %zu is not UTF-8", t->name, bad);
     IV_TRY(ivj_normalise(&t->pool, t->name, source, n, &text, err));
+    t->source = text;
     iv_status status = ivj_lex(&t->pool, t->name, text, &tokens, err);
     if (status == IV_OK) status = ivj_parse(t, tokens.at, err);
     free(tokens.at);
@@ -75,6 +76,25 @@ static const ivj_library library = {.filter = ivj_find_filter, .test = ivj_find_
 
 bool iv_template_has_generation(const iv_template *t) { return t->generation; }
 bool iv_template_reads_parts(const iv_template *t) { return t->parts; }
+
+static bool in_word(char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+bool iv_template_names(const iv_template *t, const char *word) {
+    const char *s = t->source.u.s;
+    size_t total = t->source.n, n = strlen(word), at = 0;
+    while (n && at + n <= total) {
+        const char *next = memmem(s + at, total - at, word, n);
+        if (!next) return false;
+        at = (size_t)(next - s);
+        char before = at ? s[at - 1] : 0, after = at + n < total ? s[at + n] : 0;
+        bool attribute = before == '.' && !in_word(after);
+        if (attribute || ((before == '\'' || before == '"') && after == before)) return true;
+        at++;
+    }
+    return false;
+}
 
 iv_status iv_template_render_spans(const iv_template *t, const json_t *variables, const char *strftime_now, iv_buf *out,
                                    iv_text_spans *spans, iv_error *err) {

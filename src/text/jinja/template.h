@@ -55,6 +55,9 @@ bool iv_template_has_generation(const iv_template *t); /* has `{% generation %}`
  * over a name that was set to the content does not count. */
 bool iv_template_reads_parts(const iv_template *t);
 
+/* Has `.word`, 'word' or "word" in its source: it may read such a member, or compare something with the word. */
+bool iv_template_names(const iv_template *t, const char *word);
+
 void iv_template_close(iv_template *t); /* NULL is allowed */
 
 #endif
