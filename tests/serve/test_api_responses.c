@@ -50,7 +50,7 @@ static void describe_output(const json_t *response, iv_buf *out) {
 /* The events of a stream reassembled: each item from its deltas, by index. */
 typedef struct rebuilt {
     char texts[16][400];
-    size_t count;
+    size_t count, done;
     iv_buf items, response;
 } rebuilt;
 
@@ -62,7 +62,8 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
     assert_true(at < 16);
     size_t n = strlen(b->texts[at]);
     if (strcmp(type, "response.output_item.added") == 0) {
-        assert_int_equal(at, b->count); /* items begin in order */
+        assert_int_equal(at, b->count); /* items begin in order, one after the other */
+        assert_int_equal(b->count, b->done);
         b->count++;
     } else if (strstr(type, ".delta")) {
         assert_true(at < b->count);
@@ -75,6 +76,7 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
     } else if (strcmp(type, "response.output_item.done") == 0) {
         json_t *part = json_array_get(json_object_get(item, "content"), 0);
         assert_string_equal(part ? word(part, "text") : word(item, "arguments"), b->texts[at]);
+        assert_int_equal(at, b->done++);
     } else if (strcmp(type, "response.completed") == 0) {
         describe_output(json_object_get(e, "response"), &b->response);
     }
@@ -107,6 +109,9 @@ static void items(void **state) {
         {CALL(1), "[call f {\"x\": 1} completed]"},
         {"<think>hm</think>\n\n" CALL(1) "\n" CALL(2),
          "[reasoning hm][call f {\"x\": 1} completed][call f {\"x\": 2} completed]"},
+        {"a" CALL(1) "b" CALL(2) CALL(3) "c",
+         "[message a][call f {\"x\": 1} completed][message b][call f {\"x\": 2} completed]"
+         "[call f {\"x\": 3} completed][message c]"},
         {"<think>hm</think>\n\nI ask. " CALL(1), "[reasoning hm][message \n\nI ask.][call f {\"x\": 1} completed]"},
         {CALL(1) " and " CALL(2), "[call f {\"x\": 1} completed][message  and][call f {\"x\": 2} completed]"},
         {"<tool_call>{\"name\": 7}</tool_call>", "[message <tool_call>{\"name\": 7}</tool_call>]"},

@@ -48,7 +48,9 @@ typedef struct iv_child {
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
     bool began;                          /* some output was sent */
-    bool reasoning_ended, message_began; /* for responses: items */
+    /* Of APIs whose answers are parts in series: those that ended; where in the content the open text began. */
+    size_t parts, messages, message_from; /* messages: texts among the parts */
+    bool reasoning_ended, message_began; /* message_began: a text is open */
 } iv_child;
 
 /* One prompt: text, or ids, or both after the text was tokenized here. */
