@@ -1,6 +1,7 @@
 /* /v1/messages: blocks in series, whole and as events, however the text was cut; Anthropic's errors; how answers end.
  */
 #include "api_case.h"
+#include "serve/api/handlers.h"
 
 #define TOOL "{\"name\":\"f\",\"input_schema\":{\"type\":\"object\"}}"
 #define CALL(q) "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": " #q "}}</tool_call>"
@@ -219,8 +220,157 @@ static void errors(void **state) {
     fake_close(&q);
 }
 
+/* ---- the input ------------------------------------------------------------------------------------------ */
+
+/* The messages of a template, shortly: role:content(calls)~reasoning. */
+static void expect_messages(const char *body, const char *wanted, const char *skipped) {
+    iv_error err;
+    iv_buf found = {0}, ignored = {0};
+    json_t *root = parse_json(body, strlen(body)), *list = json_array(), *m;
+    size_t i;
+    ASSERT_OK(
+        iv_anthropic_messages(json_object_get(root, "system"), json_object_get(root, "messages"), list, &ignored, &err),
+        &err);
+    ASSERT_OK(iv_anthropic_edit(json_object_get(root, "context_management"), list, &err), &err);
+    json_array_foreach(list, i, m) {
+        json_t *content = json_object_get(m, "content"), *part;
+        size_t k;
+        iv_buf_printf(&found, "%c:%s", word(m, "role")[0], json_is_string(content) ? json_string_value(content) : "");
+        json_array_foreach(content, k, part) iv_buf_printf(&found, "%s+", word(part, "text"));
+        if (json_object_get(m, "tool_calls")) iv_buf_puts(&found, "()");
+        if (json_object_get(m, "reasoning_content")) iv_buf_printf(&found, "~%s", word(m, "reasoning_content"));
+        iv_buf_puts(&found, " ");
+    }
+    assert_string_equal(found.data, wanted);
+    assert_string_equal(ignored.data ? ignored.data : "", skipped);
+    iv_buf_free(&found), iv_buf_free(&ignored);
+    json_decref(list), json_decref(root);
+}
+
+#define USE(id) "{\"type\":\"tool_use\",\"id\":\"" id "\",\"name\":\"f\",\"input\":{}}"
+#define RESULT(id) "{\"type\":\"tool_result\",\"tool_use_id\":\"" id "\",\"content\":\"r" id "\"}"
+#define TEXT(s) "{\"type\":\"text\",\"text\":\"" s "\"}"
+#define THOUGHT(s) "{\"type\":\"thinking\",\"thinking\":\"" s "\",\"signature\":\"\"}"
+#define BY(role, blocks) "{\"role\":\"" role "\",\"content\":[" blocks "]}"
+
+static void results_are_next_to_their_calls(void **state) {
+    (void)state;
+    static const struct {
+        const char *messages, *wanted;
+    } cases[] = {
+        {BY("assistant", USE("1")) "," BY("user", RESULT("1") "," TEXT("x")), "a:() t:r1 u:x+ "},
+        {BY("assistant", USE("1")) "," BY("user", TEXT("x") "," RESULT("1")), "a:() t:r1 u:x+ "},
+        {BY("assistant", USE("1") "," USE("2")) "," BY("user", RESULT("1") "," TEXT("x") "," RESULT("2") "," TEXT("y")),
+         "a:() t:r1 t:r2 u:x+y+ "},
+        {BY("assistant", USE("1")) "," BY("user", TEXT("x")) "," BY("user", RESULT("1")), "a:() t:r1 u:x+ "},
+        {BY("assistant", USE("1")) "," BY("user", RESULT("1")) "," BY("assistant", USE("2")) "," BY(
+             "user", TEXT("x") "," RESULT("2")),
+         "a:() t:r1 a:() t:r2 u:x+ "},
+        {BY("user", TEXT("x") "," RESULT("unknown")), "t:runknown u:x+ "},
+    };
+    char body[1500];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(body, sizeof body, "{\"messages\":[%s]}", cases[i].messages);
+        expect_messages(body, cases[i].wanted, "");
+    }
+}
+
+static void skipped_and_cleared(void **state) {
+    (void)state;
+    expect_messages("{\"system\":\"s\",\"messages\":[" BY("user", TEXT("x")) "," BY(
+                        "assistant", "{\"type\":\"redacted_thinking\",\"data\":\"abc\"}," TEXT(
+                                         "y")) "," BY("system", TEXT("z")) "]}",
+                    "s:s u:x+ a:y+ s:z+ ", "messages[1].content[0] (redacted_thinking)");
+#define TURNS BY("assistant", THOUGHT("a") "," TEXT("1")) "," BY("assistant", THOUGHT("b") "," TEXT("2"))
+#define EDIT(keep) \
+    "{\"messages\":[" TURNS "],\"context_management\":{\"edits\":[{\"type\":\"clear_thinking_20251015\"" keep "}]}}"
+    expect_messages(EDIT(",\"keep\":\"all\""), "a:1+~a a:2+~b ", "");
+    expect_messages(EDIT(",\"keep\":{\"type\":\"all\"}"), "a:1+~a a:2+~b ", "");
+    expect_messages(EDIT(",\"keep\":{\"type\":\"thinking_turns\",\"value\":2}"), "a:1+~a a:2+~b ", "");
+    expect_messages(EDIT(",\"keep\":{\"type\":\"thinking_turns\",\"value\":1}"), "a:1+ a:2+~b ", "");
+    expect_messages(EDIT(""), "a:1+ a:2+~b ", "");
+}
+
+/* Tools that nothing here can run are named in the answer and in its header; the others are used. */
+static void foreign_tools(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *ignored;
+    } cases[] = {
+        {"/v1/messages",
+         BODY(",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"web_search\",\"max_uses\":5}," TOOL "]"),
+         "tools[0] (web_search_20250305)"},
+        {"/v1/messages", BODY(",\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}]"),
+         "tools[0] (bash_20250124)"},
+        {"/v1/messages",
+         BODY(",\"tools\":[{\"name\":\"f\",\"input_schema\":{},\"eager_input_streaming\":true,\"defer_loading\":true,"
+              "\"input_examples\":[{}],\"allowed_callers\":[\"direct\"]}]"),
+         "tools[0] (defer_loading), tools[0] (input_examples)"},
+        {"/v1/responses",
+         "{\"input\":\"x\",\"tools\":[{\"type\":\"local_shell\"},{\"type\":\"function\",\"name\":\"f\",\"strict\":"
+         "false},"
+         "{\"type\":\"custom\",\"name\":\"apply_patch\"},{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[]}]}",
+         "tools[0] (local_shell), tools[2] (custom), tools[3] (namespace)"},
+        {"/v1/responses",
+         "{\"input\":[{\"role\":\"user\",\"content\":\"x\"},{\"type\":\"web_search_call\"},{\"type\":\"reasoning\","
+         "\"summary\":[],"
+         "\"encrypted_content\":\"e\"}]}",
+         "input[1] (web_search_call), input[2] (encrypted_content)"},
+    };
+    char wanted[200];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_http_request q = make_request(cases[i].path, cases[i].body);
+        begin(NULL);
+        run(&q);
+        if (q.ended) fail_msg("%s", q.out.data);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        snprintf(wanted, sizeof wanted, "\"ignored\":\"%s\"", cases[i].ignored);
+        if (!strstr(q.out.data, wanted)) fail_msg("%s: %s", wanted, q.out.data);
+        snprintf(wanted, sizeof wanted, "x-invar-ignored: %s\n", cases[i].ignored);
+        assert_string_equal(q.headers.data, wanted);
+        fake_close(&q);
+    }
+}
+
+/* What clients send and nothing could honor. */
+static void refusals(void **state) {
+    (void)state;
+    static const struct {
+        const char *more, *message;
+    } cases[] = {
+        {",\"context_management\":{\"edits\":[{\"type\":\"compact_20260112\"}]}",
+         "context_management.edits[0].type: wanted clear_thinking"},
+        {",\"context_management\":{\"edit\":[]}", "context_management.edit: this field"},
+        {",\"context_management\":{\"edits\":[{\"type\":\"clear_thinking_20251015\",\"keep\":0}]}",
+         "edits[0].keep: wanted"},
+        {",\"output_config\":{\"effort\":\"huge\"}", "output_config.effort: wanted"},
+        {",\"output_config\":{\"form\":1}", "output_config.form: this field"},
+        {",\"output_config\":{\"format\":{\"type\":\"xml\"}}", "output_config.format.type: wanted"},
+        {",\"thinking\":{\"type\":\"adaptive\",\"depth\":1}", "thinking.depth: this field"},
+        {",\"mcp_servers\":[{}]", "mcp_servers: wanted []"},
+        {",\"tools\":[{\"type\":\"web_search_20250305\",\"name\":\"w\"}],\"tool_choice\":{\"type\":\"any\"}",
+         "tool_choice: wanted \"tools\""},
+    };
+    char body[600];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(body, sizeof body, "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]%s}",
+                 cases[i].more);
+        iv_http_request q = make_request("/v1/messages", body);
+        begin(NULL);
+        run(&q);
+        assert_true(q.ended);
+        expect_error(&q, q.out.data, 400, "invalid_request_error", cases[i].message);
+        fake_close(&q);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(blocks_in_series), cmocka_unit_test(ends),
-                                       cmocka_unit_test(errors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(blocks_in_series),
+                                       cmocka_unit_test(ends),
+                                       cmocka_unit_test(errors),
+                                       cmocka_unit_test(results_are_next_to_their_calls),
+                                       cmocka_unit_test(skipped_and_cleared),
+                                       cmocka_unit_test(foreign_tools),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, close_text_model);
 }

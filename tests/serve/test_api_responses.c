@@ -249,7 +249,7 @@ static void input_becomes_messages(void **state) {
         "\"type\":\"function\"}]}]";
     json_t *items = parse_json(input, strlen(input)), *list = json_array(), *instructions = json_string("i");
     iv_error err;
-    ASSERT_OK(iv_responses_messages(items, instructions, list, &err), &err);
+    ASSERT_OK(iv_responses_messages(items, instructions, list, NULL, &err), &err);
     char *found = json_dumps(list, JSON_COMPACT | JSON_SORT_KEYS);
     assert_string_equal(found, wanted);
     free(found);
@@ -296,7 +296,8 @@ static void refusals(void **state) {
         const char *body, *param;
         int status;
     } cases[] = {
-        {"{\"input\":[{\"type\":\"web_search_call\"}]}", "input[0].type", 400},
+        {"{\"input\":[{\"type\":\"web_search_call\"}]}", "input", 400},
+        {"{\"input\":[{\"type\":\"item_reference\"}]}", "input[0].type", 400},
         {"{\"input\":[7]}", "input[0].type", 400},
         {"{\"input\":[{\"type\":null,\"role\":\"user\"}]}", "input[0].content", 400},
         {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":\"b\"}]}", "input[0].phase", 400},
@@ -305,9 +306,9 @@ static void refusals(void **state) {
         {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\"}]}", "input[0].output", 400},
         {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"\",\"a\":1}]}", "input[0].a",
          400},
-        {"{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}", "input[0].encrypted_content", 400},
+        {"{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}", "input", 400},
         {"{\"input\":[{\"type\":\"reasoning\",\"content\":[{}]}]}", "input[0].content[0].text", 400},
-        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type", 400},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"magic\"}]}", "tools[1].type", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"huge\"}}", "reasoning.effort", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"summary\":true}}", "reasoning.summary", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"budget\":5}}", "reasoning.budget", 400},
@@ -344,6 +345,7 @@ static void refusals(void **state) {
         iv_http_request q = {.writes_left = 10};
         begin(NULL);
         fake_call(&server, &q, "/v1/responses", cases[i].body, strlen(cases[i].body));
+        if (!q.ended) fail_msg("not refused: %s", cases[i].body);
         json_t *answer = parse_json(q.out.data, q.out.len);
         assert_int_equal(q.status, cases[i].status);
         assert_string_equal(word(json_object_get(answer, "error"), "param"), cases[i].param);

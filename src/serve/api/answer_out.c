@@ -149,6 +149,7 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o) {
     iv_out_kv_uint(o, "weight_version", t->weight_version);
     iv_out_kv_text(o, "logprobs", "raw"); /* before temperature and filters; sampling_logprob is after them */
     out_parameters(t, &t->prompts[first->prompt].request, o);
+    if (t->params.ignored.len) iv_out_kv_text(o, "ignored", t->params.ignored.data);
     if (!c && t->child_count > 1) {
         iv_out_key(o, "choices"), iv_out_open(o, '[');
         for (size_t i = 0; i < t->child_count; i++) {

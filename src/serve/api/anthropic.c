@@ -29,25 +29,36 @@ static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t *body, 
         return iv_api_tools_apply(s, p, err);
     }
     json_t *list = json_array();
-    iv_status status = list ? iv_anthropic_tools(given, list, err) : iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    iv_status status =
+        list ? iv_anthropic_tools(given, list, &p->ignored, err) : iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     if (status != IV_OK) {
         json_decref(list);
         return status;
     }
+    if (json_object_set(body, "given tools", given) != 0) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    p->given_tools = given; /* their `strict` is not for the template */
     IV_TRY(keep(body, "tools", list, &p->tools, err));
+    if (json_array_size(list) == 0) p->tools = NULL; /* all were skipped */
     return iv_api_tools_apply(s, p, err);
 }
 
-/* Templates know whether to think; nothing limits how long. */
+/* Templates know whether to think; nothing limits how long, and nothing hides it. */
 static iv_status read_thinking(iv_api_params *p, json_t *body, iv_error *err) {
     const char *type = json_string_value(json_object_get(p->thinking, "type"));
     if (!p->thinking) return IV_OK;
+    IV_TRY(iv_anthropic_keys("thinking", p->thinking, "|type|budget_tokens|display|", err));
     bool off = type && strcmp(type, "disabled") == 0;
     if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
         return iv_fail(err, IV_INVALID, "thinking.type: wanted enabled, adaptive or disabled, found %.40s",
                        type ? type : "nothing");
     json_t *value = json_pack("{s:b}", "enable_thinking", (int)!off);
     return keep(body, "chat_template_kwargs", value, &p->template_kwargs, err);
+}
+
+/* The effort is the template's, as in a chat; the format is a constraint. */
+static iv_status read_output(iv_api_params *p, iv_error *err) {
+    if (p->output_config) IV_TRY(iv_api_params_read(p, IV_API_OUTPUT, "output_config.", p->output_config, err));
+    return iv_api_constraint_read(p, "", &p->request, err);
 }
 
 /* A last message of the assistant is the beginning of the answer. */
@@ -61,9 +72,11 @@ static void read_beginning(iv_api_params *p, const json_t *list) {
 
 iv_status iv_anthropic_conversation(const iv_server *s, iv_api_params *p, json_t *body, json_t *list, iv_error *err) {
     if (!list) return iv_fail(err, IV_NO_MEMORY, "messages: no memory");
+    IV_TRY(read_output(p, err));
     IV_TRY(read_thinking(p, body, err));
     IV_TRY(read_tools(s, p, body, err));
-    IV_TRY(iv_anthropic_messages(p->system, p->messages, list, err));
+    IV_TRY(iv_anthropic_messages(p->system, p->messages, list, &p->ignored, err));
+    IV_TRY(iv_anthropic_edit(p->context_management, list, err));
     read_beginning(p, list);
     return IV_OK;
 }

@@ -51,8 +51,8 @@ typedef struct iv_chat_text {
     iv_buf reasoning, content;
     iv_chat_call calls[IV_CHAT_CALLS_MAX];
     size_t call_count;
-    size_t call_begin;   /* in the whole text: where the call that is being read begins */
-    bool failed;         /* no memory */
+    size_t call_begin; /* in the whole text: where the call that is being read begins */
+    bool failed;       /* no memory */
 } iv_chat_text;
 
 /* split: separate reasoning; inside: the prompt has already opened it. */

@@ -174,6 +174,7 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     reader w = {.p = p, .r = r, .prefix = prefix, .err = err};
     if (p->response_format) IV_TRY(read_format(&w, "response_format", p->response_format, false));
     if (p->text_options) IV_TRY(read_text(&w, p->text_options));
+    if (p->output_format) IV_TRY(read_format(&w, "output_config.format", p->output_format, true));
     p->format_holds = w.by != NULL;
     if (p->structured_outputs) IV_TRY(read_structured(&w, p->structured_outputs));
     if (p->guided_json) IV_TRY(set_schema(&w, "guided_json", p->guided_json));

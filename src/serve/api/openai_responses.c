@@ -13,17 +13,20 @@
 /* ---- the body ----------------------------------------------------------------------------------------- */
 
 /* Tools: the text repeated in the answer, and the template's form. */
-static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t **tools, iv_error *err) {
+iv_status iv_responses_read_tools(const iv_server *s, iv_api_params *p, json_t **tools, iv_error *err) {
+    char *text = json_array_size(p->tools) ? json_dumps(p->tools, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    if (json_array_size(p->tools)) {
+        p->tools_text = text ? iv_arena_strndup(&p->arena, text, strlen(text)) : NULL;
+        free(text);
+        if (!p->tools_text) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    }
+    IV_TRY(iv_responses_skip_tools(p->tools, &p->ignored, err));
     if (json_array_size(p->tools) == 0) p->tools = NULL;
     if (!p->tools) { /* then "auto" has no effect */
         const char *choice = json_string_value(p->tool_choice);
         if (choice && strcmp(choice, "auto") == 0) p->tool_choice = NULL;
         return iv_api_tools_apply(s, p, err);
     }
-    char *text = json_dumps(p->tools, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    p->tools_text = text ? iv_arena_strndup(&p->arena, text, strlen(text)) : NULL;
-    free(text);
-    if (!p->tools_text) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     IV_TRY(iv_api_tools_allow(p, err)); /* the answer repeats all of them */
     IV_TRY(iv_responses_tools(p->tools, tools, err));
     iv_status status = iv_api_tools_apply(s, p, err);
@@ -43,12 +46,13 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
     IV_TRY(iv_api_params_seed(&p->request, err));
     p->request.max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
-    IV_TRY(read_tools(t->server, p, &tools, err)); /* before the prompt, which copies the constraint of a forced call */
+    IV_TRY(iv_responses_read_tools(t->server, p, &tools,
+                                   err)); /* before the prompt, which copies the constraint of a forced call */
     json_t *list = json_array();
     iv_status status = iv_task_make_prompts(t, "input", 1, err);
     if (status == IV_OK) status = iv_responses_continue(t, err);
     if (status == IV_OK)
-        status = list ? iv_responses_messages(p->prompt, p->instructions, list, err)
+        status = list ? iv_responses_messages(p->prompt, p->instructions, list, &p->ignored, err)
                       : iv_fail(err, IV_NO_MEMORY, "input: no memory");
     t->conversation = list, t->tools = tools;
     return status;
