@@ -231,8 +231,10 @@ static void out_response(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_key(o, "temperature"), iv_out_shortest(o, r->temperature);
     iv_out_key(o, "top_p"), iv_out_shortest(o, r->top_p);
     const char *tools = t->params.tools_text ? t->params.tools_text : "[]";
-    bool forced = r->constraint == IV_CONSTRAINT_TOOL_CALL || r->constraint == IV_CONSTRAINT_TOOL_CALLS;
-    iv_out_kv_text(o, "tool_choice", forced ? "required" : t->params.tools_text && !c->chat->tools ? "none" : "auto");
+    iv_out_kv_text(o, "tool_choice",
+                   t->params.forced_call                     ? "required"
+                   : t->params.tools_text && !c->chat->tools ? "none"
+                                                             : "auto");
     iv_out_key(o, "tools"), iv_out_raw(o, tools, strlen(tools));
     iv_out_kv_text(o, "truncation", t->params.drop_items ? "auto" : "disabled");
     if (done)

@@ -60,6 +60,7 @@ typedef struct iv_api_params {
     int64_t routed_experts_start;
     bool add_generation_prompt, continue_final, abort_all;
     bool reasoning_open; /* by the rendered prompt */
+    bool forced_call;    /* by tool_choice */
     bool format_holds;   /* the constraint came from response_format or text.format */
     bool add_special;
     bool split_special;      /* special tokens spelled by a client are plain text */
