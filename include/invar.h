@@ -214,7 +214,8 @@ typedef enum iv_constraint_kind {
     IV_CONSTRAINT_REGEX,       /* text: an expression that the whole answer matches */
     IV_CONSTRAINT_CHOICE,      /* text: a JSON array of strings, one of which the answer is */
     IV_CONSTRAINT_TOOL_CALL,   /* text: a JSON array of {"name", "parameters": schema}: the answer calls one of them in
-                                * Hermes' form; or {"form": an iv_tool_form's name, "tools": that array} */
+                                * Hermes' form; or {"form": an iv_tool_form's name, "tools": that array}; with
+                                * "text": true, any text that may contain such a call */
     IV_CONSTRAINT_TOOL_CALLS,  /* the same, one or more calls (one in Llama's form) */
     IV_CONSTRAINT_TOOL_CALL_OR_JSON,  /* text: {"form", "tools", "schema"}: such a call, or JSON that satisfies the
                                        * schema */

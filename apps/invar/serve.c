@@ -65,6 +65,14 @@ static const char *read_host(const cli_args *args) {
     return bare;
 }
 
+/* --served-model-name, of `serve` and `batch`. */
+static int read_names(const cli_args *args, const char **out, iv_error *err) {
+    iv_error why;
+    *out = cli_text(args, "served-model-name", NULL);
+    if (!*out || iv_server_names_check(*out, &why) == IV_OK) return CLI_OK;
+    return cli_fail(err, CLI_USAGE, "--served-model-name: %s", why.message);
+}
+
 static int server_options(const cli_args *args, iv_server_options *o, iv_error *err) {
     const char *compat = cli_text(args, "metrics-compat", "");
     o->http.host = read_host(args);
@@ -74,9 +82,7 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     o->http.allowed_hosts = cli_text(args, "allowed-hosts", NULL);
     o->proof_urls = cli_text(args, "proof-urls", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
-    o->served_model_name = cli_text(args, "served-model-name", NULL);
-    if (o->served_model_name && !*o->served_model_name)
-        return cli_fail(err, CLI_USAGE, "--served-model-name: wanted a name, found nothing");
+    if (read_names(args, &o->served_model_name, err) != CLI_OK) return CLI_USAGE;
     o->bridge.queued_requests_max = cli_count(args, "max-queued-requests", o->bridge.queued_requests_max);
     o->http.client_connections_max = cli_count(args, "max-connections-per-client", 0);
     o->http.body_bytes_max = cli_count(args, "max-request-body", o->http.body_bytes_max);
@@ -233,9 +239,7 @@ static int batch_options(const cli_args *args, iv_batch_options *o, iv_error *er
     o->input = cli_text(args, "input", NULL);
     o->output = cli_text(args, "output", NULL);
     o->tool_call_parser = cli_text(args, "tool-call-parser", NULL);
-    o->served_model_name = cli_text(args, "served-model-name", NULL);
-    if (o->served_model_name && !*o->served_model_name)
-        return cli_fail(err, CLI_USAGE, "--served-model-name: wanted a name, found nothing");
+    if (read_names(args, &o->served_model_name, err) != CLI_OK) return CLI_USAGE;
     if (!o->input) return cli_fail(err, CLI_USAGE, "--input: wanted a file of requests, found nothing");
     if (!o->output) return cli_fail(err, CLI_USAGE, "--output: wanted a file for the answers, found nothing");
     iv_engine_options_init(&o->bridge.engine);

@@ -27,12 +27,13 @@ typedef struct iv_kind_builder {
     iv_schema_common common;
     iv_tool_entry *tools; /* [tool_count] */
     size_t tool_count;
-    uint32_t format; /* the start of JSON that may replace calls; 0: not allowed */
+    uint32_t format;   /* the start of JSON that may replace calls; 0: not allowed */
+    uint32_t function; /* after "<function=" in free text; 0: there is none */
 } iv_kind_builder;
 
 /* One call, or with `several` any number if the form allows it. json: a list of {"name", "parameters"} in Hermes' form,
- * or {"form", "tools"}; with "schema" if JSON may replace calls (m->format is set). A text that could be either becomes
- * a call at the point where its beginning decides so. */
+ * or {"form", "tools"}; with "text": true in any text, which may be without calls; with "schema" if JSON may replace
+ * calls (m->format is set). A text that could be either becomes a call at the point where its beginning decides so. */
 iv_status iv_tool_calls_write(iv_kind_builder *m, const json_t *json, bool several, uint32_t from, uint32_t to,
                               iv_error *err);
 /* After iv_automaton_finish: a tool that cannot be called is an error, even if others can. */

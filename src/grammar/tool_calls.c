@@ -13,6 +13,7 @@
  * satisfy the schema. */
 #include "grammar/kinds.h"
 #include "format/json.h"
+#include "grammar/free_text.h"
 #include "grammar/schema.h"
 
 #include <stdio.h>
@@ -384,7 +385,7 @@ static iv_status write_tagged_call(iv_kind_builder *m, const iv_tool_entry *entr
         return iv_fail(err, IV_UNSUPPORTED,
                        "%s: the model's tool call form requires a name without '<', '>' and control characters",
                        entry->name);
-    uint32_t at = iv_automaton_text(a, iv_automaton_text(a, from, "<function="), name);
+    uint32_t at = iv_automaton_text(a, m->function ? m->function : iv_automaton_text(a, from, "<function="), name);
     at = iv_automaton_text(a, at, ">\n");
     m->tools[m->tool_count++] = (iv_tool_entry){at, entry->name};
     return write_parameters(m, entry->name, parameters, at, to, err);
@@ -440,6 +441,76 @@ static void write_around(iv_kind_builder *m, iv_tool_form form, bool several, ui
     if (several) iv_automaton_skip(a, *close, from);
 }
 
+/* Hermes' and Qwen3-Coder's calls in any text. A model may omit the coder's first tag. */
+static void write_in_text(iv_kind_builder *m, bool coder, bool several, uint32_t from, uint32_t to, uint32_t *open,
+                          uint32_t *close) {
+    iv_automaton *a = m->a;
+    uint32_t tag = iv_automaton_state(a), rest = several ? from : iv_automaton_state(a);
+    iv_free_text text = {.marks = {{"<tool_call>", tag}, {"<function=", IV_TEXT_FORBIDDEN}},
+                         .mark_count = coder ? 2 : 1,
+                         .end = to,
+                         .not_first = "",
+                         .special = -1};
+    *open = iv_automaton_text(a, tag, "\n"), *close = iv_automaton_state(a);
+    if (coder) {
+        m->function = text.marks[1].to = iv_automaton_state(a);
+        iv_automaton_text_to(a, *open, "<function=", 10, m->function);
+    }
+    iv_free_text_write(a, &text, from);
+    iv_automaton_skip(a, iv_automaton_text(a, *close, "\n</tool_call>"), rest);
+    text.marks[0].to = text.marks[1].to = IV_TEXT_FORBIDDEN;
+    if (!several) iv_free_text_write(a, &text, rest);
+}
+
+/* A call in Llama's form is the whole answer: one that begins with '{' is a call. */
+static void write_llama_or_text(iv_kind_builder *m, uint32_t from, uint32_t to, uint32_t *open, uint32_t *close) {
+    static const char spaces[] = " \n\r\t";
+    iv_free_text text = {.marks = {{"<|python_tag|>", IV_TEXT_FORBIDDEN}}, .mark_count = 1, .end = to, .special = -1};
+    text.not_first = "{ \n\r\t";
+    iv_free_text_write(m->a, &text, from);
+    for (const char *c = spaces; *c; c++) iv_automaton_bytes(m->a, from, (uint8_t)*c, (uint8_t)*c, from);
+    *open = iv_automaton_state(m->a), *close = iv_automaton_state(m->a);
+    iv_automaton_skip(m->a, from, *open), iv_automaton_skip(m->a, *close, to);
+}
+
+/* Mistral's calls after any text: the special token, or its spelling where the vocabulary has none. */
+static void write_mistral_or_text(iv_kind_builder *m, iv_tool_form form, bool several, uint32_t from, uint32_t to,
+                                  uint32_t *open, uint32_t *close) {
+    iv_automaton *a = m->a;
+    bool special = m->vocabulary && m->vocabulary->specials[IV_SPECIAL_TOOL_CALLS] >= 0;
+    uint32_t begin = iv_automaton_state(a), rest = several ? from : iv_automaton_state(a);
+    iv_free_text text = {.marks = {{iv_special_name(IV_SPECIAL_TOOL_CALLS), special ? IV_TEXT_FORBIDDEN : begin}},
+                         .mark_count = 1,
+                         .end = to,
+                         .not_first = "",
+                         .special = special ? IV_SPECIAL_TOOL_CALLS : -1,
+                         .special_to = begin};
+    *open = begin, *close = iv_automaton_state(a);
+    iv_free_text_write(a, &text, from);
+    if (form == IV_TOOL_FORM_MISTRAL) {
+        *open = iv_automaton_state(a);
+        iv_automaton_text_to(a, begin, "[", 1, *open);
+        iv_automaton_text_to(a, begin, " [", 2, *open);
+        iv_automaton_text_to(a, *close, "]", 1, rest);
+        if (several) iv_automaton_skip(a, iv_json_mark(a, *close, ','), *open);
+    } else {
+        iv_automaton_skip(a, *close, rest);
+    }
+    text.marks[0].to = IV_TEXT_FORBIDDEN, text.special = -1;
+    if (!several) iv_free_text_write(a, &text, rest);
+}
+
+static void write_around_or_text(iv_kind_builder *m, iv_tool_form form, bool several, uint32_t from, uint32_t to,
+                                 uint32_t *open, uint32_t *close) {
+    bool coder = form == IV_TOOL_FORM_QWEN3_CODER;
+    if (coder || form == IV_TOOL_FORM_HERMES)
+        write_in_text(m, coder, several, from, to, open, close);
+    else if (form == IV_TOOL_FORM_LLAMA3_JSON)
+        write_llama_or_text(m, from, to, open, close);
+    else
+        write_mistral_or_text(m, form, several, from, to, open, close);
+}
+
 static iv_status read_form(const json_t *json, iv_tool_form *form, const json_t **list, iv_error *err) {
     *form = IV_TOOL_FORM_HERMES, *list = json;
     if (!json_is_object(json)) return IV_OK;
@@ -464,7 +535,10 @@ iv_status iv_tool_calls_write(iv_kind_builder *m, const json_t *json, bool sever
                        iv_json_type_name(list), count);
     if (!(m->tools = IV_ARENA_NEW(m->arena, count, iv_tool_entry)))
         return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
-    write_around(m, form, several, from, to, &open, &close);
+    if (json_is_true(json_object_get(json, "text")))
+        write_around_or_text(m, form, several, from, to, &open, &close);
+    else
+        write_around(m, form, several, from, to, &open, &close);
     json_array_foreach((json_t *)(uintptr_t)list, i, one) {
         if (m->a->failed != IV_OK) return IV_OK;
         IV_TRY(write_call(m, one, i, form, open, close, err));

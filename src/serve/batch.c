@@ -24,6 +24,14 @@ enum { STOP_LOOK_MS = 100 }; /* longest time between two calls of stop() */
 #define INPUT_BYTES_MAX ((size_t)1 << 30)
 #define OUTPUT_BYTES_MAX ((size_t)1 << 34)
 
+static const struct {
+    const char *url;
+    void (*handle)(void *user, iv_http_request *q);
+} apis[IV_BATCH_APIS] = {[IV_BATCH_COMPLETIONS] = {"/v1/completions", iv_handle_completions},
+                         [IV_BATCH_CHAT] = {"/v1/chat/completions", iv_handle_chat},
+                         [IV_BATCH_RESPONSES] = {"/v1/responses", iv_handle_responses},
+                         [IV_BATCH_MESSAGES] = {"/v1/messages", iv_handle_messages}};
+
 static const char answer_begins[] = "{\"id\":\"batch_req_"; /* as take_answer writes it */
 
 /* ---- the input ---------------------------------------------------------------------------------------- */
@@ -133,14 +141,14 @@ static iv_status check_names(json_t *root, iv_error *err) {
 }
 
 static iv_status read_url(const json_t *url, iv_batch_request *out, iv_error *err) {
-    static const char *const urls[] = {"/v1/completions", "/v1/chat/completions", "/v1/responses"}; /* as in `api` */
     const char *text = json_string_value(url);
-    for (int i = 0; text && i < 3; i++)
-        if (strcmp(text, urls[i]) == 0) {
+    for (int i = 0; text && i < IV_BATCH_APIS; i++)
+        if (strcmp(text, apis[i].url) == 0) {
             out->api = i;
             return IV_OK;
         }
-    return wrong("url", "\"/v1/chat/completions\", \"/v1/completions\" or \"/v1/responses\"", url, err);
+    return wrong("url", "\"/v1/chat/completions\", \"/v1/completions\", \"/v1/responses\" or \"/v1/messages\"", url,
+                 err);
 }
 
 iv_status iv_batch_line_read(iv_batch_lines *l, size_t index, iv_batch_request *out, iv_error *err) {
@@ -328,37 +336,35 @@ static void replied(void *user, int status, const void *body, size_t bytes) {
             return;
         }
     }
-    if (status == 503)
+    if (status == 503 || status == 529)
         fail(b, IV_NO_MEMORY, "request: no memory");
     else
         take_answer(s, status, body, bytes);
 }
 
-static void refuse(slot *s, const iv_error *why) {
+static void refuse(slot *s, const iv_batch_request *r, const iv_error *why) {
+    char id[48];
     iv_buf body = {0};
     iv_json_out o = {.buf = &body};
-    iv_api_write_error(&o, why);
+    request_id(s, id);
+    int status = iv_api_write_error(&o, r->body ? apis[r->api].url : "", id, why);
     if (o.failed || why->status == IV_NO_MEMORY)
         fail(s->b, IV_NO_MEMORY, "line: no memory");
     else
-        take_answer(s, iv_api_http_status(why->status), body.data, body.len);
+        take_answer(s, status, body.data, body.len);
     iv_buf_free(&body);
 }
 
 static void ask(slot *s, const iv_batch_request *r) {
     char id[48];
     request_id(s, id);
-    s->http_request = iv_http_request_local(id, r->body_text, r->body_bytes, replied, s);
+    s->http_request = iv_http_request_local(apis[r->api].url, id, r->body_text, r->body_bytes, replied, s);
     if (!s->http_request) {
         fail(s->b, IV_NO_MEMORY, "line: no memory");
         return;
     }
     s->state = RUNNING;
-    switch (r->api) {
-    case IV_BATCH_COMPLETIONS: iv_handle_completions(&s->b->server, s->http_request); break;
-    case IV_BATCH_CHAT: iv_handle_chat(&s->b->server, s->http_request); break;
-    case IV_BATCH_RESPONSES: iv_handle_responses(&s->b->server, s->http_request); break;
-    }
+    apis[r->api].handle(&s->b->server, s->http_request);
 }
 
 static void start(batch *b, size_t index) {
@@ -371,7 +377,7 @@ static void start(batch *b, size_t index) {
     if (r.id && !iv_buf_append(&s->id, json_string_value(r.id), json_string_length(r.id)))
         fail(b, IV_NO_MEMORY, "line: no memory");
     else if (status != IV_OK)
-        refuse(s, &why);
+        refuse(s, &r, &why);
     else
         ask(s, &r);
     json_decref(r.root);
@@ -445,9 +451,8 @@ static iv_status open_batch(batch *b, iv_error *err) {
     iv_bridge_options *bridge = &b->server_options.bridge;
     *bridge = b->o->bridge;
     bridge->queued_requests_max = IV_QUEUED_REQUESTS_MAX; /* one line with the maximum number of choices always fits */
-    iv_server_default_name(bridge->engine.model, b->model_name, sizeof b->model_name);
     b->server.o = &b->server_options;
-    b->server.model_name = b->o->served_model_name ? b->o->served_model_name : b->model_name;
+    iv_server_take_names(&b->server, b->o->served_model_name, bridge->engine.model, b->model_name);
     bool standard = is_standard(b->o->input); /* only rank 0 has standard input */
     if (!standard) IV_TRY(read_lines(b->o, &b->lines, err));
     IV_TRY(iv_bridge_open(bridge, &b->server.bridge, err));

@@ -13,7 +13,7 @@
 
 typedef struct iv_batch_options {
     iv_bridge_options bridge;
-    const char *served_model_name; /* NULL: the model's directory name */
+    const char *served_model_name; /* as iv_server_options.served_model_name */
     const char *tool_call_parser;  /* as in server.h */
     const char *input,
         *output; /* paths of regular files; the output is created if it does not exist. "-": standard input or output */
@@ -58,7 +58,7 @@ typedef struct iv_batch_request {
     json_t *root, *id, *body; /* id: NULL if absent or unusable */
     const char *body_text;    /* as spelled in the line: printing it again could change numbers */
     size_t body_bytes;
-    enum { IV_BATCH_COMPLETIONS, IV_BATCH_CHAT, IV_BATCH_RESPONSES } api;
+    enum { IV_BATCH_COMPLETIONS, IV_BATCH_CHAT, IV_BATCH_RESPONSES, IV_BATCH_MESSAGES, IV_BATCH_APIS } api;
 } iv_batch_request;
 
 /* root and id are valid even on an error; the caller frees root (json_decref, NULL is fine). */

@@ -149,10 +149,10 @@ void iv_http_request_on_gone(iv_http_request *q, void (*gone)(void *user), void 
 
 /* ---- a request without a connection: a handler called inside the program ------------------------------ */
 typedef void iv_http_request_replied(void *user, int status, const void *body, size_t bytes);
-/* A POST with this body. Body and id are copied; a long id is truncated. `replied` is called once, from the handler
- * or later; q is freed after it. Streams are not allowed. NULL: no memory. */
-iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
-                                       void *user);
+/* A POST of this body to a path, a constant. Body and id are copied; a long id is truncated. `replied` is called once,
+ * from the handler or later; q is freed after it. Streams are not allowed. NULL: no memory. */
+iv_http_request *iv_http_request_local(const char *path, const char *id, const void *body, size_t bytes,
+                                       iv_http_request_replied *replied, void *user);
 /* Before its reply: the result is no longer needed. Like a client that leaves. */
 void iv_http_request_local_drop(iv_http_request *q);
 

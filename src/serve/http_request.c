@@ -1,8 +1,8 @@
 /* http_request.c: accessors of a request, and its answer: a reply, a stream, or an error as JSON. */
 #include "serve/http_internal.h"
 #include "base/size.h"
+#include "serve/error_body.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,13 @@
 
 /* ---- a request without a connection ------------------------------------------------------------------- */
 
-iv_http_request *iv_http_request_local(const char *id, const void *body, size_t bytes, iv_http_request_replied *replied,
-                                       void *user) {
+iv_http_request *iv_http_request_local(const char *path, const char *id, const void *body, size_t bytes,
+                                       iv_http_request_replied *replied, void *user) {
     iv_http_request *q = calloc(1, sizeof *q);
     IV_ASSERT(replied);
     if (!q) return NULL;
     *q = (iv_http_request){.replied = replied, .replied_user = user};
-    q->head.method = "POST", q->head.path = "";
+    q->head.method = "POST", q->head.path = path;
     snprintf(q->id, sizeof q->id, "%s", id);
     if (iv_buf_append(&q->body, body, bytes)) return q;
     free(q);
@@ -109,7 +109,8 @@ static const char *reason(int status) {
                    {500, "Internal Server Error"},
                    {501, "Not Implemented"},
                    {503, "Service Unavailable"},
-                   {505, "HTTP Version Not Supported"}};
+                   {505, "HTTP Version Not Supported"},
+                   {529, "Overloaded"}};
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status) return reasons[i].reason;
     return "Status";
@@ -219,13 +220,20 @@ void iv_http_request_refuse(iv_http_request *q, int status, bool unread, const c
     IV_ASSERT(c);
     if (unread) c->closing = c->unread = true;
     q->head.keep_alive = q->head.keep_alive && !unread;
-    json_t *json = json_pack("{s:{s:s,s:s,s:n,s:i}}", "error", "message", message, "type",
-                             status < 500 ? "invalid_request_error" : "server_error", "param", "code", status);
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
+    iv_buf out = {0};
+    iv_json_out o = {.buf = &out};
     if (status == 503 || status == 429) iv_http_request_add_header(q, "Retry-After", "1");
-    iv_http_request_reply(q, status, "application/json", text ? text : "{}", text ? strlen(text) : 2);
-    free(text);
+    if (q->head.path && iv_error_is_anthropic(q->head.path)) {
+        status = iv_error_anthropic_status(status);
+        iv_error_write_anthropic(&o, status, message, iv_http_request_id(q));
+    } else {
+        iv_error_write_openai(&o, status, message);
+    }
+    if (o.failed)
+        iv_http_request_reply(q, status, "application/json", "{}", 2);
+    else
+        iv_http_request_reply(q, status, "application/json", out.data, out.len);
+    iv_buf_free(&out);
 }
 
 /* ---- a stream ----------------------------------------------------------------------------------------- */

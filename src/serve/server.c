@@ -300,31 +300,9 @@ static void on_cut(void *user, const iv_http_request *q, size_t dropped) {
 
 /* ---- starting ----------------------------------------------------------------------------------------- */
 
-/* The start of a path's last component, and *end. */
-static size_t last_part(const char *path, size_t *end) {
-    size_t start;
-    for (*end = strlen(path); *end > 1 && path[*end - 1] == '/';) --*end;
-    for (start = *end; start > 0 && path[start - 1] != '/'; start--) continue;
-    return start;
-}
-
-/* "." or "..", which give no name. */
-static bool is_step(const char *path) {
-    size_t end, start = last_part(path, &end);
-    return end - start <= 2 && strncmp(path + start, "..", end - start) == 0;
-}
-
-void iv_server_default_name(const char *path, char *out, size_t room) {
-    const char *place = is_step(path) ? realpath(path, NULL) : NULL, *named = place ? place : path;
-    size_t end, start = last_part(named, &end);
-    snprintf(out, room, "%.*s", (int)(end - start), named + start);
-    free((char *)place);
-}
-
 static void name_model(loop *l) {
     const iv_server_options *o = l->server.o;
-    iv_server_default_name(o->bridge.engine.model, l->model_name, sizeof l->model_name);
-    l->server.model_name = o->served_model_name ? o->served_model_name : l->model_name;
+    iv_server_take_names(&l->server, o->served_model_name, o->bridge.engine.model, l->model_name);
 }
 
 /* Logs the defaults of generation_config.json, which apply where a request sets nothing. */

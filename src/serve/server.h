@@ -16,7 +16,8 @@ typedef struct iv_server_reload iv_server_reload;
 typedef struct iv_server_options {
     iv_http_options http;
     iv_bridge_options bridge;
-    const char *served_model_name; /* as in /v1/models; NULL: the model's directory name */
+    const char *served_model_name; /* names that requests may use, separated by commas (iv_server_names_check); answers
+                                      have the first. NULL: the model's directory name */
     const char *tool_call_parser;  /* tool call format: auto (NULL), hermes, llama3_json, mistral, qwen3_coder,
                                       qwen3_xml, none */
     const char *proof_urls;        /* servers that the page compares with: comma-separated origins; NULL: none */
@@ -62,6 +63,8 @@ iv_status iv_server_run(const iv_server_options *o, iv_error *err);
 enum { IV_MODEL_NAME_BYTES = 256 };
 /* The default model name: the last component of the path, or of the directory behind "." or "..". */
 void iv_server_default_name(const char *path, char *out, size_t room);
+/* Checks a list of names: at least one, each of 1 to 255 bytes, none twice. */
+iv_status iv_server_names_check(const char *list, iv_error *err);
 
 /* The variables of a chat template, a JSON object, with `messages` as the server passes them to templates. split:
  * all strings are marked (iv_mark_special); NULL: none. */
@@ -93,7 +96,8 @@ typedef struct iv_server {
     iv_bridge *bridge;
     iv_metrics *metrics;
     iv_jobs *jobs; /* worker pool for long jobs; NULL: they run on this thread */
-    const char *model_name;
+    const char *model_name;  /* in answers */
+    const char *model_names; /* all, separated by commas; NULL: only model_name */
     iv_tool_form tool_form; /* set by iv_api_tools_open, like the next two */
     int32_t tool_ids[4];    /* special tokens of that form, kept in texts */
     size_t tool_id_count;
@@ -107,6 +111,11 @@ typedef struct iv_server {
     char *weights_snapshot;              /* of /weights_checker; NULL: none */
     struct iv_response_store *responses; /* NULL: none are stored */
 } iv_server;
+
+/* Sets both names. room: of IV_MODEL_NAME_BYTES, as long as the server. */
+void iv_server_take_names(iv_server *s, const char *list, const char *model, char *room);
+/* The name at *at of the list, and its length; *at moves behind it. NULL: no more. */
+const char *iv_server_next_name(const iv_server *s, size_t *at, size_t *bytes);
 
 /* api/routes.c: all routes of the server. */
 extern const iv_http_route iv_server_routes[];

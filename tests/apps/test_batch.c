@@ -169,7 +169,7 @@ static void wrong_lines_are_answered(void **state) {
                   {NULL, 400, "custom_id: wanted a string, found nothing"},
                   {"a", 200, NULL},
                   {"a", 400, "that of line 4"},
-                  {"b", 400, "\"/v1/responses\", found \"/v1/embeddings\""},
+                  {"b", 400, "\"/v1/messages\", found \"/v1/embeddings\""},
                   {"c", 400, "body: wanted a JSON object, found []"},
                   {"d", 400, "temperature: wanted"},
                   {"e", 400, "stream: wanted false in a batch, found true"},
@@ -292,6 +292,39 @@ static void responses(void **state) {
         assert_true(json_equal(json_object_get(json_array_get(a, i), "content"),
                                json_object_get(json_array_get(b, i), "content")));
     json_decref(whole), json_decref(answer);
+}
+
+#define MESSAGE_BODY "{\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + 3?\"}],\"max_tokens\":30,\"seed\":4}"
+#define MESSAGE_LINE(id, body) \
+    "{\"custom_id\":\"" id "\",\"method\":\"POST\",\"url\":\"/v1/messages\",\"body\":" body "}\n"
+
+/* /v1/messages: the server's own bits, and errors in Anthropic's form. */
+static void messages(void **state) {
+    (void)state;
+    static const char in[] =
+        MESSAGE_LINE("a", MESSAGE_BODY) MESSAGE_LINE("b", "{\"messages\":[]}") MESSAGE_LINE("c", "{\"stream\":true}");
+    char wanted[80], found[80];
+    uint16_t port = 0;
+    pid_t pid = serve(&port, NULL);
+    json_t *whole = post(port, "/v1/messages", MESSAGE_BODY);
+    kill(pid, SIGTERM);
+    finish(pid);
+    forget();
+    write_file("in.jsonl", in, strlen(in));
+    BATCH();
+    expect_counts("3 lines: 0 answered before, 1 answered now, 2 refused");
+    read_back("out.jsonl", first);
+    json_t *answer = answer_of(first, 0), *body = body_of(answer, 200);
+    copy_digest(whole, wanted), copy_digest(body, found);
+    assert_string_equal(wanted, found);
+    assert_true(json_equal(json_object_get(whole, "content"), json_object_get(body, "content")));
+    json_decref(whole), json_decref(answer);
+    for (size_t i = 1; i < 3; i++) {
+        answer = answer_of(first, i), body = body_of(answer, 400);
+        assert_string_equal(text_of(body, "type"), "error");
+        assert_string_equal(text_of(json_object_get(body, "error"), "type"), "invalid_request_error");
+        json_decref(answer);
+    }
 }
 
 static void expect_replayed(json_t *body) {
@@ -500,6 +533,7 @@ int main(void) {
                                        cmocka_unit_test(order_and_interrupt),
                                        cmocka_unit_test(more_than_fit),
                                        cmocka_unit_test(responses),
+                                       cmocka_unit_test(messages),
                                        cmocka_unit_test(a_cut_prompt_replays),
                                        cmocka_unit_test(least_tokens_replay),
                                        cmocka_unit_test(large_seeds),

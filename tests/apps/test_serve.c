@@ -24,7 +24,7 @@ static void says_what_it_is(void **state) {
 static void keys_and_names(void **state) {
     (void)state;
     uint16_t port;
-    pid_t pid = serve(&port, (const char *const[]){"--api-key", "secret", "--served-model-name", "other",
+    pid_t pid = serve(&port, (const char *const[]){"--api-key", "secret", "--served-model-name", "other,second",
                                                    "--metrics-compat", "vllm", "--disable-log-requests", NULL});
     assert_int_equal(ask(port, "GET /health", ""), 200);
     assert_int_equal(ask(port, "GET /ping", ""), 200);
@@ -33,6 +33,12 @@ static void keys_and_names(void **state) {
     assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer secrex\r\n"), 401);
     assert_int_equal(ask(port, "GET /metrics", "Authorization: Bearer secret\r\n"), 200);
     assert_non_null(strstr(reply, "vllm:num_requests_running{model_name=\"other\",engine=\"0\"} 0\n"));
+    assert_int_equal(ask(port, "GET /v1/models", "Authorization: Bearer secret\r\n"), 200);
+    assert_true(strstr(reply, "\"id\":\"other\"") && strstr(reply, "\"id\":\"second\""));
+    assert_int_equal(ask(port, "GET /v1/models/second", "Authorization: Bearer secret\r\n"), 200);
+    assert_true(strstr(reply, "\"id\":\"second\"") && !strstr(reply, "other"));
+    assert_int_equal(ask(port, "GET /v1/models/other,second", "Authorization: Bearer secret\r\n"), 404);
+    assert_non_null(strstr(reply, "model: wanted \\\"other,second\\\""));
     end(pid, SIGINT);
     assert_null(strstr(came.err, "GET /health"));
     assert_null(strstr(came.err, "secret"));
@@ -257,6 +263,10 @@ static void what_cannot_start(void **state) {
                     "\"http://c\"");
     RUN("serve", "tiny-math", "--served-model-name", "");
     expect_error(2, "--served-model-name: wanted a name, found nothing");
+    RUN("serve", "tiny-math", "--served-model-name", "a,,b");
+    expect_error(2, "--served-model-name: wanted names of 1 to 255 bytes, separated by commas, found an empty one");
+    RUN("serve", "tiny-math", "--served-model-name", "a,b,a");
+    expect_error(2, "--served-model-name: wanted different names, found \"a\" twice");
     RUN("batch", "tiny-math", "-i", "-", "-o", "-", "--served-model-name", "");
     expect_error(2, "--served-model-name: wanted a name, found nothing");
     RUN("serve", "tiny-math", "--port", "0", "--host",

@@ -7,6 +7,7 @@ from support import API_KEY, URL, check, main, post, skip
 
 try:
     import anthropic
+    import pydantic
 except ImportError:
     skip("the anthropic package is not installed")
 
@@ -114,6 +115,31 @@ def test_tools():
     check(none.invar["digest"] == ask().invar["digest"], "no tools, no trace of them")
 
 
+class Sum(pydantic.BaseModel):
+    a: int
+    b: int
+
+
+def test_parse():
+    """messages.parse: a pydantic model as the format of the output."""
+    m = client.messages.parse(model=MODEL, max_tokens=200, messages=QUESTION, output_format=Sum, extra_body={"seed": 5})
+    check(isinstance(m.parsed_output, Sum) and m.stop_reason == "end_turn", m)
+    low = ask(output_config={"effort": "low"})
+    check(low.invar["digest"] == chat(QUESTION, reasoning_effort="low")["invar"]["digest"])
+
+
+def test_errors():
+    """The package chooses the exception by the status, and shows the type of the body."""
+    for kind, name, body in ((anthropic.NotFoundError, "not_found_error", {"model": "another"}),
+                             (anthropic.BadRequestError, "invalid_request_error", {"max_tokens": 0})):
+        try:
+            client.messages.create(**({"model": MODEL, "max_tokens": 5, "messages": QUESTION} | body))
+        except kind as error:
+            check(error.body["type"] == "error" and error.body["error"]["type"] == name and error.body["request_id"], error.body)
+        else:
+            check(False, "not refused", body)
+
+
 def refused(words, kind=anthropic.BadRequestError, **body):
     try:
         client.messages.create(**({"model": MODEL, "max_tokens": 5, "messages": QUESTION} | body))
@@ -129,14 +155,14 @@ def test_refusals():
 
     refused("model", anthropic.NotFoundError, model="another")
     refused("messages: ", messages=[])
-    refused("messages[0].role: ", messages=[{"role": "system", "content": "a"}])
+    refused("messages[0].role: ", messages=[{"role": "robot", "content": "a"}])
     refused("messages[0].content[0].type: ", messages=user({"type": "image", "source": {"type": "url", "url": "http://a/"}}))
     refused("messages[0].content[1].text: ", messages=user({"type": "text", "text": "a"}, {"type": "text"}))
     refused("messages[0].content[0].tool_use_id: ", messages=user({"type": "tool_result"}))
     refused("messages[0].content[0].colour: ", messages=user({"type": "text", "text": "a", "colour": "red"}))
     refused("messages[0].content[0].input: ", messages=[{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": "c"}]}])
-    refused("messages[0].content[0].type: ", messages=[{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}])
-    refused("tools[0].type: ", tools=[{"type": "bash_20250124", "name": "bash"}])
+    refused("messages[0].content[0].data: ", messages=[{"role": "assistant", "content": [{"type": "redacted_thinking"}]}])
+    refused("tools[0].type: ", tools=[{"type": 7, "name": "bash"}])
     refused("tools[0].name: ", tools=[{"input_schema": {}}])
     refused("tool_choice", tool_choice={"type": "any"})
     refused("tool_choice.type: ", tools=[ADD], tool_choice={"type": "some"})
@@ -185,4 +211,4 @@ def test_key_in_its_own_header():
             check(json.load(response)["type"] == "message")
 
 
-main(test_message, test_stream, test_conversation, test_ends, test_tools, test_refusals, test_counts, test_key_in_its_own_header)
+main(test_message, test_stream, test_conversation, test_ends, test_tools, test_parse, test_errors, test_refusals, test_counts, test_key_in_its_own_header)

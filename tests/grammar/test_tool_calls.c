@@ -367,11 +367,60 @@ static void with_a_real_vocabulary(void **state) {
     iv_vocabulary_close(&v), iv_tokenizer_close(t);
 }
 
+#define IN_TEXT(form) "{\"form\":\"" form "\",\"text\":true,\"tools\":" TOOLS "}"
+
+/* Calls in any text: text is free, and what begins as a call becomes one. */
+static void calls_in_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *form, *answer;
+        bool one, several;
+    } cases[] = {
+        {IN_TEXT("hermes"), "", true, true},
+        {IN_TEXT("hermes"), "a < b\n<tool <tool_cal</tool_call>\303\251", true, true},
+        {IN_TEXT("hermes"), "<<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>", true, true},
+        {IN_TEXT("hermes"), "x<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>y", true, true},
+        {IN_TEXT("hermes"),
+         "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", "
+         "\"arguments\": "
+         "{}}\n</tool_call>",
+         false, true},
+        {IN_TEXT("hermes"), "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"seven\"}}\n</tool_call>", false,
+         false},
+        {IN_TEXT("hermes"), "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"zz\": 1}}\n</tool_call>",
+         false, false},
+        {IN_TEXT("hermes"), "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>", false, false},
+        {IN_TEXT("hermes"), "a <tool_call>", false, false},
+        {IN_TEXT("qwen3_coder"),
+         "f <function> <tool_call>\n<function=add>\n<parameter=a>\n7\n</parameter>\n</function>\n</tool_call>.", true,
+         true},
+        {IN_TEXT("qwen3_coder"), "<function=add>\n<parameter=a>\n7\n</parameter>\n</function>\n</tool_call>", true,
+         true},
+        {IN_TEXT("qwen3_coder"), "<function=add>\n<parameter=a>\nseven\n</parameter>\n</function>\n</tool_call>", false,
+         false},
+        {IN_TEXT("qwen3_coder"), "<function=other>\n", false, false},
+        {IN_TEXT("llama3_json"), " The sum {\"name\": 1}", true, true},
+        {IN_TEXT("llama3_json"), "\n{\"name\": \"add\", \"parameters\": {\"a\": 1}}", true, true},
+        {IN_TEXT("llama3_json"), "{\"name\": \"add\", \"parameters\": {\"a\": \"seven\"}}", false, false},
+        {IN_TEXT("llama3_json"), "a<|python_tag|>{}", false, false},
+        {IN_TEXT("mistral"), "a[b] [TOOL_CALLS", true, true},
+        {IN_TEXT("mistral"), "a[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\": 1}}]", true, true},
+        {IN_TEXT("mistral"), "a[TOOL_CALLS][{\"name\": \"add\", \"arguments\": {\"a\": true}}]", false, false},
+        {IN_TEXT("mistral_name"), "[TOOL_CALLS]now{}[TOOL_CALLS]add{\"a\": 2}", false, true},
+        {IN_TEXT("mistral_name"), "a[[TOOL_CALLS]add{\"a\": 2}", true, true},
+        {IN_TEXT("mistral_args"), "[TOOL_CALLS]add[ARGS]{\"a\": \"seven\"}", false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect(false, cases[i].form, cases[i].answer, cases[i].one);
+        expect(true, cases[i].form, cases[i].answer, cases[i].several);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forms_as_bytes),         cmocka_unit_test(tags_as_bytes), cmocka_unit_test(refusals),
         cmocka_unit_test(kinds_are_work),         cmocka_unit_test(calls_or_json), cmocka_unit_test(special_tokens),
-        cmocka_unit_test(with_a_real_vocabulary),
+        cmocka_unit_test(with_a_real_vocabulary), cmocka_unit_test(calls_in_text),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

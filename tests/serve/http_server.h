@@ -133,7 +133,7 @@ static const iv_http_route routes[] = {
     {"GET", "/stall", IV_HTTP_OPEN, handle_stall},     {"GET", "/large", IV_HTTP_OPEN, handle_large},
     {"GET", "/ticking", IV_HTTP_OPEN, handle_ticking}, {"GET", "/keyed", IV_HTTP_KEY, handle_echo},
     {"POST", "/admin", IV_HTTP_ADMIN, handle_echo},    {"*", "/cache", IV_HTTP_CACHE, handle_echo},
-    {"POST", "/v1/order", IV_HTTP_OPEN, handle_echo},
+    {"POST", "/v1/order", IV_HTTP_OPEN, handle_echo},  {"POST", "/v1/messages", IV_HTTP_KEY, handle_hold},
 };
 
 static inline void answer_held(served *s) {

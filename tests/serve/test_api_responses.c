@@ -50,7 +50,7 @@ static void describe_output(const json_t *response, iv_buf *out) {
 /* The events of a stream reassembled: each item from its deltas, by index. */
 typedef struct rebuilt {
     char texts[16][400];
-    size_t count;
+    size_t count, done;
     iv_buf items, response;
 } rebuilt;
 
@@ -62,7 +62,8 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
     assert_true(at < 16);
     size_t n = strlen(b->texts[at]);
     if (strcmp(type, "response.output_item.added") == 0) {
-        assert_int_equal(at, b->count); /* items begin in order */
+        assert_int_equal(at, b->count); /* items begin in order, one after the other */
+        assert_int_equal(b->count, b->done);
         b->count++;
     } else if (strstr(type, ".delta")) {
         assert_true(at < b->count);
@@ -75,6 +76,7 @@ static void take_event(rebuilt *b, const json_t *e, size_t sequence) {
     } else if (strcmp(type, "response.output_item.done") == 0) {
         json_t *part = json_array_get(json_object_get(item, "content"), 0);
         assert_string_equal(part ? word(part, "text") : word(item, "arguments"), b->texts[at]);
+        assert_int_equal(at, b->done++);
     } else if (strcmp(type, "response.completed") == 0) {
         describe_output(json_object_get(e, "response"), &b->response);
     }
@@ -107,6 +109,9 @@ static void items(void **state) {
         {CALL(1), "[call f {\"x\": 1} completed]"},
         {"<think>hm</think>\n\n" CALL(1) "\n" CALL(2),
          "[reasoning hm][call f {\"x\": 1} completed][call f {\"x\": 2} completed]"},
+        {"a" CALL(1) "b" CALL(2) CALL(3) "c",
+         "[message a][call f {\"x\": 1} completed][message b][call f {\"x\": 2} completed]"
+         "[call f {\"x\": 3} completed][message c]"},
         {"<think>hm</think>\n\nI ask. " CALL(1), "[reasoning hm][message \n\nI ask.][call f {\"x\": 1} completed]"},
         {CALL(1) " and " CALL(2), "[call f {\"x\": 1} completed][message  and][call f {\"x\": 2} completed]"},
         {"<tool_call>{\"name\": 7}</tool_call>", "[message <tool_call>{\"name\": 7}</tool_call>]"},
@@ -244,7 +249,7 @@ static void input_becomes_messages(void **state) {
         "\"type\":\"function\"}]}]";
     json_t *items = parse_json(input, strlen(input)), *list = json_array(), *instructions = json_string("i");
     iv_error err;
-    ASSERT_OK(iv_responses_messages(items, instructions, list, &err), &err);
+    ASSERT_OK(iv_responses_messages(items, instructions, list, NULL, &err), &err);
     char *found = json_dumps(list, JSON_COMPACT | JSON_SORT_KEYS);
     assert_string_equal(found, wanted);
     free(found);
@@ -291,7 +296,8 @@ static void refusals(void **state) {
         const char *body, *param;
         int status;
     } cases[] = {
-        {"{\"input\":[{\"type\":\"web_search_call\"}]}", "input[0].type", 400},
+        {"{\"input\":[{\"type\":\"web_search_call\"}]}", "input", 400},
+        {"{\"input\":[{\"type\":\"item_reference\"}]}", "input[0].type", 400},
         {"{\"input\":[7]}", "input[0].type", 400},
         {"{\"input\":[{\"type\":null,\"role\":\"user\"}]}", "input[0].content", 400},
         {"{\"input\":[{\"role\":\"user\",\"content\":\"a\",\"phase\":\"b\"}]}", "input[0].phase", 400},
@@ -300,9 +306,9 @@ static void refusals(void **state) {
         {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\"}]}", "input[0].output", 400},
         {"{\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"\",\"a\":1}]}", "input[0].a",
          400},
-        {"{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}", "input[0].encrypted_content", 400},
+        {"{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}", "input", 400},
         {"{\"input\":[{\"type\":\"reasoning\",\"content\":[{}]}]}", "input[0].content[0].text", 400},
-        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0].type", 400},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"magic\"}]}", "tools[1].type", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"huge\"}}", "reasoning.effort", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"summary\":true}}", "reasoning.summary", 400},
         {"{\"input\":\"a\",\"reasoning\":{\"budget\":5}}", "reasoning.budget", 400},
@@ -339,6 +345,7 @@ static void refusals(void **state) {
         iv_http_request q = {.writes_left = 10};
         begin(NULL);
         fake_call(&server, &q, "/v1/responses", cases[i].body, strlen(cases[i].body));
+        if (!q.ended) fail_msg("not refused: %s", cases[i].body);
         json_t *answer = parse_json(q.out.data, q.out.len);
         assert_int_equal(q.status, cases[i].status);
         assert_string_equal(word(json_object_get(answer, "error"), "param"), cases[i].param);

@@ -77,7 +77,7 @@ static iv_ids tokens_of(const char *input, const char *instructions) {
     iv_ids ids = {0};
     iv_error err;
     bool open;
-    ASSERT_OK(iv_responses_messages(given, said, list, &err), &err);
+    ASSERT_OK(iv_responses_messages(given, said, list, NULL, &err), &err);
     iv_render_input in = {.messages = list, .generation_prompt = true};
     ASSERT_OK(iv_render(bridge.text_model, &in, &text, &open, &err), &err);
     ASSERT_OK(iv_tokenize(bridge.text_model, text.data, text.bytes, false, &ids, &err), &err);

@@ -136,8 +136,8 @@ static void refusals_say_what_was_found(void **state) {
                   "wanted \\\"tools\\\" with \\\"required\\\", found none"},
                  {"/v1/chat/completions", "{\"messages\":[{\"role\":\"assistant\",\"refusal\":\"no\"}]}",
                   "messages[0].refusal: wanted null, found \\\"no\\\""},
-                 {"/v1/responses", "{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"x\"}]}",
-                  "wanted null, found string"},
+                 {"/v1/responses", "{\"input\":[{\"type\":\"compaction\",\"encrypted_content\":\"x\"}]}",
+                  "wanted message, function_call"},
                  {"/generate", "{}", "wanted either \\\"text\\\" or \\\"input_ids\\\", found neither"},
                  {"/generate", "{\"text\":\"a\",\"input_ids\":[1]}", "found both"},
                  {"/v1/chat/completions", "{}", "messages: wanted a list of 1 to 4096, found nothing"},
@@ -294,7 +294,9 @@ static void late_error_is_an_event(void **state) {
     run(&q);
     fake_token(&server, 1, 1, "x");
     fake_done(&server, 1, IV_FINISH_ERROR);
-    assert_non_null(strstr(q.out.data, "event: error\ndata: {\"error\":{\"message\":\"row 3: not finite\""));
+    assert_non_null(strstr(
+        q.out.data,
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"row 3: not finite\""));
     assert_null(strstr(q.out.data, "message_stop"));
     fake_close(&q);
 }

@@ -34,13 +34,17 @@ void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_
         iv_out_kv_text(o, "stop_reason", done ? c->stop : NULL);
 }
 
-size_t iv_answer_content_start(const iv_child *c) {
+size_t iv_answer_token_at(const iv_child *c, size_t bytes) {
     const iv_token_list *l = &c->tokens;
-    size_t begun = iv_chat_text_reasoning_bytes(c->chat), characters = 0, i = 0;
-    if (begun >= c->text.len) return l->count;
-    for (size_t k = 0; k < begun; k++) characters += ((unsigned char)c->text.data[k] & 0xc0) != 0x80;
+    size_t characters = 0, i = 0;
+    if (bytes >= c->text.len) return l->count;
+    for (size_t k = 0; k < bytes; k++) characters += ((unsigned char)c->text.data[k] & 0xc0) != 0x80;
     while (i < l->count && (i + 1 < l->count ? l->text_at[i + 1] : c->characters) <= characters) i++;
     return i;
+}
+
+size_t iv_answer_content_start(const iv_child *c) {
+    return iv_answer_token_at(c, iv_chat_text_reasoning_bytes(c->chat));
 }
 
 size_t iv_answer_reasoning_tokens(const iv_child *c) {
@@ -145,6 +149,7 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o) {
     iv_out_kv_uint(o, "weight_version", t->weight_version);
     iv_out_kv_text(o, "logprobs", "raw"); /* before temperature and filters; sampling_logprob is after them */
     out_parameters(t, &t->prompts[first->prompt].request, o);
+    if (t->params.ignored.len) iv_out_kv_text(o, "ignored", t->params.ignored.data);
     if (!c && t->child_count > 1) {
         iv_out_key(o, "choices"), iv_out_open(o, '[');
         for (size_t i = 0; i < t->child_count; i++) {
@@ -294,11 +299,11 @@ static void out_chat_entry(namer *n, int32_t id, float logprob, iv_json_out *o) 
     iv_out_key(o, "token_id"), iv_out_int(o, id);
 }
 
-void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
+void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, size_t to, iv_json_out *o) {
     namer n = {.t = t};
     const iv_token_list *l = &c->tokens;
     iv_out_open(o, '[');
-    for (size_t i = from; i < l->count; i++) {
+    for (size_t i = from; i < to; i++) {
         iv_out_open(o, '{');
         out_chat_entry(&n, l->ids[i], l->logprobs[i], o);
         if (t->params.sampling_logprobs) iv_out_key(o, "sampling_logprob"), iv_out_float(o, l->sampling[i]);
@@ -316,7 +321,7 @@ void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_j
 
 void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o) {
     iv_out_open(o, '{');
-    iv_out_key(o, "content"), iv_out_logprobs_list(t, c, from, o);
+    iv_out_key(o, "content"), iv_out_logprobs_list(t, c, from, c->tokens.count, o);
     iv_out_close(o, '}');
 }
 

@@ -12,6 +12,8 @@ void iv_out_stop_reason(const iv_task *t, const iv_child *c, bool done, iv_json_
 
 /* For chats: the first token with text after the reasoning. */
 size_t iv_answer_content_start(const iv_child *c);
+/* The first token with text beyond this many bytes of the whole text. */
+size_t iv_answer_token_at(const iv_child *c, size_t bytes);
 /* The number of tokens before it, tags included; 0 without reasoning. */
 size_t iv_answer_reasoning_tokens(const iv_child *c);
 
@@ -30,7 +32,8 @@ void iv_out_invar(const iv_task *t, const iv_child *c, iv_json_out *o);
 void iv_out_logprobs_legacy(const iv_task *t, const iv_child *c, size_t from, bool echo, iv_json_out *o);
 /* OpenAI's chat: {"content": [...]} of the tokens from `from` on. */
 void iv_out_logprobs_chat(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o);
-void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, iv_json_out *o); /* only its entries */
+/* Its entries of the tokens [from, to). */
+void iv_out_logprobs_list(const iv_task *t, const iv_child *c, size_t from, size_t to, iv_json_out *o);
 /* vLLM's: [null, {"id": {...}}, ...] of the prompt. */
 void iv_out_prompt_logprobs(const iv_task *t, const iv_child *c, iv_json_out *o);
 

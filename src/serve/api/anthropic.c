@@ -1,7 +1,7 @@
 /* anthropic.c: POST /v1/messages, Anthropic's form of a chat: whole, or as its events.
  *
- * Invariant: the content is the thinking, then the text and the calls in the order in which they began, whole and as
- * events. A block of text stays open until the end of the stream, because text may go on after a call. */
+ * Invariant: the content is the thinking, then blocks of text and calls in the order of the text, whole and as events.
+ * A block ends before the next one begins. */
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
@@ -29,25 +29,36 @@ static iv_status read_tools(const iv_server *s, iv_api_params *p, json_t *body, 
         return iv_api_tools_apply(s, p, err);
     }
     json_t *list = json_array();
-    iv_status status = list ? iv_anthropic_tools(given, list, err) : iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    iv_status status =
+        list ? iv_anthropic_tools(given, list, &p->ignored, err) : iv_fail(err, IV_NO_MEMORY, "tools: no memory");
     if (status != IV_OK) {
         json_decref(list);
         return status;
     }
+    if (json_object_set(body, "given tools", given) != 0) return iv_fail(err, IV_NO_MEMORY, "tools: no memory");
+    p->given_tools = given; /* their `strict` is not for the template */
     IV_TRY(keep(body, "tools", list, &p->tools, err));
+    if (json_array_size(list) == 0) p->tools = NULL; /* all were skipped */
     return iv_api_tools_apply(s, p, err);
 }
 
-/* Templates know whether to think; nothing limits how long. */
+/* Templates know whether to think; nothing limits how long, and nothing hides it. */
 static iv_status read_thinking(iv_api_params *p, json_t *body, iv_error *err) {
     const char *type = json_string_value(json_object_get(p->thinking, "type"));
     if (!p->thinking) return IV_OK;
+    IV_TRY(iv_anthropic_keys("thinking", p->thinking, "|type|budget_tokens|display|", err));
     bool off = type && strcmp(type, "disabled") == 0;
     if (!type || (!off && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0))
         return iv_fail(err, IV_INVALID, "thinking.type: wanted enabled, adaptive or disabled, found %.40s",
                        type ? type : "nothing");
     json_t *value = json_pack("{s:b}", "enable_thinking", (int)!off);
     return keep(body, "chat_template_kwargs", value, &p->template_kwargs, err);
+}
+
+/* The effort is the template's, as in a chat; the format is a constraint. */
+static iv_status read_output(iv_api_params *p, iv_error *err) {
+    if (p->output_config) IV_TRY(iv_api_params_read(p, IV_API_OUTPUT, "output_config.", p->output_config, err));
+    return iv_api_constraint_read(p, "", &p->request, err);
 }
 
 /* A last message of the assistant is the beginning of the answer. */
@@ -61,9 +72,11 @@ static void read_beginning(iv_api_params *p, const json_t *list) {
 
 iv_status iv_anthropic_conversation(const iv_server *s, iv_api_params *p, json_t *body, json_t *list, iv_error *err) {
     if (!list) return iv_fail(err, IV_NO_MEMORY, "messages: no memory");
+    IV_TRY(read_output(p, err));
     IV_TRY(read_thinking(p, body, err));
     IV_TRY(read_tools(s, p, body, err));
-    IV_TRY(iv_anthropic_messages(p->system, p->messages, list, err));
+    IV_TRY(iv_anthropic_messages(p->system, p->messages, list, &p->ignored, err));
+    IV_TRY(iv_anthropic_edit(p->context_management, list, err));
     read_beginning(p, list);
     return IV_OK;
 }
@@ -85,16 +98,18 @@ static iv_status read_body(iv_task *t, iv_error *err) {
 
 /* ---- the answer --------------------------------------------------------------------------------------- */
 
-static const char *stop_reason(const iv_child *c) {
-    if (c->finish == IV_FINISH_LENGTH) return "max_tokens";
-    if (c->finish != IV_FINISH_STOP) return NULL;
+/* An aborted answer may go on: sent back as the last message, it is continued. */
+static const char *stop_reason(const iv_task *t, const iv_child *c) {
+    bool full = c->tokens.count < t->params.request.max_tokens; /* of the model, not of the request */
+    if (c->finish == IV_FINISH_LENGTH) return full ? "model_context_window_exceeded" : "max_tokens";
+    if (c->finish == IV_FINISH_CANCELLED) return "pause_turn";
     return c->chat->call_count ? "tool_use" : c->stop ? "stop_sequence" : "end_turn";
 }
 
-static void out_stop(const iv_child *c, iv_json_out *o) {
-    const char *reason = stop_reason(c);
+static void out_stop(const iv_task *t, const iv_child *c, iv_json_out *o) {
+    const char *reason = stop_reason(t, c);
     iv_out_kv_text(o, "stop_reason", reason);
-    iv_out_kv_text(o, "stop_sequence", reason && strcmp(reason, "stop_sequence") == 0 ? c->stop : NULL);
+    iv_out_kv_text(o, "stop_sequence", strcmp(reason, "stop_sequence") == 0 ? c->stop : NULL);
 }
 
 /* Cached tokens are not among the input tokens, as with Anthropic. */
@@ -128,14 +143,20 @@ static void out_call(const iv_task *t, const iv_child *c, size_t i, bool filled,
     iv_out_close(o, '}');
 }
 
+static void out_text_between(const iv_chat_text *chat, size_t from, size_t to, iv_json_out *o) {
+    if (to > from) out_text("text", "text", chat->content.data + from, to - from, o);
+}
+
 static void out_content(const iv_task *t, const iv_child *c, iv_json_out *o) {
     const iv_chat_text *chat = c->chat;
-    size_t before = chat->content.len ? chat->calls_before : chat->call_count;
+    size_t at = 0;
     iv_out_kv_open(o, "content", '[');
     if (chat->reasoning.len) out_text("thinking", "thinking", chat->reasoning.data, chat->reasoning.len, o);
-    for (size_t i = 0; i < before; i++) out_call(t, c, i, true, o);
-    if (chat->content.len) out_text("text", "text", chat->content.data, chat->content.len, o);
-    for (size_t i = before; i < chat->call_count; i++) out_call(t, c, i, true, o);
+    for (size_t i = 0; i < chat->call_count; at = chat->calls[i++].content) {
+        out_text_between(chat, at, chat->calls[i].content, o);
+        out_call(t, c, i, true, o);
+    }
+    out_text_between(chat, at, chat->content.len, o);
     iv_out_close(o, ']');
 }
 
@@ -147,7 +168,7 @@ static void out_message(const iv_task *t, bool done, iv_json_out *o) {
     iv_out_kv_text(o, "role", "assistant");
     iv_out_kv_text(o, "model", t->server->model_name);
     if (done)
-        out_content(t, c, o), out_stop(c, o);
+        out_content(t, c, o), out_stop(t, c, o);
     else {
         iv_out_kv_open(o, "content", '['), iv_out_close(o, ']');
         iv_out_kv_null(o, "stop_reason"), iv_out_kv_null(o, "stop_sequence");
@@ -195,13 +216,6 @@ static void delta(iv_task *t, size_t index, const char *type, const char *key, c
     end_event(t, &o);
 }
 
-/* Positions in the content. */
-static size_t text_index(const iv_child *c) { return (c->chat->reasoning.len > 0) + c->chat->calls_before; }
-static size_t call_index(const iv_child *c, size_t i) {
-    const iv_chat_text *chat = c->chat;
-    return (chat->reasoning.len > 0) + (chat->content.len && chat->calls_before <= i) + i;
-}
-
 static void thinking_events(iv_task *t, iv_child *c, iv_buf *out) {
     const iv_buf *r = &c->chat->reasoning;
     if (r->len == c->sent_reasoning) return;
@@ -213,32 +227,34 @@ static void thinking_events(iv_task *t, iv_child *c, iv_buf *out) {
 static void end_thinking(iv_task *t, iv_child *c, iv_buf *out) {
     if (!c->chat->reasoning.len || c->reasoning_ended) return;
     c->reasoning_ended = true;
-    stop_event(t, 0, out);
+    stop_event(t, c->parts++, out);
 }
 
-static void call_events(iv_task *t, iv_child *c, size_t end, iv_buf *out) {
-    for (; c->sent_calls < end; c->sent_calls++) {
-        const char *arguments = c->chat->calls[c->sent_calls].arguments;
-        size_t index = call_index(c, c->sent_calls);
-        end_thinking(t, c, out);
-        iv_json_out o = begin_event(t, "content_block_start", out);
-        iv_out_kv_uint(&o, "index", index);
-        iv_out_key(&o, "content_block"), out_call(t, c, c->sent_calls, false, &o);
-        end_event(t, &o);
-        delta(t, index, "input_json_delta", "partial_json", arguments, strlen(arguments), out);
-        stop_event(t, index, out);
-    }
-}
-
-static void text_events(iv_task *t, iv_child *c, iv_buf *out) {
-    const iv_buf *text = &c->chat->content;
-    if (text->len == c->sent_content) return;
-    call_events(t, c, c->chat->calls_before, out);
+/* The content up to `end`. */
+static void text_events(iv_task *t, iv_child *c, size_t end, iv_buf *out) {
+    if (end == c->sent_content) return;
     end_thinking(t, c, out);
-    if (!c->message_began) start_text(t, text_index(c), "text", out);
+    if (!c->message_began) start_text(t, c->parts, "text", out);
     c->message_began = true;
-    delta(t, text_index(c), "text_delta", "text", text->data + c->sent_content, text->len - c->sent_content, out);
-    c->sent_content = text->len;
+    delta(t, c->parts, "text_delta", "text", c->chat->content.data + c->sent_content, end - c->sent_content, out);
+    c->sent_content = end;
+}
+
+static void end_text(iv_task *t, iv_child *c, iv_buf *out) {
+    if (c->message_began) stop_event(t, c->parts++, out);
+    c->message_began = false;
+}
+
+static void call_events(iv_task *t, iv_child *c, size_t i, iv_buf *out) {
+    const char *arguments = c->chat->calls[i].arguments;
+    end_thinking(t, c, out);
+    end_text(t, c, out);
+    iv_json_out o = begin_event(t, "content_block_start", out);
+    iv_out_kv_uint(&o, "index", c->parts);
+    iv_out_key(&o, "content_block"), out_call(t, c, i, false, &o);
+    end_event(t, &o);
+    delta(t, c->parts, "input_json_delta", "partial_json", arguments, strlen(arguments), out);
+    stop_event(t, c->parts++, out);
 }
 
 static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
@@ -249,17 +265,20 @@ static void chunk(iv_task *t, iv_child *c, bool done, iv_buf *out) {
         c->began = true;
     }
     thinking_events(t, c, out);
-    text_events(t, c, out);
-    call_events(t, c, c->chat->call_count, out);
+    for (; c->sent_calls < c->chat->call_count; c->sent_calls++) {
+        text_events(t, c, c->chat->calls[c->sent_calls].content, out);
+        call_events(t, c, c->sent_calls, out);
+    }
+    text_events(t, c, c->chat->content.len, out);
     if (!done) return;
     end_thinking(t, c, out);
-    if (c->message_began) stop_event(t, text_index(c), out);
+    end_text(t, c, out);
 }
 
 static void close_stream(iv_task *t, iv_buf *out) {
     const iv_child *c = &t->children[0];
     iv_json_out o = begin_event(t, "message_delta", out);
-    iv_out_kv_open(&o, "delta", '{'), out_stop(c, &o), iv_out_close(&o, '}');
+    iv_out_kv_open(&o, "delta", '{'), out_stop(t, c, &o), iv_out_close(&o, '}');
     out_tokens(c, true, &o);
     iv_out_invar(t, NULL, &o);
     end_event(t, &o);

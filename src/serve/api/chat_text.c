@@ -71,7 +71,6 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
     c->trimming = false;
     while (looks_for_calls(c) && solid && is_space(s[solid - 1])) solid--;
     if (solid) {
-        if (!c->content.len) c->calls_before = c->call_count;
         add(c, &c->content, c->space.data, c->space.len);
         iv_buf_clear(&c->space);
         add(c, &c->content, s, solid);
@@ -80,6 +79,14 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
 }
 
 /* ---- tool calls --------------------------------------------------------------------------------------- */
+
+/* After the text of calls was dropped: their places. */
+static void place_calls(iv_chat_text *c, size_t from) {
+    for (; from < c->call_count; from++) {
+        c->calls[from].content = c->content.len;
+        c->calls[from].begin = c->call_begin, c->calls[from].end = c->pushed - pending(c).n;
+    }
+}
 
 static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     iv_chat_call call;
@@ -117,6 +124,7 @@ static bool find_call_end(iv_chat_text *c, size_t *n) {
  * ends at its first end tag. That is searched once per text, because each search may cost the whole rest. */
 static void end_call(iv_chat_text *c, size_t n, bool closed) {
     const char *s = pending(c).s;
+    size_t before = c->call_count;
     if (take_call(c, s, n)) {
         iv_buf_clear(&c->space);
     } else {
@@ -126,6 +134,7 @@ static void end_call(iv_chat_text *c, size_t n, bool closed) {
         if (closed) add_content(c, CALLED, strlen(CALLED));
     }
     drop(c, n + (closed ? strlen(CALLED) : 0));
+    place_calls(c, before);
     c->searched = c->quoted_end = 0, c->in_string = c->escaped = false;
     c->state = IV_CHAT_CONTENT;
 }
@@ -160,10 +169,12 @@ static bool turn_calls(iv_chat_text *c, bool last) {
     size_t count = 0, bytes = 0;
     if (found == IV_CALLS_DONE) count = take_calls(c, p.s, &bytes);
     if (count) {
+        size_t before = c->call_count;
         c->call_count += count;
         while (c->one_call && c->call_count > 1) iv_chat_call_free(&c->calls[--c->call_count]);
         iv_buf_clear(&c->space);
         drop(c, bytes);
+        place_calls(c, before);
     } else if (c->start_tag) {
         add_content(c, c->start_tag, strlen(c->start_tag));
     }
@@ -243,7 +254,7 @@ static bool turn_begin(iv_chat_text *c, bool last) {
     while (bare && from < p.n && is_space(p.s[from])) from++;
     if (bare && from == p.n && !last) return false;
     c->state = IV_CHAT_CONTENT;
-    if (bare && from < p.n && p.s[from] == '{') begin_calls(c, NULL);
+    if (bare && from < p.n && p.s[from] == '{') c->call_begin = c->pushed - p.n + from, begin_calls(c, NULL);
     return true;
 }
 
@@ -266,6 +277,7 @@ static bool turn_text(iv_chat_text *c, bool last) {
         add(c, &c->reasoning, p.s, n);
     else
         add_content(c, p.s, n);
+    c->call_begin = c->pushed - p.n + n;
     drop(c, n + (tag ? strlen(tag) : 0));
     if (!tag) return false;
     if (reasoning && c->joined) add_content(c, tag, strlen(tag));
@@ -306,6 +318,8 @@ void iv_chat_text_end(iv_chat_text *c) {
     if (c->call_count == 0) add(c, &c->content, c->space.data, c->space.len);
     iv_buf_clear(&c->space);
 }
+
+size_t iv_chat_text_decided(const iv_chat_text *c) { return c->pushed - pending(c).n; }
 
 size_t iv_chat_text_reasoning_bytes(const iv_chat_text *c) {
     if (c->joined) return 0;

@@ -51,8 +51,8 @@ typedef struct iv_chat_text {
     iv_buf reasoning, content;
     iv_chat_call calls[IV_CHAT_CALLS_MAX];
     size_t call_count;
-    size_t calls_before; /* before the content */
-    bool failed;         /* no memory */
+    size_t call_begin; /* in the whole text: where the call that is being read begins */
+    bool failed;       /* no memory */
 } iv_chat_text;
 
 /* split: separate reasoning; inside: the prompt has already opened it. */
@@ -61,6 +61,8 @@ void iv_chat_text_free(iv_chat_text *c);
 void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n);
 void iv_chat_text_end(iv_chat_text *c); /* no more text */
 
+/* Bytes of the whole text that belong to a part for certain. */
+size_t iv_chat_text_decided(const iv_chat_text *c);
 /* Bytes of reasoning before the content: all so far, if it is still reasoning. */
 size_t iv_chat_text_reasoning_bytes(const iv_chat_text *c);
 

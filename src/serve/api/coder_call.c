@@ -342,7 +342,7 @@ bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out
     }
     ok = ok && write_arguments(values, &text);
     *out = (iv_chat_call){0};
-    if (ok) *out = (iv_chat_call){strndup(s + k->name, k->name_end - k->name), text.data};
+    if (ok) *out = (iv_chat_call){.name = strndup(s + k->name, k->name_end - k->name), .arguments = text.data};
     if (!ok || !out->name) free(text.data), *out = (iv_chat_call){0};
     json_decref(values);
     return out->name != NULL;

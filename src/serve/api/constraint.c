@@ -174,6 +174,7 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     reader w = {.p = p, .r = r, .prefix = prefix, .err = err};
     if (p->response_format) IV_TRY(read_format(&w, "response_format", p->response_format, false));
     if (p->text_options) IV_TRY(read_text(&w, p->text_options));
+    if (p->output_format) IV_TRY(read_format(&w, "output_config.format", p->output_format, true));
     p->format_holds = w.by != NULL;
     if (p->structured_outputs) IV_TRY(read_structured(&w, p->structured_outputs));
     if (p->guided_json) IV_TRY(set_schema(&w, "guided_json", p->guided_json));
@@ -232,6 +233,60 @@ static iv_status force_calls(iv_api_params *p, json_t *tools, const char *name, 
     IV_TRY(list_tools(tools, name, &list, err));
     bool one = p->one_tool_call || name;
     iv_status status = set_calls(&w, one ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, form, list);
+    json_decref(list);
+    return status;
+}
+
+/* A tool's `strict` as it was sent: the arguments satisfy the schema. */
+static iv_status read_strict(const json_t *tools, size_t i, bool *strict, iv_error *err) {
+    const json_t *tool = json_array_get(tools, i), *nested = json_object_get(tool, "function");
+    const json_t *v = json_object_get(nested ? nested : tool, "strict");
+    char shown[IV_JSON_SHOWN_BYTES];
+    *strict = json_is_true(v);
+    if (!v || json_is_null(v) || json_is_boolean(v)) return IV_OK;
+    return iv_fail(err, IV_INVALID, "tools[%zu]%s.strict: wanted true or false, found %s", i, nested ? ".function" : "",
+                   iv_json_shown(v, shown));
+}
+
+static bool has_name(const json_t *tool, const char *name) {
+    const json_t *nested = json_object_get(tool, "function");
+    const char *own = json_string_value(json_object_get(nested ? nested : tool, "name"));
+    return own && strcmp(own, name) == 0;
+}
+
+/* Opens the schemas of the listed tools that are not strict. *any: some are. */
+static iv_status open_loose(const json_t *given, json_t *list, bool *any, iv_error *err) {
+    size_t i, k;
+    json_t *one;
+    *any = false;
+    json_array_foreach(list, k, one) {
+        bool strict = false;
+        for (i = 0; !strict && i < json_array_size(given); i++)
+            if (has_name(json_array_get(given, i), json_string_value(json_object_get(one, "name"))))
+                IV_TRY(read_strict(given, i, &strict, err));
+        *any |= strict;
+        if (!strict) json_object_del(one, "parameters");
+    }
+    return IV_OK;
+}
+
+/* With strict tools, text is free up to a call, and a call is one of the tools'; the schemas of strict ones hold. */
+static iv_status constrain_strict(iv_api_params *p, iv_tool_form form, iv_request *r, iv_error *err) {
+    reader w = {.p = p, .r = r, .prefix = "", .err = err};
+    json_t *list;
+    bool strict;
+    IV_TRY(list_tools(p->tools, NULL, &list, err));
+    iv_status status = open_loose(p->given_tools ? p->given_tools : p->tools, list, &strict, err);
+    if (status == IV_OK && strict && form == IV_TOOL_FORM_NONE)
+        status = iv_fail(err, IV_UNSUPPORTED,
+                         "tools: wanted no \"strict\": true: this server parses no calls (its --tool-call-parser is "
+                         "none)");
+    if (status == IV_OK && strict) {
+        if (r->constraint != IV_CONSTRAINT_NONE) w.by = iv_constraint_name(r->constraint);
+        json_t *made = json_pack("{s:s, s:O, s:b}", "form", iv_tool_form_name(form), "tools", list, "text", 1);
+        status = set_json(&w, "tools", p->one_tool_call ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, made);
+        json_decref(made);
+    }
     json_decref(list);
     return status;
 }
@@ -388,9 +443,11 @@ iv_status iv_api_tools_apply(const iv_server *s, iv_api_params *p, iv_error *err
                        "tool_choice: wanted \"auto\" or \"none\": this server parses no calls (its "
                        "--tool-call-parser is none)");
     if (p->tools) p->request.show_ids = s->tool_ids, p->request.show_id_count = s->tool_id_count;
+    p->forced_call = forced;
     if (forced) return force_calls(p, p->tools, name, s->tool_form, &p->request, err);
     bool calls_or_json = p->tools && p->format_holds && s->tool_form != IV_TOOL_FORM_NONE;
-    return calls_or_json ? constrain_to_calls_or_json(p, p->tools, s->tool_form, &p->request, err) : IV_OK;
+    if (calls_or_json) return constrain_to_calls_or_json(p, p->tools, s->tool_form, &p->request, err);
+    return p->tools && !p->format_holds ? constrain_strict(p, s->tool_form, &p->request, err) : IV_OK;
 }
 
 /* ---- ids of calls ------------------------------------------------------------------------------------- */

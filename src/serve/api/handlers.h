@@ -112,19 +112,30 @@ iv_status iv_render(const iv_text_model *text_model, const iv_render_input *in, 
 
 /* Converts the conversation and the tools of /v1/responses to those of a chat. */
 /* Appends messages to `list`: the instructions (NULL: none) as a system message, then the input, a string or a list
- * of items. Consecutive reasoning, text and calls of the assistant become one message. */
-iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_error *err);
+ * of items. Consecutive reasoning, text and calls of the assistant become one message. ignored: see iv_api_ignore. */
+iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_buf *ignored, iv_error *err);
 
-/* [{"type": "function", "name": ...}, ...] -> [{"type": "function", "function": {"name": ...}}, ...], owned by the
- * caller. */
+/* Checks tools, and removes those from the list that only OpenAI's servers can run. */
+iv_status iv_responses_skip_tools(json_t *tools, iv_buf *ignored, iv_error *err);
+/* Of checked tools: [{"type": "function", "name": ...}, ...] -> [{"type": "function", "function": {"name": ...}}, ...],
+ * owned by the caller. */
 iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err);
+
+/* openai_responses.c. Of a body that was read into p: checks the tools and the choice; *tools: in a chat's form, owned
+ * by the caller; NULL: none. */
+iv_status iv_responses_read_tools(const iv_server *s, iv_api_params *p, json_t **tools, iv_error *err);
 
 /* ---- the input of /v1/messages: anthropic_input.c ----------------------------------------------------- */
 
+/* Refuses members of an object that are not in the list, names between bars. */
+iv_status iv_anthropic_keys(const char *place, json_t *object, const char *known, iv_error *err);
 /* Appends messages to `list`: the system prompt (NULL: none), then the messages. A result of a tool becomes a message
- * of its own. */
-iv_status iv_anthropic_messages(json_t *system, json_t *messages, json_t *list, iv_error *err);
-iv_status iv_anthropic_tools(const json_t *tools, json_t *list, iv_error *err); /* appended in a chat's form */
+ * of its own, next to its call. ignored: see iv_api_ignore. */
+iv_status iv_anthropic_messages(json_t *system, json_t *messages, json_t *list, iv_buf *ignored, iv_error *err);
+/* Appended in a chat's form. */
+iv_status iv_anthropic_tools(const json_t *tools, json_t *list, iv_buf *ignored, iv_error *err);
+/* Applies context_management (NULL: none) to the messages: clear_thinking_20251015. */
+iv_status iv_anthropic_edit(json_t *management, json_t *list, iv_error *err);
 /* A chat's tool_choice in *out, owned by the caller; *one: at most one call. */
 iv_status iv_anthropic_choice(json_t *choice, json_t **out, bool *one, iv_error *err);
 /* anthropic.c. Of a body that was read into p: appends the conversation to `list`, and sets p's tools, keywords of the

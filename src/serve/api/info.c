@@ -10,10 +10,10 @@
 
 /* ---- models ------------------------------------------------------------------------------------------- */
 
-static void out_model(const iv_server *s, iv_json_out *o) {
+static void out_model(const iv_server *s, const char *name, size_t bytes, iv_json_out *o) {
     const iv_engine_info *info = iv_bridge_info(s->bridge);
     iv_out_open(o, '{');
-    iv_out_kv_text(o, "id", s->model_name);
+    iv_out_kv_string(o, "id", name, bytes);
     iv_out_kv_text(o, "object", "model");
     iv_out_kv_uint(o, "created", (uint64_t)time(NULL));
     iv_out_kv_text(o, "owned_by", "invar");
@@ -29,18 +29,19 @@ void iv_handle_models(void *user, iv_http_request *q) {
     iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     iv_error err = {0};
-    const char *path = iv_http_request_path(q);
+    const char *path = iv_http_request_path(q), *name;
+    size_t at = 0, bytes;
     if (strncmp(path, prefix, strlen(prefix)) == 0 && path[strlen(prefix)]) {
         if (iv_api_check_model(s, path + strlen(prefix), &err) != IV_OK) {
             iv_api_reply_error(s, q, &err);
             return;
         }
-        out_model(s, &o);
+        out_model(s, path + strlen(prefix), strlen(path + strlen(prefix)), &o);
     } else {
         iv_out_open(&o, '{');
         iv_out_kv_text(&o, "object", "list");
         iv_out_key(&o, "data"), iv_out_open(&o, '[');
-        out_model(s, &o);
+        while ((name = iv_server_next_name(s, &at, &bytes)) != NULL) out_model(s, name, bytes, &o);
         iv_out_close(&o, ']'), iv_out_close(&o, '}');
     }
     iv_api_reply_json(q, 200, &o);

@@ -73,6 +73,15 @@ static const field fields[] = {
     {IV_API_MESSAGES, "stop_sequences", STOP, 0, 0, 0, NULL},
     {IV_API_MESSAGES | IV_API_COUNT, "system", JSON, AT(system), 0, 0, "|string|array|"},
     {IV_API_MESSAGES | IV_API_COUNT, "thinking", JSON, AT(thinking), 0, 0, "|object|"},
+    {IV_API_MESSAGES | IV_API_COUNT, "output_config", JSON, AT(output_config), 0, 0, "|object|"},
+    {IV_API_MESSAGES | IV_API_COUNT, "output_format", JSON, AT(output_format), 0, 0, "|object|"}, /* its older name */
+    {IV_API_MESSAGES | IV_API_COUNT, "context_management", JSON, AT(context_management), 0, 0, "|object|"},
+    {IV_API_MESSAGES | IV_API_COUNT, "cache_control", ACCEPT, 0, 0, 0, NULL},
+    {IV_API_MESSAGES | IV_API_COUNT, "speed", ONLY, 0, 0, 0, "|\"standard\"|\"fast\"|"},
+    {IV_API_MESSAGES, "inference_geo", ACCEPT, 0, 0, 0, NULL},
+    {IV_API_MESSAGES, "diagnostics", ACCEPT, 0, 0, 0, NULL},
+    {IV_API_MESSAGES, "container", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_MESSAGES, "mcp_servers", ONLY, 0, 0, 0, "|[]|"},
     {IV_API_MESSAGES, "metadata", ACCEPT, 0, 0, 0, NULL},
     {IV_API_MESSAGES, "service_tier", ACCEPT, 0, 0, 0, NULL},
     {IV_API_MESSAGES, "seed", SEED, 0, 0, 0, NULL},
@@ -118,6 +127,7 @@ static const field fields[] = {
     {IV_API_STREAM_OPTIONS, "include_usage", BOOL, AT(include_usage), 0, 0, NULL},
     {IV_API_STREAM_OPTIONS, "continuous_usage_stats", BOOL, AT(usage_always), 0, 0, NULL},
     {IV_API_STREAM_OPTIONS | IV_API_RESPONSE_STREAM_OPTIONS, "include_obfuscation", ONLY, 0, 0, 0, "|false|"},
+    {IV_API_RESPONSE_STREAM_OPTIONS, "reasoning_summary_delivery", ACCEPT, 0, 0, 0, NULL}, /* the reasoning is whole */
     {IV_API_CHAT, "separate_reasoning", BOOL, AT(separate_reasoning), 0, 0, NULL},
     {IV_API_CHAT, "include_reasoning", ONLY, 0, 0, 0, "|true|"},
     {IV_API_CHAT, "stream_reasoning", ONLY, 0, 0, 0, "|true|"},
@@ -169,8 +179,11 @@ static const field fields[] = {
     {IV_API_CHAT | IV_API_TOKENIZE, "reasoning_effort", ONE_OF, AT(effort), 0, 0, EFFORTS},
     {IV_API_RESPONSES, "reasoning", JSON, AT(reasoning), 0, 0, "|object|"},
     {IV_API_REASONING, "effort", ONE_OF, AT(effort), 0, 0, EFFORTS},
+    {IV_API_REASONING, "context", ONLY, 0, 0, 0, "|\"auto\"|"},
     {IV_API_REASONING, "summary", ONLY, 0, 0, 0, SUMMARIES},
     {IV_API_REASONING, "generate_summary", ONLY, 0, 0, 0, SUMMARIES},
+    {IV_API_OUTPUT, "effort", ONE_OF, AT(effort), 0, 0, EFFORTS},
+    {IV_API_OUTPUT, "format", JSON, AT(output_format), 0, 0, "|object|"},
     {IV_API_CHAT, "chat_template", ONLY, 0, 0, 0, "|null|"},
     {IV_API_CHAT, "documents", ONLY, 0, 0, 0, "|[]|"},
     {IV_API_CHAT, "functions", ONLY, 0, 0, 0, "|[]|"},
@@ -180,6 +193,9 @@ static const field fields[] = {
     {IV_API_CHAT, "prediction", ACCEPT, 0, 0, 0, NULL}, /* a hint for speed */
     {IV_API_CHAT, "web_search_options", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "previous_response_id", STRING, AT(previous_id), 0, 0, NULL},
+    {IV_API_RESPONSES, "client_metadata", ACCEPT, 0, 0, 0, NULL},
+    {IV_API_RESPONSES, "conversation", ONLY, 0, 0, 0, "|null|"},
+    {IV_API_RESPONSES, "prompt", ONLY, 0, 0, 0, "|null|"},
     {IV_API_RESPONSES, "background", ONLY, 0, 0, 0, "|false|"},
     {IV_API_RESPONSES, "truncation", ONE_OF, AT(truncation), 0, 0, "|\"disabled\"|\"auto\"|"},
     {IV_API_RESPONSES, "include", EACH_OF, AT(include), 0, 0, INCLUDES},
@@ -237,7 +253,15 @@ void iv_api_params_init(iv_api_params *p, const iv_request *defaults) {
 
 void iv_api_params_free(iv_api_params *p) {
     iv_body_lists_free(&p->lists);
+    iv_buf_free(&p->ignored);
     iv_arena_free(&p->arena);
+}
+
+void iv_api_ignore(iv_buf *ignored, const char *place, const char *what) {
+    enum { SHOWN_BYTES = 1000 };
+    if (!ignored || ignored->len > SHOWN_BYTES) return;
+    iv_buf_printf(ignored, "%s%s (%.60s)%s", ignored->len ? ", " : "", place, what,
+                  ignored->len > SHOWN_BYTES - 120 ? ", ..." : "");
 }
 
 /* ---- one value ---------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #define IV_SERVE_API_PARAMS_H
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "base/status.h"
 #include "serve/api/json_scan.h"
 
@@ -33,8 +34,10 @@ enum {
     IV_API_RESPONSE_STREAM_OPTIONS = 1 << 11, /* ... and its "stream_options" */
     IV_API_CUSTOM = 1 << 12,                  /* "custom_params" of sampling_params */
     IV_API_SCORE = 1 << 13,
-    IV_API_MESSAGES = 1 << 14, /* Anthropic's ... */
-    IV_API_COUNT = 1 << 15     /* ... and its count_tokens */
+    IV_API_MESSAGES = 1 << 14,    /* Anthropic's ... */
+    IV_API_COUNT = 1 << 15,       /* ... and its count_tokens, ... */
+    IV_API_OUTPUT = 1 << 16,      /* ... and "output_config" */
+    IV_API_INPUT_TOKENS = 1 << 17 /* /v1/responses/input_tokens */
 };
 
 typedef struct iv_api_params {
@@ -57,6 +60,7 @@ typedef struct iv_api_params {
     int64_t routed_experts_start;
     bool add_generation_prompt, continue_final, abort_all;
     bool reasoning_open; /* by the rendered prompt */
+    bool forced_call;    /* by tool_choice */
     bool format_holds;   /* the constraint came from response_format or text.format */
     bool add_special;
     bool split_special;      /* special tokens spelled by a client are plain text */
@@ -76,10 +80,13 @@ typedef struct iv_api_params {
     json_t *json_schema, *regex, *ebnf; /* of sampling_params */
     bool item_first, softmax;           /* of /v1/score, as are the next */
     json_t *query, *items, *label_ids;
-    json_t *system, *thinking;                      /* of /v1/messages */
-    json_t *custom_params;                          /* of sampling_params */
-    json_t *token_ids_logprob;                      /* of /generate: ids, or a list for each prompt */
-    json_t *logprob_start_lens, *top_logprobs_nums; /* of /generate: a number, or one per prompt */
+    json_t *given_tools;                                        /* as sent, where `tools` was converted */
+    json_t *system, *thinking;                                  /* of /v1/messages */
+    json_t *output_config, *output_format, *context_management; /* of /v1/messages */
+    iv_buf ignored;                                             /* what was skipped by name (iv_api_ignore) */
+    json_t *custom_params;                                      /* of sampling_params */
+    json_t *token_ids_logprob;                                  /* of /generate: ids, or a list for each prompt */
+    json_t *logprob_start_lens, *top_logprobs_nums;             /* of /generate: a number, or one per prompt */
 } iv_api_params;
 
 #define IV_API_VERBOSITIES "|\"low\"|\"medium\"|\"high\"|" /* JSON values between bars */
@@ -87,6 +94,10 @@ typedef struct iv_api_params {
 /* Sets all fields to absent; `defaults`: initial sampling fields of the request. */
 void iv_api_params_init(iv_api_params *p, const iv_request *defaults);
 void iv_api_params_free(iv_api_params *p);
+
+/* Adds "PLACE (WHAT)" to the list of what an answer does without: tools that the server cannot run, texts that only
+ * another server can read. The answer and a header name them. NULL: not listed. */
+void iv_api_ignore(iv_buf *ignored, const char *place, const char *what);
 
 /* Reads an object's members. `body`: one of the masks above. `prefix`: of names in errors, "" or "stream_options.". */
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err);

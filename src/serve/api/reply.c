@@ -2,6 +2,7 @@
 #include "serve/api/reply.h"
 #include "base/utf8.h"
 #include "format/json.h"
+#include "serve/error_body.h"
 #include "serve/metrics.h"
 
 #include <inttypes.h>
@@ -33,9 +34,20 @@ static size_t field_name(const char *message) {
     return message[n] == ':' ? n : 0;
 }
 
+/* Claude Code shortens its conversation when it reads the first words. */
+static int write_anthropic(iv_json_out *o, const char *request_id, const iv_error *err) {
+    char message[sizeof err->message + 32];
+    int status = iv_error_anthropic_status(iv_api_http_status(err->status));
+    bool too_long = err->status == IV_CONTEXT_LENGTH;
+    snprintf(message, sizeof message, "%s%s", too_long ? "prompt is too long: " : "", err->message);
+    iv_error_write_anthropic(o, status, message, request_id);
+    return status;
+}
+
 /* Clients recognize a prompt that is too long by OpenAI's code and by the start of its message; OpenAI's "param" has
  * no list index. */
-void iv_api_write_error(iv_json_out *o, const iv_error *err) {
+int iv_api_write_error(iv_json_out *o, const char *path, const char *request_id, const iv_error *err) {
+    if (iv_error_is_anthropic(path)) return write_anthropic(o, request_id, err);
     int status = iv_api_http_status(err->status);
     size_t field = status == 400 || status == 404 ? field_name(err->message) : 0;
     bool too_long = err->status == IV_CONTEXT_LENGTH && field;
@@ -57,6 +69,7 @@ void iv_api_write_error(iv_json_out *o, const iv_error *err) {
     else
         iv_out_kv_uint(o, "code", (uint64_t)status);
     iv_out_close(o, '}'), iv_out_close(o, '}');
+    return status;
 }
 
 void iv_api_reply_error(iv_server *s, iv_http_request *q, const iv_error *err) {
@@ -67,7 +80,7 @@ void iv_api_reply_error(iv_server *s, iv_http_request *q, const iv_error *err) {
     if (status == 429 || status == 503) iv_http_request_add_header(q, "Retry-After", "1");
     /* A retry of a request that failed midway might be answered differently: clients should decide. */
     if (status == 500) iv_http_request_add_header(q, "x-should-retry", "false");
-    iv_api_write_error(&o, err);
+    status = iv_api_write_error(&o, iv_http_request_path(q), iv_http_request_id(q), err);
     iv_api_reply_json(q, status, &o);
 }
 

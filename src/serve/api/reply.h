@@ -9,8 +9,9 @@
 #include <jansson.h>
 
 int iv_api_http_status(iv_status status);
-/* {"error": {...}}: the field is the part before the first colon of the message. */
-void iv_api_write_error(iv_json_out *o, const iv_error *err);
+/* An error's body in the form of its path (error_body.h); returns its HTTP status. OpenAI's form names the field, the
+ * part before the first colon of the message. */
+int iv_api_write_error(iv_json_out *o, const char *path, const char *request_id, const iv_error *err);
 void iv_api_reply_error(iv_server *s, iv_http_request *q, const iv_error *err);
 /* Sends the buffer and frees it; 500 if o failed. */
 void iv_api_reply_json(iv_http_request *q, int status, iv_json_out *o);

@@ -1,5 +1,7 @@
 /* responses_input.c: converts the input of /v1/responses to the conversation of a chat; "truncation": "auto". Labels
- * (id, status) are ignored; fields that a template could not see are refused by name. */
+ * (id, status, phase) change nothing. Fields that a template could not see are refused by name; what only OpenAI's
+ * servers can run or read (their tools, with the items of their calls; encrypted reasoning) is skipped by name
+ * (iv_api_ignore). */
 #include "serve/api/handlers.h"
 #include "base/buf.h"
 #include "format/json.h"
@@ -54,10 +56,22 @@ static iv_status check_content(size_t at, const char *key, json_t *content, iv_e
     return IV_OK;
 }
 
-static iv_status read_message(size_t at, json_t *item, json_t *list, iv_error *err) {
+/* A label of the assistant's messages. */
+static iv_status check_phase(size_t at, const json_t *phase, iv_error *err) {
+    const char *word = json_string_value(phase);
+    if (!phase || json_is_null(phase) ||
+        (word && (strcmp(word, "commentary") == 0 || strcmp(word, "final_answer") == 0)))
+        return IV_OK;
+    return iv_fail(err, IV_INVALID, "input[%zu].phase: wanted \"commentary\" or \"final_answer\", found \"%.40s\"", at,
+                   word ? word : iv_json_type_name(phase));
+}
+
+static iv_status read_message(size_t at, json_t *item, json_t *list, iv_buf *ignored, iv_error *err) {
+    (void)ignored;
     json_t *content = json_object_get(item, "content"), *name = json_object_get(item, "name");
     const char *role;
-    IV_TRY(check_keys("input", at, item, "|type|role|content|name|id|status|", err));
+    IV_TRY(check_keys("input", at, item, "|type|role|content|name|id|status|phase|", err));
+    IV_TRY(check_phase(at, json_object_get(item, "phase"), err));
     IV_TRY(iv_api_read_role("input", at, item, &role, err));
     if (!content) return iv_fail(err, IV_INVALID, "input[%zu].content: wanted, found nothing", at);
     IV_TRY(check_content(at, "content", content, err));
@@ -73,7 +87,8 @@ static iv_status read_message(size_t at, json_t *item, json_t *list, iv_error *e
     return !name || json_object_set(last, "name", name) == 0 ? IV_OK : no_memory(err);
 }
 
-static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err) {
+static iv_status read_call(size_t at, json_t *item, json_t *list, iv_buf *ignored, iv_error *err) {
+    (void)ignored;
     json_t *id, *name, *arguments, *calls;
     IV_TRY(check_keys("input", at, item, "|type|call_id|name|arguments|id|status|", err));
     IV_TRY(need_string(at, item, "call_id", &id, err));
@@ -96,7 +111,8 @@ static iv_status read_call(size_t at, json_t *item, json_t *list, iv_error *err)
     return json_array_append_new(calls, call) == 0 ? IV_OK : no_memory(err);
 }
 
-static iv_status read_call_output(size_t at, json_t *item, json_t *list, iv_error *err) {
+static iv_status read_call_output(size_t at, json_t *item, json_t *list, iv_buf *ignored, iv_error *err) {
+    (void)ignored;
     json_t *id, *output = json_object_get(item, "output");
     IV_TRY(check_keys("input", at, item, "|type|call_id|output|id|status|", err));
     IV_TRY(need_string(at, item, "call_id", &id, err));
@@ -122,13 +138,16 @@ static iv_status join_texts(size_t at, json_t *parts, iv_buf *out, iv_error *err
 }
 
 /* Its content or, without any, its summary. */
-static iv_status read_reasoning(size_t at, json_t *item, json_t *list, iv_error *err) {
+static iv_status read_reasoning(size_t at, json_t *item, json_t *list, iv_buf *ignored, iv_error *err) {
     IV_TRY(check_keys("input", at, item, "|type|id|status|summary|content|encrypted_content|", err));
     json_t *hidden = json_object_get(item, "encrypted_content"), *parts = json_object_get(item, "content");
-    if (hidden && !json_is_null(hidden))
-        return iv_fail(err, IV_UNSUPPORTED, "input[%zu].encrypted_content: wanted null, found %s", at,
-                       iv_json_type_name(hidden));
     if (json_array_size(parts) == 0) parts = json_object_get(item, "summary");
+    if (hidden && !json_is_null(hidden)) {
+        char place[48];
+        snprintf(place, sizeof place, "input[%zu]", at);
+        iv_api_ignore(ignored, place, "encrypted_content");
+        if (json_array_size(parts) == 0) return IV_OK;
+    }
     iv_buf text = {0};
     iv_status status = join_texts(at, parts, &text, err);
     if (status == IV_OK) {
@@ -140,65 +159,116 @@ static iv_status read_reasoning(size_t at, json_t *item, json_t *list, iv_error 
     return status;
 }
 
-static iv_status read_item(size_t at, json_t *item, json_t *list, iv_error *err) {
+/* Calls of tools that were skipped, and their results. */
+static bool is_foreign(const char *type) {
+    static const char *const types[] = {"web_search_call",         "file_search_call",   "image_generation_call",
+                                        "tool_search_call",        "tool_search_output", "local_shell_call",
+                                        "local_shell_call_output", "custom_tool_call",   "custom_tool_call_output",
+                                        "code_interpreter_call",   "mcp_list_tools",     "mcp_call"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i], type) == 0) return true;
+    return false;
+}
+
+static iv_status read_item(size_t at, json_t *item, json_t *list, iv_buf *ignored, iv_error *err) {
     static const struct {
         const char *type;
-        iv_status (*read)(size_t at, json_t *item, json_t *list, iv_error *err);
+        iv_status (*read)(size_t at, json_t *item, json_t *list, iv_buf *ignored, iv_error *err);
     } types[] = {{"message", read_message},
                  {"function_call", read_call},
                  {"function_call_output", read_call_output},
                  {"reasoning", read_reasoning}};
     json_t *named = json_object_get(item, "type");
     const char *type = named && !json_is_null(named) ? json_string_value(named) : "message";
+    char place[48];
     for (size_t i = 0; json_is_object(item) && type && i < sizeof types / sizeof *types; i++)
-        if (strcmp(type, types[i].type) == 0) return types[i].read(at, item, list, err);
+        if (strcmp(type, types[i].type) == 0) return types[i].read(at, item, list, ignored, err);
+    if (json_is_object(item) && type && is_foreign(type)) {
+        snprintf(place, sizeof place, "input[%zu]", at);
+        iv_api_ignore(ignored, place, type);
+        return IV_OK;
+    }
     return iv_fail(err, IV_UNSUPPORTED,
                    "input[%zu].type: wanted message, function_call, function_call_output or reasoning, found \"%.40s\"",
                    at, json_is_object(item) && type ? type : iv_json_type_name(named ? named : item));
 }
 
-iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_error *err) {
+iv_status iv_responses_messages(json_t *input, json_t *instructions, json_t *list, iv_buf *ignored, iv_error *err) {
     if (!input) return iv_fail(err, IV_INVALID, "input: wanted a string or a list, found nothing");
     if (json_is_array(input) && json_array_size(input) == 0)
         return iv_fail(err, IV_INVALID, "input: wanted at least one item, found an empty list");
     if (instructions) IV_TRY(add_message(list, "system", instructions, err));
     if (json_is_string(input)) return add_message(list, "user", input, err);
-    for (size_t i = 0; i < json_array_size(input); i++) IV_TRY(read_item(i, json_array_get(input, i), list, err));
+    for (size_t i = 0; i < json_array_size(input); i++)
+        IV_TRY(read_item(i, json_array_get(input, i), list, ignored, err));
+    if (json_array_size(list) == (instructions != NULL))
+        return iv_fail(err, IV_INVALID, "input: wanted an item that this server can read, found none");
     return IV_OK;
 }
 
 /* ---- tools -------------------------------------------------------------------------------------------- */
 
+/* The tools of OpenAI's API that are not functions. */
+static bool is_foreign_tool(const char *type) {
+    static const char *const types[] = {
+        "namespace",   "custom",           "web_search", "local_shell",          "tool_search", "image_generation",
+        "file_search", "code_interpreter", "computer",   "computer_use_preview", "mcp",         "shell",
+        "apply_patch"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i], type) == 0 || strncmp(type, "web_search_", 11) == 0) return true;
+    return false;
+}
+
+/* Before some are removed: errors name the place in the body. */
+static iv_status check_tool(size_t at, json_t *tool, iv_error *err) {
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    json_t *name = json_object_get(tool, "name");
+    if (!type || strcmp(type, "function") != 0)
+        return iv_fail(err, IV_UNSUPPORTED, "tools[%zu].type: wanted \"function\", found \"%.40s\"", at,
+                       type ? type : "nothing");
+    if (!json_is_string(name))
+        return iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string, found %s", at,
+                       name ? iv_json_type_name(name) : "nothing");
+    return check_keys("tools", at, tool, "|type|name|description|parameters|strict|defer_loading|", err);
+}
+
+iv_status iv_responses_skip_tools(json_t *tools, iv_buf *ignored, iv_error *err) {
+    json_t *tool;
+    size_t i, at = 0;
+    char place[48];
+    json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (!type || !is_foreign_tool(type)) {
+            IV_TRY(check_tool(i, tool, err));
+            if (at != i && json_array_set(tools, at, tool) != 0) return no_memory(err);
+            at++;
+            continue;
+        }
+        snprintf(place, sizeof place, "tools[%zu]", i);
+        iv_api_ignore(ignored, place, type);
+    }
+    while (json_array_size(tools) > at) json_array_remove(tools, json_array_size(tools) - 1);
+    return IV_OK;
+}
+
 iv_status iv_responses_tools(const json_t *tools, json_t **out, iv_error *err) {
     static const char *const copied[] = {"name", "description", "parameters"};
     json_t *list = json_array();
-    iv_status status = list ? IV_OK : no_memory(err);
-    for (size_t i = 0; status == IV_OK && i < json_array_size(tools); i++) {
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < json_array_size(tools); i++) {
         json_t *tool = json_array_get(tools, i), *function = json_object();
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        json_t *made = json_pack("{s:s, s:o}", "type", "function", "function", function);
-        if (json_array_append_new(list, made) != 0)
-            status = no_memory(err);
-        else if (!type || strcmp(type, "function") != 0)
-            status = iv_fail(err, IV_UNSUPPORTED, "tools[%zu].type: wanted \"function\", found \"%.40s\"", i,
-                             type ? type : "nothing");
-        else if (!json_is_string(json_object_get(tool, "name")))
-            status =
-                iv_fail(err, IV_INVALID, "tools[%zu].name: wanted a string, found %s", i,
-                        json_object_get(tool, "name") ? iv_json_type_name(json_object_get(tool, "name")) : "nothing");
-        else
-            status = check_keys("tools", i, tool, "|type|name|description|parameters|strict|", err);
-        for (size_t k = 0; status == IV_OK && k < sizeof copied / sizeof *copied; k++) {
+        ok = json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function)) == 0;
+        for (size_t k = 0; ok && k < sizeof copied / sizeof *copied; k++) {
             json_t *value = json_object_get(tool, copied[k]);
-            if (value && !json_is_null(value) && json_object_set(function, copied[k], value) != 0)
-                status = no_memory(err);
+            if (value && !json_is_null(value)) ok = json_object_set(function, copied[k], value) == 0;
         }
     }
-    if (status == IV_OK)
-        *out = list;
-    else
+    if (!ok) {
         json_decref(list);
-    return status;
+        return no_memory(err);
+    }
+    *out = list;
+    return IV_OK;
 }
 
 /* ---- truncation: items -------------------------------------------------------------------------------- */
@@ -261,7 +331,7 @@ json_t *iv_responses_left(const json_t *input, size_t cut, size_t *dropped) {
 static iv_status try_cut(iv_task *t, size_t cut, size_t *tokens, iv_error *err) {
     const iv_api_params *p = &t->params;
     json_t *talk = json_array(), *left = iv_responses_left(p->prompt, cut, &t->dropped);
-    iv_status status = talk && left ? iv_responses_messages(left, p->instructions, talk, err) : no_memory(err);
+    iv_status status = talk && left ? iv_responses_messages(left, p->instructions, talk, NULL, err) : no_memory(err);
     if (status == IV_OK) {
         json_decref(t->conversation);
         t->conversation = talk, talk = NULL;

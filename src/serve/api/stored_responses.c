@@ -61,7 +61,7 @@ static iv_status add_previous(const iv_task *t, json_t *items, iv_error *err) {
 /* Appends the request's own input; its errors name its own positions. */
 static iv_status add_input(const iv_task *t, json_t *items, iv_error *err) {
     json_t *input = t->params.prompt, *checked = json_array();
-    iv_status status = checked ? iv_responses_messages(input, NULL, checked, err) : no_memory(err);
+    iv_status status = checked ? iv_responses_messages(input, NULL, checked, NULL, err) : no_memory(err);
     json_decref(checked);
     if (status != IV_OK) return status;
     if (json_is_array(input)) return json_array_extend(items, input) == 0 ? IV_OK : no_memory(err);

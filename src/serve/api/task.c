@@ -94,7 +94,7 @@ void iv_task_fail(iv_task *t, const iv_error *err) {
     const char *name = t->format->error_event;
     bool named = !name || iv_buf_printf(&out, "event: %s\n", name);
     iv_json_out o = iv_sse_begin(&out);
-    iv_api_write_error(&o, err);
+    iv_api_write_error(&o, iv_http_request_path(q), iv_http_request_id(q), err);
     bool whole = named && !o.failed && iv_buf_puts(&out, "\n\n");
     bool sent = !whole || iv_http_request_write(q, out.data, out.len);
     iv_buf_free(&out);

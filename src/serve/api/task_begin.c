@@ -214,6 +214,7 @@ static void begin(iv_api_job *j) {
     iv_error err = t->why;
     iv_status status = t->status;
     t->unread = false;
+    if (t->params.ignored.len) iv_http_request_add_header(t->http_request, "x-invar-ignored", t->params.ignored.data);
     if (status == IV_OK) status = iv_task_submit(t, &err);
     if (status != IV_OK)
         iv_task_fail(t, &err);

@@ -72,8 +72,12 @@ iv_status iv_task_make_prompts(iv_task *t, const char *name, size_t count, iv_er
 }
 
 iv_status iv_api_check_model(const iv_server *s, const char *name, iv_error *err) {
-    if (!name || strcmp(name, s->model_name) == 0) return IV_OK;
-    return iv_fail(err, IV_NOT_FOUND, "model: wanted \"%s\", the only one here, found \"%.100s\"", s->model_name, name);
+    size_t at = 0, bytes;
+    if (!name) return IV_OK;
+    for (const char *own; (own = iv_server_next_name(s, &at, &bytes)) != NULL;)
+        if (strlen(name) == bytes && memcmp(name, own, bytes) == 0) return IV_OK;
+    return iv_fail(err, IV_NOT_FOUND, "model: wanted \"%.300s\", the only one here, found \"%.100s\"",
+                   s->model_names ? s->model_names : s->model_name, name);
 }
 
 iv_status iv_task_need_ids(iv_task *t, iv_api_prompt *p, iv_error *err) {

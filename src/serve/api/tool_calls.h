@@ -14,6 +14,8 @@
 
 typedef struct iv_chat_call {
     char *name, *arguments; /* arguments: the text of a JSON object, byte for byte as generated */
+    size_t content;         /* bytes of the content before it; set by chat_text.c, like the next ... */
+    size_t begin, end;      /* ... its bytes in the whole text */
 } iv_chat_call;
 
 /* From {"name": ..., "arguments": {...}} or "parameters"; `whole`: they are required, else they default to {}.
