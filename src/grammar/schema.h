@@ -28,6 +28,7 @@ typedef struct iv_schema_set {
     iv_arena *arena;
     const char *name; /* prefix of errors; borrowed */
     json_t *root;     /* the target of "#"; borrowed */
+    int inner_base;   /* iv_json_has_inner_base(root): 1 true, -1 false, 0 not known yet */
     json_t *made;     /* schemas built from several others */
     json_t *known;    /* from a schema's address or text to its rule */
     struct iv_schema_job {
@@ -57,8 +58,13 @@ int32_t iv_schema_any_object(iv_schema_set *s);
 
 /* ---- between the parts of the compiler ----------------------------------------------------------------- */
 
-/* Whether a keyword has no effect, such as "title". */
+/* Whether a keyword is supported; whether it is known to restrict values, but is not supported; and whether it is
+ * neither and has no effect, such as "title". */
+bool iv_schema_is_word(const char *key);
+bool iv_schema_is_assertion(const char *key);
 bool iv_schema_is_label(const char *key);
+/* Whether an unsupported keyword with this value holds for every value, such as "not": false. */
+bool iv_schema_always_holds(const char *key, const json_t *value);
 
 /* "where/key" in the set's arena; "" without memory, which a later allocation will report. */
 const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key);
