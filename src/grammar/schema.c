@@ -242,14 +242,8 @@ static iv_status merge(iv_schema_set *s, json_t *a, json_t *b, const char *where
 
 /* ---- combinations -------------------------------------------------------------------------------------- */
 
-/* A schema taken apart. */
-typedef struct parts {
-    json_t *plain;   /* all plain keywords, merged; owned */
-    json_t *choices; /* arrays of anyOf and oneOf; owned */
-    bool nothing;    /* one of the schemas is false */
-} parts;
-
-static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where, int depth, parts *out, iv_error *err) {
+static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where, int depth, iv_schema_parts *out,
+                            iv_error *err) {
     const char *key, *target_where;
     json_t *value, *plain, *target;
     size_t i;
@@ -280,38 +274,57 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
         if (json_array_size(value) == 0)
             return iv_fail(err, IV_INVALID, "%s: %.300s/%s: wanted a list of schemas", s->name, where,
                            joining_words[k]);
-        if (json_array_append_new(out->choices, json_pack("{s:O, s:s}", "list", value, "at",
-                                                          iv_schema_at(s, where, joining_words[k]))) != 0)
+        if (json_array_append_new(out->choices,
+                                  json_pack("{s:O, s:s, s:s}", "list", value, "at",
+                                            iv_schema_at(s, where, joining_words[k]), "key", joining_words[k])) != 0)
             return iv_schema_no_memory(s, err);
     }
     return IV_OK;
 }
 
-/* The caller releases both with json_decref. s->made keeps `plain`, because rules are found by addresses in it. */
-static iv_status open_parts(iv_schema_set *s, json_t *schema, const char *where, parts *out, iv_error *err) {
-    *out = (parts){.plain = json_object(), .choices = json_array()};
+iv_status iv_schema_parts_open(iv_schema_set *s, json_t *schema, const char *where, iv_schema_parts *out,
+                               iv_error *err) {
+    *out = (iv_schema_parts){.plain = json_object(), .choices = json_array()};
     if (!out->plain || !out->choices || json_array_append(s->made, out->plain) != 0) return iv_schema_no_memory(s, err);
     return take_apart(s, schema, where, 0, out, err);
 }
 
+void iv_schema_parts_close(iv_schema_parts *p) {
+    json_decref(p->plain), json_decref(p->choices);
+    p->plain = p->choices = NULL;
+}
+
 /* A schema equivalent to the parts, with one branch of the first choice. */
-static json_t *with_branch(iv_schema_set *s, const parts *p, json_t *branch) {
+static json_t *with_branch(iv_schema_set *s, const iv_schema_parts *p, json_t *branch) {
     json_t *all = json_pack("[O, O]", p->plain, branch);
     bool ok = all != NULL;
-    for (size_t i = 1; ok && i < json_array_size(p->choices); i++)
-        ok = json_array_append_new(
-                 all, json_pack("{s:O}", "anyOf", json_object_get(json_array_get(p->choices, i), "list"))) == 0;
+    for (size_t i = 1; ok && i < json_array_size(p->choices); i++) {
+        const json_t *choice = json_array_get(p->choices, i);
+        ok = json_array_append_new(all, json_pack("{s:O}", json_string_value(json_object_get(choice, "key")),
+                                                  json_object_get(choice, "list"))) == 0;
+    }
     json_t *schema = ok ? json_pack("{s:O}", "allOf", all) : NULL;
     json_decref(all);
     return schema && json_array_append_new(s->made, schema) == 0 ? schema : NULL;
 }
 
-static iv_status write_choices(iv_schema_set *s, const parts *p, const char *where, uint32_t from, uint32_t to,
-                               iv_error *err) {
-    json_t *first = json_array_get(p->choices, 0), *list = json_object_get(first, "list"), *branch;
+/* The branches of the first choice; NULL: there is none. */
+static iv_status first_branches(iv_schema_set *s, const iv_schema_parts *p, const char *where, json_t **list,
+                                iv_error *err) {
+    const json_t *first = json_array_get(p->choices, 0);
+    const char *key = json_string_value(json_object_get(first, "key"));
+    *list = json_object_get(first, "list");
+    if (!key || strcmp(key, "oneOf") != 0) return IV_OK;
+    return iv_schema_exclusive(s, p->plain, json_array_size(p->choices) == 1, *list, where, list, err);
+}
+
+static iv_status write_choices(iv_schema_set *s, const iv_schema_parts *p, const char *where, uint32_t from,
+                               uint32_t to, iv_error *err) {
+    json_t *first = json_array_get(p->choices, 0), *list, *branch;
     bool alone = json_object_size(p->plain) == 0 && json_array_size(p->choices) == 1;
     const char *target_where = json_string_value(json_object_get(first, "at"));
     size_t i;
+    IV_TRY(first_branches(s, p, where, &list, err));
     json_array_foreach(list, i, branch) {
         int32_t rule;
         char index[24];
@@ -327,30 +340,31 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
 
 static iv_status write_combined(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                                 iv_error *err) {
-    parts p;
-    iv_status status = open_parts(s, schema, where, &p, err);
+    iv_schema_parts p;
+    iv_status status = iv_schema_parts_open(s, schema, where, &p, err);
     if (status == IV_OK && !p.nothing)
         status = json_array_size(p.choices) ? write_choices(s, &p, where, from, to, err)
                                             : iv_schema_plain(s, p.plain, where, from, to, err);
-    json_decref(p.plain), json_decref(p.choices);
+    iv_schema_parts_close(&p);
     return status;
 }
 
 static iv_status each(iv_schema_set *s, json_t *schema, const char *where, int depth, iv_schema_writer *write,
                       void *user, iv_error *err) {
-    parts p;
+    iv_schema_parts p;
     if (depth > REFERENCES_MAX)
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "refers to itself with nothing in between", err);
-    iv_status status = open_parts(s, schema, where, &p, err);
-    json_t *list = json_object_get(json_array_get(p.choices, 0), "list"), *branch;
+    iv_status status = iv_schema_parts_open(s, schema, where, &p, err);
+    json_t *list = NULL, *branch;
     size_t i;
+    if (status == IV_OK && !p.nothing) status = first_branches(s, &p, where, &list, err);
     if (status == IV_OK && !p.nothing && !list) status = write(s, p.plain, where, user, err);
     if (status == IV_OK && !p.nothing) json_array_foreach(list, i, branch) {
             json_t *one = with_branch(s, &p, branch);
             status = one ? each(s, one, where, depth + 1, write, user, err) : iv_schema_no_memory(s, err);
             if (status != IV_OK) break;
         }
-    json_decref(p.plain), json_decref(p.choices);
+    iv_schema_parts_close(&p);
     return status;
 }
 

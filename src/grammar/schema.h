@@ -88,6 +88,25 @@ typedef iv_status iv_schema_writer(iv_schema_set *s, json_t *plain, const char *
 iv_status iv_schema_each(iv_schema_set *s, json_t *schema, const char *where, iv_schema_writer *write, void *user,
                          iv_error *err);
 
+/* A schema taken apart. */
+typedef struct iv_schema_parts {
+    json_t *plain;   /* all plain keywords, merged */
+    json_t *choices; /* anyOf and oneOf: {"list", "at", "key"} */
+    bool nothing;    /* one of the schemas is false */
+} iv_schema_parts;
+
+/* Follows references and merges allOf. Close it also after a failure. s->made keeps `plain`, because rules are found by
+ * addresses in it. */
+iv_status iv_schema_parts_open(iv_schema_set *s, json_t *schema, const char *where, iv_schema_parts *out,
+                               iv_error *err);
+void iv_schema_parts_close(iv_schema_parts *p);
+
+/* The branches of a oneOf, each without what other branches allow, too; those of which nothing is left are absent.
+ * plain: the keywords next to it; alone: it has no other choices next to it. In s->made. IV_UNSUPPORTED: two branches
+ * may hold at once. */
+iv_status iv_schema_exclusive(iv_schema_set *s, json_t *plain, bool alone, json_t *list, const char *where,
+                              json_t **out, iv_error *err);
+
 /* The keywords of strings: texts of the machine with min to max characters. */
 typedef struct iv_schema_text {
     iv_regular m;
