@@ -9,8 +9,9 @@
 enum {
     UNSAID = 2 * IV_KIND_ALL + 1, /* no constraint: every kind, and a bit that no keyword sets */
     DEPTH_MAX = 64,
-    LOOKS_MAX = 80000, /* per answer ... */
-    A_SCHEMA = 8       /* ... a schema costs this many, an entry of a list one */
+    NESTING_MAX = 2048, /* of a document, as the parser allows */
+    LOOKS_MAX = 80000,  /* per answer ... */
+    A_SCHEMA = 8        /* ... a schema costs this many, an entry of a list one */
 };
 
 typedef struct kind_name {
@@ -32,6 +33,7 @@ static const kind_name subjects[] = {
     {"maximum", IV_KIND_INTEGER | IV_KIND_NUMBER},
     {"exclusiveMinimum", IV_KIND_INTEGER | IV_KIND_NUMBER},
     {"exclusiveMaximum", IV_KIND_INTEGER | IV_KIND_NUMBER},
+    {"multipleOf", IV_KIND_INTEGER | IV_KIND_NUMBER},
     {"items", IV_KIND_ARRAY},
     {"prefixItems", IV_KIND_ARRAY},
     {"minItems", IV_KIND_ARRAY},
@@ -39,6 +41,8 @@ static const kind_name subjects[] = {
     {"uniqueItems", IV_KIND_ARRAY},
     {"properties", IV_KIND_OBJECT},
     {"required", IV_KIND_OBJECT},
+    {"patternProperties", IV_KIND_OBJECT},
+    {"propertyNames", IV_KIND_OBJECT},
     {"additionalProperties", IV_KIND_OBJECT},
     {"minProperties", IV_KIND_OBJECT},
     {"maxProperties", IV_KIND_OBJECT},
@@ -73,35 +77,121 @@ unsigned iv_json_keyword_kinds(const json_t *schema) {
 
 /* ---- references ---------------------------------------------------------------------------------------- */
 
-/* One step of a JSON pointer, unescaped into out; returns the rest. */
-static const char *pointer_step(const char *p, char *out, size_t size) {
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The text without percent-encoding. NULL: no memory, NUL, or not UTF-8 as jansson will find. The caller frees it. */
+static char *percent_decoded(const char *p) {
+    char *out = malloc(strlen(p) + 1);
     size_t n = 0;
-    for (; *p && *p != '/' && n + 1 < size; p++) {
+    for (; out && *p; p++) {
+        int high = *p == '%' ? hex_digit(p[1]) : -1, low = high >= 0 ? hex_digit(p[2]) : -1;
+        out[n++] = low < 0 ? *p : (char)(high << 4 | low);
+        if (low >= 0) p += 2;
+        if (out[n - 1] == 0) { /* no key has it */
+            free(out);
+            return NULL;
+        }
+    }
+    if (out) out[n] = 0;
+    return out;
+}
+
+/* One step of a JSON pointer, unescaped into out, which is as long as p; returns the rest. */
+static const char *pointer_step(const char *p, char *out) {
+    size_t n = 0;
+    for (; *p && *p != '/'; p++) {
         char c = *p;
         if (c == '~' && (p[1] == '0' || p[1] == '1')) c = *++p == '0' ? '~' : '/';
-        if (c == '%' && p[1] == '2' && p[2] == '4') c = '$', p += 2; /* some writers use "%24defs" */
         out[n++] = c;
     }
     out[n] = 0;
     return p;
 }
 
+/* An array's index: digits without a leading zero. */
+static json_t *element(json_t *array, const char *key) {
+    size_t n = strspn(key, "0123456789");
+    return n > 0 && n < 10 && !key[n] && (n == 1 || key[0] != '0') ? json_array_get(array, strtoul(key, NULL, 10))
+                                                                   : NULL;
+}
+
+/* Members whose values are data, not schemas. */
+static bool is_data(const char *key) {
+    static const char *const data[] = {"enum", "const", "default", "examples", "example"};
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++)
+        if (strcmp(key, data[i]) == 0) return true;
+    return false;
+}
+
+static const char *text_of(const json_t *schema, const char *key) {
+    return json_string_value(json_object_get(schema, key));
+}
+
+static bool is_anchored(const json_t *schema, const char *name) {
+    const char *anchor = text_of(schema, "$anchor"), *id = text_of(schema, "$id"), *old = text_of(schema, "id");
+    return (anchor && strcmp(anchor, name) == 0) || (id && id[0] == '#' && strcmp(id + 1, name) == 0) ||
+           (old && old[0] == '#' && strcmp(old + 1, name) == 0);
+}
+
+/* Looks at *left values. */
+static json_t *find_anchor(json_t *at, const char *name, int depth, size_t *left) {
+    json_t *value, *found = NULL;
+    const char *key;
+    size_t i;
+    if (depth > NESTING_MAX || *left == 0) return NULL;
+    --*left;
+    if (json_is_object(at) && is_anchored(at, name)) return at;
+    json_array_foreach(at, i, value) if ((found = find_anchor(value, name, depth + 1, left))) return found;
+    json_object_foreach(at, key,
+                        value) if (!is_data(key) && (found = find_anchor(value, name, depth + 1, left))) return found;
+    return NULL;
+}
+
 json_t *iv_json_pointer(json_t *root, const char *text) {
-    char key[400];
-    if (text[0] != '#' || (text[1] && text[1] != '/')) return NULL;
-    for (const char *p = text + 1; *p == '/' && root;) {
-        p = pointer_step(p + 1, key, sizeof key);
-        if (json_is_array(root)) {
-            char *end;
-            unsigned long i = strtoul(key, &end, 10);
-            root = *key && !*end ? json_array_get(root, i) : NULL;
-        } else {
-            root = json_object_get(root, key);
-        }
-        if (*p && *p != '/') root = NULL; /* longer than any key of interest */
+    if (text[0] != '#') return NULL;
+    if (!text[1]) return root;
+    char *path = percent_decoded(text + 1), *key = path ? malloc(strlen(path) + 1) : NULL;
+    size_t left = IV_JSON_ANCHOR_LOOKS;
+    if (key && path[0] != '/') root = find_anchor(root, path, 0, &left);
+    for (const char *p = path; key && *p == '/' && root;) {
+        p = pointer_step(p + 1, key);
+        root = json_is_array(root) ? element(root, key) : json_object_get(root, key);
     }
+    if (!key) root = NULL;
+    free(path), free(key);
     return root;
 }
+
+const char *iv_json_fragment(const json_t *root, const char *reference) {
+    static const char *const ids[] = {"$id", "id"};
+    if (reference[0] == '#') return reference;
+    for (size_t i = 0; i < 2; i++) {
+        const char *id = text_of(root, ids[i]);
+        size_t n = id ? strcspn(id, "#") : 0;
+        if (n == 0 || strncmp(id, reference, n) != 0) continue;
+        if (!reference[n]) return "#";
+        if (reference[n] == '#') return reference + n;
+    }
+    return NULL;
+}
+
+static bool has_inner_base(json_t *at, bool below, int depth) {
+    const char *key, *id = text_of(at, "$id"), *old = text_of(at, "id");
+    json_t *value;
+    size_t i;
+    if (depth > NESTING_MAX) return true;
+    below = below || (depth > 0 && ((id && id[0] != '#') || (old && old[0] != '#')));
+    if (below && text_of(at, "$ref")) return true;
+    json_array_foreach(at, i, value) if (has_inner_base(value, below, depth + 1)) return true;
+    json_object_foreach(at, key, value) if (has_inner_base(value, below, depth + 1)) return true;
+    return false;
+}
+
+bool iv_json_has_inner_base(json_t *root) { return has_inner_base(root, false, 0); }
 
 /* ---- kinds --------------------------------------------------------------------------------------------- */
 
@@ -173,7 +263,9 @@ static unsigned kinds_of(look *l, json_t *schema, const char *name, int depth) {
     if (!json_is_object(schema) || depth > DEPTH_MAX || !take_looks(l, A_SCHEMA)) return UNSAID;
     unsigned bits = name ? property_kinds(l, schema, name, depth) : own_kinds(l, schema);
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
-    if (ref) bits &= kinds_of(l, iv_json_pointer(l->root, ref), name, depth + 1);
+    if (ref) ref = iv_json_fragment(l->root, ref);
+    if (ref && take_looks(l, ref[1] && ref[1] != '/' ? IV_JSON_ANCHOR_LOOKS : strlen(ref) / 8))
+        bits &= kinds_of(l, iv_json_pointer(l->root, ref), name, depth + 1);
     const json_t *all = json_object_get(schema, "allOf");
     for (size_t i = 0; i < json_array_size(all) && take_looks(l, 1); i++)
         bits &= kinds_of(l, json_array_get(all, i), name, depth + 1);

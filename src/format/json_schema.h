@@ -4,6 +4,7 @@
 #define IV_FORMAT_JSON_SCHEMA_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 /* The kinds of values, as bits. */
 enum {
@@ -24,8 +25,16 @@ unsigned iv_json_kind_of(const json_t *value);
 /* The kinds implied by keywords other than "type" (minLength: strings). 0: none. */
 unsigned iv_json_keyword_kinds(const json_t *schema);
 
-/* The target of "#" or of a JSON pointer, "#/...". NULL: absent. */
+enum { IV_JSON_ANCHOR_LOOKS = 10000 /* values of a document that are searched for an anchor */ };
+
+/* The fragment of a reference into the document, from "#" on: "#/..." or "#anchor", also after the document's own
+ * "$id". NULL: it refers to another document. Borrowed. */
+const char *iv_json_fragment(const json_t *root, const char *reference);
+/* The target of "#", of a JSON pointer, "#/...", percent-encoded or not (RFC 6901, 6), or of an anchor: a schema with
+ * this "$anchor", or with "#..." as its "$id" or "id". NULL: absent. */
 json_t *iv_json_pointer(json_t *root, const char *text);
+/* Whether references stand below an inner schema with an "$id" of its own, where "#" is another document's. */
+bool iv_json_has_inner_base(json_t *root);
 
 /* The kinds as which an unquoted parameter that a model wrote may be read: those that `parameters`, the schema of all
  * parameters, allows for `name` by types, values, branches and references. Without any constraint, a string. *looks:

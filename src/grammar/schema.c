@@ -13,36 +13,13 @@ enum { REFERENCES_MAX = 64 /* in a row, with nothing in between */ };
 
 /* ---- known keywords ------------------------------------------------------------------------------------ */
 
-static const char *const plain_words[] = {"type",
-                                          "const",
-                                          "enum",
-                                          "minLength",
-                                          "maxLength",
-                                          "pattern",
-                                          "format",
-                                          "minimum",
-                                          "maximum",
-                                          "exclusiveMinimum",
-                                          "exclusiveMaximum",
-                                          "items",
-                                          "prefixItems",
-                                          "minItems",
-                                          "maxItems",
-                                          "uniqueItems",
-                                          "properties",
-                                          "required",
-                                          "additionalProperties",
-                                          "minProperties",
-                                          "maxProperties"};
 static const char *const joining_words[] = {"$ref", "allOf", "anyOf", "oneOf"};
 
-static bool among(const char *key, const char *const *words, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(key, words[i]) == 0) return true;
+static bool is_joining(const char *key) {
+    for (size_t i = 0; i < sizeof joining_words / sizeof *joining_words; i++)
+        if (strcmp(key, joining_words[i]) == 0) return true;
     return false;
 }
-
-#define AMONG(key, words) among((key), (words), sizeof(words) / sizeof *(words))
 
 /* ---- references ---------------------------------------------------------------------------------------- */
 
@@ -50,12 +27,22 @@ static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where,
                          iv_error *err) {
     const char *text = json_string_value(ref);
     if (!text) return iv_schema_fail(s, IV_INVALID, where, "$ref: wanted a string", err);
-    if (text[0] != '#' || (text[1] && text[1] != '/'))
+    const char *part = iv_json_fragment(s->root, text);
+    if (!part)
+        return iv_fail(
+            err, IV_UNSUPPORTED,
+            "%s: %.300s: $ref: wanted \"#\", a JSON pointer, \"#/...\", or an anchor in this document, found "
+            "\"%.100s\"",
+            s->name, where, text);
+    bool anchor = part[1] && part[1] != '/';
+    IV_TRY(iv_schema_charge(s, anchor ? IV_JSON_ANCHOR_LOOKS : strlen(part), IV_EFFORT_COMPARE, where, err));
+    if (s->inner_base == 0) s->inner_base = iv_json_has_inner_base(s->root) ? 1 : -1;
+    if (s->inner_base > 0)
         return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "$ref: wanted \"#\" or a JSON pointer in this document, \"#/...\"", err);
-    *out = iv_json_pointer(s->root, text);
+                              "$ref: not supported in a document with references below an inner \"$id\"", err);
+    *out = iv_json_pointer(s->root, part);
     if (!*out) return iv_fail(err, IV_INVALID, "%s: %.300s: $ref: \"%.100s\" was not found", s->name, where, text);
-    *out_where = iv_arena_strndup(s->arena, text, iv_size_min(strlen(text), 300));
+    *out_where = iv_arena_strndup(s->arena, part, iv_size_min(strlen(part), 300));
     return *out_where ? IV_OK : iv_schema_no_memory(s, err);
 }
 
@@ -67,7 +54,7 @@ static iv_status check_keywords(const iv_schema_set *s, json_t *schema, const ch
     if (!json_is_object(schema))
         return iv_schema_fail(s, IV_INVALID, where, "wanted a schema: an object, true or false", err);
     json_object_foreach(schema, key, value) {
-        if (iv_schema_is_label(key) || AMONG(key, plain_words) || AMONG(key, joining_words)) continue;
+        if (!iv_schema_is_assertion(key) || iv_schema_always_holds(key, value)) continue;
         return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s/%.100s: this keyword is not supported", s->name, where, key);
     }
     return IV_OK;
@@ -96,13 +83,25 @@ static iv_status cannot(const iv_schema_set *s, const char *where, const char *k
 /* ---- merging objects ----------------------------------------------------------------------------------- */
 
 /* The schema in b of properties that it does not list. */
-static json_t *rest_of(json_t *b) { return json_object_get(b, "additionalProperties"); }
+static json_t *rest_of(const json_t *b) { return json_object_get(b, "additionalProperties"); }
+
+static bool has_members(const json_t *x) {
+    return json_object_get(x, "properties") || json_object_get(x, "patternProperties") || rest_of(x);
+}
+
+/* additionalProperties of one schema would have to skip its own patterns, but not the other's. */
+static bool patterns_clash(const json_t *a, const json_t *b) {
+    const json_t *pa = json_object_get(a, "patternProperties"), *pb = json_object_get(b, "patternProperties");
+    bool rest = json_object_get(a, "additionalProperties") || json_object_get(b, "additionalProperties");
+    return (pa || pb) && rest && has_members(a) && has_members(b) && !json_equal(a, b);
+}
 
 static iv_status merge_properties(iv_schema_set *s, json_t *a, json_t *b, const char *where, iv_error *err) {
     json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties"), *value;
     const char *key;
     if ((pa && !json_is_object(pa)) || (pb && !json_is_object(pb)))
         return iv_schema_fail(s, IV_INVALID, where, "properties: wanted an object", err);
+    if (patterns_clash(a, b)) return cannot(s, where, "patternProperties", err);
     IV_TRY(iv_schema_charge(s, json_object_size(pa) + json_object_size(pb), IV_EFFORT_MEMBER, where, err));
     json_t *all = json_object();
     if (!all) return iv_schema_no_memory(s, err);
@@ -199,6 +198,8 @@ static iv_status merge_word(iv_schema_set *s, json_t *a, const char *key, json_t
     static const char *const most[] = {"maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum"};
     json_t *x = json_object_get(a, key);
     if (json_equal(x, y)) return IV_OK;
+    if (json_is_boolean(x) && json_is_boolean(y) && strncmp(key, "exclusive", 9) == 0) /* draft 4 */
+        return set(s, a, key, json_true(), err);
     for (size_t i = 0; i < 5; i++) {
         if (strcmp(key, least[i]) == 0) return merge_limit(s, a, key, y, true, where, err);
         if (strcmp(key, most[i]) == 0) return merge_limit(s, a, key, y, false, where, err);
@@ -208,7 +209,7 @@ static iv_status merge_word(iv_schema_set *s, json_t *a, const char *key, json_t
     if (strcmp(key, "required") == 0) return merge_required(s, a, y, where, err);
     if (strcmp(key, "uniqueItems") == 0) return set(s, a, key, json_true(), err);
     if (strcmp(key, "const") == 0) return set_new(s, a, "enum", json_array(), err); /* no value equals both */
-    if (strcmp(key, "items") == 0) {
+    if (strcmp(key, "items") == 0 && !json_is_array(x) && !json_is_array(y)) {
         json_t *both = both_of(s, x, y);
         return both ? set(s, a, key, both, err) : iv_schema_no_memory(s, err);
     }
@@ -221,6 +222,10 @@ static iv_status merge(iv_schema_set *s, json_t *a, json_t *b, const char *where
     json_t *value;
     if (json_object_size(a) == 0) return json_object_update(a, b) == 0 ? IV_OK : iv_schema_no_memory(s, err);
     bool items = json_object_get(a, "items") || json_object_get(b, "items");
+    bool tuple = json_is_array(json_object_get(a, "items")) || json_is_array(json_object_get(b, "items"));
+    if (tuple && !json_equal(json_object_get(a, "additionalItems"), json_object_get(b, "additionalItems")) &&
+        json_object_get(a, "items") && json_object_get(b, "items"))
+        return cannot(s, where, "additionalItems", err);
     if (json_object_get(a, "prefixItems") || json_object_get(b, "prefixItems")) {
         bool same = json_equal(json_object_get(a, "prefixItems"), json_object_get(b, "prefixItems"));
         if (items && !same) return cannot(s, where, "prefixItems", err);
@@ -237,14 +242,8 @@ static iv_status merge(iv_schema_set *s, json_t *a, json_t *b, const char *where
 
 /* ---- combinations -------------------------------------------------------------------------------------- */
 
-/* A schema taken apart. */
-typedef struct parts {
-    json_t *plain;   /* all plain keywords, merged; owned */
-    json_t *choices; /* arrays of anyOf and oneOf; owned */
-    bool nothing;    /* one of the schemas is false */
-} parts;
-
-static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where, int depth, parts *out, iv_error *err) {
+static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where, int depth, iv_schema_parts *out,
+                            iv_error *err) {
     const char *key, *target_where;
     json_t *value, *plain, *target;
     size_t i;
@@ -256,7 +255,7 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
     IV_TRY(check_keywords(s, schema, where, err));
     if (!(plain = json_object())) return iv_schema_no_memory(s, err);
     bool ok = true;
-    json_object_foreach(schema, key, value) if (AMONG(key, plain_words)) ok =
+    json_object_foreach(schema, key, value) if (iv_schema_is_word(key) && !is_joining(key)) ok =
         ok && json_object_set(plain, key, value) == 0;
     iv_status status = ok ? merge(s, out->plain, plain, where, err) : iv_schema_no_memory(s, err);
     json_decref(plain);
@@ -275,38 +274,57 @@ static iv_status take_apart(iv_schema_set *s, json_t *schema, const char *where,
         if (json_array_size(value) == 0)
             return iv_fail(err, IV_INVALID, "%s: %.300s/%s: wanted a list of schemas", s->name, where,
                            joining_words[k]);
-        if (json_array_append_new(out->choices, json_pack("{s:O, s:s}", "list", value, "at",
-                                                          iv_schema_at(s, where, joining_words[k]))) != 0)
+        if (json_array_append_new(out->choices,
+                                  json_pack("{s:O, s:s, s:s}", "list", value, "at",
+                                            iv_schema_at(s, where, joining_words[k]), "key", joining_words[k])) != 0)
             return iv_schema_no_memory(s, err);
     }
     return IV_OK;
 }
 
-/* The caller releases both with json_decref. s->made keeps `plain`, because rules are found by addresses in it. */
-static iv_status open_parts(iv_schema_set *s, json_t *schema, const char *where, parts *out, iv_error *err) {
-    *out = (parts){.plain = json_object(), .choices = json_array()};
+iv_status iv_schema_parts_open(iv_schema_set *s, json_t *schema, const char *where, iv_schema_parts *out,
+                               iv_error *err) {
+    *out = (iv_schema_parts){.plain = json_object(), .choices = json_array()};
     if (!out->plain || !out->choices || json_array_append(s->made, out->plain) != 0) return iv_schema_no_memory(s, err);
     return take_apart(s, schema, where, 0, out, err);
 }
 
+void iv_schema_parts_close(iv_schema_parts *p) {
+    json_decref(p->plain), json_decref(p->choices);
+    p->plain = p->choices = NULL;
+}
+
 /* A schema equivalent to the parts, with one branch of the first choice. */
-static json_t *with_branch(iv_schema_set *s, const parts *p, json_t *branch) {
+static json_t *with_branch(iv_schema_set *s, const iv_schema_parts *p, json_t *branch) {
     json_t *all = json_pack("[O, O]", p->plain, branch);
     bool ok = all != NULL;
-    for (size_t i = 1; ok && i < json_array_size(p->choices); i++)
-        ok = json_array_append_new(
-                 all, json_pack("{s:O}", "anyOf", json_object_get(json_array_get(p->choices, i), "list"))) == 0;
+    for (size_t i = 1; ok && i < json_array_size(p->choices); i++) {
+        const json_t *choice = json_array_get(p->choices, i);
+        ok = json_array_append_new(all, json_pack("{s:O}", json_string_value(json_object_get(choice, "key")),
+                                                  json_object_get(choice, "list"))) == 0;
+    }
     json_t *schema = ok ? json_pack("{s:O}", "allOf", all) : NULL;
     json_decref(all);
     return schema && json_array_append_new(s->made, schema) == 0 ? schema : NULL;
 }
 
-static iv_status write_choices(iv_schema_set *s, const parts *p, const char *where, uint32_t from, uint32_t to,
-                               iv_error *err) {
-    json_t *first = json_array_get(p->choices, 0), *list = json_object_get(first, "list"), *branch;
+/* The branches of the first choice; NULL: there is none. */
+static iv_status first_branches(iv_schema_set *s, const iv_schema_parts *p, const char *where, json_t **list,
+                                iv_error *err) {
+    const json_t *first = json_array_get(p->choices, 0);
+    const char *key = json_string_value(json_object_get(first, "key"));
+    *list = json_object_get(first, "list");
+    if (!key || strcmp(key, "oneOf") != 0) return IV_OK;
+    return iv_schema_exclusive(s, p->plain, json_array_size(p->choices) == 1, *list, where, list, err);
+}
+
+static iv_status write_choices(iv_schema_set *s, const iv_schema_parts *p, const char *where, uint32_t from,
+                               uint32_t to, iv_error *err) {
+    json_t *first = json_array_get(p->choices, 0), *list, *branch;
     bool alone = json_object_size(p->plain) == 0 && json_array_size(p->choices) == 1;
     const char *target_where = json_string_value(json_object_get(first, "at"));
     size_t i;
+    IV_TRY(first_branches(s, p, where, &list, err));
     json_array_foreach(list, i, branch) {
         int32_t rule;
         char index[24];
@@ -322,30 +340,31 @@ static iv_status write_choices(iv_schema_set *s, const parts *p, const char *whe
 
 static iv_status write_combined(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                                 iv_error *err) {
-    parts p;
-    iv_status status = open_parts(s, schema, where, &p, err);
+    iv_schema_parts p;
+    iv_status status = iv_schema_parts_open(s, schema, where, &p, err);
     if (status == IV_OK && !p.nothing)
         status = json_array_size(p.choices) ? write_choices(s, &p, where, from, to, err)
                                             : iv_schema_plain(s, p.plain, where, from, to, err);
-    json_decref(p.plain), json_decref(p.choices);
+    iv_schema_parts_close(&p);
     return status;
 }
 
 static iv_status each(iv_schema_set *s, json_t *schema, const char *where, int depth, iv_schema_writer *write,
                       void *user, iv_error *err) {
-    parts p;
+    iv_schema_parts p;
     if (depth > REFERENCES_MAX)
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "refers to itself with nothing in between", err);
-    iv_status status = open_parts(s, schema, where, &p, err);
-    json_t *list = json_object_get(json_array_get(p.choices, 0), "list"), *branch;
+    iv_status status = iv_schema_parts_open(s, schema, where, &p, err);
+    json_t *list = NULL, *branch;
     size_t i;
+    if (status == IV_OK && !p.nothing) status = first_branches(s, &p, where, &list, err);
     if (status == IV_OK && !p.nothing && !list) status = write(s, p.plain, where, user, err);
     if (status == IV_OK && !p.nothing) json_array_foreach(list, i, branch) {
             json_t *one = with_branch(s, &p, branch);
             status = one ? each(s, one, where, depth + 1, write, user, err) : iv_schema_no_memory(s, err);
             if (status != IV_OK) break;
         }
-    json_decref(p.plain), json_decref(p.choices);
+    iv_schema_parts_close(&p);
     return status;
 }
 

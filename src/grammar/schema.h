@@ -28,6 +28,7 @@ typedef struct iv_schema_set {
     iv_arena *arena;
     const char *name; /* prefix of errors; borrowed */
     json_t *root;     /* the target of "#"; borrowed */
+    int inner_base;   /* iv_json_has_inner_base(root): 1 true, -1 false, 0 not known yet */
     json_t *made;     /* schemas built from several others */
     json_t *known;    /* from a schema's address or text to its rule */
     struct iv_schema_job {
@@ -57,8 +58,13 @@ int32_t iv_schema_any_object(iv_schema_set *s);
 
 /* ---- between the parts of the compiler ----------------------------------------------------------------- */
 
-/* Whether a keyword has no effect, such as "title". */
+/* Whether a keyword is supported; whether it is known to restrict values, but is not supported; and whether it is
+ * neither and has no effect, such as "title". */
+bool iv_schema_is_word(const char *key);
+bool iv_schema_is_assertion(const char *key);
 bool iv_schema_is_label(const char *key);
+/* Whether an unsupported keyword with this value holds for every value, such as "not": false. */
+bool iv_schema_always_holds(const char *key, const json_t *value);
 
 /* "where/key" in the set's arena; "" without memory, which a later allocation will report. */
 const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key);
@@ -81,6 +87,25 @@ iv_status iv_schema_kinds(const iv_schema_set *s, const json_t *type, const char
 typedef iv_status iv_schema_writer(iv_schema_set *s, json_t *plain, const char *where, void *user, iv_error *err);
 iv_status iv_schema_each(iv_schema_set *s, json_t *schema, const char *where, iv_schema_writer *write, void *user,
                          iv_error *err);
+
+/* A schema taken apart. */
+typedef struct iv_schema_parts {
+    json_t *plain;   /* all plain keywords, merged */
+    json_t *choices; /* anyOf and oneOf: {"list", "at", "key"} */
+    bool nothing;    /* one of the schemas is false */
+} iv_schema_parts;
+
+/* Follows references and merges allOf. Close it also after a failure. s->made keeps `plain`, because rules are found by
+ * addresses in it. */
+iv_status iv_schema_parts_open(iv_schema_set *s, json_t *schema, const char *where, iv_schema_parts *out,
+                               iv_error *err);
+void iv_schema_parts_close(iv_schema_parts *p);
+
+/* The branches of a oneOf, each without what other branches allow, too; those of which nothing is left are absent.
+ * plain: the keywords next to it; alone: it has no other choices next to it. In s->made. IV_UNSUPPORTED: two branches
+ * may hold at once. */
+iv_status iv_schema_exclusive(iv_schema_set *s, json_t *plain, bool alone, json_t *list, const char *where,
+                              json_t **out, iv_error *err);
 
 /* The keywords of strings: texts of the machine with min to max characters. */
 typedef struct iv_schema_text {

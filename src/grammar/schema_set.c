@@ -9,17 +9,72 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keywords without effect. */
-static const char *const labels[] = {"title",          "description",   "default",  "examples",    "example",
-                                     "$schema",        "$id",           "$comment", "deprecated",  "readOnly",
-                                     "writeOnly",      "discriminator", "$defs",    "definitions", "contentMediaType",
-                                     "contentEncoding"};
+/* Keywords that say something of values, but are not supported: of every draft, and of the draft's predecessors. */
+static const char *const assertions[] = {"not",
+                                         "if",
+                                         "contains",
+                                         "dependencies",
+                                         "dependentRequired",
+                                         "dependentSchemas",
+                                         "unevaluatedItems",
+                                         "unevaluatedProperties",
+                                         "$dynamicRef",
+                                         "$recursiveRef",
+                                         "extends",
+                                         "disallow",
+                                         "divisibleBy",
+                                         "multipleOf"};
 
-bool iv_schema_is_label(const char *key) {
-    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
-        if (strcmp(key, labels[i]) == 0) return true;
+static const char *const keywords[] = {"$ref",
+                                       "allOf",
+                                       "anyOf",
+                                       "oneOf",
+                                       "type",
+                                       "const",
+                                       "enum",
+                                       "minLength",
+                                       "maxLength",
+                                       "pattern",
+                                       "format",
+                                       "minimum",
+                                       "maximum",
+                                       "exclusiveMinimum",
+                                       "exclusiveMaximum",
+                                       "items",
+                                       "prefixItems",
+                                       "additionalItems",
+                                       "minItems",
+                                       "maxItems",
+                                       "uniqueItems",
+                                       "properties",
+                                       "required",
+                                       "patternProperties",
+                                       "propertyNames",
+                                       "additionalProperties",
+                                       "minProperties",
+                                       "maxProperties"};
+
+static bool among(const char *key, const char *const *list, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(key, list[i]) == 0) return true;
     return false;
 }
+
+bool iv_schema_is_assertion(const char *key) { return among(key, assertions, sizeof assertions / sizeof *assertions); }
+
+bool iv_schema_is_word(const char *key) { return among(key, keywords, sizeof keywords / sizeof *keywords); }
+
+/* Whether an unsupported keyword holds for every value. */
+bool iv_schema_always_holds(const char *key, const json_t *value) {
+    bool list = strcmp(key, "dependencies") == 0 || strcmp(key, "dependentRequired") == 0 ||
+                strcmp(key, "dependentSchemas") == 0;
+    if (list) return json_is_object(value) && json_object_size(value) == 0;
+    if (strcmp(key, "not") == 0) return json_is_false(value);
+    bool schema = strncmp(key, "unevaluated", 11) == 0;
+    return schema && (json_is_true(value) || (json_is_object(value) && json_object_size(value) == 0));
+}
+
+bool iv_schema_is_label(const char *key) { return !iv_schema_is_word(key) && !iv_schema_is_assertion(key); }
 
 /* ---- errors and effort --------------------------------------------------------------------------------- */
 
@@ -92,9 +147,10 @@ static char *leaf_key(json_t *schema) {
     if (!json_is_object(schema) || !(plain = json_object())) return NULL;
     bool leaf = true;
     json_object_foreach(schema, key, value) {
+        if (iv_schema_is_label(key)) continue;
         leaf = leaf && !json_is_object(value) && strcmp(key, "$ref") != 0;
         json_array_foreach(value, i, one) leaf = leaf && !json_is_object(one) && !json_is_array(one);
-        if (leaf && !iv_schema_is_label(key)) leaf = json_object_set(plain, key, value) == 0;
+        if (leaf) leaf = json_object_set(plain, key, value) == 0;
     }
     char *text = leaf ? json_dumps(plain, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(plain);

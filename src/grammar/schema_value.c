@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "base/utf8.h"
 #include "grammar/schema.h"
+#include "grammar/schema_names.h"
 #include "grammar/spell.h"
 
 #include <inttypes.h>
@@ -114,6 +115,10 @@ static iv_status read_bound(const iv_schema_set *s, const json_t *schema, const 
                             bool least, const char *where, iv_bound *out, iv_error *err) {
     const json_t *plain = json_object_get(schema, key), *open = json_object_get(schema, exclusive_key);
     *out = (iv_bound){0};
+    if (json_is_boolean(open)) { /* draft 4: of the other bound */
+        bool exclusive = json_is_true(open);
+        open = exclusive ? plain : NULL, plain = exclusive ? NULL : plain;
+    }
     if ((plain && !json_is_number(plain)) || (open && !json_is_number(open)))
         return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted a number", s->name, where,
                        plain && !json_is_number(plain) ? key : exclusive_key);
@@ -184,8 +189,10 @@ static bool within(const json_t *schema, const json_t *v) {
         const json_t *bound = json_object_get(schema, limits[i].key);
         if (!json_is_number(bound) || !(iv_json_kind_of(v) & limits[i].kinds)) continue;
         double y = json_number_value(bound);
+        const json_t *open = json_object_get(schema, limits[i].least ? "exclusiveMinimum" : "exclusiveMaximum");
+        bool exclusive = limits[i].open || (limits[i].kinds & IV_KIND_NUMBER && json_is_true(open));
         if (limits[i].least ? x < y : x > y) return false;
-        if (limits[i].open && x == y) return false;
+        if (exclusive && x == y) return false;
     }
     return true;
 }
@@ -202,6 +209,9 @@ static const char *hard_keyword(const json_t *schema, unsigned kind) {
                 {"properties", IV_KIND_OBJECT},
                 {"required", IV_KIND_OBJECT},
                 {"additionalProperties", IV_KIND_OBJECT},
+                {"patternProperties", IV_KIND_OBJECT},
+                {"propertyNames", IV_KIND_OBJECT},
+                {"multipleOf", IV_KIND_INTEGER | IV_KIND_NUMBER},
                 {"uniqueItems", IV_KIND_ARRAY}};
     for (size_t i = 0; i < sizeof hard / sizeof *hard; i++)
         if (hard[i].kinds & kind && json_object_get(schema, hard[i].key)) return hard[i].key;
@@ -341,6 +351,7 @@ typedef struct array_shape {
 
 static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where, array_shape *w, iv_error *err) {
     json_t *one, *unique = json_object_get(schema, "uniqueItems");
+    const char *rest = "items";
     size_t i;
     *w = (array_shape){
         .prefix = json_object_get(schema, "prefixItems"), .items = json_object_get(schema, "items"), .max = SIZE_MAX};
@@ -348,8 +359,10 @@ static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where,
         return iv_schema_fail(s, IV_UNSUPPORTED, where, "uniqueItems: only false is supported", err);
     if (w->prefix && !json_is_array(w->prefix))
         return iv_schema_fail(s, IV_INVALID, where, "prefixItems: wanted a list of schemas", err);
-    if (json_is_array(w->items))
-        return iv_schema_fail(s, IV_UNSUPPORTED, where, "items: wanted a schema (lists are \"prefixItems\")", err);
+    if (json_is_array(w->items)) { /* before draft 2020-12 */
+        if (w->prefix) return iv_schema_fail(s, IV_INVALID, where, "items: a list next to \"prefixItems\"", err);
+        w->prefix = w->items, w->items = json_object_get(schema, rest = "additionalItems");
+    }
     IV_TRY(iv_schema_count(s, schema, "minItems", where, &w->min, err));
     IV_TRY(iv_schema_count(s, schema, "maxItems", where, &w->max, err));
     w->prefix_count = json_array_size(w->prefix);
@@ -359,7 +372,7 @@ static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where,
     json_array_foreach(w->prefix, i, one)
         IV_TRY(iv_schema_rule(s, one, iv_schema_at_index(s, where, "prefixItems", i), &w->rules[i], err));
     w->rest = iv_schema_any(s);
-    return w->items ? iv_schema_rule(s, w->items, iv_schema_at(s, where, "items"), &w->rest, err) : IV_OK;
+    return w->items ? iv_schema_rule(s, w->items, iv_schema_at(s, where, rest), &w->rest, err) : IV_OK;
 }
 
 static iv_status write_array(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
@@ -397,8 +410,10 @@ typedef struct property {
 typedef struct object_shape {
     property *properties;
     size_t count, min, max;
-    bool open;    /* others are allowed */
-    int32_t rest; /* their rule */
+    bool open;      /* others are allowed */
+    int32_t rest;   /* their rule */
+    bool patterned; /* names is used: patternProperties, propertyNames */
+    iv_schema_names names;
 } object_shape;
 
 /* ---- unlisted names ------------------------------------------------------------------------------------ */
@@ -508,18 +523,48 @@ static iv_status read_required(iv_schema_set *s, json_t *schema, const char *whe
     return IV_OK;
 }
 
+/* Listed properties satisfy the patterns that match their names, too. */
+static iv_status read_patterns(iv_schema_set *s, json_t *schema, const char *where, object_shape *w, iv_error *err) {
+    json_t *listed = json_object_get(schema, "properties"), *member;
+    const char **names = IV_ARENA_NEW(s->arena, w->count + 1, const char *);
+    if (!names) return iv_schema_no_memory(s, err);
+    for (size_t i = 0; i < w->count; i++) names[i] = w->properties[i].name;
+    w->patterned = true;
+    IV_TRY(iv_schema_names_open(s, schema, where, names, w->count, &w->names, err));
+    for (size_t i = 0; i < w->count; i++) {
+        property *p = &w->properties[i];
+        json_t *own = json_object_get(listed, p->name);
+        IV_TRY(iv_schema_names_member(s, &w->names, p->name, own, &member, err));
+        if (member && member != own)
+            IV_TRY(iv_schema_rule(s, member, iv_schema_at(s, iv_schema_at(s, where, "properties"), p->name), &p->rule,
+                                  err));
+    }
+    return IV_OK;
+}
+
+/* Next to listed properties only counts that always hold, or that there is one at least. */
+static iv_status check_counts(iv_schema_set *s, const char *where, object_shape *w, iv_error *err) {
+    size_t required = 0;
+    for (size_t i = 0; i < w->count; i++) required += w->properties[i].required;
+    if (required >= w->min) w->min = 0;
+    if (!w->open && !w->patterned && w->max >= w->count) w->max = SIZE_MAX;
+    if (w->min <= 1 && w->max == SIZE_MAX) return IV_OK;
+    return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                          "minProperties over 1, maxProperties: not supported next to \"properties\" or \"required\"",
+                          err);
+}
+
 static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where, object_shape *w, iv_error *err) {
     json_t *listed = json_object_get(schema, "properties"), *rest = json_object_get(schema, "additionalProperties"),
            *value;
     const char *key;
-    *w = (object_shape){.max = SIZE_MAX, .open = rest ? !json_is_false(rest) : !listed, .rest = IV_NO_RULE};
+    *w = (object_shape){.max = SIZE_MAX,
+                        .open = rest ? !json_is_false(rest) : !listed && !json_object_get(schema, "patternProperties"),
+                        .rest = IV_NO_RULE};
     if (listed && !json_is_object(listed))
         return iv_schema_fail(s, IV_INVALID, where, "properties: wanted an object", err);
     IV_TRY(iv_schema_count(s, schema, "minProperties", where, &w->min, err));
     IV_TRY(iv_schema_count(s, schema, "maxProperties", where, &w->max, err));
-    if (json_object_size(listed) && (w->min > 0 || w->max != SIZE_MAX))
-        return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "minProperties, maxProperties: not supported next to \"properties\"", err);
     size_t most = json_object_size(listed) + json_array_size(json_object_get(schema, "required"));
     w->properties = IV_ARENA_NEW(s->arena, most + 1, property);
     if (!w->properties) return iv_schema_no_memory(s, err);
@@ -533,10 +578,8 @@ static iv_status read_object(iv_schema_set *s, json_t *schema, const char *where
     if (rest) IV_TRY(iv_schema_rule(s, rest, iv_schema_at(s, where, "additionalProperties"), &w->rest, err));
     if (w->open && !rest) w->rest = iv_schema_any(s);
     IV_TRY(read_required(s, schema, where, w, rest != NULL, err));
-    if (w->count && (w->min > 0 || w->max != SIZE_MAX))
-        return iv_schema_fail(s, IV_UNSUPPORTED, where,
-                              "minProperties, maxProperties: not supported next to \"required\"", err);
-    return IV_OK;
+    if (iv_schema_has_names(schema)) IV_TRY(read_patterns(s, schema, where, w, err));
+    return w->count || w->patterned ? check_counts(s, where, w, err) : IV_OK;
 }
 
 /* ---- objects as paths ---------------------------------------------------------------------------------- */
@@ -569,13 +612,13 @@ static iv_status write_object(iv_schema_set *s, json_t *schema, const char *wher
     int32_t names = IV_NO_RULE;
     iv_automaton *a = s->a;
     IV_TRY(read_object(s, schema, where, &w, err));
-    if (w.open) IV_TRY(make_names(s, &w, where, &names, err));
+    if (w.open && !w.patterned) IV_TRY(make_names(s, &w, where, &names, err));
     uint32_t none = iv_automaton_text(a, from, "{"), some = iv_automaton_state(a);
-    if (w.count == 0 && w.open) {
+    if (w.count == 0 && w.open && !w.patterned) {
         write_others(s, &w, names, none, to);
         return IV_OK;
     }
-    if (w.min > 0) return IV_OK; /* an object without properties has none */
+    if (w.min > 0 && w.count == 0 && !w.patterned) return IV_OK; /* an object without properties has none */
     for (size_t i = 0; i < w.count && a->failed == IV_OK; i++) {
         const property *p = &w.properties[i];
         uint32_t none_next = iv_automaton_state(a), some_next = iv_automaton_state(a);
@@ -584,7 +627,14 @@ static iv_status write_object(iv_schema_set *s, json_t *schema, const char *wher
         if (!p->required) iv_automaton_skip(a, none, none_next), iv_automaton_skip(a, some, some_next);
         none = none_next, some = some_next;
     }
-    iv_automaton_bytes(a, none, '}', '}', to), iv_automaton_bytes(a, some, '}', '}', to);
+    if (w.min == 0) iv_automaton_bytes(a, none, '}', '}', to);
+    iv_automaton_bytes(a, some, '}', '}', to);
+    if (w.patterned) {
+        uint32_t other = iv_automaton_state(a);
+        iv_automaton_skip(a, none, other);
+        iv_automaton_skip(a, iv_json_mark(a, some, ','), other);
+        return iv_schema_names_write(s, &w.names, where, w.open ? w.rest : IV_NO_RULE, other, some, err);
+    }
     if (!w.open) return IV_OK;
     uint32_t key = iv_automaton_state(a);
     iv_automaton_call(a, none, names, key);
