@@ -24,13 +24,6 @@ static iv_norm norm_after(const iv_model *m, size_t i) {
     return (iv_norm){.kind = IV_NORM_FINAL};
 }
 
-static iv_status attention_block(iv_backend *b, size_t i, iv_norm next, iv_error *err) {
-    IV_TRY(b->ops->qkv(b, i, err));
-    IV_TRY(b->ops->rope_kv(b, i, err));
-    IV_TRY(b->ops->attention(b, i, err));
-    return b->ops->attention_out(b, i, next, err);
-}
-
 static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm next, iv_error *err) {
     switch (l->mlp) {
     case IV_MLP_DENSE: return b->ops->mlp(b, i, next, err);
@@ -40,14 +33,27 @@ static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm n
     return IV_UNSUPPORTED;
 }
 
+/* A layer after its first norm. `attention_only`: it ends with `attended`. */
+static iv_status layer_forward(const iv_model *m, iv_backend *b, size_t i, bool attention_only, iv_error *err) {
+    IV_TRY(b->ops->qkv(b, i, err));
+    IV_TRY(b->ops->rope_kv(b, i, err));
+    IV_TRY(b->ops->attention(b, i, err));
+    if (attention_only) return IV_OK;
+    IV_TRY(b->ops->attention_out(b, i, (iv_norm){IV_NORM_MLP, i}, err));
+    return mlp_block(b, &m->layers[i], i, norm_after(m, i), err);
+}
+
 iv_status iv_decoder_forward(const iv_model *m, iv_backend *b, iv_error *err) {
     IV_TRY(b->ops->embed(b, err));
     IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, 0}, err));
-    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
-        IV_TRY(attention_block(b, i, (iv_norm){IV_NORM_MLP, i}, err));
-        IV_TRY(mlp_block(b, &m->layers[i], i, norm_after(m, i), err));
-    }
+    for (size_t i = 0; i < (size_t)m->config.layers; i++) IV_TRY(layer_forward(m, b, i, false, err));
     return b->ops->head(b, err);
+}
+
+iv_status iv_decoder_recompute(const iv_model *m, iv_backend *b, size_t layer, iv_recompute what, iv_error *err) {
+    if (what == IV_RECOMPUTE_NONE) return IV_OK;
+    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
+    return layer_forward(m, b, layer, what == IV_RECOMPUTE_ATTENTION, err);
 }
 
 static iv_status mlp_block_backward(iv_backend *b, const iv_layer *l, size_t i, iv_error *err) {

@@ -233,7 +233,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     IV_TRY(iv_cpu_experts(s, &s->model->layers[layer], s->batch->tokens, err));
-    return norm(b, next, err);
+    return s->tape && s->tape->again ? IV_OK : norm(b, next, err);
 }
 
 /* ---- head -------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "kernels/heads_backward.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
+#include "model/decoder.h"
 
 #include <string.h>
 
@@ -259,23 +260,13 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status head_backward(iv_backend *b, iv_error *err) { return iv_head_backward(iv_cpu_learner_of(b), err); }
 
-/* Runs the layer's forward ops once more, as far as the tape lacks their values. */
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    iv_recompute mode = l->tape.recompute;
     l->tape.now = &l->tape.layers[layer];
-    if (mode == IV_RECOMPUTE_NONE) return IV_OK;
+    if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
     memcpy(l->forward->x, l->tape.now->x, l->batch.tokens * hidden_of(l) * sizeof(float));
-    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
-    IV_TRY(b->ops->qkv(b, layer, err));
-    IV_TRY(b->ops->rope_kv(b, layer, err));
-    IV_TRY(b->ops->attention(b, layer, err));
-    if (mode == IV_RECOMPUTE_ATTENTION) return IV_OK;
-    IV_TRY(b->ops->attention_out(b, layer, (iv_norm){IV_NORM_MLP, layer}, err));
-    iv_norm none = {.kind = IV_NORM_FINAL};
     l->tape.again = true;
-    iv_status status = l->model->layers[layer].mlp == IV_MLP_EXPERTS ? b->ops->experts(b, layer, none, err)
-                                                                     : b->ops->mlp(b, layer, none, err);
+    iv_status status = iv_decoder_recompute(l->model, b, layer, l->tape.recompute, err);
     l->tape.again = false;
     return status;
 }

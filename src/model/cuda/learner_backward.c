@@ -1,6 +1,7 @@
 /* learner_backward.c: the backward ops of a layer on a GPU, in the decoder's reverse order. */
 #include "base/size.h"
 #include "model/cuda/learner_state.h"
+#include "model/decoder.h"
 
 #include <math.h>
 
@@ -187,27 +188,13 @@ static iv_status head_backward(iv_backend *b, iv_error *err) {
     return l->host_ids ? iv_gpu_learner_agree(l, iv_gpu_learner_list_experts(l, err), &unused, err) : IV_OK;
 }
 
-/* Runs the layer's forward ops once more, as far as the tape lacks their values. */
-static iv_status run_again(iv_backend *b, size_t layer, iv_error *err) {
-    const gpu_learner *l = iv_gpu_learner_of(b);
-    iv_norm none = {.kind = IV_NORM_FINAL};
-    IV_TRY(b->ops->norm(b, (iv_norm){IV_NORM_ATTENTION, layer}, err));
-    IV_TRY(b->ops->qkv(b, layer, err));
-    IV_TRY(b->ops->rope_kv(b, layer, err));
-    IV_TRY(b->ops->attention(b, layer, err));
-    if (l->recompute == IV_RECOMPUTE_ATTENTION) return IV_OK;
-    IV_TRY(b->ops->attention_out(b, layer, (iv_norm){IV_NORM_MLP, layer}, err));
-    if (l->m->layers[layer].mlp == IV_MLP_EXPERTS) return b->ops->experts(b, layer, none, err);
-    return b->ops->mlp(b, layer, none, err);
-}
-
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     l->now = &l->tape[layer];
     iv_gpu_learner_begin_part(l, l->layer_parts[layer]);
     if (l->recompute == IV_RECOMPUTE_NONE) return IV_OK;
     l->x = l->now->x, l->again = true;
-    iv_status status = run_again(b, layer, err);
+    iv_status status = iv_decoder_recompute(l->m, b, layer, l->recompute, err);
     l->again = false;
     return status;
 }
