@@ -17,7 +17,7 @@ from ._library import path_bytes
 from ._request import Request, logprob_dict
 from .outputs import RequestOutput, ScoreOutput
 from .params import SamplingParams
-from .tokenizer import Message, Tokenizer, check_talk
+from .tokenizer import Message, Tokenizer, check_talk, template_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -228,7 +228,7 @@ class LLM:
             for talk, p in zip(talks, params):
                 text = tokenizer.apply_chat_template(
                     talk, tools, chat_template, add_generation_prompt, continue_final_message,
-                    **(chat_template_kwargs or {}),
+                    **template_variables(chat_template_kwargs),
                 )  # fmt: skip
                 reasoning = tokenizer._reasoning_after(text) if p.structure and not continue_final_message else 0
                 requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning))
