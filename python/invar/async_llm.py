@@ -15,6 +15,7 @@ from ._engine import Engine, EngineInfo
 from ._engine_args import EngineArgs, engine_args
 from ._errors import InvarError, Status
 from ._library import path_bytes
+from ._model import find_model
 from ._request import Request
 from .llm import Prompt, default_params, read_prompt
 from .outputs import RequestOutput
@@ -157,7 +158,8 @@ class AsyncLLM:
 
     async def update_weights(self, path: str | os.PathLike[str]) -> None:
         """Replaces the weights. InvarError (Status.BUSY) while requests run."""
-        await self._call(lambda: self._engine.update_weights(path_bytes(path)))
+        folder = path_bytes(find_model(path))
+        await self._call(lambda: self._engine.update_weights(folder))
 
     async def sync(self, trainer: Trainer, digest: bool = False) -> None:
         """Trainer.sync for this engine."""

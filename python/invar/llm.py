@@ -14,6 +14,7 @@ from ._engine import Engine, EngineInfo as EngineInfo
 from ._engine_args import engine_args
 from ._errors import InvarError, Status
 from ._library import path_bytes
+from ._model import find_model
 from ._request import Request, logprob_dict
 from .outputs import RequestOutput, ScoreOutput
 from .params import SamplingParams
@@ -295,8 +296,9 @@ class LLM:
 
     def update_weights(self, path: str | os.PathLike[str]) -> None:
         """Replaces the weights by those of another checkpoint of the same shape. After an error the old ones hold."""
+        folder = path_bytes(find_model(path))
         with self._lock:
-            self._engine.update_weights(path_bytes(path))
+            self._engine.update_weights(folder)
 
     def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Replaces the weights by named torch tensors in any order: `model.named_parameters()`, for example. Matrices

@@ -483,7 +483,8 @@ def test_a_snapshot_is_found(tmp_path, monkeypatch, variable):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     params = SamplingParams(seed=1, max_tokens=3, receipt=True)
-    with LLM("some/model-1B") as llm, LLM(MODEL) as other:
+    with LLM("some/model-1B", trainable=True) as llm, LLM(MODEL) as other:
+        llm.update_weights("some/model-1B")
         assert llm.model == str(snapshot)
         [a], [b] = (engine.generate("2", params, use_tqdm=False) for engine in (llm, other))
         assert a.outputs[0].digest == b.outputs[0].digest
