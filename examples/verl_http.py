@@ -7,6 +7,7 @@ as learner, and compares every log-probability."""
 import base64
 import io
 import json
+import re
 import sys
 import urllib.request
 from multiprocessing.reduction import ForkingPickler
@@ -17,7 +18,7 @@ import torch.multiprocessing
 from transformers import AutoModelForCausalLM
 
 address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:30000"
-steps = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+steps = int(sys.argv[2]) if len(sys.argv) > 2 else 8
 torch.multiprocessing.set_sharing_strategy("file_system")  # tensors of CPUs travel in named shared memory
 
 
@@ -29,9 +30,16 @@ def call(route, body=None):
 
 
 def rollout(prompt_ids, seed):
-    sampling = {"max_new_tokens": 16, "temperature": 1.0, "top_k": -1, "top_p": 1.0, "sampling_seed": seed}
-    meta = call("/generate", {"input_ids": prompt_ids, "sampling_params": sampling, "return_logprob": True})["meta_info"]
-    return [token for _, token, _ in meta["output_token_logprobs"]], [v for v, _, _ in meta["output_token_logprobs"]]
+    sampling = {"max_new_tokens": 8, "temperature": 1.0, "top_k": -1, "top_p": 1.0, "sampling_seed": seed}
+    answer = call("/generate", {"input_ids": prompt_ids, "sampling_params": sampling, "return_logprob": True})
+    pairs = answer["meta_info"]["output_token_logprobs"]
+    return answer["text"], [token for _, token, _ in pairs], [value for value, _, _ in pairs]
+
+
+def reward(text, wanted):
+    """1 for the right number first, less the further it is away, 0 for none."""
+    found = re.match(r"\s*(\d{1,6})", text)
+    return 1 / (1 + abs(int(found[1]) - wanted)) if found else 0.0
 
 
 def update(model, bucket=20):
@@ -52,19 +60,20 @@ info = call("/server_info")
 dtype = getattr(torch, info["dtype"])
 model = invar.torch.patch(AutoModelForCausalLM.from_pretrained(info["model_path"], dtype=torch.float32), dtype)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-prompts = [call("/tokenize", {"prompt": text})["tokens"] for text in ("2 + 2 =", "3 + 4 =")]
+sums = [(a + b, call("/tokenize", {"prompt": f"{a} + {b} ="})["tokens"]) for a, b in ((2, 2), (13, 4), (30, 12), (25, 17))]
+asked = [one for one in sums for _ in range(8)]
 for step in range(steps):
-    answers = [(p, *rollout(p, 1000 * step + i)) for p in prompts for i in range(4)]
-    sequences = [[*prompt, *ids] for prompt, ids, _ in answers]
+    found = [rollout(prompt, 1000 * step + i) for i, (_, prompt) in enumerate(asked)]
+    sequences = [[*prompt, *ids] for (_, prompt), (_, ids, _) in zip(asked, found)]
     logprobs = invar.torch.logprobs(model, sequences).split([len(s) for s in sequences])
-    equal = sum(torch.equal(row[len(prompt) :], torch.tensor(values)) for row, (prompt, _, values) in zip(logprobs, answers))
-    print(f"step {step}: {equal} of {len(answers)} answers equal in every bit")
-    assert equal == len(answers)
-    rewards = torch.tensor([-float(len(ids)) for _, ids, _ in answers]).view(len(prompts), -1)
-    advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
-    loss = -sum(a * row[len(prompt) :].sum() for a, row, (prompt, _, _) in zip(advantages, logprobs, answers))
+    rows = [row[len(prompt) :] for row, (_, prompt) in zip(logprobs, asked)]  # of the answers
+    equal = sum(torch.equal(row, torch.tensor(values)) for row, (_, _, values) in zip(rows, found))
+    rewards = torch.tensor([reward(text, wanted) for (wanted, _), (text, _, _) in zip(asked, found)]).view(len(sums), -1)
+    print(f"step {step}: mean reward {rewards.mean():.3f}, {equal} of {len(found)} answers equal in every bit", flush=True)
+    assert equal == len(found)
+    loss = -sum(a * row.sum() for a, row in zip((rewards - rewards.mean(1, keepdim=True)).flatten(), rows))
     optimizer.zero_grad()
-    (loss / sum(len(ids) for _, ids, _ in answers)).backward()
+    (loss / sum(len(row) for row in rows)).backward()
     optimizer.step()
     with torch.no_grad():  # the forward pass rounds matrices; norms arrive at the server in its type
         [p.copy_(p.to(dtype)) for p in model.parameters() if p.dim() == 1]

@@ -15,11 +15,12 @@ from ._engine import Engine, EngineInfo
 from ._engine_args import EngineArgs, engine_args
 from ._errors import InvarError, Status
 from ._library import path_bytes
+from ._model import find_model
 from ._request import Request
 from .llm import Prompt, default_params, read_prompt
 from .outputs import RequestOutput
 from .params import RequestOutputKind, SamplingParams
-from .tokenizer import Message, Tokenizer
+from .tokenizer import Message, Tokenizer, template_variables
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -50,6 +51,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> AsyncLLM:
+        _check.instance(args, "args", EngineArgs)
         llm = cls.__new__(cls)
         llm._start(args)
         return llm
@@ -102,7 +104,7 @@ class AsyncLLM:
         """generate() for a conversation."""
         tokenizer = self._engine.tokenizer
         text = tokenizer.apply_chat_template(
-            messages, tools, chat_template, add_generation_prompt, **(chat_template_kwargs or {})
+            messages, tools, chat_template, add_generation_prompt, **template_variables(chat_template_kwargs)
         )
         structured = isinstance(sampling_params, SamplingParams) and sampling_params.structure is not None
         reasoning = tokenizer._reasoning_after(text) if structured else 0
@@ -143,7 +145,8 @@ class AsyncLLM:
 
     async def abort(self, request_id: str | Sequence[str]) -> None:
         """Ends requests: their iterators yield a last output with finish_reason "abort". Unknown ids are ignored."""
-        for name in [request_id] if isinstance(request_id, str) else request_id:
+        names = [request_id] if isinstance(request_id, str) else _check.listing(request_id, "request_id", "a text or a list of texts")
+        for name in names:
 
             def end(name: str = name) -> None:
                 if name in self._streams:
@@ -155,10 +158,14 @@ class AsyncLLM:
 
     async def update_weights(self, path: str | os.PathLike[str]) -> None:
         """Replaces the weights. InvarError (Status.BUSY) while requests run."""
-        await self._call(lambda: self._engine.update_weights(path_bytes(path)))
+        folder = path_bytes(find_model(path))
+        await self._call(lambda: self._engine.update_weights(folder))
 
     async def sync(self, trainer: Trainer, digest: bool = False) -> None:
         """Trainer.sync for this engine."""
+        from .trainer import Trainer
+
+        _check.instance(trainer, "trainer", Trainer)
 
         def copy() -> None:
             with trainer._lock:

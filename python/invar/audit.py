@@ -23,6 +23,7 @@ from typing import Any
 from ._audit.answers import Answer, Difference, compare, percent
 from ._audit.endpoint import Endpoint
 from ._audit.ways import WAYS, Job, Sender, Way, jobs_of, prompts_of
+from . import _check
 from ._errors import InvarError, Status
 
 
@@ -173,12 +174,17 @@ def run(
     "auto". api_key: sent as a bearer token. prompts: instead of built-in ones. flush: clears the server's prefix cache
     between requests where it has a route for that. tag: begins each built-in prompt; None: random, so that no cache has
     them. seconds of timeout: of one answer. InvarError: no server, no model, no answer."""
-    for what, value, least in (("requests", requests, 1), ("rounds", rounds, 1), ("max_tokens", max_tokens, 1),
-                               ("concurrency", concurrency, 1)):  # fmt: skip
-        if value < least:
-            raise InvarError(Status.INVALID, f"{what}: wanted {least} or more, found {value}")
-    if prompts is not None and (isinstance(prompts, str) or not prompts):
-        raise InvarError(Status.INVALID, "prompts: wanted a list of texts")
+    counts = {"requests": requests, "rounds": rounds, "max_tokens": max_tokens, "concurrency": concurrency}
+    requests, rounds, max_tokens, concurrency = (
+        _check.integer(value, what, 1, _check.INT32_MAX) for what, value in counts.items()
+    )
+    temperature, flush = _check.number(temperature, "temperature", 0), _check.flag(flush, "flush")
+    seed = _check.integer(seed, "seed", _check.SEED_MIN, _check.SEED_MAX)
+    if prompts is not None:
+        listed = _check.listing(prompts, "prompts", "a list of texts")
+        prompts = [_check.text(one, f"prompts[{i}]") for i, one in enumerate(listed)]
+        if not prompts:
+            raise InvarError(Status.INVALID, "prompts: wanted at least one text, found none")
     say = progress or (lambda text: None)
     endpoint = Endpoint(url, model, api, api_key, timeout)
     texts = list(prompts) if prompts is not None else prompts_of(requests, secrets.token_hex(3) if tag is None else tag)

@@ -14,10 +14,11 @@ from ._engine import Engine, EngineInfo as EngineInfo
 from ._engine_args import engine_args
 from ._errors import InvarError, Status
 from ._library import path_bytes
+from ._model import find_model
 from ._request import Request, logprob_dict
 from .outputs import RequestOutput, ScoreOutput
 from .params import SamplingParams
-from .tokenizer import Message, Tokenizer, check_talk
+from .tokenizer import Message, Tokenizer, check_talk, template_variables
 
 if TYPE_CHECKING:
     import numpy as np
@@ -228,7 +229,7 @@ class LLM:
             for talk, p in zip(talks, params):
                 text = tokenizer.apply_chat_template(
                     talk, tools, chat_template, add_generation_prompt, continue_final_message,
-                    **(chat_template_kwargs or {}),
+                    **template_variables(chat_template_kwargs),
                 )  # fmt: skip
                 reasoning = tokenizer._reasoning_after(text) if p.structure and not continue_final_message else 0
                 requests.append(self._request(text, tokenizer.encode(text, False), p, reasoning))
@@ -295,8 +296,9 @@ class LLM:
 
     def update_weights(self, path: str | os.PathLike[str]) -> None:
         """Replaces the weights by those of another checkpoint of the same shape. After an error the old ones hold."""
+        folder = path_bytes(find_model(path))
         with self._lock:
-            self._engine.update_weights(path_bytes(path))
+            self._engine.update_weights(folder)
 
     def load_weights(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Replaces the weights by named torch tensors in any order: `model.named_parameters()`, for example. Matrices

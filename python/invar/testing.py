@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence as Items
 from typing import TYPE_CHECKING, Any
 
+from . import _check
 from ._audit.answers import float32_bits
 from ._audit.endpoint import Endpoint
 from ._errors import InvarError, Status
@@ -25,6 +26,7 @@ Tokens = tuple[Items[int], Items[float]]  # ids, log-probabilities
 def assert_same_outputs(wanted: Items[RequestOutput], found: Items[RequestOutput]) -> None:
     """Of generate() or chat(): every token, every bit of its log-probability, and the reason for the end."""
     __tracebackhide__ = True
+    wanted, found = _outputs(wanted, "wanted"), _outputs(found, "found")
     if len(wanted) != len(found):
         raise AssertionError(f"wanted {len(wanted)} requests, found {len(found)}")
     failures = []
@@ -48,6 +50,11 @@ def assert_same_engines(
     """Both answer the prompts in the same way. sampling_params: None samples 32 tokens. A request without a seed gets the
     number of its prompt."""
     __tracebackhide__ = True
+    from .llm import LLM, prompts_of
+
+    for name, engine in (("a", a), ("b", b)):
+        _check.instance(engine, name, LLM)
+    prompts = prompts_of(prompts)
     params = _params(prompts, sampling_params)
     wanted = a.generate(prompts, params, use_tqdm=False)
     assert_same_outputs(wanted, b.generate(prompts, params, use_tqdm=False))
@@ -57,8 +64,10 @@ def assert_same_logprobs(outputs: Items[RequestOutput], found: Iterable[Items[fl
     """Log-probabilities of each answer's tokens, one row an answer, as a trainer computes them: lists, arrays or
     tensors of float32."""
     __tracebackhide__ = True
+    outputs = _outputs(outputs, "outputs")
     answers = [(_name(i, output, x.index), x) for i, output in enumerate(outputs) for x in output.outputs]
-    rows = [[float(value) for value in row] for row in found]
+    given = enumerate(_check.listing(found, "found", "rows of log-probabilities"))
+    rows = [[float(value) for value in _check.floats(row, None, f"found[{i}]", finite=False)] for i, row in given]
     if len(rows) != len(answers):
         raise AssertionError(f"wanted log-probabilities of {len(answers)} answers, found {len(rows)}")
     failures = []
@@ -74,8 +83,12 @@ def assert_same_trainer(
 ) -> None:
     """The trainer's log-probabilities of what the engine samples are the engine's."""
     __tracebackhide__ = True
-    from .trainer import Sequence
+    from .llm import LLM, prompts_of
+    from .trainer import Sequence, Trainer
 
+    _check.instance(llm, "llm", LLM)
+    _check.instance(trainer, "trainer", Trainer)
+    prompts = prompts_of(prompts)
     outputs = llm.generate(prompts, _params(prompts, sampling_params), use_tqdm=False)
     pairs = [(output.prompt_token_ids, x.token_ids) for output in outputs for x in output.outputs]
     scored = trainer.score([Sequence([*prompt, *answer]) for prompt, answer in pairs])
@@ -122,10 +135,22 @@ def assert_audit(url: str, **options: Any) -> Report:
 # ---- inside
 
 
+def _outputs(value: Any, what: str) -> list[RequestOutput]:
+    from .outputs import RequestOutput
+
+    outputs = _check.listing(value, what, "a list of RequestOutput")
+    for i, output in enumerate(outputs):
+        _check.instance(output, f"{what}[{i}]", RequestOutput)
+    return outputs
+
+
 def _params(prompts: Items[Any], given: SamplingParams | Items[SamplingParams] | None) -> list[SamplingParams]:
     if given is None:
         given = SamplingParams(max_tokens=32)
-    params = [p.clone() for p in ([given] * len(prompts) if isinstance(given, SamplingParams) else given)]
+    listed = [given] * len(prompts) if isinstance(given, SamplingParams) else _check.listing(given, "sampling_params", "SamplingParams")
+    for i, p in enumerate(listed):
+        _check.instance(p, f"sampling_params[{i}]", SamplingParams)
+    params = [p.clone() for p in listed]
     for i, p in enumerate(params):
         p.seed = i if p.seed is None else p.seed
     return params

@@ -10,13 +10,30 @@ from typing import Any
 from . import _check
 from ._errors import InvarError, Status
 from ._library import Handle, check, encode, ffi, lib, new_error, path_bytes, take_text, text_of, to_json
-from ._model import find_model
+from ._model import find_model, path_text
 
 Message = dict[str, Any]
 
 
+ARGUMENTS = {"messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"}
+
+
+def template_variables(given: Any) -> dict[str, Any]:
+    """chat_template_kwargs: variables of the template by name, none that chat() sets itself."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        _check.wrong("chat_template_kwargs", "a dict of names and values", given)
+    taken = sorted(ARGUMENTS & set(given))
+    if taken:
+        raise InvarError(Status.INVALID, f"chat_template_kwargs: wanted {', '.join(taken)} as an argument of its own, found it here")
+    return dict(given)
+
+
 def check_talk(talk: Any, where: str = "") -> list[Any]:
     messages = _check.listing(talk, f"{where}messages", "a list of messages")
+    if not messages:
+        raise InvarError(Status.INVALID, f"{where}messages: wanted at least one message, found none")
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping):
             _check.wrong(f"{where}message {i}", 'a dict as {"role": "user", "content": "..."}', message)
@@ -103,6 +120,12 @@ class Tokenizer:
     ) -> str:
         """The rendered conversation. chat_template: a template's text, or the path of its file; other keywords are
         variables of the template. continue_final_message: ends with the last message's text."""
+        add_generation_prompt = _check.flag(add_generation_prompt, "add_generation_prompt")
+        continue_final_message = _check.flag(continue_final_message, "continue_final_message")
+        if tools is not None:
+            for i, tool in enumerate(_check.listing(tools, "tools", "a list of tools")):
+                if not isinstance(tool, Mapping):
+                    _check.wrong(f"tools[{i}]", "a dict", tool)
         if add_generation_prompt and continue_final_message:
             raise InvarError(
                 Status.INVALID, "chat: wanted add_generation_prompt or continue_final_message, found both"
@@ -125,8 +148,10 @@ class Tokenizer:
             _check.wrong("chat_template", "a template's text or its file", chat_template)
         if chat_template is None:
             check(lib().iv_render_chat(self._pointer, variables, len(variables), ffi.NULL, out, err), err)
-        elif "{" not in chat_template and os.path.isfile(chat_template):
-            path = path_bytes(chat_template)
+        elif "{" not in chat_template:
+            if not os.path.isfile(path_text(chat_template, "chat_template")):
+                raise InvarError(Status.NOT_FOUND, f"chat_template: wanted a template's text or its file, found neither in {chat_template!r}")
+            path = path_bytes(chat_template, "chat_template")
             check(lib().iv_render_template(path, variables, len(variables), ffi.NULL, out, err), err)
         else:
             with tempfile.NamedTemporaryFile(suffix=".jinja") as file:

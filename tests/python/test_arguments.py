@@ -13,7 +13,7 @@ import pytest
 import invar
 from invar import (
     LLM, AsyncLLM, GuidedDecodingParams, InvarError, Policy, PolicySequence, Receipt, SamplingParams, Sequence, Status,
-    StructuredOutputsParams, Tokenizer, Trainer,
+    StructuredOutputsParams, Tokenizer, Trainer, testing,
 )  # fmt: skip
 from support import MODEL
 
@@ -483,7 +483,8 @@ def test_a_snapshot_is_found(tmp_path, monkeypatch, variable):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     params = SamplingParams(seed=1, max_tokens=3, receipt=True)
-    with LLM("some/model-1B") as llm, LLM(MODEL) as other:
+    with LLM("some/model-1B", trainable=True) as llm, LLM(MODEL) as other:
+        llm.update_weights("some/model-1B")
         assert llm.model == str(snapshot)
         [a], [b] = (engine.generate("2", params, use_tqdm=False) for engine in (llm, other))
         assert a.outputs[0].digest == b.outputs[0].digest
@@ -547,9 +548,103 @@ def test_tokenizer(llm):
         refused("token id", tokenizer.decoded_token, token)
     for template in (5, b"x", ["x"]):
         refused("chat_template", tokenizer.apply_chat_template, [{"role": "user", "content": "x"}], chat_template=template)
-    for tools in ([object()], [{"a": NAN}]):
+    for tools in ([{"a": object()}], [{"a": NAN}]):
         refused("chat", tokenizer.apply_chat_template, [{"role": "user", "content": "x"}], tools)
     assert tokenizer.decode([2**31 - 1, *tokenizer.encode("2")]) == "2"  # as in transformers
+
+
+USER = [{"role": "user", "content": "2 + 2"}]
+CHAT = {
+    "tools": [5, "x", {}, [5], ["x"]],
+    "chat_template_kwargs": [5, "x", [1], {1: 2}, {"messages": []}, {"tools": []}],
+    "add_generation_prompt": NO_FLAG,
+    "continue_final_message": NO_FLAG,
+    "chat_template": [5, b"x", "/nowhere.jinja", "no-such-file", ""],
+}
+
+
+@pytest.mark.parametrize("name", CHAT)
+def test_chat_options(llm, name):
+    for value in CHAT[name]:
+        if value is not None or name != "tools":
+            refused(name, llm.chat, USER, SamplingParams(max_tokens=1), use_tqdm=False, **{name: value})
+    for nothing in ([], [[]], [USER, []]):
+        refused("messages", llm.chat, nothing, use_tqdm=False)
+
+
+def test_async_calls(trainer):
+    async def all_of_them():
+        with AsyncLLM(MODEL) as engine:
+            for name in (5, None):
+                with pytest.raises(InvarError, match="request_id"):
+                    await engine.abort(name)
+            for one in (5, None, "x"):
+                with pytest.raises(InvarError, match="trainer"):
+                    await engine.sync(one)
+            for path in (5, None, "", "/nowhere"):
+                with pytest.raises(InvarError):
+                    await engine.update_weights(path)
+            for messages in (None, "x", [5], []):
+                with pytest.raises(InvarError, match="message"):
+                    async for _ in engine.chat(messages):
+                        pass
+
+    asyncio.run(all_of_them())
+    for args in ({"model": MODEL}, MODEL, None):
+        refused("args", AsyncLLM.from_engine_args, args)
+
+
+AUDIT = {
+    "url": [None, 5, b"http://x", "", "ftp://x", "http://x:99999", "http://[x", "http://", "a\0b"],
+    "model": [5, b"x"],
+    "api": [5, "grpc"],
+    "api_key": [5, b"x"],
+    "prompts": [5, "x", [], [5], [b"x"], {}],
+    "requests": [*NO_INTEGER, None, 0],
+    "rounds": [*NO_INTEGER, None, 0],
+    "max_tokens": [*NO_INTEGER, None, 0],
+    "concurrency": [*NO_INTEGER, None, 0],
+    "temperature": [*NO_NUMBER, None, -1],
+    "seed": [*NO_INTEGER, None],
+    "flush": NO_FLAG,
+    "timeout": [*NO_NUMBER, None, -1, 0, 1e300],
+}
+
+
+@pytest.mark.parametrize("name", AUDIT)
+def test_audit_arguments(name):
+    for value in AUDIT[name]:
+        refused(name, invar.audit, **{"url": "http://127.0.0.1:1", name: value})
+
+
+def test_assertions(llm, trainer):
+    one = llm.generate("2", SamplingParams(max_tokens=1), use_tqdm=False)
+    for wanted, found, name in ((None, one, "wanted"), (one, [5], "found"), ("ab", "cd", "wanted"), ({}, one, "wanted")):
+        refused(name, testing.assert_same_outputs, wanted, found)
+    for rows in (5, None, [["x"]], [5], "x", [None]):
+        refused("found", testing.assert_same_logprobs, one, rows)
+    refused("outputs", testing.assert_same_logprobs, None, [])
+    refused("b", testing.assert_same_engines, llm, 5, ["2"])
+    refused("trainer", testing.assert_same_trainer, llm, llm, ["2"])
+    refused("prompts", testing.assert_same_engines, llm, llm, 5)
+    refused("sampling_params", testing.assert_same_engines, llm, llm, ["2"], [{"n": 1}])
+    testing.assert_same_engines(llm, llm, "2 + 2 =")  # one prompt, not its letters
+    testing.assert_same_logprobs(one, [np.array(one[0].outputs[0].token_logprobs, np.float32)])
+    for url in (None, 5, "ftp://x"):
+        refused("url", testing.assert_same_receipt, url, receipt_of(llm))
+
+
+def receipt_of(llm):
+    return llm.generate("2", SamplingParams(max_tokens=1, receipt=True), use_tqdm=False)[0].outputs[0].receipt
+
+
+def test_a_closed_engine():
+    engine = LLM(MODEL)
+    engine.close()
+    engine.close()
+    for call in (lambda: engine.generate("2"), engine.stats, lambda: engine.encode("2"), lambda: engine.logits([1]),
+                 engine.reset_prefix_cache, engine.get_default_sampling_params, lambda: engine.update_weights(MODEL)):  # fmt: skip
+        refused("engine", call)
 
 
 def test_errors_travel():

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from .. import _check
 from .._errors import InvarError, Status
 from .answers import Answer, brief, join_events, read_answer
 
@@ -31,15 +32,23 @@ class Endpoint:
     """Several threads may ask. notes: what a reader of the results should know."""
 
     def __init__(self, url: str, model: str | None, api: str, key: str | None, timeout: float) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        url = _check.text(url, "url")
+        for what, text in (("model", model), ("api_key", key)):
+            _check.optional(_check.text, text, what)
+        timeout = _check.number(timeout, "timeout", 1e-3, threading.TIMEOUT_MAX)
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port above 65,535, a bracket
+            right = False
+        if not right:
             raise InvarError(Status.INVALID, f"url: wanted http://HOST:PORT or https://HOST, found {url!r}")
         if api not in ("auto", *ROUTES):
             raise InvarError(Status.INVALID, f"api: wanted auto, chat or completions, found {api!r}")
         path = parts.path.rstrip("/")
         self.root = path.removesuffix("/v1")
         self.base = path if path.endswith("/v1") else path + "/v1"
-        self.host, self.port, self.tls = parts.hostname, parts.port, parts.scheme == "https"
+        self.host, self.port, self.tls = parts.hostname or "", parts.port, parts.scheme == "https"
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self.root}"
         self.key, self.timeout, self.api = key, timeout, api
         self.notes: list[str] = []
