@@ -207,6 +207,19 @@ def test_members():
     check(not missing and not wrong, "\n".join(["without a row:", *missing, "wrong:", *wrong]))
 
 
+def test_token_rules():
+    """Only allowed ids are drawn, and no bad word is completed."""
+    path, base = "/v1/completions", BASE["/v1/completions"] | {"return_token_ids": True}
+    _, some = ask(path, base | {"allowed_token_ids": [20, 21]})
+    check(len(some["choices"][0]["token_ids"]) == 40 and set(some["choices"][0]["token_ids"]) <= {20, 21}, some)
+    _, none = ask(path, base | {"bad_words": DIGITS})
+    check(none["choices"][0]["text"] and not any(d in none["choices"][0]["text"] for d in DIGITS), none)
+    for wrong in ({"allowed_token_ids": []}, {"allowed_token_ids": [1 << 30]}, {"bad_words": [" "]}, {"bad_words": [7]},
+                  {"bad_words": ["a"], "regex": "a"}):
+        status, answer = ask(path, base | wrong)
+        check(status == 400 and next(iter(wrong)) in answer, wrong, status, answer)
+
+
 with tempfile.TemporaryDirectory() as made:
     for own in TINY_MATH.iterdir():
         if own.name not in ("chat_template.jinja", "tokenizer_config.json"):
@@ -217,4 +230,4 @@ with tempfile.TemporaryDirectory() as made:
     (pathlib.Path(made) / "chat_template.jinja").write_text(TEMPLATE)
     with serving(pathlib.Path(made)) as port:
         url = f"http://127.0.0.1:{port}"
-        main(test_bodies, test_members)
+        main(test_bodies, test_members, test_token_rules)
