@@ -220,7 +220,9 @@ typedef enum iv_constraint_kind {
     IV_CONSTRAINT_TOOL_CALL_OR_JSON,  /* text: {"form", "tools", "schema"}: such a call, or JSON that satisfies the
                                        * schema */
     IV_CONSTRAINT_TOOL_CALLS_OR_JSON, /* the same, one or more calls, or JSON */
-    IV_CONSTRAINT_GRAMMAR             /* text: a grammar in llama.cpp's notation whose rule `root` is the answer */
+    IV_CONSTRAINT_GRAMMAR,            /* text: a grammar in llama.cpp's notation whose rule `root` is the answer */
+    IV_CONSTRAINT_TOKENS /* text: {"allowed": [ids], "bad": [[ids], ...]}, one or both: only these ids are drawn, also
+                          * to end the answer; and no token that would complete one of these sequences */
 } iv_constraint_kind;
 
 /* A compiled constraint, with a reference count. Any thread may retain and release it. */

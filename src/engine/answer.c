@@ -149,8 +149,10 @@ static iv_status allow(const iv_engine *e, iv_sequence *s, uint64_t *mask, bool 
     bool whole;
     IV_TRY(iv_mask_get(s->mask, &found, &whole, err));
     memcpy(mask, found, (vocab + 63) / 64 * sizeof *mask);
-    set_ends(e, s, mask, false);
+    bool of_tokens = iv_mask_constraint(s->mask)->kind == IV_CONSTRAINT_TOKENS; /* end tokens are tokens like others */
+    if (!of_tokens || !may_end(s)) set_ends(e, s, mask, false);
     bool any = any_of(mask, vocab);
+    whole &= !of_tokens;
     any |= whole && (may_end(s) || !any) && set_ends(e, s, mask, true);
     *over = !any && whole;
     if (any || whole) return IV_OK;

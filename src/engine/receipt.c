@@ -436,7 +436,7 @@ static iv_status read_constraint(iv_request *q, const iv_json_object *all, iv_er
     IV_TRY(need_word(&o, "kind", &kind, err));
     IV_TRY(need_string(&o, "text", &q->constraint_text, err));
     IV_TRY(need_word(&o, "reasoning", &before, err));
-    for (int k = IV_CONSTRAINT_JSON_OBJECT; k <= IV_CONSTRAINT_GRAMMAR; k++)
+    for (int k = IV_CONSTRAINT_JSON_OBJECT; k <= IV_CONSTRAINT_TOKENS; k++)
         if (strcmp(kind, iv_constraint_name((iv_constraint_kind)k)) == 0) q->constraint = (iv_constraint_kind)k;
     if (q->constraint == IV_CONSTRAINT_NONE)
         return iv_fail(err, IV_FORMAT, "%s: %skind: '%s' is no kind of constraint", o.file, o.path, kind);

@@ -1,4 +1,5 @@
 /* grammar.c: walks of the vocabulary's tree through a grammar's machine, and their cached results. */
+#include "grammar/token_rules.h"
 #include "grammar/grammar.h"
 #include "base/arena.h"
 #include "base/size.h"
@@ -25,7 +26,9 @@ struct iv_grammar {
     uint64_t *masks;      /* [mask_capacity][words] */
     int32_t *mask_states; /* [mask_capacity]: the state of each mask */
     size_t mask_count, mask_capacity, mask_next, mask_most;
-    int32_t *path; /* [longest + 1]: states along a branch of the tree */
+    int32_t *path;  /* [longest + 1]: states along a branch of the tree */
+    bool of_tokens; /* `rules` replaces the automaton */
+    iv_token_rules rules;
     atomic_size_t bytes;
 };
 
@@ -52,7 +55,7 @@ static iv_status compile(iv_constraint_kind kind, const char *text, iv_reasoning
 
 static iv_status check_text(iv_constraint_kind kind, const char *text, iv_reasoning reasoning, iv_error *err) {
     const char *name = iv_constraint_name(kind);
-    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_GRAMMAR || reasoning > IV_REASONING_OPTIONAL)
+    if (kind <= IV_CONSTRAINT_NONE || kind > IV_CONSTRAINT_TOKENS || reasoning > IV_REASONING_OPTIONAL)
         return iv_fail(err, IV_INVALID, "constraint: wanted a kind of constraint, found %d", (int)kind);
     if (!text && kind != IV_CONSTRAINT_JSON_OBJECT) return iv_fail(err, IV_INVALID, "%s: wanted a text", name);
     if (text && strlen(text) > IV_GRAMMAR_TEXT_BYTES_MAX)
@@ -73,8 +76,10 @@ static iv_status open_grammar(iv_constraint_kind kind, const char *text, iv_reas
     g->mask_most = iv_size_max(IV_GRAMMAR_MASKS_BYTES / (8 * iv_size_max(g->words, 1)), 1);
     g->path = calloc(v->longest + 1, sizeof *g->path);
     iv_status status = g->path ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", name);
-    if (status == IV_OK) status = compile(kind, text, reasoning, v, &g->automaton, err);
-    if (status == IV_OK) status = iv_machine_open(&g->machine, &g->automaton, err);
+    g->of_tokens = kind == IV_CONSTRAINT_TOKENS;
+    if (status == IV_OK && g->of_tokens) status = iv_token_rules_read(text, v->size, &g->rules, err);
+    if (status == IV_OK && !g->of_tokens) status = compile(kind, text, reasoning, v, &g->automaton, err);
+    if (status == IV_OK && !g->of_tokens) status = iv_machine_open(&g->machine, &g->automaton, err);
     if (status == IV_OK) {
         note_bytes(g);
         *out = g;
@@ -101,6 +106,7 @@ iv_status iv_grammar_open_quick(iv_constraint_kind kind, const char *text, iv_re
 
 void iv_grammar_close(iv_grammar *g) {
     if (!g) return;
+    iv_token_rules_free(&g->rules);
     iv_machine_close(&g->machine);
     iv_automaton_free(&g->automaton);
     pthread_mutex_destroy(&g->lock);
@@ -247,6 +253,11 @@ static iv_status catch_up(iv_grammar *g, iv_matcher *m, const int32_t *ids, size
 
 static iv_status mask_locked(iv_grammar *g, iv_matcher *m, const int32_t *ids, size_t count, uint64_t *mask,
                              bool *may_end, iv_error *err) {
+    if (g->of_tokens) {
+        iv_token_rules_mask(&g->rules, ids, count, mask);
+        *may_end = true; /* as far as its end tokens are allowed */
+        return IV_OK;
+    }
     IV_TRY(have_start(g, err));
     IV_TRY(catch_up(g, m, ids, count, err));
     IV_TRY(find_mask(g, m->state, mask, err));
@@ -287,7 +298,7 @@ size_t iv_grammar_bytes(const iv_grammar *g) { return atomic_load(&g->bytes); }
 
 void iv_grammar_forget(iv_grammar *g) {
     iv_error unused;
-    if (pthread_mutex_trylock(&g->lock)) return;
+    if (g->of_tokens || pthread_mutex_trylock(&g->lock)) return;
     g->states_bytes = 0;
     (void)forget_if_full(g, NULL, &unused); /* without memory nothing changes, or the next request fails */
     g->states_bytes = IV_GRAMMAR_STATES_BYTES;

@@ -13,8 +13,8 @@ enum { CHOICES_MAX = 20000, LINES_AFTER_REASONING = 2 };
 
 const char *iv_constraint_name(iv_constraint_kind kind) {
     static const char *const names[] = {
-        "none",       "json_object",       "json_schema",        "regex",  "choice", "tool_call",
-        "tool_calls", "tool_call_or_json", "tool_calls_or_json", "grammar"};
+        "none",       "json_object",       "json_schema",        "regex",   "choice", "tool_call",
+        "tool_calls", "tool_call_or_json", "tool_calls_or_json", "grammar", "tokens"};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "none";
 }
 

@@ -234,7 +234,7 @@ static void request(wire *w, iv_request *r, const char **stop) {
     }
     r->stop = r->stop_count ? stop : NULL;
     r->stop_ids = array(w, r->stop_ids, &r->stop_id_count, sizeof *r->stop_ids);
-    CHOICE(w, r->constraint, IV_CONSTRAINT_GRAMMAR);
+    CHOICE(w, r->constraint, IV_CONSTRAINT_TOKENS);
     text(w, &r->constraint_text);
     CHOICE(w, r->reasoning, IV_REASONING_OPTIONAL);
     flag(w, &r->ignore_eos), flag(w, &r->keep_special);

@@ -34,7 +34,7 @@ def wait_for_port(server, log):
     end = time.monotonic() + START_S
     while time.monotonic() < end and server.poll() is None:
         log.seek(0)
-        found = re.search(r"listening on http://.*:(\d+)\n", log.read())
+        found = re.search(r'listening on http://.*:(\d+)[\n"]', log.read())
         if found:
             return int(found[1])
         time.sleep(0.02)

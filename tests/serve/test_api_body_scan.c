@@ -3,12 +3,13 @@
 
 #include "serve/api/json_scan.h"
 
-static bool known(const void *user, const char *name) {
+static iv_status check(const void *user, const char *name, iv_error *err) {
     (void)user;
-    return strcmp(name, "prompt") == 0 || strcmp(name, "n") == 0;
+    if (strcmp(name, "prompt") == 0 || strcmp(name, "n") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
 }
 
-static const iv_body_form form = {.known = known, .ids = "prompt"};
+static const iv_body_form form = {.check = check, .ids = "prompt"};
 
 /* The text after the scan, and the lists. */
 static iv_status scan(const char *text, char out[400], iv_body_lists *lists, iv_error *err) {

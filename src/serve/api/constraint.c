@@ -187,6 +187,58 @@ iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_reques
     return p->regex ? set_text(&w, "regex", IV_CONSTRAINT_REGEX, p->regex) : IV_OK;
 }
 
+/* The tokens of a word, as they are after other text (with a space) and without. */
+static iv_status add_word(const iv_server *s, const json_t *word, size_t at, json_t *out, iv_error *err) {
+    const iv_text_model *text_model = iv_bridge_text_model(s->bridge);
+    const char *text = json_string_value(word);
+    size_t n = json_string_length(word);
+    char shown[IV_JSON_SHOWN_BYTES];
+    for (; n && *text == ' '; n--) text++;
+    if (n == 0)
+        return iv_fail(err, IV_INVALID, "bad_words[%zu]: wanted a word, found %s", at, iv_json_shown(word, shown));
+    for (int space = 0; space < 2; space++) {
+        iv_buf spelled = {0};
+        iv_ids ids = {0};
+        bool ok = (!space || iv_buf_putc(&spelled, ' ')) && iv_buf_append(&spelled, text, n);
+        iv_status status = ok ? iv_tokenize(text_model, spelled.data, spelled.len, false, &ids, err)
+                              : iv_fail(err, IV_NO_MEMORY, "bad_words: no memory");
+        json_t *list = json_array();
+        for (size_t i = 0; status == IV_OK && i < ids.count; i++)
+            json_array_append_new(list, json_integer(ids.data[i]));
+        ok = json_array_append_new(out, list) == 0 && json_array_size(list) == ids.count;
+        iv_buf_free(&spelled), iv_ids_free(&ids);
+        if (status != IV_OK) return status;
+        if (!ok) return iv_fail(err, IV_NO_MEMORY, "bad_words: no memory");
+    }
+    return IV_OK;
+}
+
+static iv_status write_rules(const iv_server *s, const iv_api_params *p, json_t *rules, iv_error *err) {
+    json_t *bad = json_array();
+    if (p->allowed_ids && json_object_set(rules, "allowed", p->allowed_ids) != 0)
+        return iv_fail(err, IV_NO_MEMORY, "allowed_token_ids: no memory");
+    if (json_array_size(p->bad_words) == 0) {
+        json_decref(bad);
+        return IV_OK;
+    }
+    if (json_object_set_new(rules, "bad", bad) != 0) return iv_fail(err, IV_NO_MEMORY, "bad_words: no memory");
+    for (size_t i = 0; i < json_array_size(p->bad_words); i++)
+        IV_TRY(add_word(s, json_array_get(p->bad_words, i), i, bad, err));
+    return IV_OK;
+}
+
+iv_status iv_api_token_rules_read(const iv_server *s, iv_api_params *p, iv_error *err) {
+    reader w = {.p = p, .r = &p->request, .prefix = "", .err = err};
+    if (!p->allowed_ids && json_array_size(p->bad_words) == 0) return IV_OK;
+    if (w.r->constraint != IV_CONSTRAINT_NONE) w.by = iv_constraint_name(w.r->constraint);
+    json_t *rules = json_object();
+    iv_status status = rules ? write_rules(s, p, rules, err) : iv_fail(err, IV_NO_MEMORY, "bad_words: no memory");
+    if (status == IV_OK)
+        status = set_json(&w, p->allowed_ids ? "allowed_token_ids" : "bad_words", IV_CONSTRAINT_TOKENS, rules);
+    json_decref(rules);
+    return status;
+}
+
 /* Hermes' form is the default. */
 static iv_status set_calls(reader *w, iv_constraint_kind kind, iv_tool_form form, json_t *list) {
     if (form == IV_TOOL_FORM_HERMES) return set_json(w, "tool_choice", kind, list);

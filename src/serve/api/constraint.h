@@ -11,6 +11,9 @@
  * iv_api_params_read. At most one constraint. The schema itself is checked at submission. */
 iv_status iv_api_constraint_read(iv_api_params *p, const char *prefix, iv_request *r, iv_error *err);
 
+/* Reads allowed_token_ids and bad_words, after the other constraints: there is at most one. */
+iv_status iv_api_token_rules_read(const iv_server *s, iv_api_params *p, iv_error *err);
+
 /* ---- tools -------------------------------------------------------------------------------------------- */
 
 enum { IV_CALL_ID_BYTES = 80 };

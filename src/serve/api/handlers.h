@@ -32,10 +32,16 @@ void iv_handle_server_info(void *user, iv_http_request *q);
 void iv_handle_weight_version(void *user, iv_http_request *q);
 void iv_handle_loads(void *user, iv_http_request *q);
 
+/* reference.c */
+void iv_handle_openapi(void *user, iv_http_request *q);
+/* docs/REQUESTS.md. */
+void iv_api_write_reference(iv_buf *out);
+
 /* tokenize.c */
 void iv_handle_tokenize(void *user, iv_http_request *q);
 void iv_handle_detokenize(void *user, iv_http_request *q);
 void iv_handle_count_tokens(void *user, iv_http_request *q);
+void iv_handle_input_tokens(void *user, iv_http_request *q);
 void iv_handle_tokenizer_info(void *user, iv_http_request *q);
 
 /* admin.c */

@@ -176,8 +176,7 @@ static iv_status take_name(body *b, size_t from, size_t end, iv_error *err) {
     memcpy(name, b->s + from, n), name[n] = 0;
     value = skip_space(b, value + 1);
     bool null = b->n - value >= 4 && memcmp(b->s + value, "null", 4) == 0;
-    if (b->form->known && !null && strlen(name) == n && !b->form->known(b->form->user, name))
-        return iv_fail(err, IV_INVALID, "%s: this field is not known here", name);
+    if (b->form->check && !null && strlen(name) == n) IV_TRY(b->form->check(b->form->user, name, err));
     b->ids_field = b->lists && b->form->ids && strcmp(name, b->form->ids) == 0;
     return IV_OK;
 }

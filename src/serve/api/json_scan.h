@@ -58,7 +58,8 @@ typedef struct iv_body_lists {
 
 /* The fields of a body. */
 typedef struct iv_body_form {
-    bool (*known)(const void *user, const char *name); /* NULL: unknown fields are left for the parser */
+    /* Refuses unknown fields; NULL: they are left for the parser. */
+    iv_status (*check)(const void *user, const char *name, iv_error *err);
     const void *user;
     const char *ids; /* field that holds ids; NULL: none */
 } iv_body_form;

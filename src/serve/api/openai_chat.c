@@ -20,6 +20,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_constraint_read(p, "", r, err));
     IV_TRY(iv_api_params_continue(p, t->body, err));
     IV_TRY(iv_api_tools_apply(t->server, p, err));
+    IV_TRY(iv_api_token_rules_read(t->server, p, err));
     IV_TRY(iv_api_params_seed(r, err));
     r->max_tokens = p->max_tokens < 0 ? 0 : (size_t)p->max_tokens;
     r->min_tokens = (size_t)p->min_tokens;

@@ -56,6 +56,7 @@ static iv_status read_body(iv_task *t, iv_error *err) {
     IV_TRY(iv_api_check_model(t->server, p->model, err));
     IV_TRY(iv_api_params_finish(p, IV_API_COMPLETIONS, err));
     IV_TRY(iv_api_constraint_read(p, "", r, err));
+    IV_TRY(iv_api_token_rules_read(t->server, p, err));
     IV_TRY(iv_api_params_seed(r, err));
     if (p->max_tokens == 0 && !p->echo && p->prompt_logprobs < 0)
         return iv_fail(err, IV_INVALID,

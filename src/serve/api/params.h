@@ -78,7 +78,8 @@ typedef struct iv_api_params {
     json_t *response_format, *text_options, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
         *guided_grammar, *grammar;
     json_t *json_schema, *regex, *ebnf; /* of sampling_params */
-    bool item_first, softmax;           /* of /v1/score, as are the next */
+    json_t *allowed_ids, *bad_words;
+    bool item_first, softmax; /* of /v1/score, as are the next */
     json_t *query, *items, *label_ids;
     json_t *given_tools;                                        /* as sent, where `tools` was converted */
     json_t *system, *thinking;                                  /* of /v1/messages */
@@ -107,6 +108,8 @@ iv_status iv_api_params_finish(iv_api_params *p, unsigned body, iv_error *err);
 
 /* Reads an integer; 2.0 is one, too. */
 iv_status iv_api_read_int(const char *name, const json_t *v, double min, double max, int64_t *out, iv_error *err);
+/* Refuses a field that none of the bodies has, with the nearest name. `prefix`: see iv_api_params_read. */
+iv_status iv_api_params_check(unsigned body, const char *prefix, const char *name, iv_error *err);
 /* Whether one of the bodies has a field of this name. */
 bool iv_api_params_has(unsigned body, const char *name);
 /* The field of a body with token ids; NULL: none. */

@@ -96,11 +96,13 @@ void iv_api_reply_json(iv_http_request *q, int status, iv_json_out *o) {
 
 /* ---- bodies ------------------------------------------------------------------------------------------- */
 
-static bool known_field(const void *user, const char *name) { return iv_api_params_has(*(const unsigned *)user, name); }
+static iv_status check_field(const void *user, const char *name, iv_error *err) {
+    return iv_api_params_check(*(const unsigned *)user, "", name, err);
+}
 
 iv_status iv_api_parse_body(iv_api_params *p, unsigned fields, char *text, size_t bytes, json_t **out, iv_error *err) {
     size_t mark = iv_utf8_mark(text, bytes);
-    iv_body_form form = {.known = fields ? known_field : NULL, .user = &fields, .ids = iv_api_params_ids(fields)};
+    iv_body_form form = {.check = fields ? check_field : NULL, .user = &fields, .ids = iv_api_params_ids(fields)};
     *out = NULL;
     text = text ? text + mark : (char[]){""}, bytes -= mark;
     p->text = text, p->bytes = bytes;

@@ -9,6 +9,7 @@ const iv_http_route iv_server_routes[] = {
     {"GET", "/ping", IV_HTTP_OPEN | IV_HTTP_ALWAYS, iv_handle_health},
     {"GET", "/health_generate", IV_HTTP_KEY, iv_handle_health_generate},
     {"GET", "/version", IV_HTTP_KEY, iv_handle_version},
+    {"GET", "/openapi.json", IV_HTTP_KEY, iv_handle_openapi},
     {"GET", "/metrics", IV_HTTP_KEY | IV_HTTP_ALWAYS, iv_handle_metrics},
     /* OpenAI */
     {"GET", "/v1/models", IV_HTTP_KEY, iv_handle_models},
@@ -16,6 +17,7 @@ const iv_http_route iv_server_routes[] = {
     {"POST", "/v1/completions", IV_HTTP_KEY, iv_handle_completions},
     {"POST", "/v1/chat/completions", IV_HTTP_KEY, iv_handle_chat},
     {"POST", "/v1/responses", IV_HTTP_KEY, iv_handle_responses},
+    {"POST", "/v1/responses/input_tokens", IV_HTTP_KEY, iv_handle_input_tokens},
     {"GET", "/v1/responses/*", IV_HTTP_KEY, iv_handle_stored_response},
     {"DELETE", "/v1/responses/*", IV_HTTP_KEY, iv_handle_remove_response},
     {"POST", "/v1/messages", IV_HTTP_KEY, iv_handle_messages}, /* Anthropic's */

@@ -78,7 +78,7 @@ static void begin_chat(const iv_task *t, iv_chat_text *c) {
     bool calls_or_json = kind == IV_CONSTRAINT_TOOL_CALL_OR_JSON || kind == IV_CONSTRAINT_TOOL_CALLS_OR_JSON;
     iv_chat_text_init(c, p->separate_reasoning || calls_or_json, p->reasoning_open, t->tools != NULL, p->one_tool_call);
     c->form = form_of_calls(t), c->schemas = t->tools;
-    c->trim = kind != IV_CONSTRAINT_NONE;
+    c->trim = kind != IV_CONSTRAINT_NONE && kind != IV_CONSTRAINT_TOKENS;
     c->calls_or_json = calls_or_json, c->joined = calls_or_json && !p->separate_reasoning;
 }
 

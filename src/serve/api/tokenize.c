@@ -2,6 +2,7 @@
 #include "serve/api/handlers.h"
 #include "base/file.h"
 #include "format/json.h"
+#include "serve/api/constraint.h"
 #include "serve/api/job.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
@@ -181,6 +182,37 @@ static iv_status count_tokens(const iv_server *s, iv_api_params *p, json_t *body
 
 void iv_handle_count_tokens(void *user, iv_http_request *q) {
     static const tokenizer_call model = {.answer = count_tokens, .fields = IV_API_COUNT};
+    start_call(user, q, &model, false);
+}
+
+/* ---- OpenAI's input_tokens ---------------------------------------------------------------------------- */
+
+static iv_status read_input(const iv_server *s, iv_api_params *p, json_t **tools, json_t *list, iv_error *err) {
+    if (!list) return iv_fail(err, IV_NO_MEMORY, "input: no memory");
+    IV_TRY(iv_api_params_finish(p, IV_API_RESPONSES, err));
+    IV_TRY(iv_api_constraint_read(p, "", &p->request, err));
+    IV_TRY(iv_responses_read_tools(s, p, tools, err));
+    return iv_responses_messages(p->prompt, p->instructions, list, &p->ignored, err);
+}
+
+static iv_status input_tokens(const iv_server *s, iv_api_params *p, json_t *body, iv_json_out *o, iv_error *err) {
+    json_t *list = json_array(), *tools = NULL;
+    size_t count = 0;
+    (void)body;
+    iv_status status = read_input(s, p, &tools, list, err);
+    p->messages = list, p->tools = tools;
+    if (status == IV_OK) status = count_prompt(s, p, &count, err);
+    json_decref(list), json_decref(tools);
+    if (status != IV_OK) return status;
+    iv_out_open(o, '{');
+    iv_out_kv_text(o, "object", "response.input_tokens");
+    iv_out_kv_uint(o, "input_tokens", count);
+    iv_out_close(o, '}');
+    return IV_OK;
+}
+
+void iv_handle_input_tokens(void *user, iv_http_request *q) {
+    static const tokenizer_call model = {.answer = input_tokens, .fields = IV_API_INPUT_TOKENS};
     start_call(user, q, &model, false);
 }
 
