@@ -48,7 +48,7 @@ class Rollouts:
             raise InvarError(Status.UNSUPPORTED, "trl: wanted prompts of text, found images")
         t = self.trainer
         filtered = t.top_p != 1.0 or (t.top_k or 0) > 0 or bool(t.min_p) or t.repetition_penalty != 1.0
-        plain = t.temperature == 1.0 and not filtered
+        plain = t.temperature == 1.0 and not filtered and not self.llm.undrawn_ids
         params = [self._params(i, not plain) for i in range(len(prompts))]
         self._calls += 1
         with profiler if profiler is not None else contextlib.nullcontext():
@@ -102,14 +102,15 @@ def learn(trainer: Any, llm: LLM) -> None:
     def forward(*args: Any, fused_lm_head: bool = False, **fields: Any) -> Any:
         if not fused_lm_head:
             return plain(*args, **fields)
-        return _fused(model, plain, trainer.temperature, *args, **fields)
+        return _fused(model, plain, trainer.temperature, llm.undrawn_ids, *args, **fields)
 
     model.forward = forward
 
 
 def _fused(
-    model: Any, plain: Any, temperature: float, input_ids: Any, attention_mask: Any, labels: Any, **others: Any
-) -> LearnerOutput:
+    model: Any, plain: Any, temperature: float, undrawn: list[int], input_ids: Any, attention_mask: Any, labels: Any,
+    **others: Any,
+) -> LearnerOutput:  # fmt: skip
     """Log-probabilities of the tokens with a label, [batch, tokens - 1], from rows without their padding."""
     import torch
 
@@ -125,7 +126,7 @@ def _fused(
     masks = [labels[i, a:b] != -100 for i, (a, b) in enumerate(bounds)]
     for mask in masks:
         mask[0] = False
-    values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature)
+    values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature, undrawn)
     width, parts = input_ids.shape[1], torch.split(values, [b - a for a, b in bounds])
     rows = [torch.nn.functional.pad(v, (a, width - b))[1:] for v, (a, b) in zip(parts, bounds)]
 
