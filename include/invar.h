@@ -163,6 +163,8 @@ typedef struct iv_engine_info {
                                        * may. Part of the fingerprint */
 } iv_engine_info;
 IV_API void iv_engine_get_info(const iv_engine *engine, iv_engine_info *info);
+/* Whether the id may be drawn: iv_engine_options.sample_all_ids. False outside the vocabulary. */
+IV_API bool iv_engine_draws(const iv_engine *engine, int32_t id);
 
 /* Counters since the engine was opened. */
 typedef struct iv_engine_stats {

@@ -261,7 +261,7 @@ static int submit_decoy(runner *r, iv_error *err) {
     size_t vocab = (size_t)r->job->model->vocab_size, n = 1 + below(r, sizeof ids / sizeof *ids);
     if (n + 1 > (size_t)r->job->model->max_positions) n = 1;
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)below(r, vocab);
-    const iv_logit_bias bias = {.id = ids[0], .bias = 3.5f};
+    const iv_logit_bias bias = {.id = ids[0], .bias = iv_engine_draws(r->engine, ids[0]) ? 3.5f : -3.5f};
     iv_request request = {.size = sizeof(iv_request),
                           .ids = ids,
                           .id_count = n,

@@ -76,6 +76,13 @@ class Engine:
         self.info = EngineInfo(**struct_values(info, EngineInfo))
         return self.info
 
+    @property
+    def undrawn_ids(self) -> list[int]:
+        if not self.info.sampled_ids_digest:
+            return []
+        draws, engine = self._lib.iv_engine_draws, self.handle.pointer
+        return [i for i in range(self.info.vocab_size) if not draws(engine, i)]
+
     def close(self) -> None:
         if self.handle.is_open:
             for constraint in self._constraints.values():

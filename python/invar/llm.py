@@ -170,6 +170,11 @@ class LLM:
         return self._engine.info.fingerprint
 
     @property
+    def undrawn_ids(self) -> list[int]:
+        """Ids without a token, which are never drawn (a padded vocabulary); none with sample_all_ids."""
+        return self._engine.undrawn_ids
+
+    @property
     def model(self) -> str:
         return os.fspath(self._engine.args.model)
 

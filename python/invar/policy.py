@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 @dataclass
 class PolicySequence:
     """A sampled sequence. behavior: the sampler's log-probabilities, one for each id; old: the learner's when the step
-    began, None: the sampler's; reference: a reference model's, with Policy's kl_beta."""
+    began, None: the sampler's; reference: a reference model's, with Policy's kl_beta. sampled: behavior is
+    sampling_logprobs, of the distribution that was drawn from, which has no ids without a token; None: it is unless the
+    temperature is 1."""
 
     sequence: Sequence
     behavior: Any
     advantage: float = 0.0
     old: Any = None
     reference: Any = None
+    sampled: bool | None = None
 
     @classmethod
     def from_output(cls, output: RequestOutput, index: int = 0, advantage: float = 0.0) -> PolicySequence:
@@ -54,7 +57,7 @@ class PolicySequence:
         ids = np.asarray([*output.prompt_token_ids, *answer.token_ids], np.int32)
         mask, behavior = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.float32)
         mask[start:], behavior[start:] = 1, values
-        return cls(Sequence(ids, mask), behavior, advantage)
+        return cls(Sequence(ids, mask), behavior, advantage, sampled=answer.sampling_logprobs is not None)
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,14 @@ class Policy:
     def coefficients(self, sequences: Items[PolicySequence]) -> PolicyReport:
         """Fills each sequence's coefficients from its log-probabilities."""
         return PolicyBatch(self, sequences).coefficients()
+
+
+def over_drawn_ids(sequences: Items[PolicySequence], temperature: float) -> bool:
+    """Are the sampler's log-probabilities over the ids that it draws, not over all?"""
+    found = {temperature != 1.0 if s.sampled is None else s.sampled for s in sequences}
+    if len(found) > 1:
+        raise InvarError(Status.INVALID, "sequences: wanted sampling_logprobs as the behavior of all or of none, found both")
+    return found == {True}
 
 
 def _policy(*fields: Any) -> Policy:

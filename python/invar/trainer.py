@@ -119,7 +119,7 @@ def sequences_of(batch: Any, what: str = "batch", kind: type = Sequence) -> list
 class _Batch:
     """A batch as the library reads it, and its weigh function."""
 
-    def __init__(self, sequences: Items[Sequence], temperature: float, supervised: bool) -> None:
+    def __init__(self, sequences: Items[Sequence], temperature: float, supervised: bool, policy: bool = False) -> None:
         self.sequences, self._keep = sequences_of(sequences), []  # type: list[Sequence], list[Any]
         self._items = ffi.new("iv_trainer_sequence[]", len(self.sequences))
         for i, (s, c) in enumerate(zip(self.sequences, self._items)):
@@ -131,7 +131,7 @@ class _Batch:
         self.c = ffi.new("iv_trainer_batch *")
         lib().iv_trainer_batch_init_sized(self.c, ffi.sizeof("iv_trainer_batch"))
         self.c.sequences, self.c.count = self._items, len(self.sequences)
-        self.c.temperature = _check.number(temperature, "temperature", 0)
+        self.c.temperature, self.c.policy = _check.number(temperature, "temperature", 0), policy
         self._raised: BaseException | None = None
 
     def _buffer(self, kind: str, array: Any, writable: bool = False) -> Any:
@@ -269,10 +269,13 @@ class Trainer:
             check(lib().iv_trainer_step(self._handle.pointer, b.c, learning_rate, max_norm, err), err)
             return self.metrics
 
-    def score(self, batch: Items[Sequence], temperature: float = 1.0) -> list[NDArray[np.float32]]:
-        """Log-probabilities under the present weights, as each sequence's `logprobs` too."""
+    def score(
+        self, batch: Items[Sequence], temperature: float = 1.0, policy: bool = False
+    ) -> list[NDArray[np.float32]]:
+        """Log-probabilities under the present weights, as each sequence's `logprobs` too. policy: of what an LLM draws,
+        which has no ids without a token, as sampling_logprobs are; else over all ids, as logprobs are."""
         with self._lock:
-            b, err = _Batch(batch, temperature, True), new_error()
+            b, err = _Batch(batch, temperature, True, policy), new_error()
             check(lib().iv_trainer_score(self._handle.pointer, b.c, err), err)
             return [s.logprobs for s in b.sequences]
 
@@ -282,8 +285,9 @@ class Trainer:
         denominator: float,
         temperature: float = 1.0,
         weigh: Callable[[int, Sequence], None] | None = None,
+        policy: bool = False,
     ) -> list[NDArray[np.float32]]:
-        """Log-probabilities, and the gradient of the loss, which waits for apply(). weigh(i, sequence) fills the
+        """Log-probabilities (policy: as of score), and the gradient of the loss, which waits for apply(). weigh(i, sequence) fills the
         sequence's coefficients in place from its log-probabilities, between forward and backward; it is called from
         several threads, in any order."""
         import numpy as np
@@ -298,7 +302,7 @@ class Trainer:
                     s.prepare(f"sequence {i}")
                     if s.coefficients is None:
                         s.coefficients = np.zeros(len(s.ids), np.float32)
-            b, err = _Batch(batch, temperature, False), new_error()
+            b, err = _Batch(batch, temperature, False, policy), new_error()
             if weigh is not None:
                 chosen = weigh
 
@@ -330,16 +334,18 @@ class Trainer:
         learning_rate: float,
         max_norm: float = 0.0,
         temperature: float = 1.0,
+        sample_all_ids: bool = False,
     ) -> PolicyReport:
         """One step of an algorithm on sampled sequences. report.equal == report.tokens: the learner is the sampler in
-        every bit."""
-        from .policy import Policy, PolicyBatch
+        every bit. sample_all_ids: as of the LLM that sampled them."""
+        from .policy import Policy, PolicyBatch, over_drawn_ids
 
         learning_rate, max_norm = step_numbers(learning_rate, max_norm)
         _check.instance(policy, "policy", Policy)
         with self._lock:
             given = PolicyBatch(policy, sequences)
-            b, err = _Batch([s.sequence for s in given.sequences], temperature, False), new_error()
+            drawn = over_drawn_ids(given.sequences, temperature) and not sample_all_ids
+            b, err = _Batch([s.sequence for s in given.sequences], temperature, False, drawn), new_error()
             b.weigh_by(given.weigh)
             status = lib().iv_trainer_gradients(self._handle.pointer, b.c, given.denominator(), err)
             b.check(status, err)

@@ -47,7 +47,7 @@ class Rollouts:
         the distribution that was drawn from."""
         if images is not None:
             raise InvarError(Status.UNSUPPORTED, "trl: wanted prompts of text, found images")
-        plain = not self._params(0).reshaped_by
+        plain = not self._params(0).reshaped_by and not self.llm.undrawn_ids
         params = [self._params(i, not plain) for i in range(len(prompts))]
         self._calls += 1
         with profiler if profiler is not None else contextlib.nullcontext():
@@ -99,20 +99,21 @@ def learn(trainer: Any, llm: LLM) -> None:
     models = [model] if reference is None else [model, trainer.accelerator.unwrap_model(reference)]
     for one in models:
         engine.patch(one, dtype=llm.info.dtype, arithmetic=llm.info.arithmetic)
-        one.forward = partial(_forward, one, one.forward, trainer.temperature)
+        one.forward = partial(_forward, one, one.forward, trainer.temperature, llm.undrawn_ids)
 
 
 def _forward(
-    model: Any, plain: Any, temperature: float, *args: Any, fused_lm_head: bool = False, **fields: Any
+    model: Any, plain: Any, temperature: float, undrawn: Any, *args: Any, fused_lm_head: bool = False, **fields: Any
 ) -> Any:
     if not fused_lm_head:
         return plain(*args, **fields)
-    return _fused(model, plain, temperature, *args, **fields)
+    return _fused(model, plain, temperature, undrawn, *args, **fields)
 
 
 def _fused(
-    model: Any, plain: Any, temperature: float, input_ids: Any, attention_mask: Any, labels: Any, **others: Any
-) -> LearnerOutput:
+    model: Any, plain: Any, temperature: float, undrawn: list[int], input_ids: Any, attention_mask: Any, labels: Any,
+    **others: Any,
+) -> LearnerOutput:  # fmt: skip
     """Log-probabilities of the tokens with a label, [batch, tokens - 1], from rows without their padding."""
     import torch
 
@@ -128,7 +129,7 @@ def _fused(
     masks = [labels[i, a:b] != -100 for i, (a, b) in enumerate(bounds)]
     for mask in masks:
         mask[0] = False
-    values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature)
+    values = logprobs(model, [input_ids[i, a:b] for i, (a, b) in enumerate(bounds)], masks, temperature, undrawn)
     width, parts = input_ids.shape[1], torch.split(values, [b - a for a, b in bounds])
     rows = [torch.nn.functional.pad(v, (a, width - b))[1:] for v, (a, b) in zip(parts, bounds)]
 

@@ -88,6 +88,10 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .load_seconds = e->load_seconds};
 }
 
+bool iv_engine_draws(const iv_engine *e, int32_t id) {
+    return id >= 0 && id < e->model->config.vocab_size && iv_token_ids_has(&e->drawable, id);
+}
+
 const iv_text_model *iv_engine_text_model(const iv_engine *e) { return e->text_model; }
 
 void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {

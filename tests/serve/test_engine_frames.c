@@ -86,7 +86,8 @@ static iv_frame random_frame(rng *r, material *m) {
     f.options.model = word(r), f.options.kv_fraction = 0.5, f.options.threads = rng_below(r, 9);
     f.info = (iv_engine_info){.fingerprint = word(r), .model_type = "m", .dtype = "d", .arithmetic = "a", .isa = "i"};
     f.info.numerics = f.info.device = f.info.gpu = f.info.rank_transport = f.info.weights_digest = word(r);
-    f.info.configuration_digest = f.info.tokenizer_digest = f.info.template_digest = f.info.generation_unapplied = "";
+    f.info.configuration_digest = f.info.tokenizer_digest = f.info.template_digest = f.info.generation_unapplied =
+        f.info.sampled_ids_digest = "";
     f.info.vocab_size = 689, f.info.load_seconds = 1.5, f.info.numerics_version = 2;
     f.stats.engine.steps = rng_next(r), f.stats.engine.step_seconds = 3.5, f.stats.paused = rng_below(r, 2);
     snprintf(f.stats.fingerprint, sizeof f.stats.fingerprint, "%s", word(r));

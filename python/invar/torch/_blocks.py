@@ -231,31 +231,38 @@ def lookups_of(step: Any, ops: Context, vocab: int) -> Tensor:
     return native.embedding_backward(ops, vocab, ids, ranks, step.virtual_ranks, dx)
 
 
+def without(logits: Tensor, ids: Tensor) -> Tensor:
+    """Ids that are never drawn have probability 0."""
+    return logits.index_fill_(1, ids, float("-inf")) if len(ids) else logits
+
+
 class HeadLogprobs(Function):
     """Log-probabilities of `targets` from `rows` of x: final norm, head, softmax. Parameters: norm, head."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, norm: Tensor, head: Tensor, shape: Shape, batch: Batch,
-        rows: Tensor, counts: list[int], targets: Tensor, temperature: float,
+        rows: Tensor, counts: list[int], targets: Tensor, temperature: float, undrawn: Tensor,
     ) -> Tensor:  # fmt: skip
+        undrawn = undrawn.to(x.device)
         rows = rows.to(x.device)
         xs, layer = x[rows], Linear(shape.ops, [head], head=True)
         out = [shape.ops.new(len(rows)) for _ in range(3)]
         weight = vector(norm)
         h = native.rms_norm(shape.ops, xs, weight, shape.eps)
         for a, b in slices(len(rows), layer.outputs, x.device):
-            parts = native.logprobs(shape.ops, layer.forward(h[a:b]), targets[a:b], temperature)
+            logits = without(layer.forward(h[a:b]), undrawn)
+            parts = native.logprobs(shape.ops, logits, targets[a:b], temperature)
             for whole, part in zip(out, parts):
                 whole[a:b] = part
         ctx.save_for_backward(xs, norm, head, rows, targets, out[1], out[2])
-        ctx.args = shape, batch, counts, temperature, len(x)
+        ctx.args = shape, batch, counts, temperature, len(x), undrawn
         return out[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> Any:
-        shape, batch, counts, temperature, tokens = ctx.args
+        shape, batch, counts, temperature, tokens, undrawn = ctx.args
         xs, norm, head, rows, targets, maximum, total = ctx.saved_tensors
         ops, part, need, weight = shape.ops, batch.part, ctx.needs_input_grad, vector(norm)
         layer, axis, grads = Linear(ops, [head], head=True), part.axis(counts), grads.contiguous()
@@ -263,14 +270,15 @@ class HeadLogprobs(Function):
         dy = ops.empty(len(rows), layer.outputs)
         for a, b in slices(len(rows), layer.outputs, xs.device):
             stats = maximum[a:b], total[a:b], grads[a:b]
-            native.logprobs_backward(ops, layer.forward(h[a:b]), targets[a:b], temperature, *stats, dy[a:b])
+            logits = without(layer.forward(h[a:b]), undrawn)
+            native.logprobs_backward(ops, logits, targets[a:b], temperature, *stats, dy[a:b])
         [dhead, _] = linear_backward(part, layer, ["lm_head.weight"], [head], [None], dy, grads, h, axis, need[2])
         dh = layer.input_gradient(dy)
         zeros = torch.zeros_like(xs)
         dxs, dnorm = norm_backward(part, ops, "model.norm.weight", xs, weight, shape.eps, dh, zeros, axis, need[1])
         dx = torch.zeros(tokens, xs.shape[1], device=xs.device)
         dx[rows] = dxs
-        return dx, dnorm, dhead, *[None] * 6
+        return dx, dnorm, dhead, *[None] * 7
 
 
 class HeadLogits(Function):

@@ -247,6 +247,7 @@ class Ask:
         self.counts: list[int] = []
         self.targets = torch.empty(0, dtype=torch.int32)
         self.temperature = 1.0
+        self.undrawn = torch.empty(0, dtype=torch.int64)  # ids of probability 0
 
     def batch(self, shape: Shape, vocab: int) -> Batch:
         ids = torch.cat([*(ids_of(s, "ids") for s in self.sequences), torch.empty(0, dtype=torch.int64)])
@@ -271,7 +272,7 @@ def forward_causal(self: Any, input_ids: Any = None, attention_mask: Tensor | No
     if ask.rows is None:
         out = HeadLogits.apply(x, norm, head, shape, batch)  # type: ignore[no-untyped-call]
     else:
-        args = (ask.rows, ask.counts, ask.targets, ask.temperature)
+        args = (ask.rows, ask.counts, ask.targets, ask.temperature, ask.undrawn)
         out = HeadLogprobs.apply(x, norm, head, shape, batch, *args)  # type: ignore[no-untyped-call]
     shape.ops.finish()
     return out
@@ -349,11 +350,13 @@ def check_lengths(part: Pass, lengths: list[int]) -> None:
 
 
 def logprobs(
-    model: Any, sequences: Items[Any], masks: Items[Any] | None = None, temperature: float = 1.0
-) -> Tensor:
+    model: Any, sequences: Items[Any], masks: Items[Any] | None = None, temperature: float = 1.0,
+    undrawn: Items[int] = (),
+) -> Tensor:  # fmt: skip
     """The log-probability of every token from those before it, of all sequences in a row (`.split(lengths)` cuts them),
-    in every bit that of `LLM.score` and of prompt_logprobs; at another temperature that of sampling_logprob. A
-    sequence's first token, and tokens whose mask is 0, have 0.
+    in every bit that of `LLM.score` and of prompt_logprobs. undrawn: ids that have probability 0, `LLM.undrawn_ids` for
+    a policy: then, at any temperature, that of sampling_logprob. A sequence's first token, and tokens whose mask is 0,
+    have 0.
 
     Inside a Pass the sequences are those of its indices; outside they are a step of their own. The loss of the law is
     `-(coefficients * logprobs).sum()`, without a division: that is AdamW.step's denominator."""
@@ -381,6 +384,9 @@ def logprobs(
     at = flat.nonzero().flatten()
     ask.rows, ask.counts, ask.temperature = at - 1, [int(m.sum()) for m in marks], temperature
     ask.targets = torch.cat([*ask.sequences, torch.empty(0, dtype=torch.int64)])[at].to(torch.int32)
+    ask.undrawn = torch.as_tensor(list(undrawn), dtype=torch.int64)
+    if len(undrawn) and bool(torch.isin(ask.targets, ask.undrawn.to(torch.int32)).any()):
+        raise refuse("logprobs: wanted tokens that may be drawn, found one of undrawn", Status.INVALID)
     found: Tensor = model(ask)
     whole = torch.zeros(len(flat), device=found.device).index_copy(0, at.to(found.device), found)
     if order == sorted(order):
