@@ -241,7 +241,7 @@ static bool read_power(iv_text_view t, size_t *at, long *power) {
     i += brace;
     size_t minus = brace ? any_of(t, i, minuses) : 0, digits = 0;
     long p = 0;
-    for (i += minus; i < t.n && is_digit(t.bytes[i]) && (brace || !digits); i++, digits++)
+    for (i += minus; i < t.n && is_digit(t.bytes[i]); i++, digits++)
         p = p > POWER_MAX ? p : p * 10 + (t.bytes[i] - '0');
     if (!digits || p > POWER_MAX || (brace && (i >= t.n || t.bytes[i++] != '}'))) return false;
     *at = i, *power = minus ? -p : p;
@@ -341,7 +341,7 @@ static bool last_number(iv_text_view t, number *x) {
 
 static bool same_numbers(const number *got, const number *want) {
     if (same_value(got, 1, want)) return true;
-    return got->percent && !want->percent && same_value(got, 100, want);
+    return got->percent != want->percent && (got->percent ? same_value(got, 100, want) : same_value(want, 100, got));
 }
 
 bool iv_reward_numeric(iv_text_view completion, iv_text_view answer) {
@@ -443,9 +443,22 @@ static size_t put_function(writer *w, iv_text_view t, size_t at, size_t depth) {
     return i - at;
 }
 
+/* "^{2}" and "^{\\circ}" without their braces: the length of the whole, or 0. */
+static size_t put_script(writer *w, iv_text_view t, size_t at) {
+    if (at + 3 >= t.n || (t.bytes[at] != '^' && t.bytes[at] != '_') || t.bytes[at + 1] != '{') return 0;
+    size_t i = at + 2, word = t.bytes[i] == '\\';
+    for (i += word; word && i < t.n && is_letter(t.bytes[i]); i++) continue;
+    if (!word) i++;
+    if (i >= t.n || t.bytes[i] != '}' || (!word && !is_letter(t.bytes[i - 1]) && !is_digit(t.bytes[i - 1]))) return 0;
+    put(w, t.bytes[at]);
+    for (size_t c = at + 2; c < i; c++) put(w, t.bytes[c]);
+    return i + 1 - at;
+}
+
 static void put_normalized(writer *w, iv_text_view t, size_t depth) {
     for (size_t i = 0; i < t.n;) {
         size_t word = word_at(t, i, dropped), function = word ? 0 : put_function(w, t, i, depth);
+        if (!word && !function) function = put_script(w, t, i);
         if (word > 0) {
             bool text = starts(t, i, "\\text") || starts(t, i, "\\m");
             const char *end = text && i + word < t.n && t.bytes[i + word] == '{'
@@ -522,25 +535,36 @@ static size_t unit_at_end(iv_text_view t) {
 typedef struct answer {
     char *room;
     iv_text_view text, spaced; /* without spaces, with them */
-    iv_text_view unit;         /* empty: none; `spaced` is then the whole */
+    iv_text_view bare;         /* without spaces, and like `spaced` without the unit */
+    iv_text_view unit;         /* empty: none */
 } answer;
+
+static bool has_digit(iv_text_view t) {
+    for (size_t i = 0; i < t.n; i++)
+        if (is_digit(t.bytes[i])) return true;
+    return false;
+}
 
 static void answer_of(iv_text_view t, answer *a) {
     t = iv_text_trim(t);
     while (t.n > 1 && t.bytes[0] == '$' && t.bytes[t.n - 1] == '$') t.bytes++, t.n -= 2;
     size_t room = 4 * t.n + 1, unit = unit_at_end(t);
-    a->room = malloc(3 * room);
+    iv_text_view rest = {t.bytes, t.n - unit};
+    if (!has_digit(rest)) rest.n = t.n, unit = 0; /* "\\text{yes}" is no unit */
+    if (unit && rest.bytes[rest.n - 1] == ' ') rest.n--;
+    if (unit && rest.bytes[rest.n - 1] == '\\') rest.n--; /* of "\\ " */
+    a->room = malloc(4 * room);
     IV_ASSERT(a->room);
     a->text = without_name(normalized(t, false, a->room));
-    a->spaced = without_name(normalized((iv_text_view){t.bytes, t.n - unit}, true, a->room + room));
+    a->spaced = without_name(normalized(rest, true, a->room + room));
+    a->bare = without_name(normalized(rest, false, a->room + 3 * room));
     a->unit = normalized((iv_text_view){t.bytes + t.n - unit, unit}, false, a->room + 2 * room);
 }
 
-/* Both are numbers from the first byte to the last, and equal; a unit may be left out, but not be another. */
+/* Both are numbers from the first byte to the last, and equal. */
 static bool whole_numbers_equal(const answer *got, const answer *want) {
     number a, b;
     size_t i = 0, j = 0;
-    if (got->unit.n && want->unit.n && !equal(got->unit, want->unit)) return false;
     number_new(&a), number_new(&b);
     bool same = read_signed(got->spaced, &i, &a) && i == got->spaced.n && read_signed(want->spaced, &j, &b) &&
                 j == want->spaced.n && same_numbers(&a, &b);
@@ -554,7 +578,8 @@ bool iv_reward_boxed(iv_text_view completion, iv_text_view answered) {
     if (!iv_reward_boxed_content(completion, &got)) return false;
     if (!iv_reward_boxed_content(answered, &want)) want = answered;
     answer_of(got, &a), answer_of(want, &b);
-    bool same = equal(a.text, b.text) || whole_numbers_equal(&a, &b);
+    bool fit = !a.unit.n || !b.unit.n || equal(a.unit, b.unit); /* one may be left out, but not be another */
+    bool same = equal(a.text, b.text) || (fit && (equal(a.bare, b.bare) || whole_numbers_equal(&a, &b)));
     free(a.room), free(b.room);
     return same;
 }
