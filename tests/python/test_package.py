@@ -79,7 +79,8 @@ def test_messages(llm):
         for role, text in [("system", "D"), ("user", "a\nb"), ("assistant", ""), ("user", "c")]
     )
     assert output.prompt_token_ids == tokenizer.encode(wanted + "<|im_start|>assistant\n")
-    shown = "{% for m in messages %}{{ m.thinking or '' }}{{ m.tool_calls[0].function.arguments.x }}{% endfor %}"
+    shown = "{% for m in messages %}{{ m.thinking or '' }}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.x }}{% endif %}"
+    shown += "{% endfor %}"
     assert tokenizer.apply_chat_template(messages, chat_template=shown) == "why1"
     with pytest.raises(InvarError, match=r"messages\[3\].weight: this field is not known here"):
         llm.chat([*messages[:3], {"role": "user", "content": "c", "weight": 0}], use_tqdm=False)
