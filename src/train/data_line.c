@@ -224,21 +224,22 @@ static iv_status no_form(const iv_train_line *l, const char *wanted) {
     return iv_train_line_fail(l, "wanted %s, found %s", wanted, at ? keys : "no key");
 }
 
-/* Members besides the forms'. "id" to "metadata" say something about a line and change nothing. */
-static const char *const sft_members[] = {"completion", "mask",    "tools",  "chat_template_kwargs",
-                                          "id",         "comment", "source", "metadata"};
-static const char *const rl_members[] = {"answer", "tools",   "chat_template_kwargs", "id", "comment",
-                                         "source", "metadata"};
+#define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static bool is_known(const char *key, const form *forms, size_t n, const char *const *more, size_t more_n) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(forms[i].key, key) == 0) return true;
-    for (size_t i = 0; i < more_n; i++)
-        if (strcmp(more[i], key) == 0) return true;
+/* Members besides the forms'. "id" to "metadata" say something about a line and change nothing. One file may serve both
+ * kinds of training: members of the other kind are known. */
+static const char *const more_members[] = {"completion", "mask",    "answer", "tools",   "chat_template_kwargs",
+                                           "id",         "comment", "source", "metadata"};
+
+static bool is_known(const char *key) {
+    for (size_t i = 0; i < COUNT(sft_forms); i++)
+        if (strcmp(sft_forms[i].key, key) == 0) return true;
+    for (size_t i = 0; i < COUNT(rl_forms); i++)
+        if (strcmp(rl_forms[i].key, key) == 0) return true;
+    for (size_t i = 0; i < COUNT(more_members); i++)
+        if (strcmp(more_members[i], key) == 0) return true;
     return false;
 }
-
-#define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static iv_status check_members(const iv_train_line *l) {
     bool sft = l->options->kind == IV_TRAIN_SFT;
@@ -246,16 +247,14 @@ static iv_status check_members(const iv_train_line *l) {
     json_t *value;
     if (l->options->any_members) return IV_OK;
     json_object_foreach(l->root, key, value) {
-        bool known = sft ? is_known(key, sft_forms, COUNT(sft_forms), sft_members, COUNT(sft_members))
-                         : is_known(key, rl_forms, COUNT(rl_forms), rl_members, COUNT(rl_members));
-        if (!known && !json_is_null(value))
+        if (!is_known(key) && !json_is_null(value))
             return iv_train_line_fail(l,
                                       "%.60s: this member is not known here and would be ignored; remove it, or put it "
                                       "into \"metadata\"",
                                       key);
     }
     /* Each belongs to one form. */
-    if (member(l, "mask") && !member(l, "ids"))
+    if (sft && member(l, "mask") && !member(l, "ids"))
         return iv_train_line_fail(l, "mask: wanted \"ids\" with it, found none");
     if (sft && member(l, "completion") && !member(l, "prompt"))
         return iv_train_line_fail(l, "completion: wanted \"prompt\" with it, found none");

@@ -57,6 +57,13 @@ static const char *const minuses[] = {"-",
 static const char *const currencies[] = {"\\$", "$", "\xe2\x82\xac", "\xc2\xa3", "\xc2\xa5", NULL};
 static const char *const separators[] = {",",   "'", "\xe2\x80\x99", "\xc2\xa0", "\xe2\x80\xaf", "\xe2\x80\x89", "{,}",
                                          "\\,", NULL};
+/* The length of a separator of thousands at `at`, or 0: TeX writes "10,\\!080" and "10{,}080". */
+static size_t separator(iv_text_view t, size_t at) {
+    size_t n = any_of(t, at, separators);
+    if (starts(t, at + n, "\\!")) n += 2;
+    return n;
+}
+
 static const char *const fractions[] = {"\\frac", "\\dfrac", "\\tfrac", "\\cfrac", NULL};
 
 /* ---- numbers ---- */
@@ -102,7 +109,7 @@ static bool read_digits(iv_text_view t, size_t *at, bool thousands, char *out, s
             out[(*count)++] = t.bytes[*at];
         }
         if (*at > first && t.bytes[first] == '0' && first == start) thousands = false; /* "0,125" is not 125 */
-        size_t skip = thousands && *at - first >= 1 && *at - first <= 3 ? any_of(t, *at, separators) : 0;
+        size_t skip = thousands && *at - first >= 1 && *at - first <= 3 ? separator(t, *at) : 0;
         size_t next = *at + skip, group = 0;
         while (skip > 0 && next + group < t.n && is_digit(t.bytes[next + group])) group++;
         if (group != 3) return true;
@@ -180,11 +187,17 @@ static bool read_argument(iv_text_view t, size_t *at, number *x) {
     return read_decimal(inside, &read, x) && read == inside.n;
 }
 
-static bool read_unsigned(iv_text_view t, size_t *at, number *x) {
+static size_t skip_spaces(iv_text_view t, size_t at) {
+    while (at < t.n && is_space(t.bytes[at])) at++;
+    return at;
+}
+
+/* \frac{a}{b}, a/b or a. *whole: an integer without any of that. */
+static bool read_fraction(iv_text_view t, size_t *at, number *x, bool *whole) {
     number below;
     size_t i = *at, tex = any_of(t, i, fractions);
     number_new(&below);
-    x->negative = false;
+    x->negative = false, *whole = false;
     bool good;
     if (tex > 0) {
         i += tex;
@@ -192,11 +205,88 @@ static bool read_unsigned(iv_text_view t, size_t *at, number *x) {
     } else {
         good = read_decimal(t, &i, x);
         size_t after = i + 1;
-        if (good && i < t.n && t.bytes[i] == '/' && read_decimal(t, &after, &below) && divide(x, &below)) i = after;
+        *whole = good && BN_is_one(x->bottom);
+        if (good && i < t.n && t.bytes[i] == '/' && read_decimal(t, &after, &below) && divide(x, &below))
+            i = after, *whole = false;
     }
     number_free(&below);
-    if (!good) return false;
-    size_t sign = i;
+    if (good) *at = i;
+    return good;
+}
+
+/* After an integer: "1 1/2", "1\frac{1}{2}": a fraction below 1 is added. */
+static void read_mixed(iv_text_view t, size_t *at, number *x) {
+    number part;
+    size_t i = skip_spaces(t, *at);
+    bool tex = any_of(t, i, fractions) > 0, whole;
+    if (!tex && (i == *at || i > *at + 1)) return;
+    number_new(&part);
+    if (read_fraction(t, &i, &part, &whole) && !whole && !part.negative && !BN_is_zero(part.top) &&
+        BN_cmp(part.top, part.bottom) < 0 && (tex || !memchr(t.bytes + *at, '.', i - *at))) {
+        multiply(x->top, x->top, part.bottom);
+        BN_OK(BN_add(x->top, x->top, part.top));
+        BN_OK(BN_copy(x->bottom, part.bottom) != NULL);
+        *at = i;
+    }
+    number_free(&part);
+}
+
+enum { POWER_MAX = 300, POWER_BITS = 4096 };
+
+/* The integer after "^", with braces or without. */
+static bool read_power(iv_text_view t, size_t *at, long *power) {
+    size_t i = *at;
+    if (i >= t.n || t.bytes[i++] != '^') return false;
+    bool brace = i < t.n && t.bytes[i] == '{';
+    i += brace;
+    size_t minus = brace ? any_of(t, i, minuses) : 0, digits = 0;
+    long p = 0;
+    for (i += minus; i < t.n && is_digit(t.bytes[i]); i++, digits++)
+        p = p > POWER_MAX ? p : p * 10 + (t.bytes[i] - '0');
+    if (!digits || p > POWER_MAX || (brace && (i >= t.n || t.bytes[i++] != '}'))) return false;
+    *at = i, *power = minus ? -p : p;
+    return true;
+}
+
+static bool raise(number *x, long power) {
+    size_t n = (size_t)(power < 0 ? -power : power);
+    if ((BN_is_zero(x->top) && power <= 0) ||
+        ((size_t)BN_num_bits(x->top) + (size_t)BN_num_bits(x->bottom)) * n > POWER_BITS)
+        return false;
+    BIGNUM *top = BN_dup(x->top), *bottom = BN_dup(x->bottom);
+    IV_ASSERT(top && bottom);
+    BN_OK(BN_one(x->top)), BN_OK(BN_one(x->bottom));
+    for (; n > 0; n--) multiply(x->top, x->top, top), multiply(x->bottom, x->bottom, bottom);
+    BN_free(top), BN_free(bottom);
+    BIGNUM *swap = x->top;
+    if (power < 0) x->top = x->bottom, x->bottom = swap;
+    return true;
+}
+
+/* "\times 10^{5}" after a number. */
+static void read_scale(iv_text_view t, size_t *at, number *x) {
+    static const char *const signs[] = {"\\times", "\\cdot", "\xc3\x97", "*", "x", NULL};
+    size_t i = skip_spaces(t, *at), sign = any_of(t, i, signs);
+    long power;
+    if (!sign) return;
+    i = skip_spaces(t, i + sign);
+    if (!starts(t, i, "10")) return;
+    i += 2;
+    if (!read_power(t, &i, &power)) return;
+    power_of_ten(power < 0 ? x->bottom : x->top, (size_t)(power < 0 ? -power : power));
+    *at = i;
+}
+
+static bool read_unsigned(iv_text_view t, size_t *at, number *x) {
+    size_t i = *at, sign;
+    bool whole;
+    long power;
+    if (!read_fraction(t, &i, x, &whole)) return false;
+    if (whole) read_mixed(t, &i, x);
+    size_t after = i;
+    if (whole && read_power(t, &after, &power) && raise(x, power)) i = after;
+    read_scale(t, &i, x);
+    sign = i < t.n && t.bytes[i] == ' ' ? i + 1 : i; /* "50 \%" */
     if (sign < t.n && t.bytes[sign] == '\\') sign++;
     x->percent = sign < t.n && t.bytes[sign] == '%';
     if (x->percent) multiply_word(x->bottom, 100), i = sign + 1;
@@ -222,13 +312,19 @@ static bool is_operator(iv_text_view t, size_t at) {
     return is_digit(before) || is_letter(before) || before == ')' || before == ']' || before == '}' || before == '%';
 }
 
+/* Whether a number at `at` is an exponent or index of what is before it: "cm^2", "x_{1}". */
+static bool is_script(iv_text_view t, size_t at) {
+    if (at > 0 && t.bytes[at - 1] == '{') at--;
+    return at > 0 && (t.bytes[at - 1] == '^' || t.bytes[at - 1] == '_');
+}
+
 static bool last_number(iv_text_view t, number *x) {
     number next;
     number_new(&next);
     bool found = false;
     for (size_t i = 0; i < t.n;) {
         size_t at = i, minus = any_of(t, i, minuses);
-        if ((minus > 0 && is_operator(t, i)) || !read_signed(t, &at, &next)) {
+        if ((minus > 0 && is_operator(t, i)) || is_script(t, i) || !read_signed(t, &at, &next)) {
             if (is_digit(t.bytes[i])) /* too long to be a number: none of its digits is one */
                 while (i < t.n && is_digit(t.bytes[i])) i++;
             else
@@ -245,7 +341,7 @@ static bool last_number(iv_text_view t, number *x) {
 
 static bool same_numbers(const number *got, const number *want) {
     if (same_value(got, 1, want)) return true;
-    return got->percent && !want->percent && same_value(got, 100, want);
+    return got->percent != want->percent && (got->percent ? same_value(got, 100, want) : same_value(want, 100, got));
 }
 
 bool iv_reward_numeric(iv_text_view completion, iv_text_view answer) {
@@ -279,56 +375,211 @@ bool iv_reward_boxed_content(iv_text_view t, iv_text_view *content) {
     return false;
 }
 
-/* The text without what changes no meaning; `out` has room for t.n bytes. */
-static iv_text_view normalized(iv_text_view t, char *out) {
-    static const char *const dropped[] = {"\\left", "\\right", "\\text", "\\mathrm", "\\!",
-                                          "\\,",    "\\;",     "\\:",    "\\ ",      NULL};
-    static const char *const longer[] = {"\\dfrac", "\\tfrac", NULL};
-    size_t n = 0;
-    t = iv_text_trim(t);
+/* Words of TeX and signs that change no meaning. "\text" and "\mathrm" leave the text of their braces. */
+static const char *const dropped[] = {"\\left", "\\right", "\\text",   "\\textbf", "\\mathrm", "\\mbox",         "\\!",
+                                      "\\,",    "\\;",     "\\:",      "\\ ",      "\\quad",   "\\displaystyle", "\\$",
+                                      "$",      "~",       "\xc2\xa0", NULL};
+
+/* The longest word of the list at `at` that no letter continues. */
+static size_t word_at(iv_text_view t, size_t at, const char *const *words) {
+    size_t best = 0;
+    for (; *words; words++) {
+        size_t n = strlen(*words);
+        bool letters = n > 1 && is_letter((*words)[1]), more = at + n < t.n && is_letter(t.bytes[at + n]);
+        if (starts(t, at, *words) && !(letters && more) && n > best) best = n;
+    }
+    return best;
+}
+
+typedef struct writer {
+    char *out;
+    size_t n;
+    bool spaces; /* are kept */
+} writer;
+
+static void put(writer *w, char c) {
+    if (is_space(c) && (!w->spaces || w->n == 0 || w->out[w->n - 1] == ' ')) return;
+    w->out[w->n++] = is_space(c) ? ' ' : c;
+}
+
+/* An argument of \frac or \sqrt without braces gets them. The position after it. */
+static size_t put_argument(writer *w, iv_text_view t, size_t at) {
+    at = skip_spaces(t, at);
+    bool plain = at < t.n && (is_digit(t.bytes[at]) || is_letter(t.bytes[at]));
+    if (plain) put(w, '{'), put(w, t.bytes[at]), put(w, '}');
+    return at + plain;
+}
+
+/* The text behind the closing brace of the group at `at`. */
+static size_t after_group(iv_text_view t, size_t at) {
+    for (size_t depth = 0; at < t.n; at++) {
+        if (t.bytes[at] == '\\')
+            at++;
+        else if (t.bytes[at] == '{')
+            depth++;
+        else if (t.bytes[at] == '}' && --depth == 0)
+            return at + 1;
+    }
+    return t.n;
+}
+
+static void put_normalized(writer *w, iv_text_view t, size_t depth);
+
+/* \frac and \sqrt at `at`, in one spelling; 0: neither stands there. */
+static size_t put_function(writer *w, iv_text_view t, size_t at, size_t depth) {
+    size_t fraction = any_of(t, at, fractions), root = starts(t, at, "\\sqrt") ? 5 : 0, i = at + fraction + root;
+    if (fraction + root == 0) return 0;
+    for (const char *c = fraction ? "\\frac" : "\\sqrt"; *c; c++) put(w, *c);
+    for (size_t argument = 0; argument < (fraction ? 2u : 1u); argument++) {
+        i = skip_spaces(t, i);
+        if (i < t.n && t.bytes[i] == '{' && depth < 16) {
+            size_t end = after_group(t, i);
+            put_normalized(w, (iv_text_view){t.bytes + i, end - i}, depth + 1);
+            i = end;
+        } else {
+            i = put_argument(w, t, i);
+        }
+    }
+    return i - at;
+}
+
+/* "^{2}" and "^{\\circ}" without their braces: the length of the whole, or 0. */
+static size_t put_script(writer *w, iv_text_view t, size_t at) {
+    if (at + 3 >= t.n || (t.bytes[at] != '^' && t.bytes[at] != '_') || t.bytes[at + 1] != '{') return 0;
+    size_t i = at + 2, word = t.bytes[i] == '\\';
+    for (i += word; word && i < t.n && is_letter(t.bytes[i]); i++) continue;
+    if (!word) i++;
+    if (i >= t.n || t.bytes[i] != '}' || (!word && !is_letter(t.bytes[i - 1]) && !is_digit(t.bytes[i - 1]))) return 0;
+    put(w, t.bytes[at]);
+    for (size_t c = at + 2; c < i; c++) put(w, t.bytes[c]);
+    return i + 1 - at;
+}
+
+static void put_normalized(writer *w, iv_text_view t, size_t depth) {
     for (size_t i = 0; i < t.n;) {
-        size_t word = any_of(t, i, dropped), fraction = any_of(t, i, longer);
-        bool whole = word > 0 && !(is_letter(t.bytes[i + 1]) && i + word < t.n && is_letter(t.bytes[i + word]));
-        if (whole) {
-            bool text = starts(t, i, "\\text") || starts(t, i, "\\mathrm");
+        size_t word = word_at(t, i, dropped), function = word ? 0 : put_function(w, t, i, depth);
+        if (!word && !function) function = put_script(w, t, i);
+        if (word > 0) {
+            bool text = starts(t, i, "\\text") || starts(t, i, "\\m");
             const char *end = text && i + word < t.n && t.bytes[i + word] == '{'
                                   ? memchr(t.bytes + i + word, '}', t.n - i - word)
                                   : NULL;
             i += word;
             if (!end) continue;
-            for (i++; t.bytes + i < end; i++)
-                if (!is_space(t.bytes[i])) out[n++] = t.bytes[i];
+            for (i++; t.bytes + i < end; i++) put(w, t.bytes[i]);
             i++;
-        } else if (fraction > 0) {
-            memcpy(out + n, "\\frac", 5), n += 5, i += fraction;
+        } else if (function > 0) {
+            i += function;
+        } else if (starts(t, i, "\\%")) {
+            put(w, '%'), i += 2;
         } else {
-            if (!is_space(t.bytes[i]) && t.bytes[i] != '$') out[n++] = t.bytes[i];
-            i++;
+            put(w, t.bytes[i++]);
         }
     }
-    if (n > 1 && out[n - 1] == '.') n--;
-    return (iv_text_view){out, n};
 }
 
-/* Both texts are numbers from the first byte to the last, and equal. */
-static bool whole_numbers_equal(iv_text_view got, iv_text_view want) {
+/* In one spelling; `out` has room for 4 * t.n + 1 bytes: "\sqrt3" becomes longer. */
+static iv_text_view normalized(iv_text_view t, bool spaces, char *out) {
+    writer w = {.out = out, .spaces = spaces};
+    put_normalized(&w, iv_text_trim(t), 0);
+    iv_text_view v = iv_text_trim((iv_text_view){out, w.n});
+    if (v.n > 1 && v.bytes[v.n - 1] == '.') v.n--;
+    return v;
+}
+
+/* "x = 5" -> "5": a name of one letter, perhaps with an index. */
+static iv_text_view without_name(iv_text_view t) {
+    const char *equals = t.n ? memchr(t.bytes, '=', t.n) : NULL;
+    iv_text_view name = {t.bytes, equals ? (size_t)(equals - t.bytes) : 0};
+    name = iv_text_trim(name);
+    bool index = name.n == 3 && name.bytes[1] == '_';
+    if (!equals || (name.n != 1 && !index) || !is_letter(name.bytes[0])) return t;
+    return iv_text_trim((iv_text_view){equals + 1, t.n - (size_t)(equals - t.bytes) - 1});
+}
+
+static const char *const degrees[] = {"^\\circ", "^{\\circ}", "\xc2\xb0", "\\degree", NULL};
+static const char *const units[] = {"cm",      "mm",    "km",     "m",       "kg",      "g",     "mg",    "ft",
+                                    "feet",    "inch",  "inches", "in",      "mile",    "miles", "mph",   "second",
+                                    "seconds", "s",     "minute", "minutes", "min",     "hour",  "hours", "day",
+                                    "days",    "week",  "weeks",  "month",   "months",  "year",  "years", "degree",
+                                    "degrees", "unit",  "units",  "dollar",  "dollars", "cent",  "cents", "liter",
+                                    "liters",  "meter", "meters", "percent", NULL};
+
+/* The length of the unit at the end of a raw text, or 0: \text{...}, or a known word after a space, with an exponent;
+ * degrees. */
+static size_t unit_at_end(iv_text_view t) {
+    size_t n = t.n;
+    for (const char *const *d = degrees; *d; d++) {
+        size_t m = strlen(*d);
+        if (n > m && memcmp(t.bytes + n - m, *d, m) == 0) return m;
+    }
+    if (n > 2 && t.bytes[n - 2] == '^' && is_digit(t.bytes[n - 1]))
+        n -= 2;
+    else if (n > 4 && memcmp(t.bytes + n - 4, "^{", 2) == 0 && t.bytes[n - 1] == '}')
+        n -= 4;
+    if (n > 1 && t.bytes[n - 1] == '}') {
+        static const char *const groups[] = {"\\text{", "\\mathrm{", "\\mbox{", "\\textrm{", NULL};
+        for (size_t i = n - 1; i > 0; i--)
+            if (t.bytes[i] == '\\') return any_of(t, i, groups) && !memchr(t.bytes + i, '}', n - 1 - i) ? t.n - i : 0;
+        return 0;
+    }
+    size_t start = n;
+    while (start > 0 && is_letter(t.bytes[start - 1])) start--;
+    if (start == n || start == 0 || (!is_space(t.bytes[start - 1]) && n - start < 2)) return 0;
+    for (const char *const *u = units; *u; u++)
+        if (strlen(*u) == n - start && memcmp(*u, t.bytes + start, n - start) == 0) return t.n - start;
+    return 0;
+}
+
+/* An answer in its spellings. */
+typedef struct answer {
+    char *room;
+    iv_text_view text, spaced; /* without spaces, with them */
+    iv_text_view bare;         /* without spaces, and like `spaced` without the unit */
+    iv_text_view unit;         /* empty: none */
+} answer;
+
+static bool has_digit(iv_text_view t) {
+    for (size_t i = 0; i < t.n; i++)
+        if (is_digit(t.bytes[i])) return true;
+    return false;
+}
+
+static void answer_of(iv_text_view t, answer *a) {
+    t = iv_text_trim(t);
+    while (t.n > 1 && t.bytes[0] == '$' && t.bytes[t.n - 1] == '$') t.bytes++, t.n -= 2;
+    size_t room = 4 * t.n + 1, unit = unit_at_end(t);
+    iv_text_view rest = {t.bytes, t.n - unit};
+    if (!has_digit(rest)) rest.n = t.n, unit = 0; /* "\\text{yes}" is no unit */
+    if (unit && rest.bytes[rest.n - 1] == ' ') rest.n--;
+    if (unit && rest.bytes[rest.n - 1] == '\\') rest.n--; /* of "\\ " */
+    a->room = malloc(4 * room);
+    IV_ASSERT(a->room);
+    a->text = without_name(normalized(t, false, a->room));
+    a->spaced = without_name(normalized(rest, true, a->room + room));
+    a->bare = without_name(normalized(rest, false, a->room + 3 * room));
+    a->unit = normalized((iv_text_view){t.bytes + t.n - unit, unit}, false, a->room + 2 * room);
+}
+
+/* Both are numbers from the first byte to the last, and equal. */
+static bool whole_numbers_equal(const answer *got, const answer *want) {
     number a, b;
     size_t i = 0, j = 0;
     number_new(&a), number_new(&b);
-    bool same =
-        read_signed(got, &i, &a) && i == got.n && read_signed(want, &j, &b) && j == want.n && same_numbers(&a, &b);
+    bool same = read_signed(got->spaced, &i, &a) && i == got->spaced.n && read_signed(want->spaced, &j, &b) &&
+                j == want->spaced.n && same_numbers(&a, &b);
     number_free(&a), number_free(&b);
     return same;
 }
 
-bool iv_reward_boxed(iv_text_view completion, iv_text_view answer) {
+bool iv_reward_boxed(iv_text_view completion, iv_text_view answered) {
     iv_text_view got, want;
+    answer a, b;
     if (!iv_reward_boxed_content(completion, &got)) return false;
-    if (!iv_reward_boxed_content(answer, &want)) want = answer;
-    char *room = malloc(got.n + want.n + 1);
-    IV_ASSERT(room);
-    got = normalized(got, room), want = normalized(want, room + got.n);
-    bool same = equal(got, want) || whole_numbers_equal(got, want);
-    free(room);
+    if (!iv_reward_boxed_content(answered, &want)) want = answered;
+    answer_of(got, &a), answer_of(want, &b);
+    bool fit = !a.unit.n || !b.unit.n || equal(a.unit, b.unit); /* one may be left out, but not be another */
+    bool same = equal(a.text, b.text) || (fit && (equal(a.bare, b.bare) || whole_numbers_equal(&a, &b)));
+    free(a.room), free(b.room);
     return same;
 }

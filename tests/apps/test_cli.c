@@ -318,6 +318,22 @@ static void splits_special_tokens(void **state) {
         strstr(came.out, "\"prompt_token_ids\": [687, 284, 198, 71, 72, 257, 256, 268, 258, 220, 87, 688,"));
 }
 
+/* generate --chat and render read messages in the same way (tests/serve/test_doors.c has the other doors). */
+static void reads_messages_in_one_way(void **state) {
+    (void)state;
+    static const char given[] = "{\"messages\": [{\"role\": \"developer\", \"content\": \"S\"}, {\"role\": \"user\", "
+                                "\"content\": [{\"type\": \"text\", \"text\": \"hi\"}]}], "
+                                "\"add_generation_prompt\": true}";
+    write_file("messages.json", given, sizeof given - 1);
+    RUN("generate", "tiny-math", "--chat", "--system", "S", "-p", "hi", "--max-tokens", "1", "--json");
+    expect_ok();
+    json_t *answer = expect_json();
+    RUN("render", "tiny-math", "--input", in_folder("messages.json"));
+    expect_ok();
+    assert_string_equal(came.out, json_string_value(json_object_get(answer, "prompt")));
+    json_decref(answer);
+}
+
 static void writes_logits(void **state) {
     (void)state;
     static char bytes[OUTPUT_MAX];
@@ -711,6 +727,7 @@ int main(void) {
         cmocka_unit_test(tokenizes_both_ways),
         cmocka_unit_test(renders),
         cmocka_unit_test(splits_special_tokens),
+        cmocka_unit_test(reads_messages_in_one_way),
         cmocka_unit_test(writes_logits),
         cmocka_unit_test(answers_the_marbles),
         cmocka_unit_test(threads_and_isa_change_nothing),

@@ -62,6 +62,29 @@ def test_engine_seed_does_not_depend_on_order():
     assert len({seed for seed, _ in forward}) == len(forward)  # a repeated prompt gets another seed
 
 
+def test_messages(llm):
+    """As the server and the trainer read them (tests/serve/test_doors.c)."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    messages = [
+        {"role": "developer", "content": "D"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call], "thinking": "why"},
+        {"role": "user", "content": "c"},
+    ]
+    [output] = llm.chat(messages, SamplingParams(max_tokens=1), use_tqdm=False)
+    tokenizer = llm.get_tokenizer()
+    wanted = "".join(
+        f"<|im_start|>{role}\n{text}<|im_end|>\n"
+        for role, text in [("system", "D"), ("user", "a\nb"), ("assistant", ""), ("user", "c")]
+    )
+    assert output.prompt_token_ids == tokenizer.encode(wanted + "<|im_start|>assistant\n")
+    shown = "{% for m in messages %}{{ m.thinking or '' }}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.x }}{% endif %}"
+    shown += "{% endfor %}"
+    assert tokenizer.apply_chat_template(messages, chat_template=shown) == "why1"
+    with pytest.raises(InvarError, match=r"messages\[3\].weight: this field is not known here"):
+        llm.chat([*messages[:3], {"role": "user", "content": "c", "weight": 0}], use_tqdm=False)
+
+
 def test_results(llm):
     params = SamplingParams(temperature=0, max_tokens=30, logprobs=2, prompt_logprobs=1, logits=True, stop=["</think>"])
     [output] = llm.chat([{"role": "user", "content": "What is 17 * 6?"}], params, use_tqdm=False)

@@ -85,7 +85,7 @@ static void numbers(void **state) {
         {"50\\%", "1/2", true},
         {"50%", "50%", true},
         {"50%", "50", true},
-        {"50", "50%", false},
+        {"50", "50%", true},
         {"1.5e3", "1500", true},
         {"2E-2", "0.02", true},
         {"1e5x", "5", true},
