@@ -74,22 +74,28 @@ class Policy:
         eps_low: float | None = None,
         eps_high: float | None = None,
         kl_beta: float = 0.0,
-        kl: str = "k3",
+        kl: str | None = None,
         correction: str = "none",
         correction_cap: float | None = None,
     ) -> None:
         """None: the algorithm's own value. max_completion: tokens of the longest answer, which dr-grpo divides by."""
         o = self._options = ffi.new("iv_policy_options *")
         lib().iv_policy_options_init_sized(o, ffi.sizeof("iv_policy_options"))
-        self._keep = [ffi.new("char[]", encode(text, "policy")) for text in (algorithm, kl, correction)]
-        o.algorithm, o.kl, o.correction = self._keep
+        self._keep = [ffi.new("char[]", encode(text, "policy")) for text in (algorithm, correction)]
+        o.algorithm, o.correction = self._keep
+        if kl is not None:
+            self._keep.append(ffi.new("char[]", encode(kl, "policy")))
+            o.kl = self._keep[-1]
         o.max_completion, o.kl_beta = max_completion, kl_beta
         for name, value in (("eps_low", eps_low), ("eps_high", eps_high), ("correction_cap", correction_cap)):
             if value is not None:
                 setattr(o, name, value)
 
-    def advantages(self, groups: Items[int], rewards: ArrayLike) -> NDArray[np.float64]:
-        """Of each answer from its reward; answers to one prompt have the same group, a number below their count."""
+    def advantages(
+        self, groups: Items[int], rewards: ArrayLike, sequences: Items[PolicySequence] | None = None
+    ) -> NDArray[np.float64]:
+        """Of each answer from its reward; answers to one prompt have the same group, a number below their count. rloo with
+        kl_beta has its KL in the reward and wants the sequences, with their reference."""
         import numpy as np
 
         given = np.ascontiguousarray(rewards, np.float64)
@@ -99,7 +105,14 @@ class Policy:
         data, result = ffi.from_buffer("double[]", given), ffi.from_buffer("double[]", out, require_writable=True)
         err = new_error()
         numbers = ffi.new("uint32_t[]", [int(group) for group in groups])
-        check(lib().iv_policy_advantages(self._options, numbers, data, given.size, result, err), err)
+        if sequences is None:
+            check(lib().iv_policy_advantages(self._options, numbers, data, given.size, result, err), err)
+            return out
+        if len(sequences) != given.size:
+            raise InvarError(Status.INVALID, f"advantages: wanted {given.size} sequences, found {len(sequences)}")
+        batch = PolicyBatch(self, sequences)
+        make = lib().iv_policy_sequence_advantages
+        check(make(self._options, batch.items, numbers, data, given.size, result, err), err)
         return out
 
     def denominator(self, sequences: Items[PolicySequence]) -> float:
