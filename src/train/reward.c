@@ -112,6 +112,8 @@ iv_status iv_reward_open(const iv_reward_options *o, iv_reward **out, iv_error *
     return status;
 }
 
+bool iv_reward_is_command(const iv_reward *r) { return r->process != NULL; }
+
 bool iv_reward_needs_answer(const iv_reward *r) {
     return !isnan(r->weight[EXACT]) || !isnan(r->weight[NUMERIC]) || !isnan(r->weight[BOXED]);
 }

@@ -32,6 +32,9 @@ typedef struct iv_reward iv_reward;
  */
 iv_status iv_reward_open(const iv_reward_options *options, iv_reward **out, iv_error *err);
 
+/* Whether it is a command. */
+bool iv_reward_is_command(const iv_reward *r);
+
 /* Whether items must have an answer. A command judges by itself. */
 bool iv_reward_needs_answer(const iv_reward *r);
 
