@@ -365,7 +365,9 @@ iv_status iv_run_begin(iv_run *r, iv_error *err) {
         if (access(r->o->output, W_OK | X_OK) != 0)
             return iv_fail(err, IV_IO, "%s: cannot write into the directory: %s", r->o->output, strerror(errno));
         /* A new run has no files before its first step is done, so that a corrected command can follow a failed one. */
-        if (r->o->resume) IV_TRY(open_files(r, r->at + 1, err));
+        char log[4096];
+        IV_TRY(join_path(log, r->o->output, "metrics.jsonl", err));
+        if (r->o->resume && access(log, F_OK) == 0) IV_TRY(open_files(r, r->at + 1, err));
     }
     r->began = iv_now();
     iv_train_progress_begin(&r->progress, r->first ? r->o->progress : NULL, r->steps, r->began);

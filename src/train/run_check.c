@@ -59,12 +59,6 @@ iv_status iv_run_check_device(const iv_run *r, iv_error *err) {
 /* ---- rl -----------------------------------------------------------------------------------------------------------
  */
 
-/* The sampler computes what the learner computes, from the same weights. */
-static bool same_sampler(const iv_run_options *o) {
-    return strcmp(o->rollout_numerics, o->numerics) == 0 && strcmp(o->numerics, "invar") == 0 &&
-           o->rollout_mantissa_bits == IV_F32_MANTISSA_BITS && o->rollout_sync_every == 1;
-}
-
 static iv_status check_algorithm(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     const iv_algorithm *a = &r->algorithm;
@@ -80,10 +74,10 @@ static iv_status check_algorithm(const iv_run *r, iv_error *err) {
             return iv_fail(err, IV_INVALID,
                            "%s: wanted --inner-steps above 1, found 1: every ratio is 1, and nothing is clipped", flag);
     }
-    if (a->correction != IV_CORRECTION_NONE && same_sampler(o))
+    if (a->correction != IV_CORRECTION_NONE && strcmp(o->on_mismatch, "stop") == 0)
         return iv_fail(err, IV_INVALID,
-                       "--correction %s: wanted a sampler with other probabilities (--rollout-numerics, "
-                       "--rollout-mantissa-bits, --rollout-sync-every), found the learner's own: every weight is 1",
+                       "--correction %s: wanted --on-mismatch report, found stop: a run that ends where sampler and "
+                       "learner differ has no weight but 1",
                        o->correction);
     if (a->correction == IV_CORRECTION_NONE && o->correction_cap >= 0)
         return iv_fail(err, IV_INVALID, "--correction-cap: wanted --correction truncate or mask, found none");

@@ -122,7 +122,8 @@ static const row rows[] = {
     {RL, "eps-high", REFUSED, "--algorithm reinforce --inner-steps 2", "--eps-high 0.1", "found reinforce"},
     {RL, "correction", CHANGES, COARSE, "--correction truncate", ""},
     {RL, "correction", CHANGES, COARSE "--correction-cap 1.01", "--correction truncate", "--correction mask"},
-    {RL, "correction", REFUSED, "", "--correction truncate", "found the learner's own: every weight is 1"},
+    {RL, "correction", NEVER, REPORT, "--correction truncate", ""}, /* weights of the same sampler are 1 */
+    {RL, "correction", REFUSED, "", "--correction truncate", "--correction truncate: wanted --on-mismatch report"},
     {RL, "correction-cap", CHANGES, COARSE "--correction truncate", "--correction-cap 0.5", ""},
     {RL, "correction-cap", REFUSED, "", "--correction-cap 2", "--correction-cap: wanted --correction"},
     {RL, "overlong-buffer", CHANGES, TEXT "--reward numeric", "--overlong-buffer 20", ""},

@@ -88,6 +88,10 @@ static void a_run_that_failed_leaves_nothing(void **state) {
     o.reward = write_program("dies.sh", "#!/bin/sh\nexit 3\n"); /* at step 1 */
     expect_failure(&o, IV_IO, "reward");
     assert_false(exists(o.output, "metrics.jsonl"));
+    o.resume = true;
+    expect_failure(&o, IV_IO, "reward");
+    assert_false(exists(o.output, "metrics.jsonl"));
+    o.resume = false;
     o.reward = "length";
     train(&o, &s);
     assert_true(exists(o.output, "metrics.jsonl"));
