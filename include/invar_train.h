@@ -31,13 +31,13 @@ typedef struct iv_trainer_options {
     size_t size;             /* sizeof(iv_trainer_options), set by iv_trainer_options_init */
     const char *model;       /* a Hugging Face model directory */
     const char *load_format; /* as in iv_engine_options: "auto", or "dummy": a random start */
-    uint64_t dummy_seed;
-    const char *dtype;      /* of the matrices that forward and backward multiply by: "auto" (the checkpoint's),
-                             * "bfloat16", "float16", "float32". The weights that learn are always float32 */
-    const char *arithmetic; /* "auto" (tc16 on a GPU where dtype has 16 bits, else fma32), "fma32", "tc16" */
-    size_t virtual_ranks;   /* a power of two, at most 64: the chains of sums over tokens; part of the fingerprint */
+    uint64_t dummy_seed;     /* of "dummy" alone: else other than 0 is IV_INVALID */
+    const char *dtype;       /* of the matrices that forward and backward multiply by: "auto" (the checkpoint's),
+                              * "bfloat16", "float16", "float32". The weights that learn are always float32 */
+    const char *arithmetic;  /* "auto" (tc16 on a GPU where dtype has 16 bits, else fma32), "fma32", "tc16" */
+    size_t virtual_ranks;    /* a power of two, at most 64: the chains of sums over tokens; part of the fingerprint */
     double beta1, beta2, eps, weight_decay; /* of AdamW; beta1 and beta2 in [0, 1), the others 0 or more */
-    bool decay_all;                         /* weight decay for norms and biases too */
+    bool decay_all;                         /* weight decay for norms and biases too; IV_INVALID without a decay */
     const char *run;   /* a JSON object with all else that decides the weights (data, seed, schedule, loss): part of
                         * the fingerprint, so that a checkpoint of another run is refused. NULL: {} */
     bool no_optimizer; /* log-probabilities and gradients alone, without the optimizer's memory: a reference model */
@@ -53,7 +53,8 @@ typedef struct iv_trainer_options {
     const char *recompute;  /* memory: "none", or "attention", "layer": what the backward computes again */
     const char *device;     /* "cpu"; "cuda": a GPU for each rank; "auto": GPUs of compute capability 9.0 if there are
                              * as many as ranks */
-    bool offload_optimizer; /* GPUs: the optimizer's moments in this process's memory, pinned; slower updates */
+    bool offload_optimizer; /* GPUs: the optimizer's moments in this process's memory, pinned; slower updates. On a CPU:
+                             * IV_INVALID */
 } iv_trainer_options;
 
 /* "auto" (type, weights, arithmetic), "cpu", 8 virtual ranks, AdamW with 0.9, 0.999, 1e-8 and no decay, one rank,
@@ -189,22 +190,24 @@ IV_API iv_status iv_trainer_restore(iv_trainer *trainer, const char *dir, bool *
 typedef struct iv_policy_options {
     size_t size;              /* sizeof(iv_policy_options), set by iv_policy_options_init */
     const char *algorithm;    /* "reinforce", "rloo", "grpo", "dr-grpo", "dapo", "gspo" */
-    double max_completion;    /* tokens; dr-grpo divides by it. 0 is fine for the others */
-    double eps_low, eps_high; /* of the clipped ratio; below 0: the algorithm's own */
-    double kl_beta;           /* times the KL to a reference, in the loss; 0: no reference */
-    const char *kl;           /* its estimate: "k1", "k2", "k3", "k1+", "k3+" */
+    double max_completion;    /* tokens; dr-grpo divides by it. The others do not read it */
+    double eps_low, eps_high; /* of the clipped ratio; below 0: the algorithm's own. reinforce has none: IV_INVALID */
+    double kl_beta;           /* times the KL to a reference: in the loss; rloo: in the reward. 0: no reference */
+    const char *kl;           /* its estimate: "k1", "k2", "k3", "k1+", "k3+"; NULL: the algorithm's own, k3, of rloo
+                               * k1 (others are IV_INVALID there). Read with kl_beta alone */
     const char *correction;   /* for a sampler with other probabilities than `old`: "none", "truncate", "mask" */
-    double correction_cap;    /* below 0: the algorithm's own */
+    double correction_cap;    /* below 0: the algorithm's own. Without a correction: IV_INVALID */
 } iv_policy_options;
 
-/* "grpo", its own values, no reference ("k3"), no correction. */
+/* "grpo", its own values, no reference, no correction. */
 IV_API void iv_policy_options_init_sized(iv_policy_options *options, size_t size);
 static inline void iv_policy_options_init(iv_policy_options *options) {
     iv_policy_options_init_sized(options, sizeof *options);
 }
 
 /* advantages[i] of n completions from rewards[i]; those of one prompt have the same group[i], which is below n. Where
- * all rewards of a group are equal, advantages are 0. IV_NOT_FINITE: a reward. */
+ * all rewards of a group are equal, advantages are 0. IV_NOT_FINITE: a reward. IV_INVALID: a group of one, which has
+ * nothing to compare with; or rloo with kl_beta, which wants iv_policy_sequence_advantages. */
 IV_API iv_status iv_policy_advantages(const iv_policy_options *options, const uint32_t *group, const double *rewards,
                                       size_t n, double *advantages, iv_error *err);
 
@@ -220,6 +223,13 @@ typedef struct iv_policy_sequence {
     double advantage;
     float *coefficients; /* written */
 } iv_policy_sequence;
+
+/* The same with what the algorithm takes from the rewards: rloo with kl_beta subtracts kl_beta times the sum of
+ * mask * (old - reference) of each sequence, and reads mask, old (NULL: behavior) and reference. The others read the
+ * masks alone. */
+IV_API iv_status iv_policy_sequence_advantages(const iv_policy_options *options, const iv_policy_sequence *sequences,
+                                               const uint32_t *group, const double *rewards, size_t n,
+                                               double *advantages, iv_error *err);
 
 /* Means over tokens with a mask (ratios of a sequence: over sequences). */
 typedef struct iv_policy_report {

@@ -102,7 +102,7 @@ static int read_run(const cli_args *args, iv_run_options *o, iv_error *err) {
 static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
     o->algorithm = cli_text(args, "algorithm", o->algorithm), o->reward = cli_text(args, "reward", o->reward);
     o->reward_format = cli_text(args, "reward-format", o->reward_format);
-    o->kl = cli_text(args, "kl", o->kl), o->correction = cli_text(args, "correction", o->correction);
+    o->kl = cli_text(args, "kl", NULL), o->correction = cli_text(args, "correction", o->correction);
     o->group_size = cli_count(args, "group-size", o->group_size);
     o->max_new_tokens = cli_count(args, "max-new-tokens", o->max_new_tokens);
     o->inner_steps = cli_count(args, "inner-steps", o->inner_steps);
@@ -159,6 +159,7 @@ static void write_json(FILE *file, const cli_args *args, const iv_run_options *o
     iv_out_kv_text(&json, "checkpoint", *s->checkpoint ? s->checkpoint : NULL);
     iv_out_kv_text(&json, "curves", curves);
     if (rl) {
+        iv_out_kv_uint(&json, "steps_without_advantage", s->idle_steps);
         iv_out_kv_uint(&json, "tokens_compared", s->compared);
         iv_out_kv_uint(&json, "tokens_different", s->different);
         iv_out_kv_double(&json, "largest_difference", s->largest_difference);
@@ -186,6 +187,10 @@ static void write_text(FILE *file, const iv_run_options *o, const iv_run_summary
     if (*s->checkpoint) fprintf(file, "checkpoint %s\n", s->checkpoint);
     fprintf(file, "curves %s/curves.html\n", o->output);
     if (!rl) return;
+    if (s->idle_steps)
+        fprintf(file,
+                "no advantage in %llu of %llu steps: all rewards of each group were equal, which teaches nothing\n",
+                (unsigned long long)s->idle_steps, (unsigned long long)(s->steps - s->first_step));
     if (s->different) fprintf(file, "largest difference of a log-probability %g\n", s->largest_difference);
     fprintf(file, "tokens compared %llu, different %llu\n", (unsigned long long)s->compared,
             (unsigned long long)s->different);

@@ -90,17 +90,18 @@ class Policy:
         eps_low: float | None = None,
         eps_high: float | None = None,
         kl_beta: float = 0.0,
-        kl: str = "k3",
+        kl: str | None = None,
         correction: str = "none",
         correction_cap: float | None = None,
     ) -> None:
         """None: the algorithm's own value. max_completion: tokens of the longest answer, which dr-grpo divides by."""
         o = self._options = ffi.new("iv_policy_options *")
         lib().iv_policy_options_init_sized(o, ffi.sizeof("iv_policy_options"))
-        texts = {"algorithm": algorithm, "kl": kl, "correction": correction}
+        texts = {"algorithm": algorithm, "correction": correction} | ({} if kl is None else {"kl": kl})
         self._fields = (algorithm, max_completion, eps_low, eps_high, kl_beta, kl, correction, correction_cap)
-        self._keep = [c_string(text, name) for name, text in texts.items()]
-        o.algorithm, o.kl, o.correction = self._keep
+        self._keep = {name: c_string(text, name) for name, text in texts.items()}
+        for name, text in self._keep.items():
+            setattr(o, name, text)
         o.max_completion = _check.integer(max_completion, "max_completion", 0, _check.SIZE_MAX)
         o.kl_beta = _check.number(kl_beta, "kl_beta", 0)
         for name, value in (("eps_low", eps_low), ("eps_high", eps_high), ("correction_cap", correction_cap)):
@@ -111,8 +112,11 @@ class Policy:
     def __reduce__(self) -> Any:
         return _policy, self._fields
 
-    def advantages(self, groups: Items[int], rewards: ArrayLike) -> NDArray[np.float64]:
-        """Of each answer from its reward; answers to one prompt have the same group, a number below their count."""
+    def advantages(
+        self, groups: Items[int], rewards: ArrayLike, sequences: Items[PolicySequence] | None = None
+    ) -> NDArray[np.float64]:
+        """Of each answer from its reward; answers to one prompt have the same group, a number below their count. rloo with
+        kl_beta has its KL in the reward and wants the sequences, with their reference."""
         import numpy as np
 
         array = _check.host_array(rewards, "rewards")
@@ -128,7 +132,15 @@ class Policy:
         out = np.empty_like(given)
         data, result = ffi.from_buffer("double[]", given), ffi.from_buffer("double[]", out, require_writable=True)
         err = new_error()
-        check(lib().iv_policy_advantages(self._options, ffi.new("uint32_t[]", numbers), data, given.size, result, err), err)
+        places = ffi.new("uint32_t[]", numbers)
+        if sequences is None:
+            check(lib().iv_policy_advantages(self._options, places, data, given.size, result, err), err)
+            return out
+        batch = PolicyBatch(self, sequences)
+        if batch.count != given.size:
+            raise InvarError(Status.INVALID, f"advantages: wanted {given.size} sequences, found {batch.count}")
+        make = lib().iv_policy_sequence_advantages
+        check(make(self._options, batch.items, places, data, given.size, result, err), err)
         return out
 
     def denominator(self, sequences: Items[PolicySequence]) -> float:

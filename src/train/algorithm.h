@@ -100,7 +100,7 @@ iv_status iv_algorithm_shape_reward(const iv_algorithm *a, const iv_loss_sequenc
 double iv_overlong_penalty(double tokens, double max, double buffer, double factor);
 
 /* advantage[i] of n sequences in groups group[i] < n. A reward that is not finite is IV_NOT_FINITE. Where all
- * rewards of a group are equal, advantages are 0. rloo refuses a group of one. */
+ * rewards of a group are equal, advantages are 0. A group of one is IV_INVALID. */
 iv_status iv_algorithm_advantages(const iv_algorithm *a, const uint32_t *group, const double *reward, size_t n,
                                   double *advantage, iv_error *err);
 

@@ -61,10 +61,11 @@ static iv_status advantages(const iv_algorithm *a, const uint32_t *group, const 
     }
     for (size_t i = 0; i < n; i++) {
         group_sums *g = &sums[group[i]];
+        if (g->n < 2.0)
+            return iv_fail(err, IV_INVALID,
+                           "%s: wanted groups of at least 2, found group %u with 1: it has nothing to compare with",
+                           iv_algorithm_name(a->kind), group[i]);
         if (a->advantage == IV_ADVANTAGE_LEAVE_ONE_OUT) {
-            if (g->n < 2.0)
-                return iv_fail(err, IV_INVALID, "leave-one-out: wanted groups of at least 2, found group %u with 1",
-                               group[i]);
             advantage[i] = reward[i] - (g->sum - reward[i]) / (g->n - 1.0);
         } else {
             advantage[i] = reward[i] - g->sum / g->n;

@@ -57,6 +57,18 @@ static iv_status limit_length(iv_train_data *d, iv_train_line *l, bool *keep) {
     return IV_OK;
 }
 
+/* An example that a step could not run. */
+static iv_status check_positions(const iv_train_line *l) {
+    const iv_train_data_options *o = l->options;
+    size_t n = l->ids.count;
+    if (!o->positions || (n <= o->positions && o->room <= o->positions - n)) return IV_OK;
+    if (o->room)
+        return iv_train_line_fail(l,
+                                  "wanted a prompt and %zu new tokens in the model's %zu positions, found %zu tokens",
+                                  o->room, o->positions, n);
+    return iv_train_line_fail(l, "wanted at most the model's %zu positions, found %zu tokens", o->positions, n);
+}
+
 static iv_status add_example(iv_train_data *d, const iv_train_line *l) {
     const float *mask = (const float *)(const void *)l->mask.data;
     size_t n = l->ids.count, prompt = first_masked(mask, n);
@@ -92,7 +104,9 @@ static iv_status read_line(iv_train_data *d, iv_train_line *l) {
     bool keep;
     IV_TRY(iv_train_line_read(l));
     IV_TRY(limit_length(d, l, &keep));
-    return keep ? add_example(d, l) : IV_OK;
+    if (!keep) return IV_OK;
+    IV_TRY(check_positions(l));
+    return add_example(d, l);
 }
 
 static iv_status read_lines(iv_train_data *d, iv_train_line *l) {

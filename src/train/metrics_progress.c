@@ -31,6 +31,8 @@ bool iv_train_progress_line(const iv_train_metrics *m, uint64_t total, double se
         ok = ok && iv_buf_printf(out, "  held out %.4g", v);
     if (iv_train_metrics_get(m, "kl", &v)) ok = ok && iv_buf_printf(out, "  kl %.3g", v);
     if (iv_train_metrics_get(m, "tokens_per_second", &v) && isfinite(v)) ok = ok && put_rate(out, v);
+    if (iv_train_metrics_get(m, "steps_without_advantage", &v))
+        ok = ok && iv_buf_printf(out, "  no advantage for %.0f steps", v);
     if (seconds_left >= 0) ok = ok && put_time(out, seconds_left);
     return ok;
 }

@@ -8,7 +8,10 @@
 
 #include <stdio.h>
 
-enum { IV_TRAIN_PROGRESS_SECONDS = 5 }; /* between two lines that are not on a terminal */
+enum {
+    IV_TRAIN_PROGRESS_SECONDS = 5, /* between two lines that are not on a terminal */
+    IV_TRAIN_IDLE_STEPS = 10       /* in a row without an advantage, from which on the line says so */
+};
 
 typedef struct iv_train_progress {
     FILE *out;
@@ -24,7 +27,7 @@ typedef struct iv_train_progress {
  * wide, is asked here. out NULL: nothing is shown. */
 void iv_train_progress_begin(iv_train_progress *p, FILE *out, uint64_t total, double now);
 /* After a step. Shows reward if it is a metric, otherwise loss; the same of held-out examples, kl and
- * tokens_per_second if they are. */
+ * tokens_per_second if they are; and steps_without_advantage. */
 void iv_train_progress_step(iv_train_progress *p, const iv_train_metrics *m, double now);
 /* Before other output, and at the end: the next output starts on a line of its own. */
 void iv_train_progress_break(iv_train_progress *p);

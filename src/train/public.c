@@ -89,6 +89,8 @@ static iv_status parse_names(const iv_trainer_options *o, iv_train_options *t, i
     t->recompute = (iv_recompute)recompute, t->offload_optimizer = o->offload_optimizer;
     t->kernels = iv_kernels_select(isa);
     IV_TRY(iv_train_choose_device(o->device, o->arithmetic, IV_INVAR, 1, t, err));
+    if (o->offload_optimizer && !t->cuda)
+        return iv_fail(err, IV_INVALID, "options: offload_optimizer: wanted device cuda, found the CPU");
     t->pass_tokens = o->pass_tokens ? o->pass_tokens : t->cuda ? GPU_PASS_TOKENS : PASS_TOKENS;
     t->pass_tokens_least = o->pass_tokens ? o->pass_tokens : PASS_TOKENS;
     return IV_OK;
@@ -100,6 +102,10 @@ static iv_status parse_options(const iv_trainer_options *o, iv_train_options *t,
     IV_TRY(check_number("beta2", o->beta2, 1.0, err));
     IV_TRY(check_number("eps", o->eps, INFINITY, err));
     IV_TRY(check_number("weight_decay", o->weight_decay, INFINITY, err));
+    if (o->decay_all && o->weight_decay == 0)
+        return iv_fail(err, IV_INVALID, "options: decay_all: wanted a weight_decay above 0, found 0");
+    if (o->dummy_seed && o->load_format && strcmp(o->load_format, "dummy") != 0)
+        return iv_fail(err, IV_INVALID, "options: dummy_seed: wanted load_format dummy, found %s", o->load_format);
     *t = (iv_train_options){.model_dir = o->model,
                             .threads = o->threads,
                             .world = o->data_parallel,

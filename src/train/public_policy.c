@@ -9,7 +9,7 @@
 
 static iv_policy_options default_options(void) {
     return (iv_policy_options){
-        .algorithm = "grpo", .eps_low = -1, .eps_high = -1, .kl = "k3", .correction = "none", .correction_cap = -1};
+        .algorithm = "grpo", .eps_low = -1, .eps_high = -1, .correction = "none", .correction_cap = -1};
 }
 
 void iv_policy_options_init_sized(iv_policy_options *o, size_t size) {
@@ -17,13 +17,27 @@ void iv_policy_options_init_sized(iv_policy_options *o, size_t size) {
     iv_sized_init(o, size, &defaults, sizeof defaults);
 }
 
+/* What could not change anything. */
+static iv_status check_used(const iv_policy_options *o, const iv_algorithm *a, iv_error *err) {
+    if (!a->clip && (o->eps_low >= 0 || o->eps_high >= 0))
+        return iv_fail(err, IV_INVALID, "policy options: %s: wanted an algorithm with a clipped ratio, found %s",
+                       o->eps_low >= 0 ? "eps_low" : "eps_high", o->algorithm);
+    if (a->kl_beta != 0 && a->kl_in_reward && a->kl != IV_KL_K1)
+        return iv_fail(err, IV_INVALID, "policy options: kl: wanted k1 for %s, whose KL is in the reward, found %s",
+                       o->algorithm, o->kl);
+    if (a->correction == IV_CORRECTION_NONE && o->correction_cap >= 0)
+        return iv_fail(err, IV_INVALID,
+                       "policy options: correction_cap: wanted correction truncate or mask, found none");
+    return IV_OK;
+}
+
 static iv_status parse(const iv_policy_options *given, iv_algorithm *a, iv_error *err) {
     iv_policy_options o = default_options();
     iv_algorithm_kind kind;
     if (!given) return iv_fail(err, IV_INVALID, "policy options: wanted some, found NULL");
     IV_TRY(iv_sized_read("policy options", given, offsetof(iv_policy_options, max_completion), &o, sizeof o, err));
-    if (!o.algorithm || !o.kl || !o.correction)
-        return iv_fail(err, IV_INVALID, "policy options: wanted algorithm, kl and correction, found NULL");
+    if (!o.algorithm || !o.correction)
+        return iv_fail(err, IV_INVALID, "policy options: wanted algorithm and correction, found NULL");
     IV_TRY(iv_algorithm_parse(o.algorithm, &kind, err));
     if (kind == IV_SFT)
         return iv_fail(err, IV_INVALID, "algorithm: wanted one with rewards, found sft: iv_trainer_step");
@@ -32,24 +46,37 @@ static iv_status parse(const iv_policy_options *given, iv_algorithm *a, iv_error
     if (o.eps_high >= 0) a->eps_high = o.eps_high;
     if (o.correction_cap >= 0) a->correction_cap = o.correction_cap;
     a->kl_beta = o.kl_beta;
-    IV_TRY(iv_kl_parse(o.kl, &a->kl, err));
+    if (o.kl) IV_TRY(iv_kl_parse(o.kl, &a->kl, err));
     IV_TRY(iv_correction_parse(o.correction, &a->correction, err));
+    IV_TRY(check_used(&o, a, err));
     return iv_algorithm_check(a, err);
 }
 
-iv_status iv_policy_advantages(const iv_policy_options *options, const uint32_t *group, const double *rewards, size_t n,
+static iv_status advantages_of(const iv_algorithm *a, const uint32_t *group, const double *rewards, size_t n,
                                double *advantages, iv_error *err) {
-    iv_algorithm a;
-    IV_TRY(parse(options, &a, err));
     if (!group || !rewards || !advantages || n == 0)
         return iv_fail(err, IV_INVALID, "advantages: wanted groups, rewards and a place, found NULL or none");
     for (size_t i = 0; i < n; i++)
         if (group[i] >= n)
             return iv_fail(err, IV_INVALID, "advantages: group[%zu]: wanted below %zu, found %u", i, n, group[i]);
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
-    iv_status status = iv_algorithm_advantages(&a, group, rewards, n, advantages, err);
+    iv_status status = iv_algorithm_advantages(a, group, rewards, n, advantages, err);
     iv_fp_env_leave(mode);
     return status;
+}
+
+static bool kl_in_reward(const iv_algorithm *a) { return a->kl_in_reward && a->kl_beta != 0; }
+
+iv_status iv_policy_advantages(const iv_policy_options *options, const uint32_t *group, const double *rewards, size_t n,
+                               double *advantages, iv_error *err) {
+    iv_algorithm a;
+    IV_TRY(parse(options, &a, err));
+    if (kl_in_reward(&a))
+        return iv_fail(err, IV_INVALID,
+                       "advantages: %s with kl_beta %g has its KL in the reward: wanted the sequences too "
+                       "(iv_policy_sequence_advantages; in Python advantages(groups, rewards, sequences)), found none",
+                       iv_algorithm_name(a.kind), a.kl_beta);
+    return advantages_of(&a, group, rewards, n, advantages, err);
 }
 
 static iv_loss_sequence loss_of(const iv_policy_sequence *s) {
@@ -68,6 +95,28 @@ static iv_status check_masks(const iv_policy_sequence *s, size_t n, iv_error *er
         if (!s[i].mask || s[i].count == 0)
             return iv_fail(err, IV_INVALID, "sequence %zu: wanted a mask, found none", i);
     return IV_OK;
+}
+
+iv_status iv_policy_sequence_advantages(const iv_policy_options *options, const iv_policy_sequence *s,
+                                        const uint32_t *group, const double *rewards, size_t n, double *advantages,
+                                        iv_error *err) {
+    iv_algorithm a;
+    IV_TRY(parse(options, &a, err));
+    IV_TRY(check_masks(s, n, err));
+    if (!rewards) return iv_fail(err, IV_INVALID, "advantages: wanted rewards, found NULL");
+    double *shaped = calloc(n, sizeof *shaped);
+    if (!shaped) return iv_fail(err, IV_NO_MEMORY, "advantages: no memory for %zu rewards", n);
+    iv_status status = IV_OK;
+    unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
+    for (size_t i = 0; status == IV_OK && i < n; i++) {
+        iv_loss_sequence l = loss_of(&s[i]);
+        status = iv_algorithm_shape_reward(&a, &l, 0, rewards[i], &shaped[i], err);
+        if (status != IV_OK) iv_error_prefix(err, "sequence %zu", i);
+    }
+    iv_fp_env_leave(mode);
+    if (status == IV_OK) status = advantages_of(&a, group, shaped, n, advantages, err);
+    free(shaped);
+    return status;
 }
 
 static iv_status check_arrays(const iv_algorithm *a, const iv_policy_sequence *s, size_t n, iv_error *err) {

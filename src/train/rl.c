@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { REWARD_SECONDS = 60 }; /* limit for a command, of a step */
+
 typedef struct rl {
     iv_run *r;
     iv_trainer *reference; /* initial weights, for the KL; NULL */
@@ -25,6 +27,7 @@ typedef struct rl {
     bool sampled;            /* behavior: of the distribution drawn from, as nothing filters it */
     const uint64_t *allowed; /* ids that this distribution has; NULL: all */
     bool first;              /* inner step */
+    uint64_t idle;           /* steps in a row, up to this one, without an advantage */
     uint64_t updates;
     double seconds[4]; /* rollout, reward, learner, update of the engine */
 } rl;
@@ -87,8 +90,13 @@ static iv_status open_reward(rl *x, iv_error *err) {
     iv_reward_options w = {.spec = o->reward,
                            .format = o->reward_format,
                            .length = (double)o->max_new_tokens,
-                           .seconds = o->reward_timeout};
+                           .seconds = o->reward_timeout >= 0 ? o->reward_timeout : REWARD_SECONDS};
     IV_TRY(iv_reward_open(&w, &x->reward, err));
+    bool command = iv_reward_is_command(x->r->o->reward);
+    if (o->reward_timeout >= 0 && !command)
+        return iv_fail(err, IV_INVALID, "--reward-timeout: wanted a command as --reward, found '%s'", o->reward);
+    if (o->reward_format && (command || !strstr(o->reward, "format")))
+        return iv_fail(err, IV_INVALID, "--reward-format: wanted --reward format, found '%s'", o->reward);
     IV_TRY(check_answers(x, o->data, x->r->data, err));
     return check_answers(x, o->eval_data, x->r->eval_data, err);
 }
@@ -177,18 +185,46 @@ static iv_status weigh_others(rl *x, iv_error *err) {
     return IV_OK;
 }
 
-/* Log-probabilities of the reference model go where the learner's will be, and from there to their own arrays. */
-static iv_status score_reference(rl *x, iv_error *err) {
-    if (!x->reference) return IV_OK;
+/* Log-probabilities of a model for the picked sequences, into out[sequence] through the learner's own arrays. */
+static iv_status score_with(rl *x, iv_trainer *model, float *const *out, iv_error *err) {
     iv_train_batch b = {.sequences = x->update,
                         .count = x->picked_count,
                         .temperature = (float)x->r->o->temperature,
                         .allowed = x->allowed};
-    IV_TRY(iv_train_score(x->reference, &b, err));
+    double began = iv_now();
+    IV_TRY(iv_train_score(model, &b, err));
     for (size_t k = 0; k < x->picked_count; k++) {
         size_t i = x->picked[k];
-        memcpy(x->batch.reference[i], x->batch.losses[i].logp, x->batch.losses[i].n * sizeof(float));
+        memcpy(out[i], x->batch.losses[i].logp, x->batch.losses[i].n * sizeof(float));
     }
+    x->seconds[2] += iv_now() - began;
+    return IV_OK;
+}
+
+static bool kl_in_reward(const rl *x) { return x->reference && x->r->algorithm.kl_in_reward; }
+
+/* What a KL in the reward compares: of every sequence the learner's and the reference's log-probabilities. A run that
+ * stops on a mismatch has the learner's from the sampler: `compare` checks it before a gradient is used. */
+static iv_status score_for_rewards(rl *x, iv_error *err) {
+    iv_rl_batch *b = &x->batch;
+    if (!kl_in_reward(x)) return IV_OK;
+    x->picked_count = iv_rl_batch_pick(b, x->update, x->picked);
+    IV_TRY(score_with(x, x->reference, b->reference, err));
+    if (strcmp(x->r->o->on_mismatch, "stop") != 0) return score_with(x, x->r->trainer, b->old, err);
+    for (size_t i = 0; i < b->n; i++) memcpy(b->old[i], b->behavior[i], b->losses[i].n * sizeof(float));
+    return IV_OK;
+}
+
+/* Rewards to advantages and the sequences of the update. */
+static iv_status weigh_rewards(rl *x, size_t *kept, iv_error *err) {
+    iv_rl_batch *b = &x->batch;
+    bool moves = false;
+    IV_TRY(score_for_rewards(x, err));
+    IV_TRY(iv_rl_batch_weigh(b, &x->r->algorithm, kept, err));
+    x->picked_count = iv_rl_batch_pick(b, x->update, x->picked);
+    for (size_t k = 0; k < x->picked_count; k++) moves |= b->advantages[x->picked[k]] != 0;
+    x->idle = moves ? 0 : x->idle + 1;
+    x->r->summary->idle_steps += !moves;
     return IV_OK;
 }
 
@@ -197,17 +233,28 @@ static void total_of(const rl *x, iv_loss_sums *total) {
     for (size_t k = 0; k < x->picked_count; k++) iv_loss_add(total, &x->batch.sums[x->picked[k]]);
 }
 
-/* The inner steps over one batch. *report: of the first. */
+/* Of all inner steps; the comparison with the sampler, whose weights are those of the first, is of the first. */
+static iv_loss_report report_of(const iv_loss_sums *first, const iv_loss_sums *all, double denominator,
+                                uint64_t steps) {
+    iv_loss_report r = iv_loss_finish(all, denominator * (double)steps), own = iv_loss_finish(first, denominator);
+    r.k1 = own.k1, r.k3 = own.k3, r.largest_logp = own.largest_logp, r.largest_p = own.largest_p;
+    r.sequences = own.sequences, r.tokens = own.tokens, r.equal = own.equal;
+    return r;
+}
+
+/* The inner steps over one batch. *norm: their mean. */
 static iv_status learn(rl *x, iv_loss_report *report, double *norm, double *rate, iv_error *err) {
     iv_run *r = x->r;
-    double began = iv_now(), denominator;
+    double began, denominator;
     iv_loss_sequence *losses = calloc(x->picked_count + 1, sizeof *losses);
     if (!losses) return iv_fail(err, IV_NO_MEMORY, "rl: no memory");
     for (size_t k = 0; k < x->picked_count; k++) losses[k] = x->batch.losses[x->picked[k]];
     iv_status status = iv_algorithm_denominator(&r->algorithm, losses, x->picked_count, &denominator, err);
     free(losses);
     IV_TRY(status);
-    IV_TRY(score_reference(x, err));
+    if (x->reference && !kl_in_reward(x)) IV_TRY(score_with(x, x->reference, x->batch.reference, err));
+    began = iv_now();
+    iv_loss_sums first = {0}, all = {0};
     iv_train_batch b = {.sequences = x->update,
                         .count = x->picked_count,
                         .temperature = (float)r->o->temperature,
@@ -224,11 +271,12 @@ static iv_status learn(rl *x, iv_loss_report *report, double *norm, double *rate
         IV_TRY(weigh_others(x, err));
         IV_TRY(iv_train_apply(r->trainer, &(iv_train_update){denominator, *rate, r->o->max_grad_norm}, &a, err));
         memcpy(r->hash, a.weights_hash, sizeof r->hash);
-        x->updates++, *norm = a.norm;
+        x->updates++, *norm += a.norm / (double)r->o->inner_steps;
         total_of(x, &total);
-        iv_loss_report now = iv_loss_finish(&total, denominator);
-        if (k == 0) *report = now;
+        if (k == 0) first = total;
+        iv_loss_add(&all, &total);
     }
+    *report = report_of(&first, &all, denominator, r->o->inner_steps);
     x->seconds[2] += iv_now() - began;
     return IV_OK;
 }
@@ -269,6 +317,7 @@ static void fill_metrics(rl *x, iv_train_metrics *m, const iv_loss_report *l, do
     iv_train_metrics_set(m, "entropy_estimate", entropy / (double)b->completion_tokens);
     iv_train_metrics_set(m, "completion_length", (double)b->completion_tokens / (double)b->n);
     iv_train_metrics_set(m, "sequences_learned", (double)x->picked_count);
+    if (x->idle >= IV_TRAIN_IDLE_STEPS) iv_train_metrics_set(m, "steps_without_advantage", (double)x->idle);
     iv_train_metrics_set(m, "gradient_norm", norm), iv_train_metrics_set(m, "learning_rate", rate);
     iv_train_metrics_set(m, "tokens_per_second", (double)b->tokens / seconds);
     iv_train_metrics_set(m, "seconds", seconds), iv_train_metrics_set(m, "seconds_rollout", x->seconds[0]);
@@ -301,8 +350,7 @@ static iv_status step(rl *x, iv_error *err) {
                                         x->reference != NULL, &x->batch, err);
     if (status == IV_OK) status = score(x, rollout, err);
     iv_rollout_close(rollout);
-    if (status == IV_OK) status = iv_rl_batch_weigh(&x->batch, &r->algorithm, &kept, err);
-    if (status == IV_OK) x->picked_count = iv_rl_batch_pick(&x->batch, x->update, x->picked);
+    if (status == IV_OK) status = weigh_rewards(x, &kept, err);
     if (status == IV_OK && kept) status = learn(x, &report, &norm, &rate, err);
     bool due = (r->at + 1) % r->o->rollout_sync_every == 0;
     if (status == IV_OK && due && (kept || r->o->rollout_sync_every > 1)) status = update_engine(x, err);
@@ -314,6 +362,7 @@ static iv_status step(rl *x, iv_error *err) {
 iv_status iv_run_rl(iv_run *r, iv_error *err) {
     rl x;
     iv_status status = open_rl(&x, r, err);
+    if (status == IV_OK) status = iv_run_begin(r, err);
     while (status == IV_OK && r->at < r->steps && !r->summary->stopped) status = step(&x, err);
     close_rl(&x);
     return status;

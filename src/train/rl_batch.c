@@ -81,7 +81,7 @@ iv_status iv_rl_batch_weigh(iv_rl_batch *b, const iv_algorithm *a, size_t *kept,
         status = iv_algorithm_shape_reward(a, &b->losses[i], b->completion[i], b->rewards[i], &shaped[i], err);
     if (status == IV_OK) status = iv_algorithm_advantages(a, b->groups, shaped, b->n, b->advantages, err);
     if (status == IV_OK) {
-        iv_groups_with_signal(b->groups, shaped, b->n, groups, signal);
+        iv_groups_with_signal(b->groups, b->rewards, b->n, groups, signal); /* the task's, not the shaped ones */
         *kept = 0;
         for (size_t i = 0; i < b->n; i++) {
             b->kept[i] = !a->dynamic_sampling || signal[b->groups[i]];

@@ -29,8 +29,9 @@ iv_status iv_rl_batch_make(const iv_train_data *data, const uint32_t *examples, 
                            const iv_rollout *rollout, bool sampled, bool reference, iv_rl_batch *out, iv_error *err);
 void iv_rl_batch_free(iv_rl_batch *b);
 
-/* Rewards as the algorithm shapes them, advantages, and which groups carry a signal. Returns the number of sequences of
- * the update in *kept. */
+/* Rewards as the algorithm shapes them, advantages, and which groups carry a signal: those whose own rewards, before
+ * any shaping, differ. A KL in the reward reads `old` and `reference` of every sequence. Returns the number of
+ * sequences of the update in *kept. */
 iv_status iv_rl_batch_weigh(iv_rl_batch *b, const iv_algorithm *a, size_t *kept, iv_error *err);
 
 /* The sequences of the update in a row at the front of `out` and of `index`; [n] each. */

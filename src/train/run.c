@@ -9,6 +9,7 @@
 #include "invar.h"
 #include "model/tensor_data.h"
 #include "numerics/version.h"
+#include "train/checkpoint_files.h"
 #include "train/checkpoint_model.h"
 #include "train/checkpoint_trainer.h"
 #include "train/curves.h"
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { STEP_TIMEOUT_MS = 60 * 60 * 1000 }; /* of a wait for other processes, which may have more to do */
 
@@ -46,7 +48,6 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .longer = "error",
                           .algorithm = "grpo",
                           .reward = "exact",
-                          .kl = "k3",
                           .correction = "none",
                           .group_size = 8,
                           .max_new_tokens = 256,
@@ -67,7 +68,7 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .keep = 3,
                           .rollout_tp = 1,
                           .speculative = "off",
-                          .reward_timeout = 60,
+                          .reward_timeout = -1,
                           .rank_transport = "auto",
                           .on_mismatch = "stop"};
 }
@@ -96,15 +97,18 @@ static iv_status open_data(iv_run *r, iv_error *err) {
     IV_TRY(iv_run_one_of("load format", o->load_format, formats, 2, &format, err));
     r->dummy = format == 1;
     IV_TRY(iv_run_one_of("longer examples", o->longer, longer, 3, &what, err));
+    IV_TRY(iv_run_check_data(r, err));
     IV_TRY(
         iv_model_plan(o->model, &(iv_model_options){.dummy = r->dummy, .dummy_seed = o->dummy_seed}, &plan, &c, err));
-    size_t vocab = (size_t)plan.config.vocab_size;
+    size_t vocab = (size_t)plan.config.vocab_size, positions = (size_t)plan.config.max_positions;
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(iv_text_model_open(o->model, &r->text, err));
     iv_train_data_options d = {.path = o->data,
                                .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
                                .vocab_size = vocab,
+                               .positions = positions,
+                               .room = o->kind == IV_RUN_RL ? o->max_new_tokens : 0,
                                .max_length = o->max_length,
                                .any_members = o->kind == IV_RUN_RL && o->reward && iv_reward_is_command(o->reward),
                                .longer = (iv_train_longer)what};
@@ -139,7 +143,7 @@ static iv_status make_algorithm(iv_run *r, iv_error *err) {
     if (o->overlong_buffer >= 0) a->overlong_buffer = o->overlong_buffer, a->overlong_max = (double)o->max_new_tokens;
     a->kl_beta = o->kl_beta;
     if (o->dynamic_sampling) a->dynamic_sampling = true;
-    IV_TRY(iv_kl_parse(o->kl, &a->kl, err));
+    if (o->kl) IV_TRY(iv_kl_parse(o->kl, &a->kl, err));
     IV_TRY(iv_correction_parse(o->correction, &a->correction, err));
     return iv_algorithm_check(a, err);
 }
@@ -147,29 +151,30 @@ static iv_status make_algorithm(iv_run *r, iv_error *err) {
 /* ---- identity -----------------------------------------------------------------------------------------------------
  */
 
-/* All that decides the weights, besides the initial ones and the data. */
-static json_t *hyperparameters_of(const iv_run *r) {
+/* All that decides the weights, besides the initial ones and the data. steps: of the run, 0: left out. */
+static json_t *hyperparameters_of(const iv_run *r, uint64_t steps) {
     const iv_run_options *o = r->o;
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
     json_t *j = json_pack(
-        "{ss ss ss ss sI sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind", o->kind == IV_RUN_RL ? "rl" : "sft",
-        "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype), "arithmetic", iv_arithmetic_name(r->arithmetic),
-        "numerics", o->numerics, "steps", (json_int_t)r->steps, "batch_size", (json_int_t)o->batch_size,
+        "{ss ss ss ss sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind", o->kind == IV_RUN_RL ? "rl" : "sft",
+        "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype), "arithmetic",
+        iv_arithmetic_name(r->arithmetic), "numerics", o->numerics, "batch_size", (json_int_t)o->batch_size,
         "virtual_ranks", (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
         o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm", o->max_grad_norm,
         "min_lr_ratio", o->min_lr_ratio, "schedule", iv_schedule_name(r->schedule.kind), "warmup_steps",
         (json_int_t)r->schedule.warmup, "decay_steps", (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all,
         "shuffle", (int)!o->no_shuffle, "drop_last", (int)o->drop_last);
+    if (j && steps) json_object_set_new(j, "steps", json_integer((json_int_t)steps));
     if (o->kind != IV_RUN_RL || !j) return j;
     const iv_algorithm *a = &r->algorithm;
-    json_t *rl = json_pack("{ss ss sI sI sI sf sf sf sI sf ss sf sf ss sf sf sb}", "algorithm",
-                           iv_algorithm_name(a->kind), "reward", o->reward, "group_size", (json_int_t)o->group_size,
-                           "max_new_tokens", (json_int_t)o->max_new_tokens, "inner_steps", (json_int_t)o->inner_steps,
-                           "temperature", o->temperature, "top_p", o->top_p, "min_p", o->min_p, "top_k",
-                           (json_int_t)o->top_k, "kl_beta", a->kl_beta, "kl", o->kl, "eps_low", a->eps_low, "eps_high",
-                           a->eps_high, "correction", o->correction, "correction_cap", a->correction_cap,
-                           "overlong_buffer", a->overlong_buffer, "dynamic_sampling", (int)a->dynamic_sampling);
+    json_t *rl = json_pack(
+        "{ss ss sI sI sI sf sf sf sI sf ss sf sf ss sf sf sb}", "algorithm", iv_algorithm_name(a->kind), "reward",
+        o->reward, "group_size", (json_int_t)o->group_size, "max_new_tokens", (json_int_t)o->max_new_tokens,
+        "inner_steps", (json_int_t)o->inner_steps, "temperature", o->temperature, "top_p", o->top_p, "min_p", o->min_p,
+        "top_k", (json_int_t)o->top_k, "kl_beta", a->kl_beta, "kl", o->kl ? o->kl : "k3", "eps_low", a->eps_low,
+        "eps_high", a->eps_high, "correction", o->correction, "correction_cap", a->correction_cap, "overlong_buffer",
+        a->overlong_buffer, "dynamic_sampling", (int)a->dynamic_sampling);
     json_object_update(j, rl);
     json_decref(rl);
     if (r->engine->drawable.bits) json_object_set_new(j, "sampled_ids", json_string(r->engine->drawable.digest));
@@ -182,7 +187,7 @@ static json_t *hyperparameters_of(const iv_run *r) {
     return j;
 }
 
-static iv_status make_identity(iv_run *r, iv_error *err) {
+static iv_status make_identity(iv_run *r, uint64_t steps, iv_error *err) {
     uint8_t data[32], digest[32];
     char hex[65], data_hex[65];
     iv_model *m = iv_train_model(r->trainer);
@@ -191,7 +196,8 @@ static iv_status make_identity(iv_run *r, iv_error *err) {
     snprintf(r->initial, sizeof r->initial, "sha256:%s", hex);
     iv_train_data_digest(r->data, data);
     iv_digest_hex(data, data_hex);
-    json_t *h = hyperparameters_of(r);
+    json_t *h = hyperparameters_of(r, steps);
+    free(r->hyperparameters);
     r->hyperparameters = h ? json_dumps(h, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
     json_decref(h);
     if (!r->hyperparameters) return iv_fail(err, IV_NO_MEMORY, "run: no memory");
@@ -233,15 +239,67 @@ static void note_data(iv_run *r, const char *what, const iv_train_data *data) {
                      c.examples == 1 ? "" : "s", c.longest, c.tokens);
     if (r->o->kind != IV_RUN_RL) n += snprintf(line + n, sizeof line - (size_t)n, ", %zu of them learned", c.masked);
     if (c.truncated) n += snprintf(line + n, sizeof line - (size_t)n, "; %zu cut", c.truncated);
+    if (c.examples < r->o->batch_size && data == r->data)
+        n += snprintf(line + n, sizeof line - (size_t)n, "; fewer than a batch of %llu: a step repeats them",
+                      (unsigned long long)r->o->batch_size);
     if (c.dropped) n += snprintf(line + n, sizeof line - (size_t)n, "; %zu dropped", c.dropped);
     snprintf(line + n, sizeof line - (size_t)n, "\n");
     note(r, line);
 }
 
+/* A whole number among the hyperparameters of the newest checkpoint that can be read; 0: there is none. */
+static uint64_t saved_number(const iv_run *r, const char *name) {
+    uint64_t *steps = NULL, found = 0;
+    size_t count = 0;
+    iv_buf path = {0};
+    iv_error ignored;
+    iv_training_checkpoint *c = NULL;
+    iv_status status = iv_training_list(r->o->output, &steps, &count, &ignored);
+    for (size_t i = 0; status == IV_OK && i < count && !c; i++)
+        if (iv_training_path(r->o->output, steps[i], &path, &ignored) == IV_OK)
+            (void)iv_training_open(path.data, false, &c, &ignored);
+    const char *text = c ? iv_training_get(c)->run.hyperparameters : "{}";
+    json_t *j;
+    if (iv_json_parse("hyperparameters", text, strlen(text), &j, &ignored) == IV_OK) {
+        json_int_t value = json_integer_value(json_object_get(j, name));
+        if (value > 0) found = (uint64_t)value;
+        json_decref(j);
+    }
+    iv_training_close(c);
+    free(steps);
+    iv_buf_free(&path);
+    return found;
+}
+
+/* A run that can be made longer has no steps in its identity. Checkpoints of earlier versions have them: the run then
+ * goes on under the identity that it had. */
+static iv_status find_checkpoint(iv_run *r, iv_training_checkpoint **c, iv_buf *notes, iv_error *err) {
+    iv_status status = iv_training_resume(&r->run, r->processes, c, notes, err);
+    if (status != IV_INVALID) return status;
+    uint64_t steps = saved_number(r, "steps"), warmup = saved_number(r, "warmup_steps");
+    if (steps && !iv_schedule_needs_steps(&r->schedule)) {
+        iv_buf_clear(notes);
+        IV_TRY(make_identity(r, steps, err));
+        status = iv_training_resume(&r->run, r->processes, c, notes, err);
+    }
+    if (status != IV_INVALID) return status;
+    iv_error why = *err;
+    if (iv_schedule_needs_steps(&r->schedule) && steps && steps != r->steps)
+        return iv_fail(err, status,
+                       "%s. The rates of schedule %s depend on the number of steps: wanted --steps %llu as before (a "
+                       "run with constant or constant_with_warmup can be made longer), or a new run from the "
+                       "checkpoint's model in another directory",
+                       why.message, iv_schedule_name(r->schedule.kind), (unsigned long long)steps);
+    if (strchr(r->o->warmup, '.') && warmup != r->schedule.warmup)
+        return iv_fail(err, status, "%s. A ratio of other steps is another warm-up: wanted --warmup %llu", why.message,
+                       (unsigned long long)warmup);
+    return status;
+}
+
 static iv_status resume(iv_run *r, iv_error *err) {
     iv_training_checkpoint *c = NULL;
     iv_buf notes = {0};
-    iv_status status = iv_training_resume(&r->run, r->processes, &c, &notes, err);
+    iv_status status = find_checkpoint(r, &c, &notes, err);
     if (notes.len) note(r, notes.data);
     iv_buf_free(&notes);
     if (status != IV_OK || !c) return status;
@@ -293,15 +351,30 @@ static iv_status make_directories(const char *dir, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_files(iv_run *r, iv_error *err) {
+/* The log and the events, for the next step. */
+static iv_status open_files(iv_run *r, uint64_t next, iv_error *err) {
     char path[4096];
-    if (!r->first || !r->o->output) return IV_OK;
-    IV_TRY(make_directories(r->o->output, err));
-    IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
-    IV_TRY(iv_train_log_open(path, r->at + 1, &r->log, err));
     struct timespec now;
+    if (r->log || !r->first || !r->o->output) return IV_OK;
+    IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
+    IV_TRY(iv_train_log_open(path, next, &r->log, err));
     clock_gettime(CLOCK_REALTIME, &now);
-    return iv_train_events_open(r->o->output, r->at + 1, (double)now.tv_sec, &r->events, err);
+    return iv_train_events_open(r->o->output, next, (double)now.tv_sec, &r->events, err);
+}
+
+iv_status iv_run_begin(iv_run *r, iv_error *err) {
+    if (r->first && r->o->output) {
+        IV_TRY(make_directories(r->o->output, err));
+        if (access(r->o->output, W_OK | X_OK) != 0)
+            return iv_fail(err, IV_IO, "%s: cannot write into the directory: %s", r->o->output, strerror(errno));
+        /* A new run has no files before its first step is done, so that a corrected command can follow a failed one. */
+        char log[4096];
+        IV_TRY(join_path(log, r->o->output, "metrics.jsonl", err));
+        if (r->o->resume && access(log, F_OK) == 0) IV_TRY(open_files(r, r->at + 1, err));
+    }
+    r->began = iv_now();
+    iv_train_progress_begin(&r->progress, r->first ? r->o->progress : NULL, r->steps, r->began);
+    return IV_OK;
 }
 
 /* A run without `resume` must not end up among another's files. All processes look, so that none waits for one that
@@ -313,7 +386,7 @@ static iv_status check_output(const iv_run *r, iv_error *err) {
     if (r->o->resume || !r->o->output) return IV_OK;
     IV_TRY(join_path(path, r->o->output, "metrics.jsonl", err));
     struct stat s;
-    if (stat(path, &s) != 0) return IV_OK;
+    if (stat(path, &s) != 0 || s.st_size == 0) return IV_OK; /* empty: killed before the end of its first step */
     return iv_fail(err, IV_INVALID, "%s: has a run already: wanted --resume, or another directory", r->o->output);
 }
 
@@ -330,19 +403,18 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     if (r->eval_data) note_data(r, "held-out data", r->eval_data);
     IV_TRY(make_schedule(r, err));
     IV_TRY(make_algorithm(r, err));
+    IV_TRY(iv_run_check(r, err));
     if (r->o->kind == IV_RUN_RL) IV_TRY(iv_run_check_rl(r, err));
     IV_TRY(iv_run_open_trainer(r, err));
+    IV_TRY(iv_run_check_device(r, err));
     r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
-    IV_TRY(make_identity(r, err));
+    IV_TRY(make_identity(r, iv_schedule_needs_steps(&r->schedule) ? r->steps : 0, err));
     IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
     if (r->o->resume) IV_TRY(resume(r, err));
     r->summary->first_step = r->at;
     r->examples = calloc(r->o->batch_size + 1, sizeof *r->examples);
     if (!r->examples)
         return iv_fail(err, IV_NO_MEMORY, "run: no memory for batches of %llu", (unsigned long long)r->o->batch_size);
-    IV_TRY(open_files(r, err));
-    r->began = iv_now();
-    iv_train_progress_begin(&r->progress, r->first ? r->o->progress : NULL, r->steps, r->began);
     return IV_OK;
 }
 
@@ -359,7 +431,8 @@ iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summar
 static iv_status open_model_parts(iv_run *r, iv_error *err) {
     r->first = true;
     IV_TRY(open_data(r, err));
-    return iv_run_open_trainer(r, err);
+    IV_TRY(iv_run_open_trainer(r, err));
+    return iv_run_check_device(r, err);
 }
 
 iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err) {
@@ -441,6 +514,7 @@ iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_
     iv_train_metrics_set_text(m, "weights", hex);
     memcpy(r->summary->weights_hash, hex, sizeof hex);
     r->summary->steps = r->at, r->summary->seconds = iv_now() - r->began;
+    IV_TRY(open_files(r, r->at, err));
     if (r->log) IV_TRY(iv_train_log_add(r->log, m, err));
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -32,7 +32,8 @@ typedef struct iv_run_options {
     const char *longer; /* "error", "truncate", "drop" */
     bool decay_all, no_shuffle, drop_last;
     /* RL */
-    const char *algorithm, *reward, *reward_format, *kl, *correction; /* reward_format: the expression of "format" */
+    const char *algorithm, *reward, *reward_format, *kl, *correction; /* reward_format: the expression of "format";
+                                                                       * kl NULL: the algorithm's own */
     uint64_t group_size, max_new_tokens, inner_steps;
     double temperature, top_p, min_p, kl_beta, eps_low, eps_high, correction_cap, overlong_buffer; /* below 0: the
                                                                                                     * algorithm's own */
@@ -56,7 +57,7 @@ typedef struct iv_run_options {
     bool resume;         /* from the newest checkpoint of output, if it has one */
     uint64_t rollout_tp, rollout_seqs, rollout_batched_tokens;
     const char *speculative;
-    double reward_timeout;   /* seconds for the rewards of a step */
+    double reward_timeout;   /* seconds for a command's rewards of a step; below 0: 60 */
     const char *on_mismatch; /* "stop", "report" */
     /* ---- what people see ---- */
     FILE *progress;                    /* a line that moves; NULL: none */
@@ -77,6 +78,7 @@ typedef struct iv_run_summary {
     bool evaluated;
     double eval_loss, eval_reward;        /* of the last evaluation: sft, rl */
     uint64_t tokens, compared, different; /* compared: sampled tokens whose log-probability was checked */
+    uint64_t idle_steps;                  /* rl: without an advantage: all rewards of every group were equal */
     double largest_difference;            /* of a log-probability */
     size_t lent_bytes; /* rl on a GPU: of the rollouts' keys and values, in which the learner's passes lie */
     const char *device, *isa, *dtype, *arithmetic; /* that it ran with */

@@ -1,4 +1,5 @@
-/* run_check.c: what reinforcement learning refuses, before anything is opened. */
+/* run_check.c: options that are out of range, and those that could not change anything: nothing asked for is ignored.
+ */
 #include "train/run_state.h"
 #include "train/sync.h"
 
@@ -6,7 +7,89 @@
 
 bool iv_run_filters(const iv_run_options *o) { return o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0; }
 
-iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
+/* ---- every run ----------------------------------------------------------------------------------------------------
+ */
+
+static iv_status check_schedule(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    const iv_schedule *s = &r->schedule;
+    const char *name = iv_schedule_name(s->kind);
+    bool decays = s->kind == IV_SCHEDULE_WARMUP_STABLE_DECAY;
+    if (s->decay && !decays)
+        return iv_fail(err, IV_INVALID, "--decay-steps: wanted --lr-scheduler warmup_stable_decay, found %s", name);
+    if (o->min_lr_ratio != 0 && !decays && s->kind != IV_SCHEDULE_COSINE_WITH_MIN_LR)
+        return iv_fail(err, IV_INVALID,
+                       "--min-lr-ratio: wanted --lr-scheduler cosine_with_min_lr or warmup_stable_decay, found %s",
+                       name);
+    if (o->min_lr_ratio != 0 && decays && !s->decay && !s->warmup)
+        return iv_fail(err, IV_INVALID, "--min-lr-ratio: wanted --decay-steps or --warmup, found neither");
+    double highest = 0;
+    for (uint64_t i = 0; i < r->steps && highest == 0; i++) highest = iv_schedule_rate(s, i);
+    if (highest == 0)
+        return iv_fail(err, IV_INVALID,
+                       "--lr: wanted a learning rate above 0 in a step, found 0 in all %llu (--lr %g, --warmup %s)",
+                       (unsigned long long)r->steps, o->learning_rate, o->warmup);
+    return IV_OK;
+}
+
+iv_status iv_run_check_data(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    if (o->dummy_seed && !r->dummy)
+        return iv_fail(err, IV_INVALID, "--dummy-seed: wanted --load-format dummy, found %s", o->load_format);
+    if (strcmp(o->longer, "error") != 0 && !o->max_length)
+        return iv_fail(err, IV_INVALID, "--longer %s: wanted --max-length too, found no limit", o->longer);
+    return IV_OK;
+}
+
+iv_status iv_run_check(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    if (o->decay_all && o->weight_decay == 0)
+        return iv_fail(err, IV_INVALID, "--decay-all: wanted --weight-decay above 0, found 0");
+    return check_schedule(r, err);
+}
+
+iv_status iv_run_check_device(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    if (o->offload_optimizer && !r->cuda)
+        return iv_fail(err, IV_INVALID, "--offload-optimizer: wanted --device cuda, found the CPU");
+    if (strcmp(o->rank_transport, "nccl") == 0 && !(r->cuda && r->processes))
+        return iv_fail(err, IV_INVALID, "--rank-transport nccl: wanted processes of mpirun with a GPU each, found %s",
+                       r->cuda ? "one process" : "the CPU");
+    return IV_OK;
+}
+
+/* ---- rl -----------------------------------------------------------------------------------------------------------
+ */
+
+static iv_status check_algorithm(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    const iv_algorithm *a = &r->algorithm;
+    const char *name = iv_algorithm_name(a->kind);
+    if (o->kl && a->kl_beta == 0) return iv_fail(err, IV_INVALID, "--kl: wanted --kl-beta above 0, found 0");
+    if (a->kl_in_reward && a->kl != IV_KL_K1)
+        return iv_fail(err, IV_INVALID, "--kl: wanted k1 for %s, whose KL is in the reward, found %s", name, o->kl);
+    if (o->eps_low >= 0 || o->eps_high >= 0) {
+        const char *flag = o->eps_low >= 0 ? "--eps-low" : "--eps-high";
+        if (!a->clip)
+            return iv_fail(err, IV_INVALID, "%s: wanted an algorithm with a clipped ratio, found %s", flag, name);
+        if (o->inner_steps == 1)
+            return iv_fail(err, IV_INVALID,
+                           "%s: wanted --inner-steps above 1, found 1: every ratio is 1, and nothing is clipped", flag);
+    }
+    if (a->correction != IV_CORRECTION_NONE && strcmp(o->on_mismatch, "stop") == 0)
+        return iv_fail(err, IV_INVALID,
+                       "--correction %s: wanted --on-mismatch report, found stop: a run that ends where sampler and "
+                       "learner differ has no weight but 1",
+                       o->correction);
+    if (a->correction == IV_CORRECTION_NONE && o->correction_cap >= 0)
+        return iv_fail(err, IV_INVALID, "--correction-cap: wanted --correction truncate or mask, found none");
+    if (o->overlong_buffer >= 0 && o->max_new_tokens == 1)
+        return iv_fail(err, IV_INVALID,
+                       "--overlong-buffer: wanted --max-new-tokens above 1, found 1: all completions are as long");
+    return IV_OK;
+}
+
+static iv_status check_sampling(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     if (o->temperature <= IV_TEMPERATURE_MIN)
         return iv_fail(err, IV_INVALID, "temperature: wanted more than %g for rl, found %g", (double)IV_TEMPERATURE_MIN,
@@ -14,8 +97,24 @@ iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
     if (iv_run_filters(o) && o->temperature != 1.0)
         return iv_fail(err, IV_UNSUPPORTED, "rl with top_p, top_k or min_p: wanted temperature 1, found %g",
                        o->temperature);
-    if (o->group_size == 0 || o->inner_steps == 0 || o->max_new_tokens == 0)
+    if (o->group_size < 2)
+        return iv_fail(err, IV_INVALID,
+                       "--group-size: wanted 2 at least, found %llu: a completion is compared with the others of its "
+                       "prompt, and alone it teaches nothing",
+                       (unsigned long long)o->group_size);
+    if (o->top_k == 1 || o->min_p >= 1)
+        return iv_fail(err, IV_INVALID,
+                       "%s 1: wanted more than the likeliest token, found that alone: all completions of a prompt are "
+                       "equal and teach nothing",
+                       o->top_k == 1 ? "--top-k" : "--min-p");
+    if (o->inner_steps == 0 || o->max_new_tokens == 0)
         return iv_fail(err, IV_INVALID, "group size, inner steps, new tokens: wanted 1 at least");
+    return IV_OK;
+}
+
+iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
+    const iv_run_options *o = r->o;
+    IV_TRY(check_sampling(r, err));
     if (o->rollout_mantissa_bits > IV_F32_MANTISSA_BITS)
         return iv_fail(err, IV_INVALID, "mantissa bits of rollouts: wanted 0 to %d, found %llu", IV_F32_MANTISSA_BITS,
                        (unsigned long long)o->rollout_mantissa_bits);
@@ -25,5 +124,5 @@ iv_status iv_run_check_rl(const iv_run *r, iv_error *err) {
         return iv_fail(err, IV_INVALID, "steps between updates of the sampler: wanted 1 at least");
     if (strcmp(o->on_mismatch, "stop") != 0 && strcmp(o->on_mismatch, "report") != 0)
         return iv_fail(err, IV_INVALID, "on mismatch: wanted stop or report, found '%s'", o->on_mismatch);
-    return IV_OK;
+    return check_algorithm(r, err);
 }

@@ -50,6 +50,8 @@ iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summar
 iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err);
 void iv_run_close(iv_run *r);
 
+/* When all that can be checked was: makes the output directory. */
+iv_status iv_run_begin(iv_run *r, iv_error *err);
 /* After each step: log, progress, checkpoint where one is due. `state`: a JSON object to continue from, or NULL. */
 iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_error *err);
 
@@ -65,7 +67,10 @@ size_t iv_run_longest(const iv_run *r);
 iv_status iv_run_open_trainer(iv_run *r, iv_error *err);
 
 iv_status iv_run_sft(iv_run *r, iv_error *err);
-/* run_check.c: options of rl, before anything is opened. */
+/* run_check.c: options of the data, of every run and of rl, before anything is opened; of the device, after that. */
+iv_status iv_run_check_data(const iv_run *r, iv_error *err);
+iv_status iv_run_check(const iv_run *r, iv_error *err);
+iv_status iv_run_check_device(const iv_run *r, iv_error *err);
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err);
 /* Does top-p, top-k or min-p narrow what is drawn? */
 bool iv_run_filters(const iv_run_options *o);

@@ -114,4 +114,8 @@ static double factor(const iv_schedule *s, uint64_t step) {
     }
 }
 
+bool iv_schedule_needs_steps(const iv_schedule *s) {
+    return s->kind != IV_SCHEDULE_CONSTANT && s->kind != IV_SCHEDULE_CONSTANT_WITH_WARMUP;
+}
+
 double iv_schedule_rate(const iv_schedule *s, uint64_t step) { return s->learning_rate * factor(s, step); }

@@ -63,6 +63,9 @@ iv_status iv_schedule_steps_parse(const char *what, const char *text, uint64_t s
 /* IV_INVALID if a field is out of range or two contradict each other. */
 iv_status iv_schedule_check(const iv_schedule *s, iv_error *err);
 
+/* Whether a rate depends on the number of steps of the run, beyond those of the warm-up. */
+bool iv_schedule_needs_steps(const iv_schedule *s);
+
 /* The rate of step `step`, counted from 0. The schedule has passed iv_schedule_check. */
 double iv_schedule_rate(const iv_schedule *s, uint64_t step);
 

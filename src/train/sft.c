@@ -65,6 +65,7 @@ static iv_status step(iv_run *r, iv_error *err) {
 
 iv_status iv_run_sft(iv_run *r, iv_error *err) {
     IV_TRY(iv_run_reserve(r, r->o->batch_size, err));
+    IV_TRY(iv_run_begin(r, err));
     while (r->at < r->steps && !r->summary->stopped) IV_TRY(step(r, err));
     return IV_OK;
 }

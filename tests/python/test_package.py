@@ -208,3 +208,27 @@ def test_trainer(tmp_path):
         assert report.equal == report.tokens > 0 and report.sampler_k3 == 0 and report.largest_logprob == 0
         assert b.restore(tmp_path) == {"cursor": 1}
         assert b.policy_step(Policy("grpo"), items, 1e-4) == report and a.weights_hash == b.weights_hash
+
+
+
+def test_policy_with_the_kl_in_its_rewards():
+    """rloo: reward - kl_beta * sum of (old - reference), minus that of the other answer; without the sequences it cannot."""
+    groups, rewards = [0, 0], [1.0, 0.25]
+    items = [PolicySequence(Sequence([1, 2, 3], mask=[0, 1, 1]), [0, -0.5, -1.0 - i], reference=[0, -1.5, -2.0])
+             for i in range(2)]  # fmt: skip
+    for beta in (0.0, 0.1, 2.0):
+        shaped = [r - beta * sum(b - f for b, f in zip(s.behavior[1:], s.reference[1:]))
+                  for r, s in zip(rewards, items)]  # fmt: skip
+        found = Policy("rloo", kl_beta=beta).advantages(groups, rewards, items)
+        assert np.allclose(found, [shaped[0] - shaped[1], shaped[1] - shaped[0]], rtol=1e-12, atol=0)
+    with pytest.raises(InvarError, match="KL in the reward: wanted the sequences too"):
+        Policy("rloo", kl_beta=0.1).advantages(groups, rewards)
+    for policy, words in (
+        (Policy("reinforce", eps_high=0.2), "eps_high: wanted an algorithm with a clipped ratio"),
+        (Policy("rloo", kl_beta=0.1, kl="k3"), "kl: wanted k1 for rloo"),
+        (Policy("grpo", correction_cap=2.0), "correction_cap: wanted correction"),
+    ):
+        with pytest.raises(InvarError, match=words):
+            policy.advantages(groups, rewards)
+    with pytest.raises(InvarError, match="grpo: wanted groups of at least 2, found group 0 with 1"):
+        Policy("grpo").advantages([0, 1], rewards)

@@ -272,8 +272,15 @@ static void groups_without_signal(void **state) {
     iv_algorithm a = iv_algorithm_defaults(IV_GRPO, 10);
     double advantage[8];
     iv_error err;
-    ASSERT_OK(iv_algorithm_advantages(&a, group, reward, 8, advantage, &err), &err);
-    for (size_t i = 0; i < 8; i++) assert_true((advantage[i] == 0.0) == (group[i] != 1)); /* 0.3 / 3 is not 0.1 */
+    for (int k = IV_REINFORCE; k < IV_ALGORITHM_COUNT; k++) { /* a group of one has nothing to compare with */
+        iv_algorithm one = iv_algorithm_defaults((iv_algorithm_kind)k, 10);
+        assert_int_equal(iv_algorithm_advantages(&one, group, reward, 8, advantage, &err), IV_INVALID);
+        assert_non_null(strstr(err.message, "wanted groups of at least 2, found group 3 with 1"));
+    }
+    const uint32_t pairs[] = {0, 1, 0, 2, 1, 2, 2, 0};
+    const double equal[] = {0.1, 1, 0.1, 0, 0, 0, 0, 0.1};
+    ASSERT_OK(iv_algorithm_advantages(&a, pairs, equal, 8, advantage, &err), &err);
+    for (size_t i = 0; i < 8; i++) assert_true((advantage[i] == 0.0) == (pairs[i] != 1)); /* 0.3 / 3 is not 0.1 */
 }
 
 static void bad_inputs_are_named(void **state) {
