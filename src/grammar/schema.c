@@ -64,6 +64,7 @@ static iv_status check_keywords(const iv_schema_set *s, json_t *schema, const ch
 
 /* An {"allOf": [x, y]} that stays in s->made; borrowed. NULL: no memory. */
 static json_t *both_of(iv_schema_set *s, json_t *x, json_t *y) {
+    if (json_is_boolean(x) || json_is_boolean(y)) return json_is_false(x) || json_is_true(y) ? x : y;
     json_t *schema = json_pack("{s:[O, O]}", "allOf", x, y);
     return schema && json_array_append_new(s->made, schema) == 0 ? schema : NULL;
 }

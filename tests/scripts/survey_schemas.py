@@ -12,6 +12,7 @@ an accepted instance that the suite calls invalid, or more refusals than --refus
 
 import argparse
 import collections
+import decimal
 import hashlib
 import itertools
 import json
@@ -68,17 +69,36 @@ def reason_of(message):
     return re.sub(r'"[^"]*"|\d+', "_", message)[:90]
 
 
+def translate_atom(inside):
+    def translate(m):
+        word = m[0]
+        if word in "[]":
+            inside[0] = word == "["
+        if word == "$":
+            return r"\Z"
+        if word == r"\s":
+            return r"\s\ufeff" if inside[0] else r"[\s\ufeff]"
+        return r"[^\s\ufeff]" if word == r"\S" and not inside[0] else word
+    return translate
+
+
 def ecma_pattern(v, pattern, value, schema):
     """Python's \\s has no U+FEFF, its $ matches before a last line end."""
     if v.is_type(value, "string"):
-        source = re.sub(r"\\(?!\\)([sS])", lambda m: r"[\s\ufeff]" if m[1] == "s" else r"[^\s\ufeff]", pattern)
-        if not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", source), value):
+        source = re.sub(r"\\.|[\[\]]|\$$", translate_atom([False]), pattern)
+        if not re.search(source, value):
             yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def decimal_multiple(v, step, value, schema):
+    """Binary fractions say that 0.07 is no multiple of 0.01."""
+    if v.is_type(value, "number") and decimal.Decimal(str(value)) % decimal.Decimal(str(step)) != 0:
+        yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step!r}")
 
 
 def validator(schema, default=jsonschema.Draft202012Validator):
     kind = jsonschema.validators.validator_for(schema, default=default)
-    extended = jsonschema.validators.extend(kind, {"pattern": ecma_pattern})
+    extended = jsonschema.validators.extend(kind, {"pattern": ecma_pattern, "multipleOf": decimal_multiple})
     return extended(schema, format_checker=kind.FORMAT_CHECKER)
 
 
