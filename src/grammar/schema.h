@@ -117,6 +117,9 @@ typedef struct iv_schema_text {
 
 iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *where, iv_schema_text *out, iv_error *err);
 
+iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                           iv_error *err);
+
 /* A schema of plain keywords, without references and combinations. */
 iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                           iv_error *err);
