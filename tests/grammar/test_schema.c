@@ -97,6 +97,24 @@ static void names(void **state) {
     expect_refusal("{\"propertyNames\":{\"format\":\"uri\"}}", IV_UNSUPPORTED, "#/propertyNames/format");
 }
 
+/* Forms without JSON have no place for patterns of names, so they must not be lost there. */
+static void names_of_arguments(void **state) {
+    (void)state;
+    static const char *const schemas[] = {
+        "{\"properties\":{\"a\":{}},\"patternProperties\":{\"a\":{\"type\":\"null\"}}}",
+        "{\"propertyNames\":{\"maxLength\":1}}"};
+    char text[300];
+    for (size_t i = 0; i < 2; i++) {
+        iv_grammar *g = NULL;
+        iv_error err = {0};
+        snprintf(text, sizeof text, "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
+                 schemas[i]);
+        iv_status status = iv_grammar_open(IV_CONSTRAINT_TOOL_CALL, text, IV_REASONING_NONE, &bytes, &g, &err);
+        if (status != IV_UNSUPPORTED || !strstr(err.message, "patternProperties, propertyNames"))
+            fail_msg("%s: %s: %s", text, iv_status_name(status), err.message);
+    }
+}
+
 static void numbers_and_lists(void **state) {
     (void)state;
     static const example examples[] = {
@@ -216,6 +234,7 @@ int main(void) {
         cmocka_unit_test(labels),
         cmocka_unit_test(references),
         cmocka_unit_test(names),
+        cmocka_unit_test(names_of_arguments),
         cmocka_unit_test(numbers_and_lists),
         cmocka_unit_test(formats),
         cmocka_unit_test(exclusive_branches),
