@@ -35,7 +35,7 @@ static iv_status resolve(iv_schema_set *s, const json_t *ref, const char *where,
             "\"%.100s\"",
             s->name, where, text);
     bool anchor = part[1] && part[1] != '/';
-    IV_TRY(iv_schema_charge(s, anchor ? IV_JSON_ANCHOR_LOOKS : strlen(part), IV_EFFORT_COMPARE, where, err));
+    IV_TRY(iv_schema_charge(s, anchor ? IV_JSON_ANCHOR_LOOKS : strlen(part), IV_EFFORT_VALUE, where, err));
     if (s->inner_base == 0) s->inner_base = iv_json_has_inner_base(s->root) ? 1 : -1;
     if (s->inner_base > 0)
         return iv_schema_fail(s, IV_UNSUPPORTED, where,

@@ -181,7 +181,7 @@ static iv_status grow_states(builder *b) {
 static iv_status close_set(builder *b, uint32_t *out) {
     iv_schema_names *n = b->out;
     size_t bytes = b->current_count * sizeof *b->current;
-    IV_TRY(iv_schema_charge(b->s, n->state_count + b->current_count, IV_EFFORT_COMPARE, b->where, b->err));
+    IV_TRY(iv_schema_charge(b->s, n->state_count + b->current_count, 2 * IV_EFFORT_COMPARE, b->where, b->err));
     for (size_t i = 0; i < b->current_count; i++) b->marks[b->current[i]] = 0;
     if (b->current_count) qsort(b->current, b->current_count, sizeof *b->current, by_value);
     for (*out = 0; *out < n->state_count; ++*out) {
