@@ -108,15 +108,16 @@ def no_duplicates(pairs):
     return dict(pairs)
 
 
-def judge(v, text):
-    """None: valid, or not judged (a repeated additional name; the validator itself fails)."""
+def judge(v, text, unjudged):
+    """None: valid, or not judged, which is counted: a repeated additional name; the validator itself fails."""
     signal.setitimer(signal.ITIMER_REAL, 3)
     try:
         error = next(v.iter_errors(json.loads(text, object_pairs_hook=no_duplicates)), None)
         return error and error.message
     except ValueError as e:
         return str(e)
-    except Exception:  # of the validator: a reference it cannot resolve, a pattern that re cannot read
+    except Exception as e:  # of the validator: a reference it cannot resolve, a pattern that re cannot read
+        unjudged[type(e).__name__] += 1
         return None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -126,7 +127,7 @@ def bench(args, compiler):
     files = [f for f in files_of(args.folder, args.commit, "data/")]
     files.sort(key=lambda f: hashlib.sha256(f[0].encode()).digest())
     refused, reasons, places = 0, collections.Counter(), {}
-    texts, wrong, silent = 0, 0, 0
+    texts, wrong, silent, unjudged = 0, 0, 0, collections.Counter()
     for path, data in files[:args.sample]:
         schema = json.loads(data)
         answer = compiler.ask(schema=schema, walks=args.walks)
@@ -140,7 +141,7 @@ def bench(args, compiler):
         silent += not answer["texts"]
         for text in answer["texts"]:
             texts += 1
-            error = judge(v, text)
+            error = judge(v, text, unjudged)
             if error:
                 wrong += 1
                 print(f"INVALID {path}: {error[:200]}\n    {text[:300]}")
@@ -149,7 +150,7 @@ def bench(args, compiler):
         for place in places[reason][:args.places]:
             print("         ", place[:240])
     print(f"{min(args.sample, len(files))} schemas, {refused} refused, {texts} answers, {wrong} invalid, "
-          f"{silent} accepted schemas without an answer of a sampled length")
+          f"{silent} accepted schemas without an answer of a sampled length, not judged: {dict(unjudged)}")
     return wrong or refused > args.refused
 
 
