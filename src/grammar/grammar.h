@@ -8,7 +8,7 @@
 #include "grammar/vocabulary.h"
 
 enum {
-    IV_GRAMMAR_VERSION = 2, /* of the semantics in docs/STRUCTURED.md; recorded in receipts */
+    IV_GRAMMAR_VERSION = 3, /* of the semantics in docs/STRUCTURED.md; recorded in receipts */
     IV_GRAMMAR_TEXT_BYTES_MAX = 4 << 20,
     /* Memory of cached states before they are dropped and recomputed on demand: the initial limit, which doubles each
      * time up to the maximum. */

@@ -88,6 +88,14 @@ typedef iv_status iv_schema_writer(iv_schema_set *s, json_t *plain, const char *
 iv_status iv_schema_each(iv_schema_set *s, json_t *schema, const char *where, iv_schema_writer *write, void *user,
                          iv_error *err);
 
+enum { IV_SCHEMA_REFERENCES_MAX = 64 /* in a row, with nothing in between */ };
+
+/* The target of a "$ref" and its place. */
+iv_status iv_schema_resolve(iv_schema_set *s, const json_t *ref, const char *where, json_t **out,
+                            const char **out_where, iv_error *err);
+/* IV_UNSUPPORTED: a keyword that restricts values, by name. */
+iv_status iv_schema_check_keywords(const iv_schema_set *s, json_t *schema, const char *where, iv_error *err);
+
 /* A schema taken apart. */
 typedef struct iv_schema_parts {
     json_t *plain;   /* all plain keywords, merged */
@@ -116,6 +124,9 @@ typedef struct iv_schema_text {
 } iv_schema_text;
 
 iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *where, iv_schema_text *out, iv_error *err);
+
+iv_status iv_schema_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
+                           iv_error *err);
 
 /* A schema of plain keywords, without references and combinations. */
 iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,

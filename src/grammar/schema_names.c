@@ -99,7 +99,6 @@ static iv_status add_property_names(builder *b, const json_t *schema) {
     uint32_t bit, before = ((uint32_t)1 << b->machine_count) - 1;
     json_t *value;
     if (!schema || json_is_true(schema)) return IV_OK;
-    if (json_is_false(schema)) return add_enum(b, NULL);
     json_object_foreach((json_t *)(uintptr_t)schema, key, value) {
         bool fine = iv_schema_is_label(key);
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) fine |= strcmp(key, known[i]) == 0;
@@ -109,6 +108,7 @@ static iv_status add_property_names(builder *b, const json_t *schema) {
                            b->s->name, b->where, key);
     }
     if (pattern) IV_TRY(add_pattern(b, "propertyNames", pattern, false, &bit));
+    if (json_is_false(schema)) IV_TRY(add_enum(b, NULL));
     if (json_is_array(json_object_get(schema, "enum"))) IV_TRY(add_enum(b, json_object_get(schema, "enum")));
     IV_TRY(add_lengths(b, schema));
     b->out->must = (((uint32_t)1 << b->machine_count) - 1) & ~before;
@@ -181,7 +181,7 @@ static iv_status grow_states(builder *b) {
 static iv_status close_set(builder *b, uint32_t *out) {
     iv_schema_names *n = b->out;
     size_t bytes = b->current_count * sizeof *b->current;
-    IV_TRY(iv_schema_charge(b->s, n->state_count + b->current_count, IV_EFFORT_COMPARE, b->where, b->err));
+    IV_TRY(iv_schema_charge(b->s, n->state_count + b->current_count, 2 * IV_EFFORT_COMPARE, b->where, b->err));
     for (size_t i = 0; i < b->current_count; i++) b->marks[b->current[i]] = 0;
     if (b->current_count) qsort(b->current, b->current_count, sizeof *b->current, by_value);
     for (*out = 0; *out < n->state_count; ++*out) {

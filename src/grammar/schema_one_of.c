@@ -323,7 +323,7 @@ iv_status iv_schema_exclusive(iv_schema_set *s, json_t *plain, bool alone, json_
     size_t count = json_array_size(list);
     iv_status status = IV_OK;
     if (!(*out = keep(s, json_array()))) return iv_schema_no_memory(s, err);
-    IV_TRY(iv_schema_charge(s, count, COMPARE_EFFORT * (1 + count), where, err));
+    IV_TRY(iv_schema_charge(s, count, IV_EFFORT_COMPARE * (1 + count), where, err));
     side *others = IV_ARENA_NEW(s->arena, count + 1, side);
     if (!others) return iv_schema_no_memory(s, err);
     memset(others, 0, (count + 1) * sizeof *others);

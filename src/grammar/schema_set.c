@@ -22,8 +22,7 @@ static const char *const assertions[] = {"not",
                                          "$recursiveRef",
                                          "extends",
                                          "disallow",
-                                         "divisibleBy",
-                                         "multipleOf"};
+                                         "divisibleBy"};
 
 static const char *const keywords[] = {"$ref",
                                        "allOf",
@@ -40,6 +39,7 @@ static const char *const keywords[] = {"$ref",
                                        "maximum",
                                        "exclusiveMinimum",
                                        "exclusiveMaximum",
+                                       "multipleOf",
                                        "items",
                                        "prefixItems",
                                        "additionalItems",
@@ -265,7 +265,7 @@ int32_t iv_schema_any_number(iv_schema_set *s) {
     const iv_bound none = {0};
     if (s->common->any_number) return s->common->any_number - 1;
     int32_t rule = iv_schema_new_rule(s, &s->common->any_number, &from, &to);
-    if (rule >= 0) iv_number_spell(s->a, false, &none, &none, from, to);
+    if (rule >= 0) iv_number_spell(s->a, false, &none, &none, NULL, from, to);
     return rule;
 }
 

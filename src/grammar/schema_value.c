@@ -1,4 +1,4 @@
-/* schema_value.c: the values of one kind that plain keywords allow: strings, numbers, literals (enum, const), arrays
+/* schema_value.c: the values of one kind that plain keywords allow: numbers, literals (enum, const), arrays
  * and objects. */
 #include "base/size.h"
 #include "base/utf8.h"
@@ -11,102 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- strings ------------------------------------------------------------------------------------------- */
-
-typedef struct format {
-    const char *name, *pattern; /* NULL: any text; the format only names its purpose */
-} format;
-
-#define DATE                                                                                             \
-    "(?:[1-9]\\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|" \
-    "02-(?:0[1-9]|1\\d|2[0-8]))|(?:[1-9]\\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)"
-#define TIME "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
-#define OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
-#define GROUP "[0-9a-fA-F]{1,4}"
-
-static const format formats[] = {
-    {"binary", NULL},
-    {"password", NULL},
-    {"path", NULL},
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "T" TIME},
-    {"duration", "P(?:\\d{1,4}W|\\d{1,4}D|\\d{1,4}Y(?:\\d{1,4}M(?:\\d{1,4}D)?)?|\\d{1,4}M(?:\\d{1,4}D)?|"
-                 "(?:\\d{1,4}D)?T(?:\\d{1,4}H(?:\\d{1,4}M(?:\\d{1,4}S)?)?|\\d{1,4}M(?:\\d{1,4}S)?|\\d{1,4}S))"},
-    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-    {"email", "[A-Za-z0-9_+-]{1,32}(?:\\.[A-Za-z0-9_+-]{1,31}){0,1}@(?:" LABEL "\\.){1,3}[A-Za-z]{2,12}"},
-    {"hostname", "(?:" LABEL "\\.){0,4}" LABEL},
-    {"ipv4", OCTET "(?:\\." OCTET "){3}"},
-    {"ipv6", "(?:(?:" GROUP ":){7}" GROUP "|::(?:" GROUP "(?::" GROUP "){0,5})?|" GROUP "::(?:" GROUP "(?::" GROUP
-             "){0,4})?|" GROUP ":" GROUP "::(?:" GROUP "(?::" GROUP "){0,3})?)"},
-    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,15}://" LABEL "(?:\\." LABEL "){0,4}(?::[1-9]\\d{0,3})?"
-            "(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*(?:\\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"
-            "(?:#[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"},
-};
-
-static const format *find_format(const char *name) {
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(name, formats[i].name) == 0) return &formats[i];
-    return NULL;
-}
-
-static int32_t any_character(iv_schema_set *s) {
-    uint32_t from, to;
-    iv_spell_tails tails = {0};
-    if (s->common->any_character) return s->common->any_character - 1;
-    int32_t rule = iv_schema_new_rule(s, &s->common->any_character, &from, &to);
-    if (rule >= 0) iv_codepoints_spell(NULL, s->a, IV_SPELL_JSON_FREELY, from, to, &tails);
-    return rule;
-}
-
-/* A keyword's text without NUL; *out is NULL where the keyword is absent. */
-static iv_status read_text(const iv_schema_set *s, const json_t *schema, const char *key, const char *where,
-                           const char **out, iv_error *err) {
-    const json_t *v = json_object_get(schema, key);
-    *out = json_string_value(v);
-    if (!v || (*out && strlen(*out) == json_string_length(v))) return IV_OK;
-    return iv_fail(err, IV_INVALID, "%s: %.300s: %s: wanted a string without NUL", s->name, where, key);
-}
-
-iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *where, iv_schema_text *out, iv_error *err) {
-    const char *pattern, *name;
-    *out = (iv_schema_text){.max = SIZE_MAX};
-    IV_TRY(iv_schema_count(s, schema, "minLength", where, &out->min, err));
-    IV_TRY(iv_schema_count(s, schema, "maxLength", where, &out->max, err));
-    IV_TRY(read_text(s, schema, "pattern", where, &pattern, err));
-    IV_TRY(read_text(s, schema, "format", where, &name, err));
-    const format *known = name ? find_format(name) : NULL;
-    if (name && !known)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
-    if (known && !known->pattern) name = NULL;
-    if (pattern && name)
-        return iv_schema_fail(s, IV_UNSUPPORTED, where, "pattern: not supported next to \"format\"", err);
-    snprintf(out->where, sizeof out->where, "%.100s: %.300s/%s", s->name, where,
-             pattern ? "pattern"
-             : name  ? "format"
-                     : "length");
-    out->any = !pattern && !name;
-    if (out->any) return iv_regular_anything(s->arena, &out->m) ? IV_OK : iv_schema_no_memory(s, err);
-    if (name) pattern = known->pattern;
-    IV_TRY(iv_regular_parse(out->where, pattern, strlen(pattern), name != NULL, s->arena, &out->m, err));
-    return iv_schema_charge(s, out->m.bytes_read, IV_EFFORT_COMPARE / 2, where, err);
-}
-
-static iv_status write_string(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
-                              iv_error *err) {
-    iv_schema_text t;
-    IV_TRY(iv_schema_text_read(s, schema, where, &t, err));
-    if (t.any && t.min == 0 && t.max == SIZE_MAX) {
-        iv_automaton_call(s->a, from, iv_schema_any_string(s), to);
-        return IV_OK;
-    }
-    uint32_t begin = iv_automaton_text(s->a, from, "\""), end = iv_automaton_state(s->a);
-    iv_automaton_bytes(s->a, end, '"', '"', to);
-    iv_writing how = {IV_SPELL_JSON, t.any ? any_character(s) : IV_NO_RULE, 0};
-    return iv_regular_spell(t.where, &t.m, s->a, how, t.min, t.max, begin, end, err);
-}
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
@@ -133,13 +37,27 @@ static iv_status read_bound(const iv_schema_set *s, const json_t *schema, const 
                    where, use_open ? exclusive_key : key);
 }
 
+static iv_status read_step(const iv_schema_set *s, const json_t *schema, const char *where, iv_step *out,
+                           iv_error *err) {
+    const json_t *step = json_object_get(schema, "multipleOf");
+    *out = (iv_step){0};
+    if (!step) return IV_OK;
+    if (!json_is_number(step) || json_number_value(step) <= 0)
+        return iv_schema_fail(s, IV_INVALID, where, "multipleOf: wanted a number over 0", err);
+    if (iv_step_read(step, out)) return IV_OK;
+    return iv_fail(err, IV_LIMIT, "%s: %.300s: multipleOf: wanted a step of at most %d in units of its last digit",
+                   s->name, where, IV_STEP_MAX);
+}
+
 static iv_status write_number(iv_schema_set *s, json_t *schema, const char *where, bool whole, uint32_t from,
                               uint32_t to, iv_error *err) {
     iv_bound low, high;
     IV_TRY(read_bound(s, schema, "minimum", "exclusiveMinimum", true, where, &low, err));
     IV_TRY(read_bound(s, schema, "maximum", "exclusiveMaximum", false, where, &high, err));
-    if (low.given || high.given || whole)
-        iv_number_spell(s->a, whole, &low, &high, from, to);
+    iv_step step;
+    IV_TRY(read_step(s, schema, where, &step, err));
+    if (low.given || high.given || whole || step.multiple)
+        iv_number_spell(s->a, whole, &low, &high, &step, from, to);
     else
         iv_automaton_call(s->a, from, iv_schema_any_number(s), to);
     return IV_OK;
@@ -342,11 +260,14 @@ static iv_status write_literals(iv_schema_set *s, json_t *schema, const char *wh
 
 /* ---- arrays -------------------------------------------------------------------------------------------- */
 
+enum { UNIQUE_MAX = 8 /* values of items that differ: a state for each set of them */ };
+
 typedef struct array_shape {
     json_t *prefix, *items;
     size_t prefix_count, min, max;
     int32_t *rules; /* of the prefix */
     int32_t rest;   /* of further items */
+    bool unique;
 } array_shape;
 
 static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where, array_shape *w, iv_error *err) {
@@ -355,8 +276,9 @@ static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where,
     size_t i;
     *w = (array_shape){
         .prefix = json_object_get(schema, "prefixItems"), .items = json_object_get(schema, "items"), .max = SIZE_MAX};
-    if (unique && !json_is_false(unique))
-        return iv_schema_fail(s, IV_UNSUPPORTED, where, "uniqueItems: only false is supported", err);
+    if (unique && !json_is_boolean(unique))
+        return iv_schema_fail(s, IV_INVALID, where, "uniqueItems: wanted true or false", err);
+    w->unique = json_is_true(unique);
     if (w->prefix && !json_is_array(w->prefix))
         return iv_schema_fail(s, IV_INVALID, where, "prefixItems: wanted a list of schemas", err);
     if (json_is_array(w->items)) { /* before draft 2020-12 */
@@ -375,11 +297,74 @@ static iv_status read_array(iv_schema_set *s, json_t *schema, const char *where,
     return w->items ? iv_schema_rule(s, w->items, iv_schema_at(s, where, rest), &w->rest, err) : IV_OK;
 }
 
+/* The few values that items may have; NULL: they may have others. */
+static iv_status item_values(iv_schema_set *s, json_t *items, const char *where, json_t **out, iv_error *err) {
+    iv_schema_parts p;
+    *out = NULL;
+    iv_status status = iv_schema_parts_open(s, items, where, &p, err);
+    const char *type = json_string_value(json_object_get(p.plain, "type"));
+    bool listed = json_object_get(p.plain, "enum") || json_object_get(p.plain, "const");
+    if (status == IV_OK && json_array_size(p.choices) == 0 && listed)
+        status = iv_schema_values(s, p.plain, where, out, err);
+    else if (status == IV_OK && json_array_size(p.choices) == 0 && type && strcmp(type, "boolean") == 0)
+        if (!(*out = json_pack("[b, b]", 1, 0)) || json_array_append_new(s->made, *out) != 0)
+            status = iv_schema_no_memory(s, err);
+    iv_schema_parts_close(&p);
+    return status;
+}
+
+/* One of each value: equal numbers are one value, whatever their spelling. */
+static bool repeats(const json_t *list, size_t at) {
+    const json_t *v = json_array_get(list, at);
+    for (size_t i = 0; i < at; i++) {
+        const json_t *known = json_array_get(list, i);
+        bool numbers = json_is_number(v) && json_is_number(known);
+        if (numbers ? json_number_value(v) == json_number_value(known) : json_equal(v, known)) return true;
+    }
+    return false;
+}
+
+/* A state for each set of values that were used. */
+static iv_status write_unique(iv_schema_set *s, const array_shape *w, const char *where, uint32_t from, uint32_t to,
+                              iv_error *err) {
+    uint32_t states[1 << UNIQUE_MAX];
+    int32_t rules[UNIQUE_MAX];
+    json_t *list = NULL;
+    size_t n = 0;
+    if (w->items && !w->prefix_count) IV_TRY(item_values(s, w->items, where, &list, err));
+    if (!list || json_array_size(list) > UNIQUE_MAX)
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s: %.300s: uniqueItems: supported with \"maxItems\" of 1 or items of at most %d values (enum)",
+                       s->name, where, UNIQUE_MAX);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        uint32_t begin, end = iv_automaton_state(s->a);
+        if (json_is_object(json_array_get(list, i)) || json_is_array(json_array_get(list, i)))
+            return iv_schema_fail(s, IV_UNSUPPORTED, where, "uniqueItems: not supported for lists and objects", err);
+        if (repeats(list, i)) continue;
+        if ((rules[n] = iv_automaton_rule(s->a, s->name)) < 0) return iv_automaton_finish(s->a, err);
+        begin = s->a->rules[rules[n++]].start;
+        iv_automaton_end(s->a, end);
+        IV_TRY(literal_value(s, json_array_get(list, i), where, 0, begin, end, err));
+    }
+    states[0] = iv_automaton_text(s->a, from, "[");
+    for (uint32_t set = 1; set < (uint32_t)1 << n; set++) states[set] = iv_automaton_state(s->a);
+    for (uint32_t set = 0; set < (uint32_t)1 << n && s->a->failed == IV_OK; set++) {
+        size_t count = (size_t)__builtin_popcount(set);
+        if (count >= w->min && count <= w->max) iv_automaton_bytes(s->a, states[set], ']', ']', to);
+        if (count >= w->max) continue;
+        uint32_t item = set ? iv_json_mark(s->a, states[set], ',') : states[set];
+        for (size_t i = 0; i < n; i++)
+            if (!(set >> i & 1)) iv_automaton_call(s->a, item, rules[i], states[set | (uint32_t)1 << i]);
+    }
+    return IV_OK;
+}
+
 static iv_status write_array(iv_schema_set *s, json_t *schema, const char *where, uint32_t from, uint32_t to,
                              iv_error *err) {
     array_shape w;
     IV_TRY(read_array(s, schema, where, &w, err));
     if (w.min > w.max) return IV_OK; /* no such array */
+    if (w.unique && w.max > 1) return write_unique(s, &w, where, from, to, err);
     size_t unrolled = w.max != SIZE_MAX ? w.max : w.min > w.prefix_count ? w.min : w.prefix_count;
     uint32_t at = iv_automaton_text(s->a, from, "[");
     for (size_t i = 0;; i++) { /* `at`: after i items */
@@ -670,7 +655,7 @@ iv_status iv_schema_plain(iv_schema_set *s, json_t *schema, const char *where, u
     write_words(s->a, allowed, from, to);
     if (allowed & (IV_KIND_INTEGER | IV_KIND_NUMBER))
         IV_TRY(write_number(s, schema, where, !(allowed & IV_KIND_NUMBER), from, to, err));
-    if (allowed & IV_KIND_STRING) IV_TRY(write_string(s, schema, where, from, to, err));
+    if (allowed & IV_KIND_STRING) IV_TRY(iv_schema_string(s, schema, where, from, to, err));
     if (allowed & IV_KIND_ARRAY) IV_TRY(write_array(s, schema, where, from, to, err));
     return allowed & IV_KIND_OBJECT ? write_object(s, schema, where, from, to, err) : IV_OK;
 }

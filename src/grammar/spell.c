@@ -276,6 +276,22 @@ bool iv_bound_read(const json_t *number, bool least, bool exclusive, iv_bound *o
     return true;
 }
 
+bool iv_step_read(const json_t *number, iv_step *out) {
+    iv_bound b;
+    uint64_t digits = 0;
+    *out = (iv_step){0};
+    if (!iv_bound_read(number, true, false, &b)) return false;
+    for (uint32_t i = 0; i < IV_NUMBER_DIGITS; i++)
+        if (b.fraction[i] != '0') out->places = i + 1;
+    size_t whole = strlen(b.whole);
+    for (size_t i = 0; i < whole + out->places; i++) {
+        digits = 10 * digits + (uint64_t)((i < whole ? b.whole[i] : b.fraction[i - whole]) - '0');
+        if (digits > IV_STEP_MAX) return false;
+    }
+    out->multiple = (uint32_t)digits;
+    return digits > 0;
+}
+
 static bool is_zero(const iv_bound *b) {
     return strcmp(b->whole, "0") == 0 && strspn(b->fraction, "0") == strlen(b->fraction);
 }
@@ -285,9 +301,10 @@ typedef struct number_speller {
     iv_automaton *a;
     bool whole, exponent;
     size_t length;
-    const iv_bound *low, *high;     /* NULL: no bound among numbers of this length */
-    uint32_t states[ALL + 1][2][2]; /* [digits so far][all equal low's][all equal high's]; plus one, 0: not created */
-    uint32_t power;                 /* the state before the exponent's "e" */
+    const iv_bound *low, *high; /* NULL: no bound among numbers of this length */
+    iv_step step;               /* multiple 1 and the most places: any */
+    uint32_t *states; /* [digits so far][all equal low's][all equal high's][remainder]; plus one, 0: not created */
+    uint32_t power;   /* the state before the exponent's "e" */
     uint32_t to;
 } number_speller;
 
@@ -295,47 +312,60 @@ static char digit_of(const number_speller *w, const iv_bound *b, size_t at) {
     return at < w->length ? b->whole[at] : b->fraction[at - w->length];
 }
 
-/* Whether the number may end after `at` digits. */
-static bool may_end(const number_speller *w, size_t at, bool low, bool high) {
+/* The digits so far: their number, whether they equal those of low and of high, their value modulo the step's. */
+typedef struct digits {
+    size_t count;
+    bool low, high;
+    uint32_t remainder;
+} digits;
+
+/* Whether the number may end here. */
+static bool may_end(const number_speller *w, digits d) {
     bool low_rest = false, high_rest = false;
-    if (at < w->length) return false;
-    for (size_t i = at; i < w->length + IV_NUMBER_DIGITS; i++) {
-        low_rest |= low && digit_of(w, w->low, i) != '0';
-        high_rest |= high && digit_of(w, w->high, i) != '0';
+    if (d.count < w->length) return false;
+    uint32_t remainder = d.remainder;
+    for (size_t i = d.count - w->length; i < w->step.places; i++) remainder = remainder * 10 % w->step.multiple;
+    if (remainder != 0) return false;
+    for (size_t i = d.count; i < w->length + IV_NUMBER_DIGITS; i++) {
+        low_rest |= d.low && digit_of(w, w->low, i) != '0';
+        high_rest |= d.high && digit_of(w, w->high, i) != '0';
     }
-    if (low && (low_rest || w->low->exclusive)) return false;
-    return !high || high_rest || !w->high->exclusive;
+    if (d.low && (low_rest || w->low->exclusive)) return false;
+    return !d.high || high_rest || !w->high->exclusive;
 }
 
-static uint32_t state_at(number_speller *w, size_t at, bool low, bool high);
+static uint32_t state_at(number_speller *w, digits d);
 
-static void digits_from(number_speller *w, uint32_t from, size_t at, bool low, bool high) {
-    for (char d = at == 0 && w->length > 1 ? '1' : '0'; d <= '9'; d++) {
-        if ((low && d < digit_of(w, w->low, at)) || (high && d > digit_of(w, w->high, at))) continue;
-        uint32_t next = state_at(w, at + 1, low && d == digit_of(w, w->low, at), high && d == digit_of(w, w->high, at));
-        iv_automaton_bytes(w->a, from, (uint8_t)d, (uint8_t)d, next);
+static void digits_from(number_speller *w, uint32_t from, digits d) {
+    for (char c = d.count == 0 && w->length > 1 ? '1' : '0'; c <= '9' && w->a->failed == IV_OK; c++) {
+        if ((d.low && c < digit_of(w, w->low, d.count)) || (d.high && c > digit_of(w, w->high, d.count))) continue;
+        digits next = {.count = d.count + 1,
+                       .low = d.low && c == digit_of(w, w->low, d.count),
+                       .high = d.high && c == digit_of(w, w->high, d.count),
+                       .remainder = (d.remainder * 10 + (uint32_t)(c - '0')) % w->step.multiple};
+        iv_automaton_bytes(w->a, from, (uint8_t)c, (uint8_t)c, state_at(w, next));
     }
 }
 
-static void continue_from(number_speller *w, uint32_t from, size_t at, bool low, bool high) {
-    if (may_end(w, at, low, high)) iv_automaton_skip(w->a, from, w->to);
-    if (at >= w->length && w->exponent) iv_automaton_skip(w->a, from, w->power);
-    if (at == w->length + IV_NUMBER_DIGITS || (w->whole && at == w->length)) return;
-    if (at != w->length) {
-        digits_from(w, from, at, low, high);
+static void continue_from(number_speller *w, uint32_t from, digits d) {
+    if (may_end(w, d)) iv_automaton_skip(w->a, from, w->to);
+    if (d.count >= w->length && w->exponent) iv_automaton_skip(w->a, from, w->power);
+    if (d.count == w->length + w->step.places || (w->whole && d.count == w->length)) return;
+    if (d.count != w->length) {
+        digits_from(w, from, d);
         return;
     }
     uint32_t after = iv_automaton_state(w->a);
     iv_automaton_bytes(w->a, from, '.', '.', after);
-    digits_from(w, after, at, low, high);
+    digits_from(w, after, d);
 }
 
-static uint32_t state_at(number_speller *w, size_t at, bool low, bool high) {
-    uint32_t *known = &w->states[at][low][high];
+static uint32_t state_at(number_speller *w, digits d) {
+    uint32_t *known = &w->states[((d.count * 2 + d.low) * 2 + d.high) * w->step.multiple + d.remainder];
     if (*known == 0) {
         uint32_t made = iv_automaton_state(w->a);
         *known = made + 1;
-        continue_from(w, made, at, low, high);
+        continue_from(w, made, d);
     }
     return *known - 1;
 }
@@ -352,13 +382,19 @@ static uint32_t exponent(iv_automaton *a, uint32_t to) {
 }
 
 /* Numbers without a sign from low to high (NULL: unbounded). */
-static void magnitudes(iv_automaton *a, bool whole, bool exponents, const iv_bound *low, const iv_bound *high,
-                       uint32_t from, uint32_t to) {
+static void magnitudes(iv_automaton *a, bool whole, const iv_step *step, bool exponents, const iv_bound *low,
+                       const iv_bound *high, uint32_t from, uint32_t to) {
     uint32_t power = exponents ? exponent(a, to) : 0;
+    size_t bytes = (size_t)(ALL + 1) * 4 * step->multiple * sizeof(uint32_t);
+    uint32_t *states = malloc(bytes);
+    if (!states && a->failed == IV_OK) a->failed = IV_NO_MEMORY;
     for (size_t length = 1; length <= IV_NUMBER_DIGITS && a->failed == IV_OK; length++) {
         if (length < strlen(low->whole) || (high && length > strlen(high->whole))) continue;
         bool at_low = length == strlen(low->whole), at_high = high && length == strlen(high->whole);
+        memset(states, 0, bytes);
         number_speller w = {.a = a,
+                            .step = *step,
+                            .states = states,
                             .whole = whole,
                             .exponent = exponents,
                             .length = length,
@@ -366,22 +402,26 @@ static void magnitudes(iv_automaton *a, bool whole, bool exponents, const iv_bou
                             .high = at_high ? high : NULL,
                             .power = power,
                             .to = to};
-        digits_from(&w, from, 0, at_low, at_high);
+        digits_from(&w, from, (digits){.low = at_low, .high = at_high});
     }
+    free(states);
 }
 
-void iv_number_spell(iv_automaton *a, bool whole, const iv_bound *low, const iv_bound *high, uint32_t from,
-                     uint32_t to) {
+void iv_number_spell(iv_automaton *a, bool whole, const iv_bound *low, const iv_bound *high, const iv_step *step,
+                     uint32_t from, uint32_t to) {
+    const iv_step any = {1, IV_NUMBER_DIGITS};
+    bool steps = step && step->multiple;
+    if (!steps) step = &any;
     iv_bound zero = {.given = true, .whole = "0"};
     memset(zero.fraction, '0', IV_NUMBER_DIGITS);
-    bool exponents = !whole && !low->given && !high->given;
+    bool exponents = !whole && !steps && !low->given && !high->given;
     bool low_negative = !low->given || (low->negative && !is_zero(low));
     bool high_negative = high->given && high->negative && !is_zero(high);
     if (!high_negative)
-        magnitudes(a, whole, exponents, low_negative ? &zero : low, high->given ? high : NULL, from, to);
+        magnitudes(a, whole, step, exponents, low_negative ? &zero : low, high->given ? high : NULL, from, to);
     if (!low_negative) return;
     uint32_t minus = iv_automaton_state(a);
     iv_automaton_bytes(a, from, '-', '-', minus);
     if (high->given && !high_negative && is_zero(high)) zero.exclusive = high->exclusive;
-    magnitudes(a, whole, exponents, high_negative ? high : &zero, low->given ? low : NULL, minus, to);
+    magnitudes(a, whole, step, exponents, high_negative ? high : &zero, low->given ? low : NULL, minus, to);
 }

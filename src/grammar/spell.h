@@ -64,8 +64,20 @@ typedef struct iv_bound {
  * places. least: a lower bound. */
 bool iv_bound_read(const json_t *number, bool least, bool exclusive, iv_bound *out);
 
-/* The numbers from low to high. whole: without decimal point and exponent. */
-void iv_number_spell(iv_automaton *a, bool whole, const iv_bound *low, const iv_bound *high, uint32_t from,
-                     uint32_t to);
+enum { IV_STEP_MAX = 1000 };
+
+/* multiple / 10^places. multiple 0: any number. */
+typedef struct iv_step {
+    uint32_t multiple, places;
+} iv_step;
+
+/* A positive number as a step. False: its digits, without leading and trailing zeros of the fraction, exceed
+ * IV_STEP_MAX, or it has over 15 decimal places. */
+bool iv_step_read(const json_t *number, iv_step *out);
+
+/* The numbers from low to high that are multiples of step (NULL: any). whole: without decimal point and exponent. With
+ * a step there are no exponents, and no more decimal places than its own. */
+void iv_number_spell(iv_automaton *a, bool whole, const iv_bound *low, const iv_bound *high, const iv_step *step,
+                     uint32_t from, uint32_t to);
 
 #endif

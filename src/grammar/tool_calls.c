@@ -12,6 +12,7 @@
  * In the last form strings are written as they are, other values as JSON; src/serve/api reads them back as values that
  * satisfy the schema. */
 #include "grammar/kinds.h"
+#include "grammar/schema_names.h"
 #include "format/json.h"
 #include "grammar/free_text.h"
 #include "grammar/schema.h"
@@ -234,6 +235,9 @@ static iv_status write_object(iv_schema_set *s, json_t *plain, const char *where
                               "enum, const: not supported for arguments in the model's tool call form", err);
     if ((listed && !json_is_object(listed)) || (required && !json_is_array(required)))
         return iv_schema_fail(s, IV_INVALID, where, "wanted \"properties\", an object, and \"required\", a list", err);
+    if (iv_schema_has_names(plain))
+        return iv_schema_fail(s, IV_UNSUPPORTED, where,
+                              "patternProperties, propertyNames: not supported in the model's tool call form", err);
     bool open = rest ? !json_is_false(rest) : !listed, named = json_object_size(listed) || json_array_size(required);
     if (!rest) rest = json_true();
     if (!named && open) return write_open(w, s, plain, rest, where, at, err);

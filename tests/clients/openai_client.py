@@ -349,7 +349,7 @@ def test_refusals():
     refused("top_logprobs", top_logprobs=3)
     refused("nonsense", extra_body={"nonsense": 1})
     refused("response_format.type", response_format={"type": "yaml"})
-    unsupported = {"name": "x", "schema": {"properties": {"a": {"multipleOf": 3}}}}
+    unsupported = {"name": "x", "schema": {"properties": {"a": {"contains": {}}}}}
     refused("json_schema", response_format={"type": "json_schema", "json_schema": unsupported})
     refused("guided_choice", extra_body={"guided_choice": ["a"], "guided_regex": "a"})
     refused("grammar", extra_body={"grammar": "root ::= x"})

@@ -227,7 +227,7 @@ static void receipts_repeat_constraints(void **state) {
         if (!r.ignore_eos) assert_same_answer("from its receipt", kept, a);
         assert_string_equal(kept->digest, a->digest);
         iv_receipt_close(receipt);
-        char *text = kept->receipt, *version = strstr(text, "\"version\":2");
+        char *text = kept->receipt, *version = strstr(text, "\"version\":3");
         assert_non_null(version);
         version[10] = '1';
         assert_int_equal(iv_receipt_read("receipt", text, strlen(text), &receipt, &err), IV_UNSUPPORTED);

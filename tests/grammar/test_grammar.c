@@ -79,7 +79,7 @@ static void strings(void **state) {
         {"{\"type\":\"string\",\"format\":\"path\",\"pattern\":\"^/\",\"maxLength\":3}",
          {"\"/\"", "\"/ab\""},
          {"\"a\"", "\"/abc\""}},
-        {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.de\""}, {"\"a@b\"", "\"@c.de\"", "\"a..b@c.de\""}},
+        {"{\"type\":\"string\",\"format\":\"email\"}", {"\"a.b@c.de\"", "\"a@b\""}, {"\"@c.de\"", "\"a..b@c.de\""}},
     };
     EXPECT_ALL(IV_CONSTRAINT_JSON_SCHEMA, examples);
 }
@@ -168,7 +168,7 @@ static void combinations(void **state) {
         {"{\"enum\":[1,\"a\",\"abc\"],\"type\":\"string\",\"maxLength\":2}", {"\"a\""}, {"1", "\"abc\""}},
         {"{\"const\":{\"x\":[1e3,-0.1]}}", {"{\"x\": [1000.0,-0.1]}"}, {"{\"x\":[1000,-0.1]}"}},
         {"{\"anyOf\":[{\"type\":\"integer\"},{\"const\":\"x\"}]}", {"5", "\"x\""}, {"\"y\""}},
-        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", {"5", "5.5"}, {"null"}},
+        {"{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"number\"}]}", {"5", "\"5.5\""}, {"null"}},
         {"{\"allOf\":[{\"minimum\":3},{\"maximum\":5}],\"type\":\"integer\"}", {"3", "5"}, {"2", "6", "3.5"}},
         {"{\"anyOf\":[{\"minimum\":10},{\"maximum\":-10}],\"type\":\"integer\",\"maximum\":20}",
          {"10", "20", "-10", "-11"},
@@ -309,12 +309,11 @@ static const struct {
     iv_status status;
     const char *part;
 } refused[] = {
-    {IV_CONSTRAINT_JSON_SCHEMA, "{\"properties\":{\"a/b\":{\"multipleOf\":2}}}", IV_UNSUPPORTED,
-     "json_schema: #/properties/a~1b/multipleOf: this keyword is not supported"},
+    {IV_CONSTRAINT_JSON_SCHEMA, "{\"properties\":{\"a/b\":{\"contains\":2}}}", IV_UNSUPPORTED,
+     "json_schema: #/properties/a~1b/contains: this keyword is not supported"},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"anyOf\":[{},{\"not\":{}}]}", IV_UNSUPPORTED, "#/anyOf/1/not: "},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"int\"}", IV_INVALID, "#: type: wanted null"},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"items\":5}", IV_INVALID, "#/items: wanted a schema"},
-    {IV_CONSTRAINT_JSON_SCHEMA, "{\"items\":[true]}", IV_UNSUPPORTED, "#: items: "},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"uniqueItems\":true}", IV_UNSUPPORTED, "#: uniqueItems: "},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"http://a/b\"}", IV_UNSUPPORTED, "#: $ref: "},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"$ref\":\"#/$defs/x\"}", IV_INVALID, "\"#/$defs/x\" was not found"},
@@ -328,7 +327,7 @@ static const struct {
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", IV_INVALID, "no finite text"},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":-1}", IV_INVALID, "maxLength: wanted an integer"},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":99999}", IV_LIMIT, "maxLength: wanted at most"},
-    {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"format\":\"iri\"}", IV_UNSUPPORTED, "format: \"iri\""},
+    {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"format\":\"regex\"}", IV_UNSUPPORTED, "format: \"regex\""},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"(\"}", IV_INVALID, "#/pattern: at byte 0"},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"minimum\":1e20}", IV_LIMIT, "minimum: wanted less than 10^16"},
     {IV_CONSTRAINT_JSON_SCHEMA, "{\"maximum\":-1e16}", IV_LIMIT, "maximum: wanted less than 10^16"},

@@ -12,6 +12,7 @@ an accepted instance that the suite calls invalid, or more refusals than --refus
 
 import argparse
 import collections
+import decimal
 import hashlib
 import itertools
 import json
@@ -68,17 +69,36 @@ def reason_of(message):
     return re.sub(r'"[^"]*"|\d+', "_", message)[:90]
 
 
+def translate_atom(inside):
+    def translate(m):
+        word = m[0]
+        if word in "[]":
+            inside[0] = word == "["
+        if word == "$":
+            return r"\Z"
+        if word == r"\s":
+            return r"\s\ufeff" if inside[0] else r"[\s\ufeff]"
+        return r"[^\s\ufeff]" if word == r"\S" and not inside[0] else word
+    return translate
+
+
 def ecma_pattern(v, pattern, value, schema):
     """Python's \\s has no U+FEFF, its $ matches before a last line end."""
     if v.is_type(value, "string"):
-        source = re.sub(r"\\(?!\\)([sS])", lambda m: r"[\s\ufeff]" if m[1] == "s" else r"[^\s\ufeff]", pattern)
-        if not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", source), value):
+        source = re.sub(r"\\.|[\[\]]|\$$", translate_atom([False]), pattern)
+        if not re.search(source, value):
             yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def decimal_multiple(v, step, value, schema):
+    """Binary fractions say that 0.07 is no multiple of 0.01."""
+    if v.is_type(value, "number") and decimal.Decimal(str(value)) % decimal.Decimal(str(step)) != 0:
+        yield jsonschema.ValidationError(f"{value!r} is not a multiple of {step!r}")
 
 
 def validator(schema, default=jsonschema.Draft202012Validator):
     kind = jsonschema.validators.validator_for(schema, default=default)
-    extended = jsonschema.validators.extend(kind, {"pattern": ecma_pattern})
+    extended = jsonschema.validators.extend(kind, {"pattern": ecma_pattern, "multipleOf": decimal_multiple})
     return extended(schema, format_checker=kind.FORMAT_CHECKER)
 
 
@@ -88,15 +108,16 @@ def no_duplicates(pairs):
     return dict(pairs)
 
 
-def judge(v, text):
-    """None: valid, or not judged (a repeated additional name; the validator itself fails)."""
+def judge(v, text, unjudged):
+    """None: valid, or not judged, which is counted: a repeated additional name; the validator itself fails."""
     signal.setitimer(signal.ITIMER_REAL, 3)
     try:
         error = next(v.iter_errors(json.loads(text, object_pairs_hook=no_duplicates)), None)
         return error and error.message
     except ValueError as e:
         return str(e)
-    except Exception:  # of the validator: a reference it cannot resolve, a pattern that re cannot read
+    except Exception as e:  # of the validator: a reference it cannot resolve, a pattern that re cannot read
+        unjudged[type(e).__name__] += 1
         return None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -106,7 +127,7 @@ def bench(args, compiler):
     files = [f for f in files_of(args.folder, args.commit, "data/")]
     files.sort(key=lambda f: hashlib.sha256(f[0].encode()).digest())
     refused, reasons, places = 0, collections.Counter(), {}
-    texts, wrong, silent = 0, 0, 0
+    texts, wrong, silent, unjudged = 0, 0, 0, collections.Counter()
     for path, data in files[:args.sample]:
         schema = json.loads(data)
         answer = compiler.ask(schema=schema, walks=args.walks)
@@ -120,7 +141,7 @@ def bench(args, compiler):
         silent += not answer["texts"]
         for text in answer["texts"]:
             texts += 1
-            error = judge(v, text)
+            error = judge(v, text, unjudged)
             if error:
                 wrong += 1
                 print(f"INVALID {path}: {error[:200]}\n    {text[:300]}")
@@ -129,7 +150,7 @@ def bench(args, compiler):
         for place in places[reason][:args.places]:
             print("         ", place[:240])
     print(f"{min(args.sample, len(files))} schemas, {refused} refused, {texts} answers, {wrong} invalid, "
-          f"{silent} accepted schemas without an answer of a sampled length")
+          f"{silent} accepted schemas without an answer of a sampled length, not judged: {dict(unjudged)}")
     return wrong or refused > args.refused
 
 
