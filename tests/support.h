@@ -39,8 +39,8 @@ static inline const char *source_path(const char *relative) {
     return path;
 }
 
-/* Material too large or too differently licensed for the repository: $INVAR_SHARED, else ../shared, or what
- * tests/fetch.py has fetched. NULL when it is not there: the caller then prints and skips. Static buffer. */
+/* Material too large or too differently licensed for the repository: $INVAR_SHARED, else ../shared. NULL when it is not
+ * there: the caller then prints and skips. Static buffer. */
 static inline const char *shared_path(const char *relative) {
     static char path[4096];
     const char *root = getenv("INVAR_SHARED");
@@ -48,8 +48,6 @@ static inline const char *shared_path(const char *relative) {
         snprintf(path, sizeof path, "%s/%s", root, relative);
     else
         snprintf(path, sizeof path, "%s/../shared/%s", INVAR_SOURCE_DIR, relative);
-    if (access(path, R_OK) == 0) return path;
-    snprintf(path, sizeof path, "%s/build/fetched/%s", INVAR_SOURCE_DIR, relative);
     return access(path, R_OK) == 0 ? path : NULL;
 }
 
