@@ -267,8 +267,9 @@ static void sampler_and_learner_agree(void **state) {
     assert_string_equal(weights(), want);
     RL("no", "--temperature", "0.5", "--top-k", "5");
     expect_error(2, "--temperature: wanted 1 with --top-p, --top-k or --min-p, found 0.5");
-    RUN("train", "rl", source_path("models/tiny-sum"), "--data", source_path("models/tiny-sum/problems.jsonl"), "--output",
-        in_folder("no"), "--reward", "exact", "--steps", "1", "--quiet");
+    RUN("train", "rl", INVAR_SOURCE_DIR "/models/tiny-sum", "--data",
+        INVAR_SOURCE_DIR "/models/tiny-sum/problems.jsonl", "--output", in_folder("no"), "--reward", "exact", "--steps",
+        "1", "--quiet");
     expect_error(1, "max_new_tokens (--max-new-tokens): wanted at most 58, since the model has 64 positions and the "
                     "longest prompt 6 tokens, found 256");
     RL("no", "--eps-low", "1");
