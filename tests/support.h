@@ -39,8 +39,8 @@ static inline const char *source_path(const char *relative) {
     return path;
 }
 
-/* Material too large or too differently licensed for the repository: $INVAR_SHARED, else ../shared.
- * NULL when it is not there: the caller then prints and skips. Static buffer. */
+/* Material too large or too differently licensed for the repository: $INVAR_SHARED, else ../shared. NULL when it is not
+ * there: the caller then prints and skips. Static buffer. */
 static inline const char *shared_path(const char *relative) {
     static char path[4096];
     const char *root = getenv("INVAR_SHARED");
@@ -49,6 +49,12 @@ static inline const char *shared_path(const char *relative) {
     else
         snprintf(path, sizeof path, "%s/../shared/%s", INVAR_SOURCE_DIR, relative);
     return access(path, R_OK) == 0 ? path : NULL;
+}
+
+/* Data of the repository, else the shared material of this name. */
+static inline const char *data_path(const char *relative) {
+    const char *path = source_path(relative);
+    return access(path, R_OK) == 0 ? path : shared_path(relative);
 }
 
 #define SKIP_WITHOUT(path, what)                                         \

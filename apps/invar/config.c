@@ -265,7 +265,7 @@ int cli_config_read(cli_args *args, const char *const (*rivals)[2], cli_config *
     iv_buf text = {0};
     r.has_operand = args->operand_count > 0;
     *out = NULL;
-    if (iv_file_read(r.path, FILE_BYTES_MAX, &text, err) != IV_OK) return CLI_FAILED;
+    if (iv_file_read_any(r.path, FILE_BYTES_MAX, &text, err) != IV_OK) return CLI_FAILED;
     r.config = calloc(1, sizeof *r.config);
     if (!r.config || !yaml_parser_initialize(&parser)) {
         cli_config_free(r.config);

@@ -31,7 +31,9 @@ iv_status iv_file_open(const char *path, int *fd, size_t *size, iv_error *err) {
     }
     struct stat st;
     if (fstat(f, &st) != 0 || !S_ISREG(st.st_mode)) {
-        const char *found = S_ISDIR(st.st_mode) ? "a directory" : "not a regular file";
+        const char *found = S_ISDIR(st.st_mode)                            ? "a directory"
+                            : S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) ? "a pipe (copy what it gives to a file)"
+                                                                           : "not a regular file";
         close(f);
         return iv_fail(err, IV_IO, "%s: wanted a file, found %s", path, found);
     }
@@ -75,6 +77,36 @@ iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error
         out->len = size;
         out->data[size] = 0;
     }
+    return status;
+}
+
+/* From something without a size, until it ends. */
+static iv_status read_stream(int fd, const char *path, size_t max_bytes, iv_buf *out, iv_error *err) {
+    enum { PIECE = 1 << 16 };
+    iv_buf_clear(out);
+    for (;;) {
+        if (!iv_buf_reserve(out, out->len + PIECE))
+            return iv_fail(err, IV_NO_MEMORY, "%s: no memory for more than %zu bytes", path, out->len);
+        ssize_t got = read(fd, out->data + out->len, PIECE);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return iv_fail(err, IV_IO, "%s: read failed: %s", path, strerror(errno));
+        if (got == 0) break;
+        out->len += (size_t)got;
+        if (out->len > max_bytes)
+            return iv_fail(err, IV_LIMIT, "%s: more than %zu bytes, at most %zu are read", path, max_bytes, max_bytes);
+    }
+    out->data[out->len] = 0;
+    return IV_OK;
+}
+
+iv_status iv_file_read_any(const char *path, size_t max_bytes, iv_buf *out, iv_error *err) {
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+        return iv_file_read(path, max_bytes, out, err);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return iv_fail(err, IV_IO, "%s: cannot open: %s", path, strerror(errno));
+    iv_status status = read_stream(fd, path, max_bytes, out, err);
+    close(fd);
     return status;
 }
 

@@ -221,7 +221,7 @@ iv_status iv_render_template(const char *path, const char *variables_json, size_
     iv_buf source = {0}, buf = {0};
     iv_template *template = NULL;
     IV_TRY(parse_variables(variables_json, bytes, &variables, err));
-    iv_status status = iv_file_read(path, TEMPLATE_FILE_BYTES_MAX, &source, err);
+    iv_status status = iv_file_read_any(path, TEMPLATE_FILE_BYTES_MAX, &source, err);
     if (status == IV_OK) {
         const char *text = source.data ? source.data : "";
         size_t mark = iv_utf8_mark(text, source.len);

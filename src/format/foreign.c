@@ -2,12 +2,87 @@
 #include "format/foreign.h"
 #include "base/file.h"
 
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FOUND_BYTES = 512, NAME_BYTES = 256 };
+static _Thread_local char found[FOUND_BYTES];
+
 typedef struct foreign {
     const char *file, *hint;
 } foreign;
 
 #define PICKLED ": only safetensors are read (transformers' save_pretrained writes them)"
 #define MISTRAL ", Mistral's own format: only that of transformers is read"
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static bool exists(const char *dir, const char *name) {
+    iv_buf path = {0};
+    iv_error ignored;
+    bool there = iv_path_join(dir, name, &path, &ignored) == IV_OK && iv_file_exists(path.data);
+    iv_buf_free(&path);
+    return there;
+}
+
+static bool is_gguf(const char *dir, const char *name) {
+    (void)dir;
+    return ends_with(name, ".gguf");
+}
+
+/* A checkpoint of a training run: its model is a folder in it. */
+static bool is_checkpoint(const char *dir, const char *name) {
+    char inside[NAME_BYTES + 40];
+    if (strncmp(name, "checkpoint-", 11) != 0) return false;
+    snprintf(inside, sizeof inside, "%s/model/config.json", name);
+    return exists(dir, inside);
+}
+
+/* The last wanted name in the order of bytes; false: none. */
+static bool last_of(const char *dir, bool (*wanted)(const char *dir, const char *name), char out[NAME_BYTES]) {
+    DIR *d = opendir(dir);
+    out[0] = 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (strlen(e->d_name) < NAME_BYTES && strcmp(e->d_name, out) > 0 && wanted(dir, e->d_name))
+            strcpy(out, e->d_name);
+    if (d) closedir(d);
+    return out[0] != 0;
+}
+
+static const char *gguf_in(const char *dir, const char *before, const char *after) {
+    char name[NAME_BYTES];
+    if (!last_of(dir, is_gguf, name)) return "";
+    snprintf(found, FOUND_BYTES,
+             "%s%s: GGUF is not read yet, only Hugging Face directories: config.json, tokenizer.json, "
+             "*.safetensors%s",
+             before, name, after);
+    return found;
+}
+
+static const char *deeper(const char *dir, const char *checkpoint, const char *folder) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    bool long_path = n > 200;
+    snprintf(found, FOUND_BYTES, " (found the output of a training run: its model is %.*s%s%s%s)",
+             long_path ? 3 : (int)n, long_path ? "..." : dir, "/", checkpoint, folder);
+    return found;
+}
+
+const char *iv_foreign_path(const char *path) {
+    char magic[4] = "";
+    FILE *file = fopen(path, "rbe");
+    if (file && fread(magic, 1, sizeof magic, file) != sizeof magic) magic[0] = 0;
+    if (file) fclose(file);
+    if (memcmp(magic, "GGUF", 4) == 0 || ends_with(path, ".gguf"))
+        return "a GGUF file: GGUF is not read yet, only Hugging Face directories: config.json, tokenizer.json, "
+               "*.safetensors";
+    if (ends_with(path, ".safetensors") || ends_with(path, ".json")) return "a file: give the directory that it is in";
+    return "a file";
+}
 
 static const char *first_of(const char *dir, const foreign *files, size_t count) {
     const char *hint = "";
@@ -29,7 +104,8 @@ const char *iv_foreign_weights(const char *dir) {
         {"adapter_model.bin", ", but adapter_model.bin: an adapter has to be merged into its base model"},
         {"consolidated.safetensors", ", but consolidated.safetensors" MISTRAL},
     };
-    return first_of(dir, files, sizeof files / sizeof *files);
+    const char *hint = first_of(dir, files, sizeof files / sizeof *files);
+    return *hint ? hint : gguf_in(dir, ", but ", "");
 }
 
 const char *iv_foreign_config(const char *dir) {
@@ -38,7 +114,12 @@ const char *iv_foreign_config(const char *dir) {
         {"params.json", " (found params.json" MISTRAL ")"},
         {"snapshots", " (found snapshots, as in the hub's cache: the model is a folder in it)"},
     };
-    return first_of(dir, files, sizeof files / sizeof *files);
+    const char *hint = first_of(dir, files, sizeof files / sizeof *files);
+    char name[NAME_BYTES];
+    if (*hint) return hint;
+    if (exists(dir, "model/config.json")) return deeper(dir, "", "model");
+    if (last_of(dir, is_checkpoint, name)) return deeper(dir, name, "/model");
+    return gguf_in(dir, " (found ", ")");
 }
 
 const char *iv_foreign_tokenizer(const char *dir) {

@@ -14,6 +14,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The layers with a sliding window. */
 typedef enum slide_rule {
@@ -322,7 +323,10 @@ iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *
     iv_buf path = {0}, bytes = {0};
     iv_status status = iv_path_join(dir, "config.json", &path, err);
     if (status == IV_OK) status = iv_file_read(path.data, IV_CONFIG_BYTES_MAX, &bytes, err);
-    if (status == IV_NOT_FOUND && *iv_foreign_config(dir))
+    struct stat st;
+    if (status == IV_NOT_FOUND && stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
+        status = iv_fail(err, IV_NOT_FOUND, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));
+    else if (status == IV_NOT_FOUND && *iv_foreign_config(dir))
         status = iv_fail(err, IV_NOT_FOUND, "%s: no such file%s", path.data, iv_foreign_config(dir));
     if (status == IV_OK) status = iv_model_config_parse(path.data, bytes.data, bytes.len, out, err);
     iv_buf_free(&bytes);

@@ -82,7 +82,13 @@ static iv_status parse_offsets(const char *file, const json_t *value, size_t dat
     if (!json_is_array(value) || json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(second))
         return iv_fail(err, IV_FORMAT, "%s: tensor '%.200s': data_offsets: wanted two integers", file, t->name);
     json_int_t begin = json_integer_value(first), end = json_integer_value(second);
-    if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
+    if (begin >= 0 && begin <= end && (uint64_t)end > data_bytes)
+        return iv_fail(err, IV_FORMAT,
+                       "%s: %zu bytes, but its header says at least %" PRIu64
+                       " (the end of tensor '%.200s'): the file was "
+                       "cut short, as by an interrupted download",
+                       file, data_start + data_bytes, data_start + (uint64_t)end, t->name);
+    if (begin < 0 || end < begin)
         return iv_fail(err, IV_FORMAT,
                        "%s: tensor '%.200s': data_offsets: wanted 0 <= begin <= end <= %zu (the file's data bytes), "
                        "found [%" JSON_INTEGER_FORMAT ", %" JSON_INTEGER_FORMAT "]",

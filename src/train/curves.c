@@ -1,4 +1,5 @@
-/* curves.c: columns -> charts in a grid -> an SVG document, and a page around it. */
+/* curves.c: columns -> charts in a grid -> an SVG document; a page of the same charts, as many next to each other as
+ * fit. Metrics that never change are listed, not drawn. */
 #include "train/curves.h"
 #include "base/file.h"
 #include "base/size.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 
 /* Pixels. */
-enum { COLUMNS = 2, WIDTH = 470, HEIGHT = 250, LEFT = 62, RIGHT = 18, TOP = 34, BOTTOM = 44, HEAD = 58 };
+enum { COLUMNS = 2, WIDTH = 470, PAGE_WIDTH = 360 /* a phone's: text keeps its size there */, HEIGHT = 250 };
+enum { LEFT = 62, RIGHT = 18, TOP = 34, BOTTOM = 44, HEAD = 58, LINE = 20 };
 
 /* ---- one chart ---- */
 
@@ -37,7 +39,7 @@ static bucket bucket_of(const iv_train_point *p, size_t n) {
 typedef struct chart {
     FILE *out;
     const iv_train_column *column;
-    double left, top; /* of the panel */
+    double left, top, width; /* of the panel */
     iv_svg_scale x, y;
     bucket buckets[IV_TRAIN_CURVES_POINTS];
     size_t count, missing; /* missing: values that are not finite */
@@ -70,7 +72,7 @@ static void set_scale(chart *c, const iv_train_columns *all) {
         high += room;
     }
     double first = (double)all->first, last = (double)all->last;
-    c->x = (iv_svg_scale){first, last > first ? last : first + 1, c->left + LEFT, c->left + WIDTH - RIGHT, false};
+    c->x = (iv_svg_scale){first, last > first ? last : first + 1, c->left + LEFT, c->left + c->width - RIGHT, false};
     c->y = (iv_svg_scale){low, high, c->top + HEIGHT - BOTTOM, c->top + TOP, logarithmic};
 }
 
@@ -81,7 +83,7 @@ static void draw_head(const chart *c) {
     iv_svg_text(c->out, "ink strong", c->left + LEFT, c->top + 18, c->column->name);
     end += isfinite(last) ? sprintf(end, "last %.5g", last) : sprintf(end, "last not finite");
     if (c->missing) sprintf(end, ", %zu not finite", c->missing);
-    iv_svg_text(c->out, "soft end", c->left + WIDTH - RIGHT, c->top + 18, text);
+    iv_svg_text(c->out, "soft end", c->left + c->width - RIGHT, c->top + 18, text);
 }
 
 static double middle_x(const chart *c, const bucket *b) { return iv_svg_position(&c->x, (b->from + b->to) / 2); }
@@ -119,7 +121,7 @@ static void draw_chart(chart *c, const iv_train_columns *all) {
     fill_buckets(c);
     set_scale(c, all);
     draw_head(c);
-    iv_svg_axis_x(c->out, &c->x, 6, c->y.from, c->y.to, "step");
+    iv_svg_axis_x(c->out, &c->x, c->width < WIDTH ? 4 : 6, c->y.from, c->y.to, "step");
     iv_svg_axis_y(c->out, &c->y, 5, c->x.from, c->x.to, NULL);
     for (size_t i = 0; i < c->count; i++) {
         const bucket *b = &c->buckets[i];
@@ -133,58 +135,111 @@ static void draw_chart(chart *c, const iv_train_columns *all) {
 
 /* ---- all charts ---- */
 
-static size_t charts_of(const iv_train_columns *all) {
+/* A line without a change, such as the divergence of a run that has none. */
+static bool is_constant(const iv_train_column *c) {
+    size_t n = iv_train_column_count(c);
+    const iv_train_point *p = iv_train_column_points(c);
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(p[i].value) || p[i].value != p[0].value) return false;
+    return n > 1;
+}
+
+static bool is_drawn(const iv_train_column *c) { return iv_train_column_count(c) > 0 && !is_constant(c); }
+
+static size_t count_of(const iv_train_columns *all, bool (*kind)(const iv_train_column *c)) {
     size_t n = 0;
-    for (size_t i = 0; i < all->count; i++) n += iv_train_column_count(&all->at[i]) > 0;
+    for (size_t i = 0; i < all->count; i++) n += kind(&all->at[i]);
     return n;
 }
 
 static void describe(const iv_train_columns *all, char *out, size_t n) {
-    snprintf(out, n, "steps %llu to %llu, %zu metrics", (unsigned long long)all->first, (unsigned long long)all->last,
-             charts_of(all));
+    size_t drawn = count_of(all, is_drawn), constant = count_of(all, is_constant);
+    int k = snprintf(out, n, "steps %llu to %llu, %zu metrics", (unsigned long long)all->first,
+                     (unsigned long long)all->last, drawn + constant);
+    if (constant) snprintf(out + k, n - (size_t)k, ", %zu of them constant", constant);
+}
+
+static void constant_words(const iv_train_column *c, char *out, size_t n) {
+    snprintf(out, n, "%.8g in every step", iv_train_column_points(c)[0].value);
 }
 
 static void draw(FILE *out, const char *title, const iv_train_columns *all) {
-    size_t n = charts_of(all), rows = (n + COLUMNS - 1) / COLUMNS, k = 0;
-    char description[120];
+    size_t n = count_of(all, is_drawn), rows = (n + COLUMNS - 1) / COLUMNS, k = 0;
+    double y = HEAD + (double)rows * HEIGHT;
+    char description[120], words[60];
     describe(all, description, sizeof description);
-    iv_svg_begin(out, COLUMNS * WIDTH, HEAD + (double)rows * HEIGHT, title, description);
+    iv_svg_begin(out, COLUMNS * WIDTH, y + (double)count_of(all, is_constant) * LINE, title, description);
     iv_svg_text(out, "ink large strong", 16, 28, title);
     iv_svg_text(out, "soft", 16, 47, description);
     for (size_t i = 0; i < all->count; i++) {
-        chart c = {.out = out, .column = &all->at[i]};
-        if (!iv_train_column_count(c.column)) continue;
+        chart c = {.out = out, .column = &all->at[i], .width = WIDTH};
+        if (!is_drawn(c.column)) continue;
         c.left = (double)(k % COLUMNS * WIDTH), c.top = (double)(HEAD + k / COLUMNS * HEIGHT);
         k++;
         draw_chart(&c, all);
     }
+    for (size_t i = 0; i < all->count; i++, words[0] = 0) {
+        if (!is_constant(&all->at[i])) continue;
+        constant_words(&all->at[i], words, sizeof words);
+        iv_svg_text(out, "ink strong", 16, y + 6, all->at[i].name);
+        iv_svg_text(out, "soft", WIDTH, y + 6, words);
+        y += LINE;
+    }
     iv_svg_end(out);
+}
+
+/* Each chart as a picture of its own. */
+static void draw_page(FILE *out, const iv_train_columns *all) {
+    char description[120];
+    describe(all, description, sizeof description);
+    fprintf(out, "<p>%s</p>\n<div class=\"charts\">\n", description);
+    for (size_t i = 0; i < all->count; i++) {
+        chart c = {.out = out, .column = &all->at[i], .width = PAGE_WIDTH};
+        if (!is_drawn(c.column)) continue;
+        iv_svg_begin(out, PAGE_WIDTH, HEIGHT, c.column->name, description);
+        draw_chart(&c, all);
+        iv_svg_end(out);
+    }
+    fputs("</div>\n", out);
+}
+
+static void write_row(FILE *out, const char *name, const char *text) {
+    fputs("<dt>", out);
+    iv_svg_escaped(out, name);
+    fputs("</dt><dd>", out);
+    iv_svg_escaped(out, text);
+    fputs("</dd>\n", out);
 }
 
 static const char page_style[] =
     "<style>:root{color-scheme:light dark}body{margin:0 "
     "auto;max-width:1100px;padding:12px;background:#fff;color:#1f2937;"
-    "font:14px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif}svg{width:100%;height:auto}"
+    "font:14px ui-sans-serif,system-ui,'Segoe "
+    "UI',Helvetica,Arial,sans-serif}svg{width:100%;height:auto}h1{font-size:17px}"
+    ".charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:8px}"
     "dl{display:grid;grid-template-columns:max-content auto;gap:4px "
     "16px}dt{color:#6b7280}dd{margin:0;overflow-wrap:anywhere}"
     "@media (prefers-color-scheme:dark){body{background:#12161d;color:#e5e7eb}dt{color:#9ca3af}}</style>\n";
 
-/* Texts, such as the hash of the weights, are listed below the charts with their last value. */
+/* Constants, and texts with their last value, such as the hash of the weights, are listed below the charts. */
 static void write_page(FILE *out, const char *title, const iv_train_columns *all) {
     fputs("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
           out);
     iv_svg_escaped(out, title);
-    fprintf(out, "</title>\n%s</head>\n<body>\n", page_style);
-    draw(out, title, all);
+    fprintf(out, "</title>\n%s</head>\n<body>\n<h1>", page_style);
+    iv_svg_escaped(out, title);
+    fputs("</h1>\n", out);
+    draw_page(out, all);
     fprintf(out, "<dl>\n<dt>last step</dt><dd>%llu</dd>\n", (unsigned long long)all->last);
     for (size_t i = 0; i < all->count; i++) {
-        if (!all->at[i].text[0]) continue;
-        fputs("<dt>", out);
-        iv_svg_escaped(out, all->at[i].name);
-        fputs("</dt><dd>", out);
-        iv_svg_escaped(out, all->at[i].text);
-        fputs("</dd>\n", out);
+        char words[60];
+        if (is_constant(&all->at[i])) {
+            constant_words(&all->at[i], words, sizeof words);
+            write_row(out, all->at[i].name, words);
+        } else if (all->at[i].text[0]) {
+            write_row(out, all->at[i].name, all->at[i].text);
+        }
     }
     fputs("</dl>\n</body>\n</html>\n", out);
 }

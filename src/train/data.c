@@ -220,7 +220,7 @@ iv_status iv_train_data_open(const iv_train_data_options *options, const iv_text
     iv_buf file = {0};
     bool input = strcmp(o.path, "-") == 0;
     IV_TRY(check_options(&o, text, err));
-    iv_status status = input ? read_standard_input(&file, err) : iv_file_read(o.path, FILE_BYTES_MAX, &file, err);
+    iv_status status = input ? read_standard_input(&file, err) : iv_file_read_any(o.path, FILE_BYTES_MAX, &file, err);
     if (input) o.path = "standard input";
     if (status == IV_OK) return build(&o, text, &file, out, err);
     iv_buf_free(&file);

@@ -118,6 +118,23 @@ static void force_says_where_they_part(void **state) {
     expect_unequal("0:1  failed: ", "1 failed");
 }
 
+/* Bits of other methods depend on the batch: their difference is told from one of the law's. */
+static void baselines_are_named(void **state) {
+    (void)state;
+    RUN("generate", MODEL, "--chat", "-p", "What is 17 * 6?", "--temperature", "0", "--max-tokens", "8", "--quiet",
+        "--numerics", "vanilla", "--receipt", in_folder("vanilla"));
+    expect_ok();
+    RUN("replay", in_folder("vanilla"), "--arithmetic", "tc16", "--force");
+    expect_unequal("positions differ; the bits of numerics vanilla depend on the batch\n",
+                   "1 differ (1 of them by numerics whose bits depend on the batch, as expected), 0 from");
+    RUN("replay", in_folder("vanilla"), "--arithmetic", "tc16", "--force", "--json");
+    assert_int_equal(came.code, 1);
+    expect_out("\"depends_on_the_batch\": true");
+    RUN("replay", in_folder("0"), "--arithmetic", "tc16", "--force");
+    assert_int_equal(came.code, 1);
+    assert_true(!strstr(came.out, "depend on the batch") && !strstr(came.err, "depend on the batch"));
+}
+
 static void bad_files(void **state) {
     (void)state;
     char two[2 * RECEIPT_MAX];
@@ -201,6 +218,7 @@ int main(void) {
         cmocka_unit_test(a_changed_request_shows),
         cmocka_unit_test(other_makers_are_distinguished),
         cmocka_unit_test(force_says_where_they_part),
+        cmocka_unit_test(baselines_are_named),
         cmocka_unit_test(bad_files),
         cmocka_unit_test(the_model_is_found),
         cmocka_unit_test(the_rest_is_computed),

@@ -308,12 +308,11 @@ static void an_interrupt_ends_it(void **state) {
 static void other_families(void **state) {
     (void)state;
     static const char *const names[] = {"llama31", "mistral_v03", "qwen2", "qwen3", "qwen3_moe"};
-    SKIP_WITHOUT(shared_path("golden/hf"), "golden/hf");
     for (size_t i = 0; i < (SANITIZED ? 1 : sizeof names / sizeof *names); i++) {
         char relative[64];
-        snprintf(relative, sizeof relative, "golden/hf/%s", names[i]);
+        snprintf(relative, sizeof relative, "tests/data/hf/%s", names[i]);
         write_lengths();
-        RUN("verify", shared_path(relative), "--prompts", in_folder("lengths.jsonl"), "--max-tokens", "3", "--axes",
+        RUN("verify", source_path(relative), "--prompts", in_folder("lengths.jsonl"), "--max-tokens", "3", "--axes",
             "batch,order,chunk,prefix,preempt,threads,tp,restart", "--combinations", "2", "--arithmetic",
             i % 2 ? "tc16" : "fma32");
         if (came.code != 0) fail_msg("%s: exit code %d: %s%s", names[i], came.code, came.out, came.err);

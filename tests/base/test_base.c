@@ -7,6 +7,7 @@
 #include "base/size.h"
 #include "base/utf8.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void error_lines_are_printable(void **state) {
@@ -86,6 +87,41 @@ static void files_name_what_is_wrong(void **state) {
     iv_buf_free(&buf);
 }
 
+/* As <(...) of a shell; a FIFO in a model directory is refused instead of waited for. */
+static void pipes_that_the_user_names_are_read(void **state) {
+    (void)state;
+    enum { BYTES = 200000 };
+    iv_error err;
+    iv_buf buf = {0};
+    char path[40];
+    for (size_t limit = BYTES; limit >= BYTES - 1; limit--) {
+        int ends[2];
+        assert_int_equal(pipe(ends), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            close(ends[0]);
+            for (int i = 0; i < BYTES; i++)
+                if (write(ends[1], "0123456789" + i % 10, 1) != 1) _exit(1);
+            _exit(0);
+        }
+        close(ends[1]);
+        snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+        assert_int_equal(iv_file_read(path, BYTES, &buf, &err), IV_IO);
+        assert_non_null(strstr(err.message, "wanted a file, found a pipe (copy what it gives to a file)"));
+        iv_status status = iv_file_read_any(path, limit, &buf, &err);
+        assert_int_equal(status, limit == BYTES ? IV_OK : IV_LIMIT);
+        if (status == IV_OK) assert_true(buf.len == BYTES && strncmp(buf.data + BYTES - 10, "0123456789", 11) == 0);
+        close(ends[0]);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+    }
+    assert_int_equal(iv_file_read_any("/", 10, &buf, &err), IV_IO);
+    assert_int_equal(iv_file_read_any("/nonexistent/x", 10, &buf, &err), IV_NOT_FOUND);
+    ASSERT_OK(iv_file_read_any(source_path("CMakeLists.txt"), 1 << 20, &buf, &err), &err);
+    ASSERT_OK(iv_file_read_any("/dev/null", 10, &buf, &err), &err);
+    assert_int_equal(buf.len, 0);
+    iv_buf_free(&buf);
+}
+
 static void sha256_of_abc(void **state) {
     (void)state;
     uint8_t d[32];
@@ -96,8 +132,11 @@ static void sha256_of_abc(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(error_lines_are_printable), cmocka_unit_test(sizes_do_not_wrap),
-                                       cmocka_unit_test(utf8_is_strict), cmocka_unit_test(files_name_what_is_wrong),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(error_lines_are_printable),
+                                       cmocka_unit_test(sizes_do_not_wrap),
+                                       cmocka_unit_test(utf8_is_strict),
+                                       cmocka_unit_test(files_name_what_is_wrong),
+                                       cmocka_unit_test(pipes_that_the_user_names_are_read),
                                        cmocka_unit_test(sha256_of_abc)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

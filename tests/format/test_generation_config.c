@@ -139,14 +139,10 @@ static void real_files(void **state) {
     (void)state;
     iv_generation_config g;
     iv_error err;
-    const char *dir = shared_path("models/tiny-math");
-    SKIP_WITHOUT(dir, "models/tiny-math");
-    ASSERT_OK(iv_generation_config_read(dir, &g, &err), &err);
+    ASSERT_OK(iv_generation_config_read(source_path("models/tiny-math"), &g, &err), &err);
     assert_true(g.has_do_sample && g.do_sample && g.temperature == 0.6 && g.top_k == 20 && g.top_p == 0.95);
     assert_true(g.eos_count == 1 && g.eos_ids[0] == 688 && g.pad_id == 686 && !g.has_bos && !g.has_min_p);
-    dir = shared_path("golden/hf/qwen3");
-    SKIP_WITHOUT(dir, "golden/hf/qwen3");
-    ASSERT_OK(iv_generation_config_read(dir, &g, &err), &err);
+    ASSERT_OK(iv_generation_config_read(source_path("tests/data/hf/qwen3"), &g, &err), &err);
     assert_true(!g.has_eos && !g.has_temperature);
 }
 

@@ -86,7 +86,7 @@ static const struct {
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":{}}}", 1, IV_FORMAT, "wanted two integers"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, IV_FORMAT, "found [1, 0]"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[-1,0]}}", 1, IV_FORMAT, "found [-1, 0]"},
-    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, IV_FORMAT, "<= 1 (the file's data bytes)"},
+    {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 1, IV_FORMAT, "62 bytes, but its header says at least 63 (the end of tensor 'a')"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1, IV_FORMAT,
      "take 2 bytes, its data_offsets span 1"},
     {"{\"a\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,0]}}", 0, IV_FORMAT, "take 2 bytes"},

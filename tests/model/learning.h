@@ -1,4 +1,4 @@
-/* learning.h: a learner over a model directory and the recorded batches of shared/golden/gradients. */
+/* learning.h: a learner over a model directory and the recorded batches of tests/data/gradients. */
 #ifndef IV_TESTS_LEARNING_H
 #define IV_TESTS_LEARNING_H
 

@@ -1,4 +1,4 @@
-/* Gradients of every family against PyTorch's in float64 (shared/golden/gradients), and one set of bits for every pass,
+/* Gradients of every family against PyTorch's in float64 (tests/data/gradients), and one set of bits for every pass,
  * thread count, instruction set and recomputation. */
 #include "golden_gradients.h"
 

@@ -14,6 +14,8 @@ import unittest
 
 import fake_server
 
+# ./run test installs Playwright there, if this Python has none.
+sys.path += map(str, (pathlib.Path(__file__).resolve().parents[2] / "build/venv-page/lib").glob("python3*/site-packages"))
 try:
     from playwright.sync_api import expect, sync_playwright
 except ImportError:

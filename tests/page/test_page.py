@@ -41,6 +41,17 @@ class Chat(Case):
         expect(page.locator(".foot")).to_contain_text("equal to the first, bit for bit")
         self.assertEqual({b["seed"] for p, b in self.model.requests if p == "/v1/chat/completions"}, {9007199254740993})
 
+    def test_a_reload_keeps_the_conversation(self):
+        page = self.open()
+        self.ask()
+        digest = page.evaluate("() => chat.selected.digest")
+        page.reload()
+        expect(page.locator(".foot .digest")).to_have_count(1)
+        self.assertEqual(page.evaluate("() => chat.selected.digest"), digest)
+        page.click("#chat-new")
+        page.reload()
+        expect(page.locator(".empty h1").first).to_have_text("Same request, same bits.")
+
     def test_wrong_digest_is_seen(self):
         """The control of the check: a server that lies about its digest."""
         real = fake_server.Handler.outcome
@@ -131,6 +142,18 @@ class Tokens(Case):
         page.keyboard.press("n")
         expect(page.locator("#token .badge")).to_have_text("near-tie")
 
+    def test_arrows_after_the_tab_was_clicked(self):
+        page = self.open()
+        self.ask()
+        page.click("#tab-tokens")
+        before = page.evaluate("() => view.at")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#tokens")).to_be_visible()
+        self.assertEqual(page.evaluate("() => view.at"), before + 1)
+        page.keyboard.press("ArrowLeft")
+        self.assertEqual(page.evaluate("() => view.at"), before)
+        expect(page.locator("#tokens")).to_be_visible()
+
     def test_fork_at_a_token(self):
         page = self.open()
         page.fill("#field-seed", "7")
@@ -209,6 +232,23 @@ class Proof(Case):
         expect(page.locator("#verdict")).to_contain_text("1 unique answer")
         chat = page.evaluate("() => chat.selected.digest")
         self.assertEqual(chat, page.evaluate("() => proof.rows[0].digest"))
+
+
+class Keyless(Case):
+    """A server without keys lets its own machine empty the cache."""
+
+    def test_cold_runs(self):
+        page = self.open("proof")
+        self.prove()
+        self.assertEqual(self.words("Cold"), "equal")
+        expect(page.locator("#verdict")).to_contain_text("1 unique answer in 10 runs")
+        self.assertGreater(self.model.flushes, 0)
+
+    def test_the_readme_counts_the_ways(self):
+        self.open()
+        words = {10: "ten", 11: "eleven", 12: "twelve", 13: "thirteen"}
+        readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text()
+        self.assertIn(f"runs one prompt in {words[self.page.evaluate('() => ways.length')]} ways", readme)
 
 
 class Vanilla(Case):

@@ -14,5 +14,4 @@ mkdir -p tests/data/train
 for noun in optimizer schedules algorithms; do
     "$venv/bin/python" "tests/scripts/record_$noun.py" tests/data/train
 done
-shared=${INVAR_SHARED:-../shared}
-"$venv/bin/python" tests/scripts/record_routes.py tests/data/train "$shared/golden/gradients/qwen3_moe"
+"$venv/bin/python" tests/scripts/record_routes.py tests/data/train tests/data/gradients/qwen3_moe

@@ -112,8 +112,8 @@ iv_status __wrap_iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err
     if (has_fault("hang", true)) pause();
     if (has_fault("poison", false) && has_poison(b)) end_by(SIGSEGV);
     iv_status status = __real_iv_ranks_forward(e, b, err);
-    if (has_fault("bits", false)) /* a machine that computes other bits */
-        for (size_t i = 0; i < 689; i++) b->logits[i] *= 1.001f;
+    if (has_fault("bits", false)) /* a machine that computes other bits in each life */
+        for (size_t i = 0; i < 689; i++) b->logits[i] *= 1 + 0.001f * (float)life;
     return status;
 }
 
@@ -142,6 +142,23 @@ static int remove_lives(void **state) {
     return unlink(lives_file);
 }
 
+/* The bridge of the case; close_left closes one that a failed case left, so that its process is not in the way of
+ * others. */
+static iv_bridge *left;
+
+static iv_bridge *keep(iv_bridge *b) { return left = b; }
+
+static void close_bridge(iv_bridge *b) {
+    left = NULL;
+    iv_bridge_close(b);
+}
+
+static int close_left(void **state) {
+    (void)state;
+    if (left) close_bridge(left);
+    return 0;
+}
+
 static void set_faults(const char *text) {
     setenv(plan_variable, text, 1);
     assert_int_equal(truncate(lives_file, 0), 0);
@@ -157,7 +174,7 @@ static iv_bridge *open_faulty(const iv_engine_options *engine, size_t restarts) 
     iv_bridge *b = NULL;
     iv_error err;
     ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
-    return b;
+    return keep(b);
 }
 
 static iv_bridge *open_small_faulty(size_t restarts) {
@@ -175,7 +192,7 @@ static iv_bridge *open_with_timeout(uint32_t timeout_ms) {
     iv_bridge *b = NULL;
     iv_error err;
     ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
-    return b;
+    return keep(b);
 }
 
 /* The engine's process of a bridge, by /proc; 0: none now. */
@@ -273,7 +290,7 @@ static void every_death_continues(void **state) {
             if (!strstr(notes, words[way])) fail_msg("wanted \"%s\" in: %s", words[way], notes);
             assert_nothing_held(b);
             forget(l, KINDS);
-            iv_bridge_close(b);
+            close_bridge(b);
             assert_int_equal(engine_pid(), 0);
         }
     }
@@ -291,12 +308,13 @@ static void a_step_that_hangs(void **state) {
     iv_error err;
     if (SANITIZED) o.engine_timeout_ms = TIMEOUT_MS;
     ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
+    keep(b);
     ask_kinds(b, l);
     finish(b, l, KINDS);
     check_kinds(l, "a step that hangs");
     if (!strstr(notes, "its engine made no step for")) fail_msg("%s", notes);
     forget(l, KINDS);
-    iv_bridge_close(b);
+    close_bridge(b);
 }
 
 /* Lives that end before the engine is open count, and are followed by a rest. */
@@ -310,7 +328,7 @@ static void starts_that_fail(void **state) {
     check_kinds(l, "after two starts that failed");
     assert_int_equal(stats_of(b).restarts, 3);
     forget(l, KINDS);
-    iv_bridge_close(b);
+    close_bridge(b);
 }
 
 /* A slow load continues however long it takes; one that waits for nothing, or a stopped process, does not. */
@@ -334,7 +352,7 @@ static void loads_that_are_slow_or_hang(void **state) {
         if (stats_of(b).restarts != cases[i].restarts || !strstr(notes, cases[i].words))
             fail_msg("%s: %d restarts: %s", cases[i].faults, (int)stats_of(b).restarts, notes);
         forget(l, KINDS);
-        iv_bridge_close(b);
+        close_bridge(b);
     }
 }
 
@@ -383,7 +401,7 @@ static void too_many_deaths(void **state) {
     assert_int_equal(iv_bridge_command(b, IV_COMMAND_FLUSH, NULL, l, &err), IV_IO);
     iv_bridge_cancel(b, l[1].id);
     forget(l, KINDS + 2);
-    iv_bridge_close(b);
+    close_bridge(b);
 }
 
 static void a_model_that_is_gone(void **state) {
@@ -397,7 +415,7 @@ static void a_model_that_is_gone(void **state) {
         if (!l[i].answer.done_events) assert_non_null(strstr(l[i].message, "the model has moved"));
     assert_true(stats_of(b).failed);
     forget(l, KINDS);
-    iv_bridge_close(b);
+    close_bridge(b);
     set_faults("segv 5 0 1;gone 0 1 100"); /* however many restarts are left */
     l = listeners(KINDS);
     b = open_small_faulty(1000000);
@@ -407,7 +425,7 @@ static void a_model_that_is_gone(void **state) {
         if (!l[i].answer.done_events) assert_non_null(strstr(l[i].message, "the model no longer opens: the model has"));
     assert_true(stats_of(b).failed && stats_of(b).restarts == 5);
     forget(l, KINDS);
-    iv_bridge_close(b);
+    close_bridge(b);
     set_faults("gone 0 0 1"); /* at the first start it is the caller's error */
     iv_engine_options engine = small_options();
     iv_bridge_options o = {.engine = engine, .process = true, .engine_restarts = 3};
@@ -424,16 +442,19 @@ static void a_model_that_is_gone(void **state) {
 static void other_bits_are_errors(void **state) {
     (void)state;
     listener *l = listeners(1);
-    /* Slow steps: tokens leave the process before it dies. Without any, a restart has nothing to contradict. */
-    set_faults("slow 0 0 1;segv 20 0 1;bits 0 1 1");
+    set_faults("slow 0 0 100;bits 0 1 100");
     iv_bridge *b = open_small_faulty(5);
     ask_long(b, &l[0]);
+    while (l[0].answer.count < 3) pump(b); /* without a token a restart has nothing to contradict */
+    kill_engine(SIGKILL);
     finish(b, l, 1);
-    assert_true(l[0].refusals == 1 && l[0].status == IV_IO && l[0].answer.count < 20);
+    if (l[0].refusals != 1 || l[0].status != IV_IO || l[0].answer.done_events)
+        fail_msg("wanted 1 refusal with status %d and no end, found %zu with %d and %zu ends after %zu tokens", IV_IO,
+                 (size_t)l[0].refusals, (int)l[0].status, (size_t)l[0].answer.done_events, l[0].answer.count);
     if (!strstr(l[0].message, "does not repeat the answer: token")) fail_msg("%s", l[0].message);
     assert_false(stats_of(b).failed);
     forget(l, 1);
-    iv_bridge_close(b);
+    close_bridge(b);
 }
 
 /* A request that always ends the engine is left out of the last restart; the others continue. */
@@ -456,7 +477,7 @@ static void a_poisonous_request(void **state) {
     check_kinds(l, "next to a poisonous request");
     assert_int_equal(stats_of(b).restarts, 3);
     forget(l, KINDS + 1);
-    iv_bridge_close(b);
+    close_bridge(b);
 }
 
 /* ---- state besides requests ---------------------------------------------------------------------------- */
@@ -497,7 +518,7 @@ static void pauses_holds_and_cancels(void **state) {
     assert_int_equal(stats_of(b).cancelled, 1);
     assert_nothing_held(b);
     forget(l, KINDS + 3);
-    iv_bridge_close(b);
+    close_bridge(b);
 }
 
 /* A model that differs in some weights. */
@@ -556,7 +577,7 @@ static void updated_weights(void **state) {
     assert_true(l[4].answer.done_events == 1 && l[4].weight_version == 2 && stats_of(b).weight_version == 2);
     assert_string_not_equal(l[4].fingerprint, l[2].fingerprint);
     forget(l, 5);
-    iv_bridge_close(b);
+    close_bridge(b);
     made_close(&old), made_close(&new);
 }
 
@@ -579,7 +600,7 @@ static void an_update_that_kills(void **state) {
     update_to(b, new.s.dir, IV_OK, "");
     assert_int_equal(stats_of(b).weight_version, 1);
     forget(l, 2);
-    iv_bridge_close(b);
+    close_bridge(b);
     made_close(&old), made_close(&new);
 }
 
@@ -642,7 +663,7 @@ static void memory_is_released(void **state) {
     assert_same_answer("restarted", &l[2].answer, &l[3].answer);
     assert_int_equal(l[3].weight_version, 1);
     assert_null(strstr(notes, "error"));
-    iv_bridge_close(b);
+    close_bridge(b);
     assert_int_equal(engine_pid(), 0);
     forget(l, 4);
     made_close(&old), made_close(&new);
@@ -662,20 +683,20 @@ static void closing_in_any_state(void **state) {
             while (!stats_of(b).away) pump(b);
         if (round == 5)
             for (int i = 0; i < 20; i++) pump(b);
-        iv_bridge_close(b);
+        close_bridge(b);
         assert_int_equal(engine_pid(), 0);
         forget(l, KINDS);
     }
 }
 
+#define CASE(name) cmocka_unit_test_teardown(name, close_left)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_death_continues),   cmocka_unit_test(a_step_that_hangs),
-        cmocka_unit_test(starts_that_fail),        cmocka_unit_test(loads_that_are_slow_or_hang),
-        cmocka_unit_test(a_first_load_that_hangs), cmocka_unit_test(too_many_deaths),
-        cmocka_unit_test(a_model_that_is_gone),    cmocka_unit_test(other_bits_are_errors),
-        cmocka_unit_test(a_poisonous_request),     cmocka_unit_test(pauses_holds_and_cancels),
-        cmocka_unit_test(updated_weights),         cmocka_unit_test(an_update_that_kills),
-        cmocka_unit_test(memory_is_released),      cmocka_unit_test(closing_in_any_state)};
+        CASE(every_death_continues),       CASE(a_step_that_hangs),       CASE(starts_that_fail),
+        CASE(loads_that_are_slow_or_hang), CASE(a_first_load_that_hangs), CASE(too_many_deaths),
+        CASE(a_model_that_is_gone),        CASE(other_bits_are_errors),   CASE(a_poisonous_request),
+        CASE(pauses_holds_and_cancels),    CASE(updated_weights),         CASE(an_update_that_kills),
+        CASE(memory_is_released),          CASE(closing_in_any_state)};
     return cmocka_run_group_tests(tests, make_lives, remove_lives);
 }

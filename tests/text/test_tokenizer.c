@@ -100,10 +100,10 @@ static void check_oracle(const char *dir_name, const char *oracle_name, const ch
     char dir[4096];
     iv_tokenizer *t;
     json_t *oracle;
-    const char *path = shared_path(dir_name);
+    const char *path = data_path(dir_name);
     SKIP_WITHOUT(path, dir_name);
     snprintf(dir, sizeof dir, "%s", path);
-    path = shared_path(oracle_name);
+    path = data_path(oracle_name);
     SKIP_WITHOUT(path, oracle_name);
     double start = seconds();
     ASSERT_OK(iv_tokenizer_open(dir, &t, &err), &err);
@@ -154,11 +154,9 @@ static void test_chat_tiny_math(void **state) {
     json_t *oracle;
     const json_t *chat;
     size_t k;
-    const char *path = shared_path("models/tiny-math");
-    SKIP_WITHOUT(path, "models/tiny-math");
-    snprintf(dir, sizeof dir, "%s", path);
+    snprintf(dir, sizeof dir, "%s", source_path("models/tiny-math"));
     ASSERT_OK(iv_tokenizer_open(dir, &t, &err), &err);
-    ASSERT_OK(iv_json_read(shared_path("models/tiny-math/oracle.json"), 64 << 20, &oracle, &err), &err);
+    ASSERT_OK(iv_json_read(source_path("models/tiny-math/oracle.json"), 64 << 20, &oracle, &err), &err);
     assert_true(json_array_size(json_object_get(oracle, "chat")) > 0);
     json_array_foreach(json_object_get(oracle, "chat"), k, chat) {
         const char *text = json_string_value(json_object_get(chat, "text"));
@@ -583,9 +581,7 @@ static bool survives(const char *json, size_t n) {
 }
 
 static void read_tiny_math(iv_buf *json) {
-    const char *path = shared_path("models/tiny-math/tokenizer.json");
-    SKIP_WITHOUT(path, "models/tiny-math/tokenizer.json");
-    ASSERT_OK(iv_file_read(path, 1 << 20, json, &err), &err);
+    ASSERT_OK(iv_file_read(source_path("models/tiny-math/tokenizer.json"), 1 << 20, json, &err), &err);
 }
 
 /* After each byte near both ends, and after every seventh between them; with INVAR_TEST_LONG after each. */

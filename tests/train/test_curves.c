@@ -36,16 +36,20 @@ static void draws_every_metric(void **state) {
          "{\"step\":3,\"loss\":0.001,\"kl\":0,\"late\":-7}\n{\"step\":4,\"loss\":0.01,\"kl\":0}\n{\"step\":5,\"lo",
          "run <1>", &html, &svg);
     assert_non_null(strstr(svg.data, "run &lt;1&gt;"));
-    assert_non_null(strstr(svg.data, "steps 1 to 4, 3 metrics"));
+    assert_non_null(strstr(svg.data, "steps 1 to 4, 3 metrics, 1 of them constant"));
     assert_non_null(strstr(svg.data, "<title>step 1: 2.5</title>"));
     assert_non_null(strstr(svg.data, "last 0.01, 1 not finite"));
-    assert_int_equal(occurrences(svg.data, "<circle"), 3 + 4 + 1);
-    assert_int_equal(occurrences(svg.data, "<polyline"), 2); /* loss after its gap, and kl */
-    assert_int_equal(occurrences(svg.data, ">step</text>"), 3);
+    assert_int_equal(occurrences(svg.data, "<circle"), 3 + 1);
+    assert_int_equal(occurrences(svg.data, "<polyline"), 1); /* loss after its gap */
+    assert_int_equal(occurrences(svg.data, ">step</text>"), 2);
     assert_null(strstr(svg.data, "nan"));
     assert_non_null(strstr(html.data, "<title>run &lt;1&gt;</title>"));
     assert_non_null(strstr(html.data, "<dt>w</dt><dd>c&amp;d</dd>"));
-    assert_non_null(strstr(html.data, svg.data)); /* the same picture */
+    assert_non_null(strstr(svg.data, ">kl</text>")); /* listed, not drawn */
+    assert_non_null(strstr(svg.data, ">0 in every step</text>"));
+    assert_non_null(strstr(html.data, "<dt>kl</dt><dd>0 in every step</dd>"));
+    assert_int_equal(occurrences(html.data, "<svg"), 2); /* a picture for each chart, as wide as a phone */
+    assert_int_equal(occurrences(html.data, "viewBox=\"0 0 360 250\""), 2);
     assert_null(strstr(html.data, "<script"));
     iv_buf_free(&html), iv_buf_free(&svg);
 }
@@ -53,7 +57,7 @@ static void draws_every_metric(void **state) {
 static void evaluations_stand_next_to_their_metric(void **state) {
     (void)state;
     iv_buf html = {0}, svg = {0};
-    draw("{\"step\":1,\"loss\":2,\"kl\":0,\"eval_x\":1}\n{\"step\":2,\"loss\":1,\"kl\":0,\"eval_loss\":1.5}\n", "t",
+    draw("{\"step\":1,\"loss\":2,\"kl\":0,\"eval_x\":1}\n{\"step\":2,\"loss\":1,\"kl\":1,\"eval_loss\":1.5}\n", "t",
          &html, &svg);
     const char *loss = strstr(svg.data, ">loss<"), *held = strstr(svg.data, ">eval_loss<"),
                *kl = strstr(svg.data, ">kl<"), *x = strstr(svg.data, ">eval_x<");

@@ -155,7 +155,8 @@ function showChat() {
         el('div', {class: 'empty'}, el('h1', {}, 'Same request, same bits.'),
            el('p', {},
               'Every answer comes with its seed, the engine’s fingerprint and a digest over every token and every ' +
-                  'bit of its log-probability. Ask twice, or among many requests: the digest stays.'),
+                  'bit of its log-probability. The same seed gives the same digest, alone or among many requests: Again, ' +
+                  'below an answer, asks with its seed.'),
            el('div', {class: 'examples'},
               examples.map((t) => el('button', {type: 'button', onclick: () => askAbout(t)}, t)))));
     return;

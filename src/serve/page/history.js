@@ -186,6 +186,7 @@ function keepChat() {
           `History is full (${sizeText(others)} of ${sizeText(historyMost)} with other conversations): this one, of ` +
           `${sizeText(text.length)}, is not kept. Delete others in History; Export saves this one.`);
     localStorage.setItem(key, text);
+    store('sessionStorage', 'invar-chat', chat.id);
     showHistoryFault('');
   } catch (e) {
     showHistoryFault(storageFault(e));
@@ -206,6 +207,7 @@ async function showTurns({id = null, title = '', turns = []} = {}) {
   }
   const last = turns.at(-1);
   Object.assign(chat, {id, title, turns, selected: last?.versions?.[last.at] ?? null});
+  store('sessionStorage', 'invar-chat', id ?? '');
   showHistoryFault('');
   showTitle();
   showChat();
@@ -224,6 +226,18 @@ async function openChat(id) {
     await showTurns({id, ...found});
   } catch (e) {
     showListFault('It cannot be read: ' + e.message);
+  }
+}
+
+/* After a reload, the conversation that this tab had on the screen. */
+async function reopenChat() {
+  const id = stored('sessionStorage', 'invar-chat');
+  if (!id) return;
+  try {
+    const text = localStorage.getItem(chatPrefix + id);
+    if (text) await showTurns({id, ...unpackChat(text)});
+  } catch (e) {
+    showHistoryFault('The last conversation cannot be read: ' + e.message);
   }
 }
 

@@ -26,6 +26,12 @@ function go(pane) {
   if (pane === 'proof' && !$('proof-prompt').value) setProofDefaults();
 }
 
+/* As go; the arrow keys then move within the tokens, not between the tabs. */
+function enter(pane) {
+  go(pane);
+  if (pane === 'tokens' && view.answer?.tokens.length) selectToken(Math.max(0, view.at), true);
+}
+
 function setProofDefaults() {
   const a = lastAnswer();
   if (a) return proveAnswer(a);
@@ -106,7 +112,7 @@ function shortcuts(e) {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
   if (e.altKey && /^Digit[1-4]$/.test(e.code)) {
     e.preventDefault();
-    go(panes[Number(e.code.slice(5)) - 1]);
+    enter(panes[Number(e.code.slice(5)) - 1]);
   } else if (e.key === 'Escape') {
     if (document.body.classList.contains('side-open'))
       openSide(false);
@@ -152,7 +158,7 @@ function start() {
 
   /* Some browsers do not focus a clicked button: the arrow keys need the focus on the tab. */
   document.querySelectorAll('[role=tab]')
-      .forEach((t) => t.addEventListener('click', () => (go(t.dataset.pane), t.focus())));
+      .forEach((t) => t.addEventListener('click', () => (t.focus(), enter(t.dataset.pane))));
   document.querySelector('.tabs').addEventListener('keydown', tabKeys);
   addEventListener('hashchange', () => go(location.hash.slice(1)));
   addEventListener('keydown', shortcuts);
@@ -181,6 +187,7 @@ function start() {
   $('api-key').value = keys.api;
   $('admin-key').value = keys.admin;
   startHistory();
+  reopenChat();
   watchFiles();
   ['proof-seed', 'proof-temperature', 'proof-max', 'proof-decoys'].forEach((id) => watchField($(id)));
   ['api-key', 'admin-key'].forEach((id) => watchField($(id)));
