@@ -86,9 +86,9 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
     const gpu_run *run = &l->runs[layer].out;
-    const void *x;
-    size_t stride;
-    IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
+    const void *x = l->f.now->attended;
+    size_t stride = l->q;
+    IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
     IV_TRY(iv_gpu_learner_rounded_input_gradient(l, run, l->dx_rounded, l->dattended, l->dy, err));
     return t->out_bias && l->f.rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)

@@ -166,26 +166,23 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
 /* ---- vectors --------------------------------------------------------------------------------------------------------
  */
 
-/* Floats of a layer's biases of qkv, and of gate and up: whole lines of memory. */
-static size_t qkv_floats(const gpu_learner *l) {
-    return l->m->config.attention_bias ? (l->q + 2 * l->kv + 31) / 32 * 32 : 0;
+/* A layer's biases of qkv, then those of gate and up. */
+static float *biases_of(const gpu_learner *l, size_t layer) {
+    return l->biases + layer * (l->qkv_biases + l->gate_up_biases);
 }
-static size_t gate_up_floats(const gpu_learner *l) { return l->m->config.mlp_bias ? (2 * l->up + 31) / 32 * 32 : 0; }
-
-size_t iv_gpu_learner_bias_floats(const gpu_learner *l) { return qkv_floats(l) + gate_up_floats(l); }
 
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
         const iv_mlp_tensors *mlp = t->experts;
-        const float *biases = l->biases + i * iv_gpu_learner_bias_floats(l);
+        const float *biases = biases_of(l, i);
         l->f.layers[i] = (layer_vectors){.attention_norm = iv_gpu_learner_vector(l, t->attention_norm),
                                          .mlp_norm = iv_gpu_learner_vector(l, t->mlp_norm),
                                          .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                          .k_norm = iv_gpu_learner_vector(l, t->k_norm),
                                          .qkv_bias = t->q_bias ? biases : NULL,
                                          .out_bias = iv_gpu_learner_vector(l, t->out_bias),
-                                         .gate_up_bias = mlp->gate_bias ? biases + qkv_floats(l) : NULL,
+                                         .gate_up_bias = mlp->gate_bias ? biases + l->qkv_biases : NULL,
                                          .down_bias = iv_gpu_learner_vector(l, mlp->down_bias)};
     }
 }
@@ -218,10 +215,10 @@ static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const i
 iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
-        float *to = l->biases + i * iv_gpu_learner_bias_floats(l);
+        float *to = biases_of(l, i);
         int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
         if (!code && t->experts->gate_bias)
-            code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, to + qkv_floats(l));
+            code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, to + l->qkv_biases);
         IV_TRY(iv_gpu_launched(&l->f, code, "biases", err));
     }
     return IV_OK;

@@ -371,12 +371,3 @@ iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err) {
     }
     return iv_gpu_clear_padding(&l->pass, l->f.normed, l->h_stride, l->width, err);
 }
-
-iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err) {
-    *x = l->f.now->attended, *stride = l->q_stride;
-    if (l->q == l->q_stride) return IV_OK;
-    int code = iv_gpu_copy_columns(l->m->dtype, l->f.now->attended, l->q, 0, l->q, l->n.rows, l->f.packed, l->q_stride,
-                                   l->f.stream);
-    *x = l->f.packed;
-    return iv_gpu_launched(&l->f, code, "inputs of a row-parallel layer", err);
-}

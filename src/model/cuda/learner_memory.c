@@ -3,7 +3,7 @@
 #include "base/carve.h"
 #include "model/cuda/learner_state.h"
 
-enum { TILE = 256 };
+enum { TILE = 256, LINE = 32 }; /* rows; floats */
 
 /* Rows that a kernel may read past the last: whole tiles. */
 static size_t whole_tiles(size_t rows) { return (rows + TILE - 1) / TILE * TILE; }
@@ -19,6 +19,8 @@ void iv_gpu_learner_sizes(gpu_learner *l) {
     l->up = cut->k, l->up_first = cut->first, l->act_stride = iv_padded_k(l->up);
     l->experts = (size_t)c->experts, l->k = (size_t)c->experts_per_token;
     l->expert_n = c->experts ? (size_t)c->moe_intermediate_size : 0, l->expert_stride = iv_padded_k(l->expert_n);
+    if (c->attention_bias) l->qkv_biases = (l->q + 2 * l->kv + LINE - 1) / LINE * LINE;
+    if (c->mlp_bias) l->gate_up_biases = (2 * l->up + LINE - 1) / LINE * LINE;
     l->sequences_max = l->base.rows_max / IV_CHAIN_STEP;
     size_t vocab = (size_t)c->vocab_size, slice = l->logits_floats / vocab;
     if (slice > IV_CHAIN_STEP) slice = slice / IV_CHAIN_STEP * IV_CHAIN_STEP;
@@ -171,7 +173,7 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     l->factors = iv_carve(&v, floats, sizeof(float)), l->max = iv_carve(&v, floats, sizeof(float));
     l->sum = iv_carve(&v, floats, sizeof(float)), l->logprobs = iv_carve(&v, floats, sizeof(float));
     l->coefficients = iv_carve(&v, floats, sizeof(float));
-    l->biases = iv_carve(&v, (size_t)l->m->config.layers * iv_gpu_learner_bias_floats(l), sizeof *l->biases);
+    l->biases = iv_carve(&v, (size_t)l->m->config.layers * (l->qkv_biases + l->gate_up_biases), sizeof *l->biases);
     l->f.bad = iv_carve(&v, 1, sizeof *l->f.bad);
     l->zeros = iv_carve(&v, l->k_max, sizeof *l->zeros);
     l->inputs = iv_carve(&v, l->inputs_max, 1);

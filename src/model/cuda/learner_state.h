@@ -103,6 +103,7 @@ typedef struct gpu_learner {
     /* Sizes. Strides and widths in elements. */
     size_t width, h, h_stride, heads, kv_heads, q, q_stride, kv, up, act_stride, k, experts, expert_n, expert_stride;
     size_t up_first; /* of the layer's intermediate values, those of this rank begin here; `up` is their number */
+    size_t qkv_biases, gate_up_biases; /* of a layer: whole lines of memory; 0: the family has none */
     size_t sequences_max;
     /* Linear layers. */
     gpu_layer_runs *runs; /* [layers] */
@@ -235,8 +236,6 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
                                        iv_error *err);
 /* normed = R(RMSNorm), from the tape or once more, for a weight gradient: +0 in padding rows. */
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err);
-/* `attended` as the output layer reads it. */
-iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err);
 
 /* ---- learner_ranks.c */
 /* All ranks meet and learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what it was
@@ -271,7 +270,6 @@ size_t iv_gpu_learner_input_bytes(const gpu_learner *l);
 /* Writes the inputs of sequences [from, to), and their copy to the GPU. */
 iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err);
 /* The model's vectors by layer: l->f.layers. Biases of several tensors are copies, which each pass writes. */
-size_t iv_gpu_learner_bias_floats(const gpu_learner *l); /* of a layer */
 void iv_gpu_learner_place_vectors(gpu_learner *l);
 iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err);
 /* The axes of the pass: all tokens, predictions. */

@@ -65,24 +65,24 @@ unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t str
     return rows + p->first * stride * iv_dtype_bytes(p->m->dtype);
 }
 
-/* x's columns from `column` on as a matrix of k inputs takes them: in place if they are aligned, else copied. */
-static int inputs_at(const gpu_pass *p, const void *x, size_t stride, size_t column, size_t k, const void **out,
-                     size_t *out_stride) {
-    size_t width = iv_dtype_bytes(p->m->dtype);
-    *out = (const unsigned char *)x + column * width, *out_stride = stride;
-    if (column * width % 16 == 0 && stride * width % 16 == 0 && k % IV_CHAIN_STEP == 0) return 0;
-    *out = p->f->packed, *out_stride = iv_padded_k(k);
-    return iv_gpu_copy_columns(p->m->dtype, x, stride, column, k, p->rows, p->f->packed, *out_stride, p->f->stream);
+iv_status iv_gpu_inputs_at(const gpu_pass *p, size_t column, size_t k, const void **x, size_t *stride, iv_error *err) {
+    size_t width = iv_dtype_bytes(p->m->dtype), from = *stride;
+    if (column * width % 16 == 0 && from * width % 16 == 0 && k % IV_CHAIN_STEP == 0) {
+        *x = (const unsigned char *)*x + column * width;
+        return IV_OK;
+    }
+    *stride = iv_padded_k(k);
+    int code = iv_gpu_copy_columns(p->m->dtype, *x, from, column, k, p->rows, p->f->packed, *stride, p->f->stream);
+    *x = p->f->packed;
+    return iv_gpu_launched(p->f, code, "inputs of a row-parallel layer", err);
 }
 
 iv_status iv_gpu_node_args(const gpu_pass *p, const gpu_row_parallel *l, size_t i, iv_gpu_linear_args *a,
                            iv_error *err) {
     const iv_row_cut *cut = &l->cuts->of[p->m->rank];
-    const void *x;
-    size_t stride;
-    int code = inputs_at(p, iv_gpu_rows_at(p, l->x, l->x_stride), l->x_stride,
-                         cut->first - l->x_first + cut->node[i].column, cut->node[i].k, &x, &stride);
-    IV_TRY(iv_gpu_launched(p->f, code, "inputs of a row-parallel layer", err));
+    const void *x = iv_gpu_rows_at(p, l->x, l->x_stride);
+    size_t stride = l->x_stride, column = cut->first - l->x_first + cut->node[i].column;
+    IV_TRY(iv_gpu_inputs_at(p, column, cut->node[i].k, &x, &stride, err));
     *a = iv_gpu_layer_args(p, &l->nodes[i], x, stride);
     return IV_OK;
 }

@@ -168,6 +168,9 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmet
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride);
+/* Columns [column, column + k) of *x [rows][*stride] as a matrix of k inputs takes them: in place if they are aligned,
+ * else copied. */
+iv_status iv_gpu_inputs_at(const gpu_pass *p, size_t column, size_t k, const void **x, size_t *stride, iv_error *err);
 /* The arguments of node i of this rank's shard of a row-parallel layer, except its output. */
 iv_status iv_gpu_node_args(const gpu_pass *p, const gpu_row_parallel *l, size_t i, iv_gpu_linear_args *a,
                            iv_error *err);
