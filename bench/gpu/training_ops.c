@@ -162,6 +162,8 @@ WRAP(iv_gpu_swiglu_tape,
      (const float *wide, bool grouped, size_t rows, size_t n, iv_dtype t, void *gate, void *up, void *act,
       size_t stride, iv_gpu_stream s),
      (wide, grouped, rows, n, t, gate, up, act, stride, s), 0, rows_bytes(rows, 2 * n, 2 * n + stride, t), s)
+WRAP(iv_gpu_swiglu, (const float *wide, size_t rows, size_t n, iv_dtype t, void *act, size_t stride, iv_gpu_stream s),
+     (wide, rows, n, t, act, stride, s), 0, rows_bytes(rows, 2 * n, stride, t), s)
 WRAP(iv_gpu_swiglu_backward,
      (iv_dtype t, const void *gate, const void *up, const float *da, size_t rows, size_t n, size_t part, void *dy,
       size_t stride, float *wide, iv_gpu_stream s),
@@ -468,7 +470,7 @@ static double step_of_kind(bench *b, vanilla_kind kind) {
 static void record_step(bench *b, vanilla_kind kind, kind_times *t, size_t i) {
     check((int)cudaDeviceSynchronize(), "step");
     events.count = 0, events.on = true, events.began = iv_bench_seconds();
-    check((int)cudaEventRecord(events.zero, b->l->stream), "event");
+    check((int)cudaEventRecord(events.zero, b->l->f.stream), "event");
     t->recorded[i] = step_of_kind(b, kind);
     events.on = false;
     collect(&t->ops, 1.0 / (double)b->repeats);

@@ -2,7 +2,6 @@
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
-#include "model/cuda/pass.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -21,7 +20,7 @@ static bool size_inputs(iv_gpu_model *g) {
     if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity)) return false;
     for (size_t r = 0; r < g->ranks; r++) {
         const iv_model *m = g->rank[r].m;
-        iv_gpu_attention_shape shape = iv_gpu_shape_of(g, m, 0);
+        iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
         if (!shape.heads) continue;
         plan =
             iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
@@ -79,11 +78,12 @@ static void gather_all(gpu_rank *r, gathering *v) {
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
            pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
-    r->cosine = gather(v, m->rope_cosine, pairs), r->sine = gather(v, m->rope_sine, pairs);
+    r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
+    r->f.cosine = gather(v, m->rope_cosine, pairs), r->f.sine = gather(v, m->rope_sine, pairs);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         const iv_layer *l = &m->layers[i];
         const iv_mlp *mlp = l->experts;
-        layer_vectors *to = &r->layers[i];
+        layer_vectors *to = &r->f.layers[i];
         to->attention_norm = gather(v, l->attention_norm, hidden), to->mlp_norm = gather(v, l->mlp_norm, hidden);
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
@@ -94,9 +94,9 @@ static void gather_all(gpu_rank *r, gathering *v) {
 }
 
 static iv_status no_memory(const gpu_rank *r, const char *what, size_t bytes, iv_error *err) {
-    const iv_gpu_info *i = iv_gpu_get_info(r->gpu);
+    const iv_gpu_info *i = iv_gpu_get_info(r->f.gpu);
     return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
-                   what, bytes, iv_gpu_memory_available(r->gpu));
+                   what, bytes, iv_gpu_memory_available(r->f.gpu));
 }
 
 size_t iv_gpu_vector_bytes(gpu_rank *r) {
@@ -106,7 +106,7 @@ size_t iv_gpu_vector_bytes(gpu_rank *r) {
 }
 
 iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
     size_t bytes = r->vector_bytes;
     gathering v = {.host = calloc(1, bytes), .device = (float *)(void *)r->vectors};
     if (!v.host) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its vectors");
@@ -117,9 +117,9 @@ iv_status iv_gpu_write_vectors(gpu_rank *r, iv_error *err) {
 }
 
 static iv_status open_vectors(gpu_rank *r, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
-    r->layers = calloc((size_t)r->m->config.layers, sizeof *r->layers);
-    if (!r->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
+    r->f.layers = calloc((size_t)r->m->config.layers, sizeof *r->f.layers);
+    if (!r->f.layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     r->vector_bytes = iv_gpu_vector_bytes(r);
     r->vectors = memspace->alloc(memspace, r->vector_bytes);
     if (!r->vectors) return no_memory(r, "norms, biases and rope tables", r->vector_bytes, err);
@@ -132,26 +132,26 @@ static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, 
     unsigned char *own = to->data;
     *to = *from;
     size_t bytes = iv_matrix_bytes(from);
-    if (r->rank == 0 || bytes == 0) return IV_OK;
-    to->data = own ? own : iv_gpu_memspace(r->gpu)->alloc(iv_gpu_memspace(r->gpu), bytes);
+    if (r->f.rank == 0 || bytes == 0) return IV_OK;
+    to->data = own ? own : iv_gpu_memspace(r->f.gpu)->alloc(iv_gpu_memspace(r->f.gpu), bytes);
     if (!to->data) return no_memory(r, "the embedding", bytes, err);
     const gpu_rank *first = &r->g->rank[0];
-    return iv_gpu_check(r->gpu,
-                        cudaMemcpyPeer(to->data, iv_gpu_get_info(r->gpu)->ordinal, from->data,
-                                       iv_gpu_get_info(first->gpu)->ordinal, bytes),
+    return iv_gpu_check(r->f.gpu,
+                        cudaMemcpyPeer(to->data, iv_gpu_get_info(r->f.gpu)->ordinal, from->data,
+                                       iv_gpu_get_info(first->f.gpu)->ordinal, bytes),
                         "copy of the embedding", err);
 }
 
 iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
     const iv_model *first = r->g->rank[0].m;
     iv_model *m = r->m;
-    IV_TRY(copy_matrix(r, &first->embedding, &r->embedding, err));
+    IV_TRY(copy_matrix(r, &first->embedding, &r->f.embedding, err));
     if (m->config.tie_embeddings)
-        m->head.data = r->embedding.data + m->tp.shard[m->rank].vocab_first * r->embedding.panel_bytes;
-    if (!r->routers) r->routers = calloc((size_t)m->config.layers, sizeof *r->routers);
-    if (!r->routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+        m->head.data = r->f.embedding.data + m->tp.shard[m->rank].vocab_first * r->f.embedding.panel_bytes;
+    if (!r->f.routers) r->f.routers = calloc((size_t)m->config.layers, sizeof *r->f.routers);
+    if (!r->f.routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     for (size_t i = 0; i < (size_t)m->config.layers; i++)
-        if (m->layers[i].mlp == IV_MLP_EXPERTS) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->routers[i], err));
+        if (m->layers[i].mlp == IV_MLP_EXPERTS) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->f.routers[i], err));
     return IV_OK;
 }
 
@@ -161,26 +161,27 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
 static iv_status open_reduce_stream(gpu_rank *r, iv_error *err) {
     int least = 0, most = 0;
     if (r->g->ranks == 1) return IV_OK;
-    IV_TRY(iv_gpu_check(r->gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
-    IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithPriority(&r->reduce_stream, cudaStreamNonBlocking, most), "stream",
-                        err));
+    IV_TRY(iv_gpu_check(r->f.gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
+    IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithPriority(&r->reduce_stream, cudaStreamNonBlocking, most),
+                        "stream", err));
     for (size_t i = 0; i < PARTS; i++) {
-        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->computed[i], cudaEventDisableTiming), "event", err));
-        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->reduced[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->computed[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->reduced[i], cudaEventDisableTiming), "event", err));
     }
     return IV_OK;
 }
 
-static int law_linear(const gpu_rank *r, const iv_gpu_linear_args *a) { return iv_gpu_linear(a, r->stream); }
-
-/* The ops that depend on the numerics and on where the other ranks are. */
+/* The ops that depend on the numerics and on where the other ranks are; and what is known of those. */
 static void choose_ops(gpu_rank *r) {
-    const iv_gpu_model_options *o = &r->g->o;
-    r->linear = o->numerics == IV_INVAR ? law_linear : iv_gpu_baseline_linear;
-    r->transport = o->processes > 1  ? iv_gpu_process_transport
-                   : r->g->ranks > 1 ? iv_gpu_peer_transport
-                                     : iv_gpu_single;
-    if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->transport.row_parallel = iv_gpu_sum_by_nccl;
+    iv_gpu_model *g = r->g;
+    const iv_gpu_model_options *o = &g->o;
+    r->f.arithmetic = o->arithmetic, r->f.sms = g->sms, r->f.pages = o->pages, r->f.now = &r->values;
+    r->f.ranks = g->ranks, r->f.given_up = g->given_up, r->f.timeout_ns = (uint64_t)o->timeout_ms * 1000000u;
+    for (size_t i = 0; i < g->ranks; i++) r->f.peer[i] = &g->rank[i].f;
+    r->f.linear = o->numerics == IV_INVAR ? iv_gpu_law_linear : iv_gpu_baseline_linear;
+    r->f.transport = o->processes > 1 ? iv_gpu_process_transport : g->ranks > 1 ? iv_gpu_peer_transport : iv_gpu_single;
+    if (o->numerics == IV_VANILLA_BLAS && r->m->tp.ranks > 1) r->f.transport.row_parallel = iv_gpu_sum_by_nccl;
+    r->f.transport.pace = iv_gpu_pace;
 }
 
 /* The ids that may be drawn, for rank 0's sampler. */
@@ -190,20 +191,20 @@ static iv_status write_ids(gpu_rank *r, iv_error *err) {
         r->ids = NULL;
         return IV_OK;
     }
-    return iv_gpu_check(r->gpu, cudaMemcpy(r->ids, r->g->o.ids, words * sizeof *r->ids, cudaMemcpyHostToDevice),
+    return iv_gpu_check(r->f.gpu, cudaMemcpy(r->ids, r->g->o.ids, words * sizeof *r->ids, cudaMemcpyHostToDevice),
                         "ids of the vocabulary", err);
 }
 
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
-    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
     size_t layers = (size_t)r->m->config.layers, kv = 0, work = iv_gpu_carve(r, NULL);
     choose_ops(r);
-    IV_TRY(iv_gpu_use(r->gpu, err));
-    IV_TRY(iv_gpu_check(r->gpu, cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream", err));
-    IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
+    IV_TRY(iv_gpu_use(r->f.gpu, err));
+    IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithFlags(&r->f.stream, cudaStreamNonBlocking), "stream", err));
+    IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming), "event", err));
     for (size_t i = 0; i < AHEAD; i++)
-        IV_TRY(iv_gpu_check(r->gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
+        IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming), "event", err));
     IV_TRY(open_reduce_stream(r, err));
     if (g->o.numerics == IV_VANILLA_BLAS) IV_TRY(iv_cublas_open(&r->blas, err));
     IV_TRY(open_vectors(r, err));
@@ -212,18 +213,18 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     if (!r->work) return no_memory(r, "a step", work, err);
     iv_gpu_carve(r, r->work);
     IV_TRY(write_ids(r, err));
-    if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->kv_layer_bytes) ||
-        !iv_size_mul(r->kv_layer_bytes, layers, &kv))
+    if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
+        !iv_size_mul(r->f.kv_layer_bytes, layers, &kv))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
-    r->kv = kv ? memspace->alloc(memspace, kv) : NULL;
-    if (kv && !r->kv) return no_memory(r, "the KV cache", kv, err);
+    r->f.kv = kv ? memspace->alloc(memspace, kv) : NULL;
+    if (kv && !r->f.kv) return no_memory(r, "the KV cache", kv, err);
     return IV_OK;
 }
 
 static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;
     size_t picks = iv_gpu_picks_max(g);
-    IV_TRY(iv_gpu_use(g->rank[0].gpu, err));
+    IV_TRY(iv_gpu_use(g->rank[0].f.gpu, err));
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
     if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
@@ -235,25 +236,11 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
         code = cudaHostAlloc((void **)&g->routes, routes * sizeof *g->routes, flags);
     if (!code) code = cudaHostAlloc((void **)&g->bad, IV_RANKS_MAX * sizeof *g->bad, flags);
     if (!code) code = cudaHostAlloc((void **)&g->given_up, sizeof *g->given_up, flags);
-    IV_TRY(iv_gpu_check(g->rank[0].gpu, code, "memory of the host", err));
+    IV_TRY(iv_gpu_check(g->rank[0].f.gpu, code, "memory of the host", err));
     memset(g->inputs, 0, g->inputs_capacity);
     memset(g->given_up, 0, sizeof *g->given_up);
     g->spans = calloc(g->o.spans_max, sizeof *g->spans);
     return g->spans ? IV_OK : iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu spans", g->o.spans_max);
-}
-
-/* A step has one windowed plan: all families have at most one window. */
-static iv_status find_window(iv_gpu_model *g, iv_error *err) {
-    const iv_model *m = g->rank[0].m;
-    for (size_t i = 0; i < (size_t)m->config.layers; i++) {
-        int64_t window = m->layers[i].window;
-        if (window == 0) continue;
-        if (g->windowed && window != g->window)
-            return iv_fail(err, IV_UNSUPPORTED, "device cuda: layers have windows of %lld and %lld: one is supported",
-                           (long long)g->window, (long long)window);
-        g->windowed = true, g->window = window;
-    }
-    return IV_OK;
 }
 
 /* vanilla-blas: NCCL sums over the ranks. */
@@ -261,7 +248,7 @@ static iv_status open_sums(iv_gpu_model *g, iv_error *err) {
     iv_nccl_id id;
     iv_nccl *all[IV_RANKS_MAX];
     int ordinals[IV_RANKS_MAX];
-    for (size_t i = 0; i < g->ranks; i++) ordinals[i] = iv_gpu_get_info(g->rank[i].gpu)->ordinal;
+    for (size_t i = 0; i < g->ranks; i++) ordinals[i] = iv_gpu_get_info(g->rank[i].f.gpu)->ordinal;
     IV_TRY(iv_nccl_make_id("numerics vanilla-blas on several GPUs", &id, err));
     IV_TRY(iv_nccl_open(&id, g->ranks, 0, g->ranks, ordinals, CONNECT_TIMEOUTS * g->o.timeout_ms, all, err));
     for (size_t i = 0; i < g->ranks; i++) g->rank[i].nccl = all[i];
@@ -269,7 +256,7 @@ static iv_status open_sums(iv_gpu_model *g, iv_error *err) {
 }
 
 static iv_status open_all(iv_gpu_model *g, iv_error *err) {
-    IV_TRY(find_window(g, err));
+    IV_TRY(iv_gpu_find_window(g->rank[0].m, &g->window, err));
     if (!size_inputs(g)) return iv_fail(err, IV_LIMIT, "model: a step of %zu tokens is too large", g->o.tokens_max);
     IV_TRY(open_host(g, err));
     for (size_t r = 0; r < g->ranks; r++) IV_TRY(open_rank(&g->rank[r], err));
@@ -286,7 +273,7 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
     pthread_cond_init(&g->wake, NULL);
     for (iv_model *m = first; m; m = m->next, g->ranks++) {
         IV_ASSERT(m->memspace == iv_gpu_memspace(gpus[g->ranks]));
-        g->rank[g->ranks] = (gpu_rank){.g = g, .m = m, .gpu = gpus[g->ranks], .rank = g->ranks};
+        g->rank[g->ranks] = (gpu_rank){.f = {.gpu = gpus[g->ranks], .rank = g->ranks}, .g = g, .m = m};
     }
     IV_ASSERT(g->ranks == (o->processes > 1 ? 1 : first->tp.ranks));
     iv_status status = open_all(g, err);
@@ -300,15 +287,15 @@ iv_status iv_gpu_model_open(iv_model *first, iv_gpu *const *gpus, const iv_gpu_m
 
 static void close_rank(gpu_rank *r) {
     iv_error unused;
-    iv_memspace *memspace = iv_gpu_memspace(r->gpu);
-    if (iv_gpu_use(r->gpu, &unused) != IV_OK) return;
+    iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
+    if (iv_gpu_use(r->f.gpu, &unused) != IV_OK) return;
     iv_gpu_forget_graphs(r);
-    if (r->rank > 0) {
-        memspace->free(memspace, r->embedding.data);
-        for (size_t i = 0; r->routers && i < (size_t)r->m->config.layers; i++)
-            memspace->free(memspace, r->routers[i].data);
+    if (r->f.rank > 0) {
+        memspace->free(memspace, r->f.embedding.data);
+        for (size_t i = 0; r->f.routers && i < (size_t)r->m->config.layers; i++)
+            memspace->free(memspace, r->f.routers[i].data);
     }
-    memspace->free(memspace, r->kv), memspace->free(memspace, r->work), memspace->free(memspace, r->vectors);
+    memspace->free(memspace, r->f.kv), memspace->free(memspace, r->work), memspace->free(memspace, r->vectors);
     if (atomic_load(&r->g->broken)) /* failed ranks have aborted theirs */
         iv_nccl_abort(r->nccl);
     else
@@ -322,15 +309,15 @@ static void close_rank(gpu_rank *r) {
     }
     if (r->reduce_stream) cudaStreamDestroy(r->reduce_stream);
     if (r->done) cudaEventDestroy(r->done);
-    if (r->stream) cudaStreamDestroy(r->stream);
-    free(r->layers), free(r->routers);
+    if (r->f.stream) cudaStreamDestroy(r->f.stream);
+    free(r->f.layers), free(r->f.routers);
 }
 
 void iv_gpu_model_close(iv_gpu_model *g) {
     iv_error unused;
     if (!g) return;
     iv_gpu_stop_threads(g);
-    if (g->ranks && iv_gpu_use(g->rank[0].gpu, &unused) == IV_OK) iv_gpu_forget_graphs(&g->rank[0]);
+    if (g->ranks && iv_gpu_use(g->rank[0].f.gpu, &unused) == IV_OK) iv_gpu_forget_graphs(&g->rank[0]);
     iv_gpu_disconnect(g);
     for (size_t r = 0; r < g->ranks; r++) close_rank(&g->rank[r]);
     cudaFreeHost(g->inputs), cudaFreeHost(g->tables), cudaFreeHost(g->sampled), cudaFreeHost(g->bad);

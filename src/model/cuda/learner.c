@@ -29,13 +29,14 @@ static void return_logprobs(gpu_learner *l) {
 }
 
 static iv_status forward(gpu_learner *l, bool tape, iv_error *err) {
-    l->taped = tape;
-    IV_TRY(iv_decoder_forward(l->m, &l->backend, err));
+    l->f.tape = tape ? &l->tape : NULL;
+    l->f.now = &l->tape.layers[0], l->f.x = l->f.now->x;
+    IV_TRY(iv_decoder_forward(l->m, &l->pass.backend, err));
     int code = cudaMemcpyAsync(l->host_logprobs, l->logprobs, l->n.picks * sizeof *l->logprobs, cudaMemcpyDeviceToHost,
-                               l->stream);
-    if (!code) code = cudaMemcpyAsync(l->host_bad, l->bad, sizeof *l->bad, cudaMemcpyDeviceToHost, l->stream);
-    if (!code) code = cudaStreamSynchronize(l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "forward pass", err));
+                               l->f.stream);
+    if (!code) code = cudaMemcpyAsync(l->host_bad, l->f.bad, sizeof *l->f.bad, cudaMemcpyDeviceToHost, l->f.stream);
+    if (!code) code = cudaStreamSynchronize(l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "forward pass", err));
     return iv_gpu_learner_check_peers(l, err);
 }
 
@@ -44,7 +45,7 @@ static iv_status end_forward(gpu_learner *l, iv_status status, iv_error *err) {
     uint64_t bad = status == IV_OK ? *l->host_bad : UINT64_MAX;
     IV_TRY(iv_gpu_learner_agree(l, status, &bad, err));
     IV_TRY(check_values(l, bad, err));
-    if (l->rank == 0) return_logprobs(l);
+    if (l->f.rank == 0) return_logprobs(l);
     return IV_OK;
 }
 
@@ -61,19 +62,40 @@ static iv_status write_forbidden(gpu_learner *l, iv_error *err) {
     if (n == l->forbidden_count && memcmp(now, next, n * sizeof *now) == 0) return IV_OK;
     memcpy(now, next, n * sizeof *now);
     l->forbidden_count = n;
-    int code = cudaMemcpyAsync(l->forbidden, now, n * sizeof *now, cudaMemcpyHostToDevice, l->stream);
-    return iv_gpu_learner_launched(l, code, "ids of the vocabulary", err);
+    int code = cudaMemcpyAsync(l->forbidden, now, n * sizeof *now, cudaMemcpyHostToDevice, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "ids of the vocabulary", err);
+}
+
+static gpu_pass pass_of(gpu_learner *l) {
+    return (gpu_pass){.backend = {&l->ops},
+                      .f = &l->f,
+                      .m = l->m,
+                      .in = {.ids = l->on.ids,
+                             .positions = l->on.positions,
+                             .slots = l->on.slots,
+                             .spans = l->on.spans,
+                             .tables = l->on.tables,
+                             .plan = l->on.plan,
+                             .window_plan = l->on.window_plan,
+                             .padding = l->on.padding,
+                             .padding_count = l->n.padding},
+                      .rows = l->n.rows,
+                      .hidden = l->h,
+                      .stride = l->h_stride,
+                      .parts = 1};
 }
 
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     l->step = step, l->sums = step->sums, l->from = from, l->to = to;
-    IV_TRY(iv_gpu_use(l->gpu, err));
+    IV_TRY(iv_gpu_use(l->f.gpu, err));
     if (l->base.lent_bytes && from == 0) /* padding is expected to be zero, and all else finite */
-        IV_TRY(iv_gpu_learner_launched(l, cudaMemsetAsync(l->data, 0, l->data_bytes, l->stream), "lent memory", err));
+        IV_TRY(iv_gpu_launched(&l->f, cudaMemsetAsync(l->data, 0, l->data_bytes, l->f.stream), "lent memory", err));
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
     IV_TRY(write_forbidden(l, err));
-    if (l->ranks == 1 || (from > 0 && l->has_head)) return IV_OK;
-    return iv_gpu_learner_write_head(l, err);
+    l->pass = pass_of(l);
+    IV_TRY(iv_gpu_learner_write_biases(l, err));
+    if (l->f.ranks == 1 || (from > 0 && l->has_copies)) return IV_OK;
+    return iv_gpu_learner_copy_shared(l, err);
 }
 
 static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t limit, iv_error *err) {
@@ -86,9 +108,9 @@ static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t l
             pages += (step->sequences[q].count + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
         most = iv_size_max(most, pages);
     }
-    IV_TRY(iv_gpu_use(l->gpu, err));
+    IV_TRY(iv_gpu_use(l->f.gpu, err));
     IV_TRY(iv_gpu_learner_reserve_pages(l, most, err));
-    return l->rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
+    return l->f.rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
 }
 
 /* Ranks meet: none runs before all have allocated. */
@@ -111,10 +133,10 @@ static iv_status write_coefficients(gpu_learner *l, iv_error *err) {
             if (s->mask[t] != 0.0f) l->host_coefficients[p++] = s->coefficients[t] / l->step->temperature;
         while (p % IV_CHAIN_STEP) l->host_coefficients[p++] = 0.0f;
     }
-    return iv_gpu_learner_launched(l,
-                                   cudaMemcpyAsync(l->coefficients, l->host_coefficients, p * sizeof *l->coefficients,
-                                                   cudaMemcpyHostToDevice, l->stream),
-                                   "coefficients", err);
+    return iv_gpu_launched(&l->f,
+                           cudaMemcpyAsync(l->coefficients, l->host_coefficients, p * sizeof *l->coefficients,
+                                           cudaMemcpyHostToDevice, l->f.stream),
+                           "coefficients", err);
 }
 
 static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
@@ -126,7 +148,7 @@ static iv_status begin_with_axes(gpu_learner *l, const iv_learner_step *step, si
 static iv_status weigh(gpu_learner *l, iv_error *err) {
     iv_status status = IV_OK;
     if (!l->step->weigh) return IV_OK;
-    if (l->rank == 0) status = l->step->weigh(l->step->context, l->from, l->to, err);
+    if (l->f.rank == 0) status = l->step->weigh(l->step->context, l->from, l->to, err);
     return meet(l, status, err);
 }
 
@@ -138,9 +160,9 @@ static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from
     IV_TRY(end_forward(l, forward(l, true, err), err));
     IV_TRY(weigh(l, err));
     if (!l->direct) IV_TRY(write_coefficients(l, err));
-    IV_TRY(iv_decoder_backward(l->m, &l->backend, err));
+    IV_TRY(iv_decoder_backward(l->m, &l->pass.backend, err));
     if (to < step->count) return IV_OK; /* the next pass waits in its own forward pass */
-    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));
+    IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "backward pass", err));
     return iv_gpu_learner_check_peers(l, err);
 }
 
@@ -149,19 +171,21 @@ static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from
 
 static void close_learner(iv_learner *base) {
     gpu_learner *l = self(base);
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     iv_error unused;
-    if (iv_gpu_use(l->gpu, &unused) == IV_OK && l->stream)
-        cudaStreamSynchronize(l->stream), cudaStreamDestroy(l->stream);
+    if (iv_gpu_use(l->f.gpu, &unused) == IV_OK && l->f.stream)
+        cudaStreamSynchronize(l->f.stream), cudaStreamDestroy(l->f.stream);
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
     if (!l->base.lent_bytes) memspace->free(memspace, l->data);
-    memspace->free(memspace, l->tables), memspace->free(memspace, l->kv_pages);
-    memspace->free(memspace, l->lists), memspace->free(memspace, l->flags);
-    memspace->unstage(memspace, l->given_up);
-    memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->host_ids);
+    memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
+    memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
+    if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
+    memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->layer_parts), free(l->runs), free(l->expert_runs), free(l->tape), free(l->expert_rows);
+    free(l->vector_at), free(l->layer_parts), free(l->runs), free(l->expert_runs), free(l->tape.layers),
+        free(l->expert_rows);
+    free(l->f.layers), free(l->f.routers);
     free(l->expert_chunks), free(l->chunk_counts);
     free(l->axis_sequences), free(l->axis_scratch), free(l->host_forbidden);
     free(l);
@@ -169,10 +193,8 @@ static void close_learner(iv_learner *base) {
 
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
-    size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1;
     return l->data_bytes - l->base.lent_bytes + l->table_bytes + l->lookup_bytes +
-           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + layers * l->kv_layer_bytes +
-           l->lists_max * sizeof *l->lists;
+           l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists;
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
@@ -193,19 +215,6 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     return IV_OK;
 }
 
-/* A pass has one windowed plan: all families have at most one window. */
-static iv_status find_window(gpu_learner *l, iv_error *err) {
-    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        int64_t window = l->m->layers[i].window;
-        if (window == 0) continue;
-        if (l->windowed && window != l->window)
-            return iv_fail(err, IV_UNSUPPORTED, "device cuda: layers have windows of %lld and %lld: one is supported",
-                           (long long)l->window, (long long)window);
-        l->windowed = true, l->window = window;
-    }
-    return IV_OK;
-}
-
 static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     const iv_model *m = l->names;
     size_t layers = (size_t)m->config.layers;
@@ -220,41 +229,42 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
 
 /* Offsets of runs and the rotation's tables: constant. */
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
            first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size;
     l->table_bytes = first + 2 * pairs + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
     if (!l->tables) return iv_gpu_learner_no_memory(l, "a learner's tables", l->table_bytes, err);
-    l->offsets = (int64_t *)(void *)l->tables, l->cosine = (float *)(void *)(l->tables + first);
-    l->sine = (float *)(void *)(l->tables + first + pairs);
+    float *cosine = (float *)(void *)(l->tables + first), *sine = (float *)(void *)(l->tables + first + pairs);
+    l->offsets = (int64_t *)(void *)l->tables, l->f.cosine = cosine, l->f.sine = sine;
     l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * pairs);
     IV_TRY(memspace->write(memspace, l->offsets, first, offsets, first, first, 1, err));
-    IV_TRY(memspace->write(memspace, l->cosine, pairs, l->m->rope_cosine, pairs, pairs, 1, err));
-    return memspace->write(memspace, l->sine, pairs, l->m->rope_sine, pairs, pairs, 1, err);
+    IV_TRY(memspace->write(memspace, cosine, pairs, l->m->rope_cosine, pairs, pairs, 1, err));
+    return memspace->write(memspace, sine, pairs, l->m->rope_sine, pairs, pairs, 1, err);
 }
 
 /* Pinned: inputs, then results. */
 static iv_status open_host(gpu_learner *l, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
-    iv_gpu_attention_shape shape = iv_gpu_learner_shape(l, 0);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
+    iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t rows = l->base.rows_max, results = (2 * rows + 2) * sizeof(float), layers = (size_t)l->m->config.layers;
     l->plan_max = iv_gpu_attention_plan_bytes(&shape, rows, l->sequences_max, rows);
     l->inputs_max = iv_gpu_learner_input_bytes(l);
     l->host = memspace->stage(memspace, l->inputs_max + results);
     l->axis_scratch = malloc(rows * sizeof *l->axis_scratch);
-    l->tape = calloc(layers, sizeof *l->tape);
+    l->f.layers = calloc(layers, sizeof *l->f.layers), l->f.routers = calloc(layers, sizeof *l->f.routers);
+    l->tape.layers = calloc(layers, sizeof *l->tape.layers);
     l->host_forbidden = calloc((size_t)l->m->config.vocab_size, 2 * sizeof *l->host_forbidden);
     bool experts = false;
     for (size_t i = 0; i < layers; i++) experts |= l->m->layers[i].mlp == IV_MLP_EXPERTS;
     if (experts) {
-        l->host_ids = memspace->stage(memspace, layers * l->room * l->k * sizeof *l->host_ids);
+        l->tape.host_ids = memspace->stage(memspace, layers * l->f.rows_max * l->k * sizeof *l->tape.host_ids);
         l->expert_rows = calloc(layers * l->experts, sizeof *l->expert_rows);
         l->expert_chunks = calloc(layers * l->experts, sizeof *l->expert_chunks);
         l->chunk_counts = calloc(layers, sizeof *l->chunk_counts);
     }
-    if (!l->host || !l->axis_scratch || !l->tape || !l->host_forbidden ||
-        (experts && !(l->host_ids && l->expert_rows && l->expert_chunks && l->chunk_counts)))
+    if (!l->host || !l->axis_scratch || !l->tape.layers || !l->host_forbidden || !l->f.layers || !l->f.routers ||
+        (experts && !(l->tape.host_ids && l->expert_rows && l->expert_chunks && l->chunk_counts)))
         return iv_fail(err, IV_NO_MEMORY, "learner: no memory of the host for passes of %zu tokens", rows);
     l->host_bad = (uint64_t *)(void *)(l->host + l->inputs_max);
     l->host_logprobs = (float *)(void *)(l->host_bad + 1), l->host_coefficients = l->host_logprobs + rows;
@@ -262,7 +272,7 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
 }
 
 static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t rows = l->base.rows_max, bytes = iv_gpu_learner_carve(l, NULL);
     bool lent = bytes <= o->lent_bytes;
     l->base.lent_bytes = lent ? bytes : 0;
@@ -270,15 +280,16 @@ static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_e
     if (!l->data) return iv_gpu_learner_no_memory(l, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
-    iv_gpu_learner_place_head(l);
+    iv_gpu_learner_place_shared(l);
+    iv_gpu_learner_place_vectors(l);
     return iv_gpu_learner_reserve_pages(l, rows / IV_ATTENTION_BLOCK + rows / 1024 + 1, err);
 }
 
 static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_error *err) {
     int64_t *offsets = NULL;
-    IV_TRY(iv_gpu_use(l->gpu, err));
-    IV_TRY(iv_gpu_learner_launched(l, cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "stream", err));
-    IV_TRY(find_window(l, err));
+    IV_TRY(iv_gpu_use(l->f.gpu, err));
+    IV_TRY(iv_gpu_launched(&l->f, cudaStreamCreateWithFlags(&l->f.stream, cudaStreamNonBlocking), "stream", err));
+    IV_TRY(iv_gpu_find_window(l->m, &l->window, err));
     IV_TRY(find_parameters(l, o->vectors != NULL, err));
     IV_TRY(iv_learner_divide(l->m, &l->leaves, err));
     iv_gpu_learner_sizes(l);
@@ -296,15 +307,17 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     IV_TRY(check(m, o, err));
     gpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
-    l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max), l->backend.ops = &l->ops;
-    l->m = m, l->names = o->names, l->gpu = o->gpu, l->arithmetic = o->arithmetic, l->recompute = o->recompute;
-    l->fuse = !o->separate, l->late = o->late;
-    l->ranks = m->tp.ranks, l->rank = m->rank, l->shard = &m->tp.shard[m->rank], l->peer[0] = l;
-    l->vectors = o->vectors ? o->vectors : o->weights, l->sms = iv_gpu_get_info(o->gpu)->sms;
+    l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max);
+    l->m = m, l->names = o->names, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic, l->late = o->late;
+    l->tape.recompute = o->recompute, l->tape.fuse = !o->separate;
+    l->f.ranks = m->tp.ranks, l->f.rank = m->rank, l->shard = &m->tp.shard[m->rank];
+    l->peer[0] = l, l->f.peer[0] = &l->f;
+    l->f.linear = iv_gpu_law_linear, l->f.transport = iv_gpu_learner_transport(l);
+    l->vectors = o->vectors ? o->vectors : o->weights, l->f.sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
     l->chunk_bytes = o->chunk_max ? o->chunk_max : (size_t)1 << 30;
     l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
-    iv_gpu_learner_forward_ops(&l->ops);
+    l->ops = iv_gpu_forward_ops, l->ops.head = iv_gpu_learner_head;
     iv_gpu_learner_backward_ops(&l->ops);
     iv_status status = open_parts(l, o, err);
     if (status == IV_OK)

@@ -9,7 +9,7 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
     const iv_tensor *weight = attention ? t->attention_norm : t->mlp_norm;
-    const float *x = attention ? l->now->x : l->now->x_mlp;
+    const float *x = attention ? l->f.now->x : l->f.now->x_mlp;
     iv_gpu_norm_backward_args norm = {.x = x,
                                       .weight = iv_gpu_learner_vector(l, weight),
                                       .eps = (float)l->m->config.rms_norm_eps,
@@ -21,8 +21,8 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
                                       .type = l->m->dtype,
                                       .rounded = l->dx_rounded,
                                       .rounded_stride = l->h_stride};
-    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_norm_backward(&norm, l->stream), "gradient of a norm", err));
-    if (l->rank > 0) return IV_OK;
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_norm_backward(&norm, l->f.stream), "gradient of a norm", err));
+    if (l->f.rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->axis,
                                     .row = l->on.axis_rows,
@@ -35,7 +35,7 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
                                     .offset = weight->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
+    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err);
 }
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
@@ -50,14 +50,14 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
 static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_mlp_tensors *t, iv_error *err) {
     size_t n = l->up, part = run->n / run->leaves / 2;
     float *wide = t->gate_bias ? l->dwide : NULL;
-    int code = iv_gpu_swiglu_backward(l->m->dtype, l->now->gate, l->now->up, l->dact, l->n.rows, n, part, l->dy, run->n,
-                                      wide, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "gradient of swiglu", err));
+    int code = iv_gpu_swiglu_backward(l->m->dtype, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, part, l->dy,
+                                      run->n, wide, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     if (wide) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset + l->up_first, err));
     }
-    return iv_gpu_learner_clear(l, l->dy, run->n, l->width, err);
+    return iv_gpu_clear_padding(&l->pass, l->dy, run->n, l->width, err);
 }
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -65,13 +65,13 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_layer_tensors *names = iv_gpu_learner_names(l, layer);
     const iv_mlp_tensors *t = names->experts;
     const gpu_run *up = l->runs[layer].up, *down = l->runs[layer].down;
-    IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->now->act, l->act_stride, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->f.now->act, l->act_stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
-    if (t->down_bias && l->rank == 0)
+    if (t->down_bias && l->f.rank == 0)
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->down_bias->offset, err));
     IV_TRY(gate_up_backward(l, up, t, err));
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->normed, l->h_stride, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->f.normed, l->h_stride, err));
     return iv_gpu_learner_cut_gradient(l, up, l->dy, l->dnormed, err);
 }
 
@@ -86,36 +86,36 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
     const gpu_run *run = &l->runs[layer].out;
-    const void *x;
-    size_t stride;
-    IV_TRY(iv_gpu_learner_attended(l, &x, &stride, err));
+    const void *x = l->f.now->attended;
+    size_t stride = l->q;
+    IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
     IV_TRY(iv_gpu_learner_rounded_input_gradient(l, run, l->dx_rounded, l->dattended, l->dy, err));
-    return t->out_bias && l->rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)
-                                       : IV_OK;
+    return t->out_bias && l->f.rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)
+                                         : IV_OK;
 }
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    iv_gpu_attention_backward_args a = {.shape = iv_gpu_learner_shape(l, l->m->layers[layer].window),
-                                        .kv = iv_gpu_learner_kv(l),
+    iv_gpu_attention_backward_args a = {.shape = iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].window),
+                                        .kv = iv_gpu_kv_of(&l->pass, layer),
                                         .spans = l->on.spans,
                                         .host_spans = l->at.spans,
                                         .span_count = l->n.sequences,
                                         .tables = l->on.tables,
                                         .scale_log2e = l->m->scale_log2e,
                                         .scale = (float)(1.0 / sqrt((double)l->m->config.head_dim)),
-                                        .q = l->now->q,
-                                        .out = l->now->attended,
+                                        .q = l->f.now->q,
+                                        .out = l->f.now->attended,
                                         .dout = l->dy,
-                                        .lse2 = l->now->lse2,
+                                        .lse2 = l->f.now->lse2,
                                         .dqkv = l->dqkv,
                                         .rows = l->n.rows,
                                         .scratch = l->backward_scratch,
                                         .tiles = l->tiles,
                                         .tiles_bytes = l->tiles_bytes,
-                                        .sms = l->sms};
-    return iv_gpu_learner_launched(l, iv_gpu_attention_backward(&a, l->stream), "gradient of attention", err);
+                                        .sms = l->f.sms};
+    return iv_gpu_launched(&l->f, iv_gpu_attention_backward(&a, l->f.stream), "gradient of attention", err);
 }
 
 /* Afterwards dy is the run of q, k and v. */
@@ -131,22 +131,22 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
                                      .leaves = run->leaves,
-                                     .cosine = l->cosine,
-                                     .sine = l->sine,
+                                     .cosine = l->f.cosine,
+                                     .sine = l->f.sine,
                                      .positions = l->on.axis_positions,
                                      .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                      .k_norm = iv_gpu_learner_vector(l, t->k_norm),
                                      .eps = (float)l->m->config.rms_norm_eps,
-                                     .q_raw = l->now->q_raw,
-                                     .k_raw = l->now->k_raw,
+                                     .q_raw = l->f.now->q_raw,
+                                     .k_raw = l->f.now->k_raw,
                                      .terms = l->head_terms,
                                      .type = l->m->dtype,
                                      .dy = l->dy,
                                      .dy_stride = run->n};
-    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_rotate_backward(&a, l->stream), "gradient of the rotation", err));
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_gpu_learner_add_terms(l, err));
-    if (l->rank > 0) return IV_OK;
+    if (l->f.rank > 0) return IV_OK;
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_VALUES,
                                     .axis = &l->axis,
                                     .row = l->on.axis_rows,
@@ -158,7 +158,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                     .later_offset = t->k_norm->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err);
+    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err);
 }
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -173,7 +173,7 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset + kv, err));
     }
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_ATTENTION, layer}, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->f.normed, l->h_stride, err));
     return iv_gpu_learner_cut_gradient(l, run, l->dy, l->dnormed, err);
 }
 
@@ -185,17 +185,17 @@ static iv_status head_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     IV_TRY(iv_gpu_learner_head_backward(l, err));
     uint64_t unused = UINT64_MAX;
-    return l->host_ids ? iv_gpu_learner_agree(l, iv_gpu_learner_list_experts(l, err), &unused, err) : IV_OK;
+    return l->tape.host_ids ? iv_gpu_learner_agree(l, iv_gpu_learner_list_experts(l, err), &unused, err) : IV_OK;
 }
 
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    l->now = &l->tape[layer];
+    l->f.now = &l->tape.layers[layer];
     iv_gpu_learner_begin_part(l, l->layer_parts[layer]);
-    if (l->recompute == IV_RECOMPUTE_NONE) return IV_OK;
-    l->x = l->now->x, l->again = true;
-    iv_status status = iv_decoder_recompute(l->m, b, layer, l->recompute, err);
-    l->again = false;
+    if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
+    l->f.x = l->f.now->x, l->tape.again = true;
+    iv_status status = iv_decoder_recompute(l->m, b, layer, l->tape.recompute, err);
+    l->tape.again = false;
     return status;
 }
 
@@ -204,7 +204,7 @@ static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_parameters_part part = iv_parameters_tensor_part(l->names->embedding_tensor);
     if (l->tied_offset) part = (iv_parameters_part){l->tied_offset, l->tied_offset + part.end - part.begin};
     iv_gpu_learner_begin_part(l, part);
-    if (l->rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */
+    if (l->f.rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */
     return iv_gpu_learner_end_part(l, part, err);
 }
 

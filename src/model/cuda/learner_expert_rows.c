@@ -110,11 +110,11 @@ static void write_lists(listing *w) {
 
 /* Room for lists of `rows` rows and the tables of all chunks, of which a layer has at most as many as experts. */
 static iv_status reserve(gpu_learner *l, size_t rows, size_t layers, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t length = 3 * rows + layers * l->experts * (2 + 2 * l->expert_axis.part_count);
     l->list_length = rows;
     if (length <= l->lists_max) return IV_OK;
-    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "experts' rows", err));
+    IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "experts' rows", err));
     memspace->free(memspace, l->lists), memspace->unstage(memspace, l->host_lists);
     size_t most = length + length / 4, bytes = most * sizeof *l->lists;
     l->lists_max = 0;
@@ -133,7 +133,7 @@ static iv_status list_layers(listing *w, iv_error *err) {
         w->table = 3 * total;
         for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
             if (l->m->layers[i].mlp != IV_MLP_EXPERTS) continue;
-            w->ids = l->host_ids + i * l->room * l->k, w->of = l->expert_rows + i * l->experts, w->layer = i;
+            w->ids = l->tape.host_ids + i * l->f.rows_max * l->k, w->of = l->expert_rows + i * l->experts, w->layer = i;
             count_rows(w, &at);
             layers += !writes;
             if (!writes) continue;
@@ -144,8 +144,9 @@ static iv_status list_layers(listing *w, iv_error *err) {
         if (!writes) IV_TRY(reserve(l, total, layers, err));
     }
     IV_ASSERT(w->table <= l->lists_max);
-    int code = cudaMemcpyAsync(l->lists, l->host_lists, w->table * sizeof *l->lists, cudaMemcpyHostToDevice, l->stream);
-    return iv_gpu_learner_launched(l, code, "experts' rows", err);
+    int code =
+        cudaMemcpyAsync(l->lists, l->host_lists, w->table * sizeof *l->lists, cudaMemcpyHostToDevice, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "experts' rows", err);
 }
 
 /* The axis of an expert without rows: what all experts' axes have in common. */

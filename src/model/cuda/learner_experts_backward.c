@@ -18,7 +18,7 @@ static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const gpu
                                   size_t x_stride, iv_error *err) {
     iv_gpu_gradient_groups groups = j->groups;
     groups.bases = l->offsets + bases + j->chunk->expert;
-    iv_gpu_weight_gradient_args a = {.arithmetic = l->arithmetic,
+    iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
                                      .type = l->m->dtype,
                                      .axis = &j->axis,
                                      .groups = &groups,
@@ -31,8 +31,8 @@ static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const gpu
                                      .k = run->k,
                                      .sums = l->sums,
                                      .scratch = l->gradient_scratch,
-                                     .sms = l->sms};
-    return iv_gpu_learner_launched(l, iv_gpu_weight_gradient(&a, l->stream), "gradient of experts' weights", err);
+                                     .sms = l->f.sms};
+    return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of experts' weights", err);
 }
 
 /* dx [rows][run->k], in the order of the chunk's rows. */
@@ -50,7 +50,7 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const gpu_
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dy, run->n, c->rows);
     a.x_rows = 0, a.groups = &groups, a.w.expert_bytes = run->k * run->stride * l->width;
     a.bias = l->zeros, a.out = dx, a.out_stride = run->k;
-    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of experts' inputs", err);
+    return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of experts' inputs", err);
 }
 
 /* ---- row ops ------------------------------------------------------------------------------------------------------
@@ -59,19 +59,19 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const gpu_
 /* out = rows of x, `stride` elements each; zeros in padding. */
 static iv_status gather(gpu_learner *l, const expert_job *j, const void *x, const int32_t *pick, size_t stride,
                         void *out, iv_error *err) {
-    int code = iv_gpu_gather_rows(x, pick, j->chunk->rows, stride * l->width, out, l->stream);
-    return iv_gpu_learner_launched(l, code, "experts' rows", err);
+    int code = iv_gpu_gather_rows(x, pick, j->chunk->rows, stride * l->width, out, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "experts' rows", err);
 }
 
 /* act in the chunk's order, *packed without the padding of its rows. */
 static iv_status gather_act(gpu_learner *l, const expert_job *j, const void **packed, iv_error *err) {
-    IV_TRY(gather(l, j, l->now->act, j->entries, l->expert_stride, l->expert_act, err));
+    IV_TRY(gather(l, j, l->f.now->act, j->entries, l->expert_stride, l->expert_act, err));
     *packed = l->expert_act;
     if (l->expert_n == l->expert_stride) return IV_OK;
     *packed = l->expert_gate; /* free until the weights' gradient of down is done */
     int code = iv_gpu_copy_columns(l->m->dtype, l->expert_act, l->expert_stride, 0, l->expert_n, j->chunk->rows,
-                                   l->expert_gate, l->expert_n, l->stream);
-    return iv_gpu_learner_launched(l, code, "experts' rows", err);
+                                   l->expert_gate, l->expert_n, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "experts' rows", err);
 }
 
 static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *err) {
@@ -83,7 +83,7 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
                                  .hidden = l->h,
                                  .n = l->expert_n,
                                  .dx = l->dx,
-                                 .weights = l->now->expert_weights,
+                                 .weights = l->f.now->expert_weights,
                                  .type = l->m->dtype,
                                  .da = l->dact,
                                  .dw = l->dw,
@@ -91,9 +91,9 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
                                  .dy_stride = run->n};
     if (a.entries) {
         IV_TRY(gather_act(l, j, &a.act, err));
-        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_expert_gradient_in(&a, l->stream), "gradient of experts", err));
+        IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_gradient_in(&a, l->f.stream), "gradient of experts", err));
         IV_TRY(input_gradients(l, j, run, bases, l->dact, err));
-        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_expert_weigh(&a, l->stream), "gradient of experts' weights", err));
+        IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_weigh(&a, l->f.stream), "gradient of experts' weights", err));
     }
     return weight_gradients(l, j, run, bases, l->expert_act, l->expert_stride, err);
 }
@@ -102,53 +102,53 @@ static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err)
     const gpu_run *run = &j->runs->up[j->chunk->expert];
     size_t rows = j->chunk->rows, part = run->n / 2, bases = j->runs->up_bases;
     if (rows) {
-        IV_TRY(gather(l, j, l->now->gate, j->entries, l->expert_n, l->expert_gate, err));
-        IV_TRY(gather(l, j, l->now->up, j->entries, l->expert_n, l->expert_up, err));
-        IV_TRY(gather(l, j, l->normed, j->tokens, l->h_stride, l->expert_x, err));
+        IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
+        IV_TRY(gather(l, j, l->f.now->up, j->entries, l->expert_n, l->expert_up, err));
+        IV_TRY(gather(l, j, l->f.normed, j->tokens, l->h_stride, l->expert_x, err));
         int code = iv_gpu_swiglu_backward(l->m->dtype, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n, part,
-                                          l->dy, run->n, NULL, l->stream);
-        IV_TRY(iv_gpu_learner_launched(l, code, "gradient of swiglu", err));
+                                          l->dy, run->n, NULL, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     }
     IV_TRY(weight_gradients(l, j, run, bases, l->expert_x, l->h_stride, err));
     if (!rows) return IV_OK;
     IV_TRY(input_gradients(l, j, run, bases, l->expert_dx, err));
-    int code = iv_gpu_scatter_rows(l->expert_dx, j->slots, rows, l->h * sizeof *l->expert_dx, l->terms, l->stream);
-    return iv_gpu_learner_launched(l, code, "experts' terms", err);
+    int code = iv_gpu_scatter_rows(l->expert_dx, j->slots, rows, l->h * sizeof *l->expert_dx, l->f.terms, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "experts' terms", err);
 }
 
 static iv_status router_backward(gpu_learner *l, const gpu_run *run, iv_error *err) {
-    iv_gpu_router_backward_args a = {.logits = l->now->router_logits,
+    iv_gpu_router_backward_args a = {.logits = l->f.now->router_logits,
                                      .rows = l->n.rows,
                                      .experts = l->experts,
                                      .k = l->k,
                                      .normalise = l->m->config.norm_topk_prob,
-                                     .ids = l->now->expert_ids,
-                                     .weights = l->now->expert_weights,
+                                     .ids = l->f.now->expert_ids,
+                                     .weights = l->f.now->expert_weights,
                                      .dw = l->dw,
                                      .type = l->m->dtype,
                                      .dy = l->dy,
                                      .dy_stride = run->n};
-    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_router_backward(&a, l->stream), "gradient of the router", err));
-    IV_TRY(iv_gpu_learner_clear(l, l->dy, run->n, l->width, err));
-    if (l->rank == 0) IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->normed, l->h_stride, err));
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_router_backward(&a, l->f.stream), "gradient of the router", err));
+    IV_TRY(iv_gpu_clear_padding(&l->pass, l->dy, run->n, l->width, err));
+    if (l->f.rank == 0) IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->f.normed, l->h_stride, err));
     return iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dy, l->dnormed, err);
 }
 
 /* dw of other ranks' experts. The rows of a rank's experts are together in the lists. */
 static iv_status share_weights(gpu_learner *l, size_t layer, iv_error *err) {
     const gpu_expert_rows *rows = &l->expert_rows[layer * l->experts];
-    if (l->ranks == 1) return IV_OK;
-    IV_TRY(iv_gpu_learner_barrier(l, err));
-    for (size_t r = 0; r < l->ranks; r++) {
+    if (l->f.ranks == 1) return IV_OK;
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    for (size_t r = 0; r < l->f.ranks; r++) {
         const iv_tp_shard *s = &l->m->tp.shard[r];
-        if (r == l->rank || s->experts == 0) continue;
+        if (r == l->f.rank || s->experts == 0) continue;
         const gpu_expert_rows *first = &rows[s->expert_first], *last = first + s->experts - 1;
         size_t n = last->first + last->padded - first->first;
         const int32_t *slots = l->lists + first->first;
         if (n == 0) continue;
-        int code = iv_gpu_gather_rows(l->peer[r]->dw, slots, n, sizeof *l->dw, l->shared_dw, l->stream);
-        if (!code) code = iv_gpu_scatter_rows(l->shared_dw, slots, n, sizeof *l->dw, l->dw, l->stream);
-        IV_TRY(iv_gpu_learner_launched(l, code, "gradient of experts' weights", err));
+        int code = iv_gpu_gather_rows(l->peer[r]->dw, slots, n, sizeof *l->dw, l->shared_dw, l->f.stream);
+        if (!code) code = iv_gpu_scatter_rows(l->shared_dw, slots, n, sizeof *l->dw, l->dw, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of experts' weights", err));
     }
     return IV_OK;
 }
@@ -156,7 +156,8 @@ static iv_status share_weights(gpu_learner *l, size_t layer, iv_error *err) {
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err) {
     const gpu_layer_runs *runs = &l->runs[layer];
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
-    IV_TRY(iv_gpu_learner_clear(l, l->terms, l->k * l->h, sizeof *l->terms, err)); /* no expert writes them */
+    IV_TRY(
+        iv_gpu_clear_padding(&l->pass, l->f.terms, l->k * l->h, sizeof *l->f.terms, err)); /* no expert writes them */
     for (size_t i = 0; i < l->chunk_counts[layer]; i++) {
         const gpu_expert_chunk *c = &l->expert_chunks[layer * l->experts + i];
         expert_job j = {.chunk = c, .runs = runs, .slots = l->lists + c->first, .axis = l->expert_axis};
@@ -169,5 +170,5 @@ iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error
     }
     IV_TRY(share_weights(l, layer, err));
     IV_TRY(router_backward(l, &runs->router, err));
-    return iv_gpu_learner_combine(l, l->dnormed, err);
+    return l->f.transport.combine(&l->pass, l->f.now->expert_ids, l->dnormed, err);
 }

@@ -9,7 +9,7 @@ static iv_gpu_linear_args logits_of(gpu_learner *l, size_t first, size_t rows, s
     iv_matrix w = iv_gpu_learner_head_matrix(l);
     w.n = n, w.data += column * w.panel_bytes;
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &w, l->picked + first * l->h_stride * l->width, l->h_stride, rows);
-    a.x_rows = l->room - first, a.out = l->logits, a.out_stride = n;
+    a.x_rows = l->f.rows_max - first, a.out = l->logits, a.out_stride = n;
     return a;
 }
 
@@ -21,13 +21,13 @@ static size_t slice_of(const gpu_learner *l, size_t n) {
 
 /* The gradients of a leaf's logits: rows from `first` on. */
 static unsigned char *gradients_at(const gpu_learner *l, size_t leaf, size_t first) {
-    size_t rows = l->dl_leaves > 1 ? leaf * l->room + first : first;
+    size_t rows = l->dl_leaves > 1 ? leaf * l->f.rows_max + first : first;
     return l->dl + rows * iv_gpu_learner_head_leaf(l).stride * l->width;
 }
 
 /* A leaf's columns of the vocabulary, on this rank. */
 static size_t first_column(const gpu_learner *l, size_t leaf, size_t *n) {
-    size_t each = l->head.n / l->head.leaves, column = (l->rank * l->leaves.head + leaf) * each;
+    size_t each = l->head.n / l->head.leaves, column = (l->f.rank * l->leaves.head + leaf) * each;
     *n = iv_size_min(each, (size_t)l->m->config.vocab_size - column);
     return column;
 }
@@ -40,7 +40,7 @@ static iv_gpu_logit_leaves all_leaves(const gpu_learner *l, size_t first) {
                                  .out = gradients_at(l, 0, first),
                                  .each = run.n,
                                  .stride = run.stride,
-                                 .leaf = l->room * run.stride};
+                                 .leaf = l->f.rows_max * run.stride};
 }
 
 /* The first of the forbidden ids that is `id` or larger. */
@@ -59,27 +59,28 @@ static size_t forbidden_from(const gpu_learner *l, size_t id) {
 /* Logits [rows][n] of outputs from `column` on. */
 static int forbid(gpu_learner *l, size_t column, size_t n, size_t rows) {
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
-    return iv_gpu_forbid(l->forbidden + first, count, column, rows, l->logits, n, l->stream);
+    return iv_gpu_forbid(l->forbidden + first, count, column, rows, l->logits, n, l->f.stream);
 }
 
-iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err) {
+iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of(b);
     size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
     if (l->n.picks == 0) return IV_OK;
-    iv_gpu_learner_share(l, l->n.picks, l->rank, &begin, &share);
+    iv_gpu_learner_share(l, l->n.picks, l->f.rank, &begin, &share);
     int code =
-        iv_gpu_rmsnorm(l->x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
-                       (float)l->m->config.rms_norm_eps, l->n.picks, l->m->dtype, l->picked, l->h_stride, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "final norm", err));
+        iv_gpu_rmsnorm(l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
+                       (float)l->m->config.rms_norm_eps, l->n.picks, l->m->dtype, l->picked, l->h_stride, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
     for (size_t first = begin; first < begin + share; first += n) {
         n = iv_size_min(slice, begin + share - first);
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
-        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
+        IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
         iv_gpu_logit_leaves leaves = all_leaves(l, first);
-        IV_TRY(iv_gpu_learner_launched(l, forbid(l, 0, vocab, n), "head", err));
+        IV_TRY(iv_gpu_launched(&l->f, forbid(l, 0, vocab, n), "head", err));
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
                                        l->max + first, l->sum + first, l->logprobs + first,
-                                       l->taped && l->direct ? &leaves : NULL, l->stream);
-        IV_TRY(iv_gpu_learner_launched(l, code, "log-probabilities", err));
+                                       l->f.tape && l->direct ? &leaves : NULL, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "log-probabilities", err));
     }
     return iv_gpu_learner_share_predictions(l, err);
 }
@@ -94,17 +95,17 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
     a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = run->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
-    *fused = l->n.picks > 0 && iv_gpu_learner_fuses(l, &a);
+    *fused = l->n.picks > 0 && iv_gpu_fuses(&l->f, &a);
     if (!*fused) return IV_OK;
-    int code = iv_gpu_linear(&a, l->stream);
+    int code = iv_gpu_linear(&a, l->f.stream);
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
     if (!code)
         code = iv_gpu_forbid_gradients(l->forbidden + first, count, column, l->n.picks, l->on.targets, l->coefficients,
-                                       l->m->dtype, dl, run->stride, l->stream);
+                                       l->m->dtype, dl, run->stride, l->f.stream);
     if (!code && n < run->stride)
         code = cudaMemset2DAsync(dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width, l->n.picks,
-                                 l->stream);
-    return iv_gpu_learner_launched(l, code, "gradient of logits", err);
+                                 l->f.stream);
+    return iv_gpu_launched(&l->f, code, "gradient of logits", err);
 }
 
 /* dl: the rounded gradients of a leaf's logits. */
@@ -117,12 +118,12 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
     for (size_t first = 0; first < l->n.picks; first += rows) {
         rows = iv_size_min(slice, l->n.picks - first);
         iv_gpu_linear_args a = logits_of(l, first, rows, column, n);
-        IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "head", err));
-        IV_TRY(iv_gpu_learner_launched(l, forbid(l, column, n, rows), "head", err));
+        IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
+        IV_TRY(iv_gpu_launched(&l->f, forbid(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
                                           l->coefficients + first, l->max + first, l->sum + first, l->m->dtype,
-                                          gradients_at(l, leaf, first), run->stride, l->stream);
-        IV_TRY(iv_gpu_learner_launched(l, code, "gradient of logits", err));
+                                          gradients_at(l, leaf, first), run->stride, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of logits", err));
     }
     return IV_OK;
 }
@@ -139,7 +140,7 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     IV_TRY(iv_gpu_learner_turn(l, &run, NULL, 1, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, gradients_at(l, leaf, 0), run.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
-    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of the head's inputs", err);
+    return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of the head's inputs", err);
 }
 
 /* All leaves, added in the tree; *dh: the buffer of the root. */
@@ -150,11 +151,11 @@ static iv_status run_leaves(gpu_learner *l, float **dh, iv_error *err) {
         IV_TRY(run_leaf(l, i, acc, err));
         size_t level = 0;
         for (; i >> level & 1; level++) {
-            bool root = l->ranks == 1 && i + 1 == leaves && (size_t)2 << level == leaves;
-            int code = l->n.picks
-                           ? iv_gpu_add_nodes(l->arithmetic, waiting[level], acc, l->n.picks * l->h, root, l->stream)
-                           : 0;
-            IV_TRY(iv_gpu_learner_launched(l, code, "sum of the vocabulary's leaves", err));
+            bool root = l->f.ranks == 1 && i + 1 == leaves && (size_t)2 << level == leaves;
+            int code = l->n.picks ? iv_gpu_add_nodes(l->f.arithmetic, waiting[level], acc, l->n.picks * l->h, root,
+                                                     l->f.stream)
+                                  : 0;
+            IV_TRY(iv_gpu_launched(&l->f, code, "sum of the vocabulary's leaves", err));
         }
         if (i + 1 == leaves) break;
         float *t = waiting[level];
@@ -165,12 +166,12 @@ static iv_status run_leaves(gpu_learner *l, float **dh, iv_error *err) {
 }
 
 static iv_status clear_all(gpu_learner *l, iv_error *err) {
-    int code = cudaMemsetAsync(l->dx, 0, l->n.rows * l->h * sizeof *l->dx, l->stream);
-    if (!code) code = cudaMemsetAsync(l->dx_rounded, 0, l->n.rows * l->h_stride * l->width, l->stream);
+    int code = cudaMemsetAsync(l->dx, 0, l->n.rows * l->h * sizeof *l->dx, l->f.stream);
+    if (!code) code = cudaMemsetAsync(l->dx_rounded, 0, l->n.rows * l->h_stride * l->width, l->f.stream);
     if (!code && l->n.pick_padding)
         code = iv_gpu_clear_rows(l->on.pick_padding, l->n.pick_padding, l->picked, l->h_stride * l->width,
-                                 l->h_stride * l->width, l->stream);
-    return iv_gpu_learner_launched(l, code, "clearing", err);
+                                 l->h_stride * l->width, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "clearing", err);
 }
 
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
@@ -180,13 +181,14 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                        part = iv_parameters_tensor_part(weight);
     IV_TRY(clear_all(l, err));
     iv_gpu_learner_begin_part(l, head);
-    int code = iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "predictions", err));
+    int code =
+        iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "predictions", err));
     IV_TRY(run_leaves(l, &dh, err));
     IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
     IV_TRY(iv_gpu_learner_end_part(l, head, err));
     iv_gpu_learner_begin_part(l, part);
-    iv_gpu_norm_backward_args norm = {.x = l->x_end,
+    iv_gpu_norm_backward_args norm = {.x = l->tape.x_end,
                                       .pick = l->on.pick,
                                       .weight = iv_gpu_learner_vector(l, weight),
                                       .eps = (float)l->m->config.rms_norm_eps,
@@ -198,9 +200,9 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .type = l->m->dtype,
                                       .rounded = l->dx_rounded,
                                       .rounded_stride = l->h_stride};
-    code = l->n.picks ? iv_gpu_norm_backward(&norm, l->stream) : 0;
-    IV_TRY(iv_gpu_learner_launched(l, code, "gradient of the final norm", err));
-    if (l->rank > 0) return iv_gpu_learner_end_part(l, part, err);
+    code = l->n.picks ? iv_gpu_norm_backward(&norm, l->f.stream) : 0;
+    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the final norm", err));
+    if (l->f.rank > 0) return iv_gpu_learner_end_part(l, part, err);
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->head_axis,
                                     .row = l->on.pick_rows,
@@ -208,12 +210,12 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                     .dy_stride = l->h,
                                     .n = l->h,
                                     .pick = l->on.pick,
-                                    .x = l->x_end,
+                                    .x = l->tape.x_end,
                                     .x_stride = l->h,
                                     .r = l->factors,
                                     .offset = weight->offset,
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
-    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_column_sums(&sums, l->stream), "sums of columns", err));
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err));
     return iv_gpu_learner_end_part(l, part, err);
 }

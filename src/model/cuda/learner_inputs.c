@@ -114,13 +114,13 @@ static void write_sequences(gpu_learner *l) {
 
 /* The plan of layers without a window, then that of layers with one. Returns the end of the inputs; 0: no room. */
 static size_t write_plans(gpu_learner *l, size_t at) {
-    iv_gpu_attention_shape shape = iv_gpu_learner_shape(l, 0);
-    size_t used = iv_gpu_attention_plan(&shape, l->at.spans, l->n.sequences, l->sms, l->host + at, l->plan_max);
+    iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
+    size_t used = iv_gpu_attention_plan(&shape, l->at.spans, l->n.sequences, l->f.sms, l->host + at, l->plan_max);
     l->at.plan = l->host + at, l->on.plan = l->inputs + at;
-    if (!used || !l->windowed) return used ? at + used : 0;
+    if (!used || !l->window) return used ? at + used : 0;
     at += (used + 63) / 64 * 64;
-    shape = iv_gpu_learner_shape(l, l->window);
-    used = iv_gpu_attention_plan(&shape, l->at.spans, l->n.sequences, l->sms, l->host + at, l->plan_max);
+    shape = iv_gpu_shape_of(l->m, l->f.arithmetic, l->window);
+    used = iv_gpu_attention_plan(&shape, l->at.spans, l->n.sequences, l->f.sms, l->host + at, l->plan_max);
     l->at.window_plan = l->host + at, l->on.window_plan = l->inputs + at;
     return used ? at + used : 0;
 }
@@ -138,8 +138,8 @@ iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err) {
     if (!end)
         return iv_fail(err, IV_LIMIT, "attention: a pass of %zu sequences and %zu tokens exceeds the plan's size",
                        l->n.sequences, l->n.rows);
-    return iv_gpu_learner_launched(l, cudaMemcpyAsync(l->inputs, l->host, end, cudaMemcpyHostToDevice, l->stream),
-                                   "inputs", err);
+    return iv_gpu_launched(&l->f, cudaMemcpyAsync(l->inputs, l->host, end, cudaMemcpyHostToDevice, l->f.stream),
+                           "inputs", err);
 }
 
 /* ---- axes -----------------------------------------------------------------------------------------------------------
@@ -160,5 +160,66 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
     iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->head_parts,
                        &l->head_axis);
     IV_ASSERT(l->axis.padded == l->n.rows && l->head_axis.padded == l->n.picks);
+    return IV_OK;
+}
+
+/* ---- vectors --------------------------------------------------------------------------------------------------------
+ */
+
+/* A layer's biases of qkv, then those of gate and up. */
+static float *biases_of(const gpu_learner *l, size_t layer) {
+    return l->biases + layer * (l->qkv_biases + l->gate_up_biases);
+}
+
+void iv_gpu_learner_place_vectors(gpu_learner *l) {
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
+        const iv_mlp_tensors *mlp = t->experts;
+        const float *biases = biases_of(l, i);
+        l->f.layers[i] = (layer_vectors){.attention_norm = iv_gpu_learner_vector(l, t->attention_norm),
+                                         .mlp_norm = iv_gpu_learner_vector(l, t->mlp_norm),
+                                         .q_norm = iv_gpu_learner_vector(l, t->q_norm),
+                                         .k_norm = iv_gpu_learner_vector(l, t->k_norm),
+                                         .qkv_bias = t->q_bias ? biases : NULL,
+                                         .out_bias = iv_gpu_learner_vector(l, t->out_bias),
+                                         .gate_up_bias = mlp->gate_bias ? biases + l->qkv_biases : NULL,
+                                         .down_bias = iv_gpu_learner_vector(l, mlp->down_bias)};
+    }
+}
+
+static int copy_bias(const gpu_learner *l, const iv_tensor *t, size_t first, size_t n, float **to) {
+    int code = cudaMemcpyAsync(*to, iv_gpu_learner_vector(l, t) + first, n * sizeof **to, cudaMemcpyDeviceToDevice,
+                               l->f.stream);
+    *to += n;
+    return code;
+}
+
+static int copy_qkv_biases(const gpu_learner *l, const iv_layer_tensors *t, float *to) {
+    size_t dim = (size_t)l->m->config.head_dim, kv = l->shard->kv_head_first * dim;
+    int code = copy_bias(l, t->q_bias, l->shard->head_first * dim, l->q, &to);
+    if (!code) code = copy_bias(l, t->k_bias, kv, l->kv, &to);
+    return code ? code : copy_bias(l, t->v_bias, kv, l->kv, &to);
+}
+
+/* In the order of the matrix's rows. */
+static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, float *to) {
+    const iv_tensor *of[] = {t->gate_bias, t->up_bias};
+    size_t group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
+    int code = 0;
+    for (size_t i = 0; i < 2 && !code; i++)
+        code = cudaMemcpy2DAsync(to + i * group, 2 * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes,
+                                 l->up / group, cudaMemcpyDeviceToDevice, l->f.stream);
+    return code;
+}
+
+iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err) {
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
+        float *to = biases_of(l, i);
+        int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
+        if (!code && t->experts->gate_bias)
+            code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, to + l->qkv_biases);
+        IV_TRY(iv_gpu_launched(&l->f, code, "biases", err));
+    }
     return IV_OK;
 }

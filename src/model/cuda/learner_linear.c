@@ -56,7 +56,7 @@ static iv_status make_room(building *b, size_t count, iv_error *err) {
  * ranks share, the row's place in the copy that is whole. */
 static uintptr_t row_of(const gpu_learner *l, const iv_tensor *t, size_t output, size_t column) {
     const iv_tensor_slice *found = NULL;
-    if (l->ranks > 1 && t == iv_gpu_learner_head_tensor(l)) return (1 + output) * l->h_stride * l->width;
+    if (l->f.ranks > 1 && t == iv_gpu_learner_head_tensor(l)) return (1 + output) * l->h_stride * l->width;
     for (const iv_tensor_slice *s = t->slices; s; s = s->next) {
         if (output < s->begin || output >= s->end || column < s->column || column >= s->column + s->matrix->k) continue;
         if (!found || s->owner == l->m) found = s;
@@ -162,7 +162,7 @@ static size_t whole_leaves(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(
 
 static iv_status add_mlp(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
     const gpu_learner *l = b->l;
-    size_t leaf = iv_padded_k(t->gate->rows) / l->leaves.up / l->ranks;
+    size_t leaf = iv_padded_k(t->gate->rows) / l->leaves.up / l->f.ranks;
     const part parts[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
     IV_TRY(add_run(b, parts, 2, l->h, l->leaves.up, up, err));
     return add_plain(b, t->down, l->up_first, l->up, whole_leaves(l->h), down, err);
@@ -202,7 +202,7 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
 /* This rank's leaves of the vocabulary. */
 static iv_status add_head(building *b, const iv_tensor *t, gpu_run *run, iv_error *err) {
     const gpu_learner *l = b->l;
-    size_t leaf = iv_padded_k(t->rows) / l->leaves.head / l->ranks, first = l->rank * l->leaves.head * leaf,
+    size_t leaf = iv_padded_k(t->rows) / l->leaves.head / l->f.ranks, first = l->f.rank * l->leaves.head * leaf,
            n = iv_size_min(l->leaves.head * leaf, t->rows - first);
     return add_run(b, &(part){t, first, n, 0, leaf}, 1, l->h, l->leaves.head, run, err);
 }
@@ -265,7 +265,7 @@ static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
 
 iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, const iv_token_axis *axis, const void *dy,
                                          const void *x, size_t x_stride, iv_error *err) {
-    iv_gpu_weight_gradient_args a = {.arithmetic = l->arithmetic,
+    iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
                                      .type = l->m->dtype,
                                      .axis = axis,
                                      .dy = dy,
@@ -277,21 +277,15 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, con
                                      .k = run->k,
                                      .sums = sums_from(&l->sums, run->base),
                                      .scratch = l->gradient_scratch,
-                                     .sms = l->sms};
-    return iv_gpu_learner_launched(l, iv_gpu_weight_gradient(&a, l->stream), "gradient of weights", err);
+                                     .sms = l->f.sms};
+    return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of weights", err);
 }
 
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows) {
-    return (iv_gpu_linear_args){
-        .arithmetic = l->arithmetic,
-        .w = {.type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data},
-        .type = l->m->dtype,
-        .x = x,
-        .x_stride = x_stride,
-        .rows = rows,
-        .x_rows = l->room,
-        .fresh = w->data == l->turned};
+    iv_gpu_linear_args a = iv_gpu_layer_args(&l->pass, w, x, x_stride);
+    a.rows = rows, a.fresh = w->data == l->turned;
+    return a;
 }
 
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
@@ -304,8 +298,8 @@ iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t 
                           .data = l->turned};
     const unsigned char *from = bases ? l->m->data : run->weights;
     int code = iv_gpu_transpose_weights(l->m->dtype, l->m->dtype, from, l->offsets + run->places, run->n, run->k, bases,
-                                        count, l->turned, run->stride, l->stream);
-    return iv_gpu_learner_launched(l, code, "transposed weights", err);
+                                        count, l->turned, run->stride, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "transposed weights", err);
 }
 
 /* The bias of zeros turns -0 into +0, as the law's sum does. */
@@ -315,7 +309,7 @@ iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size
     IV_TRY(iv_gpu_learner_turn(l, run, NULL, 1, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, rows);
     a.bias = l->zeros, a.out = dx, a.out_stride = run->k;
-    return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
+    return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err);
 }
 
 /* The law's +0 is what x holds before the all-reduce. */
@@ -323,14 +317,14 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const 
     static const size_t nodes[IV_RANKS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1};
     iv_matrix turned;
     iv_tree_order order;
-    if (l->ranks == 1) return iv_gpu_learner_input_gradient(l, run, l->n.rows, dy, dx, err);
+    if (l->f.ranks == 1) return iv_gpu_learner_input_gradient(l, run, l->n.rows, dy, dx, err);
     IV_TRY(iv_gpu_learner_turn(l, run, NULL, 1, &turned, err));
     iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
-    a.out = iv_gpu_learner_node(l, l->turn, 0), a.out_stride = run->k;
-    IV_TRY(iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err));
-    int code = cudaMemsetAsync(dx, 0, l->n.rows * run->k * sizeof *dx, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "clearing", err));
-    iv_learner_node_order(l->ranks, run->leaves, &order);
+    a.out = iv_gpu_node_at(&l->f, l->turn, 0, l->h), a.out_stride = run->k;
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err));
+    int code = cudaMemsetAsync(dx, 0, l->n.rows * run->k * sizeof *dx, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "clearing", err));
+    iv_learner_node_order(l->f.ranks, run->leaves, &order);
     return iv_gpu_learner_all_reduce(l, &order, nodes, NULL, dx, err);
 }
 
@@ -342,12 +336,12 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *r
     IV_TRY(iv_gpu_learner_turn(l, run, NULL, 1, &turned, err));
     a = iv_gpu_learner_linear(l, &turned, dy, run->n, l->n.rows);
     a.bias = l->zeros, a.epilogue = IV_GPU_ROUND, a.out = dx, a.out_stride = run->k;
-    if (iv_gpu_learner_fuses(l, &a))
-        return iv_gpu_learner_launched(l, iv_gpu_linear(&a, l->stream), "gradient of inputs", err);
+    if (iv_gpu_fuses(&l->f, &a))
+        return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err);
     a.epilogue = IV_GPU_STORE, a.out = wide;
-    int code = iv_gpu_linear(&a, l->stream);
-    if (!code) code = iv_gpu_round_rows(wide, run->k, 0, run->k, l->n.rows, l->m->dtype, dx, run->k, l->stream);
-    return iv_gpu_learner_launched(l, code, "gradient of inputs", err);
+    int code = iv_gpu_linear(&a, l->f.stream);
+    if (!code) code = iv_gpu_round_rows(wide, run->k, 0, run->k, l->n.rows, l->m->dtype, dx, run->k, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "gradient of inputs", err);
 }
 
 iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t stride, size_t n, size_t offset,
@@ -361,39 +355,19 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
                                  .offset = offset,
                                  .sums = l->sums,
                                  .scratch = l->column_scratch};
-    return iv_gpu_learner_launched(l, iv_gpu_column_sums(&a, l->stream), "sums of columns", err);
+    return iv_gpu_launched(&l->f, iv_gpu_column_sums(&a, l->f.stream), "sums of columns", err);
 }
 
 /* ---- inputs of weight gradients ------------------------------------------------------------------------------------
  */
 
-iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t width, iv_error *err) {
-    if (l->n.padding == 0) return IV_OK;
-    int code = iv_gpu_clear_rows(l->on.padding, l->n.padding, rows, stride * width, stride * width, l->stream);
-    return iv_gpu_learner_launched(l, code, "clearing of padding", err);
-}
-
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err) {
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
     bool attention = n.kind == IV_NORM_ATTENTION;
-    const float *weight = iv_gpu_learner_vector(l, attention ? t->attention_norm : t->mlp_norm);
-    int code = 0;
-    l->normed = l->now->normed[n.kind];
-    if (!l->normed) {
-        l->normed = l->normed_again;
-        code =
-            iv_gpu_rmsnorm(attention ? l->now->x : l->now->x_mlp, l->h, NULL, weight, (float)l->m->config.rms_norm_eps,
-                           l->n.rows, l->m->dtype, l->normed, l->h_stride, l->stream);
+    const layer_vectors *v = &l->f.layers[n.layer];
+    l->f.normed = l->f.now->normed[n.kind];
+    if (!l->f.normed) {
+        l->f.normed = l->f.own_normed, l->f.x = attention ? l->f.now->x : l->f.now->x_mlp;
+        IV_TRY(iv_gpu_norm_rows(&l->pass, attention ? v->attention_norm : v->mlp_norm, err));
     }
-    IV_TRY(iv_gpu_learner_launched(l, code, "norm", err));
-    return iv_gpu_learner_clear(l, l->normed, l->h_stride, l->width, err);
-}
-
-iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err) {
-    *x = l->now->attended, *stride = l->q_stride;
-    if (l->q == l->q_stride) return IV_OK;
-    int code =
-        iv_gpu_copy_columns(l->m->dtype, l->now->attended, l->q, 0, l->q, l->n.rows, l->packed, l->q_stride, l->stream);
-    *x = l->packed;
-    return iv_gpu_learner_launched(l, code, "inputs of a row-parallel layer", err);
+    return iv_gpu_clear_padding(&l->pass, l->f.normed, l->h_stride, l->width, err);
 }

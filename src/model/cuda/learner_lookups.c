@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t bytes = SIZE_MAX;
     if (rows <= l->lookup_dx_max) return IV_OK;
     memspace->free(memspace, l->lookup_dx);
@@ -19,7 +19,7 @@ static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
 }
 
 iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *step, bool whole, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t rows = 0, bytes;
     for (size_t q = 0; q < step->count; q++) rows += iv_padded_k(step->sequences[q].count);
     if (rows > INT32_MAX / 2) return iv_fail(err, IV_LIMIT, "a step of %zu tokens is too large", rows);
@@ -42,9 +42,9 @@ static iv_status finish(gpu_learner *l, const iv_lookup_list *at, const float *d
     size_t ids = 0, bytes;
     iv_lookup_list on = iv_lookup_list_at(l->lookup_data, l->lookup_max, &bytes);
     IV_TRY(iv_lookup_list_sort(at, l->lookup_ids, l->lookup_count, &ids, err));
-    int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, bytes, cudaMemcpyHostToDevice, l->stream);
-    if (!code) code = cudaMemsetAsync(out, 0, t->rows * t->columns * sizeof *out, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "look-ups", err));
+    int code = cudaMemcpyAsync(l->lookup_data, l->lookup_host, bytes, cudaMemcpyHostToDevice, l->f.stream);
+    if (!code) code = cudaMemsetAsync(out, 0, t->rows * t->columns * sizeof *out, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "look-ups", err));
     iv_gpu_lookups_args a = {.dx = dx,
                              .hidden = l->h,
                              .ids = on.ids,
@@ -55,13 +55,13 @@ static iv_status finish(gpu_learner *l, const iv_lookup_list *at, const float *d
                              .ranks = l->step->ranks,
                              .out = out};
     l->lookup_count = 0;
-    return iv_gpu_learner_launched(l, iv_gpu_lookups(&a, l->stream), "gradient of look-ups", err);
+    return iv_gpu_launched(&l->f, iv_gpu_lookups(&a, l->f.stream), "gradient of look-ups", err);
 }
 
 static iv_status keep_dx(gpu_learner *l, iv_error *err) {
     int code = cudaMemcpyAsync(l->lookup_dx + l->lookup_count * l->h, l->dx, l->n.rows * l->h * sizeof *l->dx,
-                               cudaMemcpyDeviceToDevice, l->stream);
-    return iv_gpu_learner_launched(l, code, "copy of the embedding's gradient", err);
+                               cudaMemcpyDeviceToDevice, l->f.stream);
+    return iv_gpu_launched(&l->f, code, "copy of the embedding's gradient", err);
 }
 
 iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
@@ -91,7 +91,7 @@ iv_status iv_gpu_learner_lookups(gpu_learner *l, iv_error *err) {
 }
 
 void iv_gpu_learner_free_lookups(gpu_learner *l) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     memspace->free(memspace, l->lookup_dx), memspace->free(memspace, l->lookup_data);
     memspace->unstage(memspace, l->lookup_host), free(l->lookup_ids);
 }

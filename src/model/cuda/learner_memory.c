@@ -3,7 +3,7 @@
 #include "base/carve.h"
 #include "model/cuda/learner_state.h"
 
-enum { TILE = 256 };
+enum { TILE = 256, LINE = 32 }; /* rows; floats */
 
 /* Rows that a kernel may read past the last: whole tiles. */
 static size_t whole_tiles(size_t rows) { return (rows + TILE - 1) / TILE * TILE; }
@@ -11,29 +11,20 @@ static size_t whole_tiles(size_t rows) { return (rows + TILE - 1) / TILE * TILE;
 void iv_gpu_learner_sizes(gpu_learner *l) {
     const iv_model_config *c = &l->m->config;
     size_t dim = (size_t)c->head_dim;
-    l->room = whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
+    l->f.rows_max = whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
     l->h = (size_t)c->hidden_size, l->h_stride = iv_padded_k(l->h);
     l->heads = l->shard->heads, l->kv_heads = l->shard->kv_heads;
     l->q = l->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = l->kv_heads * dim;
-    const iv_row_cut *cut = &l->m->tp.down.of[l->rank];
+    const iv_row_cut *cut = &l->m->tp.down.of[l->f.rank];
     l->up = cut->k, l->up_first = cut->first, l->act_stride = iv_padded_k(l->up);
     l->experts = (size_t)c->experts, l->k = (size_t)c->experts_per_token;
     l->expert_n = c->experts ? (size_t)c->moe_intermediate_size : 0, l->expert_stride = iv_padded_k(l->expert_n);
+    if (c->attention_bias) l->qkv_biases = (l->q + 2 * l->kv + LINE - 1) / LINE * LINE;
+    if (c->mlp_bias) l->gate_up_biases = (2 * l->up + LINE - 1) / LINE * LINE;
     l->sequences_max = l->base.rows_max / IV_CHAIN_STEP;
     size_t vocab = (size_t)c->vocab_size, slice = l->logits_floats / vocab;
     if (slice > IV_CHAIN_STEP) slice = slice / IV_CHAIN_STEP * IV_CHAIN_STEP;
     l->logits_floats = iv_size_max(1, iv_size_min(slice, l->base.rows_max)) * iv_padded_k(vocab);
-}
-
-iv_gpu_attention_shape iv_gpu_learner_shape(const gpu_learner *l, int64_t window) {
-    const iv_model_config *c = &l->m->config;
-    return (iv_gpu_attention_shape){.arithmetic = l->arithmetic,
-                                    .type = l->m->dtype,
-                                    .heads = l->heads,
-                                    .kv_heads = l->kv_heads,
-                                    .head_dim = (size_t)c->head_dim,
-                                    .group = (size_t)(c->heads / c->kv_heads),
-                                    .window = window};
 }
 
 static void *rows_of(iv_carving *v, size_t rows, size_t columns, size_t width) {
@@ -50,27 +41,27 @@ size_t iv_gpu_learner_shared_bytes(void) { return 1 << 20; }
 static size_t chunk_rows(const gpu_learner *l) {
     size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_run_max) * l->width +
                  (l->h + l->expert_n) * sizeof(float);
-    size_t rows = iv_size_min(2 * l->room * l->k, l->chunk_bytes / row);
-    return whole_tiles(iv_size_max(l->room, rows));
+    size_t rows = iv_size_min(2 * l->f.rows_max * l->k, l->chunk_bytes / row);
+    return whole_tiles(iv_size_max(l->f.rows_max, rows));
 }
 
 /* ---- the tape --------------------------------------------------------------------------------------------------- */
 
-static void carve_attention(const gpu_learner *l, iv_carving *v, gpu_tape_layer *t) {
-    t->q = rows_of(v, l->room, l->q, l->width), t->attended = rows_of(v, l->room, l->q, l->width);
-    t->lse2 = rows_of(v, l->room, l->heads, sizeof(float));
+static void carve_attention(const gpu_learner *l, iv_carving *v, gpu_values *t) {
+    t->q = rows_of(v, l->f.rows_max, l->q, l->width), t->attended = rows_of(v, l->f.rows_max, l->q, l->width);
+    t->lse2 = rows_of(v, l->f.rows_max, l->heads, sizeof(float));
     if (!l->m->config.qk_norm) return;
-    t->q_raw = rows_of(v, l->room, l->q, l->width), t->k_raw = rows_of(v, l->room, l->kv, l->width);
+    t->q_raw = rows_of(v, l->f.rows_max, l->q, l->width), t->k_raw = rows_of(v, l->f.rows_max, l->kv, l->width);
 }
 
-static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_tape_layer *t, bool dense, bool experts) {
-    size_t entries = l->room * l->k, n = 0, act = 0;
-    if (dense) n = l->room * l->up, act = l->room * l->act_stride;
+static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_values *t, bool dense, bool experts) {
+    size_t entries = l->f.rows_max * l->k, n = 0, act = 0;
+    if (dense) n = l->f.rows_max * l->up, act = l->f.rows_max * l->act_stride;
     if (experts) n = iv_size_max(n, entries * l->expert_n), act = iv_size_max(act, entries * l->expert_stride);
-    t->x_mlp = rows_of(v, l->room, l->h, sizeof(float));
+    t->x_mlp = rows_of(v, l->f.rows_max, l->h, sizeof(float));
     t->gate = iv_carve(v, n, l->width), t->up = iv_carve(v, n, l->width), t->act = iv_carve(v, act, l->width);
     if (!experts) return;
-    t->router_logits = rows_of(v, l->room, l->experts, sizeof(float));
+    t->router_logits = rows_of(v, l->f.rows_max, l->experts, sizeof(float));
     t->expert_ids = iv_carve(v, entries, sizeof *t->expert_ids);
     t->expert_weights = iv_carve(v, entries, sizeof *t->expert_weights);
 }
@@ -83,20 +74,20 @@ static void kinds_of(const gpu_learner *l, bool *dense, bool *experts) {
 }
 
 static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
-    bool attention = l->recompute == IV_RECOMPUTE_NONE, mlp = l->recompute != IV_RECOMPUTE_LAYER;
-    gpu_tape_layer shared = {0};
+    bool attention = l->tape.recompute == IV_RECOMPUTE_NONE, mlp = l->tape.recompute != IV_RECOMPUTE_LAYER;
+    gpu_values shared = {0};
     if (!attention) carve_attention(l, v, &shared);
     if (!mlp) carve_mlp(l, v, &shared, dense, experts);
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        gpu_tape_layer t = shared;
+        gpu_values t = shared;
         bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
-        t.x = rows_of(v, l->room, l->h, sizeof(float));
+        t.x = rows_of(v, l->f.rows_max, l->h, sizeof(float));
         if (attention) carve_attention(l, v, &t);
         if (mlp) carve_mlp(l, v, &t, !e, e);
-        for (size_t k = 0; attention && k < 2; k++) t.normed[k] = rows_of(v, l->room, l->h_stride, l->width);
-        if (v->base) l->tape[i] = t;
+        for (size_t k = 0; attention && k < 2; k++) t.normed[k] = rows_of(v, l->f.rows_max, l->h_stride, l->width);
+        if (v->base) l->tape.layers[i] = t;
     }
-    l->x_end = rows_of(v, l->room, l->h, sizeof(float));
+    l->tape.x_end = rows_of(v, l->f.rows_max, l->h, sizeof(float));
 }
 
 /* ---- phases ------------------------------------------------------------------------------------------------------ */
@@ -105,27 +96,28 @@ static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool expert
     size_t widest = l->q + 2 * l->kv;
     if (dense) widest = iv_size_max(widest, 2 * l->up);
     if (experts) widest = iv_size_max(widest, 2 * l->k * l->expert_n);
-    l->wide = rows_of(v, l->room, widest, sizeof *l->wide);
+    l->f.wide = rows_of(v, l->f.rows_max, widest, sizeof *l->f.wide);
     if (!experts) return;
-    l->expert_offsets = iv_carve(v, l->experts + 1, sizeof *l->expert_offsets);
-    l->expert_slots = rows_of(v, l->room, l->k, sizeof *l->expert_slots);
+    l->f.expert_offsets = iv_carve(v, l->experts + 1, sizeof *l->f.expert_offsets);
+    l->f.expert_slots = rows_of(v, l->f.rows_max, l->k, sizeof *l->f.expert_slots);
 }
 
 static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
     size_t dim = (size_t)l->m->config.head_dim, n = dense ? l->up : 0, rows = experts ? l->expert_rows_max : 0;
-    size_t dy = l->room * iv_size_max(l->run_max, l->q_stride), dact = l->room * n;
+    size_t dy = l->f.rows_max * iv_size_max(l->run_max, l->q_stride), dact = l->f.rows_max * n;
     if (experts) dy = iv_size_max(dy, rows * l->expert_run_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
-    l->dnormed = rows_of(v, l->room, l->h, sizeof *l->dnormed);
+    l->dnormed = rows_of(v, l->f.rows_max, l->h, sizeof *l->dnormed);
     l->dact = iv_carve(v, dact, sizeof *l->dact);
-    l->dattended = rows_of(v, l->room, l->q, sizeof *l->dattended);
-    l->dqkv = rows_of(v, l->room, l->q + 2 * l->kv, sizeof *l->dqkv);
-    if (l->m->config.qk_norm) l->head_terms = rows_of(v, l->room, 2 * dim, sizeof *l->head_terms);
-    if (l->m->config.mlp_bias) l->dwide = rows_of(v, l->room, 2 * n, sizeof *l->dwide);
+    l->dattended = rows_of(v, l->f.rows_max, l->q, sizeof *l->dattended);
+    l->dqkv = rows_of(v, l->f.rows_max, l->q + 2 * l->kv, sizeof *l->dqkv);
+    if (l->m->config.qk_norm) l->head_terms = rows_of(v, l->f.rows_max, 2 * dim, sizeof *l->head_terms);
+    if (l->m->config.mlp_bias) l->dwide = rows_of(v, l->f.rows_max, 2 * n, sizeof *l->dwide);
     if (!experts) return;
-    l->dw = rows_of(v, l->room, l->k, sizeof *l->dw);
-    if (l->ranks > 1) /* of all experts' lists, whose padding is less than a step each and sequence */
-        l->shared_dw = rows_of(v, l->room * l->k + IV_CHAIN_STEP * l->experts * l->sequences_max, 1, sizeof *l->dw);
+    l->dw = rows_of(v, l->f.rows_max, l->k, sizeof *l->dw);
+    if (l->f.ranks > 1) /* of all experts' lists, whose padding is less than a step each and sequence */
+        l->shared_dw =
+            rows_of(v, l->f.rows_max * l->k + IV_CHAIN_STEP * l->experts * l->sequences_max, 1, sizeof *l->dw);
     l->expert_x = rows_of(v, rows, l->h_stride, l->width);
     l->expert_act = rows_of(v, rows, l->expert_stride, l->width);
     l->expert_gate = rows_of(v, rows, l->expert_n, l->width);
@@ -135,64 +127,65 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
 
 static void carve_head(gpu_learner *l, iv_carving *v) {
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
-    l->picked = rows_of(v, l->room, l->h_stride, l->width);
-    bool all = l->recompute == IV_RECOMPUTE_NONE && l->ranks == 1 && !l->late;
+    l->picked = rows_of(v, l->f.rows_max, l->h_stride, l->width);
+    bool all = l->tape.recompute == IV_RECOMPUTE_NONE && l->f.ranks == 1 && !l->late;
     l->dl_leaves = all ? l->head.leaves : 1;
-    l->dl = rows_of(v, l->room * l->dl_leaves, iv_gpu_learner_head_leaf(l).stride, l->width);
-    l->logit_rows = iv_carve(v, l->room, sizeof *l->logit_rows);
-    for (size_t i = 0; i < 4 && ((size_t)1 << i < 2 * l->head.leaves || l->ranks > 1); i++)
-        l->nodes[i] = rows_of(v, l->room, l->h, sizeof *l->nodes[i]);
+    l->dl = rows_of(v, l->f.rows_max * l->dl_leaves, iv_gpu_learner_head_leaf(l).stride, l->width);
+    l->logit_rows = iv_carve(v, l->f.rows_max, sizeof *l->logit_rows);
+    for (size_t i = 0; i < 4 && ((size_t)1 << i < 2 * l->head.leaves || l->f.ranks > 1); i++)
+        l->nodes[i] = rows_of(v, l->f.rows_max, l->h, sizeof *l->nodes[i]);
 }
 
 static void carve_scratch(gpu_learner *l, iv_carving *v) {
-    iv_gpu_attention_shape shape = iv_gpu_learner_shape(l, 0);
+    iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t rows = l->base.rows_max, columns = iv_size_max(l->h, l->q + 2 * l->kv);
     columns = iv_size_max(columns, iv_size_max(l->up, (size_t)l->m->config.head_dim));
     l->turned = iv_carve(v, l->turned_max, l->width);
-    l->attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
+    l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
     l->tiles_bytes = iv_gpu_attention_backward_tiles(&shape, rows);
     l->tiles = iv_carve(v, l->tiles_bytes, 1);
-    l->gradient_scratch = iv_carve(v, iv_gpu_weight_gradient_scratch(l->sms), 1);
+    l->gradient_scratch = iv_carve(v, iv_gpu_weight_gradient_scratch(l->f.sms), 1);
     l->column_scratch = iv_carve(v, iv_gpu_column_sums_scratch(columns), 1);
 }
 
 /* What tensor-parallel ranks exchange. No other phase shares it: other ranks may read it. */
 static void carve_ranks(gpu_learner *l, iv_carving *v) {
     const iv_model *m = l->m;
-    if (l->ranks == 1) return;
-    l->partial_nodes = iv_size_max(m->tp.out.of[l->rank].nodes, m->tp.down.of[l->rank].nodes);
-    l->partial_nodes = iv_size_max(1, l->partial_nodes);
-    for (int i = 0; i < 2; i++) l->partial[i] = rows_of(v, l->room * l->partial_nodes, l->h, sizeof(float));
-    l->node_inputs = rows_of(v, l->room, iv_size_max(l->q_stride, l->act_stride), l->width);
+    if (l->f.ranks == 1) return;
+    l->f.nodes_max = iv_size_max(m->tp.out.of[l->f.rank].nodes, m->tp.down.of[l->f.rank].nodes);
+    l->f.nodes_max = iv_size_max(1, l->f.nodes_max);
+    l->f.nodes = rows_of(v, 2 * l->f.rows_max * l->f.nodes_max, l->h, sizeof(float));
     l->whole_head = rows_of(v, (size_t)m->config.vocab_size, l->h_stride, l->width);
-    if (l->experts && l->rank > 0) l->router = rows_of(v, iv_padded_k(l->experts), l->h_stride, l->width);
+    if (l->experts && l->f.rank > 0)
+        l->router_data = rows_of(v, iv_padded_k(l->experts) * (size_t)m->config.layers, l->h_stride, l->width);
 }
 
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     iv_carving v = {.base = base, .align = 1024};
     bool dense = false, experts = false;
-    size_t floats = l->room;
+    size_t floats = l->f.rows_max;
     kinds_of(l, &dense, &experts);
     if (experts) l->expert_rows_max = chunk_rows(l);
     carve_tape(l, &v, dense, experts);
-    l->dx = rows_of(&v, l->room, l->h, sizeof *l->dx);
-    l->dx_rounded = rows_of(&v, l->room, l->h_stride, l->width);
+    l->dx = rows_of(&v, l->f.rows_max, l->h, sizeof *l->dx);
+    l->dx_rounded = rows_of(&v, l->f.rows_max, l->h_stride, l->width);
     l->factors = iv_carve(&v, floats, sizeof(float)), l->max = iv_carve(&v, floats, sizeof(float));
     l->sum = iv_carve(&v, floats, sizeof(float)), l->logprobs = iv_carve(&v, floats, sizeof(float));
     l->coefficients = iv_carve(&v, floats, sizeof(float));
-    l->bias = iv_carve(&v, iv_size_max(l->q + 2 * l->kv, 2 * l->up), sizeof *l->bias);
-    l->bad = iv_carve(&v, 1, sizeof *l->bad), l->nothing = iv_carve(&v, 1, sizeof *l->nothing);
+    l->biases = iv_carve(&v, (size_t)l->m->config.layers * (l->qkv_biases + l->gate_up_biases), sizeof *l->biases);
+    l->f.bad = iv_carve(&v, 1, sizeof *l->f.bad);
     l->zeros = iv_carve(&v, l->k_max, sizeof *l->zeros);
     l->inputs = iv_carve(&v, l->inputs_max, 1);
-    if (experts) l->terms = rows_of(&v, l->room * l->k, l->h, sizeof *l->terms);
+    if (experts) l->f.terms = rows_of(&v, l->f.rows_max * l->k, l->h, sizeof *l->f.terms);
     carve_scratch(l, &v);
     carve_ranks(l, &v);
     iv_carving phase = v;
     carve_head(l, &phase);
     size_t end = phase.at;
-    l->normed_again = rows_of(&v, l->room, l->h_stride, l->width);
-    if (l->q != l->q_stride) l->packed = rows_of(&v, l->room, l->q_stride, l->width);
+    l->f.own_normed = rows_of(&v, l->f.rows_max, l->h_stride, l->width);
+    if (l->f.ranks > 1 || l->q != l->q_stride || l->up != l->act_stride)
+        l->f.packed = rows_of(&v, l->f.rows_max, iv_size_max(l->q_stride, l->act_stride), l->width);
     bool overflow = v.overflow || phase.overflow;
     phase = v;
     carve_forward(l, &phase, dense, experts);
@@ -206,23 +199,23 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
 iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err) {
-    const iv_gpu_info *i = iv_gpu_get_info(l->gpu);
+    const iv_gpu_info *i = iv_gpu_get_info(l->f.gpu);
     return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
-                   what, bytes, iv_gpu_memory_available(l->gpu));
+                   what, bytes, iv_gpu_memory_available(l->f.gpu));
 }
 
 /* Short sequences take more pages than long ones: the memory grows when a pass first needs it. */
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err) {
-    iv_memspace *memspace = iv_gpu_memspace(l->gpu);
-    size_t layers = l->recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1, layer, bytes;
-    if (pages <= l->pages_max) return IV_OK;
-    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "keys and values of a pass", err));
-    memspace->free(memspace, l->kv_pages);
-    l->kv_pages = NULL, l->pages_max = 0;
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
+    size_t layers = l->tape.recompute == IV_RECOMPUTE_NONE ? (size_t)l->m->config.layers : 1, layer, bytes;
+    if (pages <= l->f.pages) return IV_OK;
+    IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "keys and values of a pass", err));
+    memspace->free(memspace, l->f.kv);
+    l->f.kv = NULL, l->f.pages = l->kv_bytes = 0;
     if (!iv_size_mul(l->m->kv_layout.page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
         return iv_fail(err, IV_LIMIT, "learner: %zu pages of keys and values are more than can be addressed", pages);
-    l->kv_pages = memspace->alloc(memspace, bytes);
-    if (!l->kv_pages) return iv_gpu_learner_no_memory(l, "keys and values of a pass", bytes, err);
-    l->kv_layer_bytes = layer, l->pages_max = pages;
+    l->f.kv = memspace->alloc(memspace, bytes);
+    if (!l->f.kv) return iv_gpu_learner_no_memory(l, "keys and values of a pass", bytes, err);
+    l->f.kv_layer_bytes = layers > 1 ? layer : 0, l->f.pages = pages, l->kv_bytes = bytes;
     return IV_OK;
 }

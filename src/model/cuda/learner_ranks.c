@@ -14,39 +14,32 @@ iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm
     for (size_t r = 0; r < ranks; r++) of[r] = (gpu_learner *)(void *)learners[r];
     for (size_t r = 0; r < ranks; r++) {
         gpu_learner *l = of[r];
-        iv_memspace *memspace = iv_gpu_memspace(l->gpu);
-        IV_ASSERT(l->ranks == ranks && l->rank == r);
+        iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
+        IV_ASSERT(l->f.ranks == ranks && l->f.rank == r);
         l->comm = comm[r];
         memcpy(l->peer, of, sizeof of);
-        l->flags = memspace->alloc(memspace, IV_GPU_FLAG_WORDS * sizeof *l->flags);
-        if (r == 0) l->given_up = memspace->stage(memspace, sizeof *l->given_up);
-        if (!l->flags || !of[0]->given_up)
-            return iv_gpu_learner_no_memory(l, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->flags, err);
-        if (r == 0) memset(l->given_up, 0, sizeof *l->given_up);
+        l->f.flags = memspace->alloc(memspace, IV_GPU_FLAG_WORDS * sizeof *l->f.flags);
+        l->f.given_up = r ? of[0]->f.given_up : memspace->stage(memspace, sizeof *l->f.given_up);
+        l->f.timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u;
+        for (size_t i = 0; i < ranks; i++) l->f.peer[i] = &of[i]->f;
+        if (!l->f.flags || !l->f.given_up)
+            return iv_gpu_learner_no_memory(l, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->f.flags, err);
+        if (r == 0) memset(l->f.given_up, 0, sizeof *l->f.given_up);
     }
     return IV_OK;
-}
-
-static iv_gpu_peers peers_of(const gpu_learner *l) {
-    iv_gpu_peers p = {.ranks = (int)l->ranks,
-                      .rank = (int)l->rank,
-                      .given_up = l->peer[0]->given_up,
-                      .timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u};
-    for (size_t r = 0; r < l->ranks; r++) p.flags[r] = l->peer[r]->flags;
-    return p;
 }
 
 iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err) {
     size_t bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
-    if (l->ranks == 1) return status;
+    if (l->f.ranks == 1) return status;
     gpu_said *mine = &l->said[l->saying];
     l->saying = 1 - l->saying;
     mine->status = status, mine->bad = *bad;
     if (status != IV_OK && err) mine->error = *err;
-    for (size_t r = 0; r < l->ranks; r++) bytes[r] = sizeof *mine;
+    for (size_t r = 0; r < l->f.ranks; r++) bytes[r] = sizeof *mine;
     IV_TRY(iv_comm_all_gather(l->comm, mine, bytes, parts, err));
-    for (size_t r = 0; r < l->ranks; r++) {
+    for (size_t r = 0; r < l->f.ranks; r++) {
         const gpu_said *s = parts[r];
         if (s->bad < *bad) *bad = s->bad;
         if (status == IV_OK && s->status != IV_OK)
@@ -56,17 +49,12 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
 }
 
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
-    const volatile iv_gpu_given_up *g = l->ranks > 1 ? l->peer[0]->given_up : NULL;
-    for (size_t r = 0; g && g->any && r < l->ranks; r++)
+    const volatile iv_gpu_given_up *g = l->f.ranks > 1 ? l->f.given_up : NULL;
+    for (size_t r = 0; g && g->any && r < l->f.ranks; r++)
         if (g->rank[r])
             return iv_fail(err, IV_IO, "tensor-parallel rank %zu: timed out after %d ms waiting for rank %u", r,
                            TIMEOUT_MS, iv_gpu_awaited_of(g->rank[r]).rank);
     return IV_OK;
-}
-
-iv_status iv_gpu_learner_barrier(gpu_learner *l, iv_error *err) {
-    iv_gpu_peers p = peers_of(l);
-    return iv_gpu_learner_launched(l, iv_gpu_barrier(&p, l->stream), "barrier of the ranks", err);
 }
 
 /* ---- all-reduce ---------------------------------------------------------------------------------------------------
@@ -74,21 +62,21 @@ iv_status iv_gpu_learner_barrier(gpu_learner *l, iv_error *err) {
 
 /* n values of another rank, by a kernel: copies between GPUs may wait for both of them to be idle. */
 static iv_status take(gpu_learner *l, const float *from, size_t n, float *to, const char *what, iv_error *err) {
-    return iv_gpu_learner_launched(l, iv_gpu_sum_rows(&from, 1, n, to, l->stream), what, err);
+    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(&from, 1, n, to, l->f.stream), what, err);
 }
 
 void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
-    size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->ranks, to = blocks * (rank + 1) / l->ranks;
+    size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->f.ranks, to = blocks * (rank + 1) / l->f.ranks;
     *first = from * IV_CHAIN_STEP, *count = (to - from) * IV_CHAIN_STEP;
 }
 
 /* The same buffer of another rank. */
 static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const float *x) {
     if (x == l->dnormed) return p->dnormed;
-    if (x == l->x_end) return p->x_end;
+    if (x == l->tape.x_end) return p->tape.x_end;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        if (x == l->tape[i].x) return p->tape[i].x;
-        if (x == l->tape[i].x_mlp) return p->tape[i].x_mlp;
+        if (x == l->tape.layers[i].x) return p->tape.layers[i].x;
+        if (x == l->tape.layers[i].x_mlp) return p->tape.layers[i].x_mlp;
     }
     IV_ASSERT(!"a buffer of all-reduces");
     return NULL;
@@ -96,25 +84,25 @@ static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const fl
 
 /* Rows that the others reduced. At the end all ranks have read. */
 static iv_status take_rows(gpu_learner *l, float *x, iv_error *err) {
-    IV_TRY(iv_gpu_learner_barrier(l, err));
-    for (size_t i = 1; i < l->ranks; i++) {
-        size_t r = (l->rank + i) % l->ranks, first, n;
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    for (size_t i = 1; i < l->f.ranks; i++) {
+        size_t r = (l->f.rank + i) % l->f.ranks, first, n;
         iv_gpu_learner_share(l, l->n.rows, r, &first, &n);
         IV_TRY(
             take(l, of_peer(l, l->peer[r], x) + first * l->h, n * l->h, x + first * l->h, "rows of other ranks", err));
     }
-    return iv_gpu_learner_barrier(l, err);
+    return l->f.transport.barrier(&l->pass, err);
 }
 
 /* Many rows: each rank reduces its share, then all take the others'. */
 iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
                                     float *x, iv_error *err) {
     enum { BLOCKS = 256 };
-    size_t first = 0, rows = l->n.rows, least = rows / IV_CHAIN_STEP / l->ranks * IV_CHAIN_STEP, n = 0;
-    bool shared = least > 0 && rows * l->h * sizeof *x * (l->ranks - 1) >= iv_gpu_learner_shared_bytes();
-    if (shared) iv_gpu_learner_share(l, l->n.rows, l->rank, &first, &rows);
-    iv_gpu_peers p = peers_of(l);
-    iv_gpu_allreduce_args a = {.arithmetic = l->arithmetic,
+    size_t first = 0, rows = l->n.rows, least = rows / IV_CHAIN_STEP / l->f.ranks * IV_CHAIN_STEP, n = 0;
+    bool shared = least > 0 && rows * l->h * sizeof *x * (l->f.ranks - 1) >= iv_gpu_learner_shared_bytes();
+    if (shared) iv_gpu_learner_share(l, l->n.rows, l->f.rank, &first, &rows);
+    iv_gpu_peers p = iv_gpu_peers_of(&l->f);
+    iv_gpu_allreduce_args a = {.arithmetic = l->f.arithmetic,
                                .rows = rows,
                                .hidden = l->h,
                                .order = *order,
@@ -123,26 +111,46 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
                                .type = l->m->dtype,
                                .whole = true,
                                .blocks = shared ? iv_size_min(least, BLOCKS) : 0};
-    for (size_t r = 0; r < l->ranks; r++)
-        for (size_t i = 0; i < nodes[r]; i++) a.node[n++] = iv_gpu_learner_node(l->peer[r], l->turn, i) + first * l->h;
-    l->turn = 1 - l->turn;
-    int code = iv_gpu_tree_allreduce(&p, &a, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "all-reduce of the ranks", err));
+    for (size_t r = 0; r < l->f.ranks; r++)
+        for (size_t i = 0; i < nodes[r]; i++)
+            a.node[n++] = iv_gpu_node_at(l->f.peer[r], l->turn, i, l->h) + first * l->h;
+    l->turn = !l->turn;
+    int code = iv_gpu_tree_allreduce(&p, &a, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "all-reduce of the ranks", err));
     return shared ? take_rows(l, x, err) : IV_OK;
+}
+
+/* A row-parallel layer: this rank's nodes, then the all-reduce. */
+static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *layer, iv_error *err) {
+    gpu_learner *l = iv_gpu_learner_of_pass(p);
+    gpu_row_parallel turned = *layer;
+    size_t nodes[IV_RANKS_MAX];
+    turned.second = l->turn;
+    IV_TRY(iv_gpu_move_stream(p, layer->to, err));
+    IV_TRY(iv_gpu_compute_nodes(p, &turned, err));
+    for (size_t r = 0; r < l->f.ranks; r++) nodes[r] = layer->cuts->of[r].nodes;
+    IV_TRY(iv_gpu_learner_all_reduce(l, &layer->cuts->order, nodes, layer->bias, l->f.x, err));
+    return iv_gpu_norm_rows(p, layer->norm, err);
+}
+
+gpu_transport iv_gpu_learner_transport(const gpu_learner *l) {
+    gpu_transport t = iv_gpu_peer_transport;
+    t.row_parallel = row_parallel;
+    return l->f.ranks > 1 ? t : iv_gpu_single;
 }
 
 /* ---- predictions ----------------------------------------------------------------------------------------------------
  */
 
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
-    if (l->ranks == 1) return IV_OK;
-    IV_TRY(iv_gpu_learner_barrier(l, err));
-    for (size_t r = 0; r < l->ranks; r++) {
+    if (l->f.ranks == 1) return IV_OK;
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    for (size_t r = 0; r < l->f.ranks; r++) {
         const gpu_learner *p = l->peer[r];
         float *const to[] = {l->max, l->sum, l->logprobs}, *const from[] = {p->max, p->sum, p->logprobs};
         size_t first, n;
         iv_gpu_learner_share(l, l->n.picks, r, &first, &n);
-        for (size_t i = 0; r != l->rank && n && i < 3; i++)
+        for (size_t i = 0; r != l->f.rank && n && i < 3; i++)
             IV_TRY(take(l, from[i] + first, n, to[i] + first, "predictions of other ranks", err));
     }
     return IV_OK;
@@ -152,7 +160,7 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
  * --------------------------------------------------------------------------------------------------------- */
 
 /* From the ranks that hold its rows. */
-iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err) {
+static iv_status copy_head(gpu_learner *l, iv_error *err) {
     size_t row = l->h_stride * l->width;
     for (const iv_tensor_slice *s = iv_gpu_learner_head_tensor(l)->slices; s; s = s->next) {
         const iv_matrix *m = s->matrix;
@@ -162,18 +170,39 @@ iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err) {
         void *to = l->whole_head + s->begin * row;
         IV_TRY(take(l, from, (s->end - s->begin) * row / sizeof(float), to, "head", err));
     }
-    l->has_head = true;
     return IV_OK;
 }
 
-/* This rank's part of it begins with a whole leaf. */
-void iv_gpu_learner_place_head(gpu_learner *l) {
-    size_t leaf = iv_padded_k(iv_gpu_learner_head_tensor(l)->rows) / l->leaves.head / l->ranks;
-    if (l->ranks > 1) l->head.weights = l->whole_head + l->rank * l->leaves.head * leaf * l->h_stride * l->width;
+/* A kernel may read weights before earlier kernels end (launch.cuh), but not before a memset does, with which the
+ * forward pass begins. */
+iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err) {
+    IV_TRY(copy_head(l, err));
+    for (size_t i = 0; l->f.rank > 0 && i < (size_t)l->m->config.layers; i++) {
+        const iv_matrix *from = &l->names->layers[i].router;
+        const float *data = (const float *)(const void *)from->data;
+        float *to = (float *)(void *)l->f.routers[i].data;
+        if (!to) continue;
+        IV_TRY(take(l, data, from->n * from->panel_bytes / sizeof *data, to, "router", err));
+    }
+    l->has_copies = true;
+    return IV_OK;
+}
+
+/* This rank's part of the head begins with a whole leaf. Rank 0 has the embedding and the routers. */
+void iv_gpu_learner_place_shared(gpu_learner *l) {
+    size_t leaf = iv_padded_k(iv_gpu_learner_head_tensor(l)->rows) / l->leaves.head / l->f.ranks;
+    size_t router = iv_padded_k(l->experts) * l->h_stride * l->width;
+    if (l->f.ranks > 1) l->head.weights = l->whole_head + l->f.rank * l->leaves.head * leaf * l->h_stride * l->width;
+    l->f.embedding = l->names->embedding;
+    for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
+        if (l->m->layers[i].mlp != IV_MLP_EXPERTS) continue;
+        l->f.routers[i] = l->names->layers[i].router;
+        if (l->f.rank > 0) l->f.routers[i].data = l->router_data + i * router;
+    }
 }
 
 iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
-    if (l->ranks == 1) return l->m->head;
+    if (l->f.ranks == 1) return l->m->head;
     return (iv_matrix){.type = l->m->dtype,
                        .n = (size_t)l->m->config.vocab_size,
                        .k = l->h,
@@ -185,22 +214,23 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
 
 iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) {
     size_t n = l->n.picks * l->h, bytes = n * sizeof(float);
-    int turn = l->turn;
-    if (l->ranks == 1) return IV_OK;
-    l->turn = 1 - turn;
-    int code = (int)cudaMemcpyAsync(l->partial[turn], *node, bytes, cudaMemcpyDeviceToDevice, l->stream);
-    IV_TRY(iv_gpu_learner_launched(l, code, "nodes of the vocabulary", err));
-    IV_TRY(iv_gpu_learner_barrier(l, err));
+    bool turn = l->turn;
+    if (l->f.ranks == 1) return IV_OK;
+    l->turn = !turn;
+    int code =
+        (int)cudaMemcpyAsync(iv_gpu_node_at(&l->f, turn, 0, l->h), *node, bytes, cudaMemcpyDeviceToDevice, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "nodes of the vocabulary", err));
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
     float *waiting[4] = {l->nodes[1], l->nodes[2], l->nodes[3], NULL}, *acc = l->nodes[0];
-    for (size_t r = 0; bytes && r < l->ranks; r++) {
-        IV_TRY(take(l, l->peer[r]->partial[turn], n, acc, "nodes of the vocabulary", err));
+    for (size_t r = 0; bytes && r < l->f.ranks; r++) {
+        IV_TRY(take(l, iv_gpu_node_at(l->f.peer[r], turn, 0, l->h), n, acc, "nodes of the vocabulary", err));
         size_t level = 0;
         for (; r >> level & 1; level++) {
-            bool root = r + 1 == l->ranks && (size_t)2 << level == l->ranks;
-            code = iv_gpu_add_nodes(l->arithmetic, waiting[level], acc, n, root, l->stream);
-            IV_TRY(iv_gpu_learner_launched(l, code, "sum of the vocabulary's leaves", err));
+            bool root = r + 1 == l->f.ranks && (size_t)2 << level == l->f.ranks;
+            code = iv_gpu_add_nodes(l->f.arithmetic, waiting[level], acc, n, root, l->f.stream);
+            IV_TRY(iv_gpu_launched(&l->f, code, "sum of the vocabulary's leaves", err));
         }
-        if (r + 1 == l->ranks) break;
+        if (r + 1 == l->f.ranks) break;
         float *t = waiting[level];
         waiting[level] = acc, acc = t;
     }
@@ -213,24 +243,13 @@ iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err) 
 
 iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
     const float *from[IV_RANKS_MAX];
-    if (l->ranks == 1) return IV_OK;
-    IV_TRY(iv_gpu_learner_barrier(l, err));
-    if (l->rank > 0) return IV_OK;
-    for (size_t r = 0; r < l->ranks; r++) from[r] = l->peer[r]->head_terms;
+    if (l->f.ranks == 1) return IV_OK;
+    IV_TRY(l->f.transport.barrier(&l->pass, err));
+    if (l->f.rank > 0) return IV_OK;
+    for (size_t r = 0; r < l->f.ranks; r++) from[r] = l->peer[r]->head_terms;
     size_t n = l->n.rows * 2 * (size_t)l->m->config.head_dim;
-    return iv_gpu_learner_launched(l, iv_gpu_sum_rows(from, l->ranks, n, l->head_terms, l->stream),
-                                   "gradient of head norms", err);
-}
-
-/* Rank 0 has the routers. A kernel may read weights before earlier kernels end (launch.cuh), but not before a memset
- * does. */
-iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err) {
-    *out = l->names->layers[layer].router;
-    if (l->rank == 0) return IV_OK;
-    const float *from = (const float *)(const void *)out->data;
-    out->data = l->router;
-    IV_TRY(take(l, from, out->n * out->panel_bytes / sizeof(float), (float *)(void *)l->router, "router", err));
-    return iv_gpu_learner_launched(l, cudaMemsetAsync(l->nothing, 0, sizeof *l->nothing, l->stream), "router", err);
+    return iv_gpu_launched(&l->f, iv_gpu_sum_rows(from, l->f.ranks, n, l->head_terms, l->f.stream),
+                           "gradient of head norms", err);
 }
 
 /* ---- parts of the sums ------------------------------------------------------------------------------------------- */
@@ -241,7 +260,7 @@ void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part) {
 
 iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err) {
     if (!l->step->part) return IV_OK;
-    IV_TRY(iv_gpu_learner_launched(l, cudaStreamSynchronize(l->stream), "backward pass", err));
+    IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "backward pass", err));
     IV_TRY(iv_gpu_learner_check_peers(l, err));
     return l->step->part(l->step->context, part.begin, part.end, err);
 }

@@ -1,9 +1,9 @@
 /* learner_state.h: the memory of a learner on a GPU, and the pass that is running.
  *
  * learner.c opens, closes and runs passes; learner_ranks.c has what tensor-parallel ranks exchange; learner_memory.c
- * places the buffers; learner_inputs.c writes what a pass reads; learner_blocks.c launches the forward ops and
- * learner_backward.c the backward ops; learner_head.c, learner_expert*.c and learner_lookups.c have the parts with an
- * axis of their own; learner_linear.c has the gradients of linear layers.
+ * places the buffers; learner_inputs.c writes what a pass reads; the forward ops are those of pass.h, and
+ * learner_backward.c launches the backward ops; learner_head.c, learner_expert*.c and learner_lookups.c have the parts
+ * with an axis of their own; learner_linear.c has the gradients of linear layers.
  *
  * Rows of a pass are the padded axis (kernels/cuda/learn.h). GEMM inputs of weight gradients are +0 in padding rows: dx
  * is, because it starts as +0 and the inputs of its sums are; others are cleared. */
@@ -11,7 +11,7 @@
 #define IV_MODEL_CUDA_LEARNER_STATE_H
 
 #include "kernels/cuda/learn.h"
-#include "model/backend.h"
+#include "model/cuda/pass.h"
 #include "model/gpu_learner.h"
 #include "model/learner_ranks.h"
 #include "model/parameters.h"
@@ -36,19 +36,6 @@ typedef struct gpu_layer_runs {
     size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets; behind all of
                                   * these each one's `weights`, in elements from the model's data on */
 } gpu_layer_runs;
-
-/* What the backward pass needs of a layer. Parts that are computed again are shared by all layers. */
-typedef struct gpu_tape_layer {
-    float *x, *x_mlp;                 /* [rows][hidden]: the layer's input; the residual stream after attention */
-    unsigned char *normed[2];         /* by iv_norm_kind, [rows][h_stride]: their norms; NULL: computed again */
-    unsigned char *q, *q_raw, *k_raw; /* raw: before the head norms; NULL where there are none */
-    unsigned char *attended;
-    float *lse2;
-    unsigned char *gate, *up; /* [rows][intermediate]; of experts: by entry, in the order of iv_gpu_route */
-    unsigned char *act;       /* the same with padding to a multiple of 16 */
-    float *router_logits, *expert_weights;
-    int32_t *expert_ids;
-} gpu_tape_layer;
 
 /* Arrays that the host writes for a pass: in pinned memory, and at the same offsets on the GPU. */
 typedef struct gpu_learner_inputs {
@@ -91,41 +78,32 @@ typedef struct gpu_said {
 
 typedef struct gpu_learner {
     iv_learner base; /* first */
-    iv_backend backend;
+    gpu_forward f;
+    gpu_tape tape;
+    gpu_pass pass; /* the one that is running */
     iv_backend_ops ops;
     const iv_model *m, *names;
-    iv_gpu *gpu;
-    iv_arithmetic arithmetic;
-    iv_recompute recompute;
-    bool fuse, late;                 /* late: as the options say */
+    bool late;                       /* as the options say */
     const float *vectors;            /* norms and biases of the model, on the GPU */
     size_t *vector_at;               /* of each tensor among them */
     iv_parameters_part *layer_parts; /* [layers] */
     size_t tied_offset;              /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
-    cudaStream_t stream;
     /* Tensor-parallel ranks. One rank: peer[0] is this learner, the others and what follows are not used. */
-    size_t ranks, rank;
     const iv_tp_shard *shard;
     iv_learner_leaves leaves;
     struct gpu_learner *peer[IV_RANKS_MAX];
     iv_comm *comm;
     gpu_said said[2];
     int saying;
-    uint32_t *flags;           /* on this GPU */
-    iv_gpu_given_up *given_up; /* rank 0's, on the host */
-    float *partial[2];         /* nodes, [nodes][room][hidden]: used by turns */
-    int turn;
-    size_t partial_nodes;
-    unsigned char *whole_head, *router; /* copies: R(head), [vocab][h_stride]; a layer's router */
-    bool has_head;
-    unsigned char *node_inputs; /* of a node that cannot read them in place */
-    bool windowed;
-    int64_t window;
-    int sms;
+    bool turn;                  /* which of the two buffers of nodes serves next */
+    unsigned char *whole_head;  /* a copy: R(head), [vocab][h_stride] */
+    unsigned char *router_data; /* copies of rank 0's routers, one after another */
+    bool has_copies;            /* of both */
+    int64_t window;             /* of some layers, which have a plan of their own; 0: none has one */
     /* Sizes. Strides and widths in elements. */
-    size_t room; /* rows of buffers: whole tiles */
     size_t width, h, h_stride, heads, kv_heads, q, q_stride, kv, up, act_stride, k, experts, expert_n, expert_stride;
     size_t up_first; /* of the layer's intermediate values, those of this rank begin here; `up` is their number */
+    size_t qkv_biases, gate_up_biases; /* of a layer: whole lines of memory; 0: the family has none */
     size_t sequences_max;
     /* Linear layers. */
     gpu_layer_runs *runs; /* [layers] */
@@ -135,27 +113,20 @@ typedef struct gpu_learner {
     size_t offset_count;
     size_t run_max, expert_run_max; /* columns: of all runs but the head's and experts', of experts' */
     size_t k_max, turned_max;       /* of all: inputs, elements at once */
-    float *cosine, *sine;           /* device */
     unsigned char *tables;
     size_t table_bytes;
     /* Device memory of passes. */
     unsigned char *data;
     size_t data_bytes;
-    gpu_tape_layer *tape;                 /* [layers] */
-    float *x_end;                         /* the last layer's output */
-    float *dx;                            /* [rows][hidden] */
-    unsigned char *dx_rounded;            /* R(dx), [rows][h_stride] */
-    unsigned char *normed, *normed_again; /* the norm that linear layers read now; memory of those that no tape keeps */
-    float *wide;                          /* of the forward ops: outputs of qkv, of gate and up */
-    float *bias;                          /* of qkv, or of gate and up, in the order of the outputs */
-    unsigned char *packed;                /* attended with padding, where it needs any */
-    unsigned char *dy;                    /* [rows][widest run] */
+    float *dx;                 /* [rows][hidden] */
+    unsigned char *dx_rounded; /* R(dx), [rows][h_stride] */
+    float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
+    unsigned char *dy;         /* [rows][widest run] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
     unsigned char *turned; /* weights of an input gradient */
-    unsigned char *attention_scratch, *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
+    unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
     size_t tiles_bytes;
-    uint64_t *bad, *nothing; /* nothing: a word to clear */
-    float *zeros;            /* [most inputs of a run] */
+    float *zeros; /* [most inputs of a run] */
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
@@ -169,11 +140,9 @@ typedef struct gpu_learner {
     int32_t *host_forbidden; /* [2][vocab]: the same, and those of the next step */
     size_t forbidden_count;
     /* Experts. */
-    float *terms, *dw, *shared_dw;
-    int32_t *expert_offsets, *expert_slots;
+    float *dw, *shared_dw;
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
-    int32_t *host_ids;                      /* pinned, [layers][rows * k] */
     gpu_expert_rows *expert_rows;           /* [layers][experts] */
     size_t chunk_bytes;                     /* of the rows of a chunk, and of its transposed weights */
     size_t expert_rows_max, turned_experts; /* of a chunk */
@@ -183,9 +152,7 @@ typedef struct gpu_learner {
     size_t lists_max, list_length;          /* numbers; those of slots */
     iv_axis_part expert_parts[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis expert_axis; /* of an expert without rows */
-    /* Keys and values: of each layer, or of one. */
-    unsigned char *kv_pages;
-    size_t kv_layer_bytes, pages_max;
+    size_t kv_bytes;           /* of keys and values */
     /* Look-ups of the step so far. */
     float *lookup_dx; /* dx of all passes; unused if one holds the step */
     size_t lookup_dx_max;
@@ -210,37 +177,17 @@ typedef struct gpu_learner {
     iv_axis_sums sums; /* the step's, or of the part that is made */
     size_t from, to;
     gpu_input_sizes n;
-    bool taped, again; /* again: the forward ops run for the tape alone */
-    gpu_tape_layer *now;
-    float *x; /* the residual stream */
 } gpu_learner;
 
-static inline gpu_learner *iv_gpu_learner_of(iv_backend *b) {
-    return (gpu_learner *)(void *)((char *)b - offsetof(gpu_learner, backend));
+static inline gpu_learner *iv_gpu_learner_of_pass(const gpu_pass *p) {
+    return (gpu_learner *)(void *)((char *)p->f - offsetof(gpu_learner, f));
 }
-
-/* Do the forward ops write a layer's values of attention, and of its MLP, for the backward pass? */
-static inline bool iv_gpu_learner_keeps_attention(const gpu_learner *l) {
-    return l->taped && (l->again || l->recompute == IV_RECOMPUTE_NONE);
-}
-static inline bool iv_gpu_learner_keeps_mlp(const gpu_learner *l) {
-    return l->taped && (l->again || l->recompute != IV_RECOMPUTE_LAYER);
-}
+static inline gpu_learner *iv_gpu_learner_of(iv_backend *b) { return iv_gpu_learner_of_pass((gpu_pass *)(void *)b); }
 
 /* Are coefficients known before the forward pass, and is there memory for the gradients of all logits? Then they are
  * computed where the logits are, instead of from the same logits a second time. */
 static inline bool iv_gpu_learner_is_direct(const gpu_learner *l) {
-    return !l->step->weigh && l->ranks == 1 && l->dl_leaves == l->head.leaves;
-}
-
-/* May this layer's epilogue do the row op that follows it? */
-static inline bool iv_gpu_learner_fuses(const gpu_learner *l, const iv_gpu_linear_args *a) {
-    return l->fuse && iv_gpu_linear_fuses(a);
-}
-
-/* IV_OK, or an error of the launch of `what`. */
-static inline iv_status iv_gpu_learner_launched(const gpu_learner *l, int code, const char *what, iv_error *err) {
-    return code ? iv_gpu_check(l->gpu, code, what, err) : IV_OK;
+    return !l->step->weigh && l->f.ranks == 1 && l->dl_leaves == l->head.leaves;
 }
 
 static inline const iv_layer_tensors *iv_gpu_learner_names(const gpu_learner *l, size_t layer) {
@@ -262,7 +209,6 @@ size_t iv_gpu_learner_shared_bytes(void);
 void iv_gpu_learner_sizes(gpu_learner *l);
 /* Sets all pointers into `base`, and returns their bytes; with NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
-iv_gpu_attention_shape iv_gpu_learner_shape(const gpu_learner *l, int64_t window);
 iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err);
 /* Room for the pages of a pass. */
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
@@ -293,25 +239,15 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
                                        iv_error *err);
 /* normed = R(RMSNorm), from the tape or once more, for a weight gradient: +0 in padding rows. */
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err);
-/* Clears the padding rows of [rows][stride] elements of `width` bytes. */
-iv_status iv_gpu_learner_clear(gpu_learner *l, void *rows, size_t stride, size_t width, iv_error *err);
-/* `attended` as the output layer reads it. */
-iv_status iv_gpu_learner_attended(gpu_learner *l, const void **x, size_t *stride, iv_error *err);
 
 /* ---- learner_ranks.c */
 /* All ranks meet and learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what it was
  * given. Whatever allocates comes before a meeting: another rank's GPU, which waits for this one, might not let it. */
 iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err);
 /* Several ranks: x = canon(x + y), y the root over all ranks' nodes, + bias; every rank has as many nodes as
- * `nodes` says, in l->partial[l->turn]. */
+ * `nodes` says, in the buffer of l->turn. */
 iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
                                     float *x, iv_error *err);
-/* This rank's node i of the next all-reduce. */
-static inline float *iv_gpu_learner_node(const gpu_learner *l, int turn, size_t i) {
-    return l->partial[turn] + i * l->room * l->h;
-}
-/* Earlier writes of every rank are visible to all. */
-iv_status iv_gpu_learner_barrier(gpu_learner *l, iv_error *err);
 /* Of n things, those of a rank: whole blocks of 16. */
 void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
 /* Statistics and log-probabilities of all predictions, of which each rank has its share. */
@@ -320,11 +256,12 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
 iv_status iv_gpu_learner_add_ranks(gpu_learner *l, float **node, iv_error *err);
 /* Rank 0's head_terms become the sums over all ranks. */
 iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err);
-/* The head that this rank computes logits with, and a layer's router. */
-iv_status iv_gpu_learner_write_head(gpu_learner *l, iv_error *err);
-void iv_gpu_learner_place_head(gpu_learner *l); /* its run reads the whole head, where the buffers are now */
+/* Copies of what other ranks hold: the head that this rank computes logits with, and rank 0's routers. */
+iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err);
+void iv_gpu_learner_place_shared(gpu_learner *l); /* where the copies are now */
 iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l);
-iv_status iv_gpu_learner_router(gpu_learner *l, size_t layer, iv_matrix *out, iv_error *err);
+/* The transport of its forward passes. */
+gpu_transport iv_gpu_learner_transport(const gpu_learner *l);
 /* IV_IO if a rank waited too long for another. */
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err);
 /* Before and after the gradients of a part of the row, if the sums are made in parts. */
@@ -335,13 +272,14 @@ iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_er
 size_t iv_gpu_learner_input_bytes(const gpu_learner *l);
 /* Writes the inputs of sequences [from, to), and their copy to the GPU. */
 iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err);
+/* The model's vectors by layer: l->f.layers. Biases of several tensors are copies, which each pass writes. */
+void iv_gpu_learner_place_vectors(gpu_learner *l);
+iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err);
 /* The axes of the pass: all tokens, predictions. */
 iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 
-/* ---- learner_blocks.c, learner_backward.c: enter their ops. */
-void iv_gpu_learner_forward_ops(iv_backend_ops *ops);
+/* ---- learner_backward.c: enters its ops. */
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
-iv_gpu_kv iv_gpu_learner_kv(const gpu_learner *l);
 
 /* ---- learner_head.c */
 /* A leaf of the head's run. Its rows begin at lines of memory, which copies to shared memory fetch whole. */
@@ -350,13 +288,9 @@ static inline gpu_run iv_gpu_learner_head_leaf(const gpu_learner *l) {
     run.n /= run.leaves, run.leaves = 1, run.stride = (run.n + 63) / 64 * 64;
     return run;
 }
-iv_status iv_gpu_learner_head(gpu_learner *l, iv_error *err);
+iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err);
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
 
-/* ---- learner_experts.c */
-iv_status iv_gpu_learner_experts(gpu_learner *l, size_t layer, iv_error *err);
-/* x = canon(x + the tree over each token's terms), which are on the ranks of its experts. */
-iv_status iv_gpu_learner_combine(gpu_learner *l, float *x, iv_error *err);
 /* ---- learner_expert_rows.c: the rows of every expert, from the ids of the forward pass, which are on the host. */
 iv_status iv_gpu_learner_list_experts(gpu_learner *l, iv_error *err);
 /* ---- learner_experts_backward.c */

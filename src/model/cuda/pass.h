@@ -1,76 +1,204 @@
-/* pass.h: a step on its way to one GPU: what the blocks, the transports and the baselines share. */
+/* pass.h: a forward pass on one GPU, of an engine's step or of a learner: its buffers, what it reads, what a backward
+ * pass takes from it, and how ranks combine. blocks.c and experts.c have its ops; transport.c those between ranks. */
 #ifndef IV_MODEL_CUDA_PASS_H
 #define IV_MODEL_CUDA_PASS_H
 
-#include "model/cuda/state.h"
+#include "device/gpu.h"
+#include "kernels/cuda/ops.h"
+#include "model/backend.h"
+#include "model/learner.h"
+#include "model/model.h"
 
-/* The rows [first, first + rows) of a step: all of them, or one part of a long step (transport.c). */
-struct gpu_pass {
-    iv_backend backend; /* first */
-    gpu_rank *r;
-    const iv_model *m;
-    const gpu_step *s;
-    size_t first, rows, hidden, stride; /* stride: of normed */
-    size_t part, parts;
-};
+#include <cuda_runtime_api.h>
+
+typedef struct gpu_forward gpu_forward;
+typedef struct gpu_pass gpu_pass;
+
+/* Device copies of a layer's vectors; NULL where the family has none. */
+typedef struct layer_vectors {
+    const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+} layer_vectors;
+
+/* A layer's values, by row. Without a tape all layers use one of these. */
+typedef struct gpu_values {
+    unsigned char *q, *attended;
+    unsigned char *act; /* with padding to a multiple of 16; of experts: by entry, in the order of iv_gpu_route */
+    float *router_logits, *expert_weights;
+    int32_t *expert_ids;
+    /* For the backward pass alone: */
+    float *x, *x_mlp;             /* [rows][hidden]: the layer's input; the residual stream after attention */
+    unsigned char *normed[2];     /* by iv_norm_kind, [rows][stride]: their norms; NULL: computed again */
+    unsigned char *q_raw, *k_raw; /* before the head norms; NULL where there are none */
+    float *lse2;                  /* of attention */
+    unsigned char *gate, *up;     /* as act, without padding */
+} gpu_values;
+
+/* What the backward pass needs from the forward pass. The residual stream moves from slot to slot, so that each keeps
+ * the layer's input. */
+typedef struct gpu_tape {
+    iv_recompute recompute;
+    bool again;         /* the forward ops run for the tape alone: no down projection */
+    bool fuse;          /* epilogues may write what the backward pass needs */
+    gpu_values *layers; /* [layers]; values that are computed again are shared by all */
+    float *x_end;       /* the last layer's output */
+    int32_t *host_ids;  /* pinned, [layers][rows_max * experts per token]: copies of expert_ids; NULL without experts */
+} gpu_tape;
 
 /* A row-parallel layer that is added to x, and the norm that follows. */
-struct gpu_row_parallel {
+typedef struct gpu_row_parallel {
     const iv_row_cuts *cuts;
     const iv_matrix *nodes;
     const float *bias;
     unsigned char *x; /* of all rows */
     size_t x_stride, x_first;
+    float *to;         /* where the residual stream goes on: f->x, or the tape's next slot */
     const float *norm; /* NULL: no norm follows */
     bool second;       /* down's nodes, not attention's: a buffer is reused only after the other one's all-reduce */
+} gpu_row_parallel;
+
+/* How the ranks' partial results become one. Each op enqueues on the rank's streams. transport.c has those of one GPU
+ * and of the GPUs of one process; processes.c those of several processes, by NCCL or through the host; learner_ranks.c
+ * those of a learner. Under vanilla-blas NCCL's sum replaces row_parallel (baseline.c). */
+typedef struct gpu_transport {
+    /* x += the layer, summed over the ranks; normed = l->norm of x. */
+    iv_status (*row_parallel)(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
+    /* x += the experts' terms of all ranks; ids: the layer's experts of the rows. */
+    iv_status (*combine)(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err);
+    /* Puts the ranks' columns of n rows of logits on rank 0. */
+    iv_status (*logits)(const gpu_pass *p, size_t n, iv_error *err);
+    /* All ranks have finished what they enqueued before. */
+    iv_status (*barrier)(const gpu_pass *p, iv_error *err);
+    /* After piece `piece` (a layer, then slices of logits) was launched; NULL: nothing waits. */
+    iv_status (*pace)(const gpu_pass *p, size_t piece, iv_error *err);
+} gpu_transport;
+
+/* One GPU's part in forward passes: the first member of gpu_rank (state.h), a member of gpu_learner. */
+struct gpu_forward {
+    iv_gpu *gpu;
+    cudaStream_t stream;
+    iv_arithmetic arithmetic;
+    int sms;
+    int code;                                                         /* of the launch that failed */
+    int (*linear)(const gpu_forward *f, const iv_gpu_linear_args *a); /* the law's, or a baseline's */
+    gpu_transport transport;
+    /* The ranks of this process, which reach each other's memory. */
+    size_t ranks, rank;
+    gpu_forward *peer[IV_RANKS_MAX]; /* peer[rank] is this one */
+    uint32_t *flags;
+    iv_gpu_given_up *given_up; /* of all ranks, on the host */
+    uint64_t timeout_ns;       /* of a wait for another rank */
+    /* What is read besides the model's matrices. */
+    layer_vectors *layers;  /* host array of device pointers */
+    const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
+    const float *cosine, *sine;
+    iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
+    /* Keys and values. */
+    unsigned char *kv;
+    size_t kv_layer_bytes; /* from a layer's pages to the next one's; 0: all layers use the same */
+    size_t pages;
+    /* Buffers of rows_max rows. */
+    size_t rows_max;
+    float *x;                  /* the residual stream, where it is now */
+    unsigned char *normed;     /* the norm that linear layers read now: */
+    unsigned char *own_normed; /* here, or on the tape */
+    float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
+    unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
+    float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
+    size_t nodes_max;          /* of a layer on this rank, 1 at least */
+    int32_t *expert_offsets, *expert_slots;
+    unsigned char *attention_scratch;
+    uint64_t *bad;
+    gpu_values *now;  /* of the layer at work */
+    size_t ids_apart; /* from a layer's expert_ids in *now to the next one's; 0: each layer overwrites them */
+    gpu_tape *tape;   /* of a pass that will run backward; else NULL */
 };
 
+/* What a pass reads, on the GPU. */
+typedef struct gpu_pass_inputs {
+    const int32_t *ids, *positions; /* [rows] */
+    const int64_t *slots;           /* [rows] */
+    const iv_gpu_span *spans;
+    const uint32_t *tables;
+    const unsigned char *plan, *window_plan; /* of attention */
+    const int32_t *true_rows;                /* those that experts take; NULL: all */
+    const int32_t *padding;                  /* rows that no sequence owns, cleared where a learner reads them */
+    size_t padding_count;
+    bool decode; /* each span has one row */
+} gpu_pass_inputs;
+
+/* The rows [first, first + rows) of a pass: all of them, or one part of a long step (transport.c). */
+struct gpu_pass {
+    iv_backend backend; /* first */
+    gpu_forward *f;
+    const iv_model *m;
+    gpu_pass_inputs in;
+    size_t first, rows, hidden, stride; /* stride: of normed */
+    size_t part, parts;
+};
+
+/* Do the forward ops write a layer's values of attention, and of its MLP, for the backward pass? */
+static inline bool iv_gpu_keeps_attention(const gpu_forward *f) {
+    return f->tape && (f->tape->again || f->tape->recompute == IV_RECOMPUTE_NONE);
+}
+static inline bool iv_gpu_keeps_mlp(const gpu_forward *f) {
+    return f->tape && (f->tape->again || f->tape->recompute != IV_RECOMPUTE_LAYER);
+}
+
+/* ---- blocks.c */
+extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
+
+/* ---- experts.c */
+iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
+/* gate and up with SwiGLU, for rows_out rows of act. */
+iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
+                         size_t stride, iv_error *err);
+
 /* ---- pass.c */
-/* code: of the launch of `what`; not 0 becomes the error and r->code. */
-iv_status iv_gpu_launched(gpu_rank *r, int code, const char *what, iv_error *err);
+/* code: of the launch of `what`; not 0 becomes the error and f->code. */
+iv_status iv_gpu_launched(gpu_forward *f, int code, const char *what, iv_error *err);
+/* f->linear of the law. */
+int iv_gpu_law_linear(const gpu_forward *f, const iv_gpu_linear_args *a);
+/* Strides in elements. */
+size_t iv_gpu_hidden_stride(const iv_model *m);
+size_t iv_gpu_act_stride(const iv_model *m);
+size_t iv_gpu_expert_act_stride(const iv_model *m);
+/* *window: of the layers that have one, 0 if none has. IV_UNSUPPORTED: they differ. */
+iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
+iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
+iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride);
+/* Columns [column, column + k) of *x [rows][*stride] as a matrix of k inputs takes them: in place if they are aligned,
+ * else copied. */
+iv_status iv_gpu_inputs_at(const gpu_pass *p, size_t column, size_t k, const void **x, size_t *stride, iv_error *err);
 /* The arguments of node i of this rank's shard of a row-parallel layer, except its output. */
 iv_status iv_gpu_node_args(const gpu_pass *p, const gpu_row_parallel *l, size_t i, iv_gpu_linear_args *a,
                            iv_error *err);
 /* Computes all nodes of this rank into its node buffers. */
 iv_status iv_gpu_compute_nodes(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
-float *iv_gpu_node_at(const gpu_rank *r, bool second, size_t node, size_t hidden);
+float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hidden);
 /* The pass's first row of a buffer with `stride` elements of the model's type per row. */
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride);
+/* normed = the norm of x; weight NULL: none follows. */
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err);
-iv_gpu_peers iv_gpu_peers_of(const gpu_rank *r);
+/* May this layer's epilogue do the row op that follows it? With a tape. */
+bool iv_gpu_fuses(const gpu_forward *f, const iv_gpu_linear_args *a);
+/* The residual stream goes on at `to`, by a copy if it is elsewhere. */
+iv_status iv_gpu_move_stream(const gpu_pass *p, float *to, iv_error *err);
+/* Clears the padding rows of [rows][stride] elements of `width` bytes. */
+iv_status iv_gpu_clear_padding(const gpu_pass *p, void *rows, size_t stride, size_t width, iv_error *err);
+
+/* ---- transport.c */
+extern const gpu_transport iv_gpu_single, iv_gpu_peer_transport;
+iv_gpu_peers iv_gpu_peers_of(const gpu_forward *f);
 /* The arguments of the all-reduce of a row-parallel layer, except the nodes. */
 iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_parallel *l);
 /* The first expert of each rank, and their number. */
 void iv_gpu_first_experts(const gpu_pass *p, int32_t firsts[IV_RANKS_MAX + 1]);
-/* Spins until the event has passed: a step takes milliseconds. NCCL's kernels never time out, so with them this does;
- * ours check the clock themselves. */
-int iv_gpu_await(gpu_rank *r, cudaEvent_t event);
-/* After piece `piece` (a layer, then slices of logits) of a step was launched. NCCL's kernels never time out: with them
- * it waits until few pieces are in flight, so that no launch blocks for room. */
-iv_status iv_gpu_pace(gpu_rank *r, size_t piece, iv_error *err);
-
-/* ---- transport.c */
-extern const gpu_transport iv_gpu_single, iv_gpu_peer_transport;
-/* How many parts the rows of a step are cut into, and part i. */
+/* How many parts the rows of an engine's step are cut into, and part i. */
 size_t iv_gpu_part_count(const gpu_pass *p);
 gpu_pass iv_gpu_part_of(const gpu_pass *p, size_t part);
 /* The next launches on the stream read what the part's last all-reduce wrote. */
 iv_status iv_gpu_after_allreduce(const gpu_pass *p, iv_error *err);
-
-/* ---- processes.c */
-extern const gpu_transport iv_gpu_process_transport;
-
-/* ---- baseline.c */
-/* The linear layer of a baseline: cut as it cuts sums, or by cuBLAS. As iv_gpu_linear. */
-int iv_gpu_baseline_linear(const gpu_rank *r, const iv_gpu_linear_args *a);
-iv_status iv_gpu_sum_by_nccl(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
-
-/* ---- experts.c */
-iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, const float *norm, iv_error *err);
-/* gate and up with SwiGLU, for rows_out rows of act. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
-                         size_t stride, iv_error *err);
 
 #endif

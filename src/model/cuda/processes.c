@@ -4,7 +4,6 @@
 #include "model/cuda/processes.h"
 #include "base/size.h"
 #include "comm/mpi.h"
-#include "model/cuda/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +26,10 @@ static int gather_by_host(gpu_rank *r, const iv_nccl_piece *pieces, size_t count
     for (size_t i = 0; i < count && !code; i++) {
         const iv_nccl_piece *piece = &pieces[i];
         if (piece->owner == me)
-            code = cudaMemcpyAsync(mine + bytes[me], piece->at, piece->bytes, cudaMemcpyDeviceToHost, r->stream);
+            code = cudaMemcpyAsync(mine + bytes[me], piece->at, piece->bytes, cudaMemcpyDeviceToHost, r->f.stream);
         bytes[piece->owner] += piece->bytes;
     }
-    if (!code) code = cudaStreamSynchronize(r->stream);
+    if (!code) code = cudaStreamSynchronize(r->f.stream);
     if (code) return code;
     iv_status status = to_first ? iv_comm_gather(p->comm, mine, bytes, blocks, &p->error)
                                 : iv_comm_all_gather(p->comm, mine, bytes, blocks, &p->error);
@@ -41,13 +40,13 @@ static int gather_by_host(gpu_rank *r, const iv_nccl_piece *pieces, size_t count
         const unsigned char *from = (const unsigned char *)blocks[piece->owner] + at[piece->owner];
         at[piece->owner] += piece->bytes;
         if (piece->owner != me)
-            code = cudaMemcpyAsync(piece->at, from, piece->bytes, cudaMemcpyHostToDevice, r->stream);
+            code = cudaMemcpyAsync(piece->at, from, piece->bytes, cudaMemcpyHostToDevice, r->f.stream);
     }
     return code;
 }
 
 static int gather(gpu_rank *r, const iv_nccl_piece *pieces, size_t count, bool to_first) {
-    return r->nccl ? iv_nccl_move(r->nccl, pieces, count, to_first, r->stream)
+    return r->nccl ? iv_nccl_move(r->nccl, pieces, count, to_first, r->f.stream)
                    : gather_by_host(r, pieces, count, to_first);
 }
 
@@ -59,8 +58,8 @@ static void *gathered_at(const gpu_rank *r, size_t *used, size_t bytes) {
 }
 
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
-    gpu_rank *r = p->r;
-    iv_gpu_peers peers = iv_gpu_peers_of(r);
+    gpu_rank *r = iv_gpu_rank_of(p);
+    iv_gpu_peers peers = iv_gpu_peers_of(p->f);
     size_t row = p->hidden * sizeof(float), most = iv_gpu_gathered_rows((l->cuts->order.count + 1) * row);
     IV_TRY(iv_gpu_compute_nodes(p, l, err));
     for (size_t at = 0; at < p->rows; at += most) {
@@ -70,22 +69,22 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
         a.rows = iv_size_min(most, p->rows - at);
         for (size_t owner = 0; owner < p->m->tp.ranks; owner++)
             for (size_t i = 0; i < l->cuts->of[owner].nodes; i++, n++) {
-                float *node = owner == p->m->rank ? iv_gpu_node_at(r, l->second, i, p->hidden) + at * p->hidden
+                float *node = owner == p->m->rank ? iv_gpu_node_at(&r->f, l->second, i, p->hidden) + at * p->hidden
                                                   : gathered_at(r, &used, a.rows * row);
                 pieces[n] = (iv_nccl_piece){node, a.rows * row, owner};
                 a.node[n] = node;
             }
-        IV_TRY(iv_gpu_launched(r, gather(r, pieces, n, false), "nodes of the other ranks", err));
+        IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, n, false), "nodes of the other ranks", err));
         a.x += at * p->hidden;
-        a.normed[0] = r->normed + at * p->stride * iv_dtype_bytes(p->m->dtype);
-        IV_TRY(iv_gpu_launched(r, iv_gpu_tree_allreduce(&peers, &a, r->stream), "all-reduce of the ranks", err));
+        a.normed[0] = r->f.normed + at * p->stride * iv_dtype_bytes(p->m->dtype);
+        IV_TRY(iv_gpu_launched(&r->f, iv_gpu_tree_allreduce(&peers, &a, r->f.stream), "all-reduce of the ranks", err));
     }
     return IV_OK;
 }
 
 /* All terms of a row are sent, although each rank has computed only some of them. */
-static iv_status combine(const gpu_pass *p, const int32_t *ids, iv_error *err) {
-    gpu_rank *r = p->r;
+static iv_status combine(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err) {
+    gpu_rank *r = iv_gpu_rank_of(p);
     const iv_tp_plan *tp = &p->m->tp;
     size_t k = (size_t)p->m->config.experts_per_token, row = k * p->hidden * sizeof(float),
            most = iv_gpu_gathered_rows(tp->ranks * row);
@@ -96,14 +95,14 @@ static iv_status combine(const gpu_pass *p, const int32_t *ids, iv_error *err) {
         iv_nccl_piece pieces[IV_RANKS_MAX];
         size_t rows = iv_size_min(most, p->rows - at), used = 0;
         for (size_t i = 0; i < tp->ranks; i++) {
-            float *theirs = i == p->m->rank ? r->terms + at * k * p->hidden : gathered_at(r, &used, rows * row);
+            float *theirs = i == p->m->rank ? r->f.terms + at * k * p->hidden : gathered_at(r, &used, rows * row);
             pieces[i] = (iv_nccl_piece){theirs, tp->shard[i].experts ? rows * row : 0, i};
             terms[i] = theirs;
         }
-        IV_TRY(iv_gpu_launched(r, gather(r, pieces, tp->ranks, false), "terms of the other ranks", err));
-        int code = iv_gpu_combine(terms, firsts, tp->ranks, ids + at * k, rows, k, p->hidden, r->x + at * p->hidden,
-                                  r->stream);
-        IV_TRY(iv_gpu_launched(r, code, "combination", err));
+        IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, tp->ranks, false), "terms of the other ranks", err));
+        int code =
+            iv_gpu_combine(terms, firsts, tp->ranks, ids + at * k, rows, k, p->hidden, x + at * p->hidden, r->f.stream);
+        IV_TRY(iv_gpu_launched(&r->f, code, "combination", err));
     }
     return IV_OK;
 }
@@ -114,11 +113,11 @@ static int put_columns(gpu_rank *r, const void *from, size_t rank, size_t at, si
     size_t vocab = (size_t)r->m->config.vocab_size, width = shard->vocab * sizeof(float);
     if (width == 0) return 0;
     return cudaMemcpy2DAsync(r->logits + at * vocab + shard->vocab_first, vocab * sizeof(float), from, width, width,
-                             rows, cudaMemcpyDeviceToDevice, r->stream);
+                             rows, cudaMemcpyDeviceToDevice, r->f.stream);
 }
 
 static iv_status gather_logits(const gpu_pass *p, size_t n, iv_error *err) {
-    gpu_rank *r = p->r;
+    gpu_rank *r = iv_gpu_rank_of(p);
     const iv_tp_plan *tp = &p->m->tp;
     size_t most = iv_gpu_gathered_rows((size_t)p->m->config.vocab_size * sizeof(float));
     for (size_t at = 0; at < n; at += most) {
@@ -129,9 +128,9 @@ static iv_status gather_logits(const gpu_pass *p, size_t n, iv_error *err) {
             pieces[i - 1] = (iv_nccl_piece){
                 i == p->m->rank ? (void *)(r->logits + at * columns) : gathered_at(r, &used, bytes), bytes, i};
         }
-        IV_TRY(iv_gpu_launched(r, gather(r, pieces, tp->ranks - 1, true), "logits of the other ranks", err));
+        IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, tp->ranks - 1, true), "logits of the other ranks", err));
         for (size_t i = 1; i < tp->ranks && p->m->rank == 0; i++)
-            IV_TRY(iv_gpu_launched(r, put_columns(r, pieces[i - 1].at, i, at, rows), "columns of logits", err));
+            IV_TRY(iv_gpu_launched(&r->f, put_columns(r, pieces[i - 1].at, i, at, rows), "columns of logits", err));
     }
     return IV_OK;
 }
@@ -191,14 +190,14 @@ static iv_status bad_word(const gpu_word *w, size_t whose, iv_status status, iv_
 static iv_status open_staging(gpu_rank *r, iv_error *err) {
     gpu_processes *p = r->g->processes;
     for (size_t i = 0; i < 2; i++)
-        IV_TRY(iv_gpu_check(r->gpu,
+        IV_TRY(iv_gpu_check(r->f.gpu,
                             cudaHostAlloc((void **)&p->mine[i], iv_gpu_gathered_bytes(r->m), cudaHostAllocDefault),
                             "memory of the host", err));
     return IV_OK;
 }
 
 static iv_status open_way(gpu_rank *r, const iv_nccl_id *id, bool nccl, iv_error *err) {
-    int ordinal = iv_gpu_get_info(r->gpu)->ordinal;
+    int ordinal = iv_gpu_get_info(r->f.gpu)->ordinal;
     if (!nccl) {
         r->g->o.graphs = false; /* the host takes part in every layer */
         return open_staging(r, err);
@@ -215,7 +214,7 @@ iv_status iv_gpu_model_connect(iv_gpu_model *g, iv_comm *comm, const char *trans
     iv_error mine;
     bool host = strcmp(transport, "host") == 0,
          needed = g->o.numerics == IV_VANILLA_BLAS || strcmp(transport, "nccl") == 0;
-    IV_TRY(iv_gpu_use(r->gpu, err));
+    IV_TRY(iv_gpu_use(r->f.gpu, err));
     g->processes = calloc(1, sizeof *g->processes);
     if (!g->processes) return iv_fail(err, IV_NO_MEMORY, "ranks: no memory");
     g->processes->comm = comm;

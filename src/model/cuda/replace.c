@@ -53,9 +53,9 @@ static iv_status check_shape(iv_gpu_model *g, iv_model *first, iv_error *err) {
     for (size_t r = 0; r < g->ranks; r++, m = m->next) {
         gpu_rank like = g->rank[r], *rank = &g->rank[r];
         like.m = m;
-        like.layers = calloc((size_t)m->config.layers, sizeof *like.layers);
-        size_t vectors = like.layers ? iv_gpu_vector_bytes(&like) : 0;
-        free(like.layers);
+        like.f.layers = calloc((size_t)m->config.layers, sizeof *like.f.layers);
+        size_t vectors = like.f.layers ? iv_gpu_vector_bytes(&like) : 0;
+        free(like.f.layers);
         if (m->data_bytes != rank->m->data_bytes || vectors != rank->vector_bytes)
             return iv_fail(err, IV_LIMIT, "weights of rank %zu: wanted %zu and %zu bytes as in use, found %zu and %zu",
                            r, rank->m->data_bytes, rank->vector_bytes, m->data_bytes, vectors);
@@ -83,7 +83,7 @@ static iv_model *swap_models(iv_gpu_model *g, iv_model *first) {
 static iv_status write_rest(iv_gpu_model *g, bool drop_graphs, iv_error *err) {
     for (size_t i = 0; i < g->ranks; i++) {
         gpu_rank *r = &g->rank[i];
-        IV_TRY(iv_gpu_use(r->gpu, err));
+        IV_TRY(iv_gpu_use(r->f.gpu, err));
         if (drop_graphs) iv_gpu_forget_graphs(r);
         IV_TRY(iv_gpu_write_vectors(r, err));
         IV_TRY(iv_gpu_copy_shared(r, err));
@@ -118,17 +118,17 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
 
 void *iv_gpu_model_kv(const iv_gpu_model *g, size_t rank, size_t *bytes) {
     const gpu_rank *r = &g->rank[rank];
-    *bytes = r->kv_layer_bytes * (size_t)r->m->config.layers;
-    return r->kv;
+    *bytes = r->f.kv_layer_bytes * (size_t)r->m->config.layers;
+    return r->f.kv;
 }
 
 static iv_status clear_kv(iv_gpu_model *g, size_t rank, iv_error *err) {
     const gpu_rank *r = &g->rank[rank];
     size_t bytes;
     void *kv = iv_gpu_model_kv(g, rank, &bytes);
-    IV_TRY(iv_gpu_use(r->gpu, err));
-    IV_TRY(iv_gpu_check(r->gpu, cudaMemsetAsync(kv, 0, bytes, r->stream), "keys and values", err));
-    return iv_gpu_check(r->gpu, cudaStreamSynchronize(r->stream), "keys and values", err);
+    IV_TRY(iv_gpu_use(r->f.gpu, err));
+    IV_TRY(iv_gpu_check(r->f.gpu, cudaMemsetAsync(kv, 0, bytes, r->f.stream), "keys and values", err));
+    return iv_gpu_check(r->f.gpu, cudaStreamSynchronize(r->f.stream), "keys and values", err);
 }
 
 iv_status iv_gpu_model_clear_kv(iv_gpu_model *g, iv_error *err) {

@@ -3,7 +3,6 @@
 #include "model/cuda/run.h"
 #include "base/clock.h"
 #include "base/size.h"
-#include "model/cuda/pass.h"
 #include "model/cuda/processes.h"
 
 #include <sched.h>
@@ -14,10 +13,10 @@
 
 static int copy_inputs(gpu_rank *r) {
     const iv_gpu_model *g = r->g;
-    int code = cudaMemcpyAsync(r->inputs, g->inputs, g->step.input_bytes, cudaMemcpyHostToDevice, r->stream);
+    int code = cudaMemcpyAsync(r->inputs, g->inputs, g->step.input_bytes, cudaMemcpyHostToDevice, r->f.stream);
     if (code) return code;
     return cudaMemcpyAsync(r->tables, g->tables, g->step.table_count * sizeof *r->tables, cudaMemcpyHostToDevice,
-                           r->stream);
+                           r->f.stream);
 }
 
 /* The experts of all rows, in all layers: one copy, whichever rows report them. */
@@ -25,20 +24,41 @@ static int copy_routes(gpu_rank *r) {
     const iv_gpu_model *g = r->g;
     const iv_model_config *c = &r->m->config;
     size_t row = (size_t)c->experts_per_token * sizeof *g->routes, width = g->step.true_rows * row;
-    return cudaMemcpy2DAsync(g->routes, width, r->expert_ids, iv_gpu_rows_max(g) * row, width, (size_t)c->layers,
-                             cudaMemcpyDeviceToHost, r->stream);
+    return cudaMemcpy2DAsync(g->routes, width, r->values.expert_ids, iv_gpu_rows_max(g) * row, width, (size_t)c->layers,
+                             cudaMemcpyDeviceToHost, r->f.stream);
 }
 
 static int copy_results(gpu_rank *r) {
     iv_gpu_model *g = r->g;
-    int code = cudaMemcpyAsync(&g->bad[r->rank], r->bad, sizeof *r->bad, cudaMemcpyDeviceToHost, r->stream);
+    int code = cudaMemcpyAsync(&g->bad[r->f.rank], r->f.bad, sizeof *r->f.bad, cudaMemcpyDeviceToHost, r->f.stream);
     if (!code && g->step.routed && r->m->rank == 0) code = copy_routes(r);
     size_t picks = g->step.true_picks;
     if (code || r->m->rank != 0 || picks == 0) return code;
-    code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->stream);
+    code = cudaMemcpyAsync(g->sampled, r->sampled, picks * sizeof *r->sampled, cudaMemcpyDeviceToHost, r->f.stream);
     if (code || !g->step.top_logprobs) return code;
     return cudaMemcpyAsync(g->top_logprobs, r->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *r->top_logprobs,
-                           cudaMemcpyDeviceToHost, r->stream);
+                           cudaMemcpyDeviceToHost, r->f.stream);
+}
+
+/* Spins until the event has passed: a step takes milliseconds. NCCL's kernels never time out, so with them this does;
+ * ours check the clock themselves. */
+static int await_event(gpu_rank *r, cudaEvent_t event) {
+    double until = iv_now() + 1e-3 * (double)r->g->o.timeout_ms;
+    for (;;) {
+        int code = cudaEventQuery(event);
+        if (code != cudaErrorNotReady) return code;
+        if (r->nccl && (atomic_load(&r->g->broken) || iv_now() > until)) return cudaErrorLaunchTimeout;
+        sched_yield();
+    }
+}
+
+iv_status iv_gpu_pace(const gpu_pass *p, size_t piece, iv_error *err) {
+    gpu_rank *r = iv_gpu_rank_of(p);
+    if (!r->nccl || r->g->step.graph) return IV_OK;
+    cudaEvent_t event = r->passed[piece % AHEAD];
+    int code = piece < AHEAD ? 0 : await_event(r, event);
+    if (!code) code = cudaEventRecord(event, r->f.stream);
+    return iv_gpu_launched(&r->f, code, "wait for the other ranks", err);
 }
 
 static cudaGraphExec_t find_graph(const gpu_rank *r, const gpu_step *s) {
@@ -55,12 +75,13 @@ void iv_gpu_forget_graphs(gpu_rank *r) {
 static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    IV_TRY(
-        iv_gpu_launched(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal), "graph capture", err));
-    iv_status status = iv_gpu_launch_step(r, s, err);
-    int code = cudaStreamEndCapture(r->stream, &graph);
-    if (status == IV_OK) status = iv_gpu_launched(r, code, "graph capture", err);
-    if (status == IV_OK) status = iv_gpu_launched(r, cudaGraphInstantiate(&exec, graph, 0), "graph instantiation", err);
+    IV_TRY(iv_gpu_launched(&r->f, cudaStreamBeginCapture(r->f.stream, cudaStreamCaptureModeThreadLocal),
+                           "graph capture", err));
+    iv_status status = iv_gpu_launch_step(r, err);
+    int code = cudaStreamEndCapture(r->f.stream, &graph);
+    if (status == IV_OK) status = iv_gpu_launched(&r->f, code, "graph capture", err);
+    if (status == IV_OK)
+        status = iv_gpu_launched(&r->f, cudaGraphInstantiate(&exec, graph, 0), "graph instantiation", err);
     if (graph) cudaGraphDestroy(graph);
     IV_TRY(status);
     IV_ASSERT(r->graph_count < GRAPHS_MAX);
@@ -71,16 +92,16 @@ static iv_status capture(gpu_rank *r, const gpu_step *s, iv_error *err) {
 
 static iv_status launch(gpu_rank *r, iv_error *err) {
     const gpu_step *s = &r->g->step;
-    if (!s->graph) return iv_gpu_launch_step(r, s, err);
+    if (!s->graph) return iv_gpu_launch_step(r, err);
     if (!find_graph(r, s)) IV_TRY(capture(r, s, err));
-    return iv_gpu_launched(r, cudaGraphLaunch(find_graph(r, s), r->stream), "graph launch", err);
+    return iv_gpu_launched(&r->f, cudaGraphLaunch(find_graph(r, s), r->f.stream), "graph launch", err);
 }
 
 /* After a failure: the first one becomes the step's error. Kernels that wait for other ranks on this GPU are aborted.
  */
 static iv_status break_off(gpu_rank *r, iv_status status, iv_error *err) {
     iv_gpu_model *g = r->g;
-    if (r->code == cudaErrorLaunchTimeout && r->nccl)
+    if (r->f.code == cudaErrorLaunchTimeout && r->nccl)
         status = iv_fail(err, IV_IO, "rank %zu: timed out after %zu ms waiting for another GPU", r->m->rank,
                          g->o.timeout_ms);
     if (g->processes && g->processes->status != IV_OK) *err = g->processes->error, status = err->status;
@@ -95,13 +116,13 @@ static iv_status break_off(gpu_rank *r, iv_status status, iv_error *err) {
 }
 
 static iv_status launch_all(gpu_rank *r, iv_error *err) {
-    int ordinal = iv_gpu_get_info(r->gpu)->ordinal;
-    IV_TRY(iv_gpu_launched(r, cudaSetDevice(ordinal), "cannot be used", err));
-    IV_TRY(iv_gpu_launched(r, copy_inputs(r), "copy of the inputs", err));
+    int ordinal = iv_gpu_get_info(r->f.gpu)->ordinal;
+    IV_TRY(iv_gpu_launched(&r->f, cudaSetDevice(ordinal), "cannot be used", err));
+    IV_TRY(iv_gpu_launched(&r->f, copy_inputs(r), "copy of the inputs", err));
     IV_TRY(launch(r, err));
-    IV_TRY(iv_gpu_launched(r, copy_results(r), "copy of the results", err));
-    IV_TRY(iv_gpu_launched(r, cudaEventRecord(r->done, r->stream), "step", err));
-    return iv_gpu_launched(r, iv_gpu_await(r, r->done), "step", err);
+    IV_TRY(iv_gpu_launched(&r->f, copy_results(r), "copy of the results", err));
+    IV_TRY(iv_gpu_launched(&r->f, cudaEventRecord(r->done, r->f.stream), "step", err));
+    return iv_gpu_launched(&r->f, await_event(r, r->done), "step", err);
 }
 
 static iv_status run_rank(gpu_rank *r, iv_error *err) {
@@ -202,12 +223,12 @@ static iv_status take_logits(iv_gpu_model *g, const iv_batch *b, iv_error *err) 
         if (here && !(b->logits_wanted && b->logits_wanted[i])) continue;
         any = true;
         IV_ASSERT(i < iv_gpu_slice(g)); /* the slice that remains */
-        IV_TRY(iv_gpu_check(r->gpu,
+        IV_TRY(iv_gpu_check(r->f.gpu,
                             cudaMemcpyAsync(b->logits + i * vocab, r->logits + i * vocab, vocab * sizeof(float),
-                                            cudaMemcpyDeviceToHost, r->stream),
+                                            cudaMemcpyDeviceToHost, r->f.stream),
                             "copy of logits", err));
     }
-    return any ? iv_gpu_check(r->gpu, cudaStreamSynchronize(r->stream), "copy of logits", err) : IV_OK;
+    return any ? iv_gpu_check(r->f.gpu, cudaStreamSynchronize(r->f.stream), "copy of logits", err) : IV_OK;
 }
 
 /* Layers without experts stay as they are. */

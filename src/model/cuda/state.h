@@ -1,7 +1,7 @@
-/* state.h: the shared state of this folder: each GPU, and the step that is running.
+/* state.h: the state of an engine's model: each GPU, and the step that is running.
  *
  * gpu_model.c opens and closes; replace.c brings other weights; layout.c places buffers in memory; inputs.c writes the
- * inputs of a step; blocks.c and experts.c launch it (pass.h); transport.c, processes.c and baseline.c combine the
+ * inputs of a step; head.c launches it, with the blocks of pass.h; transport.c, processes.c and baseline.c combine the
  * ranks; run.c has the threads, the graphs and the results. */
 #ifndef IV_MODEL_CUDA_STATE_H
 #define IV_MODEL_CUDA_STATE_H
@@ -9,7 +9,7 @@
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda/ops.h"
-#include "model/backend.h"
+#include "model/cuda/pass.h"
 #include "model/gpu_model.h"
 
 #include <cuda_runtime_api.h>
@@ -28,11 +28,6 @@ enum {
 /* Multiple of o.timeout_ms for NCCL to connect all ranks: it loads kernels and probes the topology, once. */
 enum { CONNECT_TIMEOUTS = 10 };
 
-/* Device copies of a layer's vectors; NULL where the family has none. */
-typedef struct layer_vectors {
-    const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
-} layer_vectors;
-
 /* A step's inputs: arrays of `rows` (a graph's bucket) and `picks` entries, in one piece; then the plans. The same
  * offsets on the host and on every GPU. */
 typedef struct input_offsets {
@@ -41,56 +36,29 @@ typedef struct input_offsets {
 
 typedef struct gpu_processes gpu_processes;
 typedef struct gpu_rank gpu_rank;
-typedef struct gpu_pass gpu_pass;
-typedef struct gpu_row_parallel gpu_row_parallel;
-
-/* How the ranks' partial results become one. Each op enqueues on the rank's streams. transport.c has those of one GPU
- * and of the GPUs of one process; processes.c those of several processes, by NCCL or through the host. Under
- * vanilla-blas NCCL's sum replaces row_parallel (baseline.c). */
-typedef struct gpu_transport {
-    /* x += the layer, summed over the ranks; normed = l->norm of x. */
-    iv_status (*row_parallel)(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
-    /* x += the experts' terms of all ranks; ids: the layer's experts of the rows. */
-    iv_status (*combine)(const gpu_pass *p, const int32_t *ids, iv_error *err);
-    /* Puts the ranks' columns of n rows of logits on rank 0. */
-    iv_status (*logits)(const gpu_pass *p, size_t n, iv_error *err);
-    /* All ranks have finished what they enqueued before. */
-    iv_status (*barrier)(const gpu_pass *p, iv_error *err);
-} gpu_transport;
 
 struct gpu_rank {
+    gpu_forward f; /* first; its rank is that among those of this process, m->rank that among all */
     iv_gpu_model *g;
     iv_model *m;
-    iv_gpu *gpu;
-    size_t rank; /* among those of this process; m->rank is that among all */
-    cudaStream_t stream;
-    int code;                                                      /* of the launch that failed */
-    int (*linear)(const gpu_rank *r, const iv_gpu_linear_args *a); /* the law's, or a baseline's */
-    gpu_transport transport;
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or receives from other processes */
     cudaEvent_t done;
     cudaEvent_t passed[AHEAD];                   /* with NCCL, without graphs: pieces in flight */
     cudaStream_t reduce_stream;                  /* all-reduces of the parts of a long step */
     cudaEvent_t computed[PARTS], reduced[PARTS]; /* nodes of a part, its rows */
-    /* Device memory: three allocations. */
-    unsigned char *kv, *work, *vectors;
-    size_t kv_layer_bytes, vector_bytes;
-    layer_vectors *layers; /* host array of device pointers */
-    const float *final_norm, *cosine, *sine;
-    iv_matrix embedding, *routers; /* [layers]: this GPU's copies; data NULL if a layer has none */
-    /* Activations: */
-    float *x, *wide, *router_logits, *expert_weights, *terms, *nodes, *logits; /* logits: of one slice, on rank 0 */
-    unsigned char *normed, *q, *attended, *packed, *act, *expert_act, *normed_picks;
-    int32_t *expert_ids, *offsets, *expert_slots; /* expert_ids: iv_gpu_expert_ids */
-    unsigned char *attention_scratch, *sample_scratch;
+    /* Device memory: f.kv and two more allocations. */
+    unsigned char *work, *vectors;
+    size_t vector_bytes;
+    const float *final_norm;
+    gpu_values values; /* of the layer at work; rank 0 keeps the experts of every layer until the next step */
+    float *logits;     /* of one slice, on rank 0 */
+    unsigned char *normed_picks, *sample_scratch;
     iv_row_result *sampled;
     iv_logprob *top_logprobs; /* [][IV_TOP_LOGPROBS_MAX] */
     uint64_t *ids;            /* a bit per id, 0: never drawn; NULL: all are drawn */
-    uint64_t *bad;
-    uint32_t *flags;
-    unsigned char *gathered; /* received from other processes */
-    unsigned char *inputs;   /* [inputs_bytes] */
+    unsigned char *gathered;  /* received from other processes */
+    unsigned char *inputs;    /* [inputs_bytes] */
     uint32_t *tables;
     /* Captured steps. */
     struct {
@@ -119,8 +87,7 @@ struct iv_gpu_model {
     size_t ranks;             /* of this process */
     gpu_processes *processes; /* NULL: all ranks are here */
     gpu_rank rank[IV_RANKS_MAX];
-    bool windowed; /* some layers have a window: a second plan */
-    int64_t window;
+    int64_t window; /* of some layers, which have a plan of their own; 0: none has one */
     int sms;
     size_t table_capacity, inputs_capacity;
     /* Host memory that GPUs read and write. */
@@ -160,12 +127,6 @@ size_t iv_gpu_picks_max(const iv_gpu_model *g);
 /* Rows of a rank's buffers: of a step, and of a slice's picks. At least the number ever computed. */
 size_t iv_gpu_rows_max(const iv_gpu_model *g);
 size_t iv_gpu_pick_rows_max(const iv_gpu_model *g);
-/* The experts of the rows of a step, [][experts per token]. Rank 0 keeps those of every layer until the next step. */
-int32_t *iv_gpu_expert_ids(const gpu_rank *r, size_t layer);
-/* Strides in elements. */
-size_t iv_gpu_hidden_stride(const iv_model *m);
-size_t iv_gpu_act_stride(const iv_model *m);
-size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* Sets all pointers of r->work relative to `base`; with base NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
 /* The least number of rows of a part; shorter steps are not cut. */
@@ -174,15 +135,30 @@ size_t iv_gpu_part_rows(size_t ranks);
  * of a row have `row_bytes` in total: the same on all ranks. */
 size_t iv_gpu_gathered_bytes(const iv_model *m);
 size_t iv_gpu_gathered_rows(size_t row_bytes);
-iv_gpu_attention_shape iv_gpu_shape_of(const iv_gpu_model *g, const iv_model *m, int64_t window);
 
 /* ---- inputs.c */
 /* Fills g->step, the host inputs and tables. */
 iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err);
 input_offsets iv_gpu_input_offsets(size_t rows, size_t picks);
 
-/* ---- blocks.c */
-/* Enqueues the whole step on r's stream. An error names the launch that failed; r->code is the cudaError_t. */
-iv_status iv_gpu_launch_step(gpu_rank *r, const gpu_step *s, iv_error *err);
+/* ---- head.c */
+/* Enqueues the whole step on r's stream. An error names the launch that failed; r->f.code is the cudaError_t. */
+iv_status iv_gpu_launch_step(gpu_rank *r, iv_error *err);
+
+/* ---- run.c: ops of a rank's transport. */
+/* NCCL's kernels never time out: with them it waits until few pieces are in flight, so that no launch blocks for
+ * room. */
+iv_status iv_gpu_pace(const gpu_pass *p, size_t piece, iv_error *err);
+
+/* ---- processes.c */
+extern const gpu_transport iv_gpu_process_transport;
+
+/* ---- baseline.c */
+/* The linear layer of a baseline: cut as it cuts sums, or by cuBLAS. As iv_gpu_linear. */
+int iv_gpu_baseline_linear(const gpu_forward *f, const iv_gpu_linear_args *a);
+iv_status iv_gpu_sum_by_nccl(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
+
+/* The rank of an engine's pass. */
+static inline gpu_rank *iv_gpu_rank_of(const gpu_pass *p) { return (gpu_rank *)(void *)p->f; }
 
 #endif

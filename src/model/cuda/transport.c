@@ -1,4 +1,4 @@
-/* transport.c: one GPU, and GPUs of one process that reach each other's memory.
+/* transport.c: one GPU, and GPUs of one process that reach each other's memory; what all transports share.
  *
  * Nodes stay where they were computed; the all-reduce reads them from its peers and makes the additions of the tree.
  * The rows of a long step of several ranks are cut into parts: the all-reduces of one part, whose traffic takes as long
@@ -6,7 +6,42 @@
  * free. Rows depend on one another only in attention, which waits for all parts. All-reduces keep their order, so node
  * buffers are free for reuse exactly as without parts. */
 #include "base/size.h"
-#include "model/cuda/pass.h"
+#include "model/cuda/state.h"
+
+/* ---- shared by all ------------------------------------------------------------------------------------------- */
+
+enum { BESIDE_BLOCKS = 64 }; /* of an all-reduce next to layers: they fit there, and saturate the links */
+
+iv_gpu_peers iv_gpu_peers_of(const gpu_forward *f) {
+    iv_gpu_peers peers = {
+        .ranks = (int)f->ranks, .rank = (int)f->rank, .given_up = f->given_up, .timeout_ns = f->timeout_ns};
+    for (size_t i = 0; i < f->ranks; i++) peers.flags[i] = f->peer[i]->flags;
+    return peers;
+}
+
+iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_parallel *l) {
+    const gpu_forward *f = p->f;
+    iv_gpu_allreduce_args a = {.arithmetic = f->arithmetic,
+                               .rows = p->rows,
+                               .hidden = p->hidden,
+                               .order = l->cuts->order,
+                               .bias = l->bias,
+                               .x = f->x + p->first * p->hidden,
+                               .norm_weight = l->norm,
+                               .eps = (float)p->m->config.rms_norm_eps,
+                               .type = p->m->dtype,
+                               .normed_stride = p->stride,
+                               .whole = p->m->config.experts > 0,
+                               .blocks = p->parts > 1 ? BESIDE_BLOCKS : 0};
+    for (size_t r = 0; r < f->ranks; r++) a.normed[r] = iv_gpu_rows_at(p, f->peer[r]->normed, p->stride);
+    return a;
+}
+
+void iv_gpu_first_experts(const gpu_pass *p, int32_t firsts[IV_RANKS_MAX + 1]) {
+    const iv_tp_plan *tp = &p->m->tp;
+    for (size_t i = 0; i < tp->ranks; i++) firsts[i] = (int32_t)tp->shard[i].expert_first;
+    firsts[tp->ranks] = (int32_t)p->m->config.experts;
+}
 
 static iv_status nothing(const gpu_pass *p, iv_error *err) {
     (void)p, (void)err;
@@ -20,25 +55,32 @@ static iv_status logits_in_place(const gpu_pass *p, size_t n, iv_error *err) {
 
 /* ---- one GPU ----------------------------------------------------------------------------------------------- */
 
-/* The one node is the root: its epilogue adds bias and residual. */
+/* The one node is the root: its epilogue adds bias and residual, from the stream's slot before if it can. */
 static iv_status add_whole_layer(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
+    gpu_forward *f = p->f;
     iv_gpu_linear_args a;
     IV_TRY(iv_gpu_node_args(p, l, 0, &a, err));
     a.epilogue = IV_GPU_RESIDUAL, a.bias = l->bias;
-    a.out = p->r->x + p->first * p->hidden, a.out_stride = p->hidden;
-    IV_TRY(iv_gpu_launched(p->r, p->r->linear(p->r, &a), "row-parallel layer", err));
-    return l->norm ? iv_gpu_norm_rows(p, l->norm, err) : IV_OK;
+    a.out = l->to + p->first * p->hidden, a.out_stride = p->hidden;
+    if (l->to != f->x) a.fused.addend = f->x;
+    if (a.fused.addend && !iv_gpu_fuses(f, &a)) {
+        a.fused.addend = NULL;
+        IV_TRY(iv_gpu_move_stream(p, l->to, err));
+    }
+    f->x = l->to;
+    IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "row-parallel layer", err));
+    return iv_gpu_norm_rows(p, l->norm, err);
 }
 
-static iv_status combine_terms(const gpu_pass *p, const int32_t *ids, iv_error *err) {
-    gpu_rank *r = p->r;
+static iv_status combine_terms(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err) {
+    gpu_forward *f = p->f;
     const float *terms[IV_RANKS_MAX];
     int32_t firsts[IV_RANKS_MAX + 1];
     iv_gpu_first_experts(p, firsts);
-    for (size_t i = 0; i < r->g->ranks; i++) terms[i] = r->g->rank[i].terms;
-    int code = iv_gpu_combine(terms, firsts, r->g->ranks, ids, p->rows, (size_t)p->m->config.experts_per_token,
-                              p->hidden, r->x, r->stream);
-    return iv_gpu_launched(r, code, "combination", err);
+    for (size_t i = 0; i < f->ranks; i++) terms[i] = f->peer[i]->terms;
+    int code = iv_gpu_combine(terms, firsts, f->ranks, ids, p->rows, (size_t)p->m->config.experts_per_token, p->hidden,
+                              x, f->stream);
+    return iv_gpu_launched(f, code, "combination", err);
 }
 
 const gpu_transport iv_gpu_single = {
@@ -47,35 +89,36 @@ const gpu_transport iv_gpu_single = {
 /* ---- GPUs of one process ------------------------------------------------------------------------------------- */
 
 static iv_status barrier(const gpu_pass *p, iv_error *err) {
-    iv_gpu_peers peers = iv_gpu_peers_of(p->r);
-    return iv_gpu_launched(p->r, iv_gpu_barrier(&peers, p->r->stream), "barrier of the ranks", err);
+    iv_gpu_peers peers = iv_gpu_peers_of(p->f);
+    return iv_gpu_launched(p->f, iv_gpu_barrier(&peers, p->f->stream), "barrier of the ranks", err);
 }
 
 static iv_status allreduce(const gpu_pass *p, const gpu_row_parallel *l, iv_gpu_stream stream, iv_error *err) {
-    const iv_gpu_model *g = p->r->g;
-    iv_gpu_peers peers = iv_gpu_peers_of(p->r);
+    gpu_forward *f = p->f;
+    iv_gpu_peers peers = iv_gpu_peers_of(f);
     iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);
     size_t n = 0;
-    for (size_t r = 0; r < g->ranks; r++)
+    for (size_t r = 0; r < f->ranks; r++)
         for (size_t i = 0; i < l->cuts->of[r].nodes; i++)
-            a.node[n++] = iv_gpu_node_at(&g->rank[r], l->second, i, p->hidden) + p->first * p->hidden;
-    return iv_gpu_launched(p->r, iv_gpu_tree_allreduce(&peers, &a, stream), "all-reduce of the ranks", err);
+            a.node[n++] = iv_gpu_node_at(f->peer[r], l->second, i, p->hidden) + p->first * p->hidden;
+    return iv_gpu_launched(f, iv_gpu_tree_allreduce(&peers, &a, stream), "all-reduce of the ranks", err);
 }
 
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
-    gpu_rank *r = p->r;
+    gpu_rank *r = iv_gpu_rank_of(p);
+    gpu_forward *f = p->f;
     IV_TRY(iv_gpu_compute_nodes(p, l, err));
-    if (p->parts == 1) return allreduce(p, l, r->stream, err);
-    IV_TRY(iv_gpu_launched(r, cudaEventRecord(r->computed[p->part], r->stream), "start of an all-reduce", err));
-    IV_TRY(iv_gpu_launched(r, cudaStreamWaitEvent(r->reduce_stream, r->computed[p->part], 0), "start of an all-reduce",
+    if (p->parts == 1) return allreduce(p, l, f->stream, err);
+    IV_TRY(iv_gpu_launched(f, cudaEventRecord(r->computed[p->part], f->stream), "start of an all-reduce", err));
+    IV_TRY(iv_gpu_launched(f, cudaStreamWaitEvent(r->reduce_stream, r->computed[p->part], 0), "start of an all-reduce",
                            err));
     IV_TRY(allreduce(p, l, r->reduce_stream, err));
-    return iv_gpu_launched(r, cudaEventRecord(r->reduced[p->part], r->reduce_stream), "end of an all-reduce", err);
+    return iv_gpu_launched(f, cudaEventRecord(r->reduced[p->part], r->reduce_stream), "end of an all-reduce", err);
 }
 
-static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, iv_error *err) {
+static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err) {
     IV_TRY(barrier(p, err));
-    return combine_terms(p, ids, err);
+    return combine_terms(p, ids, x, err);
 }
 
 const gpu_transport iv_gpu_peer_transport = {
@@ -84,10 +127,10 @@ const gpu_transport iv_gpu_peer_transport = {
 /* ---- parts --------------------------------------------------------------------------------------------------- */
 
 size_t iv_gpu_part_count(const gpu_pass *p) {
-    const iv_gpu_model *g = p->r->g;
+    const iv_gpu_model *g = iv_gpu_rank_of(p)->g;
     size_t n = p->rows / iv_gpu_part_rows(g->ranks);
     bool parted = g->ranks > 1 && p->m->config.experts == 0 && g->o.numerics == IV_INVAR; /* baselines cut by rows */
-    return !parted || p->s->graph || n < PARTS ? 1 : PARTS;
+    return !parted || g->step.graph || n < PARTS ? 1 : PARTS;
 }
 
 gpu_pass iv_gpu_part_of(const gpu_pass *p, size_t part) {
@@ -101,6 +144,6 @@ gpu_pass iv_gpu_part_of(const gpu_pass *p, size_t part) {
 
 iv_status iv_gpu_after_allreduce(const gpu_pass *p, iv_error *err) {
     if (p->parts == 1) return IV_OK;
-    return iv_gpu_launched(p->r, cudaStreamWaitEvent(p->r->stream, p->r->reduced[p->part], 0), "wait for an all-reduce",
-                           err);
+    return iv_gpu_launched(p->f, cudaStreamWaitEvent(p->f->stream, iv_gpu_rank_of(p)->reduced[p->part], 0),
+                           "wait for an all-reduce", err);
 }

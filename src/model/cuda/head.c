@@ -1,0 +1,91 @@
+/* head.c: the head of an engine's step: logits of the rows that ask for them, and their samples; and the step's pass.
+ */
+#include "base/size.h"
+#include "model/cuda/state.h"
+#include "model/decoder.h"
+
+/* The head over n picked rows. Every rank writes its columns into rank 0's logits if it reaches them. */
+static iv_status head_rows(const gpu_pass *p, size_t first, size_t n, iv_error *err) {
+    gpu_rank *r = iv_gpu_rank_of(p);
+    gpu_forward *f = p->f;
+    const gpu_step *s = &r->g->step;
+    const int32_t *pick = (const int32_t *)(void *)(r->inputs + s->at.pick) + first;
+    size_t vocab = (size_t)p->m->config.vocab_size;
+    int code = p->m->tp.ranks > 1 /* the last all-reduce has normed all rows */
+                   ? iv_gpu_pick_rows(p->m->dtype, f->normed, p->stride, pick, n, r->normed_picks, f->stream)
+                   : iv_gpu_rmsnorm(f->x, p->hidden, pick, r->final_norm, (float)p->m->config.rms_norm_eps, n,
+                                    p->m->dtype, r->normed_picks, p->stride, f->stream);
+    IV_TRY(iv_gpu_launched(f, code, "final norm", err));
+    if (p->m->head.n) {
+        gpu_pass picks = *p;
+        picks.rows = n;
+        iv_gpu_linear_args a = iv_gpu_layer_args(&picks, &p->m->head, r->normed_picks, p->stride);
+        a.x_rows = iv_gpu_pick_rows_max(r->g);
+        a.out = r->g->rank[0].logits + p->m->tp.shard[p->m->rank].vocab_first, a.out_stride = vocab;
+        if (r->g->o.processes > 1 && p->m->rank > 0) a.out = r->logits, a.out_stride = p->m->head.n;
+        IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "head", err));
+    }
+    return f->transport.logits(p, n, err);
+}
+
+/* Samples and scores the picked rows, a slice of the logits at a time, the first slice last: the host may want its
+ * logits. No rank overwrites a slice before rank 0 has finished with it. */
+static iv_status sample_slices(const gpu_pass *p, iv_error *err) {
+    gpu_rank *r = iv_gpu_rank_of(p);
+    gpu_forward *f = p->f;
+    const gpu_step *s = &r->g->step;
+    const iv_row_sampling *sampling = (const iv_row_sampling *)(void *)(r->inputs + s->at.sampling);
+    size_t vocab = (size_t)p->m->config.vocab_size, slice = iv_gpu_slice(r->g), pieces = (size_t)p->m->config.layers;
+    for (size_t first = (s->picks - 1) / slice * slice;; first -= slice) {
+        size_t n = iv_size_min(slice, s->picks - first);
+        IV_TRY(head_rows(p, first, n, err));
+        IV_TRY(f->transport.barrier(p, err));
+        if (p->m->rank == 0) {
+            int code = iv_gpu_sample(r->logits, n, vocab, r->ids, sampling + first, r->sample_scratch,
+                                     r->sampled + first, r->top_logprobs + first * IV_TOP_LOGPROBS_MAX, f->stream);
+            IV_TRY(iv_gpu_launched(f, code, "sampling", err));
+        }
+        if (first == 0) return IV_OK;
+        IV_TRY(f->transport.barrier(p, err));
+        IV_TRY(f->transport.pace(p, pieces++, err));
+    }
+}
+
+static iv_status head(iv_backend *b, iv_error *err) {
+    gpu_pass *p = (gpu_pass *)(void *)b;
+    for (size_t i = 0; i < p->parts; i++) {
+        gpu_pass part = iv_gpu_part_of(p, i);
+        IV_TRY(iv_gpu_after_allreduce(&part, err));
+    }
+    p->parts = 1;
+    return iv_gpu_rank_of(p)->g->step.picks ? sample_slices(p, err) : IV_OK;
+}
+
+static gpu_pass_inputs inputs_of(const gpu_rank *r, const gpu_step *s) {
+    const unsigned char *in = r->inputs;
+    return (gpu_pass_inputs){.ids = (const int32_t *)(const void *)(in + s->at.ids),
+                             .positions = (const int32_t *)(const void *)(in + s->at.positions),
+                             .slots = (const int64_t *)(const void *)(in + s->at.slots),
+                             .spans = (const iv_gpu_span *)(const void *)(in + s->at.spans),
+                             .tables = r->tables,
+                             .plan = in + s->at.plan,
+                             .window_plan = in + s->at.window_plan,
+                             .true_rows = (const int32_t *)(const void *)(in + s->at.true_rows),
+                             .decode = s->decode};
+}
+
+iv_status iv_gpu_launch_step(gpu_rank *r, iv_error *err) {
+    iv_backend_ops ops = iv_gpu_forward_ops;
+    const gpu_step *s = &r->g->step;
+    ops.head = head;
+    gpu_pass p = {.backend = {&ops},
+                  .f = &r->f,
+                  .m = r->m,
+                  .in = inputs_of(r, s),
+                  .rows = s->rows,
+                  .hidden = (size_t)r->m->config.hidden_size,
+                  .stride = iv_gpu_hidden_stride(r->m),
+                  .parts = 1};
+    p.parts = iv_gpu_part_count(&p);
+    return iv_decoder_forward(r->m, &p.backend, err);
+}
