@@ -63,9 +63,9 @@ static iv_status check_positions(const iv_train_line *l) {
     size_t n = l->ids.count;
     if (!o->positions || (n <= o->positions && o->room <= o->positions - n)) return IV_OK;
     if (o->room)
-        return iv_train_line_fail(l,
-                                  "wanted a prompt and %zu new tokens in the model's %zu positions, found %zu tokens",
-                                  o->room, o->positions, n);
+        return iv_train_line_fail(
+            l, "wanted a prompt and %zu new tokens in the model's %zu positions, found %zu tokens%s", o->room,
+            o->positions, n, n < o->positions ? ": a smaller max_new_tokens (--max-new-tokens) fits" : "");
     return iv_train_line_fail(l, "wanted at most the model's %zu positions, found %zu tokens", o->positions, n);
 }
 

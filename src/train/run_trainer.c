@@ -101,27 +101,9 @@ static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engin
     return IV_OK;
 }
 
-/* Before the engine is opened, which would name its own limit and not the option. */
-static iv_status check_positions(const iv_run *r, const char *dtype, iv_error *err) {
-    iv_model_info info;
-    IV_TRY(iv_inspect(r->o->model, dtype, &info, err));
-    size_t longest = iv_run_longest(r), positions = (size_t)info.max_positions, most = r->o->max_new_tokens;
-    if (longest <= positions) return IV_OK;
-    size_t prompt = longest - most;
-    if (prompt >= positions)
-        return iv_fail(err, IV_INVALID,
-                       "prompts: wanted at most %zu tokens, one below the model's positions, found %zu", positions - 1,
-                       prompt);
-    return iv_fail(err, IV_INVALID,
-                   "max_new_tokens (--max-new-tokens): wanted at most %zu, since the model has %zu positions and the "
-                   "longest prompt %zu tokens, found %zu",
-                   positions - prompt, positions, prompt, most);
-}
-
 static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *dtype, bool before_trainer,
                              iv_error *err) {
     const iv_run_options *o = r->o;
-    IV_TRY(check_positions(r, dtype, err));
     IV_TRY(check_engine_gpus(r, t, err));
     iv_engine_options e;
     iv_engine_options_init(&e);

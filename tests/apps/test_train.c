@@ -270,8 +270,9 @@ static void sampler_and_learner_agree(void **state) {
     RUN("train", "rl", INVAR_SOURCE_DIR "/models/tiny-sum", "--data",
         INVAR_SOURCE_DIR "/models/tiny-sum/problems.jsonl", "--output", in_folder("no"), "--reward", "exact", "--steps",
         "1", "--quiet");
-    expect_error(1, "max_new_tokens (--max-new-tokens): wanted at most 58, since the model has 64 positions and the "
-                    "longest prompt 6 tokens, found 256");
+    expect_error(1,
+                 "problems.jsonl:1: wanted a prompt and 256 new tokens in the model's 64 positions, found 6 tokens: a "
+                 "smaller max_new_tokens (--max-new-tokens) fits");
     RL("no", "--eps-low", "1");
     expect_error(2, "--eps-low: wanted a number from 0 to below 1, found '1'");
 }

@@ -139,6 +139,7 @@ static const row rows[] = {
     {RL, "min-p", CHANGES, "", "--min-p 0.8", ""},
     {RL, "min-p", REFUSED, "", "--min-p 1", "all completions of a prompt are equal"},
     {RL, "on-mismatch", NEVER, "", "--on-mismatch report", ""},
+    {RL, "sample-all-ids", CHANGES, TEXT "--reward numeric", "--sample-all-ids", ""},
     {RL, "rollout-numerics", CHANGES, REPORT "--correction truncate", "--rollout-numerics vanilla",
      "--rollout-numerics bio"},
     {RL, "rollout-numerics", REFUSED, "", "--rollout-numerics vanilla", "the sampler's log-probability"},

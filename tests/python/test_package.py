@@ -223,12 +223,12 @@ def test_policy_with_the_kl_in_its_rewards():
         assert np.allclose(found, [shaped[0] - shaped[1], shaped[1] - shaped[0]], rtol=1e-12, atol=0)
     with pytest.raises(InvarError, match="KL in the reward: wanted the sequences too"):
         Policy("rloo", kl_beta=0.1).advantages(groups, rewards)
-    for policy, words in (
-        (Policy("reinforce", eps_high=0.2), "eps_high: wanted an algorithm with a clipped ratio"),
-        (Policy("rloo", kl_beta=0.1, kl="k3"), "kl: wanted k1 for rloo"),
-        (Policy("grpo", correction_cap=2.0), "correction_cap: wanted correction"),
+    for options, words in (
+        ({"algorithm": "reinforce", "eps_high": 0.2}, "eps_high: wanted an algorithm with a clipped ratio"),
+        ({"algorithm": "rloo", "kl_beta": 0.1, "kl": "k3"}, "kl: wanted k1 for rloo"),
+        ({"algorithm": "grpo", "correction_cap": 2.0}, "correction_cap: wanted correction"),
     ):
         with pytest.raises(InvarError, match=words):
-            policy.advantages(groups, rewards)
+            Policy(**options)
     with pytest.raises(InvarError, match="grpo: wanted groups of at least 2, found group 0 with 1"):
         Policy("grpo").advantages([0, 1], rewards)

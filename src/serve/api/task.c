@@ -193,8 +193,9 @@ static size_t earlier_bytes(iv_child *c, const iv_event *e) {
     if (k == 0 && length && iv_utf8_length((const uint8_t *)own.data, length) == 0 && n >= BROKEN &&
         memcmp(text + n - BROKEN, broken, BROKEN) == 0)
         k = BROKEN;
+    bool known_place = all || k > 0 || c->held; /* else the text is not that of the token's bytes */
     if (c->held && !all) from = n - k;
-    c->held = n == 0 || (!all && k < length);
+    c->held = n == 0 || (known_place && !all && k < length);
     iv_buf_free(&own);
     return from;
 }
