@@ -376,9 +376,10 @@ bool iv_reward_boxed_content(iv_text_view t, iv_text_view *content) {
 }
 
 /* Words of TeX and signs that change no meaning. "\text" and "\mathrm" leave the text of their braces. */
-static const char *const dropped[] = {"\\left", "\\right", "\\text",   "\\textbf", "\\mathrm", "\\mbox",         "\\!",
-                                      "\\,",    "\\;",     "\\:",      "\\ ",      "\\quad",   "\\displaystyle", "\\$",
-                                      "$",      "~",       "\xc2\xa0", NULL};
+static const char *const dropped[] = {"\\left",       "\\right",  "\\text",   "\\textbf", "\\textit", "\\textrm",
+                                      "\\textnormal", "\\mathrm", "\\mathbf", "\\mathit", "\\mbox",   "\\!",
+                                      "\\,",          "\\;",      "\\:",      "\\ ",      "\\quad",   "\\displaystyle",
+                                      "\\$",          "$",        "~",        "\xc2\xa0", NULL};
 
 /* The longest word of the list at `at` that no letter continues. */
 static size_t word_at(iv_text_view t, size_t at, const char *const *words) {
@@ -516,8 +517,28 @@ static size_t put_script(writer *w, iv_text_view t, size_t at) {
     return i + 1 - at;
 }
 
+/* The length of a sign of multiplication before a letter or a command, where none is needed. */
+static size_t product_sign(const writer *w, iv_text_view t, size_t at) {
+    static const char *const signs[] = {"\\cdot", "\\times", "*", NULL};
+    size_t n = w->spaces || w->n == 0 ? 0 : word_at(t, at, signs), next = skip_spaces(t, at + n);
+    return n && next < t.n && (is_letter(t.bytes[next]) || t.bytes[next] == '\\') ? next - at : 0;
+}
+
+/* A dropped space between digits is written again, unless it separates thousands: "1 1/2" is not "11/2". */
+static void put_gap(writer *w, iv_text_view t, size_t at) {
+    size_t digits = 0;
+    while (at + digits < t.n && is_digit(t.bytes[at + digits])) digits++;
+    bool gap = digits && at > 0 && !is_digit(t.bytes[at - 1]) && w->n > 0 && is_digit(w->out[w->n - 1]);
+    if (gap && digits != 3) w->out[w->n++] = ' ';
+}
+
 static void put_normalized(writer *w, iv_text_view t, size_t depth) {
     for (size_t i = 0; i < t.n;) {
+        if (starts(t, i, "\\\\")) { /* a new row: "\\ " is no space here */
+            put(w, '\\'), put(w, '\\'), i += 2;
+            continue;
+        }
+        i += product_sign(w, t, i);
         size_t word = word_at(t, i, dropped), function = word ? 0 : put_function(w, t, i, depth);
         if (!word && !function) function = put_script(w, t, i);
         if (word > 0) {
@@ -534,6 +555,7 @@ static void put_normalized(writer *w, iv_text_view t, size_t depth) {
         } else if (starts(t, i, "\\%")) {
             put(w, '%'), i += 2;
         } else {
+            put_gap(w, t, i);
             put(w, t.bytes[i++]);
         }
     }
@@ -564,12 +586,14 @@ static iv_text_view normalized(iv_text_view t, bool spaces, char *out) {
 }
 
 /* "x = 5" -> "5": a name of one letter, perhaps with an index. */
-static iv_text_view without_name(iv_text_view t) {
+static iv_text_view without_name(iv_text_view t, iv_text_view *named) {
     const char *equals = t.n ? memchr(t.bytes, '=', t.n) : NULL;
     iv_text_view name = {t.bytes, equals ? (size_t)(equals - t.bytes) : 0};
     name = iv_text_trim(name);
     bool index = name.n == 3 && name.bytes[1] == '_';
+    *named = (iv_text_view){0};
     if (!equals || (name.n != 1 && !index) || !is_letter(name.bytes[0])) return t;
+    *named = name;
     return iv_text_trim((iv_text_view){equals + 1, t.n - (size_t)(equals - t.bytes) - 1});
 }
 
@@ -612,7 +636,7 @@ typedef struct answer {
     char *room;
     iv_text_view text, spaced; /* without spaces, with them */
     iv_text_view bare;         /* without spaces, and like `spaced` without the unit */
-    iv_text_view unit;         /* empty: none */
+    iv_text_view unit, name;   /* empty: none */
 } answer;
 
 static bool has_digit(iv_text_view t) {
@@ -631,9 +655,9 @@ static void answer_of(iv_text_view t, answer *a) {
     if (unit && rest.bytes[rest.n - 1] == '\\') rest.n--; /* of "\\ " */
     a->room = malloc(4 * room);
     IV_ASSERT(a->room);
-    a->text = without_name(normalized(t, false, a->room));
-    a->spaced = without_name(normalized(rest, true, a->room + room));
-    a->bare = without_name(normalized(rest, false, a->room + 3 * room));
+    a->text = without_name(normalized(t, false, a->room), &a->name);
+    a->spaced = without_name(normalized(rest, true, a->room + room), &a->name);
+    a->bare = without_name(normalized(rest, false, a->room + 3 * room), &a->name);
     a->unit = normalized((iv_text_view){t.bytes + t.n - unit, unit}, false, a->room + 2 * room);
 }
 
@@ -648,14 +672,25 @@ static bool whole_numbers_equal(const answer *got, const answer *want) {
     return same;
 }
 
+/* The same word of several letters: "Yes", "yes". */
+static bool same_words(iv_text_view a, iv_text_view b) {
+    if (a.n != b.n || a.n < 2) return false;
+    for (size_t i = 0; i < a.n; i++)
+        if (!is_letter(a.bytes[i]) || (a.bytes[i] | 0x20) != (b.bytes[i] | 0x20)) return false;
+    return true;
+}
+
 bool iv_reward_boxed(iv_text_view completion, iv_text_view answered) {
     iv_text_view got, want;
     answer a, b;
     if (!iv_reward_boxed_content(completion, &got)) return false;
     if (!iv_reward_boxed_content(answered, &want)) want = answered;
     answer_of(got, &a), answer_of(want, &b);
-    bool fit = !a.unit.n || !b.unit.n || equal(a.unit, b.unit); /* one may be left out, but not be another */
-    bool same = equal(a.text, b.text) || (fit && (equal(a.bare, b.bare) || whole_numbers_equal(&a, &b)));
+    /* A name or a unit may be left out, but not be another. */
+    bool names = !a.name.n || !b.name.n || equal(a.name, b.name);
+    bool fit = !a.unit.n || !b.unit.n || equal(a.unit, b.unit);
+    bool same = equal(a.text, b.text) || same_words(a.text, b.text) ||
+                (fit && (equal(a.bare, b.bare) || whole_numbers_equal(&a, &b)));
     free(a.room), free(b.room);
-    return same;
+    return names && same;
 }

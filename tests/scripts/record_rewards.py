@@ -42,6 +42,11 @@ NUMBERS = {
     r"\frac{1}{3}": ["0.333", "1/3", r"\frac13", r"\frac{2}{6}", "0.3333333333", "0.3", r"\dfrac{1}{3}", "3"],
     r"\frac{22}{7}": ["22/7", r"\frac{22}{7}", r"3\frac{1}{7}", "3.142857", r"\frac{44}{14}", r"\frac{7}{22}"],
     r"\$32,\!348": ["32348", "32,348", r"\$32,348", r"\$32{,}348", "348", "32.348"],
+    "12": ["12.", r"\approx 12", "1 2", r"1\,2", r"12\text{ m/s}", "12 m/s", r"\!12", "(12)", "[12]", "12!"],
+    "5.5": ["5 1/2", "51/2", "11/2", "5.5"],
+    "51/2": ["5 1/2", "25.5", r"\frac{51}{2}"],
+    "2500": ["2 500", r"2\,500", "2500 USD", "2'500", "25 00", r"2.5\times10^3"],
+    "10^{-3}": ["0.001", "1e-3", r"\frac{1}{1000}"],
     "7.25": [r"7\frac{1}{4}", "7 1/4", r"\frac{29}{4}", "7.250", "29/4", "7.2", "71/4"],
 }
 TEXTS = {
@@ -68,6 +73,14 @@ TEXTS = {
     r"e^{2}": ["e^{2}", "e^2", "e^3", "2e"],
     r"\frac{x}{2}": [r"\frac{x}{2}", r"\frac x2", r"\dfrac{x}{2}", r"\frac{2}{x}", "x/2"],
     r"3\pi": [r"3\pi", r"3 \pi", r"\pi", r"3\pi\text{ cm}", r"\pi3", r"4\pi"],
+    "x=3": ["3", "x = 3", "y=3", "y = 3", "x=4"],
+    r"11\sqrt{2}": [r"11\cdot\sqrt{2}", r"11*\sqrt{2}", r"11 \times \sqrt 2", r"11\sqrt2", r"11\cdot\sqrt{3}"],
+    r"2x^3y": [r"2 \cdot x^3 \cdot y", "2x^3y", "2x^{3}y", "2x^2y"],
+    r"2^{3}4^x": [r"2^{34^x}", r"2^34^x", r"2^{3}4^{x}"],
+    r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}": [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 2 \\ 1 \end{pmatrix}"],
+    r"\text{even}": ["even", r"\mathrm{even}", r"\textit{even}", r"\textrm{even}", "Even", "EVEN", "odd", "evens"],
+    "1,2,3": ["1, 2, 3", "1,2", "1,2,4"],
+    r"(-\infty,2]": [r"(-\infty, 2]", r"\left(-\infty,2\right]", r"(-\infty,2)"],
     r"\infty": [r"\infty", r"+\infty", r"-\infty", "0"],
     r"i\sqrt{2}": [r"i\sqrt2", r"i\sqrt{2}", r"i \sqrt{2}", r"\sqrt{2}", "i"],
 }
