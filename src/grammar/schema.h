@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "format/json.h"
 #include "format/json_schema.h"
+#include "format/schema_words.h"
 #include "grammar/automaton.h"
 #include "grammar/regular.h"
 
@@ -57,14 +58,6 @@ int32_t iv_schema_any(iv_schema_set *s);
 int32_t iv_schema_any_object(iv_schema_set *s);
 
 /* ---- between the parts of the compiler ----------------------------------------------------------------- */
-
-/* Whether a keyword is supported; whether it is known to restrict values, but is not supported; and whether it is
- * neither and has no effect, such as "title". */
-bool iv_schema_is_word(const char *key);
-bool iv_schema_is_assertion(const char *key);
-bool iv_schema_is_label(const char *key);
-/* Whether an unsupported keyword with this value holds for every value, such as "not": false. */
-bool iv_schema_always_holds(const char *key, const json_t *value);
 
 /* "where/key" in the set's arena; "" without memory, which a later allocation will report. */
 const char *iv_schema_at(iv_schema_set *s, const char *where, const char *key);

@@ -8,8 +8,8 @@
 /* ---- formats ------------------------------------------------------------------------------------------- */
 
 typedef struct format {
-    const char *name, *pattern; /* NULL: the format is refused */
-    size_t longest;             /* characters; 0: unbounded. Counting them takes many states */
+    const char *pattern; /* NULL: the format is refused */
+    size_t longest;      /* characters; 0: unbounded. Counting them takes many states */
 } format;
 
 #define DATE                                                                                             \
@@ -45,38 +45,31 @@ typedef struct format {
 #define URI_REFERENCE URI "|" AUTHORITY TAIL "|" ABSOLUTE TAIL "|" NO_COLON "+(?:/" PCHAR "*)*" TAIL "|" TAIL
 #define POINTER "(?:/(?:[^~/]|~[01])*)*"
 
-/* Other names are labels, as in the standard. */
-static const format formats[] = {
-    {"date", DATE, 10},
-    {"time", TIME, 21},
-    {"date-time", DATE "T" TIME, 32},
-    {"duration", DURATION, 0},
-    {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", 36},
-    {"email", EMAIL, 195},
-    {"idn-email", EMAIL, 195},
-    {"hostname", HOST, 251},
-    {"idn-hostname", HOST, 251},
-    {"ipv4", OCTET "(?:\\." OCTET "){3}", 15},
-    {"ipv6",
-     "(?:(?:" GROUP ":){7}" GROUP "|::(?:" GROUP "(?::" GROUP "){0,5})?|" GROUP "::(?:" GROUP "(?::" GROUP
-     "){0,4})?|" GROUP ":" GROUP "::(?:" GROUP "(?::" GROUP "){0,3})?)",
-     39},
-    {"uri", URI, 0},
-    {"iri", URI, 0},
-    {"uri-reference", URI_REFERENCE, 0},
-    {"iri-reference", URI_REFERENCE, 0},
-    {"json-pointer", POINTER, 0},
-    {"relative-json-pointer", "(?:0|[1-9]+0?)(?:#|" POINTER ")", 0},
-    {"uri-template", "(?:[A-Za-z0-9._~!$&()*+,;=:@/?#-]|" ENCODED "|\\{[+#./;?&]?[A-Za-z0-9_]+(?:,[A-Za-z0-9_]+)*\\})*",
-     0},
-    {"regex", NULL, 0}, /* refused */
+static const format formats[IV_FORMAT_COUNT] = {
+    [IV_FORMAT_DATE] = {DATE, 10},
+    [IV_FORMAT_TIME] = {TIME, 21},
+    [IV_FORMAT_DATE_TIME] = {DATE "T" TIME, 32},
+    [IV_FORMAT_DURATION] = {DURATION, 0},
+    [IV_FORMAT_UUID] = {"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", 36},
+    [IV_FORMAT_EMAIL] = {EMAIL, 195},
+    [IV_FORMAT_IDN_EMAIL] = {EMAIL, 195},
+    [IV_FORMAT_HOSTNAME] = {HOST, 251},
+    [IV_FORMAT_IDN_HOSTNAME] = {HOST, 251},
+    [IV_FORMAT_IPV4] = {OCTET "(?:\\." OCTET "){3}", 15},
+    [IV_FORMAT_IPV6] = {"(?:(?:" GROUP ":){7}" GROUP "|::(?:" GROUP "(?::" GROUP "){0,5})?|" GROUP "::(?:" GROUP
+                        "(?::" GROUP "){0,4})?|" GROUP ":" GROUP "::(?:" GROUP "(?::" GROUP "){0,3})?)",
+                        39},
+    [IV_FORMAT_URI] = {URI, 0},
+    [IV_FORMAT_IRI] = {URI, 0},
+    [IV_FORMAT_URI_REFERENCE] = {URI_REFERENCE, 0},
+    [IV_FORMAT_IRI_REFERENCE] = {URI_REFERENCE, 0},
+    [IV_FORMAT_JSON_POINTER] = {POINTER, 0},
+    [IV_FORMAT_RELATIVE_JSON_POINTER] = {"(?:0|[1-9]+0?)(?:#|" POINTER ")", 0},
+    [IV_FORMAT_URI_TEMPLATE] = {"(?:[A-Za-z0-9._~!$&()*+,;=:@/?#-]|" ENCODED
+                                "|\\{[+#./;?&]?[A-Za-z0-9_]+(?:,[A-Za-z0-9_]+)*\\})*",
+                                0},
+    [IV_FORMAT_REGEX] = {NULL, 0}, /* refused */
 };
-
-static const format *find_format(const char *name) {
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(name, formats[i].name) == 0) return &formats[i];
-    return NULL;
-}
 
 static int32_t any_character(iv_schema_set *s) {
     uint32_t from, to;
@@ -103,7 +96,8 @@ iv_status iv_schema_text_read(iv_schema_set *s, json_t *schema, const char *wher
     IV_TRY(iv_schema_count(s, schema, "maxLength", where, &out->max, err));
     IV_TRY(read_text(s, schema, "pattern", where, &pattern, err));
     IV_TRY(read_text(s, schema, "format", where, &name, err));
-    const format *known = name ? find_format(name) : NULL;
+    iv_schema_format index = name ? iv_schema_format_named(name) : IV_FORMAT_NONE;
+    const format *known = index != IV_FORMAT_NONE ? &formats[index] : NULL; /* else a label */
     if (known && !known->pattern)
         return iv_fail(err, IV_UNSUPPORTED, "%s: %.300s: format: \"%.60s\" is not supported", s->name, where, name);
     if (!known) name = NULL;

@@ -425,13 +425,72 @@ static size_t after_group(iv_text_view t, size_t at) {
 
 static void put_normalized(writer *w, iv_text_view t, size_t depth);
 
+/* The end of a group, a command with its groups, a number or a letter at `at`. */
+static size_t after_atom(iv_text_view t, size_t at) {
+    size_t i = at;
+    if (i < t.n && t.bytes[i] == '\\') {
+        for (i++; i < t.n && is_letter(t.bytes[i]); i++) continue;
+        while (i < t.n && t.bytes[i] == '{') i = after_group(t, i);
+        return i;
+    }
+    while (i < t.n && (is_digit(t.bytes[i]) || t.bytes[i] == '.')) i++;
+    return i > at ? i : i < t.n && is_letter(t.bytes[i]) ? i + 1 : i;
+}
+
+/* Whether a denominator needs no parentheses: "2", "x", "\sqrt{3}", "x^2". */
+static bool is_atom(iv_text_view t) {
+    size_t i = after_atom(t, 0);
+    if (i > 0 && i + 1 < t.n && t.bytes[i] == '^') i = t.bytes[i + 1] == '{' ? after_group(t, i + 1) : i + 2;
+    return i == t.n && i > 0;
+}
+
+/* Whether a numerator needs no parentheses: "2x", "-\pi". */
+static bool is_product(iv_text_view t) {
+    for (size_t i = t.n > 0 && t.bytes[0] == '-'; i < t.n; i++) {
+        if (t.bytes[i] == '{') i = after_group(t, i) - 1;
+        if (i < t.n && strchr("+-,()", t.bytes[i])) return false;
+    }
+    return t.n > 0;
+}
+
+static void put_part(writer *w, iv_text_view t, bool bare) {
+    if (!bare) put(w, '(');
+    for (size_t i = 0; i < t.n; i++) put(w, t.bytes[i]);
+    if (!bare) put(w, ')');
+}
+
+/* A whole fraction, "\frac{a}{b}" written from `start` on, b from `middle` on, becomes "a/b". */
+static void put_slash(writer *w, size_t start, size_t middle) {
+    enum { COMMAND = 6 /* of "\frac{" */ };
+    size_t n = w->n - start;
+    char *text = malloc(n);
+    IV_ASSERT(text);
+    memcpy(text, w->out + start, n);
+    iv_text_view top = {text + COMMAND, middle - start - COMMAND - 1};
+    iv_text_view bottom = {text + (middle - start) + 1, n - (middle - start) - 2};
+    if (top.n && bottom.n) {
+        w->n = start;
+        put_part(w, top, is_product(top)), put(w, '/'), put_part(w, bottom, is_atom(bottom));
+    }
+    free(text);
+}
+
+/* Whether nothing next to a fraction from `start` in the output to `end` in the text is multiplied by it. */
+static bool stands_alone(const writer *w, size_t start, iv_text_view t, size_t end) {
+    static const char *const closing[] = {")", "]", "}", ",", "\\right", NULL};
+    end = skip_spaces(t, end);
+    return (start == 0 || strchr("-+([{,=", w->out[start - 1])) && (end == t.n || any_of(t, end, closing));
+}
+
 /* \frac and \sqrt at `at`, in one spelling; 0: neither stands there. */
 static size_t put_function(writer *w, iv_text_view t, size_t at, size_t depth) {
     size_t fraction = any_of(t, at, fractions), root = starts(t, at, "\\sqrt") ? 5 : 0, i = at + fraction + root;
+    size_t start = w->n, parts[2] = {0};
     if (fraction + root == 0) return 0;
     for (const char *c = fraction ? "\\frac" : "\\sqrt"; *c; c++) put(w, *c);
     for (size_t argument = 0; argument < (fraction ? 2u : 1u); argument++) {
         i = skip_spaces(t, i);
+        parts[argument] = w->n;
         if (i < t.n && t.bytes[i] == '{' && depth < 16) {
             size_t end = after_group(t, i);
             put_normalized(w, (iv_text_view){t.bytes + i, end - i}, depth + 1);
@@ -440,6 +499,8 @@ static size_t put_function(writer *w, iv_text_view t, size_t at, size_t depth) {
             i = put_argument(w, t, i);
         }
     }
+    bool whole = fraction && parts[1] > parts[0] && w->n > parts[1] + 1 && w->out[w->n - 1] == '}';
+    if (whole && !w->spaces && stands_alone(w, start, t, i)) put_slash(w, start, parts[1]);
     return i - at;
 }
 
@@ -478,13 +539,28 @@ static void put_normalized(writer *w, iv_text_view t, size_t depth) {
     }
 }
 
+/* "(x+1)" -> "x+1"; not "(1,2)". */
+static iv_text_view without_parentheses(iv_text_view t) {
+    size_t depth = 0;
+    if (t.n < 3 || t.bytes[0] != '(' || t.bytes[t.n - 1] != ')') return t;
+    for (size_t i = 0; i < t.n; i++) {
+        char c = t.bytes[i];
+        depth += c == '(' || c == '[';
+        depth -= (c == ')' || c == ']') && depth > 0;
+        if (depth == 0 ? i + 1 < t.n : depth == 1 && (c == ',' || c == ';')) return t;
+    }
+    return (iv_text_view){t.bytes + 1, t.n - 2};
+}
+
 /* In one spelling; `out` has room for 4 * t.n + 1 bytes: "\sqrt3" becomes longer. */
 static iv_text_view normalized(iv_text_view t, bool spaces, char *out) {
     writer w = {.out = out, .spaces = spaces};
     put_normalized(&w, iv_text_trim(t), 0);
     iv_text_view v = iv_text_trim((iv_text_view){out, w.n});
     if (v.n > 1 && v.bytes[v.n - 1] == '.') v.n--;
-    return v;
+    v = without_parentheses(v);
+    if (v.n > 1 && v.bytes[0] == '+') v.bytes++, v.n--;
+    return iv_text_trim(v);
 }
 
 /* "x = 5" -> "5": a name of one letter, perhaps with an index. */

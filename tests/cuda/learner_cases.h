@@ -338,7 +338,7 @@ static void refused(const learned *g, iv_gpu_learner_options o, iv_status status
 }
 
 static void check_refusals(iv_gpu *gpu) {
-    law_way w = {IV_FMA32, IV_F32, 1, 1.0f};
+    law_way w = {IV_FMA32, IV_F32, 1, 1.0f, false};
     free_way f = {.pass = 2, .rows_max = 64};
     learned g;
     learned_open(&cases[0], &w, iv_gpu_memspace(gpu), &g);
@@ -373,7 +373,7 @@ static void check_refusals(iv_gpu *gpu) {
 
 /* The same error on both devices; afterwards the learner still works. */
 static void check_not_finite(iv_gpu *gpu) {
-    law_way w = {IV_FMA32, IV_BF16, 2, 1.0f};
+    law_way w = {IV_FMA32, IV_BF16, 2, 1.0f, false};
     free_way f = {.pass = SEQUENCES_MAX, .rows_max = 256};
     rng r = rng_start("not finite");
     learned g[2];

@@ -29,6 +29,22 @@ static inline int gpus_here(void) {
         }                                                                             \
     } while (0)
 
+/* Runs the cases of a group, of which the first `anywhere` need no GPU. Without one the others are skipped together.
+ * emulated: the group of test_cuda_emulated that runs the same kernels; NULL: there is none. */
+#define run_gpu_tests(tests, anywhere, emulated, setup, teardown) \
+    run_gpu_cases(tests, sizeof(tests) / sizeof *(tests), anywhere, emulated, setup, teardown)
+
+static inline int run_gpu_cases(const struct CMUnitTest *tests, size_t n, size_t anywhere, const char *emulated,
+                                CMFixtureFunction setup, CMFixtureFunction teardown) {
+    if (!gpus_here()) {
+        printf("SKIPPED: %zu cases need a GPU; %s%s\n", n - anywhere,
+               emulated ? "they run emulated in cuda_emulated_" : "no emulated group has them",
+               emulated ? emulated : "");
+        n = anywhere;
+    }
+    return n ? run_test_cases(tests, n, setup, teardown) : 77;
+}
+
 /* Memory on the current GPU, filled with bytes that reveal missing writes. */
 static inline void *gpu_room(size_t bytes) {
     void *p = NULL;

@@ -1,6 +1,7 @@
 /* Attention on a GPU against the one-row reference, bit for bit: random spans, windows, groups, head sizes and types;
  * every kernel of a shape, and every division of the work, on the same inputs. */
 #include "cuda/attention_cases.h"
+#include "cuda/on_gpu.h"
 
 static bool no_gpu(void) {
     int count = 0;
@@ -258,5 +259,5 @@ int main(void) {
         cmocka_unit_test(long_contexts),
         cmocka_unit_test(wide_groups),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 2, "attention", NULL, NULL);
 }

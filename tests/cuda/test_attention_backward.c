@@ -137,5 +137,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_shapes_are_refused), cmocka_unit_test(every_kernel_has_the_reference_bits),
         cmocka_unit_test(many_rows), cmocka_unit_test(graphs_follow_the_spans), cmocka_unit_test(a_changed_key_shows)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 1, "attention_backward", NULL, NULL);
 }

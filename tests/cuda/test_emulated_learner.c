@@ -30,7 +30,7 @@ static void emulated_gpus_have_the_cpus_gradients(void **state) {
 static void control_a_flipped_bit_differs(void **state) {
     (void)state;
     rng r = {3};
-    law_way w = {IV_TC16, IV_BF16, 2, 1.0f};
+    law_way w = {IV_TC16, IV_BF16, 2, 1.0f, false};
     free_way f = {SEQUENCES_MAX, IV_RECOMPUTE_NONE, 256};
     learned want, got;
     sequences x;

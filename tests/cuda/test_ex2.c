@@ -36,5 +36,5 @@ static void another_digit_shows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_float), cmocka_unit_test(another_digit_shows)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, NULL, NULL, NULL);
 }

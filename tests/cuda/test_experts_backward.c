@@ -3,5 +3,5 @@
 
 int main(void) {
     const struct CMUnitTest tests[] = {EXPERTS_BACKWARD_CASES(cmocka_unit_test)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, "experts_backward", NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * that use each kind of kernel, both arithmetics, every way of recomputing and of cutting a step into passes.
  * INVAR_CASE=NAME selects one model. */
 #include "cuda/learner_cases.h"
+#include "cuda/on_gpu.h"
 
 static iv_gpu *gpu;
 
@@ -48,7 +49,7 @@ static void values_that_are_not_finite(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gpus_have_the_cpus_gradients), cmocka_unit_test(refusals),
                                        cmocka_unit_test(values_that_are_not_finite)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_gpu_tests(tests, 0, "learner", NULL, NULL);
     iv_gpu_close(gpu);
     return failed;
 }

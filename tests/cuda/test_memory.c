@@ -34,5 +34,5 @@ static void zeros_do_not_come_late(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(zeros_do_not_come_late)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, NULL, NULL, NULL);
 }

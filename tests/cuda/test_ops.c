@@ -3,5 +3,5 @@
 
 int main(void) {
     const struct CMUnitTest tests[] = {OPS_CASES};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, "ops", NULL, NULL);
 }

@@ -7,5 +7,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sums_of_blocks), cmocka_unit_test(adamw_steps),
                                        cmocka_unit_test(added_sums),     cmocka_unit_test(written_rows),
                                        cmocka_unit_test(searches),       cmocka_unit_test(digests)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, "optimizer", NULL, NULL);
 }

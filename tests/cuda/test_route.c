@@ -14,7 +14,7 @@ static void what_cannot_be_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(routes), cmocka_unit_test(packed_rows),
-                                       cmocka_unit_test(combinations), cmocka_unit_test(what_cannot_be_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_cannot_be_is_refused), cmocka_unit_test(routes),
+                                       cmocka_unit_test(packed_rows), cmocka_unit_test(combinations)};
+    return run_gpu_tests(tests, 1, NULL, NULL, NULL);
 }

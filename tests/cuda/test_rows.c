@@ -4,5 +4,5 @@
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(embedding), cmocka_unit_test(rmsnorm), cmocka_unit_test(swiglu),
                                        cmocka_unit_test(copies), cmocka_unit_test(rotations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, "rows", NULL, NULL);
 }

@@ -50,5 +50,5 @@ static void scores(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(samples), cmocka_unit_test(hard_rows),
                                        cmocka_unit_test(scores)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 0, "sample", NULL, NULL);
 }

@@ -3,13 +3,13 @@
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(owners),
         cmocka_unit_test(allreduces),
         cmocka_unit_test(barriers),
         cmocka_unit_test(one_buffer_is_written_over),
         cmocka_unit_test(timeouts_are_recorded),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(owners),
     };
     set_environment();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 2, "tree_allreduce", NULL, NULL);
 }

@@ -48,5 +48,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bad_axes_are_refused), cmocka_unit_test(transposed_weights),
                                        cmocka_unit_test(column_sums),          cmocka_unit_test(weight_gradients),
                                        cmocka_unit_test(hopper_gradients),     cmocka_unit_test(grouped_gradients)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_gpu_tests(tests, 1, "weight_gradient", NULL, NULL);
 }

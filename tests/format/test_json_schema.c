@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "format/json.h"
 #include "format/json_schema.h"
+#include "format/schema_words.h"
 
 enum { N = IV_KIND_NULL, B = IV_KIND_BOOLEAN, I = IV_KIND_INTEGER, F = IV_KIND_INTEGER | IV_KIND_NUMBER };
 enum { S = IV_KIND_STRING, A = IV_KIND_ARRAY, O = IV_KIND_OBJECT };
@@ -159,6 +160,68 @@ static void pointers(void **state) {
     json_decref(v);
 }
 
+/* ---- labels -------------------------------------------------------------------------------------------- */
+
+static bool add_label(void *user, const char *where, const char *what) {
+    iv_buf *out = user;
+    iv_buf_printf(out, "%s %s;", where, what);
+    return strcmp(what, "stop") != 0;
+}
+
+static void labels(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *labels;
+    } cases[] = {
+        {"true", ""},
+        {"7", ""},
+        {"{\"x-a\":1,\"markdownDescription\":\"\",\"nullable\":true}", "# x-a;# markdownDescription;# nullable;"},
+        {"{\"$schema\":\"s\",\"title\":\"t\",\"description\":\"d\",\"default\":1,\"examples\":[{\"x\":1}],"
+         "\"$comment\":\"c\",\"deprecated\":true,\"readOnly\":true,\"writeOnly\":true}",
+         ""},
+        {"{\"enum\":[{\"x\":1}],\"const\":{\"x\":1},\"x-b\":{\"properties\":{\"a\":{\"y\":1}}}}", "# x-b;"},
+        {"{\"properties\":{\"title\":{\"x\":1},\"a/b~\":{\"y\":1}},\"required\":[\"z\"]}",
+         "#/properties/title x;#/properties/a~1b~0 y;"},
+        {"{\"patternProperties\":{\"^a\":{\"x\":1}},\"additionalProperties\":{\"y\":1},\"propertyNames\":{\"z\":1}}",
+         "#/patternProperties/^a x;#/additionalProperties y;#/propertyNames z;"},
+        {"{\"items\":[{\"x\":1},{\"anyOf\":[true,{\"y\":1}]}],\"additionalItems\":{\"z\":1}}",
+         "#/items/0 x;#/items/1/anyOf/1 y;#/additionalItems z;"},
+        {"{\"prefixItems\":[{\"x\":1}],\"items\":{\"y\":1},\"allOf\":[{\"z\":1}],\"oneOf\":[{\"w\":1}]}",
+         "#/prefixItems/0 x;#/items y;#/allOf/0 z;#/oneOf/0 w;"},
+        {"{\"$defs\":{\"n\":{\"x\":1}},\"definitions\":{\"m\":{\"y\":1}}}", "#/$defs/n x;#/definitions/m y;"},
+        {"{\"format\":\"int32\",\"anyOf\":[{\"format\":\"uuid\"},{\"format\":\"Date\"}]}",
+         "# format: int32;#/anyOf/1 format: Date;"},
+        /* names that nothing refers to */
+        {"{\"$id\":\"http://a/b\",\"items\":{\"$anchor\":\"n\",\"id\":\"#m\",\"$ref\":\"#/$defs/a\"}}",
+         "# $id;#/items $anchor;#/items id;"},
+        {"{\"$id\":\"http://a/b\",\"items\":{\"$anchor\":\"n\",\"x\":1},\"not\":false,\"anyOf\":[{\"$ref\":\"#n\"}]}",
+         "#/items x;"},
+        {"{\"a\":1,\"stop\":1,\"b\":1,\"items\":{\"c\":1}}", "# a;# stop;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *schema = parse(cases[i].schema);
+        iv_buf out = {0};
+        iv_schema_labels(schema, add_label, &out);
+        assert_string_equal(out.data ? out.data : "", cases[i].labels);
+        iv_buf_free(&out), json_decref(schema);
+    }
+}
+
+/* Nested deeply, with long names: the place is shortened. */
+static void deep_labels(void **state) {
+    (void)state;
+    enum { DEPTH = 500 };
+    iv_buf text = {0}, out = {0};
+    for (int i = 0; i < DEPTH; i++) iv_buf_puts(&text, "{\"additionalProperties\":");
+    iv_buf_puts(&text, "{\"x\":1}");
+    for (int i = 0; i < DEPTH; i++) iv_buf_putc(&text, '}');
+    json_t *schema = parse(text.data);
+    iv_schema_labels(schema, add_label, &out);
+    assert_true(out.len > 190 && out.len < 210);
+    assert_string_equal(out.data + out.len - 3, " x;");
+    json_decref(schema), iv_buf_free(&text), iv_buf_free(&out);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kinds_of_a_property),
@@ -166,6 +229,8 @@ int main(void) {
         cmocka_unit_test(no_schema_takes_long),
         cmocka_unit_test(looks_are_counted),
         cmocka_unit_test(pointers),
+        cmocka_unit_test(labels),
+        cmocka_unit_test(deep_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

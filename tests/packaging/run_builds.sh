@@ -60,4 +60,43 @@ if INVAR_CUDA=maybe ./run build >"$work/out" 2>&1 || ! grep -q "INVAR_CUDA: want
     exit 1
 fi
 ./run help | grep -q 'INVAR_CUDA=off' || { echo './run help does not name INVAR_CUDA'; exit 1; }
-echo 'PASSED: ./run builds what it is asked for'
+
+
+# ./run test: what it installs, and its closing lines.
+for name in apt-get sudo mpicc mpirun; do printf '#!/bin/sh\necho "%s $*" >>"$LOG"\n' $name >"$work/bin/$name"; done
+for name in python3 ldconfig; do printf '#!/bin/sh\nexit 1\n' >"$work/bin/$name"; done
+cat >"$work/bin/sudo" <<'SH'
+#!/bin/sh
+[ "$1" != -n ] || shift
+exec "$@"
+SH
+cat >"$work/bin/ctest" <<'SH'
+#!/bin/sh
+mkdir -p build/Testing/Temporary
+cat >build/Testing/Temporary/LastTest.log <<'LOG'
+Command: "/bin/sh" "-c" "echo 'SKIPPED: this build has no CUDA'; exit 77"
+SKIPPED: this build has no CUDA
+SKIPPED: 5 cases need a GPU; they run emulated in cuda_emulated_rows
+SKIPPED: 7 cases need a GPU; no emulated group has them
+SKIPPED: models/x is missing (set INVAR_SHARED)
+SKIPPED: models/x is missing (set INVAR_SHARED)
+[  PASSED  ] 3 test(s).
+[  SKIPPED ] 2 test(s), listed below:
+LOG
+echo '100% tests passed, 0 tests failed out of 2'
+SH
+chmod +x "$work/bin/"*
+rm -rf build
+: >"$LOG"
+env -u PYTHON INVAR_CHROMIUM=/here ./run test >"$work/out" 2>&1 || { cat "$work/out"; echo './run test failed'; exit 1; }
+says() {
+    grep -qF -- "$1" "$2" || { cat "$2"; echo "./run test: wanted '$1'"; exit 1; }
+}
+says ' libopenblas0-pthread' "$LOG"
+says 'Cases inside the programs: 3 passed, 2 skipped' "$work/out"
+says 'Cases that need a GPU, in 2 groups: 12 not run' "$work/out"
+says '  SKIPPED: models/x is missing (set INVAR_SHARED) (2 times)' "$work/out"
+says '  Published tokenizers, chat templates and stories15m are not in the repository: set INVAR_SHARED' "$work/out"
+says '  GPUs: run the tests on a machine with an NVIDIA GPU' "$work/out"
+[ "$(grep -c 'no CUDA' "$work/out")" = 1 ] && ! grep -q 'no CUDA (' "$work/out" || { cat "$work/out"; echo 'a command was counted'; exit 1; }
+echo 'PASSED: ./run builds what it is asked for, and says what its tests left out'

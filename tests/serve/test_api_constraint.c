@@ -216,11 +216,82 @@ static void wrong_ways_are_refused(void **state) {
     }
 }
 
+/* A schema's keywords that assert nothing are named once, with their first place, in the answer and in its header.
+ * Schemas of tools count where they hold. */
+static void labels_are_named(void **state) {
+    (void)state;
+#define LABELS \
+    "{\"title\":\"T\",\"x-a\":1,\"properties\":{\"p/q\":{\"x-a\":2,\"format\":\"phone\",\"default\":{\"x-no\":1}}}}"
+#define TEXT "{\\\"items\\\":{\\\"type\\\":\\\"string\\\",\\\"widget\\\":{\\\"x-no\\\":1}}}"
+#define TOOL(more)                                                                                               \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"ui\":" \
+    "1}" more "}}]"
+    static const struct {
+        const char *path, *body, *ignored; /* NULL: nothing */
+    } cases[] = {
+        {COMPLETIONS, PROMPT "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":" LABELS "}}}",
+         "response_format# (x-a), response_format#/properties/p~1q (format: phone)"},
+        {RESPONSES,
+         "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":" LABELS "}}}",
+         "text.format# (x-a), text.format#/properties/p~1q (format: phone)"},
+        {"/v1/messages",
+         "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"output_config\":{\"format\":{"
+         "\"type\":\"json_"
+         "schema\",\"schema\":" LABELS "}}}",
+         "output_config.format# (x-a), output_config.format#/properties/p~1q (format: phone)"},
+        {CHAT, HI "\"guided_json\":\"" TEXT "\"}", "guided_json#/items (widget)"},
+        {COMPLETIONS, PROMPT "\"structured_outputs\":{\"json\":\"" TEXT "\"}}",
+         "structured_outputs.json#/items (widget)"},
+        {GENERATE, "{\"text\":\"x\",\"sampling_params\":{\"json_schema\":\"" TEXT "\"}}",
+         "sampling_params.json_schema#/items (widget)"},
+        {CHAT, HI TOOL("") ",\"tool_choice\":\"required\"}", "tools.f# (ui)"},
+        {CHAT, HI TOOL(",\"strict\":true") "}", "tools.f# (ui)"},
+        {CHAT, HI TOOL("") ",\"response_format\":{\"type\":\"json_object\"}}", "tools.f# (ui)"},
+        {CHAT, HI TOOL("") "}", NULL},
+        {CHAT, HI "\"guided_json\":{\"title\":\"t\",\"type\":\"null\",\"$defs\":{}}}", NULL},
+    };
+    char wanted[300];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        iv_http_request q = {.writes_left = 1000, .path = cases[i].path, .body = cases[i].body};
+        const char *ignored = cases[i].ignored;
+        bridge.count = 0;
+        fake_call(&server, &q, q.path, q.body, strlen(q.body));
+        if (q.ended) fail_msg("%s", q.out.data);
+        fake_done(&server, 0, IV_FINISH_STOP);
+        snprintf(wanted, sizeof wanted, "x-invar-ignored: %s\n", ignored ? ignored : "");
+        assert_string_equal(q.headers.data ? q.headers.data : "", ignored ? wanted : "");
+        snprintf(wanted, sizeof wanted, "\"ignored\":\"%s\"", ignored ? ignored : "");
+        if (!!strstr(q.out.data, wanted) != (ignored != NULL)) fail_msg("%s: %s", wanted, q.out.data);
+        fake_close(&q);
+    }
+}
+
+/* A long list is cut. */
+static void many_labels(void **state) {
+    (void)state;
+    iv_buf body = {0};
+    iv_buf_puts(&body, HI "\"guided_json\":{\"type\":\"null\"");
+    for (int i = 0; i < 5000; i++) iv_buf_printf(&body, ",\"x-%d\":0", i);
+    iv_buf_puts(&body, "}}");
+    iv_http_request q = {.writes_left = 1000, .path = CHAT, .body = body.data};
+    bridge.count = 0;
+    fake_call(&server, &q, q.path, q.body, strlen(q.body));
+    if (q.ended) fail_msg("%s", q.out.data);
+    assert_true(q.headers.len > 1000 && q.headers.len < 1200);
+    assert_memory_equal(q.headers.data + q.headers.len - 12, "(x-", 3);
+    assert_string_equal(q.headers.data + q.headers.len - 6, ", ...\n");
+    fake_done(&server, 0, IV_FINISH_STOP);
+    fake_close(&q);
+    iv_buf_free(&body);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_to_ask),
         cmocka_unit_test(constraints_of_a_batch),
         cmocka_unit_test(wrong_ways_are_refused),
+        cmocka_unit_test(labels_are_named),
+        cmocka_unit_test(many_labels),
     };
     return cmocka_run_group_tests(tests, begin, close_text_model);
 }

@@ -1,5 +1,6 @@
 /* Rendered messages, with templates of several kinds; the end of a continued message. */
 #include "support.h"
+#include "chat_templates.h"
 #include "serve/api/handlers.h"
 #include "serve/server.h"
 
@@ -244,10 +245,7 @@ static void variables(void **state) {
 /* Published templates. */
 static void variables_of_others(void **state) {
     (void)state;
-    const char *path = shared_path("golden/chat_templates.json");
-    json_t *golden = path ? json_load_file(path, 0, NULL) : NULL;
-    if (!golden) skip();
-    json_t *entry;
+    json_t *golden = read_chat_templates(), *entry;
     size_t at;
     json_array_foreach(json_object_get(golden, "templates"), at, entry) {
         use_template(json_string_value(json_object_get(entry, "template")));

@@ -1,5 +1,6 @@
 /* Jinja templates: small and published ones against the answers of Jinja2; hostile and damaged ones. */
 #include "support.h"
+#include "chat_templates.h"
 #include "base/digest.h"
 #include "format/json.h"
 #include "text/jinja/template.h"
@@ -169,11 +170,8 @@ static void the_time_is_pythons(void **state) {
 
 static void golden_templates(void **state) {
     (void)state;
-    const char *path = shared_path("golden/chat_templates.json");
-    SKIP_WITHOUT(path, "golden/chat_templates.json");
     iv_error err;
-    json_t *root, *entry, *each, *conversation;
-    ASSERT_OK(iv_json_read(path, FILE_BYTES_MAX, &root, &err), &err);
+    json_t *root = read_chat_templates(), *entry, *each, *conversation;
     const char *now = json_string_value(json_object_get(root, "strftime_now")), *name;
     tally count = {0};
     size_t i;

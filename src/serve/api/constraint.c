@@ -44,15 +44,28 @@ static iv_status set_json(reader *w, const char *field, iv_constraint_kind kind,
     return status;
 }
 
+static void name_labels(const reader *w, const char *field, const json_t *schema) {
+    char place[120];
+    snprintf(place, sizeof place, "%.60s%.50s", w->prefix, field);
+    iv_api_ignore_labels(&w->p->ignored, place, schema);
+}
+
 /* A schema as JSON, or as its text. */
 static iv_status set_schema(reader *w, const char *field, const json_t *v) {
     iv_body_tree tree = {0};
     if (json_is_string(v)) {
-        IV_TRY(iv_body_tree_add(&tree, field, json_string_value(v), json_string_length(v), w->err));
-        return set(w, field, IV_CONSTRAINT_JSON_SCHEMA, json_string_value(v), json_string_length(v));
+        const char *text = json_string_value(v);
+        size_t n = json_string_length(v);
+        IV_TRY(iv_body_tree_add(&tree, field, text, n, w->err));
+        iv_error why;
+        json_t *parsed;
+        if (iv_json_parse(field, text, n, &parsed, &why) == IV_OK) /* else it is refused when it is compiled */
+            name_labels(w, field, parsed), json_decref(parsed);
+        return set(w, field, IV_CONSTRAINT_JSON_SCHEMA, text, n);
     }
-    if (json_is_object(v) || json_is_boolean(v)) return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, v);
-    return wanted(w, field, "a JSON schema", v);
+    if (!json_is_object(v) && !json_is_boolean(v)) return wanted(w, field, "a JSON schema", v);
+    name_labels(w, field, v);
+    return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, v);
 }
 
 static iv_status set_text(reader *w, const char *field, iv_constraint_kind kind, const json_t *v) {
@@ -89,6 +102,7 @@ static iv_status read_named_schema(reader *w, const char *field, json_t *inner) 
         return wanted(w, field, "\"strict\" to be true or false", strict);
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return wanted(w, field, "\"schema\", a JSON schema", schema);
+    name_labels(w, field, schema);
     return set_json(w, field, IV_CONSTRAINT_JSON_SCHEMA, schema);
 }
 
@@ -239,6 +253,16 @@ iv_status iv_api_token_rules_read(const iv_server *s, iv_api_params *p, iv_error
     return status;
 }
 
+/* Tools in the format of a constraint: their schemas hold. */
+static void name_tool_labels(iv_api_params *p, const json_t *list) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
+        char place[80];
+        snprintf(place, sizeof place, "tools.%.60s", json_string_value(json_object_get(one, "name")));
+        iv_api_ignore_labels(&p->ignored, place, json_object_get(one, "parameters"));
+    }
+}
+
 /* Hermes' form is the default. */
 static iv_status set_calls(reader *w, iv_constraint_kind kind, iv_tool_form form, json_t *list) {
     if (form == IV_TOOL_FORM_HERMES) return set_json(w, "tool_choice", kind, list);
@@ -283,6 +307,7 @@ static iv_status force_calls(iv_api_params *p, json_t *tools, const char *name, 
     /* A format applies to the message; a forced call has none. */
     if (r->constraint != IV_CONSTRAINT_NONE && !p->format_holds) w.by = iv_constraint_name(r->constraint);
     IV_TRY(list_tools(tools, name, &list, err));
+    name_tool_labels(p, list);
     bool one = p->one_tool_call || name;
     iv_status status = set_calls(&w, one ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, form, list);
     json_decref(list);
@@ -334,6 +359,7 @@ static iv_status constrain_strict(iv_api_params *p, iv_tool_form form, iv_reques
                          "tools: wanted no \"strict\": true: this server parses no calls (its --tool-call-parser is "
                          "none)");
     if (status == IV_OK && strict) {
+        name_tool_labels(p, list);
         if (r->constraint != IV_CONSTRAINT_NONE) w.by = iv_constraint_name(r->constraint);
         json_t *made = json_pack("{s:s, s:O, s:b}", "form", iv_tool_form_name(form), "tools", list, "text", 1);
         status = set_json(&w, "tools", p->one_tool_call ? IV_CONSTRAINT_TOOL_CALL : IV_CONSTRAINT_TOOL_CALLS, made);
@@ -351,6 +377,7 @@ static iv_status constrain_to_calls_or_json(iv_api_params *p, json_t *tools, iv_
     iv_buf text = {0};
     json_t *list;
     IV_TRY(list_tools(tools, NULL, &list, err));
+    name_tool_labels(p, list);
     char *listed = json_dumps(list, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(list);
     bool ok = listed && iv_buf_printf(&text, "{\"form\":\"%s\",\"tools\":", iv_tool_form_name(form)) &&

@@ -1,9 +1,11 @@
 /* params.c: the reader of the fields in params_table.c. */
 #include "serve/api/params.h"
 #include "format/json.h"
+#include "format/schema_words.h"
 #include "serve/api/params_table.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -29,11 +31,36 @@ void iv_api_params_free(iv_api_params *p) {
     iv_arena_free(&p->arena);
 }
 
+enum { IGNORED_BYTES = 1000 /* then the list is cut */ };
+
 void iv_api_ignore(iv_buf *ignored, const char *place, const char *what) {
-    enum { SHOWN_BYTES = 1000 };
-    if (!ignored || ignored->len > SHOWN_BYTES) return;
-    iv_buf_printf(ignored, "%s%s (%.60s)%s", ignored->len ? ", " : "", place, what,
-                  ignored->len > SHOWN_BYTES - 120 ? ", ..." : "");
+    static const char more[] = ", ...";
+    if (!ignored) return;
+    if (ignored->len <= IGNORED_BYTES)
+        iv_buf_printf(ignored, "%s%s (%.60s)", ignored->len ? ", " : "", place, what);
+    else if (strcmp(ignored->data + ignored->len - (sizeof more - 1), more) != 0)
+        iv_buf_puts(ignored, more);
+}
+
+typedef struct labels {
+    iv_buf *ignored;
+    const char *place;
+} labels;
+
+static bool see_label(void *user, const char *where, const char *what) {
+    const labels *l = user;
+    char place[400], named[80];
+    snprintf(named, sizeof named, " (%.60s)", what);
+    if (l->ignored->len && strstr(l->ignored->data, named)) return true;
+    snprintf(place, sizeof place, "%.180s%s", l->place, where);
+    bool full = l->ignored->len > IGNORED_BYTES;
+    iv_api_ignore(l->ignored, place, what);
+    return !full;
+}
+
+void iv_api_ignore_labels(iv_buf *ignored, const char *place, const json_t *schema) {
+    labels l = {ignored, place};
+    if (ignored) iv_schema_labels(schema, see_label, &l);
 }
 
 /* ---- one value ---------------------------------------------------------------------------------------- */

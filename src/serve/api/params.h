@@ -99,6 +99,9 @@ void iv_api_params_free(iv_api_params *p);
 /* Adds "PLACE (WHAT)" to the list of what an answer does without: tools that the server cannot run, texts that only
  * another server can read. The answer and a header name them. NULL: not listed. */
 void iv_api_ignore(iv_buf *ignored, const char *place, const char *what);
+/* Adds the keywords of a schema that assert nothing (iv_schema_labels), each once, with its first place behind `place`:
+ * "response_format#/properties/a (x-order)". */
+void iv_api_ignore_labels(iv_buf *ignored, const char *place, const json_t *schema);
 
 /* Reads an object's members. `body`: one of the masks above. `prefix`: of names in errors, "" or "stream_options.". */
 iv_status iv_api_params_read(iv_api_params *p, unsigned body, const char *prefix, json_t *object, iv_error *err);
