@@ -525,8 +525,8 @@ IV_API iv_reasoning iv_reasoning_after(const iv_text_model *t, const char *promp
 IV_API iv_tool_form iv_tool_form_of(const iv_text_model *t);
 
 /* Renders the model's chat template. variables_json: an object whose members are the template's variables
- * ("messages", "tools", "add_generation_prompt", ...). Messages are read as the server and the trainer read them: parts of
- * text, arguments of calls as JSON text, reasoning under any of its names, null content, the role "developer"
+ * ("messages", "tools", "add_generation_prompt", ...). Messages are read as the server and the trainer read them: parts
+ * of text, arguments of calls as JSON text, reasoning under any of its names, null content, the role "developer"
  * (docs/formats/chat_template.md). A message that cannot be read is IV_INVALID or IV_UNSUPPORTED "messages[N]...".
  * strftime_now: what strftime_now() returns, NULL: the clock. */
 IV_API iv_status iv_render_chat(const iv_text_model *t, const char *variables_json, size_t bytes,

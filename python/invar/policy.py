@@ -107,7 +107,7 @@ class Policy:
         for name, value in (("eps_low", eps_low), ("eps_high", eps_high), ("correction_cap", correction_cap)):
             if value is not None:
                 setattr(o, name, _check.number(value, name, 0))
-        self.denominator([PolicySequence(Sequence([0, 0], [0, 1]), None)])  # names an option that the algorithm lacks
+        self.denominator([PolicySequence(Sequence([0, 0], [0, 1]), [0.0, 0.0])])  # names an option that the algorithm lacks
 
     def __reduce__(self) -> Any:
         return _policy, self._fields

@@ -9,8 +9,8 @@
  * missing, a directory, too large, a short read. */
 iv_status iv_file_read(const char *path, size_t max_bytes, iv_buf *out, iv_error *err);
 
-/* The same for a file that the user names: pipes, FIFOs and devices too, such as <(...) of a shell, until they end. Waits
- * for a FIFO's writer, so that files of a directory are read by iv_file_read. */
+/* The same for a file that the user names: pipes, FIFOs and devices too, such as <(...) of a shell, until they end.
+ * Waits for a FIFO's writer, so that files of a directory are read by iv_file_read. */
 iv_status iv_file_read_any(const char *path, size_t max_bytes, iv_buf *out, iv_error *err);
 
 /* Opens a regular file for reading; the caller closes *fd; *size is its length in bytes. A Git LFS pointer is

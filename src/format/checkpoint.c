@@ -149,7 +149,8 @@ static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
     struct stat st;
     const char *single, *index;
     if (stat(dir, &st) != 0) return iv_fail(err, IV_NOT_FOUND, "%s: no such directory", dir);
-    if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_IO, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));
+    if (!S_ISDIR(st.st_mode))
+        return iv_fail(err, IV_IO, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));
     IV_TRY(join(c, dir, IV_WEIGHTS_NAME, &single, err));
     IV_TRY(join(c, dir, IV_WEIGHTS_INDEX_NAME, &index, err));
     if (iv_file_exists(single)) {

@@ -1,4 +1,5 @@
-/* foreign.h: what a directory without the model's files has instead: other formats, a model deeper inside. An error names it.
+/* foreign.h: what a directory without the model's files has instead: other formats, a model deeper inside. An error
+ * names it.
  *
  * Each returns the end of a sentence about the first such file, or "". Valid until the thread's next call. */
 #ifndef IV_FORMAT_FOREIGN_H

@@ -225,7 +225,8 @@ static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_poo
     m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
     if (!m->rope_cosine || !m->rope_sine)
         return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
-    iv_rope_tables(&m->config.ropes[0], (size_t)m->config.head_dim, pool, m->rope_positions, m->rope_cosine, m->rope_sine);
+    iv_rope_tables(&m->config.ropes[0], (size_t)m->config.head_dim, pool, m->rope_positions, m->rope_cosine,
+                   m->rope_sine);
     return IV_OK;
 }
 

@@ -21,7 +21,8 @@ static void rope_task(void *context, size_t index, size_t worker) {
                     j->sine + p * j->pairs);
 }
 
-void iv_rope_tables(const iv_rope_config *c, size_t head_dim, iv_pool *pool, size_t positions, float *cosine, float *sine) {
+void iv_rope_tables(const iv_rope_config *c, size_t head_dim, iv_pool *pool, size_t positions, float *cosine,
+                    float *sine) {
     double frequencies[IV_HEAD_DIM_MAX / 2];
     iv_rope_rule rule = {.theta = c->theta,
                          .factor = c->factor,
@@ -34,9 +35,8 @@ void iv_rope_tables(const iv_rope_config *c, size_t head_dim, iv_pool *pool, siz
     iv_rope_frequencies(&rule, head_dim, frequencies);
     rope_job job = {frequencies, head_dim / 2, positions, 1, cosine, sine};
     if (c->kind == IV_ROPE_YARN)
-        job.attention =
-            c->attention != 0
-                ? c->attention
-                : iv_rope_yarn_attention(c->factor, c->mscale, c->mscale_all_dim) * c->attn_factor;
+        job.attention = c->attention != 0
+                            ? c->attention
+                            : iv_rope_yarn_attention(c->factor, c->mscale, c->mscale_all_dim) * c->attn_factor;
     iv_pool_run(pool, (positions + ROWS_A_TASK - 1) / ROWS_A_TASK, rope_task, &job);
 }

@@ -95,11 +95,11 @@ typedef struct iv_server {
     iv_http *http;
     iv_bridge *bridge;
     iv_metrics *metrics;
-    iv_jobs *jobs; /* worker pool for long jobs; NULL: they run on this thread */
+    iv_jobs *jobs;           /* worker pool for long jobs; NULL: they run on this thread */
     const char *model_name;  /* in answers */
     const char *model_names; /* all, separated by commas; NULL: only model_name */
-    iv_tool_form tool_form; /* set by iv_api_tools_open, like the next two */
-    int32_t tool_ids[4];    /* special tokens of that form, kept in texts */
+    iv_tool_form tool_form;  /* set by iv_api_tools_open, like the next two */
+    int32_t tool_ids[4];     /* special tokens of that form, kept in texts */
     size_t tool_id_count;
     bool draining;
     size_t freed_bytes;                  /* freed bodies whose memory is not yet returned to the system */

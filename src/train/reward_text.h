@@ -2,11 +2,10 @@
  *
  * A number is an integer, a decimal (".5", "12.50", "1.5e3"), a fraction ("3/4", "\frac{3}{4}", "\dfrac34") or a
  * percentage ("12%"), as an exact rational. Thousands may be separated by commas, apostrophes, no-break or thin spaces,
- * "{,}" and
- * "\,", in groups of three; "\!" may follow them. A minus is "-", U+2212, U+2010 to U+2014, U+FE63 or U+FF0D right
- * before the number or its currency sign, unless a letter, a digit or a closing bracket stands before it ("7-3" has the
- * numbers 7 and 3). An integer and a fraction below 1 after it are one number ("1 1/2", "1\frac{1}{2}"). An integer may
- * have an integer exponent
+ * "{,}" and "\,", in groups of three; "\!" may follow them. A minus is "-", U+2212, U+2010 to U+2014, U+FE63 or U+FF0D
+ * right before the number or its currency sign, unless a letter, a digit or a closing bracket stands before it ("7-3"
+ * has the numbers 7 and 3). An integer and a fraction below 1 after it are one number ("1 1/2", "1\frac{1}{2}"). An
+ * integer may have an integer exponent
  * ("2^{10}"), and a number "\times 10^{3}" after it. Exponents and indices of other things ("cm^2", "x_1") are no
  * numbers. Literals of more than 300 digits are not numbers. tests/data/train/rewards.json holds math-verify's
  * verdicts, and why ours differ from some. */

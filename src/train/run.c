@@ -158,13 +158,13 @@ static json_t *hyperparameters_of(const iv_run *r, uint64_t steps) {
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
     json_t *j = json_pack(
         "{ss ss ss ss sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind", o->kind == IV_RUN_RL ? "rl" : "sft",
-        "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype), "arithmetic",
-        iv_arithmetic_name(r->arithmetic), "numerics", o->numerics, "batch_size", (json_int_t)o->batch_size,
-        "virtual_ranks", (json_int_t)o->virtual_ranks, "seed", seed, "learning_rate", o->learning_rate, "weight_decay",
-        o->weight_decay, "beta1", o->beta1, "beta2", o->beta2, "eps", o->eps, "max_grad_norm", o->max_grad_norm,
-        "min_lr_ratio", o->min_lr_ratio, "schedule", iv_schedule_name(r->schedule.kind), "warmup_steps",
-        (json_int_t)r->schedule.warmup, "decay_steps", (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all,
-        "shuffle", (int)!o->no_shuffle, "drop_last", (int)o->drop_last);
+        "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype), "arithmetic", iv_arithmetic_name(r->arithmetic),
+        "numerics", o->numerics, "batch_size", (json_int_t)o->batch_size, "virtual_ranks", (json_int_t)o->virtual_ranks,
+        "seed", seed, "learning_rate", o->learning_rate, "weight_decay", o->weight_decay, "beta1", o->beta1, "beta2",
+        o->beta2, "eps", o->eps, "max_grad_norm", o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule",
+        iv_schedule_name(r->schedule.kind), "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps",
+        (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all, "shuffle", (int)!o->no_shuffle, "drop_last",
+        (int)o->drop_last);
     if (j && steps) json_object_set_new(j, "steps", json_integer((json_int_t)steps));
     if (o->kind != IV_RUN_RL || !j) return j;
     const iv_algorithm *a = &r->algorithm;

@@ -101,7 +101,7 @@ static void pipes_that_the_user_names_are_read(void **state) {
         if (child == 0) {
             close(ends[0]);
             for (int i = 0; i < BYTES; i++)
-                if (write(ends[1], "0123456789" + i % 10, 1) != 1) _exit(1);
+                if (write(ends[1], &"0123456789"[i % 10], 1) != 1) _exit(1);
             _exit(0);
         }
         close(ends[1]);

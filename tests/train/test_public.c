@@ -29,7 +29,9 @@ static void internal_hash(owned_batch *steps, char hex[65]) {
         for (size_t i = 0; i < BATCH; i++)
             s[i] = (iv_train_sequence){steps[k].ids[i], steps[k].mask[i], steps[k].sequences[i].count,
                                        steps[k].logprobs[i], NULL};
-        ASSERT_OK(iv_train_gradients(t, &(iv_train_batch){.sequences = s, .count = BATCH, .temperature = 1.0f}, weight, &r, &err), &err);
+        ASSERT_OK(iv_train_gradients(t, &(iv_train_batch){.sequences = s, .count = BATCH, .temperature = 1.0f}, weight,
+                                     &r, &err),
+                  &err);
         ASSERT_OK(iv_train_apply(t, &(iv_train_update){weight, 1e-3, 1.0}, &r, &err), &err);
     }
     iv_digest_hex(r.weights_hash, hex);

@@ -264,10 +264,9 @@ int iv_gpu_combine(const float *const *terms, const int32_t *first, size_t ranks
 /* ---- sampling (sample.cu). Law: NUMERICS.md section 10 --------------------------------------------------------- */
 
 size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
-/* logits [rows][vocab] are read only. ids: a bit per id, [(vocab + 63) / 64] words; 0 is never drawn, at least one is 1;
- * NULL: all are 1. scratch: 8-byte aligned, uninitialized. top_logprobs
- * [rows][IV_TOP_LOGPROBS_MAX]: min(n, vocab) entries are written for a row that wants n; may be NULL if no row wants
- * any. */
+/* logits [rows][vocab] are read only. ids: a bit per id, [(vocab + 63) / 64] words; 0 is never drawn, at least one is
+ * 1; NULL: all are 1. scratch: 8-byte aligned, uninitialized. top_logprobs [rows][IV_TOP_LOGPROBS_MAX]: min(n, vocab)
+ * entries are written for a row that wants n; may be NULL if no row wants any. */
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const uint64_t *ids, const iv_row_sampling *sampling,
                   void *scratch, iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
 

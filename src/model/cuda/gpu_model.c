@@ -93,12 +93,6 @@ static void gather_all(gpu_rank *r, gathering *v) {
     }
 }
 
-static iv_status no_memory(const gpu_rank *r, const char *what, size_t bytes, iv_error *err) {
-    const iv_gpu_info *i = iv_gpu_get_info(r->f.gpu);
-    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
-                   what, bytes, iv_gpu_memory_available(r->f.gpu));
-}
-
 size_t iv_gpu_vector_bytes(gpu_rank *r) {
     gathering v = {0};
     gather_all(r, &v);
@@ -122,7 +116,7 @@ static iv_status open_vectors(gpu_rank *r, iv_error *err) {
     if (!r->f.layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     r->vector_bytes = iv_gpu_vector_bytes(r);
     r->vectors = memspace->alloc(memspace, r->vector_bytes);
-    if (!r->vectors) return no_memory(r, "norms, biases and rope tables", r->vector_bytes, err);
+    if (!r->vectors) return iv_gpu_no_memory(&r->f, "norms, biases and rope tables", r->vector_bytes, err);
     return iv_gpu_write_vectors(r, err);
 }
 
@@ -134,7 +128,7 @@ static iv_status copy_matrix(gpu_rank *r, const iv_matrix *from, iv_matrix *to, 
     size_t bytes = iv_matrix_bytes(from);
     if (r->f.rank == 0 || bytes == 0) return IV_OK;
     to->data = own ? own : iv_gpu_memspace(r->f.gpu)->alloc(iv_gpu_memspace(r->f.gpu), bytes);
-    if (!to->data) return no_memory(r, "the embedding", bytes, err);
+    if (!to->data) return iv_gpu_no_memory(&r->f, "the embedding", bytes, err);
     const gpu_rank *first = &r->g->rank[0];
     return iv_gpu_check(r->f.gpu,
                         cudaMemcpyPeer(to->data, iv_gpu_get_info(r->f.gpu)->ordinal, from->data,
@@ -210,14 +204,14 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     IV_TRY(open_vectors(r, err));
     IV_TRY(iv_gpu_copy_shared(r, err));
     r->work = work == SIZE_MAX ? NULL : memspace->alloc(memspace, work);
-    if (!r->work) return no_memory(r, "a step", work, err);
+    if (!r->work) return iv_gpu_no_memory(&r->f, "a step", work, err);
     iv_gpu_carve(r, r->work);
     IV_TRY(write_ids(r, err));
     if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
         !iv_size_mul(r->f.kv_layer_bytes, layers, &kv))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
     r->f.kv = kv ? memspace->alloc(memspace, kv) : NULL;
-    if (kv && !r->f.kv) return no_memory(r, "the KV cache", kv, err);
+    if (kv && !r->f.kv) return iv_gpu_no_memory(&r->f, "the KV cache", kv, err);
     return IV_OK;
 }
 

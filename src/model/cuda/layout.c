@@ -8,12 +8,9 @@ size_t iv_gpu_slice(const iv_gpu_model *g) { return (g->o.logits_max + 7) / 8 * 
 
 size_t iv_gpu_picks_max(const iv_gpu_model *g) { return iv_size_max((g->o.tokens_max + 7) / 8 * 8, iv_gpu_slice(g)); }
 
-/* Whole tiles, so that a kernel may read past the last row. */
-static size_t whole_tiles(size_t rows) { return (rows + 255) / 256 * 256; }
+size_t iv_gpu_rows_max(const iv_gpu_model *g) { return iv_gpu_whole_tiles(g->o.tokens_max); }
 
-size_t iv_gpu_rows_max(const iv_gpu_model *g) { return whole_tiles(g->o.tokens_max); }
-
-size_t iv_gpu_pick_rows_max(const iv_gpu_model *g) { return whole_tiles(iv_gpu_slice(g)); }
+size_t iv_gpu_pick_rows_max(const iv_gpu_model *g) { return iv_gpu_whole_tiles(iv_gpu_slice(g)); }
 
 /* Apart from its callers: the tests on emulated GPUs replace it at link time. */
 size_t iv_gpu_gathered_rows(size_t row_bytes) { return iv_size_max(1, GATHERED_BYTES / row_bytes); }

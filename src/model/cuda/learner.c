@@ -234,7 +234,7 @@ static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *e
            first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size;
     l->table_bytes = first + 2 * pairs + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
-    if (!l->tables) return iv_gpu_learner_no_memory(l, "a learner's tables", l->table_bytes, err);
+    if (!l->tables) return iv_gpu_no_memory(&l->f, "a learner's tables", l->table_bytes, err);
     float *cosine = (float *)(void *)(l->tables + first), *sine = (float *)(void *)(l->tables + first + pairs);
     l->offsets = (int64_t *)(void *)l->tables, l->f.cosine = cosine, l->f.sine = sine;
     l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * pairs);
@@ -277,7 +277,7 @@ static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_e
     bool lent = bytes <= o->lent_bytes;
     l->base.lent_bytes = lent ? bytes : 0;
     l->data = lent ? o->lent : bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
-    if (!l->data) return iv_gpu_learner_no_memory(l, "a learner's passes", bytes, err);
+    if (!l->data) return iv_gpu_no_memory(&l->f, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
     iv_gpu_learner_place_shared(l);

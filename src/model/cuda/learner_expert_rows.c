@@ -120,7 +120,7 @@ static iv_status reserve(gpu_learner *l, size_t rows, size_t layers, iv_error *e
     l->lists_max = 0;
     l->host_lists = memspace->stage(memspace, bytes);
     l->lists = memspace->alloc(memspace, bytes);
-    if (!l->host_lists || !l->lists) return iv_gpu_learner_no_memory(l, "lists of experts' rows", bytes, err);
+    if (!l->host_lists || !l->lists) return iv_gpu_no_memory(&l->f, "lists of experts' rows", bytes, err);
     l->lists_max = most;
     return IV_OK;
 }

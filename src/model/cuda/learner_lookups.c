@@ -13,7 +13,7 @@ static iv_status reserve_dx(gpu_learner *l, size_t rows, iv_error *err) {
     memspace->free(memspace, l->lookup_dx);
     l->lookup_dx = NULL, l->lookup_dx_max = 0;
     if (iv_size_mul(rows, l->h * sizeof *l->lookup_dx, &bytes)) l->lookup_dx = memspace->alloc(memspace, bytes);
-    if (!l->lookup_dx) return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
+    if (!l->lookup_dx) return iv_gpu_no_memory(&l->f, "the embedding gradients of a step", bytes, err);
     l->lookup_dx_max = rows;
     return IV_OK;
 }
@@ -31,7 +31,7 @@ iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *
     l->lookup_ids = malloc(rows * sizeof *l->lookup_ids);
     l->lookup_host = memspace->stage(memspace, bytes), l->lookup_data = memspace->alloc(memspace, bytes);
     if (!l->lookup_ids || !l->lookup_host || !l->lookup_data)
-        return iv_gpu_learner_no_memory(l, "the embedding gradients of a step", bytes, err);
+        return iv_gpu_no_memory(&l->f, "the embedding gradients of a step", bytes, err);
     l->lookup_bytes = bytes, l->lookup_max = rows;
     return IV_OK;
 }

@@ -3,15 +3,12 @@
 #include "base/carve.h"
 #include "model/cuda/learner_state.h"
 
-enum { TILE = 256, LINE = 32 }; /* rows; floats */
-
-/* Rows that a kernel may read past the last: whole tiles. */
-static size_t whole_tiles(size_t rows) { return (rows + TILE - 1) / TILE * TILE; }
+enum { LINE = 32 }; /* floats */
 
 void iv_gpu_learner_sizes(gpu_learner *l) {
     const iv_model_config *c = &l->m->config;
     size_t dim = (size_t)c->head_dim;
-    l->f.rows_max = whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
+    l->f.rows_max = iv_gpu_whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
     l->h = (size_t)c->hidden_size, l->h_stride = iv_padded_k(l->h);
     l->heads = l->shard->heads, l->kv_heads = l->shard->kv_heads;
     l->q = l->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = l->kv_heads * dim;
@@ -42,7 +39,7 @@ static size_t chunk_rows(const gpu_learner *l) {
     size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_run_max) * l->width +
                  (l->h + l->expert_n) * sizeof(float);
     size_t rows = iv_size_min(2 * l->f.rows_max * l->k, l->chunk_bytes / row);
-    return whole_tiles(iv_size_max(l->f.rows_max, rows));
+    return iv_gpu_whole_tiles(iv_size_max(l->f.rows_max, rows));
 }
 
 /* ---- the tape --------------------------------------------------------------------------------------------------- */
@@ -198,12 +195,6 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
 
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
-iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err) {
-    const iv_gpu_info *i = iv_gpu_get_info(l->f.gpu);
-    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
-                   what, bytes, iv_gpu_memory_available(l->f.gpu));
-}
-
 /* Short sequences take more pages than long ones: the memory grows when a pass first needs it. */
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
@@ -215,7 +206,7 @@ iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *e
     if (!iv_size_mul(l->m->kv_layout.page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
         return iv_fail(err, IV_LIMIT, "learner: %zu pages of keys and values are more than can be addressed", pages);
     l->f.kv = memspace->alloc(memspace, bytes);
-    if (!l->f.kv) return iv_gpu_learner_no_memory(l, "keys and values of a pass", bytes, err);
+    if (!l->f.kv) return iv_gpu_no_memory(&l->f, "keys and values of a pass", bytes, err);
     l->f.kv_layer_bytes = layers > 1 ? layer : 0, l->f.pages = pages, l->kv_bytes = bytes;
     return IV_OK;
 }

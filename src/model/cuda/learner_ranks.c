@@ -23,7 +23,7 @@ iv_status iv_gpu_learner_join(iv_learner *const *learners, size_t ranks, iv_comm
         l->f.timeout_ns = (uint64_t)TIMEOUT_MS * 1000000u;
         for (size_t i = 0; i < ranks; i++) l->f.peer[i] = &of[i]->f;
         if (!l->f.flags || !l->f.given_up)
-            return iv_gpu_learner_no_memory(l, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->f.flags, err);
+            return iv_gpu_no_memory(&l->f, "the flags of ranks", IV_GPU_FLAG_WORDS * sizeof *l->f.flags, err);
         if (r == 0) memset(l->f.given_up, 0, sizeof *l->f.given_up);
     }
     return IV_OK;

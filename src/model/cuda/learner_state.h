@@ -209,7 +209,6 @@ size_t iv_gpu_learner_shared_bytes(void);
 void iv_gpu_learner_sizes(gpu_learner *l);
 /* Sets all pointers into `base`, and returns their bytes; with NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
-iv_status iv_gpu_learner_no_memory(const gpu_learner *l, const char *what, size_t bytes, iv_error *err);
 /* Room for the pages of a pass. */
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
 

@@ -11,6 +11,12 @@ iv_status iv_gpu_launched(gpu_forward *f, int code, const char *what, iv_error *
     return iv_gpu_check(f->gpu, code, what, err);
 }
 
+iv_status iv_gpu_no_memory(const gpu_forward *f, const char *what, size_t bytes, iv_error *err) {
+    const iv_gpu_info *i = iv_gpu_get_info(f->gpu);
+    return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
+                   what, bytes, iv_gpu_memory_available(f->gpu));
+}
+
 int iv_gpu_law_linear(const gpu_forward *f, const iv_gpu_linear_args *a) { return iv_gpu_linear(a, f->stream); }
 
 size_t iv_gpu_hidden_stride(const iv_model *m) { return iv_padded_k((size_t)m->config.hidden_size); }

@@ -158,6 +158,10 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matr
 iv_status iv_gpu_launched(gpu_forward *f, int code, const char *what, iv_error *err);
 /* f->linear of the law. */
 int iv_gpu_law_linear(const gpu_forward *f, const iv_gpu_linear_args *a);
+/* IV_NO_MEMORY: the GPU, the bytes wanted and free. */
+iv_status iv_gpu_no_memory(const gpu_forward *f, const char *what, size_t bytes, iv_error *err);
+/* Rows of a buffer from which kernels may read past the last row: whole tiles. */
+static inline size_t iv_gpu_whole_tiles(size_t rows) { return (rows + 255) / 256 * 256; }
 /* Strides in elements. */
 size_t iv_gpu_hidden_stride(const iv_model *m);
 size_t iv_gpu_act_stride(const iv_model *m);

@@ -47,7 +47,7 @@ typedef struct iv_child {
     double first, last; /* times of the first and last token; 0: none yet */
     iv_chat_text *chat; /* chat only */
     size_t sent_text, sent_tokens, sent_reasoning, sent_content, sent_calls;
-    bool held; /* text of the last token is still to come */
+    bool held;  /* text of the last token is still to come */
     bool began; /* some output was sent */
     /* Of APIs whose answers are parts in series: those that ended; where in the content the open text began. */
     size_t parts, messages, message_from; /* messages: texts among the parts */

@@ -33,7 +33,7 @@ function digestMark(a) {
                            '');
 }
 
-/* ---- its text ----------------------------------------------------------------------------------------- */
+/* ---- its text ---- */
 
 /* The drawn state of an answer, so that a growing answer costs only its growth. */
 const views = new WeakMap();

@@ -66,7 +66,7 @@ async function* lines(response) {
   if (rest) yield rest;
 }
 
-/* ---- an answer ---------------------------------------------------------------------------------------- */
+/* ---- an answer ---- */
 
 /* path and body as sent, without `extras`. given: tokens of the answer that the prompt already holds (a fork). */
 function newAnswer(path, body, given) {

@@ -89,7 +89,7 @@ function save(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-/* ---- bits --------------------------------------------------------------------------------------------- */
+/* ---- bits ---- */
 
 const floatView = new DataView(new ArrayBuffer(4));
 function floatBits(x) {

@@ -17,7 +17,7 @@ function lastAnswer() {
   return null;
 }
 
-/* ---- asking ------------------------------------------------------------------------------------------- */
+/* ---- asking ---- */
 
 function messagesBefore(index) {
   const list = [];
@@ -140,7 +140,7 @@ function showRunning() {
   $('send').classList.toggle('stop', busy);
 }
 
-/* ---- drawing ------------------------------------------------------------------------------------------ */
+/* ---- drawing ---- */
 
 const examples = [
   'Omar has 12 apples. Then Omar buys 9 more. Omar gives away 6. How many apples are left for Omar?',

@@ -104,7 +104,7 @@ function watchFiles() {
   $('prompt').addEventListener('input', () => showFault($('prompt'), ''));
 }
 
-/* ---- the sampling fields ------------------------------------------------------------------------------ */
+/* ---- the sampling fields ---- */
 
 const fieldInputs = () => fields.filter((f) => ['seed', 'number', 'integer'].includes(f.kind))
                               .map((f) => $('field-' + f.name));
@@ -167,7 +167,7 @@ function samplingBody() {
   return body;
 }
 
-/* ---- what was in effect ------------------------------------------------------------------------------- */
+/* ---- what was in effect ---- */
 
 const quietValues = {
   top_k: 0,

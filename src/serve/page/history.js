@@ -1,6 +1,6 @@
 /* history.js: conversations kept in this browser: stored, listed, opened, renamed, deleted. */
 
-/* ---- a conversation as text: in the browser's storage, and as an exported file ------------------------ */
+/* ---- a conversation as text: in the browser's storage, and as an exported file ---- */
 
 const recordVersion = 1;
 
@@ -87,7 +87,7 @@ function unpackChat(text) {
   return {title, turns};
 }
 
-/* ---- the exported file -------------------------------------------------------------------------------- */
+/* ---- the exported file ---- */
 
 const withSeed = (o) => ('seed' in o ? {...o, seed: markSeed(o.seed)} : o);
 /* Everything needed to repeat and compare: the request with its seed, and the server's answer. */
@@ -127,7 +127,7 @@ function exportText({title, turns}) {
   return unmarkSeeds(JSON.stringify(file, null, 1)) + '\n';
 }
 
-/* ---- storage ------------------------------------------------------------------------------------------ */
+/* ---- storage ---- */
 
 const chatPrefix = 'invar-chat-';
 const historyMost = 4 * 2 ** 20; /* characters; browsers allow about 5 Mi per origin */
@@ -193,7 +193,7 @@ function keepChat() {
   }
 }
 
-/* ---- the current conversation ------------------------------------------------------------------------- */
+/* ---- the current conversation ---- */
 
 function showTitle() {
   $('chat-title').textContent = chat.title;
@@ -241,7 +241,7 @@ async function reopenChat() {
   }
 }
 
-/* ---- the list ----------------------------------------------------------------------------------------- */
+/* ---- the list ---- */
 
 const showListFault = (text) => ($('history-list-fault').textContent = text);
 

@@ -126,7 +126,7 @@ async function poll() {
   live.timer = setTimeout(poll, document.hidden ? 10000 : live.failures > 3 ? 5000 : 1000);
 }
 
-/* ---- drawing ------------------------------------------------------------------------------------------ */
+/* ---- drawing ---- */
 
 const charts = [
   {key: 'running', name: 'Running', unit: 'requests', show: rate, floor: 4},

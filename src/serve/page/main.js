@@ -40,7 +40,7 @@ function setProofDefaults() {
   $('proof-max').value = '160';
 }
 
-/* ---- theme -------------------------------------------------------------------------------------------- */
+/* ---- theme ---- */
 
 const themes = ['auto', 'light', 'dark'];
 function setTheme(theme) {
@@ -52,7 +52,7 @@ function setTheme(theme) {
   store('localStorage', 'invar-theme', theme);
 }
 
-/* ---- the server --------------------------------------------------------------------------------------- */
+/* ---- the server ---- */
 
 function showFingerprint(fingerprint) {
   server.fingerprint = fingerprint;
@@ -100,7 +100,7 @@ function showStatus(s) {
       !state && s.waiting > 0 && el('span', {class: 'wide-only'}, `, ${s.waiting} waiting`));
 }
 
-/* ---- events ------------------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 function openSide(open) {
   document.body.classList.toggle('side-open', open);

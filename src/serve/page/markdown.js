@@ -4,7 +4,7 @@
  * the open paragraph is redrawn, with at most `inlineMost` characters as Markdown, so that the work is linear in the
  * text however it is cut. Depth and the number of blocks are bounded; beyond them text stays raw. */
 
-/* ---- inside a paragraph ------------------------------------------------------------------------------- */
+/* ---- inside a paragraph ---- */
 
 /* Emphasis, code, links and line breaks as DOM nodes. Time is linear in the text and depth is bounded: at most
  * `openersMost` openers wait for their end, and a text longer than `inlineMost` stays raw. */
@@ -170,7 +170,7 @@ function address(s, at) {
   return at + end;
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------- */
+/* ---- blocks ---- */
 
 const depthMost = 12;
 const blocksMost = 20000;
@@ -251,7 +251,7 @@ class Markdown {
     this.addText(text);
   }
 
-  /* ---- the tree ----------------------------------------------------------------------------------------------- */
+  /* ---- the tree ---- */
 
   add(parent, node) {
     parent.append(node);
@@ -276,7 +276,7 @@ class Markdown {
     l.stale = false;
   }
 
-  /* ---- a line ------------------------------------------------------------------------------------------------- */
+  /* ---- a line ---- */
 
   line(line) {
     if (this.blocks > blocksMost) return this.overflow(line);
@@ -357,7 +357,7 @@ class Markdown {
     this.openPara(taskMark(rest, this.place()));
   }
 
-  /* ---- paragraphs --------------------------------------------------------------------------------------------- */
+  /* ---- paragraphs ---- */
 
   openPara(text) {
     this.leaf = {kind: 'para', el: this.add(this.place(), el('p')), text, long: false, stale: true};
@@ -446,7 +446,7 @@ class Markdown {
   }
 }
 
-/* ---- parts of lines ----------------------------------------------------------------------------------- */
+/* ---- parts of lines ---- */
 
 function indentOf(line, at) {
   let n = 0;

@@ -64,7 +64,7 @@ function startDecoys(bodies) {
 }
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 
-/* ---- the ways ----------------------------------------------------------------------------------------- */
+/* ---- the ways ---- */
 
 /* Refused while requests run: cancelled decoys may need another step. */
 async function flush() {
@@ -256,7 +256,7 @@ async function resumed(row) {
   return ask(row.answer, {signal: proof.abort.signal, changed: () => drawSoon(row)});
 }
 
-/* ---- running ------------------------------------------------------------------------------------------ */
+/* ---- running ---- */
 
 function proveAnswer(answer) {
   const messages = answer.body.messages;
@@ -380,7 +380,7 @@ function judge(row) {
   row.state = row.same !== Boolean(row.way.control) ? 'equal' : 'different';
 }
 
-/* ---- drawing ------------------------------------------------------------------------------------------ */
+/* ---- drawing ---- */
 
 let soon = 0;
 function drawSoon(row) {
