@@ -10,7 +10,7 @@ cp "$here/../../run" "$here/../../CMakePresets.json" "$work/tree"
 cat >"$work/bin/cmake" <<'SH'
 #!/bin/sh
 echo "cmake $*" >>"$LOG"
-mkdir -p build && : >build/build.ninja
+mkdir -p build && echo libinvar_mpi.so >build/build.ninja
 SH
 cat >"$work/bin/ninja" <<'SH'
 #!/bin/sh
@@ -41,6 +41,11 @@ all='ninja -C build;'
 
 check 'a demo without a GPU' "$off$program" env INVAR_RUN_GPU=no ./run demo
 check 'a second one' "$program" env INVAR_RUN_GPU=no ./run demo
+: >build/build.ninja
+printf '#!/bin/sh\n' >"$work/bin/mpicc" && chmod +x "$work/bin/mpicc"
+check 'MPI was installed since' "cmake build;$program" env INVAR_RUN_GPU=no ./run demo
+echo libinvar_mpi.so >build/build.ninja
+check 'and is known' "$program" env INVAR_RUN_GPU=no ./run demo
 : >build/kept
 check 'the whole build after it' "$auto$all" env INVAR_RUN_GPU=no ./run build
 [ -e build/kept ] || { echo 'another INVAR_CUDA: the folder was rebuilt from nothing'; exit 1; }
@@ -51,7 +56,7 @@ CFLAGS=-g check 'other flags' "$auto$all" env CFLAGS=-g ./run build
 [ ! -e build/kept ] || { echo 'other flags: the folder was kept'; exit 1; }
 rm -rf build
 check 'INVAR_CUDA=on for a demo' "cmake --preset release -DINVAR_CUDA=on;$program" env INVAR_RUN_GPU=no INVAR_CUDA=on ./run demo
-rm -rf build && mkdir build && : >build/build.ninja
+rm -rf build && mkdir build && echo libinvar_mpi.so >build/build.ninja
 check 'a folder configured by hand keeps its choice' "cmake --preset release;$program" env INVAR_RUN_GPU=no ./run demo
 check 'and again' "$all" env INVAR_RUN_GPU=no ./run build
 if INVAR_CUDA=maybe ./run build >"$work/out" 2>&1 || ! grep -q "INVAR_CUDA: wanted auto, on or off, found 'maybe'" "$work/out"; then
