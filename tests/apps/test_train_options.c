@@ -18,7 +18,7 @@ typedef struct row {
 
 #define REPORT "--on-mismatch report "
 #define COARSE REPORT "--rollout-mantissa-bits 2 "
-#define TEXT "MODEL --max-new-tokens 24 --temperature 2 --data @sums.jsonl "
+#define TEXT "MODEL --steps 1 --max-new-tokens 24 --temperature 2 --data @sums.jsonl "
 
 static const row rows[] = {
     {BOTH, "data", CHANGES, "", "--data @other.jsonl", ""},
@@ -88,7 +88,7 @@ static const row rows[] = {
     {BOTH, "rank-transport", NEVER, "", "--rank-transport host", ""},
     {BOTH, "rank-transport", REFUSED, "--device cpu", "--rank-transport nccl", "--rank-transport nccl: wanted"},
     {BOTH, "shard", NEVER, "", "--shard parameters", ""},
-    {BOTH, "isa", NEVER, "", "--isa scalar", ""},
+    {BOTH, "isa", NEVER, "--steps 1", "--isa scalar", ""},
     {RL, "algorithm", CHANGES, "", "--algorithm reinforce", ""},
     {RL, "algorithm", CHANGES, "", "--algorithm rloo", ""},
     {RL, "algorithm", CHANGES, "", "--algorithm dr-grpo", ""},
