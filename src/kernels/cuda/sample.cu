@@ -20,23 +20,8 @@ size_t iv_gpu_sample_scratch(size_t rows, size_t vocab) { return rows * row_byte
 
 /* ---- first kernel: the largest logit ---------------------------------------------------------------------------- */
 
-/* The first entry of a thread's tokens, those that are not allowed left out. */
-template <int COUNT>
-IV_DEVICE uint64_t first_allowed(const float4 (&q)[COUNT], size_t from, size_t vocab, const uint32_t *allowed) {
-    uint64_t first = 0;
-#pragma unroll 1
-    for (int j = 0; j < COUNT; j++) {
-        size_t i = from + 4 * (threadIdx.x + j * LARGEST_THREADS);
-        if (i >= vocab) break;
-        const float y[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
-        for (int e = 0; e < 4 && i + e < vocab; e++) {
-            uint64_t entry = is_allowed(allowed, i + e) ? entry_of(y[e], (uint32_t)i + e) : 0;
-            first = entry > first ? entry : first;
-        }
-    }
-    return first;
-}
-
+/* MASKED: also of those that are allowed. A kernel of its own: without a mask nothing is read or kept for it. */
+template <bool MASKED>
 static __global__ void __launch_bounds__(LARGEST_THREADS)
     find_largest(const float *logits, size_t vocab, const uint32_t *allowed, void *scratch) {
     __shared__ uint64_t entries[LARGEST_THREADS / 32];
@@ -46,7 +31,7 @@ static __global__ void __launch_bounds__(LARGEST_THREADS)
     row_scratch s = scratch_of(scratch, row, vocab);
     const float *x = logits + row * vocab;
     enum { COUNT = CHUNK / (4 * LARGEST_THREADS) };
-    uint32_t order = 0, at = 0;
+    uint32_t order = 0, at = 0, allowed_order = 0, allowed_at = 0;
     float4 q[COUNT];
     fours<COUNT, LARGEST_THREADS>(x, from, vocab, vocab, q);
 #pragma unroll
@@ -54,17 +39,20 @@ static __global__ void __launch_bounds__(LARGEST_THREADS)
         size_t i = from + 4 * (threadIdx.x + j * LARGEST_THREADS);
         if (i >= vocab) break;
         const float y[4] = {q[j].x, q[j].y, q[j].z, q[j].w};
+        uint32_t bits = MASKED ? allowed[i / 32] >> (i % 32) : 0; /* four ids are in one word */
 #pragma unroll
         for (int e = 0; e < 4; e++) { /* beyond the row: -infinity with a larger id */
             uint32_t o = order_of(y[e]);
             if (o > order) order = o, at = (uint32_t)i + e;
+            if (MASKED && (bits >> e & 1) && i + e < vocab && o > allowed_order)
+                allowed_order = o, allowed_at = (uint32_t)i + e;
         }
     }
     uint64_t entry = first_of_block((uint64_t)order << 32 | (uint32_t)~at, entries);
     if (threadIdx.x == 0) s.largest[blockIdx.x] = entry;
-    if (allowed) {
+    if (MASKED) {
         __syncthreads(); /* the entries were read */
-        entry = first_of_block(first_allowed<COUNT>(q, from, vocab, allowed), entries);
+        entry = first_of_block((uint64_t)allowed_order << 32 | (uint32_t)~allowed_at, entries);
         if (threadIdx.x == 0) s.largest_allowed[blockIdx.x] = entry;
     }
     if (threadIdx.x < GROUPS) s.groups[blockIdx.x * GROUPS + threadIdx.x] = (uint32_t)(entries[threadIdx.x] >> 32);
@@ -169,8 +157,7 @@ static __global__ void __launch_bounds__(WEIGH_THREADS, 2)
     bool sums = blockIdx.x < 2 * LANE_BLOCKS, divide = sums && blockIdx.x >= LANE_BLOCKS;
     if (is_idle(p, vocab, sums, divide)) return;
     uint64_t largest_allowed = allowed ? first_of_list(s.largest_allowed, chunks_of(vocab)) : 0;
-    row_view r =
-        view_of(logits, row, vocab, allowed, p, first_of_list(s.largest, chunks_of(vocab)), largest_allowed);
+    row_view r = view_of(logits, row, vocab, allowed, p, first_of_list(s.largest, chunks_of(vocab)), largest_allowed);
     if (sums && !divide) sum_lanes<false>(r, blockIdx.x, s.lanes, exps);
     if (divide && r.own_lanes) sum_lanes<true>(r, blockIdx.x - LANE_BLOCKS, s.lanes + LANES, exps);
     if (sums) return;
@@ -249,7 +236,10 @@ int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const uint64_t
     size_t vocab_slice = rows < MANY_ROWS ? CHUNK : CHUNKS * CHUNK; /* of a block of the second kernel */
     unsigned parts = (unsigned)((vocab + vocab_slice - 1) / vocab_slice);
     const uint32_t *allowed = (const uint32_t *)ids; /* little-endian */
-    int error = iv_launch(find_largest, dim3(chunks, y), LARGEST_THREADS, stream, logits, vocab, allowed, scratch);
+    dim3 grid(chunks, y);
+    int error = allowed
+                    ? iv_launch(find_largest<true>, grid, LARGEST_THREADS, stream, logits, vocab, allowed, scratch)
+                    : iv_launch(find_largest<false>, grid, LARGEST_THREADS, stream, logits, vocab, allowed, scratch);
     if (!error)
         error = iv_launch(weigh, dim3(2 * LANE_BLOCKS + parts, y), WEIGH_THREADS, stream, logits, vocab, vocab_slice,
                           allowed, sampling, scratch);
