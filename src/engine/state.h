@@ -66,7 +66,7 @@ struct iv_engine {
     bool replacing;                 /* the weights may be a mixture (replace.h): no requests */
     iv_text_model *text_model;
     iv_generation_config generation;
-    iv_token_ids drawable; /* all ids with iv_engine_options.sample_all_ids */
+    iv_token_ids drawable;   /* all ids with iv_engine_options.sample_all_ids */
     iv_cpu_model *forward;   /* this process's first rank; NULL on GPUs */
     iv_gpu_model *gpu_model; /* NULL on a CPU; device.c opens it, ranks.c runs its steps */
     iv_gpu *gpus[IV_RANKS_MAX];
