@@ -234,7 +234,7 @@ typedef struct iv_constraint iv_constraint;
  * "tool_calls_or_json", "grammar". Static string. */
 IV_API const char *iv_constraint_name(iv_constraint_kind kind);
 
-/* How a model writes tool calls (docs/CLI.md, "Tool calls"). */
+/* How a model writes tool calls (docs/SERVER.md, "Tool calls"). */
 typedef enum iv_tool_form {
     IV_TOOL_FORM_HERMES,          /* <tool_call>{"name": ..., "arguments": {...}}</tool_call> */
     IV_TOOL_FORM_LLAMA3_JSON,     /* {"name": ..., "parameters": {...}} */

@@ -167,5 +167,5 @@ class Tokenizer:
 
     @property
     def tool_form(self) -> str:
-        """How the model writes tool calls: "hermes", "llama3_json", ... (docs/CLI.md, "Tool calls")."""
+        """How the model writes tool calls: "hermes", "llama3_json", ... (docs/SERVER.md, "Tool calls")."""
         return text_of(lib().iv_tool_form_name(lib().iv_tool_form_of(self._pointer)))

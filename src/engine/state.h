@@ -68,7 +68,7 @@ struct iv_engine {
     iv_generation_config generation;
     iv_token_ids drawable;   /* all ids with iv_engine_options.sample_all_ids */
     iv_cpu_model *forward;   /* this process's first rank; NULL on GPUs */
-    iv_gpu_model *gpu_model; /* NULL on a CPU; used only by ranks.c and device.c */
+    iv_gpu_model *gpu_model; /* NULL on a CPU; device.c opens it, ranks.c runs its steps */
     iv_gpu *gpus[IV_RANKS_MAX];
     const iv_kernels *kernels; /* of the CPU */
     iv_ranks *ranks;

@@ -24,7 +24,7 @@ typedef struct iv_batch {
     size_t logits_max;
     void (*take)(void *context, size_t first, size_t count);
     void *context;
-    /* A device that samples (iv_gpu_model) does so for rows of sample_on_backend: results[i] and top_logprobs are
+    /* A device that samples (iv_gpu_model) does so for rows of sample_on_backend: `sampled` and `top_logprobs` are
      * filled, and logits only for rows of logits_wanted, which are in the first slice. A CPU fills all logits and
      * samples nothing. */
     const bool *sample_on_backend, *logits_wanted; /* [logit_count], or NULL: none */

@@ -477,13 +477,13 @@ static void signals_during_an_update(void **state) {
     }
 }
 
-/* docs/CLI.md has a table of the routes: it lists every served one. */
+/* docs/SERVER.md has a table of the routes: it lists every served one. */
 static void every_route_is_documented(void **state) {
     (void)state;
     iv_buf text = {0};
     iv_error err;
     char path[128];
-    ASSERT_OK(iv_file_read(INVAR_SOURCE_DIR "/docs/CLI.md", 1 << 20, &text, &err), &err);
+    ASSERT_OK(iv_file_read(INVAR_SOURCE_DIR "/docs/SERVER.md", 1 << 20, &text, &err), &err);
     iv_buf_append(&text, "", 1);
     const char *table = strstr(text.data, "\n| route | ");
     assert_non_null(table);
@@ -492,7 +492,7 @@ static void every_route_is_documented(void **state) {
         snprintf(path, sizeof path, "%s`", iv_server_routes[i].path);
         if (strchr(path, '*')) snprintf(strchr(path, '*'), 8, "NAME`");
         const char *at = strstr(table, path);
-        if (!at || (at[-1] != '`' && at[-1] != ' ')) fail_msg("no `%s in the table of docs/CLI.md", path);
+        if (!at || (at[-1] != '`' && at[-1] != ' ')) fail_msg("no `%s in the table of docs/SERVER.md", path);
     }
     iv_buf_free(&text);
 }

@@ -91,7 +91,7 @@ void iv_api_write_reference(iv_buf *out) {
                 "Every field that the server knows, made from its own table (`INVAR_WRITE_DOCS=1 "
                 "build/tests/test_serve_api_reference`). `GET /openapi.json`\nhas the same as JSON. Any other field is "
                 "refused by name; `null` is the same as absent. The meaning of the larger ones is in\n"
-                "[CLI.md](CLI.md#requests), [STRUCTURED.md](STRUCTURED.md) and [RL_SERVER.md](RL_SERVER.md).\n\n"
+                "[SERVER.md](SERVER.md#requests), [STRUCTURED.md](STRUCTURED.md) and [RL_SERVER.md](RL_SERVER.md).\n\n"
                 "Effect: *changes* the answer or what it reports; *never* changes it; *only* these values, others are "
                 "refused.\n\n| body | path |\n|---|---|\n");
     for (size_t i = 0; i < BODIES; i++)
