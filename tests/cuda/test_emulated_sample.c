@@ -12,6 +12,10 @@ static void emulated_samples(void **state) {
         another_machine(&r, 20);
         sample_trial(&r, 1 + rng_below(&r, around[rng_below(&r, 6)]), 1 + rng_below(&r, 5), rng_below(&r, 10) == 0);
     }
+    for (int i = 0; barred == 0 && i < 40; i++) { /* a busy machine has time for few */
+        another_machine(&r, 20);
+        sample_trial(&r, 1 + rng_below(&r, 255), 4, false);
+    }
     report();
 }
 

@@ -63,6 +63,9 @@ class Kept(HistoryCase):
         title = "What is 2 + 2? Quickly, and this line is longer than a titl…"
         expect(page.locator("#chat-title")).to_have_text(title)
         page.reload()
+        expect(page.locator(".turn")).to_have_count(4)  # the tab's conversation
+        self.assertEqual(page.locator("#messages").inner_text(), before)
+        page.click("#chat-new")
         expect(page.locator(".turn")).to_have_count(0)
         page.click("#chat-history")
         expect(page.locator("#history-used")).to_contain_text("1 conversation in this browser")

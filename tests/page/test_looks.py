@@ -86,6 +86,8 @@ class LooksCase(Case):
             self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             for state in STATES:
                 if state != "proof_mixed":
+                    if self.page.url.startswith("http"):  # else the tab opens its conversation again
+                        self.page.evaluate("() => sessionStorage.removeItem('invar-chat')")
                     self.page.goto("about:blank")
                 getattr(self, "show_" + state)()
                 yield f"{state}, {theme}, {size}"

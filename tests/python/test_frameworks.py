@@ -69,8 +69,8 @@ def test_temperature_and_chats(tmp_path):
 
 
 def test_reference_model(tmp_path, monkeypatch):
-    """Its log-probabilities are the engine's: KL is 0 until a step has rewards that differ, the second one here."""
-    trainer = trainer_of("GRPOTrainer", tmp_path, beta=0.5, temperature=1.7, learning_rate=1e-3, max_steps=3)
+    """Its log-probabilities are the engine's: KL is 0 until a step has rewards that differ, which is not the first here."""
+    trainer = trainer_of("GRPOTrainer", tmp_path, beta=0.5, temperature=1.7, learning_rate=1e-3, max_steps=6)
     with LLM(MODEL) as llm:
         invar.trl.attach(trainer, llm)
         inner = trainer._get_per_token_logps_and_entropies
@@ -85,12 +85,15 @@ def test_reference_model(tmp_path, monkeypatch):
         trainer.train()
         ids, mask, values = rows[True]
     kls = [row["kl"] for row in trainer.state.log_history if "kl" in row]
-    assert kls[:2] == [0, 0] and kls[2] > 0
+    moved = [row["reward_std"] > 0 for row in trainer.state.log_history if "reward_std" in row]
+    first = moved.index(True)  # its KL is still 0, the next one's is not
+    assert 0 < first < 5 and not any(kls[: first + 1]) and kls[first + 1] > 0
     with Trainer(MODEL, optimizer=False, pass_tokens=512) as first:  # the reference keeps the first weights
         for row, keep, wanted in zip(ids.tolist(), mask, values):
             a = int(keep.nonzero()[0])
             count = int(keep.sum()) + a - (len(row) - len(wanted))  # completions are padded on the right
-            scored = first.score([Sequence(row[a : int(keep.nonzero()[-1]) + 1])], 1.7)[0].tolist()
+            tokens = row[a : int(keep.nonzero()[-1]) + 1]
+            scored = first.score([Sequence(tokens)], 1.7, policy=True)[0].tolist()  # over the ids that are drawn
             assert count > 0 and scored[-count:] == wanted[:count].tolist()
 
 
