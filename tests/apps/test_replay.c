@@ -118,7 +118,7 @@ static void force_says_where_they_part(void **state) {
     expect_unequal("0:1  failed: ", "1 failed");
 }
 
-/* Bits of other methods depend on the batch: their difference is told from one of the law's. */
+/* Bits of other methods depend on the batch: replay says so at their differences, and not at those of the law. */
 static void baselines_are_named(void **state) {
     (void)state;
     RUN("generate", MODEL, "--chat", "-p", "What is 17 * 6?", "--temperature", "0", "--max-tokens", "8", "--quiet",
