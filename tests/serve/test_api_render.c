@@ -1,5 +1,5 @@
 /* Rendered messages, with templates of several kinds; the end of a continued message. */
-#include "support.h"
+#include "template_folder.h"
 #include "chat_templates.h"
 #include "serve/api/handlers.h"
 #include "serve/server.h"
@@ -7,36 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/invar_render_XXXXXX";
-static iv_text_model *text_model;
-
 static int make_folder(void **state) {
     (void)state;
     char path[256];
     if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     return symlink(source_path("models/tiny-math/tokenizer.json"), path);
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    iv_text_model_close(text_model);
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
-
-static void use_template(const char *text) {
-    char path[256];
-    iv_error err;
-    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-    iv_text_model_close(text_model);
-    text_model = NULL;
-    ASSERT_OK(iv_text_model_open(folder, &text_model, &err), &err);
 }
 
 typedef struct seen {

@@ -1,15 +1,12 @@
 /* One conversation, one list of token ids: the server and its batch files (iv_render), training data
  * (iv_train_data_parse), and invar generate, chat, eval and the Python package (iv_render_chat). Also the marks of
  * known templates. */
-#include "support.h"
+#include "template_folder.h"
 #include "chat_templates.h"
 #include "serve/api/handlers.h"
 #include "train/data.h"
 
 #include <unistd.h>
-
-static char folder[] = "/tmp/invar_doors_XXXXXX";
-static iv_text_model *text_model;
 
 static int make_folder(void **state) {
     (void)state;
@@ -22,27 +19,6 @@ static int make_folder(void **state) {
     fclose(file);
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     return symlink(source_path("models/tiny-math/tokenizer.json"), path);
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    char command[64];
-    iv_text_model_close(text_model);
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
-
-static void use_template(const char *text) {
-    char path[256];
-    iv_error err;
-    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-    iv_text_model_close(text_model);
-    text_model = NULL;
-    ASSERT_OK(iv_text_model_open(folder, &text_model, &err), &err);
 }
 
 /* What a door made: ids and their text, or an error. */

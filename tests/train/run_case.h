@@ -9,6 +9,7 @@
 
 #include <ftw.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { CASE_STEPS_MAX = 64, CASE_EXAMPLES = 20, CASE_VOCAB = 512 };
 
@@ -103,6 +104,20 @@ static inline void case_same_log(const char *output, const case_log *want) {
             fail_msg("%s: step %zu: wanted weights %s, found %s", output, i + 1, want->weights[i], log.weights[i]);
         if (log.loss[i] != want->loss[i]) fail_msg("%s: step %zu: another loss", output, i + 1);
     }
+}
+
+static inline void expect_failure(const iv_run_options *o, iv_status status, const char *words) {
+    iv_error err = {0};
+    iv_run_summary summary;
+    iv_status found = iv_run_train(o, &summary, &err);
+    if (found != status || !strstr(err.message, words))
+        fail_msg("wanted status %d and \"%s\", found %d: %s", (int)status, words, (int)found, err.message);
+}
+
+static inline bool exists(const char *folder, const char *name) {
+    char path[4400];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
 }
 
 #endif

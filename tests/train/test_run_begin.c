@@ -5,20 +5,6 @@
 
 #include <unistd.h>
 
-static void expect_failure(const iv_run_options *o, iv_status status, const char *words) {
-    iv_error err = {0};
-    iv_run_summary summary;
-    iv_status found = iv_run_train(o, &summary, &err);
-    if (found != status || !strstr(err.message, words))
-        fail_msg("wanted status %d and \"%s\", found %d: %s", (int)status, words, (int)found, err.message);
-}
-
-static bool exists(const char *folder, const char *name) {
-    char path[4400];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
-}
-
 static void train(const iv_run_options *o, iv_run_summary *s) {
     iv_error err;
     ASSERT_OK(iv_run_train(o, s, &err), &err);
