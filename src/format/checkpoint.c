@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "format/dummy.h"
+#include "format/expansion.h"
 #include "format/foreign.h"
 #include "format/shard_index.h"
 
@@ -29,7 +30,8 @@ struct iv_checkpoint {
     shard *shards;
     size_t shard_count;
     iv_tensor_info *tensors;
-    size_t count, bytes;
+    size_t count, bytes, stored_bytes;
+    iv_expansion expansion; /* of packed weights: what `tensors` stand for */
     bool dummy, index_unread;
     uint64_t seed; /* of a dummy */
 };
@@ -133,6 +135,18 @@ static iv_status open_sharded(iv_checkpoint *c, const char *dir, const char *ind
     return check_index(c, index_path, &index, err);
 }
 
+/* The tensors of packed weights become those of their expansion. */
+static iv_status expand(iv_checkpoint *c, const char *dir, iv_dtype type, iv_error *err) {
+    c->stored_bytes = c->bytes;
+    IV_TRY(iv_expansion_make(dir, c->tensors, c->count, type, &c->arena, &c->expansion, err));
+    if (!c->expansion.packed) return IV_OK;
+    c->tensors = c->expansion.tensors, c->count = c->expansion.count, c->bytes = 0;
+    for (size_t i = 0; i < c->count; i++)
+        if (!iv_size_add(c->bytes, c->tensors[i].bytes, &c->bytes))
+            return iv_fail(err, IV_FORMAT, "%s: the tensors' size overflows", dir);
+    return IV_OK;
+}
+
 static bool has_file(const char *dir, const char *name) {
     iv_buf path = {0};
     iv_error unused;
@@ -163,9 +177,14 @@ static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
 }
 
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err) {
+    return iv_checkpoint_open_as(dir, IV_DTYPE_COUNT, out, err);
+}
+
+iv_status iv_checkpoint_open_as(const char *dir, iv_dtype type, iv_checkpoint **out, iv_error *err) {
     iv_checkpoint *c = calloc(1, sizeof *c);
     if (!c) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", dir);
     iv_status status = open_files(c, dir, err);
+    if (status == IV_OK) status = expand(c, dir, type, err);
     if (status == IV_OK)
         *out = c;
     else
@@ -217,6 +236,19 @@ iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint6
 bool iv_checkpoint_index_unread(const iv_checkpoint *c) { return c->index_unread; }
 size_t iv_checkpoint_count(const iv_checkpoint *c) { return c->count; }
 size_t iv_checkpoint_bytes(const iv_checkpoint *c) { return c->bytes; }
+size_t iv_checkpoint_stored_bytes(const iv_checkpoint *c) { return c->stored_bytes; }
+bool iv_checkpoint_activations_unquantized(const iv_checkpoint *c) { return c->expansion.activations; }
+
+const char *iv_checkpoint_format(const iv_checkpoint *c, size_t i, size_t *bytes) {
+    const iv_packed *p = c->expansion.packed ? &c->expansion.packed[i] : NULL;
+    IV_ASSERT(i < c->count);
+    *bytes = c->tensors[i].bytes;
+    if (!p || !p->data || iv_weight_is_plain(p->format)) return NULL;
+    const iv_tensor_info *parts[] = {p->scale, p->zero, p->global, p->group_of};
+    *bytes = iv_packed_bytes(p, p->rows);
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) *bytes += parts[k] ? parts[k]->bytes : 0;
+    return iv_weight_facts_of(p->format)->name;
+}
 
 const iv_tensor_info *iv_checkpoint_at(const iv_checkpoint *c, size_t i) {
     IV_ASSERT(i < c->count);
@@ -233,6 +265,14 @@ const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t) 
     return c->shards[t->shard].path;
 }
 
+static iv_status read_stored(void *user, const iv_tensor_info *t, void *dst, size_t offset, size_t n, iv_error *err) {
+    const iv_checkpoint *c = user;
+    IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
+    const char *path = iv_checkpoint_path(c, t);
+    if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
+    return iv_error_prefix(err, "tensor '%.200s'", t->name);
+}
+
 iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
                              iv_error *err) {
     IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
@@ -240,9 +280,10 @@ iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, vo
         iv_dummy_fill(c->seed, t, dst, offset, n);
         return IV_OK;
     }
-    const char *path = iv_checkpoint_path(c, t);
-    if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
-    return iv_error_prefix(err, "tensor '%.200s'", t->name);
+    void *user = (void *)(uintptr_t)c;
+    const iv_packed *p = c->expansion.packed ? &c->expansion.packed[t - c->tensors] : NULL;
+    if (!p || !p->data) return read_stored(user, t, dst, offset, n, err);
+    return iv_expansion_read(p, t, read_stored, user, dst, offset, n, err);
 }
 
 static void add_u64(iv_digest *d, uint64_t v) {

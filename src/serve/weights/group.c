@@ -230,8 +230,10 @@ static iv_status connect_all(iv_group *g, iv_error *err) {
 
 /* NCCL's number of a type. */
 static int type_of(iv_dtype t) {
-    static const int types[IV_DTYPE_COUNT] = {[IV_BF16] = 9, [IV_F16] = 6,  [IV_F32] = 7,  [IV_F64] = 8, [IV_I8] = 0,
-                                              [IV_U8] = 1,   [IV_BOOL] = 1, [IV_I16] = -1, [IV_I32] = 2, [IV_I64] = 4};
+    static const int types[IV_DTYPE_COUNT] = {
+        [IV_BF16] = 9,     [IV_F16] = 6,      [IV_F32] = 7,     [IV_F64] = 8, [IV_I8] = 0,
+        [IV_U8] = 1,       [IV_BOOL] = 1,     [IV_I16] = -1,    [IV_I32] = 2, [IV_I64] = 4,
+        [IV_F8_E4M3] = -1, [IV_F8_E8M0] = -1, [IV_F8_E5M2] = -1};
     return types[t];
 }
 
