@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "format/dummy.h"
+#include "format/model_files.h"
 #include "format/safetensors_write.h"
 #include "model/model.h"
 #include "model/tensors.h"
@@ -106,9 +107,8 @@ static iv_status make_file(iv_weights_stage *s, iv_error *err) {
 
 static iv_status copy_config(const char *model, const char *dir, iv_error *err) {
     iv_buf from = {0}, to = {0}, text = {0};
-    iv_status status = iv_path_join(model, "config.json", &from, err);
-    if (status == IV_OK) status = iv_path_join(dir, "config.json", &to, err);
-    if (status == IV_OK) status = iv_file_read(from.data, CONFIG_BYTES_MAX, &text, err);
+    iv_status status = iv_path_join(dir, "config.json", &to, err);
+    if (status == IV_OK) status = iv_model_file_read(model, "config.json", CONFIG_BYTES_MAX, &from, &text, err);
     if (status == IV_OK) status = iv_file_write(to.data, text.data, text.len, err);
     iv_buf_free(&from), iv_buf_free(&to), iv_buf_free(&text);
     return status;

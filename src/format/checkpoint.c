@@ -9,6 +9,8 @@
 #include "format/dummy.h"
 #include "format/expansion.h"
 #include "format/foreign.h"
+#include "format/gguf_set.h"
+#include "format/model_files.h"
 #include "format/shard_index.h"
 
 #include <stdlib.h>
@@ -136,15 +138,18 @@ static iv_status open_sharded(iv_checkpoint *c, const char *dir, const char *ind
 }
 
 /* The tensors of packed weights become those of their expansion. */
-static iv_status expand(iv_checkpoint *c, const char *dir, iv_dtype type, iv_error *err) {
-    c->stored_bytes = c->bytes;
-    IV_TRY(iv_expansion_make(dir, c->tensors, c->count, type, &c->arena, &c->expansion, err));
-    if (!c->expansion.packed) return IV_OK;
+static iv_status use_expansion(iv_checkpoint *c, const char *dir, iv_error *err) {
     c->tensors = c->expansion.tensors, c->count = c->expansion.count, c->bytes = 0;
     for (size_t i = 0; i < c->count; i++)
         if (!iv_size_add(c->bytes, c->tensors[i].bytes, &c->bytes))
             return iv_fail(err, IV_FORMAT, "%s: the tensors' size overflows", dir);
     return IV_OK;
+}
+
+static iv_status expand(iv_checkpoint *c, const char *dir, iv_dtype type, iv_error *err) {
+    c->stored_bytes = c->bytes;
+    IV_TRY(iv_expansion_make(dir, c->tensors, c->count, type, &c->arena, &c->expansion, err));
+    return c->expansion.packed ? use_expansion(c, dir, err) : IV_OK;
 }
 
 static bool has_file(const char *dir, const char *name) {
@@ -156,12 +161,35 @@ static bool has_file(const char *dir, const char *name) {
 }
 
 bool iv_checkpoint_exists(const char *dir) {
-    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME);
+    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME) || iv_model_is_gguf(dir);
 }
 
-static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
+/* The files of a GGUF, whose weights get the names and shapes of a checkpoint. */
+static iv_status open_gguf(iv_checkpoint *c, const char *path, iv_dtype type, iv_error *err) {
+    iv_gguf_set s;
+    IV_TRY(iv_gguf_set_open(path, &s, err));
+    iv_status status = reserve_shards(c, path, s.count, err);
+    for (size_t i = 0; status == IV_OK && i < s.count; i++) {
+        c->shards[i].path = iv_arena_strndup(&c->arena, s.paths[i], strlen(s.paths[i]));
+        c->shards[i].fd = s.fds[i], s.fds[i] = -1;
+        if (!c->shards[i].path) status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for its path", path);
+    }
+    if (status == IV_OK) status = iv_gguf_expand(&s, type, &c->arena, &c->expansion, err);
+    for (size_t i = 0; i < s.g.tensor_count; i++) c->stored_bytes += s.g.tensors[i].info.bytes;
+    iv_gguf_set_close(&s);
+    IV_TRY(status);
+    return use_expansion(c, path, err);
+}
+
+static iv_status open_files(iv_checkpoint *c, const char *dir, iv_dtype type, iv_error *err) {
     struct stat st;
     const char *single, *index;
+    iv_buf gguf = {0};
+    bool found = false;
+    iv_status status = iv_gguf_locate(dir, &gguf, &found, err);
+    if (status == IV_OK && found) status = open_gguf(c, gguf.data, type, err);
+    iv_buf_free(&gguf);
+    if (status != IV_OK || found) return status;
     if (stat(dir, &st) != 0) return iv_fail(err, IV_NOT_FOUND, "%s: no such directory", dir);
     if (!S_ISDIR(st.st_mode))
         return iv_fail(err, IV_IO, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));
@@ -169,9 +197,13 @@ static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
     IV_TRY(join(c, dir, IV_WEIGHTS_INDEX_NAME, &index, err));
     if (iv_file_exists(single)) {
         c->index_unread = iv_file_exists(index);
-        return open_single(c, dir, err);
+        IV_TRY(open_single(c, dir, err));
+        return expand(c, dir, type, err);
     }
-    if (iv_file_exists(index)) return open_sharded(c, dir, index, err);
+    if (iv_file_exists(index)) {
+        IV_TRY(open_sharded(c, dir, index, err));
+        return expand(c, dir, type, err);
+    }
     return iv_fail(err, IV_NOT_FOUND, "%s: wanted " IV_WEIGHTS_NAME " or " IV_WEIGHTS_INDEX_NAME ", found neither%s",
                    dir, iv_foreign_weights(dir));
 }
@@ -183,8 +215,7 @@ iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err
 iv_status iv_checkpoint_open_as(const char *dir, iv_dtype type, iv_checkpoint **out, iv_error *err) {
     iv_checkpoint *c = calloc(1, sizeof *c);
     if (!c) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", dir);
-    iv_status status = open_files(c, dir, err);
-    if (status == IV_OK) status = expand(c, dir, type, err);
+    iv_status status = open_files(c, dir, type, err);
     if (status == IV_OK)
         *out = c;
     else

@@ -27,14 +27,21 @@ static const iv_tensor_info *find(const void *user, const char *name) {
     return s->count ? bsearch(&key, s->tensors, s->count, sizeof key, by_name) : NULL;
 }
 
-/* The dtype of config.json, in which the expansion is published. */
+/* The dtype of config.json, in which the expansion is published; bfloat16 where it gives none of three. */
 static iv_dtype configured(const char *dir) {
-    iv_model_config *c = malloc(sizeof *c);
+    static const iv_dtype known[] = {IV_BF16, IV_F16, IV_F32};
+    iv_buf path = {0};
     iv_error unused;
+    json_t *root = NULL;
     iv_dtype type = IV_BF16;
-    if (c && iv_model_config_read(dir, c, &unused) == IV_OK && c->has_dtype)
-        type = c->dtype == IV_F64 ? IV_F32 : c->dtype;
-    free(c);
+    if (iv_path_join(dir, "config.json", &path, &unused) == IV_OK && iv_file_exists(path.data))
+        iv_json_read(path.data, IV_CONFIG_BYTES_MAX, &root, &unused);
+    const char *name = json_string_value(json_object_get(root, "dtype"));
+    if (!name) name = json_string_value(json_object_get(root, "torch_dtype"));
+    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
+        if (strcmp(name + (strncmp(name, "torch.", 6) == 0 ? 6 : 0), iv_dtype_name(known[i])) == 0) type = known[i];
+    json_decref(root);
+    iv_buf_free(&path);
     return type;
 }
 

@@ -10,6 +10,7 @@
 #include "format/config_rope.h"
 #include "format/foreign.h"
 #include "format/json.h"
+#include "format/model_files.h"
 #include "format/quantization.h"
 
 #include <inttypes.h>
@@ -323,8 +324,7 @@ iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv
 
 iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *err) {
     iv_buf path = {0}, bytes = {0};
-    iv_status status = iv_path_join(dir, "config.json", &path, err);
-    if (status == IV_OK) status = iv_file_read(path.data, IV_CONFIG_BYTES_MAX, &bytes, err);
+    iv_status status = iv_model_file_read(dir, "config.json", IV_CONFIG_BYTES_MAX, &path, &bytes, err);
     struct stat st;
     if (status == IV_NOT_FOUND && stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
         status = iv_fail(err, IV_NOT_FOUND, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "format/checkpoint_write.h"
 #include "format/json.h"
+#include "format/model_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -103,8 +104,7 @@ iv_status iv_config_with_dtype(const char *name, const char *text, size_t n, iv_
 /* ---- the directory -------------------------------------------------------------------------------------- */
 
 static iv_status read_from(const char *dir, const char *name, iv_buf *path, iv_buf *out, iv_error *err) {
-    IV_TRY(iv_path_join(dir, name, path, err));
-    return iv_file_read(path->data, COPIED_BYTES_MAX, out, err);
+    return iv_model_file_read(dir, name, COPIED_BYTES_MAX, path, out, err);
 }
 
 static bool is_empty(const char *path) {
@@ -173,9 +173,8 @@ iv_status iv_model_dir_clear(iv_model_dir *d, iv_error *err) {
 static iv_status copy_file(const iv_model_dir *d, const char *name, iv_error *err) {
     iv_buf path = {0}, bytes = {0};
     iv_status status = remove_in(d, name, err);
-    if (status == IV_OK) status = iv_path_join(d->source, name, &path, err);
-    if (status == IV_OK && iv_file_exists(path.data)) {
-        status = iv_file_read(path.data, COPIED_BYTES_MAX, &bytes, err);
+    if (status == IV_OK && iv_model_file_exists(d->source, name)) {
+        status = read_from(d->source, name, &path, &bytes, err);
         if (status == IV_OK) status = iv_path_join(d->path, name, &path, err);
         if (status == IV_OK) status = iv_file_write(path.data, bytes.data, bytes.len, err);
     }
