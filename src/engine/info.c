@@ -79,7 +79,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .max_model_len = e->max_model_len,
                              .max_num_seqs = e->max_num_seqs,
                              .max_num_batched_tokens = e->max_num_batched_tokens,
-                             .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
+                             .kv_tokens = e->kv.pages / e->kv.groups.count * IV_ATTENTION_BLOCK,
                              .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = e->kv_token_bytes,
                              .index_unread = m->index_unread,

@@ -5,7 +5,7 @@
 #include "format/config_fields.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
-#include "model/model.h"
+#include "model/kv_layouts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     const iv_model_config *g = &m.config;
     *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_bytes(c),
                             .weight_bytes = m.weight_bytes,
-                            .kv_bytes_per_token = iv_kv_token_bytes(&m.kv_layout, (size_t)g->layers),
+                            .kv_bytes_per_token = iv_kv_token_bytes(&m),
                             .memory_available = iv_memory_available(),
                             .layers = g->layers,
                             .hidden_size = g->hidden_size,

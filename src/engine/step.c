@@ -33,7 +33,7 @@ static iv_plan_sequence plan_input_of_running(const iv_engine *e, iv_sequence *s
     }
     return (iv_plan_sequence){.known = known,
                               .computed = s->computed,
-                              .pages = s->table.count,
+                              .blocks = s->table.count,
                               .exclusive_pages = iv_kv_exclusive_pages(&s->table, &e->kv),
                               .held = held,
                               .draft = s->draft_count,
@@ -47,10 +47,10 @@ static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_seque
     size_t idle = 0, known = s->tokens.count, scored = s->next_score;
     size_t first = scored < iv_sequence_score_end(s) ? scored - 1 : known - 1;
     if (s->experts) first = iv_size_min(first, s->experts_known); /* a cached token's experts are not known */
-    size_t pages = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, &idle);
+    size_t blocks = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, &idle);
     return (iv_plan_sequence){.known = known,
-                              .computed = pages * IV_ATTENTION_BLOCK,
-                              .pages = pages,
+                              .computed = blocks * IV_ATTENTION_BLOCK,
+                              .blocks = blocks,
                               .exclusive_pages = idle,
                               .score_from = s->next_score - 1,
                               .score_to = iv_sequence_score_end(s) - 1};
@@ -60,11 +60,11 @@ static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_seque
  * stops at the sequences that the plan cannot admit: it admits in order, and those before take all pages or tokens. */
 static size_t plan_input_of_queue(iv_engine *e, size_t slots) {
     size_t count = iv_size_min(e->waiting.count, slots), pages = iv_kv_available(&e->kv),
-           tokens = e->max_num_batched_tokens;
+           tokens_max = e->max_num_batched_tokens, tokens = tokens_max;
     for (size_t i = 0; i < count; i++) {
         iv_plan_sequence *w = &e->plan_waiting[i];
         *w = plan_input_of_waiting(e, e->waiting.at[i]);
-        size_t want = iv_kv_pages_for(w->known) - w->pages + w->exclusive_pages, left = w->known - w->computed;
+        size_t left = w->known - w->computed, want = iv_plan_pages_of(&e->kv.groups, w, tokens_max);
         if (want >= pages || left >= tokens) return i + 1;
         pages -= want, tokens -= left;
     }
@@ -76,6 +76,7 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
                         .running_count = e->running.count,
                         .waiting = e->plan_waiting,
                         .waiting_count = plan_input_of_queue(e, e->max_num_seqs - e->running.count),
+                        .groups = &e->kv.groups,
                         .pages_available = iv_kv_available(&e->kv),
                         .token_budget = e->max_num_batched_tokens,
                         .prompt_budget = iv_pace_tokens(&e->pace, e->max_num_batched_tokens),
@@ -88,7 +89,7 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
 }
 
 static void admit(iv_engine *e, iv_sequence *s, const iv_plan_sequence *planned) {
-    iv_kv_attach(&s->table, &e->kv, s->tokens.data, planned->pages);
+    iv_kv_attach(&s->table, &e->kv, s->tokens.data, planned->blocks);
     s->computed = planned->computed;
     if (s->admitted > 0) return; /* again, after a preemption */
     s->admitted = iv_now();
@@ -237,8 +238,11 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
         IV_ASSERT(s->computed / IV_ATTENTION_BLOCK >= s->table.shared); /* shared pages are never written */
         memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
         memcpy(e->ids + row + items[i].tokens, s->draft, items[i].draft * sizeof *e->ids);
-        e->spans[i] = (iv_attention_span){
-            .first_row = row, .rows = rows, .position = (int64_t)s->computed, .pages = s->table.pages};
+        for (size_t g = 0; g < e->kv.groups.count; g++)
+            e->spans[g * e->max_num_seqs + i] = (iv_attention_span){.first_row = row,
+                                                                    .rows = rows,
+                                                                    .position = (int64_t)s->computed,
+                                                                    .pages = iv_kv_table_group(&s->table, g)};
         row += rows;
         drawn += add_draw_rows(e, &items[i], row, drawn);
     }
@@ -252,8 +256,9 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .tokens = row,
                     .spans = e->spans,
                     .span_count = count,
+                    .group_spans = e->max_num_seqs,
                     .kv = e->kv.data,
-                    .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes,
+                    .kv_layer_bytes = iv_kv_plane_bytes(&e->kv),
                     .logit_rows = e->logit_rows,
                     .logit_count = wanted,
                     .logits = e->logits,
@@ -295,6 +300,7 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
         if (s->experts) s->experts_known = iv_size_max(s->experts_known, s->computed);
         iv_events_add_item(e, &items[i]);
         if (e->prefix_caching) iv_kv_publish(&s->table, &e->kv, s->tokens.data, s->computed);
+        iv_kv_table_trim(&s->table, &e->kv, s->computed);
         if (items[i].needs_mask) iv_queues_send_mask(e, s);
         if (items[i].finish == IV_FINISH_NONE) continue;
         const char *message = items[i].finish == IV_FINISH_ERROR ? s->error.message : NULL;

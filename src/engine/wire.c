@@ -10,7 +10,7 @@ enum { HEAD = 5, SPAN = 3 };
 
 static size_t pages_of(size_t end) { return (end + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK; }
 
-iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err) {
+iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error *err) {
     uint64_t head[HEAD] = {b->tokens, b->span_count, b->logit_count, 0, b->logits_max};
     iv_buf_clear(out);
     for (size_t i = 0; i < b->span_count; i++) head[3] += pages_of((size_t)b->spans[i].position + b->spans[i].rows);
@@ -20,8 +20,8 @@ iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err) {
         uint64_t span[SPAN] = {s->rows, (uint64_t)s->position, pages_of((size_t)s->position + s->rows)};
         fits = fits && iv_buf_append(out, span, sizeof span);
     }
-    for (size_t i = 0; i < b->span_count; i++) {
-        const iv_attention_span *s = &b->spans[i];
+    for (size_t i = 0; i < groups * b->span_count; i++) {
+        const iv_attention_span *s = &b->spans[i / b->span_count * b->group_spans + i % b->span_count];
         fits = fits && iv_buf_append(out, s->pages, pages_of((size_t)s->position + s->rows) * sizeof *s->pages);
     }
     fits = fits && iv_buf_append(out, b->ids, b->tokens * sizeof *b->ids) &&
@@ -41,7 +41,8 @@ static iv_status check_head(const uint64_t head[HEAD], size_t n, const iv_wire_l
     if (head[4] > l->tokens) return bad(err, "rows of logits at once", l->tokens, head[4]);
     size_t pages_max = pages_of(l->positions), most;
     if (!iv_size_mul(pages_max, head[1], &most) || head[3] > most) return bad(err, "pages", most, head[3]);
-    size_t want = (HEAD + SPAN * head[1]) * sizeof *head + (head[3] + head[0] + head[2]) * sizeof(uint32_t);
+    size_t words = l->groups * head[3] + head[0] + head[2],
+           want = (HEAD + SPAN * head[1]) * sizeof *head + words * sizeof(uint32_t);
     return n == want ? IV_OK : bad(err, "bytes", want, n);
 }
 
@@ -71,6 +72,10 @@ static iv_status read_spans(const unsigned char *at, const uint64_t head[HEAD], 
             return bad(err, "pages of a sequence", pages_of(span[1] + span[0]), span[2]);
         out->spans[i] = (iv_attention_span){
             .first_row = row, .rows = span[0], .position = (int64_t)span[1], .pages = out->words + page};
+        for (size_t g = 1; g < l->groups; g++) {
+            out->spans[g * head[1] + i] = out->spans[i];
+            out->spans[g * head[1] + i].pages += g * head[3];
+        }
         row += span[0], page += span[2];
     }
     if (row != head[0] || page != head[3]) return bad(err, "rows", head[0], row);
@@ -82,13 +87,13 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
     if (n < sizeof head) return bad(err, "bytes", sizeof head, n);
     memcpy(head, bytes, sizeof head);
     IV_TRY(check_head(head, n, l, err));
-    size_t words = head[3] + head[0] + head[2];
-    IV_TRY(make_room(out, head[1], words, err));
+    size_t pages = l->groups * head[3], words = pages + head[0] + head[2];
+    IV_TRY(make_room(out, l->groups * head[1], words, err));
     const unsigned char *at = (const unsigned char *)bytes + sizeof head;
     memcpy(out->words, at + head[1] * SPAN * sizeof *head, words * sizeof *out->words);
     IV_TRY(read_spans(at, head, l, out, err));
-    const uint32_t *ids = out->words + head[3], *rows = ids + head[0];
-    for (size_t i = 0; i < head[3]; i++)
+    const uint32_t *ids = out->words + pages, *rows = ids + head[0];
+    for (size_t i = 0; i < pages; i++)
         if (out->words[i] >= l->pages) return bad(err, "page", l->pages - 1, out->words[i]);
     for (size_t i = 0; i < head[0]; i++)
         if (ids[i] >= l->vocab) return bad(err, "token id", l->vocab - 1, ids[i]);
@@ -98,6 +103,7 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
                             .tokens = head[0],
                             .spans = out->spans,
                             .span_count = head[1],
+                            .group_spans = head[1],
                             .logit_rows = rows,
                             .logit_count = head[2],
                             .logits_max = head[4]};

@@ -10,7 +10,10 @@ typedef struct iv_batch {
     size_t tokens;
     const iv_attention_span *spans; /* cover rows 0 .. tokens - 1 in order; pages cover their positions */
     size_t span_count;
-    /* The pages of a CPU's rank: [layer][page], as iv_kv_pool keeps them. GPUs have their own. */
+    /* The pages of KV group g are those of spans[g * group_spans + i]; their other members are the same in all groups.
+     * 0: all layers use one page table, and the memory has pages of every layer. */
+    size_t group_spans;
+    /* The pages of a CPU's rank: [plane][page], as iv_kv_pool keeps them, or [layer][page]. GPUs have their own. */
     unsigned char *kv;
     size_t kv_layer_bytes;
     uint16_t *const *routed; /* [tokens], or NULL: where rank 0 writes a row's experts, [layers][per token] of ascending

@@ -14,19 +14,22 @@ static void tokens_are_compared(void **state) {
     iv_prefix_index x;
     iv_error err;
     int32_t tokens[PAGE], other[PAGE];
-    ASSERT_OK(iv_prefix_index_open(&x, 2, &err), &err);
+    ASSERT_OK(iv_prefix_index_open(&x, 2, 1, 2, &err), &err);
     fill(tokens, 5);
-    iv_prefix_add(&x, 1, IV_NO_PAGE, tokens);
+    uint32_t first = iv_prefix_add(&x, IV_NO_NODE, tokens), second;
+    iv_prefix_put(&x, first, 0, 1);
     for (size_t i = 0; i < PAGE; i++)
         for (int32_t delta = -5; delta <= 5; delta++) {
             fill(other, 5);
             other[i] += delta;
-            assert_int_equal(iv_prefix_find(&x, IV_NO_PAGE, other), delta ? IV_NO_PAGE : 1);
+            assert_int_equal(iv_prefix_find(&x, IV_NO_NODE, other), delta ? IV_NO_NODE : first);
         }
-    assert_int_equal(iv_prefix_find(&x, 1, tokens), IV_NO_PAGE); /* the same tokens one page later */
-    iv_prefix_add(&x, 0, 1, tokens);
-    assert_int_equal(iv_prefix_find(&x, 1, tokens), 0);
-    assert_int_equal(iv_prefix_find(&x, IV_NO_PAGE, tokens), 1);
+    assert_int_equal(iv_prefix_find(&x, first, tokens), IV_NO_NODE); /* the same tokens one page later */
+    second = iv_prefix_add(&x, first, tokens);
+    iv_prefix_put(&x, second, 0, 0);
+    assert_true(iv_prefix_find(&x, first, tokens) == second && iv_prefix_page_of(&x, second, 0) == 0);
+    assert_true(iv_prefix_find(&x, IV_NO_NODE, tokens) == first && iv_prefix_page_of(&x, first, 0) == 1);
+    assert_int_equal(iv_prefix_add(&x, second, tokens), IV_NO_NODE); /* no third node */
     iv_prefix_index_close(&x);
 }
 
@@ -49,11 +52,11 @@ static void the_index_agrees_with_a_scan(void **state) {
     iv_error err;
     published list[1000];
     int32_t tokens[6 * PAGE];
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
     for (int round = 0; round < 200; round++) { /* a pool that never runs short: nothing is evicted */
         ASSERT_OK(iv_kv_pool_open(&pool, &layout, 1, 130, &err), &err);
-        ASSERT_OK(iv_kv_table_open(&table, 6 * PAGE, &err), &err);
-        ASSERT_OK(iv_kv_table_open(&second, 6 * PAGE, &err), &err);
+        ASSERT_OK(iv_kv_table_open(&table, &pool, 6 * PAGE, &err), &err);
+        ASSERT_OK(iv_kv_table_open(&second, &pool, 6 * PAGE, &err), &err);
         for (size_t n = 0; n < 60; n++) {
             int32_t text = (int32_t)rng_below(&r, 64);
             size_t best = 0, idle, take = rng_below(&r, 7), limit = rng_below(&r, 7);
@@ -95,10 +98,10 @@ static void equal_prefixes_become_one(void **state) {
     iv_error err;
     int32_t tokens[6 * PAGE];
     text_tokens(11, tokens);
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
     ASSERT_OK(iv_kv_pool_open(&pool, &layout, 1, 8, &err), &err);
-    ASSERT_OK(iv_kv_table_open(&a, 3 * PAGE, &err), &err);
-    ASSERT_OK(iv_kv_table_open(&b, 3 * PAGE, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&a, &pool, 3 * PAGE, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&b, &pool, 3 * PAGE, &err), &err);
     ASSERT_OK(iv_kv_table_grow(&a, &pool, 3 * PAGE, &err), &err);
     ASSERT_OK(iv_kv_table_grow(&b, &pool, 3 * PAGE, &err), &err);
     assert_int_equal(pool.free_count, 2);
@@ -123,9 +126,9 @@ static void the_longest_idle_goes_first(void **state) {
     int32_t first[6 * PAGE], second[6 * PAGE];
     size_t idle;
     text_tokens(0, first), text_tokens(1, second);
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
     ASSERT_OK(iv_kv_pool_open(&pool, &layout, 1, 6, &err), &err);
-    ASSERT_OK(iv_kv_table_open(&t, 6 * PAGE, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&t, &pool, 6 * PAGE, &err), &err);
     for (int i = 0; i < 2; i++) {
         ASSERT_OK(iv_kv_table_grow(&t, &pool, 3 * PAGE, &err), &err);
         iv_kv_publish(&t, &pool, i ? second : first, 3 * PAGE);

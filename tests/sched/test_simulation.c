@@ -1,8 +1,9 @@
 /* The scheduler and the pages together, without a model: random requests over a small pool for three million steps.
  *
  * A shadow remembers, for every slot of every page, which prefix was computed into it, as a hash of all tokens up to
- * there. A sequence must read its own prefix, which any sequence may have computed, and write only pages that no
- * other holds. Planted bugs show that each check can fail. */
+ * there, and that a free page holds nothing. A sequence must read its own prefix, which any sequence may have computed,
+ * in every KV group as far back as the group's window goes, and write only pages that no other holds. Planted bugs show
+ * that each check can fail. */
 #include "random.h"
 #include "kv/pages.h"
 #include "sched/plan.h"
@@ -18,6 +19,7 @@ typedef enum bug {
     CONFUSE_A_PREFIX,
     OVERTAKE,
     SKIP_SCORES,
+    FREE_A_BLOCK_EARLY,
     BUGS
 } bug;
 
@@ -44,8 +46,8 @@ typedef struct world {
     uint64_t shadow[PAGES_MAX][PAGE];
     uint64_t prefix[FAMILIES_OF_TEXT][TOKENS_MAX + 1]; /* hash of the first n tokens */
     int32_t tokens[FAMILIES_OF_TEXT][TOKENS_MAX + 1];
-    const char *wrong;                                                  /* the first check that failed */
-    size_t steps, preemptions, hits, ended, rejected, evicting, scored; /* preemptions: that the plan wanted */
+    const char *wrong;                                                           /* the first check that failed */
+    size_t steps, preemptions, hits, ended, rejected, evicting, scored, trimmed; /* preemptions: that the plan wanted */
 } world;
 
 static void check(world *w, bool ok, const char *what) {
@@ -66,6 +68,18 @@ static void make_texts(world *w) {
     }
 }
 
+/* One group without a window, or several groups, some or all with one. */
+static iv_kv_groups draw_groups(rng *r) {
+    iv_kv_groups g = iv_kv_groups_of(1);
+    if (rng_below(r, 2)) return g;
+    g.count = 1 + rng_below(r, 3);
+    for (size_t i = 0; i < g.count; i++) {
+        g.layers[i] = 1;
+        if (rng_below(r, 3)) g.kind[i].window = 1 + (int64_t)rng_below(r, rng_below(r, 2) ? 300 : 70);
+    }
+    return g;
+}
+
 static void open_world(world *w, rng r, bug b) {
     iv_kv_layout layout;
     iv_error err;
@@ -76,9 +90,12 @@ static void open_world(world *w, rng r, bug b) {
     size_t fewest = w->budget < w->seqs_max ? w->budget : w->seqs_max;
     w->rows = rng_below(&w->r, 2) ? fewest + rng_below(&w->r, 20) : 0;
     w->caching = b || rng_below(&w->r, 4) > 0;
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
-    ASSERT_OK(iv_kv_pool_open(&w->pool, &layout, 1, pages, &err), &err);
-    for (size_t i = 0; i < LIVE; i++) ASSERT_OK(iv_kv_table_open(&w->requests[i].table, TOKENS_MAX, &err), &err);
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
+    iv_kv_groups groups = draw_groups(&w->r);
+    size_t blocks = rng_below(&w->r, 2) ? 0 : LIVE * TOKENS_MAX / PAGE;
+    ASSERT_OK(iv_kv_pool_open_groups(&w->pool, &layout, &groups, pages, blocks, &err), &err);
+    for (size_t i = 0; i < LIVE; i++)
+        ASSERT_OK(iv_kv_table_open(&w->requests[i].table, &w->pool, TOKENS_MAX, &err), &err);
     make_texts(w);
 }
 
@@ -132,7 +149,7 @@ static void arrive(world *w) {
     for (size_t i = 0; i < LIVE; i++) {
         request *q = &w->requests[i];
         if (q->live) continue;
-        size_t most = w->pool.pages * PAGE < TOKENS_MAX ? w->pool.pages * PAGE : TOKENS_MAX;
+        size_t most = iv_kv_longest(&w->pool.groups, w->pool.pages, TOKENS_MAX);
         q->live = true, q->preempted = false, q->priority = (int32_t)rng_below(&w->r, 3), q->arrival = ++w->arrivals;
         q->family = rng_below(&w->r, FAMILIES_OF_TEXT);
         q->known = 1 + rng_below(&w->r, most - 1), q->goal = q->known + 1 + rng_below(&w->r, most - q->known);
@@ -154,12 +171,12 @@ static void disturb(world *w, bool arrivals) {
         requeue(w, q);
     if (rng_below(&w->r, 1000) == 0) iv_kv_evict_idle(&w->pool);
     if (w->bug == FORGET_A_HOLDER && q->running && q->table.count && rng_below(&w->r, 100) == 0 &&
-        w->pool.holders[q->table.pages[0]] > 1)
-        w->pool.holders[q->table.pages[0]]--;
+        w->pool.holders[q->table.pages[q->table.first[0]]] > 1)
+        w->pool.holders[q->table.pages[q->table.first[0]]]--;
 }
 
 static iv_plan_sequence look(world *w, request *q) {
-    iv_plan_sequence s = {.known = q->known, .computed = q->computed, .pages = q->table.count};
+    iv_plan_sequence s = {.known = q->known, .computed = q->computed, .blocks = q->table.count};
     s.score_from = q->next_prompt_logprob, s.score_to = q->prompt - 1;
     if (q->running) {
         s.exclusive_pages = iv_kv_exclusive_pages(&q->table, &w->pool);
@@ -170,30 +187,31 @@ static iv_plan_sequence look(world *w, request *q) {
     } else {
         size_t first =
             q->next_prompt_logprob < q->prompt - 1 && w->bug != SKIP_SCORES ? q->next_prompt_logprob : q->known - 1;
-        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, &s.exclusive_pages);
-        s.computed = s.pages * PAGE;
+        s.blocks = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, &s.exclusive_pages);
+        s.computed = s.blocks * PAGE;
     }
     return s;
 }
 
-/* Reads all earlier tokens and writes the new ones, like attention. */
-static void compute(world *w, request *q, const iv_plan_item *item) {
+/* Reads the earlier tokens that the window has and writes the new ones, like attention. */
+static void compute(world *w, request *q, const iv_plan_item *item, size_t group) {
     const uint64_t *prefix = w->prefix[q->family];
-    for (size_t i = 0; i < q->computed; i += PAGE) {
-        size_t n = q->computed - i < PAGE ? q->computed - i : PAGE;
-        check(w, memcmp(w->shadow[q->table.pages[i / PAGE]], prefix + i + 1, n * sizeof *prefix) == 0,
+    const uint32_t *pages = iv_kv_table_group(&q->table, group);
+    size_t from = (size_t)iv_first_visible((int64_t)q->computed, w->pool.groups.kind[group].window);
+    for (size_t i = from; i < q->computed; i++)
+        check(w, w->shadow[pages[i / PAGE]][i % PAGE] == prefix[i + 1],
               "a sequence reads a page that does not hold its tokens");
-    }
+    rng wrong = {w->arrivals * 77 + q->computed}; /* the same in all groups */
     bool right = true;
     for (size_t i = 0; i < item->tokens + item->draft; i++) {
         size_t position = q->computed + i, at = position / PAGE;
         check(w, at < q->table.count, "a position has no page");
         if (w->wrong) return;
-        uint32_t page = q->table.pages[at];
-        check(w, w->pool.holders[page] == 1 && !w->pool.index.nodes[page].indexed && at >= q->table.shared,
+        uint32_t page = pages[at];
+        check(w, w->pool.holders[page] == 1 && !iv_prefix_has(&w->pool.index, page) && at >= q->table.shared,
               "a shared page is written");
         if (i >= item->tokens) right = right && q->draft_right[i - item->tokens];
-        w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&w->r);
+        w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&wrong);
     }
 }
 
@@ -220,6 +238,11 @@ static void advance(world *w, request *q, const iv_plan_item *item) {
     bool confuse = w->bug == CONFUSE_A_PREFIX && rng_below(&w->r, 20) == 0; /* the record says another text */
     size_t text = confuse ? (q->family + 1) % FAMILIES_OF_TEXT : q->family;
     if (w->caching) iv_kv_publish(&q->table, &w->pool, w->tokens[text], q->computed);
+    size_t early = w->bug == FREE_A_BLOCK_EARLY ? PAGE : 0;
+    size_t held = q->table.count * PAGE;
+    w->trimmed -= q->table.first[0];
+    iv_kv_table_trim(&q->table, &w->pool, q->computed + early < held ? q->computed + early : held);
+    w->trimmed += q->table.first[0];
     if (item->samples && q->known == q->goal) end(w, q);
 }
 
@@ -229,24 +252,27 @@ static void check_pool(world *w) {
     for (size_t i = 0; i < LIVE; i++) {
         const iv_kv_table *t = &w->requests[i].table;
         check(w, w->requests[i].running || t->count == 0, "a sequence that does not run holds pages");
-        for (size_t p = 0; p < t->count; p++) holders[t->pages[p]]++;
+        for (size_t g = 0; g < w->pool.groups.count; g++)
+            for (size_t p = t->first[g]; p < t->count; p++) holders[iv_kv_table_group(t, g)[p]]++;
     }
     for (size_t p = 0; p < w->pool.pages; p++) {
-        const iv_prefix_node *n = &w->pool.index.nodes[p];
+        const iv_prefix_page *n = &w->pool.index.pages[p];
         check(w, holders[p] == w->pool.holders[p], "a page's holders are miscounted");
         held += holders[p] > 0, idle += n->idle;
-        check(w, n->idle == (n->indexed && holders[p] == 0), "a page is idle and held, or neither");
+        check(w, n->idle == (iv_prefix_has(&w->pool.index, (uint32_t)p) && holders[p] == 0),
+              "a page is idle and held, or neither");
     }
     for (size_t i = 0; i < w->pool.free_count; i++) {
         uint32_t p = w->pool.free_pages[i];
-        check(w, holders[p] == 0 && !w->pool.index.nodes[p].indexed, "a free page is in use");
+        check(w, holders[p] == 0 && !iv_prefix_has(&w->pool.index, p), "a free page is in use");
+        memset(w->shadow[p], 0, sizeof w->shadow[p]);
         free_pages++;
     }
     check(w, free_pages + idle + held == w->pool.pages && idle == w->pool.index.idle, "a page has leaked");
 }
 
 static void admit(world *w, request *q, const iv_plan_sequence *seen) {
-    size_t cached = seen->pages;
+    size_t cached = seen->blocks;
     if (!q->preempted) {
         check(w, q->arrival > w->first_admitted[q->priority], "a request was overtaken by an equal one");
         w->first_admitted[q->priority] = q->arrival;
@@ -272,6 +298,7 @@ static void step(world *w) {
                         .running_count = w->running_count,
                         .waiting = waiting,
                         .waiting_count = w->seqs_max - w->running_count,
+                        .groups = &w->pool.groups,
                         .pages_available = iv_kv_available(&w->pool),
                         .token_budget = w->budget,
                         .seqs_max = w->seqs_max,
@@ -297,7 +324,7 @@ static void step(world *w) {
     for (size_t i = 0; i < count && !w->wrong; i++) {
         if (items[i].tokens == 0) continue;
         used += items[i].tokens + items[i].draft, moved = true;
-        compute(w, who[i], &items[i]);
+        for (size_t g = 0; g < w->pool.groups.count && !w->wrong; g++) compute(w, who[i], &items[i], g);
         rows += see_logits(w, who[i], &items[i]);
         if (!w->wrong) advance(w, who[i], &items[i]);
     }
@@ -326,7 +353,7 @@ static void millions_of_steps(void **state) {
     (void)state;
     rng r = rng_start("simulation");
     size_t total = trials(3000000, 60000000), steps = 0, preemptions = 0, hits = 0, ended = 0, rejected = 0,
-           evicting = 0, scored = 0;
+           evicting = 0, scored = 0, trimmed = 0;
     while (steps < total) {
         world *w = malloc(sizeof *w);
         rng seed = {rng_next(&r)};
@@ -334,16 +361,16 @@ static void millions_of_steps(void **state) {
         for (int i = 0; i < 3 && !w->wrong; i++) episode(w);
         if (w->wrong) fail_msg("seed %llx, step %zu: %s", (unsigned long long)seed.s, w->steps, w->wrong);
         steps += w->steps, preemptions += w->preemptions, hits += w->hits, ended += w->ended, rejected += w->rejected;
-        evicting += w->evicting, scored += w->scored;
+        evicting += w->evicting, scored += w->scored, trimmed += w->trimmed;
         close_world(w);
         free(w);
     }
     printf(
         "%zu steps: %zu requests, %zu preemptions, %zu cached prefixes, %zu drafted tokens rejected, %zu growths that "
-        "evict, %zu prompt tokens scored\n",
-        steps, ended, preemptions, hits, rejected, evicting, scored);
+        "evict, %zu prompt tokens scored, %zu blocks behind a window\n",
+        steps, ended, preemptions, hits, rejected, evicting, scored, trimmed);
     assert_true(ended > total / 1000 && preemptions > total / 10000 && hits > total / 1000 && rejected > total / 1000 &&
-                evicting > total / 1000 && scored > total / 10);
+                evicting > total / 1000 && scored > total / 10 && trimmed > total / 100);
 }
 
 static void control_bugs_are_caught(void **state) {
