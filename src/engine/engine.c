@@ -160,6 +160,7 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->items = calloc(seqs, sizeof *e->items);
     e->item_events = calloc(rows, sizeof *e->item_events);
     e->spans = calloc(seqs * e->kv.groups.count, sizeof *e->spans);
+    e->states = calloc(seqs, sizeof *e->states);
     e->ids = calloc(rows, sizeof *e->ids);
     e->logit_rows = calloc(rows, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
@@ -168,9 +169,9 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->row_sampling = calloc(rows, sizeof *e->row_sampling);
     e->sampled = calloc(rows, sizeof *e->sampled);
     e->top_logprobs = calloc(rows, IV_TOP_LOGPROBS_MAX * sizeof *e->top_logprobs);
-    if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits && e->sample_on_backend && e->logits_wanted && e->row_sampling && e->sampled &&
-        e->top_logprobs)
+    if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->states &&
+        e->ids && e->logit_rows && e->logits && e->sample_on_backend && e->logits_wanted && e->row_sampling &&
+        e->sampled && e->top_logprobs)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
 }
@@ -180,7 +181,7 @@ static iv_status open_kv(iv_engine *e, size_t pages, iv_error *err) {
     const iv_model *m = e->model;
     size_t blocks = iv_kv_pages_for(e->max_model_len);
     if (!iv_kv_groups_slide(&m->kv_groups) || !iv_size_mul(blocks, e->max_num_seqs, &blocks)) blocks = 0;
-    return iv_kv_pool_open_groups(&e->kv, m->kv_layout, &m->kv_groups, pages, blocks, err);
+    return iv_kv_pool_open_groups(&e->kv, m->kv_layout, &m->kv_groups, pages, blocks, NULL, 0, err);
 }
 
 static iv_status open_samplers(iv_engine *e, iv_error *err) {
@@ -277,7 +278,7 @@ void iv_engine_close(iv_engine *e) {
     iv_queue_close(&e->running), iv_queue_close(&e->waiting), iv_queue_close(&e->held);
     iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
-    free(e->items), free(e->item_events), free(e->spans);
+    free(e->items), free(e->item_events), free(e->spans), free(e->states);
     free(e->ids), free(e->logit_rows), free(e->logits), free(e->routed);
     free(e->sample_on_backend), free(e->logits_wanted), free(e->row_sampling), free(e->sampled), free(e->top_logprobs);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);

@@ -105,5 +105,6 @@ void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
     stats->running = e->running.count, stats->waiting = e->waiting.count + e->held.count;
     stats->held = 0;
     for (size_t i = 0; i < e->held.count; i++) stats->held += e->held.at[i]->held;
-    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count, stats->kv_pages_cached = e->kv.index.idle;
+    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count,
+    stats->kv_pages_cached = e->kv.index.idle[IV_PREFIX_PAGE].count;
 }

@@ -35,6 +35,8 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
         for (size_t g = 0; g < e->kv.groups.count; g++)
             e->spans[g * e->max_num_seqs] =
                 (iv_attention_span){.rows = n, .position = (int64_t)at, .pages = iv_kv_table_group(&table, g)};
+        iv_state_begin(&table.state, &e->kv.states, &e->kv.index, at + n);
+        e->states[0] = iv_step_state_span(&table.state, at + n);
         iv_batch b = {.ids = ids + at,
                       .tokens = n,
                       .spans = e->spans,
@@ -42,10 +44,14 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
                       .group_spans = e->max_num_seqs,
                       .kv = e->kv.data,
                       .kv_layer_bytes = iv_kv_plane_bytes(&e->kv),
+                      .states = e->kv.states.slots ? e->states : NULL,
+                      .slots = e->kv.states.data,
+                      .slots_layer_bytes = iv_states_layer_bytes(&e->kv.states),
                       .logit_rows = rows,
                       .logit_count = n,
                       .logits = out + at * vocab};
         status = iv_step_forward(e, &b, err);
+        if (status == IV_OK) iv_state_settle(&table.state, &e->kv.states, &e->kv.index, at + n, 0);
         iv_kv_table_trim(&table, &e->kv, at + n);
     }
     if (table.pages) iv_kv_table_close(&table, &e->kv);

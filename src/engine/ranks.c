@@ -21,6 +21,8 @@ typedef struct helper {
     iv_cpu_model *forward;
     unsigned char *kv;
     size_t kv_bytes, kv_layer_bytes;
+    unsigned char *slots; /* of states, as many as rank 0 has */
+    size_t slots_bytes;
     pthread_t thread;
     bool started;
 } helper;
@@ -154,6 +156,7 @@ static void *run_helper(void *argument) {
         iv_batch b;
         memcpy(&b, batch, sizeof b);
         b.kv = h->kv, b.kv_layer_bytes = h->kv_layer_bytes;
+        b.slots = h->slots;
         iv_cpu_model_forward(h->forward, &b, &unused);
         barrier(h->comm, &unused);
     }
@@ -173,6 +176,10 @@ static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, i
     h->kv = h->kv_bytes ? iv_memory_alloc(h->kv_bytes) : NULL;
     if (h->kv_bytes && !h->kv)
         return iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for rank %zu (%zu bytes)", m->rank, h->kv_bytes);
+    h->slots_bytes = e->kv.states.data_bytes;
+    h->slots = h->slots_bytes ? iv_memory_alloc(h->slots_bytes) : NULL;
+    if (h->slots_bytes && !h->slots)
+        return iv_fail(err, IV_NO_MEMORY, "states: no memory for rank %zu (%zu bytes)", m->rank, h->slots_bytes);
     return IV_OK;
 }
 
@@ -367,7 +374,8 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              .spans = r->gpus ? e->max_num_seqs : e->max_num_batched_tokens,
                              .positions = e->max_model_len,
                              .pages = e->kv.pages,
-                             .groups = e->kv.groups.count};
+                             .groups = e->kv.groups.count,
+                             .slots = e->kv.states.slots};
     iv_status status = IV_OK;
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     while (status == IV_OK || status == IV_NOT_FINITE) {
@@ -381,6 +389,8 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              e->logits_max, read.batch.logits_max);
         if (status != IV_OK) break;
         read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = iv_kv_plane_bytes(&e->kv);
+        read.batch.slots = e->kv.states.data;
+        read.batch.slots_layer_bytes = iv_states_layer_bytes(&e->kv.states);
         status = forward(e, &read.batch, err);
     }
     iv_fp_env_leave(mode);
@@ -425,6 +435,7 @@ void iv_ranks_close(iv_ranks *r) {
         if (h->started) pthread_join(h->thread, NULL);
         iv_cpu_model_close(h->forward);
         iv_memory_free(h->kv, h->kv_bytes);
+        iv_memory_free(h->slots, h->slots_bytes);
         iv_pool_close(h->pool);
         iv_comm_close(h->comm);
     }

@@ -15,11 +15,12 @@ static iv_status open_lists(iv_kv_pool *pool, size_t nodes, iv_error *err) {
         return iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for %zu pages of 64 tokens (%zu bytes)", pages,
                        pool->data_bytes);
     for (size_t i = 0; i < pages; i++) pool->free_pages[i] = (uint32_t)(pages - 1 - i);
-    return iv_prefix_index_open(&pool->index, pages, pool->groups.count, nodes, err);
+    return iv_prefix_index_open(&pool->index, pages, pool->states.slots, pool->groups.count, nodes, err);
 }
 
 iv_status iv_kv_pool_open_groups(iv_kv_pool *pool, const iv_kv_layout *layout, const iv_kv_groups *groups, size_t pages,
-                                 size_t blocks, iv_error *err) {
+                                 size_t blocks, const iv_state_layout *states, size_t slots, iv_error *err) {
+    static const iv_state_layout none = {0};
     size_t bytes;
     *pool = (iv_kv_pool){.groups = *groups, .page_bytes = layout->page_bytes, .pages = pages, .free_count = pages};
     if (pages > UINT32_MAX || !iv_size_mul(layout->page_bytes, groups->planes, &bytes) ||
@@ -31,6 +32,7 @@ iv_status iv_kv_pool_open_groups(iv_kv_pool *pool, const iv_kv_layout *layout, c
     iv_status status = IV_OK;
     if (!pool->data && bytes > 0) /* a rank without KV heads has empty pages */
         status = iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for %zu pages of 64 tokens (%zu bytes)", pages, bytes);
+    if (status == IV_OK) status = iv_states_open(&pool->states, states ? states : &none, slots, layout->elsewhere, err);
     if (status == IV_OK) status = open_lists(pool, pages + iv_size_min(blocks, BLOCKS_MAX), err);
     if (status != IV_OK) iv_kv_pool_close(pool);
     return status;
@@ -38,13 +40,14 @@ iv_status iv_kv_pool_open_groups(iv_kv_pool *pool, const iv_kv_layout *layout, c
 
 iv_status iv_kv_pool_open(iv_kv_pool *pool, const iv_kv_layout *layout, size_t layers, size_t pages, iv_error *err) {
     iv_kv_groups one = iv_kv_groups_of(layers);
-    return iv_kv_pool_open_groups(pool, layout, &one, pages, 0, err);
+    return iv_kv_pool_open_groups(pool, layout, &one, pages, 0, NULL, 0, err);
 }
 
 void iv_kv_pool_close(iv_kv_pool *pool) {
     iv_memory_free(pool->data, pool->data_bytes);
     free(pool->free_pages);
     free(pool->holders);
+    iv_states_close(&pool->states);
     iv_prefix_index_close(&pool->index);
     *pool = (iv_kv_pool){0};
 }
@@ -52,7 +55,8 @@ void iv_kv_pool_close(iv_kv_pool *pool) {
 /* ---- one page ------------------------------------------------------------------------------------------ */
 
 static uint32_t take(iv_kv_pool *pool) {
-    uint32_t page = pool->free_count ? pool->free_pages[--pool->free_count] : iv_prefix_evict(&pool->index);
+    uint32_t page =
+        pool->free_count ? pool->free_pages[--pool->free_count] : iv_prefix_evict(&pool->index, IV_PREFIX_PAGE);
     IV_ASSERT(page != IV_NO_PAGE && pool->holders[page] == 0);
     pool->holders[page] = 1;
     return page;
@@ -73,7 +77,7 @@ static void drop(iv_kv_pool *pool, uint32_t page) {
 
 /* False: no page is idle. */
 static bool evict(iv_kv_pool *pool) {
-    uint32_t page = iv_prefix_evict(&pool->index);
+    uint32_t page = iv_prefix_evict(&pool->index, IV_PREFIX_PAGE);
     if (page == IV_NO_PAGE) return false;
     pool->free_pages[pool->free_count++] = page;
     return true;
@@ -85,7 +89,7 @@ static uint32_t *page_at(iv_kv_table *t, size_t group, size_t block) { return &t
 
 iv_status iv_kv_table_open(iv_kv_table *t, const iv_kv_pool *pool, size_t tokens_max, iv_error *err) {
     size_t entries;
-    *t = (iv_kv_table){.capacity = iv_kv_pages_for(tokens_max), .node = IV_NO_NODE};
+    *t = (iv_kv_table){.capacity = iv_kv_pages_for(tokens_max), .node = IV_NO_NODE, .state = IV_STATE_NONE};
     if (iv_size_mul(t->capacity, pool->groups.count, &entries))
         t->pages = calloc(entries ? entries : 1, sizeof *t->pages);
     return t->pages ? IV_OK : iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for a page table");
@@ -114,14 +118,15 @@ void iv_kv_table_release(iv_kv_table *t, iv_kv_pool *pool) {
     while (t->count-- > 0) /* descendants first: see prefix_index.h */
         for (size_t g = pool->groups.count; g-- > 0;)
             if (t->count >= t->first[g]) drop(pool, *page_at(t, g, t->count));
+    iv_state_release(&t->state, &pool->states, &pool->index);
     iv_prefix_let_go(&pool->index, t->node);
-    *t = (iv_kv_table){.pages = t->pages, .capacity = t->capacity, .node = IV_NO_NODE};
+    *t = (iv_kv_table){.pages = t->pages, .capacity = t->capacity, .node = IV_NO_NODE, .state = IV_STATE_NONE};
 }
 
 void iv_kv_table_close(iv_kv_table *t, iv_kv_pool *pool) {
     iv_kv_table_release(t, pool);
     free(t->pages);
-    *t = (iv_kv_table){.node = IV_NO_NODE};
+    *t = (iv_kv_table){.node = IV_NO_NODE, .state = IV_STATE_NONE};
 }
 
 /* ---- prefixes ------------------------------------------------------------------------------------------ */
@@ -147,7 +152,7 @@ static size_t match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit,
     for (size_t n = 0; n < limit; n++) {
         at = iv_prefix_find(x, at, tokens + n * IV_ATTENTION_BLOCK);
         if (at == IV_NO_NODE) break;
-        bool whole = true;
+        bool whole = !pool->states.slots || iv_prefix_page_of(x, at, x->groups) != IV_NO_PAGE;
         for (size_t g = 0; g < pool->groups.count; g++) {
             if (iv_prefix_page_of(x, at, g) == IV_NO_PAGE) from[g] = n + 1;
             whole = whole && from[g] <= iv_kv_first_block(&pool->groups, g, (n + 1) * IV_ATTENTION_BLOCK);
@@ -157,10 +162,12 @@ static size_t match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit,
     return best;
 }
 
-size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t *idle) {
+size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t idle[2]) {
+    const iv_prefix_index *x = &pool->index;
     uint32_t last;
     size_t n = match(pool, tokens, limit, &last);
-    *idle = count_idle(pool, last, n);
+    idle[IV_PREFIX_PAGE] = count_idle(pool, last, n);
+    idle[IV_PREFIX_SLOT] = pool->states.slots && n && x->pages[iv_prefix_page_of(x, last, x->groups)].idle;
     return n;
 }
 
@@ -175,6 +182,7 @@ void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_
     for (size_t n = blocks; n-- > 0; node = pool->index.nodes[node].parent)
         for (size_t g = 0; g < pool->groups.count; g++)
             if (n >= t->first[g]) hold(pool, *page_at(t, g, n) = iv_prefix_page_of(&pool->index, node, g));
+    iv_state_attach(&t->state, &pool->states, &pool->index, t->node, blocks);
     t->count = t->shared = blocks;
 }
 
@@ -202,13 +210,15 @@ void iv_kv_publish(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size
     IV_ASSERT(computed <= t->count * IV_ATTENTION_BLOCK);
     for (; (t->shared + 1) * IV_ATTENTION_BLOCK <= computed; t->shared++) {
         uint32_t node = node_for(pool, t->node, tokens + t->shared * IV_ATTENTION_BLOCK);
-        if (node == IV_NO_NODE) return;
+        if (node == IV_NO_NODE) break;
         iv_prefix_hold(&pool->index, node);
         iv_prefix_let_go(&pool->index, t->node);
         t->node = node;
         for (size_t g = 0; g < pool->groups.count; g++)
             if (t->shared >= t->first[g]) share(t, pool, node, g, t->shared);
+        if (pool->states.slots) iv_state_publish(&t->state, &pool->states, &pool->index, node, t->shared + 1);
     }
+    iv_state_drop_snapshots(&t->state, &pool->states, &pool->index);
 }
 
 size_t iv_kv_exclusive_pages(const iv_kv_table *t, const iv_kv_pool *pool) {
@@ -220,4 +230,5 @@ size_t iv_kv_exclusive_pages(const iv_kv_table *t, const iv_kv_pool *pool) {
 
 void iv_kv_evict_idle(iv_kv_pool *pool) {
     while (evict(pool)) {}
+    while (iv_state_evict(&pool->states, &pool->index)) {}
 }

@@ -9,6 +9,7 @@
 #include "kernels/paged_kv.h"
 #include "kv/groups.h"
 #include "kv/prefix_index.h"
+#include "kv/states.h"
 
 /* A page index names a page in every plane. */
 typedef struct iv_kv_pool {
@@ -19,15 +20,17 @@ typedef struct iv_kv_pool {
     size_t data_bytes;
     uint32_t *free_pages; /* a stack */
     uint32_t *holders;    /* [page]: number of tables that hold it */
+    iv_states states;     /* without slots if no layer has a state */
     iv_prefix_index index;
 } iv_kv_pool;
 
 /* IV_NO_MEMORY: the message has the bytes. One group of `layers` layers without a window. */
 iv_status iv_kv_pool_open(iv_kv_pool *pool, const iv_kv_layout *layout, size_t layers, size_t pages, iv_error *err);
 /* layout: of the groups' pages; they have the same bytes. blocks: of all sequences together, at most: a limit for the
- * index, which keeps blocks without pages where every group has a window. */
+ * index, which keeps blocks without pages where every group has a window. states, slots: of layers with a state; NULL:
+ * there are none. */
 iv_status iv_kv_pool_open_groups(iv_kv_pool *pool, const iv_kv_layout *layout, const iv_kv_groups *groups, size_t pages,
-                                 size_t blocks, iv_error *err);
+                                 size_t blocks, const iv_state_layout *states, size_t slots, iv_error *err);
 void iv_kv_pool_close(iv_kv_pool *pool);
 
 static inline size_t iv_kv_plane_bytes(const iv_kv_pool *p) { return p->pages * p->page_bytes; }
@@ -36,7 +39,9 @@ static inline unsigned char *iv_kv_plane(const iv_kv_pool *p, size_t plane) {
 }
 
 /* Pages that a table can allocate: free or idle. */
-static inline size_t iv_kv_available(const iv_kv_pool *p) { return p->free_count + p->index.idle; }
+static inline size_t iv_kv_available(const iv_kv_pool *p) {
+    return p->free_count + p->index.idle[IV_PREFIX_PAGE].count;
+}
 
 /* The pages of one sequence, in order of position. */
 typedef struct iv_kv_table {
@@ -45,6 +50,7 @@ typedef struct iv_kv_table {
     uint32_t first[IV_KV_GROUPS_MAX]; /* the first block that a group has */
     size_t shared;                    /* leading blocks that are in the index, read-only */
     uint32_t node;                    /* the last of them */
+    iv_state_track state;             /* of layers that have one */
 } iv_kv_table;
 
 iv_status iv_kv_table_open(iv_kv_table *t, const iv_kv_pool *pool, size_t tokens_max, iv_error *err);
@@ -70,8 +76,8 @@ static inline const uint32_t *iv_kv_table_group(const iv_kv_table *t, size_t gro
 /* ---- prefixes ---- */
 
 /* The most leading blocks of a sequence, at most `limit`, after which it can continue: the index has all pages that the
- * next token reads. *idle: those of them that no table holds. */
-size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t *idle);
+ * next token reads, and the state if layers have one. idle[2]: those pages, and slots, that no table holds. */
+size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t idle[2]);
 
 /* An empty table takes the pages of the first `blocks` blocks of the sequence, as iv_kv_match returned them. */
 void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_t blocks);

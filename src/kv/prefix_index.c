@@ -7,22 +7,25 @@
 
 static bool allocate(iv_prefix_index *x) {
     size_t entries;
-    if (!iv_size_mul(x->node_count, x->groups, &entries)) return false;
-    x->pages = calloc(x->page_count ? x->page_count : 1, sizeof *x->pages);
+    size_t pages = x->page_count + x->slot_count;
+    if (!iv_size_mul(x->node_count, x->groups + 1, &entries)) return false;
+    x->pages = calloc(pages ? pages : 1, sizeof *x->pages);
     x->nodes = calloc(x->node_count ? x->node_count : 1, sizeof *x->nodes);
     x->of_node = malloc((entries ? entries : 1) * sizeof *x->of_node);
     x->buckets = malloc(x->bucket_count * sizeof *x->buckets);
     return x->pages && x->nodes && x->of_node && x->buckets;
 }
 
-iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, size_t groups, size_t nodes, iv_error *err) {
+iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, size_t slots, size_t groups, size_t nodes,
+                               iv_error *err) {
+    static const iv_prefix_list none = {IV_NO_PAGE, IV_NO_PAGE, 0};
     *x = (iv_prefix_index){.page_count = pages,
+                           .slot_count = slots,
                            .node_count = iv_size_min(nodes, IV_NO_NODE),
                            .groups = groups,
                            .bucket_count = 1,
                            .unused = IV_NO_NODE,
-                           .oldest = IV_NO_PAGE,
-                           .newest = IV_NO_PAGE};
+                           .idle = {none, none}};
     while (x->bucket_count < x->node_count) x->bucket_count *= 2;
     if (!allocate(x)) {
         iv_prefix_index_close(x);
@@ -30,7 +33,7 @@ iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, size_t groups, 
                        nodes);
     }
     memset(x->buckets, 0xff, x->bucket_count * sizeof *x->buckets); /* IV_NO_NODE */
-    for (size_t i = 0; i < pages; i++) x->pages[i].node = IV_NO_NODE;
+    for (size_t i = 0; i < pages + slots; i++) x->pages[i].node = IV_NO_NODE;
     for (size_t i = x->node_count; i-- > 0; x->unused = (uint32_t)i) x->nodes[i].next = x->unused;
     return IV_OK;
 }
@@ -69,7 +72,7 @@ uint32_t iv_prefix_add(iv_prefix_index *x, uint32_t parent, const int32_t *token
     x->unused = n->next;
     *n = (iv_prefix_node){.parent = parent, .next = *bucket};
     memcpy(n->tokens, tokens, sizeof n->tokens);
-    memset(x->of_node + node * x->groups, 0xff, x->groups * sizeof *x->of_node); /* IV_NO_PAGE */
+    memset(x->of_node + node * (x->groups + 1), 0xff, (x->groups + 1) * sizeof *x->of_node); /* IV_NO_PAGE */
     *bucket = node;
     if (parent != IV_NO_NODE) x->nodes[parent].children++;
     return node;
@@ -104,7 +107,7 @@ void iv_prefix_let_go(iv_prefix_index *x, uint32_t node) {
 /* ---- pages --------------------------------------------------------------------------------------------- */
 
 void iv_prefix_put(iv_prefix_index *x, uint32_t node, size_t group, uint32_t page) {
-    uint32_t *at = &x->of_node[node * x->groups + group];
+    uint32_t *at = &x->of_node[node * (x->groups + 1) + group];
     IV_ASSERT(*at == IV_NO_PAGE && !iv_prefix_has(x, page));
     *at = page;
     x->pages[page] = (iv_prefix_page){.node = node, .group = (uint32_t)group};
@@ -112,37 +115,46 @@ void iv_prefix_put(iv_prefix_index *x, uint32_t node, size_t group, uint32_t pag
     x->indexed++;
 }
 
+static iv_prefix_list *list_of(iv_prefix_index *x, uint32_t page) {
+    return &x->idle[page < x->page_count ? IV_PREFIX_PAGE : IV_PREFIX_SLOT];
+}
+
 void iv_prefix_mark_idle(iv_prefix_index *x, uint32_t page) {
     iv_prefix_page *p = &x->pages[page];
+    iv_prefix_list *list = list_of(x, page);
     IV_ASSERT(p->node != IV_NO_NODE && !p->idle);
-    p->idle = true, p->older = x->newest, p->newer = IV_NO_PAGE;
-    if (x->newest == IV_NO_PAGE)
-        x->oldest = page;
+    p->idle = true, p->older = list->newest, p->newer = IV_NO_PAGE;
+    if (list->newest == IV_NO_PAGE)
+        list->oldest = page;
     else
-        x->pages[x->newest].newer = page;
-    x->newest = page;
-    x->idle++;
+        x->pages[list->newest].newer = page;
+    list->newest = page;
+    list->count++;
 }
 
 void iv_prefix_mark_held(iv_prefix_index *x, uint32_t page) {
     iv_prefix_page *p = &x->pages[page];
+    iv_prefix_list *list = list_of(x, page);
     IV_ASSERT(p->node != IV_NO_NODE && p->idle);
-    *(p->older == IV_NO_PAGE ? &x->oldest : &x->pages[p->older].newer) = p->newer;
-    *(p->newer == IV_NO_PAGE ? &x->newest : &x->pages[p->newer].older) = p->older;
+    *(p->older == IV_NO_PAGE ? &list->oldest : &x->pages[p->older].newer) = p->newer;
+    *(p->newer == IV_NO_PAGE ? &list->newest : &x->pages[p->newer].older) = p->older;
     p->idle = false;
-    x->idle--;
+    list->count--;
 }
 
-uint32_t iv_prefix_evict(iv_prefix_index *x) {
-    uint32_t page = x->oldest;
-    if (page == IV_NO_PAGE) return IV_NO_PAGE;
+void iv_prefix_remove(iv_prefix_index *x, uint32_t page) {
     iv_prefix_page *p = &x->pages[page];
     uint32_t node = p->node;
     iv_prefix_mark_held(x, page);
-    x->of_node[node * x->groups + p->group] = IV_NO_PAGE;
+    x->of_node[node * (x->groups + 1) + p->group] = IV_NO_PAGE;
     p->node = IV_NO_NODE;
     x->nodes[node].pages--;
     x->indexed--;
     remove_unneeded(x, node);
+}
+
+uint32_t iv_prefix_evict(iv_prefix_index *x, iv_prefix_kind kind) {
+    uint32_t page = x->idle[kind].oldest;
+    if (page != IV_NO_PAGE) iv_prefix_remove(x, page);
     return page;
 }

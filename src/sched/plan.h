@@ -27,6 +27,7 @@ typedef struct iv_plan_sequence {
     size_t draft;           /* draft tokens after the known ones */
     size_t score_from, score_to; /* known tokens in this range, without the last, need a row of logits too */
     bool held;                   /* running, but computes nothing in this step */
+    size_t exclusive_slots; /* of its state, that no other sequence holds; if it waits: 1 if its prefix's is idle */
 } iv_plan_sequence;
 
 typedef struct iv_plan_input {
@@ -36,6 +37,8 @@ typedef struct iv_plan_input {
     size_t waiting_count;
     const iv_kv_groups *groups; /* a block takes a page of each */
     size_t pages_available;     /* free or idle */
+    bool states;                /* layers have a state: a step that completes a sequence's block needs a slot */
+    size_t slots_available;     /* free or idle */
     size_t token_budget;        /* most tokens of a step */
     size_t prompt_budget;       /* most prompt tokens of a step in which sequences decode; 0: any number */
     size_t seqs_max;            /* most running sequences */

@@ -3,13 +3,15 @@
 #include "engine/wire.h"
 
 static const iv_wire_limits limits = {
-    .vocab = 1000, .tokens = 200, .spans = 20, .positions = 640, .pages = 50, .groups = 2};
+    .vocab = 1000, .tokens = 200, .spans = 20, .positions = 640, .pages = 50, .groups = 2, .slots = 30};
 
 typedef struct made {
     iv_batch batch;
     iv_attention_span spans[2][20];
     uint32_t pages[2][20][10], rows[200];
     int32_t ids[200];
+    iv_state_span states[20];
+    iv_state_write writes[20][2];
 } made;
 
 static void make(rng *r, made *m) {
@@ -22,6 +24,11 @@ static void make(rng *r, made *m) {
             m->spans[g][i] = (iv_attention_span){row, rows, (int64_t)position, m->pages[g][i]};
         }
         row += rows;
+        size_t block = position / 64, border = (position + rows) / 64;
+        m->states[i] = (iv_state_span){.from = block ? (uint32_t)rng_below(r, limits.slots) : IV_NO_SLOT,
+                                       .writes = m->writes[i],
+                                       .write_count = border > block && rng_below(r, 4)};
+        m->writes[i][0] = (iv_state_write){(uint32_t)border, (uint32_t)rng_below(r, limits.slots)};
     }
     for (size_t i = 0; i < row; i++) m->ids[i] = (int32_t)rng_below(r, limits.vocab);
     size_t logits = rng_below(r, row + 1);
@@ -31,6 +38,7 @@ static void make(rng *r, made *m) {
                           .spans = m->spans[0],
                           .span_count = spans,
                           .group_spans = 20,
+                          .states = m->states,
                           .logit_rows = m->rows,
                           .logit_count = logits,
                           .logits_max = rng_below(r, limits.tokens + 1)};
@@ -41,6 +49,7 @@ static void batches_survive(void **state) {
     rng r = rng_start("wire");
     iv_buf wire = {0};
     iv_wire_batch read = {0};
+    size_t written = 0;
     for (size_t trial = 0; trial < trials(2000, 50000); trial++) {
         made m;
         iv_error err;
@@ -52,6 +61,12 @@ static void batches_survive(void **state) {
         assert_int_equal(a->logits_max, b->logits_max);
         assert_memory_equal(a->ids, b->ids, a->tokens * sizeof *a->ids);
         if (a->logit_count) assert_memory_equal(a->logit_rows, b->logit_rows, a->logit_count * sizeof *a->logit_rows);
+        for (size_t i = 0; i < a->span_count; i++) {
+            const iv_state_span *s = &a->states[i], *t = &b->states[i];
+            assert_true(s->from == t->from && s->write_count == t->write_count);
+            assert_memory_equal(s->writes, t->writes, s->write_count * sizeof *s->writes);
+            written += s->write_count;
+        }
         for (size_t i = 0; i < limits.groups * a->span_count; i++) {
             size_t g = i / a->span_count, at = i % a->span_count;
             const iv_attention_span *s = &a->spans[g * a->group_spans + at], *t = &b->spans[g * b->group_spans + at];
@@ -60,6 +75,7 @@ static void batches_survive(void **state) {
             assert_memory_equal(s->pages, t->pages, pages * sizeof *s->pages);
         }
     }
+    assert_true(written > 100);
     iv_buf_free(&wire);
     iv_wire_free(&read);
 }
@@ -74,6 +90,14 @@ static void check_taken(const iv_batch *b) {
         assert_true(s->first_row == row && s->rows > 0 && s->position >= 0 && end <= limits.positions);
         for (size_t p = 0; p < (end + 63) / 64; p++) assert_true(s->pages[p] < limits.pages);
         row += s->rows;
+    }
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_state_span *s = &b->states[i];
+        size_t block = (size_t)b->spans[i].position / 64,
+               border = ((size_t)b->spans[i].position + b->spans[i].rows) / 64;
+        assert_true(block ? s->from < limits.slots : s->from == IV_NO_SLOT);
+        for (size_t w = 0; w < s->write_count; block = s->writes[w++].block)
+            assert_true(s->writes[w].slot < limits.slots && s->writes[w].block > block && s->writes[w].block <= border);
     }
     assert_true(row == b->tokens && row >= 1 && row <= limits.tokens && b->logit_count <= row &&
                 b->logits_max <= limits.tokens);

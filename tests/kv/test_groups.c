@@ -97,7 +97,7 @@ static void prefixes_with_all_pages_are_found(void **state) {
         iv_kv_groups g = iv_kv_groups_of(1);
         g.count = 1 + rng_below(&r, 3);
         for (size_t i = 0; i < g.count; i++) g.layers[i] = 1, g.kind[i].window = (int64_t)rng_below(&r, 4) * 90;
-        ASSERT_OK(iv_kv_pool_open_groups(&pool, &layout, &g, g.count * BLOCKS, BLOCKS, &err), &err);
+        ASSERT_OK(iv_kv_pool_open_groups(&pool, &layout, &g, g.count * BLOCKS, BLOCKS, NULL, 0, &err), &err);
         ASSERT_OK(iv_kv_table_open(&t, &pool, BLOCKS * PAGE, &err), &err);
         for (size_t at = PAGE; at <= BLOCKS * PAGE; at += PAGE) {
             ASSERT_OK(iv_kv_table_grow(&t, &pool, at, &err), &err);
@@ -105,8 +105,9 @@ static void prefixes_with_all_pages_are_found(void **state) {
             iv_kv_table_trim(&t, &pool, at);
         }
         iv_kv_table_release(&t, &pool);
-        for (size_t i = rng_below(&r, 20); i > 0 && iv_prefix_evict(&pool.index) != IV_NO_PAGE; i--) pool.pages--;
-        size_t idle, limit = rng_below(&r, BLOCKS + 1), best = 0, needed = 0;
+        for (size_t i = rng_below(&r, 20); i > 0 && iv_prefix_evict(&pool.index, IV_PREFIX_PAGE) != IV_NO_PAGE; i--)
+            pool.pages--;
+        size_t idle[2], limit = rng_below(&r, BLOCKS + 1), best = 0, needed = 0;
         for (size_t n = 1; n <= limit; n++) { /* by definition */
             bool all = true;
             size_t count = 0;
@@ -119,14 +120,14 @@ static void prefixes_with_all_pages_are_found(void **state) {
                 }
             if (all) best = n, needed = count;
         }
-        assert_int_equal(iv_kv_match(&pool, tokens, limit, &idle), best);
-        assert_int_equal(idle, needed);
+        assert_int_equal(iv_kv_match(&pool, tokens, limit, idle), best);
+        assert_int_equal(idle[IV_PREFIX_PAGE], needed);
         iv_kv_attach(&t, &pool, tokens, best);
         assert_int_equal(iv_kv_exclusive_pages(&t, &pool), needed);
         shortened += best<limit, found += best> 0;
         iv_kv_table_close(&t, &pool);
-        assert_int_equal(pool.index.idle, pool.index.indexed);
-        while (iv_prefix_evict(&pool.index) != IV_NO_PAGE) {}
+        assert_int_equal(pool.index.idle[IV_PREFIX_PAGE].count, pool.index.indexed);
+        while (iv_prefix_evict(&pool.index, IV_PREFIX_PAGE) != IV_NO_PAGE) {}
         size_t unused = 0; /* no node without a page, a child or a holder is left */
         for (uint32_t n = pool.index.unused; n != IV_NO_NODE; n = pool.index.nodes[n].next) unused++;
         assert_int_equal(unused, pool.index.node_count);

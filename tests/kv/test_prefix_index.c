@@ -14,7 +14,7 @@ static void tokens_are_compared(void **state) {
     iv_prefix_index x;
     iv_error err;
     int32_t tokens[PAGE], other[PAGE];
-    ASSERT_OK(iv_prefix_index_open(&x, 2, 1, 2, &err), &err);
+    ASSERT_OK(iv_prefix_index_open(&x, 2, 0, 1, 2, &err), &err);
     fill(tokens, 5);
     uint32_t first = iv_prefix_add(&x, IV_NO_NODE, tokens), second;
     iv_prefix_put(&x, first, 0, 1);
@@ -59,7 +59,7 @@ static void the_index_agrees_with_a_scan(void **state) {
         ASSERT_OK(iv_kv_table_open(&second, &pool, 6 * PAGE, &err), &err);
         for (size_t n = 0; n < 60; n++) {
             int32_t text = (int32_t)rng_below(&r, 64);
-            size_t best = 0, idle, take = rng_below(&r, 7), limit = rng_below(&r, 7);
+            size_t best = 0, idle[2], take = rng_below(&r, 7), limit = rng_below(&r, 7);
             text_tokens(text, tokens);
             for (size_t i = 0; i < n; i++) {
                 size_t same = 0;
@@ -67,11 +67,11 @@ static void the_index_agrees_with_a_scan(void **state) {
                 if (same > best) best = same;
             }
             if (best > limit) best = limit;
-            assert_int_equal(iv_kv_match(&pool, tokens, limit, &idle), best);
-            assert_int_equal(idle, best);
+            assert_int_equal(iv_kv_match(&pool, tokens, limit, idle), best);
+            assert_int_equal(idle[IV_PREFIX_PAGE], best);
             iv_kv_attach(&table, &pool, tokens, best);
-            assert_int_equal(iv_kv_match(&pool, tokens, limit, &idle), best);
-            assert_int_equal(idle, 0); /* the table holds them now */
+            assert_int_equal(iv_kv_match(&pool, tokens, limit, idle), best);
+            assert_int_equal(idle[IV_PREFIX_PAGE], 0); /* the table holds them now */
             iv_kv_attach(&second, &pool, tokens, best);
             assert_int_equal(iv_kv_exclusive_pages(&table, &pool), 0);
             iv_kv_table_release(&second, &pool);
@@ -83,7 +83,8 @@ static void the_index_agrees_with_a_scan(void **state) {
             list[n] = (published){text, take};
         }
         iv_kv_evict_idle(&pool);
-        assert_true(pool.free_count == pool.pages && pool.index.idle == 0 && pool.index.indexed == 0);
+        assert_true(pool.free_count == pool.pages && pool.index.idle[IV_PREFIX_PAGE].count == 0 &&
+                    pool.index.indexed == 0);
         iv_kv_table_close(&table, &pool), iv_kv_table_close(&second, &pool);
         iv_kv_pool_close(&pool);
     }
@@ -110,9 +111,9 @@ static void equal_prefixes_become_one(void **state) {
     assert_true(a.shared == 2 && b.shared == 2 && pool.free_count == 4);
     assert_true(a.pages[0] == b.pages[0] && a.pages[1] == b.pages[1] && a.pages[2] != b.pages[2]);
     iv_kv_table_close(&a, &pool);
-    assert_true(pool.free_count == 5 && pool.index.idle == 0);
+    assert_true(pool.free_count == 5 && pool.index.idle[IV_PREFIX_PAGE].count == 0);
     iv_kv_table_close(&b, &pool);
-    assert_true(pool.free_count == 6 && pool.index.idle == 2);
+    assert_true(pool.free_count == 6 && pool.index.idle[IV_PREFIX_PAGE].count == 2);
     iv_kv_pool_close(&pool);
 }
 
@@ -124,7 +125,7 @@ static void the_longest_idle_goes_first(void **state) {
     iv_kv_table t;
     iv_error err;
     int32_t first[6 * PAGE], second[6 * PAGE];
-    size_t idle;
+    size_t idle[2];
     text_tokens(0, first), text_tokens(1, second);
     assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
     ASSERT_OK(iv_kv_pool_open(&pool, &layout, 1, 6, &err), &err);
@@ -138,16 +139,16 @@ static void the_longest_idle_goes_first(void **state) {
     iv_kv_attach(&t, &pool, first, 1); /* the first text's beginning is used again: only that */
     iv_kv_table_release(&t, &pool);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 2 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, &idle), 1);
-    assert_int_equal(iv_kv_match(&pool, second, 3, &idle), 3);
+    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 1);
+    assert_int_equal(iv_kv_match(&pool, second, 3, idle), 3);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 4 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, &idle), 1);
-    assert_int_equal(iv_kv_match(&pool, second, 3, &idle), 1);
+    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 1);
+    assert_int_equal(iv_kv_match(&pool, second, 3, idle), 1);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 5 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, &idle), 1); /* used again after the second */
-    assert_int_equal(iv_kv_match(&pool, second, 3, &idle), 0);
+    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 1); /* used again after the second */
+    assert_int_equal(iv_kv_match(&pool, second, 3, idle), 0);
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 6 * PAGE, &err), &err);
-    assert_int_equal(iv_kv_match(&pool, first, 3, &idle), 0);
+    assert_int_equal(iv_kv_match(&pool, first, 3, idle), 0);
     iv_kv_table_close(&t, &pool);
     iv_kv_pool_close(&pool);
 }

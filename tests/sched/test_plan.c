@@ -153,7 +153,7 @@ static void known_plans(void **state) {
     iv_plan plan = {.items = items};
     /* Decode first, then prompts in order; a draft takes the rest. */
     const iv_plan_sequence busy[] = {
-        {100, 60, 1, 1, 0, 0, 0, false}, {8, 7, 1, 1, 4, 0, 0, false}, {51, 50, 1, 1, 4, 0, 0, false}};
+        {100, 60, 1, 1, 0, 0, 0, false, 0}, {8, 7, 1, 1, 4, 0, 0, false, 0}, {51, 50, 1, 1, 4, 0, 0, false, 0}};
     iv_plan_input in = {
         .groups = &one, .running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
     iv_plan_step(&in, &plan);
@@ -171,17 +171,17 @@ static void known_plans(void **state) {
     expect(&plan, 0, false, 30, false, 0);
     /* No page is left: the first takes the last one's, the second does without. */
     const iv_plan_sequence full[] = {
-        {65, 64, 1, 1, 3, 0, 0, false}, {300, 64, 1, 1, 0, 0, 0, false}, {90, 89, 2, 2, 0, 0, 0, false}};
+        {65, 64, 1, 1, 3, 0, 0, false, 0}, {300, 64, 1, 1, 0, 0, 0, false, 0}, {90, 89, 2, 2, 0, 0, 0, false, 0}};
     in = (iv_plan_input){.groups = &one, .running = full, .running_count = 3, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 3), expect(&plan, 1, false, 64, false, 0), expect(&plan, 2, true, 0, false, 0);
     /* The last in rank waits in place. */
-    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0, false}, {65, 64, 1, 1, 0, 0, 0, false}};
+    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0, false, 0}, {65, 64, 1, 1, 0, 0, 0, false, 0}};
     in = (iv_plan_input){.groups = &one, .running = last, .running_count = 2, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
     /* A large request at the head of the queue is not overtaken by a small one. */
-    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0, false}, {5, 0, 0, 0, 0, 0, 0, false}};
+    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0, false, 0}, {5, 0, 0, 0, 0, 0, 0, false, 0}};
     in = (iv_plan_input){.groups = &one,
                          .running = last,
                          .running_count = 1,
@@ -198,7 +198,7 @@ static void known_plans(void **state) {
     expect(&plan, 1, false, 99, false, 0);
     /* Of twelve rows one goes to who decodes, eleven to the prompt that is scored; the next stops before its last. */
     const iv_plan_sequence scored[] = {
-        {200, 100, 4, 4, 0, 110, 199, false}, {20, 0, 1, 1, 0, 0, 0, false}, {31, 30, 1, 1, 3, 0, 0, false}};
+        {200, 100, 4, 4, 0, 110, 199, false, 0}, {20, 0, 1, 1, 0, 0, 0, false, 0}, {31, 30, 1, 1, 3, 0, 0, false, 0}};
     in = (iv_plan_input){
         .groups = &one, .running = scored, .running_count = 3, .token_budget = 500, .seqs_max = 4, .row_budget = 12};
     iv_plan_step(&in, &plan);
