@@ -79,7 +79,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .max_model_len = e->max_model_len,
                              .max_num_seqs = e->max_num_seqs,
                              .max_num_batched_tokens = e->max_num_batched_tokens,
-                             .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
+                             .kv_tokens = e->kv.pages / e->kv.groups.count * IV_ATTENTION_BLOCK,
                              .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = e->kv_token_bytes,
                              .index_unread = m->index_unread,
@@ -105,5 +105,6 @@ void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
     stats->running = e->running.count, stats->waiting = e->waiting.count + e->held.count;
     stats->held = 0;
     for (size_t i = 0; i < e->held.count; i++) stats->held += e->held.at[i]->held;
-    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count, stats->kv_pages_cached = e->kv.index.idle;
+    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count,
+    stats->kv_pages_cached = e->kv.index.idle[IV_PREFIX_PAGE].count;
 }

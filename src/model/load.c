@@ -2,6 +2,7 @@
 #include "base/digest.h"
 #include "base/size.h"
 #include "device/memory.h"
+#include "model/kv_layouts.h"
 #include "model/rope_tables.h"
 #include "model/tensor_data.h"
 #include "numerics/attention.h"
@@ -62,10 +63,7 @@ static void free_shards(iv_model *m) {
 static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_error *err) {
     IV_TRY(iv_tensors_make(first, c, err));
     for (iv_model *m = first; m; m = m->next) {
-        size_t heads = m->tp.shard[m->rank].kv_heads;
-        if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
-                                                                             (size_t)m->config.head_dim))
-            return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+        IV_TRY(iv_kv_layouts_make(m, err));
         if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
             return iv_fail(err, IV_LIMIT, "model: its weights are too large");
     }

@@ -12,7 +12,9 @@
 typedef struct job { /* what a parallel task sees */
     iv_cpu_model *s;
     const iv_layer *layer;
-    unsigned char *kv;       /* this layer's pages */
+    const iv_kv_layout *layout; /* this layer's pages: */
+    const iv_attention_span *spans;
+    unsigned char *kv;
     const float *x, *weight; /* of the norm at work */
 } job;
 
@@ -108,7 +110,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     float *qkv_row = j->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
     while (row >= b->spans[span].first_row + b->spans[span].rows) span++;
-    const iv_attention_span *sp = &b->spans[span];
+    const iv_attention_span *sp = &j->spans[span];
     size_t position = (size_t)sp->position + (row - sp->first_row);
     const float *cosine = m->rope_cosine + position * dim / 2, *sine = m->rope_sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
@@ -123,12 +125,12 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         k->rope(x, cosine, sine, dim / 2);
     }
     k->round(qkv_row, heads * dim, m->dtype, (char *)j->s->q + row * heads * dim * width);
-    unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * m->kv_layout.page_bytes;
+    unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;
     for (size_t h = 0; h < kv_heads; h++) {
         float key[IV_HEAD_DIM_MAX], value[IV_HEAD_DIM_MAX]; /* storage for any dtype */
         k->round(qkv_row + (heads + h) * dim, dim, m->dtype, key);
         k->round(qkv_row + (heads + kv_heads + h) * dim, dim, m->dtype, value);
-        if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
+        if (!iv_kv_write(j->layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
         if (!tape) continue;
         size_t at = (row * kv_heads + h) * dim * width;
         memcpy((char *)tape->k + at, key, dim * width), memcpy((char *)tape->v + at, value, dim * width);
@@ -136,14 +138,27 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
 }
 
 static unsigned char *pages_of(const iv_cpu_model *s, size_t layer) {
-    return s->batch->kv + layer * s->batch->kv_layer_bytes;
+    size_t plane = s->batch->group_spans ? s->model->kv_place[layer].plane : layer;
+    return s->batch->kv + plane * s->batch->kv_layer_bytes;
+}
+
+static const iv_attention_span *spans_of(const iv_cpu_model *s, size_t layer) {
+    return s->batch->spans + s->model->kv_place[layer].group * s->batch->group_spans;
+}
+
+static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
+    return &s->model->kv_layout[s->model->kv_place[layer].group];
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     if (!shard_of(s->model)->heads) return IV_OK;
-    job j = {.s = s, .layer = &s->model->layers[layer], .kv = pages_of(s, layer)};
+    job j = {.s = s,
+             .layer = &s->model->layers[layer],
+             .layout = layout_of(s, layer),
+             .spans = spans_of(s, layer),
+             .kv = pages_of(s, layer)};
     iv_pool_run(s->compute.pool, s->batch->tokens, rope_kv_row, &j);
     return IV_OK;
 }
@@ -156,7 +171,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     if (!shard->heads) return IV_OK;
     s->compute.kernels->attention(&s->compute,
-                                  &(iv_attention_args){.layout = &m->kv_layout,
+                                  &(iv_attention_args){.layout = layout_of(s, layer),
                                                        .kv = pages_of(s, layer),
                                                        .heads = shard->heads,
                                                        .group = group,
@@ -165,7 +180,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .scale_log2e = m->scale_log2e,
                                                        .q = s->q,
                                                        .out = s->attended,
-                                                       .spans = s->batch->spans,
+                                                       .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
     return IV_OK;

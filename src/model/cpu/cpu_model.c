@@ -27,8 +27,9 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
     size_t k = (size_t)c->experts_per_token, ranks = s->model->tp.ranks;
     size_t linear = 0, attention = 0, total = 0, inputs = iv_size_max(hidden, iv_size_max(w.q, w.intermediate));
-    if (!iv_linear_scratch(t, inputs, &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
-        !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
+    for (size_t g = 0, one; g < s->model->kv_groups.count; g++, attention = iv_size_max(attention, one))
+        if (!iv_attention_scratch(&s->model->kv_layout[g], &one)) v->overflow = true, one = 0;
+    if (!iv_linear_scratch(t, inputs, &linear) || !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
     s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);

@@ -153,7 +153,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->head_rows = iv_carve(v, l->padded_max, sizeof *l->head_rows);
     l->spans = iv_carve(v, n, sizeof *l->spans), l->ranges = iv_carve(v, n, sizeof *l->ranges);
     l->ids = iv_carve(v, n, sizeof *l->ids);
-    l->kv = iv_carve(v, pages, l->model->kv_layout.page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
+    l->kv = iv_carve(v, pages, l->model->kv_layout[0].page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
     if (w.experts) carve_experts(l, v, &w);
 }
 

@@ -2,6 +2,7 @@
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
+#include "model/kv_layouts.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -16,8 +17,11 @@ iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
 /* ---- sizes ------------------------------------------------------------------------------------------------ */
 
 static bool size_inputs(iv_gpu_model *g) {
-    size_t blocks = (g->o.positions_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK, plan = 0;
-    if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity)) return false;
+    size_t blocks = (g->o.positions_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK, plan = 0, tables;
+    g->groups = g->rank[0].m->kv_groups.count;
+    if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity) ||
+        !iv_size_mul(g->table_capacity, g->groups * sizeof *g->tables, &tables))
+        return false;
     for (size_t r = 0; r < g->ranks; r++) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
@@ -26,7 +30,8 @@ static bool size_inputs(iv_gpu_model *g) {
             iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
-    g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g)).end + 2 * ((plan + 127) / 64 * 64) + 256;
+    g->inputs_capacity =
+        iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups).end + 2 * ((plan + 127) / 64 * 64) + 256;
     return true;
 }
 
@@ -38,7 +43,8 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
         iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
-        return 0;                                                 /* opening will report the error */
+        return 0; /* opening will report the error */
+    if (iv_kv_layouts_make(&m, &unused) != IV_OK) return 0;
     m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
@@ -192,7 +198,7 @@ static iv_status write_ids(gpu_rank *r, iv_error *err) {
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
-    size_t layers = (size_t)r->m->config.layers, kv = 0, work = iv_gpu_carve(r, NULL);
+    size_t kv = 0, work = iv_gpu_carve(r, NULL);
     choose_ops(r);
     IV_TRY(iv_gpu_use(r->f.gpu, err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithFlags(&r->f.stream, cudaStreamNonBlocking), "stream", err));
@@ -207,8 +213,9 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     if (!r->work) return iv_gpu_no_memory(&r->f, "a step", work, err);
     iv_gpu_carve(r, r->work);
     IV_TRY(write_ids(r, err));
-    if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
-        !iv_size_mul(r->f.kv_layer_bytes, layers, &kv))
+    r->f.kv_planes = true;
+    if (!iv_size_mul(r->m->kv_layout[0].page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
+        !iv_size_mul(r->f.kv_layer_bytes, r->m->kv_groups.planes, &kv))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
     r->f.kv = kv ? memspace->alloc(memspace, kv) : NULL;
     if (kv && !r->f.kv) return iv_gpu_no_memory(&r->f, "the KV cache", kv, err);
@@ -220,7 +227,7 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     size_t picks = iv_gpu_picks_max(g);
     IV_TRY(iv_gpu_use(g->rank[0].f.gpu, err));
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->tables, g->groups * g->table_capacity * sizeof *g->tables, flags);
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
     if (!code)
         code = cudaHostAlloc((void **)&g->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *g->top_logprobs, flags);

@@ -68,6 +68,8 @@ static gpu_pass_inputs inputs_of(const gpu_rank *r, const gpu_step *s) {
                              .slots = (const int64_t *)(const void *)(in + s->at.slots),
                              .spans = (const iv_gpu_span *)(const void *)(in + s->at.spans),
                              .tables = r->tables,
+                             .slots_apart = s->rows,
+                             .tables_apart = r->g->table_capacity,
                              .plan = in + s->at.plan,
                              .window_plan = in + s->at.window_plan,
                              .true_rows = (const int32_t *)(const void *)(in + s->at.true_rows),

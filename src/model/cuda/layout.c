@@ -75,7 +75,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->f.bad = iv_carve(&v, 1, sizeof *r->f.bad);
     r->f.flags = iv_carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->f.flags);
     r->inputs = iv_carve(&v, g->inputs_capacity, 1);
-    r->tables = iv_carve(&v, g->table_capacity, sizeof *r->tables);
+    r->tables = iv_carve(&v, g->groups * g->table_capacity, sizeof *r->tables);
     r->gathered = iv_carve(&v, g->o.processes > 1 ? iv_gpu_gathered_bytes(m) : 0, 1);
     return v.overflow ? SIZE_MAX : v.at;
 }

@@ -203,7 +203,7 @@ iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *e
     IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "keys and values of a pass", err));
     memspace->free(memspace, l->f.kv);
     l->f.kv = NULL, l->f.pages = l->kv_bytes = 0;
-    if (!iv_size_mul(l->m->kv_layout.page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
+    if (!iv_size_mul(l->m->kv_layout[0].page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
         return iv_fail(err, IV_LIMIT, "learner: %zu pages of keys and values are more than can be addressed", pages);
     l->f.kv = memspace->alloc(memspace, bytes);
     if (!l->f.kv) return iv_gpu_no_memory(&l->f, "keys and values of a pass", bytes, err);

@@ -51,8 +51,9 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmet
 
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer) {
     const gpu_forward *f = p->f;
+    size_t plane = f->kv_planes ? p->m->kv_place[layer].plane : layer;
     return (iv_gpu_kv){p->m->dtype, p->m->tp.shard[p->m->rank].kv_heads, (size_t)p->m->config.head_dim,
-                       f->kv + layer * f->kv_layer_bytes, f->pages};
+                       f->kv + plane * f->kv_layer_bytes, f->pages};
 }
 
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride) {

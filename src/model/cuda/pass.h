@@ -95,6 +95,7 @@ struct gpu_forward {
     /* Keys and values. */
     unsigned char *kv;
     size_t kv_layer_bytes; /* from a layer's pages to the next one's; 0: all layers use the same */
+    bool kv_planes;        /* kv is that of an engine: [plane][page]; else [layer][page] */
     size_t pages;
     /* Buffers of rows_max rows. */
     size_t rows_max;
@@ -116,9 +117,10 @@ struct gpu_forward {
 /* What a pass reads, on the GPU. */
 typedef struct gpu_pass_inputs {
     const int32_t *ids, *positions; /* [rows] */
-    const int64_t *slots;           /* [rows] */
+    const int64_t *slots;           /* [rows], slots_apart for each KV group */
     const iv_gpu_span *spans;
-    const uint32_t *tables;
+    const uint32_t *tables;                  /* tables_apart for each KV group */
+    size_t slots_apart, tables_apart;        /* 0: all layers use the same */
     const unsigned char *plan, *window_plan; /* of attention */
     const int32_t *true_rows;                /* those that experts take; NULL: all */
     const int32_t *padding;                  /* rows that no sequence owns, cleared where a learner reads them */

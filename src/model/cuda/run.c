@@ -14,9 +14,10 @@
 static int copy_inputs(gpu_rank *r) {
     const iv_gpu_model *g = r->g;
     int code = cudaMemcpyAsync(r->inputs, g->inputs, g->step.input_bytes, cudaMemcpyHostToDevice, r->f.stream);
-    if (code) return code;
-    return cudaMemcpyAsync(r->tables, g->tables, g->step.table_count * sizeof *r->tables, cudaMemcpyHostToDevice,
-                           r->f.stream);
+    for (size_t i = 0; !code && i < g->groups; i++)
+        code = cudaMemcpyAsync(r->tables + i * g->table_capacity, g->tables + i * g->table_capacity,
+                               g->step.table_count * sizeof *r->tables, cudaMemcpyHostToDevice, r->f.stream);
+    return code;
 }
 
 /* The experts of all rows, in all layers: one copy, whichever rows report them. */
