@@ -16,18 +16,18 @@ enum { CHUNK_BYTES = 2 * 1024 * 1024, CHUNK_ROWS = 32 };
 
 static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_checkpoint *c, iv_error *err) {
     if (o->has_dtype) {
-        m->dtype = o->dtype;
+        m->gemm_type = o->dtype;
         return IV_OK;
     }
-    m->dtype = m->config.dtype;
+    m->gemm_type = m->config.dtype;
     if (!m->config.has_dtype) { /* the type of the embedding, which exists in every family */
         const iv_tensor_info *t = iv_checkpoint_find(c, "model.embed_tokens.weight");
         if (!t) return iv_fail(err, IV_FORMAT, "model.embed_tokens.weight: not in the checkpoint");
-        m->dtype = t->dtype;
+        m->gemm_type = t->dtype;
     }
-    if (m->dtype == IV_BF16 || m->dtype == IV_F16 || m->dtype == IV_F32) return IV_OK;
+    if (m->gemm_type == IV_BF16 || m->gemm_type == IV_F16 || m->gemm_type == IV_F32) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "dtype: the checkpoint is %s; choose bfloat16, float16 or float32",
-                   iv_dtype_name(m->dtype));
+                   iv_dtype_name(m->gemm_type));
 }
 
 /* The models of this process's other ranks, stored after the first. */
@@ -41,7 +41,7 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
-        m->config = first->config, m->dtype = first->dtype, m->tp = first->tp, m->rank = o->rank_first + r;
+        m->config = first->config, m->gemm_type = first->gemm_type, m->tp = first->tp, m->rank = o->rank_first + r;
         m->memspace = o->memspace[r], m->plain_rows = o->plain_rows, m->widen = o->widen;
         last = last->next = m;
     }
@@ -118,7 +118,7 @@ iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *o
     if (status == IV_OK && !o->has_dtype && !m.config.has_dtype) status = open_weights(dir, o, &m.config, &c, err);
     if (status == IV_OK) status = choose_dtype(o, &m, c, err);
     iv_checkpoint_close(c);
-    *out = m.dtype;
+    *out = m.gemm_type;
     return status;
 }
 

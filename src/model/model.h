@@ -53,7 +53,7 @@ typedef struct iv_model {
     bool widen, plain_rows; /* as iv_model_options */
     iv_memspace *memspace;  /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next;  /* the shard of the next rank of this process; the first closes them all */
-    iv_dtype dtype;         /* of GEMM inputs and of the KV cache */
+    iv_dtype gemm_type;     /* of GEMM inputs; that of keys and values is the kv_layout's */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */

@@ -165,7 +165,7 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
         IV_TRY(find(b, name, 2, pieces[i].rows, k, &t[i]));
         *pieces[i].tensor = t[i];
     }
-    iv_dtype type = b->first->dtype;
+    iv_dtype type = b->first->gemm_type;
     if (type == IV_F32 && !b->first->widen) {
         type = t[0]->info.dtype;
         for (size_t i = 1; i < count; i++)
@@ -434,7 +434,7 @@ iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_
     collection wanted = {.type = type};
     iv_model *m = calloc(1, sizeof *m);
     if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
-    m->config = *config, m->dtype = type;
+    m->config = *config, m->gemm_type = type;
     builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
     iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
     m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);

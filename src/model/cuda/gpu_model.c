@@ -38,7 +38,7 @@ static bool size_inputs(iv_gpu_model *g) {
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
-    iv_model m = {.config = *c, .dtype = type};
+    iv_model m = {.config = *c, .gemm_type = type};
     iv_tp_plan cut;
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||

@@ -203,7 +203,7 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     if (o->numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted numerics invar, found %s",
                        iv_numerics_name(o->numerics));
-    if (o->arithmetic == IV_TC16 && m->dtype == IV_F32)
+    if (o->arithmetic == IV_TC16 && m->gemm_type == IV_F32)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted bfloat16 or float16, found float32");
     if (m->config.experts > IV_GPU_EXPERTS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld", IV_GPU_EXPERTS_MAX,

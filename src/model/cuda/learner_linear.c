@@ -61,7 +61,7 @@ static uintptr_t row_of(const gpu_learner *l, const iv_tensor *t, size_t output,
         if (output < s->begin || output >= s->end || column < s->column || column >= s->column + s->matrix->k) continue;
         if (!found || s->owner == l->m) found = s;
     }
-    IV_ASSERT(found && found->matrix->type == l->m->dtype);
+    IV_ASSERT(found && found->matrix->type == l->m->gemm_type);
     const iv_matrix *m = found->matrix;
     return (uintptr_t)m->data + iv_matrix_row_index(m, found->first + output - found->begin) * m->panel_bytes +
            (column - found->column) * l->width;
@@ -266,7 +266,7 @@ static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
 iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, const iv_token_axis *axis, const void *dy,
                                          const void *x, size_t x_stride, iv_error *err) {
     iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
-                                     .type = l->m->dtype,
+                                     .type = l->m->gemm_type,
                                      .axis = axis,
                                      .dy = dy,
                                      .dy_stride = run->stride,
@@ -290,15 +290,16 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
 
 iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
                               iv_error *err) {
-    *turned = (iv_matrix){.type = l->m->dtype,
+    *turned = (iv_matrix){.format = iv_weight_plain(l->m->gemm_type),
+                          .type = l->m->gemm_type,
                           .n = run->k,
                           .k = run->n,
                           .k_padded = run->stride,
                           .leaves = (int)run->leaves,
                           .data = l->turned};
     const unsigned char *from = bases ? l->m->data : run->weights;
-    int code = iv_gpu_transpose_weights(l->m->dtype, l->m->dtype, from, l->offsets + run->places, run->n, run->k, bases,
-                                        count, l->turned, run->stride, l->f.stream);
+    int code = iv_gpu_transpose_weights(l->m->gemm_type, l->m->gemm_type, from, l->offsets + run->places, run->n,
+                                        run->k, bases, count, l->turned, run->stride, l->f.stream);
     return iv_gpu_launched(&l->f, code, "transposed weights", err);
 }
 
@@ -340,7 +341,7 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *r
         return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err);
     a.epilogue = IV_GPU_STORE, a.out = wide;
     int code = iv_gpu_linear(&a, l->f.stream);
-    if (!code) code = iv_gpu_round_rows(wide, run->k, 0, run->k, l->n.rows, l->m->dtype, dx, run->k, l->f.stream);
+    if (!code) code = iv_gpu_round_rows(wide, run->k, 0, run->k, l->n.rows, l->m->gemm_type, dx, run->k, l->f.stream);
     return iv_gpu_launched(&l->f, code, "gradient of inputs", err);
 }
 

@@ -8,7 +8,7 @@ enum { LINE = 32 }; /* floats */
 void iv_gpu_learner_sizes(gpu_learner *l) {
     const iv_model_config *c = &l->m->config;
     size_t dim = (size_t)c->head_dim;
-    l->f.rows_max = iv_gpu_whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
+    l->f.rows_max = iv_gpu_whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->gemm_type);
     l->h = (size_t)c->hidden_size, l->h_stride = iv_padded_k(l->h);
     l->heads = l->shard->heads, l->kv_heads = l->shard->kv_heads;
     l->q = l->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = l->kv_heads * dim;
