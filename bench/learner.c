@@ -317,7 +317,7 @@ static void print_kernels(bench *b) {
     const iv_layer *layer = &b->model->layers[0];
     const iv_layer_tensors *t = &b->model->layer_tensors[0];
     kind kinds[] = {{"q, k, v", &layer->qkv, t->q}, {"attention's output", &layer->out[0], t->out}, {0}, {0}};
-    if (layer->mlp == IV_MLP_DENSE) {
+    if (layer->config->mlp == IV_MLP_DENSE) {
         kinds[2] = (kind){"gate and up", &layer->experts[0].gate_up, t->experts[0].gate};
         kinds[3] = (kind){"down", &layer->experts[0].down[0], t->experts[0].down};
     }

@@ -220,11 +220,13 @@ static size_t rope_bytes(const iv_model *m) {
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
     m->rope_positions = o->positions ? o->positions : (size_t)m->config.max_positions;
-    m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
-    if (!m->rope_cosine || !m->rope_sine)
-        return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
-    iv_rope_tables(&m->config.ropes[0], (size_t)m->config.head_dim, pool, m->rope_positions, m->rope_cosine,
-                   m->rope_sine);
+    for (int i = 0; i < m->config.rope_count; i++) {
+        iv_rope_table *t = &m->ropes[i];
+        t->cosine = iv_memory_alloc(rope_bytes(m)), t->sine = iv_memory_alloc(rope_bytes(m));
+        if (!t->cosine || !t->sine)
+            return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
+        iv_rope_tables(&m->config.ropes[i], (size_t)m->config.head_dim, pool, m->rope_positions, t->cosine, t->sine);
+    }
     return IV_OK;
 }
 
@@ -245,7 +247,6 @@ static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
         m->scale_log2e = iv_attention_scale_log2e((size_t)m->config.head_dim);
         m->rope_positions = first->rope_positions;
-        m->rope_cosine = first->rope_cosine, m->rope_sine = first->rope_sine;
     }
 }
 
@@ -268,7 +269,9 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
 
 void iv_model_close(iv_model *m) {
     if (!m) return;
-    iv_memory_free(m->rope_cosine, rope_bytes(m));
-    iv_memory_free(m->rope_sine, rope_bytes(m));
+    for (int i = 0; i < IV_ROPES_MAX; i++) {
+        iv_memory_free(m->ropes[i].cosine, rope_bytes(m));
+        iv_memory_free(m->ropes[i].sine, rope_bytes(m));
+    }
     free_shards(m);
 }

@@ -319,7 +319,7 @@ static iv_status layer(builder *b, size_t index) {
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         iv_layer *l = &m->layers[index];
-        l->mlp = c->layer[index].mlp, l->window = c->layer[index].window;
+        l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
@@ -484,7 +484,7 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
             at = bind(&l->router, at);
         else
             l->router = first->layers[i].router;
-        for (size_t e = 0; e < (l->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
+        for (size_t e = 0; e < (l->config->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);

@@ -78,7 +78,7 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
 static void open_slot(iv_cpu_model *s, size_t layer) {
     iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
     s->q = t->q, s->attended = t->attended;
-    s->act = s->model->layers[layer].mlp == IV_MLP_DENSE ? t->act : s->act_memory;
+    s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
     memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
 }
 
@@ -112,7 +112,8 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     while (row >= b->spans[span].first_row + b->spans[span].rows) span++;
     const iv_attention_span *sp = &j->spans[span];
     size_t position = (size_t)sp->position + (row - sp->first_row);
-    const float *cosine = m->rope_cosine + position * dim / 2, *sine = m->rope_sine + position * dim / 2;
+    const float *cosine = j->layer->rope->cosine + position * dim / 2,
+                *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
     if (tape && tape->q_raw) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
@@ -177,7 +178,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .heads = shard->heads,
                                                        .group = group,
                                                        .group_first = shard->head_first - shard->kv_head_first * group,
-                                                       .window = m->layers[layer].window,
+                                                       .window = m->layers[layer].config->window,
                                                        .scale_log2e = m->scale_log2e,
                                                        .q = s->q,
                                                        .out = s->attended,

@@ -72,8 +72,8 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
                                  .eps = (float)p->m->config.rms_norm_eps,
-                                 .cosine = f->cosine,
-                                 .sine = f->sine,
+                                 .cosine = v->cosine,
+                                 .sine = v->sine,
                                  .positions = p->in.positions,
                                  .slots = p->in.slots + p->m->kv_place[layer].group * p->in.slots_apart,
                                  .kv = iv_gpu_kv_of(p, layer),
@@ -88,7 +88,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     const gpu_pass *p = self(b);
     gpu_forward *f = p->f;
-    int64_t window = p->m->layers[layer].window;
+    int64_t window = p->m->layers[layer].config->window;
     if (!shard_of(p)->heads) return IV_OK;
     iv_gpu_attention_args a = {
         .shape = iv_gpu_shape_of(p->m, f->arithmetic, window),

@@ -97,7 +97,8 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    iv_gpu_attention_backward_args a = {.shape = iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].window),
+    iv_gpu_attention_backward_args a = {.shape =
+                                            iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].config->window),
                                         .kv = iv_gpu_kv_of(&l->pass, layer),
                                         .spans = l->on.spans,
                                         .host_spans = l->at.spans,
@@ -131,8 +132,8 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
                                      .leaves = run->leaves,
-                                     .cosine = l->f.cosine,
-                                     .sine = l->f.sine,
+                                     .cosine = l->f.layers[layer].cosine,
+                                     .sine = l->f.layers[layer].sine,
                                      .positions = l->on.axis_positions,
                                      .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                      .k_norm = iv_gpu_learner_vector(l, t->k_norm),

@@ -185,7 +185,8 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
                         {t->v, kv_first, l->kv, 0, l->kv / leaves}};
     IV_TRY(add_run(b, qkv, 3, l->h, leaves, &r->qkv, err));
     IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
-    if (l->m->layers[layer].mlp != IV_MLP_EXPERTS) return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
+    if (l->m->layers[layer].config->mlp != IV_MLP_EXPERTS)
+        return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
     IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
@@ -237,7 +238,7 @@ static iv_status add_all(building *b, iv_error *err) {
         gpu_layer_runs *r = &l->runs[i];
         r->up = l->expert_runs + 2 * i * each, r->down = r->up + each;
         IV_TRY(add_layer(b, i, r, err));
-        bool experts = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        bool experts = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         const gpu_run *of[] = {&r->qkv, &r->out, &r->router, r->up, r->down};
         for (size_t k = 0; k < (experts ? 3 : 5); k++) measure(l, of[k], of[k]->n);
         if (experts) measure_experts(l, r);

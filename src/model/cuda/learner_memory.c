@@ -65,7 +65,7 @@ static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_values *t, bool d
 
 static void kinds_of(const gpu_learner *l, bool *dense, bool *experts) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        bool e = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         *dense |= !e, *experts |= e;
     }
 }
@@ -77,7 +77,7 @@ static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) 
     if (!mlp) carve_mlp(l, v, &shared, dense, experts);
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         gpu_values t = shared;
-        bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        bool e = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         t.x = rows_of(v, l->f.rows_max, l->h, sizeof(float));
         if (attention) carve_attention(l, v, &t);
         if (mlp) carve_mlp(l, v, &t, !e, e);

@@ -195,7 +195,7 @@ void iv_gpu_learner_place_shared(gpu_learner *l) {
     if (l->f.ranks > 1) l->head.weights = l->whole_head + l->f.rank * l->leaves.head * leaf * l->h_stride * l->width;
     l->f.embedding = l->names->embedding;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        if (l->m->layers[i].mlp != IV_MLP_EXPERTS) continue;
+        if (l->m->layers[i].config->mlp != IV_MLP_EXPERTS) continue;
         l->f.routers[i] = l->names->layers[i].router;
         if (l->f.rank > 0) l->f.routers[i].data = l->router_data + i * router;
     }

@@ -27,7 +27,7 @@ size_t iv_gpu_expert_act_stride(const iv_model *m) { return iv_padded_k((size_t)
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err) {
     *window = 0;
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
-        int64_t w = m->layers[i].window;
+        int64_t w = m->layers[i].config->window;
         if (w && *window && w != *window)
             return iv_fail(err, IV_UNSUPPORTED, "device cuda: layers have windows of %lld and %lld: one is supported",
                            (long long)*window, (long long)w);

@@ -17,6 +17,7 @@ typedef struct gpu_pass gpu_pass;
 /* Device copies of a layer's vectors; NULL where the family has none. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+    const float *cosine, *sine; /* of the layer's rotation */
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -90,7 +91,6 @@ struct gpu_forward {
     /* What is read besides the model's matrices. */
     layer_vectors *layers;  /* host array of device pointers */
     const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
-    const float *cosine, *sine;
     iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
     /* Keys and values. */
     unsigned char *kv;
