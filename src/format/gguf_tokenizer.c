@@ -99,11 +99,10 @@ static void out_added(const vocabulary *v, iv_json_out *o) {
     iv_out_close(o, ']');
 }
 
-/* Added tokens are left out: they are matched before the model. */
+/* Added tokens too, as in published files: other programs take their ids from here. */
 static void out_vocabulary(const vocabulary *v, iv_json_out *o) {
     iv_out_kv_open(o, "vocab", '{');
     for (size_t i = 0; i < v->tokens->count; i++) {
-        if (is_added(v, i) && type_of(v, i) == TOKEN_CONTROL) continue;
         iv_out_string(o, v->text[i].data, v->text[i].len);
         o->comma = false;
         if (!iv_buf_puts(o->buf, ":")) o->failed = true;
