@@ -26,8 +26,7 @@ static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
 typedef struct norm_job {
     iv_cpu_learner *l;
     const float *x, *weight, *dy;
-    const float *add; /* to dx; NULL: nothing */
-    float *dx;
+    float *dx; /* to which the gradient is added */
 } norm_job;
 
 static void norm_row(void *context, size_t row, size_t worker) {
@@ -36,7 +35,7 @@ static void norm_row(void *context, size_t row, size_t worker) {
     iv_cpu_learner *l = j->l;
     size_t h = hidden_of(l), at = row * h;
     l->factors[row] = l->kernels->rmsnorm_backward(j->x + at, j->weight, (float)l->model->config.rms_norm_eps, h,
-                                                   j->dy + at, j->add ? j->add + at : NULL, j->dx + at);
+                                                   j->dy + at, j->dx + at, j->dx + at);
 }
 
 static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
@@ -70,7 +69,6 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
                   .x = attention ? l->tape.now->x : l->tape.now->x_mlp,
                   .weight = attention ? layer->attention_norm : layer->mlp_norm,
                   .dy = l->dnormed,
-                  .add = l->dx,
                   .dx = l->dx};
     if (j.weight)
         run_norm(&j, attention ? names->attention_norm : names->mlp_norm);
@@ -82,7 +80,9 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
 /* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. */
 static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
     l->dblock = weight ? l->post_dx : l->dx;
-    if (weight) run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
+    if (!weight) return;
+    memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
+    run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
 }
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
