@@ -119,8 +119,9 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t token = iv_kv_token_bytes(&plan), limit = (size_t)plan.config.max_positions;
     iv_status status = e->gpus[0] ? iv_gpu_model_check(&plan.config, err) : IV_OK;
     if (status == IV_OK) status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t working = 0, available = e->gpus[0] ? iv_device_memory_available(e, &plan.config, plan.dtype, o, &working)
-                                               : iv_ranks_memory_available(e->ranks);
+    size_t working = 0, available = e->gpus[0]
+                                        ? iv_device_memory_available(e, &plan.config, plan.gemm_type, o, &working)
+                                        : iv_ranks_memory_available(e->ranks);
     size_t block = token * IV_ATTENTION_BLOCK, wish, all,
            room = kv_room(o, e->gpus[0], available, plan.weight_bytes, block, &wish);
     iv_checkpoint_close(c);

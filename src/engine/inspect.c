@@ -53,7 +53,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
                             .index_unread = m.index_unread,
                             .tensors = o.dummy ? 0 : iv_checkpoint_count(c)};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
-    snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.dtype));
+    snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.gemm_type));
     if (!o.dummy) snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));
     for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
         const iv_tensor_info *t = iv_checkpoint_at(c, i);

@@ -222,7 +222,8 @@ static void set_tile(job *j, size_t rows_max) {
 
 static job job_of(const iv_compute *c, const iv_attention_args *a) {
     const iv_kv_layout *l = a->layout;
-    job j = {.c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, l->type, l->type)};
+    job j = {
+        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, l->type, iv_weight_plain(l->type))};
     scratch unused;
     IV_ASSERT(j.kernel && a->group_first + a->heads <= a->group * l->heads);
     j.scratch_bytes = carve(l, NULL, &unused);

@@ -10,7 +10,7 @@ iv_status iv_kv_layouts_make(iv_model *m, iv_error *err) {
     IV_TRY(iv_kv_groups_make(kinds, (size_t)c->layers, &m->kv_groups, m->kv_place, err));
     for (size_t g = 0; g < m->kv_groups.count; g++) {
         const iv_kv_kind *k = &m->kv_groups.kind[g];
-        if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout[g], m->dtype, heads,
+        if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout[g], m->gemm_type, heads,
                                                                              k->key_dim, k->value_dim))
             return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
         bytes = iv_size_max(bytes, m->kv_layout[g].page_bytes);

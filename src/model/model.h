@@ -35,9 +35,14 @@ typedef struct iv_layer_tensors {
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
 
+/* A rotation: cosines and sines, [rope_positions][head_dim / 2]. */
+typedef struct iv_rope_table {
+    float *cosine, *sine;
+} iv_rope_table;
+
 typedef struct iv_layer {
-    iv_mlp_kind mlp;                  /* the decoder (decoder.c) chooses its ops by it */
-    int64_t window;                   /* of attention; 0: all earlier positions */
+    const iv_layer_config *config;    /* the decoder (decoder.c) chooses its ops by it */
+    const iv_rope_table *rope;        /* the rotation of q and k */
     float *attention_norm, *mlp_norm; /* [hidden] */
     float *q_norm, *k_norm;           /* [head_dim] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
@@ -53,14 +58,14 @@ typedef struct iv_model {
     bool widen, plain_rows; /* as iv_model_options */
     iv_memspace *memspace;  /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next;  /* the shard of the next rank of this process; the first closes them all */
-    iv_dtype dtype;         /* of GEMM inputs and of the KV cache */
+    iv_dtype gemm_type;     /* of GEMM inputs; that of keys and values is the kv_layout's */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
     float scale_log2e;                        /* head_dim^-0.5 * log2(e) */
     size_t rope_positions;                    /* rows of the tables */
-    float *rope_cosine, *rope_sine;           /* [rope_positions][head_dim / 2] */
+    iv_rope_table ropes[IV_ROPES_MAX];        /* [config.rope_count] */
     iv_kv_groups kv_groups;                   /* layers that share a page table */
     iv_kv_place kv_place[IV_LAYERS_MAX];      /* [layers] */
     iv_kv_layout kv_layout[IV_KV_GROUPS_MAX]; /* [kv_groups.count]: of the rank's KV heads, perhaps none */

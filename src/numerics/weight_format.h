@@ -3,6 +3,8 @@
 #ifndef IV_NUMERICS_WEIGHT_FORMAT_H
 #define IV_NUMERICS_WEIGHT_FORMAT_H
 
+#include "base/dtype.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -57,6 +59,8 @@ typedef struct iv_weight_facts {
 
 const iv_weight_facts *iv_weight_facts_of(iv_weight_format format);
 
+/* The plain format of BF16, F16 or F32. */
+static inline iv_weight_format iv_weight_plain(iv_dtype type) { return (iv_weight_format)type; }
 static inline bool iv_weight_is_plain(iv_weight_format f) { return f <= IV_WEIGHT_F32; }
 static inline bool iv_weight_is_gguf_block(iv_weight_format f) { return f >= IV_WEIGHT_Q8_0; }
 

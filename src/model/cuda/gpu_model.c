@@ -38,7 +38,7 @@ static bool size_inputs(iv_gpu_model *g) {
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
-    iv_model m = {.config = *c, .dtype = type};
+    iv_model m = {.config = *c, .gemm_type = type};
     iv_tp_plan cut;
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
@@ -85,15 +85,18 @@ static void gather_all(gpu_rank *r, gathering *v) {
            pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
-    r->f.cosine = gather(v, m->rope_cosine, pairs), r->f.sine = gather(v, m->rope_sine, pairs);
+    const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX];
+    for (int i = 0; i < m->config.rope_count; i++)
+        cosine[i] = gather(v, m->ropes[i].cosine, pairs), sine[i] = gather(v, m->ropes[i].sine, pairs);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         const iv_layer *l = &m->layers[i];
         const iv_mlp *mlp = l->experts;
         layer_vectors *to = &r->f.layers[i];
         to->attention_norm = gather(v, l->attention_norm, hidden), to->mlp_norm = gather(v, l->mlp_norm, hidden);
+        to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
-        if (l->mlp == IV_MLP_EXPERTS) continue;
+        if (l->config->mlp == IV_MLP_EXPERTS) continue;
         to->gate_up_bias = gather_bias(v, mlp->gate_up_bias, &mlp->gate_up);
         to->down_bias = gather(v, mlp->down_bias, hidden);
     }
@@ -151,7 +154,8 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
     if (!r->f.routers) r->f.routers = calloc((size_t)m->config.layers, sizeof *r->f.routers);
     if (!r->f.routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     for (size_t i = 0; i < (size_t)m->config.layers; i++)
-        if (m->layers[i].mlp == IV_MLP_EXPERTS) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->f.routers[i], err));
+        if (m->layers[i].config->mlp == IV_MLP_EXPERTS)
+            IV_TRY(copy_matrix(r, &first->layers[i].router, &r->f.routers[i], err));
     return IV_OK;
 }
 

@@ -42,7 +42,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_model_config *c = &m->config;
     const iv_tp_shard *shard = &m->tp.shard[m->rank];
     iv_carving v = {.base = base, .align = 1024};
-    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype),
+    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->gemm_type),
            dim = (size_t)c->head_dim;
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, k = (size_t)c->experts_per_token,

@@ -17,6 +17,7 @@ typedef struct gpu_pass gpu_pass;
 /* Device copies of a layer's vectors; NULL where the family has none. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+    const float *cosine, *sine; /* of the layer's rotation */
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -90,7 +91,6 @@ struct gpu_forward {
     /* What is read besides the model's matrices. */
     layer_vectors *layers;  /* host array of device pointers */
     const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
-    const float *cosine, *sine;
     iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
     /* Keys and values. */
     unsigned char *kv;
@@ -171,6 +171,11 @@ size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* *window: of the layers that have one, 0 if none has. IV_UNSUPPORTED: they differ. */
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
+/* As a kernel's argument. */
+static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
+    return (iv_gpu_matrix){
+        .format = w->format, .type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data};
+}
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride);
