@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "serve/bridge_remote_state.h"
 #include "serve/bridge_state.h"
+#include "serve/server.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -128,8 +129,22 @@ static iv_engine_options options_of(const iv_remote *r) {
     return o;
 }
 
+/* This program, executed again. The model's name is for lists of processes. */
+static iv_status start_program(iv_remote *r, iv_error *err) {
+    char word[] = IV_SERVER_ENGINE_WORD, name[] = "invar";
+    char *argv[] = {name, word, (char *)r->o.engine.model, NULL};
+    iv_process_program self = {.path = "/proc/self/exe", .argv = argv, .errors = -1};
+    iv_status status = iv_process_start(&self, &r->process, err);
+    return status == IV_OK ? IV_OK : iv_error_prefix(err, "engine process");
+}
+
+static void end_process(iv_remote *r) {
+    char how[64];
+    iv_process_end(&r->process, how, sizeof how);
+}
+
 static iv_status start(iv_remote *r, iv_error *err) {
-    IV_TRY(iv_engine_process_start(r->o.engine.model, &r->process, err));
+    IV_TRY(start_program(r, err));
     r->life = LIFE_STARTING;
     r->heard = r->spoke = r->killed = r->polls_output = r->eventful = false;
     r->silent = r->sent = r->received = r->version_more = 0;
@@ -140,7 +155,7 @@ static iv_status start(iv_remote *r, iv_error *err) {
                        .weight_version = r->weight_version,
                        .beat_ms = beat_ms(r)});
     if (!watch(r, EPOLL_CTL_ADD, r->process.fd, EPOLLIN)) {
-        iv_engine_process_end(&r->process);
+        end_process(r);
         return iv_fail(err, IV_IO, "engine process: epoll: %s", strerror(errno));
     }
     set_timer(r, beat_ms(r));
@@ -154,8 +169,8 @@ static void remember_why(iv_remote *r, const char *why) {
 
 /* The socket has ended, or its records are damaged. */
 static void disconnect(iv_remote *r) {
-    iv_engine_process_kill(&r->process);
-    iv_engine_process_disconnect(&r->process);
+    iv_process_kill(&r->process);
+    iv_process_disconnect(&r->process);
     iv_frame_reader_free(&r->reader);
     iv_frame_writer_free(&r->writer);
     r->life = LIFE_ENDING;
@@ -165,7 +180,7 @@ static void disconnect(iv_remote *r) {
 /* What it has sent is still read; then its socket ends. */
 static void kill_process(iv_remote *r, const char *why) {
     remember_why(r, why);
-    if (!r->killed) iv_engine_process_kill(&r->process);
+    if (!r->killed) iv_process_kill(&r->process);
     r->killed = true;
 }
 
@@ -297,7 +312,7 @@ static void after_life(iv_remote *r, const char *how) {
 
 static void look_at_end(iv_remote *r) {
     char how[64], all[sizeof r->why];
-    if (!iv_engine_process_reap(&r->process, how, sizeof how)) return;
+    if (!iv_process_reap(&r->process, how, sizeof how)) return;
     snprintf(all, sizeof all, "%s", r->why[0] ? r->why : how);
     after_life(r, all);
 }
@@ -542,7 +557,7 @@ bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
 /* The first process has ended, without its own reason. */
 static iv_status ended_early(iv_remote *r, iv_error *err) {
     char how[64] = "";
-    for (int i = 0; i < 1000 && !iv_engine_process_reap(&r->process, how, sizeof how); i++) poll(NULL, 0, SOON_MS);
+    for (int i = 0; i < 1000 && !iv_process_reap(&r->process, how, sizeof how); i++) poll(NULL, 0, SOON_MS);
     if (r->why[0]) return iv_fail(err, IV_IO, "engine process: %s", r->why);
     return iv_fail(err, IV_IO, "engine process: ended while it opened the model: %s", how);
 }
@@ -617,7 +632,7 @@ iv_status iv_remote_open(const iv_bridge_options *o, iv_remote **out, iv_error *
 
 void iv_remote_close(iv_remote *r) {
     if (!r) return;
-    iv_engine_process_end(&r->process);
+    end_process(r);
     while (r->journal.first) iv_journal_remove(&r->journal, r->journal.first);
     for (made_event *m; (m = r->made_first);) {
         r->made_first = m->next;

@@ -5,7 +5,7 @@
 #include "serve/bridge_remote.h"
 #include "serve/engine_frames.h"
 #include "serve/engine_journal.h"
-#include "serve/engine_process.h"
+#include "serve/process.h"
 
 enum { RESTARTS_KEPT = 64 }; /* times of the latest restarts */
 
@@ -50,7 +50,7 @@ struct iv_remote {
     char why[sizeof((iv_error *)0)->message];
 
     life life;
-    iv_engine_process process;
+    iv_process process;
     iv_frame_reader reader;
     iv_frame_writer writer;
     iv_frame frame;

@@ -6,7 +6,7 @@
 #include "base/jobs.h"
 #include "base/size.h"
 #include "serve/engine_frames.h"
-#include "serve/engine_process.h"
+#include "serve/process.h"
 #include "serve/engine_pulse.h"
 #include "serve/bridge_state.h"
 #include "serve/server.h"
@@ -87,13 +87,13 @@ static void put_status(iv_buf *out, iv_frame_kind kind, uint64_t id, iv_status s
 }
 
 static void flush(child *c) {
-    if (!iv_frame_send(&c->writer, IV_ENGINE_PROCESS_FD)) leave(0);
+    if (!iv_frame_send(&c->writer, IV_PROCESS_FD)) leave(0);
 }
 
 /* Sends all, waiting for the server. */
 static void flush_all(child *c) {
     for (flush(c); iv_frame_unsent(&c->writer); flush(c)) {
-        struct pollfd p = {.fd = IV_ENGINE_PROCESS_FD, .events = POLLOUT};
+        struct pollfd p = {.fd = IV_PROCESS_FD, .events = POLLOUT};
         poll(&p, 1, -1);
         if (p.revents & (POLLERR | POLLNVAL)) leave(0);
     }
@@ -108,7 +108,7 @@ static bool next_record(child *c) {
 }
 
 static bool receive(child *c) {
-    iv_frame_io io = iv_frame_receive(&c->reader, IV_ENGINE_PROCESS_FD);
+    iv_frame_io io = iv_frame_receive(&c->reader, IV_PROCESS_FD);
     if (io == IV_FRAME_IO_END) leave(0);
     return io == IV_FRAME_IO_MORE;
 }
@@ -450,7 +450,7 @@ static void open_engine(child *c) {
     iv_error err;
     while (!next_record(c))
         if (!receive(c)) {
-            struct pollfd p = {.fd = IV_ENGINE_PROCESS_FD, .events = POLLIN};
+            struct pollfd p = {.fd = IV_PROCESS_FD, .events = POLLIN};
             poll(&p, 1, -1);
         }
     if (c->in.kind != IV_FRAME_OPEN) leave(EXIT_PROTOCOL);
@@ -458,7 +458,7 @@ static void open_engine(child *c) {
     c->beat_ms = c->in.beat_ms ? c->in.beat_ms : 1;
     iv_bridge_options o = {.engine = c->in.options, .queued_requests_max = IV_QUEUED_REQUESTS_MAX};
     o.engine.progress = show_progress, o.engine.user = c;
-    if (iv_pulse_start(&c->writer, IV_ENGINE_PROCESS_FD, c->beat_ms, &c->pulse, &err) != IV_OK) fail(c, &err);
+    if (iv_pulse_start(&c->writer, IV_PROCESS_FD, c->beat_ms, &c->pulse, &err) != IV_OK) fail(c, &err);
     if (iv_bridge_open(&o, &c->bridge, &err) != IV_OK) fail(c, &err);
     if (!c->bridge) leave(0); /* another rank, which has served rank 0 to the end */
     if (weights && update(c, weights, &err) != IV_OK) fail(c, &err);
@@ -479,7 +479,7 @@ static void separate(void) {
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 #ifdef SYS_close_range
-    syscall(SYS_close_range, IV_ENGINE_PROCESS_FD + 1u, ~0u, 0u); /* descriptors of libraries in the server */
+    syscall(SYS_close_range, IV_PROCESS_FD + 1u, ~0u, 0u); /* descriptors of libraries in the server */
 #endif
 }
 
@@ -494,7 +494,7 @@ void iv_server_run_engine(void) {
     for (;;) {
         bool room = iv_frame_unsent(&c.writer) < UNSENT_MAX;
         struct pollfd p[] = {
-            {.fd = IV_ENGINE_PROCESS_FD, .events = (short)(POLLIN | (iv_frame_unsent(&c.writer) ? POLLOUT : 0))},
+            {.fd = IV_PROCESS_FD, .events = (short)(POLLIN | (iv_frame_unsent(&c.writer) ? POLLOUT : 0))},
             {.fd = room ? iv_bridge_fd(c.bridge) : -1, .events = POLLIN},
             {.fd = c.jobs ? iv_jobs_fd(c.jobs) : -1, .events = POLLIN}};
         uint64_t wait = c.dirty ? FRESH_MS : c.beat_ms;

@@ -34,6 +34,7 @@ typedef struct iv_server_options {
                        none */
     const char *update_dir;     /* where weights that arrive over HTTP are collected; NULL: chosen (weights/folder.h) */
     uint32_t update_timeout_ms; /* of a trainer's group: 600 s */
+    const char *weights_python; /* the Python of weights/sidecar.h; NULL: chosen */
     uint32_t status_every_ms;   /* interval of status lines; 0: none */
     void (*ready)(void *user, uint16_t port); /* called when listening; may be NULL */
     void (*log_line)(
