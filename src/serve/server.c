@@ -8,10 +8,10 @@
 #include "serve/api/updates.h"
 #include "serve/api/token_text.h"
 #include "serve/api/constraint.h"
-#include "serve/log.h"
-#include "serve/metrics.h"
+#include "serve/state/log.h"
+#include "serve/state/metrics.h"
 #include "serve/notify.h"
-#include "serve/response_store.h"
+#include "serve/state/response_store.h"
 #include "serve/page/page.h"
 
 #ifdef __GLIBC__

@@ -2,9 +2,9 @@
 #ifndef IV_SERVE_SERVER_H
 #define IV_SERVE_SERVER_H
 
-#include "serve/bridge.h"
-#include "serve/http.h"
-#include "serve/log.h"
+#include "serve/engine/bridge.h"
+#include "serve/http/http.h"
+#include "serve/state/log.h"
 #include "base/jobs.h"
 
 #include <sys/types.h>

@@ -5,7 +5,7 @@
  * byte. So each of a chain can be read, and continued, without the earlier ones. */
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
-#include "serve/response_store.h"
+#include "serve/state/response_store.h"
 #include "format/json.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/json_out.h"
 #include "format/json.h"
-#include "serve/process.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,95 @@
+/* remote_state.h: the state of remote.c, and its parts that need nothing else of it. */
+#ifndef IV_SERVE_ENGINE_REMOTE_STATE_H
+#define IV_SERVE_ENGINE_REMOTE_STATE_H
+
+#include "serve/engine/remote.h"
+#include "serve/engine/frames.h"
+#include "serve/engine/journal.h"
+#include "base/process.h"
+
+enum { RESTARTS_KEPT = 64 }; /* times of the latest restarts */
+
+typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_RELEASED, LIFE_FAILED } life;
+
+/* An event of this file's own. */
+typedef struct made_event {
+    struct made_event *next;
+    iv_bridge_event head;
+    char message[];
+} made_event;
+
+/* Memory that is given up (IV_COMMAND_RELEASE). */
+typedef struct iv_release {
+    unsigned tags;             /* that are released: IV_RELEASE_... */
+    iv_journal_entry *waiting; /* the command that waits for the process's end, or for the next one; NULL: none */
+    bool updated;              /* other weights since */
+    char *weights;             /* with it: the text before */
+    uint64_t weight_version;   /* with it: the version before */
+} iv_release;
+
+enum { IV_RELEASE_WEIGHTS = 1, IV_RELEASE_KV = 2 };
+
+struct iv_remote {
+    iv_bridge_options o;
+    int epoll, timer, wake;
+    bool awake; /* the eventfd is readable */
+    iv_text_model *text_model;
+    iv_engine_info info; /* strings in `names` */
+    char *names;
+    iv_request defaults;
+
+    iv_journal journal;
+    made_event *made_first, *made_last, *taken;
+    char *weights; /* text of the last update; NULL: the weights of the options */
+    iv_release release;
+    uint64_t weight_version;
+    char fingerprint[128]; /* of the events that come now, like weight_version */
+    bool paused;
+    uint64_t cancelled, restarts, continued;
+    double restarted_at[RESTARTS_KEPT]; /* a ring; entry restarts % RESTARTS_KEPT is the next */
+    char why[sizeof((iv_error *)0)->message];
+
+    life life;
+    iv_process process;
+    iv_frame_reader reader;
+    iv_frame_writer writer;
+    iv_frame frame;
+    bool polls_output;
+    bool drained;            /* a round of iv_remote_next has received */
+    double tick_due;         /* it is not looked at before */
+    bool heard;              /* a record since the last tick */
+    bool spoke;              /* a record of this life */
+    bool killed;             /* by this file: its socket will end */
+    uint64_t silent;         /* ticks without a record */
+    uint64_t sent, received; /* submissions of this life */
+    uint64_t version_more;   /* added to this life's weight versions: its weights are others than asked for */
+    bool eventful;           /* this life had an event */
+    unsigned barren;         /* lives without one, in a row */
+    unsigned refusals;       /* lives whose engine refused to open, in a row */
+    double ready_at;
+    double due;             /* end of the rest */
+    iv_bridge_stats stats;  /* of this life, as last received */
+    iv_engine_stats before; /* counters of earlier lives */
+    uint64_t steps_before[IV_STEP_BUCKETS];
+};
+
+/* made.c. The descriptor is readable although the socket is not. */
+void iv_remote_set_awake(iv_remote *r, bool awake);
+/* Queues an event of e. */
+void iv_remote_make(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry *e, iv_status status,
+                    const char *message);
+/* The first, which is valid until the next call of iv_remote_next; false: none. */
+bool iv_remote_take_made(iv_remote *r, iv_bridge_event *out);
+/* Drops those of this id, as cancelled. */
+void iv_remote_drop_made(iv_remote *r, uint64_t id);
+
+/* release.c: a command's tags: words separated by spaces; none: all. IV_INVALID names another word. */
+iv_status iv_release_tags(const char *text, unsigned *tags, iv_error *err);
+/* The weights that the next process will have, and what to do if it cannot open them. */
+void iv_release_update(iv_release *release, char **weights, uint64_t *weight_version, const char *text);
+void iv_release_settle(iv_release *release, char **weights, uint64_t *weight_version, bool opened);
+
+/* Adds the counters, which never decrease, of an engine's life. */
+void iv_release_add_counters(iv_engine_stats *sum, const iv_engine_stats *life);
+
+#endif
