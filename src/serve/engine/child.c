@@ -1,15 +1,15 @@
 /* child.c: the engine process: a bridge with its engine, and a loop between it and the server's socket. It ends
  * when the server's end of the socket is closed, or with the server. Signals of a terminal's or a service's group are
  * the server's to handle. */
+#include "serve/engine/child.h"
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/jobs.h"
+#include "base/process.h"
 #include "base/size.h"
 #include "serve/engine/frames.h"
-#include "base/process.h"
-#include "serve/engine/pulse.h"
 #include "serve/engine/local_state.h"
-#include "serve/server.h"
+#include "serve/engine/pulse.h"
 
 #include <poll.h>
 #include <signal.h>

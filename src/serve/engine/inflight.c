@@ -1,6 +1,6 @@
 /* inflight.c: requests in flight: their deep copies, the queue and the table of entries, and lists of events. */
-#include "serve/engine/local_state.h"
 #include "base/size.h"
+#include "serve/engine/local_state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* made.c: events that the server's half of an engine process makes itself: refusals, and ends of requests and
  * commands that no process will answer. They wait in a list. */
-#include "serve/engine/remote_state.h"
 #include "serve/engine/local_state.h"
+#include "serve/engine/remote_state.h"
 
 #include <stdlib.h>
 #include <string.h>

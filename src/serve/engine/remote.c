@@ -7,9 +7,9 @@
 #include "serve/engine/remote.h"
 #include "base/clock.h"
 #include "base/size.h"
-#include "serve/engine/remote_state.h"
+#include "serve/engine/child.h"
 #include "serve/engine/local_state.h"
-#include "serve/server.h"
+#include "serve/engine/remote_state.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -2,10 +2,10 @@
 #ifndef IV_SERVE_ENGINE_REMOTE_STATE_H
 #define IV_SERVE_ENGINE_REMOTE_STATE_H
 
-#include "serve/engine/remote.h"
+#include "base/process.h"
 #include "serve/engine/frames.h"
 #include "serve/engine/journal.h"
-#include "base/process.h"
+#include "serve/engine/remote.h"
 
 enum { RESTARTS_KEPT = 64 }; /* times of the latest restarts */
 

@@ -4,10 +4,10 @@
  * A web page whose name an attacker's DNS points to this machine (DNS rebinding) has the same origin as the server for
  * the browser; only the name in Host gives it away. An address cannot be pointed elsewhere, so addresses are allowed,
  * as are names that never leave the machine. */
-#include "serve/http/internal.h"
 #include "base/digest.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "serve/http/internal.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>

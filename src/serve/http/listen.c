@@ -1,7 +1,7 @@
 /* listen.c: the listening sockets of a server, one for each address of its host, all on one port; and the limit
  * of open files. */
-#include "serve/http/internal.h"
 #include "base/size.h"
+#include "serve/http/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* request.c: accessors of a request, and its answer: a reply, a stream, or an error as JSON. */
-#include "serve/http/internal.h"
 #include "base/size.h"
 #include "serve/http/error_body.h"
+#include "serve/http/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* serve.c: serves one connection: reads bytes, parses requests, sends answers, each with a deadline. */
-#include "serve/http/internal.h"
 #include "base/size.h"
+#include "serve/http/internal.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -4,7 +4,7 @@
 #define IV_SERVE_STATE_METRICS_H
 
 #include "base/buf.h"
-#include "serve/server.h"
+#include "serve/state/state.h"
 
 iv_status iv_metrics_open(iv_metrics_names names, const char *model_name, iv_metrics **out, iv_error *err);
 void iv_metrics_close(iv_metrics *m); /* NULL is fine */

@@ -1,5 +1,5 @@
 /* model_names.c: the names that requests may use for the model. */
-#include "serve/server.h"
+#include "serve/state/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

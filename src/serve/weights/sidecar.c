@@ -2,8 +2,8 @@
 #include "serve/weights/sidecar.h"
 #include "base/clock.h"
 #include "base/json_out.h"
-#include "format/json.h"
 #include "base/process.h"
+#include "format/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
