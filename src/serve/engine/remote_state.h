@@ -73,6 +73,38 @@ struct iv_remote {
     uint64_t steps_before[IV_STEP_BUCKETS];
 };
 
+/* ---- life.c: processes ---- */
+enum { IV_REMOTE_SOON_MS = 5 }; /* interval of looks at a process that ends, or rests */
+
+void iv_remote_note(const iv_remote *r, const char *level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+bool iv_remote_watch(iv_remote *r, int how, int fd, uint32_t events); /* epoll_ctl */
+iv_status iv_remote_start(iv_remote *r, iv_error *err);
+/* What it has sent is still read; then its socket ends. */
+void iv_remote_kill(iv_remote *r, const char *why);
+void iv_remote_remember_why(iv_remote *r, const char *why);
+void iv_remote_disconnect(iv_remote *r);                  /* the socket has ended, or its records are damaged */
+void iv_remote_end_process(iv_remote *r);                 /* for good */
+void iv_remote_after_life(iv_remote *r, const char *how); /* it is reaped, or could not be started */
+void iv_remote_end_release(iv_remote *r);                 /* the memory is free */
+void iv_remote_tick(iv_remote *r);
+/* Once a tick. Ticks are counted, not time: this process may have been stopped too. */
+void iv_remote_look_at_silence(iv_remote *r);
+void iv_remote_look_at_progress(iv_remote *r, uint64_t stuck_ms); /* it responds; its engine may hang */
+
+/* ---- life.c: records to the process, and entries of the journal ---- */
+void iv_remote_put(iv_remote *r, const iv_frame *f); /* dropped without a process: the next learns all of the journal */
+void iv_remote_flush(iv_remote *r);                  /* what the socket takes; the rest when it is writable */
+bool iv_remote_send_entry(iv_remote *r, iv_journal_entry *e); /* false: the entry is gone */
+void iv_remote_send_all(iv_remote *r);                        /* in order, to a new process */
+/* The entry ends with this instead of an event of the engine. */
+void iv_remote_end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const char *message);
+
+/* ---- records.c ---- */
+iv_status iv_remote_take_info(iv_remote *r, const iv_frame *f, iv_error *err); /* of the first process */
+void iv_remote_take_stats(iv_remote *r, const iv_frame *f);
+/* Takes r->frame, encoded in raw. True: *out is an event for the server. */
+bool iv_remote_take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridge_event *out);
+
 /* made.c. The descriptor is readable although the socket is not. */
 void iv_remote_set_awake(iv_remote *r, bool awake);
 /* Queues an event of e. */
