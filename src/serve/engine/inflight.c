@@ -144,27 +144,27 @@ iv_status iv_bridge_keep_strings(iv_engine_info *info, char **block, iv_error *e
 
 /* ---- entries and lists of events ---------------------------------------------------------------------- */
 
-static iv_inflight **bucket_of(iv_bridge *b, uint64_t id) { return &b->buckets[id % IV_BRIDGE_BUCKETS]; }
+static iv_inflight **bucket_of(iv_local *b, uint64_t id) { return &b->buckets[id % IV_BRIDGE_BUCKETS]; }
 
-iv_inflight *iv_inflight_find(const iv_bridge *b, uint64_t id) {
+iv_inflight *iv_inflight_find(const iv_local *b, uint64_t id) {
     iv_inflight *f = b->buckets[id % IV_BRIDGE_BUCKETS];
     while (f && f->id != id) f = f->bucket_next;
     return f;
 }
 
-void iv_inflight_enter(iv_bridge *b, iv_inflight *f) {
+void iv_inflight_enter(iv_local *b, iv_inflight *f) {
     iv_inflight **bucket = bucket_of(b, f->id);
     f->bucket_next = *bucket;
     *bucket = f;
 }
 
-static void leave_table(iv_bridge *b, iv_inflight *f) {
+static void leave_table(iv_local *b, iv_inflight *f) {
     iv_inflight **at = bucket_of(b, f->id);
     while (*at != f) at = &(*at)->bucket_next;
     *at = f->bucket_next;
 }
 
-void iv_inflight_queue(iv_bridge *b, iv_inflight *f) {
+void iv_inflight_queue(iv_local *b, iv_inflight *f) {
     f->previous = b->last, f->next = NULL;
     if (b->last)
         b->last->next = f;
@@ -178,7 +178,7 @@ void iv_inflight_queue(iv_bridge *b, iv_inflight *f) {
         b->queued_commands++;
 }
 
-void iv_inflight_unqueue(iv_bridge *b, iv_inflight *f) {
+void iv_inflight_unqueue(iv_local *b, iv_inflight *f) {
     if (f->previous)
         f->previous->next = f->next;
     else
@@ -195,7 +195,7 @@ void iv_inflight_unqueue(iv_bridge *b, iv_inflight *f) {
         b->queued_commands--;
 }
 
-void iv_inflight_release(iv_bridge *b, iv_inflight *f) {
+void iv_inflight_release(iv_local *b, iv_inflight *f) {
     IV_ASSERT(f->references > 0);
     if (--f->references > 0) return;
     if (f->id) leave_table(b, f);
@@ -214,7 +214,7 @@ void iv_inflight_free(iv_inflight *f) {
     free(f);
 }
 
-void iv_inflight_list_hold(iv_bridge *b, iv_inflight *f) {
+void iv_inflight_list_hold(iv_local *b, iv_inflight *f) {
     if (f->hold_listed) return;
     f->hold_listed = true, f->references++;
     f->hold_next = b->hold_first;

@@ -10,12 +10,12 @@
 
 /* ---- a step and its events ---------------------------------------------------------------------------- */
 
-static void lose(iv_bridge *b, const iv_error *why) {
+static void lose(iv_local *b, const iv_error *why) {
     if (!b->lost) b->why = *why;
     b->lost = true;
 }
 
-static void take_events(iv_bridge *b) {
+static void take_events(iv_local *b) {
     for (iv_event e; iv_engine_next_event(b->engine, &e);) {
         iv_event_details details = {.size = sizeof details};
         iv_engine_event_details(b->engine, &details);
@@ -31,13 +31,13 @@ static void take_events(iv_bridge *b) {
     }
 }
 
-static void count_active(iv_bridge *b) {
+static void count_active(iv_local *b) {
     iv_engine_stats s;
     iv_engine_get_stats(b->engine, &s);
     b->active = s.running + s.waiting, b->held = s.held;
 }
 
-static void step(iv_bridge *b) {
+static void step(iv_local *b) {
     iv_error err;
     bool busy;
     iv_bridge_profile_begin(&b->profile, b->engine);
@@ -51,21 +51,21 @@ static void step(iv_bridge *b) {
 }
 
 /* Whether a step can make progress: some request is not held, or is cancelled. */
-static bool has_work(const iv_bridge *b) { return b->active > b->held || b->cancels > 0; }
+static bool has_work(const iv_local *b) { return b->active > b->held || b->cancels > 0; }
 
 /* If all remaining requests are cancelled, a step computes nothing and releases them. */
-static bool only_cancelled(const iv_bridge *b) { return b->active > 0 && b->active == b->cancels; }
+static bool only_cancelled(const iv_local *b) { return b->active > 0 && b->active == b->cancels; }
 
 /* ---- cancels, holds, requests, commands --------------------------------------------------------------- */
 
-static void cancel_in_engine(iv_bridge *b, iv_inflight *f) {
+static void cancel_in_engine(iv_local *b, iv_inflight *f) {
     iv_error unused;
     if (f->engine_cancelled) return;
     f->engine_cancelled = true;
     if (iv_engine_cancel(b->engine, f->id, &unused) == IV_OK) b->cancels++; /* otherwise it has already ended */
 }
 
-static void take_cancels(iv_bridge *b) {
+static void take_cancels(iv_local *b) {
     for (;;) {
         pthread_mutex_lock(&b->mutex);
         iv_inflight *f = b->cancel_first;
@@ -79,7 +79,7 @@ static void take_cancels(iv_bridge *b) {
     }
 }
 
-static void take_holds(iv_bridge *b) {
+static void take_holds(iv_local *b) {
     iv_error unused;
     bool any = false, held;
     for (iv_inflight *f;; any = true) {
@@ -98,7 +98,7 @@ static void take_holds(iv_bridge *b) {
     if (any) count_active(b);
 }
 
-static void finish(iv_bridge *b, iv_inflight *f, iv_bridge_event_kind kind, iv_status status, const char *message) {
+static void finish(iv_local *b, iv_inflight *f, iv_bridge_event_kind kind, iv_status status, const char *message) {
     iv_queued_event *r = f->reserved;
     f->reserved = NULL;
     iv_queued_event_fill(r, kind, status, message);
@@ -107,7 +107,7 @@ static void finish(iv_bridge *b, iv_inflight *f, iv_bridge_event_kind kind, iv_s
     iv_event_queue_append(&b->unpublished, r);
 }
 
-static void submit(iv_bridge *b, iv_inflight *f) {
+static void submit(iv_local *b, iv_inflight *f) {
     iv_error err;
     uint64_t id;
     iv_status status = iv_engine_submit(b->engine, f->request, &id, &err);
@@ -119,7 +119,7 @@ static void submit(iv_bridge *b, iv_inflight *f) {
 }
 
 /* Requests queued after the command are not aborted. */
-static void abort_all(iv_bridge *b) {
+static void abort_all(iv_local *b) {
     for (size_t i = 0; i < IV_BRIDGE_BUCKETS; i++) {
         pthread_mutex_lock(&b->mutex);
         for (iv_inflight *f = b->buckets[i]; f; f = f->bucket_next)
@@ -129,14 +129,14 @@ static void abort_all(iv_bridge *b) {
     if (only_cancelled(b)) step(b);
 }
 
-static iv_status flush(iv_bridge *b, iv_error *err) {
+static iv_status flush(iv_local *b, iv_error *err) {
     if (only_cancelled(b)) step(b);
     if (b->active) return iv_fail(err, IV_BUSY, "prefix cache: %zu requests wait or run", b->active);
     iv_engine_reset_prefix_cache(b->engine);
     return IV_OK;
 }
 
-static void set_flag(iv_bridge *b, bool *flag, bool value) {
+static void set_flag(iv_local *b, bool *flag, bool value) {
     pthread_mutex_lock(&b->mutex);
     *flag = value;
     pthread_mutex_unlock(&b->mutex);
@@ -152,7 +152,7 @@ static const char *update_directory(const char *text, char digest[65]) {
     return has ? text + BEFORE + HEX + 1 : text;
 }
 
-static iv_status load(iv_bridge *b, const char *text, iv_error *err) {
+static iv_status load(iv_local *b, const char *text, iv_error *err) {
     char digest[65];
     const char *directory = update_directory(text, digest);
     if (only_cancelled(b)) step(b);
@@ -162,13 +162,13 @@ static iv_status load(iv_bridge *b, const char *text, iv_error *err) {
     b->stats.loading = false;
     if (status == IV_OK) {
         b->stats.weight_version++;
-        iv_bridge_note_identity(b);
+        iv_local_note_identity(b);
     }
     pthread_mutex_unlock(&b->mutex);
     return status;
 }
 
-static iv_status check_weights(iv_bridge *b, iv_buf *result, iv_error *err) {
+static iv_status check_weights(iv_local *b, iv_buf *result, iv_error *err) {
     iv_text json;
     char digest[65];
     if (only_cancelled(b)) step(b);
@@ -191,7 +191,7 @@ static iv_status keep_result(iv_inflight *f, const iv_buf *result, iv_error *err
     return IV_OK;
 }
 
-static void run_command(iv_bridge *b, iv_inflight *f) {
+static void run_command(iv_local *b, iv_inflight *f) {
     iv_error err = {.status = IV_OK};
     iv_status status = IV_OK;
     iv_buf result = {0};
@@ -215,7 +215,7 @@ static void run_command(iv_bridge *b, iv_inflight *f) {
 
 /* With the mutex held: the next entry to take. An update of weights waits until earlier requests have ended, and
  * blocks later entries, except commands that may unblock it. */
-static iv_inflight *next_inflight(const iv_bridge *b) {
+static iv_inflight *next_inflight(const iv_local *b) {
     iv_inflight *f = b->first;
     bool waits =
         f && !f->request && f->command == IV_COMMAND_UPDATE_WEIGHTS && b->active > b->cancels && !b->stats.paused;
@@ -225,7 +225,7 @@ static iv_inflight *next_inflight(const iv_bridge *b) {
     return f;
 }
 
-static iv_inflight *take_inflight(iv_bridge *b) {
+static iv_inflight *take_inflight(iv_local *b) {
     pthread_mutex_lock(&b->mutex);
     iv_inflight *f = b->stop ? NULL : next_inflight(b);
     if (f) {
@@ -239,7 +239,7 @@ static iv_inflight *take_inflight(iv_bridge *b) {
 }
 
 /* In order of arrival, in limited batches, so that a burst of submissions does not delay running requests. */
-static void take_queued(iv_bridge *b) {
+static void take_queued(iv_local *b) {
     iv_inflight *f;
     size_t bytes = 0;
     for (size_t i = 0; i < IV_BRIDGE_TAKE_MAX && bytes < IV_BRIDGE_TAKE_BYTES && !b->lost && (f = take_inflight(b));
@@ -258,7 +258,7 @@ static void take_queued(iv_bridge *b) {
 
 /* ---- publishing: with the mutex held ------------------------------------------------------------------ */
 
-void iv_bridge_note_identity(iv_bridge *b) {
+void iv_local_note_identity(iv_local *b) {
     iv_engine_info info;
     iv_engine_get_info(b->engine, &info);
     iv_request_init(b->engine, &b->defaults);
@@ -268,7 +268,7 @@ void iv_bridge_note_identity(iv_bridge *b) {
 
 /* Publishes one event, or drops it if the request is cancelled. The last event of a request moves it out of the
  * engine. */
-static void publish(iv_bridge *b, iv_queued_event *r, iv_event_queue *dropped) {
+static void publish(iv_local *b, iv_queued_event *r, iv_event_queue *dropped) {
     if (r->head.kind == IV_BRIDGE_EVENT_COMMAND) {
         iv_event_queue_append(&b->events, r);
         return;
@@ -289,7 +289,7 @@ static void publish(iv_bridge *b, iv_queued_event *r, iv_event_queue *dropped) {
 }
 
 /* The engine is lost: every open request gets its last event. */
-static void end_all(iv_bridge *b, iv_event_queue *dropped) {
+static void end_all(iv_local *b, iv_event_queue *dropped) {
     b->stats.failed = true;
     snprintf(b->stats.why, sizeof b->stats.why, "%s", b->why.message);
     for (iv_inflight *f; (f = b->first);) {
@@ -306,7 +306,7 @@ static void end_all(iv_bridge *b, iv_event_queue *dropped) {
     for (iv_queued_event *r; (r = iv_event_queue_take(&b->unpublished));) publish(b, r, dropped);
 }
 
-static void note_step(iv_bridge *b, const iv_engine_stats *s) {
+static void note_step(iv_local *b, const iv_engine_stats *s) {
     if (s->steps != b->steps_seen) {
         size_t at = 0;
         uint64_t tokens = s->tokens_computed - b->tokens_seen;
@@ -317,7 +317,7 @@ static void note_step(iv_bridge *b, const iv_engine_stats *s) {
     b->stats.engine = *s;
 }
 
-static void publish_all(iv_bridge *b) {
+static void publish_all(iv_local *b) {
     iv_event_queue dropped = {0};
     iv_engine_stats stats;
     uint64_t one = 1;
@@ -335,7 +335,7 @@ static void publish_all(iv_bridge *b) {
 /* ---- the thread --------------------------------------------------------------------------------------- */
 
 /* With the mutex held: whether a step may run. */
-static bool may_step(iv_bridge *b) {
+static bool may_step(iv_local *b) {
     if (!has_work(b) || b->lost || (b->stats.paused && !only_cancelled(b))) return false;
     bool room = b->events.count < b->events_max && b->events.bytes < IV_BRIDGE_EVENT_BYTES_MAX;
     b->awaits_room = !room;
@@ -343,7 +343,7 @@ static bool may_step(iv_bridge *b) {
 }
 
 /* Sleeps until there is work. False: stop. */
-static bool await_work(iv_bridge *b) {
+static bool await_work(iv_local *b) {
     pthread_mutex_lock(&b->mutex);
     while (!b->stop && (b->lost || (!b->cancel_first && !b->hold_first && !next_inflight(b))) && !may_step(b))
         pthread_cond_wait(&b->wake, &b->mutex);
@@ -352,8 +352,8 @@ static bool await_work(iv_bridge *b) {
     return !stop;
 }
 
-void *iv_bridge_run_engine(void *bridge) {
-    iv_bridge *b = bridge;
+void *iv_local_run_engine(void *local) {
+    iv_local *b = local;
     while (await_work(b)) {
         take_cancels(b);
         take_queued(b);

@@ -1,13 +1,13 @@
-/* local_state.h: state shared by the two threads of a bridge. Internal to the bridge.
+/* local_state.h: state shared by the server's thread and the engine's in one process. Internal to the bridge.
  *
- * One mutex guards all members below it in iv_bridge; nothing is computed, copied or freed in bulk while it is held.
+ * One mutex guards all members below it in iv_local; nothing is computed, copied or freed in bulk while it is held.
  * An in-flight entry lives from the submission of a request until its last event is taken or dropped. It counts its
  * references: the queue or the engine (one), the cancel and hold lists (one each), and each queued event. */
 #ifndef IV_SERVE_ENGINE_LOCAL_STATE_H
 #define IV_SERVE_ENGINE_LOCAL_STATE_H
 
+#include "serve/engine/calls.h"
 #include "serve/engine/profile.h"
-#include "serve/engine/remote.h"
 
 #include <pthread.h>
 
@@ -64,8 +64,8 @@ typedef struct iv_event_queue {
     size_t count, bytes;
 } iv_event_queue;
 
-struct iv_bridge {
-    iv_remote *remote; /* the engine is in another process: nothing else is used */
+typedef struct iv_local {
+    iv_bridge bridge; /* first */
 
     /* Constant once open. */
     size_t queued_max, events_max;
@@ -101,7 +101,7 @@ struct iv_bridge {
     iv_event_queue events;
     iv_request defaults;
     iv_bridge_stats stats;
-};
+} iv_local;
 
 /* ---- inflight.c
  * Deep copies, each one block for free(); NULL: no memory. */
@@ -117,12 +117,12 @@ void iv_queued_event_fill(iv_queued_event *v, iv_bridge_event_kind kind, iv_stat
 iv_status iv_bridge_keep_strings(iv_engine_info *info, char **block, iv_error *err);
 
 /* Entries and lists, with the mutex held. */
-iv_inflight *iv_inflight_find(const iv_bridge *b, uint64_t id);
-void iv_inflight_enter(iv_bridge *b, iv_inflight *f); /* into the table */
-void iv_inflight_queue(iv_bridge *b, iv_inflight *f);
-void iv_inflight_unqueue(iv_bridge *b, iv_inflight *f);
-void iv_inflight_release(iv_bridge *b, iv_inflight *f);   /* the last reference frees it */
-void iv_inflight_list_hold(iv_bridge *b, iv_inflight *f); /* the engine's thread applies `held` */
+iv_inflight *iv_inflight_find(const iv_local *b, uint64_t id);
+void iv_inflight_enter(iv_local *b, iv_inflight *f); /* into the table */
+void iv_inflight_queue(iv_local *b, iv_inflight *f);
+void iv_inflight_unqueue(iv_local *b, iv_inflight *f);
+void iv_inflight_release(iv_local *b, iv_inflight *f);   /* the last reference frees it */
+void iv_inflight_list_hold(iv_local *b, iv_inflight *f); /* the engine's thread applies `held` */
 /* These two also without the mutex. */
 void iv_inflight_free(iv_inflight *f);
 void iv_inflight_free_request(iv_inflight *f);
@@ -130,8 +130,8 @@ void iv_event_queue_append(iv_event_queue *list, iv_queued_event *r);
 iv_queued_event *iv_event_queue_take(iv_event_queue *list);
 
 /* ---- local_engine.c */
-void *iv_bridge_run_engine(void *bridge); /* the engine's thread */
+void *iv_local_run_engine(void *local); /* the engine's thread */
 /* Updates what may change with the weights: fingerprint, defaults. With the mutex held, or before the thread runs. */
-void iv_bridge_note_identity(iv_bridge *b);
+void iv_local_note_identity(iv_local *b);
 
 #endif

@@ -41,7 +41,8 @@ static bool more(iv_remote *r) {
     return true;
 }
 
-bool iv_remote_next(iv_remote *r, iv_bridge_event *out) {
+static bool remote_next(iv_bridge *b, iv_bridge_event *out) {
+    iv_remote *r = (iv_remote *)b;
     free(r->taken);
     r->taken = NULL;
     for (bool received = r->drained;; received = true) {
@@ -122,23 +123,8 @@ static iv_status open_parts(iv_remote *r, iv_error *err) {
     return status;
 }
 
-iv_status iv_remote_open(const iv_bridge_options *o, iv_remote **out, iv_error *err) {
-    iv_remote *r = calloc(1, sizeof *r);
-    *out = NULL;
-    if (!r) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
-    r->o = *o;
-    if (!r->o.queued_requests_max) r->o.queued_requests_max = QUEUED_DEFAULT;
-    r->epoll = r->timer = r->wake = r->process.fd = -1;
-    iv_status status = open_parts(r, err);
-    if (status == IV_OK)
-        *out = r;
-    else
-        iv_remote_close(r);
-    return status;
-}
-
-void iv_remote_close(iv_remote *r) {
-    if (!r) return;
+static void remote_close(iv_bridge *b) {
+    iv_remote *r = (iv_remote *)b;
     iv_remote_end_process(r);
     while (r->journal.first) iv_journal_remove(&r->journal, r->journal.first);
     for (made_event *m; (m = r->made_first);) {
@@ -158,12 +144,14 @@ void iv_remote_close(iv_remote *r) {
 
 /* ---- the calls of bridge.h ---------------------------------------------------------------------------- */
 
-int iv_remote_fd(const iv_remote *r) { return r->epoll; }
-const iv_engine_info *iv_remote_info(const iv_remote *r) { return &r->info; }
-const iv_text_model *iv_remote_text_model(const iv_remote *r) { return r->text_model; }
-void iv_remote_request_init(const iv_remote *r, iv_request *request) { *request = r->defaults; }
+static int remote_fd(const iv_bridge *b) { return ((const iv_remote *)b)->epoll; }
+static const iv_engine_info *remote_info(const iv_bridge *b) { return &((const iv_remote *)b)->info; }
+static const iv_text_model *remote_text_model(const iv_bridge *b) { return ((const iv_remote *)b)->text_model; }
+static void remote_request_init(iv_bridge *b, iv_request *request) { *request = ((iv_remote *)b)->defaults; }
 
-iv_status iv_remote_compile(iv_remote *r, const iv_request *request, bool quick, iv_constraint **out, iv_error *err) {
+static iv_status remote_compile(iv_bridge *b, const iv_request *request, bool quick, iv_constraint **out,
+                                iv_error *err) {
+    iv_remote *r = (iv_remote *)b;
     return iv_text_model_compile(r->text_model, r->info.vocab_size, request, quick, out, err);
 }
 
@@ -183,7 +171,8 @@ static iv_status admit(const iv_remote *r, size_t bytes, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_remote_submit(iv_remote *r, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
+static iv_status remote_submit(iv_bridge *b, const iv_request *request, void *owner, uint64_t *id, iv_error *err) {
+    iv_remote *r = (iv_remote *)b;
     size_t bytes = request->text_bytes + request->id_count * sizeof *request->ids;
     if (request->constraint_text) bytes += strlen(request->constraint_text);
     IV_TRY(admit(r, bytes, err));
@@ -238,7 +227,8 @@ static void command_released(iv_remote *r, iv_journal_entry *e) {
                         status == IV_OK ? "" : "the engine's memory is released: POST /resume_memory_occupation first");
 }
 
-iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, void *owner, iv_error *err) {
+static iv_status remote_command(iv_bridge *b, iv_command command, const char *text, void *owner, iv_error *err) {
+    iv_remote *r = (iv_remote *)b;
     size_t n = text ? strlen(text) : 0;
     if (n >= IV_BRIDGE_COMMAND_BYTES_MAX)
         return iv_fail(err, IV_LIMIT, "command: wanted less than %d bytes, found %zu", IV_BRIDGE_COMMAND_BYTES_MAX, n);
@@ -263,7 +253,8 @@ iv_status iv_remote_command(iv_remote *r, iv_command command, const char *text, 
     return IV_OK;
 }
 
-void iv_remote_cancel(iv_remote *r, uint64_t id) {
+static void remote_cancel(iv_bridge *b, uint64_t id) {
+    iv_remote *r = (iv_remote *)b;
     iv_journal_entry *e = id ? iv_journal_find(&r->journal, id) : NULL;
     if (id && r->made_first) iv_remote_drop_made(r, id);
     if (!e || !e->request) return;
@@ -273,7 +264,8 @@ void iv_remote_cancel(iv_remote *r, uint64_t id) {
     iv_remote_flush(r);
 }
 
-void iv_remote_hold(iv_remote *r, uint64_t id, bool hold) {
+static void remote_hold(iv_bridge *b, uint64_t id, bool hold) {
+    iv_remote *r = (iv_remote *)b;
     iv_journal_entry *e = iv_journal_find(&r->journal, id);
     if (!e || !e->request || e->held == hold) return;
     e->held = hold;
@@ -282,9 +274,12 @@ void iv_remote_hold(iv_remote *r, uint64_t id, bool hold) {
     iv_remote_flush(r);
 }
 
-void iv_remote_limit_queue(iv_remote *r, size_t queued_requests_max) { r->o.queued_requests_max = queued_requests_max; }
+static void remote_limit_queue(iv_bridge *b, size_t queued_requests_max) {
+    ((iv_remote *)b)->o.queued_requests_max = queued_requests_max;
+}
 
-void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats) {
+static void remote_get_stats(iv_bridge *b, iv_bridge_stats *stats) {
+    const iv_remote *r = (const iv_remote *)b;
     *stats = r->stats;
     iv_release_add_counters(&stats->engine, &r->before);
     for (size_t i = 0; i < IV_STEP_BUCKETS; i++) stats->step_tokens[i] += r->steps_before[i];
@@ -298,4 +293,35 @@ void iv_remote_get_stats(const iv_remote *r, iv_bridge_stats *stats) {
     stats->paused = r->paused, stats->cancelled = r->cancelled;
     stats->restarts = r->restarts, stats->continued = r->continued;
     snprintf(stats->why, sizeof stats->why, "%s", stats->failed ? r->why : "");
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------- */
+
+static const iv_bridge_calls calls = {.close = remote_close,
+                                      .fd = remote_fd,
+                                      .info = remote_info,
+                                      .text_model = remote_text_model,
+                                      .request_init = remote_request_init,
+                                      .compile = remote_compile,
+                                      .submit = remote_submit,
+                                      .cancel = remote_cancel,
+                                      .hold = remote_hold,
+                                      .command = remote_command,
+                                      .limit_queue = remote_limit_queue,
+                                      .next = remote_next,
+                                      .get_stats = remote_get_stats};
+
+iv_status iv_remote_open(const iv_bridge_options *o, iv_bridge **out, iv_error *err) {
+    iv_remote *r = calloc(1, sizeof *r);
+    *out = NULL;
+    if (!r) return iv_fail(err, IV_NO_MEMORY, "bridge: no memory");
+    r->bridge.calls = &calls, r->o = *o;
+    if (!r->o.queued_requests_max) r->o.queued_requests_max = QUEUED_DEFAULT;
+    r->epoll = r->timer = r->wake = r->process.fd = -1;
+    iv_status status = open_parts(r, err);
+    if (status == IV_OK)
+        *out = &r->bridge;
+    else
+        remote_close(&r->bridge);
+    return status;
 }

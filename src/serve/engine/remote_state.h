@@ -5,7 +5,7 @@
 #include "base/process.h"
 #include "serve/engine/frames.h"
 #include "serve/engine/journal.h"
-#include "serve/engine/remote.h"
+#include "serve/engine/calls.h"
 
 enum { RESTARTS_KEPT = 64 }; /* times of the latest restarts */
 
@@ -29,7 +29,8 @@ typedef struct iv_release {
 
 enum { IV_RELEASE_WEIGHTS = 1, IV_RELEASE_KV = 2 };
 
-struct iv_remote {
+typedef struct iv_remote {
+    iv_bridge bridge; /* first */
     iv_bridge_options o;
     int epoll, timer, wake;
     bool awake; /* the eventfd is readable */
@@ -71,7 +72,7 @@ struct iv_remote {
     iv_bridge_stats stats;  /* of this life, as last received */
     iv_engine_stats before; /* counters of earlier lives */
     uint64_t steps_before[IV_STEP_BUCKETS];
-};
+} iv_remote;
 
 /* ---- life.c: processes ---- */
 enum { IV_REMOTE_SOON_MS = 5 }; /* interval of looks at a process that ends, or rests */
