@@ -60,7 +60,7 @@ bool iv_remote_watch(iv_remote *r, int how, int fd, uint32_t events) {
 
 /* The entry ends with this instead of an event of the engine. */
 void iv_remote_end_entry(iv_remote *r, iv_journal_entry *e, iv_status status, const char *message) {
-    iv_remote_make(r, e->request ? IV_BRIDGE_EVENT_REFUSED : IV_BRIDGE_EVENT_COMMAND, e, status, message);
+    iv_remote_synthesize(r, e->request ? IV_BRIDGE_EVENT_REFUSED : IV_BRIDGE_EVENT_COMMAND, e, status, message);
     iv_journal_remove(&r->journal, e);
 }
 

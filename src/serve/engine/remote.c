@@ -46,8 +46,8 @@ static bool remote_next(iv_bridge *b, iv_bridge_event *out) {
     free(r->taken);
     r->taken = NULL;
     for (bool received = r->drained;; received = true) {
-        if (iv_remote_take_made(r, out) || next_event(r, out)) return more(r);
-        if (r->made_first) continue;
+        if (iv_remote_take_synthesized(r, out) || next_event(r, out)) return more(r);
+        if (r->synthesized_first) continue;
         if (r->process.fd < 0 || received) break;
         r->drained = true; /* until the next round: what comes meanwhile keeps the descriptor readable */
         if (iv_frame_receive(&r->reader, r->process.fd) == IV_FRAME_IO_END) iv_remote_disconnect(r);
@@ -55,7 +55,7 @@ static bool remote_next(iv_bridge *b, iv_bridge_event *out) {
     r->drained = false;
     if (iv_now() >= r->tick_due) iv_remote_tick(r);
     iv_remote_flush(r);
-    if (iv_remote_take_made(r, out)) return more(r);
+    if (iv_remote_take_synthesized(r, out)) return more(r);
     iv_remote_set_awake(r, false);
     return false;
 }
@@ -127,8 +127,8 @@ static void remote_close(iv_bridge *b) {
     iv_remote *r = (iv_remote *)b;
     iv_remote_end_process(r);
     while (r->journal.first) iv_journal_remove(&r->journal, r->journal.first);
-    for (made_event *m; (m = r->made_first);) {
-        r->made_first = m->next;
+    for (synthesized_event *m; (m = r->synthesized_first);) {
+        r->synthesized_first = m->next;
         free(m);
     }
     free(r->taken);
@@ -256,7 +256,7 @@ static iv_status remote_command(iv_bridge *b, iv_command command, const char *te
 static void remote_cancel(iv_bridge *b, uint64_t id) {
     iv_remote *r = (iv_remote *)b;
     iv_journal_entry *e = id ? iv_journal_find(&r->journal, id) : NULL;
-    if (id && r->made_first) iv_remote_drop_made(r, id);
+    if (id && r->synthesized_first) iv_remote_drop_synthesized(r, id);
     if (!e || !e->request) return;
     if (e->sent) iv_remote_put(r, &(iv_frame){.kind = IV_FRAME_CANCEL, .id = id});
     iv_journal_remove(&r->journal, e);

@@ -12,11 +12,11 @@ enum { RESTARTS_KEPT = 64 }; /* times of the latest restarts */
 typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_RELEASED, LIFE_FAILED } life;
 
 /* An event of this file's own. */
-typedef struct made_event {
-    struct made_event *next;
+typedef struct synthesized_event {
+    struct synthesized_event *next;
     iv_bridge_event head;
     char message[];
-} made_event;
+} synthesized_event;
 
 /* Memory that is given up (IV_COMMAND_RELEASE). */
 typedef struct iv_release {
@@ -40,7 +40,7 @@ typedef struct iv_remote {
     iv_request defaults;
 
     iv_journal journal;
-    made_event *made_first, *made_last, *taken;
+    synthesized_event *synthesized_first, *synthesized_last, *taken;
     char *weights; /* text of the last update; NULL: the weights of the options */
     iv_release release;
     uint64_t weight_version;
@@ -106,15 +106,15 @@ void iv_remote_take_stats(iv_remote *r, const iv_frame *f);
 /* Takes r->frame, encoded in raw. True: *out is an event for the server. */
 bool iv_remote_take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridge_event *out);
 
-/* made.c. The descriptor is readable although the socket is not. */
+/* synthesized.c. The descriptor is readable although the socket is not. */
 void iv_remote_set_awake(iv_remote *r, bool awake);
 /* Queues an event of e. */
-void iv_remote_make(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry *e, iv_status status,
-                    const char *message);
+void iv_remote_synthesize(iv_remote *r, iv_bridge_event_kind kind, const iv_journal_entry *e, iv_status status,
+                          const char *message);
 /* The first, which is valid until the next call of iv_remote_next; false: none. */
-bool iv_remote_take_made(iv_remote *r, iv_bridge_event *out);
+bool iv_remote_take_synthesized(iv_remote *r, iv_bridge_event *out);
 /* Drops those of this id, as cancelled. */
-void iv_remote_drop_made(iv_remote *r, uint64_t id);
+void iv_remote_drop_synthesized(iv_remote *r, uint64_t id);
 
 /* release.c: a command's tags: words separated by spaces; none: all. IV_INVALID names another word. */
 iv_status iv_release_tags(const char *text, unsigned *tags, iv_error *err);
