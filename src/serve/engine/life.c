@@ -136,7 +136,7 @@ void iv_remote_end_process(iv_remote *r) {
 iv_status iv_remote_start(iv_remote *r, iv_error *err) {
     IV_TRY(start_program(r, err));
     r->life = LIFE_STARTING;
-    r->heard = r->spoke = r->killed = r->polls_output = r->eventful = false;
+    r->heartbeat = r->first_heartbeat = r->killed = r->polls_output = r->eventful = false;
     r->silent = r->sent = r->received = r->version_more = 0;
     r->why[0] = 0, r->ready_at = 0;
     iv_remote_put(r, &(iv_frame){.kind = IV_FRAME_OPEN,
@@ -322,9 +322,9 @@ static void look_at_rest(iv_remote *r) {
 /* Once a tick. Ticks are counted, not time: this process may have been stopped too. */
 void iv_remote_look_at_silence(iv_remote *r) {
     char why[100];
-    uint64_t patience = (BEATS + 1) * (r->spoke ? 1 : (uint64_t)START_TIMEOUTS);
-    r->silent = r->heard ? 0 : r->silent + 1;
-    r->heard = false;
+    uint64_t patience = (BEATS + 1) * (r->first_heartbeat ? 1 : (uint64_t)START_TIMEOUTS);
+    r->silent = r->heartbeat ? 0 : r->silent + 1;
+    r->heartbeat = false;
     if (r->silent <= patience) return;
     snprintf(why, sizeof why, "it did not respond for %.3g s%s", (double)(r->silent * beat_ms(r)) / 1000,
              r->life == LIFE_STARTING ? " while it opened the model" : "");

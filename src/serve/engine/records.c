@@ -128,7 +128,7 @@ static bool take_result(iv_remote *r, iv_bridge_event *out) {
 /* True: *out is an event for the server. */
 bool iv_remote_take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_bridge_event *out) {
     const iv_frame *f = &r->frame;
-    r->heard = r->spoke = true;
+    r->heartbeat = r->first_heartbeat = true;
     switch (f->kind) {
     case IV_FRAME_EVENT: return take_event(r, raw, raw_bytes, out);
     case IV_FRAME_REFUSED: return take_refusal(r, out);

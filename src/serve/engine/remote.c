@@ -86,7 +86,7 @@ static iv_status await_ready(iv_remote *r, iv_error *err) {
         if (got && f->kind == IV_FRAME_FAILED) return iv_fail(err, f->status, "%s", f->text);
         if (got && f->kind == IV_FRAME_READY) break;
         if (got) {
-            r->heard = r->spoke = true;
+            r->heartbeat = r->first_heartbeat = true;
             show_progress(r, &done, &total);
             if (f->kind == IV_FRAME_ALIVE) iv_remote_look_at_progress(r, f->done);
             continue;

@@ -58,8 +58,8 @@ typedef struct iv_remote {
     bool polls_output;
     bool drained;            /* a round of iv_remote_next has received */
     double tick_due;         /* it is not looked at before */
-    bool heard;              /* a record since the last tick */
-    bool spoke;              /* a record of this life */
+    bool heartbeat;          /* a record since the last tick */
+    bool first_heartbeat;    /* a record of this life */
     bool killed;             /* by this file: its socket will end */
     uint64_t silent;         /* ticks without a record */
     uint64_t sent, received; /* submissions of this life */
