@@ -1,7 +1,7 @@
-/* life.c: the life of an engine process: start, silence, end, back-off, the next one; records to it.
+/* life.c: the life of an engine process: start, silence, end, backoff, the next one; records to it.
  *
  * STARTING until its engine is open, READY, then (killed, crashed, hung: the socket ends) ENDING until it is reaped,
- * RESTING for the back-off, and STARTING again. Requests wait in the journal meanwhile. */
+ * BACKOFF until the backoff is over, and STARTING again. Requests wait in the journal meanwhile. */
 #include "base/clock.h"
 #include "base/size.h"
 #include "serve/engine/child.h"
@@ -16,15 +16,15 @@
 #include <unistd.h>
 
 enum {
-    TIMEOUT_MS = 10000,  /* default */
-    BEATS = 4,           /* signs of life in a timeout */
-    START_TIMEOUTS = 10, /* times the timeout for the first of them */
-    RESTARTS_S = 600,    /* window of engine_restarts */
-    USEFUL_S = 5,        /* a life so long, or with a step, was of use */
-    REST_FIRST_MS = 100, /* back-off after a life of no use; doubles ... */
-    REST_MAX_MS = 10000, /* ... up to this */
-    DEATHS_MAX = 3,      /* of processes that ended while they computed one request, without an event of it */
-    REFUSALS_MAX = 5     /* lives in a row whose engine refused to open, for a reason that stays */
+    TIMEOUT_MS = 10000,     /* default */
+    BEATS = 4,              /* signs of life in a timeout */
+    START_TIMEOUTS = 10,    /* times the timeout for the first of them */
+    RESTARTS_S = 600,       /* window of engine_restarts */
+    USEFUL_S = 5,           /* a life so long, or with a step, was of use */
+    BACKOFF_FIRST_MS = 100, /* backoff after a life of no use; doubles ... */
+    BACKOFF_MAX_MS = 10000, /* ... up to this */
+    DEATHS_MAX = 3,         /* of processes that ended while they computed one request, without an event of it */
+    REFUSALS_MAX = 5        /* lives in a row whose engine refused to open, for a reason that stays */
 };
 
 static const double TICK_LOOK_S = 0.001; /* the timer is not read more often: each read is a system call */
@@ -244,11 +244,11 @@ static void drop_suspects(iv_remote *r) {
 }
 
 /* The first restart is immediate, and so is each after a life that was of use. */
-static double rest_of(const iv_remote *r) {
+static double backoff_of(const iv_remote *r) {
     if (r->barren == 0) return 0;
     unsigned doublings = r->barren - 1 < 7 ? r->barren - 1 : 7;
-    uint64_t ms = (uint64_t)REST_FIRST_MS << doublings;
-    return (double)(ms < REST_MAX_MS ? ms : (uint64_t)REST_MAX_MS) / 1000;
+    uint64_t ms = (uint64_t)BACKOFF_FIRST_MS << doublings;
+    return (double)(ms < BACKOFF_MAX_MS ? ms : (uint64_t)BACKOFF_MAX_MS) / 1000;
 }
 
 /* The memory is free. */
@@ -295,11 +295,11 @@ void iv_remote_after_life(iv_remote *r, const char *how) {
         fail_all(r);
         return;
     }
-    double rest = rest_of(r);
-    r->due = iv_now() + rest;
-    r->life = LIFE_RESTING;
+    double backoff = backoff_of(r);
+    r->due = iv_now() + backoff;
+    r->life = LIFE_BACKOFF;
     iv_remote_note(r, "warning", "the engine process ended (%s); restart %llu in %.3g s, %zu requests wait", how,
-                   (unsigned long long)r->restarts + 1, rest, r->journal.requests);
+                   (unsigned long long)r->restarts + 1, backoff, r->journal.requests);
 }
 
 static void look_at_end(iv_remote *r) {
@@ -309,7 +309,7 @@ static void look_at_end(iv_remote *r) {
     iv_remote_after_life(r, all);
 }
 
-static void look_at_rest(iv_remote *r) {
+static void look_at_backoff(iv_remote *r) {
     iv_error err;
     if (iv_now() < r->due) return;
     r->restarted_at[r->restarts++ % RESTARTS_KEPT] = iv_now();
@@ -350,7 +350,7 @@ void iv_remote_tick(iv_remote *r) {
     case LIFE_STARTING:
     case LIFE_READY: iv_remote_look_at_silence(r); return;
     case LIFE_ENDING: look_at_end(r); return;
-    case LIFE_RESTING: look_at_rest(r); return;
+    case LIFE_BACKOFF: look_at_backoff(r); return;
     case LIFE_RELEASED:
     case LIFE_FAILED: return;
     }

@@ -194,7 +194,7 @@ static void release(iv_remote *r, iv_journal_entry *e, unsigned tags) {
     }
     r->release.waiting = e;
     if (r->life == LIFE_STARTING || r->life == LIFE_READY) iv_remote_kill(r, "its memory is released");
-    if (r->life == LIFE_RESTING) iv_remote_end_release(r);
+    if (r->life == LIFE_BACKOFF) iv_remote_end_release(r);
 }
 
 static void resume_memory(iv_remote *r, iv_journal_entry *e, unsigned tags) {

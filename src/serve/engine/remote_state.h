@@ -9,7 +9,7 @@
 
 enum { RESTARTS_KEPT = 64 }; /* times of the latest restarts */
 
-typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_RESTING, LIFE_RELEASED, LIFE_FAILED } life;
+typedef enum life { LIFE_STARTING, LIFE_READY, LIFE_ENDING, LIFE_BACKOFF, LIFE_RELEASED, LIFE_FAILED } life;
 
 /* An event of this file's own. */
 typedef struct synthesized_event {
@@ -68,14 +68,14 @@ typedef struct iv_remote {
     unsigned barren;         /* lives without one, in a row */
     unsigned refusals;       /* lives whose engine refused to open, in a row */
     double ready_at;
-    double due;             /* end of the rest */
+    double due;             /* end of the backoff */
     iv_bridge_stats stats;  /* of this life, as last received */
     iv_engine_stats before; /* counters of earlier lives */
     uint64_t steps_before[IV_STEP_BUCKETS];
 } iv_remote;
 
 /* ---- life.c: processes ---- */
-enum { IV_REMOTE_SOON_MS = 5 }; /* interval of looks at a process that ends, or rests */
+enum { IV_REMOTE_SOON_MS = 5 }; /* interval of looks at a process that ends, or whose backoff runs */
 
 void iv_remote_note(const iv_remote *r, const char *level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 bool iv_remote_watch(iv_remote *r, int how, int fd, uint32_t events); /* epoll_ctl */
