@@ -302,14 +302,14 @@ void iv_remote_after_life(iv_remote *r, const char *how) {
                    (unsigned long long)r->restarts + 1, backoff, r->journal.requests);
 }
 
-static void look_at_end(iv_remote *r) {
+static void inspect_end(iv_remote *r) {
     char how[64], all[sizeof r->why];
     if (!iv_process_reap(&r->process, how, sizeof how)) return;
     snprintf(all, sizeof all, "%s", r->why[0] ? r->why : how);
     iv_remote_after_life(r, all);
 }
 
-static void look_at_backoff(iv_remote *r) {
+static void inspect_backoff(iv_remote *r) {
     iv_error err;
     if (iv_now() < r->due) return;
     r->restarted_at[r->restarts++ % RESTARTS_KEPT] = iv_now();
@@ -320,7 +320,7 @@ static void look_at_backoff(iv_remote *r) {
 }
 
 /* Once a tick. Ticks are counted, not time: this process may have been stopped too. */
-void iv_remote_look_at_silence(iv_remote *r) {
+void iv_remote_inspect_silence(iv_remote *r) {
     char why[100];
     uint64_t patience = (BEATS + 1) * (r->first_heartbeat ? 1 : (uint64_t)START_TIMEOUTS);
     r->silent = r->heartbeat ? 0 : r->silent + 1;
@@ -332,7 +332,7 @@ void iv_remote_look_at_silence(iv_remote *r) {
 }
 
 /* The process responds; its engine may hang. */
-void iv_remote_look_at_progress(iv_remote *r, uint64_t stuck_ms) {
+void iv_remote_inspect_progress(iv_remote *r, uint64_t stuck_ms) {
     char why[100];
     if (stuck_ms <= timeout_ms(r) * IV_ENGINE_STEP_TIMEOUTS) return;
     snprintf(why, sizeof why,
@@ -348,9 +348,9 @@ void iv_remote_tick(iv_remote *r) {
     r->tick_due = iv_now() + TICK_LOOK_S;
     switch (r->life) {
     case LIFE_STARTING:
-    case LIFE_READY: iv_remote_look_at_silence(r); return;
-    case LIFE_ENDING: look_at_end(r); return;
-    case LIFE_BACKOFF: look_at_backoff(r); return;
+    case LIFE_READY: iv_remote_inspect_silence(r); return;
+    case LIFE_ENDING: inspect_end(r); return;
+    case LIFE_BACKOFF: inspect_backoff(r); return;
     case LIFE_RELEASED:
     case LIFE_FAILED: return;
     }

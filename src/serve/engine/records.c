@@ -141,7 +141,7 @@ bool iv_remote_take_record(iv_remote *r, const char *raw, size_t raw_bytes, iv_b
         r->weight_version = f->weight_version + r->version_more;
         snprintf(r->fingerprint, sizeof r->fingerprint, "%s", f->text);
         return false;
-    case IV_FRAME_ALIVE: iv_remote_look_at_progress(r, f->done); return false;
+    case IV_FRAME_ALIVE: iv_remote_inspect_progress(r, f->done); return false;
     case IV_FRAME_READY: resume(r, f); return false;
     case IV_FRAME_FAILED:
         /* Memory may still belong to the process before. */

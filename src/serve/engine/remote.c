@@ -88,7 +88,7 @@ static iv_status await_ready(iv_remote *r, iv_error *err) {
         if (got) {
             r->heartbeat = r->first_heartbeat = true;
             show_progress(r, &done, &total);
-            if (f->kind == IV_FRAME_ALIVE) iv_remote_look_at_progress(r, f->done);
+            if (f->kind == IV_FRAME_ALIVE) iv_remote_inspect_progress(r, f->done);
             continue;
         }
         iv_frame_io io = iv_frame_receive(&r->reader, r->process.fd);
@@ -97,7 +97,7 @@ static iv_status await_ready(iv_remote *r, iv_error *err) {
         struct pollfd p = {.fd = r->epoll, .events = POLLIN};
         if (io != IV_FRAME_IO_NONE) continue;
         poll(&p, 1, -1);
-        if (read(r->timer, &ticks, sizeof ticks) == sizeof ticks) iv_remote_look_at_silence(r);
+        if (read(r->timer, &ticks, sizeof ticks) == sizeof ticks) iv_remote_inspect_silence(r);
     }
     IV_TRY(iv_remote_take_info(r, f, err));
     iv_remote_take_stats(r, f);

@@ -75,7 +75,7 @@ typedef struct iv_remote {
 } iv_remote;
 
 /* ---- life.c: processes ---- */
-enum { IV_REMOTE_SOON_MS = 5 }; /* interval of looks at a process that ends, or whose backoff runs */
+enum { IV_REMOTE_SOON_MS = 5 }; /* interval of inspections of a process that ends, or whose backoff runs */
 
 void iv_remote_note(const iv_remote *r, const char *level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 bool iv_remote_watch(iv_remote *r, int how, int fd, uint32_t events); /* epoll_ctl */
@@ -89,8 +89,8 @@ void iv_remote_after_life(iv_remote *r, const char *how); /* it is reaped, or co
 void iv_remote_end_release(iv_remote *r);                 /* the memory is free */
 void iv_remote_tick(iv_remote *r);
 /* Once a tick. Ticks are counted, not time: this process may have been stopped too. */
-void iv_remote_look_at_silence(iv_remote *r);
-void iv_remote_look_at_progress(iv_remote *r, uint64_t stuck_ms); /* it responds; its engine may hang */
+void iv_remote_inspect_silence(iv_remote *r);
+void iv_remote_inspect_progress(iv_remote *r, uint64_t stuck_ms); /* it responds; its engine may hang */
 
 /* ---- life.c: records to the process, and entries of the journal ---- */
 void iv_remote_put(iv_remote *r, const iv_frame *f); /* dropped without a process: the next learns all of the journal */
