@@ -2,16 +2,15 @@
 """RL stacks against `invar serve`, call by call and field by field as their sources make them: slime
 (slime/backends/sglang_utils/sglang_engine.py, megatron_utils/update_weight), verl (workers/rollout/sglang_rollout:
 http_server_engine.py, sglang_rollout.py) and SGLang's weight_sync/utils.py. Messages are those of torch 2.6
-(torch_messages.py); torch itself takes them (python -m invar.weights), and the test is skipped without it. Two checkpoints of one shape: after an update the answers, digests and fingerprints are those of a
-server that was started on the second."""
+(torch_messages.py); torch itself takes them (python -m invar.weights), and the test is skipped without it. Two
+checkpoints of one shape: after an update the answers, digests and fingerprints are those of a server that was started on
+the second."""
 
 import base64
 import contextlib
 import json
 import os
 import pathlib
-import re
-import shutil
 import signal
 import struct
 import subprocess

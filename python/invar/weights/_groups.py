@@ -1,6 +1,7 @@
 """Process groups of torch.distributed from which a trainer broadcasts weights. Each of the server's ranks is a process of its own, so that a
 group that hangs or fails ends without the others."""
 
+# mypy: disable-error-code="attr-defined,arg-type"
 from __future__ import annotations
 
 import contextlib

@@ -143,7 +143,8 @@ class Message:
         if is_call(value, "rebuild_cuda_tensor") or is_call(value, "_rebuild_cuda_tensor_modified"):
             a = arguments_of(value, CUDA_ARGUMENTS)
             empty = a[7] is None or a[8] == 0
-            return self._place(name, self._storage(value, lambda: _storages.Empty() if empty else _storages.Cuda(a)), dtype_of(a[5]), a[3], a[1], a[2])
+            storage = self._storage(value, lambda: _storages.Empty() if empty else _storages.Cuda(a))
+            return self._place(name, storage, dtype_of(a[5]), a[3], a[1], a[2])
         if is_call(value, "LocalSerializedTensor"):
             return self._tensor(name, self._own(value, depth), depth + 1)
         raise wrong("a torch tensor", value, "unsupported")

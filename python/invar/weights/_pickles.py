@@ -1,5 +1,6 @@
 """A pickle as data. Nothing that it names is imported or called: a call becomes a Call, of the functions and classes below alone."""
 
+# mypy: disable-error-code="attr-defined,assignment"
 from __future__ import annotations
 
 import io
@@ -15,7 +16,10 @@ TYPED = {
     "IntStorage", "LongStorage",
 }  # fmt: skip
 NAMES = {
-    REDUCTIONS: {"rebuild_tensor", "rebuild_typed_storage", "rebuild_storage_filename", "rebuild_storage_fd", "rebuild_storage_empty", "rebuild_cuda_tensor"},
+    REDUCTIONS: {
+        "rebuild_tensor", "rebuild_typed_storage", "rebuild_storage_filename", "rebuild_storage_fd", "rebuild_storage_empty",
+        "rebuild_cuda_tensor",
+    },
     "torch._utils": {"_rebuild_tensor_v2", "_rebuild_parameter"},
     "torch.storage": {"_load_from_bytes", "UntypedStorage", "TypedStorage"},
     "torch": {"Tensor", "Size", "device", *CODES, *TYPED},
@@ -58,8 +62,8 @@ def is_call(value: Any, name: str) -> bool:
     return isinstance(value, Call) and value.function.name == name
 
 
-class Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]  # Python's own code: a pickle's claims about sizes take no memory
-    dispatch = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+class Reader(pickle._Unpickler):  # Python's own code: what a pickle claims about sizes takes no memory
+    dispatch = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Global:
         if name not in NAMES.get(module, ()) and name not in ANYWHERE:
