@@ -165,7 +165,7 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
         IV_TRY(find(b, name, 2, pieces[i].rows, k, &t[i]));
         *pieces[i].tensor = t[i];
     }
-    iv_dtype type = b->first->dtype;
+    iv_dtype type = b->first->gemm_type;
     if (type == IV_F32 && !b->first->widen) {
         type = t[0]->info.dtype;
         for (size_t i = 1; i < count; i++)
@@ -248,6 +248,33 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
     return IV_OK;
 }
 
+/* A norm's name depends on what else the layer norms. */
+static iv_status norms(builder *b, const char *at, size_t index) {
+    size_t hidden = (size_t)b->first->config.hidden_size;
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    iv_norm_places places = b->first->config.layer[index].norms;
+    const struct {
+        const char *name[IV_NORMS_BOTH + 1]; /* by iv_norm_places; NULL: there is none */
+        float **to;
+        iv_tensor **tensor;
+    } all[] = {
+        {{"input_layernorm", NULL, "input_layernorm"}, &l->attention_norm, &n->attention_norm},
+        {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
+         &l->attention_post_norm,
+         &n->attention_post_norm},
+        {{"post_attention_layernorm", NULL, "pre_feedforward_layernorm"}, &l->mlp_norm, &n->mlp_norm},
+        {{NULL, "post_feedforward_layernorm", "post_feedforward_layernorm"}, &l->mlp_post_norm, &n->mlp_post_norm},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char name[PREFIX_BYTES];
+        if (!all[i].name[places]) continue;
+        snprintf(name, sizeof name, "%s.weight", all[i].name[places]);
+        IV_TRY(vector(b, at, name, hidden, all[i].to, all[i].tensor));
+    }
+    return IV_OK;
+}
+
 static iv_status attention(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim, outs = 0;
@@ -271,8 +298,7 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .k = hidden};
         outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
     }
-    IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm, &n->attention_norm));
-    IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm, &n->mlp_norm));
+    IV_TRY(norms(b, at, index));
     IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
@@ -319,8 +345,9 @@ static iv_status layer(builder *b, size_t index) {
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         iv_layer *l = &m->layers[index];
-        l->mlp = c->layer[index].mlp, l->window = c->layer[index].window;
+        l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
+        l->attention_post_norm = first->attention_post_norm, l->mlp_post_norm = first->mlp_post_norm;
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
@@ -434,7 +461,7 @@ iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_
     collection wanted = {.type = type};
     iv_model *m = calloc(1, sizeof *m);
     if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
-    m->config = *config, m->dtype = type;
+    m->config = *config, m->gemm_type = type;
     builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
     iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
     m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
@@ -484,7 +511,7 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
             at = bind(&l->router, at);
         else
             l->router = first->layers[i].router;
-        for (size_t e = 0; e < (l->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
+        for (size_t e = 0; e < (l->config->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);

@@ -129,7 +129,7 @@ static iv_status make_hyperparameters(iv_trainer *t, const char *run, iv_error *
         json_decref(mine);
         return iv_fail(err, IV_INVALID, "options: run: wanted a JSON object, found '%.100s'", run);
     }
-    json_t *j = json_pack("{ss ss ss sI sf sf sf sf sb so}", "kind", "api", "dtype", iv_dtype_name(t->model->dtype),
+    json_t *j = json_pack("{ss ss ss sI sf sf sf sf sb so}", "kind", "api", "dtype", iv_dtype_name(t->model->gemm_type),
                           "arithmetic", iv_arithmetic_name(t->o.arithmetic), "virtual_ranks",
                           (json_int_t)t->o.virtual_ranks, "beta1", a->beta1, "beta2", a->beta2, "eps", a->eps,
                           "weight_decay", a->weight_decay, "decay_all", (int)t->o.decay_all, "run", mine);
@@ -155,7 +155,7 @@ static iv_status make_identity(iv_trainer *t, const char *run, iv_error *err) {
     iv_digest_finish(d, digest);
     iv_digest_hex(digest, hex);
     snprintf(p->fingerprint, sizeof p->fingerprint, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             iv_arithmetic_name(t->o.arithmetic), iv_dtype_name(t->model->dtype), hex);
+             iv_arithmetic_name(t->o.arithmetic), iv_dtype_name(t->model->gemm_type), hex);
     return IV_OK;
 }
 
@@ -206,7 +206,7 @@ void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
                               .initial_weights = t->public->initial,
                               .hyperparameters = t->public->hyperparameters,
                               .model_type = c->model_type,
-                              .dtype = iv_dtype_name(t->model->dtype),
+                              .dtype = iv_dtype_name(t->model->gemm_type),
                               .device = t->o.cuda ? "cuda" : "cpu",
                               .arithmetic = iv_arithmetic_name(t->o.arithmetic),
                               .isa = iv_isa_name(t->o.kernels->isa),

@@ -21,8 +21,8 @@ static iv_status export_model(iv_trainer *t, const char *dir, bool overwrite, iv
     iv_model_exported written = {0};
     char hex[65];
     x->dir = dir;
-    IV_TRY(
-        iv_model_dir_open(dir, t->public->model, overwrite, true, x->has_dtype ? x->dtype : t->model->dtype, &d, err));
+    IV_TRY(iv_model_dir_open(dir, t->public->model, overwrite, true, x->has_dtype ? x->dtype : t->model->gemm_type, &d,
+                             err));
     iv_status status = iv_model_dir_clear(&d, err);
     if (status == IV_OK) status = iv_model_export(t->model, x, &written, err);
     IV_TRY(iv_model_dir_close(&d, status, err));

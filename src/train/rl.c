@@ -41,7 +41,7 @@ static iv_status open_reference(rl *x, iv_error *err) {
     iv_model *m = iv_train_model(r->trainer);
     iv_train_options t = {.model_dir = r->o->model,
                           .has_dtype = true,
-                          .dtype = m->dtype,
+                          .dtype = m->gemm_type,
                           .arithmetic = r->arithmetic,
                           .cuda = r->cuda,
                           .threads = r->o->threads,

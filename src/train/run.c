@@ -158,7 +158,7 @@ static json_t *hyperparameters_of(const iv_run *r, uint64_t steps) {
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
     json_t *j = json_pack(
         "{ss ss ss ss sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind", o->kind == IV_RUN_RL ? "rl" : "sft",
-        "dtype", iv_dtype_name(iv_train_model(r->trainer)->dtype), "arithmetic", iv_arithmetic_name(r->arithmetic),
+        "dtype", iv_dtype_name(iv_train_model(r->trainer)->gemm_type), "arithmetic", iv_arithmetic_name(r->arithmetic),
         "numerics", o->numerics, "batch_size", (json_int_t)o->batch_size, "virtual_ranks", (json_int_t)o->virtual_ranks,
         "seed", seed, "learning_rate", o->learning_rate, "weight_decay", o->weight_decay, "beta1", o->beta1, "beta2",
         o->beta2, "eps", o->eps, "max_grad_norm", o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule",
@@ -212,7 +212,7 @@ static iv_status make_identity(iv_run *r, uint64_t steps, iv_error *err) {
     iv_digest_finish(d, digest);
     iv_digest_hex(digest, hex);
     snprintf(r->identity, sizeof r->identity, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             iv_arithmetic_name(r->arithmetic), iv_dtype_name(m->dtype), hex);
+             iv_arithmetic_name(r->arithmetic), iv_dtype_name(m->gemm_type), hex);
     snprintf(r->summary->identity, sizeof r->summary->identity, "%s", r->identity);
     r->run = (iv_training_run){.dir = r->o->output,
                                .identity = r->identity,
@@ -407,7 +407,7 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     if (r->o->kind == IV_RUN_RL) IV_TRY(iv_run_check_rl(r, err));
     IV_TRY(iv_run_open_trainer(r, err));
     IV_TRY(iv_run_check_device(r, err));
-    r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
+    r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->gemm_type);
     IV_TRY(make_identity(r, iv_schedule_needs_steps(&r->schedule) ? r->steps : 0, err));
     IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
     if (r->o->resume) IV_TRY(resume(r, err));

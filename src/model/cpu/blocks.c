@@ -12,8 +12,10 @@
 typedef struct job { /* what a parallel task sees */
     iv_cpu_model *s;
     const iv_layer *layer;
-    unsigned char *kv;       /* this layer's pages */
-    const float *x, *weight; /* of the norm at work */
+    const iv_kv_layout *layout; /* this layer's pages: */
+    const iv_attention_span *spans;
+    unsigned char *kv;
+    const float *x, *weight; /* of the norm at work; weight NULL: x is only rounded */
 } job;
 
 static iv_cpu_model *self(iv_backend *b) { return (iv_cpu_model *)(void *)b; }
@@ -23,7 +25,7 @@ static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->r
 static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
                    float *out) {
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
-                                                              .type = s->model->dtype,
+                                                              .type = s->model->gemm_type,
                                                               .x = x,
                                                               .x_stride = w->k,
                                                               .rows = rows,
@@ -52,8 +54,12 @@ static void norm_row(void *context, size_t row, size_t worker) {
     const job *j = context;
     const iv_model *m = j->s->model;
     size_t hidden = (size_t)m->config.hidden_size;
-    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)m->config.rms_norm_eps, hidden, m->dtype,
-                                   (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->dtype));
+    const float *x = j->x + row * hidden;
+    char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
+    if (j->weight)
+        j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
+    else
+        j->s->compute.kernels->round(x, hidden, m->gemm_type, normed);
 }
 
 void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
@@ -70,13 +76,40 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     return IV_OK;
 }
 
+/* ---- the ends of the two blocks ---------------------------------------------------------------------------- */
+
+/* Where a block's output is added: to x, or to zeros if it is normed first. kept: of the tape, or NULL. */
+static float *block_output(iv_cpu_model *s, const float *post_norm, float *kept) {
+    if (!post_norm) return s->x;
+    float *y = kept ? kept : s->block;
+    memset(y, 0, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *y);
+    return y;
+}
+
+static void add_normed_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    size_t hidden = (size_t)j->s->model->config.hidden_size;
+    float *normed = j->s->block + row * hidden;
+    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)j->s->model->config.rms_norm_eps, hidden,
+                                   IV_F32, normed);
+    j->s->compute.kernels->add(j->s->x + row * hidden, normed, hidden);
+}
+
+/* x += the norm of y, unless the block was added to x. */
+static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
+    if (!post_norm) return;
+    job j = {.s = s, .x = y, .weight = post_norm};
+    iv_pool_run(s->compute.pool, s->batch->tokens, add_normed_row, &j);
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
 /* Opens a layer's slot of the tape: from here on its values are computed in place there. */
 static void open_slot(iv_cpu_model *s, size_t layer) {
     iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
     s->q = t->q, s->attended = t->attended;
-    s->act = s->model->layers[layer].mlp == IV_MLP_DENSE ? t->act : s->act_memory;
+    s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
     memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
 }
 
@@ -104,17 +137,19 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const iv_kernels *k = j->s->compute.kernels;
     const iv_batch *b = j->s->batch;
     size_t dim = (size_t)c->head_dim, heads = shard_of(m)->heads, kv_heads = shard_of(m)->kv_heads,
-           width = iv_dtype_bytes(m->dtype);
+           width = iv_dtype_bytes(m->gemm_type);
     float *qkv_row = j->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
     while (row >= b->spans[span].first_row + b->spans[span].rows) span++;
-    const iv_attention_span *sp = &b->spans[span];
+    const iv_attention_span *sp = &j->spans[span];
     size_t position = (size_t)sp->position + (row - sp->first_row);
-    const float *cosine = m->rope_cosine + position * dim / 2, *sine = m->rope_sine + position * dim / 2;
+    const float *cosine = j->layer->rope->cosine + position * dim / 2,
+                *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
     if (tape && tape->q_raw) {
-        k->round(qkv_row, heads * dim, m->dtype, (char *)tape->q_raw + row * heads * dim * width);
-        k->round(qkv_row + heads * dim, kv_heads * dim, m->dtype, (char *)tape->k_raw + row * kv_heads * dim * width);
+        k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
+        k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
+                 (char *)tape->k_raw + row * kv_heads * dim * width);
     }
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
@@ -122,13 +157,13 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         k->rope(x, cosine, sine, dim / 2);
     }
-    k->round(qkv_row, heads * dim, m->dtype, (char *)j->s->q + row * heads * dim * width);
-    unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * m->kv_layout.page_bytes;
+    k->round(qkv_row, heads * dim, m->gemm_type, (char *)j->s->q + row * heads * dim * width);
+    unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;
     for (size_t h = 0; h < kv_heads; h++) {
         float key[IV_HEAD_DIM_MAX], value[IV_HEAD_DIM_MAX]; /* storage for any dtype */
-        k->round(qkv_row + (heads + h) * dim, dim, m->dtype, key);
-        k->round(qkv_row + (heads + kv_heads + h) * dim, dim, m->dtype, value);
-        if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
+        k->round(qkv_row + (heads + h) * dim, dim, j->layout->type, key);
+        k->round(qkv_row + (heads + kv_heads + h) * dim, dim, j->layout->type, value);
+        if (!iv_kv_write(j->layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
         if (!tape) continue;
         size_t at = (row * kv_heads + h) * dim * width;
         memcpy((char *)tape->k + at, key, dim * width), memcpy((char *)tape->v + at, value, dim * width);
@@ -136,14 +171,27 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
 }
 
 static unsigned char *pages_of(const iv_cpu_model *s, size_t layer) {
-    return s->batch->kv + layer * s->batch->kv_layer_bytes;
+    size_t plane = s->batch->group_spans ? s->model->kv_place[layer].plane : layer;
+    return s->batch->kv + plane * s->batch->kv_layer_bytes;
+}
+
+static const iv_attention_span *spans_of(const iv_cpu_model *s, size_t layer) {
+    return s->batch->spans + s->model->kv_place[layer].group * s->batch->group_spans;
+}
+
+static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
+    return &s->model->kv_layout[s->model->kv_place[layer].group];
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     if (!shard_of(s->model)->heads) return IV_OK;
-    job j = {.s = s, .layer = &s->model->layers[layer], .kv = pages_of(s, layer)};
+    job j = {.s = s,
+             .layer = &s->model->layers[layer],
+             .layout = layout_of(s, layer),
+             .spans = spans_of(s, layer),
+             .kv = pages_of(s, layer)};
     iv_pool_run(s->compute.pool, s->batch->tokens, rope_kv_row, &j);
     return IV_OK;
 }
@@ -156,16 +204,16 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     if (!shard->heads) return IV_OK;
     s->compute.kernels->attention(&s->compute,
-                                  &(iv_attention_args){.layout = &m->kv_layout,
+                                  &(iv_attention_args){.layout = layout_of(s, layer),
                                                        .kv = pages_of(s, layer),
                                                        .heads = shard->heads,
                                                        .group = group,
                                                        .group_first = shard->head_first - shard->kv_head_first * group,
-                                                       .window = m->layers[layer].window,
+                                                       .window = m->layers[layer].config->window,
                                                        .scale_log2e = m->scale_log2e,
                                                        .q = s->q,
                                                        .out = s->attended,
-                                                       .spans = s->batch->spans,
+                                                       .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
     return IV_OK;
@@ -177,6 +225,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const iv_layer *l = &m->layers[layer];
     const iv_tp_shard *shard = shard_of(m);
     size_t dim = (size_t)m->config.head_dim, bad = atomic_load(&s->bad_span);
+    float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(iv_row_parallel(s,
                            &(iv_row_parallel_args){.cuts = &m->tp.out,
                                                    .nodes = l->out,
@@ -185,11 +234,13 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
                                                    .x_stride = shard->heads * dim,
                                                    .x_first = shard->head_first * dim,
                                                    .rows = s->batch->tokens,
-                                                   .least = &bad},
+                                                   .least = &bad,
+                                                   .out = y},
                            err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
+    add_block(s, l->attention_post_norm, y);
     if (s->tape) memcpy(s->tape->now->x_mlp, s->x, s->batch->tokens * (size_t)m->config.hidden_size * sizeof *s->x);
     return norm(b, next, err);
 }
@@ -203,21 +254,24 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     size_t n = m->tp.down.of[m->rank].k;
     const float *gate = s->wide + row * 2 * n;
     if (s->tape) {
-        size_t at = row * n * iv_dtype_bytes(m->dtype);
-        s->compute.kernels->round(gate, n, m->dtype, (char *)s->tape->now->gate + at);
-        s->compute.kernels->round(gate + n, n, m->dtype, (char *)s->tape->now->up + at);
+        size_t at = row * n * iv_dtype_bytes(m->gemm_type);
+        s->compute.kernels->round(gate, n, m->gemm_type, (char *)s->tape->now->gate + at);
+        s->compute.kernels->round(gate + n, n, m->gemm_type, (char *)s->tape->now->up + at);
     }
-    s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)s->act + row * n * iv_dtype_bytes(m->dtype));
+    s->compute.kernels->swiglu(gate, gate + n, n, m->gemm_type,
+                               (char *)s->act + row * n * iv_dtype_bytes(m->gemm_type));
 }
 
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
-    const iv_mlp *w = m->layers[layer].experts;
+    const iv_layer *l = &m->layers[layer];
+    const iv_mlp *w = l->experts;
     linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
     iv_pool_run(s->compute.pool, s->batch->tokens, swiglu_row, s);
-    if (s->tape && s->tape->again) return IV_OK;
+    if (iv_cpu_ends_at_act(s, l)) return IV_OK;
     const iv_row_cut *cut = &m->tp.down.of[m->rank];
+    float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
     IV_TRY(iv_row_parallel(s,
                            &(iv_row_parallel_args){.cuts = &m->tp.down,
                                                    .nodes = w->down,
@@ -225,15 +279,21 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
                                                    .x = s->act,
                                                    .x_stride = cut->k,
                                                    .x_first = cut->first,
-                                                   .rows = s->batch->tokens},
+                                                   .rows = s->batch->tokens,
+                                                   .out = y},
                            err));
+    add_block(s, l->mlp_post_norm, y);
     return norm(b, next, err);
 }
 
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
-    IV_TRY(iv_cpu_experts(s, &s->model->layers[layer], s->batch->tokens, err));
-    return s->tape && s->tape->again ? IV_OK : norm(b, next, err);
+    const iv_layer *l = &s->model->layers[layer];
+    float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
+    IV_TRY(iv_cpu_experts(s, l, s->batch->tokens, y, err));
+    if (iv_cpu_ends_at_act(s, l)) return IV_OK;
+    add_block(s, l->mlp_post_norm, y);
+    return norm(b, next, err);
 }
 
 /* ---- head -------------------------------------------------------------------------------------------------- */
@@ -242,13 +302,13 @@ static iv_status head(iv_backend *b, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_batch *batch = s->batch;
-    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
+    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->gemm_type);
     size_t count = batch->logit_count, slice = batch->logits_max ? batch->logits_max : count;
     if (count == 0) return IV_OK;
     IV_ASSERT(count <= slice || batch->take || m->rank > 0);
     for (size_t i = 0; i < count; i++)
         s->compute.kernels->rmsnorm(s->x + batch->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
-                                    hidden, m->dtype, (char *)s->normed + i * hidden * width);
+                                    hidden, m->gemm_type, (char *)s->normed + i * hidden * width);
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
         if (m->tp.ranks > 1)

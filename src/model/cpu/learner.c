@@ -68,7 +68,7 @@ static widths widths_of(const iv_cpu_learner *l) {
 static void *typed(iv_cpu_learner *l, iv_carving *v, size_t count, size_t each) {
     size_t n;
     if (!iv_size_mul(count, each, &n)) v->overflow = true;
-    return iv_carve(v, v->overflow ? 0 : n, iv_dtype_bytes(l->model->dtype));
+    return iv_carve(v, v->overflow ? 0 : n, iv_dtype_bytes(l->model->gemm_type));
 }
 
 static float *floats(iv_carving *v, size_t count, size_t each) {
@@ -86,6 +86,7 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
         t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
     }
     if (!mlp) return;
+    if (iv_config_has_post_norms(&l->model->config)) t->attention_y = floats(v, n, w->h), t->mlp_y = floats(v, n, w->h);
     size_t wide = iv_size_max(w->up, w->expert * w->k);
     t->x_mlp = floats(v, n, w->h);
     t->gate = typed(l, v, n, wide), t->up = typed(l, v, n, wide), t->act = typed(l, v, n, wide);
@@ -110,7 +111,7 @@ static void carve_scratch(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     size_t linear, gradient, attention, threads = iv_pool_threads(l->compute.pool);
     if (!iv_linear_scratch(l->base.rows_max, iv_size_max(w->run, w->inputs), &linear) ||
         !iv_weight_gradient_scratch(l->padded_max, threads, &gradient) ||
-        !iv_attention_backward_scratch(l->model->dtype, w->dim, l->base.rows_max, &attention) ||
+        !iv_attention_backward_scratch(l->model->gemm_type, w->dim, l->base.rows_max, &attention) ||
         !iv_size_mul(attention, threads, &attention)) {
         v->overflow = true;
         return;
@@ -133,7 +134,8 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->h_panels = (w.h + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
     carve_scratch(l, v, &w);
     carve_tape(l, v, &w);
-    l->dx = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
+    l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
+    if (iv_config_has_post_norms(&l->model->config)) l->post_dx = floats(v, n, w.h);
     l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(w.up, w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
@@ -153,7 +155,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->head_rows = iv_carve(v, l->padded_max, sizeof *l->head_rows);
     l->spans = iv_carve(v, n, sizeof *l->spans), l->ranges = iv_carve(v, n, sizeof *l->ranges);
     l->ids = iv_carve(v, n, sizeof *l->ids);
-    l->kv = iv_carve(v, pages, l->model->kv_layout.page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
+    l->kv = iv_carve(v, pages, l->model->kv_layout[0].page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
     if (w.experts) carve_experts(l, v, &w);
 }
 
