@@ -1,6 +1,6 @@
 """Weights that torch keeps on a GPU, as slime and verl send them: CUDA IPC handles, and NCCL's broadcasts; and a mixture's experts as
 GPUs report them. `python3 rl_gpus.py [NAME...]` with $INVAR_BINARY, and a Python that has torch and nothing else; skipped where it sees no
-GPU. Broadcasts need two GPUs: the server takes the second."""
+GPU. Broadcasts need two GPUs: the server takes the second. With INVAR_RL_DEVICE=cpu the server's engine needs no GPU."""
 
 import base64
 import gc
@@ -27,7 +27,7 @@ import torch.multiprocessing.reductions as reductions
 if not torch.cuda.is_available():
     skip("torch sees no GPU")
 
-os.environ["INVAR_DEVICE"] = "cuda"
+DEVICE = os.environ["INVAR_DEVICE"] = os.environ.get("INVAR_RL_DEVICE", "cuda")  # of the server's engine
 import rl_torch as rt
 from rl_torch import rl
 
@@ -211,6 +211,9 @@ def test_large():
 
 def test_experts():
     """Those of a CPU with the same arithmetic, alone and in batches."""
+    if DEVICE != "cuda":
+        print("   needs an engine on a GPU")
+        return
     model = pathlib.Path(__file__).resolve().parents[1] / "data" / "hf" / "qwen3_moe"
     prompts = [[(7 * i + j) % 90 + 1 for i in range(20 + 9 * j)] for j in range(8)]
     body = {"sampling_params": {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}, "return_routed_experts": True}
