@@ -1,8 +1,8 @@
 /* tokenize.c: the tokenizer's routes. Work that grows with the body is done in a job. */
-#include "serve/api/handlers.h"
 #include "base/file.h"
 #include "format/json.h"
 #include "serve/api/constraint.h"
+#include "serve/api/handlers.h"
 #include "serve/api/job.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
