@@ -1,6 +1,6 @@
 /* fuzz_engine_frames.c: any bytes from the other process are records, or are refused; what is a record is written again
  * and read again as the same bytes. */
-#include "serve/engine_frames.h"
+#include "serve/engine/frames.h"
 
 #include <stdlib.h>
 #include <string.h>

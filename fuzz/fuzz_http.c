@@ -3,7 +3,7 @@
  *
  * The input is a script of steps, two bytes each: an action and an amount. */
 #include "base/size.h"
-#include "serve/http_internal.h"
+#include "serve/http/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

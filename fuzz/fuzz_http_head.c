@@ -3,7 +3,7 @@
 #include "base/buf.h"
 #include "base/size.h"
 #include "base/utf8.h"
-#include "serve/http_parse.h"
+#include "serve/http/parse.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -152,6 +152,7 @@ typedef struct iv_engine_info {
     const char *weights_digest, *configuration_digest, *tokenizer_digest, *template_digest;
     int numerics_version;
     size_t tensor_parallel_size, rank; /* rank: of this process; 0 without mpirun */
+    /* kv_tokens: that the KV cache has room for, and kv_bytes_per_token, as long as no window frees any */
     size_t threads, vocab_size, max_model_len, kv_tokens, weight_bytes, kv_bytes_per_token;
     size_t max_num_seqs, max_num_batched_tokens;
     double load_seconds;
@@ -173,6 +174,7 @@ typedef struct iv_engine_stats {
     uint64_t preemptions, drafted_tokens, accepted_tokens;
     double step_seconds, forward_seconds, sample_seconds; /* forward and sampling are parts of a step */
     size_t running, waiting;
+    /* Of 64 positions in the layers of one KV group: layers with the same window (docs/ARCHITECTURE.md). */
     size_t kv_pages, kv_pages_free, kv_pages_cached; /* cached: held by the prefix cache alone, free on demand */
     size_t held;                                     /* of those waiting: by iv_engine_hold */
 } iv_engine_stats;

@@ -105,6 +105,7 @@ static int server_options(const cli_args *args, iv_server_options *o, iv_error *
     o->bridge.engine_restarts = cli_count(args, "engine-restarts", o->bridge.engine_restarts);
     o->bridge.engine_timeout_ms = (uint32_t)cli_count(args, "engine-timeout", 0);
     o->update_dir = cli_text(args, "update-dir", NULL);
+    o->weights_python = cli_text(args, "weights-python", NULL);
     o->update_timeout_ms = (uint32_t)cli_count(args, "update-timeout", o->update_timeout_ms / 1000) * 1000; /* a day */
     int code = read_key(args, "api-key", "INVAR_API_KEY", &o->http.api_key, &o->http.api_key_file, err);
     if (code == CLI_OK)

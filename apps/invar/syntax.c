@@ -228,10 +228,12 @@ static const cli_flag fault_flags[] = {
 static const cli_section fault_section = {"Faults", fault_flags};
 
 static const cli_flag update_flags[] = {
-    {PATH("update-dir", "DIR"), .unset = "/dev/shm with room for the weights twice, else $TMPDIR or /tmp",
+    {PATH("update-dir", "DIR"), .unset = "/dev/shm with room for the weights three times, else $TMPDIR or /tmp",
      .help = "where weights that a trainer sends are collected; the latest stay there for a restart of the engine"},
     {COUNT("update-timeout", "SECONDS", 1, 86400), .unset = "600",
      .help = "time that a trainer's process group may take to connect, and for each broadcast"},
+    {TEXT("weights-python", "PROGRAM"), .unset = "python3 next to this program if it is there, else of $PATH",
+     .help = "the Python with torch and the package invar that takes a trainer's tensors (python -m invar.weights)"},
     {0},
 };
 static const cli_section update_section = {"Updates of weights", update_flags};

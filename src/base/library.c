@@ -26,11 +26,3 @@ iv_status iv_library_nccl_calls(const char *what_for, const iv_library_call *cal
                    "%s: wanted NCCL (libnccl.so.2) among the libraries, found none: set LD_LIBRARY_PATH to where it is",
                    what_for);
 }
-
-iv_status iv_library_cuda_calls(const char *what_for, const iv_library_call *calls, size_t count, iv_error *err) {
-    static const char *const names[] = {"libcuda.so.1", "libcuda.so"};
-    void *library = open_first(names, sizeof names / sizeof *names);
-    if (library) return find_calls(what_for, library, "the CUDA driver (libcuda.so.1)", calls, count, err);
-    return iv_fail(err, IV_NOT_FOUND, "%s: wanted the CUDA driver (libcuda.so.1), found none: this machine has no GPU",
-                   what_for);
-}

@@ -12,7 +12,5 @@ typedef struct iv_library_call {
 /* Finds NCCL and calls of it. It has threads and therefore stays loaded. IV_NOT_FOUND; `what_for` begins the
  * message. */
 iv_status iv_library_nccl_calls(const char *what_for, const iv_library_call *calls, size_t count, iv_error *err);
-/* The same for the CUDA driver, libcuda.so.1. */
-iv_status iv_library_cuda_calls(const char *what_for, const iv_library_call *calls, size_t count, iv_error *err);
 
 #endif

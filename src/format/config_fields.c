@@ -5,8 +5,13 @@
 #include <stddef.h>
 #include <string.h>
 
-const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
-    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3", [IV_ROPE_YARN] = "yarn"};
+const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {[IV_ROPE_DEFAULT] = "default",
+                                                       [IV_ROPE_LINEAR] = "linear",
+                                                       [IV_ROPE_LLAMA3] = "llama3",
+                                                       [IV_ROPE_YARN] = "yarn",
+                                                       [IV_ROPE_NONE] = "none"};
+static const char *const norm_places[] = {
+    [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -72,6 +77,7 @@ static const iv_config_field layer_rows[] = {
     {"sliding_window", AT(window), IV_FIELD_INT, .uses = BOTH},
     {"mlp", AT(mlp), IV_FIELD_CHOICE, BOTH, .choices = mlp_kinds},
     {"rope", AT(rope), IV_FIELD_CHOICE, LINE, .label = "rope"},
+    {"norms", AT(norms), IV_FIELD_CHOICE, LINE | MEMORY, .label = "norms", .choices = norm_places},
 };
 #undef AT
 
@@ -79,7 +85,9 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
                       iv_rope_fields = {rope_rows, sizeof rope_rows / sizeof *rope_rows},
                       iv_layer_fields = {layer_rows, sizeof layer_rows / sizeof *layer_rows};
 
-_Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int), "an enum is read as an int");
+_Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
+                   sizeof(iv_norm_places) == sizeof(int),
+               "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {
     const char *at = (const char *)of + f->offset;

@@ -97,10 +97,7 @@ static const config_member members[] = {
     {"num_shared_experts", "0"},
     {"shared_expert_intermediate_size", "0"},
     {"use_expert_bias", "false"},
-};
-
-/* A norm of q and k, in families without one. */
-static const config_member query_norms[] = {
+    /* a norm of q and k, in families without one */
     {"use_qk_norm", "false"},
     {"qk_norm", "false"},
     {"qk_layernorm", "false"},
@@ -134,13 +131,20 @@ static iv_status is_harmless(const char *values, const json_t *found, bool *out,
     return IV_OK;
 }
 
-static iv_status check(const iv_json_object *o, const config_member *table, size_t count, iv_error *err) {
+static bool is_read(const char *key, const char *const *reads, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (reads[i] && strcmp(reads[i], key) == 0) return true;
+    return false;
+}
+
+static iv_status check(const iv_json_object *o, const config_member *table, size_t count, const char *const *reads,
+                       size_t read_count, iv_error *err) {
     for (size_t i = 0; i < count; i++) {
         char shown[IV_JSON_SHOWN_BYTES];
         const config_member *m = &table[i];
         const json_t *found = json_object_get(o->json, m->key);
         bool harmless;
-        if (!iv_json_object_has(o, m->key)) continue;
+        if (!iv_json_object_has(o, m->key) || is_read(m->key, reads, read_count)) continue;
         IV_TRY(is_harmless(m->harmless, found, &harmless, err));
         if (harmless) continue;
         return iv_fail(err, IV_UNSUPPORTED, "%s: %s%s: wanted %.*s (others are not implemented), found %s", o->file,
@@ -150,11 +154,10 @@ static iv_status check(const iv_json_object *o, const config_member *table, size
     return IV_OK;
 }
 
-iv_status iv_config_members_check(const iv_json_object *o, bool qk_norm, iv_error *err) {
-    IV_TRY(check(o, members, sizeof members / sizeof *members, err));
-    return qk_norm ? IV_OK : check(o, query_norms, sizeof query_norms / sizeof *query_norms, err);
+iv_status iv_config_members_check(const iv_json_object *o, const char *const *reads, size_t count, iv_error *err) {
+    return check(o, members, sizeof members / sizeof *members, reads, count, err);
 }
 
 iv_status iv_config_rope_check(const iv_json_object *o, iv_error *err) {
-    return check(o, rope_members, sizeof rope_members / sizeof *rope_members, err);
+    return check(o, rope_members, sizeof rope_members / sizeof *rope_members, NULL, 0, err);
 }

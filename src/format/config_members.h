@@ -5,8 +5,9 @@
 #include "format/json.h"
 
 /* IV_UNSUPPORTED, naming the member, for the first one whose value is neither null nor harmless. o is the whole
- * configuration; qk_norm: its family norms q and k. Rotary settings are checked by iv_config_rope_check. */
-iv_status iv_config_members_check(const iv_json_object *o, bool qk_norm, iv_error *err);
+ * configuration; reads: members that its family implements, some may be NULL. Rotary settings are checked by
+ * iv_config_rope_check. */
+iv_status iv_config_members_check(const iv_json_object *o, const char *const *reads, size_t count, iv_error *err);
 
 /* The same for an object of rotary settings. */
 iv_status iv_config_rope_check(const iv_json_object *o, iv_error *err);

@@ -40,7 +40,7 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
     if (has_old) type = old;
     if (!has_type && !has_old && iv_json_object_has(o, "factor"))
         return iv_json_object_missing(o, "rope_type", "a string", err);
-    for (int i = 0; i < IV_ROPE_KINDS; i++)
+    for (int i = 0; i < IV_ROPE_NONE; i++) /* which no file names */
         if (strcmp(type, iv_rope_kind_names[i]) == 0) {
             *out = (iv_rope_kind)i;
             return IV_OK;

@@ -20,10 +20,19 @@
 
 /* The layers with a sliding window. */
 typedef enum slide_rule {
-    SLIDE_NEVER,     /* the family has no window; the fields are not read */
-    SLIDE_ALL,       /* every layer */
-    SLIDE_FROM_LAYER /* layer_types, else layers from max_window_layers on */
+    SLIDE_NEVER,      /* the family has no window; the fields are not read */
+    SLIDE_ALL,        /* every layer */
+    SLIDE_FROM_LAYER, /* layer_types, else layers from max_window_layers on */
+    SLIDE_PATTERN,    /* layer_types, else all layers but each sliding_window_pattern-th */
+    SLIDE_NOPE        /* layer_types, else the layers without a rotation */
 } slide_rule;
+
+/* The layers without a rotation. */
+typedef enum nope_rule {
+    NOPE_NEVER,
+    NOPE_LISTED,        /* a 0 in no_rope_layers, else each no_rope_layer_interval-th layer */
+    NOPE_WITHOUT_WINDOW /* layers that see all positions, in models where others slide */
+} nope_rule;
 
 typedef struct family_facts {
     const char *model_type;
@@ -33,24 +42,41 @@ typedef struct family_facts {
     int64_t bos_id, eos_id; /* when absent; -1: none */
     slide_rule slides;
     bool window_switch; /* sliding_window counts only with use_sliding_window */
+    nope_rule nope;
+    iv_norm_places norms;
     bool qk_norm;
     bool moe;
     bool mlp_bias_field;
+    const char *reads[4]; /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
+#define NO_IDS .bos_id = -1, .eos_id = -1
+#define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
 static const family_facts families[] = {
-    {"qwen3", IV_QWEN3, 32, 128, -1, -1, SLIDE_FROM_LAYER, true, true, false, false},
-    {"qwen3_moe", IV_QWEN3_MOE, 4, 0, -1, -1, SLIDE_ALL, true, true, true, false},
-    {"qwen2", IV_QWEN2, 32, 0, -1, -1, SLIDE_FROM_LAYER, true, false, false, false},
-    {"llama", IV_LLAMA, 0, 0, 1, 2, SLIDE_NEVER, false, false, false, true},
-    {"mistral", IV_MISTRAL, 8, 0, 1, 2, SLIDE_ALL, false, false, false, false},
+    {"qwen3", IV_QWEN3, .kv_heads = 32, .head_dim = 128, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true,
+     .qk_norm = true, .reads = {READS_QK_NORM}},
+    {"qwen3_moe", IV_QWEN3_MOE, .kv_heads = 4, NO_IDS, .slides = SLIDE_ALL, .window_switch = true, .qk_norm = true,
+     .moe = true, .reads = {READS_QK_NORM}},
+    {"qwen2", IV_QWEN2, .kv_heads = 32, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true},
+    {"llama", IV_LLAMA, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true},
+    {"mistral", IV_MISTRAL, .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL},
+    {"smollm3", IV_SMOLLM3, .kv_heads = 4, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_NOPE,
+     .window_switch = true, .nope = NOPE_LISTED, .mlp_bias_field = true,
+     .reads = {"no_rope_layers", "no_rope_layer_interval"}},
+    {"exaone4", IV_EXAONE4, .kv_heads = 32, .bos_id = 0, .eos_id = 2, .slides = SLIDE_PATTERN,
+     .nope = NOPE_WITHOUT_WINDOW, .norms = IV_NORMS_BEHIND, .qk_norm = true,
+     .reads = {READS_QK_NORM, "sliding_window_pattern"}},
 };
+#undef READS_QK_NORM
+#undef NO_IDS
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
 #define RMS_NORM_EPS_DEFAULT 1e-6
 #define SLIDING_WINDOW_DEFAULT 4096
 #define MAX_WINDOW_LAYERS_DEFAULT 28
+#define SLIDING_WINDOW_PATTERN_DEFAULT 4
+#define NO_ROPE_INTERVAL_DEFAULT 4
 
 static bool is_absent(const iv_json_object *o, const char *key) { return !json_object_get(o->json, key); }
 
@@ -176,6 +202,23 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     return IV_OK;
 }
 
+/* ---- which layers have no rotation ---- */
+
+static iv_status parse_no_rope_layers(const iv_json_object *o, const iv_model_config *c, bool *nope, iv_error *err) {
+    int64_t interval = NO_ROPE_INTERVAL_DEFAULT, rotates[IV_LAYERS_MAX];
+    size_t count = 0;
+    bool found;
+    IV_TRY(iv_json_object_int(o, "no_rope_layer_interval", 1, IV_LAYERS_MAX, &interval, &found, err));
+    for (int64_t i = 0; i < c->layers; i++) nope[i] = (i + 1) % interval == 0;
+    IV_TRY(iv_json_object_ints(o, "no_rope_layers", 0, 1, rotates, IV_LAYERS_MAX, &count, &found, err));
+    if (count == 0) return IV_OK;
+    if (count != (size_t)c->layers)
+        return iv_fail(err, IV_FORMAT, "%s: no_rope_layers: wanted an array of %" PRId64 " entries, found %zu", o->file,
+                       c->layers, count);
+    for (size_t i = 0; i < count; i++) nope[i] = !rotates[i];
+    return IV_OK;
+}
+
 /* ---- which layers slide ---- */
 
 static iv_status parse_window(const iv_json_object *o, const family_facts *f, int64_t *window, iv_error *err) {
@@ -211,26 +254,60 @@ static iv_status parse_layer_types(const iv_json_object *o, const iv_model_confi
     return IV_OK;
 }
 
-static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+/* Exaone4's published files also write it as letters, next to layer_types. */
+static iv_status parse_pattern(const iv_json_object *o, int64_t *pattern, iv_error *err) {
+    bool found;
+    *pattern = SLIDING_WINDOW_PATTERN_DEFAULT;
+    if (json_is_string(json_object_get(o->json, "sliding_window_pattern")) && iv_json_object_has(o, "layer_types"))
+        return IV_OK;
+    return iv_json_object_int(o, "sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err);
+}
+
+static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, int64_t window, const bool *nope,
+                               iv_model_config *c, iv_error *err) {
     bool listed[IV_LAYERS_MAX] = {false}, has_list, found;
-    int64_t window, from = f->slides == SLIDE_FROM_LAYER ? MAX_WINDOW_LAYERS_DEFAULT : 0;
-    IV_TRY(parse_window(o, f, &window, err));
+    int64_t from = f->slides == SLIDE_FROM_LAYER ? MAX_WINDOW_LAYERS_DEFAULT : 0, pattern = 0;
+    bool reads_list = f->slides >= SLIDE_FROM_LAYER;
     if (f->slides == SLIDE_FROM_LAYER)
         IV_TRY(iv_json_object_int(o, "max_window_layers", 0, INT32_MAX, &from, &found, err));
+    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, &pattern, err));
     IV_TRY(parse_layer_types(o, c, listed, &has_list, err));
     for (int64_t i = 0; i < c->layers; i++) {
-        bool slides = window > 0 && i >= from;
+        bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
+        if (f->slides == SLIDE_NOPE) slides = window > 0 && nope[i];
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
                            o->file, i);
         /* The reference code of the other families does not read the list: only a neutral list is safe. */
-        if (has_list && f->slides != SLIDE_FROM_LAYER && listed[i] != slides)
+        if (has_list && !reads_list && listed[i] != slides)
             return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types[%" PRId64 "]: every layer of this %s model is %s",
                            o->file, i, f->model_type, slides ? "sliding_attention" : "full_attention");
         if (has_list) slides = listed[i];
         c->layer[i].window = slides ? window : 0;
         if (slides) c->sliding_window = window;
     }
+    return IV_OK;
+}
+
+/* Layers without a rotation get rotary settings of their own. */
+static void use_nope(const family_facts *f, bool hybrid, const bool *listed, iv_model_config *c) {
+    int none = c->rope_count;
+    for (int64_t i = 0; i < c->layers; i++) {
+        if (f->nope == NOPE_WITHOUT_WINDOW ? !hybrid || c->layer[i].window > 0 : !listed[i]) continue;
+        c->layer[i].rope = none;
+        c->ropes[none] = (iv_rope_config){.kind = IV_ROPE_NONE, .theta = 1, .factor = 1, .attn_factor = 1};
+        c->rope_count = none + 1;
+    }
+}
+
+static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    bool nope[IV_LAYERS_MAX] = {false};
+    int64_t window;
+    if (f->nope == NOPE_LISTED) IV_TRY(parse_no_rope_layers(o, c, nope, err));
+    IV_TRY(parse_window(o, f, &window, err));
+    IV_TRY(parse_sliding(o, f, window, nope, c, err));
+    use_nope(f, window > 0, nope, c);
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].norms = f->norms;
     return IV_OK;
 }
 
@@ -293,16 +370,22 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     c->model_type = f->model_type;
     IV_TRY(check_architecture(o, err));
     IV_TRY(check_quantization(o, err));
-    IV_TRY(iv_config_members_check(o, f->qk_norm, err));
+    IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
     c->rms_norm_eps = RMS_NORM_EPS_DEFAULT;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(iv_config_parse_rope(o, c, err));
-    IV_TRY(parse_sliding(o, f, c, err));
+    IV_TRY(parse_layers(o, f, c, err));
     if (f->moe) IV_TRY(parse_experts(o, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
+}
+
+bool iv_config_has_post_norms(const iv_model_config *c) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].norms != IV_NORMS_BEFORE) return true;
+    return false;
 }
 
 bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind) {

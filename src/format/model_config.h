@@ -20,14 +20,15 @@
 #define IV_EOS_IDS_MAX 16
 #define IV_ROPES_MAX 2
 
-typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL } iv_family;
+typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL, IV_SMOLLM3, IV_EXAONE4 } iv_family;
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
     IV_ROPE_DEFAULT, /* none */
     IV_ROPE_LINEAR,  /* divided by factor */
     IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by factor, or interpolated */
-    IV_ROPE_YARN     /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
+    IV_ROPE_YARN,    /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
+    IV_ROPE_NONE     /* not rotated (NoPE): all frequencies are 0 */
 } iv_rope_kind;
 
 /* Rotary settings; a layer names one of the configuration's by index. */
@@ -46,11 +47,15 @@ typedef struct iv_rope_config {
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 
+/* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
+typedef enum iv_norm_places { IV_NORMS_BEFORE, IV_NORMS_BEHIND, IV_NORMS_BOTH } iv_norm_places;
+
 /* What one layer is. */
 typedef struct iv_layer_config {
     iv_mlp_kind mlp;
     int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
     int rope;       /* index into iv_model_config.ropes */
+    iv_norm_places norms;
 } iv_layer_config;
 
 /* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */
@@ -87,6 +92,9 @@ typedef struct iv_model_config {
     int64_t eos_ids[IV_EOS_IDS_MAX];
     size_t eos_count; /* each < vocab_size */
 } iv_model_config;
+
+/* True if a layer norms the outputs of its blocks. */
+bool iv_config_has_post_norms(const iv_model_config *c);
 
 /* True if a layer has this kind of MLP. */
 bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);

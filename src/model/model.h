@@ -30,7 +30,8 @@ typedef struct iv_mlp_tensors {
     iv_tensor *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
-    iv_tensor *attention_norm, *mlp_norm, *q_norm, *k_norm, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
+    iv_tensor *q_norm, *k_norm, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
     iv_tensor *router;
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
@@ -41,10 +42,11 @@ typedef struct iv_rope_table {
 } iv_rope_table;
 
 typedef struct iv_layer {
-    const iv_layer_config *config;    /* the decoder (decoder.c) chooses its ops by it */
-    const iv_rope_table *rope;        /* the rotation of q and k */
-    float *attention_norm, *mlp_norm; /* [hidden] */
-    float *q_norm, *k_norm;           /* [head_dim] or NULL */
+    const iv_layer_config *config;              /* the decoder (decoder.c) chooses its ops by it */
+    const iv_rope_table *rope;                  /* the rotation of q and k */
+    float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
+    float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
+    float *q_norm, *k_norm;                     /* [head_dim] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
     iv_matrix router; /* n = experts; unused in dense layers */

@@ -3,6 +3,8 @@
 #include "base/size.h"
 #include "numerics/rope.h"
 
+#include <string.h>
+
 typedef struct rope_job {
     const double *frequencies;
     size_t pairs, positions;
@@ -32,7 +34,10 @@ void iv_rope_tables(const iv_rope_config *c, size_t head_dim, iv_pool *pool, siz
                          .beta_fast = c->beta_fast,
                          .beta_slow = c->beta_slow,
                          .truncate = c->truncate};
-    iv_rope_frequencies(&rule, head_dim, frequencies);
+    if (c->kind == IV_ROPE_NONE)
+        memset(frequencies, 0, sizeof frequencies);
+    else
+        iv_rope_frequencies(&rule, head_dim, frequencies);
     rope_job job = {frequencies, head_dim / 2, positions, 1, cosine, sine};
     if (c->kind == IV_ROPE_YARN)
         job.attention = c->attention != 0

@@ -248,6 +248,33 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
     return IV_OK;
 }
 
+/* A norm's name depends on what else the layer norms. */
+static iv_status norms(builder *b, const char *at, size_t index) {
+    size_t hidden = (size_t)b->first->config.hidden_size;
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    iv_norm_places places = b->first->config.layer[index].norms;
+    const struct {
+        const char *name[IV_NORMS_BOTH + 1]; /* by iv_norm_places; NULL: there is none */
+        float **to;
+        iv_tensor **tensor;
+    } all[] = {
+        {{"input_layernorm", NULL, "input_layernorm"}, &l->attention_norm, &n->attention_norm},
+        {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
+         &l->attention_post_norm,
+         &n->attention_post_norm},
+        {{"post_attention_layernorm", NULL, "pre_feedforward_layernorm"}, &l->mlp_norm, &n->mlp_norm},
+        {{NULL, "post_feedforward_layernorm", "post_feedforward_layernorm"}, &l->mlp_post_norm, &n->mlp_post_norm},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char name[PREFIX_BYTES];
+        if (!all[i].name[places]) continue;
+        snprintf(name, sizeof name, "%s.weight", all[i].name[places]);
+        IV_TRY(vector(b, at, name, hidden, all[i].to, all[i].tensor));
+    }
+    return IV_OK;
+}
+
 static iv_status attention(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim, outs = 0;
@@ -271,8 +298,7 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .k = hidden};
         outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
     }
-    IV_TRY(vector(b, at, "input_layernorm.weight", hidden, &l->attention_norm, &n->attention_norm));
-    IV_TRY(vector(b, at, "post_attention_layernorm.weight", hidden, &l->mlp_norm, &n->mlp_norm));
+    IV_TRY(norms(b, at, index));
     IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
@@ -321,6 +347,7 @@ static iv_status layer(builder *b, size_t index) {
         iv_layer *l = &m->layers[index];
         l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
+        l->attention_post_norm = first->attention_post_norm, l->mlp_post_norm = first->mlp_post_norm;
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);

@@ -6,10 +6,10 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "format/json.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
-#include "serve/api/constraint.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "serve/bridge.h"
+#include "serve/engine/bridge.h"
 
 #include <jansson.h>
 

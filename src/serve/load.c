@@ -3,9 +3,9 @@
  * Invariant: a flight is idle or has one request; every request ends with exactly one call of `request_done`. */
 #include "serve/load.h"
 #include "base/clock.h"
+#include "base/json_out.h"
 #include "base/size.h"
 #include "format/json.h"
-#include "base/json_out.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -3,16 +3,16 @@
 #include "serve/server.h"
 #include "base/clock.h"
 #include "base/size.h"
+#include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
-#include "serve/api/updates.h"
 #include "serve/api/token_text.h"
-#include "serve/api/constraint.h"
-#include "serve/log.h"
-#include "serve/metrics.h"
+#include "serve/api/updates.h"
 #include "serve/notify.h"
-#include "serve/response_store.h"
 #include "serve/page/page.h"
+#include "serve/state/log.h"
+#include "serve/state/metrics.h"
+#include "serve/state/response_store.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>

@@ -26,7 +26,7 @@ ROWS = {
     "max-queued-requests": (NEVER, "9"), "max-connections-per-client": (NEVER, "9"), "max-request-body": (NEVER, "100000"),
     "max-unread-bytes": (NEVER, "1000000"), "response-dir": (NEVER, MADE / "responses"), "max-stored-responses": (NEVER, "9", "--response-dir", MADE / "a"),
     "max-stored-bytes": (NEVER, "9M", "--response-dir", MADE / "b"), "drain-timeout": (NEVER, "3"), "engine-process": (NEVER, "off"),
-    "engine-restarts": (NEVER, "1"), "engine-timeout": (NEVER, "9000"), "update-dir": (NEVER, MADE), "update-timeout": (NEVER, "9"),
+    "engine-restarts": (NEVER, "1"), "engine-timeout": (NEVER, "9000"), "update-dir": (NEVER, MADE), "update-timeout": (NEVER, "9"), "weights-python": (NEVER, "python3"),
     "api-key": (NEVER, "key"), "admin-api-key": (NEVER, "admin"), "api-key-file": (NEVER, MADE / "key"), "admin-api-key-file": (NEVER, MADE / "key"),
     "allow-flush": (NEVER, None), "allowed-hosts": (NEVER, "a"), "allowed-origins": (NEVER, "http://a"), "metrics-compat": (NEVER, "vllm"),
     "log-format": (NEVER, "json"), "log-level": (NEVER, "info"), "log-file": (NEVER, "/dev/stderr"), "disable-log-requests": (NEVER, None),

@@ -1,24 +1,24 @@
 """Weights that torch keeps on a GPU, as slime and verl send them: CUDA IPC handles, and NCCL's broadcasts; and a mixture's experts as
-GPUs report them. Skipped where torch sees no GPU; `python3 rl_gpus.py [NAME...]` with a Python that has it. Broadcasts need two GPUs:
-the server takes the second."""
+GPUs report them. `python3 rl_gpus.py [NAME...]` with $INVAR_BINARY, and a Python that has torch and nothing else; skipped where it sees no
+GPU. Broadcasts need two GPUs: the server takes the second. With INVAR_RL_DEVICE=cpu the server's engine needs no GPU."""
 
 import base64
 import gc
-import importlib.util
 import json
 import os
 import pathlib
-import re
 import shutil
 import struct
+import subprocess
 import sys
 import threading
 import time
 
+import rl_python
 from support import skip
 
-if importlib.util.find_spec("torch") is None:
-    skip("torch is not installed")
+if __name__ == "__main__":
+    rl_python.run_with_torch()
 
 import torch
 import torch.distributed as dist
@@ -27,12 +27,12 @@ import torch.multiprocessing.reductions as reductions
 if not torch.cuda.is_available():
     skip("torch sees no GPU")
 
-os.environ["INVAR_DEVICE"] = "cuda"
+DEVICE = os.environ["INVAR_DEVICE"] = os.environ.get("INVAR_RL_DEVICE", "cuda")  # of the server's engine
 import rl_torch as rt
 from rl_torch import rl
 
 LARGE = pathlib.Path(__file__).resolve().parents[2] / "bench" / "gpu" / "configs" / "qwen3-0.6b"
-UPDATE_S = "20"
+UPDATE_S = "60"
 
 
 def on_gpu(checkpoint):
@@ -132,6 +132,19 @@ def test_counts():
         rl.check(in_use() > before, "a control: a message that nobody reads keeps its memory")
 
 
+def test_dead_sender():
+    """A handle of a process that has ended: an error, after which the weights process reads the next message."""
+    code = ("import rl_torch as rt, torch; name, (_, shape, _) = next(iter(rt.rl.TWO.items()));"
+            "print('TEXT', rt.serialize([(name, torch.zeros(shape, dtype=torch.bfloat16, device='cuda'))]), flush=True); import os; os._exit(0)")
+    ran = subprocess.run([sys.executable, "-c", code], cwd=pathlib.Path(__file__).parent, capture_output=True, text=True, check=True)
+    text = next(line[5:] for line in ran.stdout.splitlines() if line.startswith("TEXT "))
+    with rl.serving(rl.TINY_MATH) as s:
+        status, answer = s.call("POST", "/update_weights_from_tensor", {"serialized_named_tensors": [text]})
+        rl.check(status >= 400 and next(iter(rl.TWO)) in answer["message"] and s.answer() == rl.FIRST, status, answer)
+        rt.update(s, list(on_gpu(rl.TWO).items()))
+        rl.check(s.answer() == rl.WANTED, s.answer())
+
+
 def test_expandable_segments():
     """Refused by name."""
     settings = getattr(torch.cuda.memory, "_set_allocator_settings", None)
@@ -198,6 +211,9 @@ def test_large():
 
 def test_experts():
     """Those of a CPU with the same arithmetic, alone and in batches."""
+    if DEVICE != "cuda":
+        print("   needs an engine on a GPU")
+        return
     model = pathlib.Path(__file__).resolve().parents[1] / "data" / "hf" / "qwen3_moe"
     prompts = [[(7 * i + j) % 90 + 1 for i in range(20 + 9 * j)] for j in range(8)]
     body = {"sampling_params": {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}, "return_routed_experts": True}
@@ -216,59 +232,19 @@ def test_experts():
 # ---- broadcasts
 
 
-def nccl_folder():
-    """Of the library that torch has loaded."""
-    torch.cuda.nccl.version()
-    found = re.search(r" (/\S*)/libnccl\.so\S*$", pathlib.Path("/proc/self/maps").read_text(), re.M)
-    return found[1] if found else ""
-
-
-def group_of(name, port, world):
-    """slime's and OpenRLHF's init_process_group: a group next to the default one."""
-    from torch.distributed.distributed_c10d import Backend, PrefixStore, _new_process_group_helper, _world, default_pg_timeout, rendezvous
-    store, rank, size = next(rendezvous(f"tcp://127.0.0.1:{port}", 0, world, timeout=default_pg_timeout))
-    store.set_timeout(default_pg_timeout)
-    group, _ = _new_process_group_helper(size, rank, [], Backend("nccl"), PrefixStore(name, store), group_name=name, backend_options=None,
-                                         timeout=default_pg_timeout)
-    _world.pg_group_ranks[group] = {i: i for i in range(size)}
-    return group
-
-
 def join(s, name):
-    socket = rl.socket.create_server(("127.0.0.1", 0))
-    port = socket.getsockname()[1]
-    socket.close()
-    answer = []
-    body = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2, "group_name": name, "backend": "nccl"}
-    thread = threading.Thread(target=lambda: answer.append(s.call("POST", "/init_weights_update_group", body)))
-    thread.start()
-    group = group_of(name, port, 2)
-    thread.join()
-    rl.check(answer[0][0] == 200, answer)
-    return group
+    return rt.join(s, name, backend="nccl")
 
 
 def broadcast(s, group, name, tensors, version):
-    """update_weights_from_distributed: the call, and the broadcasts meanwhile."""
-    body = {"names": [n for n, _ in tensors], "dtypes": [str(t.dtype).replace("torch.", "") for _, t in tensors],
-            "shapes": [list(t.shape) for _, t in tensors], "group_name": name, "flush_cache": False, "weight_version": version}
-
-    def send():
-        for work in [dist.broadcast(t, 0, group=group, async_op=True) for _, t in tensors]:
-            work.wait()
-
-    sender = threading.Thread(target=send, daemon=True)  # hangs where the server does not receive
-    sender.start()
-    status, answer = s.call("POST", "/update_weights_from_distributed", body)
+    status, answer = rt.broadcast(s, group, name, tensors, version)
     if status in (200, 400):
-        sender.join()
         torch.cuda.synchronize()
     return status, answer
 
 
 def distributed_server(gpu):
-    environment = {"CUDA_VISIBLE_DEVICES": str(gpu), "LD_LIBRARY_PATH": nccl_folder() + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
-    return rl.serving(rl.TINY_MATH, "--update-timeout", UPDATE_S, environment=environment)
+    return rl.serving(rl.TINY_MATH, "--update-timeout", UPDATE_S, environment={"CUDA_VISIBLE_DEVICES": str(gpu)})
 
 
 def test_broadcasts():

@@ -2,19 +2,16 @@
 """RL stacks against `invar serve`, call by call and field by field as their sources make them: slime
 (slime/backends/sglang_utils/sglang_engine.py, megatron_utils/update_weight), verl (workers/rollout/sglang_rollout:
 http_server_engine.py, sglang_rollout.py) and SGLang's weight_sync/utils.py. Messages are those of torch 2.6
-(torch_messages.py). Two checkpoints of one shape: after an update the answers, digests and fingerprints are those of a
-server that was started on the second."""
+(torch_messages.py); torch itself takes them (python -m invar.weights), and the test is skipped without it. Two
+checkpoints of one shape: after an update the answers, digests and fingerprints are those of a server that was started on
+the second."""
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
-import re
-import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -24,12 +21,13 @@ import time
 import urllib.error
 import urllib.request
 
+import rl_python
 import torch_messages as tm
 from served import children
 from upstream import BINARY, TINY_MATH, derived_model, wait_for_port
 
 PROMPT = "12 + 30 ="
-STANDIN = os.environ.get("INVAR_STANDIN")  # folder with stand-ins for libcuda.so.1 and libnccl.so.2
+PYTHON = rl_python.find()
 START_S = 60
 checks = 0
 
@@ -47,7 +45,8 @@ class Server:
     def __init__(self, model, *flags, environment=None):
         self.log = tempfile.TemporaryFile("w+")
         command = [BINARY, "serve", str(model), "--port", "0", "--threads", "2", "--disable-log-requests", *flags]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log, env=os.environ | (environment or {}))
+        command += [] if "--weights-python" in flags else ["--weights-python", PYTHON]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self.log, env=rl_python.environment() | (environment or {}))
         self.port = wait_for_port(self.process, self.log)
 
     def call(self, method, path, body=None):
@@ -84,9 +83,19 @@ class Server:
                                     "return_logprob": True})
         return a["invar"]["digest"], a["system_fingerprint"], a["output_ids"]
 
+    def child(self, word):
+        """Of the server's processes the one with this word among its arguments."""
+        for pid in children(self.process.pid):
+            with contextlib.suppress(OSError):
+                if word in pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+                    return pid
+        return None
+
     def engine(self):
-        found = children(self.process.pid)
-        return found[0] if found else None
+        return self.child("engine-process")
+
+    def sidecar(self):
+        return self.child("invar.weights")
 
     def kill_engine(self):
         pid = self.engine()
@@ -608,142 +617,105 @@ def test_loads():
         check(status == 200 and one["dp_rank"] == 0 and one["num_running_reqs"] == 0 and one["max_total_num_tokens"] > 0, loads)
 
 
-# ---- a group: the trainer's side in Python, with the stand-in for NCCL
+# ---- the weights process
+
+FAKE = """#!{python}
+import json, os, socket, struct, sys, time
+peer = socket.socket(fileno=3)
+def take(): return peer.recv(struct.unpack("<Q", peer.recv(8, socket.MSG_WAITALL))[0], socket.MSG_WAITALL)
+def answer(status, message="", tensors=0):
+    text = json.dumps(dict(status=status, message=message, tensors=tensors)).encode()
+    peer.sendall(struct.pack("<Q", len(text)) + text)
+assert sys.argv[1:] == ["-m", "invar.weights"], sys.argv
+"""
+FAKES = {  # what it does after its first line, words of the error, its status
+    "no_torch": ("answer('unsupported', 'no torch here')", ("torch", "pip install torch", "--weights-python", "no torch here"), 400),
+    "not_a_package": ("print('No module named invar', file=sys.stderr); sys.exit(1)", ("No module named invar", "exit code 1", "pip install"), 400),
+    "silent_start": ("time.sleep(60)", ("said nothing",), 400),
+    "silent": ("answer('ok'); take(); take(); time.sleep(60)", ("said nothing", "another"), 500),
+    "dies": ("answer('ok'); take(); os._exit(3)", ("ended", "exit code 3", "another"), 500),
+    "damaged_answer": ("answer('ok'); take(); take(); peer.sendall(struct.pack('<Q', 3) + b'{{}}x')", ("damaged answer",), 500),
+    "endless_answer": ("answer('ok'); take(); take(); peer.sendall(struct.pack('<Q', 1 << 60))", ("damaged answer",), 500),
+    "no_file": ("answer('ok'); take(); take(); answer('ok', '', 1); take()", ("model.safetensors", "cannot open"), 500),
+    "broken_set": ("answer('ok'); f = json.loads(take())['file']; take(); open(f, 'wb').write(b'x' * 100); answer('ok', '', 1); take()",
+                   ("model.safetensors",), 400),
+    "link": ("answer('ok'); f = json.loads(take())['file']; take(); os.symlink('/etc/passwd', f); answer('ok', '', 1); take()", ("cannot open",), 500),
+}
 
 
-class Store(threading.Thread):
-    """The server's side of torch's TCPStore: VALIDATE, SET, GET, ADD, CHECK."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.port, self.values, self.lock = self.socket.getsockname()[1], {}, threading.Lock()
-        self.start()
-
-    def run(self):
-        while True:
-            try:
-                peer, _ = self.socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
-
-    def serve(self, peer):
-        file = peer.makefile("rb")
-        key = lambda: file.read(struct.unpack("<Q", file.read(8))[0]).decode()
-        while query := file.read(1):
-            if query[0] == 0:
-                assert struct.unpack("<I", file.read(4))[0] == 0x3C85F7CE
-            elif query[0] == 3:
-                with self.lock:
-                    value = self.values[key()]
-                peer.sendall(struct.pack("<Q", len(value)) + value)
-            elif query[0] == 4:
-                name, n = key(), struct.unpack("<q", file.read(8))[0]
-                with self.lock:
-                    n += int(self.values.get(name, b"0"))
-                    self.values[name] = str(n).encode()
-                peer.sendall(struct.pack("<q", n))
-            elif query[0] == 5:
-                names = [key() for _ in range(struct.unpack("<Q", file.read(8))[0])]
-                with self.lock:
-                    ready = all(name in self.values for name in names)
-                peer.sendall(bytes([0 if ready else 1]))
-            else:
-                raise AssertionError(f"query {query[0]}")
+def fake(name):
+    """A program that takes the place of Python."""
+    path = pathlib.Path(scratch.name) / name
+    path.write_text((FAKE + FAKES[name][0] + "\n").format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
 
 
-class Trainer:
-    """Rank 0 of slime's group: ncclCommInitRank at the first broadcast, as torch does."""
-
-    def __init__(self, world, name):
-        self.nccl, self.store, self.world, self.name = ctypes.CDLL(f"{STANDIN}/libnccl.so.2"), Store(), world, name
-        self.comm = ctypes.c_void_p()
-
-    def connect(self):
-        class Id(ctypes.Structure):
-            _fields_ = [("bytes", ctypes.c_char * 128)]
-        self.id = Id()
-        self.nccl.ncclGetUniqueId(ctypes.byref(self.id))
-        with self.store.lock:
-            self.store.values[f"/{self.name}/{self.name}//cuda//0"] = bytes(self.id)
-        self.nccl.ncclCommInitRank(ctypes.byref(self.comm), self.world, self.id, 0)
-
-    def broadcast(self, tensors):
-        if not self.comm:
-            self.connect()
-        for _, dtype, _, data in tensors:
-            buffer = ctypes.create_string_buffer(data, len(data))
-            count = len(data) // tm.SIZES[dtype]
-            self.nccl.ncclBroadcast(buffer, buffer, ctypes.c_size_t(count), {"bfloat16": 9, "float32": 7, "float16": 6}[dtype], 0, self.comm, None)
+def test_weights_process_fails():
+    body = {"serialized_named_tensors": [tm.named([])]}
+    for name, (_, words, status) in FAKES.items():
+        with serving(TINY_MATH, "--weights-python", fake(name), "--update-timeout", "1") as s:
+            begin = time.monotonic()
+            s.refused("/update_weights_from_tensor", body, *words, status=status)
+            check(time.monotonic() - begin < 30, name)
+            s.post("/update_weights_from_disk", {"model_path": str(SECOND)})
+            check(s.answer() == WANTED, name, "an update from disk needs no such process")
+    with serving(TINY_MATH, "--weights-python", "/no/such/python") as s:
+        s.refused("/update_weights_from_tensor", body, "/no/such/python", "cannot execute", "pip install torch")
+        s.refused("/init_weights_update_group", {"master_address": "a", "master_port": 1, "rank_offset": 1, "world_size": 2}, "/no/such/python")
 
 
-def distributed(s, trainer, tensors, version, shapes=None):
-    """update_weights_from_distributed: the call and the broadcasts at once."""
-    payload = {"names": [t[0] for t in tensors], "dtypes": [t[1] for t in tensors], "shapes": shapes or [t[2] for t in tensors],
-               "group_name": trainer.name, "flush_cache": False, "weight_version": version}
-    answer = []
-    thread = threading.Thread(target=lambda: answer.append(s.call("POST", "/update_weights_from_distributed", payload)))
-    thread.start()
-    trainer.broadcast(tensors)
-    thread.join()
-    return answer[0]
+def test_nothing_waits():
+    """While the weights process hangs, answers go on; so do they when it is killed, and the next request has another."""
+    with serving(TINY_MATH, "--weights-python", fake("silent"), "--update-timeout", "3") as s:
+        found = []
+        thread = threading.Thread(target=lambda: found.append(s.call("POST", "/update_weights_from_tensor", {"serialized_named_tensors": []})))
+        thread.start()
+        answers = 0
+        while thread.is_alive():
+            check(s.answer() == FIRST)
+            answers += 1
+        check(answers > 10 and found[0][0] == 500, answers, found)
+    with serving(TINY_MATH) as s:
+        slime_update(s, TWO, "1")
+        before = s.sidecar()
+        check(before is not None)
+        os.kill(before, signal.SIGKILL)
+        while s.sidecar() == before:
+            time.sleep(0.01)
+        slime_update(s, ONE, "2")
+        check(s.answer() == FIRST and s.sidecar() not in (None, before))
+        os.kill(s.sidecar(), signal.SIGSTOP)
+        s.process.terminate()
+        begin = time.monotonic()
+        check(s.process.wait(60) == 0 and time.monotonic() - begin < 20, "the server ends without it")
 
 
-def test_slime_distributed():
-    if not STANDIN:
-        print("   without $INVAR_STANDIN, a folder with stand-ins for libcuda.so.1 and libnccl.so.2")
-        return
-    environment = {"LD_LIBRARY_PATH": STANDIN + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
-    for flags, ranks in (((), 1), (("--tensor-parallel-size", "2"), 2)):
-        with serving(TINY_MATH, "--update-timeout", "20", *flags, environment=environment) as s:
-            trainer = Trainer(1 + ranks, "slime-pp_0")
-            join = {"master_address": "127.0.0.1", "master_port": trainer.store.port, "rank_offset": 1, "world_size": 1 + ranks,
-                    "group_name": "slime-pp_0", "backend": "nccl"}
-            s.refused("/init_weights_update_group", join | {"rank_offset": 2}, "rank_offset")
-            s.refused("/init_weights_update_group", join | {"backend": "gloo"}, "backend")
-            s.post("/init_weights_update_group", join)
-            check(trainer.store.values["init/"] == str(ranks).encode(), trainer.store.values)
-            s.refused("/init_weights_update_group", join, "in use")
-            s.post("/pause_generation", {})
-            slime_flush(s)
-            for part in parts(rows(TWO), 3):
-                status, answer = distributed(s, trainer, part, "1")
-                check(status == 200, answer)
-            s.post("/continue_generation", {})
-            check(s.answer() == WANTED, s.answer())
-            s.kill_engine()
-            check(s.answer() == WANTED, "a restarted engine has the updated weights")
-            name, dtype, shape, data = rows(ONE)[2]
-            status, answer = distributed(s, trainer, [(name, dtype, shape, data)], "2", [[1, *shape]])
-            check(status == 400 and name in answer["message"] and "shape" in answer["message"], status, answer)
-            status, answer = distributed(s, trainer, rows(ONE), "3")
-            check(status == 200 and s.answer() == FIRST, "the group is still of use", answer)
-            s.refused("/update_weights_from_distributed", {"names": ["a"], "dtypes": ["bfloat16"], "shapes": [[1]], "group_name": "none"}, "none")
-            s.post("/destroy_weights_update_group", {"group_name": "slime-pp_0"})
-            s.refused("/destroy_weights_update_group", {"group_name": "slime-pp_0"}, "slime-pp_0")
-            trainer.store.socket.close()
+def test_weights_folder_is_private():
+    folder = pathlib.Path(scratch.name) / "private"
+    folder.mkdir()
+    with serving(TINY_MATH, "--update-dir", str(folder)) as s:
+        slime_from_tensor(s, [tm.bucket(parts(rows(TWO), 2)[0])], "1")
+        made = [p for p in folder.rglob("*") if p.is_dir()]
+        check(made and all(p.stat().st_mode & 0o777 == 0o700 for p in made), made)
+        check(len(list(folder.rglob("*.safetensors"))) == 1, "the request's own file is gone")
+    tm.free_all()
 
 
-def test_cuda_handles():
-    """With the stand-in for the driver: a handle is the name of shared memory."""
-    if not STANDIN:
-        return
-    environment = {"LD_LIBRARY_PATH": STANDIN + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
-    counter = tm.shared(struct.pack("<8q", *[5] * 8))
-    with serving(TINY_MATH, environment=environment) as s:
-        uuid = "00010203-0405-0607-0809-0a0b0c0d0e0f"
-        tensors = []
-        for i, (name, dtype, shape, data) in enumerate(rows(TWO)):
-            handle = tm.shared(data).encode().ljust(64, b"\0")
-            prefix = b"\x01c" if i % 2 else b""
-            tensors.append((name, tm.cuda_tensor(dtype, shape, prefix + handle, len(data), uuid if i % 3 else 0, counter, bytes(64), i % 2 == 1)))
-        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.named(tensors)], "load_format": None, "flush_cache": True})
-        check(s.answer() == WANTED, s.answer())
-        with open(tm.SHM + counter, "rb") as file:
-            counts = struct.unpack("<8q", file.read()[64:128])
-        check(counts[3] == 5 - len(tensors) and counts[2] == 5, "the sender's counts", counts)
-        refused_tensor(s, (tensors[0][0], tm.cuda_tensor("bfloat16", [2], bytes(64), 4, "ffffffff-0405-0607-0809-0a0b0c0d0e0f", counter)), "ffffffff")
+def test_hostile_pickles():
+    """Claims about sizes, opcodes that no message has: refused, and the next message is read by the same process."""
+    import pickle
+    with serving(TINY_MATH) as s:
+        s.post("/update_weights_from_tensor", {"serialized_named_tensors": [tm.bucket(rows(TWO))], "load_format": "flattened_bucket"})
+        pid = s.sidecar()
+        for raw, word in [(b"\x80\x04r\xff\xff\xff\xff.", "pickle"), (b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".", "opcode"),
+                          (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b".", "pickle"), (b"(cos\nsystem\no.", "os.system"), (b"", "pickle"),
+                          (b"(i__builtin__\neval\n.", "opcode"), (b"\x80\x04\x82\x01.", "opcode"), (b"\x80\x04]Q.", "persistent"), (b"(" * 9, "pickle"),
+                          (b"]" * 99999 + b"a" * 99998 + b".", "a name and a tensor"), (pickle.dumps([("a", 1)]) + b"more", "bytes, found"),
+                          (b"\x80\x04ctorch\nload\n(U\x01at R.", "torch.load")]:
+            text = base64.b64encode(raw).decode()
+            s.refused("/update_weights_from_tensor", {"serialized_named_tensors": [text]}, "serialized_named_tensors[0]", word)
+        check(s.sidecar() == pid)
         tm.free_all()
 
 

@@ -1,27 +1,29 @@
-"""The messages and the store of rl_stacks.py, made by torch itself, with SGLang's serializer written out. Skipped where torch is
-not installed; `python3 rl_torch.py` with a Python that has it."""
+"""The messages of rl_stacks.py made by torch itself, with SGLang's serializer written out, and a trainer's process groups. Run by
+build/venv-torch's Python (rl_python.py), and skipped without it."""
 
 import base64
 import dataclasses
-import importlib.util
 import io
-import json
 import os
 import pickle
+import socket
 import sys
 import threading
 import time
 import traceback
 import types
+from datetime import timedelta
 from multiprocessing.reduction import ForkingPickler
 
-from support import skip
+import rl_python
 
-if importlib.util.find_spec("torch") is None:
-    skip("torch is not installed")
+if __name__ == "__main__":
+    rl_python.run_with_torch()
 
 import torch
+import torch.distributed as dist
 import torch.multiprocessing
+from torch.distributed import distributed_c10d as c10d
 
 sys.modules.setdefault("torch_messages", types.ModuleType("torch_messages"))  # its stand-ins for torch are not wanted here
 sys.modules["torch_messages"].free_all = lambda: None
@@ -145,29 +147,113 @@ def test_file_descriptors():
         torch.multiprocessing.set_sharing_strategy("file_system")
 
 
-def test_store():
-    """torch's own TCPStore lets its master go on once the server has joined, with and without libuv."""
-    if not rl.STANDIN:
-        print("   without $INVAR_STANDIN")
-        return
-    environment = {"LD_LIBRARY_PATH": rl.STANDIN + ":" + os.environ.get("LD_LIBRARY_PATH", "")}
-    for libuv in (True, False):
-        with rl.serving(rl.TINY_MATH, "--update-timeout", "20", environment=environment) as s:
-            port = rl.socket.create_server(("127.0.0.1", 0))
-            number = port.getsockname()[1]
-            port.close()
-            answer = []
-            join = {"master_address": "127.0.0.1", "master_port": number, "rank_offset": 1, "world_size": 2, "group_name": "g", "backend": "nccl"}
-            thread = threading.Thread(target=lambda: answer.append(s.call("POST", "/init_weights_update_group", join)))
-            thread.start()
-            store = torch.distributed.TCPStore("127.0.0.1", number, 2, is_master=True, use_libuv=libuv)
-            thread.join()
-            rl.check(answer[0][0] == 200, answer)
-            prefixed = torch.distributed.PrefixStore("cuda/", torch.distributed.PrefixStore("g/", torch.distributed.PrefixStore("g", store)))
-            prefixed.set("0", b"no id")
-            body = {"names": ["model.norm.weight"], "dtypes": ["bfloat16"], "shapes": [[256]], "group_name": "g"}
-            status, answer = s.call("POST", "/update_weights_from_distributed", body)
-            rl.check(status == 500 and "NCCL's id of 128 bytes, found 5" in answer["message"], status, answer)
+# ---- broadcasts
+
+
+def group_of(name, port, world, backend):
+    """slime's, verl's and OpenRLHF's init_process_group: rank 0 of a group next to the default one."""
+    limit = timedelta(seconds=30)
+    store, rank, size = next(c10d.rendezvous(f"tcp://127.0.0.1:{port}", 0, world, timeout=limit))
+    store.set_timeout(limit)
+    group, _ = c10d._new_process_group_helper(size, rank, [], c10d.Backend(backend), c10d.PrefixStore(name, store), group_name=name, timeout=limit)
+    c10d._world.pg_group_ranks[group] = {i: i for i in range(size)}
+    return group
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return s.getsockname()[1]
+
+
+def join(s, name, world=2, backend="gloo"):
+    port, answer = free_port(), []
+    body = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": world, "group_name": name, "backend": backend}
+    thread = threading.Thread(target=lambda: answer.append(s.call("POST", "/init_weights_update_group", body)))
+    thread.start()
+    group = group_of(name, port, world, backend)
+    thread.join()
+    rl.check(answer[0][0] == 200, answer)
+    return group
+
+
+def broadcast(s, group, name, tensors, version, **more):
+    """update_weights_from_distributed: the call, and the broadcasts meanwhile."""
+    body = {"names": [n for n, _ in tensors], "dtypes": [str(t.dtype).replace("torch.", "") for _, t in tensors],
+            "shapes": [list(t.shape) for _, t in tensors], "group_name": name, "flush_cache": False, "weight_version": version} | more
+
+    def send():
+        for work in [dist.broadcast(t, 0, group=group, async_op=True) for _, t in tensors]:
+            work.wait()
+
+    sender = threading.Thread(target=send, daemon=True)  # hangs where the server does not receive
+    sender.start()
+    status, answer = s.call("POST", "/update_weights_from_distributed", body)
+    if status in (200, 400):
+        sender.join()
+    return status, answer
+
+
+def test_slime_distributed():
+    for flags, ranks in (((), 1), (("--tensor-parallel-size", "2"), 2)):
+        with rl.serving(rl.TINY_MATH, "--update-timeout", "60", *flags) as s:
+            name = f"slime-pp_{ranks}"
+            group = join(s, name, 1 + ranks)
+            s.refused("/init_weights_update_group", {"master_address": "127.0.0.1", "master_port": 9, "rank_offset": 1, "world_size": 3,
+                                                     "group_name": name, "backend": "gloo"}, "in use")
+            s.post("/pause_generation", {})
+            rl.slime_flush(s)
+            for part in rl.parts(list(tensors(rl.TWO).items()), 3):
+                status, answer = broadcast(s, group, name, part, "1")
+                rl.check(status == 200, answer)
+            s.post("/continue_generation", {})
+            rl.check(s.answer() == rl.WANTED, s.answer())
+            s.kill_engine()
+            rl.check(s.answer() == rl.WANTED, "a restarted engine has the updated weights")
+            other, t = list(tensors(rl.ONE).items())[2]
+            status, answer = broadcast(s, group, name, [(other, t.unsqueeze(0))], "2")
+            rl.check(status == 400 and other in answer["message"] and "shape" in answer["message"], status, answer)
+            rl.check(s.answer() == rl.WANTED)
+            status, answer = broadcast(s, group, name, list(tensors(rl.ONE).items()), "3")
+            rl.check(status == 200 and s.answer() == rl.FIRST, "the group is still of use", answer)
+            s.post("/destroy_weights_update_group", {"group_name": name})
+            s.refused("/destroy_weights_update_group", {"group_name": name}, name)
+
+
+def test_two_groups():
+    """Two at a time; the weights by halves over each; a version between them drops the first half."""
+    with rl.serving(rl.TINY_MATH, "--update-timeout", "60") as s:
+        first, second = join(s, "a"), join(s, "b")
+        halves = rl.parts(list(tensors(rl.TWO).items()), 2)
+        status, answer = broadcast(s, first, "a", halves[0], "1")
+        rl.check(status == 200 and answer["missing"] == len(halves[1]), answer)
+        status, answer = broadcast(s, second, "b", halves[1], "2")
+        rl.check(status == 200 and answer["missing"] == len(halves[0]) and s.answer() == rl.FIRST, "another version", answer)
+        status, answer = broadcast(s, first, "a", halves[0], "2")
+        rl.check(status == 200 and s.answer() == rl.WANTED, answer)
+
+
+def test_wrong_groups():
+    join_body = {"master_address": "127.0.0.1", "master_port": free_port(), "rank_offset": 1, "world_size": 2, "group_name": "g", "backend": "gloo"}
+    with rl.serving(rl.TINY_MATH, "--update-timeout", "4") as s:
+        for change, words in [({"rank_offset": 2}, "rank_offset"), ({"backend": "mpi"}, "backend"), ({"master_port": 0}, "master_port"),
+                              ({"world_size": "2"}, "world_size"), ({"group_name": "x" * 201}, "group_name"), ({"group_name": 5}, "group_name"),
+                              ({"master_address": None}, "master_address"), ({"backend": "nccl"}, "no GPU")]:
+            s.refused("/init_weights_update_group", join_body | change, words, status=400)
+        s.refused("/init_weights_update_group", join_body, "group g", status=500)  # a trainer that never comes
+        names = {"names": ["a"], "dtypes": ["bfloat16"], "shapes": [[1]], "group_name": "g"}
+        s.refused("/update_weights_from_distributed", names, "no group g")
+        group = join(s, "g")
+        for change, words in [({"dtypes": []}, "names"), ({"dtypes": ["complex64"]}, "complex64"), ({"shapes": [[-1]]}, "shapes"),
+                              ({"shapes": [[1 << 62, 4]]}, "shapes"), ({"names": [1]}, "names[0]"), ({"names": None}, "names"), ({"load_format": "x"}, "load_format")]:
+            s.refused("/update_weights_from_distributed", names | change, words)
+        pid = s.sidecar()
+        status, answer = s.call("POST", "/update_weights_from_distributed", names)  # no broadcast comes
+        rl.check(status == 500 and "group g" in answer["message"], status, answer)
+        status, answer = s.call("POST", "/update_weights_from_distributed", names)
+        rl.check(status == 500 and "earlier broadcast failed" in answer["message"], status, answer)
+        s.post("/destroy_weights_update_group", {"group_name": "g"})
+        rl.check(s.sidecar() == pid and s.answer() == rl.FIRST)
+        del group
 
 
 def main(functions):

@@ -8,6 +8,7 @@ skipped. tests/python/run_torch.py installs the set "torch" so. The lists are co
     uv pip compile --universal --python-version 3.11 requirements-SET.in -o requirements-SET.txt [--excludes ...]"""
 
 import concurrent.futures
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -103,7 +104,11 @@ def ready(name, may_install):
         return "Python 3.11 or later is wanted"
     begin = time.monotonic()
     try:
-        install(name)
+        with open(BUILD / "venv-lock", "w", encoding="ascii") as lock:  # of tests that run at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if is_installed(name):
+                return None
+            install(name)
     except (Offline, subprocess.TimeoutExpired) as error:
         return f"its packages could not be fetched: {error}"
     print(f"installed build/venv-{name} in {time.monotonic() - begin:.0f} s", flush=True)

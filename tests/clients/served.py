@@ -49,7 +49,7 @@ def cpu_seconds(pid):
 def children(pid):
     """The processes that a process has started and not yet reaped."""
     try:
-        return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(p) for thread in pathlib.Path(f"/proc/{pid}/task").iterdir() for p in (thread / "children").read_text().split()]
     except OSError:
         return []
 

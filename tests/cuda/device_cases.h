@@ -29,6 +29,8 @@ static const model_case cases[] = {
     {"llama31", "tests/data/hf/llama31", false, false, {1, 5, 64, 66, 130, 333}},
     {"mistral", "tests/data/hf/mistral_v03", false, false, {1, 5, 64, 66, 130, 333}},
     {"qwen3_moe", "tests/data/hf/qwen3_moe", false, true, {1, 5, 64, 66, 130, 333}},
+    {"smollm3", "tests/data/families/smollm3_a", false, false, {1, 5, 64, 66, 130}},
+    {"exaone4", "tests/data/families/exaone4_a", false, false, {1, 5, 64, 66, 130, 333}},
     {"tiny-math", "models/tiny-math", false, false, {3, 17, 40, 90}},
     {"wide", "tests/data/shapes/wide", true, false, {1, 9, 30, 70, 270}},
     {"narrow", "tests/data/shapes/narrow", true, false, {2, 33, 64, 65, 290}},

@@ -109,7 +109,7 @@ static void freeing_changes_nothing(void **state) {
         iv_engine_stats stats;
         size_t preempted = 0, cached = 0, drafted = 0;
         answer *want = run_way(models[m], &nothing_freed, &stats);
-        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w += 1 + 3 * SANITIZED) {
             answer *got = run_way(models[m], &ways[w], &stats);
             for (size_t i = 0; i < CASES; i++) assert_same_answer(ways[w].name, &want[i], &got[i]);
             printf("%s: %zu pages, %llu tokens from the cache, %llu preemptions\n", ways[w].name, stats.kv_pages,
@@ -118,7 +118,7 @@ static void freeing_changes_nothing(void **state) {
             assert_true(!ways[w].caching || stats.cached_tokens > 500);
             answers_free(got, CASES);
         }
-        assert_true(preempted > 30 && cached > 3000 && drafted > 20);
+        assert_true(SANITIZED || (preempted > 30 && cached > 3000 && drafted > 20));
         answers_free(want, CASES);
     }
 }

@@ -12,12 +12,13 @@ typedef struct problem {
     void *q, *k, *v; /* [tokens][heads][dim], [tokens][kv_heads][dim] */
 } problem;
 
-static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
+/* value_dim: the first elements of a value, which are all that it has. */
+static void *run_fast(const problem *p, iv_isa isa, size_t threads, size_t value_dim) {
     iv_error err;
     iv_kv_layout l;
     iv_compute c = {.kernels = iv_kernels_select(isa), .arithmetic = p->arithmetic};
     size_t tokens = p->first + p->rows, blocks = (tokens + 63) / 64, e = iv_dtype_bytes(p->type), dim = p->head_dim;
-    assert_true(iv_kv_layout_make(&l, p->type, p->kv_heads, dim, dim));
+    assert_true(iv_kv_layout_make(&l, p->type, p->kv_heads, dim, value_dim));
     ASSERT_OK(iv_pool_open(threads, &c.pool, &err), &err);
     assert_true(iv_attention_scratch(&l, &c.scratch_bytes));
     c.scratch_bytes *= threads;
@@ -31,7 +32,7 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
             assert_true(
                 iv_kv_write(&l, kv + pages[t / 64] * l.page_bytes, h, t % 64, (char *)p->k + at, (char *)p->v + at));
         }
-    char *out = calloc(p->rows * p->heads * dim, e);
+    char *out = calloc(p->rows * p->heads * value_dim, e);
     iv_attention_span span = {0, p->rows, (int64_t)p->first, pages};
     const void *q = (char *)p->q + p->first * p->heads * dim * e;
     iv_attention(
@@ -72,7 +73,8 @@ static void one_problem(rng *r) {
     p.v = random_values(r, f, p.type, tokens * p.kv_heads * p.head_dim);
     char *want = malloc(p.head_dim * e), what[200];
     char *got[IV_ISA_COUNT] = {0};
-    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) got[isa] = run_fast(&p, (iv_isa)isa, 1 + rng_below(r, 3));
+    for (int isa = 0; isa <= (int)iv_isa_detect(); isa++)
+        got[isa] = run_fast(&p, (iv_isa)isa, 1 + rng_below(r, 3), p.head_dim);
     for (int check = 0; check < 6; check++) {
         size_t row = check ? rng_below(r, p.rows) : p.rows - 1, head = rng_below(r, p.heads);
         run_reference(&p, row, head, want);
@@ -86,6 +88,11 @@ static void one_problem(rng *r) {
     }
     size_t all = p.rows * p.heads * p.head_dim * e;
     for (int isa = 1; isa <= (int)iv_isa_detect(); isa++) assert_memory_equal(got[0], got[isa], all);
+    size_t narrow = 1 + rng_below(r, p.head_dim); /* each element of the result depends on its own of the values */
+    char *few = run_fast(&p, iv_isa_detect(), 2, narrow);
+    for (size_t i = 0; i < p.rows * p.heads; i++)
+        assert_memory_equal(few + i * narrow * e, got[0] + i * p.head_dim * e, narrow * e);
+    free(few);
     for (int isa = 0; isa < IV_ISA_COUNT; isa++) free(got[isa]);
     free(want), free(p.q), free(p.k), free(p.v);
 }

@@ -61,13 +61,13 @@ static inline void golden_sum_up(const char *golden, gradients *g, double weight
     unlink(link), rmdir(temporary);
 }
 
-static inline void golden_compare(const char *name_of, const gradient_options *o, golden_errors *out) {
-    char batch[4300], dir[4200], golden[4200];
+/* The model of `dir`; the recordings are in `golden`. */
+static inline void golden_compare_at(const char *dir, const char *golden, const gradient_options *o,
+                                     golden_errors *out) {
+    char batch[4300];
     examples x;
     gradients g;
     *out = (golden_errors){0};
-    snprintf(golden, sizeof golden, "%s", golden_folder(name_of));
-    snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, name_of);
     snprintf(batch, sizeof batch, "%s/batch.jsonl", golden);
     examples_read(batch, &x);
     gradients_of(dir, &x, o, &g);
@@ -77,6 +77,13 @@ static inline void golden_compare(const char *name_of, const gradient_options *o
     golden_sum_up(golden, &g, weight, out);
     out->loss = g.loss / weight;
     gradients_close(&g), examples_free(&x);
+}
+
+static inline void golden_compare(const char *name_of, const gradient_options *o, golden_errors *out) {
+    char dir[4200], golden[4200];
+    snprintf(golden, sizeof golden, "%s", golden_folder(name_of));
+    snprintf(dir, sizeof dir, "%s/tests/data/hf/%s", INVAR_SOURCE_DIR, name_of);
+    golden_compare_at(dir, golden, o, out);
 }
 
 #endif

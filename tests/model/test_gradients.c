@@ -2,6 +2,8 @@
  * thread count, instruction set and recomputation. */
 #include "golden_gradients.h"
 
+#include <dirent.h>
+
 static const char *const families[] = {"qwen3", "qwen2", "llama31", "mistral_v03", "qwen3_moe"};
 enum { FAMILIES_COUNT = sizeof families / sizeof *families };
 
@@ -47,6 +49,56 @@ static void float32_is_exact(void **state) {
 static void bfloat16(void **state) {
     (void)state;
     for (size_t f = 0; f < FAMILIES_COUNT; f++) compare(families[f], IV_BF16);
+}
+
+/* PyTorch's own bfloat16 backward of a checkpoint of tests/data/families: the mean over its tensors. */
+static double error_of_family(const char *dir) {
+    char path[4300];
+    iv_error err;
+    json_t *j, *value;
+    const char *key;
+    double sum = 0;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/gradients.json", dir);
+    ASSERT_OK(iv_json_read(path, 1 << 20, &j, &err), &err);
+    json_object_foreach(json_object_get(j, "relative_error_of_bfloat16_by_parameter"), key, value) {
+        sum += json_number_value(value), n++;
+    }
+    json_decref(j);
+    assert_true(n > 0);
+    return sum / (double)n;
+}
+
+/* In passes of all sequences and with everything computed again. */
+static void compare_family(const char *name) {
+    char dir[4200];
+    snprintf(dir, sizeof dir, "%s/tests/data/families/%s", INVAR_SOURCE_DIR, name);
+    for (int recompute = IV_RECOMPUTE_NONE; recompute <= IV_RECOMPUTE_LAYER; recompute++)
+        for (int exact = 0; exact < 2; exact++) {
+            golden_errors e;
+            golden_compare_at(dir, dir,
+                              &(gradient_options){.dtype = exact ? IV_F32 : IV_BF16,
+                                                  .isa = iv_isa_detect(),
+                                                  .threads = 2,
+                                                  .pass = 64,
+                                                  .recompute = (iv_recompute)recompute,
+                                                  .virtual_ranks = 2},
+                              &e);
+            double torch = error_of_family(dir);
+            if (!recompute)
+                printf("%s %s: relative error %.3g on average (PyTorch in bfloat16 %.3g), %.3g at most\n", name,
+                       exact ? "float32" : "bfloat16", e.mean, torch, e.worst);
+            assert_true(exact ? e.worst < 2e-5 : e.mean <= torch);
+        }
+}
+
+static void families_of_folders(void **state) {
+    (void)state;
+    DIR *d = opendir(source_path("tests/data/families"));
+    assert_non_null(d);
+    for (struct dirent *entry; (entry = readdir(d));)
+        if (*entry->d_name != '.') compare_family(entry->d_name);
+    closedir(d);
 }
 
 /* Random sequences of a model: the invariance needs no golden data. */
@@ -113,6 +165,6 @@ static void one_set_of_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(float32_is_exact), cmocka_unit_test(bfloat16),
-                                       cmocka_unit_test(one_set_of_bits)};
+                                       cmocka_unit_test(families_of_folders), cmocka_unit_test(one_set_of_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #define IV_TESTS_API_FAKE_H
 
 #include "base/buf.h"
+#include "serve/api/handlers.h"
 #include "serve/server.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #define IV_TESTS_SERVE_BRIDGE_CLIENT_H
 
 #include "../engine/made_model.h"
-#include "serve/bridge.h"
+#include "serve/engine/bridge.h"
 #include "serve/server.h"
 
 #include <poll.h>

@@ -4,7 +4,7 @@
 
 #include "support.h"
 
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 #define IV_TESTS_HTTP_SERVER_H
 
 #include "http_client.h"
-#include "serve/http_internal.h"
+#include "serve/http/internal.h"
 
 #include <signal.h>
 

@@ -3,7 +3,7 @@
 #include "made_tokenizer.h"
 #include "serve/api/handlers.h"
 #include "serve/api/updates.h"
-#include "serve/metrics.h"
+#include "serve/state/metrics.h"
 
 static json_t *answer(iv_http_request *q, int status) {
     iv_error err;

@@ -183,18 +183,6 @@ static iv_bridge *open_small_faulty(size_t restarts) {
     return open_faulty(&o, restarts);
 }
 
-static iv_bridge *open_with_timeout(uint32_t timeout_ms) {
-    iv_bridge_options o = {.engine = small_options(),
-                           .process = true,
-                           .engine_restarts = 100,
-                           .engine_timeout_ms = timeout_ms,
-                           .note = take_note};
-    iv_bridge *b = NULL;
-    iv_error err;
-    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
-    return keep(b);
-}
-
 /* The engine's process of a bridge, by /proc; 0: none now. */
 static pid_t engine_pid(void) {
     char path[64];
@@ -269,27 +257,71 @@ static void check_kinds(const listener *l, const char *what) {
 
 /* ---- deaths -------------------------------------------------------------------------------------------- */
 
+/* Faults, and how many lives they end by silence. */
+typedef struct trial {
+    const char *faults;
+    uint32_t timeout_ms;
+    size_t silences, restarts;
+    const char *words; /* of a note */
+} trial;
+
+static size_t count_notes(const char *words) {
+    size_t n = 0;
+    for (const char *at = notes; (at = strstr(at, words)); at++) n++;
+    return n;
+}
+
+/* All kinds of requests, with the right answers in any case. NULL: a busy machine has kept a process from responding
+ * for the timeout, so that its lives are not those of the trial. */
+static iv_bridge *attempt(const trial *t) {
+    static const char silence[] = "it did not respond";
+    iv_bridge_options o = {.engine = small_options(),
+                           .process = true,
+                           .engine_restarts = 100,
+                           .engine_timeout_ms = t->timeout_ms,
+                           .note = take_note};
+    iv_bridge *b = NULL;
+    iv_error err;
+    o.engine.max_num_seqs = 4;
+    set_faults(t->faults);
+    iv_status status = iv_bridge_open(&o, &b, &err);
+    if (status == IV_IO && strstr(err.message, silence)) return NULL;
+    ASSERT_OK(status, &err);
+    keep(b);
+    listener *l = listeners(KINDS);
+    ask_kinds(b, l);
+    finish(b, l, KINDS);
+    check_kinds(l, t->faults);
+    forget(l, KINDS);
+    if (count_notes(silence) <= t->silences) return b;
+    close_bridge(b);
+    return NULL;
+}
+
+static iv_bridge *run_trial(const trial *t) {
+    enum { ATTEMPTS = 8 };
+    iv_bridge *b = NULL;
+    for (int i = 0; i < ATTEMPTS && !b; i++) b = attempt(t);
+    if (!b) fail_msg("%s: the machine was too busy for %d attempts: %s", t->faults, ATTEMPTS, notes);
+    iv_bridge_stats s = stats_of(b);
+    if (s.restarts != t->restarts || s.failed || s.away || !strstr(notes, t->words))
+        fail_msg("%s: wanted %zu restarts and \"%s\", found %d: %s", t->faults, t->restarts, t->words, (int)s.restarts,
+                 notes);
+    return b;
+}
+
 static void every_death_continues(void **state) {
     (void)state;
     static const char *const ways[] = {"lost", "segv", "abort", "exit", "stop"};
     static const char *const words[] = {"rank 1 is gone", "signal 11", "signal 6", "exit code 3", "did not respond"};
     for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
         for (unsigned step = 1; step < 40; step += 13) {
-            listener *l = listeners(KINDS);
             char faults[64];
             snprintf(faults, sizeof faults, "%s %u 0 2", ways[way], step);
-            set_faults(faults);
-            iv_bridge *b = open_small_faulty(100);
-            ask_kinds(b, l);
-            finish(b, l, KINDS);
-            check_kinds(l, ways[way]);
-            iv_bridge_stats s = stats_of(b);
-            if (s.restarts != 2 || s.continued < 2 || s.failed || s.away)
-                fail_msg("%s, step %u: %d restarts, %d continued: %s", ways[way], step, (int)s.restarts,
-                         (int)s.continued, notes);
-            if (!strstr(notes, words[way])) fail_msg("wanted \"%s\" in: %s", words[way], notes);
+            trial t = {faults, SANITIZED ? 10 * TIMEOUT_MS : TIMEOUT_MS, way == 4 ? 2 : 0, 2, words[way]};
+            iv_bridge *b = run_trial(&t);
+            assert_true(stats_of(b).continued >= 2);
             assert_nothing_held(b);
-            forget(l, KINDS);
             close_bridge(b);
             assert_int_equal(engine_pid(), 0);
         }
@@ -299,61 +331,25 @@ static void every_death_continues(void **state) {
 /* A step that never ends, while the process itself responds. */
 static void a_step_that_hangs(void **state) {
     (void)state;
-    listener *l = listeners(KINDS);
-    set_faults("hang 5 0 1");
-    iv_engine_options engine = small_options();
-    iv_bridge_options o = {
-        .engine = engine, .process = true, .engine_restarts = 1, .engine_timeout_ms = 50, .note = take_note};
-    iv_bridge *b = NULL;
-    iv_error err;
-    if (SANITIZED) o.engine_timeout_ms = TIMEOUT_MS;
-    ASSERT_OK(iv_bridge_open(&o, &b, &err), &err);
-    keep(b);
-    ask_kinds(b, l);
-    finish(b, l, KINDS);
-    check_kinds(l, "a step that hangs");
-    if (!strstr(notes, "its engine made no step for")) fail_msg("%s", notes);
-    forget(l, KINDS);
-    close_bridge(b);
+    close_bridge(run_trial(&(trial){"hang 5 0 1", SANITIZED ? TIMEOUT_MS : 50, 0, 1, "its engine made no step for"}));
 }
 
-/* Lives that end before the engine is open count, and are followed by a rest. */
+/* Lives that end before the engine is open count, and are followed by a backoff. */
 static void starts_that_fail(void **state) {
     (void)state;
-    listener *l = listeners(KINDS);
-    set_faults("segv 5 0 1;early 0 1 2");
-    iv_bridge *b = open_small_faulty(100);
-    ask_kinds(b, l);
-    finish(b, l, KINDS);
-    check_kinds(l, "after two starts that failed");
-    assert_int_equal(stats_of(b).restarts, 3);
-    forget(l, KINDS);
-    close_bridge(b);
+    close_bridge(run_trial(
+        &(trial){"segv 5 0 1;early 0 1 2", SANITIZED ? 10 * TIMEOUT_MS : TIMEOUT_MS, 0, 3, "restart 3 in 0.2 s"}));
 }
 
 /* A slow load continues however long it takes; one that waits for nothing, or a stopped process, does not. */
 static void loads_that_are_slow_or_hang(void **state) {
     (void)state;
-    static const struct {
-        const char *faults, *words;
-        uint64_t restarts;
-    } cases[] = {
-        {"segv 5 0 1;long 0 1 1", "the engine process is back", 1},
-        {"segv 5 0 1;stuck 0 1 1", "it made no progress for", 2},
-        {"segv 5 0 1;frozen 0 1 1", "it did not respond for", 2},
+    static const trial trials[] = {
+        {"segv 5 0 1;long 0 1 1", LOAD_TIMEOUT_MS, 0, 1, "the engine process is back"},
+        {"segv 5 0 1;stuck 0 1 1", LOAD_TIMEOUT_MS, 0, 2, "it made no progress for"},
+        {"segv 5 0 1;frozen 0 1 1", LOAD_TIMEOUT_MS, 1, 2, "it did not respond for"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        listener *l = listeners(KINDS);
-        set_faults(cases[i].faults);
-        iv_bridge *b = open_with_timeout(LOAD_TIMEOUT_MS);
-        ask_kinds(b, l);
-        finish(b, l, KINDS);
-        check_kinds(l, cases[i].faults);
-        if (stats_of(b).restarts != cases[i].restarts || !strstr(notes, cases[i].words))
-            fail_msg("%s: %d restarts: %s", cases[i].faults, (int)stats_of(b).restarts, notes);
-        forget(l, KINDS);
-        close_bridge(b);
-    }
+    for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) close_bridge(run_trial(&trials[i]));
 }
 
 /* At the first start it is the caller's error. */

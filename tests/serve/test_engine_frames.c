@@ -1,6 +1,6 @@
 /* Records between a server and its engine process: every kind comes back as it was written, in any pieces; damaged
  * bytes are refused or are another valid record, and are never read past their end. */
-#include "serve/engine_frames.h"
+#include "serve/engine/frames.h"
 #include "random.h"
 
 #include <sys/socket.h>

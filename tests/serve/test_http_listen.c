@@ -1,7 +1,7 @@
 /* A name with several addresses: the server listens on all of them, on one port. */
 #include "support.h"
 
-#include "serve/http_internal.h"
+#include "serve/http/internal.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -1,6 +1,6 @@
 /* Log entries with any content are one line each, and valid JSON. */
 #include "support.h"
-#include "serve/log.h"
+#include "serve/state/log.h"
 
 #include <jansson.h>
 

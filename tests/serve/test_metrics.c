@@ -1,6 +1,6 @@
 /* The metrics page: well-formed Prometheus text in each dialect, correct values, consistent histograms. */
 #include "support.h"
-#include "serve/metrics.h"
+#include "serve/state/metrics.h"
 
 #include <ctype.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Stored responses: read at once and after a restart, bounded in number and bytes, removed; what cannot be written is
  * counted; one process a directory. */
 #include "support.h"
-#include "serve/response_store.h"
+#include "serve/state/response_store.h"
 
 #include <dirent.h>
 #include <pthread.h>

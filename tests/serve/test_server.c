@@ -3,6 +3,7 @@
 #include "../engine/client.h"
 #include "base/file.h"
 #include "model/cpu/cpu_model.h"
+#include "serve/api/handlers.h"
 #include "serve/server.h"
 
 #include <arpa/inet.h>

@@ -216,6 +216,16 @@ int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows
 int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
                    iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
+/* to[row] = canon(x[row] + v), v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to may be x. */
+typedef struct iv_gpu_add_args {
+    const float *x, *y;
+    const float *weight; /* [n] or NULL */
+    float eps;
+    size_t n, rows;
+    float *to;
+} iv_gpu_add_args;
+int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream);
+
 typedef struct iv_gpu_rotate_args {
     const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     size_t rows, heads;

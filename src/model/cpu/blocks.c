@@ -15,7 +15,7 @@ typedef struct job { /* what a parallel task sees */
     const iv_kv_layout *layout; /* this layer's pages: */
     const iv_attention_span *spans;
     unsigned char *kv;
-    const float *x, *weight; /* of the norm at work */
+    const float *x, *weight; /* of the norm at work; weight NULL: x is only rounded */
 } job;
 
 static iv_cpu_model *self(iv_backend *b) { return (iv_cpu_model *)(void *)b; }
@@ -54,8 +54,12 @@ static void norm_row(void *context, size_t row, size_t worker) {
     const job *j = context;
     const iv_model *m = j->s->model;
     size_t hidden = (size_t)m->config.hidden_size;
-    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type,
-                                   (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type));
+    const float *x = j->x + row * hidden;
+    char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
+    if (j->weight)
+        j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
+    else
+        j->s->compute.kernels->round(x, hidden, m->gemm_type, normed);
 }
 
 void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
@@ -70,6 +74,33 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     const iv_layer *l = &s->model->layers[n.layer];
     iv_cpu_norm(s, s->x, n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm);
     return IV_OK;
+}
+
+/* ---- the ends of the two blocks ---------------------------------------------------------------------------- */
+
+/* Where a block's output is added: to x, or to zeros if it is normed first. kept: of the tape, or NULL. */
+static float *block_output(iv_cpu_model *s, const float *post_norm, float *kept) {
+    if (!post_norm) return s->x;
+    float *y = kept ? kept : s->block;
+    memset(y, 0, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *y);
+    return y;
+}
+
+static void add_normed_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    size_t hidden = (size_t)j->s->model->config.hidden_size;
+    float *normed = j->s->block + row * hidden;
+    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)j->s->model->config.rms_norm_eps, hidden,
+                                   IV_F32, normed);
+    j->s->compute.kernels->add(j->s->x + row * hidden, normed, hidden);
+}
+
+/* x += the norm of y, unless the block was added to x. */
+static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
+    if (!post_norm) return;
+    job j = {.s = s, .x = y, .weight = post_norm};
+    iv_pool_run(s->compute.pool, s->batch->tokens, add_normed_row, &j);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------- */
@@ -194,6 +225,7 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const iv_layer *l = &m->layers[layer];
     const iv_tp_shard *shard = shard_of(m);
     size_t dim = (size_t)m->config.head_dim, bad = atomic_load(&s->bad_span);
+    float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(iv_row_parallel(s,
                            &(iv_row_parallel_args){.cuts = &m->tp.out,
                                                    .nodes = l->out,
@@ -202,11 +234,13 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
                                                    .x_stride = shard->heads * dim,
                                                    .x_first = shard->head_first * dim,
                                                    .rows = s->batch->tokens,
-                                                   .least = &bad},
+                                                   .least = &bad,
+                                                   .out = y},
                            err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
+    add_block(s, l->attention_post_norm, y);
     if (s->tape) memcpy(s->tape->now->x_mlp, s->x, s->batch->tokens * (size_t)m->config.hidden_size * sizeof *s->x);
     return norm(b, next, err);
 }
@@ -231,11 +265,13 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
-    const iv_mlp *w = m->layers[layer].experts;
+    const iv_layer *l = &m->layers[layer];
+    const iv_mlp *w = l->experts;
     linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
     iv_pool_run(s->compute.pool, s->batch->tokens, swiglu_row, s);
-    if (s->tape && s->tape->again) return IV_OK;
+    if (iv_cpu_ends_at_act(s, l)) return IV_OK;
     const iv_row_cut *cut = &m->tp.down.of[m->rank];
+    float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
     IV_TRY(iv_row_parallel(s,
                            &(iv_row_parallel_args){.cuts = &m->tp.down,
                                                    .nodes = w->down,
@@ -243,15 +279,21 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
                                                    .x = s->act,
                                                    .x_stride = cut->k,
                                                    .x_first = cut->first,
-                                                   .rows = s->batch->tokens},
+                                                   .rows = s->batch->tokens,
+                                                   .out = y},
                            err));
+    add_block(s, l->mlp_post_norm, y);
     return norm(b, next, err);
 }
 
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
-    IV_TRY(iv_cpu_experts(s, &s->model->layers[layer], s->batch->tokens, err));
-    return s->tape && s->tape->again ? IV_OK : norm(b, next, err);
+    const iv_layer *l = &s->model->layers[layer];
+    float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
+    IV_TRY(iv_cpu_experts(s, l, s->batch->tokens, y, err));
+    if (iv_cpu_ends_at_act(s, l)) return IV_OK;
+    add_block(s, l->mlp_post_norm, y);
+    return norm(b, next, err);
 }
 
 /* ---- head -------------------------------------------------------------------------------------------------- */

@@ -25,23 +25,38 @@ static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
 
 typedef struct norm_job {
     iv_cpu_learner *l;
-    const float *x, *weight;
+    const float *x, *weight, *dy;
+    float *dx; /* to which the gradient is added */
 } norm_job;
 
 static void norm_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const norm_job *j = context;
     iv_cpu_learner *l = j->l;
-    size_t h = hidden_of(l);
-    l->factors[row] = l->kernels->rmsnorm_backward(j->x + row * h, j->weight, (float)l->model->config.rms_norm_eps, h,
-                                                   l->dnormed + row * h, l->dx + row * h, l->dx + row * h);
+    size_t h = hidden_of(l), at = row * h;
+    l->factors[row] = l->kernels->rmsnorm_backward(j->x + at, j->weight, (float)l->model->config.rms_norm_eps, h,
+                                                   j->dy + at, j->dx + at, j->dx + at);
 }
 
 static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
     const norm_job *j = context;
     size_t h = hidden_of(j->l);
-    j->l->kernels->norm_weight_backward(j->l->dnormed + row * h + first, j->x + row * h + first, j->l->factors[row],
-                                        count, acc);
+    j->l->kernels->norm_weight_backward(j->dy + row * h + first, j->x + row * h + first, j->l->factors[row], count,
+                                        acc);
+}
+
+static void run_norm(norm_job *j, const iv_tensor *weight) {
+    iv_cpu_learner *l = j->l;
+    iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, j);
+    if (l->model->rank > 0) return;
+    iv_axis_sum_columns(&l->compute,
+                        &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset, hidden_of(l), norm_columns, j});
+}
+
+static void add_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    l->kernels->add(l->dx + row * hidden_of(l), l->dnormed + row * hidden_of(l), hidden_of(l));
 }
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
@@ -49,15 +64,25 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer *layer = &l->model->layers[n.layer];
-    norm_job j = {l, attention ? l->tape.now->x : l->tape.now->x_mlp,
-                  attention ? layer->attention_norm : layer->mlp_norm};
     const iv_layer_tensors *names = names_of(l, n.layer);
-    iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, &j);
-    if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->axis, &l->step->sums,
-                                                        (attention ? names->attention_norm : names->mlp_norm)->offset,
-                                                        hidden_of(l), norm_columns, &j});
+    norm_job j = {.l = l,
+                  .x = attention ? l->tape.now->x : l->tape.now->x_mlp,
+                  .weight = attention ? layer->attention_norm : layer->mlp_norm,
+                  .dy = l->dnormed,
+                  .dx = l->dx};
+    if (j.weight)
+        run_norm(&j, attention ? names->attention_norm : names->mlp_norm);
+    else
+        iv_pool_run(l->compute.pool, l->batch.tokens, add_row, l);
     return IV_OK;
+}
+
+/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. */
+static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
+    l->dblock = weight ? l->post_dx : l->dx;
+    if (!weight) return;
+    memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
+    run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
 }
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
@@ -86,7 +111,8 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_mlp_tensors *t = names->experts;
     const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
     size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
-    iv_learner_round(l, l->dx, rows, h, l->dy);
+    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, names->mlp_post_norm);
+    iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args down = {.axis = &l->axis,
                                     .rows = rows,
                                     .dy = l->dy,
@@ -98,7 +124,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
                                     .dx = l->dact};
     down.piece[0] = whole_piece(t->down->offset + cut->first, h, &down.leaves);
     IV_TRY(iv_linear_backward(l, &down, err));
-    if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->down_bias->offset);
+    if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->down_bias->offset);
     iv_pool_run(l->compute.pool, rows, swiglu_row, l);
     if (t->gate_bias) {
         iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, 0, n, t->gate_bias->offset + cut->first);
@@ -124,6 +150,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, names_of(l, layer)->mlp_post_norm);
     iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
     return iv_experts_backward(l, layer, err);
 }
@@ -135,7 +162,8 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     const iv_layer_tensors *t = names_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
-    iv_learner_round(l, l->dx, rows, h, l->dy);
+    begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
+    iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args out = {.axis = &l->axis,
                                    .rows = rows,
                                    .dy = l->dy,
@@ -147,7 +175,7 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .dx = l->dattended};
     out.piece[0] = whole_piece(t->out->offset + shard->head_first * dim, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
-    if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->out_bias->offset);
+    if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->out_bias->offset);
     return IV_OK;
 }
 

@@ -24,6 +24,7 @@ typedef struct iv_cpu_model {
     size_t data_bytes;
     float *x;              /* [tokens][hidden]: the residual stream */
     void *normed;          /* [tokens][hidden] in the model's dtype */
+    float *block;          /* [tokens][hidden]: of a block whose output is normed; NULL if none is */
     float *wide;           /* [tokens][widest linear output] */
     void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
@@ -56,6 +57,12 @@ void iv_cpu_model_close(iv_cpu_model *s); /* NULL is fine */
  * rank is lost and no further step can run. The caller checks ids and positions: an id outside the vocabulary is a
  * programmer error. */
 iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *batch, iv_error *err);
+
+/* Does the forward pass of an MLP run for the tape alone, up to act? Its output is computed too where the tape wants
+ * that for the norm behind it. */
+static inline bool iv_cpu_ends_at_act(const iv_cpu_model *s, const iv_layer *l) {
+    return s->tape && s->tape->again && !l->mlp_post_norm;
+}
 
 extern const iv_backend_ops iv_cpu_ops; /* blocks.c */
 

@@ -10,6 +10,7 @@
 
 typedef struct job {
     iv_cpu_model *s;
+    const iv_layer *layer;
     const iv_mlp *expert;
     size_t rows; /* gathered for the expert at work */
     float *out;  /* [tokens][hidden]: the weighted sums are added to it */
@@ -187,7 +188,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                                               .out = s->wide,
                                                               .out_stride = w->gate_up.n});
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
-    if (s->tape && s->tape->again) return;
+    if (iv_cpu_ends_at_act(s, j->layer)) return;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
                                                               .type = m->gemm_type,
                                                               .x = s->act,
@@ -213,8 +214,8 @@ static void report_routing(const iv_cpu_model *s, const iv_layer *layer, size_t 
             s->batch->routed[row][at + i] = (uint16_t)s->expert_ids[row * k + i];
 }
 
-iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err) {
-    job j = {.s = s};
+iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err) {
+    job j = {.s = s, .layer = layer};
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
                                                               .type = s->model->gemm_type,
                                                               .x = s->normed,
@@ -230,8 +231,8 @@ iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, 
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
-    if (s->tape && s->tape->again) return IV_OK;
-    return iv_cpu_experts_combine(s, tokens, s->x, err);
+    if (iv_cpu_ends_at_act(s, layer)) return IV_OK;
+    return iv_cpu_experts_combine(s, tokens, out, err);
 }
 
 iv_status iv_cpu_experts_combine(iv_cpu_model *s, size_t tokens, float *out, iv_error *err) {

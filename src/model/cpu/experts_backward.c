@@ -36,7 +36,7 @@ static void gradient_in(void *context, size_t row, size_t worker) { /* dy = R(dx
     (void)worker;
     const expert_job *j = context;
     iv_cpu_learner *l = j->l;
-    const float *dx = l->dx + slot_of(j, row) / j->k * j->h;
+    const float *dx = l->dblock + slot_of(j, row) / j->k * j->h;
     l->kernels->round(dx, j->h, l->model->gemm_type, (char *)l->dy + row * j->h * j->width);
 }
 
@@ -51,7 +51,7 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->gemm_type, da, act, j->n);
     for (size_t i = 0; i < j->n; i++) da[i] = da[i] * w;
     memcpy((char *)l->forward->act_memory + row * j->n * j->width, act, j->n * j->width);
-    memcpy(dx, l->dx + slot / j->k * j->h, j->h * sizeof *dx);
+    memcpy(dx, l->dblock + slot / j->k * j->h, j->h * sizeof *dx);
     for (size_t i = 0; i < j->h; i++) dx[i] = dx[i] * w;
     l->kernels->round(dx, j->h, l->model->gemm_type, (char *)l->dy + row * j->h * j->width);
 }

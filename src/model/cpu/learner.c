@@ -86,6 +86,7 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
         t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
     }
     if (!mlp) return;
+    if (iv_config_has_post_norms(&l->model->config)) t->attention_y = floats(v, n, w->h), t->mlp_y = floats(v, n, w->h);
     size_t wide = iv_size_max(w->up, w->expert * w->k);
     t->x_mlp = floats(v, n, w->h);
     t->gate = typed(l, v, n, wide), t->up = typed(l, v, n, wide), t->act = typed(l, v, n, wide);
@@ -133,7 +134,8 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->h_panels = (w.h + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS;
     carve_scratch(l, v, &w);
     carve_tape(l, v, &w);
-    l->dx = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
+    l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
+    if (iv_config_has_post_norms(&l->model->config)) l->post_dx = floats(v, n, w.h);
     l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(w.up, w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);

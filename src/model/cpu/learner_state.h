@@ -33,6 +33,8 @@ struct iv_cpu_learner {
     uint32_t *pages;
     /* Gradients, [rows]: NUMERICS.md 15 has the names. */
     float *dx, *dnormed, *dattended, *dqkv, *dact;
+    float *dblock; /* of the output of the block at work: dx, or post_dx behind a norm */
+    float *post_dx;
     void *dy;              /* [rows][widest]: a GEMM input */
     void *dy_run;          /* [rows][widest]: the same with leaves in a run */
     float *factors;        /* [rows][heads]: of norms */

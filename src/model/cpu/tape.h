@@ -12,8 +12,10 @@
 
 /* T tokens of the pass; widths of this rank. In a layer of experts, rows of gate, up and act are (token, slot). */
 typedef struct iv_tape_layer {
-    float *x;              /* [T][hidden]: the layer's input */
-    float *x_mlp;          /* [T][hidden]: the residual stream after attention */
+    float *x;           /* [T][hidden]: the layer's input */
+    float *x_mlp;       /* [T][hidden]: the residual stream after attention */
+    float *attention_y; /* [T][hidden]: the outputs of the blocks before their norms; NULL where there are none */
+    float *mlp_y;
     void *q, *k, *v;       /* as attention took them */
     void *q_raw, *k_raw;   /* before the head norms; NULL where there are none */
     void *attended;        /* [T][q] */
@@ -28,7 +30,8 @@ typedef struct iv_tape {
     iv_recompute recompute;
     iv_tape_layer *layers; /* [layers]; parts that are computed again are shared by all */
     iv_tape_layer *now;    /* of the layer at work */
-    bool again;            /* the forward ops run for the tape alone: no down projection, no error reports */
+    bool again;            /* the forward ops run for the tape alone: no down projection whose output it lacks, no
+                            * error reports */
 } iv_tape;
 
 #endif

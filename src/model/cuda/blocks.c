@@ -37,6 +37,11 @@ static float *slot_after(const gpu_pass *p, size_t layer) {
     return layer + 1 < (size_t)p->m->config.layers ? t->layers[layer + 1].x : t->x_end;
 }
 
+/* Where the output of a block is kept that a norm follows. */
+static float *block_y(const gpu_pass *p, iv_norm_kind block) {
+    return p->f->tape ? p->f->now->block_y[block] : p->f->block;
+}
+
 static float *slot_after_attention(const gpu_pass *p, size_t layer) {
     return iv_gpu_keeps_mlp(p->f) ? p->f->now->x_mlp : slot_after(p, layer);
 }
@@ -121,10 +126,12 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
                             .x_stride = shard_of(all)->heads * dim,
                             .x_first = shard_of(all)->head_first * dim,
                             .to = slot_after_attention(all, layer),
+                            .post_norm = f->layers[layer].attention_post_norm,
+                            .y = block_y(all, IV_NORM_ATTENTION),
                             .norm = next_norm(all, next)};
     for (size_t i = 0; i < all->parts; i++) {
         gpu_pass p = iv_gpu_part_of(all, i);
-        IV_TRY(f->transport.row_parallel(&p, &out, err));
+        IV_TRY(iv_gpu_row_parallel(&p, &out, err));
     }
     return IV_OK;
 }
@@ -158,23 +165,36 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
                              .x_stride = stride,
                              .x_first = all->m->tp.down.of[all->m->rank].first,
                              .to = slot_after(all, layer),
+                             .post_norm = f->layers[layer].mlp_post_norm,
+                             .y = block_y(all, IV_NORM_MLP),
                              .second = true};
     for (size_t i = 0; i < all->parts; i++) {
         gpu_pass p = iv_gpu_part_of(all, i);
         IV_TRY(activate(&p, layer, stride, err));
-        if (f->tape && f->tape->again) return IV_OK;
+        if (iv_gpu_ends_at_act(f, layer)) return IV_OK;
         down.norm = next_norm(all, next); /* after gate and up have read the norm before */
-        IV_TRY(f->transport.row_parallel(&p, &down, err));
+        IV_TRY(iv_gpu_row_parallel(&p, &down, err));
     }
     return pace(all, layer, err);
 }
 
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     const gpu_pass *p = self(b);
-    const gpu_tape *t = p->f->tape;
-    if (t && !t->again) IV_TRY(iv_gpu_move_stream(p, slot_after(p, layer), err));
+    gpu_forward *f = p->f;
+    const float *post_norm = f->layers[layer].mlp_post_norm;
+    float *x = f->x, *y = block_y(p, IV_NORM_MLP), *to = slot_after(p, layer);
+    bool ends = iv_gpu_ends_at_act(f, layer);
+    if (post_norm) {
+        int code = cudaMemsetAsync(y, 0, p->rows * p->hidden * sizeof *y, f->stream);
+        IV_TRY(iv_gpu_launched(f, code, "clearing", err));
+        f->x = y;
+    } else if (f->tape && !ends) {
+        IV_TRY(iv_gpu_move_stream(p, to, err));
+    }
     IV_TRY(iv_gpu_expert_block(p, layer, err));
-    if (t && t->again) return IV_OK;
+    if (ends) return IV_OK;
+    f->x = post_norm ? x : f->x;
+    if (post_norm) IV_TRY(iv_gpu_add_normed(p, y, post_norm, to, err));
     IV_TRY(norm(b, next, err));
     return pace(p, layer, err);
 }

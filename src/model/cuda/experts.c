@@ -84,5 +84,5 @@ iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err) {
                             .weights = f->now->expert_weights,
                             .experts_per_token = (size_t)p->m->config.experts_per_token};
     if (shard->experts) IV_TRY(run_experts(p, &p->m->layers[layer], &groups, err));
-    return f->tape && f->tape->again ? IV_OK : f->transport.combine(p, ids, f->x, err);
+    return iv_gpu_ends_at_act(f, layer) ? IV_OK : f->transport.combine(p, ids, f->x, err);
 }

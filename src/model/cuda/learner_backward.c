@@ -5,18 +5,16 @@
 
 #include <math.h>
 
-static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
-    bool attention = n.kind == IV_NORM_ATTENTION;
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
-    const iv_tensor *weight = attention ? t->attention_norm : t->mlp_norm;
-    const float *x = attention ? l->f.now->x : l->f.now->x_mlp;
+/* dx += the gradient through the norm of x. */
+static iv_status norm_gradient(gpu_learner *l, const iv_tensor *weight, const float *x, const float *dy, float *dx,
+                               iv_error *err) {
     iv_gpu_norm_backward_args norm = {.x = x,
                                       .weight = iv_gpu_learner_vector(l, weight),
                                       .eps = (float)l->m->config.rms_norm_eps,
                                       .n = l->h,
                                       .rows = l->n.rows,
-                                      .dy = l->dnormed,
-                                      .dx = l->dx,
+                                      .dy = dy,
+                                      .dx = dx,
                                       .factors = l->factors,
                                       .type = l->m->gemm_type,
                                       .rounded = l->dx_rounded,
@@ -26,7 +24,7 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->axis,
                                     .row = l->on.axis_rows,
-                                    .dy = l->dnormed,
+                                    .dy = dy,
                                     .dy_stride = l->h,
                                     .n = l->h,
                                     .x = x,
@@ -40,8 +38,26 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    IV_TRY(norm_gradient(l, n, err)); /* attention's norm is the layer's last */
+    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
+    const iv_tensor *weight = n.kind == IV_NORM_ATTENTION ? t->attention_norm : t->mlp_norm;
+    iv_gpu_add_args add = {.x = l->dx, .y = l->dnormed, .n = l->h, .rows = l->n.rows, .to = l->dx};
+    if (weight)
+        IV_TRY(norm_gradient(l, weight, n.kind == IV_NORM_ATTENTION ? l->f.now->x : l->f.now->x_mlp, l->dnormed, l->dx,
+                             err));
+    else
+        IV_TRY(iv_gpu_launched(&l->f, iv_gpu_add_rows(&add, l->f.stream), "gradient of the residual stream", err));
+    /* attention's norm is the layer's last */
     return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_part(l, l->layer_parts[n.layer], err) : IV_OK;
+}
+
+/* Sets dblock, and its rounded form: the gradient of a block's output, behind which a norm may stand. */
+static iv_status begin_block(gpu_learner *l, const iv_tensor *post_norm, iv_norm_kind block, iv_error *err) {
+    l->dblock = l->dx;
+    if (!post_norm) return IV_OK;
+    l->dblock = l->post_dx;
+    int code = cudaMemsetAsync(l->post_dx, 0, l->n.rows * l->h * sizeof *l->post_dx, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "clearing", err));
+    return norm_gradient(l, post_norm, l->f.now->block_y[block], l->dx, l->post_dx, err);
 }
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------------
@@ -65,10 +81,11 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_layer_tensors *names = iv_gpu_learner_names(l, layer);
     const iv_mlp_tensors *t = names->experts;
     const gpu_run *up = l->runs[layer].up, *down = l->runs[layer].down;
+    IV_TRY(begin_block(l, names->mlp_post_norm, IV_NORM_MLP, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->f.now->act, l->act_stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
     if (t->down_bias && l->f.rank == 0)
-        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->down_bias->offset, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->down_bias->offset, err));
     IV_TRY(gate_up_backward(l, up, t, err));
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->f.normed, l->h_stride, err));
@@ -76,7 +93,9 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 }
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
-    return iv_gpu_learner_experts_backward(iv_gpu_learner_of(b), layer, err);
+    gpu_learner *l = iv_gpu_learner_of(b);
+    IV_TRY(begin_block(l, iv_gpu_learner_names(l, layer)->mlp_post_norm, IV_NORM_MLP, err));
+    return iv_gpu_learner_experts_backward(l, layer, err);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------------------
@@ -88,11 +107,13 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
     const gpu_run *run = &l->runs[layer].out;
     const void *x = l->f.now->attended;
     size_t stride = l->q;
+    IV_TRY(begin_block(l, t->attention_post_norm, IV_NORM_ATTENTION, err));
     IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
     IV_TRY(iv_gpu_learner_rounded_input_gradient(l, run, l->dx_rounded, l->dattended, l->dy, err));
-    return t->out_bias && l->f.rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)
-                                         : IV_OK;
+    return t->out_bias && l->f.rank == 0
+               ? iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->out_bias->offset, err)
+               : IV_OK;
 }
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {

@@ -82,7 +82,7 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
                                  .k = l->k,
                                  .hidden = l->h,
                                  .n = l->expert_n,
-                                 .dx = l->dx,
+                                 .dx = l->dblock,
                                  .weights = l->f.now->expert_weights,
                                  .type = l->m->gemm_type,
                                  .da = l->dact,

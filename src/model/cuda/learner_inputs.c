@@ -171,6 +171,10 @@ static float *biases_of(const gpu_learner *l, size_t layer) {
     return l->biases + layer * (l->qkv_biases + l->gate_up_biases);
 }
 
+static const float *input_norm(const gpu_learner *l, const iv_tensor *t) {
+    return t ? iv_gpu_learner_vector(l, t) : iv_gpu_rounding;
+}
+
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
@@ -179,8 +183,10 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
         int rope = l->m->config.layer[i].rope;
         l->f.layers[i] = (layer_vectors){.cosine = l->cosine[rope],
                                          .sine = l->sine[rope],
-                                         .attention_norm = iv_gpu_learner_vector(l, t->attention_norm),
-                                         .mlp_norm = iv_gpu_learner_vector(l, t->mlp_norm),
+                                         .attention_norm = input_norm(l, t->attention_norm),
+                                         .mlp_norm = input_norm(l, t->mlp_norm),
+                                         .attention_post_norm = iv_gpu_learner_vector(l, t->attention_post_norm),
+                                         .mlp_post_norm = iv_gpu_learner_vector(l, t->mlp_post_norm),
                                          .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                          .k_norm = iv_gpu_learner_vector(l, t->k_norm),
                                          .qkv_bias = t->q_bias ? biases : NULL,

@@ -56,6 +56,8 @@ static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_values *t, bool d
     if (dense) n = l->f.rows_max * l->up, act = l->f.rows_max * l->act_stride;
     if (experts) n = iv_size_max(n, entries * l->expert_n), act = iv_size_max(act, entries * l->expert_stride);
     t->x_mlp = rows_of(v, l->f.rows_max, l->h, sizeof(float));
+    for (size_t i = 0; i < 2 && iv_config_has_post_norms(&l->m->config); i++)
+        t->block_y[i] = rows_of(v, l->f.rows_max, l->h, sizeof(float));
     t->gate = iv_carve(v, n, l->width), t->up = iv_carve(v, n, l->width), t->act = iv_carve(v, act, l->width);
     if (!experts) return;
     t->router_logits = rows_of(v, l->f.rows_max, l->experts, sizeof(float));
@@ -105,6 +107,7 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     if (experts) dy = iv_size_max(dy, rows * l->expert_run_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
     l->dnormed = rows_of(v, l->f.rows_max, l->h, sizeof *l->dnormed);
+    if (iv_config_has_post_norms(&l->m->config)) l->post_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->post_dx);
     l->dact = iv_carve(v, dact, sizeof *l->dact);
     l->dattended = rows_of(v, l->f.rows_max, l->q, sizeof *l->dattended);
     l->dqkv = rows_of(v, l->f.rows_max, l->q + 2 * l->kv, sizeof *l->dqkv);

@@ -77,6 +77,8 @@ static const float *of_peer(const gpu_learner *l, const gpu_learner *p, const fl
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (x == l->tape.layers[i].x) return p->tape.layers[i].x;
         if (x == l->tape.layers[i].x_mlp) return p->tape.layers[i].x_mlp;
+        for (size_t k = 0; k < 2; k++)
+            if (x == l->tape.layers[i].block_y[k]) return p->tape.layers[i].block_y[k];
     }
     IV_ASSERT(!"a buffer of all-reduces");
     return NULL;

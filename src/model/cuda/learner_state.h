@@ -120,7 +120,8 @@ typedef struct gpu_learner {
     unsigned char *data;
     size_t data_bytes;
     float *dx;                 /* [rows][hidden] */
-    unsigned char *dx_rounded; /* R(dx), [rows][h_stride] */
+    unsigned char *dx_rounded; /* R(dblock), [rows][h_stride] */
+    float *dblock, *post_dx;   /* of the output of the block at work: dx, or post_dx before a norm */
     float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
     unsigned char *dy;         /* [rows][widest run] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;

@@ -1,7 +1,7 @@
 /* pass.c: arguments of the launches of a pass, and its row ops. */
 #include "model/cuda/pass.h"
-#include "kernels/cuda/learn.h"
 #include "base/size.h"
+#include "kernels/cuda/learn.h"
 
 enum { BESIDE_SMS = 16 }; /* multiprocessors that layers leave to all-reduces of other parts */
 
@@ -16,6 +16,8 @@ iv_status iv_gpu_no_memory(const gpu_forward *f, const char *what, size_t bytes,
     return iv_fail(err, IV_NO_MEMORY, "GPU %d (%s): no memory for %s: wanted %zu bytes, free %zu", i->ordinal, i->name,
                    what, bytes, iv_gpu_memory_available(f->gpu));
 }
+
+const float iv_gpu_rounding[1] = {0};
 
 int iv_gpu_law_linear(const gpu_forward *f, const iv_gpu_linear_args *a) { return iv_gpu_linear(a, f->stream); }
 
@@ -113,9 +115,45 @@ float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hid
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err) {
     gpu_forward *f = p->f;
     if (!weight) return IV_OK;
+    if (weight == iv_gpu_rounding)
+        return iv_gpu_launched(f,
+                               iv_gpu_round_rows(f->x + p->first * p->hidden, p->hidden, 0, p->hidden, p->rows,
+                                                 p->m->gemm_type, iv_gpu_rows_at(p, f->normed, p->stride), p->stride,
+                                                 f->stream),
+                               "rounding", err);
     int code = iv_gpu_rmsnorm(f->x + p->first * p->hidden, p->hidden, NULL, weight, (float)p->m->config.rms_norm_eps,
                               p->rows, p->m->gemm_type, iv_gpu_rows_at(p, f->normed, p->stride), p->stride, f->stream);
     return iv_gpu_launched(f, code, "norm", err);
+}
+
+iv_status iv_gpu_add_normed(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err) {
+    size_t at = p->first * p->hidden;
+    iv_gpu_add_args a = {.x = p->f->x + at,
+                         .y = y + at,
+                         .weight = weight,
+                         .eps = (float)p->m->config.rms_norm_eps,
+                         .n = p->hidden,
+                         .rows = p->rows,
+                         .to = to + at};
+    p->f->x = to;
+    return iv_gpu_launched(p->f, iv_gpu_add_rows(&a, p->f->stream), "residual addition", err);
+}
+
+iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
+    gpu_forward *f = p->f;
+    if (!l->post_norm && l->norm != iv_gpu_rounding) return f->transport.row_parallel(p, l, err);
+    gpu_row_parallel inner = *l;
+    float *x = f->x;
+    inner.norm = NULL, inner.whole = true;
+    if (l->post_norm) {
+        int code = cudaMemsetAsync(l->y + p->first * p->hidden, 0, p->rows * p->hidden * sizeof *l->y, f->stream);
+        IV_TRY(iv_gpu_launched(f, code, "clearing", err));
+        inner.to = f->x = l->y;
+    }
+    IV_TRY(f->transport.row_parallel(p, &inner, err));
+    f->x = l->post_norm ? x : f->x;
+    if (l->post_norm) IV_TRY(iv_gpu_add_normed(p, l->y, l->post_norm, l->to, err));
+    return iv_gpu_norm_rows(p, l->norm, err);
 }
 
 bool iv_gpu_fuses(const gpu_forward *f, const iv_gpu_linear_args *a) {

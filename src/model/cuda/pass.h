@@ -14,10 +14,12 @@
 typedef struct gpu_forward gpu_forward;
 typedef struct gpu_pass gpu_pass;
 
-/* Device copies of a layer's vectors; NULL where the family has none. */
+/* Device copies of a layer's vectors; NULL where the family has none. attention_norm, mlp_norm: iv_gpu_rounding where
+ * the block's input is rounded and not normed. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
     const float *cosine, *sine; /* of the layer's rotation */
+    const float *attention_post_norm, *mlp_post_norm;
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -28,6 +30,7 @@ typedef struct gpu_values {
     int32_t *expert_ids;
     /* For the backward pass alone: */
     float *x, *x_mlp;             /* [rows][hidden]: the layer's input; the residual stream after attention */
+    float *block_y[2];            /* [rows][hidden]: the outputs of attention and MLP before their norms, or NULL */
     unsigned char *normed[2];     /* by iv_norm_kind, [rows][stride]: their norms; NULL: computed again */
     unsigned char *q_raw, *k_raw; /* before the head norms; NULL where there are none */
     float *lse2;                  /* of attention */
@@ -52,9 +55,12 @@ typedef struct gpu_row_parallel {
     const float *bias;
     unsigned char *x; /* of all rows */
     size_t x_stride, x_first;
-    float *to;         /* where the residual stream goes on: f->x, or the tape's next slot */
-    const float *norm; /* NULL: no norm follows */
-    bool second;       /* down's nodes, not attention's: a buffer is reused only after the other one's all-reduce */
+    float *to;              /* where the residual stream goes on: f->x, or the tape's next slot */
+    const float *norm;      /* NULL: no norm follows */
+    const float *post_norm; /* of the layer's result before it is added, which goes to y; NULL: added as it is */
+    float *y;
+    bool whole;  /* x is read in all rows */
+    bool second; /* down's nodes, not attention's: a buffer is reused only after the other one's all-reduce */
 } gpu_row_parallel;
 
 /* How the ranks' partial results become one. Each op enqueues on the rank's streams. transport.c has those of one GPU
@@ -102,6 +108,7 @@ struct gpu_forward {
     float *x;                  /* the residual stream, where it is now */
     unsigned char *normed;     /* the norm that linear layers read now: */
     unsigned char *own_normed; /* here, or on the tape */
+    float *block;              /* [rows][hidden]: y of row-parallel layers without a tape, if any is normed */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
     unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
     float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
@@ -144,6 +151,11 @@ static inline bool iv_gpu_keeps_attention(const gpu_forward *f) {
 }
 static inline bool iv_gpu_keeps_mlp(const gpu_forward *f) {
     return f->tape && (f->tape->again || f->tape->recompute != IV_RECOMPUTE_LAYER);
+}
+
+/* Does an MLP's forward pass run for the tape alone, up to act? Its output is computed too where a norm follows it. */
+static inline bool iv_gpu_ends_at_act(const gpu_forward *f, size_t layer) {
+    return f->tape && f->tape->again && !f->layers[layer].mlp_post_norm;
 }
 
 /* ---- blocks.c */
@@ -190,6 +202,12 @@ iv_status iv_gpu_compute_nodes(const gpu_pass *p, const gpu_row_parallel *l, iv_
 float *iv_gpu_node_at(const gpu_forward *f, bool second, size_t node, size_t hidden);
 /* The pass's first row of a buffer with `stride` elements of the model's type per row. */
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride);
+/* Stands for the weights of a norm where x is only rounded. */
+extern const float iv_gpu_rounding[1];
+/* f->transport.row_parallel, with a norm of the layer's result and what a transport does not fuse. */
+iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
+/* x goes on at `to` as x + the norm of y. */
+iv_status iv_gpu_add_normed(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err);
 /* normed = the norm of x; weight NULL: none follows. */
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err);
 /* May this layer's epilogue do the row op that follows it? With a tape. */

@@ -31,7 +31,7 @@ iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_paral
                                .eps = (float)p->m->config.rms_norm_eps,
                                .type = p->m->gemm_type,
                                .normed_stride = p->stride,
-                               .whole = p->m->config.experts > 0,
+                               .whole = p->m->config.experts > 0 || l->whole,
                                .blocks = p->parts > 1 ? BESIDE_BLOCKS : 0};
     for (size_t r = 0; r < f->ranks; r++) a.normed[r] = iv_gpu_rows_at(p, f->peer[r]->normed, p->stride);
     return a;
@@ -129,7 +129,8 @@ const gpu_transport iv_gpu_peer_transport = {
 size_t iv_gpu_part_count(const gpu_pass *p) {
     const iv_gpu_model *g = iv_gpu_rank_of(p)->g;
     size_t n = p->rows / iv_gpu_part_rows(g->ranks);
-    bool parted = g->ranks > 1 && p->m->config.experts == 0 && g->o.numerics == IV_INVAR; /* baselines cut by rows */
+    bool parted = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block &&
+                  g->o.numerics == IV_INVAR; /* baselines cut by rows */
     return !parted || g->step.graph || n < PARTS ? 1 : PARTS;
 }
 

@@ -1,6 +1,6 @@
 /* admin.c: flush, pause, continue and abort. All routes here need the admin key (routes.c). */
-#include "serve/api/handlers.h"
 #include "format/json.h"
+#include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/api/updates.h"
 

@@ -2,8 +2,8 @@
 #include "serve/api/answer_out.h"
 #include "base/size.h"
 #include "base/utf8.h"
-#include "serve/api/token_text.h"
 #include "serve/api/task.h"
+#include "serve/api/token_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* anthropic_input.c: converts the conversation and the tools of /v1/messages to those of a chat. Labels (cache_control,
  * is_error, eager_input_streaming) change nothing. Blocks that a template could not see are refused by name; tools of
  * Anthropic's servers and redacted thinking, which nothing here can read, are skipped by name (iv_api_ignore). */
-#include "serve/api/handlers.h"
 #include "format/json.h"
+#include "serve/api/handlers.h"
 
 #include <string.h>
 

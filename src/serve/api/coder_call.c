@@ -1,8 +1,8 @@
 /* coder_call.c: Qwen3-Coder's form. Incomplete tags are matched again from their start when more text has come. */
-#include "serve/api/tool_calls.h"
+#include "base/json_out.h"
 #include "format/json.h"
 #include "format/json_schema.h"
-#include "base/json_out.h"
+#include "serve/api/tool_calls.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define IV_SERVE_API_CONSTRAINT_H
 
 #include "serve/api/params.h"
-#include "serve/server.h"
+#include "serve/state/state.h"
 
 /* Reads response_format, text.format, structured_outputs and its older names, llama.cpp's grammar, SGLang's
  * json_schema, regex and ebnf into r; texts are in the parameters' arena. `prefix` prefixes errors, as in

@@ -166,4 +166,9 @@ json_t *iv_responses_left(const json_t *input, size_t cut, size_t *dropped);
 /* The possible cuts in ascending order: n indices in *out, freed by the caller. False: no memory. */
 bool iv_responses_cuts(const json_t *input, size_t **out, size_t *n);
 
+/* routes.c: all routes of the server; and an event, passed on to the task or command that owns it. */
+extern const iv_http_route iv_server_routes[];
+extern const size_t iv_server_route_count;
+void iv_server_take_event(iv_server *s, const iv_bridge_event *event);
+
 #endif

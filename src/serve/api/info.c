@@ -1,8 +1,8 @@
 /* info.c: routes about the server: models, health, version, metrics, settings, the page. None waits for the engine. */
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
-#include "serve/metrics.h"
 #include "serve/page/page.h"
+#include "serve/state/metrics.h"
 
 #include <inttypes.h>
 #include <string.h>

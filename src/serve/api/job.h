@@ -5,8 +5,8 @@
 #ifndef IV_SERVE_API_JOB_H
 #define IV_SERVE_API_JOB_H
 
-#include "serve/server.h"
 #include "base/jobs.h"
+#include "serve/state/state.h"
 
 enum {
     IV_API_JOB_BYTES = 16 << 10,          /* smaller bodies are handled on the loop: one or two milliseconds */

@@ -1,7 +1,8 @@
 /* messages.c: reads a conversation (format/chat_messages.h) and renders it as a prompt. */
-#include "serve/api/handlers.h"
+#include "serve/api/messages.h"
 #include "format/chat_messages.h"
 #include "format/json.h"
+#include "serve/api/handlers.h"
 
 #include <stdlib.h>
 #include <string.h>

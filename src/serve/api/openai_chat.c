@@ -1,10 +1,10 @@
 /* openai_chat.c: POST /v1/chat/completions: messages -> template -> one prompt; answers with reasoning, tool calls and
  * log-probabilities, whole or streamed. */
+#include "format/json.h"
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
-#include "format/json.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* openai_completions.c: POST /v1/completions: prompts as text or tokens, echo, prompt scoring, streams. */
+#include "format/json.h"
 #include "serve/api/answer_out.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/task.h"
-#include "format/json.h"
 
 #include <string.h>
 

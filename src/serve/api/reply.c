@@ -2,8 +2,8 @@
 #include "serve/api/reply.h"
 #include "base/utf8.h"
 #include "format/json.h"
-#include "serve/error_body.h"
-#include "serve/metrics.h"
+#include "serve/http/error_body.h"
+#include "serve/state/metrics.h"
 
 #include <inttypes.h>
 #include <stdio.h>

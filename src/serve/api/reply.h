@@ -4,7 +4,7 @@
 
 #include "base/json_out.h"
 #include "serve/api/params.h"
-#include "serve/server.h"
+#include "serve/state/state.h"
 
 #include <jansson.h>
 

@@ -2,9 +2,9 @@
  * (id, status, phase) change nothing. Fields that a template could not see are refused by name; what only OpenAI's
  * servers can run or read (their tools, with the items of their calls; encrypted reasoning) is skipped by name
  * (iv_api_ignore). */
-#include "serve/api/handlers.h"
 #include "base/buf.h"
 #include "format/json.h"
+#include "serve/api/handlers.h"
 
 #include <stdlib.h>
 #include <string.h>

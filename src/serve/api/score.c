@@ -1,8 +1,8 @@
 /* score.c: SGLang's POST /v1/score: how probable each of a few tokens is after each of several items; and
  * /v1/embeddings, which no model here has. */
-#include "serve/api/handlers.h"
 #include "format/json.h"
 #include "serve/api/answer_out.h"
+#include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 
 #include <math.h>

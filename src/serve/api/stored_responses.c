@@ -3,10 +3,10 @@
  *
  * Kept are two lines of JSON: the whole conversation up to the answer, a list of items; and the response, byte for
  * byte. So each of a chain can be read, and continued, without the earlier ones. */
+#include "format/json.h"
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
-#include "serve/response_store.h"
-#include "format/json.h"
+#include "serve/state/response_store.h"
 
 #include <stdlib.h>
 #include <string.h>

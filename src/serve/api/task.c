@@ -6,7 +6,7 @@
 #include "format/json.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"
-#include "serve/metrics.h"
+#include "serve/state/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>

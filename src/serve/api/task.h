@@ -8,11 +8,11 @@
 #ifndef IV_SERVE_API_TASK_H
 #define IV_SERVE_API_TASK_H
 
-#include "serve/api/job.h"
-#include "serve/api/chat_text.h"
 #include "base/json_out.h"
+#include "serve/api/chat_text.h"
+#include "serve/api/job.h"
 #include "serve/api/params.h"
-#include "serve/server.h"
+#include "serve/state/state.h"
 
 /* Tokens with their data. */
 typedef struct iv_token_list {

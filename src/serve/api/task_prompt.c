@@ -1,7 +1,7 @@
 /* task_prompt.c: the prompts of a task: names, ids, limits, truncation, and names in errors. */
-#include "serve/api/task.h"
 #include "base/size.h"
 #include "format/json.h"
+#include "serve/api/task.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* tokenize.c: the tokenizer's routes. Work that grows with the body is done in a job. */
-#include "serve/api/handlers.h"
 #include "base/file.h"
 #include "format/json.h"
 #include "format/model_files.h"
 #include "serve/api/constraint.h"
+#include "serve/api/handlers.h"
 #include "serve/api/job.h"
 #include "serve/api/reply.h"
 #include "serve/api/token_text.h"

@@ -7,6 +7,7 @@
 #include "serve/api/handlers.h"
 #include "serve/api/reply.h"
 #include "serve/weights/series.h"
+#include "serve/weights/sidecar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,8 @@ struct iv_updates {
     iv_server *server;
     iv_jobs *jobs; /* of one thread, and one in the background that is not used */
     iv_series *series;
+    iv_sidecar *sidecar;
+    atomic_bool stop;     /* ends the sidecar's calls */
     update *first, *last; /* the first is in work */
     size_t count;
     bool closing;
@@ -189,19 +192,6 @@ static iv_status text_field(const json_t *body, const char *name, bool wanted, c
     return iv_fail(err, IV_INVALID, "%s: wanted a string, found %s", name, v ? iv_json_type_name(v) : "nothing");
 }
 
-static iv_status list_field(const json_t *body, const char *name, const json_t **out, iv_error *err) {
-    *out = json_object_get(body, name);
-    if (json_is_array(*out)) return IV_OK;
-    return iv_fail(err, IV_INVALID, "%s: wanted a list, found %s", name, *out ? iv_json_type_name(*out) : "nothing");
-}
-
-static iv_status int_field(const json_t *body, const char *name, double least, double most, int64_t *out,
-                           iv_error *err) {
-    const json_t *v = json_object_get(body, name);
-    if (!v) return iv_fail(err, IV_INVALID, "%s: wanted an integer, found nothing", name);
-    return iv_api_read_int(name, v, least, most, out, err);
-}
-
 /* What every update may say. */
 static iv_status read_common(update *u, const json_t *body, iv_error *err) {
     const char *version, *selector;
@@ -276,34 +266,39 @@ static iv_status end_on_error(update *u, iv_status status) {
     return status;
 }
 
-/* ---- from tensors ------------------------------------------------------------------------------------- */
+/* ---- from a trainer ----------------------------------------------------------------------------------- */
 
-static iv_status take_messages(update *u, const json_t *body, iv_error *err) {
-    iv_series *series = u->owner->series;
+/* The sidecar reads the body, and leaves the tensors in a file. A broadcast is received whole before a tensor of it is
+ * refused: the trainer goes on in any case. */
+static iv_status take_tensors(update *u, const json_t *body, const char *route, iv_error *err) {
+    iv_updates *w = u->owner;
+    char path[TEXT_BYTES], *dir;
+    size_t sent, count = 0;
+    IV_TRY(begin(w, u, err));
+    IV_TRY(iv_series_incoming(w->series, &dir, err));
+    iv_status status = IV_OK;
+    if ((size_t)snprintf(path, sizeof path, "%s/model.safetensors", dir) >= sizeof path)
+        status = iv_fail(err, IV_LIMIT, "update-dir: too long a path");
+    if (status == IV_OK) status = iv_sidecar_call(w->sidecar, route, path, &u->body, &sent, err);
+    if (status == IV_OK && sent) status = iv_series_add(w->series, path, &count, err);
+    iv_series_discard(dir);
+    return status == IV_OK ? go_on(u, body, count, err) : status;
+}
+
+/* load_format: NULL, or the one that the route knows. */
+static iv_status check_format(const json_t *body, const char *known, iv_error *err) {
     const char *format;
-    const json_t *list;
-    size_t count = 0;
     IV_TRY(text_field(body, "load_format", false, &format, err));
-    bool flattened = format && strcmp(format, "flattened_bucket") == 0;
-    if (format && !flattened)
-        return iv_fail(err, IV_UNSUPPORTED, "load_format: wanted null or \"flattened_bucket\", found \"%.40s\"",
-                       format);
-    IV_TRY(list_field(body, "serialized_named_tensors", &list, err));
-    IV_TRY(begin(u->owner, u, err));
-    iv_series_next_request(series);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_string(v))
-            return iv_fail(err, IV_INVALID, "serialized_named_tensors[%zu]: wanted base64, found %s", i,
-                           iv_json_type_name(v));
-        IV_TRY(iv_series_put(series, json_string_value(v), json_string_length(v), flattened, i, &count, err));
-    }
-    return go_on(u, body, count, err);
+    if (!format || (known && strcmp(format, known) == 0)) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "load_format: wanted null%s%s%s, found \"%.40s\"", known ? " or \"" : "",
+                   known ? known : "", known ? "\"" : "", format);
 }
 
 static iv_status read_tensors(update *u, json_t *body, iv_error *err) {
     IV_TRY(read_common(u, body, err));
-    return end_on_error(u, take_messages(u, body, err));
+    iv_status status = check_format(body, "flattened_bucket", err);
+    if (status == IV_OK) status = take_tensors(u, body, "update_weights_from_tensor", err);
+    return end_on_error(u, status);
 }
 
 void iv_handle_update_from_tensor(void *user, iv_http_request *q) {
@@ -314,54 +309,11 @@ void iv_handle_update_from_tensor(void *user, iv_http_request *q) {
     handle(user, q, fields, read_tensors);
 }
 
-/* ---- from a group ------------------------------------------------------------------------------------- */
-
-static iv_status take_shape(const json_t *v, const char *name, int64_t *shape, size_t *dims, iv_error *err) {
-    *dims = json_array_size(v);
-    if (!json_is_array(v) || *dims > IV_TENSOR_DIMS_MAX)
-        return iv_fail(err, IV_INVALID, "shapes: %.200s: wanted at most %d sizes", name, IV_TENSOR_DIMS_MAX);
-    for (size_t i = 0; i < *dims; i++)
-        IV_TRY(iv_api_read_int("shapes", json_array_get(v, i), 0, 9007199254740992.0, &shape[i], err));
-    return IV_OK;
-}
-
-/* All tensors are received, also after one that is refused: the trainer broadcasts them in any case. */
-static iv_status take_broadcasts(update *u, const json_t *body, iv_error *err) {
-    const json_t *names, *dtypes, *shapes;
-    const char *group, *format;
-    iv_status status = IV_OK;
-    size_t count = 0;
-    IV_TRY(list_field(body, "names", &names, err));
-    IV_TRY(list_field(body, "dtypes", &dtypes, err));
-    IV_TRY(list_field(body, "shapes", &shapes, err));
-    IV_TRY(text_field(body, "group_name", false, &group, err));
-    IV_TRY(text_field(body, "load_format", false, &format, err));
-    size_t n = json_array_size(names);
-    if (format) return iv_fail(err, IV_UNSUPPORTED, "load_format: wanted null, found \"%.40s\"", format);
-    if (json_array_size(dtypes) != n || json_array_size(shapes) != n)
-        return iv_fail(err, IV_INVALID, "names: wanted as many as dtypes and shapes, found %zu, %zu and %zu", n,
-                       json_array_size(dtypes), json_array_size(shapes));
-    IV_TRY(begin(u->owner, u, err));
-    for (size_t i = 0; i < n; i++) {
-        const char *name = json_string_value(json_array_get(names, i)),
-                   *dtype = json_string_value(json_array_get(dtypes, i));
-        int64_t shape[IV_TENSOR_DIMS_MAX];
-        size_t dims;
-        iv_error why;
-        if (!name || !dtype) return iv_fail(err, IV_INVALID, "%s[%zu]: wanted a string", name ? "dtypes" : "names", i);
-        IV_TRY(take_shape(json_array_get(shapes, i), name, shape, &dims, err));
-        iv_status one =
-            iv_series_receive(u->owner->series, group ? group : "weight_update_group", name, dtype, shape, dims, &why);
-        count += one == IV_OK;
-        if (one != IV_OK && status == IV_OK) *err = why, status = one;
-        if (one == IV_IO) break; /* the group is lost */
-    }
-    return status == IV_OK ? go_on(u, body, count, err) : status;
-}
-
 static iv_status read_broadcasts(update *u, json_t *body, iv_error *err) {
     IV_TRY(read_common(u, body, err));
-    return end_on_error(u, take_broadcasts(u, body, err));
+    iv_status status = check_format(body, NULL, err);
+    if (status == IV_OK) status = take_tensors(u, body, "update_weights_from_distributed", err);
+    return end_on_error(u, status);
 }
 
 void iv_handle_update_from_distributed(void *user, iv_http_request *q) {
@@ -371,23 +323,19 @@ void iv_handle_update_from_distributed(void *user, iv_http_request *q) {
     handle(user, q, fields, read_broadcasts);
 }
 
-static iv_status read_join(update *u, json_t *body, iv_error *err) {
-    iv_group_options o = {.name = NULL};
-    const char *backend;
-    int64_t port, offset, world;
-    IV_TRY(text_field(body, "master_address", true, &o.master_address, err));
-    IV_TRY(text_field(body, "group_name", false, &o.name, err));
-    IV_TRY(text_field(body, "backend", false, &backend, err));
-    IV_TRY(int_field(body, "master_port", 1, 65535, &port, err));
-    IV_TRY(int_field(body, "rank_offset", 0, 1 << 20, &offset, err));
-    IV_TRY(int_field(body, "world_size", 1, 1 << 20, &world, err));
-    if (backend && strcmp(backend, "nccl") != 0)
-        return iv_fail(err, IV_UNSUPPORTED, "backend: wanted \"nccl\", found \"%.40s\"", backend);
-    if (!o.name) o.name = "weight_update_group";
-    o.master_port = (uint16_t)port, o.rank_offset = (size_t)offset, o.world_size = (size_t)world;
-    IV_TRY(iv_series_join(u->owner->series, &o, err));
-    snprintf(u->message, sizeof u->message, "the group %.100s is joined", o.name);
+/* ---- groups ------------------------------------------------------------------------------------------- */
+
+static iv_status call_group(update *u, const json_t *body, const char *route, const char *what, iv_error *err) {
+    const char *name;
+    size_t none;
+    IV_TRY(text_field(body, "group_name", false, &name, err));
+    IV_TRY(iv_sidecar_call(u->owner->sidecar, route, NULL, &u->body, &none, err));
+    snprintf(u->message, sizeof u->message, "the group %.100s is %s", name ? name : "weight_update_group", what);
     return IV_OK;
+}
+
+static iv_status read_join(update *u, json_t *body, iv_error *err) {
+    return call_group(u, body, "init_weights_update_group", "joined", err);
 }
 
 void iv_handle_init_group(void *user, iv_http_request *q) {
@@ -397,11 +345,7 @@ void iv_handle_init_group(void *user, iv_http_request *q) {
 }
 
 static iv_status read_leave(update *u, json_t *body, iv_error *err) {
-    const char *name;
-    IV_TRY(text_field(body, "group_name", false, &name, err));
-    IV_TRY(iv_series_leave(u->owner->series, name ? name : "weight_update_group", err));
-    snprintf(u->message, sizeof u->message, "the group is left");
-    return IV_OK;
+    return call_group(u, body, "destroy_weights_update_group", "left", err);
 }
 
 void iv_handle_destroy_group(void *user, iv_http_request *q) {
@@ -498,25 +442,30 @@ iv_status iv_updates_open(iv_server *s, iv_updates **out, iv_error *err) {
                            .load_format = e->load_format,
                            .dummy_seed = e->dummy_seed,
                            .parent = s->o->update_dir,
-                           .weight_bytes = info->weight_bytes,
-                           .ranks = info->tensor_parallel_size,
-                           .seconds = s->o->update_timeout_ms / 1000.0};
+                           .weight_bytes = info->weight_bytes};
     iv_updates *w = *out = calloc(1, sizeof *w);
     if (!w) return iv_fail(err, IV_NO_MEMORY, "updates: no memory");
     w->server = s;
+    atomic_init(&w->stop, false);
+    iv_sidecar_options sidecar = {.python = s->o->weights_python,
+                                  .ranks = info->tensor_parallel_size,
+                                  .seconds = s->o->update_timeout_ms / 1000.0,
+                                  .stop = &w->stop};
     IV_TRY(iv_series_open(&o, &w->series, err));
+    IV_TRY(iv_sidecar_open(&sidecar, &w->sidecar, err));
     return iv_jobs_open(1, &w->jobs, err);
 }
 
 void iv_updates_close(iv_updates *w) {
     if (!w) return;
     w->closing = true;
-    if (w->series) iv_series_stop(w->series);
+    atomic_store(&w->stop, true);
     iv_jobs_close(w->jobs);                          /* waits for the update that is read */
     for (update *u = w->first, *next; u; u = next) { /* the HTTP server is closed */
         next = u->next;
         free_update(u);
     }
+    iv_sidecar_close(w->sidecar);
     iv_series_close(w->series);
     free(w->version), free(w);
 }

@@ -3,7 +3,7 @@
 #ifndef IV_SERVE_API_UPDATES_H
 #define IV_SERVE_API_UPDATES_H
 
-#include "serve/server.h"
+#include "serve/state/state.h"
 
 typedef struct iv_updates iv_updates;
 

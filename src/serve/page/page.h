@@ -5,7 +5,7 @@
 #ifndef IV_SERVE_PAGE_PAGE_H
 #define IV_SERVE_PAGE_PAGE_H
 
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 extern const char iv_page[]; /* UTF-8, NUL-terminated */
 extern const size_t iv_page_bytes;

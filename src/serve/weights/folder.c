@@ -59,7 +59,7 @@ static const char *choose_parent(size_t bytes) {
     const char *tmp = getenv("TMPDIR");
     struct statvfs v;
     if (statvfs(memory, &v) == 0 && access(memory, W_OK) == 0 &&
-        (double)v.f_bavail * (double)v.f_frsize > 2.0 * (double)bytes)
+        (double)v.f_bavail * (double)v.f_frsize > 3.0 * (double)bytes)
         return memory;
     return tmp && *tmp ? tmp : "/tmp";
 }

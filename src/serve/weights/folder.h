@@ -13,7 +13,8 @@ typedef struct iv_folder {
     uint64_t sets;
 } iv_folder;
 
-/* parent: where to make it; NULL: /dev/shm if it has room for `bytes` twice, else $TMPDIR or /tmp. */
+/* parent: where to make it; NULL: /dev/shm if it has room for `bytes` three times (the weights in use, the next ones,
+ * and those as they arrive), else $TMPDIR or /tmp. */
 iv_status iv_folder_open(iv_folder *f, const char *parent, size_t bytes, iv_error *err);
 void iv_folder_close(iv_folder *f);
 /* A new subfolder; its path is the caller's. */

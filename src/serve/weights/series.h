@@ -1,12 +1,14 @@
-/* series.h: a series of updates by tensor or by broadcast, which together are one set of weights. Its tensors are
- * collected in a checkpoint of the server's own; the engine loads it once it is whole, and so does a restarted engine.
- * Until then nothing changes, and a series that is never finished changes nothing.
+/* series.h: a series of files of tensors, which together are one set of weights. They are collected in a checkpoint of
+ * the server's own; the engine loads it once it is whole, and so does a restarted engine. Until then nothing changes,
+ * and a series that is never finished changes nothing.
  *
  * All calls come from one thread at a time: the updates' thread, or the server's while no update is in work. */
 #ifndef IV_SERVE_WEIGHTS_SERIES_H
 #define IV_SERVE_WEIGHTS_SERIES_H
 
-#include "serve/weights/group.h"
+#include "base/status.h"
+
+#include <stdint.h>
 
 typedef struct iv_series iv_series;
 
@@ -15,16 +17,11 @@ typedef struct iv_series_options {
     uint64_t dummy_seed;
     const char *parent;  /* of the folder, as iv_folder_open's; NULL: chosen */
     size_t weight_bytes; /* about */
-    size_t ranks;        /* of the server, in a trainer's group */
-    double seconds;      /* timeout of a trainer's group */
 } iv_series_options;
-
-enum { IV_SERIES_GROUPS_MAX = 16 };
 
 /* Makes no files yet. */
 iv_status iv_series_open(const iv_series_options *o, iv_series **out, iv_error *err);
 void iv_series_close(iv_series *s); /* NULL is fine */
-void iv_series_stop(iv_series *s);  /* any thread: a call that waits for a trainer ends */
 
 /* ---- the series --------------------------------------------------------------------------------------- */
 
@@ -33,20 +30,14 @@ bool iv_series_is_open(const iv_series *s);
 iv_status iv_series_begin(iv_series *s, iv_error *err);
 void iv_series_drop(iv_series *s);
 
-/* Takes the tensors of message `index`, base64 of a pickle (tensor_message.h). A tensor that an earlier message of the
- * same request has is left out: each rank's message has its own copy. The senders' references are given back. *count is
- * increased by the tensors taken. Errors name the message and the tensor. */
-iv_status iv_series_put(iv_series *s, const char *text, size_t bytes, bool flattened, size_t index, size_t *count,
-                        iv_error *err);
-void iv_series_next_request(iv_series *s); /* forgets what the messages of the request had */
+/* A new folder, of mode 0700, for files of an open series; iv_series_discard removes it. */
+iv_status iv_series_incoming(iv_series *s, char **dir, iv_error *err);
+void iv_series_discard(char *dir); /* NULL is fine */
+/* Takes the tensors of a safetensors file; *count is increased by each. IV_FORMAT: no such file; IV_INVALID names a
+ * tensor that differs from the weights in use. */
+iv_status iv_series_add(iv_series *s, const char *path, size_t *count, iv_error *err);
 
 iv_status iv_series_randomize(iv_series *s, iv_error *err); /* all tensors */
-
-/* A tensor that the group's rank 0 broadcasts. It is received even if it is refused, so that the trainer goes on. */
-iv_status iv_series_receive(iv_series *s, const char *group, const char *name, const char *dtype, const int64_t *shape,
-                            size_t dims, iv_error *err);
-iv_status iv_series_join(iv_series *s, const iv_group_options *o, iv_error *err); /* fills what the server knows */
-iv_status iv_series_leave(iv_series *s, const char *group, iv_error *err);
 
 /* The number of tensors that are missing, and the first. */
 size_t iv_series_missing(const iv_series *s, const char **first);

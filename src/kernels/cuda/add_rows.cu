@@ -1,0 +1,31 @@
+/* add_rows.cu: the residual addition of a block whose output is normed first. Law: NUMERICS.md sections 4 and 8.2. */
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/rows.cuh"
+
+/* A block has a row. Thread t is lane t of the law. */
+static __global__ void __launch_bounds__(LANES) add_normed(const __grid_constant__ iv_gpu_add_args a) {
+    __shared__ float lanes[LANES];
+    iv_let_next();
+    iv_wait();
+    size_t at = (size_t)blockIdx.x * a.n;
+    const float *y = a.y + at;
+    float lane = 0.0f;
+    for (size_t i = threadIdx.x; i < a.n; i += LANES) lane = __fmaf_rn(y[i], y[i], lane);
+    float r = norm_scale(fold_block(lane, lanes), a.n, a.eps);
+    for (size_t i = threadIdx.x; i < a.n; i += LANES)
+        a.to[at + i] = iv_canon(a.x[at + i] + iv_canon((y[i] * r) * a.weight[i]));
+}
+
+static __global__ void __launch_bounds__(LANES) add(const __grid_constant__ iv_gpu_add_args a) {
+    iv_let_next();
+    iv_wait();
+    size_t at = (size_t)blockIdx.x * a.n;
+    for (size_t i = threadIdx.x; i < a.n; i += LANES) a.to[at + i] = iv_canon(a.x[at + i] + a.y[at + i]);
+}
+
+int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream) {
+    if (a->rows == 0) return 0;
+    if (a->rows > INT32_MAX) return (int)cudaErrorInvalidValue;
+    return iv_launch(a->weight ? add_normed : add, dim3((unsigned)a->rows), LANES, stream, *a);
+}
