@@ -1,10 +1,25 @@
 /* fuzz_gguf.c: any bytes either fail or describe values inside the header and tensors inside the file.
  * Input: 4 bytes of data size (little-endian), then the header. */
-#include "format/gguf.h"
+#include "format/gguf_set.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The consumers of metadata: an error or a text. The file itself cannot be read. */
+static void make_texts(const iv_gguf *g, iv_arena *arena) {
+    const char *path = "fuzz";
+    int fd = -1;
+    iv_gguf_set s = {.g = *g, .paths = &path, .fds = &fd, .count = 1};
+    iv_buf out = {0};
+    iv_error err = {0};
+    iv_expansion x;
+    iv_gguf_config_json(&s, &out, &err);
+    iv_gguf_tokenizer_json(&s, &out, &err);
+    iv_gguf_tokenizer_config_json(&s, &out, &err);
+    iv_gguf_expand(&s, IV_BF16, arena, &x, &err);
+    iv_buf_free(&out);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 4) return 0;
@@ -35,6 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         IV_ASSERT(t->offset <= n + data_bytes && t->bytes <= n + data_bytes - t->offset);
         IV_ASSERT(strlen(t->name) <= IV_TENSOR_NAME_BYTES_MAX && t->ndim >= 1 && t->ndim <= IV_GGUF_DIMS_MAX);
     }
+    if (status == IV_OK) make_texts(&g, &arena);
     iv_arena_free(&arena);
     return 0;
 }

@@ -126,9 +126,15 @@ static size_t llama_head(const iv_gguf *g) {
     const iv_gguf_value *hidden = iv_gguf_arch_find(g, "embedding_length");
     const iv_gguf_value *heads = iv_gguf_arch_find(g, "attention.head_count");
     if (!name || name->text.len != 5 || memcmp(name->text.data, "llama", 5) != 0) return 0;
-    if (dim) return dim->integer > 0 ? (size_t)dim->integer : 0;
-    return hidden && heads && heads->integer > 0 && hidden->integer > 0 ? (size_t)(hidden->integer / heads->integer)
-                                                                        : 0;
+    const iv_gguf_value *values[] = {dim, hidden, heads};
+    int64_t of[3] = {0, 0, 0};
+    for (size_t i = 0; i < 3; i++) { /* an array: a number per layer, all the same (gguf_config.c) */
+        const iv_gguf_value *v = values[i];
+        bool array = v && v->type == IV_GGUF_ARRAY && v->item != IV_GGUF_STRING && v->count;
+        if (v) of[i] = array ? iv_gguf_integer_at(v, 0) : v->integer;
+    }
+    if (of[0] > 0) return (size_t)of[0];
+    return of[1] > 0 && of[2] > 0 ? (size_t)(of[1] / of[2]) : 0;
 }
 
 iv_status iv_gguf_expand(const iv_gguf_set *s, iv_dtype type, iv_arena *arena, iv_expansion *out, iv_error *err) {
