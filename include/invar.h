@@ -548,13 +548,15 @@ IV_API iv_status iv_engine_write_logits(iv_engine *engine, const int32_t *ids, s
 /* From headers alone: no weights are read. Sizes in bytes. For a directory that has a config.json and no weights, the
  * requirements of its weights; file_bytes, tensors and shards are then 0 and stored_dtype is "". */
 typedef struct iv_model_info {
-    char model_type[32], dtype[16], stored_dtype[16]; /* stored_dtype: of most of the weights on disk */
+    char model_type[32], dtype[16], stored_dtype[16]; /* stored_dtype: of most of the weights on disk; of packed ones
+                                                       * their format ("fp8", "Q4_K") */
     uint64_t parameters, file_bytes, weight_bytes, kv_bytes_per_token, memory_available;
     int64_t layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size, max_positions;
     int64_t experts, experts_per_token, sliding_window; /* 0: none */
     bool tied_embeddings;
     bool index_unread;               /* as iv_engine_info */
     char generation_unapplied[1024]; /* as iv_engine_info */
+    bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
 } iv_model_info;

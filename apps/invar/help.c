@@ -16,8 +16,8 @@ static void print_general(FILE *out, cli_style s) {
         fprintf(out, "  %-15s %s\n", (*c)->name, (*c)->summary);
     }
     fprintf(out,
-            "\n%sMODEL%s is a Hugging Face model directory. A bare name such as tiny-math is also searched in\n"
-            "$INVAR_MODELS and next to the program.\n"
+            "\n%sMODEL%s is a Hugging Face model directory, or a GGUF file. A bare name such as tiny-math is also\n"
+            "searched in $INVAR_MODELS and next to the program.\n"
             "\n%sExamples%s\n"
             "  invar generate tiny-math --chat -p 'What is 17 * 6?' --temperature 0\n"
             "  invar chat tiny-math\n"

@@ -62,6 +62,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_key(&json, "configuration");
     iv_out_raw(&json, configuration->data, configuration->bytes);
     iv_out_kv_bool(&json, "index_unread", m->index_unread);
+    iv_out_kv_bool(&json, "activations_unquantized", m->activations_unquantized);
     iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
     iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
     iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
@@ -105,6 +106,8 @@ static void print_files(FILE *out, const iv_model_info *m) {
     fprintf(out, "  %-18s %zu in %zu %s, mostly %s\n", "tensors", m->tensors, m->shards,
             m->shards == 1 ? "file" : "files", m->stored_dtype);
     print_bytes(out, "size", m->file_bytes);
+    if (m->activations_unquantized)
+        fprintf(out, "  %-18s not quantized, though the files ask for it: their weights are read\n", "activations");
     if (m->index_unread) fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json is ignored\n", "read");
 }
 

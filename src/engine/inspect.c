@@ -57,6 +57,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
                             .sliding_window = g->sliding_window,
                             .tied_embeddings = g->tie_embeddings,
                             .index_unread = m.index_unread,
+                            .activations_unquantized = iv_checkpoint_activations_unquantized(c),
                             .tensors = o.dummy ? 0 : iv_checkpoint_count(c)};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
     snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.gemm_type));
