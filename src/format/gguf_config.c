@@ -113,9 +113,9 @@ iv_dtype iv_gguf_dtype(const iv_gguf_set *s) {
 
 /* ---- rotary settings ------------------------------------------------------------------------------------ */
 
-/* llama.cpp keeps Llama 3's scaling as a divisor per frequency. These are the published settings. */
-static double llama3_divisor(double theta, int64_t dim, int64_t i, double factor) {
-    const double pi = 3.14159265358979323846, low = 1, high = 4, original = 8192;
+/* llama.cpp keeps Llama 3's scaling as a divisor per frequency; low and high factors are those of all releases. */
+static double llama3_divisor(double theta, int64_t dim, int64_t i, double factor, double original) {
+    const double pi = 3.14159265358979323846, low = 1, high = 4;
     double wave = 2 * pi * pow(theta, 2.0 * (double)i / (double)dim);
     if (wave < original / high) return 1;
     if (wave > original / low) return factor;
@@ -123,26 +123,32 @@ static double llama3_divisor(double theta, int64_t dim, int64_t i, double factor
     return 1 / ((1 - smooth) / factor + smooth);
 }
 
+static bool is_llama3(const float *f, size_t n, double theta, int64_t original) {
+    for (size_t i = 0; i < n; i++) {
+        double want = llama3_divisor(theta, 2 * (int64_t)n, (int64_t)i, (double)f[n - 1], (double)original);
+        if (!(fabs((double)f[i] - want) <= 1e-4 * want)) return false;
+    }
+    return true;
+}
+
 static iv_status llama3(const reader *r, const iv_gguf_tensor *t, double theta, int64_t dim, iv_json_out *o) {
     float f[256];
     size_t n = t->info.elements;
-    if (t->format != IV_WEIGHT_F32 || n != (size_t)dim / 2 || n > sizeof f / sizeof *f)
+    if (t->format != IV_WEIGHT_F32 || n == 0 || n != (size_t)dim / 2 || n > sizeof f / sizeof *f)
         return iv_fail(r->err, IV_FORMAT, "%s: rope_freqs.weight: wanted %lld of float32", r->path, (long long)dim / 2);
     IV_TRY(iv_file_read_at(r->s->fds[t->info.shard], r->s->paths[t->info.shard], f, n * sizeof *f, t->info.offset,
                            r->err));
-    double factor = (double)f[n - 1];
-    for (size_t i = 0; i < n; i++) {
-        double want = llama3_divisor(theta, dim, (int64_t)i, factor);
-        if (!(fabs((double)f[i] - want) <= 1e-4 * want))
-            return iv_fail(r->err, IV_UNSUPPORTED,
-                           "%s: rope_freqs.weight: wanted Llama 3's scaling (low 1, high 4, of 8192 positions), found "
-                           "%g at frequency %zu instead of %g",
-                           r->path, (double)f[i], i, want);
-    }
+    int64_t original = 8192; /* of all releases; others are tried, as a power of two */
+    for (int64_t other = 32; !is_llama3(f, n, theta, original) && other <= 1 << 20; other *= 2) original = other;
+    if (!is_llama3(f, n, theta, original))
+        return iv_fail(r->err, IV_UNSUPPORTED,
+                       "%s: rope_freqs.weight: wanted divisors of Llama 3's scaling (low factor 1, high factor 4), "
+                       "found others",
+                       r->path);
     iv_out_kv_open(o, "rope_scaling", '{');
-    iv_out_kv_text(o, "rope_type", "llama3"), iv_out_kv_shortest(o, "factor", (float)factor);
+    iv_out_kv_text(o, "rope_type", "llama3"), iv_out_kv_shortest(o, "factor", f[n - 1]);
     iv_out_kv_double(o, "low_freq_factor", 1), iv_out_kv_double(o, "high_freq_factor", 4);
-    iv_out_kv_int(o, "original_max_position_embeddings", 8192);
+    iv_out_kv_int(o, "original_max_position_embeddings", original);
     iv_out_close(o, '}');
     return IV_OK;
 }

@@ -39,7 +39,7 @@ static bool has_tokens(const char *model) {
     iv_gguf_set s;
     bool found, has = true;
     if (iv_gguf_locate(model, &path, &found, &unused) == IV_OK && iv_gguf_set_open(path.data, &s, &unused) == IV_OK) {
-        has = iv_gguf_find(&s.g, "tokenizer.ggml.model") != NULL;
+        has = iv_gguf_find(&s.g, "tokenizer.ggml.tokens") != NULL;
         iv_gguf_set_close(&s);
     }
     iv_buf_free(&path);
