@@ -62,6 +62,35 @@ static void verify_finds_no_difference(void **state) {
     }
 }
 
+/* The bytes of the logits of some ids. */
+static size_t logits_of(const char *model, char *out) {
+    RUN("logits", model, "--ids", "1,5,7,9,11,2", "--dtype", "bfloat16", "--out", in_folder("logits"));
+    expect_ok();
+    return read_back("logits", out);
+}
+
+/* Every family as GGUF: names, q and k of llama, biases, experts, rotary scaling. */
+static void families_have_the_same_logits(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama31", "qwen2", "qwen3", "qwen3_moe"};
+    static char want[OUTPUT_MAX], got[OUTPUT_MAX], command[16384];
+    if (system("python3 -c '' >/dev/null 2>&1") != 0) {
+        printf("SKIPPED: families as GGUF: no python3\n");
+        skip();
+    }
+    for (size_t i = 0; i < 4; i++) {
+        char model[4096], script[4096], folder_name[64];
+        snprintf(folder_name, sizeof folder_name, "tests/data/hf/%s", names[i]);
+        snprintf(model, sizeof model, "%s", source_path(folder_name));
+        snprintf(script, sizeof script, "%s", source_path("tests/scripts/to_gguf.py"));
+        snprintf(command, sizeof command, "python3 '%s' '%s' '%s'", script, model, in_folder("f.gguf"));
+        assert_int_equal(system(command), 0);
+        size_t n = logits_of(model, want);
+        assert_true(n > 1000 && n == logits_of(in_folder("f.gguf"), got));
+        if (memcmp(want, got, n) != 0) fail_msg("%s: other logits from its GGUF", names[i]);
+    }
+}
+
 static void what_is_refused(void **state) {
     (void)state;
     write_file("cut.gguf", "GGUF\3\0\0\0\1", 9);
@@ -76,6 +105,8 @@ static void what_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_have_the_same_bits), cmocka_unit_test(formats_are_shown),
-                                       cmocka_unit_test(verify_finds_no_difference), cmocka_unit_test(what_is_refused)};
+                                       cmocka_unit_test(verify_finds_no_difference),
+                                       cmocka_unit_test(families_have_the_same_logits),
+                                       cmocka_unit_test(what_is_refused)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
