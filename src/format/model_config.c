@@ -44,22 +44,23 @@ typedef struct family_facts {
     iv_norm_places norms;
     bool qk_norm;
     bool moe;
-    bool mlp_bias_field;
-    const char *reads[4]; /* members that other families refuse (config_members.h) */
+    bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
+    bool qkv_bias;                   /* always there */
+    const char *reads[4];            /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
 static const family_facts families[] = {
-    {"qwen3", IV_QWEN3, .kv_heads = 32, .head_dim = 128, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true,
-     .qk_norm = true, .reads = {READS_QK_NORM}},
-    {"qwen3_moe", IV_QWEN3_MOE, .kv_heads = 4, NO_IDS, .slides = SLIDE_ALL, .window_switch = true, .qk_norm = true,
-     .moe = true, .reads = {READS_QK_NORM}},
-    {"qwen2", IV_QWEN2, .kv_heads = 32, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true},
-    {"llama", IV_LLAMA, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true},
+    {"qwen3", IV_QWEN3, .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .qk_norm = true, .reads = {READS_QK_NORM}},
+    {"qwen3_moe", IV_QWEN3_MOE, .kv_heads = 4, .bias_field = true, NO_IDS, .slides = SLIDE_ALL, .window_switch = true,
+     .qk_norm = true, .moe = true, .reads = {READS_QK_NORM}},
+    {"qwen2", IV_QWEN2, .kv_heads = 32, .qkv_bias = true, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true},
+    {"llama", IV_LLAMA, .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true},
     {"mistral", IV_MISTRAL, .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL},
-    {"smollm3", IV_SMOLLM3, .kv_heads = 4, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_NOPE,
+    {"smollm3", IV_SMOLLM3, .kv_heads = 4, .bias_field = true, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_NOPE,
      .window_switch = true, .nope = NOPE_LISTED, .mlp_bias_field = true,
      .reads = {"no_rope_layers", "no_rope_layer_interval"}},
     {"exaone4", IV_EXAONE4, .kv_heads = 32, .bos_id = 0, .eos_id = 2, .slides = SLIDE_PATTERN,
@@ -191,9 +192,9 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(iv_json_object_bool(o, "attention_bias", &bias, &found, err));
-    /* Qwen2 always has q, k and v biases and Mistral none, regardless of the field. */
-    c->attention_bias = f->family == IV_QWEN2 || (f->family != IV_MISTRAL && bias);
-    c->attention_out_bias = f->family != IV_QWEN2 && f->family != IV_MISTRAL && bias;
+    bias = bias && f->bias_field;
+    c->attention_bias = f->qkv_bias || bias;
+    c->attention_out_bias = bias;
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->qk_norm = f->qk_norm;
     return IV_OK;
