@@ -680,6 +680,9 @@ def test_nothing_waits():
         slime_update(s, TWO, "1")
         before = s.sidecar()
         check(before is not None)
+        os.kill(before, signal.SIGTERM)
+        slime_update(s, TWO, "1")
+        check(s.sidecar() == before, "a service's SIGTERM is the server's")
         os.kill(before, signal.SIGKILL)
         while s.sidecar() == before:
             time.sleep(0.01)
