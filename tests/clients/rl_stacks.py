@@ -696,7 +696,7 @@ def test_nothing_waits():
 
 def test_weights_process_ends():
     """With a server that is killed; also the processes of its groups, amid a join that nobody answers."""
-    s = Server(TINY_MATH, "--update-timeout", "60")
+    s = Server(TINY_MATH, "--update-timeout", "60", "--update-dir", scratch.name)
     slime_from_tensor(s, [tm.bucket(parts(rows(TWO), 2)[0])], "1")
     body = {"master_address": "127.0.0.1", "master_port": 9, "rank_offset": 1, "world_size": 2, "group_name": "g", "backend": "gloo"}
 
