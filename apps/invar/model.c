@@ -39,7 +39,7 @@ int cli_model_path(const char *name, char out[CLI_PATH_BYTES], iv_error *err) {
     iv_model_info info;
     if (stat(name, &st) == 0 && !S_ISDIR(st.st_mode) && iv_inspect(name, "auto", &info, err) != IV_OK)
         return CLI_FAILED; /* it says what kind of file was found */
-    if (is_directory(name)) {
+    if (stat(name, &st) == 0) { /* a directory, or a GGUF */
         if ((size_t)snprintf(out, CLI_PATH_BYTES, "%s", name) < CLI_PATH_BYTES) return CLI_OK;
         return cli_fail(err, CLI_FAILED, "%.80s...: path too long", name);
     }

@@ -34,9 +34,12 @@ static void step_write(void *user, size_t done, size_t total) {
     if (p->o->progress) p->o->progress(p->o->user, p->read + done, p->read + total);
 }
 
-/* Held in float32, as that rounds nothing: matrices keep the checkpoint's type. */
-static iv_status load(const char *model, const iv_export_options *o, progress *p, iv_model **out, iv_error *err) {
+/* Held in float32, as that rounds nothing: matrices keep the checkpoint's type. Packed ones
+ * become the type of config.json, or, where another is asked for, float32, which is rounded once when written. */
+static iv_status load(const char *model, const iv_export_options *o, bool has_dtype, progress *p, iv_model **out,
+                      iv_error *err) {
     iv_model_options m = {.has_dtype = true, .dtype = IV_F32, .positions = 1, .progress = step_read, .user = p};
+    m.expand_as_saved = !has_dtype;
     iv_pool *pool;
     IV_TRY(iv_pool_open(o->threads, &pool, err));
     iv_status status = iv_model_open(model, &m, pool, out, err);
@@ -50,7 +53,7 @@ static iv_status write_model(iv_model_dir *d, const iv_export_options *o, iv_mod
     iv_model *m = NULL;
     iv_model_exported written = {0};
     x->progress = step_write, x->user = &p;
-    iv_status status = load(d->source, o, &p, &m, err);
+    iv_status status = load(d->source, o, x->has_dtype, &p, &m, err);
     if (status == IV_OK) status = iv_model_dir_clear(d, err);
     if (status == IV_OK) status = iv_model_export(m, x, &written, err);
     iv_model_close(m);

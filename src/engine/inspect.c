@@ -6,19 +6,25 @@
 #include "format/generation_config.h"
 #include "kv/pages.h"
 #include "model/kv_layouts.h"
+#include "numerics/weight_format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The type of most bytes on disk. */
-static iv_dtype stored_dtype(const iv_checkpoint *c) {
-    size_t bytes[IV_DTYPE_COUNT] = {0};
-    iv_dtype best = IV_BF16;
-    for (size_t i = 0; i < iv_checkpoint_count(c); i++)
-        bytes[iv_checkpoint_at(c, i)->dtype] += iv_checkpoint_at(c, i)->bytes;
-    for (int t = 0; t < IV_DTYPE_COUNT; t++)
-        if (bytes[t] > bytes[best]) best = (iv_dtype)t;
+/* The type or format of most bytes on disk. */
+static const char *stored_dtype(const iv_checkpoint *c) {
+    enum { KINDS_MAX = IV_DTYPE_COUNT + IV_WEIGHT_FORMAT_COUNT };
+    const char *names[KINDS_MAX], *best = "";
+    size_t sums[KINDS_MAX], kinds = 0, most = 0;
+    for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
+        size_t bytes, k = 0;
+        const char *name = iv_checkpoint_format(c, i, &bytes);
+        if (!name) name = iv_dtype_name(iv_checkpoint_at(c, i)->dtype);
+        while (k < kinds && strcmp(names[k], name) != 0) k++;
+        if (k == kinds && kinds < KINDS_MAX) names[kinds] = name, sums[kinds++] = 0;
+        if (k < KINDS_MAX && (sums[k] += bytes) > most) most = sums[k], best = name;
+    }
     return best;
 }
 
@@ -34,7 +40,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     IV_TRY(iv_generation_config_read(model, &generation, err));
     IV_TRY(iv_model_plan(model, &o, &m, &c, err));
     const iv_model_config *g = &m.config;
-    *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_bytes(c),
+    *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_stored_bytes(c),
                             .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m),
                             .memory_available = iv_memory_available(),
@@ -54,7 +60,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
                             .tensors = o.dummy ? 0 : iv_checkpoint_count(c)};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
     snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.gemm_type));
-    if (!o.dummy) snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));
+    if (!o.dummy) snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", stored_dtype(c));
     for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
         const iv_tensor_info *t = iv_checkpoint_at(c, i);
         info->parameters += t->elements;

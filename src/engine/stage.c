@@ -4,6 +4,8 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "format/dummy.h"
+#include "format/model_dir.h"
+#include "format/model_files.h"
 #include "format/safetensors_write.h"
 #include "model/model.h"
 #include "model/tensors.h"
@@ -41,7 +43,8 @@ struct iv_weights_stage {
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
 static iv_status read_model(iv_weights_stage *s, const char *model, bool dummy, uint64_t seed, iv_error *err) {
-    iv_model_options o = {.has_dtype = true, .dtype = IV_F32, .dummy = dummy, .dummy_seed = seed};
+    iv_model_options o = {
+        .has_dtype = true, .dtype = IV_F32, .expand_as_saved = true, .dummy = dummy, .dummy_seed = seed};
     iv_model m;
     IV_TRY(iv_model_plan(model, &o, &m, &s->from, err));
     s->tied = m.config.tie_embeddings;
@@ -105,12 +108,12 @@ static iv_status make_file(iv_weights_stage *s, iv_error *err) {
 }
 
 static iv_status copy_config(const char *model, const char *dir, iv_error *err) {
-    iv_buf from = {0}, to = {0}, text = {0};
-    iv_status status = iv_path_join(model, "config.json", &from, err);
-    if (status == IV_OK) status = iv_path_join(dir, "config.json", &to, err);
-    if (status == IV_OK) status = iv_file_read(from.data, CONFIG_BYTES_MAX, &text, err);
-    if (status == IV_OK) status = iv_file_write(to.data, text.data, text.len, err);
-    iv_buf_free(&from), iv_buf_free(&to), iv_buf_free(&text);
+    iv_buf from = {0}, to = {0}, text = {0}, plain = {0};
+    iv_status status = iv_path_join(dir, "config.json", &to, err);
+    if (status == IV_OK) status = iv_model_file_read(model, "config.json", CONFIG_BYTES_MAX, &from, &text, err);
+    if (status == IV_OK) status = iv_config_unpacked(from.data, text.data, text.len, &plain, err);
+    if (status == IV_OK) status = iv_file_write(to.data, plain.data, plain.len, err);
+    iv_buf_free(&from), iv_buf_free(&to), iv_buf_free(&text), iv_buf_free(&plain);
     return status;
 }
 

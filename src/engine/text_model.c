@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "format/foreign.h"
 #include "format/json.h"
+#include "format/model_files.h"
 #include "text/jinja/template.h"
 #include "text/chat_template.h"
 
@@ -34,7 +35,8 @@ static iv_status need_directory(const char *model, iv_error *err) {
     if (stat(model, &st) != 0)
         return iv_fail(err, errno == ENOENT || errno == ENOTDIR ? IV_NOT_FOUND : IV_IO, "%s: cannot open: %s", model,
                        strerror(errno));
-    if (!S_ISDIR(st.st_mode)) return iv_fail(err, IV_INVALID, "%s: wanted a model directory, found a file", model);
+    if (!S_ISDIR(st.st_mode) && !iv_model_is_gguf(model))
+        return iv_fail(err, IV_INVALID, "%s: wanted a model directory or a GGUF file, found another file", model);
     return IV_OK;
 }
 
@@ -49,10 +51,12 @@ static iv_status find_eos(iv_text_model *t, const json_t *config, iv_error *err)
     return status;
 }
 
-static iv_status read_eos(const char *path, iv_text_model *t, iv_error *err) {
+static iv_status read_eos(iv_text_model *t, iv_error *err) {
+    static const char name[] = "tokenizer_config.json";
     json_t *config = NULL;
     if (!t->tokenizer) return IV_OK;
-    if (iv_file_exists(path)) IV_TRY(iv_json_read(path, CONFIG_BYTES_MAX, &config, err));
+    if (iv_model_file_exists(t->model, name))
+        IV_TRY(iv_model_file_json(t->model, name, CONFIG_BYTES_MAX, &config, err));
     iv_status status = find_eos(t, config, err);
     json_decref(config);
     return status;
@@ -66,17 +70,14 @@ iv_status iv_text_model_open(const char *model, iv_text_model **out, iv_error *e
         return iv_fail(err, IV_NO_MEMORY, "%s: no memory", model);
     }
     iv_constraints_open(&t->constraints);
-    iv_buf path = {0};
-    iv_status status = iv_path_join(model, "tokenizer.json", &path, err);
-    if (status == IV_OK && iv_file_exists(path.data)) status = iv_tokenizer_open(model, &t->tokenizer, err);
+    iv_status status = IV_OK;
+    if (iv_model_file_exists(model, "tokenizer.json")) status = iv_tokenizer_open(model, &t->tokenizer, err);
     if (status == IV_OK) {
         status = iv_chat_template_open(model, &t->chat, err);
         if (status == IV_NOT_FOUND) t->no_chat = *err, status = IV_OK;
     }
     t->eos_id = -1;
-    if (status == IV_OK) status = iv_path_join(model, "tokenizer_config.json", &path, err);
-    if (status == IV_OK) status = read_eos(path.data, t, err);
-    iv_buf_free(&path);
+    if (status == IV_OK) status = read_eos(t, err);
     if (status == IV_OK)
         *out = t;
     else

@@ -7,7 +7,10 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "format/dummy.h"
+#include "format/expansion.h"
 #include "format/foreign.h"
+#include "format/gguf_set.h"
+#include "format/model_files.h"
 #include "format/shard_index.h"
 
 #include <stdlib.h>
@@ -29,7 +32,8 @@ struct iv_checkpoint {
     shard *shards;
     size_t shard_count;
     iv_tensor_info *tensors;
-    size_t count, bytes;
+    size_t count, bytes, stored_bytes;
+    iv_expansion expansion; /* of packed weights: what `tensors` stand for */
     bool dummy, index_unread;
     uint64_t seed; /* of a dummy */
 };
@@ -133,6 +137,21 @@ static iv_status open_sharded(iv_checkpoint *c, const char *dir, const char *ind
     return check_index(c, index_path, &index, err);
 }
 
+/* The tensors of packed weights become those of their expansion. */
+static iv_status use_expansion(iv_checkpoint *c, const char *dir, iv_error *err) {
+    c->tensors = c->expansion.tensors, c->count = c->expansion.count, c->bytes = 0;
+    for (size_t i = 0; i < c->count; i++)
+        if (!iv_size_add(c->bytes, c->tensors[i].bytes, &c->bytes))
+            return iv_fail(err, IV_FORMAT, "%s: the tensors' size overflows", dir);
+    return IV_OK;
+}
+
+static iv_status expand(iv_checkpoint *c, const char *dir, iv_dtype type, iv_error *err) {
+    c->stored_bytes = c->bytes;
+    IV_TRY(iv_expansion_make(dir, c->tensors, c->count, type, &c->arena, &c->expansion, err));
+    return c->expansion.packed ? use_expansion(c, dir, err) : IV_OK;
+}
+
 static bool has_file(const char *dir, const char *name) {
     iv_buf path = {0};
     iv_error unused;
@@ -142,12 +161,35 @@ static bool has_file(const char *dir, const char *name) {
 }
 
 bool iv_checkpoint_exists(const char *dir) {
-    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME);
+    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME) || iv_model_is_gguf(dir);
 }
 
-static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
+/* The files of a GGUF, whose weights get the names and shapes of a checkpoint. */
+static iv_status open_gguf(iv_checkpoint *c, const char *path, iv_dtype type, iv_error *err) {
+    iv_gguf_set s;
+    IV_TRY(iv_gguf_set_open(path, &s, err));
+    iv_status status = reserve_shards(c, path, s.count, err);
+    for (size_t i = 0; status == IV_OK && i < s.count; i++) {
+        c->shards[i].path = iv_arena_strndup(&c->arena, s.paths[i], strlen(s.paths[i]));
+        c->shards[i].fd = s.fds[i], s.fds[i] = -1;
+        if (!c->shards[i].path) status = iv_fail(err, IV_NO_MEMORY, "%s: no memory for its path", path);
+    }
+    if (status == IV_OK) status = iv_gguf_expand(&s, type, &c->arena, &c->expansion, err);
+    for (size_t i = 0; i < s.g.tensor_count; i++) c->stored_bytes += s.g.tensors[i].info.bytes;
+    iv_gguf_set_close(&s);
+    IV_TRY(status);
+    return use_expansion(c, path, err);
+}
+
+static iv_status open_files(iv_checkpoint *c, const char *dir, iv_dtype type, iv_error *err) {
     struct stat st;
     const char *single, *index;
+    iv_buf gguf = {0};
+    bool found = false;
+    iv_status status = iv_gguf_locate(dir, &gguf, &found, err);
+    if (status == IV_OK && found) status = open_gguf(c, gguf.data, type, err);
+    iv_buf_free(&gguf);
+    if (status != IV_OK || found) return status;
     if (stat(dir, &st) != 0) return iv_fail(err, IV_NOT_FOUND, "%s: no such directory", dir);
     if (!S_ISDIR(st.st_mode))
         return iv_fail(err, IV_IO, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));
@@ -155,17 +197,25 @@ static iv_status open_files(iv_checkpoint *c, const char *dir, iv_error *err) {
     IV_TRY(join(c, dir, IV_WEIGHTS_INDEX_NAME, &index, err));
     if (iv_file_exists(single)) {
         c->index_unread = iv_file_exists(index);
-        return open_single(c, dir, err);
+        IV_TRY(open_single(c, dir, err));
+        return expand(c, dir, type, err);
     }
-    if (iv_file_exists(index)) return open_sharded(c, dir, index, err);
+    if (iv_file_exists(index)) {
+        IV_TRY(open_sharded(c, dir, index, err));
+        return expand(c, dir, type, err);
+    }
     return iv_fail(err, IV_NOT_FOUND, "%s: wanted " IV_WEIGHTS_NAME " or " IV_WEIGHTS_INDEX_NAME ", found neither%s",
                    dir, iv_foreign_weights(dir));
 }
 
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err) {
+    return iv_checkpoint_open_as(dir, IV_DTYPE_COUNT, out, err);
+}
+
+iv_status iv_checkpoint_open_as(const char *dir, iv_dtype type, iv_checkpoint **out, iv_error *err) {
     iv_checkpoint *c = calloc(1, sizeof *c);
     if (!c) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", dir);
-    iv_status status = open_files(c, dir, err);
+    iv_status status = open_files(c, dir, type, err);
     if (status == IV_OK)
         *out = c;
     else
@@ -217,6 +267,19 @@ iv_status iv_checkpoint_dummy(const iv_tensor_info *tensors, size_t count, uint6
 bool iv_checkpoint_index_unread(const iv_checkpoint *c) { return c->index_unread; }
 size_t iv_checkpoint_count(const iv_checkpoint *c) { return c->count; }
 size_t iv_checkpoint_bytes(const iv_checkpoint *c) { return c->bytes; }
+size_t iv_checkpoint_stored_bytes(const iv_checkpoint *c) { return c->stored_bytes; }
+bool iv_checkpoint_activations_unquantized(const iv_checkpoint *c) { return c->expansion.activations; }
+
+const char *iv_checkpoint_format(const iv_checkpoint *c, size_t i, size_t *bytes) {
+    const iv_packed *p = c->expansion.packed ? &c->expansion.packed[i] : NULL;
+    IV_ASSERT(i < c->count);
+    *bytes = c->tensors[i].bytes;
+    if (!p || !p->data || iv_weight_is_plain(p->format)) return NULL;
+    const iv_tensor_info *parts[] = {p->scale, p->zero, p->global, p->group_of};
+    *bytes = iv_packed_bytes(p, p->rows);
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) *bytes += parts[k] ? parts[k]->bytes : 0;
+    return iv_weight_facts_of(p->format)->name;
+}
 
 const iv_tensor_info *iv_checkpoint_at(const iv_checkpoint *c, size_t i) {
     IV_ASSERT(i < c->count);
@@ -233,6 +296,14 @@ const char *iv_checkpoint_path(const iv_checkpoint *c, const iv_tensor_info *t) 
     return c->shards[t->shard].path;
 }
 
+static iv_status read_stored(void *user, const iv_tensor_info *t, void *dst, size_t offset, size_t n, iv_error *err) {
+    const iv_checkpoint *c = user;
+    IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
+    const char *path = iv_checkpoint_path(c, t);
+    if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
+    return iv_error_prefix(err, "tensor '%.200s'", t->name);
+}
+
 iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, void *dst, size_t offset, size_t n,
                              iv_error *err) {
     IV_ASSERT(offset <= t->bytes && n <= t->bytes - offset);
@@ -240,9 +311,10 @@ iv_status iv_checkpoint_read(const iv_checkpoint *c, const iv_tensor_info *t, vo
         iv_dummy_fill(c->seed, t, dst, offset, n);
         return IV_OK;
     }
-    const char *path = iv_checkpoint_path(c, t);
-    if (iv_file_read_at(c->shards[t->shard].fd, path, dst, n, t->offset + offset, err) == IV_OK) return IV_OK;
-    return iv_error_prefix(err, "tensor '%.200s'", t->name);
+    void *user = (void *)(uintptr_t)c;
+    const iv_packed *p = c->expansion.packed ? &c->expansion.packed[t - c->tensors] : NULL;
+    if (!p || !p->data) return read_stored(user, t, dst, offset, n, err);
+    return iv_expansion_read(p, t, read_stored, user, dst, offset, n, err);
 }
 
 static void add_u64(iv_digest *d, uint64_t v) {

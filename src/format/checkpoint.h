@@ -16,6 +16,11 @@ typedef struct iv_checkpoint iv_checkpoint;
  * *out is untouched. An index must agree with its shards tensor by tensor, in both directions. */
 iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err);
 
+/* The same, with packed weights (quantization.h, gguf.h) expanded to `type`: BF16, F16 or F32. They are listed and read
+ * under the names, in the shapes and as the bytes of a checkpoint without quantization; their scales are not listed.
+ * iv_checkpoint_open expands them to the dtype of config.json. */
+iv_status iv_checkpoint_open_as(const char *dir, iv_dtype type, iv_checkpoint **out, iv_error *err);
+
 /* Whether either file exists: a directory may have a configuration only. */
 bool iv_checkpoint_exists(const char *dir);
 
@@ -30,7 +35,15 @@ void iv_checkpoint_close(iv_checkpoint *c); /* NULL is fine */
 bool iv_checkpoint_index_unread(const iv_checkpoint *c);
 
 size_t iv_checkpoint_count(const iv_checkpoint *c);
-size_t iv_checkpoint_bytes(const iv_checkpoint *c); /* of all tensors */
+size_t iv_checkpoint_bytes(const iv_checkpoint *c);        /* of all tensors, expanded */
+size_t iv_checkpoint_stored_bytes(const iv_checkpoint *c); /* of all tensors as the files have them */
+
+/* The format in which the i-th tensor is stored ("fp8", "Q4_K"), NULL if it is one of plain elements; and its bytes
+ * there, with its scales. */
+const char *iv_checkpoint_format(const iv_checkpoint *c, size_t i, size_t *bytes);
+
+/* Whether the files ask for quantized activations, which are not quantized here. */
+bool iv_checkpoint_activations_unquantized(const iv_checkpoint *c);
 
 /* The i-th tensor in byte order of the names; i < count. Borrowed until close. */
 const iv_tensor_info *iv_checkpoint_at(const iv_checkpoint *c, size_t i);

@@ -56,10 +56,8 @@ static bool last_of(const char *dir, bool (*wanted)(const char *dir, const char 
 static const char *gguf_in(const char *dir, const char *before, const char *after) {
     char name[NAME_BYTES];
     if (!last_of(dir, is_gguf, name)) return "";
-    snprintf(found, FOUND_BYTES,
-             "%s%s: GGUF is not read yet, only Hugging Face directories: config.json, tokenizer.json, "
-             "*.safetensors%s",
-             before, name, after);
+    snprintf(found, FOUND_BYTES, "%s%s: of GGUF files a model, or the first of its shards, is read%s", before, name,
+             after);
     return found;
 }
 
@@ -73,13 +71,7 @@ static const char *deeper(const char *dir, const char *checkpoint, const char *f
 }
 
 const char *iv_foreign_path(const char *path) {
-    char magic[4] = "";
-    FILE *file = fopen(path, "rbe");
-    if (file && fread(magic, 1, sizeof magic, file) != sizeof magic) magic[0] = 0;
-    if (file) fclose(file);
-    if (memcmp(magic, "GGUF", 4) == 0 || ends_with(path, ".gguf"))
-        return "a GGUF file: GGUF is not read yet, only Hugging Face directories: config.json, tokenizer.json, "
-               "*.safetensors";
+    if (ends_with(path, ".gguf")) return "a file that does not begin as GGUF does (cut short?)";
     if (ends_with(path, ".safetensors") || ends_with(path, ".json")) return "a file: give the directory that it is in";
     return "a file";
 }

@@ -10,6 +10,8 @@
 #include "format/config_rope.h"
 #include "format/foreign.h"
 #include "format/json.h"
+#include "format/model_files.h"
+#include "format/quantization.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -130,13 +132,14 @@ static iv_status check_architecture(const iv_json_object *o, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status check_not_quantized(const iv_json_object *o, iv_error *err) {
+/* Packed weights are read by quantization.h; what it does not read is refused here, before any file is opened. */
+static iv_status check_quantization(const iv_json_object *o, iv_error *err) {
     static const char *const keys[] = {"quantization_config", "compression_config"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        iv_quantization q;
         if (!iv_json_object_has(o, keys[i])) continue;
-        const char *method = json_string_value(json_object_get(json_object_get(o->json, keys[i]), "quant_method"));
-        return iv_fail(err, IV_UNSUPPORTED, "%s: %s: weights quantized by '%.60s' are not supported", o->file, keys[i],
-                       method ? method : "an unnamed method");
+        IV_TRY(iv_quantization_parse(o->file, json_object_get(o->json, keys[i]), &q, err));
+        iv_quantization_free(&q);
     }
     return IV_OK;
 }
@@ -377,7 +380,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     IV_TRY(parse_family(o, &f, err));
     c->model_type = f->model_type;
     IV_TRY(check_architecture(o, err));
-    IV_TRY(check_not_quantized(o, err));
+    IV_TRY(check_quantization(o, err));
     IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
     c->rms_norm_eps = RMS_NORM_EPS_DEFAULT;
     IV_TRY(iv_config_read(o, false, c, err));
@@ -415,8 +418,7 @@ iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv
 
 iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *err) {
     iv_buf path = {0}, bytes = {0};
-    iv_status status = iv_path_join(dir, "config.json", &path, err);
-    if (status == IV_OK) status = iv_file_read(path.data, IV_CONFIG_BYTES_MAX, &bytes, err);
+    iv_status status = iv_model_file_read(dir, "config.json", IV_CONFIG_BYTES_MAX, &path, &bytes, err);
     struct stat st;
     if (status == IV_NOT_FOUND && stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
         status = iv_fail(err, IV_NOT_FOUND, "%s: wanted a model directory, found %s", dir, iv_foreign_path(dir));

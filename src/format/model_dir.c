@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "format/checkpoint_write.h"
 #include "format/json.h"
+#include "format/model_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -100,11 +101,56 @@ iv_status iv_config_with_dtype(const char *name, const char *text, size_t n, iv_
     return IV_OK;
 }
 
+/* Behind the value that begins at `at`. */
+static size_t skip_value(const char *text, size_t n, size_t at) {
+    int depth = 0;
+    do {
+        char c = at < n ? text[at] : ',';
+        if (c == '"') {
+            at = skip_string(text, n, at);
+            continue;
+        }
+        if (depth == 0 && (c == ',' || c == '}')) break;
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        at++;
+    } while (at < n);
+    return at < n ? at : n;
+}
+
+/* The next member of the outermost object that describes packed weights, with one of its commas. */
+static bool next_packed(const char *text, size_t n, size_t *at, size_t *begin, size_t *end) {
+    size_t name, after, value;
+    do {
+        while (*at < n && text[*at] != '"') ++*at;
+        if (*at >= n) return false;
+        name = *at, after = skip_string(text, n, name), value = skip_space(text, n, after);
+        *at = value = skip_value(text, n, skip_space(text, n, value + 1));
+    } while (!spells(text, name, after, "quantization_config") && !spells(text, name, after, "compression_config"));
+    *begin = name, *end = value;
+    if (value < n && text[value] == ',') {
+        *end = *at = skip_space(text, n, value + 1);
+        return true;
+    }
+    while (*begin > 0 && strchr(" \t\r\n", text[*begin - 1])) --*begin;
+    if (*begin > 0 && text[*begin - 1] == ',') --*begin;
+    return true;
+}
+
+iv_status iv_config_unpacked(const char *name, const char *text, size_t n, iv_buf *out, iv_error *err) {
+    size_t at = 0, done = 0, begin, end;
+    bool ok = true;
+    iv_buf_clear(out);
+    for (; ok && next_packed(text, n, &at, &begin, &end); done = end)
+        if (begin > done) ok = iv_buf_append(out, text + done, begin - done);
+    if (!ok || !iv_buf_append(out, text + done, n - done))
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory for its text", name);
+    return IV_OK;
+}
+
 /* ---- the directory -------------------------------------------------------------------------------------- */
 
 static iv_status read_from(const char *dir, const char *name, iv_buf *path, iv_buf *out, iv_error *err) {
-    IV_TRY(iv_path_join(dir, name, path, err));
-    return iv_file_read(path->data, COPIED_BYTES_MAX, out, err);
+    return iv_model_file_read(dir, name, COPIED_BYTES_MAX, path, out, err);
 }
 
 static bool is_empty(const char *path) {
@@ -130,11 +176,12 @@ static iv_status check_there(iv_model_dir *d, bool overwrite, iv_error *err) {
 }
 
 static iv_status make_config(iv_model_dir *d, bool has_dtype, iv_dtype dtype, iv_error *err) {
-    iv_buf path = {0}, text = {0};
-    iv_status status = read_from(d->source, CONFIG_NAME, &path, has_dtype ? &text : &d->config, err);
-    if (status == IV_OK && has_dtype)
-        status = iv_config_with_dtype(path.data, text.data, text.len, dtype, &d->config, err);
-    iv_buf_free(&path), iv_buf_free(&text);
+    iv_buf path = {0}, text = {0}, typed = {0};
+    iv_status status = read_from(d->source, CONFIG_NAME, &path, &text, err);
+    if (status == IV_OK) status = iv_config_with_dtype(path.data, text.data, text.len, dtype, &typed, err);
+    const iv_buf *from = has_dtype ? &typed : &text;
+    if (status == IV_OK) status = iv_config_unpacked(path.data, from->data, from->len, &d->config, err);
+    iv_buf_free(&path), iv_buf_free(&text), iv_buf_free(&typed);
     return status;
 }
 
@@ -173,9 +220,8 @@ iv_status iv_model_dir_clear(iv_model_dir *d, iv_error *err) {
 static iv_status copy_file(const iv_model_dir *d, const char *name, iv_error *err) {
     iv_buf path = {0}, bytes = {0};
     iv_status status = remove_in(d, name, err);
-    if (status == IV_OK) status = iv_path_join(d->source, name, &path, err);
-    if (status == IV_OK && iv_file_exists(path.data)) {
-        status = iv_file_read(path.data, COPIED_BYTES_MAX, &bytes, err);
+    if (status == IV_OK && iv_model_file_exists(d->source, name)) {
+        status = read_from(d->source, name, &path, &bytes, err);
         if (status == IV_OK) status = iv_path_join(d->path, name, &path, err);
         if (status == IV_OK) status = iv_file_write(path.data, bytes.data, bytes.len, err);
     }

@@ -32,4 +32,8 @@ iv_status iv_model_dir_close(iv_model_dir *d, iv_status status, iv_error *err);
 iv_status iv_config_with_dtype(const char *name, const char *text, size_t n, iv_dtype dtype, iv_buf *out,
                                iv_error *err);
 
+/* The text of a config.json without the members that describe packed weights: the weights written next to it are
+ * expanded. text must be JSON. out is replaced. */
+iv_status iv_config_unpacked(const char *name, const char *text, size_t n, iv_buf *out, iv_error *err);
+
 #endif

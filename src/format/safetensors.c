@@ -15,8 +15,9 @@
 enum { LENGTH_BYTES = 8 };
 
 static const char *const dtype_names[IV_DTYPE_COUNT] = {
-    [IV_BF16] = "BF16", [IV_F16] = "F16",   [IV_F32] = "F32", [IV_F64] = "F64", [IV_I8] = "I8",
-    [IV_U8] = "U8",     [IV_BOOL] = "BOOL", [IV_I16] = "I16", [IV_I32] = "I32", [IV_I64] = "I64"};
+    [IV_BF16] = "BF16",       [IV_F16] = "F16",         [IV_F32] = "F32",        [IV_F64] = "F64", [IV_I8] = "I8",
+    [IV_U8] = "U8",           [IV_BOOL] = "BOOL",       [IV_I16] = "I16",        [IV_I32] = "I32", [IV_I64] = "I64",
+    [IV_F8_E4M3] = "F8_E4M3", [IV_F8_E8M0] = "F8_E8M0", [IV_F8_E5M2] = "F8_E5M2"};
 
 const char *iv_safetensors_dtype_name(iv_dtype dtype) {
     IV_ASSERT((size_t)dtype < IV_DTYPE_COUNT);

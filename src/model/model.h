@@ -94,6 +94,7 @@ typedef struct iv_model_options {
     iv_memspace
         *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
+    bool expand_as_saved;        /* packed weights become the dtype of config.json, whatever `dtype` is */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */

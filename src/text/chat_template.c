@@ -4,6 +4,7 @@
 #include "base/digest.h"
 #include "base/file.h"
 #include "format/json.h"
+#include "format/model_files.h"
 #include "text/jinja/template.h"
 #include "text/training_template.h"
 
@@ -205,7 +206,8 @@ static iv_status read_files(found *f, source *out, iv_error *err) {
 static iv_status load(iv_chat_template *t, const char *dir, found *f, iv_error *err) {
     const char *config_path = f->config_path.data;
     source from = {0};
-    if (iv_file_exists(config_path)) IV_TRY(iv_json_read(config_path, CONFIG_BYTES_MAX, &f->config, err));
+    if (iv_model_file_exists(dir, "tokenizer_config.json"))
+        IV_TRY(iv_model_file_json(dir, "tokenizer_config.json", CONFIG_BYTES_MAX, &f->config, err));
     IV_TRY(iv_special_tokens_read(dir, f->config, t->variables, err));
     if (iv_file_exists(f->jinja_path.data)) {
         IV_TRY(read_files(f, &from, err));

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "base/utf8.h"
+#include "format/model_files.h"
 #include "text/added.h"
 #include "text/bpe.h"
 #include "text/decode.h"
@@ -169,8 +170,7 @@ iv_status iv_tokenizer_parse(const char *name, const char *json, size_t n, iv_to
 
 iv_status iv_tokenizer_open(const char *dir, iv_tokenizer **out, iv_error *err) {
     iv_buf path = {0}, json = {0};
-    iv_status status = iv_path_join(dir, "tokenizer.json", &path, err);
-    if (status == IV_OK) status = iv_file_read(path.data, IV_TOKENIZER_FILE_BYTES_MAX, &json, err);
+    iv_status status = iv_model_file_read(dir, "tokenizer.json", IV_TOKENIZER_FILE_BYTES_MAX, &path, &json, err);
     if (status == IV_OK) status = iv_tokenizer_parse(path.data, json.data, json.len, out, err);
     iv_buf_free(&path);
     iv_buf_free(&json);

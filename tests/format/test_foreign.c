@@ -33,8 +33,8 @@ static void what_was_found_is_named(void **state) {
         {"adapter_config.json", "found adapter_config.json: an adapter", iv_foreign_config},
         {"params.json", "found params.json, Mistral's own form", iv_foreign_config},
         {"snapshots", "the model is a folder in it", iv_foreign_config},
-        {"a.gguf", " (found a.gguf: GGUF is not read yet, only Hugging Face directories", iv_foreign_config},
-        {"a.gguf", ", but a.gguf: GGUF is not read yet", iv_foreign_weights},
+        {"a.gguf", " (found a.gguf: of GGUF files a model, or the first of its shards, is read)", iv_foreign_config},
+        {"a.gguf", ", but a.gguf: of GGUF files a model", iv_foreign_weights},
         {"tekken.json", "but tekken.json, Mistral's own form", iv_foreign_tokenizer},
         {"tokenizer.model", "but tokenizer.model, which transformers", iv_foreign_tokenizer},
         {"vocab.json", "but vocab.json, which", iv_foreign_tokenizer},
@@ -99,7 +99,8 @@ static void a_training_run_names_its_model(void **state) {
 static void files_instead_of_directories(void **state) {
     (void)state;
     static const char *const names[] = {"m.gguf", "magic", "model.safetensors", "other"};
-    static const char *const words[] = {"found a GGUF file: GGUF is not read yet", "found a GGUF file",
+    static const char *const words[] = {"found a file that does not begin as GGUF does",
+                                        "do not fit a file of 5 (cut short?)",
                                         "found a file: give the directory that it is in", "found a file"};
     scratch s;
     iv_model_config config;
@@ -108,9 +109,10 @@ static void files_instead_of_directories(void **state) {
     scratch_open(&s);
     for (size_t i = 0; i < 4; i++) {
         scratch_write(&s, names[i], i == 1 ? "GGUF3" : "x", i == 1 ? 5 : 1);
-        expect_error(names[i], iv_model_config_read(scratch_path(&s, names[i]), &config, &err), &err, IV_NOT_FOUND,
-                     words[i]);
-        expect_error(names[i], iv_checkpoint_open(scratch_path(&s, names[i]), &c, &err), &err, IV_IO, words[i]);
+        expect_error(names[i], iv_model_config_read(scratch_path(&s, names[i]), &config, &err), &err,
+                     i == 1 ? IV_FORMAT : IV_NOT_FOUND, words[i]);
+        expect_error(names[i], iv_checkpoint_open(scratch_path(&s, names[i]), &c, &err), &err,
+                     i == 1 ? IV_FORMAT : IV_IO, words[i]);
     }
     scratch_close(&s);
 }

@@ -66,7 +66,7 @@ static const struct {
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, IV_FORMAT, "'a': data_offsets is missing"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, IV_FORMAT, "found 4 keys"},
     {"{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "dtype: wanted a string"},
-    {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IV_UNSUPPORTED, "'F8_E4M3'"},
+    {"{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IV_UNSUPPORTED, "'F6_E2M3'"},
     {"{\"a\":{\"dtype\":\"U8\\u0000\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, IV_UNSUPPORTED, "'U8'"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "shape: wanted an array"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, IV_FORMAT, "a negative integer"},

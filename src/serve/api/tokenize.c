@@ -1,6 +1,7 @@
 /* tokenize.c: the tokenizer's routes. Work that grows with the body is done in a job. */
 #include "base/file.h"
 #include "format/json.h"
+#include "format/model_files.h"
 #include "serve/api/constraint.h"
 #include "serve/api/handlers.h"
 #include "serve/api/job.h"
@@ -281,13 +282,12 @@ void iv_handle_tokenizer_info(void *user, iv_http_request *q) {
     iv_server *s = user;
     const char *model = s->o->bridge.engine.model;
     json_t *config = NULL;
-    iv_buf path = {0}, out = {0};
+    iv_buf out = {0};
     iv_json_out o = {.buf = &out};
     iv_error err = {0};
-    iv_status status = iv_path_join(model, "tokenizer_config.json", &path, &err);
-    if (status == IV_OK && iv_file_exists(path.data))
-        status = iv_json_read(path.data, TOKENIZER_CONFIG_BYTES_MAX, &config, &err);
-    iv_buf_free(&path);
+    iv_status status = IV_OK;
+    if (iv_model_file_exists(model, "tokenizer_config.json"))
+        status = iv_model_file_json(model, "tokenizer_config.json", TOKENIZER_CONFIG_BYTES_MAX, &config, &err);
     if (status != IV_OK) {
         iv_api_reply_error(s, q, &err);
         return;

@@ -1,0 +1,80 @@
+/* Packed models by the program: FP8 blocks, INT8 by row, and GGUF as a file and as a directory that holds only it. The
+ * copy that `export` writes has the same answers and fingerprint; `verify` finds no difference. */
+#include "program.h"
+
+#define MODELS "tests/data/packed_models/"
+
+static const struct packed {
+    const char *model, *format;
+} models[] = {{MODELS "qwen3_fp8_a", "mostly fp8"},
+              {MODELS "llama_w8a8_int8_a", "mostly bfloat16"} /* the embedding and the head */,
+              {MODELS "gguf_llama_q8_0_a", "mostly Q8_0"},
+              {MODELS "gguf_qwen3_q4_0_a/model.gguf", "mostly Q4_0"}};
+enum { COUNT = sizeof models / sizeof *models };
+
+/* The digest of an answer, and the fingerprint if the copy has the types of the model. */
+static void answer(const char *model, const char *dtype, char out[256]) {
+    bool same_types = strcmp(dtype, "auto") == 0;
+    RUN("generate", model, "--ids", "1,5,7,11", "--max-tokens", "12", "--seed", "7", "--dtype", dtype);
+    expect_ok();
+    const char *print = strstr(came.err, "\nfingerprint "), *digest = strstr(came.err, "\ndigest ");
+    assert_true(print && digest);
+    snprintf(out, 256, "%.*s %.*s", same_types ? (int)strcspn(print + 1, "\n") : 0, print + 1,
+             (int)strcspn(digest + 1, "\n"), digest + 1);
+}
+
+static void copies_have_the_same_bits(void **state) {
+    (void)state;
+    static const char *const dtypes[] = {"auto", "float32", "float16"};
+    for (size_t i = 0; i < COUNT; i++) {
+        char model[4096], name[16];
+        snprintf(model, sizeof model, "%s", source_path(models[i].model));
+        for (size_t d = 0; d < 3; d++) {
+            char own[256], copied[256];
+            snprintf(name, sizeof name, "%zu-%zu", i, d);
+            RUN("export", model, in_folder(name), "--dtype", dtypes[d]);
+            expect_ok();
+            answer(model, dtypes[d], own);
+            answer(in_folder(name), dtypes[d], copied);
+            assert_string_equal(own, copied);
+        }
+    }
+}
+
+static void formats_are_shown(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT; i++) {
+        RUN("inspect", source_path(models[i].model));
+        expect_ok();
+        expect_out(models[i].format);
+        expect_out("In memory as bfloat16");
+    }
+}
+
+static void verify_finds_no_difference(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT; i += 2) {
+        RUN("verify", source_path(models[i].model), "--max-tokens", "4", "--axes", "batch,chunk,threads,isa,tp",
+            "--combinations", "2", "--scalar-tokens", "20");
+        expect_ok();
+        expect_out("unique outputs 1 at most");
+    }
+}
+
+static void what_is_refused(void **state) {
+    (void)state;
+    write_file("cut.gguf", "GGUF\3\0\0\0\1", 9);
+    RUN("generate", in_folder("cut.gguf"), "--ids", "1");
+    expect_error(1, "cut.gguf: 8 bytes at byte 8 do not fit a file of 9 (cut short?)");
+    write_file("not.gguf", "GGML", 4);
+    RUN("inspect", in_folder("not.gguf"));
+    expect_error(1, "a file that does not begin as GGUF does");
+    RUN("inspect", source_path("tests/data/packed_models/qwen3_fp8_a/config.json"));
+    expect_error(1, "a file: give the directory that it is in");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_have_the_same_bits), cmocka_unit_test(formats_are_shown),
+                                       cmocka_unit_test(verify_finds_no_difference), cmocka_unit_test(what_is_refused)};
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
