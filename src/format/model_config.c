@@ -20,11 +20,13 @@
 
 /* The layers with a sliding window. */
 typedef enum slide_rule {
-    SLIDE_NEVER,      /* the family has no window; the fields are not read */
-    SLIDE_ALL,        /* every layer */
-    SLIDE_FROM_LAYER, /* layer_types, else layers from max_window_layers on */
-    SLIDE_PATTERN,    /* layer_types, else all layers but each sliding_window_pattern-th */
-    SLIDE_NOPE        /* layer_types, else the layers without a rotation */
+    SLIDE_NEVER,         /* the family has no window; the fields are not read */
+    SLIDE_ALL,           /* every layer */
+    SLIDE_FROM_LAYER,    /* layer_types, else layers from max_window_layers on */
+    SLIDE_PATTERN,       /* layer_types, else all layers but each sliding_window_pattern-th */
+    SLIDE_PATTERN_FIRST, /* layer_types, else all layers but the first of each four */
+    SLIDE_NOPE,          /* layer_types, else the layers without a rotation */
+    SLIDE_LISTED         /* layer_types, else every layer */
 } slide_rule;
 
 /* The layers without a rotation. */
@@ -36,7 +38,6 @@ typedef enum nope_rule {
 
 typedef struct family_facts {
     const char *model_type;
-    iv_family family;
     int64_t kv_heads;       /* when num_key_value_heads is absent; 0: as many as heads */
     int64_t head_dim;       /* when head_dim is absent; 0: hidden_size / heads */
     int64_t bos_id, eos_id; /* when absent; -1: none */
@@ -46,27 +47,34 @@ typedef struct family_facts {
     iv_norm_places norms;
     bool qk_norm;
     bool moe;
-    bool mlp_bias_field;
-    const char *reads[4]; /* members that other families refuse (config_members.h) */
+    bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
+    bool qkv_bias;                   /* always there, or with bias_field if that is absent */
+    bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
+    int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
+    const char *reads[4];            /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
 static const family_facts families[] = {
-    {"qwen3", IV_QWEN3, .kv_heads = 32, .head_dim = 128, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true,
-     .qk_norm = true, .reads = {READS_QK_NORM}},
-    {"qwen3_moe", IV_QWEN3_MOE, .kv_heads = 4, NO_IDS, .slides = SLIDE_ALL, .window_switch = true, .qk_norm = true,
-     .moe = true, .reads = {READS_QK_NORM}},
-    {"qwen2", IV_QWEN2, .kv_heads = 32, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true},
-    {"llama", IV_LLAMA, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true},
-    {"mistral", IV_MISTRAL, .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL},
-    {"smollm3", IV_SMOLLM3, .kv_heads = 4, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_NOPE,
+    {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .qk_norm = true, .reads = {READS_QK_NORM}},
+    {"qwen3_moe", .kv_heads = 4, .bias_field = true, NO_IDS, .slides = SLIDE_ALL, .window_switch = true,
+     .qk_norm = true, .moe = true, .reads = {READS_QK_NORM}},
+    {"qwen2", .kv_heads = 32, .qkv_bias = true, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true},
+    {"llama", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true},
+    {"mistral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL},
+    {"smollm3", .kv_heads = 4, .bias_field = true, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_NOPE,
      .window_switch = true, .nope = NOPE_LISTED, .mlp_bias_field = true,
      .reads = {"no_rope_layers", "no_rope_layer_interval"}},
-    {"exaone4", IV_EXAONE4, .kv_heads = 32, .bos_id = 0, .eos_id = 2, .slides = SLIDE_PATTERN,
-     .nope = NOPE_WITHOUT_WINDOW, .norms = IV_NORMS_BEHIND, .qk_norm = true,
-     .reads = {READS_QK_NORM, "sliding_window_pattern"}},
+    {"exaone4", .kv_heads = 32, .bos_id = 0, .eos_id = 2, .slides = SLIDE_PATTERN, .nope = NOPE_WITHOUT_WINDOW,
+     .norms = IV_NORMS_BEHIND, .qk_norm = true, .reads = {READS_QK_NORM, "sliding_window_pattern"}},
+    {"seed_oss", .kv_heads = 8, .head_dim = 128, .bias_field = true, .qkv_bias = true, .out_bias_field = true, NO_IDS,
+     .mlp_bias_field = true},
+    {"cwm", .kv_heads = 8, .head_dim = 128, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_PATTERN_FIRST,
+     .window = 8192, .mlp_bias_field = true},
+    {"ministral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_LISTED},
 };
 #undef READS_QK_NORM
 #undef NO_IDS
@@ -194,9 +202,12 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(iv_json_object_bool(o, "attention_bias", &bias, &found, err));
-    /* Qwen2 always has q, k and v biases and Mistral none, regardless of the field. */
-    c->attention_bias = f->family == IV_QWEN2 || (f->family != IV_MISTRAL && bias);
-    c->attention_out_bias = f->family != IV_QWEN2 && f->family != IV_MISTRAL && bias;
+    c->attention_bias = f->bias_field && !is_absent(o, "attention_bias") ? bias : f->qkv_bias;
+    c->attention_out_bias = c->attention_bias && f->bias_field;
+    if (f->out_bias_field) {
+        c->attention_out_bias = false;
+        IV_TRY(iv_json_object_bool(o, "attention_out_bias", &c->attention_out_bias, &found, err));
+    }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->qk_norm = f->qk_norm;
     return IV_OK;
@@ -226,7 +237,7 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     *window = 0;
     if (f->slides == SLIDE_NEVER) return IV_OK;
     if (f->window_switch) IV_TRY(iv_json_object_bool(o, "use_sliding_window", &on, &found, err));
-    int64_t value = is_absent(o, "sliding_window") ? SLIDING_WINDOW_DEFAULT : 0;
+    int64_t value = is_absent(o, "sliding_window") ? (f->window ? f->window : SLIDING_WINDOW_DEFAULT) : 0;
     IV_TRY(iv_json_object_int(o, "sliding_window", 1, IV_POSITIONS_MAX, &value, &found, err));
     if (on) *window = value;
     return IV_OK;
@@ -274,6 +285,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     IV_TRY(parse_layer_types(o, c, listed, &has_list, err));
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
+        if (f->slides == SLIDE_PATTERN_FIRST) slides = window > 0 && i % SLIDING_WINDOW_PATTERN_DEFAULT != 0;
         if (f->slides == SLIDE_NOPE) slides = window > 0 && nope[i];
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
@@ -366,7 +378,6 @@ static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_mo
 static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_error *err) {
     const family_facts *f = NULL;
     IV_TRY(parse_family(o, &f, err));
-    c->family = f->family;
     c->model_type = f->model_type;
     IV_TRY(check_architecture(o, err));
     IV_TRY(check_quantization(o, err));

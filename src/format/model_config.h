@@ -20,8 +20,6 @@
 #define IV_EOS_IDS_MAX 16
 #define IV_ROPES_MAX 2
 
-typedef enum iv_family { IV_QWEN3, IV_QWEN3_MOE, IV_QWEN2, IV_LLAMA, IV_MISTRAL, IV_SMOLLM3, IV_EXAONE4 } iv_family;
-
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
     IV_ROPE_DEFAULT, /* none */
@@ -60,8 +58,7 @@ typedef struct iv_layer_config {
 
 /* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */
 typedef struct iv_model_config {
-    iv_family family;
-    const char *model_type; /* static string: "qwen3", ... */
+    const char *model_type; /* static string that names the family: "qwen3", ... */
 
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */

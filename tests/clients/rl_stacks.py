@@ -680,6 +680,9 @@ def test_nothing_waits():
         slime_update(s, TWO, "1")
         before = s.sidecar()
         check(before is not None)
+        os.kill(before, signal.SIGTERM)
+        slime_update(s, TWO, "1")
+        check(s.sidecar() == before, "a service's SIGTERM is the server's")
         os.kill(before, signal.SIGKILL)
         while s.sidecar() == before:
             time.sleep(0.01)
@@ -689,6 +692,32 @@ def test_nothing_waits():
         s.process.terminate()
         begin = time.monotonic()
         check(s.process.wait(60) == 0 and time.monotonic() - begin < 20, "the server ends without it")
+
+
+def test_weights_process_ends():
+    """With a server that is killed; also the processes of its groups, amid a join that nobody answers."""
+    s = Server(TINY_MATH, "--update-timeout", "60", "--update-dir", scratch.name)
+    slime_from_tensor(s, [tm.bucket(parts(rows(TWO), 2)[0])], "1")
+    body = {"master_address": "127.0.0.1", "master_port": 9, "rank_offset": 1, "world_size": 2, "group_name": "g", "backend": "gloo"}
+
+    def join():
+        with contextlib.suppress(OSError):
+            s.call("POST", "/init_weights_update_group", body)
+
+    threading.Thread(target=join, daemon=True).start()
+    pid, family = s.sidecar(), []
+    while len(family) < 2:  # the rank, and multiprocessing's tracker or torch's manager
+        family = children(pid)
+        time.sleep(0.05)
+    s.process.kill()
+    s.process.wait()
+    end = time.monotonic() + 30
+    alive = [pid, *family]
+    while alive and time.monotonic() < end:
+        alive = [p for p in alive if pathlib.Path(f"/proc/{p}/cmdline").exists() and pathlib.Path(f"/proc/{p}/cmdline").read_bytes()]
+        time.sleep(0.05)
+    check(not alive, alive)
+    tm.free_all()
 
 
 def test_weights_folder_is_private():

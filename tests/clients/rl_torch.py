@@ -137,6 +137,21 @@ def test_references():
         rl.check(not left, len(left), "of", len(made), "files are left")
 
 
+def test_memory_is_sent_again():
+    """The sender's shared memory outlives the process that has read it, and a server."""
+    two = tensors(rl.TWO)
+    for _ in range(2):
+        with rl.serving(rl.TINY_MATH) as s:
+            update(s, list(two.items()), weight_version="1")
+            pid = s.sidecar()
+            os.kill(pid, 9)
+            while s.sidecar() == pid:
+                time.sleep(0.01)
+            time.sleep(3)  # torch's manager of shared memory waits for 2 s
+            update(s, list(two.items()), weight_version="2")
+            rl.check(s.answer() == rl.WANTED, s.answer())
+
+
 def test_file_descriptors():
     torch.multiprocessing.set_sharing_strategy("file_descriptor")
     try:

@@ -43,18 +43,16 @@ static void family_defaults(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        iv_family family;
         bool qkv_bias, qk_norm;
         int64_t head_dim, bos, eos, window;
     } want[] = {
-        {"qwen3", IV_QWEN3, false, true, 128, -1, -1, 0},      {"qwen3_moe", IV_QWEN3_MOE, false, true, 16, -1, -1, 0},
-        {"qwen2", IV_QWEN2, true, false, 16, -1, -1, 0},       {"llama", IV_LLAMA, false, false, 16, 1, 2, 0},
-        {"mistral", IV_MISTRAL, false, false, 16, 1, 2, 4096},
+        {"qwen3", false, true, 128, -1, -1, 0},    {"qwen3_moe", false, true, 16, -1, -1, 0},
+        {"qwen2", true, false, 16, -1, -1, 0},     {"llama", false, false, 16, 1, 2, 0},
+        {"mistral", false, false, 16, 1, 2, 4096},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         iv_model_config c;
         parse_ok(want[i].name, "{}", &c);
-        assert_int_equal(c.family, want[i].family);
         assert_string_equal(c.model_type, want[i].name);
         assert_int_equal(c.attention_bias, want[i].qkv_bias);
         assert_int_equal(c.qk_norm, want[i].qk_norm);
@@ -108,7 +106,7 @@ static void biases(void **state) {
         parse_ok(want[i].family, "{\"attention_bias\":true,\"mlp_bias\":true,\"tie_word_embeddings\":true}", &c);
         assert_int_equal(c.attention_bias, want[i].qkv);
         assert_int_equal(c.attention_out_bias, want[i].out);
-        assert_int_equal(c.mlp_bias, c.family == IV_LLAMA);
+        assert_int_equal(c.mlp_bias, strcmp(c.model_type, "llama") == 0);
         assert_true(c.tie_embeddings);
     }
 }
@@ -289,7 +287,9 @@ static const struct {
     iv_status status;
     const char *text;
 } bad[] = {
-    {"gpt2", "{}", IV_UNSUPPORTED, "'gpt2' is not supported (supported: qwen3, qwen3_moe, qwen2, llama, mistral, smollm3, exaone4)"},
+    {"gpt2", "{}", IV_UNSUPPORTED,
+     "'gpt2' is not supported (supported: qwen3, qwen3_moe, qwen2, llama, mistral, smollm3, exaone4, seed_oss, cwm, "
+     "ministral)"},
     {"llama", "{\"model_type\":\"-\"}", IV_FORMAT, "model_type: wanted a string, found nothing"},
     {"llama", "{\"model_type\":3}", IV_FORMAT, "model_type: wanted a string, found 3"},
     {"llama", "{\"model_type\":\"llama\\u0000\"}", IV_FORMAT, "holds a NUL"},
@@ -484,19 +484,19 @@ static void real_configs(void **state) {
     (void)state;
     static const struct {
         const char *dir;
-        iv_family family;
+        const char *family;
         int64_t hidden, layers, heads, kv_heads, head_dim, vocab, positions, experts;
         double theta, eps;
         iv_rope_kind rope;
         bool tied;
     } want[] = {
-        {"tests/data/hf/llama31", IV_LLAMA, 128, 2, 8, 4, 16, 512, 4096, 0, 500000, 1e-5, IV_ROPE_LLAMA3, false},
-        {"tests/data/hf/mistral_v03", IV_MISTRAL, 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-5, IV_ROPE_DEFAULT, false},
-        {"tests/data/hf/qwen2", IV_QWEN2, 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-6, IV_ROPE_DEFAULT, true},
-        {"tests/data/hf/qwen3", IV_QWEN3, 128, 2, 8, 4, 32, 512, 4096, 0, 1e6, 1e-6, IV_ROPE_DEFAULT, true},
-        {"tests/data/hf/qwen3_moe", IV_QWEN3_MOE, 128, 2, 8, 4, 16, 512, 4096, 8, 1e6, 1e-6, IV_ROPE_DEFAULT, false},
-        {"models/stories15m", IV_LLAMA, 288, 6, 6, 6, 48, 32000, 256, 0, 10000, 1e-5, IV_ROPE_DEFAULT, true},
-        {"models/tiny-math", IV_QWEN3, 256, 6, 8, 4, 32, 1024, 2048, 0, 10000, 1e-6, IV_ROPE_DEFAULT, true},
+        {"tests/data/hf/llama31", "llama", 128, 2, 8, 4, 16, 512, 4096, 0, 500000, 1e-5, IV_ROPE_LLAMA3, false},
+        {"tests/data/hf/mistral_v03", "mistral", 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-5, IV_ROPE_DEFAULT, false},
+        {"tests/data/hf/qwen2", "qwen2", 128, 2, 8, 4, 16, 512, 4096, 0, 1e6, 1e-6, IV_ROPE_DEFAULT, true},
+        {"tests/data/hf/qwen3", "qwen3", 128, 2, 8, 4, 32, 512, 4096, 0, 1e6, 1e-6, IV_ROPE_DEFAULT, true},
+        {"tests/data/hf/qwen3_moe", "qwen3_moe", 128, 2, 8, 4, 16, 512, 4096, 8, 1e6, 1e-6, IV_ROPE_DEFAULT, false},
+        {"models/stories15m", "llama", 288, 6, 6, 6, 48, 32000, 256, 0, 10000, 1e-5, IV_ROPE_DEFAULT, true},
+        {"models/tiny-math", "qwen3", 256, 6, 8, 4, 32, 1024, 2048, 0, 10000, 1e-6, IV_ROPE_DEFAULT, true},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         const char *dir = data_path(want[i].dir);
@@ -507,7 +507,7 @@ static void real_configs(void **state) {
         iv_model_config c;
         iv_error err;
         ASSERT_OK(iv_model_config_read(dir, &c, &err), &err);
-        assert_int_equal(c.family, want[i].family);
+        assert_string_equal(c.model_type, want[i].family);
         assert_int_equal(c.hidden_size, want[i].hidden);
         assert_int_equal(c.layers, want[i].layers);
         assert_int_equal(c.heads, want[i].heads);

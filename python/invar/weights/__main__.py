@@ -118,7 +118,8 @@ def serve(channel: Channel) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's; the server's end is this process's
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal's or a service's; the server's end is this process's
+        signal.signal(number, signal.SIG_IGN)
     try:
         channel = Channel(socket.socket(fileno=SOCKET))
         os.set_inheritable(SOCKET, False)

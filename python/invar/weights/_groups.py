@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -71,7 +70,6 @@ def _receive(pipe: Connection, o: Options, index: int, group: Any, entries: Sequ
 
 
 def _rank(pipe: Connection, o: Options, index: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(pipe.fileno())
     try:
         pipe.send(("working", ""))

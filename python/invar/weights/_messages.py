@@ -97,7 +97,7 @@ class Message:
     def _new(self, value: Any) -> Storage:
         if is_call(value, "rebuild_storage_filename"):
             a = arguments_of(value, 4)
-            return _storages.Shared(a[2], size_of(a[3], "a storage's size"))
+            return _storages.Shared(a[1], a[2], size_of(a[3], "a storage's size"))
         if is_call(value, "_load_from_bytes"):
             data = arguments_of(value, 1)[0]
             if not isinstance(data, bytes):

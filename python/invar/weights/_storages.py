@@ -4,9 +4,11 @@ given back whether the memory was read or not."""
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -72,15 +74,26 @@ class Saved(Storage):
         return torch.empty(0, dtype=torch.uint8).set_(self._data)
 
 
+def manager_of(value: Any) -> bytes:
+    """The socket of the sender's torch_shm_manager, which unlinks files once sender and receivers have ended; "", a manager of this process,
+    where it is gone."""
+    if isinstance(value, bytes) and re.fullmatch(rb"/[^\0]{1,80}/torch-shm-dir-[^/\0]{1,20}/manager\.sock", value):
+        with contextlib.suppress(OSError):
+            st = os.stat(value)
+            if stat.S_ISSOCK(st.st_mode) and st.st_uid == os.geteuid():
+                return value
+    return b""
+
+
 class Shared(Storage):
     """torch's file_system strategy."""
 
-    def __init__(self, name: Any, size: int) -> None:
-        self._name, self.bytes = shm_name(name), size
+    def __init__(self, manager: Any, name: Any, size: int) -> None:
+        self._manager, self._name, self.bytes = manager_of(manager), shm_name(name), size
 
     def _open(self, size: int) -> torch.UntypedStorage:
         check_shm(self._name, size)
-        storage = torch.UntypedStorage._new_shared_filename_cpu(b"", self._name.encode(), size)
+        storage = torch.UntypedStorage._new_shared_filename_cpu(self._manager, self._name.encode(), size)
         storage._shared_decref()
         return storage
 

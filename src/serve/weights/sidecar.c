@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 50, ANSWER_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, WORDS_BYTES = 400, HEAD_BYTES = 8, SLACK_S = 5 };
+enum { POLL_MS = 50, ANSWER_BYTES_MAX = 1 << 20, PATH_BYTES = 4096, WORDS_BYTES = 400, SLACK_S = 5 };
 static const char MODULE[] = "invar.weights";
 static const char INSTALL[] = "wanted a Python with torch and the package invar (pip install torch, and invar as "
                               "docs/PYTHON.md says; --weights-python names the Python)";
@@ -51,7 +51,7 @@ void iv_sidecar_close(iv_sidecar *s) {
 
 static iv_status wait_for(const iv_sidecar *s, short events, double deadline, iv_error *err) {
     struct pollfd p = {.fd = s->process.fd, .events = events};
-    while (poll(&p, 1, LOOK_MS) <= 0) {
+    while (poll(&p, 1, POLL_MS) <= 0) {
         if (atomic_load(s->o.stop)) return iv_fail(err, IV_IO, "the server is shutting down");
         if (iv_now() > deadline) return iv_fail(err, IV_BUSY, "it said nothing for %g s", s->o.seconds + SLACK_S);
     }
