@@ -160,9 +160,11 @@ static bool has_file(const char *dir, const char *name) {
     return found;
 }
 
-bool iv_checkpoint_exists(const char *dir) {
-    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME) || iv_model_is_gguf(dir);
+bool iv_checkpoint_has_safetensors(const char *dir) {
+    return has_file(dir, IV_WEIGHTS_NAME) || has_file(dir, IV_WEIGHTS_INDEX_NAME);
 }
+
+bool iv_checkpoint_exists(const char *dir) { return iv_checkpoint_has_safetensors(dir) || iv_model_is_gguf(dir); }
 
 /* The files of a GGUF, whose weights get the names and shapes of a checkpoint. */
 static iv_status open_gguf(iv_checkpoint *c, const char *path, iv_dtype type, iv_error *err) {

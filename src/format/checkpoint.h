@@ -21,8 +21,9 @@ iv_status iv_checkpoint_open(const char *dir, iv_checkpoint **out, iv_error *err
  * iv_checkpoint_open expands them to the dtype of config.json. */
 iv_status iv_checkpoint_open_as(const char *dir, iv_dtype type, iv_checkpoint **out, iv_error *err);
 
-/* Whether either file exists: a directory may have a configuration only. */
+/* Whether there are weights: a directory may have a configuration only. A GGUF counts, too. */
 bool iv_checkpoint_exists(const char *dir);
+bool iv_checkpoint_has_safetensors(const char *dir);
 
 /* Random weights without files: `tensors` give name, type (BF16, F16, F32) and shape, in any order, with unique names;
  * they are copied. The result behaves like an opened checkpoint. */

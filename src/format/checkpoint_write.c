@@ -206,6 +206,6 @@ iv_status iv_checkpoint_remove(const char *dir, iv_error *err) {
             is_shard(e->d_name))
             remove_file(dir, e->d_name);
     closedir(d);
-    if (iv_checkpoint_exists(dir)) return iv_fail(err, IV_IO, "%s: cannot remove the weights there", dir);
+    if (iv_checkpoint_has_safetensors(dir)) return iv_fail(err, IV_IO, "%s: cannot remove the weights there", dir);
     return IV_OK;
 }

@@ -91,6 +91,23 @@ static void families_have_the_same_logits(void **state) {
     }
 }
 
+/* Written into a directory that holds a GGUF, the copy is the model there. */
+static void a_copy_next_to_a_gguf(void **state) {
+    (void)state;
+    char model[4096];
+    snprintf(model, sizeof model, "%s", source_path(models[2].model));
+    RUN("export", "tiny-math", in_folder("both"));
+    expect_ok();
+    RUN("export", model, in_folder("both"), "--overwrite");
+    expect_ok();
+    write_file("both/x.gguf", "GGUF", 4);
+    RUN("export", model, in_folder("both"), "--overwrite");
+    expect_ok();
+    RUN("inspect", in_folder("both"));
+    expect_ok();
+    expect_out("mostly bfloat16");
+}
+
 static void what_is_refused(void **state) {
     (void)state;
     write_file("cut.gguf", "GGUF\3\0\0\0\1", 9);
@@ -104,9 +121,9 @@ static void what_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_have_the_same_bits), cmocka_unit_test(formats_are_shown),
-                                       cmocka_unit_test(verify_finds_no_difference),
-                                       cmocka_unit_test(families_have_the_same_logits),
-                                       cmocka_unit_test(what_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(copies_have_the_same_bits),  cmocka_unit_test(formats_are_shown),
+        cmocka_unit_test(verify_finds_no_difference), cmocka_unit_test(families_have_the_same_logits),
+        cmocka_unit_test(a_copy_next_to_a_gguf),      cmocka_unit_test(what_is_refused)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
