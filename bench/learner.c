@@ -243,7 +243,7 @@ static void open_bench(bench *b, int argc, char **argv, size_t ranks) {
     while ((size_t)1 << levels < ranks) levels++;
     if (b->count * padded <= pass) levels = 0, pass = b->count * padded;
     for (size_t i = 0; i < levels; i++) b->level[i] = zeros(b, b->all);
-    need(iv_parameters_read(b->model, b->pool, b->weights, &b->err), b);
+    need(iv_parameters_read(b->model, b->pool, b->weights, 0, b->elements, &b->err), b);
     iv_cpu_learner_options lo = {
         .pool = b->pool, .rows_max = pass, .names = b->model, .weights = b->weights, .elements = b->elements};
     lo.kernels = iv_kernels_select(isa_of[word_argument(argc, argv, "--isa", isas, "scalar, avx2, avx512 or auto")]);

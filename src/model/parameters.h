@@ -35,12 +35,12 @@ size_t iv_parameters_longest_part(const iv_model *first);
 size_t iv_parameters_vectors(const iv_model *first, size_t *at);
 static inline bool iv_parameter_is_vector(const iv_tensor *t) { return iv_parameter_is_trained(t) && t->info.ndim < 2; }
 
-/* Reads the model's weights into row[elements], exactly as they are held. */
-iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *row, iv_error *err);
-
-/* Rounds the row to the types in which the model holds its tensors, and packs it, in every rank of the process. Only
- * tensors that overlap elements [begin, end) are written. Between two steps. */
-iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *row, size_t begin, size_t end,
+/* Elements [begin, end) of the row, which cut no tensor's row, are at `values`; an end behind the row stands for its
+ * end. Padding is neither read nor written. read: the model's weights, exactly as they are held. write: rounds them to
+ * the types in which the model holds its tensors, and packs them, in every rank of the process; between two steps. */
+iv_status iv_parameters_read(const iv_model *first, iv_pool *pool, float *values, size_t begin, size_t end,
+                             iv_error *err);
+iv_status iv_parameters_write(iv_model *first, iv_pool *pool, const float *values, size_t begin, size_t end,
                               iv_error *err);
 
 /* The trained tensor that holds element i of the row, or the one before it, for messages. */

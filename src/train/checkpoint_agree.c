@@ -30,3 +30,9 @@ iv_status iv_training_agree(iv_comm *comm, iv_status status, iv_error *err) {
     }
     return IV_OK;
 }
+
+iv_status iv_training_have_read(iv_comm *comm, iv_error *err) {
+    static const size_t nothing[IV_RANKS_MAX];
+    const void *blocks[IV_RANKS_MAX];
+    return comm && comm->shares_memory ? iv_comm_all_gather(comm, NULL, nothing, blocks, err) : IV_OK;
+}

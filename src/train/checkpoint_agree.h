@@ -10,4 +10,8 @@ iv_status iv_training_gather(iv_comm *comm, const void *mine, size_t bytes, void
 /* All ranks return the status and error of the lowest rank that failed, which the message names, or IV_OK. */
 iv_status iv_training_agree(iv_comm *comm, iv_status status, iv_error *err);
 
+/* After a collective call whose blocks were read, before the caller's own memory changes: threads that stand for
+ * processes read each other's memory until here. */
+iv_status iv_training_have_read(iv_comm *comm, iv_error *err);
+
 #endif

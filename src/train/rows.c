@@ -117,7 +117,7 @@ static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_
 }
 
 static iv_status row_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err) {
-    return iv_parameters_read(first, ((const host *)r)->pool, row, err);
+    return iv_parameters_read(first, ((const host *)r)->pool, row, 0, SIZE_MAX, err);
 }
 
 static iv_status row_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,

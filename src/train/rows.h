@@ -51,8 +51,8 @@ typedef struct iv_rows_ops {
     /* iv_parameters_read and iv_parameters_write with `row` here: `first` may be in any memory space, its layout is
      * made (iv_parameters_layout). A model that runs on a GPU (iv_gpu_model, iv_learner) has copies of vectors: its
      * owner refreshes them. parts: IV_ROWS_OWN, IV_ROWS_REST or both.
-     * A GPU writes a whole row, or pieces in any order: `row` has elements [begin, end), which cut no tensor's row. The
-     * first piece of a model begins at 0, and may be empty. A host writes whole rows. */
+     * A whole row is written, or pieces in any order: `row` has elements [begin, end), which cut no tensor's row. The
+     * first piece of a model begins at 0, and may be empty. */
     iv_status (*read_model)(iv_rows *r, const iv_model *first, float *row, iv_error *err);
     iv_status (*write_model)(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
                              iv_error *err);

@@ -1,7 +1,6 @@
 /* trainer.c: opening, memory, and the step of a trainer. */
 #include "train/trainer_state.h"
 #include "base/clock.h"
-#include "base/size.h"
 #include "model/cpu/learner.h"
 #include "model/gpu_learner.h"
 #include "numerics/tree.h"
@@ -104,8 +103,8 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     const iv_rows_ops *ops = d->rows->ops;
     for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++)
         enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->rows, d->count));
-    if ((t->device_count == 1 && !t->parts_may) || t->o.no_gradients) return enough;
-    return enough && (d->slice = zeros(d, d->count));
+    if ((t->device_count == 1 && !t->may_slice) || t->o.no_gradients) return enough;
+    return enough && (d->gradient = zeros(d, d->count));
 }
 
 static iv_status allocate(iv_trainer *t, iv_error *err) {
@@ -113,27 +112,22 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     t->ranks = calloc(t->local, sizeof *t->ranks);
-    t->parts_may = iv_train_parts_may(t);
-    if (t->parts_may) IV_TRY(iv_train_parts_open(t, err));
+    t->may_slice = iv_train_may_slice(t);
+    if (t->may_slice) IV_TRY(iv_train_slices_open(t, err));
     bool enough = t->decays && t->ranks;
     for (size_t i = 0; enough && i < t->device_count; i++) enough = allocate_rows(t, &t->devices[i], i);
     if (!enough) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
     for (size_t b = 0; b < t->count / IV_PARAMETER_BLOCK; b++)
         t->decays[b] =
             iv_tensor_decays((size_t)iv_parameter_at(m, t->first + b * IV_PARAMETER_BLOCK)->info.ndim, t->o.decay_all);
-    const train_device *d = &t->devices[0];
-    if (t->o.shard_parameters && !t->o.cuda) return iv_train_shard_read(t, err);
-    if (t->o.shard_parameters) {
-        IV_TRY(iv_train_pieces_open(t, err));
-        return iv_train_pieces_read(t, err);
-    }
-    IV_TRY(d->rows->ops->read_model(d->rows, m, d->master, err));
-    return iv_train_copy_master(t, err);
+    return iv_train_weights_open(t, err);
 }
 
-static iv_status open_part(train_rank *r, iv_error *err) {
-    r->part = zeros(r->device, r->t->part_most);
-    return r->part ? IV_OK : iv_fail(err, IV_NO_MEMORY, "no memory for gradients of %zu weights", r->t->part_most);
+static iv_status open_slice(train_rank *r, iv_error *err) {
+    r->gradient_slice = zeros(r->device, r->t->slice_capacity);
+    return r->gradient_slice
+               ? IV_OK
+               : iv_fail(err, IV_NO_MEMORY, "no memory for gradients of %zu weights", r->t->slice_capacity);
 }
 
 static iv_status need_sums(train_rank *r, iv_error *err) {
@@ -205,7 +199,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     train_rank *r = &t->ranks[local];
     r->t = t, r->index = t->process / t->spread * t->local + local;
     r->device = &t->devices[t->o.cuda ? local * t->o.tp : 0];
-    if (!t->o.no_gradients) IV_TRY(t->parts_may ? open_part(r, err) : need_sums(r, err));
+    if (!t->o.no_gradients) IV_TRY(t->may_slice ? open_slice(r, err) : need_sums(r, err));
     size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->local_tp));
     bool alone = t->local * t->local_tp == 1;
     if (t->local_tp > 1) IV_TRY(iv_comm_threads_open(t->local_tp, r->comm, err));
@@ -236,7 +230,7 @@ static iv_status open_parts(iv_trainer *t, iv_error *err) {
     IV_TRY(open_models(t, err));
     IV_TRY(allocate(t, err));
     for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
-    iv_train_parts_view(t);
+    iv_train_slices_view(t);
     return IV_OK;
 }
 
@@ -244,7 +238,7 @@ iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *e
     iv_trainer *t = calloc(1, sizeof *t);
     if (!t) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     t->o = *o;
-    pthread_mutex_init(&t->meeting.mutex, NULL), pthread_cond_init(&t->meeting.cond, NULL);
+    pthread_mutex_init(&t->barrier.mutex, NULL), pthread_cond_init(&t->barrier.cond, NULL);
     if (!t->o.kernels) t->o.kernels = iv_kernels_select(iv_isa_detect());
     t->process_count = o->processes ? o->processes->size : 1, t->process = o->processes ? o->processes->rank : 0;
     iv_status status = open_parts(t, err);
@@ -260,18 +254,18 @@ static void close_rank(train_rank *r) {
     for (size_t k = 0; k < IV_RANKS_MAX; k++)
         iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
     for (size_t k = 0; rows && k < IV_VIRTUAL_LEVELS_MAX; k++) rows->ops->free(r->device->rows, r->sums.level[k]);
-    if (rows) rows->ops->free(r->device->rows, r->sums.sum), rows->ops->free(r->device->rows, r->part);
+    if (rows) rows->ops->free(r->device->rows, r->sums.sum), rows->ops->free(r->device->rows, r->gradient_slice);
     free(r->sequences), free(r->of);
 }
 
 void iv_train_close(iv_trainer *t) {
     if (!t) return;
     for (size_t i = 0; t->ranks && i < t->local; i++) close_rank(&t->ranks[i]);
-    iv_train_pieces_close(t);
+    iv_train_weights_close(t);
     iv_train_close_devices(t);
     free(t->ranks), free(t->decays), free(t->order), free(t->begin), free(t->lengths);
     iv_pool_close(t->pool);
-    pthread_mutex_destroy(&t->meeting.mutex), pthread_cond_destroy(&t->meeting.cond);
+    pthread_mutex_destroy(&t->barrier.mutex), pthread_cond_destroy(&t->barrier.cond);
     free(t);
 }
 
@@ -286,15 +280,15 @@ size_t iv_train_lent_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]-
 size_t iv_train_bytes(const iv_trainer *t) {
     bool away = t->o.cuda && t->o.offload_optimizer; /* counts a device's bytes */
     size_t floats = away ? 0 : 2 * t->count, bytes = 0;
-    if (t->devices[0].slice) floats += t->count;
-    if (t->devices[0].room) floats += (t->process_count - 1) * iv_train_round_elements();
+    if (t->devices[0].gradient) floats += t->count;
+    if (t->devices[0].received) floats += (t->process_count - 1) * iv_train_round_elements();
     for (size_t i = 0; i < t->device_count; i++)
-        floats += t->devices[i].master_count + t->room_most +
+        floats += t->devices[i].master_count + t->chunks_capacity +
                   (t->devices[i].vectors ? iv_parameters_vectors(t->model, NULL) : 0);
     for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
-        floats += t->ranks[i].part ? t->part_most : 0;
+        floats += t->ranks[i].gradient_slice ? t->slice_capacity : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
         for (size_t k = 0; k < t->local_tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
     }
@@ -307,11 +301,6 @@ iv_train_slice iv_train_slice_of(const iv_trainer *t) {
     bool shard = t->o.shard_parameters;
     return (iv_train_slice){t->elements, t->first, t->count, shard ? t->first : 0, shard ? t->count : t->elements,
                             t->steps};
-}
-
-iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err) {
-    if (!t->o.shard_parameters) return iv_train_write_devices(t, first, err);
-    return t->o.cuda ? iv_train_pieces_write(t, first, err) : iv_train_shard_write(t, first ? first : t->model, err);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -398,9 +387,9 @@ static iv_status weigh(void *context, size_t from, size_t to, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status part_ends(void *context, size_t begin, size_t end, iv_error *err) {
+static iv_status slice_ends(void *context, size_t begin, size_t end, iv_error *err) {
     const learning *x = context;
-    return iv_train_part_ends(x->r, x->tp, begin, end, err);
+    return iv_train_slice_ends(x->r, x->tp, begin, end, err);
 }
 
 typedef struct rank_run {
@@ -419,9 +408,9 @@ static iv_learner_step step_of(train_rank *r, learning *x) {
                              .ranks = t->o.virtual_ranks / t->o.world,
                              .temperature = t->batch->temperature,
                              .allowed = t->batch->allowed,
-                             .sums = t->parts ? (iv_axis_sums){.sum = r->part} : r->sums,
+                             .sums = t->sliced ? (iv_axis_sums){.sum = r->gradient_slice} : r->sums,
                              .weigh = t->batch->weigh ? weigh : NULL,
-                             .part = t->parts ? part_ends : NULL,
+                             .part = t->sliced ? slice_ends : NULL,
                              .context = x};
 }
 
@@ -448,7 +437,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
 static void *run_rank(void *context) {
     rank_run *run = context;
     run->status = run_passes(run->r, run->tp, &run->err);
-    if (run->status != IV_OK) iv_train_parts_fail(run->r->t, run->status, &run->err);
+    if (run->status != IV_OK) iv_train_slices_fail(run->r->t, run->status, &run->err);
     return NULL;
 }
 
@@ -494,12 +483,12 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
 static iv_status prepare_sums(iv_trainer *t, iv_status status, iv_error *err) {
     bool one_pass = status == IV_OK;
     for (size_t i = 0; one_pass && i < t->local; i++) one_pass = t->ranks[i].count && !many_passes(&t->ranks[i]);
-    IV_TRY(iv_train_parts_choose(t, one_pass, err));
-    for (size_t i = 0; status == IV_OK && !t->parts && i < t->local; i++) {
+    IV_TRY(iv_train_slices_choose(t, one_pass, err));
+    for (size_t i = 0; status == IV_OK && !t->sliced && i < t->local; i++) {
         IV_TRY(need_sums(&t->ranks[i], err));
         if (many_passes(&t->ranks[i])) IV_TRY(need_levels(&t->ranks[i], err));
     }
-    iv_train_parts_view(t);
+    iv_train_slices_view(t);
     return status;
 }
 
@@ -517,7 +506,7 @@ static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients,
 static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
     iv_status status = run_own(t, b, gradients, err);
     if (t->process_count == 1) return status;
-    if (gradients && status != IV_OK) status = iv_train_parts_agree(t, status, err);
+    if (gradients && status != IV_OK) status = iv_train_slices_agree(t, status, err);
     IV_TRY(iv_training_agree(t->o.processes, status, err));
     return iv_train_share_logprobs(t, err);
 }

@@ -1,7 +1,5 @@
-/* trainer_devices.c: the devices of a trainer, and what several GPUs of a process exchange: each reads the others' sums
- * of its own part over NVLink and adds them in the tree; after the optimizer it copies the others' parts of the master
- * weights. */
-#include "base/size.h"
+/* trainer_devices.c: the devices of a trainer, their threads, and reads and writes of flat buffers wherever they are.
+ */
 #include "comm/mpi.h"
 #include "numerics/tree.h"
 #include "train/trainer_state.h"
@@ -59,7 +57,7 @@ iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
                        IV_RANKS_MAX, t->local);
     t->devices = calloc(n, sizeof *t->devices);
     if (!t->devices) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    t->device_count = n;
+    t->device_count = n, t->transport = t->process_count > 1 ? IV_TRAIN_BY_COMM : IV_TRAIN_BY_MEMORY;
     if (!t->o.cuda) return iv_rows_open_host(t->o.kernels, t->pool, &t->devices[0].rows, err);
     IV_TRY(open_gpus(t, err));
     for (size_t i = 0; i < n; i++) {
@@ -68,7 +66,9 @@ iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
         rows[i] = d->rows;
     }
     iv_rows_join_gpus(rows, n);
-    return link_processes(t, err);
+    IV_TRY(link_processes(t, err));
+    if (t->devices[0].rows->linked) t->transport = IV_TRAIN_BY_NCCL;
+    return IV_OK;
 }
 
 static void drop(const train_device *d, float *row) {
@@ -84,7 +84,7 @@ void iv_train_close_devices(iv_trainer *t) {
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
         drop(d, d->master), drop_moments(t, d);
-        drop(d, d->slice), drop(d, d->room);
+        drop(d, d->gradient), drop(d, d->received);
         iv_rows_close(d->rows);
     }
     for (size_t i = 0; i < t->device_count; i++) {
@@ -95,8 +95,8 @@ void iv_train_close_devices(iv_trainer *t) {
     free(t->devices);
 }
 
-/* ---- all devices at once ------------------------------------------------------------------------------------------
- */
+/* ---- all devices at once
+ * ---------------------------------------------------------------------------------------------- */
 
 typedef struct device_run {
     iv_trainer *t;
@@ -172,102 +172,4 @@ iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t co
 
 iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err) {
     return move(t, row, first, count, NULL, in, err);
-}
-
-/* ---- gradients ----------------------------------------------------------------------------------------------------
- */
-
-/* to[i] = the sum of the ranks' sums[at + i]. */
-static iv_status sum_ranks(iv_trainer *t, train_device *d, size_t at, size_t n, float *to, iv_error *err) {
-    const float *from[IV_RANKS_MAX];
-    for (size_t i = 0; i < t->local; i++) from[i] = t->ranks[i].sums.sum + at;
-    return n ? d->rows->ops->sum(d->rows, to, from, t->local, n, err) : IV_OK;
-}
-
-/* A tied embedding's look-ups join the head's gradient: in pieces, through a row of this device. */
-static iv_status add_tied(iv_trainer *t, train_device *d, float *piece, size_t most, iv_error *err) {
-    size_t offset = t->model->embedding_tensor->offset, begin = iv_size_max(d->first, offset),
-           end = iv_size_min(d->first + d->count, offset + (t->all - t->elements));
-    for (size_t at = begin, n; at < end; at += n) {
-        n = iv_size_min(most, end - at);
-        float *to = d->reduced + (at - d->reduced_first);
-        const float *from[] = {to, piece};
-        IV_TRY(sum_ranks(t, d, t->elements + (at - offset), n, piece, err));
-        IV_TRY(d->rows->ops->sum(d->rows, to, from, 2, n, err));
-    }
-    return IV_OK;
-}
-
-static iv_status reduce_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
-    enum { PIECE = 1 << 24 };
-    (void)context;
-    IV_TRY(sum_ranks(t, d, d->first, d->count, d->reduced, err));
-    if (t->all == t->elements) return IV_OK;
-    float *piece = d->rows->ops->alloc(d->rows, PIECE);
-    iv_status status = piece ? add_tied(t, d, piece, PIECE, err)
-                             : iv_fail(err, IV_NO_MEMORY, "trainer: no memory for a tied embedding's gradient");
-    d->rows->ops->free(d->rows, piece);
-    return status;
-}
-
-iv_status iv_train_read_sums(iv_trainer *t, size_t at, size_t n, float *out, iv_error *err) {
-    train_device *d = &t->devices[0];
-    float *piece = NULL;
-    const float *from = t->ranks[0].sums.sum + at;
-    iv_status status = IV_OK;
-    if (n == 0) return IV_OK;
-    if (t->local > 1) {
-        piece = d->rows->ops->alloc(d->rows, n);
-        if (!piece) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
-        status = sum_ranks(t, d, at, n, piece, err);
-        from = piece;
-    }
-    if (status == IV_OK) status = d->rows->ops->read(d->rows, from, n, out, err);
-    d->rows->ops->free(d->rows, piece);
-    return status;
-}
-
-iv_status iv_train_reduce_devices(iv_trainer *t, iv_error *err) {
-    return iv_train_on_devices(t, reduce_part, NULL, err);
-}
-
-/* ---- weights ------------------------------------------------------------------------------------------------------
- */
-
-static iv_status take_parts(iv_trainer *t, train_device *d, void *context, iv_error *err) {
-    (void)context;
-    for (size_t i = 0; i < t->device_count; i++) {
-        const train_device *from = &t->devices[(size_t)(d - t->devices + (ptrdiff_t)i) % t->device_count];
-        float *to = d->master + (from->first - d->master_first);
-        if (from != d && from->count)
-            IV_TRY(d->rows->ops->copy(d->rows, to, iv_train_own_master(from), from->count, err));
-    }
-    return IV_OK;
-}
-
-iv_status iv_train_share_master(iv_trainer *t, iv_error *err) {
-    return t->device_count > 1 ? iv_train_on_devices(t, take_parts, NULL, err) : IV_OK;
-}
-
-static iv_status write_own(iv_trainer *t, train_device *d, void *context, iv_error *err) {
-    iv_model *first = context;
-    return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements, IV_ROWS_OWN, err);
-}
-
-static iv_status take_first(iv_trainer *t, train_device *d, void *context, iv_error *err) {
-    if (d == t->devices) return IV_OK;
-    IV_TRY(d->rows->ops->copy(d->rows, d->master, t->devices[0].master, d->master_count, err));
-    return d->model == t->model ? IV_OK : write_own(t, d, context, err);
-}
-
-iv_status iv_train_copy_master(iv_trainer *t, iv_error *err) { return iv_train_on_devices(t, take_first, NULL, err); }
-
-/* Vectors of the other data-parallel ranks' models are not read: a learner on a GPU reads master weights. */
-iv_status iv_train_write_devices(iv_trainer *t, iv_model *first, iv_error *err) {
-    train_device *d = &t->devices[0];
-    if (t->device_count == 1)
-        return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements,
-                                         IV_ROWS_OWN | IV_ROWS_REST, err);
-    IV_TRY(iv_train_on_devices(t, write_own, first, err));
-    return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements, IV_ROWS_REST, err);
 }

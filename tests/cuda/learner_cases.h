@@ -104,7 +104,7 @@ static void learned_open(const learner_case *c, const law_way *w, iv_memspace *m
     ASSERT_OK(iv_model_open(source_path(c->dir), &mo, g->pool, &g->model, &err), &err);
     g->elements = iv_parameters_layout(g->model), g->all = g->elements + iv_parameters_tied_elements(g->model);
     g->row = calloc(g->elements, sizeof *g->row), g->sum = malloc(g->all * sizeof *g->sum);
-    ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, &err), &err);
+    ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, 0, g->elements, &err), &err);
     while ((size_t)1 << g->levels < w->virtual_ranks) g->levels++;
 }
 

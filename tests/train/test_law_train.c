@@ -43,7 +43,7 @@ static void trainer_open(trainer *t, const char *dir, const gradient_options *o,
     while ((size_t)1 << t->levels < o->virtual_ranks) t->levels++;
     t->w = calloc(t->elements, sizeof *t->w), t->m = calloc(t->elements, sizeof *t->m);
     t->v = calloc(t->elements, sizeof *t->v), t->sum = calloc(t->all * (1 + t->levels), sizeof *t->sum);
-    ASSERT_OK(iv_parameters_read(t->model, t->pool[0], t->w, &err), &err);
+    ASSERT_OK(iv_parameters_read(t->model, t->pool[0], t->w, 0, t->elements, &err), &err);
     const iv_model *m = t->model;
     for (size_t i = 0; i < ranks; i++, m = m->next) {
         iv_cpu_learner_options lo = {.kernels = iv_kernels_select(o->isa),
