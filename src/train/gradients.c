@@ -5,17 +5,6 @@
 
 #include <stdlib.h>
 
-static void fill_all(iv_run *r, iv_gradients_summary *s, double *weight) {
-    *weight = 0;
-    for (size_t i = 0; i < iv_train_data_count(r->data); i++) {
-        iv_train_example e = iv_train_data_example(r->data, i);
-        iv_train_sequence *q = &r->sequences[i];
-        q->ids = e.ids, q->mask = e.mask, q->count = e.count, q->coefficients = NULL;
-        s->sequences++, s->tokens += e.count;
-        for (size_t t = 0; t < e.count; t++) *weight += (double)e.mask[t];
-    }
-}
-
 static iv_status put_tensor(iv_trainer *t, const iv_tensor *x, double weight, float *piece, iv_safetensors_writer *w,
                             iv_error *err) {
     for (size_t at = 0, n; at < x->info.elements; at += n) {
@@ -52,19 +41,17 @@ static iv_status write_tensors(iv_run *r, const char *path, double weight, iv_er
 }
 
 static iv_status run(iv_run *r, const char *out, iv_gradients_summary *s, iv_error *err) {
-    double weight;
     iv_train_result g;
+    iv_train_sums sums = {0};
     size_t n = iv_train_data_count(r->data);
     IV_TRY(iv_run_reserve(r, n, err));
-    fill_all(r, s, &weight);
+    iv_run_fill(r, r->data, NULL, 0, n);
+    iv_train_add_masks(&sums, r->sequences, n);
     iv_train_batch b = {.sequences = r->sequences, .count = n, .temperature = 1.0f};
-    IV_TRY(iv_train_gradients(r->trainer, &b, weight, &g, err));
-    s->norm = g.norm;
-    for (size_t i = 0; i < n; i++)
-        for (size_t t = 1; t < r->sequences[i].count; t++)
-            s->loss -= (double)r->sequences[i].mask[t] * (double)r->sequences[i].logprobs[t];
-    s->loss /= weight;
-    return write_tensors(r, out, weight, err);
+    IV_TRY(iv_train_gradients(r->trainer, &b, sums.weight, &g, err));
+    iv_train_add_losses(&sums, r->sequences, n);
+    *s = (iv_gradients_summary){n, sums.tokens, sums.loss / sums.weight, g.norm};
+    return write_tensors(r, out, sums.weight, err);
 }
 
 iv_status iv_run_gradients(const iv_run_options *o, const char *out, iv_gradients_summary *s, iv_error *err) {

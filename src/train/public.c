@@ -7,35 +7,18 @@
 #include "engine/sized.h"
 #include "engine/text_model.h"
 #include "format/json.h"
-#include "model/tensor_data.h"
 #include "numerics/version.h"
-#include "train/device.h"
+#include "train/options.h"
 #include "train/sync.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { PASS_TOKENS = 4096, GPU_PASS_TOKENS = 32768 };
-
-/* ---- options ---------------------------------------------------------------------------------------------------- */
-
-static iv_trainer_options default_options(void) {
-    return (iv_trainer_options){.load_format = "auto",
-                                .dtype = "auto",
-                                .arithmetic = "auto",
-                                .virtual_ranks = 8,
-                                .beta1 = 0.9,
-                                .beta2 = 0.999,
-                                .eps = 1e-8,
-                                .isa = "auto",
-                                .data_parallel = 1,
-                                .tensor_parallel = 1,
-                                .recompute = "none",
-                                .device = "cpu"};
-}
+/* ---- opening -------------------------------------------------------------------------------------------------------
+ */
 
 void iv_trainer_options_init_sized(iv_trainer_options *o, size_t size) {
-    iv_trainer_options defaults = default_options();
+    iv_trainer_options defaults = iv_train_defaults();
     iv_sized_init(o, size, &defaults, sizeof defaults);
 }
 
@@ -44,122 +27,20 @@ void iv_trainer_batch_init_sized(iv_trainer_batch *b, size_t size) {
     iv_sized_init(b, size, &defaults, sizeof defaults);
 }
 
-/* names: NULL-terminated. */
-static iv_status one_of(const char *what, const char *text, const char *const *names, int *out, iv_error *err) {
-    char list[100] = "";
-    size_t at = 0;
-    for (int i = 0; names[i]; i++) {
-        if (text && strcmp(text, names[i]) == 0) {
-            *out = i;
-            return IV_OK;
-        }
-        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s",
-                               i == 0         ? ""
-                               : names[i + 1] ? ", "
-                                              : " or ",
-                               names[i]);
-    }
-    return iv_fail(err, IV_INVALID, "options: %s: wanted %s, found %s", what, list, text ? text : "NULL");
-}
-
-static iv_status check_number(const char *what, double x, double below, iv_error *err) {
-    if (x >= 0 && x < below) return IV_OK;
-    return iv_fail(err, IV_INVALID, "options: %s: wanted 0 or more%s, found %g", what,
-                   below == 1.0 ? " and below 1" : ", finite", x);
-}
-
-static iv_status parse_names(const iv_trainer_options *o, iv_train_options *t, iv_error *err) {
-    static const char *const formats[] = {"auto", "dummy", NULL},
-                             *const arithmetics[] = {"auto", "fma32", "tc16", NULL},
-                             *const devices[] = {"auto", "cpu", "cuda", NULL},
-                             *const recomputes[] = {"none", "attention", "layer", NULL},
-                             *const types[] = {"auto", "bfloat16", "float16", "float32", NULL};
-    int format, arithmetic, recompute, type, device;
-    iv_isa isa;
-    IV_TRY(one_of("load_format", o->load_format, formats, &format, err));
-    IV_TRY(one_of("dtype", o->dtype, types, &type, err));
-    IV_TRY(one_of("arithmetic", o->arithmetic, arithmetics, &arithmetic, err));
-    IV_TRY(one_of("device", o->device, devices, &device, err));
-    IV_TRY(one_of("recompute", o->recompute, recomputes, &recompute, err));
-    if (!o->isa) return iv_fail(err, IV_INVALID, "options: isa: wanted a name, found NULL");
-    IV_TRY(iv_isa_parse(o->isa, &isa, err));
-    t->dummy = format == 1, t->dummy_seed = o->dummy_seed;
-    for (int i = IV_BF16; i <= IV_F32; i++)
-        if (strcmp(types[type], iv_dtype_name((iv_dtype)i)) == 0) t->has_dtype = true, t->dtype = (iv_dtype)i;
-    t->recompute = (iv_recompute)recompute, t->offload_optimizer = o->offload_optimizer;
-    t->kernels = iv_kernels_select(isa);
-    IV_TRY(iv_train_choose_device(o->device, o->arithmetic, IV_INVAR, 1, t, err));
-    if (o->offload_optimizer && !t->cuda)
-        return iv_fail(err, IV_INVALID, "options: offload_optimizer: wanted device cuda, found the CPU");
-    t->pass_tokens = o->pass_tokens ? o->pass_tokens : t->cuda ? GPU_PASS_TOKENS : PASS_TOKENS;
-    t->pass_tokens_least = o->pass_tokens ? o->pass_tokens : PASS_TOKENS;
-    return IV_OK;
-}
-
-static iv_status parse_options(const iv_trainer_options *o, iv_train_options *t, iv_error *err) {
-    if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "options: model: wanted a directory, found nothing");
-    IV_TRY(check_number("beta1", o->beta1, 1.0, err));
-    IV_TRY(check_number("beta2", o->beta2, 1.0, err));
-    IV_TRY(check_number("eps", o->eps, INFINITY, err));
-    IV_TRY(check_number("weight_decay", o->weight_decay, INFINITY, err));
-    if (o->decay_all && o->weight_decay == 0)
-        return iv_fail(err, IV_INVALID, "options: decay_all: wanted a weight_decay above 0, found 0");
-    if (o->dummy_seed && o->load_format && strcmp(o->load_format, "dummy") != 0)
-        return iv_fail(err, IV_INVALID, "options: dummy_seed: wanted load_format dummy, found %s", o->load_format);
-    *t = (iv_train_options){.model_dir = o->model,
-                            .threads = o->threads,
-                            .world = o->data_parallel,
-                            .tp = o->tensor_parallel,
-                            .virtual_ranks = o->virtual_ranks,
-                            .micro_batch = o->micro_batch,
-                            .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
-                            .decay_all = o->decay_all,
-                            .no_optimizer = o->no_optimizer};
-    return parse_names(o, t, err);
-}
-
-/* ---- identity --------------------------------------------------------------------------------------------------- */
-
-static iv_status make_hyperparameters(iv_trainer *t, const char *run, iv_error *err) {
-    const iv_adamw_options *a = &t->o.adamw;
-    json_t *mine = NULL;
+/* The caller's object joins the hyperparameters. */
+static iv_status make_identity(iv_trainer *t, const char *run, iv_error *err) {
+    json_t *theirs;
     if (!run) run = "{}";
-    IV_TRY(iv_json_parse("options: run", run, strlen(run), &mine, err));
-    if (!json_is_object(mine)) {
-        json_decref(mine);
+    IV_TRY(iv_json_parse("options: run", run, strlen(run), &theirs, err));
+    if (!json_is_object(theirs)) {
+        json_decref(theirs);
         return iv_fail(err, IV_INVALID, "options: run: wanted a JSON object, found '%.100s'", run);
     }
-    json_t *j = json_pack("{ss ss ss sI sf sf sf sf sb so}", "kind", "api", "dtype", iv_dtype_name(t->model->dtype),
-                          "arithmetic", iv_arithmetic_name(t->o.arithmetic), "virtual_ranks",
-                          (json_int_t)t->o.virtual_ranks, "beta1", a->beta1, "beta2", a->beta2, "eps", a->eps,
-                          "weight_decay", a->weight_decay, "decay_all", (int)t->o.decay_all, "run", mine);
-    t->public->hyperparameters = j ? json_dumps(j, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
-    json_decref(j);
-    return t->public->hyperparameters ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
+    json_t *h = iv_train_hyperparameters(t, "api");
+    if (h) json_object_set(h, "run", theirs);
+    json_decref(theirs);
+    return iv_train_identify(t, h, NULL, &t->public->identity, err);
 }
-
-static iv_status make_identity(iv_trainer *t, const char *run, iv_error *err) {
-    iv_train_public *p = t->public;
-    uint8_t digest[32];
-    char hex[65], versions[64];
-    IV_TRY(iv_model_digest(t->model, err));
-    iv_digest_hex(t->model->weights_digest, hex);
-    snprintf(p->initial, sizeof p->initial, "sha256:%s", hex);
-    IV_TRY(make_hyperparameters(t, run, err));
-    iv_digest *d = iv_digest_new();
-    if (!d) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    snprintf(versions, sizeof versions, "forward %d training %d\n", IV_NUMERICS_VERSION, IV_TRAINING_VERSION);
-    iv_digest_add(d, versions, strlen(versions));
-    iv_digest_add(d, p->initial, strlen(p->initial) + 1);
-    iv_digest_add(d, p->hyperparameters, strlen(p->hyperparameters));
-    iv_digest_finish(d, digest);
-    iv_digest_hex(digest, hex);
-    snprintf(p->fingerprint, sizeof p->fingerprint, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             iv_arithmetic_name(t->o.arithmetic), iv_dtype_name(t->model->dtype), hex);
-    return IV_OK;
-}
-
-/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 iv_status iv_train_public_hash(iv_trainer *t, iv_error *err) {
     uint8_t hash[32];
@@ -177,12 +58,15 @@ static iv_status open_public(iv_trainer *t, const iv_trainer_options *o, iv_erro
 }
 
 iv_status iv_trainer_open(const iv_trainer_options *given, iv_trainer **out, iv_error *err) {
-    iv_trainer_options o = default_options();
+    iv_trainer_options o = iv_train_defaults();
     iv_train_options internal;
+    iv_train_setup setup = {.options = &o, .gpus = 1};
+    iv_numerics numerics;
     iv_trainer *t;
     if (!given || !out) return iv_fail(err, IV_INVALID, "iv_trainer_open: wanted options and a place, found NULL");
     IV_TRY(iv_sized_read("options", given, offsetof(iv_trainer_options, load_format), &o, sizeof o, err));
-    IV_TRY(parse_options(&o, &internal, err));
+    if (iv_train_options_check(&setup, err) != IV_OK) return iv_error_prefix(err, "options");
+    IV_TRY(iv_train_options_parse(&setup, &internal, &numerics, err));
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = iv_train_open(&internal, &t, err);
     if (status == IV_OK && (status = open_public(t, &o, err)) != IV_OK) iv_trainer_close(t);
@@ -195,16 +79,17 @@ void iv_trainer_close(iv_trainer *t) {
     if (!t) return;
     iv_train_public *p = t->public;
     if (p)
-        iv_token_ids_close(&p->drawable), free(p->model), free(p->hyperparameters), free(p->sequences), free(p->memory);
+        iv_token_ids_close(&p->drawable), free(p->model), iv_train_identity_free(&p->identity), free(p->sequences),
+            free(p->memory);
     free(p);
     iv_train_close(t);
 }
 
 void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
     const iv_model_config *c = &t->model->config;
-    *info = (iv_trainer_info){.fingerprint = t->public->fingerprint,
-                              .initial_weights = t->public->initial,
-                              .hyperparameters = t->public->hyperparameters,
+    *info = (iv_trainer_info){.fingerprint = t->public->identity.fingerprint,
+                              .initial_weights = t->public->identity.initial,
+                              .hyperparameters = t->public->identity.hyperparameters,
                               .model_type = c->model_type,
                               .dtype = iv_dtype_name(t->model->dtype),
                               .device = t->o.cuda ? "cuda" : "cpu",
@@ -315,25 +200,12 @@ static iv_status take_batch(iv_trainer *t, const iv_trainer_batch *given, iv_tra
     return IV_OK;
 }
 
-static double weight_of(const iv_train_batch *b) {
-    double sum = 0;
-    for (size_t i = 0; i < b->count; i++)
-        for (size_t k = 0; k < b->sequences[i].count; k++) sum += (double)b->sequences[i].mask[k];
-    return sum;
-}
-
 static void measure(iv_trainer_metrics *m, const iv_train_batch *b, const iv_train_result *r) {
-    double loss = 0;
-    m->sequences = b->count, m->tokens = 0, m->tokens_learned = 0;
-    for (size_t i = 0; i < b->count; i++) {
-        const iv_train_sequence *s = &b->sequences[i];
-        m->tokens += s->count;
-        for (size_t k = 1; k < s->count; k++) {
-            m->tokens_learned += s->mask[k] != 0.0f;
-            loss -= (double)s->mask[k] * (double)s->logprobs[k];
-        }
-    }
-    m->loss = m->tokens_learned ? loss / weight_of(b) : 0;
+    iv_train_sums sums = {0};
+    iv_train_add_masks(&sums, b->sequences, b->count);
+    iv_train_add_losses(&sums, b->sequences, b->count);
+    m->sequences = b->count, m->tokens = sums.tokens, m->tokens_learned = sums.masked;
+    m->loss = sums.masked ? sums.loss / sums.weight : 0;
     m->gradient_norm = r->norm, m->passes = r->passes;
     m->gradient_seconds = r->seconds[0], m->reduce_seconds = r->seconds[1];
     m->optimizer_seconds = m->write_seconds = 0;
@@ -426,9 +298,10 @@ iv_status iv_trainer_step(iv_trainer *t, const iv_trainer_batch *batch, double l
     for (size_t i = 0; i < b.count; i++)
         if (b.sequences[i].coefficients)
             return iv_fail(err, IV_INVALID, "step: sequence %zu: wanted no coefficients, which are the mask", i);
-    double weight = weight_of(&b);
-    if (weight == 0) return iv_fail(err, IV_INVALID, "step: no token of the batch has a mask");
-    IV_TRY(gradients(t, &b, weight, err));
+    iv_train_sums sums = {0};
+    iv_train_add_masks(&sums, b.sequences, b.count);
+    if (sums.weight == 0) return iv_fail(err, IV_INVALID, "step: no token of the batch has a mask");
+    IV_TRY(gradients(t, &b, sums.weight, err));
     return iv_trainer_apply(t, learning_rate, max_norm, err);
 }
 

@@ -4,7 +4,7 @@
 
 #include "engine/token_ids.h"
 #include "invar_train.h"
-#include "train/checkpoint.h"
+#include "train/identity.h"
 #include "train/trainer_state.h"
 
 /* Belongs to the trainer that iv_trainer_open made. */
@@ -12,7 +12,7 @@ typedef struct iv_train_public {
     iv_token_ids drawable; /* of a policy; read by the first batch of one */
     bool has_drawable;
     char *model; /* directory */
-    char *hyperparameters, fingerprint[128], initial[80];
+    iv_train_identity identity;
     bool broken;        /* the weights may be a mixture: only a restore helps */
     double denominator; /* of the gradients that wait */
     iv_trainer_metrics metrics;

@@ -38,13 +38,13 @@ typedef struct rl {
 static iv_status open_reference(rl *x, iv_error *err) {
     const iv_run *r = x->r;
     if (r->algorithm.kl_beta == 0) return IV_OK;
-    iv_model *m = iv_train_model(r->trainer);
-    iv_train_options t = {.model_dir = r->o->model,
+    const iv_train_options *o = iv_train_options_of(r->trainer);
+    iv_train_options t = {.model_dir = o->model_dir,
                           .has_dtype = true,
-                          .dtype = m->dtype,
-                          .arithmetic = r->arithmetic,
-                          .cuda = r->cuda,
-                          .threads = r->o->threads,
+                          .dtype = iv_train_model(r->trainer)->dtype,
+                          .arithmetic = o->arithmetic,
+                          .cuda = o->cuda,
+                          .threads = o->threads,
                           .world = 1,
                           .tp = 1,
                           .virtual_ranks = 1,
@@ -53,8 +53,8 @@ static iv_status open_reference(rl *x, iv_error *err) {
                           .recompute = IV_RECOMPUTE_LAYER,
                           .no_optimizer = true,
                           .no_gradients = true,
-                          .dummy = r->dummy,
-                          .dummy_seed = r->o->dummy_seed};
+                          .dummy = o->dummy,
+                          .dummy_seed = o->dummy_seed};
     return iv_train_open(&t, &x->reference, err);
 }
 

@@ -4,7 +4,7 @@
 #include "engine/replace.h"
 #include "kernels/paged_kv.h"
 #include "kv/pages.h"
-#include "train/device.h"
+#include "train/options.h"
 #include "train/run_state.h"
 #include "train/sync.h"
 
@@ -12,20 +12,6 @@
 
 enum { EXAMPLE_TOKENS = 4096, ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
 enum { GPU_ROLLOUT_SEQUENCES = 512, GPU_ROLLOUT_TOKENS = 8192 };
-
-iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
-                        iv_error *err) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *out = i;
-            return IV_OK;
-        }
-    char list[200] = "", *at = list;
-    for (int i = 0; i < count; i++)
-        at +=
-            snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
-    return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
-}
 
 size_t iv_run_longest(const iv_run *r) {
     size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
@@ -51,7 +37,7 @@ static iv_status size_passes(const iv_run *r, iv_train_options *t, iv_error *err
     t->pass_tokens_least = iv_size_max(longest, EXAMPLE_TOKENS);
     t->pass_tokens = t->cuda ? iv_size_max(step_tokens(r), longest) : t->pass_tokens_least;
     t->pass_tokens_least = iv_size_min(t->pass_tokens_least, t->pass_tokens);
-    if (r->o->pass_tokens) t->pass_tokens = t->pass_tokens_least = r->o->pass_tokens;
+    if (r->o->trainer.pass_tokens) t->pass_tokens = t->pass_tokens_least = r->o->trainer.pass_tokens;
     if (longest <= t->pass_tokens) return IV_OK;
     return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu", longest,
                    t->pass_tokens);
@@ -107,8 +93,9 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     IV_TRY(check_engine_gpus(r, t, err));
     iv_engine_options e;
     iv_engine_options_init(&e);
-    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.isa = o->isa;
-    e.device = t->cuda ? "cuda" : "cpu", e.threads = o->threads, e.numerics = o->rollout_numerics;
+    e.model = o->trainer.model, e.load_format = o->trainer.load_format, e.dummy_seed = o->trainer.dummy_seed;
+    e.isa = o->trainer.isa;
+    e.device = t->cuda ? "cuda" : "cpu", e.threads = o->trainer.threads, e.numerics = o->rollout_numerics;
     e.dtype = dtype, e.arithmetic = iv_arithmetic_name(t->arithmetic);
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
     e.sample_all_ids = o->sample_all_ids;
@@ -133,38 +120,34 @@ static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics
 
 /* ---- the trainer ------------------------------------------------------------------------------------------------ */
 
-/* Without a number of data-parallel ranks: each process of mpirun is one rank. */
-static iv_status spread_ranks(const iv_run *r, iv_train_options *t, iv_error *err) {
-    size_t n = r->processes->size;
-    if (t->tp == 0 || n % t->tp)
-        return iv_fail(
-            err, IV_UNSUPPORTED,
-            "tensor-parallel ranks: wanted a divisor of the %zu processes of mpirun, found %zu (with a number "
-            "of data-parallel ranks that the processes divide, tensor-parallel ranks are threads)",
-            n, t->tp);
-    t->world = n / t->tp;
-    return IV_OK;
+/* `options` is this run's copy. */
+static iv_train_setup setup_of(const iv_run *r, iv_trainer_options *options) {
+    const iv_run_options *o = r->o;
+    *options = o->trainer;
+    if (!r->processes && options->data_parallel == 0) options->data_parallel = 1;
+    options->no_optimizer = r->no_optimizer;
+    return (iv_train_setup){.options = options,
+                            .flags = true,
+                            .numerics = o->numerics,
+                            .shard = o->shard,
+                            .rank_transport = o->rank_transport,
+                            .processes = r->processes,
+                            .gpus = o->kind == IV_RUN_RL ? o->rollout_tp : 1,
+                            .separate = o->separate,
+                            .late = o->kind == IV_RUN_RL};
+}
+
+iv_status iv_run_check_trainer(const iv_run *r, iv_error *err) {
+    iv_trainer_options options;
+    iv_train_setup setup = setup_of(r, &options);
+    return iv_train_options_check(&setup, err);
 }
 
 static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *numerics, iv_error *err) {
-    static const char *const recomputes[] = {"none", "attention", "layer"}, *const shards[] = {"optimizer",
-                                                                                               "parameters"};
-    const iv_run_options *o = r->o;
-    int recompute = 0, shard = 0;
-    iv_isa isa;
-    IV_TRY(iv_gemm_type_parse(o->dtype, &t->has_dtype, &t->dtype, err));
-    IV_TRY(iv_run_one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
-    IV_TRY(iv_run_one_of("shard", o->shard, shards, 2, &shard, err));
-    IV_TRY(iv_isa_parse(o->isa, &isa, err));
-    IV_TRY(iv_numerics_parse(o->numerics, numerics, err));
-    t->recompute = (iv_recompute)recompute, t->shard_parameters = shard == 1;
-    t->separate = o->separate, t->offload_optimizer = o->offload_optimizer, t->rank_transport = o->rank_transport;
-    t->kernels = iv_kernels_select(isa);
-    if (*numerics == IV_VANILLA_BLAS)
-        return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
-    if (r->processes && o->data_parallel == 0) IV_TRY(spread_ranks(r, t, err));
-    IV_TRY(
-        iv_train_choose_device(o->device, o->arithmetic, *numerics, o->kind == IV_RUN_RL ? o->rollout_tp : 1, t, err));
+    iv_trainer_options options;
+    iv_train_setup setup = setup_of(r, &options);
+    IV_TRY(iv_train_options_parse(&setup, t, numerics, err));
+    IV_TRY(size_passes(r, t, err));
     if (*numerics == IV_INVAR) return IV_OK;
     IV_TRY(iv_baseline_open(*numerics, t->kernels, 1, &r->baseline, err));
     t->kernels = iv_baseline_kernels(r->baseline);
@@ -174,28 +157,14 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
 iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     iv_numerics numerics;
-    iv_train_options t = {.model_dir = o->model,
-                          .threads = o->threads,
-                          .world = o->data_parallel ? o->data_parallel : 1,
-                          .tp = o->tensor_parallel,
-                          .virtual_ranks = o->virtual_ranks,
-                          .processes = r->processes,
-                          .micro_batch = o->micro_batch,
-                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
-                          .decay_all = o->decay_all,
-                          .no_optimizer = r->no_optimizer,
-                          .late = o->kind == IV_RUN_RL,
-                          .dummy = r->dummy,
-                          .dummy_seed = o->dummy_seed};
+    iv_train_options t;
     IV_TRY(parse_options(r, &t, &numerics, err));
-    IV_TRY(size_passes(r, &t, err));
-    r->cuda = t.cuda, r->arithmetic = t.arithmetic;
     r->summary->device = t.cuda ? "cuda" : "cpu";
     r->summary->isa = iv_isa_name(t.kernels->isa);
     r->summary->arithmetic = iv_arithmetic_name(t.arithmetic);
     bool shared = shares_model(r, &t, numerics);
     if (shared) {
-        IV_TRY(open_engine(r, &t, o->dtype, true, err));
+        IV_TRY(open_engine(r, &t, o->trainer.dtype, true, err));
         t.model = r->engine->model, t.gpu = r->engine->gpus[0];
         t.lent = iv_replace_lend(r->engine, &t.lent_bytes);
     }

@@ -1,5 +1,5 @@
 /* totals.c: what all processes learn of a step, each of its slice: norm, an element that is not finite, weights hash,
- * log-probabilities. */
+ * log-probabilities; and what sequences add up to. */
 #include "train/checkpoint_agree.h"
 #include "train/trainer_state.h"
 
@@ -115,4 +115,18 @@ iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {
     if (status == IV_OK) iv_weight_hash((const uint8_t(*)[32])(const void *)all, groups, out);
     free(mine), free(all);
     return status;
+}
+
+void iv_train_add_masks(iv_train_sums *sums, const iv_train_sequence *sequences, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const iv_train_sequence *s = &sequences[i];
+        sums->tokens += s->count;
+        for (size_t t = 0; t < s->count; t++) sums->weight += (double)s->mask[t], sums->masked += s->mask[t] != 0.0f;
+    }
+}
+
+void iv_train_add_losses(iv_train_sums *sums, const iv_train_sequence *sequences, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        for (size_t t = 1; t < sequences[i].count; t++)
+            sums->loss -= (double)sequences[i].mask[t] * (double)sequences[i].logprobs[t];
 }

@@ -15,18 +15,6 @@
 
 static bool is_power(size_t n) { return n && (n & (n - 1)) == 0; }
 
-/* Without epsilon a weight whose gradient was always zero would become 0 / 0. */
-static iv_status check_optimizer(const iv_train_options *o, iv_error *err) {
-    const iv_adamw_options *a = &o->adamw;
-    if (o->no_optimizer) return IV_OK;
-    if (!(a->beta1 >= 0 && a->beta1 < 1) || !(a->beta2 >= 0 && a->beta2 < 1))
-        return iv_fail(err, IV_INVALID, "adam beta1, beta2: wanted 0 to below 1, found %g, %g", a->beta1, a->beta2);
-    if (!(a->eps > 0)) return iv_fail(err, IV_INVALID, "adam eps: wanted more than 0, found %g", a->eps);
-    if (!(a->weight_decay >= 0))
-        return iv_fail(err, IV_INVALID, "weight decay: wanted 0 or more, found %g", a->weight_decay);
-    return IV_OK;
-}
-
 /* A process has whole data-parallel ranks, or one tensor-parallel rank of one. */
 static iv_status divide_ranks(iv_trainer *t, iv_error *err) {
     const iv_train_options *o = &t->o;
@@ -43,7 +31,6 @@ static iv_status divide_ranks(iv_trainer *t, iv_error *err) {
 
 static iv_status check_layout(iv_trainer *t, iv_error *err) {
     const iv_train_options *o = &t->o;
-    IV_TRY(check_optimizer(o, err));
     if (!is_power(o->virtual_ranks) || o->virtual_ranks > IV_VIRTUAL_RANKS_MAX)
         return iv_fail(err, IV_INVALID, "virtual ranks: wanted a power of two, at most %d, found %zu",
                        IV_VIRTUAL_RANKS_MAX, o->virtual_ranks);
@@ -272,6 +259,8 @@ void iv_train_close(iv_trainer *t) {
 iv_model *iv_train_model(iv_trainer *t) { return t->model; }
 
 iv_pool *iv_train_pool(iv_trainer *t) { return t->pool; }
+
+const iv_train_options *iv_train_options_of(const iv_trainer *t) { return &t->o; }
 
 size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
 

@@ -71,6 +71,14 @@ typedef struct iv_train_batch {
     const uint64_t *allowed; /* as in iv_learner_step: the ids that a policy draws. Other ids are not predicted */
 } iv_train_batch;
 
+/* What sequences add up to, in index order: call after call continues the sums. */
+typedef struct iv_train_sums {
+    double weight, loss; /* of the masks; of -mask * logprob */
+    size_t tokens, masked;
+} iv_train_sums;
+void iv_train_add_masks(iv_train_sums *sums, const iv_train_sequence *sequences, size_t count);
+void iv_train_add_losses(iv_train_sums *sums, const iv_train_sequence *sequences, size_t count);
+
 typedef struct iv_train_update {
     double denominator; /* of the loss: a global count */
     double learning_rate;
@@ -93,6 +101,7 @@ void iv_train_close(iv_trainer *t); /* NULL is fine */
 /* The model that the trainer writes to: for rollouts, exports and names. It belongs to the trainer. */
 iv_model *iv_train_model(iv_trainer *t);
 iv_pool *iv_train_pool(iv_trainer *t);
+const iv_train_options *iv_train_options_of(const iv_trainer *t); /* as it was opened */
 size_t iv_train_bytes(const iv_trainer *t);
 size_t iv_train_lent_bytes(const iv_trainer *t); /* of options.lent, in use */
 size_t iv_train_pass_tokens(const iv_trainer *t);

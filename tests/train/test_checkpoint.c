@@ -4,7 +4,7 @@
 #include "engine/replace.h"
 #include "train/checkpoint_case.h"
 #include "train/checkpoint_manifest.h"
-#include "train/checkpoint_model.h"
+#include "train/store.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -57,7 +57,7 @@ static const struct {
     {"eps", CHANGES, eps, set_nothing, NULL},
     {"weight_decay", CHANGES, decay, set_nothing, NULL},
     {"decay_all", CHANGES, decay_all, set_nothing, NULL},
-    {"decay_all", REFUSED, decay_all_of_none, NULL, "decay_all: wanted a weight_decay above 0"},
+    {"decay_all", REFUSED, decay_all_of_none, NULL, "decay_all: wanted weight_decay above 0"},
     {"run", NEVER, run, set_nothing, NULL},
     {"no_optimizer", REFUSED, no_optimizer, NULL, "was opened with no_optimizer"},
     {"isa", NEVER, scalar, set_nothing, NULL},
