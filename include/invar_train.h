@@ -186,7 +186,7 @@ IV_API iv_status iv_trainer_restore(iv_trainer *trainer, const char *dir, bool *
 /* ---- policy gradients ---------------------------------------------------------------------------------- */
 
 /* The loss of an algorithm as coefficients for iv_trainer_gradients: pure functions, in f64 and in index order
- * (NUMERICS.md 15.14; src/train/algorithm.h names the sources). */
+ * (NUMERICS.md 15.14; src/train/loss/algorithm.h names the sources). */
 typedef struct iv_policy_options {
     size_t size;              /* sizeof(iv_policy_options), set by iv_policy_options_init */
     const char *algorithm;    /* "reinforce", "rloo", "grpo", "dr-grpo", "dapo", "gspo" */

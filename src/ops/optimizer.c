@@ -1,8 +1,8 @@
 /* optimizer.c: AdamW on tensors of any length, sums of equal arrays, virtual ranks. */
 #include "base/cpu.h"
 #include "ops/gpu.h"
-#include "train/optimizer.h"
-#include "train/order.h"
+#include "train/flat/optimizer.h"
+#include "train/data/order.h"
 
 #include <math.h>
 #include <string.h>

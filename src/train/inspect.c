@@ -1,7 +1,7 @@
 /* inspect.c: what a checkpoint says, as JSON. */
 #include "format/json.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_files.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/files.h"
 #include "train/run.h"
 
 #include <libgen.h>

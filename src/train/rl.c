@@ -6,7 +6,7 @@
 #include "train/evaluate.h"
 #include "train/rl_batch.h"
 #include "train/sample.h"
-#include "train/sync.h"
+#include "train/rollout/sync.h"
 
 #include <math.h>
 #include <stdlib.h>

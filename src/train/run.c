@@ -6,13 +6,13 @@
 #include "comm/mpi.h"
 #include "engine/text_model.h"
 #include "format/json.h"
-#include "train/checkpoint_files.h"
-#include "train/curves.h"
-#include "train/options.h"
-#include "train/reward.h"
+#include "train/checkpoint/files.h"
+#include "train/metrics/curves.h"
+#include "train/trainer/options.h"
+#include "train/reward/reward.h"
 #include "train/run_state.h"
-#include "train/store.h"
-#include "train/sync.h"
+#include "train/trainer/store.h"
+#include "train/rollout/sync.h"
 
 #include <errno.h>
 #include <stdlib.h>

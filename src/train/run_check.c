@@ -1,7 +1,7 @@
 /* run_check.c: options that are out of range, and those that could not change anything: nothing asked for is ignored.
  */
 #include "train/run_state.h"
-#include "train/sync.h"
+#include "train/rollout/sync.h"
 
 #include <string.h>
 

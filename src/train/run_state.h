@@ -4,16 +4,16 @@
 
 #include "baseline/ops.h"
 #include "engine/state.h"
-#include "train/algorithm.h"
-#include "train/data.h"
-#include "train/identity.h"
-#include "train/metrics.h"
-#include "train/metrics_events.h"
-#include "train/metrics_progress.h"
-#include "train/order.h"
+#include "train/loss/algorithm.h"
+#include "train/data/data.h"
+#include "train/trainer/identity.h"
+#include "train/metrics/metrics.h"
+#include "train/metrics/events.h"
+#include "train/metrics/progress.h"
+#include "train/data/order.h"
 #include "train/run.h"
 #include "train/schedule.h"
-#include "train/trainer.h"
+#include "train/trainer/trainer.h"
 
 typedef struct iv_run {
     const iv_run_options *o;

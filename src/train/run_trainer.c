@@ -4,9 +4,9 @@
 #include "engine/replace.h"
 #include "kernels/paged_kv.h"
 #include "kv/pages.h"
-#include "train/options.h"
+#include "train/trainer/options.h"
 #include "train/run_state.h"
-#include "train/sync.h"
+#include "train/rollout/sync.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 
 #include "random.h"
 
-#include "train/trainer_state.h"
+#include "train/trainer/state.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
 #include "random.h"
 
 #include "model/tensor_data.h"
-#include "train/rows.h"
+#include "train/flat/flat_ops.h"
 
 enum { BLOCK = IV_PARAMETER_BLOCK };
 

@@ -4,8 +4,8 @@
 
 #include "support.h"
 #include "base/file.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_files.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/files.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -3,8 +3,8 @@
 #include "engine/client.h"
 #include "engine/replace.h"
 #include "train/checkpoint_case.h"
-#include "train/checkpoint_manifest.h"
-#include "train/store.h"
+#include "train/checkpoint/manifest.h"
+#include "train/trainer/store.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -5,8 +5,8 @@
 #include "comm/comm.h"
 #include "numerics/optimizer.h"
 #include "numerics/version.h"
-#include "train/optimizer.h"
-#include "train/order.h"
+#include "train/flat/optimizer.h"
+#include "train/data/order.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
  * INVAR_TEST_LONG: all. */
 #include "../model/learning.h"
 #include "base/digest.h"
-#include "train/trainer.h"
+#include "train/trainer/trainer.h"
 
 #include <pthread.h>
 

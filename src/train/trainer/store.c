@@ -1,0 +1,77 @@
+/* store.c */
+#include "train/trainer/store.h"
+#include "base/digest.h"
+#include "base/size.h"
+#include "format/model_dir.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const iv_train_row row_of[IV_TRAINING_PARTS] = {
+    [IV_TRAINING_MASTER] = IV_TRAIN_MASTER,
+    [IV_TRAINING_FIRST_MOMENT] = IV_TRAIN_FIRST_MOMENT,
+    [IV_TRAINING_SECOND_MOMENT] = IV_TRAIN_SECOND_MOMENT,
+};
+
+static iv_status read_part(void *user, iv_training_part part, size_t first, size_t count, float *out, iv_error *err) {
+    return iv_train_read(user, row_of[part], first, count, out, err);
+}
+
+iv_training_shard iv_training_shard_of(iv_trainer *t) {
+    iv_train_slice s = iv_train_slice_of(t);
+    return (iv_training_shard){.first = s.first, .count = s.count, .read = read_part, .user = t};
+}
+
+static iv_status load_part(const iv_training_checkpoint *c, iv_trainer *t, iv_training_part part, size_t first,
+                           size_t count, float *piece, iv_error *err) {
+    for (size_t at = 0, n; at < count; at += n) {
+        n = iv_size_min(IV_TRAIN_PIECE, count - at);
+        IV_TRY(iv_training_read(c, part, first + at, n, piece, err));
+        IV_TRY(iv_train_write(t, row_of[part], first + at, n, piece, err));
+    }
+    return IV_OK;
+}
+
+static iv_status load_parts(const iv_training_checkpoint *c, iv_trainer *t, iv_error *err) {
+    iv_train_slice s = iv_train_slice_of(t);
+    float *piece = malloc(IV_TRAIN_PIECE * sizeof *piece);
+    if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", iv_training_get(c)->path);
+    iv_status status = load_part(c, t, IV_TRAINING_MASTER, s.master_first, s.master_count, piece, err);
+    if (status == IV_OK) status = load_part(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, piece, err);
+    if (status == IV_OK) status = load_part(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, piece, err);
+    free(piece);
+    return status;
+}
+
+iv_status iv_training_load(const iv_training_checkpoint *c, iv_trainer *t, uint64_t updates, uint8_t hash[32],
+                           iv_error *err) {
+    const iv_training_saved *s = iv_training_get(c);
+    char hex[65];
+    IV_TRY(load_parts(c, t, err));
+    IV_TRY(iv_train_restore(t, updates, err));
+    IV_TRY(iv_train_weights_hash(t, hash, err));
+    iv_digest_hex(hash, hex);
+    if (strcmp(hex, s->progress.weight_hash) == 0) return IV_OK;
+    return iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", s->path, s->progress.weight_hash, hex);
+}
+
+/* ---- models -------------------------------------------------------------------------------------------------------
+ */
+
+static const size_t shard_bytes = 5000000000u; /* transformers' save_pretrained */
+
+iv_status iv_training_export_to(const iv_training_model *m, bool overwrite, const iv_model_export_options *o,
+                                iv_model_exported *written, iv_error *err) {
+    iv_model_dir d;
+    IV_TRY(iv_model_dir_open(o->dir, m->source, overwrite, true, o->has_dtype ? o->dtype : m->model->dtype, &d, err));
+    iv_status status = iv_model_dir_clear(&d, err);
+    if (status == IV_OK) status = iv_model_export(m->model, o, written, err);
+    return iv_model_dir_close(&d, status, err);
+}
+
+iv_status iv_training_export_model(void *user, const char *dir, iv_error *err) {
+    const iv_training_model *m = user;
+    iv_model_exported written;
+    iv_model_export_options o = {.dir = dir, .shard_bytes_max = m->shard_bytes_max ? m->shard_bytes_max : shard_bytes};
+    return iv_training_export_to(m, false, &o, &written, err);
+}
