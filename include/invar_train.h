@@ -75,8 +75,8 @@ typedef struct iv_trainer_info {
     const char *hyperparameters; /* a JSON object: the options that may change a bit; the caller's under "run" */
     const char *model_type, *dtype, *device, *arithmetic, *isa;
     int numerics_version, training_version; /* of the forward's law, and of training's */
-    size_t elements;                        /* of the row of all weights, each tensor padded to a multiple of 4096 */
-    size_t memory_bytes;                    /* that the trainer holds now: weights, gradients, moments, passes */
+    size_t elements;     /* of the flat buffer of all weights, each tensor padded to a multiple of 4096 */
+    size_t memory_bytes; /* that the trainer holds now: weights, gradients, moments, passes */
     size_t threads, data_parallel, tensor_parallel, virtual_ranks, pass_tokens, vocab_size, max_positions;
 } iv_trainer_info;
 IV_API void iv_trainer_get_info(const iv_trainer *trainer, iv_trainer_info *info);

@@ -24,10 +24,10 @@ typedef struct iv_gpu_learner_options {
     size_t logits_max; /* logits that exist at once, at least a row; 0: 2^28 */
     size_t chunk_max;  /* bytes of the rows of experts that are computed at once, and of their weights; 0: 2^30 */
     const iv_model *names; /* the process's first model, which has the tensors by name */
-    /* On the GPU, norms and biases, which every pass reads: the parameters' row (master weights, of which the model
+    /* On the GPU, norms and biases, which every pass reads: the flat buffer (master weights, of which the model
      * holds the rounded ones), or the vectors alone, as iv_parameters_vectors places them. Matrices are the model's. */
     const float *weights, *vectors; /* one of them is NULL */
-    size_t elements;                /* of the row */
+    size_t elements;                /* of the flat buffer */
     void *lent; /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
                    between two steps */
     size_t lent_bytes;

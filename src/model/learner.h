@@ -27,8 +27,8 @@ typedef struct iv_learner_step {
     float temperature;       /* of the policy: logits are divided by it; 1: they are not */
     const uint64_t *allowed; /* a bit per id, [(vocab + 63) / 64]: a 0 makes its logits -infinity. NULL: all are 1. The
                                 same in all passes of the step */
-    iv_axis_sums sums; /* in the device's memory: the parameters' row (model/parameters.h), then a tied embedding's
-                          look-ups */
+    iv_axis_sums sums;       /* in the device's memory: the flat buffer (model/parameters.h), then a tied embedding's
+                                look-ups */
     /* Fills the coefficients -dLoss/dlogprob of sequences [from, to), whose log-probabilities are known. On rank 0;
      * NULL: they were filled before. */
     iv_status (*weigh)(void *context, size_t from, size_t to, iv_error *err);

@@ -1,4 +1,4 @@
-/* parameters.c: offsets, and copies between the row and the packed weights. */
+/* parameters.c: offsets, and copies between the flat buffer and the packed weights. */
 #include "model/parameters.h"
 #include "base/size.h"
 #include "model/tensor_data.h"

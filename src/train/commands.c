@@ -27,7 +27,7 @@ static iv_status put_tensor(iv_trainer *t, const iv_tensor *x, double weight, fl
                             iv_error *err) {
     for (size_t at = 0, n; at < x->info.elements; at += n) {
         n = iv_size_min(IV_TRAIN_PIECE, x->info.elements - at);
-        IV_TRY(iv_train_read(t, IV_TRAIN_GRADIENT, x->offset + at, n, piece, err));
+        IV_TRY(iv_train_read(t, IV_FLAT_GRADIENT, x->offset + at, n, piece, err));
         for (size_t k = 0; k < n; k++) piece[k] = (float)((double)piece[k] / weight);
         IV_TRY(iv_safetensors_writer_put(w, piece, n * sizeof *piece, err));
     }

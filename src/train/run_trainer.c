@@ -31,7 +31,7 @@ static size_t step_tokens(const iv_run *r) {
     return rl ? all : iv_size_min(all, c.tokens + 16 * c.examples);
 }
 
-/* On a GPU the whole step, so that its sums need one row; the trainer takes less where memory wants it. */
+/* On a GPU the whole step, so that its sums need one flat buffer; the trainer takes less where memory wants it. */
 static iv_status size_passes(const iv_run *r, iv_train_options *t, iv_error *err) {
     size_t longest = iv_run_longest(r);
     t->pass_tokens_least = iv_size_max(longest, EXAMPLE_TOKENS);
@@ -57,7 +57,7 @@ static iv_status check_engine_gpus(const iv_run *r, const iv_train_options *t, i
                    t->tp * (t->world / r->processes->size), count);
 }
 
-/* Rows of floats that a trainer keeps on its GPU: master weights, two moments, the sums, and those of subtrees of
+/* Flat buffers that a trainer keeps on its GPU: master weights, two moments, the sums, and those of subtrees of
  * virtual ranks, which a step of several passes has. */
 static size_t trainer_rows(const iv_train_options *t) {
     size_t rows = t->offload_optimizer ? 2 : 4, mine = t->virtual_ranks / t->world;
@@ -66,7 +66,7 @@ static size_t trainer_rows(const iv_train_options *t) {
 }
 
 /* Pages of an engine that is opened before the trainer on the same GPU: all sequences at full length, or what the
- * trainer's rows leave; at least one sequence. */
+ * trainer's flat buffers leave; at least one sequence. */
 static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
     iv_model_info info;
     iv_gpu *gpu;

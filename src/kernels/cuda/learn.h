@@ -9,7 +9,7 @@
  *
  * A sum over outputs (15.4) is computed from weights and gradients whose outputs lie in a *run*: leaf after leaf, in a
  * leaf the parts of its pieces, each padded with zeros to a multiple of 16. `offsets` of a run gives each column's
- * place in the parameters' row: the element of the output's first input, or -1 for padding. */
+ * place in the flat buffer: the element of the output's first input, or -1 for padding. */
 #ifndef IV_KERNELS_CUDA_LEARN_H
 #define IV_KERNELS_CUDA_LEARN_H
 
@@ -280,7 +280,7 @@ int iv_gpu_sum_rows(const float *const *from, size_t count, size_t n, float *out
 /* SHA-256 of each group of `group` of n words (of 4 bytes as in memory; a multiple of 16), at a 16-byte address; the
  * last group may have fewer. digests [groups][32]. */
 int iv_gpu_digests(const void *words, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);
-/* A row of a packed matrix: k elements of the parameters' row from `from` on become the row at byte `to`, a multiple of
+/* A row of a packed matrix: k elements of the flat buffer from `from` on become the row at byte `to`, a multiple of
  * 16. */
 typedef struct iv_gpu_packed_row {
     int64_t from, to;

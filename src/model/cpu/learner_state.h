@@ -87,7 +87,7 @@ static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
 typedef struct iv_gradient_piece {
-    size_t offset;  /* in the parameters' row, of the first output's first used input */
+    size_t offset;  /* in the flat buffer, of the first output's first used input */
     size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
 } iv_gradient_piece;
 
@@ -99,7 +99,7 @@ typedef struct iv_linear_backward_args {
     size_t dy_stride;
     iv_gradient_piece piece[3];
     size_t pieces;
-    size_t stride, k;        /* elements from one output to the next in the parameters' row; inputs */
+    size_t stride, k;        /* elements from one output to the next in the flat buffer; inputs */
     size_t leaves;           /* of the sum over outputs on this rank: each is a part of every piece */
     const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
     const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
@@ -108,7 +108,7 @@ typedef struct iv_linear_backward_args {
 
 iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *args, iv_error *err);
 
-/* weight_rows.c: n rows of the weights at `offset` of the parameters' row, `stride` elements of this type apart. `at`:
+/* weight_rows.c: n rows of the weights at `offset` of the flat buffer, `stride` elements of this type apart. `at`:
  * rows of the same layer that were taken before and still serve. */
 iv_dtype iv_learner_rows_type(const iv_cpu_learner *l);
 const char *iv_learner_rows(iv_cpu_learner *l, size_t offset, size_t n, size_t stride, size_t at);

@@ -21,11 +21,11 @@
 /* The outputs of a linear layer as a run (learn.h). Layers of one shape have one table of offsets, relative to the
  * layer's first tensor, and one of the packed rows, relative to the layer's first row. */
 typedef struct gpu_run {
-    size_t base;                  /* of the layer in the parameters' row */
+    size_t base;                  /* of the layer in the flat buffer */
     size_t n, k;                  /* columns; inputs, of this rank */
     size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
     size_t leaves;                /* of the sum over outputs */
-    size_t offsets;               /* its first in the learner's offsets: of gradients, in the parameters' row */
+    size_t offsets;               /* its first in the learner's offsets: of gradients, in the flat buffer */
     size_t places;                /* the same of weights, in elements from `weights` on */
     const unsigned char *weights; /* packed, on this GPU; of a router, on rank 0's */
 } gpu_run;

@@ -1,4 +1,4 @@
-/* link.c: rows of processes with a GPU each. NCCL copies from memory to memory; the receiver adds. NCCL waits
+/* link.c: flat buffers of processes with a GPU each. NCCL copies from memory to memory; the receiver adds. NCCL waits
  * on the GPU without a limit, so this thread watches the time. */
 #include "comm/agree.h"
 #include "train/cuda/gpu.h"
@@ -21,7 +21,7 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-static iv_status await(iv_rows_gpu *g, iv_error *err) {
+static iv_status await(iv_flat_gpu *g, iv_error *err) {
     double until = now_ms() + EXCHANGE_TIMEOUT_MS;
     for (;;) {
         cudaError_t e = cudaStreamQuery(g->stream);
@@ -34,9 +34,9 @@ static iv_status await(iv_rows_gpu *g, iv_error *err) {
     return iv_fail(err, IV_IO, "exchange with other processes: timed out after %d ms", EXCHANGE_TIMEOUT_MS);
 }
 
-iv_status iv_rows_gpu_exchange(iv_rows *r, const float *const *mine, const size_t *n, float *const *to,
+iv_status iv_flat_gpu_exchange(iv_flat *r, const float *const *mine, const size_t *n, float *const *to,
                                const size_t *theirs, iv_error *err) {
-    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    iv_flat_gpu *g = (iv_flat_gpu *)r;
     iv_nccl_block out[IV_RANKS_MAX] = {{0}}, in[IV_RANKS_MAX] = {{0}};
     if (!g->nccl) return iv_fail(err, IV_IO, "exchange with other processes: a process is lost");
     IV_TRY(iv_gpu_use(g->gpu, err));
@@ -56,8 +56,8 @@ static size_t first_without(const link_word *words, size_t count) {
     return SIZE_MAX;
 }
 
-iv_status iv_rows_link_gpu(iv_rows *r, iv_comm *processes, const char *how, iv_error *err) {
-    iv_rows_gpu *g = (iv_rows_gpu *)r;
+iv_status iv_flat_link_gpu(iv_flat *r, iv_comm *processes, const char *how, iv_error *err) {
+    iv_flat_gpu *g = (iv_flat_gpu *)r;
     link_word mine = {.error = {.status = IV_OK}}, words[IV_RANKS_MAX];
     iv_error found;
     int ordinal = iv_gpu_get_info(g->gpu)->ordinal;

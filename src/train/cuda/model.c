@@ -1,7 +1,7 @@
-/* model.c: between the parameters' row on a GPU and a model's packed weights.
+/* model.c: between the flat buffer on a GPU and a model's packed weights.
  *
  * Matrices on the same GPU are written by a kernel: their packed rows, grouped by type and width, are listed once for
- * models of one form (a packing), in the order of the parameters' row, and those of a group in a piece of the row are
+ * models of one form (a packing), in the order of the flat buffer, and those of a group in a chunk of it are
  * one launch. Everything else goes through this process's memory: small tensors together, others (larger ones,
  * matrices in another memory space, and all reading) in pieces, tensor by tensor, over threads. */
 #include "base/digest.h"
@@ -21,9 +21,9 @@ enum { PIECE = 1 << 20, SMALL = 1 << 14 }; /* elements */
 /* ---- through this process's memory ------------------------------------------------------------------------------- */
 
 typedef struct copying {
-    iv_rows_gpu *g;
+    iv_flat_gpu *g;
     iv_model *first;
-    float *row; /* from element `begin` on */
+    float *values; /* from element `begin` on */
     size_t begin, end;
     bool writes, skips_packed, skips_small;
     atomic_flag failed;
@@ -36,20 +36,20 @@ static bool overlaps(const iv_tensor *t, size_t begin, size_t end) {
 }
 
 /* A GPU that was opened twice has two memory spaces. */
-static bool is_group(const iv_rows_gpu *g, const iv_memspace *memspace) {
+static bool is_group(const iv_flat_gpu *g, const iv_memspace *memspace) {
     const iv_gpu *gpu = iv_gpu_of(memspace);
     for (size_t i = 0; gpu && i < g->group_count; i++)
         if (iv_gpu_get_info(gpu)->ordinal == g->group[i]) return true;
     return false;
 }
 
-static bool is_here(const iv_rows_gpu *g, const iv_tensor_slice *s) {
+static bool is_here(const iv_flat_gpu *g, const iv_tensor_slice *s) {
     const iv_gpu *gpu = iv_gpu_of(s->owner->memspace);
     return gpu && iv_gpu_get_info(gpu)->ordinal == iv_gpu_get_info(g->gpu)->ordinal;
 }
 
 /* Whether the group's kernels can write all that this process holds of it. */
-static bool is_packed(const iv_rows_gpu *g, const iv_tensor *t) {
+static bool is_packed(const iv_flat_gpu *g, const iv_tensor *t) {
     for (const iv_tensor_slice *s = t->slices; s; s = s->next)
         if (!s->matrix || !is_group(g, s->owner->memspace)) return false;
     return true;
@@ -62,11 +62,11 @@ static size_t row_at(const iv_tensor *t, size_t at) {
 }
 
 static iv_status copy_rows(const copying *x, const iv_tensor *t, float *piece, size_t step, iv_error *err) {
-    iv_rows *r = &x->g->base;
+    iv_flat *r = &x->g->base;
     size_t last = row_at(t, x->end);
     for (size_t at = row_at(t, x->begin), n; at < last; at += n) {
         n = iv_size_min(step, last - at);
-        float *there = x->row + (t->offset + at * t->columns - x->begin);
+        float *there = x->values + (t->offset + at * t->columns - x->begin);
         if (x->writes) {
             IV_TRY(r->ops->read(r, there, n * t->columns, piece, err));
             IV_TRY(iv_tensor_write_rows(t, at, n, IV_F32, piece, err));
@@ -113,7 +113,7 @@ static iv_status copy_tensors(copying *x) {
 
 /* All small tensors come to this process together: a copy that is waited for takes as long as many that are not. */
 static iv_status write_small(copying *x, iv_error *err) {
-    iv_rows_gpu *g = x->g;
+    iv_flat_gpu *g = x->g;
     size_t all = 0, at = 0;
     int code = 0;
     for (size_t i = 0; i < x->first->tensor_count; i++) {
@@ -129,11 +129,11 @@ static iv_status write_small(copying *x, iv_error *err) {
         const iv_tensor *t = &x->first->tensors[i];
         size_t n = t->rows * t->columns;
         if (!is_copied(x, t) || !is_small(x, t)) continue;
-        code = (int)cudaMemcpyAsync(g->staged + at, x->row + (t->offset - x->begin), n * sizeof *g->staged,
+        code = (int)cudaMemcpyAsync(g->staged + at, x->values + (t->offset - x->begin), n * sizeof *g->staged,
                                     cudaMemcpyDeviceToHost, g->stream);
         at += n;
     }
-    IV_TRY(iv_rows_gpu_finish(g, code, "copies of vectors", err));
+    IV_TRY(iv_flat_gpu_finish(g, code, "copies of vectors", err));
     at = 0;
     for (size_t i = 0; i < x->first->tensor_count; i++) {
         const iv_tensor *t = &x->first->tensors[i];
@@ -145,10 +145,10 @@ static iv_status write_small(copying *x, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_rows_gpu_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err) {
-    copying x = {.g = (iv_rows_gpu *)r,
+iv_status iv_flat_gpu_read_model(iv_flat *r, const iv_model *first, float *values, iv_error *err) {
+    copying x = {.g = (iv_flat_gpu *)r,
                  .first = (iv_model *)(uintptr_t)first,
-                 .row = row,
+                 .values = values,
                  .end = SIZE_MAX,
                  .status = IV_OK,
                  .err = err};
@@ -166,14 +166,14 @@ typedef struct packed_width {
     int64_t *from;           /* here */
 } packed_width;
 
-struct iv_rows_packing {
+struct iv_flat_packing {
     uint8_t form[32]; /* of the models that it is for: a digest of everything that the lists are made from */
     float limit;      /* smaller values stay finite in every type that they are rounded to */
     packed_width *width;
     size_t widths;
 };
 
-void iv_rows_packing_free(iv_rows_gpu *g, iv_rows_packing *p) {
+void iv_flat_packing_free(iv_flat_gpu *g, iv_flat_packing *p) {
     if (!p) return;
     for (size_t i = 0; i < p->widths; i++) g->memspace->free(g->memspace, p->width[i].rows), free(p->width[i].from);
     free(p->width);
@@ -187,7 +187,7 @@ static size_t rank_of(const iv_model *first, const iv_model *owner) {
 }
 
 /* A model may be closed and another one opened at its address, so that only the form tells them apart. */
-static iv_status form_of(const iv_rows_gpu *g, const iv_model *first, uint8_t out[32], iv_error *err) {
+static iv_status form_of(const iv_flat_gpu *g, const iv_model *first, uint8_t out[32], iv_error *err) {
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
     for (size_t i = 0; i < first->tensor_count; i++) {
@@ -218,7 +218,7 @@ static iv_status form_of(const iv_rows_gpu *g, const iv_model *first, uint8_t ou
 }
 
 /* The width of a slice among those of p, added if it is new; NULL: no memory. */
-static packed_width *width_of(iv_rows_packing *p, const iv_model *first, const iv_tensor_slice *s) {
+static packed_width *width_of(iv_flat_packing *p, const iv_model *first, const iv_tensor_slice *s) {
     packed_width want = {
         .rank = rank_of(first, s->owner), .type = s->matrix->type, .k = s->matrix->k, .k_padded = s->matrix->k_padded};
     for (size_t i = 0; i < p->widths; i++) {
@@ -237,7 +237,7 @@ static float limit_of(iv_dtype type) {
 }
 
 /* Counts the rows of each width; with `list`, whose arrays are those of the widths, writes them. False: no memory. */
-static bool walk(const iv_rows_gpu *g, iv_model *first, iv_rows_packing *p, iv_gpu_packed_row **list) {
+static bool walk(const iv_flat_gpu *g, iv_model *first, iv_flat_packing *p, iv_gpu_packed_row **list) {
     for (size_t i = 0; i < first->tensor_count; i++) {
         const iv_tensor *t = &first->tensors[i];
         if (!iv_parameter_is_trained(t) || !is_packed(g, t)) continue;
@@ -261,21 +261,21 @@ static int by_from(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* In the order of the parameters' row, and to the GPU. */
-static iv_status upload_width(iv_rows_gpu *g, packed_width *w, iv_gpu_packed_row *list, iv_error *err) {
+/* In the order of the flat buffer, and to the GPU. */
+static iv_status upload_width(iv_flat_gpu *g, packed_width *w, iv_gpu_packed_row *list, iv_error *err) {
     size_t bytes = w->count * sizeof *list;
     void *there;
     qsort(list, w->count, sizeof *list, by_from);
     w->from = malloc(w->count * sizeof *w->from + 1);
     if (!w->from) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
     for (size_t i = 0; i < w->count; i++) w->from[i] = list[i].from;
-    IV_TRY(iv_rows_gpu_alloc(g, bytes, "the rows of matrices", &there, err));
+    IV_TRY(iv_flat_gpu_alloc(g, bytes, "the rows of matrices", &there, err));
     w->rows = there;
     return g->memspace->write(g->memspace, there, bytes, list, bytes, bytes, 1, err);
 }
 
 /* The lists of all widths, made here and copied to the GPU. */
-static iv_status upload(iv_rows_gpu *g, iv_model *first, iv_rows_packing *p, iv_error *err) {
+static iv_status upload(iv_flat_gpu *g, iv_model *first, iv_flat_packing *p, iv_error *err) {
     iv_status status = IV_OK;
     iv_gpu_packed_row **list = calloc(p->widths + 1, sizeof *list);
     bool memory = list != NULL;
@@ -291,10 +291,10 @@ static iv_status upload(iv_rows_gpu *g, iv_model *first, iv_rows_packing *p, iv_
     return status;
 }
 
-static iv_status make_packing(iv_rows_gpu *g, iv_model *first, iv_rows_packing **out, iv_error *err) {
-    iv_rows_packing *p = malloc(sizeof *p);
+static iv_status make_packing(iv_flat_gpu *g, iv_model *first, iv_flat_packing **out, iv_error *err) {
+    iv_flat_packing *p = malloc(sizeof *p);
     if (!p) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for the rows of matrices");
-    *p = (iv_rows_packing){.limit = INFINITY};
+    *p = (iv_flat_packing){.limit = INFINITY};
     for (size_t i = 0; i < first->tensor_count; i++) {
         const iv_tensor *t = &first->tensors[i];
         if (!iv_parameter_is_trained(t)) continue;
@@ -306,23 +306,23 @@ static iv_status make_packing(iv_rows_gpu *g, iv_model *first, iv_rows_packing *
     if (status == IV_OK)
         *out = p;
     else
-        iv_rows_packing_free(g, p);
+        iv_flat_packing_free(g, p);
     return status;
 }
 
 /* The oldest of the packings makes room for a new one. */
-static iv_status choose_packing(iv_rows_gpu *g, iv_model *first, iv_error *err) {
+static iv_status choose_packing(iv_flat_gpu *g, iv_model *first, iv_error *err) {
     uint8_t form[32];
     IV_TRY(form_of(g, first, form, err));
-    for (size_t i = 0; i < IV_ROWS_PACKINGS; i++) {
+    for (size_t i = 0; i < IV_FLAT_PACKINGS; i++) {
         g->current = g->packing[i];
         if (g->current && memcmp(g->current->form, form, sizeof form) == 0) return IV_OK;
     }
-    iv_rows_packing *p = NULL, **at = &g->packing[g->packings % IV_ROWS_PACKINGS];
+    iv_flat_packing *p = NULL, **at = &g->packing[g->packings % IV_FLAT_PACKINGS];
     g->current = NULL;
     IV_TRY(make_packing(g, first, &p, err));
     memcpy(p->form, form, sizeof form);
-    iv_rows_packing_free(g, *at);
+    iv_flat_packing_free(g, *at);
     g->current = *at = p, g->packings++;
     return IV_OK;
 }
@@ -331,12 +331,12 @@ static iv_status choose_packing(iv_rows_gpu *g, iv_model *first, iv_error *err) 
  * --------------------------------------------------------------------------------------------------------- */
 
 /* Whether some element is a NaN, or too large for a type that tensors are held in. */
-static iv_status any_beyond(iv_rows_gpu *g, const float *row, size_t n, bool *out, iv_error *err) {
+static iv_status any_beyond(iv_flat_gpu *g, const float *values, size_t n, bool *out, iv_error *err) {
     uint64_t found;
     void *scratch;
-    IV_TRY(iv_rows_gpu_scratch(g, sizeof found, &scratch, err));
-    int code = iv_gpu_find_beyond(row, n, g->current->limit, scratch, g->stream);
-    IV_TRY(iv_rows_gpu_finish(g, code, "search for a weight that is too large", err));
+    IV_TRY(iv_flat_gpu_scratch(g, sizeof found, &scratch, err));
+    int code = iv_gpu_find_beyond(values, n, g->current->limit, scratch, g->stream);
+    IV_TRY(iv_flat_gpu_finish(g, code, "search for a weight that is too large", err));
     IV_TRY(g->memspace->read(g->memspace, &found, sizeof found, scratch, sizeof found, sizeof found, 1, err));
     *out = found != UINT64_MAX;
     return IV_OK;
@@ -355,10 +355,10 @@ static size_t first_from(const packed_width *w, size_t at) {
     return low;
 }
 
-static iv_status write_packed(iv_rows_gpu *g, iv_model *first, const float *row, size_t begin, size_t end,
+static iv_status write_packed(iv_flat_gpu *g, iv_model *first, const float *values, size_t begin, size_t end,
                               iv_error *err) {
-    const iv_rows_packing *p = g->current;
-    const float *zero = (const float *)((uintptr_t)row - begin * sizeof *row); /* where element 0 would be */
+    const iv_flat_packing *p = g->current;
+    const float *zero = (const float *)((uintptr_t)values - begin * sizeof *values); /* where element 0 would be */
     int code = 0;
     for (size_t i = 0; !code && i < p->widths; i++) {
         const packed_width *w = &p->width[i];
@@ -367,7 +367,7 @@ static iv_status write_packed(iv_rows_gpu *g, iv_model *first, const float *row,
         for (size_t rank = 0; rank < w->rank; rank++) owner = owner->next;
         code = iv_gpu_write_rows(w->type, zero, w->rows + from, n, w->k, w->k_padded, owner->data, g->stream);
     }
-    return iv_rows_gpu_finish(g, code, "writing matrices", err);
+    return iv_flat_gpu_finish(g, code, "writing matrices", err);
 }
 
 static void mark_changed(iv_model *first, size_t begin, size_t end) {
@@ -379,21 +379,21 @@ static void mark_changed(iv_model *first, size_t begin, size_t end) {
 
 /* Weights are checked first: if one is too large for some type, tensors are written as a host writes them, whose
  * checks are by tensor and name the element. */
-iv_status iv_rows_gpu_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
+iv_status iv_flat_gpu_write_model(iv_flat *r, iv_model *first, const float *values, size_t begin, size_t end, int parts,
                                   iv_error *err) {
-    iv_rows_gpu *g = (iv_rows_gpu *)r;
+    iv_flat_gpu *g = (iv_flat_gpu *)r;
     bool beyond = false;
     IV_TRY(iv_gpu_use(g->gpu, err));
     if (begin == 0) IV_TRY(choose_packing(g, first, err));
     if (begin >= end) return IV_OK;
     IV_ASSERT(g->current);
-    IV_TRY(any_beyond(g, row, end - begin, &beyond, err));
-    if (!beyond && parts & IV_ROWS_OWN) IV_TRY(write_packed(g, first, row, begin, end, err));
-    if (!(parts & IV_ROWS_REST)) return IV_OK;
+    IV_TRY(any_beyond(g, values, end - begin, &beyond, err));
+    if (!beyond && parts & IV_FLAT_OWN) IV_TRY(write_packed(g, first, values, begin, end, err));
+    if (!(parts & IV_FLAT_REST)) return IV_OK;
     mark_changed(first, begin, end);
     copying x = {.g = g,
                  .first = first,
-                 .row = (float *)(uintptr_t)row,
+                 .values = (float *)(uintptr_t)values,
                  .begin = begin,
                  .end = end,
                  .writes = true,

@@ -1,4 +1,4 @@
-/* host.c: rows in this process's memory. */
+/* host.c: flat buffers in this process's memory. */
 #include "train/flat/flat_ops.h"
 #include "base/size.h"
 #include "kernels/token_axis.h"
@@ -11,41 +11,41 @@
 enum { PIECE = 16 * IV_PARAMETER_BLOCK, CHUNK = 1024 };
 
 typedef struct host {
-    iv_rows base;
+    iv_flat base;
     const iv_kernels *k;
     iv_pool *pool;
 } host;
 
-static float *row_alloc(iv_rows *r, size_t n) {
+static float *flat_alloc(iv_flat *r, size_t n) {
     size_t bytes;
     (void)r;
     return iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? calloc(1, bytes) : NULL;
 }
 
-static void row_free(iv_rows *r, float *row) {
+static void flat_free(iv_flat *r, float *flat) {
     (void)r;
-    free(row);
+    free(flat);
 }
 
-static iv_status row_clear(iv_rows *r, float *row, size_t n, iv_error *err) {
+static iv_status flat_clear(iv_flat *r, float *flat, size_t n, iv_error *err) {
     (void)r, (void)err;
-    memset(row, 0, n * sizeof *row);
+    memset(flat, 0, n * sizeof *flat);
     return IV_OK;
 }
 
-static iv_status row_read(iv_rows *r, const float *from, size_t n, float *to, iv_error *err) {
-    (void)r, (void)err;
-    memcpy(to, from, n * sizeof *to);
-    return IV_OK;
-}
-
-static iv_status row_write(iv_rows *r, float *to, size_t n, const float *from, iv_error *err) {
+static iv_status flat_read(iv_flat *r, const float *from, size_t n, float *to, iv_error *err) {
     (void)r, (void)err;
     memcpy(to, from, n * sizeof *to);
     return IV_OK;
 }
 
-static iv_status row_copy(iv_rows *r, float *to, const float *from, size_t n, iv_error *err) {
+static iv_status flat_write(iv_flat *r, float *to, size_t n, const float *from, iv_error *err) {
+    (void)r, (void)err;
+    memcpy(to, from, n * sizeof *to);
+    return IV_OK;
+}
+
+static iv_status flat_copy(iv_flat *r, float *to, const float *from, size_t n, iv_error *err) {
     (void)r, (void)err;
     memcpy(to, from, n * sizeof *to);
     return IV_OK;
@@ -57,7 +57,7 @@ typedef struct summing {
     size_t count, n;
 } summing;
 
-/* A chunk of all rows, while it is in the cache: sums wait, one for each level, for their neighbours. */
+/* A chunk of all inputs, while it is in the cache: sums wait, one for each level, for their neighbours. */
 static void sum_chunk(const summing *x, size_t at, size_t n) {
     float waiting[IV_VIRTUAL_LEVELS_MAX + 1][CHUNK];
     for (size_t k = 0; k < x->count; k++) {
@@ -80,35 +80,35 @@ static void sum_piece(void *context, size_t index, size_t worker) {
     for (size_t at = begin; at < end; at += CHUNK) sum_chunk(x, at, iv_size_min(CHUNK, end - at));
 }
 
-static iv_status row_sum(iv_rows *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err) {
+static iv_status flat_sum(iv_flat *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err) {
     summing x = {to, from, count, n};
-    if (count == 1) return to == from[0] ? IV_OK : row_copy(r, to, from[0], n, err);
+    if (count == 1) return to == from[0] ? IV_OK : flat_copy(r, to, from[0], n, err);
     iv_pool_run(((host *)r)->pool, (n + PIECE - 1) / PIECE, sum_piece, &x);
     return IV_OK;
 }
 
-static iv_status row_block_sums(iv_rows *r, const float *gradient, size_t n, double *sums, iv_error *err) {
+static iv_status flat_block_sums(iv_flat *r, const float *gradient, size_t n, double *sums, iv_error *err) {
     const host *h = (const host *)r;
     (void)err;
     iv_block_sums(h->k, h->pool, gradient, n, sums);
     return IV_OK;
 }
 
-static iv_status row_adamw(iv_rows *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
-                           float *m, float *v, size_t n, bool hashes, iv_error *err) {
+static iv_status flat_adamw(iv_flat *r, const iv_adamw_step *step, const bool *decays, const float *gradient, float *w,
+                            float *m, float *v, size_t n, bool hashes, iv_error *err) {
     const host *h = (const host *)r;
     (void)err, (void)hashes;
     iv_adamw_slice(h->k, h->pool, step, decays, gradient, w, m, v, n);
     return IV_OK;
 }
 
-static iv_status row_digests(iv_rows *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err) {
+static iv_status flat_digests(iv_flat *r, const float *w, size_t n, uint8_t (*digests)[32], iv_error *err) {
     (void)err;
     iv_weight_digests(((const host *)r)->pool, w, n, digests);
     return IV_OK;
 }
 
-static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_t *at, iv_error *err) {
+static iv_status flat_find_not_finite(iv_flat *r, const float *x, size_t n, size_t *at, iv_error *err) {
     (void)r, (void)err;
     *at = SIZE_MAX;
     for (size_t i = 0; i < n && *at == SIZE_MAX; i++)
@@ -116,36 +116,36 @@ static iv_status row_find_not_finite(iv_rows *r, const float *x, size_t n, size_
     return IV_OK;
 }
 
-static iv_status row_read_model(iv_rows *r, const iv_model *first, float *row, iv_error *err) {
-    return iv_parameters_read(first, ((const host *)r)->pool, row, 0, SIZE_MAX, err);
+static iv_status flat_read_model(iv_flat *r, const iv_model *first, float *flat, iv_error *err) {
+    return iv_parameters_read(first, ((const host *)r)->pool, flat, 0, SIZE_MAX, err);
 }
 
-static iv_status row_write_model(iv_rows *r, iv_model *first, const float *row, size_t begin, size_t end, int parts,
-                                 iv_error *err) {
+static iv_status flat_write_model(iv_flat *r, iv_model *first, const float *flat, size_t begin, size_t end, int parts,
+                                  iv_error *err) {
     (void)parts; /* the only table */
-    return iv_parameters_write(first, ((const host *)r)->pool, row, begin, end, err);
+    return iv_parameters_write(first, ((const host *)r)->pool, flat, begin, end, err);
 }
 
-static void host_close(iv_rows *r) { free(r); }
+static void host_close(iv_flat *r) { free(r); }
 
-static const iv_rows_ops host_ops = {.alloc = row_alloc,
-                                     .free = row_free,
-                                     .alloc_host = row_alloc,
-                                     .free_host = row_free,
-                                     .clear = row_clear,
-                                     .read = row_read,
-                                     .write = row_write,
-                                     .sum = row_sum,
-                                     .copy = row_copy,
-                                     .block_sums = row_block_sums,
-                                     .adamw = row_adamw,
-                                     .digests = row_digests,
-                                     .find_not_finite = row_find_not_finite,
-                                     .read_model = row_read_model,
-                                     .write_model = row_write_model,
+static const iv_flat_ops host_ops = {.alloc = flat_alloc,
+                                     .free = flat_free,
+                                     .alloc_host = flat_alloc,
+                                     .free_host = flat_free,
+                                     .clear = flat_clear,
+                                     .read = flat_read,
+                                     .write = flat_write,
+                                     .sum = flat_sum,
+                                     .copy = flat_copy,
+                                     .block_sums = flat_block_sums,
+                                     .adamw = flat_adamw,
+                                     .digests = flat_digests,
+                                     .find_not_finite = flat_find_not_finite,
+                                     .read_model = flat_read_model,
+                                     .write_model = flat_write_model,
                                      .close = host_close};
 
-iv_status iv_rows_open_host(const iv_kernels *k, iv_pool *pool, iv_rows **out, iv_error *err) {
+iv_status iv_flat_open_host(const iv_kernels *k, iv_pool *pool, iv_flat **out, iv_error *err) {
     host *h = calloc(1, sizeof *h);
     if (!h) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     *h = (host){.base = {.ops = &host_ops, .here = true}, .k = k, .pool = pool};

@@ -254,7 +254,7 @@ iv_status iv_trainer_get_gradient(const iv_trainer *t, const char *tensor, float
         return iv_fail(err, IV_NOT_FOUND, "%s: the model trains no such tensor", tensor);
     if (elements != x->rows * x->columns)
         return iv_fail(err, IV_INVALID, "%s: wanted %zu elements, found %zu", tensor, x->rows * x->columns, elements);
-    IV_TRY(iv_train_read((iv_trainer *)(uintptr_t)t, IV_TRAIN_GRADIENT, x->offset, elements, out, err));
+    IV_TRY(iv_train_read((iv_trainer *)(uintptr_t)t, IV_FLAT_GRADIENT, x->offset, elements, out, err));
     for (size_t i = 0; i < elements; i++) out[i] = (float)((double)out[i] / t->public->denominator);
     return IV_OK;
 }

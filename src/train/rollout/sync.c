@@ -51,7 +51,7 @@ static iv_status write_rounded(iv_trainer *t, iv_model *m, size_t elements, unsi
     size_t bytes;
     float *copy = iv_size_mul(elements, sizeof *copy, &bytes) ? malloc(bytes) : NULL;
     if (!copy) return iv_fail(err, IV_NO_MEMORY, "engine's weights: no memory for %zu elements", elements);
-    iv_status status = iv_train_read(t, IV_TRAIN_MASTER, 0, elements, copy, err);
+    iv_status status = iv_train_read(t, IV_FLAT_MASTER, 0, elements, copy, err);
     for (size_t i = 0; status == IV_OK && i < m->tensor_count; i++) {
         const iv_tensor *x = &m->tensors[i];
         if (!iv_parameter_is_trained(x) || x->info.ndim < 2) continue;

@@ -32,7 +32,7 @@ static iv_status take_slices(iv_trainer *t, train_device *d, void *context, iv_e
         const train_device *from = &t->devices[(size_t)(d - t->devices + (ptrdiff_t)i) % t->device_count];
         float *to = d->master + (from->first - d->master_first);
         if (from != d && from->count)
-            IV_TRY(d->rows->ops->copy(d->rows, to, iv_train_own_master(from), from->count, err));
+            IV_TRY(d->flat->ops->copy(d->flat, to, iv_train_own_master(from), from->count, err));
     }
     return IV_OK;
 }
@@ -51,7 +51,7 @@ static iv_status take_chunks(iv_trainer *t, train_device *d, void *context, iv_e
             const train_chunk *c = &x->of[k];
             size_t held = iv_train_overlap(from->first, from->count, c->begin, c->end - c->begin, &begin);
             if (held)
-                IV_TRY(d->rows->ops->copy(d->rows, iv_train_chunk_at(t, d, c) + (begin - c->begin),
+                IV_TRY(d->flat->ops->copy(d->flat, iv_train_chunk_at(t, d, c) + (begin - c->begin),
                                           from->master + (begin - from->master_first), held, err));
         }
     }
@@ -69,7 +69,7 @@ enum { ROUND = 1 << 20 /* elements from each process */ };
 
 /* Another process's slice of the master weights, to every device. */
 static iv_status take_weights(iv_trainer *t, size_t first, size_t n, const float *from, iv_error *err) {
-    return n ? iv_train_write(t, IV_TRAIN_MASTER, first, n, from, err) : IV_OK;
+    return n ? iv_train_write(t, IV_FLAT_MASTER, first, n, from, err) : IV_OK;
 }
 
 static iv_status weights_by_comm(iv_trainer *t, iv_error *err) {
@@ -90,7 +90,7 @@ static iv_status weights_by_comm(iv_trainer *t, iv_error *err) {
             bytes[p] = iv_size_min(ROUND, n[p] - iv_size_min(at, n[p])) * sizeof(float);
         size_t own = t->first + iv_size_min(at, t->count);
         const float *mine = staged ? staged : t->devices[0].master + own;
-        if (staged) status = iv_train_read(t, IV_TRAIN_MASTER, own, bytes[t->process] / sizeof(float), staged, err);
+        if (staged) status = iv_train_read(t, IV_FLAT_MASTER, own, bytes[t->process] / sizeof(float), staged, err);
         if (status == IV_OK) status = iv_comm_all_gather(t->o.processes, mine, bytes, blocks, err);
         for (size_t p = 0; status == IV_OK && p < t->process_count; p++)
             if (p != t->process)
@@ -104,7 +104,7 @@ static iv_status weights_by_comm(iv_trainer *t, iv_error *err) {
 static iv_status from_host(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     const train_chunks *x = context;
     const train_chunk *c = &x->of[0];
-    return d->rows->ops->write(d->rows, iv_train_chunk_at(t, d, c), c->end - c->begin, x->host, err);
+    return d->flat->ops->write(d->flat, iv_train_chunk_at(t, d, c), c->end - c->begin, x->host, err);
 }
 
 /* One chunk at a time, into this process's memory; what a GPU has of it is staged behind it. */
@@ -118,7 +118,7 @@ static iv_status chunks_by_comm(iv_trainer *t, train_chunks *x, iv_error *err) {
     const float *mine = t->devices[0].master + (own ? begin - t->first : 0);
     float *whole = t->o.cuda ? x->host : iv_train_chunk_at(t, &t->devices[0], c);
     if (t->o.cuda) {
-        IV_TRY(iv_train_read(t, IV_TRAIN_MASTER, begin, own, whole + n, err));
+        IV_TRY(iv_train_read(t, IV_FLAT_MASTER, begin, own, whole + n, err));
         mine = whole + n;
     }
     IV_TRY(iv_comm_all_gather(t->o.processes, mine, bytes, blocks, err));
@@ -150,7 +150,7 @@ static iv_status weights_by_nccl(iv_trainer *t, iv_error *err) {
             mine[p] = d->master + first[t->process] + iv_size_min(at, t->count), n[p] = round_of(t->count, at);
             to[p] = d->master + first[p] + iv_size_min(at, count[p]), theirs[p] = round_of(count[p], at);
         }
-        IV_TRY(d->rows->ops->exchange(d->rows, mine, n, to, theirs, err));
+        IV_TRY(d->flat->ops->exchange(d->flat, mine, n, to, theirs, err));
     }
     return IV_OK;
 }
@@ -170,7 +170,7 @@ static iv_status chunks_by_nccl(iv_trainer *t, train_chunks *x, iv_error *err) {
         to[p] = iv_train_chunk_at(t, d, c) + (theirs[p] ? begin - c->begin : 0);
     }
     IV_TRY(take_chunks(t, d, x, err));
-    return d->rows->ops->exchange(d->rows, mine, n, to, theirs, err);
+    return d->flat->ops->exchange(d->flat, mine, n, to, theirs, err);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------

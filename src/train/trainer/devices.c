@@ -43,14 +43,14 @@ static iv_status open_gpus(iv_trainer *t, iv_error *err) {
 static iv_status link_processes(iv_trainer *t, iv_error *err) {
     const char *how = t->o.rank_transport;
     if (t->process_count == 1 || t->o.no_optimizer || (how && strcmp(how, "host") == 0)) return IV_OK;
-    if (t->device_count == 1) return iv_rows_link_gpu(t->devices[0].rows, t->o.processes, how, err);
+    if (t->device_count == 1) return iv_flat_link_gpu(t->devices[0].flat, t->o.processes, how, err);
     if (!how || strcmp(how, "nccl") != 0) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "rank_transport nccl: wanted one GPU for each process, found %zu",
                    t->device_count);
 }
 
 iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
-    iv_rows *rows[IV_VIRTUAL_RANKS_MAX];
+    iv_flat *flats[IV_VIRTUAL_RANKS_MAX];
     size_t n = t->o.cuda ? t->local * t->o.tp : 1;
     if (n > IV_VIRTUAL_RANKS_MAX || (t->o.cuda && t->local > IV_RANKS_MAX))
         return iv_fail(err, IV_UNSUPPORTED, "device cuda: wanted at most %d data-parallel ranks, found %zu",
@@ -58,26 +58,26 @@ iv_status iv_train_open_devices(iv_trainer *t, iv_error *err) {
     t->devices = calloc(n, sizeof *t->devices);
     if (!t->devices) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
     t->device_count = n, t->transport = t->process_count > 1 ? IV_TRAIN_BY_COMM : IV_TRAIN_BY_MEMORY;
-    if (!t->o.cuda) return iv_rows_open_host(t->o.kernels, t->pool, &t->devices[0].rows, err);
+    if (!t->o.cuda) return iv_flat_open_host(t->o.kernels, t->pool, &t->devices[0].flat, err);
     IV_TRY(open_gpus(t, err));
     for (size_t i = 0; i < n; i++) {
         train_device *d = &t->devices[i];
-        IV_TRY(iv_rows_open_gpu(d->gpu, t->pool, &d->rows, err));
-        rows[i] = d->rows;
+        IV_TRY(iv_flat_open_gpu(d->gpu, t->pool, &d->flat, err));
+        flats[i] = d->flat;
     }
-    iv_rows_join_gpus(rows, n);
+    iv_flat_join_gpus(flats, n);
     IV_TRY(link_processes(t, err));
-    if (t->devices[0].rows->linked) t->transport = IV_TRAIN_BY_NCCL;
+    if (t->devices[0].flat->linked) t->transport = IV_TRAIN_BY_NCCL;
     return IV_OK;
 }
 
-static void drop(const train_device *d, float *row) {
-    if (d->rows) d->rows->ops->free(d->rows, row);
+static void drop(const train_device *d, float *flat) {
+    if (d->flat) d->flat->ops->free(d->flat, flat);
 }
 
 static void drop_moments(const iv_trainer *t, const train_device *d) {
-    for (int i = 0; d->rows && i < 2; i++)
-        (t->o.offload_optimizer ? d->rows->ops->free_host : d->rows->ops->free)(d->rows, d->moments[i]);
+    for (int i = 0; d->flat && i < 2; i++)
+        (t->o.offload_optimizer ? d->flat->ops->free_host : d->flat->ops->free)(d->flat, d->moments[i]);
 }
 
 void iv_train_close_devices(iv_trainer *t) {
@@ -85,7 +85,7 @@ void iv_train_close_devices(iv_trainer *t) {
         train_device *d = &t->devices[i];
         drop(d, d->master), drop_moments(t, d);
         drop(d, d->gradient), drop(d, d->received);
-        iv_rows_close(d->rows);
+        iv_flat_close(d->flat);
     }
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
@@ -136,40 +136,41 @@ iv_status iv_train_on_devices(iv_trainer *t, iv_train_device_run run, void *cont
     return status;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------- */
+/* ---- flat buffers
+ * ------------------------------------------------------------------------------------------------------- */
 
-/* What a device has of a row: elements [begin, begin + n), at the address that returns. */
-static float *held(const train_device *d, iv_train_row row, size_t *begin, size_t *n) {
+/* What a device has of a flat buffer: elements [begin, begin + n), at the address that returns. */
+static float *held(const train_device *d, iv_flat_kind kind, size_t *begin, size_t *n) {
     *begin = d->first, *n = d->count;
-    switch (row) {
-    case IV_TRAIN_MASTER: *begin = d->master_first, *n = d->master_count; return d->master;
-    case IV_TRAIN_GRADIENT: *begin = d->reduced_first, *n = d->reduced_count; return d->reduced;
-    default: return d->moments[row == IV_TRAIN_SECOND_MOMENT];
+    switch (kind) {
+    case IV_FLAT_MASTER: *begin = d->master_first, *n = d->master_count; return d->master;
+    case IV_FLAT_GRADIENT: *begin = d->reduced_first, *n = d->reduced_count; return d->reduced;
+    default: return d->moments[kind == IV_FLAT_SECOND_MOMENT];
     }
 }
 
 /* Reads or writes elements [first, first + count) wherever they are: every replica is written, one is read. */
-static iv_status move(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, const float *in,
+static iv_status move(iv_trainer *t, iv_flat_kind kind, size_t first, size_t count, float *out, const float *in,
                       iv_error *err) {
-    size_t moved = 0, copies = row == IV_TRAIN_MASTER && in && !t->o.shard_parameters ? t->device_count : 1;
+    size_t moved = 0, copies = kind == IV_FLAT_MASTER && in && !t->o.shard_parameters ? t->device_count : 1;
     for (size_t i = 0; i < t->device_count && moved < copies * count; i++) {
         const train_device *d = &t->devices[i];
         size_t begin, n;
-        float *at = held(d, row, &begin, &n);
+        float *at = held(d, kind, &begin, &n);
         size_t from = iv_size_max(first, begin), end = iv_size_min(first + count, begin + n);
         if (!at || from >= end) continue;
-        IV_TRY(in ? d->rows->ops->write(d->rows, at + (from - begin), end - from, in + (from - first), err)
-                  : d->rows->ops->read(d->rows, at + (from - begin), end - from, out + (from - first), err));
+        IV_TRY(in ? d->flat->ops->write(d->flat, at + (from - begin), end - from, in + (from - first), err)
+                  : d->flat->ops->read(d->flat, at + (from - begin), end - from, out + (from - first), err));
         moved += end - from;
     }
     IV_ASSERT(moved == copies * count);
     return IV_OK;
 }
 
-iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err) {
-    return move(t, row, first, count, out, NULL, err);
+iv_status iv_train_read(iv_trainer *t, iv_flat_kind kind, size_t first, size_t count, float *out, iv_error *err) {
+    return move(t, kind, first, count, out, NULL, err);
 }
 
-iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err) {
-    return move(t, row, first, count, NULL, in, err);
+iv_status iv_train_write(iv_trainer *t, iv_flat_kind kind, size_t first, size_t count, const float *in, iv_error *err) {
+    return move(t, kind, first, count, NULL, in, err);
 }

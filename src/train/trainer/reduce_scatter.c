@@ -45,21 +45,21 @@ static size_t owned_round(const iv_trainer *t, size_t p, const reduction *x, siz
  * this device's and not read again. */
 static iv_status add_to(iv_trainer *t, train_device *d, float *to, const float *const *from, size_t count, size_t n,
                         iv_error *err) {
-    const iv_rows_ops *ops = d->rows->ops;
+    const iv_flat_ops *ops = d->flat->ops;
     bool own = t->device_count == 1, allocates = !own && !d->chunks;
     size_t most = own ? n : d->chunks ? t->chunk_capacity / IV_PARAMETER_BLOCK * IV_PARAMETER_BLOCK : (size_t)1 << 24;
     float *scratch = own ? (float *)(uintptr_t)from[0] : d->chunks;
-    if (allocates) scratch = ops->alloc(d->rows, iv_size_min(most, n));
+    if (allocates) scratch = ops->alloc(d->flat, iv_size_min(most, n));
     iv_status status =
         scratch ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory for a tied embedding's gradient");
     for (size_t at = 0, step; status == IV_OK && at < n; at += step) {
         const float *here[IV_RANKS_MAX], *both[] = {to + at, scratch};
         step = iv_size_min(most, n - at);
         for (size_t i = 0; i < count; i++) here[i] = from[i] + at;
-        status = ops->sum(d->rows, scratch, here, count, step, err);
-        if (status == IV_OK) status = ops->sum(d->rows, to + at, both, 2, step, err);
+        status = ops->sum(d->flat, scratch, here, count, step, err);
+        if (status == IV_OK) status = ops->sum(d->flat, to + at, both, 2, step, err);
     }
-    if (allocates) ops->free(d->rows, scratch);
+    if (allocates) ops->free(d->flat, scratch);
     return status;
 }
 
@@ -68,7 +68,7 @@ static iv_status add(iv_trainer *t, train_device *d, const reduction *x, const f
                      size_t begin, size_t n, iv_error *err) {
     float *to = d->reduced + (begin - d->reduced_first);
     if (n == 0) return IV_OK;
-    return x->adds ? add_to(t, d, to, from, count, n, err) : d->rows->ops->sum(d->rows, to, from, count, n, err);
+    return x->adds ? add_to(t, d, to, from, count, n, err) : d->flat->ops->sum(d->flat, to, from, count, n, err);
 }
 
 /* ---- by memory ----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ static iv_status nccl_round(iv_trainer *t, train_device *d, const reduction *x, 
         from[p] = p == t->process ? mine[p] : (to[p] = received + most * k++);
     }
     for (size_t p = 0; p < t->process_count; p++) theirs[p] = n[t->process];
-    IV_TRY(d->rows->ops->exchange(d->rows, mine, n, to, theirs, err));
+    IV_TRY(d->flat->ops->exchange(d->flat, mine, n, to, theirs, err));
     owned_round(t, t->process, x, at, most, &begin);
     return add(t, d, x, from, t->process_count, x->base + (begin - x->at), n[t->process], err);
 }
@@ -106,12 +106,12 @@ static iv_status reduce_by_nccl(iv_trainer *t, train_device *d, const reduction 
     float *received = d->received;
     iv_status status = IV_OK;
     if (!received) {
-        received = d->rows->ops->alloc(d->rows, (t->process_count - 1) * step);
+        received = d->flat->ops->alloc(d->flat, (t->process_count - 1) * step);
         if (!received) status = iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
         status = iv_comm_agree(t->o.processes, status, err); /* who has none would leave the others waiting */
     }
     for (size_t at = 0; status == IV_OK && at < longest; at += step) status = nccl_round(t, d, x, at, received, err);
-    if (received != d->received) d->rows->ops->free(d->rows, received);
+    if (received != d->received) d->flat->ops->free(d->flat, received);
     return status;
 }
 
@@ -163,12 +163,12 @@ static iv_status stage_sums(iv_trainer *t, size_t at, size_t n, float *out, iv_e
     const float *from[IV_RANKS_MAX];
     if (n == 0) return IV_OK;
     for (size_t i = 0; i < t->local; i++) from[i] = t->ranks[i].sums.sum + at;
-    if (t->local == 1) return d->rows->ops->read(d->rows, from[0], n, out, err);
-    float *added = d->rows->ops->alloc(d->rows, n);
+    if (t->local == 1) return d->flat->ops->read(d->flat, from[0], n, out, err);
+    float *added = d->flat->ops->alloc(d->flat, n);
     if (!added) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
-    iv_status status = d->rows->ops->sum(d->rows, added, from, t->local, n, err);
-    if (status == IV_OK) status = d->rows->ops->read(d->rows, added, n, out, err);
-    d->rows->ops->free(d->rows, added);
+    iv_status status = d->flat->ops->sum(d->flat, added, from, t->local, n, err);
+    if (status == IV_OK) status = d->flat->ops->read(d->flat, added, n, out, err);
+    d->flat->ops->free(d->flat, added);
     return status;
 }
 
@@ -179,13 +179,13 @@ static iv_status keep_result(iv_trainer *t, const reduction *x, size_t begin, co
     if (!sum->staged) {
         float *to = d->reduced + begin;
         const float *both[] = {to, sum->out};
-        return x->adds ? d->rows->ops->sum(d->rows, to, both, 2, sum->n, err) : IV_OK;
+        return x->adds ? d->flat->ops->sum(d->flat, to, both, 2, sum->n, err) : IV_OK;
     }
-    if (!x->adds) return iv_train_write(t, IV_TRAIN_GRADIENT, begin, sum->n, sum->out, err);
+    if (!x->adds) return iv_train_write(t, IV_FLAT_GRADIENT, begin, sum->n, sum->out, err);
     float *gradient = sum->staged; /* all processes have read it */
-    IV_TRY(iv_train_read(t, IV_TRAIN_GRADIENT, begin, sum->n, gradient, err));
+    IV_TRY(iv_train_read(t, IV_FLAT_GRADIENT, begin, sum->n, gradient, err));
     for (size_t i = 0; i < sum->n; i++) gradient[i] = gradient[i] + sum->out[i];
-    return iv_train_write(t, IV_TRAIN_GRADIENT, begin, sum->n, gradient, err);
+    return iv_train_write(t, IV_FLAT_GRADIENT, begin, sum->n, gradient, err);
 }
 
 /* From element `at` of every process's slice. */
@@ -226,7 +226,7 @@ static iv_status reduce_by_comm(iv_trainer *t, train_device *d, const reduction 
     for (size_t i = 0; i < t->local; i++) from[i] = t->ranks[i].sums.sum + x->at;
     iv_status status = open_tree(t, &sum, err);
     if (status == IV_OK && !t->o.cuda)
-        status = d->rows->ops->sum(d->rows, t->ranks[0].sums.sum + x->at, from, t->local, x->n, err);
+        status = d->flat->ops->sum(d->flat, t->ranks[0].sums.sum + x->at, from, t->local, x->n, err);
     status = iv_comm_agree(t->o.processes, status, err); /* who failed would leave the others waiting */
     for (size_t at = 0; status == IV_OK && at < longest; at += ROUND) status = comm_round(t, x, at, &sum, err);
     free(sum.nodes), free(sum.staged);
@@ -271,7 +271,7 @@ iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err) {
     const reduction of[] = {gradient(t), look_ups(t)};
     for (size_t i = 0; t->spread > 1 && i < 2; i++) {
         size_t first, n = owned_round(t, t->process, &of[i], 0, SIZE_MAX, &first);
-        if (n) IV_TRY(d->rows->ops->clear(d->rows, d->reduced + first, n, err));
+        if (n) IV_TRY(d->flat->ops->clear(d->flat, d->reduced + first, n, err));
     }
     return IV_OK;
 }
@@ -288,7 +288,7 @@ iv_status iv_train_slices_open(iv_trainer *t, iv_error *err) {
     t->slice_capacity = iv_parameters_longest_part(t->model);
     if (t->process_count == 1) return IV_OK;
     train_device *d = &t->devices[0];
-    d->received = d->rows->ops->alloc(d->rows, (t->process_count - 1) * iv_train_round_elements());
+    d->received = d->flat->ops->alloc(d->flat, (t->process_count - 1) * iv_train_round_elements());
     return d->received ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
 }
 
@@ -312,7 +312,7 @@ iv_status iv_train_slices_choose(iv_trainer *t, bool one_pass, iv_error *err) {
     t->barrier.arrived = 0, t->barrier.error.status = IV_OK;
     for (size_t i = 0; t->sliced && i < t->local; i++) {
         const train_rank *r = &t->ranks[i];
-        IV_TRY(r->device->rows->ops->clear(r->device->rows, r->gradient_slice, t->slice_capacity, err));
+        IV_TRY(r->device->flat->ops->clear(r->device->flat, r->gradient_slice, t->slice_capacity, err));
     }
     return IV_OK;
 }
@@ -355,6 +355,6 @@ iv_status iv_train_slice_ends(train_rank *r, size_t tp, size_t begin, size_t end
     IV_TRY(wait_at(&t->barrier, threads, err));
     IV_TRY(reduce_one(t, d, &x, err));
     IV_TRY(wait_at(&t->barrier, threads, err));
-    if (tp == 0) IV_TRY(d->rows->ops->clear(d->rows, r->gradient_slice, x.n, err));
+    if (tp == 0) IV_TRY(d->flat->ops->clear(d->flat, r->gradient_slice, x.n, err));
     return wait_at(&t->barrier, threads, err);
 }

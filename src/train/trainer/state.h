@@ -21,7 +21,7 @@ typedef enum train_transport {
  * weights all, or, if they are sharded, its slice. */
 typedef struct train_device {
     iv_gpu *gpu; /* NULL: the CPU */
-    iv_rows *rows;
+    iv_flat *flat;
     iv_model *model;            /* that its data-parallel rank computes with: the first of `tp` ranks */
     float *master, *moments[2]; /* [master_count], of the elements from master_first on; [count] each */
     float *reduced;  /* [reduced_count] gradients from element reduced_first on: one device: rank 0's sums, if these are

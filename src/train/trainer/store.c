@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const iv_train_row row_of[IV_TRAINING_PARTS] = {
-    [IV_TRAINING_MASTER] = IV_TRAIN_MASTER,
-    [IV_TRAINING_FIRST_MOMENT] = IV_TRAIN_FIRST_MOMENT,
-    [IV_TRAINING_SECOND_MOMENT] = IV_TRAIN_SECOND_MOMENT,
+static const iv_flat_kind row_of[IV_TRAINING_PARTS] = {
+    [IV_TRAINING_MASTER] = IV_FLAT_MASTER,
+    [IV_TRAINING_FIRST_MOMENT] = IV_FLAT_FIRST_MOMENT,
+    [IV_TRAINING_SECOND_MOMENT] = IV_FLAT_SECOND_MOMENT,
 };
 
 static iv_status read_part(void *user, iv_training_part part, size_t first, size_t count, float *out, iv_error *err) {

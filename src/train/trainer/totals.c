@@ -61,7 +61,7 @@ iv_status iv_train_share_logprobs(iv_trainer *t, iv_error *err) {
 
 static iv_status sum_blocks(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     double *sums = (double *)context + (d->first - t->first) / IV_PARAMETER_BLOCK;
-    return d->rows->ops->block_sums(d->rows, iv_train_own_gradient(d), d->count, sums, err);
+    return d->flat->ops->block_sums(d->flat, iv_train_own_gradient(d), d->count, sums, err);
 }
 
 iv_status iv_train_total(iv_trainer *t, double *total, iv_error *err) {
@@ -85,10 +85,10 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
     const void *blocks[IV_RANKS_MAX] = {&mine};
     for (size_t i = 0; i < t->device_count && mine.at == UINT64_MAX; i++) {
         const train_device *d = &t->devices[i];
-        IV_TRY(d->rows->ops->find_not_finite(d->rows, iv_train_own_gradient(d), d->count, at, err));
+        IV_TRY(d->flat->ops->find_not_finite(d->flat, iv_train_own_gradient(d), d->count, at, err));
         if (*at == SIZE_MAX) continue;
         mine.at = d->first + *at;
-        IV_TRY(d->rows->ops->read(d->rows, iv_train_own_gradient(d) + *at, 1, &mine.value, err));
+        IV_TRY(d->flat->ops->read(d->flat, iv_train_own_gradient(d) + *at, 1, &mine.value, err));
     }
     for (size_t p = 0; p < t->process_count; p++) bytes[p] = sizeof mine;
     if (t->process_count > 1) IV_TRY(iv_comm_all_gather(t->o.processes, &mine, bytes, blocks, err));
@@ -102,7 +102,7 @@ iv_status iv_train_find_bad(iv_trainer *t, size_t *at, float *value, iv_error *e
 
 static iv_status digest_slice(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     uint8_t(*digests)[32] = (uint8_t(*)[32])context + (d->first - t->first) / IV_WEIGHT_GROUP;
-    return d->rows->ops->digests(d->rows, iv_train_own_master(d), d->count, digests, err);
+    return d->flat->ops->digests(d->flat, iv_train_own_master(d), d->count, digests, err);
 }
 
 iv_status iv_train_weights_hash(iv_trainer *t, uint8_t out[32], iv_error *err) {

@@ -79,7 +79,7 @@ static iv_status open_models(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-static float *zeros(const train_device *d, size_t n) { return d->rows->ops->alloc(d->rows, n); }
+static float *zeros(const train_device *d, size_t n) { return d->flat->ops->alloc(d->flat, n); }
 
 static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     iv_flat_slice(t->count, index, t->device_count, &d->first, &d->count);
@@ -87,9 +87,9 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     d->master_first = t->o.shard_parameters ? d->first : 0;
     d->master_count = t->o.shard_parameters ? d->count : t->elements;
     bool enough = (d->master = zeros(d, d->master_count));
-    const iv_rows_ops *ops = d->rows->ops;
+    const iv_flat_ops *ops = d->flat->ops;
     for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++)
-        enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->rows, d->count));
+        enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->flat, d->count));
     if ((t->device_count == 1 && !t->may_slice) || t->o.no_gradients) return enough;
     return enough && (d->gradient = zeros(d, d->count));
 }
@@ -237,11 +237,11 @@ iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *e
 }
 
 static void close_rank(train_rank *r) {
-    const iv_rows *rows = r->device ? r->device->rows : NULL;
+    const iv_flat *flat = r->device ? r->device->flat : NULL;
     for (size_t k = 0; k < IV_RANKS_MAX; k++)
         iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
-    for (size_t k = 0; rows && k < IV_VIRTUAL_LEVELS_MAX; k++) rows->ops->free(r->device->rows, r->sums.level[k]);
-    if (rows) rows->ops->free(r->device->rows, r->sums.sum), rows->ops->free(r->device->rows, r->gradient_slice);
+    for (size_t k = 0; flat && k < IV_VIRTUAL_LEVELS_MAX; k++) flat->ops->free(r->device->flat, r->sums.level[k]);
+    if (flat) flat->ops->free(r->device->flat, r->sums.sum), flat->ops->free(r->device->flat, r->gradient_slice);
     free(r->sequences), free(r->of);
 }
 
@@ -284,7 +284,8 @@ size_t iv_train_bytes(const iv_trainer *t) {
     return bytes + floats * sizeof(float);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------- */
+/* ---- flat buffers
+ * ------------------------------------------------------------------------------------------------------- */
 
 iv_train_slice iv_train_slice_of(const iv_trainer *t) {
     bool shard = t->o.shard_parameters;
@@ -412,7 +413,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
     iv_learner_step step = step_of(r, &x);
     size_t limit = most_sequences(t), passes = 0, at = 0, n;
     if (r->count == 0) { /* a batch of fewer sequences than virtual ranks: this rank's sums are +0 */
-        return tp == 0 && t->gradients ? r->device->rows->ops->clear(r->device->rows, r->sums.sum, t->all, err) : IV_OK;
+        return tp == 0 && t->gradients ? r->device->flat->ops->clear(r->device->flat, r->sums.sum, t->all, err) : IV_OK;
     }
     do {
         n = iv_learner_fit(l, &step, at, limit);
@@ -468,7 +469,7 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
     return status;
 }
 
-/* In parts, or in memory for whole rows. */
+/* In slices, or in memory for whole flat buffers. */
 static iv_status prepare_sums(iv_trainer *t, iv_status status, iv_error *err) {
     bool one_pass = status == IV_OK;
     for (size_t i = 0; one_pass && i < t->local; i++) one_pass = t->ranks[i].count && !many_passes(&t->ranks[i]);
@@ -533,7 +534,7 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
 }
 
 static iv_status update_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
-    return d->rows->ops->adamw(d->rows, context, t->decays + (d->first - t->first) / IV_PARAMETER_BLOCK,
+    return d->flat->ops->adamw(d->flat, context, t->decays + (d->first - t->first) / IV_PARAMETER_BLOCK,
                                iv_train_own_gradient(d), iv_train_own_master(d), d->moments[0], d->moments[1], d->count,
                                true, err);
 }

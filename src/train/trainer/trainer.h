@@ -2,10 +2,10 @@
  *
  * A process has some data-parallel ranks of `tp` tensor-parallel ranks each, all of them threads; or, where the ranks
  * are as many as the processes of mpirun, one tensor-parallel rank: tp consecutive processes are a data-parallel rank.
- * The data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one row
- * each (model/parameters.h). A process has the packed weights that it computes with and the sums of its ranks whole; of
- * the moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own, and its
- * GPUs an equal part of that each; these GPUs have whole sums only in steps of several passes. */
+ * The data-parallel ranks of all processes are the world. Master weights, moments and the reduced gradient are one flat
+ * buffer each (model/parameters.h). A process has the packed weights that it computes with and the sums of its ranks
+ * whole; of the moments (ZeRO-1) and, if they are sharded, of the master weights it has the slice that its ranks own,
+ * and its GPUs an equal part of that each; these GPUs have whole sums only in steps of several passes. */
 #ifndef IV_TRAIN_TRAINER_TRAINER_H
 #define IV_TRAIN_TRAINER_TRAINER_H
 
@@ -106,22 +106,23 @@ size_t iv_train_bytes(const iv_trainer *t);
 size_t iv_train_lent_bytes(const iv_trainer *t); /* of options.lent, in use */
 size_t iv_train_pass_tokens(const iv_trainer *t);
 
-/* The rows, for checkpoints and inspection. A process has elements [first, first + count) of moments and gradient, and
- * of master weights [master_first, master_first + master_count): all, or with shard_parameters the same. */
-typedef enum iv_train_row {
-    IV_TRAIN_MASTER,
-    IV_TRAIN_FIRST_MOMENT,
-    IV_TRAIN_SECOND_MOMENT,
-    IV_TRAIN_GRADIENT /* reduced, unscaled, of the last step */
-} iv_train_row;
+/* The flat buffers, for checkpoints and inspection. A process has elements [first, first + count) of moments and
+ * gradient, and of master weights [master_first, master_first + master_count): all, or with shard_parameters the same.
+ */
+typedef enum iv_flat_kind {
+    IV_FLAT_MASTER,
+    IV_FLAT_FIRST_MOMENT,
+    IV_FLAT_SECOND_MOMENT,
+    IV_FLAT_GRADIENT /* reduced, unscaled, of the last step */
+} iv_flat_kind;
 enum { IV_TRAIN_PIECE = 1 << 20 }; /* elements that callers read and write at once */
 typedef struct iv_train_slice {
     size_t elements, first, count, master_first, master_count;
     uint64_t steps; /* of the optimizer */
 } iv_train_slice;
 iv_train_slice iv_train_slice_of(const iv_trainer *t);
-iv_status iv_train_read(iv_trainer *t, iv_train_row row, size_t first, size_t count, float *out, iv_error *err);
-iv_status iv_train_write(iv_trainer *t, iv_train_row row, size_t first, size_t count, const float *in, iv_error *err);
+iv_status iv_train_read(iv_trainer *t, iv_flat_kind kind, size_t first, size_t count, float *out, iv_error *err);
+iv_status iv_train_write(iv_trainer *t, iv_flat_kind kind, size_t first, size_t count, const float *in, iv_error *err);
 /* Rounds the master weights into another model of this shape, in any memory; NULL: into the trainer's own. Collective
  * with shard_parameters. */
 iv_status iv_train_write_model(iv_trainer *t, iv_model *first, iv_error *err);

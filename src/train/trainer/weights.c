@@ -57,8 +57,8 @@ static iv_status open_chunks(iv_trainer *t, iv_error *err) {
     }
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
-        d->chunks = d->rows->ops->alloc(d->rows, t->chunks_capacity);
-        if (t->o.cuda) d->vectors = d->rows->ops->alloc(d->rows, vectors);
+        d->chunks = d->flat->ops->alloc(d->flat, t->chunks_capacity);
+        if (t->o.cuda) d->vectors = d->flat->ops->alloc(d->flat, vectors);
         if (!d->chunks || (t->o.cuda && !d->vectors))
             return iv_fail(err, IV_NO_MEMORY, "trainer: no memory for chunks of %zu weights", t->chunks_capacity);
     }
@@ -68,7 +68,7 @@ static iv_status open_chunks(iv_trainer *t, iv_error *err) {
 void iv_train_weights_close(iv_trainer *t) {
     for (size_t i = 0; t->devices && i < t->device_count; i++) {
         train_device *d = &t->devices[i];
-        if (d->rows) d->rows->ops->free(d->rows, d->chunks), d->rows->ops->free(d->rows, d->vectors);
+        if (d->flat) d->flat->ops->free(d->flat, d->chunks), d->flat->ops->free(d->flat, d->vectors);
     }
     free(t->vector_at);
 }
@@ -83,7 +83,7 @@ static iv_status take_vectors(const iv_trainer *t, train_device *d, const train_
         if (!iv_parameter_is_vector(v)) continue;
         n = iv_train_overlap(v->offset, v->rows, x->begin, x->end - x->begin, &begin);
         if (n)
-            IV_TRY(d->rows->ops->copy(d->rows, d->vectors + t->vector_at[i] + (begin - v->offset),
+            IV_TRY(d->flat->ops->copy(d->flat, d->vectors + t->vector_at[i] + (begin - v->offset),
                                       iv_train_chunk_at(t, d, x) + (begin - x->begin), n, err));
     }
     return IV_OK;
@@ -91,8 +91,8 @@ static iv_status take_vectors(const iv_trainer *t, train_device *d, const train_
 
 /* The first device writes what no device has in its memory, too. */
 static iv_status write_chunk(iv_trainer *t, train_device *d, const train_chunk *x, iv_model *first, iv_error *err) {
-    int what = d == t->devices ? IV_ROWS_OWN | IV_ROWS_REST : IV_ROWS_OWN;
-    return d->rows->ops->write_model(d->rows, first ? first : d->model, iv_train_chunk_at(t, d, x), x->begin, x->end,
+    int what = d == t->devices ? IV_FLAT_OWN | IV_FLAT_REST : IV_FLAT_OWN;
+    return d->flat->ops->write_model(d->flat, first ? first : d->model, iv_train_chunk_at(t, d, x), x->begin, x->end,
                                      what, err);
 }
 
@@ -163,7 +163,7 @@ typedef struct reading {
 static iv_status place_read(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     const reading *x = context;
     const train_chunk *c = &x->chunk;
-    IV_TRY(d->rows->ops->write(d->rows, iv_train_chunk_at(t, d, c), c->end - c->begin, x->host, err));
+    IV_TRY(d->flat->ops->write(d->flat, iv_train_chunk_at(t, d, c), c->end - c->begin, x->host, err));
     IV_TRY(take_vectors(t, d, c, err));
     return d->model == t->model ? IV_OK : write_chunk(t, d, c, NULL, err);
 }
@@ -174,7 +174,7 @@ static iv_status read_chunk(iv_trainer *t, reading *x, iv_error *err) {
     memset(x->host, 0, n * sizeof *x->host);
     IV_TRY(iv_parameters_read(t->model, t->pool, x->host, begin, x->chunk.end, err));
     n = iv_train_overlap(t->first, t->count, begin, n, &own);
-    if (n) IV_TRY(iv_train_write(t, IV_TRAIN_MASTER, own, n, x->host + (own - begin), err));
+    if (n) IV_TRY(iv_train_write(t, IV_FLAT_MASTER, own, n, x->host + (own - begin), err));
     return t->o.cuda ? iv_train_on_devices(t, place_read, x, err) : IV_OK;
 }
 
@@ -194,28 +194,28 @@ static iv_status read_sharded(iv_trainer *t, iv_error *err) {
 
 static iv_status write_own(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     iv_model *first = context;
-    return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements, IV_ROWS_OWN, err);
+    return d->flat->ops->write_model(d->flat, first ? first : d->model, d->master, 0, t->elements, IV_FLAT_OWN, err);
 }
 
 static iv_status take_first(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     if (d == t->devices) return IV_OK;
-    IV_TRY(d->rows->ops->copy(d->rows, d->master, t->devices[0].master, d->master_count, err));
+    IV_TRY(d->flat->ops->copy(d->flat, d->master, t->devices[0].master, d->master_count, err));
     return d->model == t->model ? IV_OK : write_own(t, d, context, err);
 }
 
 /* The first master weights and packed matrices of every device: copies of the first one's. */
 static iv_status read_whole(iv_trainer *t, iv_error *err) {
     const train_device *d = &t->devices[0];
-    IV_TRY(d->rows->ops->read_model(d->rows, t->model, d->master, err));
+    IV_TRY(d->flat->ops->read_model(d->flat, t->model, d->master, err));
     return iv_train_on_devices(t, take_first, NULL, err);
 }
 
 /* Vectors of the other data-parallel ranks' models are not read: a learner on a GPU reads master weights. */
 static iv_status write_whole(iv_trainer *t, iv_model *first, iv_error *err) {
     train_device *d = &t->devices[0];
-    int what = t->device_count == 1 ? IV_ROWS_OWN | IV_ROWS_REST : IV_ROWS_REST;
+    int what = t->device_count == 1 ? IV_FLAT_OWN | IV_FLAT_REST : IV_FLAT_REST;
     if (t->device_count > 1) IV_TRY(iv_train_on_devices(t, write_own, first, err));
-    return d->rows->ops->write_model(d->rows, first ? first : d->model, d->master, 0, t->elements, what, err);
+    return d->flat->ops->write_model(d->flat, first ? first : d->model, d->master, 0, t->elements, what, err);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------
