@@ -24,10 +24,10 @@ extern "C" {
 /* ---- sums over tokens (weight_gradient.c chooses; weight_gradient_*.cu compute; columns of sums: column_sums.cu) ---
  */
 
-/* Experts of one shape whose rows lie one after another. All have the axis' parts, each with tokens of its own. */
+/* Experts of one shape whose rows lie one after another. All have the axis' ranges, each with tokens of its own. */
 typedef struct iv_gpu_gradient_groups {
     size_t count;
-    const uint32_t *bounds;      /* device, [count][parts][2]: a part's first token and its end, multiples of 16 */
+    const uint32_t *bounds;      /* device, [count][ranges][2]: a range's first token and its end, multiples of 16 */
     const uint32_t *host_bounds; /* the same on the host */
     const int64_t *bases;        /* device, [count]: added to `offsets` */
 } iv_gpu_gradient_groups;
@@ -35,7 +35,8 @@ typedef struct iv_gpu_gradient_groups {
 typedef struct iv_gpu_weight_gradient_args {
     iv_arithmetic arithmetic;
     iv_dtype type;
-    const iv_token_axis *axis; /* host; `row` is not read. With groups: `padded` of all, the tokens of parts not read */
+    const iv_token_axis
+        *axis; /* host; `row` is not read. With groups: `padded` of all, the tokens of ranges not read */
     const iv_gpu_gradient_groups *groups; /* host; NULL: one matrix */
     const void *dy;                       /* [padded][dy_stride]: columns [0, n) are the run */
     size_t dy_stride, n;                  /* n a multiple of 16 */

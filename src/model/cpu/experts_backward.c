@@ -29,7 +29,7 @@ static void list_rows(expert_job *j, int32_t expert) {
         l->axis_sequences[q].tokens = j->rows - before;
     }
     iv_token_axis_make(l->axis_sequences, l->step->count, l->step->ranks, l->from, l->to, l->expert_rows,
-                       l->expert_parts, &j->axis);
+                       l->expert_ranges, &j->axis);
 }
 
 static void gradient_in(void *context, size_t row, size_t worker) { /* dy = R(dx) */

@@ -273,13 +273,14 @@ static iv_status make_axes(iv_cpu_learner *l, iv_error *err) {
     }
     for (size_t q = 0; q < step->count; q++)
         l->axis_sequences[q] = (iv_axis_sequence){step->sequences[q].count, step->sequences[q].rank};
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_rows, l->parts, &l->axis);
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_rows, l->rank_ranges,
+                       &l->axis);
     for (size_t q = l->from; q < l->to; q++) {
         size_t n = 0;
         for (size_t t = 1; t < step->sequences[q].count; t++) n += step->sequences[q].mask[t] != 0.0f;
         l->axis_sequences[q].tokens = n;
     }
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->head_rows, l->head_parts,
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->head_rows, l->head_ranges,
                        &l->head_axis);
     return IV_OK;
 }

@@ -66,7 +66,8 @@ struct iv_cpu_learner {
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
     int32_t *axis_rows, *head_rows, *expert_rows;
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX], head_parts[IV_VIRTUAL_RANKS_MAX], expert_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range rank_ranges[IV_VIRTUAL_RANKS_MAX], head_ranges[IV_VIRTUAL_RANKS_MAX],
+        expert_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis, head_axis;
     /* The pass. */
     const iv_learner_step *step;

@@ -154,10 +154,10 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
     }
     for (size_t q = 0; q < step->count; q++)
         l->axis_sequences[q] = (iv_axis_sequence){step->sequences[q].count, step->sequences[q].rank};
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->parts,
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->rank_ranges,
                        &l->axis);
     for (size_t q = l->from; q < l->to; q++) l->axis_sequences[q].tokens = predictions_of(&step->sequences[q]);
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->head_parts,
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->head_ranges,
                        &l->head_axis);
     IV_ASSERT(l->axis.padded == l->n.rows && l->head_axis.padded == l->n.picks);
     return IV_OK;

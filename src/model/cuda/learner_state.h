@@ -150,7 +150,7 @@ typedef struct gpu_learner {
     size_t *chunk_counts;                   /* [layers] */
     int32_t *lists, *host_lists;            /* slots, tokens, entries of all layers' experts; tables of the chunks */
     size_t lists_max, list_length;          /* numbers; those of slots */
-    iv_axis_part expert_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range expert_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis expert_axis; /* of an expert without rows */
     size_t kv_bytes;           /* of keys and values */
     /* Look-ups of the step so far. */
@@ -170,7 +170,7 @@ typedef struct gpu_learner {
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
     int32_t *axis_scratch; /* [rows]: unused rows of axes */
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX], head_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range rank_ranges[IV_VIRTUAL_RANKS_MAX], head_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis, head_axis;
     /* The pass. */
     const iv_learner_step *step;
