@@ -153,14 +153,14 @@ int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream strea
 int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, iv_dtype type, void *gate, void *up,
                        void *act, size_t act_stride, iv_gpu_stream stream);
 
-/* swiglu' (15.7). dy[rows][dy_stride]: the run of gate and up with leaves of `part` outputs (a multiple of 16): R(d
- * gate i) in column i / part * 2 part + i % part, R(d up i) `part` columns on; +0 in all other columns. wide, if not
- * NULL: [rows][2 n], d gate then d up in float32, for biases. */
+/* swiglu' (15.7). dy[rows][dy_stride]: the run of gate and up with leaves of `leaf_slice` outputs (a multiple of 16):
+ * R(d gate i) in column i / leaf_slice * 2 leaf_slice + i % leaf_slice, R(d up i) `leaf_slice` columns on; +0 in all
+ * other columns. wide, if not NULL: [rows][2 n], d gate then d up in float32, for biases. */
 int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
-                           size_t part, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
+                           size_t leaf_slice, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
 
 /* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded run with `leaves` leaves:
- * in leaf i the i-th part of q's outputs, of k's, of v's, each padded to a multiple of 16. */
+ * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16. */
 typedef struct iv_gpu_rotate_backward_args {
     float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     bool keeps;  /* dqkv becomes the unrounded result, for biases; otherwise it is only read */

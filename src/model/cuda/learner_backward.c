@@ -48,10 +48,10 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
  */
 
 static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_mlp_tensors *t, iv_error *err) {
-    size_t n = l->up, part = run->n / run->leaves / 2;
+    size_t n = l->up, leaf_slice = run->n / run->leaves / 2;
     float *wide = t->gate_bias ? l->dwide : NULL;
-    int code = iv_gpu_swiglu_backward(l->m->dtype, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, part, l->dy,
-                                      run->n, wide, l->f.stream);
+    int code = iv_gpu_swiglu_backward(l->m->dtype, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
+                                      l->dy, run->n, wide, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     if (wide) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));

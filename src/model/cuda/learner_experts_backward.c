@@ -100,13 +100,13 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
 
 static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err) {
     const gpu_run *run = &j->runs->up[j->chunk->expert];
-    size_t rows = j->chunk->rows, part = run->n / 2, bases = j->runs->up_bases;
+    size_t rows = j->chunk->rows, leaf_slice = run->n / 2, bases = j->runs->up_bases;
     if (rows) {
         IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
         IV_TRY(gather(l, j, l->f.now->up, j->entries, l->expert_n, l->expert_up, err));
         IV_TRY(gather(l, j, l->f.normed, j->tokens, l->h_stride, l->expert_x, err));
-        int code = iv_gpu_swiglu_backward(l->m->dtype, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n, part,
-                                          l->dy, run->n, NULL, l->f.stream);
+        int code = iv_gpu_swiglu_backward(l->m->dtype, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n,
+                                          leaf_slice, l->dy, run->n, NULL, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     }
     IV_TRY(weight_gradients(l, j, run, bases, l->expert_x, l->h_stride, err));
