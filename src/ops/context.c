@@ -87,8 +87,7 @@ iv_status iv_ops_synchronize(iv_ops *ops, iv_error *err) {
     return status;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 iv_status iv_ops_leave(iv_ops *ops, iv_status status) {
     if (ops->gpu) ops->gpu->end(ops);

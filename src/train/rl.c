@@ -32,8 +32,7 @@ typedef struct rl {
     double seconds[4]; /* rollout, reward, learner, update of the engine */
 } rl;
 
-/* ---- opening ------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static iv_status open_reference(rl *x, iv_error *err) {
     const iv_run *r = x->r;
@@ -122,8 +121,7 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     return update_engine(x, err);
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------
- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 static iv_run_prompts prompts_of(const rl *x) {
     return (iv_run_prompts){x->r->data, x->r->examples, x->r->o->batch_size};

@@ -61,8 +61,7 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
     o->trainer.data_parallel = 0;
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------
- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static iv_status open_data(iv_run *r, iv_error *err) {
     static const char *const longer[] = {"error", "truncate", "drop"};
@@ -123,8 +122,7 @@ static iv_status make_algorithm(iv_run *r, iv_error *err) {
     return iv_algorithm_check(a, err);
 }
 
-/* ---- identity -----------------------------------------------------------------------------------------------------
- */
+/* ---- identity ---------------------------------------------------------------------------------------------------- */
 
 /* All that decides the weights, with what the trainer knows. steps: of the run, 0: left out. */
 static json_t *hyperparameters_of(const iv_run *r, uint64_t steps) {
@@ -173,8 +171,7 @@ static iv_status make_identity(iv_run *r, uint64_t steps, iv_error *err) {
 
 static iv_training_run run_of(const iv_run *r) { return iv_train_run_of(r->trainer, &r->identity, r->o->output); }
 
-/* ---- files --------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void note(iv_run *r, const char *text) {
     if (!r->first || !r->o->progress || r->o->quiet || !*text) return;
@@ -425,8 +422,7 @@ void iv_run_fill(iv_run *r, const iv_train_data *data, const uint32_t *which, si
     }
 }
 
-/* ---- the end of a step --------------------------------------------------------------------------------------------
- */
+/* ---- the end of a step ------------------------------------------------------------------------------------------- */
 
 static iv_status save(iv_run *r, const char *state, iv_error *err) {
     char hex[65];

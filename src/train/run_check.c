@@ -40,8 +40,7 @@ iv_status iv_run_check_data(const iv_run_options *o, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- rl -----------------------------------------------------------------------------------------------------------
- */
+/* ---- rl ---------------------------------------------------------------------------------------------------------- */
 
 static iv_status check_algorithm(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;

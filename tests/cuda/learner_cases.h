@@ -326,8 +326,7 @@ static void check_case(const learner_case *c, const law_way *w, iv_gpu *gpu, rng
     learned_close(&want), learned_close(&got), sequences_free(&x);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------
- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(const learned *g, iv_gpu_learner_options o, iv_status status, const char *text) {
     iv_error err;

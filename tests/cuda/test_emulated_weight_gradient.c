@@ -54,8 +54,7 @@ static void grouped_gradients(void **state) {
     assert_true(wgmma_runs > 0);
 }
 
-/* ---- controls -----------------------------------------------------------------------------------------------------
- */
+/* ---- controls ---------------------------------------------------------------------------------------------------- */
 
 typedef struct control { /* one virtual rank of one pass */
     gradient_case c;

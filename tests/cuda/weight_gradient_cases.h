@@ -23,8 +23,7 @@ static bool has_tc16(void) {
            minor == 0;
 }
 
-/* ---- a step: its sequences and its sums in progress, on both sides ------------------------------------------------
- */
+/* ---- a step: its sequences and its sums in progress, on both sides ----------------------------------------------- */
 
 typedef struct step {
     size_t count, ranks;
@@ -106,8 +105,7 @@ static void host_pass(const iv_token_axis *axis, const iv_axis_sums *sums, place
     free(memory);
 }
 
-/* ---- weight gradients ---------------------------------------------------------------------------------------------
- */
+/* ---- weight gradients -------------------------------------------------------------------------------------------- */
 
 typedef int gradient_kernel(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
 
@@ -275,8 +273,7 @@ static gradient_case random_wgmma(rng *r, size_t n_max, size_t k_max, size_t tok
     return c;
 }
 
-/* ---- weight gradients of experts -----------------------------------------------------------------------------------
- */
+/* ---- weight gradients of experts --------------------------------------------------------------------------------- */
 
 enum { EXPERTS_MAX = 6 };
 
@@ -403,8 +400,7 @@ static void grouped_step(rng *r, const gradient_case *c, gradient_kernel *kernel
     end_step(&g.s), free(g.offsets);
 }
 
-/* ---- sums of columns ----------------------------------------------------------------------------------------------
- */
+/* ---- sums of columns --------------------------------------------------------------------------------------------- */
 
 typedef struct column_case {
     iv_gpu_column_sums_args a; /* of the host's arrays */
@@ -493,8 +489,7 @@ static void column_sums(void **state) {
     }
 }
 
-/* ---- transposed weights -------------------------------------------------------------------------------------------
- */
+/* ---- transposed weights ------------------------------------------------------------------------------------------ */
 
 static void transposed_weights(void **state) {
     (void)state;
@@ -535,8 +530,7 @@ static void transposed_weights(void **state) {
     }
 }
 
-/* ---- arguments that are refused ------------------------------------------------------------------------------------
- */
+/* ---- arguments that are refused ---------------------------------------------------------------------------------- */
 
 static void bad_axes_are_refused(void **state) {
     (void)state;

@@ -167,8 +167,7 @@ static void other_schedules_say_how(void **state) {
     assert_int_equal(s.first_step, 4);
 }
 
-/* ---- a checkpoint of an earlier version, which had the steps in its identity ----------------------------------------
- */
+/* ---- a checkpoint of an earlier version, which had the steps in its identity ------------------------------------- */
 
 static json_t *read_json(const char *path) {
     json_t *j = json_load_file(path, 0, NULL);

@@ -82,7 +82,7 @@ static gpu_pass pass_of(gpu_learner *l) {
                       .rows = l->n.rows,
                       .hidden = l->h,
                       .stride = l->h_stride,
-                      .parts = 1};
+                      .microsteps = 1};
 }
 
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
@@ -166,8 +166,7 @@ static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from
     return iv_gpu_learner_check_peers(l, err);
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------------------
- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static void close_learner(iv_learner *base) {
     gpu_learner *l = self(base);

@@ -44,8 +44,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_part(l, l->layer_parts[n.layer], err) : IV_OK;
 }
 
-/* ---- MLP ------------------------------------------------------------------------------------------------------------
- */
+/* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
 static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_mlp_tensors *t, iv_error *err) {
     size_t n = l->up, leaf_slice = run->n / run->leaves / 2;
@@ -79,8 +78,7 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     return iv_gpu_learner_experts_backward(iv_gpu_learner_of(b), layer, err);
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------
- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
@@ -177,8 +175,7 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     return iv_gpu_learner_cut_gradient(l, run, l->dy, l->dnormed, err);
 }
 
-/* ---- the ends of the pass -------------------------------------------------------------------------------------------
- */
+/* ---- the ends of the pass ---------------------------------------------------------------------------------------- */
 
 /* The host lists the rows of experts while the GPU is at the head. */
 static iv_status head_backward(iv_backend *b, iv_error *err) {

@@ -11,8 +11,7 @@ typedef struct expert_job {
     iv_gpu_gradient_groups groups; /* without bases */
 } expert_job;
 
-/* ---- gradients of all matrices of one kind --------------------------------------------------------------------------
- */
+/* ---- gradients of all matrices of one kind ----------------------------------------------------------------------- */
 
 static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const gpu_run *run, size_t bases, const void *x,
                                   size_t x_stride, iv_error *err) {
@@ -53,8 +52,7 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const gpu_
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of experts' inputs", err);
 }
 
-/* ---- row ops ------------------------------------------------------------------------------------------------------
- */
+/* ---- row ops ----------------------------------------------------------------------------------------------------- */
 
 /* out = rows of x, `stride` elements each; zeros in padding. */
 static iv_status gather(gpu_learner *l, const expert_job *j, const void *x, const int32_t *pick, size_t stride,

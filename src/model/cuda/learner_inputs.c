@@ -36,8 +36,7 @@ size_t iv_gpu_learner_input_bytes(const gpu_learner *l) {
     return carve_inputs(&most, NULL, &unused) + 2 * ((l->plan_max + 63) / 64 * 64);
 }
 
-/* ---- arrays ---------------------------------------------------------------------------------------------------------
- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 static size_t predictions_of(const iv_learner_sequence *s) {
     size_t n = 0;
@@ -142,8 +141,7 @@ iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err) {
                            "inputs", err);
 }
 
-/* ---- axes -----------------------------------------------------------------------------------------------------------
- */
+/* ---- axes -------------------------------------------------------------------------------------------------------- */
 
 iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
     const iv_learner_step *step = l->step;
@@ -163,8 +161,7 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- vectors --------------------------------------------------------------------------------------------------------
- */
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
 /* A layer's biases of qkv, then those of gate and up. */
 static float *biases_of(const gpu_learner *l, size_t layer) {

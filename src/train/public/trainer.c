@@ -14,8 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 void iv_trainer_options_init_sized(iv_trainer_options *o, size_t size) {
     iv_trainer_options defaults = iv_train_defaults();

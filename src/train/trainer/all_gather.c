@@ -23,8 +23,7 @@ static size_t overlap(const iv_trainer *t, size_t owner, const train_chunk *x, s
     return iv_train_overlap(first, count, x->begin, x->end - x->begin, begin);
 }
 
-/* ---- by memory ----------------------------------------------------------------------------------------------------
- */
+/* ---- by memory --------------------------------------------------------------------------------------------------- */
 
 static iv_status take_slices(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     (void)context;
@@ -62,8 +61,7 @@ static iv_status chunks_by_memory(iv_trainer *t, train_chunks *x, iv_error *err)
     return iv_train_on_devices(t, take_chunks, x, err);
 }
 
-/* ---- by iv_comm ---------------------------------------------------------------------------------------------------
- */
+/* ---- by iv_comm -------------------------------------------------------------------------------------------------- */
 
 enum { ROUND = 1 << 20 /* elements from each process */ };
 
@@ -128,8 +126,7 @@ static iv_status chunks_by_comm(iv_trainer *t, train_chunks *x, iv_error *err) {
     return t->o.cuda ? iv_train_on_devices(t, from_host, x, err) : IV_OK;
 }
 
-/* ---- by NCCL ------------------------------------------------------------------------------------------------------
- */
+/* ---- by NCCL ----------------------------------------------------------------------------------------------------- */
 
 static size_t round_of(size_t all, size_t at) {
     return iv_size_min(iv_train_round_elements(), all - iv_size_min(at, all));

@@ -24,8 +24,7 @@ iv_trainer_options iv_train_defaults(void) {
                                 .device = "cpu"};
 }
 
-/* ---- checks -------------------------------------------------------------------------------------------------------
- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 iv_status iv_train_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
                           iv_error *err) {
@@ -146,8 +145,7 @@ iv_status iv_train_options_check(const iv_train_setup *s, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the device ---------------------------------------------------------------------------------------------------
- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 /* With the arithmetic that such a GPU has, does each rank find one? */
 static bool prefers_gpu(const iv_train_options *t, iv_numerics numerics, size_t gpus, bool given) {
@@ -186,8 +184,7 @@ static iv_status choose_device(const iv_train_setup *s, iv_numerics numerics, iv
     return t->offload_optimizer ? excludes(s, "offload_optimizer", "device", "cuda", "the CPU", err) : IV_OK;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------
- */
+/* ---- all --------------------------------------------------------------------------------------------------------- */
 
 /* Without a number of data-parallel ranks: each process of mpirun is one rank. */
 static iv_status spread_ranks(const iv_train_setup *s, iv_train_options *t, iv_error *err) {

@@ -71,8 +71,7 @@ static iv_status add(iv_trainer *t, train_device *d, const reduction *x, const f
     return x->adds ? add_to(t, d, to, from, count, n, err) : d->flat->ops->sum(d->flat, to, from, count, n, err);
 }
 
-/* ---- by memory ----------------------------------------------------------------------------------------------------
- */
+/* ---- by memory --------------------------------------------------------------------------------------------------- */
 
 static iv_status reduce_by_memory(iv_trainer *t, train_device *d, const reduction *x, iv_error *err) {
     const float *from[IV_RANKS_MAX];
@@ -81,8 +80,7 @@ static iv_status reduce_by_memory(iv_trainer *t, train_device *d, const reductio
     return add(t, d, x, from, t->local, begin, n, err);
 }
 
-/* ---- by NCCL ------------------------------------------------------------------------------------------------------
- */
+/* ---- by NCCL ----------------------------------------------------------------------------------------------------- */
 
 /* From element `at` of every process's slice. received: [processes - 1] rounds. */
 static iv_status nccl_round(iv_trainer *t, train_device *d, const reduction *x, size_t at, float *received,
@@ -115,8 +113,7 @@ static iv_status reduce_by_nccl(iv_trainer *t, train_device *d, const reduction 
     return status;
 }
 
-/* ---- by iv_comm ---------------------------------------------------------------------------------------------------
- */
+/* ---- by iv_comm -------------------------------------------------------------------------------------------------- */
 
 enum {
     TASK = 16 * IV_PARAMETER_BLOCK, /* elements that a thread adds at once, */
@@ -233,8 +230,7 @@ static iv_status reduce_by_comm(iv_trainer *t, train_device *d, const reduction 
     return status;
 }
 
-/* ---- whole sums ---------------------------------------------------------------------------------------------------
- */
+/* ---- whole sums -------------------------------------------------------------------------------------------------- */
 
 /* each: every device adds its slice; else one call is for all. */
 static const struct {
@@ -276,8 +272,7 @@ iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- gradient slices ----------------------------------------------------------------------------------------------
- */
+/* ---- gradient slices --------------------------------------------------------------------------------------------- */
 
 bool iv_train_may_slice(const iv_trainer *t) {
     return t->o.cuda && t->o.shard_parameters && !t->o.no_gradients && t->transport != IV_TRAIN_BY_COMM &&

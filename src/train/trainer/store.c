@@ -55,8 +55,7 @@ iv_status iv_training_load(const iv_training_checkpoint *c, iv_trainer *t, uint6
     return iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", s->path, s->progress.weight_hash, hex);
 }
 
-/* ---- models -------------------------------------------------------------------------------------------------------
- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 
 static const size_t shard_bytes = 5000000000u; /* transformers' save_pretrained */
 

@@ -12,8 +12,7 @@
 
 enum { ROUNDS = 8 /* of a GPU's chunks, at least */ };
 
-/* ---- chunks -------------------------------------------------------------------------------------------------------
- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 /* The last place up to `at` where no tensor's row is cut; the first from `at` on. */
 static size_t place_down(const iv_trainer *t, size_t at) {
@@ -73,8 +72,7 @@ void iv_train_weights_close(iv_trainer *t) {
     free(t->vector_at);
 }
 
-/* ---- sharded: writing ---------------------------------------------------------------------------------------------
- */
+/* ---- sharded: writing -------------------------------------------------------------------------------------------- */
 
 static iv_status take_vectors(const iv_trainer *t, train_device *d, const train_chunk *x, iv_error *err) {
     for (size_t i = 0; d->vectors && i < t->model->tensor_count; i++) {
@@ -151,8 +149,7 @@ static iv_status write_sharded(iv_trainer *t, iv_model *first, iv_error *err) {
     return t->transport == IV_TRAIN_BY_COMM ? write_in_order(t, first, err) : write_rounds(t, first, err);
 }
 
-/* ---- sharded: reading ---------------------------------------------------------------------------------------------
- */
+/* ---- sharded: reading -------------------------------------------------------------------------------------------- */
 
 /* A chunk that was read from the first model, to the other GPUs' models and every GPU's vectors. */
 typedef struct reading {
@@ -189,8 +186,7 @@ static iv_status read_sharded(iv_trainer *t, iv_error *err) {
     return status;
 }
 
-/* ---- whole --------------------------------------------------------------------------------------------------------
- */
+/* ---- whole ------------------------------------------------------------------------------------------------------- */
 
 static iv_status write_own(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     iv_model *first = context;
