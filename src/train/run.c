@@ -373,7 +373,7 @@ iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summar
     return status;
 }
 
-static iv_status open_model_parts(iv_run *r, iv_error *err) {
+static iv_status open_for_gradients(iv_run *r, iv_error *err) {
     r->first = true;
     IV_TRY(open_data(r, err));
     return iv_run_open_trainer(r, err);
@@ -381,7 +381,7 @@ static iv_status open_model_parts(iv_run *r, iv_error *err) {
 
 iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err) {
     *r = (iv_run){.o = o, .summary = summary, .no_optimizer = true};
-    iv_status status = open_model_parts(r, err);
+    iv_status status = open_for_gradients(r, err);
     if (status != IV_OK) iv_run_close(r);
     return status;
 }

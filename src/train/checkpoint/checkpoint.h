@@ -29,16 +29,16 @@ typedef struct iv_training_progress {
 
 /* Elements [first, first + count) of the flat layout, owned by this rank. count 0: it owns none. Over all ranks the
  * ranges cover the layout without holes or overlaps. */
-typedef enum iv_training_part {
+typedef enum iv_training_buffer {
     IV_TRAINING_MASTER,
     IV_TRAINING_FIRST_MOMENT,
     IV_TRAINING_SECOND_MOMENT
-} iv_training_part;
-enum { IV_TRAINING_PARTS = 3 };
+} iv_training_buffer;
+enum { IV_TRAINING_BUFFERS = 3 };
 typedef struct iv_training_shard {
     size_t first, count;
-    const float *data[IV_TRAINING_PARTS]; /* [count] each, by iv_training_part; NULL: read gives it, in pieces */
-    iv_status (*read)(void *user, iv_training_part part, size_t first, size_t count, float *out, iv_error *err);
+    const float *data[IV_TRAINING_BUFFERS]; /* [count] each, by iv_training_buffer; NULL: read gives it, in pieces */
+    iv_status (*read)(void *user, iv_training_buffer buffer, size_t first, size_t count, float *out, iv_error *err);
     void *user;
 } iv_training_shard;
 
@@ -92,7 +92,7 @@ iv_status iv_training_match(const iv_training_checkpoint *c, const iv_training_r
 
 /* Elements [first, first + count) of one array, from whichever shards hold them. Any rank may read any range, from
  * several threads. */
-iv_status iv_training_read(const iv_training_checkpoint *c, iv_training_part part, size_t first, size_t count,
+iv_status iv_training_read(const iv_training_checkpoint *c, iv_training_buffer buffer, size_t first, size_t count,
                            float *out, iv_error *err);
 
 /* Collective: opens the newest whole checkpoint of run->dir, verified once, by rank 0. *out is NULL if the run has none

@@ -73,7 +73,7 @@ static iv_status name_model(iv_training_checkpoint *c, const char *dir, const iv
     return status;
 }
 
-static iv_status open_parts(iv_training_checkpoint *c, const char *dir, const iv_training_manifest *m, iv_error *err) {
+static iv_status open_all(iv_training_checkpoint *c, const char *dir, const iv_training_manifest *m, iv_error *err) {
     if (!iv_training_manifest_find(m, IV_TRAINING_RECORD_NAME))
         return iv_fail(err, IV_FORMAT, "%s: %s is not in the manifest", dir, IV_TRAINING_RECORD_NAME);
     if (!(c->saved.path = iv_arena_strndup(&c->arena, dir, strlen(dir))))
@@ -104,7 +104,7 @@ iv_status iv_training_open(const char *path, bool verify, iv_training_checkpoint
     IV_TRY(step_of(path, &step, err));
     IV_TRY(iv_training_manifest_read(path, step, verify, &m, err));
     iv_training_checkpoint *c = calloc(1, sizeof *c);
-    iv_status status = c ? open_parts(c, path, &m, err) : iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    iv_status status = c ? open_all(c, path, &m, err) : iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
     iv_training_manifest_free(&m);
     if (status == IV_OK)
         *out = c;
@@ -130,16 +130,16 @@ iv_status iv_training_match(const iv_training_checkpoint *c, const iv_training_r
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
-iv_status iv_training_read(const iv_training_checkpoint *c, iv_training_part part, size_t first, size_t count,
+iv_status iv_training_read(const iv_training_checkpoint *c, iv_training_buffer buffer, size_t first, size_t count,
                            float *out, iv_error *err) {
     size_t elements = c->saved.run.elements;
-    if ((size_t)part >= IV_TRAINING_PARTS || first > elements || count > elements - first)
+    if ((size_t)buffer >= IV_TRAINING_BUFFERS || first > elements || count > elements - first)
         return iv_fail(err, IV_INVALID, "%s: wanted a range of %zu elements, found %zu from %zu on", c->saved.path,
                        elements, count, first);
     for (size_t i = 0; i < c->count; i++) {
         const iv_training_state *s = &c->states[i];
         size_t begin = iv_size_max(first, s->first), end = iv_size_min(first + count, s->first + s->count);
-        if (begin < end) IV_TRY(iv_training_state_read(s, part, begin, end - begin, out + (begin - first), err));
+        if (begin < end) IV_TRY(iv_training_state_read(s, buffer, begin, end - begin, out + (begin - first), err));
     }
     return IV_OK;
 }

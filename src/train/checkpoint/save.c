@@ -53,7 +53,7 @@ static iv_status check_shard(const iv_training_run *run, const iv_training_shard
     if (m->first > run->elements || m->count > run->elements - m->first)
         return iv_fail(err, IV_INVALID, "checkpoint: shard: wanted a range of %zu elements, found %zu from %zu on",
                        run->elements, m->count, m->first);
-    for (size_t p = 0; m->count && p < IV_TRAINING_PARTS; p++)
+    for (size_t p = 0; m->count && p < IV_TRAINING_BUFFERS; p++)
         if (!m->data[p] && !m->read) return iv_fail(err, IV_INVALID, "checkpoint: shard: array %zu is missing", p);
     return IV_OK;
 }

@@ -10,7 +10,7 @@
 
 enum { PIECE = 1 << 20 }; /* elements */
 
-static const char *const part_names[IV_TRAINING_PARTS] = {"master", "first_moment", "second_moment"};
+static const char *const part_names[IV_TRAINING_BUFFERS] = {"master", "first_moment", "second_moment"};
 
 void iv_training_state_name(size_t rank, size_t ranks, char out[IV_TRAINING_STATE_NAME_BYTES]) {
     snprintf(out, IV_TRAINING_STATE_NAME_BYTES, "state-%05zu-of-%05zu.safetensors", rank + 1, ranks);
@@ -24,12 +24,13 @@ bool iv_training_state_is_name(const char *name) {
     return strcmp(name, again) == 0;
 }
 
-static iv_status put_part(iv_safetensors_writer *w, const iv_training_shard *shard, iv_training_part part, float *piece,
-                          iv_error *err) {
-    if (shard->data[part]) return iv_safetensors_writer_put(w, shard->data[part], shard->count * sizeof *piece, err);
+static iv_status put_buffer(iv_safetensors_writer *w, const iv_training_shard *shard, iv_training_buffer buffer,
+                            float *piece, iv_error *err) {
+    if (shard->data[buffer])
+        return iv_safetensors_writer_put(w, shard->data[buffer], shard->count * sizeof *piece, err);
     for (size_t at = 0, n; at < shard->count; at += n) {
         n = iv_size_min(PIECE, shard->count - at);
-        IV_TRY(shard->read(shard->user, part, shard->first + at, n, piece, err));
+        IV_TRY(shard->read(shard->user, buffer, shard->first + at, n, piece, err));
         IV_TRY(iv_safetensors_writer_put(w, piece, n * sizeof *piece, err));
     }
     return IV_OK;
@@ -37,18 +38,18 @@ static iv_status put_part(iv_safetensors_writer *w, const iv_training_shard *sha
 
 iv_status iv_training_state_write(const char *path, const iv_training_shard *shard, iv_error *err) {
     int64_t range[2] = {(int64_t)shard->first, (int64_t)shard->count};
-    iv_tensor_info tensors[1 + IV_TRAINING_PARTS] = {{.name = "range", .dtype = IV_I64, .ndim = 1, .shape = {2}}};
-    for (size_t p = 0; p < IV_TRAINING_PARTS; p++)
+    iv_tensor_info tensors[1 + IV_TRAINING_BUFFERS] = {{.name = "range", .dtype = IV_I64, .ndim = 1, .shape = {2}}};
+    for (size_t p = 0; p < IV_TRAINING_BUFFERS; p++)
         tensors[1 + p] =
             (iv_tensor_info){.name = part_names[p], .dtype = IV_F32, .ndim = 1, .shape = {(int64_t)shard->count}};
     iv_safetensors_writer w;
     float *piece = malloc(PIECE * sizeof *piece);
     if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
-    iv_status status = iv_safetensors_writer_open(path, tensors, 1 + IV_TRAINING_PARTS, NULL, &w, err);
+    iv_status status = iv_safetensors_writer_open(path, tensors, 1 + IV_TRAINING_BUFFERS, NULL, &w, err);
     if (status == IV_OK) {
         status = iv_safetensors_writer_put(&w, range, sizeof range, err);
-        for (int p = 0; status == IV_OK && p < IV_TRAINING_PARTS; p++)
-            status = put_part(&w, shard, (iv_training_part)p, piece, err);
+        for (int p = 0; status == IV_OK && p < IV_TRAINING_BUFFERS; p++)
+            status = put_buffer(&w, shard, (iv_training_buffer)p, piece, err);
         status = iv_safetensors_writer_close(&w, status, err);
     }
     free(piece);
@@ -65,7 +66,7 @@ static iv_status read_range(iv_training_state *s, size_t elements, const iv_tens
                             iv_error *err) {
     int64_t range[2];
     const iv_tensor_info *t = find(tensors, count, "range");
-    if (!t || t->dtype != IV_I64 || t->elements != 2 || count != 1 + IV_TRAINING_PARTS)
+    if (!t || t->dtype != IV_I64 || t->elements != 2 || count != 1 + IV_TRAINING_BUFFERS)
         return iv_fail(err, IV_FORMAT, "%s: wanted range (I64, 2 elements) and three arrays, found %zu tensors",
                        s->path, count);
     IV_TRY(iv_file_read_at(s->fd, s->path, range, sizeof range, t->offset, err));
@@ -82,7 +83,7 @@ static iv_status read_header(iv_training_state *s, size_t bytes, size_t elements
     size_t count;
     IV_TRY(iv_safetensors_read(s->path, s->fd, bytes, arena, &tensors, &count, err));
     IV_TRY(read_range(s, elements, tensors, count, err));
-    for (size_t p = 0; p < IV_TRAINING_PARTS; p++) {
+    for (size_t p = 0; p < IV_TRAINING_BUFFERS; p++) {
         const iv_tensor_info *t = find(tensors, count, part_names[p]);
         if (!t || t->dtype != IV_F32 || t->ndim != 1 || t->elements != s->count)
             return iv_fail(err, IV_FORMAT, "%s: %s: wanted F32 of %zu elements, found %s of %zu", s->path,
@@ -111,9 +112,9 @@ void iv_training_state_close(iv_training_state *s) {
     *s = (iv_training_state){.fd = -1};
 }
 
-iv_status iv_training_state_read(const iv_training_state *s, iv_training_part part, size_t first, size_t count,
+iv_status iv_training_state_read(const iv_training_state *s, iv_training_buffer buffer, size_t first, size_t count,
                                  float *out, iv_error *err) {
     IV_ASSERT(first >= s->first && count <= s->count && first - s->first <= s->count - count);
-    size_t at = s->offset[part] + (first - s->first) * sizeof *out;
+    size_t at = s->offset[buffer] + (first - s->first) * sizeof *out;
     return iv_file_read_at(s->fd, s->path, out, count * sizeof *out, at, err);
 }

@@ -20,7 +20,7 @@ typedef struct iv_training_state {
     char *path;
     int fd;
     size_t first, count;
-    size_t offset[IV_TRAINING_PARTS]; /* of each array in the file */
+    size_t offset[IV_TRAINING_BUFFERS]; /* of each array in the file */
 } iv_training_state;
 
 /* elements: of the layout, in which the range must lie. After an error there is nothing to close. */
@@ -28,7 +28,7 @@ iv_status iv_training_state_open(const char *path, size_t elements, iv_training_
 void iv_training_state_close(iv_training_state *s);
 
 /* Elements [first, first + count) of the layout, which lie in the file's range. */
-iv_status iv_training_state_read(const iv_training_state *s, iv_training_part part, size_t first, size_t count,
+iv_status iv_training_state_read(const iv_training_state *s, iv_training_buffer buffer, size_t first, size_t count,
                                  float *out, iv_error *err);
 
 #endif

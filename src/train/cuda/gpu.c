@@ -25,7 +25,7 @@ typedef struct clearing {
     size_t n;
 } clearing;
 
-static void clear_part(void *context, size_t index, size_t worker) {
+static void clear_range(void *context, size_t index, size_t worker) {
     const clearing *c = context;
     size_t at = index * CLEARED;
     (void)worker;
@@ -36,7 +36,7 @@ static float *flat_alloc_host(iv_flat *r, size_t n) {
     iv_flat_gpu *g = (iv_flat_gpu *)r;
     size_t bytes;
     clearing c = {iv_size_mul(n ? n : 1, sizeof(float), &bytes) ? g->memspace->stage(g->memspace, bytes) : NULL, n};
-    if (c.flat) iv_pool_run(g->pool, (n + CLEARED - 1) / CLEARED, clear_part, &c);
+    if (c.flat) iv_pool_run(g->pool, (n + CLEARED - 1) / CLEARED, clear_range, &c);
     return c.flat;
 }
 

@@ -7,38 +7,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const iv_flat_kind row_of[IV_TRAINING_PARTS] = {
+static const iv_flat_kind row_of[IV_TRAINING_BUFFERS] = {
     [IV_TRAINING_MASTER] = IV_FLAT_MASTER,
     [IV_TRAINING_FIRST_MOMENT] = IV_FLAT_FIRST_MOMENT,
     [IV_TRAINING_SECOND_MOMENT] = IV_FLAT_SECOND_MOMENT,
 };
 
-static iv_status read_part(void *user, iv_training_part part, size_t first, size_t count, float *out, iv_error *err) {
-    return iv_train_read(user, row_of[part], first, count, out, err);
+static iv_status read_buffer(void *user, iv_training_buffer buffer, size_t first, size_t count, float *out,
+                             iv_error *err) {
+    return iv_train_read(user, row_of[buffer], first, count, out, err);
 }
 
 iv_training_shard iv_training_shard_of(iv_trainer *t) {
     iv_train_slice s = iv_train_slice_of(t);
-    return (iv_training_shard){.first = s.first, .count = s.count, .read = read_part, .user = t};
+    return (iv_training_shard){.first = s.first, .count = s.count, .read = read_buffer, .user = t};
 }
 
-static iv_status load_part(const iv_training_checkpoint *c, iv_trainer *t, iv_training_part part, size_t first,
-                           size_t count, float *piece, iv_error *err) {
+static iv_status load_buffer(const iv_training_checkpoint *c, iv_trainer *t, iv_training_buffer buffer, size_t first,
+                             size_t count, float *piece, iv_error *err) {
     for (size_t at = 0, n; at < count; at += n) {
         n = iv_size_min(IV_TRAIN_PIECE, count - at);
-        IV_TRY(iv_training_read(c, part, first + at, n, piece, err));
-        IV_TRY(iv_train_write(t, row_of[part], first + at, n, piece, err));
+        IV_TRY(iv_training_read(c, buffer, first + at, n, piece, err));
+        IV_TRY(iv_train_write(t, row_of[buffer], first + at, n, piece, err));
     }
     return IV_OK;
 }
 
-static iv_status load_parts(const iv_training_checkpoint *c, iv_trainer *t, iv_error *err) {
+static iv_status load_buffers(const iv_training_checkpoint *c, iv_trainer *t, iv_error *err) {
     iv_train_slice s = iv_train_slice_of(t);
     float *piece = malloc(IV_TRAIN_PIECE * sizeof *piece);
     if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", iv_training_get(c)->path);
-    iv_status status = load_part(c, t, IV_TRAINING_MASTER, s.master_first, s.master_count, piece, err);
-    if (status == IV_OK) status = load_part(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, piece, err);
-    if (status == IV_OK) status = load_part(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, piece, err);
+    iv_status status = load_buffer(c, t, IV_TRAINING_MASTER, s.master_first, s.master_count, piece, err);
+    if (status == IV_OK) status = load_buffer(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, piece, err);
+    if (status == IV_OK) status = load_buffer(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, piece, err);
     free(piece);
     return status;
 }
@@ -47,7 +48,7 @@ iv_status iv_training_load(const iv_training_checkpoint *c, iv_trainer *t, uint6
                            iv_error *err) {
     const iv_training_saved *s = iv_training_get(c);
     char hex[65];
-    IV_TRY(load_parts(c, t, err));
+    IV_TRY(load_buffers(c, t, err));
     IV_TRY(iv_train_restore(t, updates, err));
     IV_TRY(iv_train_weights_hash(t, hash, err));
     iv_digest_hex(hash, hex);

@@ -210,7 +210,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status open_parts(iv_trainer *t, iv_error *err) {
+static iv_status open_all(iv_trainer *t, iv_error *err) {
     IV_TRY(check_layout(t, err));
     IV_TRY(iv_pool_open(t->o.threads, &t->pool, err));
     IV_TRY(iv_train_open_devices(t, err));
@@ -228,7 +228,7 @@ iv_status iv_train_open(const iv_train_options *o, iv_trainer **out, iv_error *e
     pthread_mutex_init(&t->barrier.mutex, NULL), pthread_cond_init(&t->barrier.cond, NULL);
     if (!t->o.kernels) t->o.kernels = iv_kernels_select(iv_isa_detect());
     t->process_count = o->processes ? o->processes->size : 1, t->process = o->processes ? o->processes->rank : 0;
-    iv_status status = open_parts(t, err);
+    iv_status status = open_all(t, err);
     if (status == IV_OK)
         *out = t;
     else
@@ -533,7 +533,7 @@ iv_status iv_train_gradients(iv_trainer *t, const iv_train_batch *b, double deno
     return IV_OK;
 }
 
-static iv_status update_part(iv_trainer *t, train_device *d, void *context, iv_error *err) {
+static iv_status update_slice(iv_trainer *t, train_device *d, void *context, iv_error *err) {
     return d->flat->ops->adamw(d->flat, context, t->decays + (d->first - t->first) / IV_PARAMETER_BLOCK,
                                iv_train_own_gradient(d), iv_train_own_master(d), d->moments[0], d->moments[1], d->count,
                                true, err);
@@ -546,7 +546,7 @@ iv_status iv_train_apply(iv_trainer *t, const iv_train_update *u, iv_train_resul
     if (!iv_gradient_scale(t->total, u->denominator, u->max_norm, &result->norm, &scale)) return name_the_bad(t, err);
     t->ready = false;
     iv_adamw_step step = iv_adamw_constants(&t->o.adamw, u->learning_rate, ++t->steps, scale);
-    IV_TRY(iv_train_on_devices(t, update_part, &step, err));
+    IV_TRY(iv_train_on_devices(t, update_slice, &step, err));
     at[1] = iv_now();
     IV_TRY(iv_train_restore(t, t->steps, err));
     at[2] = iv_now();
