@@ -5,16 +5,15 @@
 
 #include <stdlib.h>
 
-/* ---- runs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 enum { PIECES_MAX = 3, SHAPES_MAX = 64 };
 
-/* The outputs and inputs of a tensor that are part of a run: this rank's. */
-typedef struct part {
+/* The outputs and inputs of a tensor that are concatenated: this rank's. */
+typedef struct tensor_slice {
     const iv_tensor *tensor;
     size_t first, n, column, leaf; /* outputs [first, first + n), inputs from `column` on; leaf as below */
-} part;
+} tensor_slice;
 
 typedef struct piece {
     size_t offset;  /* from the layer's base */
@@ -68,7 +67,7 @@ static uintptr_t row_of(const gpu_learner *l, const iv_tensor *t, size_t output,
 }
 
 /* Those of all columns of a run; *lowest: the first in memory. */
-static iv_status find_rows(building *b, const shape *s, const part *parts, uintptr_t *lowest, iv_error *err) {
+static iv_status find_rows(building *b, const shape *s, const tensor_slice *tensors, uintptr_t *lowest, iv_error *err) {
     size_t at = 0;
     if (s->n > b->row_max) {
         uintptr_t *row = realloc(b->row, s->n * sizeof *row);
@@ -81,7 +80,7 @@ static iv_status find_rows(building *b, const shape *s, const part *parts, uintp
             for (size_t i = 0; i < iv_padded_k(s->of[p].leaf); i++) {
                 size_t output = leaf * s->of[p].leaf + i;
                 bool real = i < s->of[p].leaf && output < s->of[p].n;
-                b->row[at] = real ? row_of(b->l, parts[p].tensor, parts[p].first + output, parts[p].column) : 0;
+                b->row[at] = real ? row_of(b->l, tensors[p].tensor, tensors[p].first + output, tensors[p].column) : 0;
                 if (real && b->row[at] < *lowest) *lowest = b->row[at];
                 at++;
             }
@@ -117,21 +116,21 @@ static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error
     return IV_OK;
 }
 
-/* The run of parts with k inputs each; *run's offsets are shared by all layers of the shape. */
-static iv_status add_run(building *b, const part *parts, size_t pieces, size_t k, size_t leaves, gpu_run *run,
+/* The run of tensors with k inputs each; *run's offsets are shared by all layers of the shape. */
+static iv_status add_run(building *b, const tensor_slice *tensors, size_t pieces, size_t k, size_t leaves, gpu_run *run,
                          iv_error *err) {
-    shape s = {.pieces = pieces, .k = k, .stride = parts[0].tensor->columns, .leaves = leaves};
+    shape s = {.pieces = pieces, .k = k, .stride = tensors[0].tensor->columns, .leaves = leaves};
     size_t base = SIZE_MAX, at[PIECES_MAX];
     for (size_t p = 0; p < pieces; p++) {
-        at[p] = parts[p].tensor->offset + parts[p].first * s.stride + parts[p].column;
+        at[p] = tensors[p].tensor->offset + tensors[p].first * s.stride + tensors[p].column;
         base = iv_size_min(base, at[p]);
     }
     for (size_t p = 0; p < pieces; p++) {
-        s.of[p] = (piece){at[p] - base, parts[p].n, parts[p].leaf};
-        s.n += leaves * iv_padded_k(parts[p].leaf);
+        s.of[p] = (piece){at[p] - base, tensors[p].n, tensors[p].leaf};
+        s.n += leaves * iv_padded_k(tensors[p].leaf);
     }
     uintptr_t lowest;
-    IV_TRY(find_rows(b, &s, parts, &lowest, err));
+    IV_TRY(find_rows(b, &s, tensors, &lowest, err));
     size_t i = 0;
     while (i < b->shapes && !(same_shape(&b->shape[i], &s) && same_places(b, &b->shape[i], lowest))) i++;
     if (i == b->shapes) {
@@ -155,7 +154,7 @@ static iv_status add_run(building *b, const part *parts, size_t pieces, size_t k
 static iv_status add_plain(building *b, const iv_tensor *t, size_t column, size_t k, size_t leaves, gpu_run *run,
                            iv_error *err) {
     size_t leaf = leaves == 1 ? t->rows : iv_padded_k(t->rows) / leaves;
-    return add_run(b, &(part){t, 0, t->rows, column, leaf}, 1, k, leaves, run, err);
+    return add_run(b, &(tensor_slice){t, 0, t->rows, column, leaf}, 1, k, leaves, run, err);
 }
 
 static size_t whole_leaves(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_WHOLE); }
@@ -163,15 +162,15 @@ static size_t whole_leaves(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(
 static iv_status add_mlp(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
     const gpu_learner *l = b->l;
     size_t leaf = iv_padded_k(t->gate->rows) / l->leaves.up / l->f.ranks;
-    const part parts[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
-    IV_TRY(add_run(b, parts, 2, l->h, l->leaves.up, up, err));
+    const tensor_slice tensors[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
+    IV_TRY(add_run(b, tensors, 2, l->h, l->leaves.up, up, err));
     return add_plain(b, t->down, l->up_first, l->up, whole_leaves(l->h), down, err);
 }
 
 static iv_status add_expert(building *b, const iv_mlp_tensors *t, gpu_run *up, gpu_run *down, iv_error *err) {
     size_t n = t->gate->rows;
-    const part parts[] = {{t->gate, 0, n, 0, n}, {t->up, 0, n, 0, n}};
-    IV_TRY(add_run(b, parts, 2, b->l->h, IV_EXPERT_LEAVES, up, err));
+    const tensor_slice tensors[] = {{t->gate, 0, n, 0, n}, {t->up, 0, n, 0, n}};
+    IV_TRY(add_run(b, tensors, 2, b->l->h, IV_EXPERT_LEAVES, up, err));
     return add_plain(b, t->down, 0, n, IV_EXPERT_LEAVES, down, err);
 }
 
@@ -180,9 +179,9 @@ static iv_status add_layer(building *b, size_t layer, gpu_layer_runs *r, iv_erro
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
     size_t leaves = l->leaves.qkv, dim = (size_t)l->m->config.head_dim, q_first = l->shard->head_first * dim,
            kv_first = l->shard->kv_head_first * dim;
-    const part qkv[] = {{t->q, q_first, l->q, 0, l->q / leaves},
-                        {t->k, kv_first, l->kv, 0, l->kv / leaves},
-                        {t->v, kv_first, l->kv, 0, l->kv / leaves}};
+    const tensor_slice qkv[] = {{t->q, q_first, l->q, 0, l->q / leaves},
+                                {t->k, kv_first, l->kv, 0, l->kv / leaves},
+                                {t->v, kv_first, l->kv, 0, l->kv / leaves}};
     IV_TRY(add_run(b, qkv, 3, l->h, leaves, &r->qkv, err));
     IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
     if (l->m->layers[layer].mlp != IV_MLP_EXPERTS) return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
@@ -204,7 +203,7 @@ static iv_status add_head(building *b, const iv_tensor *t, gpu_run *run, iv_erro
     const gpu_learner *l = b->l;
     size_t leaf = iv_padded_k(t->rows) / l->leaves.head / l->f.ranks, first = l->f.rank * l->leaves.head * leaf,
            n = iv_size_min(l->leaves.head * leaf, t->rows - first);
-    return add_run(b, &(part){t, first, n, 0, leaf}, 1, l->h, l->leaves.head, run, err);
+    return add_run(b, &(tensor_slice){t, first, n, 0, leaf}, 1, l->h, l->leaves.head, run, err);
 }
 
 static void measure(gpu_learner *l, const gpu_run *run, size_t columns) {
@@ -253,8 +252,7 @@ iv_status iv_gpu_learner_runs(gpu_learner *l, int64_t **offsets, iv_error *err) 
     return status;
 }
 
-/* ---- gradients -----------------------------------------------------------------------------------------------------
- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /* The sums from element `base` on. */
 static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
@@ -358,8 +356,7 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
     return iv_gpu_launched(&l->f, iv_gpu_column_sums(&a, l->f.stream), "sums of columns", err);
 }
 
-/* ---- inputs of weight gradients ------------------------------------------------------------------------------------
- */
+/* ---- inputs of weight gradients ---------------------------------------------------------------------------------- */
 
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err) {
     bool attention = n.kind == IV_NORM_ATTENTION;
