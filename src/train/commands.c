@@ -23,13 +23,13 @@ iv_status iv_run_train(const iv_run_options *o, iv_run_summary *out, iv_error *e
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
-static iv_status put_tensor(iv_trainer *t, const iv_tensor *x, double weight, float *piece, iv_safetensors_writer *w,
+static iv_status put_tensor(iv_trainer *t, const iv_tensor *x, double weight, float *chunk, iv_safetensors_writer *w,
                             iv_error *err) {
     for (size_t at = 0, n; at < x->info.elements; at += n) {
-        n = iv_size_min(IV_TRAIN_PIECE, x->info.elements - at);
-        IV_TRY(iv_train_read(t, IV_FLAT_GRADIENT, x->offset + at, n, piece, err));
-        for (size_t k = 0; k < n; k++) piece[k] = (float)((double)piece[k] / weight);
-        IV_TRY(iv_safetensors_writer_put(w, piece, n * sizeof *piece, err));
+        n = iv_size_min(IV_TRAIN_CHUNK, x->info.elements - at);
+        IV_TRY(iv_train_read(t, IV_FLAT_GRADIENT, x->offset + at, n, chunk, err));
+        for (size_t k = 0; k < n; k++) chunk[k] = (float)((double)chunk[k] / weight);
+        IV_TRY(iv_safetensors_writer_put(w, chunk, n * sizeof *chunk, err));
     }
     return IV_OK;
 }
@@ -43,7 +43,7 @@ static iv_status write_tensors(iv_run *r, const char *path, double weight, iv_er
         if (!iv_parameter_is_trained(&m->tensors[i])) continue;
         infos[count] = m->tensors[i].info, infos[count++].dtype = IV_F32;
     }
-    float *mean = malloc(IV_TRAIN_PIECE * sizeof *mean);
+    float *mean = malloc(IV_TRAIN_CHUNK * sizeof *mean);
     iv_safetensors_writer w;
     iv_status status = mean ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
     if (status == IV_OK) status = iv_safetensors_writer_open(path, infos, count, "pt", &w, err);

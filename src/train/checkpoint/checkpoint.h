@@ -37,7 +37,7 @@ typedef enum iv_training_buffer {
 enum { IV_TRAINING_BUFFERS = 3 };
 typedef struct iv_training_shard {
     size_t first, count;
-    const float *data[IV_TRAINING_BUFFERS]; /* [count] each, by iv_training_buffer; NULL: read gives it, in pieces */
+    const float *data[IV_TRAINING_BUFFERS]; /* [count] each, by iv_training_buffer; NULL: read gives it, in chunks */
     iv_status (*read)(void *user, iv_training_buffer buffer, size_t first, size_t count, float *out, iv_error *err);
     void *user;
 } iv_training_shard;

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIECE_BYTES = 1 << 20, TAG_BYTES = 16, OPEN_FOLDERS = 16 };
+enum { CHUNK_BYTES = 1 << 20, TAG_BYTES = 16, OPEN_FOLDERS = 16 };
 
 static const char prefix[] = "checkpoint-";
 static const char *const kinds[] = {[IV_TRAINING_WRITING] = "tmp", [IV_TRAINING_REMOVING] = "old"};
@@ -146,13 +146,13 @@ iv_status iv_training_hash_file(const char *path, bool flush, uint64_t *bytes, u
     int fd;
     size_t size;
     IV_TRY(iv_file_open(path, &fd, &size, err));
-    char *piece = malloc(PIECE_BYTES);
-    iv_digest *d = piece ? iv_digest_new() : NULL;
+    char *chunk = malloc(CHUNK_BYTES);
+    iv_digest *d = chunk ? iv_digest_new() : NULL;
     iv_status status = d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to hash it", path);
     for (size_t at = 0, n; status == IV_OK && at < size; at += n) {
-        n = iv_size_min(PIECE_BYTES, size - at);
-        status = iv_file_read_at(fd, path, piece, n, at, err);
-        if (status == IV_OK) iv_digest_add(d, piece, n);
+        n = iv_size_min(CHUNK_BYTES, size - at);
+        status = iv_file_read_at(fd, path, chunk, n, at, err);
+        if (status == IV_OK) iv_digest_add(d, chunk, n);
     }
     uint8_t made[32];
     if (d) iv_digest_finish(d, made);
@@ -160,6 +160,6 @@ iv_status iv_training_hash_file(const char *path, bool flush, uint64_t *bytes, u
         status = iv_fail(err, IV_IO, "%s: cannot be flushed to the disk: %s", path, strerror(errno));
     if (status == IV_OK) memcpy(digest, made, sizeof made), *bytes = size;
     close(fd);
-    free(piece);
+    free(chunk);
     return status;
 }

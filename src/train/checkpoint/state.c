@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20 }; /* elements */
+enum { CHUNK = 1 << 20 }; /* elements */
 
 static const char *const part_names[IV_TRAINING_BUFFERS] = {"master", "first_moment", "second_moment"};
 
@@ -25,13 +25,13 @@ bool iv_training_state_is_name(const char *name) {
 }
 
 static iv_status put_buffer(iv_safetensors_writer *w, const iv_training_shard *shard, iv_training_buffer buffer,
-                            float *piece, iv_error *err) {
+                            float *chunk, iv_error *err) {
     if (shard->data[buffer])
-        return iv_safetensors_writer_put(w, shard->data[buffer], shard->count * sizeof *piece, err);
+        return iv_safetensors_writer_put(w, shard->data[buffer], shard->count * sizeof *chunk, err);
     for (size_t at = 0, n; at < shard->count; at += n) {
-        n = iv_size_min(PIECE, shard->count - at);
-        IV_TRY(shard->read(shard->user, buffer, shard->first + at, n, piece, err));
-        IV_TRY(iv_safetensors_writer_put(w, piece, n * sizeof *piece, err));
+        n = iv_size_min(CHUNK, shard->count - at);
+        IV_TRY(shard->read(shard->user, buffer, shard->first + at, n, chunk, err));
+        IV_TRY(iv_safetensors_writer_put(w, chunk, n * sizeof *chunk, err));
     }
     return IV_OK;
 }
@@ -43,16 +43,16 @@ iv_status iv_training_state_write(const char *path, const iv_training_shard *sha
         tensors[1 + p] =
             (iv_tensor_info){.name = part_names[p], .dtype = IV_F32, .ndim = 1, .shape = {(int64_t)shard->count}};
     iv_safetensors_writer w;
-    float *piece = malloc(PIECE * sizeof *piece);
-    if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
+    float *chunk = malloc(CHUNK * sizeof *chunk);
+    if (!chunk) return iv_fail(err, IV_NO_MEMORY, "%s: no memory", path);
     iv_status status = iv_safetensors_writer_open(path, tensors, 1 + IV_TRAINING_BUFFERS, NULL, &w, err);
     if (status == IV_OK) {
         status = iv_safetensors_writer_put(&w, range, sizeof range, err);
         for (int p = 0; status == IV_OK && p < IV_TRAINING_BUFFERS; p++)
-            status = put_buffer(&w, shard, (iv_training_buffer)p, piece, err);
+            status = put_buffer(&w, shard, (iv_training_buffer)p, chunk, err);
         status = iv_safetensors_writer_close(&w, status, err);
     }
-    free(piece);
+    free(chunk);
     return status;
 }
 

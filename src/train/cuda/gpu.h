@@ -27,7 +27,7 @@ typedef struct iv_flat_gpu {
     size_t digests_max, hashed_count;
     const float *hashed;
     iv_flat_packing *packing[IV_FLAT_PACKINGS]; /* of the models written last; NULL: none yet */
-    const iv_flat_packing *current;             /* of the model whose pieces are written */
+    const iv_flat_packing *current;             /* of the model whose chunks are written */
     size_t packings;                            /* made so far */
     iv_nccl *nccl;                              /* of a linked table */
     size_t processes, process;

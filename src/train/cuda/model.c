@@ -3,7 +3,7 @@
  * Matrices on the same GPU are written by a kernel: their packed rows, grouped by type and width, are listed once for
  * models of one form (a packing), in the order of the flat buffer, and those of a group in a chunk of it are
  * one launch. Everything else goes through this process's memory: small tensors together, others (larger ones,
- * matrices in another memory space, and all reading) in pieces, tensor by tensor, over threads. */
+ * matrices in another memory space, and all reading) in chunks, tensor by tensor, over threads. */
 #include "base/digest.h"
 #include "base/size.h"
 #include "kernels/cuda/learn.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20, SMALL = 1 << 14 }; /* elements */
+enum { CHUNK = 1 << 20, SMALL = 1 << 14 }; /* elements */
 
 /* ---- through this process's memory ------------------------------------------------------------------------------- */
 
@@ -61,18 +61,18 @@ static size_t row_at(const iv_tensor *t, size_t at) {
     return at - t->offset >= t->rows * t->columns ? t->rows : (at - t->offset + t->columns - 1) / t->columns;
 }
 
-static iv_status copy_rows(const copying *x, const iv_tensor *t, float *piece, size_t step, iv_error *err) {
+static iv_status copy_rows(const copying *x, const iv_tensor *t, float *chunk, size_t step, iv_error *err) {
     iv_flat *r = &x->g->base;
     size_t last = row_at(t, x->end);
     for (size_t at = row_at(t, x->begin), n; at < last; at += n) {
         n = iv_size_min(step, last - at);
         float *there = x->values + (t->offset + at * t->columns - x->begin);
         if (x->writes) {
-            IV_TRY(r->ops->read(r, there, n * t->columns, piece, err));
-            IV_TRY(iv_tensor_write_rows(t, at, n, IV_F32, piece, err));
+            IV_TRY(r->ops->read(r, there, n * t->columns, chunk, err));
+            IV_TRY(iv_tensor_write_rows(t, at, n, IV_F32, chunk, err));
         } else {
-            IV_TRY(iv_tensor_read_rows(t, at, n, IV_F32, piece, err));
-            IV_TRY(r->ops->write(r, there, n * t->columns, piece, err));
+            IV_TRY(iv_tensor_read_rows(t, at, n, IV_F32, chunk, err));
+            IV_TRY(r->ops->write(r, there, n * t->columns, chunk, err));
         }
     }
     return IV_OK;
@@ -94,12 +94,12 @@ static void copy_tensor(void *context, size_t index, size_t worker) {
     copying *x = context;
     const iv_tensor *t = &x->first->tensors[index];
     if (!is_copied(x, t)) return;
-    size_t step = iv_size_min(iv_size_max(1, PIECE / t->columns), t->rows);
+    size_t step = iv_size_min(iv_size_max(1, CHUNK / t->columns), t->rows);
     iv_error err;
-    float *piece = malloc(step * t->columns * sizeof *piece);
-    iv_status s = piece ? copy_rows(x, t, piece, step, &err)
+    float *chunk = malloc(step * t->columns * sizeof *chunk);
+    iv_status s = chunk ? copy_rows(x, t, chunk, step, &err)
                         : iv_fail(&err, IV_NO_MEMORY, "%s: no memory to copy it", t->info.name);
-    free(piece);
+    free(chunk);
     if (s == IV_OK || atomic_flag_test_and_set(&x->failed)) return;
     x->status = s;
     if (x->err) *x->err = err;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 16 * IV_PARAMETER_BLOCK, CHUNK = 1024 };
+enum { TASK = 16 * IV_PARAMETER_BLOCK, CHUNK = 1024 };
 
 typedef struct host {
     iv_flat base;
@@ -73,17 +73,17 @@ static void sum_chunk(const summing *x, size_t at, size_t n) {
     }
 }
 
-static void sum_piece(void *context, size_t index, size_t worker) {
+static void sum_task(void *context, size_t index, size_t worker) {
     (void)worker;
     const summing *x = context;
-    size_t begin = index * PIECE, end = iv_size_min(begin + PIECE, x->n);
+    size_t begin = index * TASK, end = iv_size_min(begin + TASK, x->n);
     for (size_t at = begin; at < end; at += CHUNK) sum_chunk(x, at, iv_size_min(CHUNK, end - at));
 }
 
 static iv_status flat_sum(iv_flat *r, float *to, const float *const *from, size_t count, size_t n, iv_error *err) {
     summing x = {to, from, count, n};
     if (count == 1) return to == from[0] ? IV_OK : flat_copy(r, to, from[0], n, err);
-    iv_pool_run(((host *)r)->pool, (n + PIECE - 1) / PIECE, sum_piece, &x);
+    iv_pool_run(((host *)r)->pool, (n + TASK - 1) / TASK, sum_task, &x);
     return IV_OK;
 }
 

@@ -24,23 +24,23 @@ iv_training_shard iv_training_shard_of(iv_trainer *t) {
 }
 
 static iv_status load_buffer(const iv_training_checkpoint *c, iv_trainer *t, iv_training_buffer buffer, size_t first,
-                             size_t count, float *piece, iv_error *err) {
+                             size_t count, float *chunk, iv_error *err) {
     for (size_t at = 0, n; at < count; at += n) {
-        n = iv_size_min(IV_TRAIN_PIECE, count - at);
-        IV_TRY(iv_training_read(c, buffer, first + at, n, piece, err));
-        IV_TRY(iv_train_write(t, row_of[buffer], first + at, n, piece, err));
+        n = iv_size_min(IV_TRAIN_CHUNK, count - at);
+        IV_TRY(iv_training_read(c, buffer, first + at, n, chunk, err));
+        IV_TRY(iv_train_write(t, row_of[buffer], first + at, n, chunk, err));
     }
     return IV_OK;
 }
 
 static iv_status load_buffers(const iv_training_checkpoint *c, iv_trainer *t, iv_error *err) {
     iv_train_slice s = iv_train_slice_of(t);
-    float *piece = malloc(IV_TRAIN_PIECE * sizeof *piece);
-    if (!piece) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", iv_training_get(c)->path);
-    iv_status status = load_buffer(c, t, IV_TRAINING_MASTER, s.master_first, s.master_count, piece, err);
-    if (status == IV_OK) status = load_buffer(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, piece, err);
-    if (status == IV_OK) status = load_buffer(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, piece, err);
-    free(piece);
+    float *chunk = malloc(IV_TRAIN_CHUNK * sizeof *chunk);
+    if (!chunk) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", iv_training_get(c)->path);
+    iv_status status = load_buffer(c, t, IV_TRAINING_MASTER, s.master_first, s.master_count, chunk, err);
+    if (status == IV_OK) status = load_buffer(c, t, IV_TRAINING_FIRST_MOMENT, s.first, s.count, chunk, err);
+    if (status == IV_OK) status = load_buffer(c, t, IV_TRAINING_SECOND_MOMENT, s.first, s.count, chunk, err);
+    free(chunk);
     return status;
 }
 

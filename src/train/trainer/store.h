@@ -1,4 +1,4 @@
-/* store.h: a trainer to and from checkpoints, in pieces, wherever its flat buffers are; and its model as a Hugging Face
+/* store.h: a trainer to and from checkpoints, in chunks, wherever its flat buffers are; and its model as a Hugging Face
  * directory. */
 #ifndef IV_TRAIN_TRAINER_STORE_H
 #define IV_TRAIN_TRAINER_STORE_H

@@ -115,7 +115,7 @@ typedef enum iv_flat_kind {
     IV_FLAT_SECOND_MOMENT,
     IV_FLAT_GRADIENT /* reduced, unscaled, of the last step */
 } iv_flat_kind;
-enum { IV_TRAIN_PIECE = 1 << 20 }; /* elements that callers read and write at once */
+enum { IV_TRAIN_CHUNK = 1 << 20 }; /* elements that callers read and write at once */
 typedef struct iv_train_slice {
     size_t elements, first, count, master_first, master_count;
     uint64_t steps; /* of the optimizer */
