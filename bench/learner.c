@@ -283,11 +283,11 @@ static void measure_kind(bench *b, const kind *k, double *forward, double *dx, d
                                  .rows = rows,
                                  .dy = dy,
                                  .dy_stride = n,
-                                 .pieces = 1,
+                                 .slices = 1,
                                  .stride = inputs,
                                  .k = inputs,
                                  .leaves = (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_WHOLE)};
-    a.piece[0] = (iv_gradient_piece){k->first->offset, n, iv_padded_k(n) / a.leaves};
+    a.slice[0] = (iv_gradient_slice){k->first->offset, n, iv_padded_k(n) / a.leaves};
     for (size_t i = 0; i < b->repeats; i++) {
         double at[4] = {seconds_now()};
         iv_linear(&l->compute, &(iv_linear_args){.weight = k->weight,

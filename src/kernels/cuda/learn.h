@@ -8,8 +8,8 @@
  * padded in the same way, whose rows were gathered.
  *
  * A sum over outputs (15.4) is computed from weights and gradients whose outputs lie in a *run*: leaf after leaf, in a
- * leaf the parts of its pieces, each padded with zeros to a multiple of 16. `offsets` of a run gives each column's
- * place in the flat buffer: the element of the output's first input, or -1 for padding. */
+ * leaf the leaf slices of its slices, each padded with zeros to a multiple of 16. `offsets` of a run gives each
+ * column's place in the flat buffer: the element of the output's first input, or -1 for padding. */
 #ifndef IV_KERNELS_CUDA_LEARN_H
 #define IV_KERNELS_CUDA_LEARN_H
 

@@ -15,10 +15,10 @@ static const iv_layer_tensors *names_of(const iv_cpu_learner *l, size_t layer) {
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
-static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
+static iv_gradient_slice whole_slice(size_t offset, size_t n, size_t *leaves) {
     size_t padded = iv_padded_k(n);
     *leaves = (size_t)iv_leaf_count(padded, IV_SUM_WHOLE);
-    return (iv_gradient_piece){offset, n, padded / *leaves};
+    return (iv_gradient_slice){offset, n, padded / *leaves};
 }
 
 /* ---- norms --------------------------------------------------------------------------------------------------- */
@@ -91,12 +91,12 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
                                     .rows = rows,
                                     .dy = l->dy,
                                     .dy_stride = h,
-                                    .pieces = 1,
+                                    .slices = 1,
                                     .stride = whole,
                                     .k = n,
                                     .x = l->tape.now->act,
                                     .dx = l->dact};
-    down.piece[0] = whole_piece(t->down->offset + cut->first, h, &down.leaves);
+    down.slice[0] = whole_slice(t->down->offset + cut->first, h, &down.leaves);
     IV_TRY(iv_linear_backward(l, &down, err));
     if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->down_bias->offset);
     iv_pool_run(l->compute.pool, rows, swiglu_row, l);
@@ -111,8 +111,8 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
         .rows = rows,
         .dy = l->dy,
         .dy_stride = 2 * n,
-        .pieces = 2,
-        .piece = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
+        .slices = 2,
+        .slice = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
         .stride = h,
         .k = h,
         .leaves = leaves,
@@ -140,12 +140,12 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .rows = rows,
                                    .dy = l->dy,
                                    .dy_stride = h,
-                                   .pieces = 1,
+                                   .slices = 1,
                                    .stride = (size_t)l->model->config.heads * dim,
                                    .k = q,
                                    .x = l->tape.now->attended,
                                    .dx = l->dattended};
-    out.piece[0] = whole_piece(t->out->offset + shard->head_first * dim, h, &out.leaves);
+    out.slice[0] = whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
     if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dx, h, 0, h, t->out_bias->offset);
     return IV_OK;
@@ -243,8 +243,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                  .rows = rows,
                                  .dy = l->dy,
                                  .dy_stride = all,
-                                 .pieces = 3,
-                                 .piece = {{t->q->offset + q_first * h, q, q / leaves},
+                                 .slices = 3,
+                                 .slice = {{t->q->offset + q_first * h, q, q / leaves},
                                            {t->k->offset + kv_first * h, kv, kv / leaves},
                                            {t->v->offset + kv_first * h, kv, kv / leaves}},
                                  .stride = h,

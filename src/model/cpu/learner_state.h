@@ -87,21 +87,21 @@ static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
 }
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
-typedef struct iv_gradient_piece {
+typedef struct iv_gradient_slice {
     size_t offset;  /* in the flat buffer, of the first output's first used input */
     size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
-} iv_gradient_piece;
+} iv_gradient_slice;
 
-/* Input and weight gradients of a linear layer whose outputs are its pieces', in order. */
+/* Input and weight gradients of a linear layer whose outputs are its slices', in order. */
 typedef struct iv_linear_backward_args {
     const iv_token_axis *axis;
     size_t rows;
     const void *dy; /* [rows][dy_stride] typed */
     size_t dy_stride;
-    iv_gradient_piece piece[3];
-    size_t pieces;
+    iv_gradient_slice slice[3];
+    size_t slices;
     size_t stride, k;        /* elements from one output to the next in the flat buffer; inputs */
-    size_t leaves;           /* of the sum over outputs on this rank: each is a part of every piece */
+    size_t leaves;           /* of the sum over outputs on this rank: each is a leaf slice of every slice */
     const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
     const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
     float *dx;               /* [rows][k], or NULL: no input gradient */

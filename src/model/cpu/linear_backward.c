@@ -37,7 +37,7 @@ void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float 
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
     iv_input_gradient_args g = {.type = l->model->dtype,
                                 .weight_type = iv_learner_rows_type(l),
-                                .pieces = a->pieces,
+                                .slices = a->slices,
                                 .leaves = a->leaves,
                                 .row_bytes = a->stride * iv_dtype_bytes(iv_learner_rows_type(l)),
                                 .k = a->k,
@@ -47,9 +47,9 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
                                 .turned = l->turned,
                                 .dy_run = l->dy_run,
                                 .row_list = l->row_list};
-    for (size_t p = 0, at = 0; p < a->pieces; at += a->piece[p++].n)
-        g.piece[p] = (iv_output_piece){iv_learner_rows(l, a->piece[p].offset, a->piece[p].n, a->stride, at),
-                                       a->piece[p].n, a->piece[p].leaf};
+    for (size_t p = 0, at = 0; p < a->slices; at += a->slice[p++].n)
+        g.slice[p] = (iv_output_slice){iv_learner_rows(l, a->slice[p].offset, a->slice[p].n, a->stride, at),
+                                       a->slice[p].n, a->slice[p].leaf};
     iv_matrix turned;
     const void *x;
     size_t stride;
@@ -82,15 +82,15 @@ static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a
         l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * a->k * width;
     x.data = l->packed;
     iv_pack_columns(&l->compute, l->model->dtype, l->row_list, &x);
-    for (size_t p = 0, column = 0; p < a->pieces; column += a->piece[p++].n)
+    for (size_t p = 0, column = 0; p < a->slices; column += a->slice[p++].n)
         iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = a->axis,
                                                                    .x = &x,
                                                                    .type = l->model->dtype,
                                                                    .dy = (const char *)a->dy + column * width,
                                                                    .dy_stride = a->dy_stride,
-                                                                   .n = a->piece[p].n,
+                                                                   .n = a->slice[p].n,
                                                                    .sums = &l->step->sums,
-                                                                   .offset = a->piece[p].offset,
+                                                                   .offset = a->slice[p].offset,
                                                                    .stride = a->stride});
 }
 

@@ -7,7 +7,7 @@
 
 /* ---- runs -------------------------------------------------------------------------------------------------------- */
 
-enum { PIECES_MAX = 3, SHAPES_MAX = 64 };
+enum { SLICES_MAX = 3, SHAPES_MAX = 64 };
 
 /* The outputs and inputs of a tensor that are concatenated: this rank's. */
 typedef struct tensor_slice {
@@ -15,14 +15,14 @@ typedef struct tensor_slice {
     size_t first, n, column, leaf; /* outputs [first, first + n), inputs from `column` on; leaf as below */
 } tensor_slice;
 
-typedef struct piece {
+typedef struct gradient_slice {
     size_t offset;  /* from the layer's base */
     size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
-} piece;
+} gradient_slice;
 
 typedef struct shape {
-    piece of[PIECES_MAX];
-    size_t pieces, k, stride, leaves, n, offsets; /* stride: from output to output */
+    gradient_slice of[SLICES_MAX];
+    size_t slices, k, stride, leaves, n, offsets; /* stride: from output to output */
     size_t places;                                /* of the packed rows, in the offsets; behind those of gradients */
 } shape;
 
@@ -36,8 +36,8 @@ typedef struct building {
 } building;
 
 static bool same_shape(const shape *a, const shape *b) {
-    bool same = a->pieces == b->pieces && a->k == b->k && a->stride == b->stride && a->leaves == b->leaves;
-    for (size_t p = 0; p < a->pieces && same; p++)
+    bool same = a->slices == b->slices && a->k == b->k && a->stride == b->stride && a->leaves == b->leaves;
+    for (size_t p = 0; p < a->slices && same; p++)
         same = a->of[p].offset == b->of[p].offset && a->of[p].n == b->of[p].n && a->of[p].leaf == b->of[p].leaf;
     return same;
 }
@@ -76,7 +76,7 @@ static iv_status find_rows(building *b, const shape *s, const tensor_slice *tens
     }
     *lowest = UINTPTR_MAX;
     for (size_t leaf = 0; leaf < s->leaves; leaf++)
-        for (size_t p = 0; p < s->pieces; p++)
+        for (size_t p = 0; p < s->slices; p++)
             for (size_t i = 0; i < iv_padded_k(s->of[p].leaf); i++) {
                 size_t output = leaf * s->of[p].leaf + i;
                 bool real = i < s->of[p].leaf && output < s->of[p].n;
@@ -103,8 +103,8 @@ static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error
     IV_TRY(make_room(b, 2 * s->n, err));
     s->offsets = at, s->places = at + s->n;
     for (size_t leaf = 0; leaf < s->leaves; leaf++)
-        for (size_t p = 0; p < s->pieces; p++) {
-            const piece *t = &s->of[p];
+        for (size_t p = 0; p < s->slices; p++) {
+            const gradient_slice *t = &s->of[p];
             for (size_t i = 0; i < iv_padded_k(t->leaf); i++) {
                 size_t output = leaf * t->leaf + i;
                 bool real = i < t->leaf && output < t->n;
@@ -117,16 +117,16 @@ static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error
 }
 
 /* The run of tensors with k inputs each; *run's offsets are shared by all layers of the shape. */
-static iv_status add_run(building *b, const tensor_slice *tensors, size_t pieces, size_t k, size_t leaves, gpu_run *run,
+static iv_status add_run(building *b, const tensor_slice *tensors, size_t slices, size_t k, size_t leaves, gpu_run *run,
                          iv_error *err) {
-    shape s = {.pieces = pieces, .k = k, .stride = tensors[0].tensor->columns, .leaves = leaves};
-    size_t base = SIZE_MAX, at[PIECES_MAX];
-    for (size_t p = 0; p < pieces; p++) {
+    shape s = {.slices = slices, .k = k, .stride = tensors[0].tensor->columns, .leaves = leaves};
+    size_t base = SIZE_MAX, at[SLICES_MAX];
+    for (size_t p = 0; p < slices; p++) {
         at[p] = tensors[p].tensor->offset + tensors[p].first * s.stride + tensors[p].column;
         base = iv_size_min(base, at[p]);
     }
-    for (size_t p = 0; p < pieces; p++) {
-        s.of[p] = (piece){at[p] - base, tensors[p].n, tensors[p].leaf};
+    for (size_t p = 0; p < slices; p++) {
+        s.of[p] = (gradient_slice){at[p] - base, tensors[p].n, tensors[p].leaf};
         s.n += leaves * iv_padded_k(tensors[p].leaf);
     }
     uintptr_t lowest;

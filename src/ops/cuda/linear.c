@@ -129,9 +129,9 @@ static gpu_columns_key run_of(const gpu_ops *g, const iv_ops_linear *l) {
     size_t width = iv_dtype_bytes(iv_ops_weight_type(&g->base, l));
     memset(&key, 0, sizeof key);
     iv_ops_output_leaves(l, &args);
-    key.pieces = l->weights, key.leaves = args.leaves, key.k = l->k;
+    key.slices = l->weights, key.leaves = args.leaves, key.k = l->k;
     for (size_t i = 0; i < l->weights; i++) {
-        key.n[i] = l->weight[i].n, key.leaf[i] = args.piece[i].leaf;
+        key.n[i] = l->weight[i].n, key.leaf[i] = args.slice[i].leaf;
         key.at[i] = (int64_t)((size_t)((const char *)l->weight[i].data - lowest(l)) / width);
     }
     return key;
@@ -186,8 +186,7 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
     return iv_gpu_ops_launched(g, iv_gpu_linear(&a, g->stream), err);
 }
 
-/* ---- weight gradient -----------------------------------------------------------------------------------------------
- */
+/* ---- weight gradient --------------------------------------------------------------------------------------------- */
 
 /* Whether the pass's rows are its padded axis. */
 static bool is_padded(const iv_ops_pass *pass) { return pass->rows == pass->axis.padded; }
@@ -207,7 +206,7 @@ static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_o
         const gpu_columns *c;
         gpu_columns_key key;
         memset(&key, 0, sizeof key);
-        key.pieces = key.leaves = 1, key.n[0] = key.leaf[0] = l->weight[i].n, key.k = l->k;
+        key.slices = key.leaves = 1, key.n[0] = key.leaf[0] = l->weight[i].n, key.k = l->k;
         IV_TRY(iv_gpu_ops_columns(g, &key, &c, err));
         IV_TRY(padded_columns(g, dy, iv_ops_outputs(l), rows, padded, first, l->weight[i].n, &a.dy, &a.dy_stride, err));
         a.n = c->run, a.offsets = c->offsets, a.sums = sums[i];
