@@ -32,10 +32,11 @@ typedef struct iv_learner_step {
     /* Fills the coefficients -dLoss/dlogprob of sequences [from, to), whose log-probabilities are known. On rank 0;
      * NULL: they were filled before. */
     iv_status (*weigh)(void *context, size_t from, size_t to, iv_error *err);
-    /* NULL, or on a GPU, for a step of one pass: the sums are made in parts, each from sums.sum on, which holds the
-     * longest (iv_parameters_longest_part) and is +0. Every rank calls it when elements [begin, end) are complete; when
-     * it returns the memory is +0 again. The parts: the head, the final norm, the layers from the last on, look-ups. */
-    iv_status (*part)(void *context, size_t begin, size_t end, iv_error *err);
+    /* NULL, or on a GPU, for a step of one pass: the sums are made in buckets, each from sums.sum on, which holds the
+     * longest (iv_parameters_longest_bucket) and is +0. Every rank calls it when elements [begin, end) are complete;
+     * when it returns the memory is +0 again. The buckets: the head, the final norm, the layers from the last on,
+     * look-ups. */
+    iv_status (*bucket)(void *context, size_t begin, size_t end, iv_error *err);
     void *context;
 } iv_learner_step;
 

@@ -26,34 +26,34 @@ size_t iv_parameters_tied_elements(const iv_model *first) {
     return (n + IV_PARAMETER_BLOCK - 1) / IV_PARAMETER_BLOCK * IV_PARAMETER_BLOCK;
 }
 
-iv_parameters_part iv_parameters_tensor_part(const iv_tensor *t) {
+iv_gradient_bucket iv_parameters_tensor_bucket(const iv_tensor *t) {
     size_t n = (t->rows * t->columns + IV_PARAMETER_BLOCK - 1) / IV_PARAMETER_BLOCK * IV_PARAMETER_BLOCK;
-    return (iv_parameters_part){t->offset, t->offset + n};
+    return (iv_gradient_bucket){t->offset, t->offset + n};
 }
 
 /* A layer's names have one prefix, so they are neighbours in the byte order of all names. */
-iv_parameters_part iv_parameters_layer_part(const iv_model *first, size_t layer) {
+iv_gradient_bucket iv_parameters_layer_bucket(const iv_model *first, size_t layer) {
     char prefix[40];
     size_t n = (size_t)snprintf(prefix, sizeof prefix, "model.layers.%zu.", layer);
-    iv_parameters_part out = {SIZE_MAX, 0};
+    iv_gradient_bucket out = {SIZE_MAX, 0};
     for (size_t i = 0; i < first->tensor_count; i++) {
         const iv_tensor *t = &first->tensors[i];
         if (!iv_parameter_is_trained(t) || strncmp(t->info.name, prefix, n) != 0) continue;
-        iv_parameters_part one = iv_parameters_tensor_part(t);
+        iv_gradient_bucket one = iv_parameters_tensor_bucket(t);
         out.begin = iv_size_min(out.begin, one.begin), out.end = iv_size_max(out.end, one.end);
     }
     IV_ASSERT(out.begin < out.end);
     return out;
 }
 
-size_t iv_parameters_longest_part(const iv_model *first) {
+size_t iv_parameters_longest_bucket(const iv_model *first) {
     size_t longest = 0;
     for (size_t i = 0; i < first->tensor_count; i++) { /* the head, look-ups and the final norm are tensors */
-        iv_parameters_part one = iv_parameters_tensor_part(&first->tensors[i]);
+        iv_gradient_bucket one = iv_parameters_tensor_bucket(&first->tensors[i]);
         if (iv_parameter_is_trained(&first->tensors[i])) longest = iv_size_max(longest, one.end - one.begin);
     }
     for (size_t i = 0; i < (size_t)first->config.layers; i++) {
-        iv_parameters_part one = iv_parameters_layer_part(first, i);
+        iv_gradient_bucket one = iv_parameters_layer_bucket(first, i);
         longest = iv_size_max(longest, one.end - one.begin);
     }
     return longest;

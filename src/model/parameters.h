@@ -22,14 +22,14 @@ static inline bool iv_parameter_is_trained(const iv_tensor *t) { return !t->unus
  * head's gradient is at the embedding's offset. 0 if the head is not tied. */
 size_t iv_parameters_tied_elements(const iv_model *first);
 
-/* Parts of the row, with padding: a tensor's, a layer's; and the elements of the longest of the parts that a learner
- * makes (iv_learner_step), look-ups behind the row too. */
-typedef struct iv_parameters_part {
+/* Ranges of the flat gradient, with padding: a tensor's, a layer's; and the elements of the longest of those that a
+ * learner makes (iv_learner_step), look-ups behind it too. */
+typedef struct iv_gradient_bucket {
     size_t begin, end;
-} iv_parameters_part;
-iv_parameters_part iv_parameters_tensor_part(const iv_tensor *t);
-iv_parameters_part iv_parameters_layer_part(const iv_model *first, size_t layer);
-size_t iv_parameters_longest_part(const iv_model *first);
+} iv_gradient_bucket;
+iv_gradient_bucket iv_parameters_tensor_bucket(const iv_tensor *t);
+iv_gradient_bucket iv_parameters_layer_bucket(const iv_model *first, size_t layer);
+size_t iv_parameters_longest_bucket(const iv_model *first);
 
 /* Where the trained vectors are, if they alone are kept: at[i] for tensor i, a multiple of 64 elements. at [tensors] or
  * NULL. Returns the elements of all. */

@@ -182,7 +182,7 @@ static void close_learner(iv_learner *base) {
     if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->layer_parts), free(l->runs), free(l->expert_runs), free(l->tape.layers),
+    free(l->vector_at), free(l->layer_buckets), free(l->runs), free(l->expert_runs), free(l->tape.layers),
         free(l->expert_rows);
     free(l->f.layers), free(l->f.routers);
     free(l->expert_chunks), free(l->chunk_counts);
@@ -218,9 +218,9 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     const iv_model *m = l->names;
     size_t layers = (size_t)m->config.layers;
     l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
-    l->layer_parts = calloc(layers, sizeof *l->layer_parts);
-    if (!l->vector_at || !l->layer_parts) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
-    for (size_t i = 0; i < layers; i++) l->layer_parts[i] = iv_parameters_layer_part(m, i);
+    l->layer_buckets = calloc(layers, sizeof *l->layer_buckets);
+    if (!l->vector_at || !l->layer_buckets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    for (size_t i = 0; i < layers; i++) l->layer_buckets[i] = iv_parameters_layer_bucket(m, i);
     for (size_t i = 0; !alone && i < m->tensor_count; i++) l->vector_at[i] = m->tensors[i].offset;
     if (alone) iv_parameters_vectors(m, l->vector_at);
     return IV_OK;

@@ -41,7 +41,7 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     IV_TRY(norm_gradient(l, n, err)); /* attention's norm is the layer's last */
-    return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_part(l, l->layer_parts[n.layer], err) : IV_OK;
+    return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_bucket(l, l->layer_buckets[n.layer], err) : IV_OK;
 }
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
@@ -188,7 +188,7 @@ static iv_status head_backward(iv_backend *b, iv_error *err) {
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     l->f.now = &l->tape.layers[layer];
-    iv_gpu_learner_begin_part(l, l->layer_parts[layer]);
+    iv_gpu_learner_begin_bucket(l, l->layer_buckets[layer]);
     if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
     l->f.x = l->f.now->x, l->tape.again = true;
     iv_status status = iv_decoder_recompute(l->m, b, layer, l->tape.recompute, err);
@@ -198,11 +198,11 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    iv_parameters_part part = iv_parameters_tensor_part(l->names->embedding_tensor);
-    if (l->tied_offset) part = (iv_parameters_part){l->tied_offset, l->tied_offset + part.end - part.begin};
-    iv_gpu_learner_begin_part(l, part);
+    iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->names->embedding_tensor);
+    if (l->tied_offset) bucket = (iv_gradient_bucket){l->tied_offset, l->tied_offset + bucket.end - bucket.begin};
+    iv_gpu_learner_begin_bucket(l, bucket);
     if (l->f.rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */
-    return iv_gpu_learner_end_part(l, part, err);
+    return iv_gpu_learner_end_bucket(l, bucket, err);
 }
 
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {

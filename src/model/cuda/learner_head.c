@@ -85,8 +85,7 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     return iv_gpu_learner_share_predictions(l, err);
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------
- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* The same in the epilogue that has the logits; *fused: it can. */
 static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run, bool *fused, iv_error *err) {
@@ -177,17 +176,17 @@ static iv_status clear_all(gpu_learner *l, iv_error *err) {
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     float *dh;
     const iv_tensor *weight = l->names->final_norm_tensor;
-    iv_parameters_part head = iv_parameters_tensor_part(iv_gpu_learner_head_tensor(l)),
-                       part = iv_parameters_tensor_part(weight);
+    iv_gradient_bucket head = iv_parameters_tensor_bucket(iv_gpu_learner_head_tensor(l)),
+                       bucket = iv_parameters_tensor_bucket(weight);
     IV_TRY(clear_all(l, err));
-    iv_gpu_learner_begin_part(l, head);
+    iv_gpu_learner_begin_bucket(l, head);
     int code =
         iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "predictions", err));
     IV_TRY(run_leaves(l, &dh, err));
     IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
-    IV_TRY(iv_gpu_learner_end_part(l, head, err));
-    iv_gpu_learner_begin_part(l, part);
+    IV_TRY(iv_gpu_learner_end_bucket(l, head, err));
+    iv_gpu_learner_begin_bucket(l, bucket);
     iv_gpu_norm_backward_args norm = {.x = l->tape.x_end,
                                       .pick = l->on.pick,
                                       .weight = iv_gpu_learner_vector(l, weight),
@@ -202,7 +201,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .rounded_stride = l->h_stride};
     code = l->n.picks ? iv_gpu_norm_backward(&norm, l->f.stream) : 0;
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the final norm", err));
-    if (l->f.rank > 0) return iv_gpu_learner_end_part(l, part, err);
+    if (l->f.rank > 0) return iv_gpu_learner_end_bucket(l, bucket, err);
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->head_axis,
                                     .row = l->on.pick_rows,
@@ -217,5 +216,5 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err));
-    return iv_gpu_learner_end_part(l, part, err);
+    return iv_gpu_learner_end_bucket(l, bucket, err);
 }

@@ -57,8 +57,7 @@ iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- all-reduce ---------------------------------------------------------------------------------------------------
- */
+/* ---- all-reduce -------------------------------------------------------------------------------------------------- */
 
 /* n values of another rank, by a kernel: copies between GPUs may wait for both of them to be idle. */
 static iv_status take(gpu_learner *l, const float *from, size_t n, float *to, const char *what, iv_error *err) {
@@ -139,8 +138,7 @@ gpu_transport iv_gpu_learner_transport(const gpu_learner *l) {
     return l->f.ranks > 1 ? t : iv_gpu_single;
 }
 
-/* ---- predictions ----------------------------------------------------------------------------------------------------
- */
+/* ---- predictions ------------------------------------------------------------------------------------------------- */
 
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
     if (l->f.ranks == 1) return IV_OK;
@@ -252,15 +250,15 @@ iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
                            "gradient of head norms", err);
 }
 
-/* ---- parts of the sums ------------------------------------------------------------------------------------------- */
+/* ---- buckets ------------------------------------------------------------------------------------------- */
 
-void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part) {
-    if (l->step->part) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - part.begin * sizeof *l->sums.sum);
+void iv_gpu_learner_begin_bucket(gpu_learner *l, iv_gradient_bucket bucket) {
+    if (l->step->bucket) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - bucket.begin * sizeof *l->sums.sum);
 }
 
-iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err) {
-    if (!l->step->part) return IV_OK;
+iv_status iv_gpu_learner_end_bucket(gpu_learner *l, iv_gradient_bucket bucket, iv_error *err) {
+    if (!l->step->bucket) return IV_OK;
     IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "backward pass", err));
     IV_TRY(iv_gpu_learner_check_peers(l, err));
-    return l->step->part(l->step->context, part.begin, part.end, err);
+    return l->step->bucket(l->step->context, bucket.begin, bucket.end, err);
 }

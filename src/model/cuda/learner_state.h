@@ -83,11 +83,11 @@ typedef struct gpu_learner {
     gpu_pass pass; /* the one that is running */
     iv_backend_ops ops;
     const iv_model *m, *names;
-    bool late;                       /* as the options say */
-    const float *vectors;            /* norms and biases of the model, on the GPU */
-    size_t *vector_at;               /* of each tensor among them */
-    iv_parameters_part *layer_parts; /* [layers] */
-    size_t tied_offset;              /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
+    bool late;                         /* as the options say */
+    const float *vectors;              /* norms and biases of the model, on the GPU */
+    size_t *vector_at;                 /* of each tensor among them */
+    iv_gradient_bucket *layer_buckets; /* [layers] */
+    size_t tied_offset;                /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     /* Tensor-parallel ranks. One rank: peer[0] is this learner, the others and what follows are not used. */
     const iv_tp_shard *shard;
     iv_learner_leaves leaves;
@@ -174,7 +174,7 @@ typedef struct gpu_learner {
     iv_token_axis axis, head_axis;
     /* The pass. */
     const iv_learner_step *step;
-    iv_axis_sums sums; /* the step's, or of the part that is made */
+    iv_axis_sums sums; /* the step's, or of the bucket that is made */
     size_t from, to;
     gpu_input_sizes n;
 } gpu_learner;
@@ -263,9 +263,9 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l);
 gpu_transport iv_gpu_learner_transport(const gpu_learner *l);
 /* IV_IO if a rank waited too long for another. */
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err);
-/* Before and after the gradients of a part of the row, if the sums are made in parts. */
-void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part);
-iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err);
+/* Before and after the gradients of a bucket, if the sums are made in buckets. */
+void iv_gpu_learner_begin_bucket(gpu_learner *l, iv_gradient_bucket bucket);
+iv_status iv_gpu_learner_end_bucket(gpu_learner *l, iv_gradient_bucket bucket, iv_error *err);
 
 /* ---- learner_inputs.c */
 size_t iv_gpu_learner_input_bytes(const gpu_learner *l);

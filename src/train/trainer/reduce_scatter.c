@@ -2,8 +2,8 @@
  * and adds them. The transport is how the values come; the order of additions is the tree over ranks in each.
  *
  * Sums are whole, and reduced after the passes. Or, of sharded GPUs in a step of one pass, no GPU ever has them whole:
- * a gradient slice (a layer's, the head's) is complete when the backward pass leaves it. There it is reduced, and the
- * memory of the slice is used for the next one. */
+ * a bucket (a layer's, the head's) is complete when the backward pass leaves it. There it is reduced, and the
+ * memory of the bucket is used for the next one. */
 #include "numerics/floats.h"
 #include "comm/agree.h"
 #include "train/trainer/state.h"
@@ -18,7 +18,7 @@ typedef struct reduction {
 } reduction;
 
 static float *sums_of(const iv_trainer *t, size_t rank) {
-    return t->sliced ? t->ranks[rank].gradient_slice : t->ranks[rank].sums.sum;
+    return t->bucketed ? t->ranks[rank].bucket : t->ranks[rank].sums.sum;
 }
 
 /* What process p owns of x: how many elements, and the first of them, in the gradient. */
@@ -257,7 +257,7 @@ static reduction look_ups(const iv_trainer *t) {
 }
 
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err) {
-    if (t->sliced) return IV_OK; /* added in the pass */
+    if (t->bucketed) return IV_OK; /* added in the pass */
     IV_TRY(reduce(t, gradient(t), err));
     return reduce(t, look_ups(t), err);
 }
@@ -272,42 +272,42 @@ iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- gradient slices --------------------------------------------------------------------------------------------- */
+/* ---- buckets --------------------------------------------------------------------------------------------- */
 
-bool iv_train_may_slice(const iv_trainer *t) {
+bool iv_train_may_bucket(const iv_trainer *t) {
     return t->o.cuda && t->o.shard_parameters && !t->o.no_gradients && t->transport != IV_TRAIN_BY_COMM &&
            iv_train_owners(t) > 1;
 }
 
-iv_status iv_train_slices_open(iv_trainer *t, iv_error *err) {
-    t->slice_capacity = iv_parameters_longest_part(t->model);
+iv_status iv_train_buckets_open(iv_trainer *t, iv_error *err) {
+    t->bucket_capacity = iv_parameters_longest_bucket(t->model);
     if (t->process_count == 1) return IV_OK;
     train_device *d = &t->devices[0];
     d->received = d->flat->ops->alloc(d->flat, (t->process_count - 1) * iv_train_round_elements());
     return d->received ? IV_OK : iv_fail(err, IV_NO_MEMORY, "trainer: no memory to add gradients");
 }
 
-void iv_train_slices_view(iv_trainer *t) {
+void iv_train_buckets_view(iv_trainer *t) {
     for (size_t i = 0; i < t->device_count; i++) {
         train_device *d = &t->devices[i];
-        bool whole = t->device_count == 1 && !t->sliced;
+        bool whole = t->device_count == 1 && !t->bucketed;
         d->reduced = whole ? t->ranks[0].sums.sum : d->gradient;
         d->reduced_first = whole ? 0 : d->first, d->reduced_count = whole ? t->elements : d->count;
     }
 }
 
 /* All processes go one way. A rank without sequences, or with several passes, has whole sums. */
-iv_status iv_train_slices_choose(iv_trainer *t, bool one_pass, iv_error *err) {
+iv_status iv_train_buckets_choose(iv_trainer *t, bool one_pass, iv_error *err) {
     uint8_t mine = one_pass, all[IV_RANKS_MAX];
-    t->sliced = t->may_slice && one_pass, t->slices_agreed = false;
-    if (t->may_slice && t->process_count > 1) {
+    t->bucketed = t->may_bucket && one_pass, t->buckets_agreed = false;
+    if (t->may_bucket && t->process_count > 1) {
         IV_TRY(iv_comm_gather_copies(t->o.processes, &mine, sizeof mine, all, err));
-        for (size_t p = 0; p < t->process_count; p++) t->sliced &= all[p];
+        for (size_t p = 0; p < t->process_count; p++) t->bucketed &= all[p];
     }
     t->barrier.arrived = 0, t->barrier.error.status = IV_OK;
-    for (size_t i = 0; t->sliced && i < t->local; i++) {
+    for (size_t i = 0; t->bucketed && i < t->local; i++) {
         const train_rank *r = &t->ranks[i];
-        IV_TRY(r->device->flat->ops->clear(r->device->flat, r->gradient_slice, t->slice_capacity, err));
+        IV_TRY(r->device->flat->ops->clear(r->device->flat, r->bucket, t->bucket_capacity, err));
     }
     return IV_OK;
 }
@@ -324,32 +324,32 @@ static iv_status wait_at(train_barrier *b, size_t threads, iv_error *err) {
     return status;
 }
 
-void iv_train_slices_fail(iv_trainer *t, iv_status status, const iv_error *err) {
+void iv_train_buckets_fail(iv_trainer *t, iv_status status, const iv_error *err) {
     train_barrier *b = &t->barrier;
-    if (!t->sliced) return;
+    if (!t->bucketed) return;
     pthread_mutex_lock(&b->mutex);
     if (b->error.status == IV_OK) b->error = *err, b->error.status = status;
     pthread_cond_broadcast(&b->cond);
     pthread_mutex_unlock(&b->mutex);
 }
 
-/* A process that failed before its first slice says so here: the others do not wait for its values. */
-iv_status iv_train_slices_agree(iv_trainer *t, iv_status status, iv_error *err) {
-    if (!t->sliced || t->slices_agreed || t->process_count == 1) return status;
-    t->slices_agreed = true;
+/* A process that failed before its first bucket says so here: the others do not wait for its values. */
+iv_status iv_train_buckets_agree(iv_trainer *t, iv_status status, iv_error *err) {
+    if (!t->bucketed || t->buckets_agreed || t->process_count == 1) return status;
+    t->buckets_agreed = true;
     return iv_comm_agree(t->o.processes, status, err);
 }
 
-iv_status iv_train_slice_ends(train_rank *r, size_t tp, size_t begin, size_t end, iv_error *err) {
+iv_status iv_train_bucket_ends(train_rank *r, size_t tp, size_t begin, size_t end, iv_error *err) {
     iv_trainer *t = r->t;
     train_device *d = &r->device[tp];
     bool tied = begin >= t->elements;
     size_t threads = t->local * t->local_tp;
     reduction x = {tied ? t->model->embedding_tensor->offset : begin, end - begin, 0, tied};
-    IV_TRY(iv_train_slices_agree(t, IV_OK, err));
+    IV_TRY(iv_train_buckets_agree(t, IV_OK, err));
     IV_TRY(wait_at(&t->barrier, threads, err));
     IV_TRY(reduce_one(t, d, &x, err));
     IV_TRY(wait_at(&t->barrier, threads, err));
-    if (tp == 0) IV_TRY(d->flat->ops->clear(d->flat, r->gradient_slice, x.n, err));
+    if (tp == 0) IV_TRY(d->flat->ops->clear(d->flat, r->bucket, x.n, err));
     return wait_at(&t->barrier, threads, err);
 }

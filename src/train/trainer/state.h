@@ -30,7 +30,7 @@ typedef struct train_device {
     size_t first, count, reduced_first, reduced_count, master_first, master_count;
     float *chunks;   /* of sharded master weights: [chunks_capacity] */
     float *vectors;  /* of sharded GPUs: norms and biases (iv_parameters_vectors) */
-    float *received; /* by NCCL, for gradient slices: [processes - 1] rounds */
+    float *received; /* by NCCL, for buckets: [processes - 1] rounds */
 } train_device;
 
 /* One data-parallel rank of this process. */
@@ -39,7 +39,7 @@ typedef struct train_rank {
     train_device *device;              /* of its sums: the first of `tp` */
     size_t index;                      /* in the world */
     iv_axis_sums sums;                 /* whole; NULL if none were wanted yet */
-    float *gradient_slice;             /* [slice_capacity], if they can be in slices */
+    float *bucket;                     /* [bucket_capacity], if they can be in buckets */
     iv_learner *learner[IV_RANKS_MAX]; /* [local_tp], and these */
     iv_comm *comm[IV_RANKS_MAX];
     iv_pool *pool[IV_RANKS_MAX];
@@ -74,10 +74,10 @@ struct iv_trainer {
     size_t chunk_capacity,
         chunks_capacity; /* elements of a chunk of master weights; of a device's memory for several */
     size_t *vector_at;   /* of sharded GPUs: of each tensor, in `vectors` */
-    bool may_slice;      /* gradients are added in slices (a layer, the head) if a step is one pass; */
-    bool sliced;         /* in this one */
-    bool slices_agreed;  /* all processes have begun their first slice */
-    size_t slice_capacity;
+    bool may_bucket;     /* gradients are added in buckets (a layer, the head) if a step is one pass; */
+    bool bucketed;       /* in this one */
+    bool buckets_agreed; /* all processes have begun their first bucket */
+    size_t bucket_capacity;
     train_barrier barrier;
     uint64_t steps;
     bool *decays; /* [blocks of the process's slice] */
@@ -121,19 +121,19 @@ static inline float *iv_train_own_gradient(const train_device *d) { return d->re
 iv_status iv_train_reduce(iv_trainer *t, iv_error *err);
 /* Before a step of tensor-parallel ranks that are processes: +0 where the last reduction wrote. */
 iv_status iv_train_clear_spread(iv_trainer *t, iv_error *err);
-/* Whether this trainer can add gradients in slices: sharded GPUs that reach each other. */
-bool iv_train_may_slice(const iv_trainer *t);
-iv_status iv_train_slices_open(iv_trainer *t, iv_error *err);
-/* Before a step, collective: whether it adds them in slices; one_pass: that is so of all ranks of this process. */
-iv_status iv_train_slices_choose(iv_trainer *t, bool one_pass, iv_error *err);
+/* Whether this trainer can add gradients in buckets: sharded GPUs that reach each other. */
+bool iv_train_may_bucket(const iv_trainer *t);
+iv_status iv_train_buckets_open(iv_trainer *t, iv_error *err);
+/* Before a step, collective: whether it adds them in buckets; one_pass: that is so of all ranks of this process. */
+iv_status iv_train_buckets_choose(iv_trainer *t, bool one_pass, iv_error *err);
 /* Where the devices have their reduced gradient in this step. */
-void iv_train_slices_view(iv_trainer *t);
-/* iv_learner_step.part: of a rank's tensor-parallel rank. */
-iv_status iv_train_slice_ends(train_rank *r, size_t tp, size_t begin, size_t end, iv_error *err);
+void iv_train_buckets_view(iv_trainer *t);
+/* iv_learner_step.bucket: of a rank's tensor-parallel rank. */
+iv_status iv_train_bucket_ends(train_rank *r, size_t tp, size_t begin, size_t end, iv_error *err);
 /* A thread has failed: no other waits for it. */
-void iv_train_slices_fail(iv_trainer *t, iv_status status, const iv_error *err);
-/* Once a step, before the first slice or after a failure: all processes' least status. */
-iv_status iv_train_slices_agree(iv_trainer *t, iv_status status, iv_error *err);
+void iv_train_buckets_fail(iv_trainer *t, iv_status status, const iv_error *err);
+/* Once a step, before the first bucket or after a failure: all processes' least status. */
+iv_status iv_train_buckets_agree(iv_trainer *t, iv_status status, iv_error *err);
 
 /* ---- all_gather.c */
 /* A range of a flat buffer that cuts no tensor's row. */

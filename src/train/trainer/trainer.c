@@ -90,7 +90,7 @@ static bool allocate_rows(iv_trainer *t, train_device *d, size_t index) {
     const iv_flat_ops *ops = d->flat->ops;
     for (int i = 0; enough && i < 2 && !t->o.no_optimizer; i++)
         enough = (d->moments[i] = (t->o.offload_optimizer ? ops->alloc_host : ops->alloc)(d->flat, d->count));
-    if ((t->device_count == 1 && !t->may_slice) || t->o.no_gradients) return enough;
+    if ((t->device_count == 1 && !t->may_bucket) || t->o.no_gradients) return enough;
     return enough && (d->gradient = zeros(d, d->count));
 }
 
@@ -99,8 +99,8 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     iv_flat_slice(t->elements, t->process, t->process_count, &t->first, &t->count);
     t->decays = calloc(t->count / IV_PARAMETER_BLOCK + 1, sizeof *t->decays);
     t->ranks = calloc(t->local, sizeof *t->ranks);
-    t->may_slice = iv_train_may_slice(t);
-    if (t->may_slice) IV_TRY(iv_train_slices_open(t, err));
+    t->may_bucket = iv_train_may_bucket(t);
+    if (t->may_bucket) IV_TRY(iv_train_buckets_open(t, err));
     bool enough = t->decays && t->ranks;
     for (size_t i = 0; enough && i < t->device_count; i++) enough = allocate_rows(t, &t->devices[i], i);
     if (!enough) return iv_fail(err, IV_NO_MEMORY, "%s: no memory to train %zu weights", t->o.model_dir, t->elements);
@@ -110,11 +110,10 @@ static iv_status allocate(iv_trainer *t, iv_error *err) {
     return iv_train_weights_open(t, err);
 }
 
-static iv_status open_slice(train_rank *r, iv_error *err) {
-    r->gradient_slice = zeros(r->device, r->t->slice_capacity);
-    return r->gradient_slice
-               ? IV_OK
-               : iv_fail(err, IV_NO_MEMORY, "no memory for gradients of %zu weights", r->t->slice_capacity);
+static iv_status open_bucket(train_rank *r, iv_error *err) {
+    r->bucket = zeros(r->device, r->t->bucket_capacity);
+    return r->bucket ? IV_OK
+                     : iv_fail(err, IV_NO_MEMORY, "no memory for gradients of %zu weights", r->t->bucket_capacity);
 }
 
 static iv_status need_sums(train_rank *r, iv_error *err) {
@@ -186,7 +185,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
     train_rank *r = &t->ranks[local];
     r->t = t, r->index = t->process / t->spread * t->local + local;
     r->device = &t->devices[t->o.cuda ? local * t->o.tp : 0];
-    if (!t->o.no_gradients) IV_TRY(t->may_slice ? open_slice(r, err) : need_sums(r, err));
+    if (!t->o.no_gradients) IV_TRY(t->may_bucket ? open_bucket(r, err) : need_sums(r, err));
     size_t threads = iv_size_max(1, iv_pool_threads(t->pool) / (t->local * t->local_tp));
     bool alone = t->local * t->local_tp == 1;
     if (t->local_tp > 1) IV_TRY(iv_comm_threads_open(t->local_tp, r->comm, err));
@@ -217,7 +216,7 @@ static iv_status open_all(iv_trainer *t, iv_error *err) {
     IV_TRY(open_models(t, err));
     IV_TRY(allocate(t, err));
     for (size_t i = 0; i < t->local; i++) IV_TRY(open_rank(t, i, err));
-    iv_train_slices_view(t);
+    iv_train_buckets_view(t);
     return IV_OK;
 }
 
@@ -241,7 +240,7 @@ static void close_rank(train_rank *r) {
     for (size_t k = 0; k < IV_RANKS_MAX; k++)
         iv_learner_close(r->learner[k]), iv_comm_close(r->comm[k]), iv_pool_close(r->pool[k]);
     for (size_t k = 0; flat && k < IV_VIRTUAL_LEVELS_MAX; k++) flat->ops->free(r->device->flat, r->sums.level[k]);
-    if (flat) flat->ops->free(r->device->flat, r->sums.sum), flat->ops->free(r->device->flat, r->gradient_slice);
+    if (flat) flat->ops->free(r->device->flat, r->sums.sum), flat->ops->free(r->device->flat, r->bucket);
     free(r->sequences), free(r->of);
 }
 
@@ -277,7 +276,7 @@ size_t iv_train_bytes(const iv_trainer *t) {
     for (size_t i = 0; i < t->device_count; i += t->o.cuda ? t->o.tp : 1) bytes += t->devices[i].model->weight_bytes;
     for (size_t i = 0; i < t->local; i++) {
         floats += t->ranks[i].sums.sum ? t->all : 0;
-        floats += t->ranks[i].gradient_slice ? t->slice_capacity : 0;
+        floats += t->ranks[i].bucket ? t->bucket_capacity : 0;
         for (size_t k = 0; k < IV_VIRTUAL_LEVELS_MAX; k++) floats += t->ranks[i].sums.level[k] ? t->all : 0;
         for (size_t k = 0; k < t->local_tp; k++) bytes += t->ranks[i].learner[k]->ops->bytes(t->ranks[i].learner[k]);
     }
@@ -377,9 +376,9 @@ static iv_status weigh(void *context, size_t from, size_t to, iv_error *err) {
     return IV_OK;
 }
 
-static iv_status slice_ends(void *context, size_t begin, size_t end, iv_error *err) {
+static iv_status bucket_ends(void *context, size_t begin, size_t end, iv_error *err) {
     const learning *x = context;
-    return iv_train_slice_ends(x->r, x->tp, begin, end, err);
+    return iv_train_bucket_ends(x->r, x->tp, begin, end, err);
 }
 
 typedef struct rank_run {
@@ -398,9 +397,9 @@ static iv_learner_step step_of(train_rank *r, learning *x) {
                              .ranks = t->o.virtual_ranks / t->o.world,
                              .temperature = t->batch->temperature,
                              .allowed = t->batch->allowed,
-                             .sums = t->sliced ? (iv_axis_sums){.sum = r->gradient_slice} : r->sums,
+                             .sums = t->bucketed ? (iv_axis_sums){.sum = r->bucket} : r->sums,
                              .weigh = t->batch->weigh ? weigh : NULL,
-                             .part = t->sliced ? slice_ends : NULL,
+                             .bucket = t->bucketed ? bucket_ends : NULL,
                              .context = x};
 }
 
@@ -427,7 +426,7 @@ static iv_status run_passes(train_rank *r, size_t tp, iv_error *err) {
 static void *run_rank(void *context) {
     rank_run *run = context;
     run->status = run_passes(run->r, run->tp, &run->err);
-    if (run->status != IV_OK) iv_train_slices_fail(run->r->t, run->status, &run->err);
+    if (run->status != IV_OK) iv_train_buckets_fail(run->r->t, run->status, &run->err);
     return NULL;
 }
 
@@ -469,16 +468,16 @@ static iv_status run_all(iv_trainer *t, iv_error *err) {
     return status;
 }
 
-/* In slices, or in memory for whole flat buffers. */
+/* In buckets, or in memory for whole flat buffers. */
 static iv_status prepare_sums(iv_trainer *t, iv_status status, iv_error *err) {
     bool one_pass = status == IV_OK;
     for (size_t i = 0; one_pass && i < t->local; i++) one_pass = t->ranks[i].count && !many_passes(&t->ranks[i]);
-    IV_TRY(iv_train_slices_choose(t, one_pass, err));
-    for (size_t i = 0; status == IV_OK && !t->sliced && i < t->local; i++) {
+    IV_TRY(iv_train_buckets_choose(t, one_pass, err));
+    for (size_t i = 0; status == IV_OK && !t->bucketed && i < t->local; i++) {
         IV_TRY(need_sums(&t->ranks[i], err));
         if (many_passes(&t->ranks[i])) IV_TRY(need_levels(&t->ranks[i], err));
     }
-    iv_train_slices_view(t);
+    iv_train_buckets_view(t);
     return status;
 }
 
@@ -496,7 +495,7 @@ static iv_status run_own(iv_trainer *t, const iv_train_batch *b, bool gradients,
 static iv_status run(iv_trainer *t, const iv_train_batch *b, bool gradients, iv_error *err) {
     iv_status status = run_own(t, b, gradients, err);
     if (t->process_count == 1) return status;
-    if (gradients && status != IV_OK) status = iv_train_slices_agree(t, status, err);
+    if (gradients && status != IV_OK) status = iv_train_buckets_agree(t, status, err);
     IV_TRY(iv_comm_agree(t->o.processes, status, err));
     return iv_train_share_logprobs(t, err);
 }
