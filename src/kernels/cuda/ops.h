@@ -270,8 +270,7 @@ size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const uint64_t *ids, const iv_row_sampling *sampling,
                   void *scratch, iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
 
-/* ---- ranks (tree_allreduce.cu) -------------------------------------------------------------------------------------
- */
+/* ---- ranks (tree_allreduce.cu) ----------------------------------------------------------------------------------- */
 
 /* Timeouts, in host memory that all GPUs can access; zeroed once. */
 typedef struct iv_gpu_given_up {

@@ -182,7 +182,7 @@ static void close_learner(iv_learner *base) {
     if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->layer_buckets), free(l->runs), free(l->expert_runs), free(l->tape.layers),
+    free(l->vector_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats), free(l->tape.layers),
         free(l->expert_rows);
     free(l->f.layers), free(l->f.routers);
     free(l->expert_chunks), free(l->chunk_counts);
@@ -226,7 +226,7 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     return IV_OK;
 }
 
-/* Offsets of runs and the rotation's tables: constant. */
+/* Offsets of concatenated outputs and the rotation's tables: constant. */
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
@@ -292,7 +292,7 @@ static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_
     IV_TRY(find_parameters(l, o->vectors != NULL, err));
     IV_TRY(iv_learner_divide(l->m, &l->leaves, err));
     iv_gpu_learner_sizes(l);
-    iv_status status = iv_gpu_learner_runs(l, &offsets, err);
+    iv_status status = iv_gpu_learner_concats(l, &offsets, err);
     if (status == IV_OK) status = open_tables(l, offsets, err);
     free(offsets);
     IV_TRY(status);

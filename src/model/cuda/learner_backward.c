@@ -46,24 +46,24 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
 
-static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_mlp_tensors *t, iv_error *err) {
-    size_t n = l->up, leaf_slice = run->n / run->leaves / 2;
+static iv_status gate_up_backward(gpu_learner *l, const output_concat *concat, const iv_mlp_tensors *t, iv_error *err) {
+    size_t n = l->up, leaf_slice = concat->n / concat->leaves / 2;
     float *wide = t->gate_bias ? l->dwide : NULL;
     int code = iv_gpu_swiglu_backward(l->m->dtype, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
-                                      l->dy, run->n, wide, l->f.stream);
+                                      l->dy, concat->n, wide, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     if (wide) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset + l->up_first, err));
     }
-    return iv_gpu_clear_padding(&l->pass, l->dy, run->n, l->width, err);
+    return iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err);
 }
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *names = iv_gpu_learner_names(l, layer);
     const iv_mlp_tensors *t = names->experts;
-    const gpu_run *up = l->runs[layer].up, *down = l->runs[layer].down;
+    const output_concat *up = l->concats[layer].up, *down = l->concats[layer].down;
     IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->f.now->act, l->act_stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
     if (t->down_bias && l->f.rank == 0)
@@ -83,12 +83,12 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    const gpu_run *run = &l->runs[layer].out;
+    const output_concat *concat = &l->concats[layer].out;
     const void *x = l->f.now->attended;
     size_t stride = l->q;
     IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
-    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, run, l->dx_rounded, l->dattended, l->dy, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dx_rounded, x, stride, err));
+    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err));
     return t->out_bias && l->f.rank == 0 ? iv_gpu_learner_bias_gradient(l, l->dx, l->h, l->h, t->out_bias->offset, err)
                                          : IV_OK;
 }
@@ -116,11 +116,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
     return iv_gpu_launched(&l->f, iv_gpu_attention_backward(&a, l->f.stream), "gradient of attention", err);
 }
 
-/* Afterwards dy is the run of q, k and v. */
+/* Afterwards dy is the concatenation of q, k and v. */
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    const gpu_run *run = &l->runs[layer].qkv;
+    const output_concat *concat = &l->concats[layer].qkv;
     size_t dim = (size_t)l->m->config.head_dim;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
                                      .keeps = t->q_bias != NULL,
@@ -128,7 +128,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .heads = l->heads,
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
-                                     .leaves = run->leaves,
+                                     .leaves = concat->leaves,
                                      .cosine = l->f.cosine,
                                      .sine = l->f.sine,
                                      .positions = l->on.axis_positions,
@@ -140,7 +140,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .terms = l->head_terms,
                                      .type = l->m->dtype,
                                      .dy = l->dy,
-                                     .dy_stride = run->n};
+                                     .dy_stride = concat->n};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_gpu_learner_add_terms(l, err));
@@ -162,7 +162,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    const gpu_run *run = &l->runs[layer].qkv;
+    const output_concat *concat = &l->concats[layer].qkv;
     size_t all = l->q + 2 * l->kv, dim = (size_t)l->m->config.head_dim, q = l->shard->head_first * dim,
            kv = l->shard->kv_head_first * dim;
     if (t->q_bias) {
@@ -171,8 +171,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset + kv, err));
     }
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_ATTENTION, layer}, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->f.normed, l->h_stride, err));
-    return iv_gpu_learner_cut_gradient(l, run, l->dy, l->dnormed, err);
+    IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
+    return iv_gpu_learner_cut_gradient(l, concat, l->dy, l->dnormed, err);
 }
 
 /* ---- the ends of the pass ---------------------------------------------------------------------------------------- */

@@ -40,7 +40,7 @@ static void count_rows(listing *w, size_t *at) {
 /* May expert e be in a chunk that begins with expert `first` and has `rows` rows so far? */
 static bool joins(const listing *w, size_t first, size_t e, size_t rows) {
     const gpu_learner *l = w->l;
-    const gpu_layer_runs *r = &l->runs[w->layer];
+    const layer_concats *r = &l->concats[w->layer];
     return rows + w->of[e].padded <= l->expert_rows_max && e - first < l->turned_experts &&
            r->up[e].offsets == r->up[first].offsets && r->down[e].offsets == r->down[first].offsets;
 }

@@ -34,13 +34,13 @@ static size_t first_column(const gpu_learner *l, size_t leaf, size_t *n) {
 
 /* Where the gradients of predictions from `first` on go, all leaves'. */
 static iv_gpu_logit_leaves all_leaves(const gpu_learner *l, size_t first) {
-    gpu_run run = iv_gpu_learner_head_leaf(l);
+    output_concat concat = iv_gpu_learner_head_leaf(l);
     return (iv_gpu_logit_leaves){.coefficients = l->coefficients + first,
                                  .type = l->m->dtype,
                                  .out = gradients_at(l, 0, first),
-                                 .each = run.n,
-                                 .stride = run.stride,
-                                 .leaf = l->f.rows_max * run.stride};
+                                 .each = concat.n,
+                                 .stride = concat.stride,
+                                 .leaf = l->f.rows_max * concat.stride};
 }
 
 /* The first of the forbidden ids that is `id` or larger. */
@@ -88,11 +88,11 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* The same in the epilogue that has the logits; *fused: it can. */
-static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run, bool *fused, iv_error *err) {
+static iv_status fused_gradients(gpu_learner *l, size_t leaf, const output_concat *concat, bool *fused, iv_error *err) {
     size_t n, column = first_column(l, leaf, &n);
     unsigned char *dl = gradients_at(l, leaf, 0);
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
-    a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = run->stride;
+    a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = concat->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
     *fused = l->n.picks > 0 && iv_gpu_fuses(&l->f, &a);
     if (!*fused) return IV_OK;
@@ -100,19 +100,19 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
     if (!code)
         code = iv_gpu_forbid_gradients(l->forbidden + first, count, column, l->n.picks, l->on.targets, l->coefficients,
-                                       l->m->dtype, dl, run->stride, l->f.stream);
-    if (!code && n < run->stride)
-        code = cudaMemset2DAsync(dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width, l->n.picks,
-                                 l->f.stream);
+                                       l->m->dtype, dl, concat->stride, l->f.stream);
+    if (!code && n < concat->stride)
+        code = cudaMemset2DAsync(dl + n * l->width, concat->stride * l->width, 0, (concat->stride - n) * l->width,
+                                 l->n.picks, l->f.stream);
     return iv_gpu_launched(&l->f, code, "gradient of logits", err);
 }
 
 /* dl: the rounded gradients of a leaf's logits. */
-static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run *run, iv_error *err) {
-    size_t n, column = first_column(l, leaf, &n), slice = slice_of(l, run->n), rows;
+static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const output_concat *concat, iv_error *err) {
+    size_t n, column = first_column(l, leaf, &n), slice = slice_of(l, concat->n), rows;
     bool fused;
     if (l->direct) return IV_OK;
-    IV_TRY(fused_gradients(l, leaf, run, &fused, err));
+    IV_TRY(fused_gradients(l, leaf, concat, &fused, err));
     if (fused) return IV_OK;
     for (size_t first = 0; first < l->n.picks; first += rows) {
         rows = iv_size_min(slice, l->n.picks - first);
@@ -121,7 +121,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
         IV_TRY(iv_gpu_launched(&l->f, forbid(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
                                           l->coefficients + first, l->max + first, l->sum + first, l->m->dtype,
-                                          gradients_at(l, leaf, first), run->stride, l->f.stream);
+                                          gradients_at(l, leaf, first), concat->stride, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of logits", err));
     }
     return IV_OK;
@@ -129,15 +129,15 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
 
 /* The node of a leaf: its weights' gradient goes into the sums, its part of the inputs' to `node`. */
 static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *err) {
-    gpu_run run = iv_gpu_learner_head_leaf(l);
-    run.offsets += leaf * run.n, run.places += leaf * run.n;
-    IV_TRY(gradients_of_logits(l, leaf, &run, err));
-    IV_TRY(
-        iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride, err));
+    output_concat concat = iv_gpu_learner_head_leaf(l);
+    concat.offsets += leaf * concat.n, concat.places += leaf * concat.n;
+    IV_TRY(gradients_of_logits(l, leaf, &concat, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, &concat, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride,
+                                          err));
     if (l->n.picks == 0) return IV_OK;
     iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, &run, NULL, 1, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, gradients_at(l, leaf, 0), run.stride, l->n.picks);
+    IV_TRY(iv_gpu_learner_turn(l, &concat, NULL, 1, &turned, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, gradients_at(l, leaf, 0), concat.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of the head's inputs", err);
 }

@@ -36,7 +36,7 @@ size_t iv_gpu_learner_shared_bytes(void) { return 1 << 20; }
 /* Rows of a chunk: all that a layer usually has with their padding, within the limit; one expert's are at most those of
  * the pass. */
 static size_t chunk_rows(const gpu_learner *l) {
-    size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_run_max) * l->width +
+    size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_concat_max) * l->width +
                  (l->h + l->expert_n) * sizeof(float);
     size_t rows = iv_size_min(2 * l->f.rows_max * l->k, l->chunk_bytes / row);
     return iv_gpu_whole_tiles(iv_size_max(l->f.rows_max, rows));
@@ -101,8 +101,8 @@ static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool expert
 
 static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
     size_t dim = (size_t)l->m->config.head_dim, n = dense ? l->up : 0, rows = experts ? l->expert_rows_max : 0;
-    size_t dy = l->f.rows_max * iv_size_max(l->run_max, l->q_stride), dact = l->f.rows_max * n;
-    if (experts) dy = iv_size_max(dy, rows * l->expert_run_max), dact = iv_size_max(dact, rows * l->expert_n);
+    size_t dy = l->f.rows_max * iv_size_max(l->concat_max, l->q_stride), dact = l->f.rows_max * n;
+    if (experts) dy = iv_size_max(dy, rows * l->expert_concat_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
     l->dnormed = rows_of(v, l->f.rows_max, l->h, sizeof *l->dnormed);
     l->dact = iv_carve(v, dact, sizeof *l->dact);

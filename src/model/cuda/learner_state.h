@@ -18,9 +18,9 @@
 
 #include <cuda_runtime_api.h>
 
-/* The outputs of a linear layer as a run (learn.h). Layers of one shape have one table of offsets, relative to the
+/* The outputs of a linear layer, concatenated (learn.h). Layers of one shape have one table of offsets, relative to the
  * layer's first tensor, and one of the packed rows, relative to the layer's first row. */
-typedef struct gpu_run {
+typedef struct output_concat {
     size_t base;                  /* of the layer in the flat buffer */
     size_t n, k;                  /* columns; inputs, of this rank */
     size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
@@ -28,14 +28,14 @@ typedef struct gpu_run {
     size_t offsets;               /* its first in the learner's offsets: of gradients, in the flat buffer */
     size_t places;                /* the same of weights, in elements from `weights` on */
     const unsigned char *weights; /* packed, on this GPU; of a router, on rank 0's */
-} gpu_run;
+} output_concat;
 
-typedef struct gpu_layer_runs {
-    gpu_run qkv, out, router;
-    gpu_run *up, *down;          /* [config.experts], or of a dense layer */
+typedef struct layer_concats {
+    output_concat qkv, out, router;
+    output_concat *up, *down;    /* [config.experts], or of a dense layer */
     size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets; behind all of
                                   * these each one's `weights`, in elements from the model's data on */
-} gpu_layer_runs;
+} layer_concats;
 
 /* Arrays that the host writes for a pass: in pinned memory, and at the same offsets on the GPU. */
 typedef struct gpu_learner_inputs {
@@ -106,13 +106,13 @@ typedef struct gpu_learner {
     size_t qkv_biases, gate_up_biases; /* of a layer: whole lines of memory; 0: the family has none */
     size_t sequences_max;
     /* Linear layers. */
-    gpu_layer_runs *runs; /* [layers] */
-    gpu_run *expert_runs; /* memory of all `up` and `down` */
-    gpu_run head;
+    layer_concats *concats;        /* [layers] */
+    output_concat *expert_concats; /* memory of all `up` and `down` */
+    output_concat head;
     int64_t *offsets; /* device */
     size_t offset_count;
-    size_t run_max, expert_run_max; /* columns: of all runs but the head's and experts', of experts' */
-    size_t k_max, turned_max;       /* of all: inputs, elements at once */
+    size_t concat_max, expert_concat_max; /* columns: of all but the head's and experts', of experts' */
+    size_t k_max, turned_max;             /* of all: inputs, elements at once */
     unsigned char *tables;
     size_t table_bytes;
     /* Device memory of passes. */
@@ -121,12 +121,12 @@ typedef struct gpu_learner {
     float *dx;                 /* [rows][hidden] */
     unsigned char *dx_rounded; /* R(dx), [rows][h_stride] */
     float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
-    unsigned char *dy;         /* [rows][widest run] */
+    unsigned char *dy;         /* [rows][widest concatenation] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
     unsigned char *turned; /* weights of an input gradient */
     unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
     size_t tiles_bytes;
-    float *zeros; /* [most inputs of a run] */
+    float *zeros; /* [most inputs of a concatenation] */
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
@@ -213,24 +213,26 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
 
 /* ---- learner_linear.c */
-/* Makes the runs of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by the caller.
+/* Makes the concatenations of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by
+ * the caller.
  */
-iv_status iv_gpu_learner_runs(gpu_learner *l, int64_t **offsets, iv_error *err);
-/* Gradients of a linear layer over `axis` from dy [rows][run->n]: of its weights, with x [rows][x_stride]. */
-iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, const iv_token_axis *axis, const void *dy,
-                                         const void *x, size_t x_stride, iv_error *err);
-/* And of its inputs: dx [rows][run->k]. */
-iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
-                                        iv_error *err);
-/* The same of a run whose leaves are divided over the ranks, for all rows: dx is whole on every rank. */
-iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *dx, iv_error *err);
-/* The same for all rows of the pass, rounded: dx [rows][run->k], not padded. wide: [rows][run->k] of memory. */
-iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
-                                                void *dx, iv_error *err);
-/* The run's weights, transposed, in l->turned: launches of iv_gpu_learner_linear wait for them. bases [count]: the
- * weights of as many experts, one after another; NULL: of the run. */
-iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
-                              iv_error *err);
+iv_status iv_gpu_learner_concats(gpu_learner *l, int64_t **offsets, iv_error *err);
+/* Gradients of a linear layer over `axis` from dy [rows][concat->n]: of its weights, with x [rows][x_stride]. */
+iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *concat, const iv_token_axis *axis,
+                                         const void *dy, const void *x, size_t x_stride, iv_error *err);
+/* And of its inputs: dx [rows][concat->k]. */
+iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const output_concat *concat, size_t rows, const void *dy,
+                                        float *dx, iv_error *err);
+/* The same of a concatenation whose leaves are divided over the ranks, for all rows: dx is whole on every rank. */
+iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const output_concat *concat, const void *dy, float *dx,
+                                      iv_error *err);
+/* The same for all rows of the pass, rounded: dx [rows][concat->k], not padded. wide: [rows][concat->k] of memory. */
+iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_concat *concat, const void *dy,
+                                                float *wide, void *dx, iv_error *err);
+/* The concatenation's weights, transposed, in l->turned: launches of iv_gpu_learner_linear wait for them. bases
+ * [count]: the weights of as many experts, one after another; NULL: of the concatenation. */
+iv_status iv_gpu_learner_turn(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
+                              iv_matrix *turned, iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows);
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
@@ -281,11 +283,11 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
 
 /* ---- learner_head.c */
-/* A leaf of the head's run. Its rows begin at lines of memory, which copies to shared memory fetch whole. */
-static inline gpu_run iv_gpu_learner_head_leaf(const gpu_learner *l) {
-    gpu_run run = l->head;
-    run.n /= run.leaves, run.leaves = 1, run.stride = (run.n + 63) / 64 * 64;
-    return run;
+/* A leaf of the head's concatenation. Its rows begin at lines of memory, which copies to shared memory fetch whole. */
+static inline output_concat iv_gpu_learner_head_leaf(const gpu_learner *l) {
+    output_concat concat = l->head;
+    concat.n /= concat.leaves, concat.leaves = 1, concat.stride = (concat.n + 63) / 64 * 64;
+    return concat;
 }
 iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err);
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);
