@@ -55,9 +55,9 @@ static void open_bench(bench *b, const char *dir, size_t threads) {
     else
         need(iv_model_widen(b->model, b->baselines[IV_VANILLA_BLAS], b->pool, &b->err), b);
     size_t pages = (PROMPT + SEQUENCES_MAX * (CONTEXT + 64)) / 64;
-    need(iv_kv_pool_open(&b->kv, &b->model->kv_layout, (size_t)b->model->config.layers, pages, &b->err), b);
+    need(iv_kv_pool_open(&b->kv, b->model->kv_layout, (size_t)b->model->config.layers, pages, &b->err), b);
     for (size_t i = 0; i < SEQUENCES_MAX; i++) {
-        need(iv_kv_table_open(&b->tables[i], PROMPT, &b->err), b);
+        need(iv_kv_table_open(&b->tables[i], &b->kv, PROMPT, &b->err), b);
         need(iv_kv_table_grow(&b->tables[i], &b->kv, i ? CONTEXT : PROMPT, &b->err), b);
     }
     size_t vocab = (size_t)b->model->config.vocab_size;
@@ -88,7 +88,7 @@ static double steps(bench *b, const work *w, iv_numerics numerics, size_t count)
                       .spans = spans,
                       .span_count = w->sequences,
                       .kv = b->kv.data,
-                      .kv_layer_bytes = b->kv.pages * b->kv.layout.page_bytes,
+                      .kv_layer_bytes = iv_kv_plane_bytes(&b->kv),
                       .logit_rows = last,
                       .logit_count = w->sequences,
                       .logits = b->logits};

@@ -277,8 +277,8 @@ static void measure_kind(bench *b, const kind *k, double *forward, double *dx, d
         state = state * 6364136223846793005u + 1442695040888963407u;
         values[i] = (float)((double)(state >> 11) * 0x1p-52 - 1.0);
     }
-    l->kernels->round(values, rows * inputs, l->model->dtype, x);
-    l->kernels->round(values, rows * n, l->model->dtype, dy);
+    l->kernels->round(values, rows * inputs, l->model->gemm_type, x);
+    l->kernels->round(values, rows * n, l->model->gemm_type, dy);
     iv_linear_backward_args a = {.axis = &l->axis,
                                  .rows = rows,
                                  .dy = dy,
@@ -291,7 +291,7 @@ static void measure_kind(bench *b, const kind *k, double *forward, double *dx, d
     for (size_t i = 0; i < b->repeats; i++) {
         double at[4] = {seconds_now()};
         iv_linear(&l->compute, &(iv_linear_args){.weight = k->weight,
-                                                 .type = l->model->dtype,
+                                                 .type = l->model->gemm_type,
                                                  .x = x,
                                                  .x_stride = inputs,
                                                  .rows = rows,
@@ -317,7 +317,7 @@ static void print_kernels(bench *b) {
     const iv_layer *layer = &b->model->layers[0];
     const iv_layer_tensors *t = &b->model->layer_tensors[0];
     kind kinds[] = {{"q, k, v", &layer->qkv, t->q}, {"attention's output", &layer->out[0], t->out}, {0}, {0}};
-    if (layer->mlp == IV_MLP_DENSE) {
+    if (layer->config->mlp == IV_MLP_DENSE) {
         kinds[2] = (kind){"gate and up", &layer->experts[0].gate_up, t->experts[0].gate};
         kinds[3] = (kind){"down", &layer->experts[0].down[0], t->experts[0].down};
     }

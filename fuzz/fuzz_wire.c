@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const iv_wire_limits limits = {.vocab = 1000, .tokens = 64, .spans = 8, .positions = 640, .pages = 50};
+static const iv_wire_limits limits = {
+    .vocab = 1000, .tokens = 64, .spans = 8, .positions = 640, .pages = 50, .groups = 1};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -30,7 +31,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         for (size_t i = 0; i < row; i++) check(b->ids[i] >= 0 && (size_t)b->ids[i] < limits.vocab);
         for (size_t i = 0; i < b->logit_count; i++) check(b->logit_rows[i] < row);
         iv_buf again = {0}; /* writing the batch again gives the same bytes */
-        check(iv_wire_write(b, &again, &err) == IV_OK && again.len == n && memcmp(again.data, data, n) == 0);
+        check(iv_wire_write(b, limits.groups, &again, &err) == IV_OK && again.len == n &&
+              memcmp(again.data, data, n) == 0);
         iv_buf_free(&again);
     }
     iv_wire_free(&read);

@@ -557,6 +557,30 @@ typedef struct iv_model_info {
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
+
+/* The KV cache of one sequence: layers with the same window, and the same widths of a head's key and value. */
+typedef struct iv_kv_need {
+    int64_t window; /* 0: every position is kept */
+    size_t layers, key_dim, value_dim;
+    size_t tables;         /* page tables: these layers are divided into so many groups, which take pages apart */
+    uint64_t pages, bytes; /* at once, as pages behind the window are freed */
+    uint64_t pages_kept, bytes_kept; /* if none were */
+} iv_kv_need;
+enum { IV_KV_NEEDS_MAX = 32 };
+
+typedef struct iv_context_info {
+    size_t tokens;
+    uint64_t page_bytes; /* 64 positions of a group's layers, on one rank */
+    size_t count;
+    iv_kv_need need[IV_KV_NEEDS_MAX];
+    uint64_t bytes, bytes_kept; /* their sums */
+    uint64_t longest;           /* the longest context whose pages fit the available memory next to the weights, at most
+                                 * max_positions; 0: none */
+} iv_context_info;
+/* What a context of `tokens` tokens takes, at least, while its last block of 64 is computed; 0: of max_positions. A
+ * step that computes more tokens of a prompt at once needs their pages too. */
+IV_API iv_status iv_inspect_context(const char *model, const char *dtype, size_t tokens, iv_context_info *info,
+                                    iv_error *err);
 /* What the engine makes of a model's config.json, as iv_ops_config_json of invar_ops.h. */
 IV_API iv_status iv_inspect_config(const char *model, iv_text *json, iv_error *err);
 

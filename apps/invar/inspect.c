@@ -9,7 +9,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void write_json(FILE *file, const char *model, const iv_model_info *m, const iv_text *configuration) {
+static void write_context(iv_json_out *json, const iv_context_info *c) {
+    iv_out_kv_open(json, "context", '{');
+    iv_out_kv_uint(json, "tokens", c->tokens);
+    iv_out_kv_uint(json, "page_bytes", c->page_bytes);
+    iv_out_kv_open(json, "groups", '[');
+    for (size_t i = 0; i < c->count; i++) {
+        const iv_kv_need *n = &c->need[i];
+        iv_out_open(json, '{');
+        iv_out_kv_int(json, "window", n->window);
+        iv_out_kv_uint(json, "layers", n->layers);
+        iv_out_kv_uint(json, "key_dim", n->key_dim);
+        iv_out_kv_uint(json, "value_dim", n->value_dim);
+        iv_out_kv_uint(json, "tables", n->tables);
+        iv_out_kv_uint(json, "pages", n->pages);
+        iv_out_kv_uint(json, "bytes", n->bytes);
+        iv_out_kv_uint(json, "pages_kept", n->pages_kept);
+        iv_out_kv_uint(json, "bytes_kept", n->bytes_kept);
+        iv_out_close(json, '}');
+    }
+    iv_out_close(json, ']');
+    iv_out_kv_uint(json, "bytes", c->bytes);
+    iv_out_kv_uint(json, "bytes_kept", c->bytes_kept);
+    iv_out_kv_uint(json, "longest", c->longest);
+    iv_out_close(json, '}');
+}
+
+static void write_json(FILE *file, const char *model, const iv_model_info *m, const iv_context_info *c,
+                       const iv_text *configuration) {
     iv_json_out json = {.spaced = true, .file = file};
     iv_out_kv_open(&json, NULL, '{');
     iv_out_kv_text(&json, "model", model);
@@ -40,6 +67,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
     iv_out_kv_uint(&json, "memory_available", m->memory_available);
     iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
+    write_context(&json, c);
     iv_out_close(&json, '}');
     fputc('\n', file);
 }
@@ -80,6 +108,24 @@ static void print_files(FILE *out, const iv_model_info *m) {
     if (m->index_unread) fprintf(out, "  %-18s model.safetensors; model.safetensors.index.json is ignored\n", "read");
 }
 
+static void print_context(FILE *out, cli_style s, const iv_context_info *c) {
+    char human[24], kept[24];
+    fprintf(out, "\n%sKV cache of %zu tokens%s\n", s.bold, c->tokens, s.plain);
+    for (size_t i = 0; i < c->count; i++) {
+        const iv_kv_need *n = &c->need[i];
+        char layers[64];
+        snprintf(layers, sizeof layers, "%zu %s", n->layers, n->layers == 1 ? "layer" : "layers");
+        fprintf(out, "  %-18s %llu pages, %s", layers, (unsigned long long)n->pages,
+                cli_human_bytes((double)n->bytes, human));
+        if (n->window)
+            fprintf(out, ": the last %lld positions (of all: %llu pages, %s)", (long long)n->window,
+                    (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
+        fprintf(out, "\n");
+    }
+    print_bytes(out, "together", c->bytes);
+    if (c->longest) fprintf(out, "  %-18s %llu tokens\n", "longest that fits", (unsigned long long)c->longest);
+}
+
 static void print_table(FILE *out, cli_style s, const char *model, const iv_model_info *m) {
     static const char *const units[] = {"", " thousand", " million", " billion", " trillion"};
     double human = (double)m->parameters;
@@ -107,14 +153,19 @@ int cli_inspect(const cli_args *args, iv_error *err) {
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (iv_inspect(path, cli_text(args, "dtype", "auto"), &info, err) != IV_OK) return CLI_FAILED;
     cli_warn_of_generation(info.generation_unapplied);
+    iv_context_info context;
+    size_t tokens = (size_t)cli_count(args, "max-model-len", 0);
+    if (iv_inspect_context(path, cli_text(args, "dtype", "auto"), tokens, &context, err) != IV_OK) return CLI_FAILED;
     iv_text configuration;
     if (iv_inspect_config(path, &configuration, err) != IV_OK) return CLI_FAILED;
     cli_buffer buffer;
     int opened = cli_buffer_open(&buffer, err);
     if (opened == CLI_OK && cli_has(args, "json"))
-        write_json(buffer.file, args->operands[0], &info, &configuration);
-    else if (opened == CLI_OK)
+        write_json(buffer.file, args->operands[0], &info, &context, &configuration);
+    else if (opened == CLI_OK) {
         print_table(buffer.file, cli_style_of(1), args->operands[0], &info);
+        print_context(buffer.file, cli_style_of(1), &context);
+    }
     iv_text_free(&configuration);
     if (opened != CLI_OK) return CLI_FAILED;
     return cli_buffer_out(&buffer, err);

@@ -415,12 +415,14 @@ const cli_syntax cli_bench_serve_syntax = {
 
 /* ---- inspect, tokenize, render, logits ----------------------------------------------------------------- */
 
-static const cli_flag json_flags[] = {
+static const cli_flag model_inspect_flags[] = {
     {DTYPE_ROW},
+    {COUNT("max-model-len", "N", 1, CLI_TOKENS_MAX), .unset = "the model's",
+     .help = "the context whose KV cache is reported"},
     {.name = "json", .help = "one JSON object"},
     {0},
 };
-static const cli_section inspect_section = {"Flags", json_flags};
+static const cli_section inspect_section = {"Flags", model_inspect_flags};
 static const cli_example inspect_examples[] = {
     {"invar inspect tiny-math", "shape, size and whether it fits in memory"},
     {"invar inspect ./model --dtype float32 --json", "the same as JSON, with float32 weights"},

@@ -117,7 +117,8 @@ static void prepare(size_t rows) {
 typedef int op(size_t rows, iv_gpu_stream s);
 
 static int embed(size_t rows, iv_gpu_stream s) {
-    iv_gpu_matrix m = {.type = IV_BF16, .n = VOCAB, .k_padded = HIDDEN, .data = at.embedding};
+    iv_gpu_matrix m = {
+        .format = iv_weight_plain(IV_BF16), .type = IV_BF16, .n = VOCAB, .k_padded = HIDDEN, .data = at.embedding};
     return iv_gpu_embed(&m, at.ids, rows, HIDDEN, at.x, s);
 }
 static int rmsnorm(size_t rows, iv_gpu_stream s) {

@@ -110,7 +110,9 @@ size_t iv_device_memory_available(const iv_engine *e, const iv_model_config *c, 
 static iv_status open_forward(iv_engine *e, iv_error *err) {
     IV_TRY(
         iv_cpu_model_open(e->model, e->kernels, e->arithmetic, e->pool, e->max_num_batched_tokens, &e->forward, err));
-    e->tile_rows = iv_tile_for(&e->kernels->tiles, e->arithmetic, e->model->dtype, e->model->dtype)->rows_max;
+    e->tile_rows =
+        iv_tile_for(&e->kernels->tiles, e->arithmetic, e->model->gemm_type, iv_weight_plain(e->model->gemm_type))
+            ->rows_max;
     return IV_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/ranks.h"
 #include "engine/sized.h"
 #include "baseline/ops.h"
+#include "model/kv_layouts.h"
 #include "model/widen.h"
 
 #include <stdlib.h>
@@ -106,19 +107,23 @@ static iv_status no_room(const iv_engine *e, const iv_engine_options *o, size_t 
                    page, weights, working, e->max_num_batched_tokens);
 }
 
+/* A number of pages in blocks, which have a page of every KV group. */
+static size_t blocks_of(const iv_kv_groups *g, size_t pages) { return (pages + g->count - 1) / g->count; }
+
 /* Decides the longest sequence and the number of pages from headers, before anything is loaded. */
 static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_options *m, size_t *pages, iv_error *err) {
     iv_model plan;
     iv_checkpoint *c;
     IV_TRY(iv_model_plan(o->model, m, &plan, &c, err));
-    size_t token = iv_kv_token_bytes(&plan.kv_layout, (size_t)plan.config.layers),
-           limit = (size_t)plan.config.max_positions;
+    iv_kv_groups groups = plan.kv_groups;
+    size_t token = iv_kv_token_bytes(&plan), limit = (size_t)plan.config.max_positions;
     iv_status status = e->gpus[0] ? iv_gpu_model_check(&plan.config, err) : IV_OK;
     if (status == IV_OK) status = iv_ranks_kv_bytes(e->ranks, &plan.config, token, &token, err);
-    size_t working = 0, available = e->gpus[0] ? iv_device_memory_available(e, &plan.config, plan.dtype, o, &working)
-                                               : iv_ranks_memory_available(e->ranks);
-    size_t page = token * IV_ATTENTION_BLOCK, wish, all,
-           room = kv_room(o, e->gpus[0], available, plan.weight_bytes, page, &wish);
+    size_t working = 0, available = e->gpus[0]
+                                        ? iv_device_memory_available(e, &plan.config, plan.gemm_type, o, &working)
+                                        : iv_ranks_memory_available(e->ranks);
+    size_t block = token * IV_ATTENTION_BLOCK, wish, all,
+           room = kv_room(o, e->gpus[0], available, plan.weight_bytes, block, &wish);
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
     IV_TRY(status);
@@ -126,16 +131,18 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     if (o->max_model_len > limit)
         return iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu", limit,
                        o->max_model_len);
-    if (room == 0) return no_room(e, o, page, plan.weight_bytes, working, err);
-    room = iv_size_min(room, SIZE_MAX / page / 2); /* so that the sizes below cannot overflow */
-    e->max_model_len = o->max_model_len ? o->max_model_len : iv_size_min(limit, room * IV_ATTENTION_BLOCK);
-    size_t longest = iv_kv_pages_for(e->max_model_len);
-    if (longest > room)
+    if (room == 0) return no_room(e, o, block, plan.weight_bytes, working, err);
+    room = iv_size_min(room, SIZE_MAX / block / 2); /* so that the sizes below cannot overflow */
+    e->max_model_len = o->max_model_len ? o->max_model_len : iv_kv_longest(&groups, room * groups.count, limit);
+    size_t longest = blocks_of(&groups, iv_kv_peak(&groups, e->max_model_len, 1));
+    if (e->max_model_len == 0 || longest > room)
         return iv_fail(err, IV_LIMIT, "KV cache: max_model_len %zu takes %zu bytes, there is room for %zu",
-                       e->max_model_len, longest * page, room * page);
-    if (!iv_size_mul(longest, e->max_num_seqs, &all)) all = SIZE_MAX;
+                       iv_size_max(e->max_model_len, 1), iv_size_max(longest, 1) * block, room * block);
+    size_t chunk = iv_size_min(e->max_model_len, e->max_num_batched_tokens),
+           comfortable = blocks_of(&groups, iv_kv_peak(&groups, e->max_model_len, chunk));
+    if (!iv_size_mul(comfortable, e->max_num_seqs, &all)) all = SIZE_MAX;
     if (o->prefix_caching && (o->kv_bytes || o->kv_fraction > 0)) all = SIZE_MAX;
-    *pages = iv_size_max(longest, iv_size_min(all, iv_size_min(wish, room)));
+    *pages = iv_size_max(longest, iv_size_min(all, iv_size_min(wish, room))) * groups.count;
     m->positions = e->max_model_len;
     return IV_OK;
 }
@@ -153,7 +160,8 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->plan_items = calloc(seqs, sizeof *e->plan_items);
     e->items = calloc(seqs, sizeof *e->items);
     e->item_events = calloc(rows, sizeof *e->item_events);
-    e->spans = calloc(seqs, sizeof *e->spans);
+    e->spans = calloc(seqs * e->kv.groups.count, sizeof *e->spans);
+    e->states = calloc(seqs, sizeof *e->states);
     e->ids = calloc(rows, sizeof *e->ids);
     e->logit_rows = calloc(rows, sizeof *e->logit_rows);
     e->logits = calloc(logits, sizeof *e->logits);
@@ -162,11 +170,19 @@ static iv_status open_buffers(iv_engine *e, iv_error *err) {
     e->row_sampling = calloc(rows, sizeof *e->row_sampling);
     e->sampled = calloc(rows, sizeof *e->sampled);
     e->top_logprobs = calloc(rows, IV_TOP_LOGPROBS_MAX * sizeof *e->top_logprobs);
-    if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->ids &&
-        e->logit_rows && e->logits && e->sample_on_backend && e->logits_wanted && e->row_sampling && e->sampled &&
-        e->top_logprobs)
+    if (e->plan_running && e->plan_waiting && e->plan_items && e->items && e->item_events && e->spans && e->states &&
+        e->ids && e->logit_rows && e->logits && e->sample_on_backend && e->logits_wanted && e->row_sampling &&
+        e->sampled && e->top_logprobs)
         return IV_OK;
     return iv_fail(err, IV_NO_MEMORY, "engine: no memory for steps of %zu sequences", seqs);
+}
+
+/* Blocks of all sequences together: with a window in every group, most have no page. */
+static iv_status open_kv(iv_engine *e, size_t pages, iv_error *err) {
+    const iv_model *m = e->model;
+    size_t blocks = iv_kv_pages_for(e->max_model_len);
+    if (!iv_kv_groups_slide(&m->kv_groups) || !iv_size_mul(blocks, e->max_num_seqs, &blocks)) blocks = 0;
+    return iv_kv_pool_open_groups(&e->kv, m->kv_layout, &m->kv_groups, pages, blocks, NULL, 0, err);
 }
 
 static iv_status open_samplers(iv_engine *e, iv_error *err) {
@@ -224,7 +240,7 @@ static iv_status open_parts(const iv_engine_options *o, iv_engine *e, iv_error *
     if (iv_baseline_widens(e->baseline)) IV_TRY(iv_model_widen(e->model, e->baseline, e->pool, err));
     IV_TRY(iv_ranks_divide_threads(e, err));
     IV_TRY(iv_device_open_model(e, o, pages, err));
-    IV_TRY(iv_kv_pool_open(&e->kv, &e->model->kv_layout, (size_t)e->model->config.layers, pages, err));
+    IV_TRY(open_kv(e, pages, err));
     IV_TRY(open_samplers(e, err));
     measure_tokens(e);
     IV_TRY(open_buffers(e, err));
@@ -263,7 +279,7 @@ void iv_engine_close(iv_engine *e) {
     iv_queue_close(&e->running), iv_queue_close(&e->waiting), iv_queue_close(&e->held);
     iv_constraints_close(&e->constraints);
     free(e->plan_running), free(e->plan_waiting), free(e->plan_items);
-    free(e->items), free(e->item_events), free(e->spans);
+    free(e->items), free(e->item_events), free(e->spans), free(e->states);
     free(e->ids), free(e->logit_rows), free(e->logits), free(e->routed);
     free(e->sample_on_backend), free(e->logits_wanted), free(e->row_sampling), free(e->sampled), free(e->top_logprobs);
     for (size_t i = 0; e->samplers && i < iv_pool_threads(e->pool); i++) iv_sampler_close(&e->samplers[i]);

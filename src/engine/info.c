@@ -11,7 +11,7 @@ iv_status iv_fingerprint_make(const iv_engine *e, char out[IV_FINGERPRINT_BYTES]
     uint8_t part[32] = {0}, all[32];
     char hex[65], head[128];
     const char *maker = e->numerics == IV_INVAR ? "iv" : iv_numerics_name(e->numerics);
-    const char *arithmetic = iv_arithmetic_name(e->arithmetic), *dtype = iv_dtype_name(e->model->dtype);
+    const char *arithmetic = iv_arithmetic_name(e->arithmetic), *dtype = iv_dtype_name(e->model->gemm_type);
     iv_digest *d = iv_digest_new();
     if (!d) return iv_fail(err, IV_NO_MEMORY, "fingerprint: no memory");
     int n = snprintf(head, sizeof head, "invar fingerprint 1\nnumerics %d\n%s %s\n", IV_NUMERICS_VERSION, arithmetic,
@@ -65,7 +65,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .tokenizer_digest = e->identity.tokenizer,
                              .template_digest = e->identity.chat_template,
                              .model_type = m->config.model_type,
-                             .dtype = iv_dtype_name(m->dtype),
+                             .dtype = iv_dtype_name(m->gemm_type),
                              .arithmetic = iv_arithmetic_name(e->arithmetic),
                              .isa = iv_isa_name(e->isa),
                              .device = e->gpus[0] ? "cuda" : "cpu",
@@ -79,7 +79,7 @@ void iv_engine_get_info(const iv_engine *e, iv_engine_info *info) {
                              .max_model_len = e->max_model_len,
                              .max_num_seqs = e->max_num_seqs,
                              .max_num_batched_tokens = e->max_num_batched_tokens,
-                             .kv_tokens = e->kv.pages * IV_ATTENTION_BLOCK,
+                             .kv_tokens = e->kv.pages / e->kv.groups.count * IV_ATTENTION_BLOCK,
                              .weight_bytes = m->weight_bytes,
                              .kv_bytes_per_token = e->kv_token_bytes,
                              .index_unread = m->index_unread,
@@ -105,5 +105,6 @@ void iv_engine_get_stats(const iv_engine *e, iv_engine_stats *stats) {
     stats->running = e->running.count, stats->waiting = e->waiting.count + e->held.count;
     stats->held = 0;
     for (size_t i = 0; i < e->held.count; i++) stats->held += e->held.at[i]->held;
-    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count, stats->kv_pages_cached = e->kv.index.idle;
+    stats->kv_pages = e->kv.pages, stats->kv_pages_free = e->kv.free_count,
+    stats->kv_pages_cached = e->kv.index.idle[IV_PREFIX_PAGE].count;
 }

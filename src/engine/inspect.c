@@ -5,7 +5,7 @@
 #include "format/config_fields.h"
 #include "format/generation_config.h"
 #include "kv/pages.h"
-#include "model/model.h"
+#include "model/kv_layouts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     const iv_model_config *g = &m.config;
     *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_bytes(c),
                             .weight_bytes = m.weight_bytes,
-                            .kv_bytes_per_token = iv_kv_token_bytes(&m.kv_layout, (size_t)g->layers),
+                            .kv_bytes_per_token = iv_kv_token_bytes(&m),
                             .memory_available = iv_memory_available(),
                             .layers = g->layers,
                             .hidden_size = g->hidden_size,
@@ -53,7 +53,7 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
                             .index_unread = m.index_unread,
                             .tensors = o.dummy ? 0 : iv_checkpoint_count(c)};
     snprintf(info->model_type, sizeof info->model_type, "%s", g->model_type);
-    snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.dtype));
+    snprintf(info->dtype, sizeof info->dtype, "%s", iv_dtype_name(m.gemm_type));
     if (!o.dummy) snprintf(info->stored_dtype, sizeof info->stored_dtype, "%s", iv_dtype_name(stored_dtype(c)));
     for (size_t i = 0; i < iv_checkpoint_count(c); i++) {
         const iv_tensor_info *t = iv_checkpoint_at(c, i);
@@ -66,6 +66,61 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     iv_checkpoint_close(c);
     iv_arena_free(&m.arena);
     return IV_OK;
+}
+
+/* ---- a context ----------------------------------------------------------------------------------------- */
+
+_Static_assert((int)IV_KV_NEEDS_MAX == (int)IV_KV_GROUPS_MAX, "a kind for each group at most");
+
+/* The entry of a group's kind. */
+static iv_kv_need *need_of(iv_context_info *info, const iv_kv_kind *k) {
+    for (size_t i = 0; i < info->count; i++) {
+        iv_kv_need *n = &info->need[i];
+        if (n->window == k->window && n->key_dim == k->key_dim && n->value_dim == k->value_dim) return n;
+    }
+    iv_kv_need *n = &info->need[info->count++];
+    *n = (iv_kv_need){.window = k->window, .key_dim = k->key_dim, .value_dim = k->value_dim};
+    return n;
+}
+
+static iv_status fill_context(const iv_model *m, iv_context_info *info, iv_error *err) {
+    const iv_kv_groups *g = &m->kv_groups;
+    size_t page = iv_kv_page_bytes(m), memory = iv_memory_available(), most;
+    info->page_bytes = page;
+    if (!iv_size_mul(iv_kv_pages_for(info->tokens) * g->count, page, &most))
+        return iv_fail(err, IV_LIMIT, "KV cache: a context of %zu tokens is too large", info->tokens);
+    for (size_t i = 0; i < g->count; i++) {
+        iv_kv_need *n = need_of(info, &g->kind[i]);
+        n->layers += g->layers[i], n->tables++;
+        n->pages += iv_kv_group_peak(g, i, info->tokens, 1), n->pages_kept += iv_kv_pages_for(info->tokens);
+    }
+    for (size_t i = 0; i < info->count; i++) {
+        iv_kv_need *n = &info->need[i];
+        n->bytes = n->pages * page, n->bytes_kept = n->pages_kept * page;
+        info->bytes += n->bytes, info->bytes_kept += n->bytes_kept;
+    }
+    if (memory > m->weight_bytes && page)
+        info->longest = iv_kv_longest(g, (memory - m->weight_bytes) / page, (size_t)m->config.max_positions);
+    return IV_OK;
+}
+
+iv_status iv_inspect_context(const char *model, const char *dtype, size_t tokens, iv_context_info *info,
+                             iv_error *err) {
+    iv_model_options o = {0};
+    iv_model m;
+    iv_checkpoint *c;
+    IV_TRY(iv_gemm_type_parse(dtype, &o.has_dtype, &o.dtype, err));
+    o.dummy = !iv_checkpoint_exists(model);
+    IV_TRY(iv_model_plan(model, &o, &m, &c, err));
+    *info = (iv_context_info){.tokens = tokens ? tokens : (size_t)m.config.max_positions};
+    iv_status status = IV_OK;
+    if (tokens > (size_t)m.config.max_positions)
+        status = iv_fail(err, IV_INVALID, "max_model_len: the model has %zu positions, wanted %zu",
+                         (size_t)m.config.max_positions, tokens);
+    if (status == IV_OK) status = fill_context(&m, info, err);
+    iv_checkpoint_close(c);
+    iv_arena_free(&m.arena);
+    return status;
 }
 
 iv_status iv_inspect_config(const char *model, iv_text *json, iv_error *err) {

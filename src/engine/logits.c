@@ -26,21 +26,33 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
     uint32_t *rows = calloc(chunk, sizeof *rows);
     if (!rows) return iv_fail(err, IV_NO_MEMORY, "logits: no memory");
     for (size_t i = 0; i < chunk; i++) rows[i] = (uint32_t)i;
-    iv_status status = iv_kv_table_open(&table, count, err);
-    if (status == IV_OK) status = iv_kv_table_grow(&table, &e->kv, count, err);
-    for (size_t at = 0; status == IV_OK && at < count; at += chunk) {
-        size_t n = iv_size_min(chunk, count - at);
-        iv_attention_span span = {.rows = n, .position = (int64_t)at, .pages = table.pages};
+    iv_status status = iv_kv_table_open(&table, &e->kv, count, err);
+    for (size_t at = 0, n; status == IV_OK && at < count; at += n) {
+        size_t fit = iv_kv_available(&e->kv) / e->kv.groups.count * IV_ATTENTION_BLOCK; /* behind whole blocks */
+        n = iv_size_min(iv_size_min(chunk, count - at), fit + table.count * IV_ATTENTION_BLOCK - at);
+        status = iv_kv_table_grow(&table, &e->kv, at + n, err);
+        if (status != IV_OK) break;
+        for (size_t g = 0; g < e->kv.groups.count; g++)
+            e->spans[g * e->max_num_seqs] =
+                (iv_attention_span){.rows = n, .position = (int64_t)at, .pages = iv_kv_table_group(&table, g)};
+        iv_state_begin(&table.state, &e->kv.states, &e->kv.index, at + n);
+        e->states[0] = iv_step_state_span(&table.state, at + n);
         iv_batch b = {.ids = ids + at,
                       .tokens = n,
-                      .spans = &span,
+                      .spans = e->spans,
                       .span_count = 1,
+                      .group_spans = e->max_num_seqs,
                       .kv = e->kv.data,
-                      .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes,
+                      .kv_layer_bytes = iv_kv_plane_bytes(&e->kv),
+                      .states = e->kv.states.slots ? e->states : NULL,
+                      .slots = e->kv.states.data,
+                      .slots_layer_bytes = iv_states_layer_bytes(&e->kv.states),
                       .logit_rows = rows,
                       .logit_count = n,
                       .logits = out + at * vocab};
         status = iv_step_forward(e, &b, err);
+        if (status == IV_OK) iv_state_settle(&table.state, &e->kv.states, &e->kv.index, at + n, 0);
+        iv_kv_table_trim(&table, &e->kv, at + n);
     }
     if (table.pages) iv_kv_table_close(&table, &e->kv);
     free(rows);

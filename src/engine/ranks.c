@@ -21,6 +21,8 @@ typedef struct helper {
     iv_cpu_model *forward;
     unsigned char *kv;
     size_t kv_bytes, kv_layer_bytes;
+    unsigned char *slots; /* of states, as many as rank 0 has */
+    size_t slots_bytes;
     pthread_t thread;
     bool started;
 } helper;
@@ -154,6 +156,7 @@ static void *run_helper(void *argument) {
         iv_batch b;
         memcpy(&b, batch, sizeof b);
         b.kv = h->kv, b.kv_layer_bytes = h->kv_layer_bytes;
+        b.slots = h->slots;
         iv_cpu_model_forward(h->forward, &b, &unused);
         barrier(h->comm, &unused);
     }
@@ -167,13 +170,16 @@ static iv_status open_helper(const iv_engine *e, helper *h, const iv_model *m, i
     IV_TRY(iv_cpu_model_open(m, first->compute.kernels, e->arithmetic, h->pool, e->max_num_batched_tokens, &h->forward,
                              err));
     h->forward->comm = h->comm;
-    size_t layers = (size_t)m->config.layers;
-    if (!iv_size_mul(m->kv_layout.page_bytes, e->kv.pages, &h->kv_layer_bytes) ||
-        !iv_size_mul(h->kv_layer_bytes, layers, &h->kv_bytes))
+    if (!iv_size_mul(m->kv_layout[0].page_bytes, e->kv.pages, &h->kv_layer_bytes) ||
+        !iv_size_mul(h->kv_layer_bytes, m->kv_groups.planes, &h->kv_bytes))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", e->kv.pages);
     h->kv = h->kv_bytes ? iv_memory_alloc(h->kv_bytes) : NULL;
     if (h->kv_bytes && !h->kv)
         return iv_fail(err, IV_NO_MEMORY, "KV cache: no memory for rank %zu (%zu bytes)", m->rank, h->kv_bytes);
+    h->slots_bytes = e->kv.states.data_bytes;
+    h->slots = h->slots_bytes ? iv_memory_alloc(h->slots_bytes) : NULL;
+    if (h->slots_bytes && !h->slots)
+        return iv_fail(err, IV_NO_MEMORY, "states: no memory for rank %zu (%zu bytes)", m->rank, h->slots_bytes);
     return IV_OK;
 }
 
@@ -310,11 +316,12 @@ iv_status iv_ranks_start(iv_engine *e, iv_status status, iv_error *err) {
 /* ---- steps --------------------------------------------------------------------------------------------- */
 
 /* Processes receive the batch as bytes; threads read it in place. */
-static iv_status send_batch(iv_ranks *r, const iv_batch *b, iv_error *err) {
+static iv_status send_batch(iv_engine *e, const iv_batch *b, iv_error *err) {
+    iv_ranks *r = e->ranks;
     const void *unused;
     size_t bytes;
     if (!r->processes) return iv_comm_broadcast(r->comm, b, sizeof *b, &unused, &bytes, err);
-    IV_TRY(iv_wire_write(b, &r->wire, err));
+    IV_TRY(iv_wire_write(b, e->kv.groups.count, &r->wire, err));
     return iv_comm_broadcast(r->comm, r->wire.data, r->wire.len, &unused, &bytes, err);
 }
 
@@ -339,7 +346,7 @@ iv_status iv_ranks_forward(iv_engine *e, const iv_batch *b, iv_error *err) {
         *err = r->why;
         return r->why.status;
     }
-    IV_TRY(note_lost(r, send_batch(r, b, err), err));
+    IV_TRY(note_lost(r, send_batch(e, b, err), err));
     iv_status status = note_lost(r, forward(e, b, err), err);
     iv_error unused;
     if (!r->processes) barrier(r->comm, &unused);
@@ -366,7 +373,9 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              .tokens = e->max_num_batched_tokens,
                              .spans = r->gpus ? e->max_num_seqs : e->max_num_batched_tokens,
                              .positions = e->max_model_len,
-                             .pages = e->kv.pages};
+                             .pages = e->kv.pages,
+                             .groups = e->kv.groups.count,
+                             .slots = e->kv.states.slots};
     iv_status status = IV_OK;
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     while (status == IV_OK || status == IV_NOT_FINITE) {
@@ -379,7 +388,9 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
             status = iv_fail(err, IV_IO, "step from rank 0: rows of logits: wanted at most %zu, found %zu",
                              e->logits_max, read.batch.logits_max);
         if (status != IV_OK) break;
-        read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes;
+        read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = iv_kv_plane_bytes(&e->kv);
+        read.batch.slots = e->kv.states.data;
+        read.batch.slots_layer_bytes = iv_states_layer_bytes(&e->kv.states);
         status = forward(e, &read.batch, err);
     }
     iv_fp_env_leave(mode);
@@ -424,6 +435,7 @@ void iv_ranks_close(iv_ranks *r) {
         if (h->started) pthread_join(h->thread, NULL);
         iv_cpu_model_close(h->forward);
         iv_memory_free(h->kv, h->kv_bytes);
+        iv_memory_free(h->slots, h->slots_bytes);
         iv_pool_close(h->pool);
         iv_comm_close(h->comm);
     }

@@ -210,7 +210,7 @@ static iv_status make_room(const iv_engine *e, const iv_request *r, iv_sequence 
     if (!ok) return iv_fail(err, IV_NO_MEMORY, "request: no memory");
     if (e->rows_max > 1 && !r->score_only) IV_TRY(iv_draft_index_open(&s->draft_index, s->tokens_max, err));
     s->draft_limit = e->rows_max - 1;
-    return iv_kv_table_open(&s->table, s->tokens_max, err);
+    return iv_kv_table_open(&s->table, &e->kv, s->tokens_max, err);
 }
 
 static iv_status copy_fields(const iv_engine *e, const iv_request *r, iv_sequence *s, iv_error *err) {
@@ -363,7 +363,8 @@ iv_status iv_engine_submit(iv_engine *e, const iv_request *given, uint64_t *id, 
         return status;
     }
     if (s->mask && !iv_mask_find(s->mask)) iv_queues_send_mask(e, s);
-    IV_ASSERT(iv_kv_pages_for(s->tokens_max) <= e->kv.pages); /* max_model_len fits, so every sequence fits alone */
+    IV_ASSERT(iv_kv_peak(&e->kv.groups, s->tokens_max, 1) <=
+              e->kv.pages); /* max_model_len fits, so every sequence fits alone */
     *id = s->id = r->id ? r->id : e->next_id++;
     s->arrival = e->next_arrival++;
     iv_queues_add(e, s);

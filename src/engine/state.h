@@ -102,7 +102,8 @@ struct iv_engine {
     iv_plan_item *plan_items;                      /* [max_num_seqs] */
     iv_step_item *items;                           /* [max_num_seqs] */
     iv_event_slot *item_events;                    /* [max_num_batched_tokens]: the event of each row of logits */
-    iv_attention_span *spans;                      /* [max_num_seqs] */
+    iv_attention_span *spans;                      /* [KV group][max_num_seqs] */
+    iv_state_span *states;                         /* [max_num_seqs] */
     int32_t *ids;                                  /* [max_num_batched_tokens] */
     /* [max_num_batched_tokens], one entry for each row of logits: see iv_batch */
     uint32_t *logit_rows;

@@ -33,8 +33,9 @@ static iv_plan_sequence plan_input_of_running(const iv_engine *e, iv_sequence *s
     }
     return (iv_plan_sequence){.known = known,
                               .computed = s->computed,
-                              .pages = s->table.count,
+                              .blocks = s->table.count,
                               .exclusive_pages = iv_kv_exclusive_pages(&s->table, &e->kv),
+                              .exclusive_slots = iv_state_exclusive(&s->table.state, &e->kv.states),
                               .held = held,
                               .draft = s->draft_count,
                               .score_from = s->next_score - 1,
@@ -44,14 +45,15 @@ static iv_plan_sequence plan_input_of_running(const iv_engine *e, iv_sequence *s
 /* With the pages that the prefix cache has for it. The last token is always computed, for its logits, and so are all
  * tokens from the first position whose log-probability is unreported. */
 static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_sequence *s) {
-    size_t idle = 0, known = s->tokens.count, scored = s->next_score;
+    size_t idle[2], known = s->tokens.count, scored = s->next_score;
     size_t first = scored < iv_sequence_score_end(s) ? scored - 1 : known - 1;
     if (s->experts) first = iv_size_min(first, s->experts_known); /* a cached token's experts are not known */
-    size_t pages = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, &idle);
+    size_t blocks = iv_kv_match(&e->kv, s->tokens.data, e->prefix_caching ? first / IV_ATTENTION_BLOCK : 0, idle);
     return (iv_plan_sequence){.known = known,
-                              .computed = pages * IV_ATTENTION_BLOCK,
-                              .pages = pages,
-                              .exclusive_pages = idle,
+                              .computed = blocks * IV_ATTENTION_BLOCK,
+                              .blocks = blocks,
+                              .exclusive_pages = idle[IV_PREFIX_PAGE],
+                              .exclusive_slots = idle[IV_PREFIX_SLOT],
                               .score_from = s->next_score - 1,
                               .score_to = iv_sequence_score_end(s) - 1};
 }
@@ -60,11 +62,11 @@ static iv_plan_sequence plan_input_of_waiting(const iv_engine *e, const iv_seque
  * stops at the sequences that the plan cannot admit: it admits in order, and those before take all pages or tokens. */
 static size_t plan_input_of_queue(iv_engine *e, size_t slots) {
     size_t count = iv_size_min(e->waiting.count, slots), pages = iv_kv_available(&e->kv),
-           tokens = e->max_num_batched_tokens;
+           tokens_max = e->max_num_batched_tokens, tokens = tokens_max;
     for (size_t i = 0; i < count; i++) {
         iv_plan_sequence *w = &e->plan_waiting[i];
         *w = plan_input_of_waiting(e, e->waiting.at[i]);
-        size_t want = iv_kv_pages_for(w->known) - w->pages + w->exclusive_pages, left = w->known - w->computed;
+        size_t left = w->known - w->computed, want = iv_plan_pages_of(&e->kv.groups, w, tokens_max);
         if (want >= pages || left >= tokens) return i + 1;
         pages -= want, tokens -= left;
     }
@@ -76,7 +78,10 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
                         .running_count = e->running.count,
                         .waiting = e->plan_waiting,
                         .waiting_count = plan_input_of_queue(e, e->max_num_seqs - e->running.count),
+                        .groups = &e->kv.groups,
                         .pages_available = iv_kv_available(&e->kv),
+                        .states = e->kv.states.slots > 0,
+                        .slots_available = iv_states_available(&e->kv.states, &e->kv.index),
                         .token_budget = e->max_num_batched_tokens,
                         .prompt_budget = iv_pace_tokens(&e->pace, e->max_num_batched_tokens),
                         .seqs_max = e->max_num_seqs,
@@ -88,7 +93,7 @@ static void make_plan(iv_engine *e, iv_plan *plan) {
 }
 
 static void admit(iv_engine *e, iv_sequence *s, const iv_plan_sequence *planned) {
-    iv_kv_attach(&s->table, &e->kv, s->tokens.data, planned->pages);
+    iv_kv_attach(&s->table, &e->kv, s->tokens.data, planned->blocks);
     s->computed = planned->computed;
     if (s->admitted > 0) return; /* again, after a preemption */
     s->admitted = iv_now();
@@ -119,8 +124,12 @@ static size_t apply_plan(iv_engine *e, const iv_plan *plan) {
     }
     for (size_t i = 0; i < count; i++) {
         iv_sequence *s = e->items[i].sequence;
-        IV_ASSERT(iv_kv_table_grow(&s->table, &e->kv, s->computed + e->items[i].tokens, &unused) == IV_OK);
+        size_t end = s->computed + e->items[i].tokens;
+        IV_ASSERT(iv_kv_table_grow(&s->table, &e->kv, end, &unused) == IV_OK);
+        iv_state_begin(&s->table.state, &e->kv.states, &e->kv.index, end + e->items[i].draft);
     }
+    for (size_t i = 0; e->prefix_caching && i < count; i++)
+        iv_state_add_snapshots(&e->items[i].sequence->table.state, &e->kv.states, &e->kv.index);
     return count;
 }
 
@@ -225,6 +234,12 @@ static bool add_routes(iv_engine *e, const iv_step_item *item, size_t row, size_
     return s->experts != NULL;
 }
 
+iv_state_span iv_step_state_span(const iv_state_track *t, size_t end) {
+    uint32_t count = t->write_count;
+    while (count > 0 && t->writes[count - 1].block > end / IV_ATTENTION_BLOCK) count--;
+    return (iv_state_span){.from = t->slot, .write_count = count, .writes = t->writes};
+}
+
 /* Lays items out as one batch. The rows of logits from which tokens are drawn come first: the slice that has them is
  * the last to be computed, so that they are valid after the step. */
 static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch *b) {
@@ -237,8 +252,12 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
         IV_ASSERT(s->computed / IV_ATTENTION_BLOCK >= s->table.shared); /* shared pages are never written */
         memcpy(e->ids + row, s->tokens.data + s->computed, items[i].tokens * sizeof *e->ids);
         memcpy(e->ids + row + items[i].tokens, s->draft, items[i].draft * sizeof *e->ids);
-        e->spans[i] = (iv_attention_span){
-            .first_row = row, .rows = rows, .position = (int64_t)s->computed, .pages = s->table.pages};
+        for (size_t g = 0; g < e->kv.groups.count; g++)
+            e->spans[g * e->max_num_seqs + i] = (iv_attention_span){.first_row = row,
+                                                                    .rows = rows,
+                                                                    .position = (int64_t)s->computed,
+                                                                    .pages = iv_kv_table_group(&s->table, g)};
+        e->states[i] = iv_step_state_span(&s->table.state, s->computed + rows);
         row += rows;
         drawn += add_draw_rows(e, &items[i], row, drawn);
     }
@@ -252,8 +271,12 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .tokens = row,
                     .spans = e->spans,
                     .span_count = count,
+                    .group_spans = e->max_num_seqs,
                     .kv = e->kv.data,
-                    .kv_layer_bytes = e->kv.pages * e->kv.layout.page_bytes,
+                    .kv_layer_bytes = iv_kv_plane_bytes(&e->kv),
+                    .states = e->kv.states.slots ? e->states : NULL,
+                    .slots = e->kv.states.data,
+                    .slots_layer_bytes = iv_states_layer_bytes(&e->kv.states),
                     .logit_rows = e->logit_rows,
                     .logit_count = wanted,
                     .logits = e->logits,
@@ -294,7 +317,10 @@ static iv_status run_items(iv_engine *e, iv_step_item *items, size_t count, iv_e
         iv_sequence *s = items[i].sequence;
         if (s->experts) s->experts_known = iv_size_max(s->experts_known, s->computed);
         iv_events_add_item(e, &items[i]);
+        iv_state_settle(&s->table.state, &e->kv.states, &e->kv.index, s->computed,
+                        s->prompt_tokens / IV_ATTENTION_BLOCK);
         if (e->prefix_caching) iv_kv_publish(&s->table, &e->kv, s->tokens.data, s->computed);
+        iv_kv_table_trim(&s->table, &e->kv, s->computed);
         if (items[i].needs_mask) iv_queues_send_mask(e, s);
         if (items[i].finish == IV_FINISH_NONE) continue;
         const char *message = items[i].finish == IV_FINISH_ERROR ? s->error.message : NULL;

@@ -39,7 +39,7 @@ static iv_status check_digest(const char *dir, const iv_model *m, const char *wa
 static iv_status load(const iv_engine *e, const char *dir, const char *digest, iv_pool *pool, iv_model **out,
                       iv_error *err) {
     iv_model_options m = e->model_options;
-    m.has_dtype = true, m.dtype = e->model->dtype, m.dummy = false, m.progress = NULL;
+    m.has_dtype = true, m.dtype = e->model->gemm_type, m.dummy = false, m.progress = NULL;
     iv_device_stage_weights(e, &m);
     IV_TRY(iv_model_open(dir, &m, pool, out, err));
     iv_status status = check_config(e, dir, &(*out)->config, err); /* the file may have changed */

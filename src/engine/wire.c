@@ -6,26 +6,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD = 5, SPAN = 3 };
+enum { HEAD = 6, SPAN = 5 };
 
 static size_t pages_of(size_t end) { return (end + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK; }
 
-iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err) {
-    uint64_t head[HEAD] = {b->tokens, b->span_count, b->logit_count, 0, b->logits_max};
+iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error *err) {
+    uint64_t head[HEAD] = {b->tokens, b->span_count, b->logit_count, 0, b->logits_max, 0};
+    static const iv_state_span none = {.from = IV_NO_SLOT};
     iv_buf_clear(out);
+    for (size_t i = 0; b->states && i < b->span_count; i++) head[5] += b->states[i].write_count;
     for (size_t i = 0; i < b->span_count; i++) head[3] += pages_of((size_t)b->spans[i].position + b->spans[i].rows);
     bool fits = iv_buf_append(out, head, sizeof head);
     for (size_t i = 0; i < b->span_count; i++) {
         const iv_attention_span *s = &b->spans[i];
-        uint64_t span[SPAN] = {s->rows, (uint64_t)s->position, pages_of((size_t)s->position + s->rows)};
+        const iv_state_span *state = b->states ? &b->states[i] : &none;
+        uint64_t span[SPAN] = {s->rows, (uint64_t)s->position, pages_of((size_t)s->position + s->rows), state->from,
+                               state->write_count};
         fits = fits && iv_buf_append(out, span, sizeof span);
     }
-    for (size_t i = 0; i < b->span_count; i++) {
-        const iv_attention_span *s = &b->spans[i];
+    for (size_t i = 0; i < groups * b->span_count; i++) {
+        const iv_attention_span *s = &b->spans[i / b->span_count * b->group_spans + i % b->span_count];
         fits = fits && iv_buf_append(out, s->pages, pages_of((size_t)s->position + s->rows) * sizeof *s->pages);
     }
     fits = fits && iv_buf_append(out, b->ids, b->tokens * sizeof *b->ids) &&
            iv_buf_append(out, b->logit_rows, b->logit_count * sizeof *b->logit_rows);
+    for (size_t i = 0; head[5] && i < b->span_count; i++)
+        fits = fits && iv_buf_append(out, b->states[i].writes, b->states[i].write_count * sizeof *b->states[i].writes);
     return fits ? IV_OK : iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a step of %zu tokens", b->tokens);
 }
 
@@ -41,21 +47,53 @@ static iv_status check_head(const uint64_t head[HEAD], size_t n, const iv_wire_l
     if (head[4] > l->tokens) return bad(err, "rows of logits at once", l->tokens, head[4]);
     size_t pages_max = pages_of(l->positions), most;
     if (!iv_size_mul(pages_max, head[1], &most) || head[3] > most) return bad(err, "pages", most, head[3]);
-    size_t want = (HEAD + SPAN * head[1]) * sizeof *head + (head[3] + head[0] + head[2]) * sizeof(uint32_t);
+    if (head[5] > (l->slots ? head[1] * IV_STATE_WRITES_MAX : 0)) return bad(err, "states", l->slots, head[5]);
+    size_t words = l->groups * head[3] + head[0] + head[2] + 2 * head[5],
+           want = (HEAD + SPAN * head[1]) * sizeof *head + words * sizeof(uint32_t);
     return n == want ? IV_OK : bad(err, "bytes", want, n);
 }
 
-static iv_status make_room(iv_wire_batch *b, size_t spans, size_t words, iv_error *err) {
-    if (spans > b->span_capacity) {
-        free(b->spans);
-        b->spans = calloc(spans, sizeof *b->spans), b->span_capacity = b->spans ? spans : 0;
+/* An array of at least `count` entries instead of `old`, which is freed if it is too small. NULL: there is no memory.
+ */
+static void *reserve(void *old, size_t count, size_t width, size_t *capacity) {
+    if (old && count <= *capacity) return old;
+    free(old);
+    void *array = calloc(count ? count : 1, width);
+    *capacity = array ? count : 0;
+    return array;
+}
+
+static iv_status make_room(iv_wire_batch *b, const uint64_t head[HEAD], const iv_wire_limits *l, iv_error *err) {
+    size_t words = l->groups * head[3] + head[0] + head[2];
+    b->spans = reserve(b->spans, l->groups * head[1], sizeof *b->spans, &b->span_capacity);
+    b->words = reserve(b->words, words, sizeof *b->words, &b->word_capacity);
+    b->states = reserve(b->states, head[1], sizeof *b->states, &b->state_capacity);
+    b->writes = reserve(b->writes, head[5], sizeof *b->writes, &b->write_capacity);
+    if (b->spans && b->words && b->states && b->writes) return IV_OK;
+    return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a step of %zu sequences", (size_t)head[1]);
+}
+
+/* A span's state is that of a border at or before its position, and it writes those of borders up to its end. */
+static iv_status read_states(const unsigned char *at, const uint64_t head[HEAD], const iv_wire_limits *l,
+                             iv_wire_batch *out, iv_error *err) {
+    size_t write = 0;
+    for (size_t i = 0; i < head[1]; i++, at += SPAN * sizeof *head) {
+        uint64_t span[SPAN], block, border;
+        memcpy(span, at, sizeof span);
+        block = span[1] / IV_ATTENTION_BLOCK, border = (span[0] + span[1]) / IV_ATTENTION_BLOCK;
+        if (span[3] != IV_NO_SLOT && span[3] >= l->slots) return bad(err, "slot", l->slots, span[3]);
+        if (l->slots && (span[3] == IV_NO_SLOT) != (block == 0))
+            return bad(err, "slot of a position", l->slots, span[1]);
+        if (span[4] > head[5] - write) return bad(err, "states of a sequence", head[5] - write, span[4]);
+        out->states[i] = (iv_state_span){(uint32_t)span[3], (uint32_t)span[4], out->writes + write};
+        for (size_t end = write + span[4]; write < end; write++) {
+            const iv_state_write *w = &out->writes[write];
+            if (w->block <= block || w->block > border) return bad(err, "block of a state", border, w->block);
+            if (w->slot >= l->slots) return bad(err, "slot", l->slots - 1, w->slot);
+            block = w->block;
+        }
     }
-    if (words > b->word_capacity) {
-        free(b->words);
-        b->words = calloc(words, sizeof *b->words), b->word_capacity = b->words ? words : 0;
-    }
-    if (b->spans && b->words) return IV_OK;
-    return iv_fail(err, IV_NO_MEMORY, "ranks: no memory for a step of %zu sequences", spans);
+    return write == head[5] ? IV_OK : bad(err, "states", write, head[5]);
 }
 
 static iv_status read_spans(const unsigned char *at, const uint64_t head[HEAD], const iv_wire_limits *l,
@@ -71,6 +109,10 @@ static iv_status read_spans(const unsigned char *at, const uint64_t head[HEAD], 
             return bad(err, "pages of a sequence", pages_of(span[1] + span[0]), span[2]);
         out->spans[i] = (iv_attention_span){
             .first_row = row, .rows = span[0], .position = (int64_t)span[1], .pages = out->words + page};
+        for (size_t g = 1; g < l->groups; g++) {
+            out->spans[g * head[1] + i] = out->spans[i];
+            out->spans[g * head[1] + i].pages += g * head[3];
+        }
         row += span[0], page += span[2];
     }
     if (row != head[0] || page != head[3]) return bad(err, "rows", head[0], row);
@@ -82,13 +124,15 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
     if (n < sizeof head) return bad(err, "bytes", sizeof head, n);
     memcpy(head, bytes, sizeof head);
     IV_TRY(check_head(head, n, l, err));
-    size_t words = head[3] + head[0] + head[2];
-    IV_TRY(make_room(out, head[1], words, err));
+    size_t pages = l->groups * head[3], words = pages + head[0] + head[2];
+    IV_TRY(make_room(out, head, l, err));
     const unsigned char *at = (const unsigned char *)bytes + sizeof head;
     memcpy(out->words, at + head[1] * SPAN * sizeof *head, words * sizeof *out->words);
+    memcpy(out->writes, at + head[1] * SPAN * sizeof *head + words * sizeof *out->words, head[5] * sizeof *out->writes);
     IV_TRY(read_spans(at, head, l, out, err));
-    const uint32_t *ids = out->words + head[3], *rows = ids + head[0];
-    for (size_t i = 0; i < head[3]; i++)
+    IV_TRY(read_states(at, head, l, out, err));
+    const uint32_t *ids = out->words + pages, *rows = ids + head[0];
+    for (size_t i = 0; i < pages; i++)
         if (out->words[i] >= l->pages) return bad(err, "page", l->pages - 1, out->words[i]);
     for (size_t i = 0; i < head[0]; i++)
         if (ids[i] >= l->vocab) return bad(err, "token id", l->vocab - 1, ids[i]);
@@ -98,6 +142,8 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
                             .tokens = head[0],
                             .spans = out->spans,
                             .span_count = head[1],
+                            .group_spans = head[1],
+                            .states = l->slots ? out->states : NULL,
                             .logit_rows = rows,
                             .logit_count = head[2],
                             .logits_max = head[4]};
@@ -105,6 +151,6 @@ iv_status iv_wire_read(const void *bytes, size_t n, const iv_wire_limits *l, iv_
 }
 
 void iv_wire_free(iv_wire_batch *b) {
-    free(b->spans), free(b->words);
+    free(b->spans), free(b->words), free(b->states), free(b->writes);
     *b = (iv_wire_batch){0};
 }

@@ -1,29 +1,32 @@
 /* wire.h: a step's batch as bytes, for ranks in other processes. Native byte order: both ends run the same version on
  * the same kind of machine.
  *
- *     u64 tokens, spans, logit rows, pages in all, logit rows of a slice (0: all)
- *     per span: u64 rows, position, pages
- *     u32 page numbers, span after span;  i32 ids;  u32 logit rows */
+ *     u64 tokens, spans, logit rows, blocks in all, logit rows of a slice (0: all), states to write in all
+ *     per span: u64 rows, position, blocks, slot of its state (2^32 - 1: none), states to write
+ *     u32 page numbers, KV group after KV group, span after span;  i32 ids;  u32 logit rows
+ *     per state to write: u32 block, slot */
 #ifndef IV_ENGINE_WIRE_H
 #define IV_ENGINE_WIRE_H
 
 #include "base/buf.h"
 #include "model/cpu/cpu_model.h"
 
-/* Replaces the content of out. Omits pages after a span's last position. */
-iv_status iv_wire_write(const iv_batch *b, iv_buf *out, iv_error *err);
+/* Replaces the content of out. Omits pages after a span's last position. groups: the KV groups of the batch. */
+iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error *err);
 
-/* Upper limits of a batch's fields. */
+/* Upper limits of a batch's fields, and its KV groups. slots 0: no layer has a state. */
 typedef struct iv_wire_limits {
-    size_t vocab, tokens, spans, positions, pages;
+    size_t vocab, tokens, spans, positions, pages, groups, slots;
 } iv_wire_limits;
 
-/* A batch and its memory, which the next read reuses. The reader sets kv and logits. */
+/* A batch and its memory, which the next read reuses. The reader sets kv, slots and logits. */
 typedef struct iv_wire_batch {
     iv_batch batch;
-    iv_attention_span *spans;
-    uint32_t *words; /* pages, then ids, then logit rows */
-    size_t span_capacity, word_capacity;
+    iv_attention_span *spans; /* [group][span] */
+    uint32_t *words;          /* pages, then ids, then logit rows */
+    iv_state_span *states;
+    iv_state_write *writes;
+    size_t span_capacity, word_capacity, state_capacity, write_capacity;
 } iv_wire_batch;
 
 /* IV_FORMAT names the first field that is out of range. */

@@ -33,8 +33,8 @@ static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
 static size_t carve(const iv_kv_layout *l, unsigned char *base, scratch *s) {
     size_t at = 0, outputs = aligned(l->values.panels * R * C * sizeof(float));
     size_t widest = IV_TILE_HEADER_BYTES + 8 * R * iv_size_max(l->keys.k_padded, B);
-    size_t part[6] = {aligned(sizeof(tile_state)),  outputs,         outputs,
-                      aligned(R * l->head_dim * 4), aligned(widest), aligned(widest)};
+    size_t part[6] = {aligned(sizeof(tile_state)), outputs,         outputs,
+                      aligned(R * l->key_dim * 4), aligned(widest), aligned(widest)};
     void *p[6];
     for (int i = 0; i < 6; i++) p[i] = base ? base + at : NULL, at += part[i];
     *s = (scratch){p[0], p[1], p[2], p[3], p[4], p[5]};
@@ -43,7 +43,7 @@ static size_t carve(const iv_kv_layout *l, unsigned char *base, scratch *s) {
 
 bool iv_attention_scratch(const iv_kv_layout *l, size_t *bytes) {
     scratch s;
-    if (l->head_dim > (size_t)1 << 20) return false;
+    if (l->key_dim > (size_t)1 << 20 || l->value_dim > (size_t)1 << 20) return false;
     *bytes = carve(l, NULL, &s);
     return true;
 }
@@ -140,15 +140,14 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
                      size_t kv_head, size_t head, size_t heads_here) {
     const iv_attention_args *a = j->a;
     const iv_kv_layout *l = a->layout;
-    size_t rows = tokens * heads_here, head_bytes = l->head_dim * iv_dtype_bytes(l->type),
-           row_bytes = a->heads * head_bytes;
-    size_t column = head * head_bytes;
+    size_t rows = tokens * heads_here, width = iv_dtype_bytes(l->type), q_bytes = l->key_dim * width,
+           out_bytes = l->value_dim * width;
     int64_t position = span->position + (int64_t)token, last = position + (int64_t)tokens - 1;
     tile_state *t = s->s;
     for (size_t i = 0; i < tokens; i++)
-        memcpy((char *)s->q + i * heads_here * head_bytes,
-               (const char *)a->q + (span->first_row + token + i) * row_bytes + column, heads_here * head_bytes);
-    j->kernel->pack(l->type, s->q, l->head_dim, rows, l->head_dim, l->keys.k_padded, s->packed_q);
+        memcpy((char *)s->q + i * heads_here * q_bytes,
+               (const char *)a->q + ((span->first_row + token + i) * a->heads + head) * q_bytes, heads_here * q_bytes);
+    j->kernel->pack(l->type, s->q, l->key_dim, rows, l->key_dim, l->keys.k_padded, s->packed_q);
     memset(t->started, 0, sizeof t->started);
     int64_t block = iv_first_visible(position, a->window) / B;
     begin_split(j, s, rows);
@@ -166,11 +165,11 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
         if (a->lse2)
             a->lse2[(span->first_row + token + r / heads_here) * a->heads + head + r % heads_here] =
                 iv_ref_attention_lse2(t->total_max[r], t->total_sum[r]);
-        char *out = (char *)a->out + (span->first_row + token + r / heads_here) * row_bytes + column +
-                    r % heads_here * head_bytes;
+        char *out = (char *)a->out +
+                    ((span->first_row + token + r / heads_here) * a->heads + head + r % heads_here) * out_bytes;
         for (size_t p = 0; p < l->values.panels; p++) {
             memcpy(row, s->total + (p * rows + r) * C, sizeof row);
-            size_t n = iv_size_min(C, l->head_dim - p * C);
+            size_t n = iv_size_min(C, l->value_dim - p * C);
             j->c->kernels->divide(row, t->total_sum[r], n, l->type, out + p * C * iv_dtype_bytes(l->type));
         }
     }
@@ -223,7 +222,8 @@ static void set_tile(job *j, size_t rows_max) {
 
 static job job_of(const iv_compute *c, const iv_attention_args *a) {
     const iv_kv_layout *l = a->layout;
-    job j = {.c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, l->type, l->type)};
+    job j = {
+        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, l->type, iv_weight_plain(l->type))};
     scratch unused;
     IV_ASSERT(j.kernel && a->group_first + a->heads <= a->group * l->heads);
     j.scratch_bytes = carve(l, NULL, &unused);

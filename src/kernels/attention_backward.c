@@ -259,7 +259,8 @@ static void task(void *context, size_t index, size_t worker) {
 }
 
 void iv_attention_backward(const iv_compute *c, const iv_attention_backward_args *a) {
-    job j = {.c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, a->type)};
+    job j = {
+        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, iv_weight_plain(a->type))};
     size_t longest = 0;
     for (size_t i = 0; i < a->sequence_count; i++) longest = iv_size_max(longest, a->sequences[i].rows);
     bool shaped = shapes_make(a->type, a->head_dim, &j.s) &&

@@ -42,12 +42,12 @@ iv_status iv_isa_parse(const char *text, iv_isa *isa, iv_error *err) {
 }
 
 void iv_kernels_put_fma32(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile) {
-    k->tiles.of[IV_FMA32][weight][weight] = tile;
-    k->tiles.of[IV_FMA32][IV_F32][weight] = tile;
+    k->tiles.of[IV_FMA32][weight][iv_weight_plain(weight)] = tile;
+    k->tiles.of[IV_FMA32][IV_F32][iv_weight_plain(weight)] = tile;
 }
 
 void iv_kernels_put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile) {
-    k->tiles.of[IV_TC16][weight][weight] = tile;
+    k->tiles.of[IV_TC16][weight][iv_weight_plain(weight)] = tile;
 }
 
 static void allreduce(const iv_compute *c, const iv_allreduce_args *a) {

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "numerics/attention.h"
+#include "numerics/weight_format.h"
 
 #include <stdalign.h>
 #include <stdbool.h>
@@ -43,13 +44,13 @@ typedef struct iv_tile_kernel {
     void (*pack_columns)(iv_dtype type, const void *const *columns, size_t rows, size_t k, void *packed);
 } iv_tile_kernel;
 
-/* The tile kernel for activations and weights of these types; NULL where the arithmetic is not defined. */
+/* The tile kernel for activations of a type and panels of a format; NULL where the arithmetic is not defined. */
 typedef struct iv_tile_table {
-    const iv_tile_kernel *of[IV_ARITHMETICS][IV_GEMM_TYPES][IV_GEMM_TYPES]; /* [arithmetic][activations][weights] */
+    const iv_tile_kernel *of[IV_ARITHMETICS][IV_GEMM_TYPES][IV_WEIGHT_FORMAT_COUNT]; /* [..][activations][weights] */
 } iv_tile_table;
 
 static inline const iv_tile_kernel *iv_tile_for(const iv_tile_table *t, iv_arithmetic arithmetic, iv_dtype activations,
-                                                iv_dtype weights) {
+                                                iv_weight_format weights) {
     return t->of[arithmetic][activations][weights];
 }
 
@@ -134,7 +135,8 @@ typedef struct iv_kernels {
                   size_t n);
 } iv_kernels;
 
-/* Enters a tile for weights of a type: in fma32 for activations of that type and of float32, in tc16 of that type. */
+/* Enters a tile for panels of a plain format: in fma32 for activations of that type and of float32, in tc16 of that
+ * type. */
 void iv_kernels_put_fma32(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile);
 void iv_kernels_put_tc16(iv_kernels *k, iv_dtype weight, const iv_tile_kernel *tile);
 

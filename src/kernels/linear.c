@@ -96,7 +96,7 @@ static void panel_group(void *context, size_t task, size_t worker) {
 static job job_of(const iv_compute *c, const iv_linear_args *a, int leaves) {
     const iv_matrix *w = a->weight;
     job j = {
-        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, w->type), .leaves = leaves};
+        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, w->format), .leaves = leaves};
     IV_ASSERT(j.kernel);
     j.tiles = (a->rows + j.kernel->rows_max - 1) / j.kernel->rows_max;
     j.tile_rows = a->rows / j.tiles, j.tall = a->rows % j.tiles;

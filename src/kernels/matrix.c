@@ -14,8 +14,13 @@ bool iv_matrix_shape(iv_matrix *m, iv_dtype type, size_t n, size_t k) {
     size_t total;
     IV_ASSERT(type == IV_BF16 || type == IV_F16 || type == IV_F32);
     if (n > SIZE_MAX / 64 || k > SIZE_MAX / 64) return false;
-    *m = (iv_matrix){
-        .type = type, .n = n, .k = k, .k_padded = iv_padded_k(k), .panels = (n + C - 1) / C, .panel_columns = C};
+    *m = (iv_matrix){.format = iv_weight_plain(type),
+                     .type = type,
+                     .n = n,
+                     .k = k,
+                     .k_padded = iv_padded_k(k),
+                     .panels = (n + C - 1) / C,
+                     .panel_columns = C};
     m->leaves = iv_leaf_count(m->k_padded, IV_SUM_WHOLE);
     return iv_size_mul(m->k_padded, C * iv_dtype_bytes(type), &m->panel_bytes) &&
            iv_size_mul(m->panels, m->panel_bytes, &total);

@@ -5,13 +5,23 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/memspace.h"
+#include "numerics/weight_format.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* y[n] = sum over k of W[n][k] x[k]. The owner of the matrix allocates the data (64-byte aligned). */
+/* The scales of a packed format: one for each block of rows x columns of W. */
+typedef struct iv_matrix_scales {
+    size_t block_rows, block_columns;
+    iv_dtype type;
+    unsigned char *data; /* [blocks of n][blocks of k]; NULL: the format has none, or has them in its blocks */
+} iv_matrix_scales;
+
 typedef struct iv_matrix {
-    iv_dtype type;   /* BF16, F16 or F32 */
+    iv_weight_format format; /* of data */
+    iv_matrix_scales scales;
+    iv_dtype type;   /* of the values that products see: BF16, F16 or F32. Plain formats are of this type */
     size_t n, k;     /* outputs, inputs */
     size_t k_padded; /* to a multiple of 16 */
     size_t panels;   /* of 32 outputs, the last padded with zeros; of one output where rows are kept */

@@ -8,17 +8,18 @@
 
 enum { C = IV_PANEL_COLUMNS };
 
-bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim) {
-    *l = (iv_kv_layout){.type = type, .heads = heads, .head_dim = head_dim};
-    return iv_matrix_shape(&l->keys, type, IV_ATTENTION_BLOCK, head_dim) &&
-           iv_matrix_shape(&l->values, type, head_dim, IV_ATTENTION_BLOCK) &&
+bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim) {
+    *l = (iv_kv_layout){.type = type, .heads = heads, .key_dim = key_dim, .value_dim = value_dim};
+    return iv_matrix_shape(&l->keys, type, IV_ATTENTION_BLOCK, key_dim) &&
+           iv_matrix_shape(&l->values, type, value_dim, IV_ATTENTION_BLOCK) &&
            iv_size_add(iv_matrix_bytes(&l->keys), iv_matrix_bytes(&l->values), &l->head_bytes) &&
            iv_size_mul(l->head_bytes, heads, &l->page_bytes);
 }
 
-bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim) {
-    *l = (iv_kv_layout){.type = type, .heads = heads, .head_dim = head_dim, .elsewhere = true};
-    return iv_size_mul(head_dim, 2 * IV_ATTENTION_BLOCK * iv_dtype_bytes(type), &l->head_bytes) &&
+bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim) {
+    *l = (iv_kv_layout){.type = type, .heads = heads, .key_dim = key_dim, .value_dim = value_dim, .elsewhere = true};
+    return iv_size_add(key_dim, value_dim, &l->head_bytes) &&
+           iv_size_mul(l->head_bytes, IV_ATTENTION_BLOCK * iv_dtype_bytes(type), &l->head_bytes) &&
            iv_size_mul(l->head_bytes, heads, &l->page_bytes);
 }
 
@@ -38,18 +39,17 @@ static size_t index_of(const iv_matrix *m, size_t n, size_t k) {
     return n / C * (m->k_padded * C) + iv_panel_index(m->type, k, n % C);
 }
 
+static void copy(iv_dtype type, void *to, size_t at, const void *from, size_t i) {
+    if (type == IV_F32)
+        ((float *)to)[at] = ((const float *)from)[i];
+    else
+        ((uint16_t *)to)[at] = ((const uint16_t *)from)[i];
+}
+
 bool iv_kv_write(const iv_kv_layout *l, unsigned char *page, size_t head, size_t slot, const void *k, const void *v) {
-    if (!finite_values(l->type, k, l->head_dim) || !finite_values(l->type, v, l->head_dim)) return false;
+    if (!finite_values(l->type, k, l->key_dim) || !finite_values(l->type, v, l->value_dim)) return false;
     unsigned char *keys = page + head * l->head_bytes, *values = keys + iv_matrix_bytes(&l->keys);
-    for (size_t d = 0; d < l->head_dim; d++) {
-        size_t at_k = index_of(&l->keys, slot, d), at_v = index_of(&l->values, d, slot);
-        if (l->type == IV_F32) {
-            ((float *)(void *)keys)[at_k] = ((const float *)k)[d];
-            ((float *)(void *)values)[at_v] = ((const float *)v)[d];
-        } else {
-            ((uint16_t *)(void *)keys)[at_k] = ((const uint16_t *)k)[d];
-            ((uint16_t *)(void *)values)[at_v] = ((const uint16_t *)v)[d];
-        }
-    }
+    for (size_t d = 0; d < l->key_dim; d++) copy(l->type, keys, index_of(&l->keys, slot, d), k, d);
+    for (size_t d = 0; d < l->value_dim; d++) copy(l->type, values, index_of(&l->values, d, slot), v, d);
     return true;
 }

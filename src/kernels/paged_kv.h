@@ -1,7 +1,7 @@
 /* paged_kv.h: how keys and values of one layer lie in a page of 64 tokens.
  *
  * A page holds one attention block at an absolute position. For each KV head it is two packed matrices in
- * the panel layout of matrix.h: K with 64 outputs (keys) of head_dim inputs, V with head_dim outputs of 64
+ * the panel layout of matrix.h: K with 64 outputs (keys) of key_dim inputs, V with value_dim outputs of 64
  * inputs, so attention runs on the tile kernels of the linear layers. Unwritten slots are finite. */
 #ifndef IV_KERNELS_PAGED_KV_H
 #define IV_KERNELS_PAGED_KV_H
@@ -10,20 +10,20 @@
 
 typedef struct iv_kv_layout {
     iv_dtype type;
-    size_t heads, head_dim;
+    size_t heads, key_dim, value_dim;
     iv_matrix keys, values; /* shapes only, of one head in one page */
     size_t head_bytes;      /* K then V of one head */
-    size_t page_bytes;      /* of one layer */
-    bool elsewhere;         /* pages are on a GPU, K [64][head_dim] then V a head (kernels/cuda/ops.h) */
+    size_t page_bytes;      /* from one page of a layer to the next, at least heads * head_bytes */
+    bool elsewhere;         /* pages are on a GPU, K [64][key_dim] then V a head (kernels/cuda/ops.h) */
 } iv_kv_layout;
 
 /* False when a size overflows. */
-bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim);
+bool iv_kv_layout_make(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim);
 
 /* The layout of a GPU's pages: sizes alone, nothing here reads or writes them. */
-bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t head_dim);
+bool iv_kv_layout_make_elsewhere(iv_kv_layout *l, iv_dtype type, size_t heads, size_t key_dim, size_t value_dim);
 
-/* Writes one token's K and V of one head (head_dim elements of the layout's type) to slot 0..63.
+/* Writes one token's K and V of one head (key_dim and value_dim elements of the layout's type) to slot 0..63.
  * False if a value is not finite: nothing is written, so that a page never holds a NaN or an infinity. */
 bool iv_kv_write(const iv_kv_layout *l, unsigned char *page, size_t head, size_t slot, const void *k, const void *v);
 

@@ -150,7 +150,8 @@ static size_t list_chunks(const iv_token_axis *axis, chunk *list) {
 }
 
 void iv_weight_gradient(const iv_compute *c, const iv_weight_gradient_args *a) {
-    job j = {.c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, a->type)};
+    job j = {
+        .c = c, .a = a, .kernel = iv_tile_for(&c->kernels->tiles, c->arithmetic, a->type, iv_weight_plain(a->type))};
     size_t threads = iv_pool_threads(c->pool), need;
     IV_ASSERT(j.kernel && a->x->k_padded == a->axis->padded && a->x->type == a->type);
     IV_ASSERT(iv_weight_gradient_scratch(a->axis->padded, threads, &need) && need <= c->scratch_bytes);

@@ -1,55 +1,66 @@
 /* pages.h: the memory of keys and values in pages of 64 tokens, and which tables hold which pages. Bookkeeping only.
  *
  * A page is free, held by one or more tables, or idle: held by none but kept in the prefix index until it is needed.
- * Pages of the index are shared and never written: a table writes only after its `shared` leading pages. */
+ * Pages of the index are shared and never written: a table writes only after its `shared` leading blocks. A table
+ * has the pages of a group with a window only from the first block on that its next token reads. */
 #ifndef IV_KV_PAGES_H
 #define IV_KV_PAGES_H
 
 #include "kernels/paged_kv.h"
+#include "kv/groups.h"
 #include "kv/prefix_index.h"
+#include "kv/states.h"
 
-/* A page index names a page in every layer. */
+/* A page index names a page in every plane. */
 typedef struct iv_kv_pool {
-    iv_kv_layout layout;
-    size_t layers, pages, free_count;
-    unsigned char *data; /* [layer][page]; NULL if the pages are in other memory */
+    iv_kv_groups groups;
+    size_t page_bytes; /* of a plane */
+    size_t pages, free_count;
+    unsigned char *data; /* [plane][page]; NULL if the pages are in other memory */
     size_t data_bytes;
     uint32_t *free_pages; /* a stack */
     uint32_t *holders;    /* [page]: number of tables that hold it */
+    iv_states states;     /* without slots if no layer has a state */
     iv_prefix_index index;
 } iv_kv_pool;
 
-/* Bytes of one token over all layers. */
-size_t iv_kv_token_bytes(const iv_kv_layout *layout, size_t layers);
-
-/* Number of pages for a number of tokens. */
-static inline size_t iv_kv_pages_for(size_t tokens) {
-    return tokens / IV_ATTENTION_BLOCK + (tokens % IV_ATTENTION_BLOCK != 0);
-}
-
-/* IV_NO_MEMORY: the message has the bytes. */
+/* IV_NO_MEMORY: the message has the bytes. One group of `layers` layers without a window. */
 iv_status iv_kv_pool_open(iv_kv_pool *pool, const iv_kv_layout *layout, size_t layers, size_t pages, iv_error *err);
+/* layout: of the groups' pages; they have the same bytes. blocks: of all sequences together, at most: a limit for the
+ * index, which keeps blocks without pages where every group has a window. states, slots: of layers with a state; NULL:
+ * there are none. */
+iv_status iv_kv_pool_open_groups(iv_kv_pool *pool, const iv_kv_layout *layout, const iv_kv_groups *groups, size_t pages,
+                                 size_t blocks, const iv_state_layout *states, size_t slots, iv_error *err);
 void iv_kv_pool_close(iv_kv_pool *pool);
 
-static inline unsigned char *iv_kv_layer(const iv_kv_pool *p, size_t layer) {
-    return p->data + layer * p->pages * p->layout.page_bytes;
+static inline size_t iv_kv_plane_bytes(const iv_kv_pool *p) { return p->pages * p->page_bytes; }
+static inline unsigned char *iv_kv_plane(const iv_kv_pool *p, size_t plane) {
+    return p->data + plane * iv_kv_plane_bytes(p);
 }
 
 /* Pages that a table can allocate: free or idle. */
-static inline size_t iv_kv_available(const iv_kv_pool *p) { return p->free_count + p->index.idle; }
+static inline size_t iv_kv_available(const iv_kv_pool *p) {
+    return p->free_count + p->index.idle[IV_PREFIX_PAGE].count;
+}
 
 /* The pages of one sequence, in order of position. */
 typedef struct iv_kv_table {
-    uint32_t *pages; /* [capacity] */
-    size_t count, capacity;
-    size_t shared; /* leading pages that are in the index, read-only */
+    uint32_t *pages;                  /* [group][capacity]; below `first` they are another's by now */
+    size_t count, capacity;           /* blocks */
+    uint32_t first[IV_KV_GROUPS_MAX]; /* the first block that a group has */
+    size_t shared;                    /* leading blocks that are in the index, read-only */
+    uint32_t node;                    /* the last of them */
+    iv_state_track state;             /* of layers that have one */
 } iv_kv_table;
 
-iv_status iv_kv_table_open(iv_kv_table *t, size_t tokens_max, iv_error *err);
+iv_status iv_kv_table_open(iv_kv_table *t, const iv_kv_pool *pool, size_t tokens_max, iv_error *err);
 
 /* Allocates pages until the table covers `tokens` tokens; evicts idle pages when none is free. IV_BUSY, without any
  * allocation, if too few are available. */
 iv_status iv_kv_table_grow(iv_kv_table *t, iv_kv_pool *pool, size_t tokens, iv_error *err);
+
+/* No token before position `computed` will be computed again: releases the pages that no later one reads. */
+void iv_kv_table_trim(iv_kv_table *t, iv_kv_pool *pool, size_t computed);
 
 /* Releases every page; those of the index stay in it. The table is empty and may grow again. */
 void iv_kv_table_release(iv_kv_table *t, iv_kv_pool *pool);
@@ -57,13 +68,19 @@ void iv_kv_table_release(iv_kv_table *t, iv_kv_pool *pool);
 /* Releases and frees the table. */
 void iv_kv_table_close(iv_kv_table *t, iv_kv_pool *pool);
 
+/* The pages of a group, by block. */
+static inline const uint32_t *iv_kv_table_group(const iv_kv_table *t, size_t group) {
+    return t->pages + group * t->capacity;
+}
+
 /* ---- prefixes ---- */
 
-/* The number of leading pages of a sequence in the index, at most `limit`; *idle: those that no table holds. */
-size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t *idle);
+/* The most leading blocks of a sequence, at most `limit`, after which it can continue: the index has all pages that the
+ * next token reads, and the state if layers have one. idle[2]: those pages, and slots, that no table holds. */
+size_t iv_kv_match(const iv_kv_pool *pool, const int32_t *tokens, size_t limit, size_t idle[2]);
 
-/* An empty table takes the first `pages` pages of the sequence, as iv_kv_match returned them. */
-void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_t pages);
+/* An empty table takes the pages of the first `blocks` blocks of the sequence, as iv_kv_match returned them. */
+void iv_kv_attach(iv_kv_table *t, iv_kv_pool *pool, const int32_t *tokens, size_t blocks);
 
 /* Adds the full pages of the first `computed` tokens to the index. If the index has an equal page, the table holds that
  * one instead, so that equal prefixes share memory. */

@@ -1,27 +1,49 @@
-/* prefix_index.c: a chained hash table and a doubly linked list, both in arrays by page index. */
+/* prefix_index.c: a chained hash table and a doubly linked list, in arrays by node and by page. */
 #include "kv/prefix_index.h"
+#include "base/size.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, iv_error *err) {
-    *x = (iv_prefix_index){.pages = pages, .bucket_count = 1, .oldest = IV_NO_PAGE, .newest = IV_NO_PAGE};
-    while (x->bucket_count < pages) x->bucket_count *= 2; /* pages are fewer than 2^32 */
-    x->nodes = calloc(pages ? pages : 1, sizeof *x->nodes);
+static bool allocate(iv_prefix_index *x) {
+    size_t entries;
+    size_t pages = x->page_count + x->slot_count;
+    if (!iv_size_mul(x->node_count, x->groups + 1, &entries)) return false;
+    x->pages = calloc(pages ? pages : 1, sizeof *x->pages);
+    x->nodes = calloc(x->node_count ? x->node_count : 1, sizeof *x->nodes);
+    x->of_node = malloc((entries ? entries : 1) * sizeof *x->of_node);
     x->buckets = malloc(x->bucket_count * sizeof *x->buckets);
-    if (!x->nodes || !x->buckets) {
+    return x->pages && x->nodes && x->of_node && x->buckets;
+}
+
+iv_status iv_prefix_index_open(iv_prefix_index *x, size_t pages, size_t slots, size_t groups, size_t nodes,
+                               iv_error *err) {
+    static const iv_prefix_list none = {IV_NO_PAGE, IV_NO_PAGE, 0};
+    *x = (iv_prefix_index){.page_count = pages,
+                           .slot_count = slots,
+                           .node_count = iv_size_min(nodes, IV_NO_NODE),
+                           .groups = groups,
+                           .bucket_count = 1,
+                           .unused = IV_NO_NODE,
+                           .idle = {none, none}};
+    while (x->bucket_count < x->node_count) x->bucket_count *= 2;
+    if (!allocate(x)) {
         iv_prefix_index_close(x);
-        return iv_fail(err, IV_NO_MEMORY, "prefix cache: no memory for an index of %zu pages", pages);
+        return iv_fail(err, IV_NO_MEMORY, "prefix cache: no memory for an index of %zu pages and %zu blocks", pages,
+                       nodes);
     }
-    memset(x->buckets, 0xff, x->bucket_count * sizeof *x->buckets); /* IV_NO_PAGE */
+    memset(x->buckets, 0xff, x->bucket_count * sizeof *x->buckets); /* IV_NO_NODE */
+    for (size_t i = 0; i < pages + slots; i++) x->pages[i].node = IV_NO_NODE;
+    for (size_t i = x->node_count; i-- > 0; x->unused = (uint32_t)i) x->nodes[i].next = x->unused;
     return IV_OK;
 }
 
 void iv_prefix_index_close(iv_prefix_index *x) {
-    free(x->nodes);
-    free(x->buckets);
+    free(x->pages), free(x->nodes), free(x->of_node), free(x->buckets);
     *x = (iv_prefix_index){0};
 }
+
+/* ---- nodes --------------------------------------------------------------------------------------------- */
 
 /* A multiplicative hash of two tokens at a time (the constant is 2^64 / golden ratio). */
 static size_t bucket_of(const iv_prefix_index *x, uint32_t parent, const int32_t *tokens) {
@@ -34,57 +56,105 @@ static size_t bucket_of(const iv_prefix_index *x, uint32_t parent, const int32_t
 }
 
 uint32_t iv_prefix_find(const iv_prefix_index *x, uint32_t parent, const int32_t *tokens) {
-    uint32_t page = x->buckets[bucket_of(x, parent, tokens)];
-    for (; page != IV_NO_PAGE; page = x->nodes[page].next) {
-        const iv_prefix_node *n = &x->nodes[page];
+    uint32_t node = x->buckets[bucket_of(x, parent, tokens)];
+    for (; node != IV_NO_NODE; node = x->nodes[node].next) {
+        const iv_prefix_node *n = &x->nodes[node];
         if (n->parent == parent && memcmp(n->tokens, tokens, sizeof n->tokens) == 0) break;
     }
-    return page;
+    return node;
 }
 
-void iv_prefix_add(iv_prefix_index *x, uint32_t page, uint32_t parent, const int32_t *tokens) {
-    iv_prefix_node *n = &x->nodes[page];
-    IV_ASSERT(page < x->pages && !n->indexed && (parent == IV_NO_PAGE || x->nodes[parent].indexed));
+uint32_t iv_prefix_add(iv_prefix_index *x, uint32_t parent, const int32_t *tokens) {
+    uint32_t node = x->unused;
+    if (node == IV_NO_NODE) return node;
+    iv_prefix_node *n = &x->nodes[node];
     uint32_t *bucket = &x->buckets[bucket_of(x, parent, tokens)];
-    *n = (iv_prefix_node){.parent = parent, .next = *bucket, .indexed = true};
+    x->unused = n->next;
+    *n = (iv_prefix_node){.parent = parent, .next = *bucket};
     memcpy(n->tokens, tokens, sizeof n->tokens);
-    *bucket = page;
-    if (parent != IV_NO_PAGE) x->nodes[parent].children++;
+    memset(x->of_node + node * (x->groups + 1), 0xff, (x->groups + 1) * sizeof *x->of_node); /* IV_NO_PAGE */
+    *bucket = node;
+    if (parent != IV_NO_NODE) x->nodes[parent].children++;
+    return node;
+}
+
+/* Removes a node that nothing needs, and then perhaps its parent. */
+static void remove_unneeded(iv_prefix_index *x, uint32_t node) {
+    while (node != IV_NO_NODE) {
+        iv_prefix_node *n = &x->nodes[node];
+        uint32_t parent = n->parent;
+        if (n->children || n->holders || n->pages) return;
+        uint32_t *at = &x->buckets[bucket_of(x, parent, n->tokens)];
+        while (*at != node) at = &x->nodes[*at].next;
+        *at = n->next;
+        n->next = x->unused, x->unused = node;
+        if (parent != IV_NO_NODE) x->nodes[parent].children--;
+        node = parent;
+    }
+}
+
+void iv_prefix_hold(iv_prefix_index *x, uint32_t node) {
+    if (node != IV_NO_NODE) x->nodes[node].holders++;
+}
+
+void iv_prefix_let_go(iv_prefix_index *x, uint32_t node) {
+    if (node == IV_NO_NODE) return;
+    IV_ASSERT(x->nodes[node].holders > 0);
+    x->nodes[node].holders--;
+    remove_unneeded(x, node);
+}
+
+/* ---- pages --------------------------------------------------------------------------------------------- */
+
+void iv_prefix_put(iv_prefix_index *x, uint32_t node, size_t group, uint32_t page) {
+    uint32_t *at = &x->of_node[node * (x->groups + 1) + group];
+    IV_ASSERT(*at == IV_NO_PAGE && !iv_prefix_has(x, page));
+    *at = page;
+    x->pages[page] = (iv_prefix_page){.node = node, .group = (uint32_t)group};
+    x->nodes[node].pages++;
     x->indexed++;
 }
 
+static iv_prefix_list *list_of(iv_prefix_index *x, uint32_t page) {
+    return &x->idle[page < x->page_count ? IV_PREFIX_PAGE : IV_PREFIX_SLOT];
+}
+
 void iv_prefix_mark_idle(iv_prefix_index *x, uint32_t page) {
-    iv_prefix_node *n = &x->nodes[page];
-    IV_ASSERT(n->indexed && !n->idle);
-    n->idle = true, n->older = x->newest, n->newer = IV_NO_PAGE;
-    if (x->newest == IV_NO_PAGE)
-        x->oldest = page;
+    iv_prefix_page *p = &x->pages[page];
+    iv_prefix_list *list = list_of(x, page);
+    IV_ASSERT(p->node != IV_NO_NODE && !p->idle);
+    p->idle = true, p->older = list->newest, p->newer = IV_NO_PAGE;
+    if (list->newest == IV_NO_PAGE)
+        list->oldest = page;
     else
-        x->nodes[x->newest].newer = page;
-    x->newest = page;
-    x->idle++;
+        x->pages[list->newest].newer = page;
+    list->newest = page;
+    list->count++;
 }
 
 void iv_prefix_mark_held(iv_prefix_index *x, uint32_t page) {
-    iv_prefix_node *n = &x->nodes[page];
-    IV_ASSERT(n->indexed && n->idle);
-    *(n->older == IV_NO_PAGE ? &x->oldest : &x->nodes[n->older].newer) = n->newer;
-    *(n->newer == IV_NO_PAGE ? &x->newest : &x->nodes[n->newer].older) = n->older;
-    n->idle = false;
-    x->idle--;
+    iv_prefix_page *p = &x->pages[page];
+    iv_prefix_list *list = list_of(x, page);
+    IV_ASSERT(p->node != IV_NO_NODE && p->idle);
+    *(p->older == IV_NO_PAGE ? &list->oldest : &x->pages[p->older].newer) = p->newer;
+    *(p->newer == IV_NO_PAGE ? &list->newest : &x->pages[p->newer].older) = p->older;
+    p->idle = false;
+    list->count--;
 }
 
-uint32_t iv_prefix_evict(iv_prefix_index *x) {
-    uint32_t page = x->oldest;
-    if (page == IV_NO_PAGE) return IV_NO_PAGE;
-    iv_prefix_node *n = &x->nodes[page];
-    IV_ASSERT(n->children == 0);
+void iv_prefix_remove(iv_prefix_index *x, uint32_t page) {
+    iv_prefix_page *p = &x->pages[page];
+    uint32_t node = p->node;
     iv_prefix_mark_held(x, page);
-    uint32_t *at = &x->buckets[bucket_of(x, n->parent, n->tokens)];
-    while (*at != page) at = &x->nodes[*at].next;
-    *at = n->next;
-    if (n->parent != IV_NO_PAGE) x->nodes[n->parent].children--;
-    n->indexed = false;
+    x->of_node[node * (x->groups + 1) + p->group] = IV_NO_PAGE;
+    p->node = IV_NO_NODE;
+    x->nodes[node].pages--;
     x->indexed--;
+    remove_unneeded(x, node);
+}
+
+uint32_t iv_prefix_evict(iv_prefix_index *x, iv_prefix_kind kind) {
+    uint32_t page = x->idle[kind].oldest;
+    if (page != IV_NO_PAGE) iv_prefix_remove(x, page);
     return page;
 }

@@ -4,15 +4,31 @@
 
 #include "kernels/attention.h"
 #include "kernels/row_sampling.h"
+#include "kv/states.h"
+
+/* The state of a span's sequence (kv/states.h). */
+typedef struct iv_state_span {
+    uint32_t from; /* the slot of the state at the last border at or before the span's position; IV_NO_SLOT: at 0 */
+    uint32_t write_count;
+    const iv_state_write *writes; /* borders at or before the span's end, ascending: the state there goes to the slot */
+} iv_state_span;
 
 typedef struct iv_batch {
     const int32_t *ids; /* [tokens] */
     size_t tokens;
     const iv_attention_span *spans; /* cover rows 0 .. tokens - 1 in order; pages cover their positions */
     size_t span_count;
-    /* The pages of a CPU's rank: [layer][page], as iv_kv_pool keeps them. GPUs have their own. */
+    /* The pages of KV group g are those of spans[g * group_spans + i]; their other members are the same in all groups.
+     * 0: all layers use one page table, and the memory has pages of every layer. */
+    size_t group_spans;
+    /* The pages of a CPU's rank: [plane][page], as iv_kv_pool keeps them, or [layer][page]. GPUs have their own. */
     unsigned char *kv;
     size_t kv_layer_bytes;
+    /* Layers with a state; NULL: there are none. The slots of a CPU's rank are [layer][slot], as iv_states keeps them.
+     */
+    const iv_state_span *states; /* [span_count] */
+    unsigned char *slots;
+    size_t slots_layer_bytes;
     uint16_t *const *routed; /* [tokens], or NULL: where rank 0 writes a row's experts, [layers][per token] of ascending
                               * ids; NULL: nowhere */
     const uint32_t *logit_rows; /* rows whose logits are computed, ascending */

@@ -25,7 +25,7 @@ static iv_norm norm_after(const iv_model *m, size_t i) {
 }
 
 static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm next, iv_error *err) {
-    switch (l->mlp) {
+    switch (l->config->mlp) {
     case IV_MLP_DENSE: return b->ops->mlp(b, i, next, err);
     case IV_MLP_EXPERTS: return b->ops->experts(b, i, next, err);
     }
@@ -57,7 +57,7 @@ iv_status iv_decoder_recompute(const iv_model *m, iv_backend *b, size_t layer, i
 }
 
 static iv_status mlp_block_backward(iv_backend *b, const iv_layer *l, size_t i, iv_error *err) {
-    if (l->mlp == IV_MLP_EXPERTS)
+    if (l->config->mlp == IV_MLP_EXPERTS)
         IV_TRY(b->ops->experts_backward(b, i, err));
     else
         IV_TRY(b->ops->mlp_backward(b, i, err));

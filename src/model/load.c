@@ -2,6 +2,7 @@
 #include "base/digest.h"
 #include "base/size.h"
 #include "device/memory.h"
+#include "model/kv_layouts.h"
 #include "model/rope_tables.h"
 #include "model/tensor_data.h"
 #include "numerics/attention.h"
@@ -15,18 +16,18 @@ enum { CHUNK_BYTES = 2 * 1024 * 1024, CHUNK_ROWS = 32 };
 
 static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_checkpoint *c, iv_error *err) {
     if (o->has_dtype) {
-        m->dtype = o->dtype;
+        m->gemm_type = o->dtype;
         return IV_OK;
     }
-    m->dtype = m->config.dtype;
+    m->gemm_type = m->config.dtype;
     if (!m->config.has_dtype) { /* the type of the embedding, which exists in every family */
         const iv_tensor_info *t = iv_checkpoint_find(c, "model.embed_tokens.weight");
         if (!t) return iv_fail(err, IV_FORMAT, "model.embed_tokens.weight: not in the checkpoint");
-        m->dtype = t->dtype;
+        m->gemm_type = t->dtype;
     }
-    if (m->dtype == IV_BF16 || m->dtype == IV_F16 || m->dtype == IV_F32) return IV_OK;
+    if (m->gemm_type == IV_BF16 || m->gemm_type == IV_F16 || m->gemm_type == IV_F32) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "dtype: the checkpoint is %s; choose bfloat16, float16 or float32",
-                   iv_dtype_name(m->dtype));
+                   iv_dtype_name(m->gemm_type));
 }
 
 /* The models of this process's other ranks, stored after the first. */
@@ -40,7 +41,7 @@ static iv_status make_shards(const iv_model_options *o, iv_model *first, iv_erro
     for (size_t r = 1; r < count; r++) {
         iv_model *m = calloc(1, sizeof *m);
         if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for rank %zu", o->rank_first + r);
-        m->config = first->config, m->dtype = first->dtype, m->tp = first->tp, m->rank = o->rank_first + r;
+        m->config = first->config, m->gemm_type = first->gemm_type, m->tp = first->tp, m->rank = o->rank_first + r;
         m->memspace = o->memspace[r], m->plain_rows = o->plain_rows, m->widen = o->widen;
         last = last->next = m;
     }
@@ -62,10 +63,7 @@ static void free_shards(iv_model *m) {
 static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_error *err) {
     IV_TRY(iv_tensors_make(first, c, err));
     for (iv_model *m = first; m; m = m->next) {
-        size_t heads = m->tp.shard[m->rank].kv_heads;
-        if (!(m->memspace ? iv_kv_layout_make_elsewhere : iv_kv_layout_make)(&m->kv_layout, m->dtype, heads,
-                                                                             (size_t)m->config.head_dim))
-            return iv_fail(err, IV_LIMIT, "KV cache: a page is too large");
+        IV_TRY(iv_kv_layouts_make(m, err));
         if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
             return iv_fail(err, IV_LIMIT, "model: its weights are too large");
     }
@@ -120,7 +118,7 @@ iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *o
     if (status == IV_OK && !o->has_dtype && !m.config.has_dtype) status = open_weights(dir, o, &m.config, &c, err);
     if (status == IV_OK) status = choose_dtype(o, &m, c, err);
     iv_checkpoint_close(c);
-    *out = m.dtype;
+    *out = m.gemm_type;
     return status;
 }
 
@@ -222,11 +220,13 @@ static size_t rope_bytes(const iv_model *m) {
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
     m->rope_positions = o->positions ? o->positions : (size_t)m->config.max_positions;
-    m->rope_cosine = iv_memory_alloc(rope_bytes(m)), m->rope_sine = iv_memory_alloc(rope_bytes(m));
-    if (!m->rope_cosine || !m->rope_sine)
-        return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
-    iv_rope_tables(&m->config.ropes[0], (size_t)m->config.head_dim, pool, m->rope_positions, m->rope_cosine,
-                   m->rope_sine);
+    for (int i = 0; i < m->config.rope_count; i++) {
+        iv_rope_table *t = &m->ropes[i];
+        t->cosine = iv_memory_alloc(rope_bytes(m)), t->sine = iv_memory_alloc(rope_bytes(m));
+        if (!t->cosine || !t->sine)
+            return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
+        iv_rope_tables(&m->config.ropes[i], (size_t)m->config.head_dim, pool, m->rope_positions, t->cosine, t->sine);
+    }
     return IV_OK;
 }
 
@@ -247,7 +247,6 @@ static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
         m->scale_log2e = iv_attention_scale_log2e((size_t)m->config.head_dim);
         m->rope_positions = first->rope_positions;
-        m->rope_cosine = first->rope_cosine, m->rope_sine = first->rope_sine;
     }
 }
 
@@ -270,7 +269,9 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
 
 void iv_model_close(iv_model *m) {
     if (!m) return;
-    iv_memory_free(m->rope_cosine, rope_bytes(m));
-    iv_memory_free(m->rope_sine, rope_bytes(m));
+    for (int i = 0; i < IV_ROPES_MAX; i++) {
+        iv_memory_free(m->ropes[i].cosine, rope_bytes(m));
+        iv_memory_free(m->ropes[i].sine, rope_bytes(m));
+    }
     free_shards(m);
 }

@@ -12,6 +12,7 @@
 #include "format/model_config.h"
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
+#include "kv/groups.h"
 #include "model/tp_plan.h"
 
 enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
@@ -34,9 +35,14 @@ typedef struct iv_layer_tensors {
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
 
+/* A rotation: cosines and sines, [rope_positions][head_dim / 2]. */
+typedef struct iv_rope_table {
+    float *cosine, *sine;
+} iv_rope_table;
+
 typedef struct iv_layer {
-    iv_mlp_kind mlp;                  /* the decoder (decoder.c) chooses its ops by it */
-    int64_t window;                   /* of attention; 0: all earlier positions */
+    const iv_layer_config *config;    /* the decoder (decoder.c) chooses its ops by it */
+    const iv_rope_table *rope;        /* the rotation of q and k */
     float *attention_norm, *mlp_norm; /* [hidden] */
     float *q_norm, *k_norm;           /* [head_dim] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
@@ -52,17 +58,19 @@ typedef struct iv_model {
     bool widen, plain_rows; /* as iv_model_options */
     iv_memspace *memspace;  /* where the matrices are; NULL: here. Vectors are here in any case */
     struct iv_model *next;  /* the shard of the next rank of this process; the first closes them all */
-    iv_dtype dtype;         /* of GEMM inputs and of the KV cache */
+    iv_dtype gemm_type;     /* of GEMM inputs; that of keys and values is the kv_layout's */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
-    float scale_log2e;              /* head_dim^-0.5 * log2(e) */
-    size_t rope_positions;          /* rows of the tables */
-    float *rope_cosine, *rope_sine; /* [rope_positions][head_dim / 2] */
-    iv_kv_layout kv_layout;         /* of the rank's KV heads, perhaps none */
-    size_t weight_bytes;            /* packed, in memory; the first rank of a process counts all of them */
-    iv_tensor *tensors;             /* by name; the first rank's has all of this process */
+    float scale_log2e;                        /* head_dim^-0.5 * log2(e) */
+    size_t rope_positions;                    /* rows of the tables */
+    iv_rope_table ropes[IV_ROPES_MAX];        /* [config.rope_count] */
+    iv_kv_groups kv_groups;                   /* layers that share a page table */
+    iv_kv_place kv_place[IV_LAYERS_MAX];      /* [layers] */
+    iv_kv_layout kv_layout[IV_KV_GROUPS_MAX]; /* [kv_groups.count]: of the rank's KV heads, perhaps none */
+    size_t weight_bytes;                      /* packed, in memory; the first rank of a process counts all of them */
+    iv_tensor *tensors;                       /* by name; the first rank's has all of this process */
     size_t tensor_count;
     iv_layer_tensors *layer_tensors;           /* [layers]; of the first rank, as the next three */
     iv_tensor *embedding_tensor, *head_tensor; /* the head is NULL when tied */
@@ -102,8 +110,8 @@ void iv_model_close(iv_model *m); /* NULL is fine */
 /* The type that it would be held in: from the options, else config.json, else the embedding. */
 iv_status iv_model_dtype(const char *dir, const iv_model_options *options, iv_dtype *out, iv_error *err);
 
-/* What would be loaded, from headers alone and on one rank: fills config, dtype, kv_layout, weight_bytes; no data.
- * The caller closes the checkpoint and frees out->arena. */
+/* What would be loaded, from headers alone and on one rank: fills config, dtype, kv_groups, kv_layout, weight_bytes; no
+ * data. The caller closes the checkpoint and frees out->arena. */
 iv_status iv_model_plan(const char *dir, const iv_model_options *options, iv_model *out, iv_checkpoint **checkpoint,
                         iv_error *err);
 

@@ -165,7 +165,7 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
         IV_TRY(find(b, name, 2, tensors[i].rows, k, &t[i]));
         *tensors[i].tensor = t[i];
     }
-    iv_dtype type = b->first->dtype;
+    iv_dtype type = b->first->gemm_type;
     if (type == IV_F32 && !b->first->widen) {
         type = t[0]->info.dtype;
         for (size_t i = 1; i < count; i++)
@@ -319,7 +319,7 @@ static iv_status layer(builder *b, size_t index) {
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         iv_layer *l = &m->layers[index];
-        l->mlp = c->layer[index].mlp, l->window = c->layer[index].window;
+        l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
@@ -434,7 +434,7 @@ iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_
     collection wanted = {.type = type};
     iv_model *m = calloc(1, sizeof *m);
     if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
-    m->config = *config, m->dtype = type;
+    m->config = *config, m->gemm_type = type;
     builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
     iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
     m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
@@ -484,7 +484,7 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
             at = bind(&l->router, at);
         else
             l->router = first->layers[i].router;
-        for (size_t e = 0; e < (l->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
+        for (size_t e = 0; e < (l->config->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);

@@ -25,7 +25,7 @@ static void add_all(list *l, iv_model *m) {
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         iv_layer *layer = &m->layers[i];
         add(l, &layer->qkv), add_nodes(l, layer->out), add(l, &layer->router);
-        for (size_t e = 0; e < (layer->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
+        for (size_t e = 0; e < (layer->config->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             add(l, &layer->experts[e].gate_up), add_nodes(l, layer->experts[e].down);
     }
 }

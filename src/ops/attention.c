@@ -213,7 +213,7 @@ typedef struct pages {
 static iv_status lay_out(iv_ops *ops, const char *what, const iv_ops_attention *a, pages *out, iv_error *err) {
     size_t scratch, count = 0, threads = iv_pool_threads(ops->pool);
     uint32_t *numbers = NULL;
-    if (!iv_kv_layout_make(&out->layout, ops->type, a->kv_heads, a->head_dim) ||
+    if (!iv_kv_layout_make(&out->layout, ops->type, a->kv_heads, a->head_dim, a->head_dim) ||
         !iv_attention_scratch(&out->layout, &scratch) || !iv_size_mul(scratch, threads, &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu KV heads of %zu are too large", what, a->kv_heads, a->head_dim);
     for (size_t i = 0; i < a->sequences; i++) count += (a->lengths[i] + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;

@@ -8,15 +8,47 @@ typedef struct planner {
     iv_plan_item *items;
     size_t budget, pages, rows, draft_rows; /* left */
     size_t prompts;                         /* of the budget, for prompts */
+    size_t slots;                           /* left */
     bool preempted;
 } planner;
 
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
+/* The blocks that have pages once a number of tokens is computed. */
+static size_t end_block(const iv_plan_sequence *s, size_t tokens) {
+    return tokens ? iv_size_max(s->blocks, iv_kv_pages_for(s->computed + tokens)) : s->blocks;
+}
+
 /* Pages to allocate for a number of tokens. */
-static size_t new_pages(const iv_plan_sequence *s, size_t tokens) {
-    size_t want = iv_kv_pages_for(s->computed + tokens);
-    return tokens && want > s->pages ? want - s->pages : 0;
+static size_t new_pages(const planner *p, const iv_plan_sequence *s, size_t tokens) {
+    return (end_block(s, tokens) - s->blocks) * p->in->groups->count;
+}
+
+/* Pages that a sequence needs, after those for a number of tokens, until its known ones are computed in steps of at
+ * most `budget` tokens. */
+static size_t pages_to_come(const iv_kv_groups *g, const iv_plan_sequence *s, size_t tokens, size_t budget) {
+    size_t n = 0, chunk = iv_size_min(left_of(s), budget), end = end_block(s, tokens);
+    size_t last = iv_size_max(s->blocks, iv_kv_pages_for(s->known));
+    for (size_t i = 0; i < g->count; i++) {
+        size_t first = iv_kv_first_block(g, i, s->computed), has = end - first;
+        size_t most = iv_size_min(iv_kv_group_peak(g, i, s->known, chunk), last - first);
+        n += most > has ? most - has : 0;
+    }
+    return n;
+}
+
+size_t iv_plan_pages_of(const iv_kv_groups *groups, const iv_plan_sequence *s, size_t token_budget) {
+    return pages_to_come(groups, s, 0, token_budget) + s->exclusive_pages;
+}
+
+/* Slots for the state that a number of tokens brings the sequence to: one if they complete a block. */
+static size_t new_slots(const planner *p, const iv_plan_sequence *s, size_t tokens) {
+    return p->in->states && (s->computed + tokens) / IV_ATTENTION_BLOCK > s->computed / IV_ATTENTION_BLOCK;
+}
+
+/* Tokens before the one that completes a block. */
+static size_t tokens_of_block(const iv_plan_sequence *s) {
+    return IV_ATTENTION_BLOCK - 1 - s->computed % IV_ATTENTION_BLOCK;
 }
 
 /* Rows of logits of the next tokens. */
@@ -36,15 +68,16 @@ static bool decodes(const planner *p, size_t i) { return i < p->in->running_coun
 static void preempt(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     if (!decodes(p, i)) p->prompts += p->items[i].tokens;
-    p->pages += s->exclusive_pages + new_pages(s, p->items[i].tokens);
+    p->pages += s->exclusive_pages + new_pages(p, s, p->items[i].tokens);
+    p->slots += s->exclusive_slots + new_slots(p, s, p->items[i].tokens);
     p->budget += p->items[i].tokens, p->rows += rows_of(s, p->items[i].tokens);
     p->items[i] = (iv_plan_item){.preempt = true};
     p->preempted = true;
 }
 
-/* Makes a page available by preempting sequences after i, from the last. */
-static void make_room(planner *p, size_t i) {
-    for (size_t j = p->in->running_count; p->pages == 0 && j-- > i + 1;)
+/* Makes pages and slots available by preempting sequences after i, from the last. */
+static void make_room(planner *p, size_t i, size_t pages, size_t slots) {
+    for (size_t j = p->in->running_count; (p->pages < pages || p->slots < slots) && j-- > i + 1;)
         if (!p->items[j].preempt) preempt(p, j);
 }
 
@@ -54,46 +87,53 @@ static size_t tokens_for(const planner *p, size_t i) {
 }
 
 static void give(planner *p, const iv_plan_sequence *s, size_t tokens, size_t i) {
-    p->pages -= new_pages(s, tokens), p->budget -= tokens, p->rows -= rows_of(s, tokens);
+    p->pages -= new_pages(p, s, tokens), p->slots -= new_slots(p, s, tokens), p->budget -= tokens,
+        p->rows -= rows_of(s, tokens);
     if (!decodes(p, i)) p->prompts -= tokens;
     p->items[i] = (iv_plan_item){.tokens = tokens, .samples = tokens == left_of(s)};
 }
 
-/* As many tokens as the budget and the pages allow; at least one, if a preemption can free a page. */
+/* As many tokens as the budget, the pages and the slots allow; at least one, if a preemption can free what it needs. */
 static void schedule(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     size_t want = fit_rows(p, s, iv_size_min(left_of(s), tokens_for(p, i))),
-           room = s->pages * IV_ATTENTION_BLOCK - s->computed;
+           room = s->blocks * IV_ATTENTION_BLOCK - s->computed;
     if (want == 0) return;
-    if (room == 0) make_room(p, i);
-    if (new_pages(s, want) > p->pages) want = room + p->pages * IV_ATTENTION_BLOCK;
+    if (room == 0) make_room(p, i, p->in->groups->count, 0);
+    if (new_slots(p, s, 1)) make_room(p, i, 0, 1);
+    if (new_pages(p, s, want) > p->pages) want = room + p->pages / p->in->groups->count * IV_ATTENTION_BLOCK;
+    if (new_slots(p, s, want) > p->slots) want = tokens_of_block(s);
     if (want) give(p, s, want, i);
+}
+
+static size_t to_come(const planner *p, const iv_plan_sequence *s, size_t tokens) {
+    return pages_to_come(p->in->groups, s, tokens, p->in->token_budget);
 }
 
 /* Pages that running sequences need until all their known tokens are computed. */
 static size_t promised(const planner *p) {
     size_t n = 0;
-    for (size_t i = 0; i < p->in->running_count; i++) {
-        const iv_plan_sequence *s = &p->in->running[i];
-        n += new_pages(s, left_of(s)) - new_pages(s, p->items[i].tokens);
-    }
+    for (size_t i = 0; i < p->in->running_count; i++) n += to_come(p, &p->in->running[i], p->items[i].tokens);
     return n;
 }
 
-/* Admits a sequence if its whole prompt fits next to the pages that running sequences need. One page for every four
+/* Admits a sequence if its whole prompt fits next to the pages that running sequences need. One block for every four
  * sequences stays free, so that sequences are not admitted only to be preempted. */
 static size_t admit(planner *p) {
-    size_t n = 0, owed = promised(p);
+    size_t n = 0, owed = promised(p), each = p->in->groups->count;
     for (; n < p->in->waiting_count && p->in->running_count + n < p->in->seqs_max; n++) {
         const iv_plan_sequence *s = &p->in->waiting[n];
-        size_t others = p->in->running_count + n, spare = owed + (others + 3) / 4;
-        if (others == 0) spare = 0; /* alone it always fits */
-        if (new_pages(s, left_of(s)) + s->exclusive_pages + spare > p->pages) break;
-        size_t tokens = fit_rows(p, s, iv_size_min(left_of(s), tokens_for(p, others)));
+        size_t others = p->in->running_count + n, spare = owed + (others + 3) / 4 * each;
+        size_t chunk = others ? p->in->token_budget : 1;
+        if (others == 0) spare = 0; /* alone it always fits, in chunks of a block if need be */
+        if (iv_plan_pages_of(p->in->groups, s, chunk) + spare > p->pages) break;
+        size_t fit = (p->pages - s->exclusive_pages) / each * IV_ATTENTION_BLOCK;
+        size_t tokens = fit_rows(p, s, iv_size_min(iv_size_min(left_of(s), fit), tokens_for(p, others)));
+        if (p->in->states && s->exclusive_slots + 1 > p->slots) break;
         if (tokens == 0) break;
-        p->pages -= s->exclusive_pages;
+        p->pages -= s->exclusive_pages, p->slots -= s->exclusive_slots;
         give(p, s, tokens, others);
-        owed += new_pages(s, left_of(s)) - new_pages(s, tokens);
+        owed += to_come(p, s, tokens);
     }
     return n;
 }
@@ -103,14 +143,24 @@ static size_t count_draft_rows(const planner *p) {
     return tile == 0 ? p->budget : iv_size_min(p->budget, (tile - rows % tile) % tile);
 }
 
-/* A draft stays within the pages that its sequence has. */
+/* A draft completes at most the block that its sequence is in, and that only if there is a slot for the state. */
+static void limit_to_block(planner *p, const iv_plan_sequence *s, iv_plan_item *item) {
+    size_t left = IV_ATTENTION_BLOCK - s->known % IV_ATTENTION_BLOCK; /* the block's, behind the known tokens */
+    if (!p->in->states || item->draft < left) return;
+    bool fits = p->slots > 0 && !new_slots(p, s, item->tokens);
+    item->draft = fits ? left : left - 1;
+    p->slots -= fits;
+}
+
+/* A draft stays within the blocks that its sequence has. */
 static void add_draft(planner *p, size_t i) {
     const iv_plan_sequence *s = &p->in->running[i];
     iv_plan_item *item = &p->items[i];
     if (!item->samples) return;
-    size_t pages = s->pages + new_pages(s, item->tokens);
-    item->draft = iv_size_min(iv_size_min(s->draft, p->draft_rows), pages * IV_ATTENTION_BLOCK - s->known);
+    size_t end = end_block(s, item->tokens) * IV_ATTENTION_BLOCK;
+    item->draft = iv_size_min(iv_size_min(s->draft, p->draft_rows), end - s->known);
     item->draft = iv_size_min(item->draft, p->rows);
+    limit_to_block(p, s, item);
     p->draft_rows -= item->draft, p->budget -= item->draft, p->rows -= item->draft;
 }
 
@@ -128,6 +178,7 @@ void iv_plan_step(const iv_plan_input *in, iv_plan *plan) {
                  .budget = in->token_budget,
                  .prompts = in->token_budget,
                  .pages = in->pages_available,
+                 .slots = in->slots_available,
                  .rows = in->row_budget ? in->row_budget : SIZE_MAX};
     for (size_t i = 0; i < in->seqs_max; i++) plan->items[i] = (iv_plan_item){0};
     schedule_running(&p, true);

@@ -12,18 +12,22 @@
 #ifndef IV_SCHED_PLAN_H
 #define IV_SCHED_PLAN_H
 
+#include "kv/groups.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
 /* The scheduler's input of one sequence. */
 typedef struct iv_plan_sequence {
-    size_t known;                /* tokens that exist: prompt and generated */
-    size_t computed;             /* tokens whose keys and values are in the cache; less than known */
-    size_t pages;                /* held; if it waits: cached pages of its prefix, whose tokens are `computed` */
-    size_t exclusive_pages;      /* of these, pages that no other sequence holds */
-    size_t draft;                /* draft tokens after the known ones */
+    size_t known;           /* tokens that exist: prompt and generated */
+    size_t computed;        /* tokens whose keys and values are in the cache; less than known */
+    size_t blocks;          /* of 64 positions that have pages, of every KV group but for those that a window freed;
+                             * if it waits: cached blocks of its prefix, whose tokens are `computed` */
+    size_t exclusive_pages; /* of their pages, those that no other sequence holds */
+    size_t draft;           /* draft tokens after the known ones */
     size_t score_from, score_to; /* known tokens in this range, without the last, need a row of logits too */
     bool held;                   /* running, but computes nothing in this step */
+    size_t exclusive_slots; /* of its state, that no other sequence holds; if it waits: 1 if its prefix's is idle */
 } iv_plan_sequence;
 
 typedef struct iv_plan_input {
@@ -31,12 +35,15 @@ typedef struct iv_plan_input {
     size_t running_count;
     const iv_plan_sequence *waiting; /* the head of the queue, in order */
     size_t waiting_count;
-    size_t pages_available; /* free or idle */
-    size_t token_budget;    /* most tokens of a step */
-    size_t prompt_budget;   /* most prompt tokens of a step in which sequences decode; 0: any number */
-    size_t seqs_max;        /* most running sequences */
-    size_t tile_rows;       /* rows of one pass over the weights; 0: any number */
-    size_t row_budget;      /* most rows of logits of a step; 0: any number */
+    const iv_kv_groups *groups; /* a block takes a page of each */
+    size_t pages_available;     /* free or idle */
+    bool states;                /* layers have a state: a step that completes a sequence's block needs a slot */
+    size_t slots_available;     /* free or idle */
+    size_t token_budget;        /* most tokens of a step */
+    size_t prompt_budget;       /* most prompt tokens of a step in which sequences decode; 0: any number */
+    size_t seqs_max;            /* most running sequences */
+    size_t tile_rows;           /* rows of one pass over the weights; 0: any number */
+    size_t row_budget;          /* most rows of logits of a step; 0: any number */
 } iv_plan_input;
 
 /* One sequence in a step. */
@@ -52,6 +59,10 @@ typedef struct iv_plan {
     size_t admitted;     /* from the head of the queue */
     size_t tokens;       /* of all items, drafts included */
 } iv_plan;
+
+/* Pages that a waiting sequence takes when it is admitted, and until its known tokens are computed in steps of at most
+ * token_budget tokens. */
+size_t iv_plan_pages_of(const iv_kv_groups *groups, const iv_plan_sequence *s, size_t token_budget);
 
 /* Fills plan, whose items are the caller's memory. */
 void iv_plan_step(const iv_plan_input *in, iv_plan *plan);

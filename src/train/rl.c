@@ -40,7 +40,7 @@ static iv_status open_reference(rl *x, iv_error *err) {
     const iv_train_options *o = iv_train_options_of(r->trainer);
     iv_train_options t = {.model_dir = o->model_dir,
                           .has_dtype = true,
-                          .dtype = iv_train_model(r->trainer)->dtype,
+                          .dtype = iv_train_model(r->trainer)->gemm_type,
                           .arithmetic = o->arithmetic,
                           .cuda = o->cuda,
                           .threads = o->threads,

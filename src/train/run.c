@@ -352,7 +352,7 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     IV_TRY(iv_run_check(r, err));
     if (r->o->kind == IV_RUN_RL) IV_TRY(iv_run_check_rl(r, err));
     IV_TRY(iv_run_open_trainer(r, err));
-    r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->dtype);
+    r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->gemm_type);
     IV_TRY(make_identity(r, iv_schedule_needs_steps(&r->schedule) ? r->steps : 0, err));
     IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
     if (r->o->resume) IV_TRY(resume(r, err));

@@ -171,5 +171,5 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     IV_TRY(iv_train_open(&t, &r->trainer, err));
     r->summary->lent_bytes = iv_train_lent_bytes(r->trainer);
     if (shared || o->kind != IV_RUN_RL) return IV_OK;
-    return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->dtype), false, err);
+    return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->gemm_type), false, err);
 }

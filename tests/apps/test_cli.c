@@ -169,6 +169,36 @@ static void inspects(void **state) {
     json_decref(info);
 }
 
+static size_t number_of(const json_t *object, const char *name) {
+    return (size_t)json_integer_value(json_object_get(object, name));
+}
+
+/* Six layers, four of them with a window of 100 positions, whose 64-token blocks are at most three. */
+static void inspects_a_context(void **state) {
+    (void)state;
+    static const size_t page = 64 * 2 * 2 * 32 * 2 * 2; /* keys and values, 2 heads of 32, bfloat16, of two layers */
+    RUN("inspect", source_path("tests/data/shapes/mixed"), "--max-model-len", "1000");
+    expect_ok();
+    expect_out("KV cache of 1000 tokens");
+    expect_out("4 layers           6 pages");
+    expect_out("2 layers           16 pages");
+    RUN("inspect", source_path("tests/data/shapes/mixed"), "--json", "--max-model-len", "1000");
+    expect_ok();
+    json_t *info = expect_json(), *context = json_object_get(info, "context"),
+           *groups = json_object_get(context, "groups");
+    assert_true(json_array_size(groups) == 2 && number_of(context, "page_bytes") == page);
+    const json_t *window = json_array_get(groups, 0), *full = json_array_get(groups, 1);
+    assert_true(number_of(window, "window") == 100 && number_of(window, "layers") == 4);
+    assert_true(number_of(window, "pages") == 2 * 3 && number_of(window, "pages_kept") == 2 * 16);
+    assert_true(number_of(full, "window") == 0 && number_of(full, "pages") == 16 && number_of(full, "layers") == 2);
+    assert_int_equal(number_of(context, "bytes"), 22 * page);
+    assert_int_equal(number_of(context, "bytes_kept"), 48 * page);
+    assert_int_equal(number_of(context, "bytes_kept") / 1024, number_of(info, "kv_bytes_per_token"));
+    json_decref(info);
+    RUN("inspect", source_path("tests/data/shapes/mixed"), "--max-model-len", "4097");
+    expect_error(1, "max_model_len: the model has 4096 positions, wanted 4097");
+}
+
 /* config.json alone gives the same report as the model with its weights, except for the files; no other command accepts
  * it. */
 static void inspects_a_configuration(void **state) {
@@ -721,6 +751,7 @@ int main(void) {
         cmocka_unit_test(bad_requests),
         cmocka_unit_test(bad_templates),
         cmocka_unit_test(inspects),
+        cmocka_unit_test(inspects_a_context),
         cmocka_unit_test(inspects_a_configuration),
         cmocka_unit_test(models_are_found_by_name),
         cmocka_unit_test(device_of_the_environment),

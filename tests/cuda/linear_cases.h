@@ -189,7 +189,8 @@ static void make_problem(rng *r, const shape *s, problem *p) {
     *p = (problem){.k = s->k};
     iv_gpu_linear_args *a = &p->a;
     a->arithmetic = s->arithmetic, a->type = s->type, a->rows = s->rows, a->epilogue = s->epilogue;
-    a->w = (iv_gpu_matrix){.type = s->weight, .n = s->n, .k_padded = iv_padded_k(s->k)};
+    a->w = (iv_gpu_matrix){
+        .format = iv_weight_plain(s->weight), .type = s->weight, .n = s->n, .k_padded = iv_padded_k(s->k)};
     a->w.leaves = s->leaves ? s->leaves : iv_leaf_count(a->w.k_padded, IV_SUM_OF_RANKS);
     size_t matrices = s->experts ? s->count : 1, kp = a->w.k_padded, matrix = s->n * kp * iv_dtype_bytes(s->weight);
     a->w.expert_bytes = s->experts ? matrix + 16 * rng_below(r, 3) : 0;

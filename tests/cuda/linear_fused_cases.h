@@ -53,11 +53,12 @@ static void make_case(rng *r, fused_case *c, fused_kind kind, size_t rows_max, s
            k = 16 * (size_t)leaves * (1 + rng_below(r, k_max / 16 / (size_t)leaves));
     family f = rng_below(r, 3) ? NORMAL : (family)rng_below(r, FAMILIES);
     *c = (fused_case){.kind = kind};
-    c->a = (iv_gpu_linear_args){.arithmetic = IV_TC16,
-                                .w = {.type = type, .n = n, .k_padded = k, .leaves = leaves},
-                                .type = type,
-                                .x_stride = k + 8 * rng_below(r, 3),
-                                .rows = rows};
+    c->a = (iv_gpu_linear_args){
+        .arithmetic = IV_TC16,
+        .w = {.format = iv_weight_plain(type), .type = type, .n = n, .k_padded = k, .leaves = leaves},
+        .type = type,
+        .x_stride = k + 8 * rng_below(r, 3),
+        .rows = rows};
     c->a.w.data = random_on_gpu(r, f, type, n * k), c->a.x = random_on_gpu(r, f, type, rows * c->a.x_stride);
     size_t columns = kind == GATES ? n / 2 : n, element = kind == ADDEND ? 4 : 2;
     c->a.out_stride = columns + 8 * rng_below(r, 4), c->out_bytes = rows * c->a.out_stride * element;

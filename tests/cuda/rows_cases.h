@@ -36,8 +36,11 @@ static void embedding(void **state) {
             size_t id = ids[i] < 0 || (size_t)ids[i] >= vocab ? 0 : (size_t)ids[i];
             for (size_t j = 0; j < hidden; j++) want[i * hidden + j] = as_float(type, table, id * k + j);
         }
-        iv_gpu_matrix m = {
-            .type = type, .n = vocab, .k_padded = k, .data = gpu_copy(table, vocab * k * iv_dtype_bytes(type))};
+        iv_gpu_matrix m = {.format = iv_weight_plain(type),
+                           .type = type,
+                           .n = vocab,
+                           .k_padded = k,
+                           .data = gpu_copy(table, vocab * k * iv_dtype_bytes(type))};
         int32_t *gpu_ids = gpu_copy(ids, rows * sizeof *ids);
         float *x = gpu_room(rows * hidden * sizeof *x);
         GPU_OK(iv_gpu_embed(&m, gpu_ids, rows, hidden, x, NULL));

@@ -68,6 +68,19 @@ static void emulated_gpus_have_the_cpus_digests(void **state) {
     assert_true(of_ranks[2] && of_ranks[4] && of_ranks[8] && emu_graph_launches() > 0);
 }
 
+/* Layers in three KV groups, two of which free their pages behind a window of 100: steps as graphs, ranks, chunks. */
+static void page_tables_of_groups(void **state) {
+    (void)state;
+    static const model_case m = {"mixed", "tests/data/shapes/mixed", true, false, {3, 170, 240}};
+    static const way cpu = {"cpu", false, false, 1, 64, 0}, ways[] = {{"cuda", false, false, 1, 64, 0},
+                                                                      {"cuda", true, false, 2, 23, 0},
+                                                                      {"cuda", false, true, 2, 64, 3}};
+    char want[65];
+    iv_error err;
+    ASSERT_OK(digest_of(&m, &cpu, want, &err), &err);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) check_digest(&m, &ways[i], want);
+}
+
 /* Control: tensor-core results with a flipped lowest bit, one in 64. */
 static void control_a_flipped_bit_differs(void **state) {
     (void)state;
@@ -294,11 +307,10 @@ static void experts_are_those_of_the_cpu(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(emulated_gpus_have_the_cpus_digests),
-                                       cmocka_unit_test(control_a_flipped_bit_differs),
-                                       cmocka_unit_test(gpus_in_trouble),
-                                       cmocka_unit_test(tensors_are_replaced_one_by_one),
-                                       cmocka_unit_test(weights_are_updated),
-                                       cmocka_unit_test(experts_are_those_of_the_cpu)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(emulated_gpus_have_the_cpus_digests), cmocka_unit_test(page_tables_of_groups),
+        cmocka_unit_test(control_a_flipped_bit_differs),       cmocka_unit_test(gpus_in_trouble),
+        cmocka_unit_test(tensors_are_replaced_one_by_one),     cmocka_unit_test(weights_are_updated),
+        cmocka_unit_test(experts_are_those_of_the_cpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,14 +206,15 @@ static void more_rows_than_a_grid_is_high(void **state) {
     CUDA(cudaMalloc(&on_gpu[2], ROWS * sizeof *y));
     CUDA(cudaMemcpy(on_gpu[0], weight, sizeof weight, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy(on_gpu[1], x, ROWS * sizeof(float[K]), cudaMemcpyHostToDevice));
-    iv_gpu_linear_args a = {.arithmetic = IV_FMA32,
-                            .w = {.type = IV_F32, .n = 1, .k_padded = K, .leaves = 1, .data = on_gpu[0]},
-                            .type = IV_F32,
-                            .x = on_gpu[1],
-                            .x_stride = K,
-                            .rows = ROWS,
-                            .out = on_gpu[2],
-                            .out_stride = 1};
+    iv_gpu_linear_args a = {
+        .arithmetic = IV_FMA32,
+        .w = {.format = iv_weight_plain(IV_F32), .type = IV_F32, .n = 1, .k_padded = K, .leaves = 1, .data = on_gpu[0]},
+        .type = IV_F32,
+        .x = on_gpu[1],
+        .x_stride = K,
+        .rows = ROWS,
+        .out = on_gpu[2],
+        .out_stride = 1};
     assert_int_equal(iv_gpu_generic_configs(&a, c, 2), 2);
     CUDA(iv_gpu_linear_with(&a, c[0].tile_m < c[1].tile_m ? &c[0] : &c[1], NULL));
     CUDA(cudaMemcpy(y, on_gpu[2], ROWS * sizeof *y, cudaMemcpyDeviceToHost));
@@ -228,15 +229,16 @@ static void chain_linear(rng *r, const chain *c, bool plain, const void *w, bool
     static iv_gpu_linear_config all[CONFIGS_MAX];
     size_t n = down ? c->hidden : 2 * c->inner, k = down ? c->inner : c->hidden;
     int leaves = iv_leaf_count(k, down ? IV_SUM_OF_RANKS : IV_SUM_WHOLE);
-    iv_gpu_linear_args a = {.arithmetic = IV_TC16,
-                            .w = {.type = c->type, .n = n, .k_padded = k, .leaves = leaves, .data = w},
-                            .type = c->type,
-                            .x = down ? c->act : c->normed,
-                            .x_stride = k,
-                            .rows = c->rows,
-                            .epilogue = down ? IV_GPU_RESIDUAL : IV_GPU_SWIGLU,
-                            .out = down ? (void *)c->h : c->act,
-                            .out_stride = down ? c->hidden : c->inner};
+    iv_gpu_linear_args a = {
+        .arithmetic = IV_TC16,
+        .w = {.format = iv_weight_plain(c->type), .type = c->type, .n = n, .k_padded = k, .leaves = leaves, .data = w},
+        .type = c->type,
+        .x = down ? c->act : c->normed,
+        .x_stride = k,
+        .rows = c->rows,
+        .epilogue = down ? IV_GPU_RESIDUAL : IV_GPU_SWIGLU,
+        .out = down ? (void *)c->h : c->act,
+        .out_stride = down ? c->hidden : c->inner};
     size_t count = plain ? iv_gpu_generic_configs(&a, all, CONFIGS_MAX) : iv_gpu_linear_configs(&a, all, CONFIGS_MAX);
     iv_gpu_linear_config one = plain || rng_below(r, 3) ? all[rng_below(r, count)] : iv_gpu_linear_choose(&a);
     CUDA(iv_gpu_linear_with(&a, &one, NULL));

@@ -15,7 +15,7 @@ enum { CONFIGS_MAX = 1024, INVALID = 1 };
 static iv_gpu_linear_args problem(iv_arithmetic arithmetic, iv_dtype type, size_t rows, size_t n, size_t k,
                                   int leaves) {
     iv_gpu_linear_args a = {.arithmetic = arithmetic, .type = type, .rows = rows};
-    a.w = (iv_gpu_matrix){.type = type, .n = n, .k_padded = iv_padded_k(k)};
+    a.w = (iv_gpu_matrix){.format = iv_weight_plain(type), .type = type, .n = n, .k_padded = iv_padded_k(k)};
     a.w.leaves = leaves ? leaves : iv_leaf_count(a.w.k_padded, IV_SUM_OF_RANKS);
     return a;
 }

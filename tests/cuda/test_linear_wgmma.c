@@ -77,7 +77,7 @@ static void make(rng *r, problem *p, bool grouped, size_t rows, size_t n, size_t
     if (grouped && a->epilogue == IV_GPU_RESIDUAL) a->epilogue = IV_GPU_STORE;
     if (a->weighted) a->epilogue = IV_GPU_STORE;
     if (a->epilogue == IV_GPU_SWIGLU) n = (n + 15) / 16 * 16;
-    a->w = (iv_gpu_matrix){.type = a->type, .n = n, .k_padded = iv_padded_k(k)};
+    a->w = (iv_gpu_matrix){.format = iv_weight_plain(a->type), .type = a->type, .n = n, .k_padded = iv_padded_k(k)};
     a->w.leaves = iv_leaf_count(a->w.k_padded, IV_SUM_OF_RANKS);
     while (a->w.leaves > 1 && rng_below(r, 4) == 0) a->w.leaves /= 2;
     if (rng_below(r, 3) == 0) a->w.leaves = 1;

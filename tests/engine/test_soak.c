@@ -291,9 +291,9 @@ static void control_a_wrong_page_is_seen(void **state) {
         }
         assert_true(pass == 2 ? different == N : different == 0);
         if (pass == 1) { /* every page now holds what the next one should: the prefix's record is wrong */
-            size_t page = e->kv.layout.page_bytes;
-            for (size_t l = 0; l < e->kv.layers; l++)
-                memmove(iv_kv_layer(&e->kv, l), iv_kv_layer(&e->kv, l) + page, 6 * page);
+            size_t page = e->kv.page_bytes;
+            for (size_t l = 0; l < e->kv.groups.planes; l++)
+                memmove(iv_kv_plane(&e->kv, l), iv_kv_plane(&e->kv, l) + page, 6 * page);
         }
         if (pass == 0)
             free(a);

@@ -80,8 +80,8 @@ static void tables_are_those_of_the_rule(void **state) {
         assert_int_equal(e->model->config.max_positions, cases[i].positions);
         for (size_t p = 0; p < e->model->rope_positions; p += 17) {
             iv_rope_row(f, pairs, (int64_t)p, attention, c, s);
-            assert_same_bits("cosines", c, e->model->rope_cosine + p * pairs, pairs, 4, false);
-            assert_same_bits("sines", s, e->model->rope_sine + p * pairs, pairs, 4, false);
+            assert_same_bits("cosines", c, e->model->ropes[0].cosine + p * pairs, pairs, 4, false);
+            assert_same_bits("sines", s, e->model->ropes[0].sine + p * pairs, pairs, 4, false);
         }
         iv_engine_close(e);
         made_close(&m);

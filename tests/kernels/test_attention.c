@@ -17,7 +17,7 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads) {
     iv_kv_layout l;
     iv_compute c = {.kernels = iv_kernels_select(isa), .arithmetic = p->arithmetic};
     size_t tokens = p->first + p->rows, blocks = (tokens + 63) / 64, e = iv_dtype_bytes(p->type), dim = p->head_dim;
-    assert_true(iv_kv_layout_make(&l, p->type, p->kv_heads, dim));
+    assert_true(iv_kv_layout_make(&l, p->type, p->kv_heads, dim, dim));
     ASSERT_OK(iv_pool_open(threads, &c.pool, &err), &err);
     assert_true(iv_attention_scratch(&l, &c.scratch_bytes));
     c.scratch_bytes *= threads;
@@ -101,7 +101,7 @@ static void paged_attention_has_the_reference_bits(void **state) {
 static void non_finite_values_are_refused(void **state) {
     (void)state;
     iv_kv_layout l;
-    assert_true(iv_kv_layout_make(&l, IV_BF16, 1, 16));
+    assert_true(iv_kv_layout_make(&l, IV_BF16, 1, 16, 16));
     unsigned char *page = calloc(1, l.page_bytes), *before = calloc(1, l.page_bytes);
     uint16_t good[16] = {0x3f80}, bad[16] = {0, 0x7f80};
     assert_false(iv_kv_write(&l, page, 0, 3, good, bad));

@@ -178,7 +178,7 @@ static void attend(rng data, iv_numerics numerics, size_t copies, float *out) {
     }
     size_t blocks = (TOKENS + 63) / 64;
     ASSERT_OK(iv_pool_open(2, &c.pool, &err), &err);
-    assert_true(iv_kv_layout_make(&l, IV_F32, HEADS, DIM) && iv_attention_scratch(&l, &c.scratch_bytes));
+    assert_true(iv_kv_layout_make(&l, IV_F32, HEADS, DIM, DIM) && iv_attention_scratch(&l, &c.scratch_bytes));
     c.scratch_bytes *= 2;
     c.scratch = aligned_alloc(64, c.scratch_bytes);
     unsigned char *kv = calloc(blocks, l.page_bytes);

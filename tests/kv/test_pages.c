@@ -7,7 +7,7 @@ enum { PAGES = 37, TABLES = 9, LAYERS = 2 };
 static void open_pool(iv_kv_pool *pool, size_t pages) {
     iv_kv_layout layout;
     iv_error err;
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 2, 16));
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 2, 16, 16));
     ASSERT_OK(iv_kv_pool_open(pool, &layout, LAYERS, pages, &err), &err);
 }
 
@@ -34,12 +34,12 @@ static void pages_are_never_shared(void **state) {
     iv_error err;
     size_t refused = 0;
     open_pool(&pool, PAGES);
-    for (size_t t = 0; t < TABLES; t++) ASSERT_OK(iv_kv_table_open(&tables[t], 64 * PAGES, &err), &err);
+    for (size_t t = 0; t < TABLES; t++) ASSERT_OK(iv_kv_table_open(&tables[t], &pool, 64 * PAGES, &err), &err);
     for (size_t trial = 0; trial < 100000; trial++) {
         iv_kv_table *t = &tables[rng_below(&r, TABLES)];
         if (rng_below(&r, 5) == 0) {
             iv_kv_table_close(t, &pool);
-            ASSERT_OK(iv_kv_table_open(t, 64 * PAGES, &err), &err);
+            ASSERT_OK(iv_kv_table_open(t, &pool, 64 * PAGES, &err), &err);
         } else {
             size_t tokens = rng_below(&r, 64 * 12), want = (tokens + 63) / 64, count = t->count,
                    free_count = pool.free_count;
@@ -68,7 +68,7 @@ static void exhaustion_names_both_numbers(void **state) {
     iv_kv_table t;
     iv_error err;
     open_pool(&pool, 3);
-    ASSERT_OK(iv_kv_table_open(&t, 300, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&t, &pool, 300, &err), &err);
     assert_int_equal(iv_kv_table_grow(&t, &pool, 193, &err), IV_BUSY);
     assert_non_null(strstr(err.message, "wanted 4 more pages, 3 are free"));
     ASSERT_OK(iv_kv_table_grow(&t, &pool, 192, &err), &err);
@@ -83,13 +83,12 @@ static void layers_and_pages_do_not_overlap(void **state) {
     (void)state;
     iv_kv_pool pool;
     open_pool(&pool, PAGES);
-    assert_int_equal(pool.data_bytes, LAYERS * PAGES * pool.layout.page_bytes);
-    assert_int_equal(iv_kv_token_bytes(&pool.layout, LAYERS) * 64, LAYERS * pool.layout.page_bytes);
+    assert_int_equal(pool.data_bytes, LAYERS * PAGES * pool.page_bytes);
     for (size_t layer = 0; layer < LAYERS; layer++)
         for (size_t page = 0; page < PAGES; page++)
-            memset(iv_kv_layer(&pool, layer) + page * pool.layout.page_bytes, (int)(1 + layer * PAGES + page),
-                   pool.layout.page_bytes);
-    for (size_t i = 0; i < pool.data_bytes; i++) assert_int_equal(pool.data[i], 1 + i / pool.layout.page_bytes);
+            memset(iv_kv_plane(&pool, layer) + page * pool.page_bytes, (int)(1 + layer * PAGES + page),
+                   pool.page_bytes);
+    for (size_t i = 0; i < pool.data_bytes; i++) assert_int_equal(pool.data[i], 1 + i / pool.page_bytes);
     iv_kv_pool_close(&pool);
 }
 
@@ -98,7 +97,7 @@ static void too_large_a_pool_is_refused(void **state) {
     iv_kv_layout layout;
     iv_kv_pool pool;
     iv_error err;
-    assert_true(iv_kv_layout_make(&layout, IV_F32, 64, 512));
+    assert_true(iv_kv_layout_make(&layout, IV_F32, 64, 512, 512));
     assert_int_equal(iv_kv_pool_open(&pool, &layout, 1000, UINT32_MAX, &err), IV_LIMIT);
     assert_int_equal(iv_kv_pool_open(&pool, &layout, 1000, (size_t)1 << 33, &err), IV_LIMIT);
     assert_int_equal(iv_kv_pool_open(&pool, &layout, 1, UINT32_MAX, &err), IV_NO_MEMORY);
@@ -112,9 +111,9 @@ static void pages_may_be_empty(void **state) {
     iv_kv_pool pool;
     iv_kv_table table;
     iv_error err;
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 0, 16));
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 0, 16, 16));
     ASSERT_OK(iv_kv_pool_open(&pool, &layout, LAYERS, PAGES, &err), &err);
-    ASSERT_OK(iv_kv_table_open(&table, 100, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&table, &pool, 100, &err), &err);
     ASSERT_OK(iv_kv_table_grow(&table, &pool, 100, &err), &err);
     assert_int_equal(iv_kv_available(&pool), PAGES - 2);
     iv_kv_table_close(&table, &pool);

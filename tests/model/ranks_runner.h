@@ -53,11 +53,11 @@ static inline void ranks_open_as(ranks_runner *r, const char *dir, iv_numerics n
                   &err);
         r->rank[i].comm = comms[i];
         if (ranks > 1) r->rank[i].state->comm = comms[i];
-        r->rank[i].kv_bytes = m->kv_layout.page_bytes * RUNNER_PAGES * (size_t)m->config.layers;
+        r->rank[i].kv_bytes = m->kv_layout[0].page_bytes * RUNNER_PAGES * (size_t)m->config.layers;
         r->rank[i].kv = iv_memory_alloc(r->rank[i].kv_bytes);
     }
-    ASSERT_OK(iv_kv_pool_open(&r->book, &r->model->kv_layout, 1, RUNNER_PAGES, &err), &err);
-    ASSERT_OK(iv_kv_table_open(&r->table, 512, &err), &err);
+    ASSERT_OK(iv_kv_pool_open(&r->book, r->model->kv_layout, 1, RUNNER_PAGES, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&r->table, &r->book, 512, &err), &err);
 }
 
 static inline void ranks_open(ranks_runner *r, const char *dir, iv_dtype dtype, iv_arithmetic arithmetic, size_t ranks,
@@ -68,7 +68,7 @@ static inline void ranks_open(ranks_runner *r, const char *dir, iv_dtype dtype, 
 static inline void ranks_reset(ranks_runner *r) {
     iv_error err;
     iv_kv_table_close(&r->table, &r->book);
-    ASSERT_OK(iv_kv_table_open(&r->table, 512, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&r->table, &r->book, 512, &err), &err);
     r->tokens = 0;
 }
 
@@ -93,7 +93,7 @@ static inline iv_status ranks_batch(ranks_runner *r, const iv_batch *b, iv_error
     for (size_t i = r->ranks; i-- > 0;) {
         call[i] = (rank_call){.r = r, .rank = i, .batch = *b};
         call[i].batch.kv = r->rank[i].kv;
-        call[i].batch.kv_layer_bytes = r->rank[i].state->model->kv_layout.page_bytes * RUNNER_PAGES;
+        call[i].batch.kv_layer_bytes = r->rank[i].state->model->kv_layout[0].page_bytes * RUNNER_PAGES;
         if (i)
             assert_int_equal(pthread_create(&thread[i], NULL, run_rank, &call[i]), 0);
         else

@@ -66,7 +66,7 @@ static inline void round_frequencies_to_bf16(iv_model *m) {
     iv_rope_frequencies(&rule, (size_t)c->head_dim, f);
     for (size_t i = 0; i < pairs; i++) f[i] = iv_bf16_to_f32(iv_bf16_from_f32((float)f[i]));
     for (size_t p = 0; p < m->rope_positions; p++)
-        iv_rope_row(f, pairs, (int64_t)p, 1, m->rope_cosine + p * pairs, m->rope_sine + p * pairs);
+        iv_rope_row(f, pairs, (int64_t)p, 1, m->ropes[0].cosine + p * pairs, m->ropes[0].sine + p * pairs);
 }
 
 #endif

@@ -22,14 +22,14 @@ static inline void runner_open(runner *r, const char *dir, const iv_model_option
     ASSERT_OK(iv_pool_open(threads, &r->pool, &err), &err);
     ASSERT_OK(iv_model_open(dir, o, r->pool, &r->model, &err), &err);
     ASSERT_OK(iv_cpu_model_open(r->model, iv_kernels_select(isa), arithmetic, r->pool, 256, &r->state, &err), &err);
-    ASSERT_OK(iv_kv_pool_open(&r->kv, &r->model->kv_layout, (size_t)r->model->config.layers, 8, &err), &err);
-    ASSERT_OK(iv_kv_table_open(&r->table, 512, &err), &err);
+    ASSERT_OK(iv_kv_pool_open(&r->kv, r->model->kv_layout, (size_t)r->model->config.layers, 8, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&r->table, &r->kv, 512, &err), &err);
 }
 
 static inline void runner_reset(runner *r) {
     iv_error err;
     iv_kv_table_close(&r->table, &r->kv);
-    ASSERT_OK(iv_kv_table_open(&r->table, 512, &err), &err);
+    ASSERT_OK(iv_kv_table_open(&r->table, &r->kv, 512, &err), &err);
     r->tokens = 0;
 }
 
@@ -45,7 +45,7 @@ static inline void runner_step(runner *r, const int32_t *ids, size_t n, float *l
                   .spans = &span,
                   .span_count = 1,
                   .kv = r->kv.data,
-                  .kv_layer_bytes = r->kv.pages * r->kv.layout.page_bytes,
+                  .kv_layer_bytes = iv_kv_plane_bytes(&r->kv),
                   .logit_rows = rows,
                   .logit_count = n,
                   .logits = logits};

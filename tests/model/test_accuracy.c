@@ -17,7 +17,7 @@ static double check(const char *dir, const reference *ref, iv_arithmetic arithme
         if (e > worst) worst = e;
     }
     printf("%-40s %s %-8s relative error %.6f\n", strrchr(dir, '/') + 1, arithmetic == IV_TC16 ? "tc16 " : "fma32",
-           iv_dtype_name(r.model->dtype), worst);
+           iv_dtype_name(r.model->gemm_type), worst);
     assert_true(worst < limit);
     runner_close(&r);
     free(logits);

@@ -167,7 +167,7 @@ static void leaves_are_as_the_law_says(void **state) {
             const iv_tp_shard *s = &m->tp.shard[m->rank];
             assert_int_equal(l->qkv.leaves, iv_leaf_count(l->qkv.k_padded, IV_SUM_WHOLE));
             assert_true(l->qkv.leaves > 1);
-            for (size_t e = s->expert_first; l->mlp == IV_MLP_EXPERTS && e < s->expert_first + s->experts;
+            for (size_t e = s->expert_first; l->config->mlp == IV_MLP_EXPERTS && e < s->expert_first + s->experts;
                  e++, experts++) {
                 assert_true(iv_leaf_count(l->experts[e].gate_up.k_padded, IV_SUM_WHOLE) > 1);
                 assert_int_equal(l->experts[e].gate_up.leaves, 1);

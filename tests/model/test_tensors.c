@@ -73,7 +73,7 @@ static size_t differing(const iv_model *m, const iv_checkpoint *c, bool own, iv_
             float x = iv_element(t->held, t->held == IV_F32 ? (void *)&held : (void *)&(uint16_t){(uint16_t)held}, 0);
             bad += bits_at(as, got, k) != rounded(as, x);
         }
-        if (own && m->dtype == IV_F32) assert_int_equal(memcmp(got, raw, bytes) != 0, bad != 0);
+        if (own && m->gemm_type == IV_F32) assert_int_equal(memcmp(got, raw, bytes) != 0, bad != 0);
         wrong += bad != 0;
         free(got), free(raw);
     }

@@ -128,7 +128,8 @@ static void run_linear(const json_t *c) {
     memset(m.data, 0, iv_matrix_bytes(&m));
     iv_matrix_pack(&m, type, w, m.k, 0, 1);
     for (int isa = 0; isa <= (int)iv_isa_detect(); isa++) {
-        const iv_tile_kernel *t = iv_kernels_select((iv_isa)isa)->tiles.of[arithmetic_of(c)][type][type];
+        const iv_tile_kernel *t =
+            iv_kernels_select((iv_isa)isa)->tiles.of[arithmetic_of(c)][type][iv_weight_plain(type)];
         void *packed = aligned_alloc(64, (iv_tile_packed_bytes(t, 1, m.k_padded) + 63) / 64 * 64);
         float y[IV_PANEL_COLUMNS];
         t->pack(type, x, k, 1, k, m.k_padded, packed);

@@ -9,6 +9,8 @@ typedef struct problem {
     iv_plan_input in;
 } problem;
 
+static const iv_kv_groups one = {.count = 1, .planes = 1, .layers = {1}};
+
 static size_t pages_for(size_t tokens) { return (tokens + PAGE - 1) / PAGE; }
 static size_t left_of(const iv_plan_sequence *s) { return s->known - s->computed; }
 
@@ -27,7 +29,8 @@ static size_t rows_of(const iv_plan_sequence *s, const iv_plan_item *item) {
 
 static void make_problem(rng *r, problem *p) {
     memset(p, 0, sizeof *p);
-    p->in = (iv_plan_input){.running = p->running, .waiting = p->waiting, .seqs_max = 1 + rng_below(r, SEQS)};
+    p->in = (iv_plan_input){
+        .groups = &one, .running = p->running, .waiting = p->waiting, .seqs_max = 1 + rng_below(r, SEQS)};
     p->in.running_count = rng_below(r, p->in.seqs_max + 1), p->in.waiting_count = rng_below(r, WAITING + 1);
     p->in.pages_available = rng_below(r, rng_below(r, 2) ? 4 : 60);
     p->in.tile_rows = rng_below(r, 13);
@@ -39,15 +42,15 @@ static void make_problem(rng *r, problem *p) {
         iv_plan_sequence *s = &p->running[i];
         size_t left = rng_below(r, 3) ? 1 : 1 + rng_below(r, 400);
         s->computed = rng_below(r, 3) ? rng_below(r, 500) : PAGE * rng_below(r, 8), s->known = s->computed + left;
-        s->pages = pages_for(s->computed) + (rng_below(r, 6) == 0 && left > PAGE);
-        s->exclusive_pages = rng_below(r, s->pages + 1);
+        s->blocks = pages_for(s->computed) + (rng_below(r, 6) == 0 && left > PAGE);
+        s->exclusive_pages = rng_below(r, s->blocks + 1);
         s->draft = left == 1 ? rng_below(r, 8) : 0;
         score_some(r, s);
     }
     for (size_t i = 0; i < p->in.waiting_count; i++) {
         iv_plan_sequence *s = &p->waiting[i];
-        s->known = 1 + rng_below(r, 600), s->pages = rng_below(r, 2) ? rng_below(r, (s->known - 1) / PAGE + 1) : 0;
-        s->computed = s->pages * PAGE, s->exclusive_pages = rng_below(r, s->pages + 1);
+        s->known = 1 + rng_below(r, 600), s->blocks = rng_below(r, 2) ? rng_below(r, (s->known - 1) / PAGE + 1) : 0;
+        s->computed = s->blocks * PAGE, s->exclusive_pages = rng_below(r, s->blocks + 1);
         score_some(r, s);
     }
 }
@@ -72,8 +75,8 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         decodes += decode && item->tokens, prompts += decode ? 0 : item->tokens;
         tokens += item->tokens + item->draft, drafts += item->draft, rows += rows_of(s, item);
         size_t want = item->tokens ? pages_for(s->computed + item->tokens) : 0;
-        if (want > s->pages) taken += want - s->pages;
-        if (item->draft) assert_true(s->known + item->draft <= PAGE * (want > s->pages ? want : s->pages));
+        if (want > s->blocks) taken += want - s->blocks;
+        if (item->draft) assert_true(s->known + item->draft <= PAGE * (want > s->blocks ? want : s->blocks));
         if (item->preempt) {
             assert_true(runs && i > 0 && item->tokens == 0); /* the first in rank is never preempted */
             given += s->exclusive_pages, preempted++;
@@ -92,17 +95,17 @@ static void check_plan(const problem *p, const iv_plan *plan) {
         assert_true(plan->items[i].preempt == (i >= in->running_count - preempted));
     /* A decoding sequence is skipped only for lack of a token, or of a page that no later one received. */
     if (idle_decode != SIZE_MAX && tokens < in->token_budget) {
-        assert_true(p->running[idle_decode].computed == PAGE * p->running[idle_decode].pages);
+        assert_true(p->running[idle_decode].computed == PAGE * p->running[idle_decode].blocks);
         for (size_t i = idle_decode + 1; i < in->running_count; i++) assert_true(plan->items[i].preempt);
     }
-    if (in->running_count && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages) &&
+    if (in->running_count && (in->pages_available || p->running[0].computed < PAGE * p->running[0].blocks) &&
         left_of(&p->running[0]) == 1)
         assert_int_equal(plan->items[0].tokens, 1); /* the first in rank continues */
-    if (in->running_count == 1 && (in->pages_available || p->running[0].computed < PAGE * p->running[0].pages))
+    if (in->running_count == 1 && (in->pages_available || p->running[0].computed < PAGE * p->running[0].blocks))
         assert_true(plan->items[0].tokens > 0); /* also when it lacks rows for all */
     if (in->running_count == 0 && in->waiting_count) {
         const iv_plan_sequence *s = &p->waiting[0];
-        bool fits = pages_for(s->known) - s->pages + s->exclusive_pages <= in->pages_available;
+        bool fits = pages_for(s->known) - s->blocks + s->exclusive_pages <= in->pages_available;
         assert_true((plan->admitted > 0) == fits); /* alone, nothing is kept back */
     }
 }
@@ -150,8 +153,9 @@ static void known_plans(void **state) {
     iv_plan plan = {.items = items};
     /* Decode first, then prompts in order; a draft takes the rest. */
     const iv_plan_sequence busy[] = {
-        {100, 60, 1, 1, 0, 0, 0, false}, {8, 7, 1, 1, 4, 0, 0, false}, {51, 50, 1, 1, 4, 0, 0, false}};
-    iv_plan_input in = {.running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
+        {100, 60, 1, 1, 0, 0, 0, false, 0}, {8, 7, 1, 1, 4, 0, 0, false, 0}, {51, 50, 1, 1, 4, 0, 0, false, 0}};
+    iv_plan_input in = {
+        .groups = &one, .running = busy, .running_count = 3, .pages_available = 9, .token_budget = 48, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 40, true, 0), expect(&plan, 1, false, 1, true, 4), expect(&plan, 2, false, 1, true, 2);
     assert_int_equal(plan.tokens, 48);
@@ -167,18 +171,19 @@ static void known_plans(void **state) {
     expect(&plan, 0, false, 30, false, 0);
     /* No page is left: the first takes the last one's, the second does without. */
     const iv_plan_sequence full[] = {
-        {65, 64, 1, 1, 3, 0, 0, false}, {300, 64, 1, 1, 0, 0, 0, false}, {90, 89, 2, 2, 0, 0, 0, false}};
-    in = (iv_plan_input){.running = full, .running_count = 3, .token_budget = 500, .seqs_max = 4};
+        {65, 64, 1, 1, 3, 0, 0, false, 0}, {300, 64, 1, 1, 0, 0, 0, false, 0}, {90, 89, 2, 2, 0, 0, 0, false, 0}};
+    in = (iv_plan_input){.groups = &one, .running = full, .running_count = 3, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 3), expect(&plan, 1, false, 64, false, 0), expect(&plan, 2, true, 0, false, 0);
     /* The last in rank waits in place. */
-    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0, false}, {65, 64, 1, 1, 0, 0, 0, false}};
-    in = (iv_plan_input){.running = last, .running_count = 2, .token_budget = 500, .seqs_max = 4};
+    const iv_plan_sequence last[] = {{30, 29, 1, 1, 0, 0, 0, false, 0}, {65, 64, 1, 1, 0, 0, 0, false, 0}};
+    in = (iv_plan_input){.groups = &one, .running = last, .running_count = 2, .token_budget = 500, .seqs_max = 4};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 1, true, 0), expect(&plan, 1, false, 0, false, 0);
     /* A large request at the head of the queue is not overtaken by a small one. */
-    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0, false}, {5, 0, 0, 0, 0, 0, 0, false}};
-    in = (iv_plan_input){.running = last,
+    const iv_plan_sequence queue[] = {{640, 128, 2, 1, 0, 0, 0, false, 0}, {5, 0, 0, 0, 0, 0, 0, false, 0}};
+    in = (iv_plan_input){.groups = &one,
+                         .running = last,
                          .running_count = 1,
                          .waiting = queue,
                          .waiting_count = 2,
@@ -193,8 +198,9 @@ static void known_plans(void **state) {
     expect(&plan, 1, false, 99, false, 0);
     /* Of twelve rows one goes to who decodes, eleven to the prompt that is scored; the next stops before its last. */
     const iv_plan_sequence scored[] = {
-        {200, 100, 4, 4, 0, 110, 199, false}, {20, 0, 1, 1, 0, 0, 0, false}, {31, 30, 1, 1, 3, 0, 0, false}};
-    in = (iv_plan_input){.running = scored, .running_count = 3, .token_budget = 500, .seqs_max = 4, .row_budget = 12};
+        {200, 100, 4, 4, 0, 110, 199, false, 0}, {20, 0, 1, 1, 0, 0, 0, false, 0}, {31, 30, 1, 1, 3, 0, 0, false, 0}};
+    in = (iv_plan_input){
+        .groups = &one, .running = scored, .running_count = 3, .token_budget = 500, .seqs_max = 4, .row_budget = 12};
     iv_plan_step(&in, &plan);
     expect(&plan, 0, false, 21, false, 0), expect(&plan, 1, false, 19, false, 0), expect(&plan, 2, false, 1, true, 0);
     in.row_budget = 92; /* all of its 89 and its last one, and one for each of the others */

@@ -1,8 +1,9 @@
 /* The scheduler and the pages together, without a model: random requests over a small pool for three million steps.
  *
  * A shadow remembers, for every slot of every page, which prefix was computed into it, as a hash of all tokens up to
- * there. A sequence must read its own prefix, which any sequence may have computed, and write only pages that no
- * other holds. Planted bugs show that each check can fail. */
+ * there, and that a free page holds nothing. A sequence must read its own prefix, which any sequence may have computed,
+ * in every KV group as far back as the group's window goes, and write only pages that no other holds. In half of the
+ * worlds layers also have a state: the hash at a border. Planted bugs show that each check can fail. */
 #include "random.h"
 #include "kv/pages.h"
 #include "sched/plan.h"
@@ -18,6 +19,9 @@ typedef enum bug {
     CONFUSE_A_PREFIX,
     OVERTAKE,
     SKIP_SCORES,
+    FREE_A_BLOCK_EARLY,
+    KEEP_A_WRONG_STATE,
+    FORGET_A_STATE,
     BUGS
 } bug;
 
@@ -44,8 +48,9 @@ typedef struct world {
     uint64_t shadow[PAGES_MAX][PAGE];
     uint64_t prefix[FAMILIES_OF_TEXT][TOKENS_MAX + 1]; /* hash of the first n tokens */
     int32_t tokens[FAMILIES_OF_TEXT][TOKENS_MAX + 1];
-    const char *wrong;                                                  /* the first check that failed */
-    size_t steps, preemptions, hits, ended, rejected, evicting, scored; /* preemptions: that the plan wanted */
+    const char *wrong; /* the first check that failed */
+    size_t steps, preemptions, hits, ended, rejected, evicting, scored, trimmed,
+        snapshots; /* preemptions: that the plan wanted */
 } world;
 
 static void check(world *w, bool ok, const char *what) {
@@ -66,6 +71,18 @@ static void make_texts(world *w) {
     }
 }
 
+/* One group without a window, or several groups, some or all with one. */
+static iv_kv_groups draw_groups(rng *r) {
+    iv_kv_groups g = iv_kv_groups_of(1);
+    if (rng_below(r, 2)) return g;
+    g.count = 1 + rng_below(r, 3);
+    for (size_t i = 0; i < g.count; i++) {
+        g.layers[i] = 1;
+        if (rng_below(r, 3)) g.kind[i].window = 1 + (int64_t)rng_below(r, rng_below(r, 2) ? 300 : 70);
+    }
+    return g;
+}
+
 static void open_world(world *w, rng r, bug b) {
     iv_kv_layout layout;
     iv_error err;
@@ -76,9 +93,17 @@ static void open_world(world *w, rng r, bug b) {
     size_t fewest = w->budget < w->seqs_max ? w->budget : w->seqs_max;
     w->rows = rng_below(&w->r, 2) ? fewest + rng_below(&w->r, 20) : 0;
     w->caching = b || rng_below(&w->r, 4) > 0;
-    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2));
-    ASSERT_OK(iv_kv_pool_open(&w->pool, &layout, 1, pages, &err), &err);
-    for (size_t i = 0; i < LIVE; i++) ASSERT_OK(iv_kv_table_open(&w->requests[i].table, TOKENS_MAX, &err), &err);
+    assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
+    iv_kv_groups groups = draw_groups(&w->r);
+    size_t blocks = rng_below(&w->r, 2) ? 0 : LIVE * TOKENS_MAX / PAGE;
+    iv_state_layout states = {1, sizeof(uint64_t), 1 + rng_below(&w->r, 3)};
+    bool has_states = b >= KEEP_A_WRONG_STATE || rng_below(&w->r, 2);
+    size_t slots = 2 + rng_below(&w->r, rng_below(&w->r, 2) ? 4 : 40);
+    ASSERT_OK(
+        iv_kv_pool_open_groups(&w->pool, &layout, &groups, pages, blocks, has_states ? &states : NULL, slots, &err),
+        &err);
+    for (size_t i = 0; i < LIVE; i++)
+        ASSERT_OK(iv_kv_table_open(&w->requests[i].table, &w->pool, TOKENS_MAX, &err), &err);
     make_texts(w);
 }
 
@@ -132,7 +157,7 @@ static void arrive(world *w) {
     for (size_t i = 0; i < LIVE; i++) {
         request *q = &w->requests[i];
         if (q->live) continue;
-        size_t most = w->pool.pages * PAGE < TOKENS_MAX ? w->pool.pages * PAGE : TOKENS_MAX;
+        size_t most = iv_kv_longest(&w->pool.groups, w->pool.pages, TOKENS_MAX);
         q->live = true, q->preempted = false, q->priority = (int32_t)rng_below(&w->r, 3), q->arrival = ++w->arrivals;
         q->family = rng_below(&w->r, FAMILIES_OF_TEXT);
         q->known = 1 + rng_below(&w->r, most - 1), q->goal = q->known + 1 + rng_below(&w->r, most - q->known);
@@ -148,21 +173,23 @@ static void disturb(world *w, bool arrivals) {
     request *q = &w->requests[rng_below(&w->r, LIVE)];
     if (arrivals && rng_below(&w->r, 8) == 0) arrive(w);
     if (rng_below(&w->r, 150) == 0 && q->live) {
+        if (w->bug == FORGET_A_STATE) q->table.state = IV_STATE_NONE;
         if (w->bug == LEAK_ON_CANCEL) q->table.count = q->table.shared = 0;
         end(w, q);
     } else if (rng_below(&w->r, 100) == 0 && q->live && q->running)
         requeue(w, q);
     if (rng_below(&w->r, 1000) == 0) iv_kv_evict_idle(&w->pool);
     if (w->bug == FORGET_A_HOLDER && q->running && q->table.count && rng_below(&w->r, 100) == 0 &&
-        w->pool.holders[q->table.pages[0]] > 1)
-        w->pool.holders[q->table.pages[0]]--;
+        w->pool.holders[q->table.pages[q->table.first[0]]] > 1)
+        w->pool.holders[q->table.pages[q->table.first[0]]]--;
 }
 
 static iv_plan_sequence look(world *w, request *q) {
-    iv_plan_sequence s = {.known = q->known, .computed = q->computed, .pages = q->table.count};
+    iv_plan_sequence s = {.known = q->known, .computed = q->computed, .blocks = q->table.count};
     s.score_from = q->next_prompt_logprob, s.score_to = q->prompt - 1;
     if (q->running) {
         s.exclusive_pages = iv_kv_exclusive_pages(&q->table, &w->pool);
+        s.exclusive_slots = iv_state_exclusive(&q->table.state, &w->pool.states);
         q->draft_count = q->known - q->computed == 1 && q->goal > q->known ? rng_below(&w->r, DRAFT_MAX + 1) : 0;
         if (q->draft_count > q->goal - q->known) q->draft_count = q->goal - q->known;
         for (size_t i = 0; i < q->draft_count; i++) q->draft_right[i] = rng_below(&w->r, 4) > 0;
@@ -170,31 +197,54 @@ static iv_plan_sequence look(world *w, request *q) {
     } else {
         size_t first =
             q->next_prompt_logprob < q->prompt - 1 && w->bug != SKIP_SCORES ? q->next_prompt_logprob : q->known - 1;
-        s.pages = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, &s.exclusive_pages);
-        s.computed = s.pages * PAGE;
+        size_t idle[2];
+        s.blocks = iv_kv_match(&w->pool, w->tokens[q->family], w->caching ? first / PAGE : 0, idle);
+        s.exclusive_pages = idle[IV_PREFIX_PAGE], s.exclusive_slots = idle[IV_PREFIX_SLOT];
+        s.computed = s.blocks * PAGE;
     }
     return s;
 }
 
-/* Reads all earlier tokens and writes the new ones, like attention. */
-static void compute(world *w, request *q, const iv_plan_item *item) {
+/* Reads the earlier tokens that the window has and writes the new ones, like attention. */
+static void compute(world *w, request *q, const iv_plan_item *item, size_t group) {
     const uint64_t *prefix = w->prefix[q->family];
-    for (size_t i = 0; i < q->computed; i += PAGE) {
-        size_t n = q->computed - i < PAGE ? q->computed - i : PAGE;
-        check(w, memcmp(w->shadow[q->table.pages[i / PAGE]], prefix + i + 1, n * sizeof *prefix) == 0,
+    const uint32_t *pages = iv_kv_table_group(&q->table, group);
+    size_t from = (size_t)iv_first_visible((int64_t)q->computed, w->pool.groups.kind[group].window);
+    for (size_t i = from; i < q->computed; i++)
+        check(w, w->shadow[pages[i / PAGE]][i % PAGE] == prefix[i + 1],
               "a sequence reads a page that does not hold its tokens");
-    }
+    rng wrong = {w->arrivals * 77 + q->computed}; /* the same in all groups */
     bool right = true;
     for (size_t i = 0; i < item->tokens + item->draft; i++) {
         size_t position = q->computed + i, at = position / PAGE;
         check(w, at < q->table.count, "a position has no page");
         if (w->wrong) return;
-        uint32_t page = q->table.pages[at];
-        check(w, w->pool.holders[page] == 1 && !w->pool.index.nodes[page].indexed && at >= q->table.shared,
+        uint32_t page = pages[at];
+        check(w, w->pool.holders[page] == 1 && !iv_prefix_has(&w->pool.index, page) && at >= q->table.shared,
               "a shared page is written");
         if (i >= item->tokens) right = right && q->draft_right[i - item->tokens];
-        w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&w->r);
+        w->shadow[page][position % PAGE] = right ? prefix[position + 1] : rng_next(&wrong);
     }
+}
+
+static uint64_t *state_at(world *w, uint32_t slot) { return (uint64_t *)(void *)w->pool.states.data + slot; }
+
+/* Continues the state from the last border, and writes it at those that it passes. */
+static void compute_states(world *w, request *q, const iv_plan_item *item) {
+    const iv_state_track *t = &q->table.state;
+    const uint64_t *prefix = w->prefix[q->family];
+    size_t right = q->computed + item->tokens, end = right + item->draft;
+    for (size_t i = 0; i < item->draft && q->draft_right[i]; i++) right++;
+    check(w, t->block == q->computed / PAGE, "a sequence lacks the state at its border");
+    check(w, t->block == 0 || *state_at(w, t->slot) == prefix[t->block * PAGE], "a sequence begins with another state");
+    for (size_t i = 0; i < t->write_count; i++) {
+        size_t at = t->writes[i].block * PAGE;
+        check(w, at <= end && w->pool.states.holders[t->writes[i].slot] == 1, "a shared state is written");
+        *state_at(w, t->writes[i].slot) = at <= right ? prefix[at] : ~prefix[at];
+        w->snapshots += i + 1 < t->write_count;
+    }
+    check(w, end / PAGE == t->block || (t->write_count && t->writes[t->write_count - 1].block == end / PAGE),
+          "the state at a border is not written");
 }
 
 /* Rows of logits of the item; a prompt's rows are consecutive, and none is skipped. */
@@ -217,10 +267,38 @@ static void advance(world *w, request *q, const iv_plan_item *item) {
     q->computed += item->tokens;
     if (item->samples && q->known < q->goal) q->known++;
     for (size_t i = 0; i < accepted && q->known < q->goal; i++) q->known++, q->computed++;
+    bool wrong = w->bug == KEEP_A_WRONG_STATE && accepted < item->draft;
+    iv_state_settle(&q->table.state, &w->pool.states, &w->pool.index, wrong ? q->computed + item->draft : q->computed,
+                    q->prompt / PAGE);
     bool confuse = w->bug == CONFUSE_A_PREFIX && rng_below(&w->r, 20) == 0; /* the record says another text */
     size_t text = confuse ? (q->family + 1) % FAMILIES_OF_TEXT : q->family;
     if (w->caching) iv_kv_publish(&q->table, &w->pool, w->tokens[text], q->computed);
+    size_t early = w->bug == FREE_A_BLOCK_EARLY ? PAGE : 0;
+    size_t held = q->table.count * PAGE;
+    w->trimmed -= q->table.first[0];
+    iv_kv_table_trim(&q->table, &w->pool, q->computed + early < held ? q->computed + early : held);
+    w->trimmed += q->table.first[0];
     if (item->samples && q->known == q->goal) end(w, q);
+}
+
+static void check_states(world *w) {
+    uint32_t holders[64] = {0};
+    const iv_states *s = &w->pool.states;
+    size_t held = 0;
+    for (size_t i = 0; i < LIVE && s->slots; i++) {
+        const iv_state_track *t = &w->requests[i].table.state;
+        if (t->block) holders[t->slot]++;
+        for (size_t k = 0; k < t->write_count; k++) holders[t->writes[k].slot]++;
+    }
+    for (uint32_t i = 0; i < s->slots; i++) {
+        check(w, holders[i] == s->holders[i], "a slot's holders are miscounted");
+        held += holders[i] > 0;
+    }
+    check(w, held + iv_states_available(s, &w->pool.index) == s->slots, "a slot has leaked");
+    for (size_t i = 0; i < s->free_count; i++) {
+        check(w, holders[s->free_slots[i]] == 0, "a free slot is in use");
+        *state_at(w, s->free_slots[i]) = 0;
+    }
 }
 
 static void check_pool(world *w) {
@@ -229,24 +307,29 @@ static void check_pool(world *w) {
     for (size_t i = 0; i < LIVE; i++) {
         const iv_kv_table *t = &w->requests[i].table;
         check(w, w->requests[i].running || t->count == 0, "a sequence that does not run holds pages");
-        for (size_t p = 0; p < t->count; p++) holders[t->pages[p]]++;
+        for (size_t g = 0; g < w->pool.groups.count; g++)
+            for (size_t p = t->first[g]; p < t->count; p++) holders[iv_kv_table_group(t, g)[p]]++;
     }
     for (size_t p = 0; p < w->pool.pages; p++) {
-        const iv_prefix_node *n = &w->pool.index.nodes[p];
+        const iv_prefix_page *n = &w->pool.index.pages[p];
         check(w, holders[p] == w->pool.holders[p], "a page's holders are miscounted");
         held += holders[p] > 0, idle += n->idle;
-        check(w, n->idle == (n->indexed && holders[p] == 0), "a page is idle and held, or neither");
+        check(w, n->idle == (iv_prefix_has(&w->pool.index, (uint32_t)p) && holders[p] == 0),
+              "a page is idle and held, or neither");
     }
+    check_states(w);
     for (size_t i = 0; i < w->pool.free_count; i++) {
         uint32_t p = w->pool.free_pages[i];
-        check(w, holders[p] == 0 && !w->pool.index.nodes[p].indexed, "a free page is in use");
+        check(w, holders[p] == 0 && !iv_prefix_has(&w->pool.index, p), "a free page is in use");
+        memset(w->shadow[p], 0, sizeof w->shadow[p]);
         free_pages++;
     }
-    check(w, free_pages + idle + held == w->pool.pages && idle == w->pool.index.idle, "a page has leaked");
+    check(w, free_pages + idle + held == w->pool.pages && idle == w->pool.index.idle[IV_PREFIX_PAGE].count,
+          "a page has leaked");
 }
 
 static void admit(world *w, request *q, const iv_plan_sequence *seen) {
-    size_t cached = seen->pages;
+    size_t cached = seen->blocks;
     if (!q->preempted) {
         check(w, q->arrival > w->first_admitted[q->priority], "a request was overtaken by an equal one");
         w->first_admitted[q->priority] = q->arrival;
@@ -272,7 +355,10 @@ static void step(world *w) {
                         .running_count = w->running_count,
                         .waiting = waiting,
                         .waiting_count = w->seqs_max - w->running_count,
+                        .groups = &w->pool.groups,
                         .pages_available = iv_kv_available(&w->pool),
+                        .states = w->pool.states.slots > 0,
+                        .slots_available = iv_states_available(&w->pool.states, &w->pool.index),
                         .token_budget = w->budget,
                         .seqs_max = w->seqs_max,
                         .row_budget = w->rows};
@@ -284,20 +370,28 @@ static void step(world *w) {
         who[in.running_count + i] = w->waiting[0];
         admit(w, w->waiting[0], &waiting[i]);
     }
-    for (size_t i = in.running_count; i-- > 0;)
-        if (items[i].preempt) requeue(w, who[i]), w->preemptions++;
     size_t used = 0, rows = 0, count = in.running_count + plan.admitted;
     bool moved = count == 0;
+    for (size_t i = in.running_count; i-- > 0;) /* what two of them share is there in the next step */
+        if (items[i].preempt) requeue(w, who[i]), w->preemptions++, moved = true;
     for (size_t i = 0; i < count && !w->wrong; i++) {
         if (items[i].tokens == 0) continue;
         w->evicting += w->pool.free_count == 0;
         check(w, iv_kv_table_grow(&who[i]->table, &w->pool, who[i]->computed + items[i].tokens, &err) == IV_OK,
               "a planned page is not there");
+        size_t end = who[i]->computed + items[i].tokens + items[i].draft;
+        bool room = !w->pool.states.slots || end / PAGE == who[i]->computed / PAGE ||
+                    iv_states_available(&w->pool.states, &w->pool.index);
+        check(w, room, "a planned slot is not there");
+        if (room) iv_state_begin(&who[i]->table.state, &w->pool.states, &w->pool.index, end);
     }
+    for (size_t i = 0; i < count && w->caching && !w->wrong; i++)
+        if (items[i].tokens) iv_state_add_snapshots(&who[i]->table.state, &w->pool.states, &w->pool.index);
     for (size_t i = 0; i < count && !w->wrong; i++) {
         if (items[i].tokens == 0) continue;
         used += items[i].tokens + items[i].draft, moved = true;
-        compute(w, who[i], &items[i]);
+        if (w->pool.states.slots) compute_states(w, who[i], &items[i]);
+        for (size_t g = 0; g < w->pool.groups.count && !w->wrong; g++) compute(w, who[i], &items[i], g);
         rows += see_logits(w, who[i], &items[i]);
         if (!w->wrong) advance(w, who[i], &items[i]);
     }
@@ -326,7 +420,7 @@ static void millions_of_steps(void **state) {
     (void)state;
     rng r = rng_start("simulation");
     size_t total = trials(3000000, 60000000), steps = 0, preemptions = 0, hits = 0, ended = 0, rejected = 0,
-           evicting = 0, scored = 0;
+           evicting = 0, scored = 0, trimmed = 0, snapshots = 0;
     while (steps < total) {
         world *w = malloc(sizeof *w);
         rng seed = {rng_next(&r)};
@@ -334,16 +428,16 @@ static void millions_of_steps(void **state) {
         for (int i = 0; i < 3 && !w->wrong; i++) episode(w);
         if (w->wrong) fail_msg("seed %llx, step %zu: %s", (unsigned long long)seed.s, w->steps, w->wrong);
         steps += w->steps, preemptions += w->preemptions, hits += w->hits, ended += w->ended, rejected += w->rejected;
-        evicting += w->evicting, scored += w->scored;
+        evicting += w->evicting, scored += w->scored, trimmed += w->trimmed, snapshots += w->snapshots;
         close_world(w);
         free(w);
     }
     printf(
         "%zu steps: %zu requests, %zu preemptions, %zu cached prefixes, %zu drafted tokens rejected, %zu growths that "
-        "evict, %zu prompt tokens scored\n",
-        steps, ended, preemptions, hits, rejected, evicting, scored);
+        "evict, %zu prompt tokens scored, %zu blocks behind a window, %zu states inside chunks\n",
+        steps, ended, preemptions, hits, rejected, evicting, scored, trimmed, snapshots);
     assert_true(ended > total / 1000 && preemptions > total / 10000 && hits > total / 1000 && rejected > total / 1000 &&
-                evicting > total / 1000 && scored > total / 10);
+                evicting > total / 1000 && scored > total / 10 && trimmed > total / 100 && snapshots > total / 10000);
 }
 
 static void control_bugs_are_caught(void **state) {
@@ -358,7 +452,9 @@ static void control_bugs_are_caught(void **state) {
             open_world(w, seed, b);
             episode(w);
             wrong = w->wrong, steps += w->steps;
-            for (size_t k = 0; k < LIVE; k++) w->requests[k].table.count = 0; /* pages may be in disorder */
+            for (size_t k = 0; k < LIVE; k++)
+                w->requests[k].table.count = 0,
+                w->requests[k].table.state = IV_STATE_NONE; /* pages may be in disorder */
             close_world(w);
             free(w);
         }

@@ -100,7 +100,7 @@ static void test_model(void **state) {
         assert_string_equal(got.fingerprint, want.fingerprint);
         iv_engine_close(fresh), iv_engine_close(e);
     }
-    const iv_model any = {.dtype = IV_BF16};
+    const iv_model any = {.gemm_type = IV_BF16};
     iv_training_model nowhere = {.model = &any, .source = "/nowhere/at/all"};
     iv_training_save_options s = {.export = iv_training_export_model, .export_user = &nowhere};
     iv_training_progress p = {.step = 9, .weight_hash = "x"};

@@ -61,8 +61,8 @@ int iv_gpu_linear_with(const iv_gpu_linear_args *a, const iv_gpu_linear_config *
     bool same = a->type == w->type && (a->arithmetic == IV_FMA32 || a->type != IV_F32);
     bool widened = a->arithmetic == IV_FMA32 && a->type == IV_F32; /* 16-bit weights, float32 rows */
     size_t most = (size_t)INT32_MAX / 16;
-    if (!(same || widened) || w->type > IV_F32 || w->leaves < 1 || w->leaves > IV_LEAVES_MAX ||
-        (w->leaves & (w->leaves - 1)) != 0 || w->k_padded == 0 ||
+    if (!(same || widened) || w->type > IV_F32 || w->format != iv_weight_plain(w->type) || w->leaves < 1 ||
+        w->leaves > IV_LEAVES_MAX || (w->leaves & (w->leaves - 1)) != 0 || w->k_padded == 0 ||
         w->k_padded % (IV_CHAIN_STEP * (size_t)w->leaves) != 0 || (a->epilogue == IV_GPU_SWIGLU && w->n % 16 != 0) ||
         a->rows > most || a->x_rows > most || w->n > most || w->k_padded > most || (uintptr_t)w->data % 16 != 0)
         return CUDA_INVALID_VALUE;

@@ -17,6 +17,7 @@
 #include "kernels/row_sampling.h"
 #include "numerics/attention.h"
 #include "numerics/tree.h"
+#include "numerics/weight_format.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,9 +27,11 @@ typedef struct CUstream_st *iv_gpu_stream; /* cudaStream_t */
 
 /* ---- linear layers (linear.c chooses; linear_*.cu compute) -------------------------------------------------- */
 
-/* W, row by row: [n][k_padded], 16-byte aligned, zero from k to k_padded. Experts are expert_bytes apart. */
+/* W, row by row: [n][k_padded], 16-byte aligned, zero from k to k_padded. Experts are expert_bytes apart. Plain formats
+ * are of `type`; a family of kernels lists no configuration for a format that it cannot widen. */
 typedef struct iv_gpu_matrix {
-    iv_dtype type;
+    iv_weight_format format;
+    iv_dtype type; /* of the values that products see */
     size_t n, k_padded;
     int leaves; /* of the tree over k_padded; 1, 2, 4 or 8 */
     const void *data;

@@ -12,7 +12,9 @@
 typedef struct job { /* what a parallel task sees */
     iv_cpu_model *s;
     const iv_layer *layer;
-    unsigned char *kv;       /* this layer's pages */
+    const iv_kv_layout *layout; /* this layer's pages: */
+    const iv_attention_span *spans;
+    unsigned char *kv;
     const float *x, *weight; /* of the norm at work */
 } job;
 
@@ -23,7 +25,7 @@ static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->r
 static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
                    float *out) {
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
-                                                              .type = s->model->dtype,
+                                                              .type = s->model->gemm_type,
                                                               .x = x,
                                                               .x_stride = w->k,
                                                               .rows = rows,
@@ -52,8 +54,8 @@ static void norm_row(void *context, size_t row, size_t worker) {
     const job *j = context;
     const iv_model *m = j->s->model;
     size_t hidden = (size_t)m->config.hidden_size;
-    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)m->config.rms_norm_eps, hidden, m->dtype,
-                                   (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->dtype));
+    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type,
+                                   (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type));
 }
 
 void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
@@ -76,7 +78,7 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
 static void open_slot(iv_cpu_model *s, size_t layer) {
     iv_tape_layer *t = s->tape->now = &s->tape->layers[layer];
     s->q = t->q, s->attended = t->attended;
-    s->act = s->model->layers[layer].mlp == IV_MLP_DENSE ? t->act : s->act_memory;
+    s->act = s->model->layers[layer].config->mlp == IV_MLP_DENSE ? t->act : s->act_memory;
     memcpy(t->x, s->x, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *t->x);
 }
 
@@ -104,17 +106,19 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const iv_kernels *k = j->s->compute.kernels;
     const iv_batch *b = j->s->batch;
     size_t dim = (size_t)c->head_dim, heads = shard_of(m)->heads, kv_heads = shard_of(m)->kv_heads,
-           width = iv_dtype_bytes(m->dtype);
+           width = iv_dtype_bytes(m->gemm_type);
     float *qkv_row = j->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
     while (row >= b->spans[span].first_row + b->spans[span].rows) span++;
-    const iv_attention_span *sp = &b->spans[span];
+    const iv_attention_span *sp = &j->spans[span];
     size_t position = (size_t)sp->position + (row - sp->first_row);
-    const float *cosine = m->rope_cosine + position * dim / 2, *sine = m->rope_sine + position * dim / 2;
+    const float *cosine = j->layer->rope->cosine + position * dim / 2,
+                *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
     if (tape && tape->q_raw) {
-        k->round(qkv_row, heads * dim, m->dtype, (char *)tape->q_raw + row * heads * dim * width);
-        k->round(qkv_row + heads * dim, kv_heads * dim, m->dtype, (char *)tape->k_raw + row * kv_heads * dim * width);
+        k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
+        k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
+                 (char *)tape->k_raw + row * kv_heads * dim * width);
     }
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
@@ -122,13 +126,13 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         k->rope(x, cosine, sine, dim / 2);
     }
-    k->round(qkv_row, heads * dim, m->dtype, (char *)j->s->q + row * heads * dim * width);
-    unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * m->kv_layout.page_bytes;
+    k->round(qkv_row, heads * dim, m->gemm_type, (char *)j->s->q + row * heads * dim * width);
+    unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;
     for (size_t h = 0; h < kv_heads; h++) {
         float key[IV_HEAD_DIM_MAX], value[IV_HEAD_DIM_MAX]; /* storage for any dtype */
-        k->round(qkv_row + (heads + h) * dim, dim, m->dtype, key);
-        k->round(qkv_row + (heads + kv_heads + h) * dim, dim, m->dtype, value);
-        if (!iv_kv_write(&m->kv_layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
+        k->round(qkv_row + (heads + h) * dim, dim, j->layout->type, key);
+        k->round(qkv_row + (heads + kv_heads + h) * dim, dim, j->layout->type, value);
+        if (!iv_kv_write(j->layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
         if (!tape) continue;
         size_t at = (row * kv_heads + h) * dim * width;
         memcpy((char *)tape->k + at, key, dim * width), memcpy((char *)tape->v + at, value, dim * width);
@@ -136,14 +140,27 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
 }
 
 static unsigned char *pages_of(const iv_cpu_model *s, size_t layer) {
-    return s->batch->kv + layer * s->batch->kv_layer_bytes;
+    size_t plane = s->batch->group_spans ? s->model->kv_place[layer].plane : layer;
+    return s->batch->kv + plane * s->batch->kv_layer_bytes;
+}
+
+static const iv_attention_span *spans_of(const iv_cpu_model *s, size_t layer) {
+    return s->batch->spans + s->model->kv_place[layer].group * s->batch->group_spans;
+}
+
+static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
+    return &s->model->kv_layout[s->model->kv_place[layer].group];
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     if (!shard_of(s->model)->heads) return IV_OK;
-    job j = {.s = s, .layer = &s->model->layers[layer], .kv = pages_of(s, layer)};
+    job j = {.s = s,
+             .layer = &s->model->layers[layer],
+             .layout = layout_of(s, layer),
+             .spans = spans_of(s, layer),
+             .kv = pages_of(s, layer)};
     iv_pool_run(s->compute.pool, s->batch->tokens, rope_kv_row, &j);
     return IV_OK;
 }
@@ -156,16 +173,16 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     if (!shard->heads) return IV_OK;
     s->compute.kernels->attention(&s->compute,
-                                  &(iv_attention_args){.layout = &m->kv_layout,
+                                  &(iv_attention_args){.layout = layout_of(s, layer),
                                                        .kv = pages_of(s, layer),
                                                        .heads = shard->heads,
                                                        .group = group,
                                                        .group_first = shard->head_first - shard->kv_head_first * group,
-                                                       .window = m->layers[layer].window,
+                                                       .window = m->layers[layer].config->window,
                                                        .scale_log2e = m->scale_log2e,
                                                        .q = s->q,
                                                        .out = s->attended,
-                                                       .spans = s->batch->spans,
+                                                       .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
     return IV_OK;
@@ -203,11 +220,12 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     size_t n = m->tp.down.of[m->rank].k;
     const float *gate = s->wide + row * 2 * n;
     if (s->tape) {
-        size_t at = row * n * iv_dtype_bytes(m->dtype);
-        s->compute.kernels->round(gate, n, m->dtype, (char *)s->tape->now->gate + at);
-        s->compute.kernels->round(gate + n, n, m->dtype, (char *)s->tape->now->up + at);
+        size_t at = row * n * iv_dtype_bytes(m->gemm_type);
+        s->compute.kernels->round(gate, n, m->gemm_type, (char *)s->tape->now->gate + at);
+        s->compute.kernels->round(gate + n, n, m->gemm_type, (char *)s->tape->now->up + at);
     }
-    s->compute.kernels->swiglu(gate, gate + n, n, m->dtype, (char *)s->act + row * n * iv_dtype_bytes(m->dtype));
+    s->compute.kernels->swiglu(gate, gate + n, n, m->gemm_type,
+                               (char *)s->act + row * n * iv_dtype_bytes(m->gemm_type));
 }
 
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
@@ -242,13 +260,13 @@ static iv_status head(iv_backend *b, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_batch *batch = s->batch;
-    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->dtype);
+    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->gemm_type);
     size_t count = batch->logit_count, slice = batch->logits_max ? batch->logits_max : count;
     if (count == 0) return IV_OK;
     IV_ASSERT(count <= slice || batch->take || m->rank > 0);
     for (size_t i = 0; i < count; i++)
         s->compute.kernels->rmsnorm(s->x + batch->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
-                                    hidden, m->dtype, (char *)s->normed + i * hidden * width);
+                                    hidden, m->gemm_type, (char *)s->normed + i * hidden * width);
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
         if (m->tp.ranks > 1)

@@ -65,19 +65,19 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
 static void swiglu_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_learner *l = context;
-    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->dtype);
+    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->gemm_type);
     bool bias = l->model->config.mlp_bias;
     const char *gate = (const char *)l->tape.now->gate + row * n * width,
                *up = (const char *)l->tape.now->up + row * n * width;
     char *dy = (char *)l->dy + row * 2 * n * width;
     const float *da = l->dact + row * n;
     if (!bias) {
-        l->kernels->swiglu_backward(l->model->dtype, gate, up, da, n, l->model->dtype, dy, dy + n * width);
+        l->kernels->swiglu_backward(l->model->gemm_type, gate, up, da, n, l->model->gemm_type, dy, dy + n * width);
         return;
     }
     float *wide = l->forward->wide + row * 2 * n;
-    l->kernels->swiglu_backward(l->model->dtype, gate, up, da, n, IV_F32, wide, wide + n);
-    l->kernels->round(wide, 2 * n, l->model->dtype, dy);
+    l->kernels->swiglu_backward(l->model->gemm_type, gate, up, da, n, IV_F32, wide, wide + n);
+    l->kernels->round(wide, 2 * n, l->model->gemm_type, dy);
 }
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -160,11 +160,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
     const iv_tape_layer *t = l->tape.now;
     iv_learner_round(l, l->dattended, l->batch.tokens, shard->heads * dim, l->dy);
     iv_attention_backward(&l->compute,
-                          &(iv_attention_backward_args){.type = l->model->dtype,
+                          &(iv_attention_backward_args){.type = l->model->gemm_type,
                                                         .kv_heads = shard->kv_heads,
                                                         .group = (size_t)(c->heads / c->kv_heads),
                                                         .head_dim = dim,
-                                                        .window = l->model->layers[layer].window,
+                                                        .window = l->model->layers[layer].config->window,
                                                         .scale_log2e = l->model->scale_log2e,
                                                         .scale = iv_attention_scale(dim),
                                                         .q = t->q,
@@ -198,7 +198,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
     iv_heads_backward(&l->compute,
-                      &(iv_heads_backward_args){.type = l->model->dtype,
+                      &(iv_heads_backward_args){.type = l->model->gemm_type,
                                                 .heads = shard->heads,
                                                 .kv_heads = shard->kv_heads,
                                                 .dim = dim,
@@ -206,8 +206,8 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .q_norm = w->q_norm,
                                                 .k_norm = w->k_norm,
                                                 .eps = (float)l->model->config.rms_norm_eps,
-                                                .cosine = l->model->rope_cosine,
-                                                .sine = l->model->rope_sine,
+                                                .cosine = w->rope->cosine,
+                                                .sine = w->rope->sine,
                                                 .sequences = l->ranges,
                                                 .sequence_count = l->to - l->from,
                                                 .q_raw = l->tape.now->q_raw,

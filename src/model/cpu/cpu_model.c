@@ -24,11 +24,12 @@ static widths widths_of(const iv_model *m) {
 static void carve_all(iv_cpu_model *s, iv_carving *v) {
     const iv_model_config *c = &s->model->config;
     widths w = widths_of(s->model);
-    size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->dtype);
+    size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->gemm_type);
     size_t k = (size_t)c->experts_per_token, ranks = s->model->tp.ranks;
     size_t linear = 0, attention = 0, total = 0, inputs = iv_size_max(hidden, iv_size_max(w.q, w.intermediate));
-    if (!iv_linear_scratch(t, inputs, &linear) || !iv_attention_scratch(&s->model->kv_layout, &attention) ||
-        !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
+    for (size_t g = 0, one; g < s->model->kv_groups.count; g++, attention = iv_size_max(attention, one))
+        if (!iv_attention_scratch(&s->model->kv_layout[g], &one)) v->overflow = true, one = 0;
+    if (!iv_linear_scratch(t, inputs, &linear) || !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
     s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);
@@ -54,7 +55,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
 
 iv_status iv_cpu_model_open(const iv_model *m, const iv_kernels *kernels, iv_arithmetic arithmetic, iv_pool *pool,
                             size_t tokens_max, iv_cpu_model **out, iv_error *err) {
-    if (arithmetic == IV_TC16 && m->dtype == IV_F32)
+    if (arithmetic == IV_TC16 && m->gemm_type == IV_F32)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted dtype bfloat16 or float16, found float32");
     if (tokens_max == 0 || tokens_max > SIZE_MAX >> 32)
         return iv_fail(err, IV_INVALID, "tokens in a step: wanted 1 to 2^32, found %zu", tokens_max);

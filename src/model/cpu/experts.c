@@ -37,14 +37,14 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     size_t n = (size_t)m->config.moe_intermediate_size;
     const float *gate = j->s->wide + row * 2 * n;
     const iv_kernels *k = j->s->compute.kernels;
-    char *act = (char *)j->s->act + row * n * iv_dtype_bytes(m->dtype);
-    k->swiglu(gate, gate + n, n, m->dtype, act);
+    char *act = (char *)j->s->act + row * n * iv_dtype_bytes(m->gemm_type);
+    k->swiglu(gate, gate + n, n, m->gemm_type, act);
     if (!j->s->tape) return;
     iv_tape_layer *t = j->s->tape->now;
     size_t at =
-        (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->dtype);
-    k->round(gate, n, m->dtype, (char *)t->gate + at), k->round(gate + n, n, m->dtype, (char *)t->up + at);
-    memcpy((char *)t->act + at, act, n * iv_dtype_bytes(m->dtype));
+        (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->gemm_type);
+    k->round(gate, n, m->gemm_type, (char *)t->gate + at), k->round(gate + n, n, m->gemm_type, (char *)t->up + at);
+    memcpy((char *)t->act + at, act, n * iv_dtype_bytes(m->gemm_type));
 }
 
 /* Weights one expert's output row and puts it where its token's terms wait. */
@@ -168,7 +168,7 @@ static void join_row(void *context, size_t row, size_t worker) {
 static void run_expert(job *j, size_t tokens, int32_t expert) {
     iv_cpu_model *s = j->s;
     const iv_model *m = s->model;
-    size_t k = k_of(s), row_bytes = (size_t)m->config.hidden_size * iv_dtype_bytes(m->dtype);
+    size_t k = k_of(s), row_bytes = (size_t)m->config.hidden_size * iv_dtype_bytes(m->gemm_type);
     j->rows = 0;
     for (size_t t = 0; t < tokens; t++)
         for (size_t e = 0; e < k; e++) {
@@ -180,7 +180,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
     if (j->rows == 0) return;
     const iv_mlp *w = j->expert;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &w->gate_up,
-                                                              .type = m->dtype,
+                                                              .type = m->gemm_type,
                                                               .x = s->gathered,
                                                               .x_stride = w->gate_up.k,
                                                               .rows = j->rows,
@@ -189,7 +189,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
     if (s->tape && s->tape->again) return;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
-                                                              .type = m->dtype,
+                                                              .type = m->gemm_type,
                                                               .x = s->act,
                                                               .x_stride = w->down->k,
                                                               .rows = j->rows,
@@ -216,7 +216,7 @@ static void report_routing(const iv_cpu_model *s, const iv_layer *layer, size_t 
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, iv_error *err) {
     job j = {.s = s};
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
-                                                              .type = s->model->dtype,
+                                                              .type = s->model->gemm_type,
                                                               .x = s->normed,
                                                               .x_stride = layer->router.k,
                                                               .rows = tokens,

@@ -37,7 +37,7 @@ static void gradient_in(void *context, size_t row, size_t worker) { /* dy = R(dx
     const expert_job *j = context;
     iv_cpu_learner *l = j->l;
     const float *dx = l->dx + slot_of(j, row) / j->k * j->h;
-    l->kernels->round(dx, j->h, l->model->dtype, (char *)l->dy + row * j->h * j->width);
+    l->kernels->round(dx, j->h, l->model->gemm_type, (char *)l->dy + row * j->h * j->width);
 }
 
 /* After the unweighted gradient of act: that of the routing weight; then dy = R(weight dx), and act in order. */
@@ -48,12 +48,12 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     size_t slot = slot_of(j, row);
     float *da = l->dact + row * j->n, *dx = l->forward->wide + row * j->h, w = l->tape.now->expert_weights[slot];
     const char *act = (const char *)l->tape.now->act + slot * j->n * j->width;
-    l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->dtype, da, act, j->n);
+    l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->gemm_type, da, act, j->n);
     for (size_t i = 0; i < j->n; i++) da[i] = da[i] * w;
     memcpy((char *)l->forward->act_memory + row * j->n * j->width, act, j->n * j->width);
     memcpy(dx, l->dx + slot / j->k * j->h, j->h * sizeof *dx);
     for (size_t i = 0; i < j->h; i++) dx[i] = dx[i] * w;
-    l->kernels->round(dx, j->h, l->model->dtype, (char *)l->dy + row * j->h * j->width);
+    l->kernels->round(dx, j->h, l->model->gemm_type, (char *)l->dy + row * j->h * j->width);
 }
 
 static void swiglu_row(void *context, size_t row, size_t worker) {
@@ -63,9 +63,9 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
     size_t slot = slot_of(j, row);
     const iv_tape_layer *t = l->tape.now;
     char *dy = (char *)l->dy + row * 2 * j->n * j->width;
-    l->kernels->swiglu_backward(l->model->dtype, (const char *)t->gate + slot * j->n * j->width,
+    l->kernels->swiglu_backward(l->model->gemm_type, (const char *)t->gate + slot * j->n * j->width,
                                 (const char *)t->up + slot * j->n * j->width, l->dact + row * j->n, j->n,
-                                l->model->dtype, dy, dy + j->n * j->width);
+                                l->model->gemm_type, dy, dy + j->n * j->width);
     memcpy((char *)l->forward->gathered + row * j->h * j->width,
            (const char *)l->forward->normed + slot / j->k * j->h * j->width, j->h * j->width);
 }
@@ -124,7 +124,7 @@ static void route_row(void *context, size_t t, size_t worker) {
     iv_ref_route_backward(tape->router_logits + t * experts, experts, tape->expert_ids + t * j->k,
                           tape->expert_weights + t * j->k, l->expert_gradients + t * j->k, j->k, c->norm_topk_prob,
                           out);
-    l->kernels->round(out, experts, l->model->dtype, (char *)l->dy + t * experts * j->width);
+    l->kernels->round(out, experts, l->model->gemm_type, (char *)l->dy + t * experts * j->width);
 }
 
 /* Each rank has the gradients of its own experts' weights. */
@@ -153,7 +153,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                     .h = (size_t)c->hidden_size,
                     .n = (size_t)c->moe_intermediate_size,
                     .k = (size_t)c->experts_per_token,
-                    .width = iv_dtype_bytes(l->model->dtype)};
+                    .width = iv_dtype_bytes(l->model->gemm_type)};
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.t = &names->experts[e];

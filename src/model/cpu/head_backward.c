@@ -29,7 +29,7 @@ static void gradient_row(void *context, size_t i, size_t worker) {
     for (size_t k = 0; t != 1.0f && k < j->n; k++) x[k] = x[k] / t;
     if (l->step->allowed) iv_ref_forbid(x, j->first, j->n, l->step->allowed);
     l->kernels->logits_backward(x, j->first, j->n, l->max[i], l->sum[i], l->coefficients[i],
-                                (size_t)l->predictions[i].target, l->model->dtype, out);
+                                (size_t)l->predictions[i].target, l->model->gemm_type, out);
     memset(out + j->n * j->width, 0, (j->padded - j->n) * j->width);
 }
 
@@ -51,7 +51,7 @@ static void block_logits(head_job *j) {
     }
     j->stride = w.n;
     iv_linear(&l->compute, &(iv_linear_args){.weight = &w,
-                                             .type = l->model->dtype,
+                                             .type = l->model->gemm_type,
                                              .x = l->forward->normed,
                                              .x_stride = j->h,
                                              .rows = j->count,
@@ -67,7 +67,7 @@ static void run_block(head_job *j, float *acc) {
     size_t offset = j->tensor->offset + j->first * j->h;
     iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = &l->head_axis,
                                                                .x = &j->x,
-                                                               .type = l->model->dtype,
+                                                               .type = l->model->gemm_type,
                                                                .dy = l->dy,
                                                                .dy_stride = j->padded,
                                                                .n = j->n,
@@ -78,14 +78,14 @@ static void run_block(head_job *j, float *acc) {
     size_t row_bytes = j->h * iv_dtype_bytes(iv_learner_rows_type(l));
     for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? from + i * row_bytes : NULL;
     iv_matrix turned;
-    bool shaped = iv_matrix_shape(&turned, l->model->dtype, j->h, j->padded);
+    bool shaped = iv_matrix_shape(&turned, l->model->gemm_type, j->h, j->padded);
     IV_ASSERT(shaped);
     turned.data = l->turned;
     iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, &turned);
     iv_linear_continue(
         &l->compute,
         &(iv_linear_args){
-            .weight = &turned, .type = l->model->dtype, .x = l->dy, .x_stride = j->padded, .rows = j->count},
+            .weight = &turned, .type = l->model->gemm_type, .x = l->dy, .x_stride = j->padded, .rows = j->count},
         acc);
 }
 
@@ -158,12 +158,12 @@ static void run_leaves(head_job *j) {
         waiting[level] = acc, acc = t;
     }
     iv_matrix shape;
-    bool shaped = iv_matrix_shape(&shape, l->model->dtype, j->h, IV_VOCABULARY_BLOCK);
+    bool shaped = iv_matrix_shape(&shape, l->model->gemm_type, j->h, IV_VOCABULARY_BLOCK);
     IV_ASSERT(shaped);
     iv_linear_result(
         &l->compute,
         &(iv_linear_args){
-            .weight = &shape, .type = l->model->dtype, .rows = j->count, .out = l->dnormed, .out_stride = j->h},
+            .weight = &shape, .type = l->model->gemm_type, .rows = j->count, .out = l->dnormed, .out_stride = j->h},
         acc);
 }
 
@@ -191,15 +191,15 @@ iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
                   .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,
                   .h = (size_t)l->model->config.hidden_size,
                   .count = l->prediction_count,
-                  .width = iv_dtype_bytes(l->model->dtype)};
-    bool shaped = iv_matrix_shape(&j.x, l->model->dtype, j.h, l->head_axis.padded);
+                  .width = iv_dtype_bytes(l->model->gemm_type)};
+    bool shaped = iv_matrix_shape(&j.x, l->model->gemm_type, j.h, l->head_axis.padded);
     IV_ASSERT(shaped);
     for (size_t i = 0; i < l->head_axis.padded; i++)
         l->row_list[i] = l->head_axis.row[i] < 0
                              ? NULL
                              : (const char *)l->forward->normed + (size_t)l->head_axis.row[i] * j.h * j.width;
     j.x.data = l->packed;
-    iv_pack_columns(&l->compute, l->model->dtype, l->row_list, &j.x);
+    iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, &j.x);
     run_leaves(&j);
     IV_TRY(iv_ranks_add_rows(l, l->dnormed, j.count * j.h, l->compute.arithmetic == IV_FMA32, err));
     memset(l->dx, 0, l->batch.tokens * j.h * sizeof *l->dx);

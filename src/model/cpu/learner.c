@@ -68,7 +68,7 @@ static widths widths_of(const iv_cpu_learner *l) {
 static void *typed(iv_cpu_learner *l, iv_carving *v, size_t count, size_t each) {
     size_t n;
     if (!iv_size_mul(count, each, &n)) v->overflow = true;
-    return iv_carve(v, v->overflow ? 0 : n, iv_dtype_bytes(l->model->dtype));
+    return iv_carve(v, v->overflow ? 0 : n, iv_dtype_bytes(l->model->gemm_type));
 }
 
 static float *floats(iv_carving *v, size_t count, size_t each) {
@@ -110,7 +110,7 @@ static void carve_scratch(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     size_t linear, gradient, attention, threads = iv_pool_threads(l->compute.pool);
     if (!iv_linear_scratch(l->base.rows_max, iv_size_max(w->run, w->inputs), &linear) ||
         !iv_weight_gradient_scratch(l->padded_max, threads, &gradient) ||
-        !iv_attention_backward_scratch(l->model->dtype, w->dim, l->base.rows_max, &attention) ||
+        !iv_attention_backward_scratch(l->model->gemm_type, w->dim, l->base.rows_max, &attention) ||
         !iv_size_mul(attention, threads, &attention)) {
         v->overflow = true;
         return;
@@ -153,7 +153,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->head_rows = iv_carve(v, l->padded_max, sizeof *l->head_rows);
     l->spans = iv_carve(v, n, sizeof *l->spans), l->ranges = iv_carve(v, n, sizeof *l->ranges);
     l->ids = iv_carve(v, n, sizeof *l->ids);
-    l->kv = iv_carve(v, pages, l->model->kv_layout.page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
+    l->kv = iv_carve(v, pages, l->model->kv_layout[0].page_bytes), l->pages = iv_carve(v, pages, sizeof *l->pages);
     if (w.experts) carve_experts(l, v, &w);
 }
 

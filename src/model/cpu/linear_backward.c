@@ -20,8 +20,8 @@ typedef struct round_job {
 static void round_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const round_job *j = context;
-    j->l->kernels->round(j->x + row * j->n, j->n, j->l->model->dtype,
-                         j->out + row * j->n * iv_dtype_bytes(j->l->model->dtype));
+    j->l->kernels->round(j->x + row * j->n, j->n, j->l->model->gemm_type,
+                         j->out + row * j->n * iv_dtype_bytes(j->l->model->gemm_type));
 }
 
 void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, void *out) {
@@ -35,7 +35,7 @@ void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float 
 }
 
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
-    iv_input_gradient_args g = {.type = l->model->dtype,
+    iv_input_gradient_args g = {.type = l->model->gemm_type,
                                 .weight_type = iv_learner_rows_type(l),
                                 .slices = a->slices,
                                 .leaves = a->leaves,
@@ -63,7 +63,7 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
             err);
     }
     l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
-                                                      .type = l->model->dtype,
+                                                      .type = l->model->gemm_type,
                                                       .x = x,
                                                       .x_stride = stride,
                                                       .rows = a->rows,
@@ -75,17 +75,17 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
 
 static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a) {
     iv_matrix x;
-    size_t width = iv_dtype_bytes(l->model->dtype);
-    bool shaped = iv_matrix_shape(&x, l->model->dtype, a->k, a->axis->padded);
+    size_t width = iv_dtype_bytes(l->model->gemm_type);
+    bool shaped = iv_matrix_shape(&x, l->model->gemm_type, a->k, a->axis->padded);
     IV_ASSERT(shaped && a->axis->padded <= l->padded_max);
     for (size_t i = 0; i < a->axis->padded; i++)
         l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * a->k * width;
     x.data = l->packed;
-    iv_pack_columns(&l->compute, l->model->dtype, l->row_list, &x);
+    iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, &x);
     for (size_t p = 0, column = 0; p < a->slices; column += a->slice[p++].n)
         iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = a->axis,
                                                                    .x = &x,
-                                                                   .type = l->model->dtype,
+                                                                   .type = l->model->gemm_type,
                                                                    .dy = (const char *)a->dy + column * width,
                                                                    .dy_stride = a->dy_stride,
                                                                    .n = a->slice[p].n,

@@ -76,7 +76,7 @@ static void reduce_block(void *context, size_t index, size_t worker) {
                                                                           .bias = bias,
                                                                           .n = n,
                                                                           .x = (j->a->out ? j->a->out : j->s->x) + at,
-                                                                          .dtype = j->s->model->dtype,
+                                                                          .dtype = j->s->model->gemm_type,
                                                                           .hidden = hidden,
                                                                           .column = column});
 }
@@ -86,8 +86,8 @@ static void run_node(const iv_cpu_model *s, const iv_row_parallel_args *a, size_
     size_t hidden = (size_t)s->model->config.hidden_size, column = cut->first - a->x_first + cut->node[i].column;
     s->compute.kernels->linear(&s->compute,
                                &(iv_linear_args){.weight = &a->nodes[i],
-                                                 .type = s->model->dtype,
-                                                 .x = (const char *)a->x + column * iv_dtype_bytes(s->model->dtype),
+                                                 .type = s->model->gemm_type,
+                                                 .x = (const char *)a->x + column * iv_dtype_bytes(s->model->gemm_type),
                                                  .x_stride = a->x_stride,
                                                  .rows = a->rows,
                                                  .bias = last ? a->bias : NULL,
@@ -133,13 +133,14 @@ iv_status iv_tp_gather_logits(iv_cpu_model *s, size_t first, size_t rows, float 
         const void *blocks[IV_RANKS_MAX];
         unsigned char *mine = s->parts[s->part];
         s->compute.kernels->linear(
-            &s->compute, &(iv_linear_args){.weight = &m->head,
-                                           .type = m->dtype,
-                                           .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->dtype),
-                                           .x_stride = hidden,
-                                           .rows = n,
-                                           .out = iv_tp_gather_buffer(s),
-                                           .out_stride = m->head.n});
+            &s->compute,
+            &(iv_linear_args){.weight = &m->head,
+                              .type = m->gemm_type,
+                              .x = (char *)s->normed + (first + at) * hidden * iv_dtype_bytes(m->gemm_type),
+                              .x_stride = hidden,
+                              .rows = n,
+                              .out = iv_tp_gather_buffer(s),
+                              .out_stride = m->head.n});
         for (size_t r = 0; r < m->tp.ranks; r++) floats[r] = n * m->tp.shard[r].vocab;
         sizes(s, floats, bytes);
         s->part = 1 - s->part;

@@ -23,14 +23,14 @@ static void unpack_rows(void *context, size_t index, size_t worker) {
     IV_ASSERT(status == IV_OK); /* a copy: they are held in this type */
 }
 
-iv_dtype iv_learner_rows_type(const iv_cpu_learner *l) { return l->weights ? IV_F32 : l->model->dtype; }
+iv_dtype iv_learner_rows_type(const iv_cpu_learner *l) { return l->weights ? IV_F32 : l->model->gemm_type; }
 
 const char *iv_learner_rows(iv_cpu_learner *l, size_t offset, size_t n, size_t stride, size_t at) {
     if (l->weights) return (const char *)(l->weights + offset);
     const iv_tensor *t = iv_parameter_at(l->names, offset);
-    size_t width = iv_dtype_bytes(l->model->dtype);
-    IV_ASSERT(t->columns == stride && (offset - t->offset) % stride == 0 && t->held == l->model->dtype);
-    rows_job j = {t, (offset - t->offset) / stride, n, l->model->dtype, (char *)l->unpacked + at * stride * width};
+    size_t width = iv_dtype_bytes(l->model->gemm_type);
+    IV_ASSERT(t->columns == stride && (offset - t->offset) % stride == 0 && t->held == l->model->gemm_type);
+    rows_job j = {t, (offset - t->offset) / stride, n, l->model->gemm_type, (char *)l->unpacked + at * stride * width};
     iv_pool_run(l->compute.pool, (n + TASK_ROWS - 1) / TASK_ROWS, unpack_rows, &j);
     return j.out;
 }

@@ -21,7 +21,7 @@ static iv_status own_sum(const gpu_pass *p, const gpu_row_parallel *l, void *sum
     a.w.leaves = iv_baseline_split_k(r->g->o.numerics, a.rows, a.w.n, a.w.leaves);
     a.out = sum, a.out_stride = p->hidden;
     int code =
-        iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, p->m->dtype, r->f.stream) : (int)cudaErrorInvalidValue;
+        iv_cublas_takes(&a) ? iv_cublas_linear(r->blas, &a, p->m->gemm_type, r->f.stream) : (int)cudaErrorInvalidValue;
     return iv_gpu_launched(&r->f, code, "row-parallel layer", err);
 }
 
@@ -29,7 +29,7 @@ iv_status iv_gpu_sum_by_nccl(const gpu_pass *p, const gpu_row_parallel *l, iv_er
     gpu_rank *r = iv_gpu_rank_of(p);
     void *sum = iv_gpu_node_at(&r->f, l->second, 0, p->hidden);
     IV_TRY(own_sum(p, l, sum, err));
-    IV_TRY(iv_gpu_launched(&r->f, iv_nccl_sum(r->nccl, p->m->dtype, sum, p->rows * p->hidden, r->f.stream),
+    IV_TRY(iv_gpu_launched(&r->f, iv_nccl_sum(r->nccl, p->m->gemm_type, sum, p->rows * p->hidden, r->f.stream),
                            "NCCL's sum of the ranks", err));
     iv_gpu_peers peers = iv_gpu_peers_of(p->f);
     iv_gpu_allreduce_args a = iv_gpu_allreduce_of(p, l);

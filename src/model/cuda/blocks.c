@@ -9,8 +9,7 @@ static gpu_pass *self(iv_backend *b) { return (gpu_pass *)(void *)b; }
 static iv_status embed(iv_backend *b, iv_error *err) {
     const gpu_pass *p = self(b);
     gpu_forward *f = p->f;
-    const iv_matrix *e = &f->embedding;
-    iv_gpu_matrix w = {.type = e->type, .n = e->n, .k_padded = e->k_padded, .leaves = e->leaves, .data = e->data};
+    iv_gpu_matrix w = iv_gpu_matrix_of(&f->embedding);
     IV_TRY(iv_gpu_launched(f, cudaMemsetAsync(f->bad, 0xff, sizeof *f->bad, f->stream), "clearing", err));
     return iv_gpu_launched(f, iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, f->x, f->stream), "embedding", err);
 }
@@ -73,10 +72,10 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
                                  .eps = (float)p->m->config.rms_norm_eps,
-                                 .cosine = f->cosine,
-                                 .sine = f->sine,
+                                 .cosine = v->cosine,
+                                 .sine = v->sine,
                                  .positions = p->in.positions,
-                                 .slots = p->in.slots,
+                                 .slots = p->in.slots + p->m->kv_place[layer].group * p->in.slots_apart,
                                  .kv = iv_gpu_kv_of(p, layer),
                                  .q = f->now->q,
                                  .q_raw = keeps ? f->now->q_raw : NULL,
@@ -89,7 +88,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     const gpu_pass *p = self(b);
     gpu_forward *f = p->f;
-    int64_t window = p->m->layers[layer].window;
+    int64_t window = p->m->layers[layer].config->window;
     if (!shard_of(p)->heads) return IV_OK;
     iv_gpu_attention_args a = {
         .shape = iv_gpu_shape_of(p->m, f->arithmetic, window),
@@ -100,7 +99,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
         .lse2 = iv_gpu_keeps_attention(f) ? f->now->lse2 : NULL,
         .plan = window ? p->in.window_plan : p->in.plan,
         .spans = p->in.spans,
-        .tables = p->in.tables,
+        .tables = p->in.tables + p->m->kv_place[layer].group * p->in.tables_apart,
         .scratch = f->attention_scratch,
         .decode = p->in.decode,
         .sms = f->sms,
@@ -108,7 +107,7 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     };
     IV_TRY(iv_gpu_launched(f, iv_gpu_attention(&a, f->stream), "attention", err));
     size_t q = shard_of(p)->heads * (size_t)p->m->config.head_dim; /* no sequence writes padding */
-    return iv_gpu_clear_padding(p, f->now->attended, q, iv_dtype_bytes(p->m->dtype), err);
+    return iv_gpu_clear_padding(p, f->now->attended, q, iv_dtype_bytes(p->m->gemm_type), err);
 }
 
 static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
@@ -145,7 +144,7 @@ static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_err
     IV_TRY(iv_gpu_after_allreduce(p, err));
     IV_TRY(iv_gpu_gate_up(p, &a, w, p->rows, iv_gpu_rows_at(p, f->now->act, stride), stride, err));
     if (!iv_gpu_keeps_mlp(f)) return IV_OK;
-    return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->dtype), err);
+    return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->gemm_type), err);
 }
 
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {

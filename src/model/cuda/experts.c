@@ -20,9 +20,9 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matr
         return iv_gpu_launched(f, f->linear(f, &fused), "gate and up", err);
     a->out = f->wide, a->out_stride = w->n;
     IV_TRY(iv_gpu_launched(f, f->linear(f, a), "gate and up", err));
-    int code = kept ? iv_gpu_swiglu_tape(f->wide, w->paired, rows_out, w->n / 2, p->m->dtype, kept->gate, kept->up, act,
-                                         stride, f->stream)
-                    : iv_gpu_swiglu(f->wide, rows_out, w->n / 2, p->m->dtype, act, stride, f->stream);
+    int code = kept ? iv_gpu_swiglu_tape(f->wide, w->paired, rows_out, w->n / 2, p->m->gemm_type, kept->gate, kept->up,
+                                         act, stride, f->stream)
+                    : iv_gpu_swiglu(f->wide, rows_out, w->n / 2, p->m->gemm_type, act, stride, f->stream);
     return iv_gpu_launched(f, code, "swiglu", err);
 }
 
@@ -30,7 +30,7 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matr
  * still reads the terms of another layer: attention's all-reduce, or one of its gradients, came after. */
 static iv_status pack_rows(const gpu_pass *p, iv_gpu_groups *groups, iv_gpu_linear_args *a, iv_error *err) {
     gpu_forward *f = p->f;
-    size_t entries = p->rows * groups->experts_per_token, bytes = p->stride * iv_dtype_bytes(p->m->dtype);
+    size_t entries = p->rows * groups->experts_per_token, bytes = p->stride * iv_dtype_bytes(p->m->gemm_type);
     if (a->arithmetic != IV_TC16 || entries < PACKED_ROWS * groups->experts || bytes > p->hidden * sizeof(float))
         return IV_OK;
     int code = iv_gpu_pack_rows(groups, p->rows, f->normed, bytes, f->terms, f->stream);

@@ -2,6 +2,7 @@
 #include "model/cuda/state.h"
 #include "base/size.h"
 #include "model/cuda/processes.h"
+#include "model/kv_layouts.h"
 #include "model/cuda/run.h"
 
 #include <stdlib.h>
@@ -16,8 +17,11 @@ iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
 /* ---- sizes ------------------------------------------------------------------------------------------------ */
 
 static bool size_inputs(iv_gpu_model *g) {
-    size_t blocks = (g->o.positions_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK, plan = 0;
-    if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity)) return false;
+    size_t blocks = (g->o.positions_max + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK, plan = 0, tables;
+    g->groups = g->rank[0].m->kv_groups.count;
+    if (!iv_size_mul(blocks, g->o.spans_max, &g->table_capacity) ||
+        !iv_size_mul(g->table_capacity, g->groups * sizeof *g->tables, &tables))
+        return false;
     for (size_t r = 0; r < g->ranks; r++) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
@@ -26,19 +30,21 @@ static bool size_inputs(iv_gpu_model *g) {
             iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
-    g->inputs_capacity = iv_gpu_input_offsets(rows, iv_gpu_picks_max(g)).end + 2 * ((plan + 127) / 64 * 64) + 256;
+    g->inputs_capacity =
+        iv_gpu_input_offsets(rows, iv_gpu_picks_max(g), g->groups).end + 2 * ((plan + 127) / 64 * 64) + 256;
     return true;
 }
 
 size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const iv_gpu_model_options *o,
                                   size_t ranks) {
     iv_gpu_model g = {.o = *o, .ranks = 1};
-    iv_model m = {.config = *c, .dtype = type};
+    iv_model m = {.config = *c, .gemm_type = type};
     iv_tp_plan cut;
     iv_error unused;
     if (iv_tp_plan_make(c, 1, false, &m.tp, &unused) != IV_OK ||
         iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
-        return 0;                                                 /* opening will report the error */
+        return 0; /* opening will report the error */
+    if (iv_kv_layouts_make(&m, &unused) != IV_OK) return 0;
     m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
@@ -79,15 +85,18 @@ static void gather_all(gpu_rank *r, gathering *v) {
            pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
-    r->f.cosine = gather(v, m->rope_cosine, pairs), r->f.sine = gather(v, m->rope_sine, pairs);
+    const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX];
+    for (int i = 0; i < m->config.rope_count; i++)
+        cosine[i] = gather(v, m->ropes[i].cosine, pairs), sine[i] = gather(v, m->ropes[i].sine, pairs);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         const iv_layer *l = &m->layers[i];
         const iv_mlp *mlp = l->experts;
         layer_vectors *to = &r->f.layers[i];
         to->attention_norm = gather(v, l->attention_norm, hidden), to->mlp_norm = gather(v, l->mlp_norm, hidden);
+        to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
-        if (l->mlp == IV_MLP_EXPERTS) continue;
+        if (l->config->mlp == IV_MLP_EXPERTS) continue;
         to->gate_up_bias = gather_bias(v, mlp->gate_up_bias, &mlp->gate_up);
         to->down_bias = gather(v, mlp->down_bias, hidden);
     }
@@ -145,7 +154,8 @@ iv_status iv_gpu_copy_shared(gpu_rank *r, iv_error *err) {
     if (!r->f.routers) r->f.routers = calloc((size_t)m->config.layers, sizeof *r->f.routers);
     if (!r->f.routers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     for (size_t i = 0; i < (size_t)m->config.layers; i++)
-        if (m->layers[i].mlp == IV_MLP_EXPERTS) IV_TRY(copy_matrix(r, &first->layers[i].router, &r->f.routers[i], err));
+        if (m->layers[i].config->mlp == IV_MLP_EXPERTS)
+            IV_TRY(copy_matrix(r, &first->layers[i].router, &r->f.routers[i], err));
     return IV_OK;
 }
 
@@ -192,7 +202,7 @@ static iv_status write_ids(gpu_rank *r, iv_error *err) {
 static iv_status open_rank(gpu_rank *r, iv_error *err) {
     iv_gpu_model *g = r->g;
     iv_memspace *memspace = iv_gpu_memspace(r->f.gpu);
-    size_t layers = (size_t)r->m->config.layers, kv = 0, work = iv_gpu_carve(r, NULL);
+    size_t kv = 0, work = iv_gpu_carve(r, NULL);
     choose_ops(r);
     IV_TRY(iv_gpu_use(r->f.gpu, err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithFlags(&r->f.stream, cudaStreamNonBlocking), "stream", err));
@@ -207,8 +217,9 @@ static iv_status open_rank(gpu_rank *r, iv_error *err) {
     if (!r->work) return iv_gpu_no_memory(&r->f, "a step", work, err);
     iv_gpu_carve(r, r->work);
     IV_TRY(write_ids(r, err));
-    if (!iv_size_mul(r->m->kv_layout.page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
-        !iv_size_mul(r->f.kv_layer_bytes, layers, &kv))
+    r->f.kv_planes = true;
+    if (!iv_size_mul(r->m->kv_layout[0].page_bytes, g->o.pages, &r->f.kv_layer_bytes) ||
+        !iv_size_mul(r->f.kv_layer_bytes, r->m->kv_groups.planes, &kv))
         return iv_fail(err, IV_LIMIT, "KV cache: %zu pages are more than can be addressed", g->o.pages);
     r->f.kv = kv ? memspace->alloc(memspace, kv) : NULL;
     if (kv && !r->f.kv) return iv_gpu_no_memory(&r->f, "the KV cache", kv, err);
@@ -220,7 +231,7 @@ static iv_status open_host(iv_gpu_model *g, iv_error *err) {
     size_t picks = iv_gpu_picks_max(g);
     IV_TRY(iv_gpu_use(g->rank[0].f.gpu, err));
     int code = cudaHostAlloc((void **)&g->inputs, g->inputs_capacity, flags);
-    if (!code) code = cudaHostAlloc((void **)&g->tables, g->table_capacity * sizeof *g->tables, flags);
+    if (!code) code = cudaHostAlloc((void **)&g->tables, g->groups * g->table_capacity * sizeof *g->tables, flags);
     if (!code) code = cudaHostAlloc((void **)&g->sampled, picks * sizeof *g->sampled, flags);
     if (!code)
         code = cudaHostAlloc((void **)&g->top_logprobs, picks * IV_TOP_LOGPROBS_MAX * sizeof *g->top_logprobs, flags);

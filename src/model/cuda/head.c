@@ -12,9 +12,9 @@ static iv_status head_rows(const gpu_pass *p, size_t first, size_t n, iv_error *
     const int32_t *pick = (const int32_t *)(void *)(r->inputs + s->at.pick) + first;
     size_t vocab = (size_t)p->m->config.vocab_size;
     int code = p->m->tp.ranks > 1 /* the last all-reduce has normed all rows */
-                   ? iv_gpu_pick_rows(p->m->dtype, f->normed, p->stride, pick, n, r->normed_picks, f->stream)
+                   ? iv_gpu_pick_rows(p->m->gemm_type, f->normed, p->stride, pick, n, r->normed_picks, f->stream)
                    : iv_gpu_rmsnorm(f->x, p->hidden, pick, r->final_norm, (float)p->m->config.rms_norm_eps, n,
-                                    p->m->dtype, r->normed_picks, p->stride, f->stream);
+                                    p->m->gemm_type, r->normed_picks, p->stride, f->stream);
     IV_TRY(iv_gpu_launched(f, code, "final norm", err));
     if (p->m->head.n) {
         gpu_pass picks = *p;
@@ -68,6 +68,8 @@ static gpu_pass_inputs inputs_of(const gpu_rank *r, const gpu_step *s) {
                              .slots = (const int64_t *)(const void *)(in + s->at.slots),
                              .spans = (const iv_gpu_span *)(const void *)(in + s->at.spans),
                              .tables = r->tables,
+                             .slots_apart = s->rows,
+                             .tables_apart = r->g->table_capacity,
                              .plan = in + s->at.plan,
                              .window_plan = in + s->at.window_plan,
                              .true_rows = (const int32_t *)(const void *)(in + s->at.true_rows),

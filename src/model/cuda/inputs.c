@@ -10,13 +10,13 @@ static size_t after(size_t *at, size_t count, size_t width) {
     return here;
 }
 
-input_offsets iv_gpu_input_offsets(size_t rows, size_t picks) {
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups) {
     input_offsets o;
     size_t at = 0;
     o.true_rows = after(&at, 16, sizeof(int32_t));
     o.ids = after(&at, rows, sizeof(int32_t));
     o.positions = after(&at, rows, sizeof(int32_t));
-    o.slots = after(&at, rows, sizeof(int64_t));
+    o.slots = after(&at, groups * rows, sizeof(int64_t));
     o.spans = after(&at, rows, sizeof(iv_gpu_span)); /* a span has at least one row */
     o.pick = after(&at, picks, sizeof(int32_t));
     o.sampling = after(&at, picks, sizeof(iv_row_sampling));
@@ -31,10 +31,28 @@ static size_t bucket(size_t rows) {
     return (rows + 7) / 8 * 8;
 }
 
+/* The pages of a KV group, and in which of their slots each row's key and value go. */
+static void write_pages(iv_gpu_model *g, const iv_batch *b, const gpu_step *s, size_t group) {
+    int64_t *slots = (int64_t *)(void *)(g->inputs + s->at.slots) + group * s->rows;
+    uint32_t *tables = g->tables + group * g->table_capacity;
+    size_t row = 0;
+    for (size_t i = 0; i < b->span_count; i++) {
+        const iv_attention_span *span = &b->spans[group * b->group_spans + i];
+        size_t blocks = ((size_t)span->position + span->rows + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK;
+        memcpy(tables, span->pages, blocks * sizeof *tables);
+        tables += blocks;
+        for (size_t r = 0; r < span->rows; r++) {
+            size_t position = (size_t)span->position + r;
+            slots[row++] = (int64_t)span->pages[position / IV_ATTENTION_BLOCK] * IV_ATTENTION_BLOCK +
+                           (int64_t)(position % IV_ATTENTION_BLOCK);
+        }
+    }
+    for (; row < s->rows; row++) slots[row] = -1;
+}
+
 static void write_rows(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
     int32_t *ids = (int32_t *)(void *)(g->inputs + s->at.ids),
             *positions = (int32_t *)(void *)(g->inputs + s->at.positions);
-    int64_t *slots = (int64_t *)(void *)(g->inputs + s->at.slots);
     iv_gpu_span *spans = (iv_gpu_span *)(void *)(g->inputs + s->at.spans);
     size_t row = 0, table = 0;
     memcpy(ids, b->ids, b->tokens * sizeof *ids);
@@ -45,17 +63,11 @@ static void write_rows(iv_gpu_model *g, const iv_batch *b, const gpu_step *s) {
                                  .rows = (int32_t)span->rows,
                                  .position = (int32_t)span->position,
                                  .table = (int32_t)table};
-        memcpy(g->tables + table, span->pages, blocks * sizeof *g->tables);
         table += blocks;
-        for (size_t r = 0; r < span->rows; r++, row++) {
-            size_t position = (size_t)span->position + r;
-            positions[row] = (int32_t)position;
-            slots[row] = (int64_t)span->pages[position / IV_ATTENTION_BLOCK] * IV_ATTENTION_BLOCK +
-                         (int64_t)(position % IV_ATTENTION_BLOCK);
-        }
+        for (size_t r = 0; r < span->rows; r++, row++) positions[row] = (int32_t)((size_t)span->position + r);
     }
     memcpy(g->spans, spans, b->span_count * sizeof *spans);
-    for (; row < s->rows; row++) ids[row] = 0, positions[row] = 0, slots[row] = -1;
+    for (; row < s->rows; row++) ids[row] = 0, positions[row] = 0;
     g->step.table_count = table;
     *(int32_t *)(void *)(g->inputs + s->at.true_rows) = (int32_t)b->tokens;
 }
@@ -124,8 +136,10 @@ iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err) {
     s->rows = bucket(b->tokens), s->picks = b->logit_count ? bucket(b->logit_count) : 0;
     s->graph = g->o.graphs && decode && s->rows <= iv_size_min(GRAPH_ROWS_MAX, iv_gpu_slice(g)) && b->logit_count > 0;
     if (s->graph) s->picks = s->rows; /* one graph for each number of rows */
-    s->at = iv_gpu_input_offsets(s->rows, s->picks);
+    s->at = iv_gpu_input_offsets(s->rows, s->picks, g->groups);
+    IV_ASSERT(g->groups == 1 || b->group_spans);
     write_rows(g, b, s);
+    for (size_t group = 0; group < g->groups; group++) write_pages(g, b, s, group);
     write_picks(g, b, s);
     return write_plans(g, b, s, err);
 }

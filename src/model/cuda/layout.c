@@ -42,7 +42,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     const iv_model_config *c = &m->config;
     const iv_tp_shard *shard = &m->tp.shard[m->rank];
     iv_carving v = {.base = base, .align = 1024};
-    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->dtype),
+    size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->gemm_type),
            dim = (size_t)c->head_dim;
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, act = iv_gpu_act_stride(m),
            moe = (size_t)c->moe_intermediate_size, k = (size_t)c->experts_per_token,
@@ -75,7 +75,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->f.bad = iv_carve(&v, 1, sizeof *r->f.bad);
     r->f.flags = iv_carve(&v, IV_GPU_FLAG_WORDS, sizeof *r->f.flags);
     r->inputs = iv_carve(&v, g->inputs_capacity, 1);
-    r->tables = iv_carve(&v, g->table_capacity, sizeof *r->tables);
+    r->tables = iv_carve(&v, g->groups * g->table_capacity, sizeof *r->tables);
     r->gathered = iv_carve(&v, g->o.processes > 1 ? iv_gpu_gathered_bytes(m) : 0, 1);
     return v.overflow ? SIZE_MAX : v.at;
 }

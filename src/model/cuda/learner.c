@@ -202,7 +202,7 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
     if (o->numerics != IV_INVAR)
         return iv_fail(err, IV_UNSUPPORTED, "training on a GPU: wanted numerics invar, found %s",
                        iv_numerics_name(o->numerics));
-    if (o->arithmetic == IV_TC16 && m->dtype == IV_F32)
+    if (o->arithmetic == IV_TC16 && m->gemm_type == IV_F32)
         return iv_fail(err, IV_UNSUPPORTED, "arithmetic tc16: wanted bfloat16 or float16, found float32");
     if (m->config.experts > IV_GPU_EXPERTS_MAX)
         return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld", IV_GPU_EXPERTS_MAX,
@@ -230,16 +230,21 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
-           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size;
-    l->table_bytes = first + 2 * pairs + vocab * sizeof *l->forbidden;
+           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size,
+           ropes = (size_t)l->m->config.rope_count;
+    l->table_bytes = first + 2 * ropes * pairs + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
     if (!l->tables) return iv_gpu_no_memory(&l->f, "a learner's tables", l->table_bytes, err);
-    float *cosine = (float *)(void *)(l->tables + first), *sine = (float *)(void *)(l->tables + first + pairs);
-    l->offsets = (int64_t *)(void *)l->tables, l->f.cosine = cosine, l->f.sine = sine;
-    l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * pairs);
+    l->offsets = (int64_t *)(void *)l->tables;
+    l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * ropes * pairs);
     IV_TRY(memspace->write(memspace, l->offsets, first, offsets, first, first, 1, err));
-    IV_TRY(memspace->write(memspace, cosine, pairs, l->m->rope_cosine, pairs, pairs, 1, err));
-    return memspace->write(memspace, sine, pairs, l->m->rope_sine, pairs, pairs, 1, err);
+    for (size_t i = 0; i < ropes; i++) {
+        l->cosine[i] = (float *)(void *)(l->tables + first + 2 * i * pairs);
+        l->sine[i] = (float *)(void *)(l->tables + first + (2 * i + 1) * pairs);
+        IV_TRY(memspace->write(memspace, l->cosine[i], pairs, l->m->ropes[i].cosine, pairs, pairs, 1, err));
+        IV_TRY(memspace->write(memspace, l->sine[i], pairs, l->m->ropes[i].sine, pairs, pairs, 1, err));
+    }
+    return IV_OK;
 }
 
 /* Pinned: inputs, then results. */
@@ -255,7 +260,7 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
     l->tape.layers = calloc(layers, sizeof *l->tape.layers);
     l->host_forbidden = calloc((size_t)l->m->config.vocab_size, 2 * sizeof *l->host_forbidden);
     bool experts = false;
-    for (size_t i = 0; i < layers; i++) experts |= l->m->layers[i].mlp == IV_MLP_EXPERTS;
+    for (size_t i = 0; i < layers; i++) experts |= l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
     if (experts) {
         l->tape.host_ids = memspace->stage(memspace, layers * l->f.rows_max * l->k * sizeof *l->tape.host_ids);
         l->expert_rows = calloc(layers * l->experts, sizeof *l->expert_rows);

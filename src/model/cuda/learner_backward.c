@@ -18,7 +18,7 @@ static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
                                       .dy = l->dnormed,
                                       .dx = l->dx,
                                       .factors = l->factors,
-                                      .type = l->m->dtype,
+                                      .type = l->m->gemm_type,
                                       .rounded = l->dx_rounded,
                                       .rounded_stride = l->h_stride};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_norm_backward(&norm, l->f.stream), "gradient of a norm", err));
@@ -49,7 +49,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
 static iv_status gate_up_backward(gpu_learner *l, const output_concat *concat, const iv_mlp_tensors *t, iv_error *err) {
     size_t n = l->up, leaf_slice = concat->n / concat->leaves / 2;
     float *wide = t->gate_bias ? l->dwide : NULL;
-    int code = iv_gpu_swiglu_backward(l->m->dtype, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
+    int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
                                       l->dy, concat->n, wide, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     if (wide) {
@@ -95,7 +95,8 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
 
 static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    iv_gpu_attention_backward_args a = {.shape = iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].window),
+    iv_gpu_attention_backward_args a = {.shape =
+                                            iv_gpu_shape_of(l->m, l->f.arithmetic, l->m->layers[layer].config->window),
                                         .kv = iv_gpu_kv_of(&l->pass, layer),
                                         .spans = l->on.spans,
                                         .host_spans = l->at.spans,
@@ -129,8 +130,8 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
                                      .leaves = concat->leaves,
-                                     .cosine = l->f.cosine,
-                                     .sine = l->f.sine,
+                                     .cosine = l->f.layers[layer].cosine,
+                                     .sine = l->f.layers[layer].sine,
                                      .positions = l->on.axis_positions,
                                      .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                      .k_norm = iv_gpu_learner_vector(l, t->k_norm),
@@ -138,7 +139,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .q_raw = l->f.now->q_raw,
                                      .k_raw = l->f.now->k_raw,
                                      .terms = l->head_terms,
-                                     .type = l->m->dtype,
+                                     .type = l->m->gemm_type,
                                      .dy = l->dy,
                                      .dy_stride = concat->n};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));

@@ -132,7 +132,7 @@ static iv_status list_layers(listing *w, iv_error *err) {
         size_t at = 0;
         w->table = 3 * total;
         for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-            if (l->m->layers[i].mlp != IV_MLP_EXPERTS) continue;
+            if (l->m->layers[i].config->mlp != IV_MLP_EXPERTS) continue;
             w->ids = l->tape.host_ids + i * l->f.rows_max * l->k, w->of = l->expert_rows + i * l->experts, w->layer = i;
             count_rows(w, &at);
             layers += !writes;

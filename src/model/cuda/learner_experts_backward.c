@@ -18,7 +18,7 @@ static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const out
     iv_gpu_gradient_groups groups = j->groups;
     groups.bases = l->offsets + bases + j->chunk->expert;
     iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
-                                     .type = l->m->dtype,
+                                     .type = l->m->gemm_type,
                                      .axis = &j->axis,
                                      .groups = &groups,
                                      .dy = l->dy,
@@ -67,7 +67,7 @@ static iv_status gather_act(gpu_learner *l, const expert_job *j, const void **pa
     *packed = l->expert_act;
     if (l->expert_n == l->expert_stride) return IV_OK;
     *packed = l->expert_gate; /* free until the weights' gradient of down is done */
-    int code = iv_gpu_copy_columns(l->m->dtype, l->expert_act, l->expert_stride, 0, l->expert_n, j->chunk->rows,
+    int code = iv_gpu_copy_columns(l->m->gemm_type, l->expert_act, l->expert_stride, 0, l->expert_n, j->chunk->rows,
                                    l->expert_gate, l->expert_n, l->f.stream);
     return iv_gpu_launched(&l->f, code, "experts' rows", err);
 }
@@ -82,7 +82,7 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
                                  .n = l->expert_n,
                                  .dx = l->dx,
                                  .weights = l->f.now->expert_weights,
-                                 .type = l->m->dtype,
+                                 .type = l->m->gemm_type,
                                  .da = l->dact,
                                  .dw = l->dw,
                                  .dy = l->dy,
@@ -103,7 +103,7 @@ static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err)
         IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
         IV_TRY(gather(l, j, l->f.now->up, j->entries, l->expert_n, l->expert_up, err));
         IV_TRY(gather(l, j, l->f.normed, j->tokens, l->h_stride, l->expert_x, err));
-        int code = iv_gpu_swiglu_backward(l->m->dtype, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n,
+        int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n,
                                           leaf_slice, l->dy, concat->n, NULL, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     }
@@ -123,7 +123,7 @@ static iv_status router_backward(gpu_learner *l, const output_concat *concat, iv
                                      .ids = l->f.now->expert_ids,
                                      .weights = l->f.now->expert_weights,
                                      .dw = l->dw,
-                                     .type = l->m->dtype,
+                                     .type = l->m->gemm_type,
                                      .dy = l->dy,
                                      .dy_stride = concat->n};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_router_backward(&a, l->f.stream), "gradient of the router", err));

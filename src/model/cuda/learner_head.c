@@ -36,7 +36,7 @@ static size_t first_column(const gpu_learner *l, size_t leaf, size_t *n) {
 static iv_gpu_logit_leaves all_leaves(const gpu_learner *l, size_t first) {
     output_concat concat = iv_gpu_learner_head_leaf(l);
     return (iv_gpu_logit_leaves){.coefficients = l->coefficients + first,
-                                 .type = l->m->dtype,
+                                 .type = l->m->gemm_type,
                                  .out = gradients_at(l, 0, first),
                                  .each = concat.n,
                                  .stride = concat.stride,
@@ -67,9 +67,9 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
     if (l->n.picks == 0) return IV_OK;
     iv_gpu_learner_share(l, l->n.picks, l->f.rank, &begin, &share);
-    int code =
-        iv_gpu_rmsnorm(l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
-                       (float)l->m->config.rms_norm_eps, l->n.picks, l->m->dtype, l->picked, l->h_stride, l->f.stream);
+    int code = iv_gpu_rmsnorm(l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
+                              (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride,
+                              l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
     for (size_t first = begin; first < begin + share; first += n) {
         n = iv_size_min(slice, begin + share - first);
@@ -100,7 +100,7 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const output_conca
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
     if (!code)
         code = iv_gpu_forbid_gradients(l->forbidden + first, count, column, l->n.picks, l->on.targets, l->coefficients,
-                                       l->m->dtype, dl, concat->stride, l->f.stream);
+                                       l->m->gemm_type, dl, concat->stride, l->f.stream);
     if (!code && n < concat->stride)
         code = cudaMemset2DAsync(dl + n * l->width, concat->stride * l->width, 0, (concat->stride - n) * l->width,
                                  l->n.picks, l->f.stream);
@@ -120,7 +120,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const output_c
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
         IV_TRY(iv_gpu_launched(&l->f, forbid(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
-                                          l->coefficients + first, l->max + first, l->sum + first, l->m->dtype,
+                                          l->coefficients + first, l->max + first, l->sum + first, l->m->gemm_type,
                                           gradients_at(l, leaf, first), concat->stride, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of logits", err));
     }
@@ -196,7 +196,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .dy = dh,
                                       .dx = l->dx,
                                       .factors = l->factors,
-                                      .type = l->m->dtype,
+                                      .type = l->m->gemm_type,
                                       .rounded = l->dx_rounded,
                                       .rounded_stride = l->h_stride};
     code = l->n.picks ? iv_gpu_norm_backward(&norm, l->f.stream) : 0;

@@ -173,7 +173,10 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
         const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
         const iv_mlp_tensors *mlp = t->experts;
         const float *biases = biases_of(l, i);
-        l->f.layers[i] = (layer_vectors){.attention_norm = iv_gpu_learner_vector(l, t->attention_norm),
+        int rope = l->m->config.layer[i].rope;
+        l->f.layers[i] = (layer_vectors){.cosine = l->cosine[rope],
+                                         .sine = l->sine[rope],
+                                         .attention_norm = iv_gpu_learner_vector(l, t->attention_norm),
                                          .mlp_norm = iv_gpu_learner_vector(l, t->mlp_norm),
                                          .q_norm = iv_gpu_learner_vector(l, t->q_norm),
                                          .k_norm = iv_gpu_learner_vector(l, t->k_norm),

@@ -62,7 +62,7 @@ static uintptr_t row_of(const gpu_learner *l, const iv_tensor *t, size_t output,
         if (output < s->begin || output >= s->end || column < s->column || column >= s->column + s->matrix->k) continue;
         if (!found || s->owner == l->m) found = s;
     }
-    IV_ASSERT(found && found->matrix->type == l->m->dtype);
+    IV_ASSERT(found && found->matrix->type == l->m->gemm_type);
     const iv_matrix *m = found->matrix;
     return (uintptr_t)m->data + iv_matrix_row_index(m, found->first + output - found->begin) * m->panel_bytes +
            (column - found->column) * l->width;
@@ -187,7 +187,8 @@ static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error
                                 {t->v, kv_first, l->kv, 0, l->kv / leaves}};
     IV_TRY(add_concat(b, qkv, 3, l->h, leaves, &r->qkv, err));
     IV_TRY(add_plain(b, t->out, q_first, l->q, whole_leaves(l->h), &r->out, err));
-    if (l->m->layers[layer].mlp != IV_MLP_EXPERTS) return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
+    if (l->m->layers[layer].config->mlp != IV_MLP_EXPERTS)
+        return add_mlp(b, &t->experts[0], &r->up[0], &r->down[0], err);
     IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
@@ -242,7 +243,7 @@ static iv_status add_all(building *b, iv_error *err) {
         layer_concats *r = &l->concats[i];
         r->up = l->expert_concats + 2 * i * each, r->down = r->up + each;
         IV_TRY(add_layer(b, i, r, err));
-        bool experts = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        bool experts = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         const output_concat *of[] = {&r->qkv, &r->out, &r->router, r->up, r->down};
         for (size_t k = 0; k < (experts ? 3 : 5); k++) measure(l, of[k], of[k]->n);
         if (experts) measure_experts(l, r);
@@ -270,7 +271,7 @@ static iv_axis_sums sums_from(const iv_axis_sums *s, size_t base) {
 iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *concat, const iv_token_axis *axis,
                                          const void *dy, const void *x, size_t x_stride, iv_error *err) {
     iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
-                                     .type = l->m->dtype,
+                                     .type = l->m->gemm_type,
                                      .axis = axis,
                                      .dy = dy,
                                      .dy_stride = concat->stride,
@@ -294,14 +295,14 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
 
 iv_status iv_gpu_learner_turn(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
                               iv_matrix *turned, iv_error *err) {
-    *turned = (iv_matrix){.type = l->m->dtype,
+    *turned = (iv_matrix){.format = iv_weight_plain(l->m->gemm_type), .type = l->m->gemm_type,
                           .n = concat->k,
                           .k = concat->n,
                           .k_padded = concat->stride,
                           .leaves = (int)concat->leaves,
                           .data = l->turned};
     const unsigned char *from = bases ? l->m->data : concat->weights;
-    int code = iv_gpu_transpose_weights(l->m->dtype, l->m->dtype, from, l->offsets + concat->places, concat->n,
+    int code = iv_gpu_transpose_weights(l->m->gemm_type, l->m->gemm_type, from, l->offsets + concat->places, concat->n,
                                         concat->k, bases, count, l->turned, concat->stride, l->f.stream);
     return iv_gpu_launched(&l->f, code, "transposed weights", err);
 }
@@ -346,7 +347,7 @@ iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_con
     a.epilogue = IV_GPU_STORE, a.out = wide;
     int code = iv_gpu_linear(&a, l->f.stream);
     if (!code)
-        code = iv_gpu_round_rows(wide, concat->k, 0, concat->k, l->n.rows, l->m->dtype, dx, concat->k, l->f.stream);
+        code = iv_gpu_round_rows(wide, concat->k, 0, concat->k, l->n.rows, l->m->gemm_type, dx, concat->k, l->f.stream);
     return iv_gpu_launched(&l->f, code, "gradient of inputs", err);
 }
 

@@ -8,7 +8,7 @@ enum { LINE = 32 }; /* floats */
 void iv_gpu_learner_sizes(gpu_learner *l) {
     const iv_model_config *c = &l->m->config;
     size_t dim = (size_t)c->head_dim;
-    l->f.rows_max = iv_gpu_whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->dtype);
+    l->f.rows_max = iv_gpu_whole_tiles(l->base.rows_max), l->width = iv_dtype_bytes(l->m->gemm_type);
     l->h = (size_t)c->hidden_size, l->h_stride = iv_padded_k(l->h);
     l->heads = l->shard->heads, l->kv_heads = l->shard->kv_heads;
     l->q = l->heads * dim, l->q_stride = iv_padded_k(l->q), l->kv = l->kv_heads * dim;
@@ -65,7 +65,7 @@ static void carve_mlp(const gpu_learner *l, iv_carving *v, gpu_values *t, bool d
 
 static void kinds_of(const gpu_learner *l, bool *dense, bool *experts) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        bool e = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         *dense |= !e, *experts |= e;
     }
 }
@@ -77,7 +77,7 @@ static void carve_tape(gpu_learner *l, iv_carving *v, bool dense, bool experts) 
     if (!mlp) carve_mlp(l, v, &shared, dense, experts);
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         gpu_values t = shared;
-        bool e = l->m->layers[i].mlp == IV_MLP_EXPERTS;
+        bool e = l->m->layers[i].config->mlp == IV_MLP_EXPERTS;
         t.x = rows_of(v, l->f.rows_max, l->h, sizeof(float));
         if (attention) carve_attention(l, v, &t);
         if (mlp) carve_mlp(l, v, &t, !e, e);
@@ -203,7 +203,7 @@ iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *e
     IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "keys and values of a pass", err));
     memspace->free(memspace, l->f.kv);
     l->f.kv = NULL, l->f.pages = l->kv_bytes = 0;
-    if (!iv_size_mul(l->m->kv_layout.page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
+    if (!iv_size_mul(l->m->kv_layout[0].page_bytes, pages, &layer) || !iv_size_mul(layer, layers, &bytes))
         return iv_fail(err, IV_LIMIT, "learner: %zu pages of keys and values are more than can be addressed", pages);
     l->f.kv = memspace->alloc(memspace, bytes);
     if (!l->f.kv) return iv_gpu_no_memory(&l->f, "keys and values of a pass", bytes, err);

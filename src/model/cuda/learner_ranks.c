@@ -107,7 +107,7 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
                                .order = *order,
                                .bias = bias,
                                .x = x + first * l->h,
-                               .type = l->m->dtype,
+                               .type = l->m->gemm_type,
                                .whole = true,
                                .blocks = shared ? iv_size_min(least, BLOCKS) : 0};
     for (size_t r = 0; r < l->f.ranks; r++)
@@ -193,7 +193,7 @@ void iv_gpu_learner_place_shared(gpu_learner *l) {
     if (l->f.ranks > 1) l->head.weights = l->whole_head + l->f.rank * l->leaves.head * leaf * l->h_stride * l->width;
     l->f.embedding = l->names->embedding;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        if (l->m->layers[i].mlp != IV_MLP_EXPERTS) continue;
+        if (l->m->layers[i].config->mlp != IV_MLP_EXPERTS) continue;
         l->f.routers[i] = l->names->layers[i].router;
         if (l->f.rank > 0) l->f.routers[i].data = l->router_data + i * router;
     }
@@ -201,7 +201,8 @@ void iv_gpu_learner_place_shared(gpu_learner *l) {
 
 iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l) {
     if (l->f.ranks == 1) return l->m->head;
-    return (iv_matrix){.type = l->m->dtype,
+    return (iv_matrix){.format = iv_weight_plain(l->m->gemm_type),
+                       .type = l->m->gemm_type,
                        .n = (size_t)l->m->config.vocab_size,
                        .k = l->h,
                        .k_padded = l->h_stride,

@@ -27,7 +27,7 @@ size_t iv_gpu_expert_act_stride(const iv_model *m) { return iv_padded_k((size_t)
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err) {
     *window = 0;
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
-        int64_t w = m->layers[i].window;
+        int64_t w = m->layers[i].config->window;
         if (w && *window && w != *window)
             return iv_fail(err, IV_UNSUPPORTED, "device cuda: layers have windows of %lld and %lld: one is supported",
                            (long long)*window, (long long)w);
@@ -40,7 +40,7 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmet
     const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t group = (size_t)(m->config.heads / m->config.kv_heads);
     return (iv_gpu_attention_shape){.arithmetic = arithmetic,
-                                    .type = m->dtype,
+                                    .type = m->gemm_type,
                                     .heads = s->heads,
                                     .kv_heads = s->kv_heads,
                                     .head_dim = (size_t)m->config.head_dim,
@@ -51,15 +51,16 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmet
 
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer) {
     const gpu_forward *f = p->f;
-    return (iv_gpu_kv){p->m->dtype, p->m->tp.shard[p->m->rank].kv_heads, (size_t)p->m->config.head_dim,
-                       f->kv + layer * f->kv_layer_bytes, f->pages};
+    size_t plane = f->kv_planes ? p->m->kv_place[layer].plane : layer;
+    return (iv_gpu_kv){p->m->kv_layout[0].type, p->m->tp.shard[p->m->rank].kv_heads, (size_t)p->m->config.head_dim,
+                       f->kv + plane * f->kv_layer_bytes, f->pages};
 }
 
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride) {
     return (iv_gpu_linear_args){
         .arithmetic = p->f->arithmetic,
-        .w = {.type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data},
-        .type = p->m->dtype,
+        .w = iv_gpu_matrix_of(w),
+        .type = p->m->gemm_type,
         .x = x,
         .x_stride = x_stride,
         .rows = p->rows,
@@ -68,17 +69,17 @@ iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, cons
 }
 
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride) {
-    return rows + p->first * stride * iv_dtype_bytes(p->m->dtype);
+    return rows + p->first * stride * iv_dtype_bytes(p->m->gemm_type);
 }
 
 iv_status iv_gpu_inputs_at(const gpu_pass *p, size_t column, size_t k, const void **x, size_t *stride, iv_error *err) {
-    size_t width = iv_dtype_bytes(p->m->dtype), from = *stride;
+    size_t width = iv_dtype_bytes(p->m->gemm_type), from = *stride;
     if (column * width % 16 == 0 && from * width % 16 == 0 && k % IV_CHAIN_STEP == 0) {
         *x = (const unsigned char *)*x + column * width;
         return IV_OK;
     }
     *stride = iv_padded_k(k);
-    int code = iv_gpu_copy_columns(p->m->dtype, *x, from, column, k, p->rows, p->f->packed, *stride, p->f->stream);
+    int code = iv_gpu_copy_columns(p->m->gemm_type, *x, from, column, k, p->rows, p->f->packed, *stride, p->f->stream);
     *x = p->f->packed;
     return iv_gpu_launched(p->f, code, "inputs of a row-parallel layer", err);
 }
@@ -114,7 +115,7 @@ iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err
     gpu_forward *f = p->f;
     if (!weight) return IV_OK;
     int code = iv_gpu_rmsnorm(f->x + p->first * p->hidden, p->hidden, NULL, weight, (float)p->m->config.rms_norm_eps,
-                              p->rows, p->m->dtype, iv_gpu_rows_at(p, f->normed, p->stride), p->stride, f->stream);
+                              p->rows, p->m->gemm_type, iv_gpu_rows_at(p, f->normed, p->stride), p->stride, f->stream);
     return iv_gpu_launched(f, code, "norm", err);
 }
 

@@ -17,6 +17,7 @@ typedef struct gpu_pass gpu_pass;
 /* Device copies of a layer's vectors; NULL where the family has none. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
+    const float *cosine, *sine; /* of the layer's rotation */
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -90,11 +91,11 @@ struct gpu_forward {
     /* What is read besides the model's matrices. */
     layer_vectors *layers;  /* host array of device pointers */
     const float *last_norm; /* the final norm if the last layer norms all rows, NULL if the head norms those it needs */
-    const float *cosine, *sine;
     iv_matrix embedding, *routers; /* [layers]: on this GPU; data NULL if a layer has none */
     /* Keys and values. */
     unsigned char *kv;
     size_t kv_layer_bytes; /* from a layer's pages to the next one's; 0: all layers use the same */
+    bool kv_planes;        /* kv is that of an engine: [plane][page]; else [layer][page] */
     size_t pages;
     /* Buffers of rows_max rows. */
     size_t rows_max;
@@ -116,9 +117,10 @@ struct gpu_forward {
 /* What a pass reads, on the GPU. */
 typedef struct gpu_pass_inputs {
     const int32_t *ids, *positions; /* [rows] */
-    const int64_t *slots;           /* [rows] */
+    const int64_t *slots;           /* [rows], slots_apart for each KV group */
     const iv_gpu_span *spans;
-    const uint32_t *tables;
+    const uint32_t *tables;                  /* tables_apart for each KV group */
+    size_t slots_apart, tables_apart;        /* 0: all layers use the same */
     const unsigned char *plan, *window_plan; /* of attention */
     const int32_t *true_rows;                /* those that experts take; NULL: all */
     const int32_t *padding;                  /* rows that no sequence owns, cleared where a learner reads them */
@@ -169,6 +171,11 @@ size_t iv_gpu_expert_act_stride(const iv_model *m);
 /* *window: of the layers that have one, 0 if none has. IV_UNSUPPORTED: they differ. */
 iv_status iv_gpu_find_window(const iv_model *m, int64_t *window, iv_error *err);
 iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmetic, int64_t window);
+/* As a kernel's argument. */
+static inline iv_gpu_matrix iv_gpu_matrix_of(const iv_matrix *w) {
+    return (iv_gpu_matrix){
+        .format = w->format, .type = w->type, .n = w->n, .k_padded = w->k_padded, .leaves = w->leaves, .data = w->data};
+}
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer);
 /* Arguments of a layer over the pass's rows. x: the pass's first row of a buffer that has room for any step. */
 iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, const void *x, size_t x_stride);

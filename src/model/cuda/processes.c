@@ -76,7 +76,7 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
             }
         IV_TRY(iv_gpu_launched(&r->f, gather(r, pieces, n, false), "nodes of the other ranks", err));
         a.x += at * p->hidden;
-        a.normed[0] = r->f.normed + at * p->stride * iv_dtype_bytes(p->m->dtype);
+        a.normed[0] = r->f.normed + at * p->stride * iv_dtype_bytes(p->m->gemm_type);
         IV_TRY(iv_gpu_launched(&r->f, iv_gpu_tree_allreduce(&peers, &a, r->f.stream), "all-reduce of the ranks", err));
     }
     return IV_OK;

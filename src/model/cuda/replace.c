@@ -118,7 +118,7 @@ iv_status iv_gpu_model_replace(iv_gpu_model *g, iv_model *first, iv_pool *pool, 
 
 void *iv_gpu_model_kv(const iv_gpu_model *g, size_t rank, size_t *bytes) {
     const gpu_rank *r = &g->rank[rank];
-    *bytes = r->f.kv_layer_bytes * (size_t)r->m->config.layers;
+    *bytes = r->f.kv_layer_bytes * r->m->kv_groups.planes;
     return r->f.kv;
 }
 

@@ -14,9 +14,10 @@
 static int copy_inputs(gpu_rank *r) {
     const iv_gpu_model *g = r->g;
     int code = cudaMemcpyAsync(r->inputs, g->inputs, g->step.input_bytes, cudaMemcpyHostToDevice, r->f.stream);
-    if (code) return code;
-    return cudaMemcpyAsync(r->tables, g->tables, g->step.table_count * sizeof *r->tables, cudaMemcpyHostToDevice,
-                           r->f.stream);
+    for (size_t i = 0; !code && i < g->groups; i++)
+        code = cudaMemcpyAsync(r->tables + i * g->table_capacity, g->tables + i * g->table_capacity,
+                               g->step.table_count * sizeof *r->tables, cudaMemcpyHostToDevice, r->f.stream);
+    return code;
 }
 
 /* The experts of all rows, in all layers: one copy, whichever rows report them. */
@@ -237,7 +238,7 @@ static void take_routes(const iv_gpu_model *g, const iv_batch *b) {
     size_t k = (size_t)m->config.experts_per_token;
     for (size_t layer = 0; layer < (size_t)m->config.layers; layer++) {
         const int32_t *ids = g->routes + layer * b->tokens * k;
-        for (size_t row = 0; row < b->tokens && m->layers[layer].mlp == IV_MLP_EXPERTS; row++)
+        for (size_t row = 0; row < b->tokens && m->layers[layer].config->mlp == IV_MLP_EXPERTS; row++)
             for (size_t i = 0; i < k && b->routed[row]; i++) b->routed[row][layer * k + i] = (uint16_t)ids[row * k + i];
     }
 }

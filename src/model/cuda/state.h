@@ -89,7 +89,7 @@ struct iv_gpu_model {
     gpu_rank rank[IV_RANKS_MAX];
     int64_t window; /* of some layers, which have a plan of their own; 0: none has one */
     int sms;
-    size_t table_capacity, inputs_capacity;
+    size_t groups, table_capacity, inputs_capacity; /* tables: [groups][table_capacity] */
     /* Host memory that GPUs read and write. */
     unsigned char *inputs;
     uint32_t *tables;
@@ -139,7 +139,7 @@ size_t iv_gpu_gathered_rows(size_t row_bytes);
 /* ---- inputs.c */
 /* Fills g->step, the host inputs and tables. */
 iv_status iv_gpu_write_step(iv_gpu_model *g, const iv_batch *b, iv_error *err);
-input_offsets iv_gpu_input_offsets(size_t rows, size_t picks);
+input_offsets iv_gpu_input_offsets(size_t rows, size_t picks, size_t groups);
 
 /* ---- head.c */
 /* Enqueues the whole step on r's stream. An error names the launch that failed; r->f.code is the cudaError_t. */

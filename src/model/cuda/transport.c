@@ -29,7 +29,7 @@ iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_paral
                                .x = f->x + p->first * p->hidden,
                                .norm_weight = l->norm,
                                .eps = (float)p->m->config.rms_norm_eps,
-                               .type = p->m->dtype,
+                               .type = p->m->gemm_type,
                                .normed_stride = p->stride,
                                .whole = p->m->config.experts > 0,
                                .blocks = p->microsteps > 1 ? BESIDE_BLOCKS : 0};

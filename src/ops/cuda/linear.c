@@ -80,7 +80,12 @@ static iv_status stack(gpu_ops *g, const iv_ops_linear *l, size_t k_padded, void
 static iv_gpu_linear_args layer_of(const gpu_ops *g, const void *w, size_t n, size_t k_padded, int leaves,
                                    const void *x, size_t x_stride, size_t rows) {
     return (iv_gpu_linear_args){.arithmetic = g->base.compute.arithmetic,
-                                .w = {.type = g->base.type, .n = n, .k_padded = k_padded, .leaves = leaves, .data = w},
+                                .w = {.format = iv_weight_plain(g->base.type),
+                                      .type = g->base.type,
+                                      .n = n,
+                                      .k_padded = k_padded,
+                                      .leaves = leaves,
+                                      .data = w},
                                 .type = g->base.type,
                                 .x = x,
                                 .x_stride = x_stride,

@@ -119,7 +119,12 @@ static iv_status embedding(iv_ops *ops, const void *weight, bool weight_float, s
     IV_TRY(GPU_OPS_ADDRESSES(g, err, weight, out));
     if (count == 0 || n == 0) return IV_OK;
     IV_TRY(iv_gpu_ops_copy_in(g, ids, count, sizeof *ids, &at, err));
-    iv_gpu_matrix m = {.type = ops->type, .n = vocab, .k_padded = n, .leaves = 1, .data = weight};
+    iv_gpu_matrix m = {.format = iv_weight_plain(ops->type),
+                       .type = ops->type,
+                       .n = vocab,
+                       .k_padded = n,
+                       .leaves = 1,
+                       .data = weight};
     if (weight_float && ops->type != IV_F32) {
         IV_TRY(rounded_rows(g, weight, n, count, &at, &rows, err));
         m.n = count, m.data = rows;

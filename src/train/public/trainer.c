@@ -90,7 +90,7 @@ void iv_trainer_get_info(const iv_trainer *t, iv_trainer_info *info) {
                               .initial_weights = t->public->identity.initial,
                               .hyperparameters = t->public->identity.hyperparameters,
                               .model_type = c->model_type,
-                              .dtype = iv_dtype_name(t->model->dtype),
+                              .dtype = iv_dtype_name(t->model->gemm_type),
                               .device = t->o.cuda ? "cuda" : "cpu",
                               .arithmetic = iv_arithmetic_name(t->o.arithmetic),
                               .isa = iv_isa_name(t->o.kernels->isa),

@@ -10,7 +10,7 @@
 
 json_t *iv_train_hyperparameters(const iv_trainer *t, const char *kind) {
     const iv_adamw_options *a = &t->o.adamw;
-    return json_pack("{ss ss ss sI sf sf sf sf sb}", "kind", kind, "dtype", iv_dtype_name(t->model->dtype),
+    return json_pack("{ss ss ss sI sf sf sf sf sb}", "kind", kind, "dtype", iv_dtype_name(t->model->gemm_type),
                      "arithmetic", iv_arithmetic_name(t->o.arithmetic), "virtual_ranks", (json_int_t)t->o.virtual_ranks,
                      "beta1", a->beta1, "beta2", a->beta2, "eps", a->eps, "weight_decay", a->weight_decay, "decay_all",
                      (int)t->o.decay_all);
@@ -37,7 +37,7 @@ iv_status iv_train_identify(iv_trainer *t, json_t *hyperparameters, const char *
     iv_digest_finish(d, digest);
     iv_digest_hex(digest, hex);
     snprintf(out->fingerprint, sizeof out->fingerprint, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             iv_arithmetic_name(t->o.arithmetic), iv_dtype_name(t->model->dtype), hex);
+             iv_arithmetic_name(t->o.arithmetic), iv_dtype_name(t->model->gemm_type), hex);
     return IV_OK;
 }
 

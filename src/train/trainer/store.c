@@ -63,7 +63,7 @@ static const size_t shard_bytes = 5000000000u; /* transformers' save_pretrained 
 iv_status iv_training_export_to(const iv_training_model *m, bool overwrite, const iv_model_export_options *o,
                                 iv_model_exported *written, iv_error *err) {
     iv_model_dir d;
-    IV_TRY(iv_model_dir_open(o->dir, m->source, overwrite, true, o->has_dtype ? o->dtype : m->model->dtype, &d, err));
+    IV_TRY(iv_model_dir_open(o->dir, m->source, overwrite, true, o->has_dtype ? o->dtype : m->model->gemm_type, &d, err));
     iv_status status = iv_model_dir_clear(&d, err);
     if (status == IV_OK) status = iv_model_export(m->model, o, written, err);
     return iv_model_dir_close(&d, status, err);
