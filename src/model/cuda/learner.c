@@ -113,15 +113,15 @@ static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t l
     return l->f.rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
 }
 
-/* Ranks meet: none runs before all have allocated. */
-static iv_status meet(gpu_learner *l, iv_status status, iv_error *err) {
+/* A barrier of the ranks: none runs before all have allocated. */
+static iv_status barrier(gpu_learner *l, iv_status status, iv_error *err) {
     uint64_t unused = UINT64_MAX;
     return iv_gpu_learner_agree(l, status, &unused, err);
 }
 
 static iv_status score(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    IV_TRY(meet(l, begin(l, step, from, to, err), err));
+    IV_TRY(barrier(l, begin(l, step, from, to, err), err));
     return end_forward(l, forward(l, false, err), err);
 }
 
@@ -149,12 +149,12 @@ static iv_status weigh(gpu_learner *l, iv_error *err) {
     iv_status status = IV_OK;
     if (!l->step->weigh) return IV_OK;
     if (l->f.rank == 0) status = l->step->weigh(l->step->context, l->from, l->to, err);
-    return meet(l, status, err);
+    return barrier(l, status, err);
 }
 
 static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    IV_TRY(meet(l, begin_with_axes(l, step, from, to, err), err));
+    IV_TRY(barrier(l, begin_with_axes(l, step, from, to, err), err));
     l->direct = iv_gpu_learner_is_direct(l);
     if (l->direct) IV_TRY(write_coefficients(l, err));
     IV_TRY(end_forward(l, forward(l, true, err), err));

@@ -33,14 +33,14 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
     size_t bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
     if (l->f.ranks == 1) return status;
-    gpu_said *mine = &l->said[l->saying];
-    l->saying = 1 - l->saying;
+    gpu_agreement *mine = &l->agreement[l->agreeing];
+    l->agreeing = 1 - l->agreeing;
     mine->status = status, mine->bad = *bad;
     if (status != IV_OK && err) mine->error = *err;
     for (size_t r = 0; r < l->f.ranks; r++) bytes[r] = sizeof *mine;
     IV_TRY(iv_comm_all_gather(l->comm, mine, bytes, parts, err));
     for (size_t r = 0; r < l->f.ranks; r++) {
-        const gpu_said *s = parts[r];
+        const gpu_agreement *s = parts[r];
         if (s->bad < *bad) *bad = s->bad;
         if (status == IV_OK && s->status != IV_OK)
             status = iv_fail(err, s->status, "rank %zu: %s", r, s->error.message);

@@ -69,12 +69,12 @@ typedef struct gpu_expert_chunk {
     size_t offsets, bounds; /* in the lists: [count + 1], the experts' first rows; of iv_gpu_gradient_groups */
 } gpu_expert_chunk;
 
-/* What a rank says when its forward pass is through. */
-typedef struct gpu_said {
+/* What a rank contributes when its forward pass is through. */
+typedef struct gpu_agreement {
     iv_status status;
     uint64_t bad;
     iv_error error;
-} gpu_said;
+} gpu_agreement;
 
 typedef struct gpu_learner {
     iv_learner base; /* first */
@@ -93,8 +93,8 @@ typedef struct gpu_learner {
     iv_learner_leaves leaves;
     struct gpu_learner *peer[IV_RANKS_MAX];
     iv_comm *comm;
-    gpu_said said[2];
-    int saying;
+    gpu_agreement agreement[2];
+    int agreeing;               /* which of the two is written next */
     bool turn;                  /* which of the two buffers of nodes serves next */
     unsigned char *whole_head;  /* a copy: R(head), [vocab][h_stride] */
     unsigned char *router_data; /* copies of rank 0's routers, one after another */
@@ -243,8 +243,9 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err);
 
 /* ---- learner_ranks.c */
-/* All ranks meet and learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what it was
- * given. Whatever allocates comes before a meeting: another rank's GPU, which waits for this one, might not let it. */
+/* A barrier, at which all ranks learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what
+ * it was given. Whatever allocates comes before a barrier: another rank's GPU, which waits for this one, might not let
+ * it. */
 iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err);
 /* Several ranks: x = canon(x + y), y the root over all ranks' nodes, + bias; every rank has as many nodes as
  * `nodes` says, in the buffer of l->turn. */
