@@ -22,9 +22,9 @@ typedef struct iv_input_gradient_args {
     size_t row_bytes, k; /* from one output's weights to the next; inputs */
     const void *dy;      /* [rows][dy_stride], the slices' columns in order */
     size_t dy_stride, rows;
-    void *turned;          /* room for the transposed weights: iv_matrix_bytes of k outputs and run inputs */
-    void *dy_run;          /* room for [rows][run] */
-    const void **row_list; /* room for [run] */
+    void *turned;          /* capacity for the transposed weights: iv_matrix_bytes of k outputs and run inputs */
+    void *dy_run;          /* capacity for [rows][run] */
+    const void **row_list; /* capacity for [run] */
 } iv_input_gradient_args;
 
 /* The inputs of the transposed layer: all leaves' parts, each padded to a multiple of 16. */

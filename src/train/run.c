@@ -82,7 +82,7 @@ static iv_status open_data(iv_run *r, iv_error *err) {
                                .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
                                .vocab_size = vocab,
                                .positions = positions,
-                               .room = o->kind == IV_RUN_RL ? o->max_new_tokens : 0,
+                               .completion = o->kind == IV_RUN_RL ? o->max_new_tokens : 0,
                                .max_length = o->max_length,
                                .any_members = o->kind == IV_RUN_RL && o->reward && iv_reward_is_command(o->reward),
                                .longer = (iv_train_longer)what};

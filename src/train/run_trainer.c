@@ -67,7 +67,7 @@ static size_t trainer_rows(const iv_train_options *t) {
 
 /* Pages of an engine that is opened before the trainer on the same GPU: all sequences at full length, or what the
  * trainer's flat buffers leave; at least one sequence. */
-static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
+static iv_status leave_memory(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
     iv_model_info info;
     iv_gpu *gpu;
     size_t page, all, kept;
@@ -82,8 +82,8 @@ static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engin
     if (!iv_size_mul(info.parameters, trainer_rows(t) * sizeof(float), &kept) ||
         !iv_size_add(kept, info.weight_bytes, &kept))
         kept = SIZE_MAX;
-    size_t room = available / 100 * 95;
-    e->kv_bytes = iv_size_max(page, iv_size_min(all, room - iv_size_min(kept, room)));
+    size_t budget = available / 100 * 95;
+    e->kv_bytes = iv_size_max(page, iv_size_min(all, budget - iv_size_min(kept, budget)));
     return IV_OK;
 }
 
@@ -106,7 +106,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     if (o->rollout_seqs) e.max_num_seqs = o->rollout_seqs;
     if (o->rollout_batched_tokens) e.max_num_batched_tokens = o->rollout_batched_tokens;
     e.max_model_len = iv_run_longest(r);
-    if (before_trainer && t->cuda) IV_TRY(leave_room(r, t, &e, err));
+    if (before_trainer && t->cuda) IV_TRY(leave_memory(r, t, &e, err));
     return iv_engine_open(&e, &r->engine, err);
 }
 

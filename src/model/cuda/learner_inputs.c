@@ -111,7 +111,8 @@ static void write_sequences(gpu_learner *l) {
     }
 }
 
-/* The plan of layers without a window, then that of layers with one. Returns the end of the inputs; 0: no room. */
+/* The plan of layers without a window, then that of layers with one. Returns the end of the inputs; 0: over capacity.
+ */
 static size_t write_plans(gpu_learner *l, size_t at) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t used = iv_gpu_attention_plan(&shape, l->at.spans, l->n.sequences, l->f.sms, l->host + at, l->plan_max);

@@ -44,7 +44,7 @@ static bool same_shape(const shape *a, const shape *b) {
     return same;
 }
 
-static iv_status make_room(building *b, size_t count, iv_error *err) {
+static iv_status reserve_offsets(building *b, size_t count, iv_error *err) {
     size_t more = b->l->offset_count + count, capacity = 2 * more;
     if (more <= b->capacity) return IV_OK;
     int64_t *offsets = realloc(b->offsets, capacity * sizeof *offsets);
@@ -102,7 +102,7 @@ static bool same_places(const building *b, const shape *s, uintptr_t lowest) {
 /* The offsets of a new shape: of each column's first input, -1 for padding; then its places. */
 static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error *err) {
     size_t at = b->l->offset_count;
-    IV_TRY(make_room(b, 2 * s->n, err));
+    IV_TRY(reserve_offsets(b, 2 * s->n, err));
     s->offsets = at, s->places = at + s->n;
     for (size_t leaf = 0; leaf < s->leaves; leaf++)
         for (size_t p = 0; p < s->slices; p++) {
@@ -192,7 +192,7 @@ static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error
     IV_TRY(add_plain(b, t->router, 0, l->h, whole_leaves(l->experts), &r->router, err));
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
-    IV_TRY(make_room(b, 4 * l->experts, err));
+    IV_TRY(reserve_offsets(b, 4 * l->experts, err));
     for (size_t i = 0; i < 4 * l->experts; i++) { /* places of another rank's experts are not read */
         size_t e = i % l->experts;
         const output_concat *concat = i / l->experts % 2 ? &r->down[e] : &r->up[e];
@@ -295,7 +295,8 @@ iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *
 
 iv_status iv_gpu_learner_turn(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
                               iv_matrix *turned, iv_error *err) {
-    *turned = (iv_matrix){.format = iv_weight_plain(l->m->gemm_type), .type = l->m->gemm_type,
+    *turned = (iv_matrix){.format = iv_weight_plain(l->m->gemm_type),
+                          .type = l->m->gemm_type,
                           .n = concat->k,
                           .k = concat->n,
                           .k_padded = concat->stride,

@@ -61,10 +61,10 @@ static iv_status limit_length(iv_train_data *d, iv_train_line *l, bool *keep) {
 static iv_status check_positions(const iv_train_line *l) {
     const iv_train_data_options *o = l->options;
     size_t n = l->ids.count;
-    if (!o->positions || (n <= o->positions && o->room <= o->positions - n)) return IV_OK;
-    if (o->room)
+    if (!o->positions || (n <= o->positions && o->completion <= o->positions - n)) return IV_OK;
+    if (o->completion)
         return iv_train_line_fail(
-            l, "wanted a prompt and %zu new tokens in the model's %zu positions, found %zu tokens%s", o->room,
+            l, "wanted a prompt and %zu new tokens in the model's %zu positions, found %zu tokens%s", o->completion,
             o->positions, n, n < o->positions ? ": a smaller max_new_tokens (--max-new-tokens) fits" : "");
     return iv_train_line_fail(l, "wanted at most the model's %zu positions, found %zu tokens", o->positions, n);
 }

@@ -35,11 +35,12 @@ typedef struct iv_train_data_options {
     size_t vocab_size; /* ids are below it; 0: as many as the tokenizer has */
     size_t max_length; /* in tokens; 0: any length */
     iv_train_longer longer;
-    size_t positions; /* of the model, which an example and `room` new tokens fit into, after max_length; 0: any */
-    size_t room;      /* RL: new tokens */
-    bool need_answer; /* RL: a line without "answer" is an error */
-    bool any_members; /* members of a line that are not known are for a reward program; else they are errors */
-    const char *date; /* NULL: IV_TRAIN_DATE */
+    size_t
+        positions; /* of the model, which an example and `completion` new tokens fit into, after max_length; 0: any */
+    size_t completion; /* RL: new tokens */
+    bool need_answer;  /* RL: a line without "answer" is an error */
+    bool any_members;  /* members of a line that are not known are for a reward program; else they are errors */
+    const char *date;  /* NULL: IV_TRAIN_DATE */
 } iv_train_data_options;
 
 typedef struct iv_train_data iv_train_data;

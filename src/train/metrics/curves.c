@@ -57,7 +57,7 @@ static void fill_buckets(chart *c) {
     c->missing = n - finite;
 }
 
-/* The axis of values: a constant gets room around it. */
+/* The axis of values: a constant gets a margin around it. */
 static void set_scale(chart *c, const iv_train_columns *all) {
     double low = HUGE_VAL, high = -HUGE_VAL;
     for (size_t i = 0; i < c->count; i++)
@@ -67,9 +67,9 @@ static void set_scale(chart *c, const iv_train_columns *all) {
     if (logarithmic) {
         low /= 1.1, high *= 1.1;
     } else {
-        double room = high > low ? 0.06 * (high - low) : low != 0 ? 0.1 * fabs(low) : 0.5;
-        if (!(low >= 0 && low < room)) low -= room; /* a value near zero begins there */
-        high += room;
+        double margin = high > low ? 0.06 * (high - low) : low != 0 ? 0.1 * fabs(low) : 0.5;
+        if (!(low >= 0 && low < margin)) low -= margin; /* a value near zero begins there */
+        high += margin;
     }
     double first = (double)all->first, last = (double)all->last;
     c->x = (iv_svg_scale){first, last > first ? last : first + 1, c->left + LEFT, c->left + c->width - RIGHT, false};

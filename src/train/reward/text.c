@@ -574,7 +574,7 @@ static iv_text_view without_parentheses(iv_text_view t) {
     return (iv_text_view){t.bytes + 1, t.n - 2};
 }
 
-/* In one spelling; `out` has room for 4 * t.n + 1 bytes: "\sqrt3" becomes longer. */
+/* In one spelling; `out` has a capacity of 4 * t.n + 1 bytes: "\sqrt3" becomes longer. */
 static iv_text_view normalized(iv_text_view t, bool spaces, char *out) {
     writer w = {.out = out, .spaces = spaces};
     put_normalized(&w, iv_text_trim(t), 0);
@@ -633,7 +633,7 @@ static size_t unit_at_end(iv_text_view t) {
 
 /* An answer in its spellings. */
 typedef struct answer {
-    char *room;
+    char *memory;
     iv_text_view text, spaced; /* without spaces, with them */
     iv_text_view bare;         /* without spaces, and like `spaced` without the unit */
     iv_text_view unit, name;   /* empty: none */
@@ -648,17 +648,17 @@ static bool has_digit(iv_text_view t) {
 static void answer_of(iv_text_view t, answer *a) {
     t = iv_text_trim(t);
     while (t.n > 1 && t.bytes[0] == '$' && t.bytes[t.n - 1] == '$') t.bytes++, t.n -= 2;
-    size_t room = 4 * t.n + 1, unit = unit_at_end(t);
+    size_t capacity = 4 * t.n + 1, unit = unit_at_end(t);
     iv_text_view rest = {t.bytes, t.n - unit};
     if (!has_digit(rest)) rest.n = t.n, unit = 0; /* "\\text{yes}" is no unit */
     if (unit && rest.bytes[rest.n - 1] == ' ') rest.n--;
     if (unit && rest.bytes[rest.n - 1] == '\\') rest.n--; /* of "\\ " */
-    a->room = malloc(4 * room);
-    IV_ASSERT(a->room);
-    a->text = without_name(normalized(t, false, a->room), &a->name);
-    a->spaced = without_name(normalized(rest, true, a->room + room), &a->name);
-    a->bare = without_name(normalized(rest, false, a->room + 3 * room), &a->name);
-    a->unit = normalized((iv_text_view){t.bytes + t.n - unit, unit}, false, a->room + 2 * room);
+    a->memory = malloc(4 * capacity);
+    IV_ASSERT(a->memory);
+    a->text = without_name(normalized(t, false, a->memory), &a->name);
+    a->spaced = without_name(normalized(rest, true, a->memory + capacity), &a->name);
+    a->bare = without_name(normalized(rest, false, a->memory + 3 * capacity), &a->name);
+    a->unit = normalized((iv_text_view){t.bytes + t.n - unit, unit}, false, a->memory + 2 * capacity);
 }
 
 /* Both are numbers from the first byte to the last, and equal. */
@@ -691,6 +691,6 @@ bool iv_reward_boxed(iv_text_view completion, iv_text_view answered) {
     bool fit = !a.unit.n || !b.unit.n || equal(a.unit, b.unit);
     bool same = equal(a.text, b.text) || same_words(a.text, b.text) ||
                 (fit && (equal(a.bare, b.bare) || whole_numbers_equal(&a, &b)));
-    free(a.room), free(b.room);
+    free(a.memory), free(b.memory);
     return names && same;
 }
