@@ -28,9 +28,9 @@ typedef struct iv_gpu_learner_options {
      * holds the rounded ones), or the vectors alone, as iv_parameters_vectors places them. Matrices are the model's. */
     const float *weights, *vectors; /* one of them is NULL */
     size_t elements;                /* of the flat buffer */
-    void *lent; /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
+    void *borrowed; /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
                    between two steps */
-    size_t lent_bytes;
+    size_t borrowed_bytes;
 } iv_gpu_learner_options;
 
 /* IV_UNSUPPORTED names what cannot be trained; IV_NO_MEMORY the bytes wanted and free. out->ops->close frees it. */

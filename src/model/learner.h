@@ -65,8 +65,8 @@ typedef struct iv_learner_ops {
 /* The head of a device's own struct. */
 struct iv_learner {
     const iv_learner_ops *ops;
-    size_t rows_max;   /* tokens of a pass, a multiple of 16 */
-    size_t lent_bytes; /* of memory that others use between steps, not counted by `bytes` */
+    size_t rows_max;       /* tokens of a pass, a multiple of 16 */
+    size_t borrowed_bytes; /* of memory that others use between steps, not counted by `bytes` */
 };
 
 static inline void iv_learner_close(iv_learner *l) { /* NULL is fine */

@@ -166,10 +166,10 @@ iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     if (shared) {
         IV_TRY(open_engine(r, &t, o->trainer.dtype, true, err));
         t.model = r->engine->model, t.gpu = r->engine->gpus[0];
-        t.lent = iv_replace_lend(r->engine, &t.lent_bytes);
+        t.borrowed = iv_replace_lend(r->engine, &t.borrowed_bytes);
     }
     IV_TRY(iv_train_open(&t, &r->trainer, err));
-    r->summary->lent_bytes = iv_train_lent_bytes(r->trainer);
+    r->summary->lent_bytes = iv_train_borrowed_bytes(r->trainer);
     if (shared || o->kind != IV_RUN_RL) return IV_OK;
     return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->gemm_type), false, err);
 }

@@ -88,8 +88,8 @@ static gpu_pass pass_of(gpu_learner *l) {
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     l->step = step, l->sums = step->sums, l->from = from, l->to = to;
     IV_TRY(iv_gpu_use(l->f.gpu, err));
-    if (l->base.lent_bytes && from == 0) /* padding is expected to be zero, and all else finite */
-        IV_TRY(iv_gpu_launched(&l->f, cudaMemsetAsync(l->data, 0, l->data_bytes, l->f.stream), "lent memory", err));
+    if (l->base.borrowed_bytes && from == 0) /* padding is expected to be zero, and all else finite */
+        IV_TRY(iv_gpu_launched(&l->f, cudaMemsetAsync(l->data, 0, l->data_bytes, l->f.stream), "borrowed memory", err));
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
     IV_TRY(write_forbidden(l, err));
     l->pass = pass_of(l);
@@ -176,7 +176,7 @@ static void close_learner(iv_learner *base) {
         cudaStreamSynchronize(l->f.stream), cudaStreamDestroy(l->f.stream);
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
-    if (!l->base.lent_bytes) memspace->free(memspace, l->data);
+    if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
     if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
@@ -192,7 +192,7 @@ static void close_learner(iv_learner *base) {
 
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
-    return l->data_bytes - l->base.lent_bytes + l->table_bytes + l->lookup_bytes +
+    return l->data_bytes - l->base.borrowed_bytes + l->table_bytes + l->lookup_bytes +
            l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists;
 }
 
@@ -278,9 +278,9 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
 static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t rows = l->base.rows_max, bytes = iv_gpu_learner_carve(l, NULL);
-    bool lent = bytes <= o->lent_bytes;
-    l->base.lent_bytes = lent ? bytes : 0;
-    l->data = lent ? o->lent : bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
+    bool borrowed = bytes <= o->borrowed_bytes;
+    l->base.borrowed_bytes = borrowed ? bytes : 0;
+    l->data = borrowed ? o->borrowed : bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
     if (!l->data) return iv_gpu_no_memory(&l->f, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);

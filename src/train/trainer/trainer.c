@@ -148,7 +148,7 @@ static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *opt
         iv_gpu_learner_options o = *options;
         o.gpu = r->device[i].gpu, o.names = r->device->model, o.vectors = r->device[i].vectors;
         o.weights = o.vectors ? NULL : r->device[i].master;
-        if (o.gpu == t->o.gpu) o.lent = t->o.lent, o.lent_bytes = t->o.lent_bytes;
+        if (o.gpu == t->o.gpu) o.borrowed = t->o.borrowed, o.borrowed_bytes = t->o.borrowed_bytes;
         status = iv_gpu_learner_open(m, &o, &r->learner[i], err);
     }
     for (size_t i = 0; status != IV_OK && i < t->o.tp; i++) iv_learner_close(r->learner[i]), r->learner[i] = NULL;
@@ -263,7 +263,7 @@ const iv_train_options *iv_train_options_of(const iv_trainer *t) { return &t->o;
 
 size_t iv_train_pass_tokens(const iv_trainer *t) { return t->o.pass_tokens; }
 
-size_t iv_train_lent_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]->lent_bytes; }
+size_t iv_train_borrowed_bytes(const iv_trainer *t) { return t->ranks[0].learner[0]->borrowed_bytes; }
 
 size_t iv_train_bytes(const iv_trainer *t) {
     bool away = t->o.cuda && t->o.offload_optimizer; /* counts a device's bytes */

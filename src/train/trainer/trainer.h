@@ -20,8 +20,8 @@ typedef struct iv_train_options {
     iv_model *model;       /* NULL: opened here; else an open one of one rank, widened, which outlives the trainer: an
                             * engine's. dtype and dummy are not used then */
     iv_gpu *gpu;           /* that has it, if it is a GPU's */
-    void *lent;            /* NULL, or memory of that GPU which others use between two steps (iv_gpu_learner_options) */
-    size_t lent_bytes;
+    void *borrowed;        /* NULL, or memory of that GPU which others use between two steps (iv_gpu_learner_options) */
+    size_t borrowed_bytes;
     bool dummy; /* random weights instead of the directory's */
     uint64_t dummy_seed;
     bool has_dtype;
@@ -103,7 +103,7 @@ iv_model *iv_train_model(iv_trainer *t);
 iv_pool *iv_train_pool(iv_trainer *t);
 const iv_train_options *iv_train_options_of(const iv_trainer *t); /* as it was opened */
 size_t iv_train_bytes(const iv_trainer *t);
-size_t iv_train_lent_bytes(const iv_trainer *t); /* of options.lent, in use */
+size_t iv_train_borrowed_bytes(const iv_trainer *t); /* of options.borrowed, in use */
 size_t iv_train_pass_tokens(const iv_trainer *t);
 
 /* The flat buffers, for checkpoints and inspection. A process has elements [first, first + count) of moments and
