@@ -39,24 +39,24 @@ static void run_row(void *context, size_t row, size_t worker) {
 }
 
 /* The transposed weights: one row of the list for each output of the run. */
-static void turn_weights(const iv_compute *c, const iv_input_gradient_args *a, iv_matrix *turned) {
+static void transpose_weights(const iv_compute *c, const iv_input_gradient_args *a, iv_matrix *transposed) {
     const void **row = a->row_list;
     for (size_t leaf = 0; leaf < a->leaves; leaf++)
         for (size_t p = 0; p < a->slices; p++) {
             size_t first, n = leaf_part(&a->slice[p], leaf, &first), padded = iv_padded_k(a->slice[p].leaf);
             for (size_t i = 0; i < padded; i++) *row++ = i < n ? a->slice[p].rows + (first + i) * a->row_bytes : NULL;
         }
-    turned->data = a->turned;
-    iv_pack_columns(c, a->weight_type, a->row_list, turned);
+    transposed->data = a->transposed;
+    iv_pack_columns(c, a->weight_type, a->row_list, transposed);
 }
 
-void iv_input_gradient_pack(const iv_compute *c, const iv_input_gradient_args *a, iv_matrix *turned, const void **x,
+void iv_input_gradient_pack(const iv_compute *c, const iv_input_gradient_args *a, iv_matrix *transposed, const void **x,
                             size_t *x_stride) {
     run_job j = {a, iv_dtype_bytes(a->type), iv_input_gradient_run(a)};
-    bool shaped = iv_matrix_shape(turned, a->type, a->k, j.run);
-    IV_ASSERT(shaped && turned->k_padded == j.run);
-    turned->leaves = (int)a->leaves;
-    turn_weights(c, a, turned);
+    bool shaped = iv_matrix_shape(transposed, a->type, a->k, j.run);
+    IV_ASSERT(shaped && transposed->k_padded == j.run);
+    transposed->leaves = (int)a->leaves;
+    transpose_weights(c, a, transposed);
     bool in_order = a->slices == 1 && a->slice[0].n == j.run; /* without padding */
     *x = in_order ? a->dy : a->dy_run;
     *x_stride = in_order ? a->dy_stride : j.run;

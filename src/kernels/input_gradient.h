@@ -22,7 +22,7 @@ typedef struct iv_input_gradient_args {
     size_t row_bytes, k; /* from one output's weights to the next; inputs */
     const void *dy;      /* [rows][dy_stride], the slices' columns in order */
     size_t dy_stride, rows;
-    void *turned;          /* capacity for the transposed weights: iv_matrix_bytes of k outputs and run inputs */
+    void *transposed;      /* capacity for the transposed weights: iv_matrix_bytes of k outputs and run inputs */
     void *dy_run;          /* capacity for [rows][run] */
     const void **row_list; /* capacity for [run] */
 } iv_input_gradient_args;
@@ -30,8 +30,8 @@ typedef struct iv_input_gradient_args {
 /* The inputs of the transposed layer: all leaves' parts, each padded to a multiple of 16. */
 size_t iv_input_gradient_run(const iv_input_gradient_args *a);
 
-/* Packs the weights, and dy unless it is in order already: dX = *turned of *x. Over threads. */
-void iv_input_gradient_pack(const iv_compute *c, const iv_input_gradient_args *a, iv_matrix *turned, const void **x,
+/* Packs the weights, and dy unless it is in order already: dX = *transposed of *x. Over threads. */
+void iv_input_gradient_pack(const iv_compute *c, const iv_input_gradient_args *a, iv_matrix *transposed, const void **x,
                             size_t *x_stride);
 
 #endif

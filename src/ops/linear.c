@@ -116,16 +116,16 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
                                 .dy = dy,
                                 .dy_stride = iv_ops_outputs(l),
                                 .rows = rows};
-    iv_matrix turned;
+    iv_matrix transposed;
     size_t scratch, run;
     if (rows == 0) return IV_OK;
     iv_ops_output_leaves(l, &g);
     run = iv_input_gradient_run(&g);
-    if (!iv_matrix_shape(&turned, ops->type, l->k, run) || !iv_linear_scratch(rows, run, &scratch))
+    if (!iv_matrix_shape(&transposed, ops->type, l->k, run) || !iv_linear_scratch(rows, run, &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
     iv_carving v = {.align = 64};
     for (int pass = 0; pass < 2; pass++) {
-        g.turned = iv_carve(&v, iv_matrix_bytes(&turned), 1);
+        g.transposed = iv_carve(&v, iv_matrix_bytes(&transposed), 1);
         g.dy_run = iv_carve(&v, rows * run, iv_ops_width(ops));
         g.row_list = iv_carve(&v, run, sizeof *g.row_list);
         if (v.overflow) return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
@@ -134,8 +134,8 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
     }
     const void *x;
     size_t stride;
-    iv_input_gradient_pack(&ops->compute, &g, &turned, &x, &stride);
-    iv_linear(&ops->compute, &(iv_linear_args){.weight = &turned,
+    iv_input_gradient_pack(&ops->compute, &g, &transposed, &x, &stride);
+    iv_linear(&ops->compute, &(iv_linear_args){.weight = &transposed,
                                                .type = ops->type,
                                                .x = x,
                                                .x_stride = stride,

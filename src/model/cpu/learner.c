@@ -138,7 +138,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
-    l->turned = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
+    l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
     if (!l->weights) l->unpacked = typed(l, v, w.run, w.inputs);
     l->row_list = iv_carve(v, iv_size_max(l->padded_max, w.run), sizeof *l->row_list);
     l->predictions = iv_carve(v, n, sizeof *l->predictions);

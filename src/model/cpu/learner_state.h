@@ -38,7 +38,7 @@ struct iv_cpu_learner {
     float *factors;        /* [rows][heads]: of norms */
     float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
     void *packed;          /* activations over the token axis */
-    void *turned;          /* weights, transposed */
+    void *transposed;      /* weights, transposed */
     void *unpacked;        /* weights by row, where `weights` is NULL */
     const void **row_list; /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */

@@ -44,25 +44,25 @@ static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args
                                 .dy = a->dy,
                                 .dy_stride = a->dy_stride,
                                 .rows = a->rows,
-                                .turned = l->turned,
+                                .transposed = l->transposed,
                                 .dy_run = l->dy_run,
                                 .row_list = l->row_list};
     for (size_t p = 0, at = 0; p < a->slices; at += a->slice[p++].n)
         g.slice[p] = (iv_output_slice){iv_learner_rows(l, a->slice[p].offset, a->slice[p].n, a->stride, at),
                                        a->slice[p].n, a->slice[p].leaf};
-    iv_matrix turned;
+    iv_matrix transposed;
     const void *x;
     size_t stride;
-    iv_input_gradient_pack(&l->compute, &g, &turned, &x, &stride);
+    iv_input_gradient_pack(&l->compute, &g, &transposed, &x, &stride);
     if (a->cuts) {
         memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
         return iv_row_parallel(
             l->forward,
             &(iv_row_parallel_args){
-                .cuts = a->cuts, .nodes = &turned, .x = x, .x_stride = stride, .rows = a->rows, .out = a->dx},
+                .cuts = a->cuts, .nodes = &transposed, .x = x, .x_stride = stride, .rows = a->rows, .out = a->dx},
             err);
     }
-    l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
+    l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &transposed,
                                                       .type = l->model->gemm_type,
                                                       .x = x,
                                                       .x_stride = stride,

@@ -41,7 +41,7 @@ static void count_rows(listing *w, size_t *at) {
 static bool joins(const listing *w, size_t first, size_t e, size_t rows) {
     const gpu_learner *l = w->l;
     const layer_concats *r = &l->concats[w->layer];
-    return rows + w->of[e].padded <= l->expert_rows_max && e - first < l->turned_experts &&
+    return rows + w->of[e].padded <= l->expert_rows_max && e - first < l->transposed_experts &&
            r->up[e].offsets == r->up[first].offsets && r->down[e].offsets == r->down[first].offsets;
 }
 

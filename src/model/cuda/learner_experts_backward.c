@@ -44,9 +44,10 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const outp
                             .slots = j->slots,
                             .experts_per_token = 1,
                             .packed = true};
-    iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, concat, l->offsets + bases + 2 * l->experts + c->expert, c->count, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dy, concat->n, c->rows);
+    iv_matrix transposed;
+    IV_TRY(iv_gpu_learner_transpose(l, concat, l->offsets + bases + 2 * l->experts + c->expert, c->count, &transposed,
+                                    err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &transposed, l->dy, concat->n, c->rows);
     a.x_rows = 0, a.groups = &groups, a.w.expert_bytes = concat->k * concat->stride * l->width;
     a.bias = l->zeros, a.out = dx, a.out_stride = concat->k;
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of experts' inputs", err);

@@ -135,9 +135,9 @@ static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *er
     IV_TRY(iv_gpu_learner_weight_gradient(l, &concat, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride,
                                           err));
     if (l->n.picks == 0) return IV_OK;
-    iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, &concat, NULL, 1, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, gradients_at(l, leaf, 0), concat.stride, l->n.picks);
+    iv_matrix transposed;
+    IV_TRY(iv_gpu_learner_transpose(l, &concat, NULL, 1, &transposed, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &transposed, gradients_at(l, leaf, 0), concat.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of the head's inputs", err);
 }

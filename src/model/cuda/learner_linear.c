@@ -211,7 +211,8 @@ static iv_status add_head(building *b, const iv_tensor *t, output_concat *concat
 }
 
 static void measure(gpu_learner *l, const output_concat *concat, size_t columns) {
-    l->turned_max = iv_size_max(l->turned_max, concat->k * columns), l->k_max = iv_size_max(l->k_max, concat->k);
+    l->transposed_max = iv_size_max(l->transposed_max, concat->k * columns),
+    l->k_max = iv_size_max(l->k_max, concat->k);
     if (concat != &l->head) l->concat_max = iv_size_max(l->concat_max, columns);
 }
 
@@ -226,8 +227,8 @@ static void measure_experts(gpu_learner *l, const layer_concats *r) {
         }
     }
     size_t fit = iv_size_max(1, l->chunk_bytes / (each * l->width));
-    l->turned_experts = iv_size_min(l->turned_experts ? l->turned_experts : l->experts, fit);
-    l->turned_max = iv_size_max(l->turned_max, l->turned_experts * each);
+    l->transposed_experts = iv_size_min(l->transposed_experts ? l->transposed_experts : l->experts, fit);
+    l->transposed_max = iv_size_max(l->transposed_max, l->transposed_experts * each);
 }
 
 static iv_status add_all(building *b, iv_error *err) {
@@ -289,31 +290,31 @@ iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *co
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows) {
     iv_gpu_linear_args a = iv_gpu_layer_args(&l->pass, w, x, x_stride);
-    a.rows = rows, a.fresh = w->data == l->turned;
+    a.rows = rows, a.fresh = w->data == l->transposed;
     return a;
 }
 
-iv_status iv_gpu_learner_turn(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
-                              iv_matrix *turned, iv_error *err) {
-    *turned = (iv_matrix){.format = iv_weight_plain(l->m->gemm_type),
-                          .type = l->m->gemm_type,
-                          .n = concat->k,
-                          .k = concat->n,
-                          .k_padded = concat->stride,
-                          .leaves = (int)concat->leaves,
-                          .data = l->turned};
+iv_status iv_gpu_learner_transpose(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
+                                   iv_matrix *transposed, iv_error *err) {
+    *transposed = (iv_matrix){.format = iv_weight_plain(l->m->gemm_type),
+                              .type = l->m->gemm_type,
+                              .n = concat->k,
+                              .k = concat->n,
+                              .k_padded = concat->stride,
+                              .leaves = (int)concat->leaves,
+                              .data = l->transposed};
     const unsigned char *from = bases ? l->m->data : concat->weights;
     int code = iv_gpu_transpose_weights(l->m->gemm_type, l->m->gemm_type, from, l->offsets + concat->places, concat->n,
-                                        concat->k, bases, count, l->turned, concat->stride, l->f.stream);
+                                        concat->k, bases, count, l->transposed, concat->stride, l->f.stream);
     return iv_gpu_launched(&l->f, code, "transposed weights", err);
 }
 
 /* The bias of zeros turns -0 into +0, as the law's sum does. */
 iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const output_concat *concat, size_t rows, const void *dy,
                                         float *dx, iv_error *err) {
-    iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, concat, NULL, 1, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, concat->n, rows);
+    iv_matrix transposed;
+    IV_TRY(iv_gpu_learner_transpose(l, concat, NULL, 1, &transposed, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &transposed, dy, concat->n, rows);
     a.bias = l->zeros, a.out = dx, a.out_stride = concat->k;
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err);
 }
@@ -322,11 +323,11 @@ iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const output_concat *con
 iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const output_concat *concat, const void *dy, float *dx,
                                       iv_error *err) {
     static const size_t nodes[IV_RANKS_MAX] = {1, 1, 1, 1, 1, 1, 1, 1};
-    iv_matrix turned;
+    iv_matrix transposed;
     iv_tree_order order;
     if (l->f.ranks == 1) return iv_gpu_learner_input_gradient(l, concat, l->n.rows, dy, dx, err);
-    IV_TRY(iv_gpu_learner_turn(l, concat, NULL, 1, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, dy, concat->n, l->n.rows);
+    IV_TRY(iv_gpu_learner_transpose(l, concat, NULL, 1, &transposed, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &transposed, dy, concat->n, l->n.rows);
     a.out = iv_gpu_node_at(&l->f, l->turn, 0, l->h), a.out_stride = concat->k;
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err));
     int code = cudaMemsetAsync(dx, 0, l->n.rows * concat->k * sizeof *dx, l->f.stream);
@@ -338,10 +339,10 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const output_concat *conca
 /* Rounds in the epilogue if it can, otherwise from `wide`. */
 iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_concat *concat, const void *dy,
                                                 float *wide, void *dx, iv_error *err) {
-    iv_matrix turned;
+    iv_matrix transposed;
     iv_gpu_linear_args a;
-    IV_TRY(iv_gpu_learner_turn(l, concat, NULL, 1, &turned, err));
-    a = iv_gpu_learner_linear(l, &turned, dy, concat->n, l->n.rows);
+    IV_TRY(iv_gpu_learner_transpose(l, concat, NULL, 1, &transposed, err));
+    a = iv_gpu_learner_linear(l, &transposed, dy, concat->n, l->n.rows);
     a.bias = l->zeros, a.epilogue = IV_GPU_ROUND, a.out = dx, a.out_stride = concat->k;
     if (iv_gpu_fuses(&l->f, &a))
         return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of inputs", err);

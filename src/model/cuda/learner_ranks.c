@@ -122,11 +122,11 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
 /* A row-parallel layer: this rank's nodes, then the all-reduce. */
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of_pass(p);
-    gpu_row_parallel turned = *layer;
+    gpu_row_parallel buffered = *layer;
     size_t nodes[IV_RANKS_MAX];
-    turned.second = l->turn;
+    buffered.second = l->turn;
     IV_TRY(iv_gpu_move_stream(p, layer->to, err));
-    IV_TRY(iv_gpu_compute_nodes(p, &turned, err));
+    IV_TRY(iv_gpu_compute_nodes(p, &buffered, err));
     for (size_t r = 0; r < l->f.ranks; r++) nodes[r] = layer->cuts->of[r].nodes;
     IV_TRY(iv_gpu_learner_all_reduce(l, &layer->cuts->order, nodes, layer->bias, l->f.x, err));
     return iv_gpu_norm_rows(p, layer->norm, err);

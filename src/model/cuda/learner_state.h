@@ -112,7 +112,7 @@ typedef struct gpu_learner {
     int64_t *offsets; /* device */
     size_t offset_count;
     size_t concat_max, expert_concat_max; /* columns: of all but the head's and experts', of experts' */
-    size_t k_max, turned_max;             /* of all: inputs, elements at once */
+    size_t k_max, transposed_max;         /* of all: inputs, elements at once */
     unsigned char *tables;
     float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX]; /* in `tables` */
     size_t table_bytes;
@@ -124,7 +124,7 @@ typedef struct gpu_learner {
     float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
     unsigned char *dy;         /* [rows][widest concatenation] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
-    unsigned char *turned; /* weights of an input gradient */
+    unsigned char *transposed; /* weights of an input gradient */
     unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
     size_t tiles_bytes;
     float *zeros; /* [most inputs of a concatenation] */
@@ -144,13 +144,13 @@ typedef struct gpu_learner {
     float *dw, *shared_dw;
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
-    gpu_expert_rows *expert_rows;           /* [layers][experts] */
-    size_t chunk_bytes;                     /* of the rows of a chunk, and of its transposed weights */
-    size_t expert_rows_max, turned_experts; /* of a chunk */
-    gpu_expert_chunk *expert_chunks;        /* [layers][experts] */
-    size_t *chunk_counts;                   /* [layers] */
-    int32_t *lists, *host_lists;            /* slots, tokens, entries of all layers' experts; tables of the chunks */
-    size_t lists_max, list_length;          /* numbers; those of slots */
+    gpu_expert_rows *expert_rows;               /* [layers][experts] */
+    size_t chunk_bytes;                         /* of the rows of a chunk, and of its transposed weights */
+    size_t expert_rows_max, transposed_experts; /* of a chunk */
+    gpu_expert_chunk *expert_chunks;            /* [layers][experts] */
+    size_t *chunk_counts;                       /* [layers] */
+    int32_t *lists, *host_lists;   /* slots, tokens, entries of all layers' experts; tables of the chunks */
+    size_t lists_max, list_length; /* numbers; those of slots */
     iv_rank_range expert_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis expert_axis; /* of an expert without rows */
     size_t kv_bytes;           /* of keys and values */
@@ -230,10 +230,10 @@ iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const output_concat *conca
 /* The same for all rows of the pass, rounded: dx [rows][concat->k], not padded. wide: [rows][concat->k] of memory. */
 iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_concat *concat, const void *dy,
                                                 float *wide, void *dx, iv_error *err);
-/* The concatenation's weights, transposed, in l->turned: launches of iv_gpu_learner_linear wait for them. bases
+/* The concatenation's weights, transposed, in l->transposed: launches of iv_gpu_learner_linear wait for them. bases
  * [count]: the weights of as many experts, one after another; NULL: of the concatenation. */
-iv_status iv_gpu_learner_turn(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
-                              iv_matrix *turned, iv_error *err);
+iv_status iv_gpu_learner_transpose(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
+                                   iv_matrix *transposed, iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows);
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */

@@ -143,7 +143,7 @@ static gpu_columns_key run_of(const gpu_ops *g, const iv_ops_linear *l) {
 }
 
 /* The weights, transposed, as columns of the run. */
-static iv_status turn(gpu_ops *g, const iv_ops_linear *l, const gpu_columns *c, void **out, iv_error *err) {
+static iv_status transpose(gpu_ops *g, const iv_ops_linear *l, const gpu_columns *c, void **out, iv_error *err) {
     const void *from = lowest(l);
     IV_TRY(iv_gpu_ops_scratch(g, l->k * c->run, iv_ops_width(&g->base), out, err));
     int code = iv_gpu_transpose_weights(iv_ops_weight_type(&g->base, l), g->base.type, from, c->offsets, c->run, l->k,
@@ -177,15 +177,15 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
     gpu_columns_key key = run_of(g, l);
     const gpu_columns *c;
     const void *x;
-    void *turned;
+    void *transposed;
     if (rows == 0) return IV_OK;
     IV_TRY(GPU_OPS_ADDRESSES(g, err, dy, dx));
     IV_TRY(check_weights(g, l, err));
     IV_TRY(iv_gpu_ops_columns(g, &key, &c, err));
-    IV_TRY(turn(g, l, c, &turned, err));
+    IV_TRY(transpose(g, l, c, &transposed, err));
     IV_TRY(run_rows(g, c, dy, iv_ops_outputs(l), rows, &x, err));
     IV_TRY(iv_gpu_ops_settle(g, err));
-    iv_gpu_linear_args a = layer_of(g, turned, l->k, c->run, (int)key.leaves, x, c->run, rows);
+    iv_gpu_linear_args a = layer_of(g, transposed, l->k, c->run, (int)key.leaves, x, c->run, rows);
     a.out = dx, a.out_stride = l->k;
     if (!l->head) IV_TRY(iv_gpu_ops_zeros(g, l->k, &a.bias, err));
     return iv_gpu_ops_launched(g, iv_gpu_linear(&a, g->stream), err);
