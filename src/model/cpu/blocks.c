@@ -234,7 +234,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     const iv_mlp *w = m->layers[layer].experts;
     linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
     iv_pool_run(s->compute.pool, s->batch->tokens, swiglu_row, s);
-    if (s->tape && s->tape->again) return IV_OK;
+    if (s->tape && s->tape->recomputing) return IV_OK;
     const iv_row_cut *cut = &m->tp.down.of[m->rank];
     IV_TRY(iv_row_parallel(s,
                            &(iv_row_parallel_args){.cuts = &m->tp.down,
@@ -251,7 +251,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     IV_TRY(iv_cpu_experts(s, &s->model->layers[layer], s->batch->tokens, err));
-    return s->tape && s->tape->again ? IV_OK : norm(b, next, err);
+    return s->tape && s->tape->recomputing ? IV_OK : norm(b, next, err);
 }
 
 /* ---- head -------------------------------------------------------------------------------------------------- */

@@ -265,9 +265,9 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     l->tape.now = &l->tape.layers[layer];
     if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
     memcpy(l->forward->x, l->tape.now->x, l->batch.tokens * hidden_of(l) * sizeof(float));
-    l->tape.again = true;
+    l->tape.recomputing = true;
     iv_status status = iv_decoder_recompute(l->model, b, layer, l->tape.recompute, err);
-    l->tape.again = false;
+    l->tape.recomputing = false;
     return status;
 }
 

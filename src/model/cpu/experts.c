@@ -187,7 +187,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                                               .out = s->wide,
                                                               .out_stride = w->gate_up.n});
     iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
-    if (s->tape && s->tape->again) return;
+    if (s->tape && s->tape->recomputing) return;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
                                                               .type = m->gemm_type,
                                                               .x = s->act,
@@ -230,7 +230,7 @@ iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, 
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
-    if (s->tape && s->tape->again) return IV_OK;
+    if (s->tape && s->tape->recomputing) return IV_OK;
     return iv_cpu_experts_combine(s, tokens, s->x, err);
 }
 

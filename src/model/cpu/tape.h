@@ -28,7 +28,7 @@ typedef struct iv_tape {
     iv_recompute recompute;
     iv_tape_layer *layers; /* [layers]; parts that are computed again are shared by all */
     iv_tape_layer *now;    /* of the layer at work */
-    bool again;            /* the forward ops run for the tape alone: no down projection, no error reports */
+    bool recomputing;      /* the forward ops run for the tape alone: no down projection, no error reports */
 } iv_tape;
 
 #endif

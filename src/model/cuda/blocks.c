@@ -162,7 +162,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     for (size_t i = 0; i < all->microsteps; i++) {
         gpu_pass p = iv_gpu_microstep(all, i);
         IV_TRY(activate(&p, layer, stride, err));
-        if (f->tape && f->tape->again) return IV_OK;
+        if (f->tape && f->tape->recomputing) return IV_OK;
         down.norm = next_norm(all, next); /* after gate and up have read the norm before */
         IV_TRY(f->transport.row_parallel(&p, &down, err));
     }
@@ -172,9 +172,9 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
 static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     const gpu_pass *p = self(b);
     const gpu_tape *t = p->f->tape;
-    if (t && !t->again) IV_TRY(iv_gpu_move_stream(p, slot_after(p, layer), err));
+    if (t && !t->recomputing) IV_TRY(iv_gpu_move_stream(p, slot_after(p, layer), err));
     IV_TRY(iv_gpu_expert_block(p, layer, err));
-    if (t && t->again) return IV_OK;
+    if (t && t->recomputing) return IV_OK;
     IV_TRY(norm(b, next, err));
     return pace(p, layer, err);
 }

@@ -191,9 +191,9 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     l->f.now = &l->tape.layers[layer];
     iv_gpu_learner_begin_bucket(l, l->layer_buckets[layer]);
     if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
-    l->f.x = l->f.now->x, l->tape.again = true;
+    l->f.x = l->f.now->x, l->tape.recomputing = true;
     iv_status status = iv_decoder_recompute(l->m, b, layer, l->tape.recompute, err);
-    l->tape.again = false;
+    l->tape.recomputing = false;
     return status;
 }
 

@@ -38,7 +38,7 @@ typedef struct gpu_values {
  * the layer's input. */
 typedef struct gpu_tape {
     iv_recompute recompute;
-    bool again;         /* the forward ops run for the tape alone: no down projection */
+    bool recomputing;   /* the forward ops run for the tape alone: no down projection */
     bool fuse;          /* epilogues may write what the backward pass needs */
     gpu_values *layers; /* [layers]; values that are computed again are shared by all */
     float *x_end;       /* the last layer's output */
@@ -140,10 +140,10 @@ struct gpu_pass {
 
 /* Do the forward ops write a layer's values of attention, and of its MLP, for the backward pass? */
 static inline bool iv_gpu_keeps_attention(const gpu_forward *f) {
-    return f->tape && (f->tape->again || f->tape->recompute == IV_RECOMPUTE_NONE);
+    return f->tape && (f->tape->recomputing || f->tape->recompute == IV_RECOMPUTE_NONE);
 }
 static inline bool iv_gpu_keeps_mlp(const gpu_forward *f) {
-    return f->tape && (f->tape->again || f->tape->recompute != IV_RECOMPUTE_LAYER);
+    return f->tape && (f->tape->recomputing || f->tape->recompute != IV_RECOMPUTE_LAYER);
 }
 
 /* ---- blocks.c */
