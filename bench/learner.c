@@ -245,7 +245,7 @@ static void open_bench(bench *b, int argc, char **argv, size_t ranks) {
     for (size_t i = 0; i < levels; i++) b->level[i] = zeros(b, b->all);
     need(iv_parameters_read(b->model, b->pool, b->weights, 0, b->elements, &b->err), b);
     iv_cpu_learner_options lo = {
-        .pool = b->pool, .rows_max = pass, .names = b->model, .weights = b->weights, .elements = b->elements};
+        .pool = b->pool, .rows_max = pass, .tensor_owner = b->model, .weights = b->weights, .elements = b->elements};
     lo.kernels = iv_kernels_select(isa_of[word_argument(argc, argv, "--isa", isas, "scalar, avx2, avx512 or auto")]);
     lo.arithmetic = word_argument(argc, argv, "--arithmetic", arithmetics, "fma32 or tc16") ? IV_TC16 : IV_FMA32;
     lo.recompute = (iv_recompute)word_argument(argc, argv, "--recompute", recomputes, "none, attention or layer");

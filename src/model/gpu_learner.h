@@ -23,7 +23,7 @@ typedef struct iv_gpu_learner_options {
     bool late;         /* coefficients come from the step's callback: no memory for the gradients of all logits */
     size_t logits_max; /* logits that exist at once, at least a row; 0: 2^28 */
     size_t chunk_max;  /* bytes of the rows of experts that are computed at once, and of their weights; 0: 2^30 */
-    const iv_model *names; /* the process's first model, which has the tensors by name */
+    const iv_model *tensor_owner; /* the process's first model, which has the tensors by name */
     /* On the GPU, norms and biases, which every pass reads: the flat buffer (master weights, of which the model
      * holds the rounded ones), or the vectors alone, as iv_parameters_vectors places them. Matrices are the model's. */
     const float *weights, *vectors; /* one of them is NULL */

@@ -217,7 +217,7 @@ static void open_on_cpu(const learner_case *c, const law_way *w, learned *g) {
                                 .arithmetic = w->arithmetic,
                                 .pool = g->pool,
                                 .rows_max = 2048,
-                                .names = g->model,
+                                .tensor_owner = g->model,
                                 .weights = g->row,
                                 .elements = g->elements};
     ASSERT_OK(iv_cpu_learner_open(g->model, &o, &g->learner, &err), &err);
@@ -232,7 +232,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .late = f->late && f->pass % 2,
                                     .logits_max = f->logits_max,
                                     .chunk_max = f->chunk_max,
-                                    .names = g->model,
+                                    .tensor_owner = g->model,
                                     .weights = g->device_row,
                                     .elements = g->elements};
 }

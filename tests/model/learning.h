@@ -81,7 +81,7 @@ static inline void gradients_of(const char *dir, const examples *x, const gradie
                                  .pool = g->pool,
                                  .rows_max = 1024,
                                  .recompute = o->recompute,
-                                 .names = g->model,
+                                 .tensor_owner = g->model,
                                  .weights = g->row,
                                  .elements = g->elements};
     iv_learner *l;

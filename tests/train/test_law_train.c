@@ -52,7 +52,7 @@ static void trainer_open(trainer *t, const char *dir, const gradient_options *o,
                                      .comm = ranks > 1 ? t->comm[i] : NULL,
                                      .rows_max = 256,
                                      .recompute = o->recompute,
-                                     .names = t->model,
+                                     .tensor_owner = t->model,
                                      .weights = t->w,
                                      .elements = t->elements};
         ASSERT_OK(iv_cpu_learner_open(m, &lo, &t->learner[i], &err), &err);

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-static const iv_layer_tensors *names_of(const iv_cpu_learner *l, size_t layer) {
-    return &l->names->layer_tensors[layer];
+static const iv_layer_tensors *tensors_of(const iv_cpu_learner *l, size_t layer) {
+    return &l->tensor_owner->layer_tensors[layer];
 }
 
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
@@ -51,12 +51,13 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     const iv_layer *layer = &l->model->layers[n.layer];
     norm_job j = {l, attention ? l->tape.now->x : l->tape.now->x_mlp,
                   attention ? layer->attention_norm : layer->mlp_norm};
-    const iv_layer_tensors *names = names_of(l, n.layer);
+    const iv_layer_tensors *tensors = tensors_of(l, n.layer);
     iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, &j);
     if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->axis, &l->step->sums,
-                                                        (attention ? names->attention_norm : names->mlp_norm)->offset,
-                                                        hidden_of(l), norm_columns, &j});
+    iv_axis_sum_columns(&l->compute,
+                        &(iv_axis_columns){&l->axis, &l->step->sums,
+                                           (attention ? tensors->attention_norm : tensors->mlp_norm)->offset,
+                                           hidden_of(l), norm_columns, &j});
     return IV_OK;
 }
 
@@ -82,8 +83,8 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    const iv_layer_tensors *names = names_of(l, layer);
-    const iv_mlp_tensors *t = names->experts;
+    const iv_layer_tensors *tensors = tensors_of(l, layer);
+    const iv_mlp_tensors *t = tensors->experts;
     const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
     size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
     iv_learner_round(l, l->dx, rows, h, l->dy);
@@ -132,7 +133,7 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
     iv_learner_round(l, l->dx, rows, h, l->dy);
@@ -194,7 +195,7 @@ static void add_k_terms(void *context, size_t row, size_t first, size_t count, f
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer *w = &l->model->layers[layer];
-    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
     iv_heads_backward(&l->compute,
@@ -227,7 +228,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, leaves = l->qkv_leaves;
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = q + 2 * kv;

@@ -146,7 +146,7 @@ static iv_status share_weights(iv_cpu_learner *l, size_t n, iv_error *err) {
 
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     const iv_model_config *c = &l->model->config;
-    const iv_layer_tensors *names = &l->names->layer_tensors[layer];
+    const iv_layer_tensors *tensors = &l->tensor_owner->layer_tensors[layer];
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t tokens = l->batch.tokens, experts = (size_t)c->experts, padded = iv_padded_k(experts);
     expert_job j = {.l = l,
@@ -156,7 +156,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                     .width = iv_dtype_bytes(l->model->gemm_type)};
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
-        j.t = &names->experts[e];
+        j.t = &tensors->experts[e];
         IV_TRY(run_expert(&j, (int32_t)e, err));
     }
     IV_TRY(share_weights(l, tokens * j.k, err));
@@ -167,7 +167,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                                       .dy = l->dy,
                                       .dy_stride = experts,
                                       .slices = 1,
-                                      .slice = {{names->router->offset, experts, padded / leaves}},
+                                      .slice = {{tensors->router->offset, experts, padded / leaves}},
                                       .stride = j.h,
                                       .k = j.h,
                                       .leaves = leaves,

@@ -186,9 +186,9 @@ static void norm_columns(void *context, size_t i, size_t first, size_t count, fl
 }
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
-    const iv_model *names = l->names;
+    const iv_model *owner = l->tensor_owner;
     head_job j = {.l = l,
-                  .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,
+                  .tensor = owner->head_tensor ? owner->head_tensor : owner->embedding_tensor,
                   .h = (size_t)l->model->config.hidden_size,
                   .count = l->prediction_count,
                   .width = iv_dtype_bytes(l->model->gemm_type)};
@@ -205,7 +205,7 @@ iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
     memset(l->dx, 0, l->batch.tokens * j.h * sizeof *l->dx);
     iv_pool_run(l->compute.pool, j.count, norm_row, &j);
     if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->head_axis, &l->step->sums, names->final_norm_tensor->offset,
+    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->head_axis, &l->step->sums, owner->final_norm_tensor->offset,
                                                         j.h, norm_columns, &j});
     return IV_OK;
 }

@@ -348,11 +348,12 @@ iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o
                        m->tp.ranks);
     iv_cpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
-    l->base.ops = &ops, l->model = m, l->names = o->names, l->kernels = o->kernels, l->weights = o->weights;
+    l->base.ops = &ops, l->model = m, l->tensor_owner = o->tensor_owner, l->kernels = o->kernels,
+    l->weights = o->weights;
     l->tape.recompute = o->recompute;
     l->compute = (iv_compute){.kernels = o->kernels, .arithmetic = o->arithmetic, .pool = o->pool};
     l->padded_max = l->base.rows_max = iv_padded_k(o->rows_max);
-    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    l->tied_offset = l->tensor_owner->config.tie_embeddings ? o->elements : 0;
     iv_status status = open_parts(l, o, err);
     if (status == IV_OK)
         *out = &l->base;

@@ -18,8 +18,8 @@ typedef struct iv_cpu_learner iv_cpu_learner;
 struct iv_cpu_learner {
     iv_learner base; /* first */
     iv_cpu_model *forward;
-    const iv_model *model; /* the rank's; names belong to `names` */
-    const iv_model *names;
+    const iv_model *model; /* the rank's; tensors belong to `tensor_owner` */
+    const iv_model *tensor_owner;
     const iv_kernels *kernels;
     iv_backend_ops ops;
     iv_compute compute;   /* with the learner's own scratch */

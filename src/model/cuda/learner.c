@@ -215,7 +215,7 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
 }
 
 static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
-    const iv_model *m = l->names;
+    const iv_model *m = l->tensor_owner;
     size_t layers = (size_t)m->config.layers;
     l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
     l->layer_buckets = calloc(layers, sizeof *l->layer_buckets);
@@ -312,7 +312,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     gpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max);
-    l->m = m, l->names = o->names, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic, l->late = o->late;
+    l->m = m, l->tensor_owner = o->tensor_owner, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic, l->late = o->late;
     l->tape.recompute = o->recompute, l->tape.fuse = !o->separate;
     l->f.ranks = m->tp.ranks, l->f.rank = m->rank, l->shard = &m->tp.shard[m->rank];
     l->peer[0] = l, l->f.peer[0] = &l->f;
@@ -320,7 +320,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     l->vectors = o->vectors ? o->vectors : o->weights, l->f.sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
     l->chunk_bytes = o->chunk_max ? o->chunk_max : (size_t)1 << 30;
-    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    l->tied_offset = l->tensor_owner->config.tie_embeddings ? o->elements : 0;
     l->ops = iv_gpu_forward_ops, l->ops.head = iv_gpu_learner_head;
     iv_gpu_learner_backward_ops(&l->ops);
     iv_status status = open_parts(l, o, err);

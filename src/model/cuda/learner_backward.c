@@ -7,7 +7,7 @@
 
 static iv_status norm_gradient(gpu_learner *l, iv_norm n, iv_error *err) {
     bool attention = n.kind == IV_NORM_ATTENTION;
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, n.layer);
     const iv_tensor *weight = attention ? t->attention_norm : t->mlp_norm;
     const float *x = attention ? l->f.now->x : l->f.now->x_mlp;
     iv_gpu_norm_backward_args norm = {.x = x,
@@ -61,8 +61,8 @@ static iv_status gate_up_backward(gpu_learner *l, const output_concat *concat, c
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *names = iv_gpu_learner_names(l, layer);
-    const iv_mlp_tensors *t = names->experts;
+    const iv_layer_tensors *tensors = iv_gpu_learner_tensors(l, layer);
+    const iv_mlp_tensors *t = tensors->experts;
     const output_concat *up = l->concats[layer].up, *down = l->concats[layer].down;
     IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->f.now->act, l->act_stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
@@ -82,7 +82,7 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].out;
     const void *x = l->f.now->attended;
     size_t stride = l->q;
@@ -120,7 +120,7 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
 /* Afterwards dy is the concatenation of q, k and v. */
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].qkv;
     size_t dim = (size_t)l->m->config.head_dim;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
@@ -162,7 +162,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     const output_concat *concat = &l->concats[layer].qkv;
     size_t all = l->q + 2 * l->kv, dim = (size_t)l->m->config.head_dim, q = l->shard->head_first * dim,
            kv = l->shard->kv_head_first * dim;
@@ -199,7 +199,7 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->names->embedding_tensor);
+    iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->tensor_owner->embedding_tensor);
     if (l->tied_offset) bucket = (iv_gradient_bucket){l->tied_offset, l->tied_offset + bucket.end - bucket.begin};
     iv_gpu_learner_begin_bucket(l, bucket);
     if (l->f.rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */

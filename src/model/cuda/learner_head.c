@@ -67,9 +67,9 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
     if (l->n.picks == 0) return IV_OK;
     iv_gpu_learner_share(l, l->n.picks, l->f.rank, &begin, &share);
-    int code = iv_gpu_rmsnorm(l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
-                              (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride,
-                              l->f.stream);
+    int code = iv_gpu_rmsnorm(
+        l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->tensor_owner->final_norm_tensor),
+        (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
     for (size_t first = begin; first < begin + share; first += n) {
         n = iv_size_min(slice, begin + share - first);
@@ -175,7 +175,7 @@ static iv_status clear_all(gpu_learner *l, iv_error *err) {
 
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     float *dh;
-    const iv_tensor *weight = l->names->final_norm_tensor;
+    const iv_tensor *weight = l->tensor_owner->final_norm_tensor;
     iv_gradient_bucket head = iv_parameters_tensor_bucket(iv_gpu_learner_head_tensor(l)),
                        bucket = iv_parameters_tensor_bucket(weight);
     IV_TRY(clear_all(l, err));

@@ -171,7 +171,7 @@ static float *biases_of(const gpu_learner *l, size_t layer) {
 
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
+        const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         const iv_mlp_tensors *mlp = t->experts;
         const float *biases = biases_of(l, i);
         int rope = l->m->config.layer[i].rope;
@@ -215,7 +215,7 @@ static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const i
 
 iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
+        const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);
         int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
         if (!code && t->experts->gate_bias)

@@ -179,7 +179,7 @@ static iv_status add_expert(building *b, const iv_mlp_tensors *t, output_concat 
 
 static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error *err) {
     const gpu_learner *l = b->l;
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
     size_t leaves = l->leaves.qkv, dim = (size_t)l->m->config.head_dim, q_first = l->shard->head_first * dim,
            kv_first = l->shard->kv_head_first * dim;
     const tensor_slice qkv[] = {{t->q, q_first, l->q, 0, l->q / leaves},

@@ -176,7 +176,7 @@ static iv_status copy_head(gpu_learner *l, iv_error *err) {
 iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err) {
     IV_TRY(copy_head(l, err));
     for (size_t i = 0; l->f.rank > 0 && i < (size_t)l->m->config.layers; i++) {
-        const iv_matrix *from = &l->names->layers[i].router;
+        const iv_matrix *from = &l->tensor_owner->layers[i].router;
         const float *data = (const float *)(const void *)from->data;
         float *to = (float *)(void *)l->f.routers[i].data;
         if (!to) continue;
@@ -191,10 +191,10 @@ void iv_gpu_learner_place_shared(gpu_learner *l) {
     size_t leaf = iv_padded_k(iv_gpu_learner_head_tensor(l)->rows) / l->leaves.head / l->f.ranks;
     size_t router = iv_padded_k(l->experts) * l->h_stride * l->width;
     if (l->f.ranks > 1) l->head.weights = l->whole_head + l->f.rank * l->leaves.head * leaf * l->h_stride * l->width;
-    l->f.embedding = l->names->embedding;
+    l->f.embedding = l->tensor_owner->embedding;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (l->m->layers[i].config->mlp != IV_MLP_EXPERTS) continue;
-        l->f.routers[i] = l->names->layers[i].router;
+        l->f.routers[i] = l->tensor_owner->layers[i].router;
         if (l->f.rank > 0) l->f.routers[i].data = l->router_data + i * router;
     }
 }

@@ -82,7 +82,7 @@ typedef struct gpu_learner {
     gpu_tape tape;
     gpu_pass pass; /* the one that is running */
     iv_backend_ops ops;
-    const iv_model *m, *names;
+    const iv_model *m, *tensor_owner;
     bool late;                         /* as the options say */
     const float *vectors;              /* norms and biases of the model, on the GPU */
     size_t *vector_at;                 /* of each tensor among them */
@@ -191,17 +191,17 @@ static inline bool iv_gpu_learner_is_direct(const gpu_learner *l) {
     return !l->step->weigh && l->f.ranks == 1 && l->dl_leaves == l->head.leaves;
 }
 
-static inline const iv_layer_tensors *iv_gpu_learner_names(const gpu_learner *l, size_t layer) {
-    return &l->names->layer_tensors[layer];
+static inline const iv_layer_tensors *iv_gpu_learner_tensors(const gpu_learner *l, size_t layer) {
+    return &l->tensor_owner->layer_tensors[layer];
 }
 
 static inline const iv_tensor *iv_gpu_learner_head_tensor(const gpu_learner *l) {
-    return l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
+    return l->tensor_owner->head_tensor ? l->tensor_owner->head_tensor : l->tensor_owner->embedding_tensor;
 }
 
 /* A vector of the model on the GPU; NULL if the family has none. */
 static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_tensor *t) {
-    return t ? l->vectors + l->vector_at[t - l->names->tensors] : NULL;
+    return t ? l->vectors + l->vector_at[t - l->tensor_owner->tensors] : NULL;
 }
 
 /* ---- learner_memory.c */

@@ -146,7 +146,7 @@ static iv_status open_gpu_ranks(train_rank *r, const iv_gpu_learner_options *opt
     iv_model *m = r->device->model;
     for (size_t i = 0; status == IV_OK && i < t->o.tp; i++, m = m->next) {
         iv_gpu_learner_options o = *options;
-        o.gpu = r->device[i].gpu, o.names = r->device->model, o.vectors = r->device[i].vectors;
+        o.gpu = r->device[i].gpu, o.tensor_owner = r->device->model, o.vectors = r->device[i].vectors;
         o.weights = o.vectors ? NULL : r->device[i].master;
         if (o.gpu == t->o.gpu) o.borrowed = t->o.borrowed, o.borrowed_bytes = t->o.borrowed_bytes;
         status = iv_gpu_learner_open(m, &o, &r->learner[i], err);
@@ -201,7 +201,7 @@ static iv_status open_rank(iv_trainer *t, size_t local, iv_error *err) {
                                     .comm = r->comm[i],
                                     .rows_max = t->o.pass_tokens,
                                     .recompute = t->o.recompute,
-                                    .names = r->device->model,
+                                    .tensor_owner = r->device->model,
                                     .weights = t->o.shard_parameters ? NULL : r->device->master,
                                     .elements = t->elements};
         IV_TRY(iv_cpu_learner_open(shard, &o, &r->learner[i], err));
