@@ -134,7 +134,7 @@ static iv_train_setup setup_of(const iv_run *r, iv_trainer_options *options) {
                             .processes = r->processes,
                             .gpus = o->kind == IV_RUN_RL ? o->rollout_tp : 1,
                             .separate = o->separate,
-                            .late = o->kind == IV_RUN_RL};
+                            .deferred_loss = o->kind == IV_RUN_RL};
 }
 
 iv_status iv_run_check_trainer(const iv_run *r, iv_error *err) {

@@ -52,7 +52,7 @@ typedef struct free_way {
     size_t rows_max, logits_max;
     bool separate;
     size_t chunk_max;
-    bool late; /* coefficients are not known before the forward pass */
+    bool deferred_loss; /* coefficients are not known before the forward pass */
 } free_way;
 
 typedef struct sequences {
@@ -229,7 +229,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .rows_max = f->rows_max,
                                     .recompute = f->recompute,
                                     .separate = f->separate,
-                                    .late = f->late && f->pass % 2,
+                                    .deferred_loss = f->late && f->pass % 2,
                                     .logits_max = f->logits_max,
                                     .chunk_max = f->chunk_max,
                                     .tensor_owner = g->model,

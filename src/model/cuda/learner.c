@@ -312,7 +312,8 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     gpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max);
-    l->m = m, l->tensor_owner = o->tensor_owner, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic, l->late = o->late;
+    l->m = m, l->tensor_owner = o->tensor_owner, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic,
+    l->deferred_loss = o->deferred_loss;
     l->tape.recompute = o->recompute, l->tape.fuse = !o->separate;
     l->f.ranks = m->tp.ranks, l->f.rank = m->rank, l->shard = &m->tp.shard[m->rank];
     l->peer[0] = l, l->f.peer[0] = &l->f;

@@ -125,7 +125,7 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
 static void carve_head(gpu_learner *l, iv_carving *v) {
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
     l->picked = rows_of(v, l->f.rows_max, l->h_stride, l->width);
-    bool all = l->tape.recompute == IV_RECOMPUTE_NONE && l->f.ranks == 1 && !l->late;
+    bool all = l->tape.recompute == IV_RECOMPUTE_NONE && l->f.ranks == 1 && !l->deferred_loss;
     l->dl_leaves = all ? l->head.leaves : 1;
     l->dl = rows_of(v, l->f.rows_max * l->dl_leaves, iv_gpu_learner_head_leaf(l).stride, l->width);
     l->logit_rows = iv_carve(v, l->f.rows_max, sizeof *l->logit_rows);

@@ -83,7 +83,7 @@ typedef struct gpu_learner {
     gpu_pass pass; /* the one that is running */
     iv_backend_ops ops;
     const iv_model *m, *tensor_owner;
-    bool late;                         /* as the options say */
+    bool deferred_loss;                /* as the options say */
     const float *vectors;              /* norms and biases of the model, on the GPU */
     size_t *vector_at;                 /* of each tensor among them */
     iv_gradient_bucket *layer_buckets; /* [layers] */

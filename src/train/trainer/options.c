@@ -220,7 +220,7 @@ iv_status iv_train_options_parse(const iv_train_setup *s, iv_train_options *t, i
                             .micro_batch = o->micro_batch,
                             .recompute = (iv_recompute)choice_of(o, RECOMPUTE),
                             .separate = s->separate,
-                            .late = s->late,
+                            .deferred_loss = s->deferred_loss,
                             .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
                             .decay_all = o->decay_all,
                             .shard_parameters = s->shard && strcmp(s->shard, "parameters") == 0,

@@ -14,8 +14,8 @@ typedef struct iv_train_setup {
     const char *shard;                 /* "optimizer" (NULL), "parameters" */
     const char *rank_transport;        /* "auto" (NULL), "nccl", "host" */
     iv_comm *processes;                /* NULL: one */
-    size_t gpus;         /* device auto: GPUs of compute capability 9.0 that there must be, and one for each rank */
-    bool separate, late; /* iv_gpu_learner_options */
+    size_t gpus; /* device auto: GPUs of compute capability 9.0 that there must be, and one for each rank */
+    bool separate, deferred_loss; /* iv_gpu_learner_options */
 } iv_train_setup;
 
 /* The defaults of every option. */

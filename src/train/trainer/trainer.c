@@ -164,16 +164,16 @@ static iv_status open_gpu_learners(train_rank *r, iv_error *err) {
                                 .rows_max = iv_padded_k(t->o.pass_tokens),
                                 .recompute = t->o.recompute,
                                 .separate = t->o.separate,
-                                .late = t->o.late || t->o.no_gradients,
+                                .deferred_loss = t->o.deferred_loss || t->o.no_gradients,
                                 .elements = t->elements};
     size_t least = iv_padded_k(t->o.pass_tokens_least ? t->o.pass_tokens_least : t->o.pass_tokens);
     for (;;) {
         iv_status status = open_gpu_ranks(r, &o, err);
         if (status == IV_OK) t->o.pass_tokens = o.rows_max;
         bool fewest = o.rows_max <= least;
-        if (status != IV_NO_MEMORY || (fewest && o.late)) return status;
+        if (status != IV_NO_MEMORY || (fewest && o.deferred_loss)) return status;
         if (fewest) {
-            o.late = true;
+            o.deferred_loss = true;
             continue;
         }
         if (!t->o.no_gradients) IV_TRY(need_levels(r, err));

@@ -37,7 +37,7 @@ typedef struct iv_train_options {
     size_t pass_tokens_least;        /* 0: as pass_tokens. A GPU without memory for more may have as few as this */
     size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */
     iv_recompute recompute;
-    bool separate, late; /* iv_gpu_learner_options */
+    bool separate, deferred_loss; /* iv_gpu_learner_options */
     iv_adamw_options adamw;
     bool decay_all;         /* weight decay for norms and biases too */
     bool shard_parameters;  /* of the master weights too a process, or a GPU, has its slice alone; on a CPU one
