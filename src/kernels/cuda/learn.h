@@ -212,7 +212,7 @@ int iv_gpu_forbid(const int32_t *ids, size_t count, size_t first, size_t rows, f
 int iv_gpu_forbid_gradients(const int32_t *ids, size_t count, size_t first, size_t rows, const int32_t *targets,
                             const float *coefficients, iv_dtype type, void *out, size_t stride, iv_gpu_stream stream);
 
-/* What IV_GPU_LOGITS reads of rows: share = 1 / sum. */
+/* What IV_GPU_LOGITS reads of rows: inv_sum = 1 / sum. */
 int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum,
                       size_t rows, iv_gpu_logit_row *out, iv_gpu_stream stream);
 

@@ -49,8 +49,8 @@ typedef enum iv_gpu_epilogue {
 
 /* What the gradient of a row's logits depends on (iv_gpu_logit_rows). */
 typedef struct iv_gpu_logit_row {
-    float max, share, coefficient; /* share: 1 / the sum of exponentials */
-    int32_t target;                /* negative: the gradient is +0 */
+    float max, inv_sum, coefficient; /* inv_sum: 1 / the sum of exponentials */
+    int32_t target;                  /* negative: the gradient is +0 */
 } iv_gpu_logit_row;
 
 /* What a training step adds to an epilogue, if iv_gpu_linear_fuses the layer; zeros: nothing. */

@@ -64,15 +64,15 @@ static int forbid(gpu_learner *l, size_t column, size_t n, size_t rows) {
 
 iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
+    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, count, n;
     if (l->n.picks == 0) return IV_OK;
-    iv_gpu_learner_share(l, l->n.picks, l->f.rank, &begin, &share);
+    iv_gpu_learner_divide(l, l->n.picks, l->f.rank, &begin, &count);
     int code = iv_gpu_rmsnorm(
         l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->tensor_owner->final_norm_tensor),
         (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
-    for (size_t first = begin; first < begin + share; first += n) {
-        n = iv_size_min(slice, begin + share - first);
+    for (size_t first = begin; first < begin + count; first += n) {
+        n = iv_size_min(slice, begin + count - first);
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
         iv_gpu_logit_leaves leaves = all_leaves(l, first);

@@ -64,7 +64,7 @@ static iv_status take(gpu_learner *l, const float *from, size_t n, float *to, co
     return iv_gpu_launched(&l->f, iv_gpu_sum_rows(&from, 1, n, to, l->f.stream), what, err);
 }
 
-void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
+void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
     size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->f.ranks, to = blocks * (rank + 1) / l->f.ranks;
     *first = from * IV_CHAIN_STEP, *count = (to - from) * IV_CHAIN_STEP;
 }
@@ -86,7 +86,7 @@ static iv_status take_rows(gpu_learner *l, float *x, iv_error *err) {
     IV_TRY(l->f.transport.barrier(&l->pass, err));
     for (size_t i = 1; i < l->f.ranks; i++) {
         size_t r = (l->f.rank + i) % l->f.ranks, first, n;
-        iv_gpu_learner_share(l, l->n.rows, r, &first, &n);
+        iv_gpu_learner_divide(l, l->n.rows, r, &first, &n);
         IV_TRY(
             take(l, of_peer(l, l->peer[r], x) + first * l->h, n * l->h, x + first * l->h, "rows of other ranks", err));
     }
@@ -99,7 +99,7 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
     enum { BLOCKS = 256 };
     size_t first = 0, rows = l->n.rows, least = rows / IV_CHAIN_STEP / l->f.ranks * IV_CHAIN_STEP, n = 0;
     bool shared = least > 0 && rows * l->h * sizeof *x * (l->f.ranks - 1) >= iv_gpu_learner_shared_bytes();
-    if (shared) iv_gpu_learner_share(l, l->n.rows, l->f.rank, &first, &rows);
+    if (shared) iv_gpu_learner_divide(l, l->n.rows, l->f.rank, &first, &rows);
     iv_gpu_peers p = iv_gpu_peers_of(&l->f);
     iv_gpu_allreduce_args a = {.arithmetic = l->f.arithmetic,
                                .rows = rows,
@@ -147,7 +147,7 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
         const gpu_learner *p = l->peer[r];
         float *const to[] = {l->max, l->sum, l->logprobs}, *const from[] = {p->max, p->sum, p->logprobs};
         size_t first, n;
-        iv_gpu_learner_share(l, l->n.picks, r, &first, &n);
+        iv_gpu_learner_divide(l, l->n.picks, r, &first, &n);
         for (size_t i = 0; r != l->f.rank && n && i < 3; i++)
             IV_TRY(take(l, from[i] + first, n, to[i] + first, "predictions of other ranks", err));
     }

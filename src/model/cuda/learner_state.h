@@ -252,7 +252,7 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
 iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
                                     float *x, iv_error *err);
 /* Of n things, those of a rank: whole blocks of 16. */
-void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
+void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
 /* Statistics and log-probabilities of all predictions, of which each rank has its share. */
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
 /* *node, the sum over this rank's leaves of the vocabulary, becomes the root over all ranks'. */
