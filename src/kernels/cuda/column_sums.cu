@@ -45,7 +45,7 @@ IV_DEVICE int place_in(int column, int group) {
     return group ^ (((column >> 3 ^ column >> 1) & 1) << 2 | (column >> 2 & 1) << 1 | (column & 1));
 }
 
-IV_DEVICE size_t place_of(const problem &p, int column) {
+IV_DEVICE size_t offset_of(const problem &p, int column) {
     return column < p.later ? p.offset + column : p.later_offset + (column - p.later);
 }
 
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(THREADS, 2) column_chains(const __grid_
     bool mine = threadIdx.x < COLUMNS && column < p.n;
     iv_let_next();
     iv_wait();
-    float *to = p.plan.sums.sum + (mine ? place_of(p, column) : 0);
+    float *to = p.plan.sums.sum + (mine ? offset_of(p, column) : 0);
     float sum = chain_of<NORM, FOURS>(p, range, t, mine && range.continues ? *to : 0.0f);
     if (!is_alone(p.plan)) to = p.chain + (size_t)blockIdx.y * p.n + column;
     if (mine) *to = iv_canon(sum);
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(TREE_THREADS) column_tree(const __grid_
     iv_wait();
     if (column >= p.n) return;
     float waiting[IV_VIRTUAL_LEVELS_MAX] = {};
-    size_t place = place_of(p, column);
+    size_t offset = offset_of(p, column);
     for (int index = 0; index < p.plan.ranges; index++) {
         const iv_sum_range &range = p.plan.range[index];
         float sum = p.chain[(size_t)index * p.n + column];
@@ -223,15 +223,15 @@ static __global__ void __launch_bounds__(TREE_THREADS) column_tree(const __grid_
         for (int level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
             if (level >= range.joins) continue;
             bool sums = range.from_sums >> level & 1;
-            sum = __fadd_rn(sums ? p.plan.sums.level[level][place] : waiting[level], sum);
+            sum = __fadd_rn(sums ? p.plan.sums.level[level][offset] : waiting[level], sum);
         }
 #pragma unroll
         for (int level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
             if (level != range.joins) continue;
             if (range.to == IV_SUM_WAITS) waiting[level] = sum;
-            if (range.to == IV_SUM_LEVEL) p.plan.sums.level[level][place] = sum;
+            if (range.to == IV_SUM_LEVEL) p.plan.sums.level[level][offset] = sum;
         }
-        if (range.to == IV_SUM_SUM) p.plan.sums.sum[place] = sum;
+        if (range.to == IV_SUM_SUM) p.plan.sums.sum[offset] = sum;
     }
 }
 

@@ -9,7 +9,7 @@
  *
  * A sum over outputs (15.4) is computed from weights and gradients whose outputs are concatenated, leaf after leaf, in
  * a leaf the leaf slices of its slices, each padded with zeros to a multiple of 16. `offsets` of a concatenation gives
- * each column's place in the flat buffer: the element of the output's first input, or -1 for padding. */
+ * each column's offset in the flat buffer: the element of the output's first input, or -1 for padding. */
 #ifndef IV_KERNELS_CUDA_LEARN_H
 #define IV_KERNELS_CUDA_LEARN_H
 
@@ -125,8 +125,8 @@ int iv_gpu_clear_rows(const int32_t *list, size_t count, void *out, size_t row_b
 int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
                        iv_gpu_stream stream);
 
-/* The inverse: out[place[i]] = x[i]; nothing where place[i] < 0. No row has two. */
-int iv_gpu_scatter_rows(const void *x, const int32_t *place, size_t rows, size_t row_bytes, void *out,
+/* The inverse: out[to[i]] = x[i]; nothing where to[i] < 0. No row has two. */
+int iv_gpu_scatter_rows(const void *x, const int32_t *to, size_t rows, size_t row_bytes, void *out,
                         iv_gpu_stream stream);
 
 /* norm' (15.7): with x's row i of x[pick ? pick[i] : i], dx of that row = canon(fma(t, r, dx)); factors[i] = r. Rows

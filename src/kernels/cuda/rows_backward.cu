@@ -109,9 +109,9 @@ int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t r
     return launch_move<true>(x, pick, rows, row_bytes, out, stream);
 }
 
-int iv_gpu_scatter_rows(const void *x, const int32_t *place, size_t rows, size_t row_bytes, void *out,
+int iv_gpu_scatter_rows(const void *x, const int32_t *to, size_t rows, size_t row_bytes, void *out,
                         iv_gpu_stream stream) {
-    return launch_move<false>(x, place, rows, row_bytes, out, stream);
+    return launch_move<false>(x, to, rows, row_bytes, out, stream);
 }
 
 /* ---- RMSNorm --------------------------------------------------------------------------------------------------- */

@@ -130,7 +130,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const output_c
 /* The node of a leaf: its weights' gradient goes into the sums, its part of the inputs' to `node`. */
 static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *err) {
     output_concat concat = iv_gpu_learner_head_leaf(l);
-    concat.offsets += leaf * concat.n, concat.places += leaf * concat.n;
+    concat.offsets += leaf * concat.n, concat.weight_offsets += leaf * concat.n;
     IV_TRY(gradients_of_logits(l, leaf, &concat, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, &concat, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride,
                                           err));

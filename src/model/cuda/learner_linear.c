@@ -25,7 +25,7 @@ typedef struct gradient_slice {
 typedef struct shape {
     gradient_slice of[SLICES_MAX];
     size_t slices, k, stride, leaves, n, offsets; /* stride: from output to output */
-    size_t places;                                /* of the packed rows, in the offsets; behind those of gradients */
+    size_t weight_offsets;                        /* of the packed rows, in the offsets; behind those of gradients */
 } shape;
 
 typedef struct building {
@@ -89,21 +89,21 @@ static iv_status find_rows(building *b, const shape *s, const tensor_slice *tens
     return IV_OK;
 }
 
-static int64_t place_of(const building *b, size_t c, uintptr_t lowest) {
+static int64_t weight_offset_of(const building *b, size_t c, uintptr_t lowest) {
     return b->row[c] ? (int64_t)((b->row[c] - lowest) / b->l->width) : -1;
 }
 
-static bool same_places(const building *b, const shape *s, uintptr_t lowest) {
+static bool same_weight_offsets(const building *b, const shape *s, uintptr_t lowest) {
     for (size_t c = 0; c < s->n; c++)
-        if (b->offsets[s->places + c] != place_of(b, c, lowest)) return false;
+        if (b->offsets[s->weight_offsets + c] != weight_offset_of(b, c, lowest)) return false;
     return true;
 }
 
-/* The offsets of a new shape: of each column's first input, -1 for padding; then its places. */
+/* The offsets of a new shape: of each column's first input, -1 for padding; then those of its weights. */
 static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error *err) {
     size_t at = b->l->offset_count;
     IV_TRY(reserve_offsets(b, 2 * s->n, err));
-    s->offsets = at, s->places = at + s->n;
+    s->offsets = at, s->weight_offsets = at + s->n;
     for (size_t leaf = 0; leaf < s->leaves; leaf++)
         for (size_t p = 0; p < s->slices; p++) {
             const gradient_slice *t = &s->of[p];
@@ -113,7 +113,7 @@ static iv_status write_offsets(building *b, shape *s, uintptr_t lowest, iv_error
                 b->offsets[at++] = real ? (int64_t)(t->offset + output * s->stride) : -1;
             }
         }
-    for (size_t c = 0; c < s->n; c++) b->offsets[at++] = place_of(b, c, lowest);
+    for (size_t c = 0; c < s->n; c++) b->offsets[at++] = weight_offset_of(b, c, lowest);
     b->l->offset_count = at;
     return IV_OK;
 }
@@ -134,7 +134,7 @@ static iv_status add_concat(building *b, const tensor_slice *tensors, size_t sli
     uintptr_t lowest;
     IV_TRY(find_rows(b, &s, tensors, &lowest, err));
     size_t i = 0;
-    while (i < b->shapes && !(same_shape(&b->shape[i], &s) && same_places(b, &b->shape[i], lowest))) i++;
+    while (i < b->shapes && !(same_shape(&b->shape[i], &s) && same_weight_offsets(b, &b->shape[i], lowest))) i++;
     if (i == b->shapes) {
         if (i == SHAPES_MAX)
             return iv_fail(err, IV_UNSUPPORTED, "device cuda: wanted at most %d shapes of linear layers", SHAPES_MAX);
@@ -147,7 +147,7 @@ static iv_status add_concat(building *b, const tensor_slice *tensors, size_t sli
                               .stride = s.n,
                               .leaves = leaves,
                               .offsets = b->shape[i].offsets,
-                              .places = b->shape[i].places,
+                              .weight_offsets = b->shape[i].weight_offsets,
                               .weights = (const unsigned char *)lowest};
     return IV_OK;
 }
@@ -193,11 +193,11 @@ static iv_status add_layer(building *b, size_t layer, layer_concats *r, iv_error
     for (size_t e = 0; e < l->experts; e++) IV_TRY(add_expert(b, &t->experts[e], &r->up[e], &r->down[e], err));
     r->up_bases = l->offset_count, r->down_bases = r->up_bases + l->experts;
     IV_TRY(reserve_offsets(b, 4 * l->experts, err));
-    for (size_t i = 0; i < 4 * l->experts; i++) { /* places of another rank's experts are not read */
+    for (size_t i = 0; i < 4 * l->experts; i++) { /* weight offsets of another rank's experts are not read */
         size_t e = i % l->experts;
         const output_concat *concat = i / l->experts % 2 ? &r->down[e] : &r->up[e];
-        ptrdiff_t place = (concat->weights - l->m->data) / (ptrdiff_t)l->width;
-        b->offsets[b->l->offset_count++] = i < 2 * l->experts ? (int64_t)concat->base : (int64_t)place;
+        ptrdiff_t weight_offset = (concat->weights - l->m->data) / (ptrdiff_t)l->width;
+        b->offsets[b->l->offset_count++] = i < 2 * l->experts ? (int64_t)concat->base : (int64_t)weight_offset;
     }
     return IV_OK;
 }
@@ -304,8 +304,8 @@ iv_status iv_gpu_learner_transpose(gpu_learner *l, const output_concat *concat, 
                               .leaves = (int)concat->leaves,
                               .data = l->transposed};
     const unsigned char *from = bases ? l->m->data : concat->weights;
-    int code = iv_gpu_transpose_weights(l->m->gemm_type, l->m->gemm_type, from, l->offsets + concat->places, concat->n,
-                                        concat->k, bases, count, l->transposed, concat->stride, l->f.stream);
+    int code = iv_gpu_transpose_weights(l->m->gemm_type, l->m->gemm_type, from, l->offsets + concat->weight_offsets,
+                                        concat->n, concat->k, bases, count, l->transposed, concat->stride, l->f.stream);
     return iv_gpu_launched(&l->f, code, "transposed weights", err);
 }
 

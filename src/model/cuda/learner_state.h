@@ -26,7 +26,7 @@ typedef struct output_concat {
     size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
     size_t leaves;                /* of the sum over outputs */
     size_t offsets;               /* its first in the learner's offsets: of gradients, in the flat buffer */
-    size_t places;                /* the same of weights, in elements from `weights` on */
+    size_t weight_offsets;        /* the same of weights, in elements from `weights` on */
     const unsigned char *weights; /* packed, on this GPU; of a router, on rank 0's */
 } output_concat;
 
