@@ -65,7 +65,8 @@ typedef struct problem {
     iv_sum_plan plan;
 } problem;
 
-/* ---- small kernels ----------------------------------------------------------------------------------------------- */
+/* ---- small kernels ------------------------------------------------------------------------------------------------
+ */
 
 IV_DEVICE uint64_t mixed(uint64_t h) {
     h *= 0x9e3779b97f4a7c15ull;
@@ -100,7 +101,8 @@ static __global__ void compare(const float *a, const float *b, size_t count, uns
     atomicMax((int *)far, __float_as_int(most));
 }
 
-/* ---- problems ---------------------------------------------------------------------------------------------------- */
+/* ---- problems ------------------------------------------------------------------------------------------------------
+ */
 
 static void make_problem(bench *b, const layer *l, int tokens, form of, problem *p) {
     *p = {};
@@ -185,7 +187,8 @@ static void check(bench *b, problem *p) {
     }
 }
 
-/* ---- times ------------------------------------------------------------------------------------------------------- */
+/* ---- times ---------------------------------------------------------------------------------------------------------
+ */
 
 static float turn(bench *b, const problem *p, int c, int launches) {
     float ms = 0;
@@ -294,7 +297,8 @@ static void run_others(bench *b) {
     free(rows);
 }
 
-/* ---- set-up ------------------------------------------------------------------------------------------------------ */
+/* ---- set-up --------------------------------------------------------------------------------------------------------
+ */
 
 static void open_cublas(cublas *blas, cudaStream_t stream) {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so",

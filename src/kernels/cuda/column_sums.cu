@@ -1,9 +1,9 @@
 /* column_sums.cu: sums over tokens that are no matrix products (NUMERICS.md 15.3): biases and norm weights. The chains
- * of the virtual ranks of a pass run next to each other, a block for each range and 16 columns; a second kernel adds them
- * in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds, four
- * tokens for each load from shared memory. The other warps load the terms of later tokens into registers, four tokens of
- * four columns a thread, and store them column by column. Once NaN, a sum stays NaN, so only the ends of chains are made
- * canonical. */
+ * of the virtual ranks of a pass run next to each other, a block for each range and 16 columns; a second kernel adds
+ * them in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds,
+ * four tokens for each load from shared memory. The other warps load the terms of later tokens into registers, four
+ * tokens of four columns a thread, and store them column by column. Once NaN, a sum stays NaN, so only the ends of
+ * chains are made canonical. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_gradient_plan.h"
@@ -123,7 +123,8 @@ template <bool NORM> IV_DEVICE void store_block(const block<NORM> &b, terms<NORM
 
 /* Round `round` goes to shared memory; what later rounds need is loaded meanwhile. */
 template <bool NORM, bool FOURS>
-IV_DEVICE void copy_round(const problem &p, const iv_sum_range &range, uint32_t round, copying<NORM> &c, terms<NORM> &t) {
+IV_DEVICE void copy_round(const problem &p, const iv_sum_range &range, uint32_t round, copying<NORM> &c,
+                          terms<NORM> &t) {
     store_block(c.now, t);
     load_block<NORM, FOURS>(p, c.then, c.now);
     load_picks<NORM>(p, c.row, c.then);

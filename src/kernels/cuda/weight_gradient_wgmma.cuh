@@ -73,7 +73,8 @@ template <iv_dtype TYPE, int COUNT> IV_DEVICE void iv_wgmma_mn(float (&d)[COUNT]
         IV_WG_MN(256, "f16", IV_WG_L16, IV_WG_O16(d), 128, 129, 130);
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+/* ---- tiles --------------------------------------------------------------------------------------------------------
+ */
 
 struct iv_gradient_shared { /* addresses in shared memory */
     uint32_t ring, zeros, full, empty, stagger;
@@ -114,7 +115,8 @@ template <class S> IV_DEVICE int64_t iv_gradient_base(const iv_gradient_problem 
     return S::GROUPED ? p.bases[t.group] : 0;
 }
 
-/* ---- the producer: one warp -------------------------------------------------------------------------------------- */
+/* ---- the producer: one warp ----------------------------------------------------------------------------------------
+ */
 
 /* The sums from which a chain continues come to L2 while the previous tile runs. */
 template <class S> IV_DEVICE void iv_gradient_prefetch(const iv_gradient_problem &p, const iv_gradient_tile &t) {
@@ -172,7 +174,8 @@ IV_DEVICE void iv_gradient_produce(const CUtensorMap *dy, const CUtensorMap *x, 
     }
 }
 
-/* ---- sums of a thread's values: value 4 j + 2 h + i is row h, column 8 j + i from its first ---------------------- */
+/* ---- sums of a thread's values: value 4 j + 2 h + i is row h, column 8 j + i from its first -------------------------
+ */
 
 struct iv_gradient_rows {
     int64_t at[2]; /* in the sums */
@@ -246,7 +249,8 @@ IV_DEVICE void iv_gradient_store(float *sums, const iv_gradient_rows &rows, cons
     }
 }
 
-/* ---- the consumers ----------------------------------------------------------------------------------------------- */
+/* ---- the consumers --------------------------------------------------------------------------------------------------
+ */
 
 template <class S> struct iv_gradient_state {
     float acc[S::COUNT], kept[S::KEPT ? S::KEPT : 1][S::KEPT ? S::COUNT : 1];
