@@ -171,7 +171,7 @@ static iv_status open_reduce_stream(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->f.gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithPriority(&r->reduce_stream, cudaStreamNonBlocking, most),
                         "stream", err));
-    for (size_t i = 0; i < PARTS; i++) {
+    for (size_t i = 0; i < MICROSTEPS; i++) {
         IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->computed[i], cudaEventDisableTiming), "event", err));
         IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->reduced[i], cudaEventDisableTiming), "event", err));
     }
@@ -311,7 +311,7 @@ static void close_rank(gpu_rank *r) {
     iv_cublas_close(r->blas);
     for (size_t i = 0; i < AHEAD; i++)
         if (r->passed[i]) cudaEventDestroy(r->passed[i]);
-    for (size_t i = 0; i < PARTS; i++) {
+    for (size_t i = 0; i < MICROSTEPS; i++) {
         if (r->computed[i]) cudaEventDestroy(r->computed[i]);
         if (r->reduced[i]) cudaEventDestroy(r->reduced[i]);
     }
