@@ -243,9 +243,9 @@ static void open_bench(bench *b, int argc, char **argv, size_t ranks) {
     while ((size_t)1 << levels < ranks) levels++;
     if (b->count * padded <= pass) levels = 0, pass = b->count * padded;
     for (size_t i = 0; i < levels; i++) b->level[i] = zeros(b, b->all);
-    need(iv_parameters_read(b->model, b->pool, b->weights, &b->err), b);
+    need(iv_parameters_read(b->model, b->pool, b->weights, 0, b->elements, &b->err), b);
     iv_cpu_learner_options lo = {
-        .pool = b->pool, .rows_max = pass, .names = b->model, .weights = b->weights, .elements = b->elements};
+        .pool = b->pool, .rows_max = pass, .tensor_owner = b->model, .weights = b->weights, .elements = b->elements};
     lo.kernels = iv_kernels_select(isa_of[word_argument(argc, argv, "--isa", isas, "scalar, avx2, avx512 or auto")]);
     lo.arithmetic = word_argument(argc, argv, "--arithmetic", arithmetics, "fma32 or tc16") ? IV_TC16 : IV_FMA32;
     lo.recompute = (iv_recompute)word_argument(argc, argv, "--recompute", recomputes, "none, attention or layer");
@@ -283,11 +283,11 @@ static void measure_kind(bench *b, const kind *k, double *forward, double *dx, d
                                  .rows = rows,
                                  .dy = dy,
                                  .dy_stride = n,
-                                 .pieces = 1,
+                                 .slices = 1,
                                  .stride = inputs,
                                  .k = inputs,
                                  .leaves = (size_t)iv_leaf_count(iv_padded_k(n), IV_SUM_WHOLE)};
-    a.piece[0] = (iv_gradient_piece){k->first->offset, n, iv_padded_k(n) / a.leaves};
+    a.slice[0] = (iv_gradient_slice){k->first->offset, n, iv_padded_k(n) / a.leaves};
     for (size_t i = 0; i < b->repeats; i++) {
         double at[4] = {seconds_now()};
         iv_linear(&l->compute, &(iv_linear_args){.weight = k->weight,

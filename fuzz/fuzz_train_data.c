@@ -1,7 +1,7 @@
 /* fuzz_train_data.c: any file of training data is read or refused with a message, and what is read is in range. Input:
  * a byte of options, then the file. */
 #include "text/jinja/template.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <math.h>
 #include <stdio.h>

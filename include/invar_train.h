@@ -75,8 +75,8 @@ typedef struct iv_trainer_info {
     const char *hyperparameters; /* a JSON object: the options that may change a bit; the caller's under "run" */
     const char *model_type, *dtype, *device, *arithmetic, *isa;
     int numerics_version, training_version; /* of the forward's law, and of training's */
-    size_t elements;                        /* of the row of all weights, each tensor padded to a multiple of 4096 */
-    size_t memory_bytes;                    /* that the trainer holds now: weights, gradients, moments, passes */
+    size_t elements;     /* of the flat buffer of all weights, each tensor padded to a multiple of 4096 */
+    size_t memory_bytes; /* that the trainer holds now: weights, gradients, moments, passes */
     size_t threads, data_parallel, tensor_parallel, virtual_ranks, pass_tokens, vocab_size, max_positions;
 } iv_trainer_info;
 IV_API void iv_trainer_get_info(const iv_trainer *trainer, iv_trainer_info *info);
@@ -186,7 +186,7 @@ IV_API iv_status iv_trainer_restore(iv_trainer *trainer, const char *dir, bool *
 /* ---- policy gradients ---------------------------------------------------------------------------------- */
 
 /* The loss of an algorithm as coefficients for iv_trainer_gradients: pure functions, in f64 and in index order
- * (NUMERICS.md 15.14; src/train/algorithm.h names the sources). */
+ * (NUMERICS.md 15.14; src/train/loss/algorithm.h names the sources). */
 typedef struct iv_policy_options {
     size_t size;              /* sizeof(iv_policy_options), set by iv_policy_options_init */
     const char *algorithm;    /* "reinforce", "rloo", "grpo", "dr-grpo", "dapo", "gspo" */

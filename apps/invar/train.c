@@ -13,27 +13,122 @@
 
 /* ---- options ------------------------------------------------------------------------------------------- */
 
-/* A real flag in double: cli_value keeps a float, which would be another number. */
-static double real_of(const cli_args *args, const char *name, double otherwise) {
-    const cli_value *value = cli_find(args, name);
-    return value ? strtod(value->text, NULL) : otherwise;
+/* A flag and the member that it sets. Whole numbers are unsigned and have 64 bits, or are not negative. */
+typedef struct setting {
+    const char *flag;
+    enum { SETS_TEXT, SETS_COUNT, SETS_REAL, SETS_SWITCH } kind;
+    size_t at;
+} setting;
+#define KIND_OF(member) \
+    _Generic(((iv_run_options *)0)->member, const char *: SETS_TEXT, double: SETS_REAL, bool: SETS_SWITCH, default: SETS_COUNT)
+#define SETS(flag, member) flag, KIND_OF(member), offsetof(iv_run_options, member)
+
+/* Of all commands with a layout. */
+static const setting layout_settings[] = {{SETS("data", data)},
+                                          {SETS("load-format", trainer.load_format)},
+                                          {SETS("dummy-seed", trainer.dummy_seed)},
+                                          {SETS("dtype", trainer.dtype)},
+                                          {SETS("arithmetic", trainer.arithmetic)},
+                                          {SETS("numerics", numerics)},
+                                          {SETS("virtual-ranks", trainer.virtual_ranks)},
+                                          {SETS("max-length", max_length)},
+                                          {SETS("longer", longer)},
+                                          {SETS("data-parallel-size", trainer.data_parallel)},
+                                          {SETS("tensor-parallel-size", trainer.tensor_parallel)},
+                                          {SETS("threads", trainer.threads)},
+                                          {SETS("micro-batch", trainer.micro_batch)},
+                                          {SETS("pass-tokens", trainer.pass_tokens)},
+                                          {SETS("recompute", trainer.recompute)},
+                                          {SETS("offload-optimizer", trainer.offload_optimizer)},
+                                          {SETS("rank-transport", rank_transport)},
+                                          {SETS("shard", shard)},
+                                          {SETS("isa", trainer.isa)},
+                                          {0}};
+
+static const setting run_settings[] = {{SETS("output", output)},
+                                       {SETS("steps", steps)},
+                                       {SETS("epochs", epochs)},
+                                       {SETS("batch-size", batch_size)},
+                                       {SETS("seed", seed)},
+                                       {SETS("eval-data", eval_data)},
+                                       {SETS("eval-every", eval_every)},
+                                       {SETS("save-every", save_every)},
+                                       {SETS("keep", keep)},
+                                       {SETS("resume", resume)},
+                                       {SETS("quiet", quiet)},
+                                       {SETS("no-shuffle", no_shuffle)},
+                                       {SETS("drop-last", drop_last)},
+                                       {SETS("lr", learning_rate)},
+                                       {SETS("lr-scheduler", schedule)},
+                                       {SETS("warmup", warmup)},
+                                       {SETS("decay-steps", decay_steps)},
+                                       {SETS("min-lr-ratio", min_lr_ratio)},
+                                       {SETS("weight-decay", trainer.weight_decay)},
+                                       {SETS("decay-all", trainer.decay_all)},
+                                       {SETS("adam-beta1", trainer.beta1)},
+                                       {SETS("adam-beta2", trainer.beta2)},
+                                       {SETS("adam-eps", trainer.eps)},
+                                       {SETS("max-grad-norm", max_grad_norm)},
+                                       {0}};
+
+static const setting rl_settings[] = {{SETS("algorithm", algorithm)},
+                                      {SETS("reward", reward)},
+                                      {SETS("reward-format", reward_format)},
+                                      {SETS("reward-timeout", reward_timeout)},
+                                      {SETS("group-size", group_size)},
+                                      {SETS("inner-steps", inner_steps)},
+                                      {SETS("kl-beta", kl_beta)},
+                                      {SETS("kl", kl)},
+                                      {SETS("eps-low", eps_low)},
+                                      {SETS("eps-high", eps_high)},
+                                      {SETS("correction", correction)},
+                                      {SETS("correction-cap", correction_cap)},
+                                      {SETS("overlong-buffer", overlong_buffer)},
+                                      {SETS("dynamic-sampling", dynamic_sampling)},
+                                      {SETS("max-new-tokens", max_new_tokens)},
+                                      {SETS("temperature", temperature)},
+                                      {SETS("top-p", top_p)},
+                                      {SETS("top-k", top_k)},
+                                      {SETS("min-p", min_p)},
+                                      {SETS("on-mismatch", on_mismatch)},
+                                      {SETS("rollout-numerics", rollout_numerics)},
+                                      {SETS("rollout-mantissa-bits", rollout_mantissa_bits)},
+                                      {SETS("rollout-sync-every", rollout_sync_every)},
+                                      {SETS("rollout-tp", rollout_tp)},
+                                      {SETS("rollout-max-num-seqs", rollout_seqs)},
+                                      {SETS("rollout-max-num-batched-tokens", rollout_batched_tokens)},
+                                      {SETS("sample-all-ids", sample_all_ids)},
+                                      {SETS("speculative", speculative)},
+                                      {0}};
+
+/* Members whose flags were not given keep their defaults. A real number is read as a double: cli_value keeps a float,
+ * which would be another number. */
+static void read_settings(const cli_args *args, const setting *table, iv_run_options *o) {
+    for (const setting *s = table; s->flag; s++) {
+        const cli_value *value = cli_find(args, s->flag);
+        void *to = (char *)o + s->at;
+        if (!value) continue;
+        switch (s->kind) {
+        case SETS_TEXT: memcpy(to, &value->text, sizeof value->text); break;
+        case SETS_COUNT: memcpy(to, &value->count, sizeof value->count); break;
+        case SETS_REAL: memcpy(to, &(double){strtod(value->text, NULL)}, sizeof(double)); break;
+        case SETS_SWITCH: memcpy(to, &(bool){true}, sizeof(bool)); break;
+        }
+    }
 }
 
-/* Numbers that round to 1 as a float are checked here again, as doubles. */
-static int read_below_one(const cli_args *args, const char *name, double *out, iv_error *err) {
-    *out = real_of(args, name, *out);
-    if (*out < 1.0) return CLI_OK;
+/* A number that rounds to 1 as a float is checked here again, as a double. */
+static int check_below_one(const cli_args *args, const char *name, double x, iv_error *err) {
+    if (x < 1.0) return CLI_OK;
     return cli_fail(err, CLI_USAGE, "--%s: wanted a number from 0 to below 1, found '%s'", name,
                     cli_text(args, name, ""));
 }
 
 /* "100" or a ratio of the steps, "0.1". */
-static int read_steps(const cli_args *args, const char *name, const char **out, iv_error *err) {
+static int check_steps(const char *name, const char *text, iv_error *err) {
     char found[CLI_SHOWN_BYTES], *end;
-    const char *text = cli_text(args, name, *out);
     size_t digits = strspn(text, "0123456789");
     bool whole = digits > 0 && text[digits] == 0;
-    *out = text;
     if (whole) return CLI_OK;
     if (text[digits] == '.' && strspn(text, "0123456789.") == strlen(text)) {
         double ratio = strtod(text, &end);
@@ -43,92 +138,36 @@ static int read_steps(const cli_args *args, const char *name, const char **out, 
                     cli_shown(text, found));
 }
 
-/* Flags of all commands with a layout. */
 static void read_layout(const cli_args *args, iv_run_options *o) {
-    o->data = cli_text(args, "data", NULL);
-    o->load_format = cli_text(args, "load-format", o->load_format);
-    o->dummy_seed = cli_count(args, "dummy-seed", o->dummy_seed);
-    o->dtype = cli_text(args, "dtype", o->dtype);
-    o->device = cli_device(args);
-    o->arithmetic = cli_text(args, "arithmetic", o->arithmetic);
-    o->numerics = cli_text(args, "numerics", o->numerics);
-    o->virtual_ranks = cli_count(args, "virtual-ranks", o->virtual_ranks);
-    o->max_length = cli_count(args, "max-length", o->max_length);
-    o->longer = cli_text(args, "longer", o->longer);
-    o->data_parallel = cli_count(args, "data-parallel-size", o->data_parallel);
-    o->tensor_parallel = cli_count(args, "tensor-parallel-size", o->tensor_parallel);
-    o->threads = cli_count(args, "threads", o->threads);
-    o->micro_batch = cli_count(args, "micro-batch", o->micro_batch);
-    o->pass_tokens = cli_count(args, "pass-tokens", o->pass_tokens);
-    o->recompute = cli_text(args, "recompute", o->recompute);
-    o->offload_optimizer = cli_has(args, "offload-optimizer");
-    o->rank_transport = cli_text(args, "rank-transport", o->rank_transport);
-    o->shard = cli_text(args, "shard", o->shard);
-    o->isa = cli_text(args, "isa", o->isa);
+    read_settings(args, layout_settings, o);
+    o->trainer.device = cli_device(args);
 }
 
 static int read_run(const cli_args *args, iv_run_options *o, iv_error *err) {
     read_layout(args, o);
-    o->output = cli_text(args, "output", NULL);
-    o->steps = cli_count(args, "steps", o->steps), o->epochs = cli_count(args, "epochs", o->epochs);
-    o->batch_size = cli_count(args, "batch-size", o->batch_size);
-    o->seed = cli_count(args, "seed", o->seed);
-    o->eval_data = cli_text(args, "eval-data", NULL), o->eval_every = cli_count(args, "eval-every", o->eval_every);
-    o->save_every = cli_count(args, "save-every", o->save_every), o->keep = cli_count(args, "keep", o->keep);
-    o->resume = cli_has(args, "resume"), o->quiet = cli_has(args, "quiet");
-    o->no_shuffle = cli_has(args, "no-shuffle"), o->drop_last = cli_has(args, "drop-last");
-    o->decay_all = cli_has(args, "decay-all");
-    o->learning_rate = real_of(args, "lr", o->learning_rate);
-    o->weight_decay = real_of(args, "weight-decay", o->weight_decay);
-    o->eps = real_of(args, "adam-eps", o->eps);
-    o->max_grad_norm = real_of(args, "max-grad-norm", o->max_grad_norm);
-    o->min_lr_ratio = real_of(args, "min-lr-ratio", o->min_lr_ratio);
-    o->schedule = cli_text(args, "lr-scheduler", o->schedule);
+    read_settings(args, run_settings, o);
     if (!o->data) return cli_fail(err, CLI_USAGE, "wanted --data FILE, the examples");
     if (!o->output) return cli_fail(err, CLI_USAGE, "wanted --output DIR, for checkpoints, metrics and curves");
     if (o->eval_every && !o->eval_data) return cli_fail(err, CLI_USAGE, "--eval-every: wanted --eval-data FILE too");
     if (cli_has(args, "steps") && cli_has(args, "epochs"))
         return cli_fail(err, CLI_USAGE, "wanted --steps or --epochs, found both");
-    if (strcmp(o->schedule, "constant") == 0 && strcmp(cli_text(args, "warmup", "0"), "0") != 0)
+    if (strcmp(o->schedule, "constant") == 0 && strcmp(o->warmup, "0") != 0)
         return cli_fail(err, CLI_USAGE,
                         "--warmup: wanted another --lr-scheduler, such as constant_with_warmup, found "
                         "constant");
-    int code = read_steps(args, "warmup", &o->warmup, err);
-    if (code == CLI_OK) code = read_steps(args, "decay-steps", &o->decay_steps, err);
-    if (code == CLI_OK) code = read_below_one(args, "adam-beta1", &o->beta1, err);
-    return code == CLI_OK ? read_below_one(args, "adam-beta2", &o->beta2, err) : code;
+    int code = check_steps("warmup", o->warmup, err);
+    if (code == CLI_OK) code = check_steps("decay-steps", o->decay_steps, err);
+    if (code == CLI_OK) code = check_below_one(args, "adam-beta1", o->trainer.beta1, err);
+    return code == CLI_OK ? check_below_one(args, "adam-beta2", o->trainer.beta2, err) : code;
 }
 
 static int read_rl(const cli_args *args, iv_run_options *o, iv_error *err) {
-    o->algorithm = cli_text(args, "algorithm", o->algorithm), o->reward = cli_text(args, "reward", o->reward);
-    o->reward_format = cli_text(args, "reward-format", o->reward_format);
-    o->kl = cli_text(args, "kl", NULL), o->correction = cli_text(args, "correction", o->correction);
-    o->group_size = cli_count(args, "group-size", o->group_size);
-    o->max_new_tokens = cli_count(args, "max-new-tokens", o->max_new_tokens);
-    o->inner_steps = cli_count(args, "inner-steps", o->inner_steps);
-    o->temperature = real_of(args, "temperature", o->temperature);
-    o->top_p = real_of(args, "top-p", o->top_p), o->min_p = real_of(args, "min-p", o->min_p);
-    o->top_k = (int64_t)cli_count(args, "top-k", (uint64_t)o->top_k);
-    o->kl_beta = real_of(args, "kl-beta", o->kl_beta);
-    o->eps_high = real_of(args, "eps-high", o->eps_high);
-    o->correction_cap = real_of(args, "correction-cap", o->correction_cap);
-    o->overlong_buffer = real_of(args, "overlong-buffer", o->overlong_buffer);
-    o->dynamic_sampling = cli_has(args, "dynamic-sampling");
-    o->rollout_numerics = cli_text(args, "rollout-numerics", o->rollout_numerics);
-    o->rollout_mantissa_bits = cli_count(args, "rollout-mantissa-bits", o->rollout_mantissa_bits);
-    o->rollout_sync_every = cli_count(args, "rollout-sync-every", o->rollout_sync_every);
-    o->rollout_tp = cli_count(args, "rollout-tp", o->rollout_tp);
-    o->rollout_seqs = cli_count(args, "rollout-max-num-seqs", o->rollout_seqs);
-    o->rollout_batched_tokens = cli_count(args, "rollout-max-num-batched-tokens", o->rollout_batched_tokens);
-    o->speculative = cli_text(args, "speculative", o->speculative);
-    o->sample_all_ids = cli_has(args, "sample-all-ids");
-    o->reward_timeout = real_of(args, "reward-timeout", o->reward_timeout);
-    o->on_mismatch = cli_text(args, "on-mismatch", o->on_mismatch);
+    read_settings(args, rl_settings, o);
     if (o->temperature != 1 && (cli_has(args, "top-p") || cli_has(args, "top-k") || cli_has(args, "min-p")))
         return cli_fail(err, CLI_USAGE, "--temperature: wanted 1 with --top-p, --top-k or --min-p, found %g",
                         o->temperature);
     if (!*o->reward) return cli_fail(err, CLI_USAGE, "--reward: wanted a rule or a command, found ''");
-    return read_below_one(args, "eps-low", &o->eps_low, err);
+    return check_below_one(args, "eps-low", o->eps_low, err);
 }
 
 /* ---- the summary --------------------------------------------------------------------------------------- */
@@ -213,7 +252,7 @@ static int run(const cli_args *args, iv_run_options *o, iv_error *err) {
     iv_run_summary summary;
     cli_interrupt interrupt;
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
-    o->model = path;
+    o->trainer.model = path;
     o->progress = o->quiet || cli_is_other_rank() ? NULL : stderr;
     o->stop = cli_interrupt_flag();
     cli_interrupt_watch(&interrupt);
@@ -275,7 +314,7 @@ int cli_train_gradients(const cli_args *args, iv_error *err) {
     if (cli_is_other_rank()) return CLI_SERVED; /* under mpirun the first process computes alone */
     if (cli_model_path(args->operands[0], path, err) != CLI_OK) return CLI_FAILED;
     if (cli_check_writable(out, err) != CLI_OK) return CLI_FAILED;
-    o.model = path;
+    o.trainer.model = path;
     return iv_run_gradients(&o, out, &summary, err) == IV_OK ? report_gradients(args, &summary, err) : CLI_FAILED;
 }
 

@@ -133,16 +133,16 @@ static void set_options(runner *r, size_t part, const char *output, iv_run_optio
     const verify_train_job *job = r->job;
     const size_t *value = r->config->value;
     iv_run_defaults(o, IV_RUN_SFT);
-    o->model = job->path, o->data = job->data, o->output = output;
-    o->dtype = job->dtype, o->arithmetic = job->arithmetic, o->numerics = job->numerics;
+    o->trainer.model = job->path, o->data = job->data, o->output = output;
+    o->trainer.dtype = job->dtype, o->trainer.arithmetic = job->arithmetic, o->numerics = job->numerics;
     o->steps = job->steps, o->batch_size = job->batch_size, o->seed = job->seed;
-    o->learning_rate = 1e-3, o->weight_decay = 0.1, o->schedule = "cosine";
-    o->device = device_of(r, part);
-    o->data_parallel = r->out->worlds[part];
-    o->tensor_parallel = value[VERIFY_TP] ? value[VERIFY_TP] : 1;
-    o->threads = value[VERIFY_THREADS] ? value[VERIFY_THREADS] : 1;
-    o->micro_batch = value[VERIFY_MICRO_BATCH];
-    o->recompute = recomputes[value[VERIFY_RECOMPUTE]], o->isa = isas[value[VERIFY_ISA]];
+    o->learning_rate = 1e-3, o->trainer.weight_decay = 0.1, o->schedule = "cosine";
+    o->trainer.device = device_of(r, part);
+    o->trainer.data_parallel = r->out->worlds[part];
+    o->trainer.tensor_parallel = value[VERIFY_TP] ? value[VERIFY_TP] : 1;
+    o->trainer.threads = value[VERIFY_THREADS] ? value[VERIFY_THREADS] : 1;
+    o->trainer.micro_batch = value[VERIFY_MICRO_BATCH];
+    o->trainer.recompute = recomputes[value[VERIFY_RECOMPUTE]], o->trainer.isa = isas[value[VERIFY_ISA]];
     o->keep = 1, o->resume = part > 0, o->quiet = true;
     o->stop = &r->stop, o->step = take_step, o->step_user = r;
 }

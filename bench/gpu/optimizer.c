@@ -1,7 +1,7 @@
 /* optimizer.c: the optimizer's ops on a GPU: milliseconds and GB/s of each at 256M floats, and of the digests of 1M to
  * 4G weights. Medians of nine runs; bytes are those read and written. Usage: bench_optimizer [millions of floats] */
 #include "kernels/cuda/learn.h"
-#include "train/optimizer.h"
+#include "train/flat/optimizer.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>

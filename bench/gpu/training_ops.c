@@ -15,7 +15,7 @@
 #include "bench/gpu/training_vanilla.h"
 #include "bench/measure.h"
 #include "model/cuda/learner_state.h"
-#include "train/trainer_state.h"
+#include "train/trainer/state.h"
 
 enum { REPEATS_MAX = 100, KEYS_MAX = 512, CLASSES_MAX = 32 };
 

@@ -55,6 +55,6 @@ int vanilla_linear(const iv_gpu_linear_args *a, iv_gpu_stream stream) {
 
 int vanilla_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream) {
     iv_sum_plan plan;
-    if (!iv_sum_plan_make(a->axis, &a->sums, &plan) || plan.parts == 0) return (int)cudaErrorInvalidValue;
-    return iv_cublas_weight_gradient(state.blas, a, a->sums.sum, plan.part[0].continues, stream);
+    if (!iv_sum_plan_make(a->axis, &a->sums, &plan) || plan.ranges == 0) return (int)cudaErrorInvalidValue;
+    return iv_cublas_weight_gradient(state.blas, a, a->sums.sum, plan.range[0].continues, stream);
 }

@@ -59,7 +59,7 @@ typedef struct problem {
     const layer *l;
     int tokens;
     form of;
-    iv_axis_part part[RANKS];
+    iv_rank_range range[RANKS];
     iv_token_axis axis;
     iv_gpu_weight_gradient_args a;
     iv_sum_plan plan;
@@ -109,10 +109,10 @@ static void make_problem(bench *b, const layer *l, int tokens, form of, problem 
     p->l = l, p->tokens = tokens, p->of = of;
     int ranks = of == RANKED ? RANKS : 1;
     for (int i = 0; i < ranks; i++) {
-        p->part[i].begin = (size_t)(tokens / ranks * i), p->part[i].end = (size_t)(tokens / ranks * (i + 1));
-        p->part[i].starts = of != OPEN, p->part[i].ends = of != OPEN;
+        p->range[i].begin = (size_t)(tokens / ranks * i), p->range[i].end = (size_t)(tokens / ranks * (i + 1));
+        p->range[i].starts = of != OPEN, p->range[i].ends = of != OPEN;
     }
-    p->axis.padded = (size_t)tokens, p->axis.parts = p->part, p->axis.part_count = (size_t)ranks;
+    p->axis.padded = (size_t)tokens, p->axis.ranges = p->range, p->axis.range_count = (size_t)ranks;
     p->axis.ranks = (size_t)ranks;
     iv_gpu_weight_gradient_args *a = &p->a;
     a->arithmetic = IV_TC16, a->type = IV_BF16, a->axis = &p->axis;
@@ -254,17 +254,17 @@ static void run_others(bench *b) {
     float ms[2][TURNS];
     int32_t *row;
     float *scratch;
-    iv_axis_part part = {0, TOKENS_MAX, true, true};
+    iv_rank_range range = {0, TOKENS_MAX, true, true};
     iv_gpu_column_sums_args a = {};
     CHECK(cudaMalloc(&row, TOKENS_MAX * sizeof *row));
     CHECK(cudaMalloc(&scratch, iv_gpu_column_sums_scratch(4096)));
     int32_t *rows = (int32_t *)malloc(TOKENS_MAX * sizeof *rows);
     for (int i = 0; i < TOKENS_MAX; i++) rows[i] = i;
     CHECK(cudaMemcpy(row, rows, TOKENS_MAX * sizeof *rows, cudaMemcpyHostToDevice));
-    iv_axis_part parts[RANKS];
+    iv_rank_range ranges[RANKS];
     for (int i = 0; i < RANKS; i++)
-        parts[i] = {(size_t)(TOKENS_MAX / RANKS * i), (size_t)(TOKENS_MAX / RANKS * (i + 1)), true, true};
-    iv_token_axis one = {TOKENS_MAX, NULL, &part, 1, 0, 1}, eight = {TOKENS_MAX, NULL, parts, RANKS, 0, RANKS};
+        ranges[i] = {(size_t)(TOKENS_MAX / RANKS * i), (size_t)(TOKENS_MAX / RANKS * (i + 1)), true, true};
+    iv_token_axis one = {TOKENS_MAX, NULL, &range, 1, 0, 1}, eight = {TOKENS_MAX, NULL, ranges, RANKS, 0, RANKS};
     a.kind = IV_GPU_SUM_NORM, a.row = row, a.dy = b->begin, a.dy_stride = 4096, a.n = 4096;
     a.x = b->want, a.x_stride = 4096, a.r = b->begin, a.sums.sum = b->got, a.scratch = scratch;
     for (int t = 0; t < TURNS; t++) {

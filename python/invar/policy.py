@@ -1,4 +1,4 @@
-"""Losses of reinforcement learning as coefficients of log-probabilities, by the library (src/train/algorithm.h has the
+"""Losses of reinforcement learning as coefficients of log-probabilities, by the library (src/train/loss/algorithm.h has the
 formulas)."""
 
 from __future__ import annotations

@@ -15,21 +15,21 @@ static size_t sequences_before(const iv_axis_sequence *sequences, size_t count, 
 }
 
 void iv_token_axis_make(const iv_axis_sequence *sequences, size_t count, size_t ranks, size_t from, size_t to,
-                        int32_t *row, iv_axis_part *parts, iv_token_axis *out) {
-    *out = (iv_token_axis){.row = row, .parts = parts, .ranks = ranks};
+                        int32_t *row, iv_rank_range *ranges, iv_token_axis *out) {
+    *out = (iv_token_axis){.row = row, .ranges = ranges, .ranks = ranks};
     int32_t at = 0;
     for (size_t rank = 0; rank < ranks; rank++) {
         size_t first = sequences_before(sequences, count, rank), last = sequences_before(sequences, count, rank + 1);
         bool ends = last <= to && (last > from || from == 0);
         if (last <= from && from > 0) out->done++;
-        iv_axis_part part = {.begin = out->padded, .starts = first >= from, .ends = ends};
+        iv_rank_range range = {.begin = out->padded, .starts = first >= from, .ends = ends};
         for (size_t q = iv_size_max(first, from); q < iv_size_min(last, to); q++) {
             for (size_t t = 0; t < sequences[q].tokens; t++) row[out->padded++] = at++;
             while (out->padded % IV_CHAIN_STEP) row[out->padded++] = -1;
         }
-        part.end = out->padded;
+        range.end = out->padded;
         bool here = iv_size_max(first, from) < iv_size_min(last, to); /* perhaps without a token */
-        if (ends || here) parts[out->part_count++] = part;
+        if (ends || here) ranges[out->range_count++] = range;
     }
 }
 
@@ -43,17 +43,17 @@ size_t iv_axis_levels(const iv_token_axis *axis) {
 void iv_axis_begin(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy,
                    void *context) {
     s->done = axis->done;
-    if (axis->part_count && !axis->parts[0].starts) copy(context, sums->sum, s->acc, false);
+    if (axis->range_count && !axis->ranges[0].starts) copy(context, sums->sum, s->acc, false);
     for (size_t i = 0; s->done >> i; i++)
         if (s->done >> i & 1) copy(context, sums->level[i], s->level[i], false);
 }
 
-void iv_axis_begin_part(iv_axis_state *s, const iv_axis_part *part) {
-    if (part->starts) memset(s->acc, 0, s->size * sizeof *s->acc);
+void iv_axis_begin_range(iv_axis_state *s, const iv_rank_range *range) {
+    if (range->starts) memset(s->acc, 0, s->size * sizeof *s->acc);
 }
 
-void iv_axis_end_part(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_part *part) {
-    if (!part->ends) return;
+void iv_axis_end_range(const iv_token_axis *axis, iv_axis_state *s, const iv_rank_range *range) {
+    if (!range->ends) return;
     size_t i = 0;
     for (; s->done >> i & 1; i++) s->kernels->add(s->acc, s->level[i], s->size);
     s->done++;
@@ -64,7 +64,7 @@ void iv_axis_end_part(const iv_token_axis *axis, iv_axis_state *s, const iv_axis
 
 void iv_axis_end(const iv_token_axis *axis, iv_axis_state *s, const iv_axis_sums *sums, iv_axis_copy *copy,
                  void *context) {
-    bool open = axis->part_count && !axis->parts[axis->part_count - 1].ends;
+    bool open = axis->range_count && !axis->ranges[axis->range_count - 1].ends;
     if (s->done == axis->ranks || open) copy(context, sums->sum, s->acc, true);
     for (size_t i = 0; s->done < axis->ranks && s->done >> i; i++)
         if (s->done >> i & 1) copy(context, sums->level[i], s->level[i], true);
@@ -96,12 +96,12 @@ static void sum_columns(void *context, size_t index, size_t worker) {
     iv_axis_state s = {.kernels = j->kernels, .size = t.count, .acc = memory[0]};
     for (size_t i = 0; i < IV_VIRTUAL_LEVELS_MAX; i++) s.level[i] = memory[1 + i];
     iv_axis_begin(a->axis, &s, a->sums, copy_columns, &t);
-    for (size_t p = 0; p < a->axis->part_count; p++) {
-        const iv_axis_part *part = &a->axis->parts[p];
-        iv_axis_begin_part(&s, part);
-        for (size_t i = part->begin; i < part->end; i++)
+    for (size_t p = 0; p < a->axis->range_count; p++) {
+        const iv_rank_range *range = &a->axis->ranges[p];
+        iv_axis_begin_range(&s, range);
+        for (size_t i = range->begin; i < range->end; i++)
             if (a->axis->row[i] >= 0) a->add(a->context, (size_t)a->axis->row[i], t.first, t.count, s.acc);
-        iv_axis_end_part(a->axis, &s, part);
+        iv_axis_end_range(a->axis, &s, range);
     }
     iv_axis_end(a->axis, &s, a->sums, copy_columns, &t);
 }

@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct chunk {
-    size_t begin, tokens, part;
+    size_t begin, tokens, range;
 } chunk;
 
 typedef struct job {
@@ -131,19 +131,19 @@ static void run_task(void *context, size_t index, size_t worker) {
     iv_axis_state s = {.kernels = j->c->kernels, .size = t.tiles * GROUP * TILE_FLOATS, .acc = memory};
     for (size_t i = 0; i < j->levels; i++) s.level[i] = memory + (1 + i) * STATE_FLOATS;
     iv_axis_begin(axis, &s, j->a->sums, copy_tiles, &t);
-    for (size_t p = 0, at = 0; p < axis->part_count; p++) {
-        iv_axis_begin_part(&s, &axis->parts[p]);
-        for (; at < j->chunks && j->chunk[at].part == p; at++) run_chunk(&t, &j->chunk[at], at, s.acc);
-        iv_axis_end_part(axis, &s, &axis->parts[p]);
+    for (size_t p = 0, at = 0; p < axis->range_count; p++) {
+        iv_axis_begin_range(&s, &axis->ranges[p]);
+        for (; at < j->chunks && j->chunk[at].range == p; at++) run_chunk(&t, &j->chunk[at], at, s.acc);
+        iv_axis_end_range(axis, &s, &axis->ranges[p]);
     }
     iv_axis_end(axis, &s, j->a->sums, copy_tiles, &t);
 }
 
 static size_t list_chunks(const iv_token_axis *axis, chunk *list) {
     size_t count = 0;
-    for (size_t p = 0; p < axis->part_count; p++)
-        for (size_t at = axis->parts[p].begin, n; at < axis->parts[p].end; at += n) {
-            n = iv_size_min(CHUNK, axis->parts[p].end - at);
+    for (size_t p = 0; p < axis->range_count; p++)
+        for (size_t at = axis->ranges[p].begin, n; at < axis->ranges[p].end; at += n) {
+            n = iv_size_min(CHUNK, axis->ranges[p].end - at);
             list[count++] = (chunk){at, n, p};
         }
     return count;

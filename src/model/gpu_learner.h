@@ -19,18 +19,18 @@ typedef struct iv_gpu_learner_options {
     iv_numerics numerics; /* IV_INVAR */
     size_t rows_max;      /* tokens of a pass, each sequence padded to a multiple of 16; a longer one is refused */
     iv_recompute recompute;
-    bool separate;     /* row ops apart from linear layers, never in their epilogues: for comparisons of bits, times */
-    bool late;         /* coefficients come from the step's callback: no memory for the gradients of all logits */
-    size_t logits_max; /* logits that exist at once, at least a row; 0: 2^28 */
-    size_t chunk_max;  /* bytes of the rows of experts that are computed at once, and of their weights; 0: 2^30 */
-    const iv_model *names; /* the process's first model, which has the tensors by name */
-    /* On the GPU, norms and biases, which every pass reads: the parameters' row (master weights, of which the model
+    bool separate;      /* row ops apart from linear layers, never in their epilogues: for comparisons of bits, times */
+    bool deferred_loss; /* coefficients come from the step's callback: no memory for the gradients of all logits */
+    size_t logits_max;  /* logits that exist at once, at least a row; 0: 2^28 */
+    size_t chunk_max;   /* bytes of the rows of experts that are computed at once, and of their weights; 0: 2^30 */
+    const iv_model *tensor_owner; /* the process's first model, which has the tensors by name */
+    /* On the GPU, norms and biases, which every pass reads: the flat buffer (master weights, of which the model
      * holds the rounded ones), or the vectors alone, as iv_parameters_vectors places them. Matrices are the model's. */
     const float *weights, *vectors; /* one of them is NULL */
-    size_t elements;                /* of the row */
-    void *lent; /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
+    size_t elements;                /* of the flat buffer */
+    void *borrowed; /* NULL, or memory of this GPU, aligned to 1 KiB, for passes that fit: others may write there
                    between two steps */
-    size_t lent_bytes;
+    size_t borrowed_bytes;
 } iv_gpu_learner_options;
 
 /* IV_UNSUPPORTED names what cannot be trained; IV_NO_MEMORY the bytes wanted and free. out->ops->close frees it. */

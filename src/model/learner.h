@@ -27,15 +27,16 @@ typedef struct iv_learner_step {
     float temperature;       /* of the policy: logits are divided by it; 1: they are not */
     const uint64_t *allowed; /* a bit per id, [(vocab + 63) / 64]: a 0 makes its logits -infinity. NULL: all are 1. The
                                 same in all passes of the step */
-    iv_axis_sums sums; /* in the device's memory: the parameters' row (model/parameters.h), then a tied embedding's
-                          look-ups */
+    iv_axis_sums sums;       /* in the device's memory: the flat buffer (model/parameters.h), then a tied embedding's
+                                look-ups */
     /* Fills the coefficients -dLoss/dlogprob of sequences [from, to), whose log-probabilities are known. On rank 0;
      * NULL: they were filled before. */
     iv_status (*weigh)(void *context, size_t from, size_t to, iv_error *err);
-    /* NULL, or on a GPU, for a step of one pass: the sums are made in parts, each from sums.sum on, which holds the
-     * longest (iv_parameters_longest_part) and is +0. Every rank calls it when elements [begin, end) are complete; when
-     * it returns the memory is +0 again. The parts: the head, the final norm, the layers from the last on, look-ups. */
-    iv_status (*part)(void *context, size_t begin, size_t end, iv_error *err);
+    /* NULL, or on a GPU, for a step of one pass: the sums are made in buckets, each from sums.sum on, which holds the
+     * longest (iv_parameters_longest_bucket) and is +0. Every rank calls it when elements [begin, end) are complete;
+     * when it returns the memory is +0 again. The buckets: the head, the final norm, the layers from the last on,
+     * look-ups. */
+    iv_status (*bucket)(void *context, size_t begin, size_t end, iv_error *err);
     void *context;
 } iv_learner_step;
 
@@ -64,8 +65,8 @@ typedef struct iv_learner_ops {
 /* The head of a device's own struct. */
 struct iv_learner {
     const iv_learner_ops *ops;
-    size_t rows_max;   /* tokens of a pass, a multiple of 16 */
-    size_t lent_bytes; /* of memory that others use between steps, not counted by `bytes` */
+    size_t rows_max;       /* tokens of a pass, a multiple of 16 */
+    size_t borrowed_bytes; /* of memory that others use between steps, not counted by `bytes` */
 };
 
 static inline void iv_learner_close(iv_learner *l) { /* NULL is fine */

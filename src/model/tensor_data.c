@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 1024 * 1024 };
+enum { CHUNK_BYTES = 1024 * 1024 };
 
 /* ---- checks --------------------------------------------------------------------------------------------- */
 
@@ -123,20 +123,20 @@ static iv_status read_slice(const iv_tensor *t, const iv_tensor_slice *s, size_t
     size_t width = iv_dtype_bytes(dtype), held = iv_dtype_bytes(t->held);
     out += ((begin - first) * t->columns + s->column) * width;
     if (dtype == t->held) return unpack(s, begin, end, out, t->columns, err);
-    size_t step = iv_size_max(1, PIECE_BYTES / (k * held));
-    void *piece = malloc(iv_size_min(step, end - begin) * k * held);
-    iv_status status = piece ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
+    size_t step = iv_size_max(1, CHUNK_BYTES / (k * held));
+    void *chunk = malloc(iv_size_min(step, end - begin) * k * held);
+    iv_status status = chunk ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
     for (size_t at = begin, n; status == IV_OK && at < end; at += n) {
         n = iv_size_min(step, end - at);
-        status = unpack(s, at, at + n, piece, k, err);
+        status = unpack(s, at, at + n, chunk, k, err);
         for (size_t r = 0; status == IV_OK && r < n; r++, out += t->columns * width) {
-            size_t bad = convert(t->held, dtype, (const char *)piece + r * k * held, k, out);
+            size_t bad = convert(t->held, dtype, (const char *)chunk + r * k * held, k, out);
             if (bad < k)
                 status = iv_fail(err, IV_LIMIT, "%s: element %zu is too large for %s", t->info.name,
                                  (at + r) * t->columns + s->column + bad, iv_dtype_name(dtype));
         }
     }
-    free(piece);
+    free(chunk);
     return status;
 }
 
@@ -195,19 +195,19 @@ iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const vo
 /* ---- digests -------------------------------------------------------------------------------------------- */
 
 iv_status iv_tensor_digest(iv_tensor *t, iv_error *err) {
-    size_t row = t->columns * iv_dtype_bytes(t->info.dtype), step = iv_size_max(1, PIECE_BYTES / row);
-    void *piece = malloc(iv_size_min(step, t->rows) * row);
-    iv_digest *d = piece ? iv_digest_new() : NULL;
+    size_t row = t->columns * iv_dtype_bytes(t->info.dtype), step = iv_size_max(1, CHUNK_BYTES / row);
+    void *chunk = malloc(iv_size_min(step, t->rows) * row);
+    iv_digest *d = chunk ? iv_digest_new() : NULL;
     iv_status status = d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory for its digest", t->info.name);
     for (size_t at = 0, n; status == IV_OK && at < t->rows; at += n) {
         n = iv_size_min(step, t->rows - at);
-        status = iv_tensor_read_rows(t, at, n, t->info.dtype, piece, err);
-        if (status == IV_OK) iv_digest_add(d, piece, n * row);
+        status = iv_tensor_read_rows(t, at, n, t->info.dtype, chunk, err);
+        if (status == IV_OK) iv_digest_add(d, chunk, n * row);
     }
     uint8_t digest[32];
     if (d) iv_digest_finish(d, digest);
     if (status == IV_OK) memcpy(t->digest, digest, sizeof digest), t->changed = false;
-    free(piece);
+    free(chunk);
     return status;
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFIX_BYTES = 96, NAME_BYTES = 256, PIECES_MAX = 3, CUTS_MAX = IV_RANKS_MAX * IV_RANK_NODES_MAX };
+enum { PREFIX_BYTES = 96, NAME_BYTES = 256, STACK_MAX = 3, CUTS_MAX = IV_RANKS_MAX * IV_RANK_NODES_MAX };
 
 typedef struct builder {
     iv_model *first;               /* of this process */
@@ -90,33 +90,33 @@ static iv_status vector(builder *b, const char *prefix, const char *suffix, size
     return add_slice(b, t, (iv_tensor_slice){.owner = b->first, .vector = *out, .end = n});
 }
 
-typedef struct piece {
+typedef struct stack_tensor {
     const char *name; /* "self_attn.q_proj" */
     size_t rows;
     iv_tensor **tensor, **bias; /* set to those found; bias may be NULL */
-} piece;
+} stack_tensor;
 
-/* One rank's matrix of a stack of pieces: rows [begin, end) of each, columns [column, column + k). */
+/* One rank's matrix of a stack of tensors: rows [begin, end) of each, columns [column, column + k). */
 typedef struct cut {
     iv_model *owner;
     iv_matrix *matrix;
     float **bias;
     struct {
         size_t begin, end;
-    } of[PIECES_MAX];
+    } of[STACK_MAX];
     size_t column, k;
     int leaves;  /* 0: as k has them */
     bool paired; /* gate and up: interleaved on a GPU */
 } cut;
 
-static size_t cut_rows(const cut *c, size_t pieces) {
+static size_t cut_rows(const cut *c, size_t tensors) {
     size_t n = 0;
-    for (size_t i = 0; i < pieces; i++) n += c->of[i].end - c->of[i].begin;
+    for (size_t i = 0; i < tensors; i++) n += c->of[i].end - c->of[i].begin;
     return n;
 }
 
-static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t pieces) {
-    size_t n = cut_rows(c, pieces), bytes;
+static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t tensors) {
+    size_t n = cut_rows(c, tensors), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
     if (!(c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
@@ -129,20 +129,20 @@ static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, 
 }
 
 /* The biases of a stack: of each cut the elements of its rows. */
-static iv_status biases(builder *b, const char *prefix, const piece *pieces, size_t count, cut *cuts,
+static iv_status biases(builder *b, const char *prefix, const stack_tensor *tensors, size_t count, cut *cuts,
                         size_t cut_count) {
     char name[NAME_BYTES];
     for (size_t j = 0; j < cut_count; j++) {
         size_t n = cut_rows(&cuts[j], count);
         *cuts[j].bias = IV_ARENA_NEW(&cuts[j].owner->arena, n ? n : 1, float);
-        if (!*cuts[j].bias) return iv_fail(b->err, IV_NO_MEMORY, "%s%s: no memory", prefix, pieces[0].name);
+        if (!*cuts[j].bias) return iv_fail(b->err, IV_NO_MEMORY, "%s%s: no memory", prefix, tensors[0].name);
     }
     size_t first[CUTS_MAX] = {0};
     for (size_t i = 0; i < count; i++) {
         iv_tensor *t = NULL;
-        snprintf(name, sizeof name, "%s%s.bias", prefix, pieces[i].name);
-        IV_TRY(find(b, name, 1, pieces[i].rows, 0, &t));
-        t->held = IV_F32, *pieces[i].bias = t;
+        snprintf(name, sizeof name, "%s%s.bias", prefix, tensors[i].name);
+        IV_TRY(find(b, name, 1, tensors[i].rows, 0, &t));
+        t->held = IV_F32, *tensors[i].bias = t;
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].of[i].end;
             IV_TRY(add_slice(
@@ -155,15 +155,15 @@ static iv_status biases(builder *b, const char *prefix, const piece *pieces, siz
     return IV_OK;
 }
 
-/* Matrices stacked from pieces[0..count) of k columns, one for each cut, and their biases where the cuts want them. */
-static iv_status stacked(builder *b, const char *prefix, const piece *pieces, size_t count, size_t k, cut *cuts,
+/* Matrices stacked from tensors[0..count) of k columns, one for each cut, and their biases where the cuts want them. */
+static iv_status stacked(builder *b, const char *prefix, const stack_tensor *tensors, size_t count, size_t k, cut *cuts,
                          size_t cut_count) {
-    iv_tensor *t[PIECES_MAX] = {NULL};
+    iv_tensor *t[STACK_MAX] = {NULL};
     char name[NAME_BYTES];
     for (size_t i = 0; i < count; i++) {
-        snprintf(name, sizeof name, "%s%s.weight", prefix, pieces[i].name);
-        IV_TRY(find(b, name, 2, pieces[i].rows, k, &t[i]));
-        *pieces[i].tensor = t[i];
+        snprintf(name, sizeof name, "%s%s.weight", prefix, tensors[i].name);
+        IV_TRY(find(b, name, 2, tensors[i].rows, k, &t[i]));
+        *tensors[i].tensor = t[i];
     }
     iv_dtype type = b->first->gemm_type;
     if (type == IV_F32 && !b->first->widen) {
@@ -187,13 +187,13 @@ static iv_status stacked(builder *b, const char *prefix, const piece *pieces, si
             first[j] += end - begin;
         }
     }
-    return cut_count && cuts[0].bias ? biases(b, prefix, pieces, count, cuts, cut_count) : IV_OK;
+    return cut_count && cuts[0].bias ? biases(b, prefix, tensors, count, cuts, cut_count) : IV_OK;
 }
 
 /* A matrix that every rank has whole. */
 static iv_status whole(builder *b, const char *prefix, const char *name, size_t n, size_t k, iv_matrix *out,
                        iv_tensor **tensor) {
-    const piece one[] = {{name, n, tensor, NULL}};
+    const stack_tensor one[] = {{name, n, tensor, NULL}};
     cut c = {.owner = b->first, .matrix = out, .of = {{0, n}}, .k = k};
     return stacked(b, prefix, one, 1, k, &c, 1);
 }
@@ -222,9 +222,9 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
                      size_t count, iv_mlp_tensors *named) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, downs = 0;
-    const piece up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
-                        {"up_proj", intermediate, &named->up, &named->up_bias}};
-    const piece down[] = {{"down_proj", hidden, &named->down, NULL}};
+    const stack_tensor up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
+                               {"up_proj", intermediate, &named->up, &named->up_bias}};
+    const stack_tensor down[] = {{"down_proj", hidden, &named->down, NULL}};
     cut up_cuts[CUTS_MAX], down_cuts[CUTS_MAX];
     for (size_t i = 0; i < count; i++) {
         const iv_row_cut *row = mlps[i].row;
@@ -281,10 +281,10 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     size_t q = (size_t)c->heads * dim, kv = (size_t)c->kv_heads * dim;
     iv_layer *l = &b->first->layers[index];
     iv_layer_tensors *n = &b->first->layer_tensors[index];
-    const piece qkv[] = {{"self_attn.q_proj", q, &n->q, &n->q_bias},
-                         {"self_attn.k_proj", kv, &n->k, &n->k_bias},
-                         {"self_attn.v_proj", kv, &n->v, &n->v_bias}};
-    const piece out[] = {{"self_attn.o_proj", hidden, &n->out, NULL}};
+    const stack_tensor qkv[] = {{"self_attn.q_proj", q, &n->q, &n->q_bias},
+                                {"self_attn.k_proj", kv, &n->k, &n->k_bias},
+                                {"self_attn.v_proj", kv, &n->v, &n->v_bias}};
+    const stack_tensor out[] = {{"self_attn.o_proj", hidden, &n->out, NULL}};
     cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
@@ -364,7 +364,7 @@ static iv_status layer(builder *b, size_t index) {
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */
 static iv_status head(builder *b) {
     const iv_model_config *c = &b->first->config;
-    const piece one[] = {{"lm_head", (size_t)c->vocab_size, &b->first->head_tensor, NULL}};
+    const stack_tensor one[] = {{"lm_head", (size_t)c->vocab_size, &b->first->head_tensor, NULL}};
     cut cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];

@@ -177,8 +177,7 @@ iv_status iv_ops_rope_backward(iv_ops *ops, const iv_ops_attention *a, const voi
     return status;
 }
 
-/* ---- attention -----------------------------------------------------------------------------------------------------
- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 typedef struct page_job {
     const iv_kv_layout *layout;

@@ -87,8 +87,7 @@ iv_status iv_ops_synchronize(iv_ops *ops, iv_error *err) {
     return status;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 iv_status iv_ops_leave(iv_ops *ops, iv_status status) {
     if (ops->gpu) ops->gpu->end(ops);
@@ -164,7 +163,8 @@ iv_status iv_ops_pass_open(const char *what, const iv_ops_axis *a, iv_ops_pass *
     }
     for (size_t i = 0; i < a->count; i++)
         out->sequences[i] = (iv_axis_sequence){i >= a->from && i < a->to ? a->tokens[i - a->from] : 0, a->ranks[i]};
-    iv_token_axis_make(out->sequences, a->count, a->virtual_ranks, a->from, a->to, out->row_of, out->parts, &out->axis);
+    iv_token_axis_make(out->sequences, a->count, a->virtual_ranks, a->from, a->to, out->row_of, out->ranges,
+                       &out->axis);
     return IV_OK;
 }
 

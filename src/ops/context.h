@@ -42,7 +42,7 @@ typedef struct iv_ops_pass {
     bool idle; /* no sequence of the step is in this pass: sums stay as they are */
     iv_axis_sequence *sequences;
     int32_t *row_of;
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range ranges[IV_VIRTUAL_RANKS_MAX];
 } iv_ops_pass;
 
 /* IV_INVALID names what in the axis is wrong. The caller closes it. */

@@ -12,8 +12,8 @@
 enum { PACK_ROWS = 64 };
 
 iv_status iv_ops_check_layer(const char *what, const iv_ops_linear *l, size_t rows, size_t *outputs, iv_error *err) {
-    if (l->weights < 1 || l->weights > IV_OUTPUT_PIECES_MAX)
-        return iv_fail(err, IV_INVALID, "%s: wanted 1 to %d weights, found %zu", what, IV_OUTPUT_PIECES_MAX,
+    if (l->weights < 1 || l->weights > IV_OUTPUT_SLICES_MAX)
+        return iv_fail(err, IV_INVALID, "%s: wanted 1 to %d weights, found %zu", what, IV_OUTPUT_SLICES_MAX,
                        l->weights);
     *outputs = 0;
     for (size_t i = 0; i < l->weights; i++) {
@@ -101,7 +101,7 @@ void iv_ops_output_leaves(const iv_ops_linear *l, iv_input_gradient_args *g) {
                               : (size_t)iv_leaf_count(padded, kind);
     for (size_t i = 0; i < l->weights; i++) {
         size_t n = l->weight[i].n, leaf = l->one_chain ? n : l->kv_heads ? n / g->leaves : iv_padded_k(n) / g->leaves;
-        g->piece[i] = (iv_output_piece){l->weight[i].data, n, leaf};
+        g->slice[i] = (iv_output_slice){l->weight[i].data, n, leaf};
     }
 }
 
@@ -110,22 +110,22 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
     const char *what = ops->what;
     iv_input_gradient_args g = {.type = ops->type,
                                 .weight_type = iv_ops_weight_type(ops, l),
-                                .pieces = l->weights,
+                                .slices = l->weights,
                                 .row_bytes = l->k * iv_dtype_bytes(iv_ops_weight_type(ops, l)),
                                 .k = l->k,
                                 .dy = dy,
                                 .dy_stride = iv_ops_outputs(l),
                                 .rows = rows};
-    iv_matrix turned;
+    iv_matrix transposed;
     size_t scratch, run;
     if (rows == 0) return IV_OK;
     iv_ops_output_leaves(l, &g);
     run = iv_input_gradient_run(&g);
-    if (!iv_matrix_shape(&turned, ops->type, l->k, run) || !iv_linear_scratch(rows, run, &scratch))
+    if (!iv_matrix_shape(&transposed, ops->type, l->k, run) || !iv_linear_scratch(rows, run, &scratch))
         return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
     iv_carving v = {.align = 64};
     for (int pass = 0; pass < 2; pass++) {
-        g.turned = iv_carve(&v, iv_matrix_bytes(&turned), 1);
+        g.transposed = iv_carve(&v, iv_matrix_bytes(&transposed), 1);
         g.dy_run = iv_carve(&v, rows * run, iv_ops_width(ops));
         g.row_list = iv_carve(&v, run, sizeof *g.row_list);
         if (v.overflow) return iv_fail(err, IV_LIMIT, "%s: %zu rows of %zu outputs are too large", what, rows, run);
@@ -134,8 +134,8 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
     }
     const void *x;
     size_t stride;
-    iv_input_gradient_pack(&ops->compute, &g, &turned, &x, &stride);
-    iv_linear(&ops->compute, &(iv_linear_args){.weight = &turned,
+    iv_input_gradient_pack(&ops->compute, &g, &transposed, &x, &stride);
+    iv_linear(&ops->compute, &(iv_linear_args){.weight = &transposed,
                                                .type = ops->type,
                                                .x = x,
                                                .x_stride = stride,
@@ -160,8 +160,7 @@ iv_status iv_ops_linear_input_gradient(iv_ops *ops, const iv_ops_linear *l, cons
     return iv_ops_leave(ops, input_gradient(ops, l, dy, rows, dx, err));
 }
 
-/* ---- weight gradient -----------------------------------------------------------------------------------------------
- */
+/* ---- weight gradient --------------------------------------------------------------------------------------------- */
 
 static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_ops_pass *pass, const void *dy,
                                  const void *x, const iv_axis_sums *sums, iv_error *err) {
@@ -201,7 +200,7 @@ iv_status iv_ops_linear_weight_gradient(iv_ops *ops, const iv_ops_linear *l, con
                                         const void *x, const iv_ops_sums *sums, iv_error *err) {
     static const char what[] = "linear, weight gradient";
     iv_ops_pass pass;
-    iv_axis_sums s[IV_OUTPUT_PIECES_MAX];
+    iv_axis_sums s[IV_OUTPUT_SLICES_MAX];
     size_t outputs;
     IV_TRY(iv_ops_pass_open(what, axis, &pass, err));
     iv_status status = iv_ops_check_layer(what, l, pass.rows, &outputs, err);

@@ -20,7 +20,7 @@ static inline iv_dtype iv_ops_weight_type(const iv_ops *ops, const iv_ops_linear
 
 /* The leaves of the sum over inputs. */
 int iv_ops_input_leaves(const iv_ops_linear *l);
-/* Those of the sum over outputs, and what each has of every piece: out->leaves and piece. */
+/* Those of the sum over outputs, and what each has of every slice: out->leaves and slice. */
 void iv_ops_output_leaves(const iv_ops_linear *l, iv_input_gradient_args *out);
 
 #endif

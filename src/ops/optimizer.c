@@ -1,13 +1,13 @@
 /* optimizer.c: AdamW on tensors of any length, sums of equal arrays, virtual ranks. */
 #include "base/cpu.h"
 #include "ops/gpu.h"
-#include "train/optimizer.h"
-#include "train/order.h"
+#include "train/flat/optimizer.h"
+#include "train/data/order.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { PIECE = IV_OPTIMIZER_BLOCK };
+enum { CHUNK = IV_OPTIMIZER_BLOCK };
 
 typedef struct job {
     const iv_kernels *kernels;
@@ -19,20 +19,20 @@ typedef struct job {
     double *sums;
 } job;
 
-static size_t pieces(size_t n) { return n / PIECE + (n % PIECE > 0); }
+static size_t chunks(size_t n) { return n / CHUNK + (n % CHUNK > 0); }
 
 static void sum_block(void *context, size_t index, size_t worker) {
     (void)worker;
     const job *j = context;
-    size_t at = index * PIECE;
-    j->sums[index] = j->kernels->sum_squares(j->gradient + at, iv_size_min(PIECE, j->n - at));
+    size_t at = index * CHUNK;
+    j->sums[index] = j->kernels->sum_squares(j->gradient + at, iv_size_min(CHUNK, j->n - at));
 }
 
 iv_status iv_ops_block_sums(iv_ops *ops, const float *gradient, size_t n, double *sums, iv_error *err) {
     job j = {.kernels = ops->compute.kernels, .gradient = gradient, .n = n, .sums = sums};
     IV_TRY(iv_ops_enter(ops, "optimizer, norm", err));
     if (ops->gpu) return iv_ops_leave(ops, ops->gpu->block_sums(ops, gradient, n, sums, err));
-    iv_pool_run(ops->pool, pieces(n), sum_block, &j);
+    iv_pool_run(ops->pool, chunks(n), sum_block, &j);
     return iv_ops_leave(ops, IV_OK);
 }
 
@@ -52,12 +52,12 @@ iv_status iv_ops_gradient_scale(const double *sums, size_t blocks, double denomi
     return iv_fail(err, IV_NOT_FINITE, "optimizer: the gradient's norm is %g: no weight was changed", *norm);
 }
 
-static void step_piece(void *context, size_t index, size_t worker) {
+static void step_chunk(void *context, size_t index, size_t worker) {
     (void)worker;
     const job *j = context;
-    size_t at = index * PIECE;
+    size_t at = index * CHUNK;
     j->kernels->adamw(j->step, j->decay, j->gradient + at, j->w + at, j->m + at, j->v + at,
-                      iv_size_min(PIECE, j->n - at));
+                      iv_size_min(CHUNK, j->n - at));
 }
 
 static iv_status check_options(const iv_ops_adamw *o, iv_error *err) {
@@ -86,18 +86,18 @@ iv_status iv_ops_adamw_step(iv_ops *ops, const iv_ops_adamw *o, const float *gra
              .w = w,
              .m = m,
              .v = v};
-    iv_pool_run(ops->pool, pieces(n), step_piece, &j);
+    iv_pool_run(ops->pool, chunks(n), step_chunk, &j);
     return iv_ops_leave(ops, IV_OK);
 }
 
 /* ---- sums of arrays
  * -------------------------------------------------------------------------------------------------- */
 
-static void tree_piece(void *context, size_t index, size_t worker) {
+static void tree_chunk(void *context, size_t index, size_t worker) {
     (void)worker;
     const job *j = context;
-    size_t at = index * PIECE, n = iv_size_min(PIECE, j->n - at);
-    float node[IV_VIRTUAL_LEVELS_MAX + 1][PIECE];
+    size_t at = index * CHUNK, n = iv_size_min(CHUNK, j->n - at);
+    float node[IV_VIRTUAL_LEVELS_MAX + 1][CHUNK];
     for (size_t i = 0; i < j->count; i++) { /* node[l]: a subtree of 2^l arrays that waits for its sibling */
         float *now = node[IV_VIRTUAL_LEVELS_MAX];
         memcpy(now, j->from[i] + at, n * sizeof *now);
@@ -115,7 +115,7 @@ iv_status iv_ops_tree_sum(iv_ops *ops, const float *const *from, size_t count, s
     IV_TRY(iv_ops_enter(ops, "tree sum", err));
     if (ops->gpu) return iv_ops_leave(ops, ops->gpu->tree_sum(ops, from, count, n, out, err));
     job j = {.from = from, .n = n, .count = count, .out = out};
-    iv_pool_run(ops->pool, pieces(n), tree_piece, &j);
+    iv_pool_run(ops->pool, chunks(n), tree_chunk, &j);
     return iv_ops_leave(ops, IV_OK);
 }
 

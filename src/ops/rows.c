@@ -6,10 +6,9 @@
 
 #include <string.h>
 
-/* ---- rounding ------------------------------------------------------------------------------------------------------
- */
+/* ---- rounding ---------------------------------------------------------------------------------------------------- */
 
-enum { PIECE = 16384 };
+enum { CHUNK = 16384 };
 
 typedef struct round_job {
     const iv_ops *ops;
@@ -18,10 +17,10 @@ typedef struct round_job {
     size_t n;
 } round_job;
 
-static void round_piece(void *context, size_t index, size_t worker) {
+static void round_chunk(void *context, size_t index, size_t worker) {
     (void)worker;
     const round_job *j = context;
-    size_t at = index * PIECE, n = iv_size_min(PIECE, j->n - at);
+    size_t at = index * CHUNK, n = iv_size_min(CHUNK, j->n - at);
     j->ops->compute.kernels->round(j->x + at, n, j->ops->type, j->out + at * iv_ops_width(j->ops));
 }
 
@@ -29,12 +28,11 @@ iv_status iv_ops_round(iv_ops *ops, const float *x, size_t n, void *out, iv_erro
     round_job j = {ops, x, out, n};
     IV_TRY(iv_ops_enter(ops, "round", err));
     if (ops->gpu) return iv_ops_leave(ops, ops->gpu->round(ops, x, n, out, err));
-    iv_pool_run(ops->pool, (n + PIECE - 1) / PIECE, round_piece, &j);
+    iv_pool_run(ops->pool, (n + CHUNK - 1) / CHUNK, round_chunk, &j);
     return iv_ops_leave(ops, IV_OK);
 }
 
-/* ---- norms ---------------------------------------------------------------------------------------------------------
- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_job {
     const iv_kernels *kernels;

@@ -11,31 +11,21 @@ static bool is_due(const iv_run *r) {
     return r->eval_data && (r->at == r->steps || (every && r->at % every == 0));
 }
 
-static void fill_batch(iv_run *r, size_t first, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        iv_train_example e = iv_train_data_example(r->eval_data, first + i);
-        iv_train_sequence *s = &r->sequences[i];
-        s->ids = e.ids, s->mask = e.mask, s->count = e.count, s->coefficients = NULL;
-    }
-}
-
 iv_status iv_run_eval_loss(iv_run *r, iv_train_metrics *m, iv_error *err) {
     if (!is_due(r)) return IV_OK;
-    double began = iv_now(), loss = 0, weight = 0;
+    double began = iv_now();
+    iv_train_sums sums = {0};
     size_t count = iv_train_data_count(r->eval_data);
     for (size_t at = 0, n; at < count; at += n) {
         n = iv_size_min(r->o->batch_size, count - at);
-        fill_batch(r, at, n);
+        iv_run_fill(r, r->eval_data, NULL, at, n);
         iv_train_batch b = {.sequences = r->sequences, .count = n, .temperature = 1.0f};
         IV_TRY(iv_train_score(r->trainer, &b, err));
-        for (size_t i = 0; i < n; i++)
-            for (size_t t = 1; t < r->sequences[i].count; t++) {
-                double mask = (double)r->sequences[i].mask[t];
-                loss -= mask * (double)r->sequences[i].logprobs[t], weight += mask;
-            }
+        iv_train_add_masks(&sums, r->sequences, n);
+        iv_train_add_losses(&sums, r->sequences, n);
     }
-    r->summary->evaluated = true, r->summary->eval_loss = loss / weight;
-    iv_train_metrics_set(m, "eval_loss", loss / weight);
+    r->summary->evaluated = true, r->summary->eval_loss = sums.loss / sums.weight;
+    iv_train_metrics_set(m, "eval_loss", r->summary->eval_loss);
     iv_train_metrics_set(m, "eval_seconds", iv_now() - began);
     return IV_OK;
 }

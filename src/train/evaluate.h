@@ -2,7 +2,7 @@
 #ifndef IV_TRAIN_EVALUATE_H
 #define IV_TRAIN_EVALUATE_H
 
-#include "train/reward.h"
+#include "train/reward/reward.h"
 #include "train/run_state.h"
 
 /* Each adds to the metrics of the step that just ended, if an evaluation is due there. Collective over processes. The

@@ -6,7 +6,7 @@
 #include "train/evaluate.h"
 #include "train/rl_batch.h"
 #include "train/sample.h"
-#include "train/sync.h"
+#include "train/rollout/sync.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -32,19 +32,18 @@ typedef struct rl {
     double seconds[4]; /* rollout, reward, learner, update of the engine */
 } rl;
 
-/* ---- opening ------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static iv_status open_reference(rl *x, iv_error *err) {
     const iv_run *r = x->r;
     if (r->algorithm.kl_beta == 0) return IV_OK;
-    iv_model *m = iv_train_model(r->trainer);
-    iv_train_options t = {.model_dir = r->o->model,
+    const iv_train_options *o = iv_train_options_of(r->trainer);
+    iv_train_options t = {.model_dir = o->model_dir,
                           .has_dtype = true,
-                          .dtype = m->gemm_type,
-                          .arithmetic = r->arithmetic,
-                          .cuda = r->cuda,
-                          .threads = r->o->threads,
+                          .dtype = iv_train_model(r->trainer)->gemm_type,
+                          .arithmetic = o->arithmetic,
+                          .cuda = o->cuda,
+                          .threads = o->threads,
                           .world = 1,
                           .tp = 1,
                           .virtual_ranks = 1,
@@ -53,8 +52,8 @@ static iv_status open_reference(rl *x, iv_error *err) {
                           .recompute = IV_RECOMPUTE_LAYER,
                           .no_optimizer = true,
                           .no_gradients = true,
-                          .dummy = r->dummy,
-                          .dummy_seed = r->o->dummy_seed};
+                          .dummy = o->dummy,
+                          .dummy_seed = o->dummy_seed};
     return iv_train_open(&t, &x->reference, err);
 }
 
@@ -122,8 +121,7 @@ static iv_status open_rl(rl *x, iv_run *r, iv_error *err) {
     return update_engine(x, err);
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------
- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 static iv_run_prompts prompts_of(const rl *x) {
     return (iv_run_prompts){x->r->data, x->r->examples, x->r->o->batch_size};

@@ -3,10 +3,10 @@
 #ifndef IV_TRAIN_RL_BATCH_H
 #define IV_TRAIN_RL_BATCH_H
 
-#include "train/algorithm.h"
-#include "train/data.h"
-#include "train/rollout.h"
-#include "train/trainer.h"
+#include "train/loss/algorithm.h"
+#include "train/data/data.h"
+#include "train/rollout/rollout.h"
+#include "train/trainer/trainer.h"
 
 /* n sequences; arrays per token have an element for each id of a sequence, 0 in the prompt. */
 typedef struct iv_rl_batch {

@@ -6,16 +6,13 @@
 #include "comm/mpi.h"
 #include "engine/text_model.h"
 #include "format/json.h"
-#include "invar.h"
-#include "model/tensor_data.h"
-#include "numerics/version.h"
-#include "train/checkpoint_files.h"
-#include "train/checkpoint_model.h"
-#include "train/checkpoint_trainer.h"
-#include "train/curves.h"
-#include "train/reward.h"
+#include "train/checkpoint/files.h"
+#include "train/metrics/curves.h"
+#include "train/trainer/options.h"
+#include "train/reward/reward.h"
 #include "train/run_state.h"
-#include "train/sync.h"
+#include "train/trainer/store.h"
+#include "train/rollout/sync.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -29,22 +26,15 @@ enum { STEP_TIMEOUT_MS = 60 * 60 * 1000 }; /* of a wait for other processes, whi
 void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
     bool rl = kind == IV_RUN_RL;
     *o = (iv_run_options){.kind = kind,
-                          .load_format = "auto",
-                          .dtype = "auto",
-                          .arithmetic = "auto",
-                          .device = "cpu",
+                          .trainer = iv_train_defaults(),
                           .numerics = "invar",
                           .epochs = 1,
                           .batch_size = rl ? 16 : 32,
                           .learning_rate = rl ? 1e-6 : 2e-5,
-                          .beta1 = 0.9,
-                          .beta2 = 0.999,
-                          .eps = 1e-8,
                           .max_grad_norm = 1.0,
                           .schedule = rl ? "constant" : "linear",
                           .warmup = "0",
                           .decay_steps = "0",
-                          .virtual_ranks = 8,
                           .longer = "error",
                           .algorithm = "grpo",
                           .reward = "exact",
@@ -61,29 +51,17 @@ void iv_run_defaults(iv_run_options *o, iv_run_kind kind) {
                           .rollout_numerics = "invar",
                           .rollout_mantissa_bits = IV_F32_MANTISSA_BITS,
                           .rollout_sync_every = 1,
-                          .tensor_parallel = 1,
-                          .recompute = "none",
                           .shard = "optimizer",
-                          .isa = "auto",
                           .keep = 3,
                           .rollout_tp = 1,
                           .speculative = "off",
                           .reward_timeout = -1,
                           .rank_transport = "auto",
                           .on_mismatch = "stop"};
+    o->trainer.data_parallel = 0;
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------
- */
-
-/* Standard input can be read once. */
-static iv_status check_eval_data(const iv_run_options *o, iv_error *err) {
-    if (!o->eval_data && o->eval_every)
-        return iv_fail(err, IV_INVALID, "eval data: wanted a file of held-out examples, found none");
-    if (o->eval_data && strcmp(o->eval_data, "-") == 0 && strcmp(o->data, "-") == 0)
-        return iv_fail(err, IV_INVALID, "eval data: wanted a file, found standard input, which is the training data");
-    return IV_OK;
-}
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static iv_status open_data(iv_run *r, iv_error *err) {
     static const char *const longer[] = {"error", "truncate", "drop"};
@@ -91,24 +69,20 @@ static iv_status open_data(iv_run *r, iv_error *err) {
     int what = 0;
     iv_model plan = {0};
     iv_checkpoint *c;
-    static const char *const formats[] = {"auto", "dummy"};
-    int format = 0;
-    IV_TRY(check_eval_data(o, err));
-    IV_TRY(iv_run_one_of("load format", o->load_format, formats, 2, &format, err));
-    r->dummy = format == 1;
-    IV_TRY(iv_run_one_of("longer examples", o->longer, longer, 3, &what, err));
-    IV_TRY(iv_run_check_data(r, err));
-    IV_TRY(
-        iv_model_plan(o->model, &(iv_model_options){.dummy = r->dummy, .dummy_seed = o->dummy_seed}, &plan, &c, err));
+    IV_TRY(iv_run_check_trainer(r, err));
+    IV_TRY(iv_train_one_of("longer examples", o->longer, longer, 3, &what, err));
+    IV_TRY(iv_run_check_data(o, err));
+    iv_model_options m = {.dummy = strcmp(o->trainer.load_format, "dummy") == 0, .dummy_seed = o->trainer.dummy_seed};
+    IV_TRY(iv_model_plan(o->trainer.model, &m, &plan, &c, err));
     size_t vocab = (size_t)plan.config.vocab_size, positions = (size_t)plan.config.max_positions;
     iv_checkpoint_close(c);
     iv_arena_free(&plan.arena);
-    IV_TRY(iv_text_model_open(o->model, &r->text, err));
+    IV_TRY(iv_text_model_open(o->trainer.model, &r->text, err));
     iv_train_data_options d = {.path = o->data,
                                .kind = o->kind == IV_RUN_RL ? IV_TRAIN_RL : IV_TRAIN_SFT,
                                .vocab_size = vocab,
                                .positions = positions,
-                               .room = o->kind == IV_RUN_RL ? o->max_new_tokens : 0,
+                               .completion = o->kind == IV_RUN_RL ? o->max_new_tokens : 0,
                                .max_length = o->max_length,
                                .any_members = o->kind == IV_RUN_RL && o->reward && iv_reward_is_command(o->reward),
                                .longer = (iv_train_longer)what};
@@ -148,23 +122,21 @@ static iv_status make_algorithm(iv_run *r, iv_error *err) {
     return iv_algorithm_check(a, err);
 }
 
-/* ---- identity -----------------------------------------------------------------------------------------------------
- */
+/* ---- identity ---------------------------------------------------------------------------------------------------- */
 
-/* All that decides the weights, besides the initial ones and the data. steps: of the run, 0: left out. */
+/* All that decides the weights, with what the trainer knows. steps: of the run, 0: left out. */
 static json_t *hyperparameters_of(const iv_run *r, uint64_t steps) {
     const iv_run_options *o = r->o;
     char seed[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
-    json_t *j = json_pack(
-        "{ss ss ss ss sI sI ss sf sf sf sf sf sf sf ss sI sI sb sb sb}", "kind", o->kind == IV_RUN_RL ? "rl" : "sft",
-        "dtype", iv_dtype_name(iv_train_model(r->trainer)->gemm_type), "arithmetic", iv_arithmetic_name(r->arithmetic),
-        "numerics", o->numerics, "batch_size", (json_int_t)o->batch_size, "virtual_ranks", (json_int_t)o->virtual_ranks,
-        "seed", seed, "learning_rate", o->learning_rate, "weight_decay", o->weight_decay, "beta1", o->beta1, "beta2",
-        o->beta2, "eps", o->eps, "max_grad_norm", o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio, "schedule",
-        iv_schedule_name(r->schedule.kind), "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps",
-        (json_int_t)r->schedule.decay, "decay_all", (int)o->decay_all, "shuffle", (int)!o->no_shuffle, "drop_last",
-        (int)o->drop_last);
+    json_t *j = iv_train_hyperparameters(r->trainer, o->kind == IV_RUN_RL ? "rl" : "sft");
+    json_t *more = json_pack(
+        "{ss sI ss sf sf sf ss sI sI sb sb}", "numerics", o->numerics, "batch_size", (json_int_t)o->batch_size, "seed",
+        seed, "learning_rate", o->learning_rate, "max_grad_norm", o->max_grad_norm, "min_lr_ratio", o->min_lr_ratio,
+        "schedule", iv_schedule_name(r->schedule.kind), "warmup_steps", (json_int_t)r->schedule.warmup, "decay_steps",
+        (json_int_t)r->schedule.decay, "shuffle", (int)!o->no_shuffle, "drop_last", (int)o->drop_last);
+    json_object_update(j, more);
+    json_decref(more);
     if (j && steps) json_object_set_new(j, "steps", json_integer((json_int_t)steps));
     if (o->kind != IV_RUN_RL || !j) return j;
     const iv_algorithm *a = &r->algorithm;
@@ -188,43 +160,18 @@ static json_t *hyperparameters_of(const iv_run *r, uint64_t steps) {
 }
 
 static iv_status make_identity(iv_run *r, uint64_t steps, iv_error *err) {
-    uint8_t data[32], digest[32];
-    char hex[65], data_hex[65];
-    iv_model *m = iv_train_model(r->trainer);
-    IV_TRY(iv_model_digest(m, err));
-    iv_digest_hex(m->weights_digest, hex);
-    snprintf(r->initial, sizeof r->initial, "sha256:%s", hex);
+    uint8_t data[32];
+    char hex[65];
     iv_train_data_digest(r->data, data);
-    iv_digest_hex(data, data_hex);
-    json_t *h = hyperparameters_of(r, steps);
-    free(r->hyperparameters);
-    r->hyperparameters = h ? json_dumps(h, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
-    json_decref(h);
-    if (!r->hyperparameters) return iv_fail(err, IV_NO_MEMORY, "run: no memory");
-    iv_digest *d = iv_digest_new();
-    if (!d) return iv_fail(err, IV_NO_MEMORY, "run: no memory");
-    char versions[64];
-    snprintf(versions, sizeof versions, "forward %d training %d\n", IV_NUMERICS_VERSION, IV_TRAINING_VERSION);
-    iv_digest_add(d, versions, strlen(versions));
-    iv_digest_add(d, r->initial, strlen(r->initial) + 1);
-    iv_digest_add(d, data_hex, strlen(data_hex) + 1);
-    iv_digest_add(d, r->hyperparameters, strlen(r->hyperparameters));
-    iv_digest_finish(d, digest);
-    iv_digest_hex(digest, hex);
-    snprintf(r->identity, sizeof r->identity, "ivt%d-%s-%s-%.16s", IV_TRAINING_VERSION,
-             iv_arithmetic_name(r->arithmetic), iv_dtype_name(m->gemm_type), hex);
-    snprintf(r->summary->identity, sizeof r->summary->identity, "%s", r->identity);
-    r->run = (iv_training_run){.dir = r->o->output,
-                               .identity = r->identity,
-                               .initial_weights = r->initial,
-                               .hyperparameters = r->hyperparameters,
-                               .law_version = IV_TRAINING_VERSION,
-                               .elements = iv_train_slice_of(r->trainer).elements};
+    iv_digest_hex(data, hex);
+    IV_TRY(iv_train_identify(r->trainer, hyperparameters_of(r, steps), hex, &r->identity, err));
+    snprintf(r->summary->identity, sizeof r->summary->identity, "%s", r->identity.fingerprint);
     return IV_OK;
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------
- */
+static iv_training_run run_of(const iv_run *r) { return iv_train_run_of(r->trainer, &r->identity, r->o->output); }
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static void note(iv_run *r, const char *text) {
     if (!r->first || !r->o->progress || r->o->quiet || !*text) return;
@@ -274,13 +221,15 @@ static uint64_t saved_number(const iv_run *r, const char *name) {
 /* A run that can be made longer has no steps in its identity. Checkpoints of earlier versions have them: the run then
  * goes on under the identity that it had. */
 static iv_status find_checkpoint(iv_run *r, iv_training_checkpoint **c, iv_buf *notes, iv_error *err) {
-    iv_status status = iv_training_resume(&r->run, r->processes, c, notes, err);
+    iv_training_run run = run_of(r);
+    iv_status status = iv_training_resume(&run, r->processes, c, notes, err);
     if (status != IV_INVALID) return status;
     uint64_t steps = saved_number(r, "steps"), warmup = saved_number(r, "warmup_steps");
     if (steps && !iv_schedule_needs_steps(&r->schedule)) {
         iv_buf_clear(notes);
         IV_TRY(make_identity(r, steps, err));
-        status = iv_training_resume(&r->run, r->processes, c, notes, err);
+        run = run_of(r);
+        status = iv_training_resume(&run, r->processes, c, notes, err);
     }
     if (status != IV_INVALID) return status;
     iv_error why = *err;
@@ -296,6 +245,19 @@ static iv_status find_checkpoint(iv_run *r, iv_training_checkpoint **c, iv_buf *
     return status;
 }
 
+/* Of the optimizer: a step of rl has several, or none. */
+static iv_status saved_updates(const iv_run *r, const iv_training_checkpoint *c, uint64_t *updates, iv_error *err) {
+    const iv_training_progress p = iv_training_get(c)->progress;
+    json_t *j;
+    *updates = p.step * r->o->inner_steps;
+    if (!p.state) return IV_OK;
+    IV_TRY(iv_json_parse("checkpoint state", p.state, strlen(p.state), &j, err));
+    json_t *u = json_object_get(j, "updates");
+    if (json_is_integer(u)) *updates = (uint64_t)json_integer_value(u);
+    json_decref(j);
+    return IV_OK;
+}
+
 static iv_status resume(iv_run *r, iv_error *err) {
     iv_training_checkpoint *c = NULL;
     iv_buf notes = {0};
@@ -303,26 +265,10 @@ static iv_status resume(iv_run *r, iv_error *err) {
     if (notes.len) note(r, notes.data);
     iv_buf_free(&notes);
     if (status != IV_OK || !c) return status;
-    const iv_training_progress p = iv_training_get(c)->progress;
-    status = iv_training_load(c, r->trainer, err);
-    r->at = p.step;
-    uint64_t updates = p.step * r->o->inner_steps;
-    if (p.state) {
-        json_t *j;
-        if (status == IV_OK) status = iv_json_parse("checkpoint state", p.state, strlen(p.state), &j, err);
-        if (status == IV_OK) {
-            json_t *u = json_object_get(j, "updates");
-            if (json_is_integer(u)) updates = (uint64_t)json_integer_value(u);
-            json_decref(j);
-        }
-    }
-    char hex[65];
-    if (status == IV_OK) status = iv_train_restore(r->trainer, updates, err);
-    if (status == IV_OK) status = iv_train_weights_hash(r->trainer, r->hash, err);
-    iv_digest_hex(r->hash, hex);
-    if (status == IV_OK && strcmp(hex, p.weight_hash) != 0)
-        status = iv_fail(err, IV_FORMAT, "%s: weights hash: wanted %s, found %s", iv_training_get(c)->path,
-                         p.weight_hash, hex);
+    uint64_t updates;
+    status = saved_updates(r, c, &updates, err);
+    r->at = iv_training_get(c)->progress.step;
+    if (status == IV_OK) status = iv_training_load(c, r->trainer, updates, r->hash, err);
     if (status == IV_OK) {
         char line[4200];
         snprintf(line, sizeof line, "resumed from %s\n", iv_training_get(c)->path);
@@ -406,7 +352,6 @@ static iv_status open_all(iv_run *r, iv_error *err) {
     IV_TRY(iv_run_check(r, err));
     if (r->o->kind == IV_RUN_RL) IV_TRY(iv_run_check_rl(r, err));
     IV_TRY(iv_run_open_trainer(r, err));
-    IV_TRY(iv_run_check_device(r, err));
     r->summary->dtype = iv_dtype_name(iv_train_model(r->trainer)->gemm_type);
     IV_TRY(make_identity(r, iv_schedule_needs_steps(&r->schedule) ? r->steps : 0, err));
     IV_TRY(iv_train_weights_hash(r->trainer, r->hash, err));
@@ -428,16 +373,15 @@ iv_status iv_run_open(iv_run *r, const iv_run_options *o, iv_run_summary *summar
     return status;
 }
 
-static iv_status open_model_parts(iv_run *r, iv_error *err) {
+static iv_status open_for_gradients(iv_run *r, iv_error *err) {
     r->first = true;
     IV_TRY(open_data(r, err));
-    IV_TRY(iv_run_open_trainer(r, err));
-    return iv_run_check_device(r, err);
+    return iv_run_open_trainer(r, err);
 }
 
 iv_status iv_run_open_model(iv_run *r, const iv_run_options *o, iv_run_summary *summary, iv_error *err) {
     *r = (iv_run){.o = o, .summary = summary, .no_optimizer = true};
-    iv_status status = open_model_parts(r, err);
+    iv_status status = open_for_gradients(r, err);
     if (status != IV_OK) iv_run_close(r);
     return status;
 }
@@ -446,7 +390,7 @@ void iv_run_close(iv_run *r) {
     iv_train_progress_break(&r->progress);
     iv_train_log_close(r->log, NULL), iv_train_events_close(r->events, NULL);
     for (size_t i = 0; i < r->sequence_max; i++) free(r->sequences[i].logprobs);
-    free(r->sequences), free(r->examples), free(r->hyperparameters);
+    free(r->sequences), free(r->examples), iv_train_identity_free(&r->identity);
     iv_train_close(r->trainer); /* before the engine, whose model it may train */
     iv_engine_close(r->engine);
     iv_baseline_close(r->baseline);
@@ -470,8 +414,15 @@ iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- the end of a step --------------------------------------------------------------------------------------------
- */
+void iv_run_fill(iv_run *r, const iv_train_data *data, const uint32_t *which, size_t first, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        iv_train_example e = iv_train_data_example(data, which ? which[i] : first + i);
+        iv_train_sequence *s = &r->sequences[i];
+        *s = (iv_train_sequence){e.ids, e.mask, e.count, s->logprobs, NULL};
+    }
+}
+
+/* ---- the end of a step ------------------------------------------------------------------------------------------- */
 
 static iv_status save(iv_run *r, const char *state, iv_error *err) {
     char hex[65];
@@ -481,9 +432,10 @@ static iv_status save(iv_run *r, const char *state, iv_error *err) {
     if (r->o->drop_last) examples -= examples % r->o->batch_size; /* of an epoch */
     iv_training_progress p = {
         .step = r->at, .epoch = used / examples, .cursor = used % examples, .weight_hash = hex, .state = state};
-    iv_training_model model = {.model = iv_train_model(r->trainer), .source = r->o->model};
+    iv_training_model model = {.model = iv_train_model(r->trainer), .source = r->o->trainer.model};
+    iv_training_run run = run_of(r);
     iv_training_save_options options = {.export = iv_training_export_model, .export_user = &model, .keep = r->o->keep};
-    IV_TRY(iv_training_save(&r->run, &p, &shard, &options, r->processes, err));
+    IV_TRY(iv_training_save(&run, &p, &shard, &options, r->processes, err));
     iv_buf path = {0};
     IV_TRY(iv_training_path(r->o->output, r->at, &path, err));
     snprintf(r->summary->checkpoint, sizeof r->summary->checkpoint, "%s", path.data);

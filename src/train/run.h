@@ -3,7 +3,7 @@
 #ifndef IV_TRAIN_RUN_H
 #define IV_TRAIN_RUN_H
 
-#include "base/status.h"
+#include "invar_train.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -15,22 +15,21 @@ typedef enum iv_run_kind { IV_RUN_SFT, IV_RUN_RL } iv_run_kind;
 /* What a run is made of. Texts are parsed by the run, so that errors name them. */
 typedef struct iv_run_options {
     iv_run_kind kind;
-    const char *model, *data, *output; /* directories and a file; output: checkpoints, log, curves; NULL: no files */
-    const char *eval_data;             /* held-out examples, never learned; NULL: none */
+    iv_trainer_options trainer; /* model, optimizer, arithmetic, layout. data_parallel 0: 1, or under mpirun its
+                                 * processes / tensor_parallel; pass_tokens 0: the step's, or what fits. The run sets
+                                 * `run` and no_optimizer itself */
+    const char *data, *output;  /* a file and a directory; output: checkpoints, log, curves; NULL: no files */
+    const char *eval_data;      /* held-out examples, never learned; NULL: none */
     /* ---- what decides the weights ---- */
-    const char *load_format; /* "auto"; "dummy": a random start, of which only config.json and tokenizer are read */
-    uint64_t dummy_seed;
-    const char *dtype, *arithmetic; /* "auto", "bfloat16", "float16", "float32"; "auto" (tc16 on a GPU, else fma32),
-                                     * "fma32", "tc16" */
-    const char *numerics;           /* "invar"; a baseline's name as a control */
-    uint64_t steps, epochs;         /* steps 0: as many as the epochs have */
-    uint64_t batch_size;            /* sequences of a step; in RL prompts */
+    const char *numerics;   /* "invar"; a baseline's name as a control */
+    uint64_t steps, epochs; /* steps 0: as many as the epochs have */
+    uint64_t batch_size;    /* sequences of a step; in RL prompts */
     uint64_t seed;
-    double learning_rate, weight_decay, beta1, beta2, eps, max_grad_norm, min_lr_ratio;
+    double learning_rate, max_grad_norm, min_lr_ratio;
     const char *schedule, *warmup, *decay_steps;
-    uint64_t virtual_ranks, max_length;
+    uint64_t max_length;
     const char *longer; /* "error", "truncate", "drop" */
-    bool decay_all, no_shuffle, drop_last;
+    bool no_shuffle, drop_last;
     /* RL */
     const char *algorithm, *reward, *reward_format, *kl, *correction; /* reward_format: the expression of "format";
                                                                        * kl NULL: the algorithm's own */
@@ -44,14 +43,9 @@ typedef struct iv_run_options {
      * after every so many steps. */
     uint64_t rollout_mantissa_bits, rollout_sync_every;
     /* ---- what does not ---- */
-    uint64_t data_parallel; /* 0: 1, or under mpirun its processes / tensor_parallel */
-    uint64_t tensor_parallel, threads, micro_batch, pass_tokens;
-    const char *recompute, *isa;
     bool separate;              /* iv_gpu_learner_options, for tests */
-    bool offload_optimizer;     /* on GPUs: the moments stay in the host's memory */
     const char *rank_transport; /* of processes with a GPU each: "auto", "nccl", "host" */
-    const char *shard;  /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
-    const char *device; /* "auto" (a GPU if this machine has one of compute capability 9.0), "cpu", "cuda" */
+    const char *shard; /* what a process has its slice of alone: "optimizer", "parameters" (master weights too) */
     uint64_t save_every, keep;
     uint64_t eval_every; /* steps between two evaluations; there is one after the last step; 0: that alone */
     bool resume;         /* from the newest checkpoint of output, if it has one */

@@ -1,16 +1,13 @@
 /* run_check.c: options that are out of range, and those that could not change anything: nothing asked for is ignored.
  */
 #include "train/run_state.h"
-#include "train/sync.h"
+#include "train/rollout/sync.h"
 
 #include <string.h>
 
 bool iv_run_filters(const iv_run_options *o) { return o->top_p < 1.0 || o->top_k > 0 || o->min_p > 0; }
 
-/* ---- every run ----------------------------------------------------------------------------------------------------
- */
-
-static iv_status check_schedule(const iv_run *r, iv_error *err) {
+iv_status iv_run_check(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     const iv_schedule *s = &r->schedule;
     const char *name = iv_schedule_name(s->kind);
@@ -32,34 +29,18 @@ static iv_status check_schedule(const iv_run *r, iv_error *err) {
     return IV_OK;
 }
 
-iv_status iv_run_check_data(const iv_run *r, iv_error *err) {
-    const iv_run_options *o = r->o;
-    if (o->dummy_seed && !r->dummy)
-        return iv_fail(err, IV_INVALID, "--dummy-seed: wanted --load-format dummy, found %s", o->load_format);
+/* Standard input can be read once. */
+iv_status iv_run_check_data(const iv_run_options *o, iv_error *err) {
+    if (!o->eval_data && o->eval_every)
+        return iv_fail(err, IV_INVALID, "eval data: wanted a file of held-out examples, found none");
+    if (o->eval_data && strcmp(o->eval_data, "-") == 0 && strcmp(o->data, "-") == 0)
+        return iv_fail(err, IV_INVALID, "eval data: wanted a file, found standard input, which is the training data");
     if (strcmp(o->longer, "error") != 0 && !o->max_length)
         return iv_fail(err, IV_INVALID, "--longer %s: wanted --max-length too, found no limit", o->longer);
     return IV_OK;
 }
 
-iv_status iv_run_check(const iv_run *r, iv_error *err) {
-    const iv_run_options *o = r->o;
-    if (o->decay_all && o->weight_decay == 0)
-        return iv_fail(err, IV_INVALID, "--decay-all: wanted --weight-decay above 0, found 0");
-    return check_schedule(r, err);
-}
-
-iv_status iv_run_check_device(const iv_run *r, iv_error *err) {
-    const iv_run_options *o = r->o;
-    if (o->offload_optimizer && !r->cuda)
-        return iv_fail(err, IV_INVALID, "--offload-optimizer: wanted --device cuda, found the CPU");
-    if (strcmp(o->rank_transport, "nccl") == 0 && !(r->cuda && r->processes))
-        return iv_fail(err, IV_INVALID, "--rank-transport nccl: wanted processes of mpirun with a GPU each, found %s",
-                       r->cuda ? "one process" : "the CPU");
-    return IV_OK;
-}
-
-/* ---- rl -----------------------------------------------------------------------------------------------------------
- */
+/* ---- rl ---------------------------------------------------------------------------------------------------------- */
 
 static iv_status check_algorithm(const iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;

@@ -4,35 +4,32 @@
 
 #include "baseline/ops.h"
 #include "engine/state.h"
-#include "train/algorithm.h"
-#include "train/checkpoint.h"
-#include "train/data.h"
-#include "train/metrics.h"
-#include "train/metrics_events.h"
-#include "train/metrics_progress.h"
-#include "train/order.h"
+#include "train/loss/algorithm.h"
+#include "train/data/data.h"
+#include "train/trainer/identity.h"
+#include "train/metrics/metrics.h"
+#include "train/metrics/events.h"
+#include "train/metrics/progress.h"
+#include "train/data/order.h"
 #include "train/run.h"
 #include "train/schedule.h"
-#include "train/trainer.h"
+#include "train/trainer/trainer.h"
 
 typedef struct iv_run {
     const iv_run_options *o;
     iv_comm *processes; /* NULL: one */
     bool first;         /* the process that writes and speaks */
-    bool no_optimizer, dummy;
+    bool no_optimizer;
     iv_text_model *text;
     iv_train_data *data, *eval_data; /* eval_data: NULL without an evaluation */
     iv_train_order *order;
     iv_engine *engine; /* of rollouts; NULL in sft */
     iv_trainer *trainer;
-    bool cuda;             /* trainer and engine run on a GPU */
     iv_baseline *baseline; /* of a control; else NULL */
     iv_schedule schedule;
     iv_algorithm algorithm;
-    iv_arithmetic arithmetic;
     uint64_t steps, at; /* of the run; done so far */
-    char *hyperparameters, identity[128], initial[80];
-    iv_training_run run;
+    iv_train_identity identity;
     iv_train_log *log;
     iv_train_events *events;
     iv_train_progress progress;
@@ -58,19 +55,19 @@ iv_status iv_run_end_step(iv_run *r, iv_train_metrics *m, const char *state, iv_
 /* Room for n sequences, whose logprobs the run owns: [longest] each. */
 iv_status iv_run_reserve(iv_run *r, size_t n, iv_error *err);
 
-/* text is one of names[count]: *out is which. */
-iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
-                        iv_error *err);
+/* The sequences of the run that have n examples: those of data by `which`, or from `first` on (NULL). */
+void iv_run_fill(iv_run *r, const iv_train_data *data, const uint32_t *which, size_t first, size_t n);
 /* The longest sequence that a step may have, in tokens. */
 size_t iv_run_longest(const iv_run *r);
-/* run_trainer.c: chooses the device and opens the trainer, in rl the engine too. r->data may be NULL. */
+/* run_trainer.c: the trainer's options; all that can be said of them before anything is opened. */
+iv_status iv_run_check_trainer(const iv_run *r, iv_error *err);
+/* Opens the trainer, in rl the engine too. */
 iv_status iv_run_open_trainer(iv_run *r, iv_error *err);
 
 iv_status iv_run_sft(iv_run *r, iv_error *err);
-/* run_check.c: options of the data, of every run and of rl, before anything is opened; of the device, after that. */
-iv_status iv_run_check_data(const iv_run *r, iv_error *err);
+/* run_check.c: options of the data, of every run and of rl, before a trainer is opened. */
+iv_status iv_run_check_data(const iv_run_options *o, iv_error *err);
 iv_status iv_run_check(const iv_run *r, iv_error *err);
-iv_status iv_run_check_device(const iv_run *r, iv_error *err);
 iv_status iv_run_check_rl(const iv_run *r, iv_error *err);
 /* Does top-p, top-k or min-p narrow what is drawn? */
 bool iv_run_filters(const iv_run_options *o);

@@ -4,28 +4,14 @@
 #include "engine/replace.h"
 #include "kernels/paged_kv.h"
 #include "kv/pages.h"
-#include "train/device.h"
+#include "train/trainer/options.h"
 #include "train/run_state.h"
-#include "train/sync.h"
+#include "train/rollout/sync.h"
 
 #include <string.h>
 
 enum { EXAMPLE_TOKENS = 4096, ROLLOUT_SEQUENCES = 64, ROLLOUT_TOKENS = 1024 };
 enum { GPU_ROLLOUT_SEQUENCES = 512, GPU_ROLLOUT_TOKENS = 8192 };
-
-iv_status iv_run_one_of(const char *what, const char *text, const char *const *names, int count, int *out,
-                        iv_error *err) {
-    for (int i = 0; i < count; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *out = i;
-            return IV_OK;
-        }
-    char list[200] = "", *at = list;
-    for (int i = 0; i < count; i++)
-        at +=
-            snprintf(at, sizeof list - (size_t)(at - list), "%s%s", i ? i + 1 == count ? " or " : ", " : "", names[i]);
-    return iv_fail(err, IV_INVALID, "%s: wanted %s, found '%s'", what, list, text);
-}
 
 size_t iv_run_longest(const iv_run *r) {
     size_t longest = r->data ? iv_train_data_counts(r->data).longest : 0;
@@ -45,13 +31,13 @@ static size_t step_tokens(const iv_run *r) {
     return rl ? all : iv_size_min(all, c.tokens + 16 * c.examples);
 }
 
-/* On a GPU the whole step, so that its sums need one row; the trainer takes less where memory wants it. */
+/* On a GPU the whole step, so that its sums need one flat buffer; the trainer takes less where memory wants it. */
 static iv_status size_passes(const iv_run *r, iv_train_options *t, iv_error *err) {
     size_t longest = iv_run_longest(r);
     t->pass_tokens_least = iv_size_max(longest, EXAMPLE_TOKENS);
     t->pass_tokens = t->cuda ? iv_size_max(step_tokens(r), longest) : t->pass_tokens_least;
     t->pass_tokens_least = iv_size_min(t->pass_tokens_least, t->pass_tokens);
-    if (r->o->pass_tokens) t->pass_tokens = t->pass_tokens_least = r->o->pass_tokens;
+    if (r->o->trainer.pass_tokens) t->pass_tokens = t->pass_tokens_least = r->o->trainer.pass_tokens;
     if (longest <= t->pass_tokens) return IV_OK;
     return iv_fail(err, IV_INVALID, "tokens of a pass: wanted %zu at least, the longest sequence, found %zu", longest,
                    t->pass_tokens);
@@ -71,7 +57,7 @@ static iv_status check_engine_gpus(const iv_run *r, const iv_train_options *t, i
                    t->tp * (t->world / r->processes->size), count);
 }
 
-/* Rows of floats that a trainer keeps on its GPU: master weights, two moments, the sums, and those of subtrees of
+/* Flat buffers that a trainer keeps on its GPU: master weights, two moments, the sums, and those of subtrees of
  * virtual ranks, which a step of several passes has. */
 static size_t trainer_rows(const iv_train_options *t) {
     size_t rows = t->offload_optimizer ? 2 : 4, mine = t->virtual_ranks / t->world;
@@ -80,8 +66,8 @@ static size_t trainer_rows(const iv_train_options *t) {
 }
 
 /* Pages of an engine that is opened before the trainer on the same GPU: all sequences at full length, or what the
- * trainer's rows leave; at least one sequence. */
-static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
+ * trainer's flat buffers leave; at least one sequence. */
+static iv_status leave_memory(const iv_run *r, const iv_train_options *t, iv_engine_options *e, iv_error *err) {
     iv_model_info info;
     iv_gpu *gpu;
     size_t page, all, kept;
@@ -96,8 +82,8 @@ static iv_status leave_room(const iv_run *r, const iv_train_options *t, iv_engin
     if (!iv_size_mul(info.parameters, trainer_rows(t) * sizeof(float), &kept) ||
         !iv_size_add(kept, info.weight_bytes, &kept))
         kept = SIZE_MAX;
-    size_t room = available / 100 * 95;
-    e->kv_bytes = iv_size_max(page, iv_size_min(all, room - iv_size_min(kept, room)));
+    size_t budget = available / 100 * 95;
+    e->kv_bytes = iv_size_max(page, iv_size_min(all, budget - iv_size_min(kept, budget)));
     return IV_OK;
 }
 
@@ -107,8 +93,9 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     IV_TRY(check_engine_gpus(r, t, err));
     iv_engine_options e;
     iv_engine_options_init(&e);
-    e.model = o->model, e.load_format = o->load_format, e.dummy_seed = o->dummy_seed, e.isa = o->isa;
-    e.device = t->cuda ? "cuda" : "cpu", e.threads = o->threads, e.numerics = o->rollout_numerics;
+    e.model = o->trainer.model, e.load_format = o->trainer.load_format, e.dummy_seed = o->trainer.dummy_seed;
+    e.isa = o->trainer.isa;
+    e.device = t->cuda ? "cuda" : "cpu", e.threads = o->trainer.threads, e.numerics = o->rollout_numerics;
     e.dtype = dtype, e.arithmetic = iv_arithmetic_name(t->arithmetic);
     e.tensor_parallel_size = o->rollout_tp, e.speculative = o->speculative, e.trainable = true;
     e.sample_all_ids = o->sample_all_ids;
@@ -119,7 +106,7 @@ static iv_status open_engine(iv_run *r, const iv_train_options *t, const char *d
     if (o->rollout_seqs) e.max_num_seqs = o->rollout_seqs;
     if (o->rollout_batched_tokens) e.max_num_batched_tokens = o->rollout_batched_tokens;
     e.max_model_len = iv_run_longest(r);
-    if (before_trainer && t->cuda) IV_TRY(leave_room(r, t, &e, err));
+    if (before_trainer && t->cuda) IV_TRY(leave_memory(r, t, &e, err));
     return iv_engine_open(&e, &r->engine, err);
 }
 
@@ -133,38 +120,34 @@ static bool shares_model(const iv_run *r, const iv_train_options *t, iv_numerics
 
 /* ---- the trainer ------------------------------------------------------------------------------------------------ */
 
-/* Without a number of data-parallel ranks: each process of mpirun is one rank. */
-static iv_status spread_ranks(const iv_run *r, iv_train_options *t, iv_error *err) {
-    size_t n = r->processes->size;
-    if (t->tp == 0 || n % t->tp)
-        return iv_fail(
-            err, IV_UNSUPPORTED,
-            "tensor-parallel ranks: wanted a divisor of the %zu processes of mpirun, found %zu (with a number "
-            "of data-parallel ranks that the processes divide, tensor-parallel ranks are threads)",
-            n, t->tp);
-    t->world = n / t->tp;
-    return IV_OK;
+/* `options` is this run's copy. */
+static iv_train_setup setup_of(const iv_run *r, iv_trainer_options *options) {
+    const iv_run_options *o = r->o;
+    *options = o->trainer;
+    if (!r->processes && options->data_parallel == 0) options->data_parallel = 1;
+    options->no_optimizer = r->no_optimizer;
+    return (iv_train_setup){.options = options,
+                            .flags = true,
+                            .numerics = o->numerics,
+                            .shard = o->shard,
+                            .rank_transport = o->rank_transport,
+                            .processes = r->processes,
+                            .gpus = o->kind == IV_RUN_RL ? o->rollout_tp : 1,
+                            .separate = o->separate,
+                            .deferred_loss = o->kind == IV_RUN_RL};
+}
+
+iv_status iv_run_check_trainer(const iv_run *r, iv_error *err) {
+    iv_trainer_options options;
+    iv_train_setup setup = setup_of(r, &options);
+    return iv_train_options_check(&setup, err);
 }
 
 static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *numerics, iv_error *err) {
-    static const char *const recomputes[] = {"none", "attention", "layer"}, *const shards[] = {"optimizer",
-                                                                                               "parameters"};
-    const iv_run_options *o = r->o;
-    int recompute = 0, shard = 0;
-    iv_isa isa;
-    IV_TRY(iv_gemm_type_parse(o->dtype, &t->has_dtype, &t->dtype, err));
-    IV_TRY(iv_run_one_of("recompute", o->recompute, recomputes, 3, &recompute, err));
-    IV_TRY(iv_run_one_of("shard", o->shard, shards, 2, &shard, err));
-    IV_TRY(iv_isa_parse(o->isa, &isa, err));
-    IV_TRY(iv_numerics_parse(o->numerics, numerics, err));
-    t->recompute = (iv_recompute)recompute, t->shard_parameters = shard == 1;
-    t->separate = o->separate, t->offload_optimizer = o->offload_optimizer, t->rank_transport = o->rank_transport;
-    t->kernels = iv_kernels_select(isa);
-    if (*numerics == IV_VANILLA_BLAS)
-        return iv_fail(err, IV_UNSUPPORTED, "numerics: wanted invar, bio or vanilla for training, found vanilla-blas");
-    if (r->processes && o->data_parallel == 0) IV_TRY(spread_ranks(r, t, err));
-    IV_TRY(
-        iv_train_choose_device(o->device, o->arithmetic, *numerics, o->kind == IV_RUN_RL ? o->rollout_tp : 1, t, err));
+    iv_trainer_options options;
+    iv_train_setup setup = setup_of(r, &options);
+    IV_TRY(iv_train_options_parse(&setup, t, numerics, err));
+    IV_TRY(size_passes(r, t, err));
     if (*numerics == IV_INVAR) return IV_OK;
     IV_TRY(iv_baseline_open(*numerics, t->kernels, 1, &r->baseline, err));
     t->kernels = iv_baseline_kernels(r->baseline);
@@ -174,33 +157,19 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
 iv_status iv_run_open_trainer(iv_run *r, iv_error *err) {
     const iv_run_options *o = r->o;
     iv_numerics numerics;
-    iv_train_options t = {.model_dir = o->model,
-                          .threads = o->threads,
-                          .world = o->data_parallel ? o->data_parallel : 1,
-                          .tp = o->tensor_parallel,
-                          .virtual_ranks = o->virtual_ranks,
-                          .processes = r->processes,
-                          .micro_batch = o->micro_batch,
-                          .adamw = {o->beta1, o->beta2, o->eps, o->weight_decay},
-                          .decay_all = o->decay_all,
-                          .no_optimizer = r->no_optimizer,
-                          .late = o->kind == IV_RUN_RL,
-                          .dummy = r->dummy,
-                          .dummy_seed = o->dummy_seed};
+    iv_train_options t;
     IV_TRY(parse_options(r, &t, &numerics, err));
-    IV_TRY(size_passes(r, &t, err));
-    r->cuda = t.cuda, r->arithmetic = t.arithmetic;
     r->summary->device = t.cuda ? "cuda" : "cpu";
     r->summary->isa = iv_isa_name(t.kernels->isa);
     r->summary->arithmetic = iv_arithmetic_name(t.arithmetic);
     bool shared = shares_model(r, &t, numerics);
     if (shared) {
-        IV_TRY(open_engine(r, &t, o->dtype, true, err));
+        IV_TRY(open_engine(r, &t, o->trainer.dtype, true, err));
         t.model = r->engine->model, t.gpu = r->engine->gpus[0];
-        t.lent = iv_replace_lend(r->engine, &t.lent_bytes);
+        t.borrowed = iv_replace_lend(r->engine, &t.borrowed_bytes);
     }
     IV_TRY(iv_train_open(&t, &r->trainer, err));
-    r->summary->lent_bytes = iv_train_lent_bytes(r->trainer);
+    r->summary->lent_bytes = iv_train_borrowed_bytes(r->trainer);
     if (shared || o->kind != IV_RUN_RL) return IV_OK;
     return open_engine(r, &t, iv_dtype_name(iv_train_model(r->trainer)->gemm_type), false, err);
 }

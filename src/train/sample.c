@@ -1,7 +1,7 @@
 /* sample.c: prompts divided over processes, and rewards that the first of them asks for. */
 #include "train/sample.h"
 #include "base/size.h"
-#include "train/checkpoint_agree.h"
+#include "comm/agree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static iv_status sample_own(const iv_run *r, const iv_rollout_prompt *prompts, s
 static iv_status share_rollout(const iv_run *r, iv_status status, size_t group, iv_rollout **out, iv_error *err) {
     iv_rollout *mine = *out;
     *out = NULL;
-    status = iv_training_agree(r->processes, status, err);
+    status = iv_comm_agree(r->processes, status, err);
     if (status == IV_OK) status = iv_rollout_gather(r->processes, mine, group, out, err);
     iv_rollout_close(mine);
     return status;
@@ -43,7 +43,7 @@ iv_status iv_run_sample(iv_run *r, const iv_run_prompts *p, const iv_rollout_opt
 static iv_status share_rewards(const iv_run *r, iv_status status, double *rewards, size_t n, iv_error *err) {
     const void *bytes;
     size_t got;
-    IV_TRY(iv_training_agree(r->processes, status, err));
+    IV_TRY(iv_comm_agree(r->processes, status, err));
     IV_TRY(iv_comm_broadcast(r->processes, rewards, n * sizeof *rewards, &bytes, &got, err));
     IV_ASSERT(got == n * sizeof *rewards);
     if (!r->first) memcpy(rewards, bytes, got);

@@ -2,8 +2,8 @@
 #ifndef IV_TRAIN_SAMPLE_H
 #define IV_TRAIN_SAMPLE_H
 
-#include "train/reward.h"
-#include "train/rollout.h"
+#include "train/reward/reward.h"
+#include "train/rollout/rollout.h"
 #include "train/run_state.h"
 
 /* Prompts of data. */

@@ -44,29 +44,33 @@ typedef struct way {
     const char *device;
     bool eager, alone;
     size_t ranks, budget;
-    size_t part_rows; /* several ranks cut steps without a graph into parts of about this many rows; 0: unchanged */
+    size_t microstep_rows; /* several ranks cut steps without a graph into microsteps of about this many rows; 0:
+                              unchanged */
 } way;
 
 #ifdef TEST_WITH_CUDA
-/* Rows of a part, instead of the model's. */
-size_t __real_iv_gpu_part_rows(size_t ranks);
-static size_t part_rows;
-size_t __wrap_iv_gpu_part_rows(size_t ranks) { return part_rows ? part_rows : __real_iv_gpu_part_rows(ranks); }
+/* Rows of a microstep, instead of the model's. */
+size_t __real_iv_gpu_microstep_rows(size_t ranks);
+static size_t microstep_rows;
+size_t __wrap_iv_gpu_microstep_rows(size_t ranks) {
+    return microstep_rows ? microstep_rows : __real_iv_gpu_microstep_rows(ranks);
+}
 
-/* All-reduces of parts, which reserve SMs for concurrent layers; and of whole steps that have enough rows for parts. */
-static atomic_size_t allreduces_of_parts, allreduces_of_long_steps;
+/* All-reduces of microsteps, which reserve SMs for concurrent layers; and of whole steps that have enough rows for
+ * microsteps. */
+static atomic_size_t allreduces_of_microsteps, allreduces_of_long_steps;
 int __real_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
 int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream) {
     if (a->blocks)
-        atomic_fetch_add(&allreduces_of_parts, 1);
-    else if (part_rows && a->rows / part_rows >= PARTS)
+        atomic_fetch_add(&allreduces_of_microsteps, 1);
+    else if (microstep_rows && a->rows / microstep_rows >= MICROSTEPS)
         atomic_fetch_add(&allreduces_of_long_steps, 1);
     return __real_iv_gpu_tree_allreduce(p, a, stream);
 }
 #else /* CPU only: no all-reduce */
-enum { PARTS = 4 };
-static size_t part_rows;
-static atomic_size_t allreduces_of_parts, allreduces_of_long_steps;
+enum { MICROSTEPS = 4 };
+static size_t microstep_rows;
+static atomic_size_t allreduces_of_microsteps, allreduces_of_long_steps;
 #endif
 
 static iv_engine_options options_of(const model_case *m, const way *w, char *dir, size_t bytes) {
@@ -132,38 +136,40 @@ static iv_status digest_of(const model_case *m, const way *w, char hex[65], iv_e
     return IV_OK;
 }
 
-/* Does the longest step have enough rows for parts? Concurrent prompts fill it. Steps with experts are not cut, nor
- * those of one GPU, which has no all-reduce. */
-static bool has_parts(const model_case *m, const way *w) {
+/* Does the longest step have enough rows for microsteps? Concurrent prompts fill it. Steps with experts are not cut,
+ * nor those of one GPU, which has no all-reduce. */
+static bool has_microsteps(const model_case *m, const way *w) {
     size_t most = 0;
     for (size_t i = 0; i < REQUESTS; i++)
         most = !w->alone ? most + m->prompts[i] : m->prompts[i] > most ? m->prompts[i] : most;
     if (most > w->budget) most = w->budget;
-    return w->part_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->part_rows >= PARTS;
+    return w->microstep_rows && w->ranks > 1 && !m->experts && (most + 7) / 8 * 8 / w->microstep_rows >= MICROSTEPS;
 }
 
-static void check_parts(const model_case *m, const way *w) {
-    size_t parts = atomic_load(&allreduces_of_parts), whole = atomic_load(&allreduces_of_long_steps);
-    if ((parts > 0) != has_parts(m, w) || parts % (PARTS * w->ranks) != 0 || (whole > 0 && !m->experts))
-        fail_msg("%s, %zu ranks, %zu tokens a step, parts of %zu: wanted all-reduces of parts %s, found %zu, and %zu "
+static void check_microsteps(const model_case *m, const way *w) {
+    size_t microsteps = atomic_load(&allreduces_of_microsteps), whole = atomic_load(&allreduces_of_long_steps);
+    if ((microsteps > 0) != has_microsteps(m, w) || microsteps % (MICROSTEPS * w->ranks) != 0 ||
+        (whole > 0 && !m->experts))
+        fail_msg("%s, %zu ranks, %zu tokens a step, microsteps of %zu: wanted all-reduces of microsteps %s, found %zu, "
+                 "and %zu "
                  "of steps "
                  "that were not cut",
-                 m->name, w->ranks, w->budget, w->part_rows, has_parts(m, w) ? "on every rank" : "nowhere", parts,
-                 whole);
+                 m->name, w->ranks, w->budget, w->microstep_rows, has_microsteps(m, w) ? "on every rank" : "nowhere",
+                 microsteps, whole);
 }
 
 static void check_digest(const model_case *m, const way *w, const char *want) {
     char hex[65];
     iv_error err;
     if (getenv("INVAR_CASE")) {
-        printf("%s: %s%s, %zu ranks, %zu tokens a step, parts of %zu\n", m->name, w->device, w->eager ? ", eager" : "",
-               w->ranks, w->budget, w->part_rows);
+        printf("%s: %s%s, %zu ranks, %zu tokens a step, microsteps of %zu\n", m->name, w->device,
+               w->eager ? ", eager" : "", w->ranks, w->budget, w->microstep_rows);
         fflush(stdout);
     }
-    part_rows = w->part_rows;
-    atomic_store(&allreduces_of_parts, 0), atomic_store(&allreduces_of_long_steps, 0);
+    microstep_rows = w->microstep_rows;
+    atomic_store(&allreduces_of_microsteps, 0), atomic_store(&allreduces_of_long_steps, 0);
     iv_status status = digest_of(m, w, hex, &err);
-    part_rows = 0;
+    microstep_rows = 0;
     if (status == IV_UNSUPPORTED || status == IV_INVALID) {
         printf("SKIPPED: %s\n", err.message);
         return;
@@ -172,7 +178,7 @@ static void check_digest(const model_case *m, const way *w, const char *want) {
     if (strncmp(hex, want, 64) != 0)
         fail_msg("%s on %s%s, %zu ranks, %zu tokens a step%s: the H200 gave %.64s, here %s", m->name, w->device,
                  w->eager ? " without graphs" : "", w->ranks, w->budget, w->alone ? ", one by one" : "", want, hex);
-    check_parts(m, w);
+    check_microsteps(m, w);
 }
 
 #endif

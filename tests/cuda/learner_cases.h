@@ -59,7 +59,7 @@ typedef struct free_way {
     size_t rows_max, logits_max;
     bool separate;
     size_t chunk_max;
-    bool late; /* coefficients are not known before the forward pass */
+    bool deferred_loss; /* coefficients are not known before the forward pass */
 } free_way;
 
 typedef struct sequences {
@@ -111,7 +111,7 @@ static void learned_open(const learner_case *c, const law_way *w, iv_memspace *m
     ASSERT_OK(iv_model_open(source_path(c->dir), &mo, g->pool, &g->model, &err), &err);
     g->elements = iv_parameters_layout(g->model), g->all = g->elements + iv_parameters_tied_elements(g->model);
     g->row = calloc(g->elements, sizeof *g->row), g->sum = malloc(g->all * sizeof *g->sum);
-    ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, &err), &err);
+    ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, 0, g->elements, &err), &err);
     while ((size_t)1 << g->levels < w->virtual_ranks) g->levels++;
 }
 
@@ -224,7 +224,7 @@ static void open_on_cpu(const learner_case *c, const law_way *w, learned *g) {
                                 .arithmetic = w->arithmetic,
                                 .pool = g->pool,
                                 .rows_max = 2048,
-                                .names = g->model,
+                                .tensor_owner = g->model,
                                 .weights = g->row,
                                 .elements = g->elements};
     ASSERT_OK(iv_cpu_learner_open(g->model, &o, &g->learner, &err), &err);
@@ -236,10 +236,10 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .rows_max = f->rows_max,
                                     .recompute = f->recompute,
                                     .separate = f->separate,
-                                    .late = f->late && f->pass % 2,
+                                    .deferred_loss = f->late && f->pass % 2,
                                     .logits_max = f->logits_max,
                                     .chunk_max = f->chunk_max,
-                                    .names = g->model,
+                                    .tensor_owner = g->model,
                                     .weights = g->device_row,
                                     .elements = g->elements};
 }
@@ -333,8 +333,7 @@ static void check_case(const learner_case *c, const law_way *w, iv_gpu *gpu, rng
     learned_close(&want), learned_close(&got), sequences_free(&x);
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------
- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(const learned *g, iv_gpu_learner_options o, iv_status status, const char *text) {
     iv_error err;

@@ -6,7 +6,7 @@
 #include "base/digest.h"
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/learn.h"
-#include "train/optimizer.h"
+#include "train/flat/optimizer.h"
 
 static const iv_dtype types[3] = {IV_BF16, IV_F16, IV_F32};
 enum { BLOCK = IV_OPTIMIZER_BLOCK };

@@ -6,7 +6,7 @@
 
 #include "random.h"
 
-#include "train/trainer_state.h"
+#include "train/trainer/state.h"
 
 #include <stdlib.h>
 
@@ -85,7 +85,7 @@ static void step(iv_trainer *t, examples *x, char hash[65]) {
 static void check_memory(const iv_trainer *t, const iv_trainer *whole, const form *f) {
     bool parts = f->shard && !f->micro_batch;
     size_t masters = 0, gradients = 0, n = t->device_count;
-    assert_int_equal(t->parts, parts);
+    assert_int_equal(t->bucketed, parts);
     for (size_t i = 0; i < n; i++) {
         masters += t->devices[i].master_count, gradients += t->devices[i].reduced_count;
         assert_true(!f->shard || t->devices[i].master_count <= t->elements / n + IV_WEIGHT_GROUP);
@@ -94,7 +94,7 @@ static void check_memory(const iv_trainer *t, const iv_trainer *whole, const for
     assert_int_equal(gradients, t->elements);
     for (size_t i = 0; i < t->local; i++) assert_true((t->ranks[i].sums.sum == NULL) == parts);
     if (!parts || !whole) return;
-    size_t more = n * (t->room_most + iv_parameters_vectors(t->model, NULL)) + t->local * t->part_most,
+    size_t more = n * (t->chunks_capacity + iv_parameters_vectors(t->model, NULL)) + t->local * t->bucket_capacity,
            less = (n - 1) * t->elements + t->local * t->all;
     assert_int_equal(iv_train_bytes(t) + less * sizeof(float), iv_train_bytes(whole) + more * sizeof(float));
 }

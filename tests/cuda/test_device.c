@@ -1,8 +1,8 @@
 /* The bits do not depend on the device. tests/data/h200_digests.txt has an H200's results (with its driver): whole rows
  * of logits, tokens and log-probabilities, for checkpoints of every family and for shapes that use each kind of GPU
  * kernel. The CPU's tc16 must reproduce them on any machine, so a machine without a GPU guards the GPU's bits. GPUs
- * must reproduce them as well: with and without graphs, on 1, 2, 4 and 8 GPUs, and with steps cut into parts, which is
- * counted.
+ * must reproduce them as well: with and without graphs, on 1, 2, 4 and 8 GPUs, and with steps cut into microsteps,
+ * which is counted.
  *
  * INVAR_RECORD=cuda prints the lines to record, INVAR_DEVICES=cpu or cuda skips the other device, INVAR_CASE=NAME
  * selects one model. */
@@ -10,7 +10,7 @@
 #include "kernels/cuda/ops.h"
 
 /* Replaced in device_cases.h; the build links with --wrap. */
-size_t __wrap_iv_gpu_part_rows(size_t ranks);
+size_t __wrap_iv_gpu_microstep_rows(size_t ranks);
 int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
 #endif
 #include "cuda/device_cases.h"

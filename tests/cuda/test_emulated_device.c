@@ -1,12 +1,13 @@
 /* Engines on up to eight emulated GPUs of one process give the digests of the CPU's tc16, on any machine: models of
- * every family, random modes, steps as graphs and in parts; and the errors when a GPU is lost, late or unreachable.
- * The requests are those of test_device.c with shorter prompts and answers, because an emulated GPU is slow. */
+ * every family, random modes, steps as graphs and in microsteps; and the errors when a GPU is lost, late or
+ * unreachable. The requests are those of test_device.c with shorter prompts and answers, because an emulated GPU is
+ * slow. */
 #define ANSWER_TOKENS 2
 #define TEST_WITH_CUDA
 #include "kernels/cuda/ops.h"
 
 /* Replaced in device_cases.h; the build links with --wrap. */
-size_t __wrap_iv_gpu_part_rows(size_t ranks);
+size_t __wrap_iv_gpu_microstep_rows(size_t ranks);
 int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_args *a, iv_gpu_stream stream);
 
 #include "cuda/device_cases.h"
@@ -18,7 +19,7 @@ int __wrap_iv_gpu_tree_allreduce(const iv_gpu_peers *p, const iv_gpu_allreduce_a
 
 enum { SECONDS = 8, SECONDS_LONG = 800 };
 
-/* Numbers of GPUs, with and without graphs and parts: all of these run in any case. */
+/* Numbers of GPUs, with and without graphs and microsteps: all of these run in any case. */
 static const way first_ways[] = {
     {"cuda", false, false, 2, 64, 0}, {"cuda", true, false, 4, 64, 3}, {"cuda", false, false, 8, 16, 0},
     {"cuda", true, true, 3, 20, 0},   {"cuda", false, true, 1, 9, 0},
@@ -26,13 +27,13 @@ static const way first_ways[] = {
 enum { FIRST_WAYS = sizeof first_ways / sizeof *first_ways };
 
 static way random_way(rng *r) {
-    static const size_t budgets[] = {8, 16, 23, 64}, parts[] = {0, 3, 8};
+    static const size_t budgets[] = {8, 16, 23, 64}, microsteps[] = {0, 3, 8};
     return (way){"cuda",
                  rng_below(r, 2) != 0,
                  rng_below(r, 2) != 0,
                  1 + rng_below(r, 8),
                  budgets[rng_below(r, 4)],
-                 parts[rng_below(r, 3)]};
+                 microsteps[rng_below(r, 3)]};
 }
 
 /* Takes some seconds on emulated GPUs; the recorded cases take minutes. */
@@ -56,8 +57,8 @@ static void emulated_gpus_have_the_cpus_digests(void **state) {
         model_case m = shortened(&cases[c], &r);
         char want[65];
         iv_error err;
-        printf("%s: %zu ranks, %zu tokens a step%s%s, parts of %zu\n", m.name, w.ranks, w.budget,
-               w.eager ? ", eager" : "", w.alone ? ", one by one" : "", w.part_rows);
+        printf("%s: %zu ranks, %zu tokens a step%s%s, microsteps of %zu\n", m.name, w.ranks, w.budget,
+               w.eager ? ", eager" : "", w.alone ? ", one by one" : "", w.microstep_rows);
         emu_seed(rng_next(&r));
         ASSERT_OK(digest_of(&m, &cpu, want, &err), &err);
         check_digest(&m, &w, want);

@@ -54,12 +54,11 @@ static void grouped_gradients(void **state) {
     assert_true(wgmma_runs > 0);
 }
 
-/* ---- controls -----------------------------------------------------------------------------------------------------
- */
+/* ---- controls ---------------------------------------------------------------------------------------------------- */
 
 typedef struct control { /* one virtual rank of one pass */
     gradient_case c;
-    iv_axis_part part;
+    iv_rank_range range;
     iv_token_axis axis;
     iv_gpu_weight_gradient_args a;
     float *want, *got;
@@ -67,13 +66,13 @@ typedef struct control { /* one virtual rank of one pass */
 
 static control make_control(rng *r, size_t n, size_t k, size_t tokens) {
     control t = {.c = {.arithmetic = IV_TC16, .type = IV_BF16, .n = n, .k = k, .dy_stride = n, .x_stride = k},
-                 .part = {0, tokens, true, true}};
-    t.axis = (iv_token_axis){.padded = tokens, .part_count = 1, .ranks = 1};
+                 .range = {0, tokens, true, true}};
+    t.axis = (iv_token_axis){.padded = tokens, .range_count = 1, .ranks = 1};
     char *dy = random_values(r, NORMAL, IV_BF16, tokens * n), *x = random_values(r, NORMAL, IV_BF16, tokens * k);
     int64_t *offsets = malloc(n * sizeof *offsets);
     for (size_t c = 0; c < n; c++) offsets[c] = (int64_t)(c * k);
     t.want = calloc(n * k, sizeof(float)), t.got = calloc(n * k, sizeof(float));
-    gradient_chain(&(pass){&t.c, dy, x}, &t.part, t.want);
+    gradient_chain(&(pass){&t.c, dy, x}, &t.range, t.want);
     t.a = (iv_gpu_weight_gradient_args){
         .arithmetic = IV_TC16, .type = IV_BF16, .dy_stride = n, .n = n, .x_stride = k, .k = k};
     t.a.dy = gpu_copy(dy, 2 * tokens * n), t.a.x = gpu_copy(x, 2 * tokens * k);
@@ -91,7 +90,7 @@ static void free_control(control *t) {
 /* True if the launch with a planted bug fails or gives other bits. */
 static bool is_caught(control *t, gradient_kernel *kernel, emu_fault fault, bool *happened) {
     size_t bytes = t->c.n * t->c.k * sizeof(float);
-    t->axis.parts = &t->part, t->a.axis = &t->axis;
+    t->axis.ranges = &t->range, t->a.axis = &t->axis;
     GPU_OK(cudaMemset(t->a.sums.sum, 0xa5, bytes));
     emu_plant(fault);
     int e = kernel(&t->a, NULL);
@@ -138,11 +137,11 @@ static void forgotten_launches_are_caught(void **state) {
     enum { N = 150, RANKS = 4, TOKENS = 16 * RANKS };
     rng r = rng_start("emulated column control");
     int32_t row[TOKENS];
-    iv_axis_part parts[RANKS];
+    iv_rank_range ranges[RANKS];
     float want[N], got[N];
     for (int i = 0; i < TOKENS; i++) row[i] = i;
-    for (size_t i = 0; i < RANKS; i++) parts[i] = (iv_axis_part){16 * i, 16 * i + 16, true, true};
-    iv_token_axis axis = {.padded = TOKENS, .row = row, .parts = parts, .part_count = RANKS, .ranks = RANKS};
+    for (size_t i = 0; i < RANKS; i++) ranges[i] = (iv_rank_range){16 * i, 16 * i + 16, true, true};
+    iv_token_axis axis = {.padded = TOKENS, .row = row, .ranges = ranges, .range_count = RANKS, .ranks = RANKS};
     float *dy = random_values(&r, NORMAL, IV_F32, TOKENS * N);
     iv_gpu_column_sums_args a = {.axis = &axis, .row = row, .dy = dy, .dy_stride = N, .n = N}, gpu = a;
     places p = {&(int64_t){0}, 1, N};

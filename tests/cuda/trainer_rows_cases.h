@@ -6,13 +6,13 @@
 #include "random.h"
 
 #include "model/tensor_data.h"
-#include "train/rows.h"
+#include "train/flat/flat_ops.h"
 
 enum { BLOCK = IV_PARAMETER_BLOCK };
 
 static iv_pool *pool;
 static iv_gpu *gpus[2];
-static iv_rows *host_rows, *gpu_rows;
+static iv_flat *host_rows, *gpu_rows;
 
 static int open_rows(void **state) {
     (void)state;
@@ -22,14 +22,14 @@ static int open_rows(void **state) {
     if (count == 0) return 0; /* the tests are skipped */
     ASSERT_OK(iv_pool_open(2, &pool, &err), &err);
     for (size_t i = 0; i < 2 && i < count; i++) ASSERT_OK(iv_gpu_open(i, false, &gpus[i], &err), &err);
-    ASSERT_OK(iv_rows_open_host(iv_kernels_select(IV_ISA_SCALAR), pool, &host_rows, &err), &err);
-    ASSERT_OK(iv_rows_open_gpu(gpus[0], pool, &gpu_rows, &err), &err);
+    ASSERT_OK(iv_flat_open_host(iv_kernels_select(IV_ISA_SCALAR), pool, &host_rows, &err), &err);
+    ASSERT_OK(iv_flat_open_gpu(gpus[0], pool, &gpu_rows, &err), &err);
     return 0;
 }
 
 static int close_rows(void **state) {
     (void)state;
-    iv_rows_close(host_rows), iv_rows_close(gpu_rows);
+    iv_flat_close(host_rows), iv_flat_close(gpu_rows);
     for (size_t i = 0; i < 2; i++) iv_gpu_close(gpus[i]);
     iv_pool_close(pool);
     return 0;
@@ -151,7 +151,7 @@ static void optimizer_steps(void **state) {
         uint8_t(*digests[2])[32];
         for (size_t b = 0; b < blocks; b++) decays[b] = rng_below(&r, 2);
         for (int k = 0; k < 2; k++) {
-            iv_rows *rows = k ? gpu_rows : host_rows;
+            iv_flat *rows = k ? gpu_rows : host_rows;
             float *gradient = k ? g.gpu : g.host, *weights = k ? w.gpu : w.host;
             sums[k] = malloc(blocks * sizeof **sums), digests[k] = malloc(groups * 32);
             ASSERT_OK(rows->ops->block_sums(rows, gradient, n, sums[k], &err), &err);
@@ -226,14 +226,14 @@ static size_t differing_tensors(model_pair p) {
 
 static void write_on_host(model_pair p, two row) {
     iv_error err;
-    ASSERT_OK(host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, IV_ROWS_OWN | IV_ROWS_REST, &err),
+    ASSERT_OK(host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, IV_FLAT_OWN | IV_FLAT_REST, &err),
               &err);
 }
 
 static void write_on_gpu(model_pair p, two row, size_t begin, size_t end) {
     iv_error err;
     ASSERT_OK(
-        gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu + begin, begin, end, IV_ROWS_OWN | IV_ROWS_REST, &err),
+        gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu + begin, begin, end, IV_FLAT_OWN | IV_FLAT_REST, &err),
         &err);
 }
 
@@ -274,9 +274,9 @@ static void check_refused(rng *r, model_pair p, two row, iv_dtype dtype) {
     iv_error a, b;
     set_element(row, at, bad);
     iv_status status =
-        host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, IV_ROWS_OWN | IV_ROWS_REST, &a);
+        host_rows->ops->write_model(host_rows, p.host, row.host, 0, p.elements, IV_FLAT_OWN | IV_FLAT_REST, &a);
     iv_status other =
-        gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, 0, p.elements, IV_ROWS_OWN | IV_ROWS_REST, &b);
+        gpu_rows->ops->write_model(gpu_rows, p.gpu, row.gpu, 0, p.elements, IV_FLAT_OWN | IV_FLAT_REST, &b);
     if (other != status)
         fail_msg("%s = %a: host: %s, GPU: %s", t->info.name, (double)bad, status == IV_OK ? "ok" : a.message,
                  other == IV_OK ? "ok" : b.message);

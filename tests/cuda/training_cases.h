@@ -95,14 +95,16 @@ static void options_of(iv_run_options *o, const problem *p, iv_run_kind kind, co
     static char model[4200];
     snprintf(model, sizeof model, "%s/%s", INVAR_SOURCE_DIR, p->model);
     iv_run_defaults(o, kind);
-    o->model = model, o->data = data, o->device = device, o->arithmetic = p->arithmetic, o->dtype = p->dtype;
-    o->steps = 2, o->batch_size = few ? 2 : 4, o->learning_rate = 1e-3, o->seed = 11, o->threads = 2, o->quiet = true;
+    o->trainer.model = model, o->data = data, o->trainer.device = device, o->trainer.arithmetic = p->arithmetic,
+    o->trainer.dtype = p->dtype;
+    o->steps = 2, o->batch_size = few ? 2 : 4, o->learning_rate = 1e-3, o->seed = 11, o->trainer.threads = 2,
+    o->quiet = true;
 }
 
 static void run(const iv_run_options *o, iv_run_summary *s) {
     iv_error err;
     ASSERT_OK(iv_run_train(o, s, &err), &err);
-    assert_string_equal(s->device, o->device);
+    assert_string_equal(s->device, o->trainer.device);
 }
 
 static void expect_same(const problem *p, const char *what, const iv_run_summary *want, const iv_run_summary *got) {
@@ -127,18 +129,18 @@ static void supervised(void **state) {
         o.seed--;
         run(&o, &want);
         assert_string_not_equal(want.weights_hash, got.weights_hash);
-        o.device = "cuda";
+        o.trainer.device = "cuda";
         run(&o, &got);
         expect_same(p, "whole steps", &want, &got);
         if (want.loss != got.loss) fail_msg("%s: wanted loss %.17g, found %.17g", p->model, want.loss, got.loss);
         if (few && i) continue;
-        o.offload_optimizer = true;
-        o.micro_batch = 1, o.recompute = "layer", o.separate = true;
+        o.trainer.offload_optimizer = true;
+        o.trainer.micro_batch = 1, o.trainer.recompute = "layer", o.separate = true;
         run(&o, &got);
         expect_same(p, "moments on the host, a sequence a pass, recomputed layers, row ops apart from linear layers",
                     &want, &got);
         if (few) continue;
-        o.micro_batch = 0, o.pass_tokens = 64, o.recompute = "attention";
+        o.trainer.micro_batch = 0, o.trainer.pass_tokens = 64, o.trainer.recompute = "attention";
         run(&o, &got);
         expect_same(p, "passes of 64 tokens, recomputed attention", &want, &got);
     }
@@ -158,8 +160,8 @@ static const layout layouts[] = {
 };
 
 static void lay_out(iv_run_options *o, const layout *y) {
-    o->data_parallel = y->dp, o->tensor_parallel = y->tp, o->micro_batch = y->micro_batch;
-    o->pass_tokens = y->pass_tokens, o->recompute = y->recompute, o->separate = y->micro_batch != 0;
+    o->trainer.data_parallel = y->dp, o->trainer.tensor_parallel = y->tp, o->trainer.micro_batch = y->micro_batch;
+    o->trainer.pass_tokens = y->pass_tokens, o->trainer.recompute = y->recompute, o->separate = y->micro_batch != 0;
     o->shard = y->shard ? "parameters" : "optimizer";
 }
 
@@ -174,12 +176,12 @@ static void several_gpus(void **state) {
         if (gpus < 2 || !runs_here(p)) continue;
         options_of(&o, p, IV_RUN_SFT, "cpu");
         o.batch_size = few ? 3 : 7, o.steps = few ? 1 : 2;
-        o.virtual_ranks = 2;
+        o.trainer.virtual_ranks = 2;
         run(&o, &got);
-        o.virtual_ranks = 8;
+        o.trainer.virtual_ranks = 8;
         run(&o, &want);
         assert_string_not_equal(want.weights_hash, got.weights_hash);
-        o.device = "cuda";
+        o.trainer.device = "cuda";
         for (size_t n = 0; n < 2 * sizeof layouts / sizeof *layouts; n++) {
             size_t k = n / 2;
             layout y = layouts[k];
@@ -218,11 +220,11 @@ static void reinforcement_on_several(void **state) {
     options_of(&o, p, IV_RUN_RL, "cpu");
     o.reward = reward, o.batch_size = 2, o.group_size = few ? 2 : 4, o.max_new_tokens = 5, o.kl_beta = 0.05;
     run(&o, &want);
-    o.device = "cuda";
+    o.trainer.device = "cuda";
     for (size_t i = 0; i < (few ? 2 : 4); i++) {
         char what[80];
         if (ways[i][0] * ways[i][1] > gpus) continue;
-        o.data_parallel = ways[i][0], o.tensor_parallel = ways[i][1], o.rollout_tp = ways[i][2];
+        o.trainer.data_parallel = ways[i][0], o.trainer.tensor_parallel = ways[i][1], o.rollout_tp = ways[i][2];
         o.shard = ways[i][3] ? "parameters" : "optimizer";
         snprintf(what, sizeof what, "%zu x %zu GPUs, rollouts on %zu", ways[i][0], ways[i][1], ways[i][2]);
         run(&o, &got);
@@ -240,7 +242,7 @@ static void too_few_gpus(void **state) {
     SKIP_WITHOUT_A_GPU();
     if (gpus >= 16) skip();
     options_of(&o, &problems[runs_here(&problems[0]) ? 0 : 2], IV_RUN_SFT, "cuda");
-    o.data_parallel = 8, o.tensor_parallel = 2;
+    o.trainer.data_parallel = 8, o.trainer.tensor_parallel = 2;
     assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
     if (!strstr(err.message, "data-parallel and 2 tensor-parallel ranks, the driver shows"))
         fail_msg("%s", err.message);
@@ -267,7 +269,7 @@ static void moved(void **state) {
     run(&o, &want);
     o.output = path_of("moved"), o.stop = &stop;
     for (size_t i = 0; i < steps; i++) {
-        o.device = devices[i], o.resume = i > 0;
+        o.trainer.device = devices[i], o.resume = i > 0;
         bool fits = gpus >= ways[i].dp * ways[i].tp || strcmp(devices[i], "cpu") == 0;
         lay_out(&o, fits ? &ways[i] : &alone);
         run(&o, &got);
@@ -286,7 +288,7 @@ static void reinforcement(void **state) {
         options_of(&o, p, IV_RUN_RL, "cpu");
         o.reward = reward, o.batch_size = 2, o.group_size = few ? 2 : 4, o.max_new_tokens = 5, o.kl_beta = 0.05;
         run(&o, &want);
-        o.device = "cuda";
+        o.trainer.device = "cuda";
         run(&o, &got);
         expect_same(p, "reinforcement", &want, &got);
         assert_true(got.compared > 0 && got.different == 0 && got.largest_difference == 0);

@@ -23,8 +23,7 @@ static bool has_tc16(void) {
            minor == 0;
 }
 
-/* ---- a step: its sequences and its sums in progress, on both sides ------------------------------------------------
- */
+/* ---- a step: its sequences and its sums in progress, on both sides ----------------------------------------------- */
 
 typedef struct step {
     size_t count, ranks;
@@ -87,9 +86,9 @@ static void copy_places(void *context, float *sums, float *state, bool to_sums) 
     }
 }
 
-/* A pass of the CPU's learner (token_axis.c), with `chain` for the tokens of a part. */
+/* A pass of the CPU's learner (token_axis.c), with `chain` for the tokens of a range. */
 static void host_pass(const iv_token_axis *axis, const iv_axis_sums *sums, places *p,
-                      void (*chain)(void *context, const iv_axis_part *part, float *acc), void *context) {
+                      void (*chain)(void *context, const iv_rank_range *range, float *acc), void *context) {
     size_t size = p->count * p->length, levels = iv_axis_levels(axis);
     iv_axis_state s = {.kernels = iv_kernels_select(iv_isa_detect()), .size = size};
     float *memory = calloc((1 + levels) * size + 1, sizeof *memory);
@@ -97,24 +96,23 @@ static void host_pass(const iv_token_axis *axis, const iv_axis_sums *sums, place
     s.acc = memory;
     for (size_t i = 0; i < levels; i++) s.level[i] = memory + (1 + i) * size;
     iv_axis_begin(axis, &s, sums, copy_places, p);
-    for (size_t i = 0; i < axis->part_count; i++) {
-        iv_axis_begin_part(&s, &axis->parts[i]);
-        chain(context, &axis->parts[i], s.acc);
-        iv_axis_end_part(axis, &s, &axis->parts[i]);
+    for (size_t i = 0; i < axis->range_count; i++) {
+        iv_axis_begin_range(&s, &axis->ranges[i]);
+        chain(context, &axis->ranges[i], s.acc);
+        iv_axis_end_range(axis, &s, &axis->ranges[i]);
     }
     iv_axis_end(axis, &s, sums, copy_places, p);
     free(memory);
 }
 
-/* ---- weight gradients ---------------------------------------------------------------------------------------------
- */
+/* ---- weight gradients -------------------------------------------------------------------------------------------- */
 
 typedef int gradient_kernel(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
 
 static int generic_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream) {
     iv_sum_plan plan;
     if (!iv_sum_plan_make(a->axis, &a->sums, &plan)) return 1;
-    return plan.parts ? iv_gpu_weight_gradient_generic(a, &plan, stream) : 0;
+    return plan.ranges ? iv_gpu_weight_gradient_generic(a, &plan, stream) : 0;
 }
 
 /* One shape of the kernel for Hopper, or the generic one if it does not take a pass. */
@@ -122,7 +120,7 @@ static size_t wgmma_runs;
 static int wgmma_gradient(const iv_gpu_weight_gradient_args *a, iv_weight_gradient_shape shape, iv_gpu_stream stream) {
     iv_sum_plan plan;
     if (!iv_sum_plan_make(a->axis, &a->sums, &plan)) return 1;
-    if (!plan.parts || !iv_gpu_weight_gradient_takes(a, &plan, shape)) return generic_gradient(a, stream);
+    if (!plan.ranges || !iv_gpu_weight_gradient_takes(a, &plan, shape)) return generic_gradient(a, stream);
     wgmma_runs++;
     return iv_gpu_weight_gradient_wgmma(a, &plan, shape, stream);
 }
@@ -150,17 +148,17 @@ typedef struct pass { /* dy and x of a pass on the host */
     const char *dy, *x;
 } pass;
 
-static void gradient_chain(void *context, const iv_axis_part *part, float *acc) {
+static void gradient_chain(void *context, const iv_rank_range *range, float *acc) {
     const pass *p = context;
     const gradient_case *c = p->c;
-    size_t tokens = part->end - part->begin;
+    size_t tokens = range->end - range->begin;
     float *wide = malloc((tokens * (c->n + c->k) + 1) * sizeof *wide);
     uint16_t *half = malloc((tokens * (c->n + c->k) + 1) * sizeof *half);
     for (size_t t = 0; t < tokens; t++) /* columns become rows */
         for (size_t i = 0; i < c->n + c->k; i++) {
             const void *from = i < c->n ? p->dy : p->x;
             size_t stride = i < c->n ? c->dy_stride : c->x_stride, column = i < c->n ? i : i - c->n;
-            size_t at = (part->begin + t) * stride + column;
+            size_t at = (range->begin + t) * stride + column;
             wide[i * tokens + t] = as_float(c->type, from, at);
             if (c->type != IV_F32) half[i * tokens + t] = ((const uint16_t *)from)[at];
         }
@@ -188,9 +186,9 @@ static size_t gradient_pass(rng *r, const gradient_case *c, step *s, const int64
     size_t padded = 0, width = iv_dtype_bytes(c->type);
     for (size_t q = from; q < to; q++) padded += iv_padded_k(s->sequence[q].tokens);
     int32_t *row = malloc((padded + 1) * sizeof *row);
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis;
-    iv_token_axis_make(s->sequence, s->count, s->ranks, from, to, row, parts, &axis);
+    iv_token_axis_make(s->sequence, s->count, s->ranks, from, to, row, ranges, &axis);
     char *dy = random_rows(r, c, &axis, c->n, c->dy_stride), *x = random_rows(r, c, &axis, c->k, c->x_stride);
     size_t dy_bytes = axis.padded * c->dy_stride * width, x_bytes = axis.padded * c->x_stride * width;
     char *gpu_dy = gpu_room(dy_bytes + c->shift * width), *gpu_x = gpu_room(x_bytes + c->shift * width);
@@ -217,7 +215,7 @@ static size_t gradient_pass(rng *r, const gradient_case *c, step *s, const int64
     host_pass(&axis, &s->host, &p, gradient_chain, &(pass){c, dy, x});
     cudaFree(gpu_dy), cudaFree(gpu_x), cudaFree(gpu_offsets), cudaFree(a.scratch);
     free(dy), free(x), free(row);
-    return axis.part_count;
+    return axis.range_count;
 }
 
 /* Outputs in any order with gaps between them; some columns of the run are padding. */
@@ -275,8 +273,7 @@ static gradient_case random_wgmma(rng *r, size_t n_max, size_t k_max, size_t tok
     return c;
 }
 
-/* ---- weight gradients of experts -----------------------------------------------------------------------------------
- */
+/* ---- weight gradients of experts --------------------------------------------------------------------------------- */
 
 enum { EXPERTS_MAX = 6 };
 
@@ -312,13 +309,13 @@ static void begin_grouped(rng *r, grouped *g, bool one_pass) {
 
 typedef struct grouped_rows {
     iv_token_axis axis[EXPERTS_MAX];
-    iv_axis_part parts[EXPERTS_MAX][IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range ranges[EXPERTS_MAX][IV_VIRTUAL_RANKS_MAX];
     size_t first[EXPERTS_MAX], padded;
     uint32_t bounds[EXPERTS_MAX * IV_VIRTUAL_RANKS_MAX * 2];
     int32_t *row; /* of all experts' axes */
 } grouped_rows;
 
-/* The axes of sequences [from, to). Only the tokens of their parts differ. */
+/* The axes of sequences [from, to). Only the tokens of their ranges differ. */
 static void make_rows(grouped *g, size_t from, size_t to, grouped_rows *w) {
     size_t most = 0, at = 0;
     for (size_t e = 0; e < g->experts; e++)
@@ -327,13 +324,14 @@ static void make_rows(grouped *g, size_t from, size_t to, grouped_rows *w) {
     for (size_t e = 0; e < g->experts; e++) {
         iv_token_axis *axis = &w->axis[e];
         for (size_t q = 0; q < g->s.count; q++) g->s.sequence[q].tokens = g->tokens[e][q];
-        iv_token_axis_make(g->s.sequence, g->s.count, g->s.ranks, from, to, w->row + w->padded, w->parts[e], axis);
-        assert_true(axis->part_count == w->axis[0].part_count && axis->done == w->axis[0].done);
+        iv_token_axis_make(g->s.sequence, g->s.count, g->s.ranks, from, to, w->row + w->padded, w->ranges[e], axis);
+        assert_true(axis->range_count == w->axis[0].range_count && axis->done == w->axis[0].done);
         w->first[e] = w->padded;
-        for (size_t p = 0; p < axis->part_count; p++) {
-            assert_true(axis->parts[p].starts == w->parts[0][p].starts && axis->parts[p].ends == w->parts[0][p].ends);
-            w->bounds[at++] = (uint32_t)(w->padded + axis->parts[p].begin);
-            w->bounds[at++] = (uint32_t)(w->padded + axis->parts[p].end);
+        for (size_t p = 0; p < axis->range_count; p++) {
+            assert_true(axis->ranges[p].starts == w->ranges[0][p].starts &&
+                        axis->ranges[p].ends == w->ranges[0][p].ends);
+            w->bounds[at++] = (uint32_t)(w->padded + axis->ranges[p].begin);
+            w->bounds[at++] = (uint32_t)(w->padded + axis->ranges[p].end);
         }
         w->padded += axis->padded;
     }
@@ -356,7 +354,7 @@ static void grouped_pass(rng *r, grouped *g, size_t from, size_t to) {
     const gradient_case *c = g->c;
     grouped_rows w;
     make_rows(g, from, to, &w);
-    size_t width = iv_dtype_bytes(c->type), bytes = g->experts * w.axis[0].part_count * 2 * sizeof *w.bounds;
+    size_t width = iv_dtype_bytes(c->type), bytes = g->experts * w.axis[0].range_count * 2 * sizeof *w.bounds;
     iv_token_axis all = w.axis[g->experts - 1], values = {.padded = w.padded, .row = w.row};
     all.padded = w.padded;
     char *dy = random_rows(r, c, &values, c->n, c->dy_stride), *x = random_rows(r, c, &values, c->k, c->x_stride);
@@ -402,16 +400,15 @@ static void grouped_step(rng *r, const gradient_case *c, gradient_kernel *kernel
     end_step(&g.s), free(g.offsets);
 }
 
-/* ---- sums of columns ----------------------------------------------------------------------------------------------
- */
+/* ---- sums of columns --------------------------------------------------------------------------------------------- */
 
 typedef struct column_case {
     iv_gpu_column_sums_args a; /* of the host's arrays */
 } column_case;
 
-static void column_chain(void *context, const iv_axis_part *part, float *acc) {
+static void column_chain(void *context, const iv_rank_range *range, float *acc) {
     const iv_gpu_column_sums_args *a = context;
-    for (size_t i = part->begin; i < part->end; i++) {
+    for (size_t i = range->begin; i < range->end; i++) {
         if (a->axis->row[i] < 0) continue;
         size_t row = (size_t)a->row[i], x_row = a->pick ? (size_t)a->pick[row] : row;
         for (size_t c = 0; c < a->n; c++) {
@@ -428,9 +425,9 @@ static void column_pass(rng *r, step *s, iv_gpu_column_sum kind, size_t n, size_
     size_t padded = 0, rows = 0;
     for (size_t q = from; q < to; q++) padded += iv_padded_k(s->sequence[q].tokens), rows += s->sequence[q].tokens;
     int32_t *row = malloc((padded + 1) * sizeof *row), *pick = malloc((rows + 1) * sizeof *pick);
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis;
-    iv_token_axis_make(s->sequence, s->count, s->ranks, from, to, row, parts, &axis);
+    iv_token_axis_make(s->sequence, s->count, s->ranks, from, to, row, ranges, &axis);
     size_t x_rows = rows + 5, dy_stride = n + rng_below(r, 4), x_stride = n + rng_below(r, 4);
     for (size_t i = 0; i < rows; i++) pick[i] = (int32_t)rng_below(r, x_rows);
     family f = rng_below(r, 2) ? NORMAL : (family)rng_below(r, FAMILIES);
@@ -492,8 +489,7 @@ static void column_sums(void **state) {
     }
 }
 
-/* ---- transposed weights -------------------------------------------------------------------------------------------
- */
+/* ---- transposed weights ------------------------------------------------------------------------------------------ */
 
 static void transposed_weights(void **state) {
     (void)state;
@@ -534,32 +530,31 @@ static void transposed_weights(void **state) {
     }
 }
 
-/* ---- arguments that are refused ------------------------------------------------------------------------------------
- */
+/* ---- arguments that are refused ---------------------------------------------------------------------------------- */
 
 static void bad_axes_are_refused(void **state) {
     (void)state;
     float sum[1];
-    iv_axis_part part = {0, 16, true, true};
-    iv_token_axis axis = {.padded = 16, .parts = &part, .part_count = 1, .ranks = 1};
+    iv_rank_range range = {0, 16, true, true};
+    iv_token_axis axis = {.padded = 16, .ranges = &range, .range_count = 1, .ranks = 1};
     iv_axis_sums sums = {.sum = sum};
     iv_sum_plan plan;
     assert_true(iv_sum_plan_make(&axis, &sums, &plan));
-    assert_int_equal(plan.part[0].to, IV_SUM_SUM);
+    assert_int_equal(plan.range[0].to, IV_SUM_SUM);
     axis.ranks = 2; /* the first of two virtual ranks waits in a level that is not there */
     assert_false(iv_sum_plan_make(&axis, &sums, &plan));
     sums.level[0] = sum;
     assert_true(iv_sum_plan_make(&axis, &sums, &plan));
-    assert_int_equal(plan.part[0].to, IV_SUM_LEVEL);
+    assert_int_equal(plan.range[0].to, IV_SUM_LEVEL);
     axis.ranks = 3;
     assert_false(iv_sum_plan_make(&axis, &sums, &plan));
     axis.ranks = 128;
     assert_false(iv_sum_plan_make(&axis, &sums, &plan));
-    axis.ranks = 2, part.end = 15;
+    axis.ranks = 2, range.end = 15;
     assert_false(iv_sum_plan_make(&axis, &sums, &plan));
-    part.end = 32; /* beyond the pass */
+    range.end = 32; /* beyond the pass */
     assert_false(iv_sum_plan_make(&axis, &sums, &plan));
-    part.end = 16, axis.done = 2; /* more virtual ranks than there are */
+    range.end = 16, axis.done = 2; /* more virtual ranks than there are */
     assert_false(iv_sum_plan_make(&axis, &sums, &plan));
 }
 

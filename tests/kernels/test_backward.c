@@ -225,12 +225,12 @@ static void one_step(rng *r) {
         const void **rows = malloc((padded + 1) * sizeof *rows);
         size_t done = 0;
         for (size_t from = 0, to; from < SEQUENCES; from = to) {
-            iv_axis_part parts[RANKS];
+            iv_rank_range ranges[RANKS];
             iv_token_axis axis;
             to = rng_below(r, 3) ? from + 1 + rng_below(r, SEQUENCES - from) : SEQUENCES;
-            iv_token_axis_make(sequences, SEQUENCES, RANKS, from, to, row, parts, &axis);
+            iv_token_axis_make(sequences, SEQUENCES, RANKS, from, to, row, ranges, &axis);
             assert_int_equal(axis.done, done);
-            for (size_t p = 0; p < axis.part_count; p++) done += axis.parts[p].ends;
+            for (size_t p = 0; p < axis.range_count; p++) done += axis.ranges[p].ends;
             iv_matrix x;
             assert_true(iv_matrix_shape(&x, s.type, K, axis.padded));
             x.data = aligned_alloc(64, (iv_matrix_bytes(&x) + 63) / 64 * 64);

@@ -75,13 +75,13 @@ static inline void gradients_of(const char *dir, const examples *x, const gradie
     while ((size_t)1 << levels < o->virtual_ranks) levels++;
     g->sum = malloc(g->all * (1 + levels) * sizeof *g->sum);
     for (size_t i = 0; i < g->all * (1 + levels); i++) g->sum[i] = NAN; /* sums of a step before must not matter */
-    ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, &err), &err);
+    ASSERT_OK(iv_parameters_read(g->model, g->pool, g->row, 0, g->elements, &err), &err);
     iv_cpu_learner_options lo = {.kernels = iv_kernels_select(o->isa),
                                  .arithmetic = o->arithmetic,
                                  .pool = g->pool,
                                  .rows_max = 1024,
                                  .recompute = o->recompute,
-                                 .names = g->model,
+                                 .tensor_owner = g->model,
                                  .weights = g->row,
                                  .elements = g->elements};
     iv_learner *l;

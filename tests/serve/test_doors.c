@@ -4,7 +4,7 @@
 #include "template_folder.h"
 #include "chat_templates.h"
 #include "serve/api/handlers.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <unistd.h>
 

@@ -4,8 +4,8 @@
 
 #include "support.h"
 #include "base/file.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_files.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/files.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -55,10 +55,10 @@ static inline iv_status case_export(void *user, const char *dir, iv_error *err) 
 static inline iv_status case_save_rank(const checkpoint_case *c, uint64_t step, size_t rank, size_t ranks,
                                        iv_comm *comm, iv_error *err) {
     size_t first = rank * CASE_ELEMENTS / ranks, count = (rank + 1) * CASE_ELEMENTS / ranks - first;
-    float *arrays = malloc(IV_TRAINING_PARTS * count * sizeof *arrays);
+    float *arrays = malloc(IV_TRAINING_BUFFERS * count * sizeof *arrays);
     assert_non_null(arrays);
     iv_training_shard shard = {.first = first, .count = count};
-    for (size_t p = 0; p < IV_TRAINING_PARTS; p++) {
+    for (size_t p = 0; p < IV_TRAINING_BUFFERS; p++) {
         shard.data[p] = arrays + p * count;
         for (size_t i = 0; i < count; i++) arrays[p * count + i] = case_value(step, p, first + i);
     }
@@ -122,8 +122,8 @@ static inline void case_check(const iv_training_checkpoint *c, uint64_t step) {
     assert_string_equal(s->progress.state, text);
     float *got = malloc(CASE_ELEMENTS * sizeof *got);
     assert_non_null(got);
-    for (size_t p = 0; p < IV_TRAINING_PARTS; p++) {
-        ASSERT_OK(iv_training_read(c, (iv_training_part)p, 0, CASE_ELEMENTS, got, &err), &err);
+    for (size_t p = 0; p < IV_TRAINING_BUFFERS; p++) {
+        ASSERT_OK(iv_training_read(c, (iv_training_buffer)p, 0, CASE_ELEMENTS, got, &err), &err);
         for (size_t i = 0; i < CASE_ELEMENTS; i++)
             if (got[i] != case_value(step, p, i)) fail_msg("step %d part %zu element %zu", (int)step, p, i);
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The order of examples and the packing of a step, from the text of src/train/order.h alone; prints test_order.c's vectors."""
+"""The order of examples and the packing of a step, from the text of src/train/data/order.h alone; prints test_order.c's vectors."""
 
 
 def philox(counter, key):

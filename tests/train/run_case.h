@@ -60,9 +60,9 @@ static inline iv_run_options case_options(const char *output, uint64_t steps) {
     iv_run_options o;
     snprintf(model, sizeof model, "%s/tests/data/hf/qwen3", INVAR_SOURCE_DIR);
     iv_run_defaults(&o, IV_RUN_SFT);
-    o.model = model, o.data = case_path("data.jsonl"), o.output = output ? case_path(output) : NULL;
-    o.steps = steps, o.batch_size = 6, o.seed = 3, o.learning_rate = 1e-3, o.weight_decay = 0.1;
-    o.threads = 1, o.quiet = true;
+    o.trainer.model = model, o.data = case_path("data.jsonl"), o.output = output ? case_path(output) : NULL;
+    o.steps = steps, o.batch_size = 6, o.seed = 3, o.learning_rate = 1e-3, o.trainer.weight_decay = 0.1;
+    o.trainer.threads = 1, o.quiet = true;
     return o;
 }
 

@@ -4,7 +4,7 @@
 #include "base/digest.h"
 #include "format/json.h"
 #include "numerics/elementary64.h"
-#include "train/algorithm.h"
+#include "train/loss/algorithm.h"
 
 enum { ROWS_MAX = 16, TOKENS_MAX = 33 };
 static const double TOLERANCE = 1e-6;

@@ -3,8 +3,8 @@
 #include "engine/client.h"
 #include "engine/replace.h"
 #include "train/checkpoint_case.h"
-#include "train/checkpoint_manifest.h"
-#include "train/checkpoint_model.h"
+#include "train/checkpoint/manifest.h"
+#include "train/trainer/store.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -151,8 +151,8 @@ static void *read_rank(void *context) {
            count = (r->comm->rank + 1) * CASE_ELEMENTS / r->comm->size - first;
     r->status = iv_training_resume(&r->c->run, r->comm, &found, &notes, &r->err);
     float *got = malloc(count * sizeof *got);
-    for (size_t p = 0; r->status == IV_OK && p < IV_TRAINING_PARTS; p++) {
-        r->status = iv_training_read(found, (iv_training_part)p, first, count, got, &r->err);
+    for (size_t p = 0; r->status == IV_OK && p < IV_TRAINING_BUFFERS; p++) {
+        r->status = iv_training_read(found, (iv_training_buffer)p, first, count, got, &r->err);
         for (size_t i = 0; r->status == IV_OK && i < count; i++)
             if (got[i] != case_value(40, p, first + i)) r->status = iv_fail(&r->err, IV_FORMAT, "element %zu", i);
     }

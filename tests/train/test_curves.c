@@ -3,7 +3,7 @@
 #include "apps/xml.h"
 #include "format/scratch.h"
 #include "base/file.h"
-#include "train/curves.h"
+#include "train/metrics/curves.h"
 
 static size_t occurrences(const char *text, const char *part) {
     size_t n = 0;

@@ -2,7 +2,7 @@
 #include "format/scratch.h"
 #include "base/digest.h"
 #include "format/json.h"
-#include "train/data.h"
+#include "train/data/data.h"
 
 /* ---- helpers ---- */
 

@@ -62,8 +62,8 @@ static void losses_in_every_layout(void **state) {
         const layout *l = &layouts[i];
         iv_run_options o = case_options(l->name, STEPS);
         o.eval_data = case_path("held-out.jsonl"), o.eval_every = EVERY;
-        o.data_parallel = l->world, o.tensor_parallel = l->tp, o.micro_batch = l->micro_batch;
-        o.recompute = l->recompute;
+        o.trainer.data_parallel = l->world, o.trainer.tensor_parallel = l->tp, o.trainer.micro_batch = l->micro_batch;
+        o.trainer.recompute = l->recompute;
         train(&o, &s);
         assert_string_equal(s.weights_hash, hash);
         read_metric(o.output, "eval_loss", i ? got : want, STEPS);
@@ -76,7 +76,7 @@ static void losses_in_every_layout(void **state) {
     iv_gradients_summary g;
     iv_error err;
     iv_run_options o = case_options(NULL, 1);
-    o.model = case_path("plain/checkpoint-000007/model"), o.data = case_path("held-out.jsonl");
+    o.trainer.model = case_path("plain/checkpoint-000007/model"), o.data = case_path("held-out.jsonl");
     ASSERT_OK(iv_run_gradients(&o, case_path("gradient.safetensors"), &g, &err), &err);
     same_numbers("the model\'s own loss", &want[STEPS - 1], &g.loss, 1);
 }
@@ -103,7 +103,7 @@ static void longer_examples_and_resumption(void **state) {
     cut.stop = &stop;
     train(&cut, &s);
     assert_true(s.stopped && s.steps == 1);
-    cut.stop = NULL, cut.resume = true, cut.data_parallel = 2;
+    cut.stop = NULL, cut.resume = true, cut.trainer.data_parallel = 2;
     train(&cut, &s);
     read_metric(whole.output, "eval_loss", want, STEPS), read_metric(cut.output, "eval_loss", got, STEPS);
     same_numbers("a resumed run", want, got, STEPS);
@@ -172,10 +172,12 @@ static iv_run_options rl_options(const char *output, const layout *l) {
     snprintf(model, sizeof model, "%s", source_path("models/tiny-sum"));
     snprintf(data, sizeof data, "%s", source_path("models/tiny-sum/problems.jsonl"));
     iv_run_defaults(&o, IV_RUN_RL);
-    o.model = model, o.data = data, o.output = case_path(output), o.steps = RL_STEPS, o.batch_size = l->batch_size;
+    o.trainer.model = model, o.data = data, o.output = case_path(output), o.steps = RL_STEPS,
+    o.batch_size = l->batch_size;
     o.group_size = 4, o.max_new_tokens = NEW_TOKENS, o.learning_rate = 2e-4, o.seed = 5, o.quiet = true;
-    o.data_parallel = o.rollout_tp = l->world, o.micro_batch = l->micro_batch, o.recompute = l->recompute;
-    o.threads = 1;
+    o.trainer.data_parallel = o.rollout_tp = l->world, o.trainer.micro_batch = l->micro_batch,
+    o.trainer.recompute = l->recompute;
+    o.trainer.threads = 1;
     return o;
 }
 

@@ -41,7 +41,8 @@ static iv_run_options options_of(const char *model, const char *data, record *r)
     iv_run_defaults(&o, IV_RUN_SFT);
     snprintf(paths[0], sizeof paths[0], "%s/%s", INVAR_SOURCE_DIR, model);
     snprintf(paths[1], sizeof paths[1], "%s%s%s", *data == '/' ? "" : INVAR_SOURCE_DIR, *data == '/' ? "" : "/", data);
-    o.model = paths[0], o.data = paths[1], o.arithmetic = "tc16", o.learning_rate = 1e-3, o.batch_size = 8;
+    o.trainer.model = paths[0], o.data = paths[1], o.trainer.arithmetic = "tc16", o.learning_rate = 1e-3,
+    o.batch_size = 8;
     o.steps = r->steps, o.quiet = true, o.step = compare_step, o.step_user = r;
     return o;
 }
@@ -69,8 +70,9 @@ static void small_runs(void **state) {
         record r;
         read_record(runs[i].run, &r);
         iv_run_options o = options_of(runs[i].model, "tests/data/train/hashes.jsonl", &r);
-        o.batch_size = runs[i].batch, o.seed = 3, o.weight_decay = 0.1;
-        o.data_parallel = runs[i].world, o.tensor_parallel = runs[i].tp, o.micro_batch = runs[i].micro_batch;
+        o.batch_size = runs[i].batch, o.seed = 3, o.trainer.weight_decay = 0.1;
+        o.trainer.data_parallel = runs[i].world, o.trainer.tensor_parallel = runs[i].tp,
+        o.trainer.micro_batch = runs[i].micro_batch;
         expect_same(&o, &r);
     }
 }
@@ -84,7 +86,7 @@ static void another_run_is_found_out(void **state) {
         iv_error err;
         read_record("dense", &r);
         iv_run_options o = options_of("tests/data/hf/qwen3", "tests/data/train/hashes.jsonl", &r);
-        o.steps = 2, o.seed = other ? 4 : 3, o.weight_decay = other ? 0.1 : 0;
+        o.steps = 2, o.seed = other ? 4 : 3, o.trainer.weight_decay = other ? 0.1 : 0;
         ASSERT_OK(iv_run_train(&o, &s, &err), &err);
         assert_int_equal(r.same, 0);
     }
@@ -106,7 +108,7 @@ static void a_hundred_steps(void **state) {
         skip();
     }
     iv_run_options o = options_of("models/tiny-math", case_path("problems.jsonl"), &r);
-    o.load_format = "dummy", o.dummy_seed = 3;
+    o.trainer.load_format = "dummy", o.trainer.dummy_seed = 3;
     expect_same(&o, &r);
 }
 

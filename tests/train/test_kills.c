@@ -79,7 +79,7 @@ static void killed_runs_end_alike(void **state) {
     for (; kills < kills_wanted(); runs++) {
         size_t times = 0;
         for (;; times++) {
-            o.data_parallel = worlds[rng_below(&r, 4)], o.micro_batch = rng_below(&r, 4);
+            o.trainer.data_parallel = worlds[rng_below(&r, 4)], o.trainer.micro_batch = rng_below(&r, 4);
             o.save_every = 1 + rng_below(&r, 2);
             /* Of the time of a whole run; later ones longer, should the machine have become slower. */
             double part = (0.4 + (double)times / 50) * (double)rng_below(&r, 1000) / 1000;

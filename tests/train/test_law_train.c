@@ -5,8 +5,8 @@
 #include "comm/comm.h"
 #include "numerics/optimizer.h"
 #include "numerics/version.h"
-#include "train/optimizer.h"
-#include "train/order.h"
+#include "train/flat/optimizer.h"
+#include "train/data/order.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ static void trainer_open(trainer *t, const char *dir, const gradient_options *o,
     while ((size_t)1 << t->levels < o->virtual_ranks) t->levels++;
     t->w = calloc(t->elements, sizeof *t->w), t->m = calloc(t->elements, sizeof *t->m);
     t->v = calloc(t->elements, sizeof *t->v), t->sum = calloc(t->all * (1 + t->levels), sizeof *t->sum);
-    ASSERT_OK(iv_parameters_read(t->model, t->pool[0], t->w, &err), &err);
+    ASSERT_OK(iv_parameters_read(t->model, t->pool[0], t->w, 0, t->elements, &err), &err);
     const iv_model *m = t->model;
     for (size_t i = 0; i < ranks; i++, m = m->next) {
         iv_cpu_learner_options lo = {.kernels = iv_kernels_select(o->isa),
@@ -52,7 +52,7 @@ static void trainer_open(trainer *t, const char *dir, const gradient_options *o,
                                      .comm = ranks > 1 ? t->comm[i] : NULL,
                                      .rows_max = 256,
                                      .recompute = o->recompute,
-                                     .names = t->model,
+                                     .tensor_owner = t->model,
                                      .weights = t->w,
                                      .elements = t->elements};
         ASSERT_OK(iv_cpu_learner_open(m, &lo, &t->learner[i], &err), &err);

@@ -4,9 +4,9 @@
 #include "random.h"
 #include "base/file.h"
 #include "format/json.h"
-#include "train/metrics.h"
-#include "train/metrics_events.h"
-#include "train/metrics_progress.h"
+#include "train/metrics/metrics.h"
+#include "train/metrics/events.h"
+#include "train/metrics/progress.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Norm, step and weight hash over slices: equal for every number of ranks, threads and instruction set. */
 #include "random.h"
 #include "base/digest.h"
-#include "train/optimizer.h"
+#include "train/flat/optimizer.h"
 
 enum { BLOCK = IV_OPTIMIZER_BLOCK };
 

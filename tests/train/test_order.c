@@ -1,7 +1,7 @@
 /* The order of examples and the packing of a step: against order.py's vectors, and by their own rules. */
 #include "random.h"
 #include "support.h"
-#include "train/order.h"
+#include "train/data/order.h"
 
 static void permutations_are_those_of_the_script(void **state) {
     (void)state;

@@ -3,8 +3,8 @@
 #include "public_case.h"
 #include "base/digest.h"
 #include "model/parameters.h"
-#include "train/checkpoint_files.h"
-#include "train/trainer.h"
+#include "train/checkpoint/files.h"
+#include "train/trainer/trainer.h"
 
 enum { STEPS = 3 };
 

@@ -2,7 +2,7 @@
  * write it, whose log-probabilities are the sampler's in every bit; weights that move from trainer to engine; refusals.
  */
 #include "public_case.h"
-#include "train/checkpoint_files.h"
+#include "train/checkpoint/files.h"
 
 enum { PROMPTS = 3, GROUP = 4, SAMPLES = PROMPTS * GROUP, PROMPT = 6, COMPLETION = 12, ROUNDS = 3 };
 

@@ -8,8 +8,7 @@
 
 typedef enum effect { CHANGES, NEVER, REFUSED } effect;
 
-/* ---- the trainer --------------------------------------------------------------------------------------------------
- */
+/* ---- the trainer ------------------------------------------------------------------------------------------------- */
 
 static void set_nothing(iv_trainer_options *o) { (void)o; }
 #define SETTER(name, ...) \
@@ -57,7 +56,7 @@ static const struct {
     {"eps", CHANGES, eps, set_nothing, NULL},
     {"weight_decay", CHANGES, decay, set_nothing, NULL},
     {"decay_all", CHANGES, decay_all, set_nothing, NULL},
-    {"decay_all", REFUSED, decay_all_of_none, NULL, "decay_all: wanted a weight_decay above 0"},
+    {"decay_all", REFUSED, decay_all_of_none, NULL, "decay_all: wanted weight_decay above 0"},
     {"run", NEVER, run, set_nothing, NULL},
     {"no_optimizer", REFUSED, no_optimizer, NULL, "was opened with no_optimizer"},
     {"isa", NEVER, scalar, set_nothing, NULL},
@@ -114,8 +113,7 @@ static void trainer_fields_do_what_their_rows_say(void **state) {
     }
 }
 
-/* ---- the policy ---------------------------------------------------------------------------------------------------
- */
+/* ---- the policy -------------------------------------------------------------------------------------------------- */
 
 #define POLICY(...) ((iv_policy_options){.size = sizeof(iv_policy_options), __VA_ARGS__})
 #define OWN .eps_low = -1, .eps_high = -1, .correction_cap = -1
@@ -293,8 +291,7 @@ static void gradients_have_the_kl(void **state) {
     iv_trainer_close(t);
 }
 
-/* ---- the header ---------------------------------------------------------------------------------------------------
- */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 static bool has_row(const char *name) {
     for (size_t i = 0; i < TRAINER_ROWS; i++)

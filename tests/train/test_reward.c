@@ -1,7 +1,7 @@
 /* The built-in rewards on texts that models write, and every way in which an external program can fail. */
 #include "random.h"
 #include "base/clock.h"
-#include "train/reward.h"
+#include "train/reward/reward.h"
 
 #include <dirent.h>
 #include <errno.h>

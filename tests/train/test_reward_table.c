@@ -1,7 +1,7 @@
 /* The rewards `boxed` and `numeric` against math-verify's verdicts (tests/scripts/record_rewards.py). Where ours differ
  * by choice, the table says so. */
 #include "support.h"
-#include "train/reward_text.h"
+#include "train/reward/text.h"
 
 #include <jansson.h>
 

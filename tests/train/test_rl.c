@@ -52,10 +52,10 @@ static uint64_t steps_of(void) {
 
 static void options_of(iv_run_options *o, const char *base, const char *model, const char *data, const char *out) {
     iv_run_defaults(o, IV_RUN_RL);
-    o->model = model, o->data = data, o->output = out;
+    o->trainer.model = model, o->data = data, o->output = out;
     o->algorithm = "grpo", o->reward = reward_program(base), o->batch_size = 4, o->group_size = 4,
     o->max_new_tokens = 24;
-    o->steps = steps_of(), o->learning_rate = 1e-3, o->seed = 11, o->threads = 2;
+    o->steps = steps_of(), o->learning_rate = 1e-3, o->seed = 11, o->trainer.threads = 2;
 }
 
 /* Steps of a run's log after which the weights are others than before. */
@@ -82,8 +82,8 @@ static void run_way(const rl_way *w, const char *model, const char *data, const 
     snprintf(dir, sizeof dir, "%s/%s", base, w->name);
     options_of(&o, base, model, data, dir);
     o.rollout_tp = w->rollout_tp, o.rollout_seqs = w->seqs, o.rollout_batched_tokens = w->chunk;
-    o.data_parallel = w->world, o.tensor_parallel = w->tp, o.micro_batch = w->micro_batch;
-    o.speculative = w->speculative, o.recompute = w->recompute;
+    o.trainer.data_parallel = w->world, o.trainer.tensor_parallel = w->tp, o.trainer.micro_batch = w->micro_batch;
+    o.speculative = w->speculative, o.trainer.recompute = w->recompute;
     ASSERT_OK(iv_run_train(&o, out, &err), &err);
     assert_int_equal(out->different, 0);
     assert_true(out->compared > 0 && out->largest_difference == 0);
@@ -132,10 +132,10 @@ static void other_sums_are_caught(void **state) {
     assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "the sampler's log-probability"));
     snprintf(dir, sizeof dir, "%s/stop-ranks", base); /* no rank waits for the one that found it */
-    o.tensor_parallel = 2, o.data_parallel = 2;
+    o.trainer.tensor_parallel = 2, o.trainer.data_parallel = 2;
     assert_int_equal(iv_run_train(&o, &s, &err), IV_INVALID);
     assert_non_null(strstr(err.message, "the sampler's log-probability"));
-    o.tensor_parallel = 1, o.data_parallel = 1;
+    o.trainer.tensor_parallel = 1, o.trainer.data_parallel = 1;
     snprintf(dir, sizeof dir, "%s/report", base);
     o.on_mismatch = "report";
     ASSERT_OK(iv_run_train(&o, &s, &err), &err);
@@ -173,7 +173,7 @@ static void other_weights_are_counted(void **state) {
     problems_of(base, data);
     snprintf(model, sizeof model, "%s/tests/data/hf/qwen3", INVAR_SOURCE_DIR);
     options_of(&o, base, model, data, NULL);
-    o.on_mismatch = "report", o.steps = 3, o.dtype = "bfloat16";
+    o.on_mismatch = "report", o.steps = 3, o.trainer.dtype = "bfloat16";
     run_control(&o, base, "plain", &plain);
     assert_true(plain.different == 0);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -220,7 +220,7 @@ static void algorithms_and_resumption(void **state) {
         o.output = cut, o.stop = &stop;
         ASSERT_OK(iv_run_train(&o, &got, &err), &err);
         assert_true(got.stopped && got.steps == 1);
-        o.stop = NULL, o.resume = true, o.data_parallel = 2;
+        o.stop = NULL, o.resume = true, o.trainer.data_parallel = 2;
         ASSERT_OK(iv_run_train(&o, &got, &err), &err);
         assert_int_equal(got.first_step, 1);
         if (strcmp(want.weights_hash, got.weights_hash) != 0) fail_msg("%s: resumed to another hash", algorithms[i]);

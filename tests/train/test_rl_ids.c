@@ -23,11 +23,11 @@ static void run_way(const char *base, const ids_way *w, size_t i, iv_run_summary
     iv_error err;
     snprintf(out, sizeof out, "%s/%zu", base, i);
     iv_run_defaults(&o, IV_RUN_RL);
-    o.model = INVAR_SOURCE_DIR "/models/tiny-sum", o.data = INVAR_SOURCE_DIR "/models/tiny-sum/problems.jsonl";
-    o.output = out, o.algorithm = "grpo", o.reward = "exact", o.device = "cpu";
+    o.trainer.model = INVAR_SOURCE_DIR "/models/tiny-sum", o.data = INVAR_SOURCE_DIR "/models/tiny-sum/problems.jsonl";
+    o.output = out, o.algorithm = "grpo", o.reward = "exact", o.trainer.device = "cpu";
     o.batch_size = 8, o.group_size = 16, o.max_new_tokens = 5, o.steps = 3, o.learning_rate = 1e-3, o.seed = 4;
     o.temperature = w->temperature, o.top_p = w->top_p, o.kl_beta = w->kl_beta, o.sample_all_ids = w->all;
-    o.data_parallel = w->world;
+    o.trainer.data_parallel = w->world;
     ASSERT_OK(iv_run_train(&o, s, &err), &err);
     assert_true(s->compared > 500 && s->different == 0 && s->largest_difference == 0);
 }

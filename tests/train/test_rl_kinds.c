@@ -64,9 +64,9 @@ static iv_run_options options_of(const char *output, const char *algorithm) {
              write_text("data.jsonl", "{\"ids\": [5, 7, 3]}\n{\"ids\": [9, 2]}\n{\"ids\": [40, 41, 42, 4]}\n", 0644));
     snprintf(reward, sizeof reward, "%s", reward_of("reward.sh", "id % 16 * 7 % 5"));
     snprintf(out, sizeof out, "%s", path_of(output));
-    o.model = model, o.data = data, o.output = out, o.reward = reward, o.algorithm = algorithm;
+    o.trainer.model = model, o.data = data, o.output = out, o.reward = reward, o.algorithm = algorithm;
     o.batch_size = 3, o.group_size = 4, o.max_new_tokens = 8, o.steps = 3, o.learning_rate = 1e-2, o.seed = 5;
-    o.threads = 1, o.quiet = true;
+    o.trainer.threads = 1, o.quiet = true;
     return o;
 }
 
@@ -99,7 +99,7 @@ static void the_kl_in_the_reward_is_learned(void **state) {
         char name[16];
         snprintf(name, sizeof name, "beta%d", i);
         iv_run_options o = options_of(name, "rloo");
-        o.kl_beta = betas[i], o.dtype = "float32";
+        o.kl_beta = betas[i], o.trainer.dtype = "float32";
         ASSERT_OK(iv_run_train(&o, &s, &err), &err);
         memcpy(hashes[i], s.weights_hash, sizeof hashes[i]);
         squares[i] = pow(metric_of(&o, 2, "gradient_norm"), 2);
@@ -114,7 +114,7 @@ static void the_kl_in_the_reward_is_learned(void **state) {
     assert_true(fabs(squares[2] / squares[0] - 1) > 1e-2);
     /* Scored by the learner instead of taken from the sampler: the same bits. */
     iv_run_options o = options_of("report", "rloo");
-    o.kl_beta = 2, o.dtype = "float32", o.on_mismatch = "report";
+    o.kl_beta = 2, o.trainer.dtype = "float32", o.on_mismatch = "report";
     ASSERT_OK(iv_run_train(&o, &s, &err), &err);
     assert_string_equal(s.weights_hash, hashes[2]);
 }

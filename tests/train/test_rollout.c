@@ -3,7 +3,7 @@
 #include "engine/made_model.h"
 #include "engine/replace.h"
 #include "numerics/philox.h"
-#include "train/rollout.h"
+#include "train/rollout/rollout.h"
 
 enum { PROMPTS = 6, GROUP = 4, TOKENS = 24, PROMPT_TOKENS_MAX = 128 };
 

@@ -125,7 +125,7 @@ static void stopped_runs_resume_at_other_worlds(void **state) {
     case_read_log(o.output, &want);
     p.resume = true; /* from the beginning too, where there is nothing yet */
     for (size_t i = 0; i < 4; i++) {
-        p.data_parallel = worlds[i], p.tensor_parallel = tps[i], p.micro_batch = i;
+        p.trainer.data_parallel = worlds[i], p.trainer.tensor_parallel = tps[i], p.trainer.micro_batch = i;
         watch_run(&p, &w, until[i]);
         train(&p, &s);
         assert_int_equal(s.first_step, i ? until[i - 1] : 0);
@@ -227,17 +227,17 @@ static void another_run_is_refused(void **state) {
     expect_failure(&x, IV_INVALID, "seed");
     x = o, x.steps = 5;
     expect_failure(&x, IV_INVALID, "steps");
-    x = o, x.virtual_ranks = 4;
+    x = o, x.trainer.virtual_ranks = 4;
     expect_failure(&x, IV_INVALID, "virtual_ranks");
-    x = o, x.arithmetic = "tc16";
+    x = o, x.trainer.arithmetic = "tc16";
     expect_failure(&x, IV_INVALID, "arithmetic");
-    x = o, x.dtype = "float32";
+    x = o, x.trainer.dtype = "float32";
     expect_failure(&x, IV_INVALID, "dtype");
     x = o, x.numerics = "vanilla";
     expect_failure(&x, IV_INVALID, "numerics");
     x = o, x.data = case_path("other.jsonl");
     expect_failure(&x, IV_INVALID, "belongs to another run");
-    x = o, x.model = model;
+    x = o, x.trainer.model = model;
     snprintf(model, sizeof model, "%s/tests/data/hf/llama31", INVAR_SOURCE_DIR);
     expect_failure(&x, IV_INVALID, "belongs to another run");
     train(&o, &s); /* none of these has touched it */
@@ -276,24 +276,24 @@ static void options_are_checked(void **state) {
         __VA_ARGS__;                       \
         expect_failure(&o, status, words); \
     } while (0)
-    REFUSED(IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found 'int8'", o.dtype = "int8");
-    REFUSED(IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found 'x'", o.arithmetic = "x");
-    REFUSED(IV_INVALID, "recompute: wanted none, attention or layer, found 'all'", o.recompute = "all");
-    REFUSED(IV_INVALID, "isa: wanted auto, scalar, avx2 or avx512, found 'sse'", o.isa = "sse");
+    REFUSED(IV_INVALID, "dtype: wanted auto, bfloat16, float16 or float32, found 'int8'", o.trainer.dtype = "int8");
+    REFUSED(IV_INVALID, "arithmetic: wanted auto, fma32 or tc16, found 'x'", o.trainer.arithmetic = "x");
+    REFUSED(IV_INVALID, "recompute: wanted none, attention or layer, found 'all'", o.trainer.recompute = "all");
+    REFUSED(IV_INVALID, "isa: wanted auto, scalar, avx2 or avx512, found 'sse'", o.trainer.isa = "sse");
     REFUSED(IV_INVALID, "longer examples: wanted error, truncate or drop, found ''", o.longer = "");
     REFUSED(IV_UNSUPPORTED, "found vanilla-blas", o.numerics = "vanilla-blas");
-    REFUSED(IV_INVALID, "device: wanted auto, cpu or cuda, found 'gpu'", o.device = "gpu");
-    REFUSED(IV_UNSUPPORTED, "wanted invar for training on device cuda, found bio", o.device = "cuda",
+    REFUSED(IV_INVALID, "device: wanted auto, cpu or cuda, found 'gpu'", o.trainer.device = "gpu");
+    REFUSED(IV_UNSUPPORTED, "wanted invar for training on device cuda, found bio", o.trainer.device = "cuda",
             o.numerics = "bio");
     REFUSED(IV_UNSUPPORTED, "shard parameters: wanted 1 tensor-parallel rank on device cpu, found 2",
-            o.tensor_parallel = 2, o.shard = "parameters");
+            o.trainer.tensor_parallel = 2, o.shard = "parameters");
     REFUSED(IV_INVALID, "batch size: wanted 1 at least, found 0", o.batch_size = 0);
-    REFUSED(IV_UNSUPPORTED, "3", o.data_parallel = 3);
-    REFUSED(IV_UNSUPPORTED, "8 tensor-parallel ranks", o.tensor_parallel = 8);
-    REFUSED(IV_INVALID, "tokens of a pass: wanted", o.pass_tokens = 1);
+    REFUSED(IV_UNSUPPORTED, "3", o.trainer.data_parallel = 3);
+    REFUSED(IV_UNSUPPORTED, "8 tensor-parallel ranks", o.trainer.tensor_parallel = 8);
+    REFUSED(IV_INVALID, "tokens of a pass: wanted", o.trainer.pass_tokens = 1);
     REFUSED(IV_INVALID, "'sometimes'", o.schedule = "sometimes");
     REFUSED(IV_NOT_FOUND, "absent.jsonl", o.data = case_path("absent.jsonl"));
-    REFUSED(IV_NOT_FOUND, "absent", o.model = case_path("absent"));
+    REFUSED(IV_NOT_FOUND, "absent", o.trainer.model = case_path("absent"));
 #undef REFUSED
     FILE *file = fopen(case_path("bad.jsonl"), "w");
     fputs("{\"ids\": [1, 2]}\n{\"ids\": [1, 600]}\n", file);

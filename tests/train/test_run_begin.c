@@ -34,7 +34,8 @@ static iv_run_options rl_options(const char *output, const char *data) {
     iv_run_options o;
     iv_run_defaults(&o, IV_RUN_RL);
     const iv_run_options base = case_options(output, 2);
-    o.model = base.model, o.output = base.output, o.data = data, o.steps = 2, o.threads = 1, o.quiet = true;
+    o.trainer.model = base.trainer.model, o.output = base.output, o.data = data, o.steps = 2, o.trainer.threads = 1,
+    o.quiet = true;
     o.batch_size = 2, o.group_size = 2, o.max_new_tokens = 4, o.reward = "length";
     return o;
 }
@@ -166,8 +167,7 @@ static void other_schedules_say_how(void **state) {
     assert_int_equal(s.first_step, 4);
 }
 
-/* ---- a checkpoint of an earlier version, which had the steps in its identity ----------------------------------------
- */
+/* ---- a checkpoint of an earlier version, which had the steps in its identity ------------------------------------- */
 
 static json_t *read_json(const char *path) {
     json_t *j = json_load_file(path, 0, NULL);
@@ -234,7 +234,7 @@ static void checkpoints_with_steps_go_on(void **state) {
     assert_string_equal(s.identity, old);
     train(&o, &s);
     assert_int_equal(s.first_step, 6);
-    o.weight_decay = 0;
+    o.trainer.weight_decay = 0;
     expect_failure(&o, IV_INVALID, "belongs to another run: weight_decay: wanted");
 }
 

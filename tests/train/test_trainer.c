@@ -3,7 +3,7 @@
  * INVAR_TEST_LONG: all. */
 #include "../model/learning.h"
 #include "base/digest.h"
-#include "train/trainer.h"
+#include "train/trainer/trainer.h"
 
 #include <pthread.h>
 
@@ -222,9 +222,56 @@ static void refused_layouts(void **state) {
     }
 }
 
+/* The next place where no tensor's row is cut, up to a few rows on. */
+static size_t next_place(rng *r, const iv_model *m, size_t at, size_t elements) {
+    at += 1 + rng_below(r, 1 << 16);
+    if (at >= elements) return elements;
+    const iv_tensor *x = iv_parameter_at(m, at);
+    size_t into = at - x->offset;
+    return into < x->rows * x->columns ? at - into + (into + x->columns - 1) / x->columns * x->columns : at;
+}
+
+/* Weights that are written and read in chunks are those that are written and read at once. */
+static void chunks(void **state) {
+    (void)state;
+    static const char *const models[] = {"tests/data/hf/qwen3", "tests/data/hf/qwen3_moe"};
+    rng r = rng_start("chunks");
+    for (size_t i = 0; i < 2; i++) {
+        const problem p = {.model = models[i], .arithmetic = IV_FMA32, .dtype = i ? IV_F16 : IV_BF16};
+        char dir[4200];
+        iv_train_options o = options_of(&p, &(way){1, 1, 0, 3, iv_isa_detect(), 0}, dir);
+        iv_trainer *t;
+        iv_error err;
+        ASSERT_OK(iv_train_open(&o, &t, &err), &err);
+        iv_model *m = iv_train_model(t);
+        iv_pool *pool = iv_train_pool(t);
+        size_t n = iv_train_slice_of(t).elements;
+        float *x = calloc(n, sizeof *x), *want = calloc(n, sizeof *want), *got = calloc(n, sizeof *got);
+        for (size_t k = 0; k < n; k++) x[k] = random_float(&r, NORMAL);
+        ASSERT_OK(iv_parameters_write(m, pool, x, 0, n, &err), &err);
+        ASSERT_OK(iv_parameters_read(m, pool, want, 0, SIZE_MAX, &err), &err);
+        for (size_t k = 0; k < n; k++) x[k] = -x[k];
+        for (size_t at = 0, end; at < n; at = end) {
+            end = next_place(&r, m, at, n);
+            ASSERT_OK(iv_parameters_write(m, pool, x + at, at, end, &err), &err);
+        }
+        for (size_t at = 0, end; at < n; at = end) {
+            end = next_place(&r, m, at, n);
+            ASSERT_OK(iv_parameters_read(m, pool, got + at, at, end, &err), &err);
+        }
+        size_t same = 0;
+        for (size_t k = 0; k < n; k++) {
+            if (got[k] != -want[k]) fail_msg("%s, element %zu: wanted %a, found %a", p.model, k, -want[k], got[k]);
+            same += got[k] != 0;
+        }
+        assert_true(same > n / 2);
+        free(x), free(want), free(got), iv_train_close(t);
+    }
+}
+
 int main(void) {
     steps = trials(2, STEPS);
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_hash), cmocka_unit_test(processes),
-                                       cmocka_unit_test(refused_layouts)};
+                                       cmocka_unit_test(chunks), cmocka_unit_test(refused_layouts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

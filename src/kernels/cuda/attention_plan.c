@@ -75,17 +75,17 @@ static bool is_tall(const iv_gpu_attention_shape *s, const iv_attention_geometry
     return g->tall_tokens && span->rows > 1 && (size_t)span->rows * s->group > (size_t)g->rows;
 }
 
-/* Makes the tiles of the spans that are tall, or of the others. Returns their number; more than `room` if they do
+/* Makes the tiles of the spans that are tall, or of the others. Returns their number; more than `capacity` if they do
  * not fit. */
 static size_t make_tiles(const iv_gpu_attention_shape *s, const iv_attention_geometry *g, const iv_gpu_span *spans,
-                         size_t count, bool tall, iv_attention_tile *tiles, size_t room) {
+                         size_t count, bool tall, iv_attention_tile *tiles, size_t capacity) {
     size_t n = 0;
     int step = tall ? g->tall_tokens : g->tokens;
     for (size_t i = 0; i < count; i++) {
         if (is_tall(s, g, &spans[i]) != tall) continue;
         for (int token = 0; token < spans[i].rows; token += step, n++) {
             int here = spans[i].rows - token < step ? spans[i].rows - token : step;
-            if (n >= room) return room + 1;
+            if (n >= capacity) return capacity + 1;
             tiles[n] = make_tile(s, &spans[i], token, here);
         }
     }
@@ -252,11 +252,11 @@ size_t iv_attention_plan_as(const iv_gpu_attention_shape *s, bool generic, const
     if (bytes < short_at) return 0;
     char *base = plan;
     iv_attention_tile *tiles = (iv_attention_tile *)(base + short_at);
-    size_t room = (bytes - short_at) / sizeof *tiles;
-    size_t few = make_tiles(s, &g, spans, count, false, tiles, room);
-    if (few > room) return 0;
-    size_t tall = g.tall_tokens ? make_tiles(s, &g, spans, count, true, tiles + few, room - few) : 0;
-    if (tall > room - few) return 0;
+    size_t capacity = (bytes - short_at) / sizeof *tiles;
+    size_t few = make_tiles(s, &g, spans, count, false, tiles, capacity);
+    if (few > capacity) return 0;
+    size_t tall = g.tall_tokens ? make_tiles(s, &g, spans, count, true, tiles + few, capacity - few) : 0;
+    if (tall > capacity - few) return 0;
     qsort(tiles + few, tall, sizeof *tiles, longest_first);
     cutter c = {.g = &g, .tiles = tiles, .tile_count = (int)few};
     memset(p, 0, kv_splits_at);

@@ -1,9 +1,9 @@
 /* column_sums.cu: sums over tokens that are no matrix products (NUMERICS.md 15.3): biases and norm weights. The chains
- * of the virtual ranks of a pass run next to each other, a block for each part and 16 columns; a second kernel adds them
- * in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds, four
- * tokens for each load from shared memory. The other warps load the terms of later tokens into registers, four tokens of
- * four columns a thread, and store them column by column. Once NaN, a sum stays NaN, so only the ends of chains are made
- * canonical. */
+ * of the virtual ranks of a pass run next to each other, a block for each range and 16 columns; a second kernel adds
+ * them in the tree. A chain is sequential, so its terms must wait for nothing: the first warp of a block only adds,
+ * four tokens for each load from shared memory. The other warps load the terms of later tokens into registers, four
+ * tokens of four columns a thread, and store them column by column. Once NaN, a sum stays NaN, so only the ends of
+ * chains are made canonical. */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_gradient_plan.h"
@@ -31,7 +31,7 @@ struct problem {
     const float *dy, *x, *r;
     size_t dy_stride, x_stride, offset, later_offset;
     int n, later;
-    float *chain; /* [part][n] */
+    float *chain; /* [range][n] */
 };
 
 /* Terms of a round: four tokens of a column in a place. factor: x * r. */
@@ -45,7 +45,7 @@ IV_DEVICE int place_in(int column, int group) {
     return group ^ (((column >> 3 ^ column >> 1) & 1) << 2 | (column >> 2 & 1) << 1 | (column & 1));
 }
 
-IV_DEVICE size_t place_of(const problem &p, int column) {
+IV_DEVICE size_t offset_of(const problem &p, int column) {
     return column < p.later ? p.offset + column : p.later_offset + (column - p.later);
 }
 
@@ -71,10 +71,10 @@ template <bool NORM> struct copying {
 
 IV_DEVICE int copier(void) { return (int)threadIdx.x - ADDERS; }
 
-IV_DEVICE void load_rows(const problem &p, const iv_sum_part &part, uint32_t round, int32_t (&row)[FOUR]) {
-    uint32_t token = part.begin + round * ROUND + copier() / ACROSS * FOUR;
+IV_DEVICE void load_rows(const problem &p, const iv_sum_range &range, uint32_t round, int32_t (&row)[FOUR]) {
+    uint32_t token = range.begin + round * ROUND + copier() / ACROSS * FOUR;
 #pragma unroll
-    for (int i = 0; i < FOUR; i++) row[i] = token + i < part.end ? p.row[token + i] : -1;
+    for (int i = 0; i < FOUR; i++) row[i] = token + i < range.end ? p.row[token + i] : -1;
 }
 
 template <bool NORM> IV_DEVICE void load_picks(const problem &p, const int32_t (&row)[FOUR], known &k) {
@@ -123,18 +123,19 @@ template <bool NORM> IV_DEVICE void store_block(const block<NORM> &b, terms<NORM
 
 /* Round `round` goes to shared memory; what later rounds need is loaded meanwhile. */
 template <bool NORM, bool FOURS>
-IV_DEVICE void copy_round(const problem &p, const iv_sum_part &part, uint32_t round, copying<NORM> &c, terms<NORM> &t) {
+IV_DEVICE void copy_round(const problem &p, const iv_sum_range &range, uint32_t round, copying<NORM> &c,
+                          terms<NORM> &t) {
     store_block(c.now, t);
     load_block<NORM, FOURS>(p, c.then, c.now);
     load_picks<NORM>(p, c.row, c.then);
-    load_rows(p, part, round + 3, c.row);
+    load_rows(p, range, round + 3, c.row);
 }
 
 template <bool NORM, bool FOURS>
-IV_DEVICE void begin_copying(const problem &p, const iv_sum_part &part, copying<NORM> &c) {
-    load_rows(p, part, 0, c.row), load_picks<NORM>(p, c.row, c.then);
-    load_rows(p, part, 1, c.row), load_block<NORM, FOURS>(p, c.then, c.now);
-    load_picks<NORM>(p, c.row, c.then), load_rows(p, part, 2, c.row);
+IV_DEVICE void begin_copying(const problem &p, const iv_sum_range &range, copying<NORM> &c) {
+    load_rows(p, range, 0, c.row), load_picks<NORM>(p, c.row, c.then);
+    load_rows(p, range, 1, c.row), load_block<NORM, FOURS>(p, c.then, c.now);
+    load_picks<NORM>(p, c.row, c.then), load_rows(p, range, 2, c.row);
 }
 
 /* ---- adding ----------------------------------------------------------------------------------------------------- */
@@ -157,7 +158,7 @@ template <bool NORM> IV_DEVICE float add_group(const waiting<NORM> &w, int slot,
     return sum;
 }
 
-/* Adds at least `tokens` of a round, as far as it has them; terms beyond the part are missing ones. */
+/* Adds at least `tokens` of a round, as far as it has them; terms beyond the range are missing ones. */
 template <bool NORM> IV_DEVICE float add_round(const terms<NORM> &t, uint32_t tokens, float sum) {
     waiting<NORM> w;
 #pragma unroll
@@ -175,13 +176,13 @@ template <bool NORM> IV_DEVICE float add_round(const terms<NORM> &t, uint32_t to
 /* By all threads. At the begin of a round its terms are there, and all readings of the round before are done, whose
  * memory is written next. */
 template <bool NORM, bool FOURS>
-IV_DEVICE float chain_of(const problem &p, const iv_sum_part &part, terms<NORM> (&t)[2], float sum) {
-    uint32_t tokens = part.end - part.begin, rounds = (tokens + ROUND - 1) / ROUND;
+IV_DEVICE float chain_of(const problem &p, const iv_sum_range &range, terms<NORM> (&t)[2], float sum) {
+    uint32_t tokens = range.end - range.begin, rounds = (tokens + ROUND - 1) / ROUND;
     bool adds = threadIdx.x < ADDERS;
     copying<NORM> c;
-    if (!adds) begin_copying<NORM, FOURS>(p, part, c);
+    if (!adds) begin_copying<NORM, FOURS>(p, range, c);
     for (uint32_t round = 0; round <= rounds; round++) {
-        if (!adds && round < rounds) copy_round<NORM, FOURS>(p, part, round, c, t[round % 2]);
+        if (!adds && round < rounds) copy_round<NORM, FOURS>(p, range, round, c, t[round % 2]);
         if (threadIdx.x < COLUMNS && round > 0) sum = add_round(t[(round - 1) % 2], tokens - (round - 1) * ROUND, sum);
         __syncthreads();
     }
@@ -190,20 +191,20 @@ IV_DEVICE float chain_of(const problem &p, const iv_sum_part &part, terms<NORM> 
 
 /* The only chain of a column goes to its sum itself. */
 static inline __host__ __device__ bool is_alone(const iv_sum_plan &plan) {
-    return plan.parts == 1 && plan.part[0].joins == 0 && plan.part[0].to == IV_SUM_SUM;
+    return plan.ranges == 1 && plan.range[0].joins == 0 && plan.range[0].to == IV_SUM_SUM;
 }
 
 template <bool NORM, bool FOURS>
 static __global__ void __launch_bounds__(THREADS, 2) column_chains(const __grid_constant__ problem p) {
     extern __shared__ __align__(16) char shared[];
     terms<NORM>(&t)[2] = *(terms<NORM>(*)[2])shared;
-    const iv_sum_part &part = p.plan.part[blockIdx.y];
+    const iv_sum_range &range = p.plan.range[blockIdx.y];
     int column = (int)blockIdx.x * COLUMNS + (int)threadIdx.x;
     bool mine = threadIdx.x < COLUMNS && column < p.n;
     iv_let_next();
     iv_wait();
-    float *to = p.plan.sums.sum + (mine ? place_of(p, column) : 0);
-    float sum = chain_of<NORM, FOURS>(p, part, t, mine && part.continues ? *to : 0.0f);
+    float *to = p.plan.sums.sum + (mine ? offset_of(p, column) : 0);
+    float sum = chain_of<NORM, FOURS>(p, range, t, mine && range.continues ? *to : 0.0f);
     if (!is_alone(p.plan)) to = p.chain + (size_t)blockIdx.y * p.n + column;
     if (mine) *to = iv_canon(sum);
 }
@@ -215,23 +216,23 @@ static __global__ void __launch_bounds__(TREE_THREADS) column_tree(const __grid_
     iv_wait();
     if (column >= p.n) return;
     float waiting[IV_VIRTUAL_LEVELS_MAX] = {};
-    size_t place = place_of(p, column);
-    for (int index = 0; index < p.plan.parts; index++) {
-        const iv_sum_part &part = p.plan.part[index];
+    size_t offset = offset_of(p, column);
+    for (int index = 0; index < p.plan.ranges; index++) {
+        const iv_sum_range &range = p.plan.range[index];
         float sum = p.chain[(size_t)index * p.n + column];
 #pragma unroll
         for (int level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
-            if (level >= part.joins) continue;
-            bool sums = part.from_sums >> level & 1;
-            sum = __fadd_rn(sums ? p.plan.sums.level[level][place] : waiting[level], sum);
+            if (level >= range.joins) continue;
+            bool sums = range.from_sums >> level & 1;
+            sum = __fadd_rn(sums ? p.plan.sums.level[level][offset] : waiting[level], sum);
         }
 #pragma unroll
         for (int level = 0; level < IV_VIRTUAL_LEVELS_MAX; level++) {
-            if (level != part.joins) continue;
-            if (part.to == IV_SUM_WAITS) waiting[level] = sum;
-            if (part.to == IV_SUM_LEVEL) p.plan.sums.level[level][place] = sum;
+            if (level != range.joins) continue;
+            if (range.to == IV_SUM_WAITS) waiting[level] = sum;
+            if (range.to == IV_SUM_LEVEL) p.plan.sums.level[level][offset] = sum;
         }
-        if (part.to == IV_SUM_SUM) p.plan.sums.sum[place] = sum;
+        if (range.to == IV_SUM_SUM) p.plan.sums.sum[offset] = sum;
     }
 }
 
@@ -239,7 +240,7 @@ size_t iv_gpu_column_sums_scratch(size_t n) { return IV_VIRTUAL_RANKS_MAX * n * 
 
 template <bool NORM, bool FOURS> static int launch_chains_of(const problem *p, cudaStream_t stream) {
     auto *kernel = column_chains<NORM, FOURS>;
-    dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.parts);
+    dim3 grid((unsigned)((p->n + COLUMNS - 1) / COLUMNS), (unsigned)p->plan.ranges);
     int shared = (int)(2 * sizeof(terms<NORM>));
     int e = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     return e ? e : iv_launch_shared(kernel, grid, THREADS, (size_t)shared, stream, *p);
@@ -257,7 +258,7 @@ int iv_gpu_column_sums(const iv_gpu_column_sums_args *a, iv_gpu_stream stream) {
     if (a->n > INT32_MAX / IV_VIRTUAL_RANKS_MAX || (!norm && a->kind != IV_GPU_SUM_VALUES) || a->later > a->n ||
         !iv_sum_plan_make(a->axis, &a->sums, &p.plan))
         return (int)cudaErrorInvalidValue;
-    if (a->n == 0 || p.plan.parts == 0) return 0;
+    if (a->n == 0 || p.plan.ranges == 0) return 0;
     p.row = a->row, p.pick = a->pick, p.dy = a->dy, p.x = a->x, p.r = a->r;
     p.dy_stride = a->dy_stride, p.x_stride = a->x_stride, p.n = (int)a->n;
     p.offset = a->offset, p.later = a->later ? (int)a->later : p.n, p.later_offset = a->later_offset;

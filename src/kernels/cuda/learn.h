@@ -7,9 +7,9 @@
  * padding rows; other arrays have finite values there. The axes of predictions and of experts are arrays of their own,
  * padded in the same way, whose rows were gathered.
  *
- * A sum over outputs (15.4) is computed from weights and gradients whose outputs lie in a *run*: leaf after leaf, in a
- * leaf the parts of its pieces, each padded with zeros to a multiple of 16. `offsets` of a run gives each column's
- * place in the parameters' row: the element of the output's first input, or -1 for padding. */
+ * A sum over outputs (15.4) is computed from weights and gradients whose outputs are concatenated, leaf after leaf, in
+ * a leaf the leaf slices of its slices, each padded with zeros to a multiple of 16. `offsets` of a concatenation gives
+ * each column's offset in the flat buffer: the element of the output's first input, or -1 for padding. */
 #ifndef IV_KERNELS_CUDA_LEARN_H
 #define IV_KERNELS_CUDA_LEARN_H
 
@@ -24,10 +24,10 @@ extern "C" {
 /* ---- sums over tokens (weight_gradient.c chooses; weight_gradient_*.cu compute; columns of sums: column_sums.cu) ---
  */
 
-/* Experts of one shape whose rows lie one after another. All have the axis' parts, each with tokens of its own. */
+/* Experts of one shape whose rows lie one after another. All have the axis' ranges, each with tokens of its own. */
 typedef struct iv_gpu_gradient_groups {
     size_t count;
-    const uint32_t *bounds;      /* device, [count][parts][2]: a part's first token and its end, multiples of 16 */
+    const uint32_t *bounds;      /* device, [count][ranges][2]: a range's first token and its end, multiples of 16 */
     const uint32_t *host_bounds; /* the same on the host */
     const int64_t *bases;        /* device, [count]: added to `offsets` */
 } iv_gpu_gradient_groups;
@@ -35,9 +35,10 @@ typedef struct iv_gpu_gradient_groups {
 typedef struct iv_gpu_weight_gradient_args {
     iv_arithmetic arithmetic;
     iv_dtype type;
-    const iv_token_axis *axis; /* host; `row` is not read. With groups: `padded` of all, the tokens of parts not read */
+    const iv_token_axis
+        *axis; /* host; `row` is not read. With groups: `padded` of all, the tokens of ranges not read */
     const iv_gpu_gradient_groups *groups; /* host; NULL: one matrix */
-    const void *dy;                       /* [padded][dy_stride]: columns [0, n) are the run */
+    const void *dy;                       /* [padded][dy_stride]: columns [0, n) are the concatenation */
     size_t dy_stride, n;                  /* n a multiple of 16 */
     const int64_t *offsets;               /* [n] */
     const void *x;                        /* [padded][x_stride]: columns [0, k) */
@@ -50,10 +51,10 @@ typedef struct iv_gpu_weight_gradient_args {
 size_t iv_gpu_weight_gradient_scratch(int sms);
 int iv_gpu_weight_gradient(const iv_gpu_weight_gradient_args *a, iv_gpu_stream stream);
 
-/* out[j][c] = R(weights[offsets[c] + j]) for inputs j < k and columns c < n of a run; +0 where there is no output, and
- * from n to out_stride: the weights of iv_gpu_linear for the gradient of a linear layer's input. With bases [count] of
- * as many runs: out[i][j][c] = R(weights[bases[i] + offsets[c] + j]); NULL: one run. from: the weights' type, `type` or
- * IV_F32. */
+/* out[j][c] = R(weights[offsets[c] + j]) for inputs j < k and columns c < n of a concatenation; +0 where there is no
+ * output, and from n to out_stride: the weights of iv_gpu_linear for the gradient of a linear layer's input. With bases
+ * [count] of as many concatenations: out[i][j][c] = R(weights[bases[i] + offsets[c] + j]); NULL: one concatenation.
+ * from: the weights' type, `type` or IV_F32. */
 int iv_gpu_transpose_weights(iv_dtype from, iv_dtype type, const void *weights, const int64_t *offsets, size_t n,
                              size_t k, const int64_t *bases, size_t count, void *out, size_t out_stride,
                              iv_gpu_stream stream);
@@ -124,8 +125,8 @@ int iv_gpu_clear_rows(const int32_t *list, size_t count, void *out, size_t row_b
 int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t row_bytes, void *out,
                        iv_gpu_stream stream);
 
-/* The inverse: out[place[i]] = x[i]; nothing where place[i] < 0. No row has two. */
-int iv_gpu_scatter_rows(const void *x, const int32_t *place, size_t rows, size_t row_bytes, void *out,
+/* The inverse: out[to[i]] = x[i]; nothing where to[i] < 0. No row has two. */
+int iv_gpu_scatter_rows(const void *x, const int32_t *to, size_t rows, size_t row_bytes, void *out,
                         iv_gpu_stream stream);
 
 /* norm' (15.7): with x's row i of x[pick ? pick[i] : i], dx of that row = canon(fma(t, r, dx)); factors[i] = r. Rows
@@ -152,14 +153,14 @@ int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream strea
 int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, iv_dtype type, void *gate, void *up,
                        void *act, size_t act_stride, iv_gpu_stream stream);
 
-/* swiglu' (15.7). dy[rows][dy_stride]: the run of gate and up with leaves of `part` outputs (a multiple of 16): R(d
- * gate i) in column i / part * 2 part + i % part, R(d up i) `part` columns on; +0 in all other columns. wide, if not
- * NULL: [rows][2 n], d gate then d up in float32, for biases. */
+/* swiglu' (15.7). dy[rows][dy_stride]: the concatenation of gate and up with leaves of `leaf_slice` outputs (a multiple
+ * of 16): R(d gate i) in column i / leaf_slice * 2 leaf_slice + i % leaf_slice, R(d up i) `leaf_slice` columns on; +0
+ * in all other columns. wide, if not NULL: [rows][2 n], d gate then d up in float32, for biases. */
 int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
-                           size_t part, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
+                           size_t leaf_slice, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
 
-/* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded run with `leaves` leaves:
- * in leaf i the i-th part of q's outputs, of k's, of v's, each padded to a multiple of 16. */
+/* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded concatenation with `leaves` leaves:
+ * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16. */
 typedef struct iv_gpu_rotate_backward_args {
     float *dqkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     bool keeps;  /* dqkv becomes the unrounded result, for biases; otherwise it is only read */
@@ -211,7 +212,7 @@ int iv_gpu_forbid(const int32_t *ids, size_t count, size_t first, size_t rows, f
 int iv_gpu_forbid_gradients(const int32_t *ids, size_t count, size_t first, size_t rows, const int32_t *targets,
                             const float *coefficients, iv_dtype type, void *out, size_t stride, iv_gpu_stream stream);
 
-/* What IV_GPU_LOGITS reads of rows: share = 1 / sum. */
+/* What IV_GPU_LOGITS reads of rows: inv_sum = 1 / sum. */
 int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum,
                       size_t rows, iv_gpu_logit_row *out, iv_gpu_stream stream);
 
@@ -280,7 +281,7 @@ int iv_gpu_sum_rows(const float *const *from, size_t count, size_t n, float *out
 /* SHA-256 of each group of `group` of n words (of 4 bytes as in memory; a multiple of 16), at a 16-byte address; the
  * last group may have fewer. digests [groups][32]. */
 int iv_gpu_digests(const void *words, size_t n, size_t group, uint8_t *digests, iv_gpu_stream stream);
-/* A row of a packed matrix: k elements of the parameters' row from `from` on become the row at byte `to`, a multiple of
+/* A row of a packed matrix: k elements of the flat buffer from `from` on become the row at byte `to`, a multiple of
  * 16. */
 typedef struct iv_gpu_packed_row {
     int64_t from, to;

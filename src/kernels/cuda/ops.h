@@ -49,8 +49,8 @@ typedef enum iv_gpu_epilogue {
 
 /* What the gradient of a row's logits depends on (iv_gpu_logit_rows). */
 typedef struct iv_gpu_logit_row {
-    float max, share, coefficient; /* share: 1 / the sum of exponentials */
-    int32_t target;                /* negative: the gradient is +0 */
+    float max, inv_sum, coefficient; /* inv_sum: 1 / the sum of exponentials */
+    int32_t target;                  /* negative: the gradient is +0 */
 } iv_gpu_logit_row;
 
 /* What a training step adds to an epilogue, if iv_gpu_linear_fuses the layer; zeros: nothing. */
@@ -283,8 +283,7 @@ size_t iv_gpu_sample_scratch(size_t rows, size_t vocab);
 int iv_gpu_sample(const float *logits, size_t rows, size_t vocab, const uint64_t *ids, const iv_row_sampling *sampling,
                   void *scratch, iv_row_result *out, iv_logprob *top_logprobs, iv_gpu_stream stream);
 
-/* ---- ranks (tree_allreduce.cu) -------------------------------------------------------------------------------------
- */
+/* ---- ranks (tree_allreduce.cu) ----------------------------------------------------------------------------------- */
 
 /* Timeouts, in host memory that all GPUs can access; zeroed once. */
 typedef struct iv_gpu_given_up {

@@ -109,9 +109,9 @@ int iv_gpu_gather_rows(const void *x, const int32_t *pick, size_t rows, size_t r
     return launch_move<true>(x, pick, rows, row_bytes, out, stream);
 }
 
-int iv_gpu_scatter_rows(const void *x, const int32_t *place, size_t rows, size_t row_bytes, void *out,
+int iv_gpu_scatter_rows(const void *x, const int32_t *to, size_t rows, size_t row_bytes, void *out,
                         iv_gpu_stream stream) {
-    return launch_move<false>(x, place, rows, row_bytes, out, stream);
+    return launch_move<false>(x, to, rows, row_bytes, out, stream);
 }
 
 /* ---- RMSNorm --------------------------------------------------------------------------------------------------- */
@@ -251,17 +251,17 @@ typedef struct swiglu_args {
     const void *gate, *up;
     const float *da;
     size_t n, dy_stride;
-    uint32_t part;
+    uint32_t leaf_slice;
     void *dy;
     float *wide;
 } swiglu_args;
 
-/* A column of the parts of gate, and the same of up. Parts are whole eights. */
+/* A column of the leaf slices of gate, and the same of up. Slices are whole eights. */
 template <iv_dtype T, int V>
 static __global__ void __launch_bounds__(EIGHTS_THREADS) swiglu_backward(const __grid_constant__ swiglu_args a) {
     iv_let_next();
     iv_wait();
-    size_t row = blockIdx.x, i = first_column<V>(), column = i + (size_t)((uint32_t)i / a.part) * a.part;
+    size_t row = blockIdx.x, i = first_column<V>(), column = i + (size_t)((uint32_t)i / a.leaf_slice) * a.leaf_slice;
     if (column >= a.dy_stride) return;
     float dg[V] = {0}, du[V] = {0};
     if (i < a.n) {
@@ -280,25 +280,26 @@ static __global__ void __launch_bounds__(EIGHTS_THREADS) swiglu_backward(const _
         }
     }
     store_whole<T, V>(a.dy, row * a.dy_stride + column, dg);
-    if (column + a.part < a.dy_stride) store_whole<T, V>(a.dy, row * a.dy_stride + column + a.part, du);
+    if (column + a.leaf_slice < a.dy_stride) store_whole<T, V>(a.dy, row * a.dy_stride + column + a.leaf_slice, du);
 }
 
 template <iv_dtype T> static int launch_swiglu_backward(const swiglu_args *a, size_t rows, cudaStream_t stream) {
     bool fits = a->n % 8 == 0 && a->dy_stride % 8 == 0 && iv_fits_eights(T, a->gate, a->n) &&
                 iv_fits_eights(T, a->up, a->n) && iv_fits_eights(IV_F32, a->da, a->n) &&
                 iv_fits_eights(T, a->dy, a->dy_stride) && (uintptr_t)a->wide % 16 == 0;
-    size_t leaves = (a->dy_stride + 2 * a->part - 1) / (2 * (size_t)a->part), columns = leaves * a->part;
+    size_t leaves = (a->dy_stride + 2 * a->leaf_slice - 1) / (2 * (size_t)a->leaf_slice),
+           columns = leaves * a->leaf_slice;
     return iv_launch(fits ? swiglu_backward<T, 8> : swiglu_backward<T, 1>, iv_eights_grid(rows, columns, fits ? 8 : 1),
                      EIGHTS_THREADS, stream, *a);
 }
 
 int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
-                           size_t part, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream) {
+                           size_t leaf_slice, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream) {
     if (rows == 0 || dy_stride == 0) return 0;
-    if (part == 0 || part % 16 != 0 || part > UINT32_MAX / 4 || dy_stride > UINT32_MAX / 4 ||
-        (n + part - 1) / part * 2 * part > dy_stride)
+    if (leaf_slice == 0 || leaf_slice % 16 != 0 || leaf_slice > UINT32_MAX / 4 || dy_stride > UINT32_MAX / 4 ||
+        (n + leaf_slice - 1) / leaf_slice * 2 * leaf_slice > dy_stride)
         return (int)cudaErrorInvalidValue;
-    swiglu_args a = {gate, up, da, n, dy_stride, (uint32_t)part, dy, wide};
+    swiglu_args a = {gate, up, da, n, dy_stride, (uint32_t)leaf_slice, dy, wide};
     switch (type) {
     case IV_BF16: return launch_swiglu_backward<IV_BF16>(&a, rows, stream);
     case IV_F16: return launch_swiglu_backward<IV_F16>(&a, rows, stream);

@@ -1,4 +1,4 @@
-/* sha256.cu: SHA-256 (FIPS 180-4) of groups of words. Law: the weight hash (src/train/optimizer.h).
+/* sha256.cu: SHA-256 (FIPS 180-4) of groups of words. Law: the weight hash (src/train/flat/optimizer.h).
  *
  * A lane hashes a group. A warp loads 128 bytes of each of its 32 groups together, so that global reads are whole
  * lines, and the lanes take their words from shared memory. The message schedule stays in registers: all 64 rounds are

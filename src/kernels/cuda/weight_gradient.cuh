@@ -18,7 +18,7 @@ struct iv_gradient_problem {
     float *scratch;
     size_t scratch_floats; /* of a CTA */
     /* Of groups (learn.h). Last: dense kernels' code, down to their registers, is what it was without them. */
-    const uint32_t *bounds; /* NULL: none, and the tokens are those of the plan's parts */
+    const uint32_t *bounds; /* NULL: none, and the tokens are those of the plan's ranges */
     const int64_t *bases;
     int group_tiles; /* `tiles` of a group */
 };
@@ -35,9 +35,9 @@ static inline bool iv_gradient_set_groups(const iv_gpu_weight_gradient_args *a, 
 struct iv_gradient_span { /* of tokens */
     int begin, end;
 };
-/* The tokens of a part of a group. */
-IV_DEVICE iv_gradient_span iv_gradient_span_of(const iv_gradient_problem &p, int group, int part) {
-    const uint32_t *bounds = p.bounds + 2 * ((size_t)group * (size_t)p.plan.parts + (size_t)part);
+/* The tokens of a range of a group. */
+IV_DEVICE iv_gradient_span iv_gradient_span_of(const iv_gradient_problem &p, int group, int range) {
+    const uint32_t *bounds = p.bounds + 2 * ((size_t)group * (size_t)p.plan.ranges + (size_t)range);
     return {(int)bounds[0], (int)bounds[1]};
 }
 
@@ -48,21 +48,21 @@ struct iv_gradient_place {
 
 /* A value outside is +0 or any other number; it is not written. */
 template <int COUNT, class AT>
-IV_DEVICE void iv_gradient_begin(const iv_gradient_problem &p, const iv_sum_part &part, const AT &at,
+IV_DEVICE void iv_gradient_begin(const iv_gradient_problem &p, const iv_sum_range &range, const AT &at,
                                  float (&acc)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         iv_gradient_place to = at(i);
-        acc[i] = part.continues && to.there ? p.plan.sums.sum[to.at] : 0.0f;
+        acc[i] = range.continues && to.there ? p.plan.sums.sum[to.at] : 0.0f;
     }
 }
 
 /* waiting: this thread's first value of level 0; value i of level l is THREADS * (l * COUNT + i) floats on. */
 template <int COUNT, int THREADS, class AT>
-IV_DEVICE void iv_gradient_end(const iv_gradient_problem &p, const iv_sum_part &part, const AT &at, float *waiting,
+IV_DEVICE void iv_gradient_end(const iv_gradient_problem &p, const iv_sum_range &range, const AT &at, float *waiting,
                                float (&acc)[COUNT]) {
-    for (int level = 0; level < part.joins; level++) {
-        bool sums = part.from_sums >> level & 1;
+    for (int level = 0; level < range.joins; level++) {
+        bool sums = range.from_sums >> level & 1;
         const float *from = sums ? p.plan.sums.level[level] : waiting + (size_t)level * COUNT * THREADS;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
@@ -71,12 +71,12 @@ IV_DEVICE void iv_gradient_end(const iv_gradient_problem &p, const iv_sum_part &
             if (to.there) acc[i] = __fadd_rn(from[to.at], acc[i]);
         }
     }
-    if (part.to == IV_SUM_WAITS) {
+    if (range.to == IV_SUM_WAITS) {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) waiting[(size_t)(part.joins * COUNT + i) * THREADS] = acc[i];
+        for (int i = 0; i < COUNT; i++) waiting[(size_t)(range.joins * COUNT + i) * THREADS] = acc[i];
         return;
     }
-    float *out = part.to == IV_SUM_LEVEL ? p.plan.sums.level[part.joins] : p.plan.sums.sum;
+    float *out = range.to == IV_SUM_LEVEL ? p.plan.sums.level[range.joins] : p.plan.sums.sum;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         iv_gradient_place to = at(i);

@@ -1,5 +1,5 @@
 /* weight_gradient_generic.cu: weight gradients of any shape: fma32 on the CUDA cores of any GPU, tc16 by mma.sync on
- * compute capability 9.0. A tile is 64 outputs by 64 inputs; a CTA runs the parts of the pass for one tile after
+ * compute capability 9.0. A tile is 64 outputs by 64 inputs; a CTA runs the ranges of the pass for one tile after
  * another. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_gradient.cuh"
@@ -18,10 +18,10 @@ IV_DEVICE tile_of find_tile(const iv_gradient_problem &p, int tile) {
     return {tile / p.tiles_k * TILE, tile % p.tiles_k * TILE, group, p.bounds ? p.bases[group] : 0};
 }
 
-/* A part's tokens, for either kind of problem. */
+/* A range's tokens, for either kind of problem. */
 IV_DEVICE iv_gradient_span tokens_of(const iv_gradient_problem &p, const tile_of &t, int index) {
-    const iv_sum_part &part = p.plan.part[index];
-    return p.bounds ? iv_gradient_span_of(p, t.group, index) : iv_gradient_span{(int)part.begin, (int)part.end};
+    const iv_sum_range &range = p.plan.range[index];
+    return p.bounds ? iv_gradient_span_of(p, t.group, index) : iv_gradient_span{(int)range.begin, (int)range.end};
 }
 
 /* ---- fma32 ------------------------------------------------------------------------------------------------------ */
@@ -60,15 +60,15 @@ static __global__ void __launch_bounds__(256) fma32_gradient(const __grid_consta
             int64_t offset = output < p.n ? p.offsets[output] : -1;
             return iv_gradient_place{offset >= 0 && input < p.k, (size_t)(t.base + offset + input)};
         };
-        for (int index = 0; index < p.plan.parts; index++) {
-            const iv_sum_part &part = p.plan.part[index];
+        for (int index = 0; index < p.plan.ranges; index++) {
+            const iv_sum_range &range = p.plan.range[index];
             iv_gradient_span tokens = tokens_of(p, t, index);
             float acc[16], next_y[4] = {}, next_x[4] = {};
             auto load = [&](int first) {
                 load4(p.type, dy + (size_t)(first + token) * p.dy_stride, t.output + column, p.n, p.vectors, next_y);
                 load4(p.type, x + (size_t)(first + token) * p.x_stride, t.input + column, p.k, p.vectors, next_x);
             };
-            iv_gradient_begin(p, part, at, acc);
+            iv_gradient_begin(p, range, at, acc);
             if (tokens.begin < tokens.end) load(tokens.begin);
             for (int first = tokens.begin; first < tokens.end; first += STEP) {
                 __syncthreads();
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(256) fma32_gradient(const __grid_consta
                     for (int j = 0; j < 16; j++) acc[j] = iv_fma_flush(af[j / 4], bf[j % 4], acc[j]);
                 }
             }
-            iv_gradient_end<16, 256>(p, part, at, waiting, acc);
+            iv_gradient_end<16, 256>(p, range, at, waiting, acc);
         }
     }
 }
@@ -148,8 +148,8 @@ static __global__ void __launch_bounds__(128) tc16_gradient(const __grid_constan
             int64_t offset = output < p.n ? p.offsets[output] : -1;
             return iv_gradient_place{offset >= 0 && input < p.k, (size_t)(t.base + offset + input)};
         };
-        for (int index = 0; index < p.plan.parts; index++) {
-            const iv_sum_part &part = p.plan.part[index];
+        for (int index = 0; index < p.plan.ranges; index++) {
+            const iv_sum_range &range = p.plan.range[index];
             iv_gradient_span tokens = tokens_of(p, t, index);
             float acc[32];
             uint4 next_y[STEPS], next_x[STEPS];
@@ -162,7 +162,7 @@ static __global__ void __launch_bounds__(128) tc16_gradient(const __grid_constan
                     next_x[s] = load8(x + row * p.x_stride, t.input + column, p.k, p.vectors);
                 }
             };
-            iv_gradient_begin(p, part, at, acc);
+            iv_gradient_begin(p, range, at, acc);
             if (tokens.begin < tokens.end) load(tokens.begin);
             for (int first = tokens.begin; first < tokens.end; first += CHUNK) {
                 __syncthreads();
@@ -184,7 +184,7 @@ static __global__ void __launch_bounds__(128) tc16_gradient(const __grid_constan
                     }
                 }
             }
-            iv_gradient_end<32, 128>(p, part, at, waiting, acc);
+            iv_gradient_end<32, 128>(p, range, at, waiting, acc);
         }
     }
 #else
@@ -200,8 +200,8 @@ static int ceil_div(size_t a, size_t b) { return (int)((a + b - 1) / b); }
 /* Levels of a CTA's scratch. */
 static int levels_of(const iv_sum_plan &plan) {
     int levels = 0;
-    for (int i = 0; i < plan.parts; i++)
-        if (plan.part[i].to == IV_SUM_WAITS && plan.part[i].joins >= levels) levels = plan.part[i].joins + 1;
+    for (int i = 0; i < plan.ranges; i++)
+        if (plan.range[i].to == IV_SUM_WAITS && plan.range[i].joins >= levels) levels = plan.range[i].joins + 1;
     return levels;
 }
 

@@ -1,8 +1,8 @@
-/* weight_gradient_plan.h: what the sums over tokens of a pass do, part by part, as kernels take it; and the kernels of
- * weight gradients that weight_gradient.c chooses from. Law: NUMERICS.md 15.3; token_axis.h.
+/* weight_gradient_plan.h: what the sums over tokens of a pass do, range by range, as kernels take it; and the kernels
+ * of weight gradients that weight_gradient.c chooses from. Law: NUMERICS.md 15.3; token_axis.h.
  *
- * A part is one chain. At its end it joins the subtrees that wait for it, in ascending level, and goes to a place: the
- * sums, if the pass ends there, or the memory of the kernel, if a later part of the pass takes it from there. */
+ * A range is one chain. At its end it joins the subtrees that wait for it, in ascending level, and goes to a place: the
+ * sums, if the pass ends there, or the memory of the kernel, if a later range of the pass takes it from there. */
 #ifndef IV_KERNELS_CUDA_WEIGHT_GRADIENT_PLAN_H
 #define IV_KERNELS_CUDA_WEIGHT_GRADIENT_PLAN_H
 
@@ -18,18 +18,18 @@ typedef enum iv_sum_place {
     IV_SUM_SUM    /* sum of the sums: an open chain, or the root */
 } iv_sum_place;
 
-typedef struct iv_sum_part {
+typedef struct iv_sum_range {
     uint32_t begin, end; /* of the padded axis */
     uint8_t continues;   /* the chain begins at the sums' sum, not at +0 */
     uint8_t joins;       /* levels 0 to joins - 1 are added */
     uint8_t from_sums;   /* bit i: level i comes from the sums */
     uint8_t to;          /* iv_sum_place */
-} iv_sum_part;
+} iv_sum_range;
 
 typedef struct iv_sum_plan {
-    int parts;
+    int ranges;
     int waits; /* subtrees that wait in the kernel's memory, over the whole pass */
-    iv_sum_part part[IV_VIRTUAL_RANKS_MAX];
+    iv_sum_range range[IV_VIRTUAL_RANKS_MAX];
     iv_axis_sums sums;
 } iv_sum_plan;
 

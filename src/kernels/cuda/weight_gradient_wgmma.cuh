@@ -7,7 +7,7 @@
  * ranks in registers (KEPT); others wait in the CTA's scratch. Tiles of 256 inputs have no registers for that: they
  * suit passes with few ends of chains.
  *
- * The tokens of a part are a multiple of 16. A copy always takes 64 rows; in a part's last block only the steps that
+ * The tokens of a range are a multiple of 16. A copy always takes 64 rows; in a range's last block only the steps that
  * belong to it are issued.
  *
  * Two CTAs of a cluster (PEERS) have tiles with the same inputs; each copies half of those rows' columns for both. */
@@ -103,11 +103,11 @@ template <class S> IV_DEVICE iv_gradient_tile iv_gradient_tile_at(const iv_gradi
 }
 
 template <class S>
-IV_DEVICE iv_gradient_span iv_gradient_tokens(const iv_gradient_problem &p, const iv_gradient_tile &t, int part) {
+IV_DEVICE iv_gradient_span iv_gradient_tokens(const iv_gradient_problem &p, const iv_gradient_tile &t, int range) {
     if constexpr (S::GROUPED)
-        return iv_gradient_span_of(p, t.group, part);
+        return iv_gradient_span_of(p, t.group, range);
     else
-        return {(int)p.plan.part[part].begin, (int)p.plan.part[part].end};
+        return {(int)p.plan.range[range].begin, (int)p.plan.range[range].end};
 }
 
 /* The element of the sums from which the tile's offsets count. */
@@ -159,10 +159,10 @@ IV_DEVICE void iv_gradient_produce(const CUtensorMap *dy, const CUtensorMap *x, 
     iv_gradient_ring r = {0, 1}; /* the first waits return at once */
     for (int at = first; at < p.tiles; at += step) {
         iv_gradient_tile t = iv_gradient_tile_at<S>(p, at, peer);
-        if (p.plan.part[0].continues) iv_gradient_prefetch<S>(p, t);
+        if (p.plan.range[0].continues) iv_gradient_prefetch<S>(p, t);
         __syncwarp();
         if (threadIdx.x % 32 == 0)
-            for (int index = 0; index < p.plan.parts; index++) {
+            for (int index = 0; index < p.plan.ranges; index++) {
                 iv_gradient_span span = iv_gradient_tokens<S>(p, t, index);
                 for (int token = span.begin; token < span.end; token += IV_GRADIENT_BLOCK) {
                     iv_mbar_wait(m.empty + 8 * r.stage, r.phase);
@@ -345,7 +345,7 @@ template <class S> IV_DEVICE void iv_gradient_stagger(const iv_gradient_shared &
     if (s.behind > 0 && --s.behind == 0 && threadIdx.x % 32 == 0) iv_mbar_arrive(m.stagger);
 }
 
-/* One chain: the blocks of a part that has some. One block is issued ahead of the one that is awaited. */
+/* One chain: the blocks of a range that has some. One block is issued ahead of the one that is awaited. */
 template <class S>
 IV_DEVICE void iv_gradient_chain(const iv_gradient_shared &m, iv_gradient_state<S> &s, const iv_gradient_span &span,
                                  int continues) {
@@ -365,32 +365,32 @@ IV_DEVICE void iv_gradient_chain(const iv_gradient_shared &m, iv_gradient_state<
 }
 
 template <class S>
-IV_DEVICE void iv_gradient_part(const iv_gradient_problem &p, const iv_gradient_shared &m, const iv_gradient_tile &t,
+IV_DEVICE void iv_gradient_range(const iv_gradient_problem &p, const iv_gradient_shared &m, const iv_gradient_tile &t,
                                 iv_gradient_state<S> &s, int index) {
-    const iv_sum_part &part = p.plan.part[index];
+    const iv_sum_range &range = p.plan.range[index];
     iv_gradient_span span = iv_gradient_tokens<S>(p, t, index);
     if constexpr (S::GROUPED) /* known to the compiler as the same in all threads of a warp */
         span = {__shfl_sync(~0u, span.begin, 0), __shfl_sync(~0u, span.end, 0)};
-    if (S::GROUPED && part.continues && span.begin == span.end && part.joins == 0 && part.to == IV_SUM_SUM)
+    if (S::GROUPED && range.continues && span.begin == span.end && range.joins == 0 && range.to == IV_SUM_SUM)
         return; /* an open chain stays as it is */
-    if (part.continues) {
+    if (range.continues) {
         iv_gradient_load<false>(p.plan.sums.sum, iv_gradient_rows_of<S>(p, t), s.acc);
     } else {
 #pragma unroll
         for (int i = 0; i < S::COUNT; i++) s.acc[i] = 0.0f;
     }
-    if (span.begin < span.end) iv_gradient_chain<S>(m, s, span, part.continues);
+    if (span.begin < span.end) iv_gradient_chain<S>(m, s, span, range.continues);
 #pragma unroll 1
-    for (int level = 0; level < part.joins; level++) {
-        if (part.from_sums >> level & 1)
+    for (int level = 0; level < range.joins; level++) {
+        if (range.from_sums >> level & 1)
             iv_gradient_load<true>(p.plan.sums.level[level], iv_gradient_rows_of<S>(p, t), s.acc);
         else
             iv_gradient_join<S>(p, s, level);
     }
-    if (part.to == IV_SUM_WAITS) {
-        iv_gradient_wait_in<S>(p, s, part.joins);
+    if (range.to == IV_SUM_WAITS) {
+        iv_gradient_wait_in<S>(p, s, range.joins);
     } else {
-        float *to = part.to == IV_SUM_LEVEL ? p.plan.sums.level[part.joins] : p.plan.sums.sum;
+        float *to = range.to == IV_SUM_LEVEL ? p.plan.sums.level[range.joins] : p.plan.sums.sum;
         iv_gradient_store(to, iv_gradient_rows_of<S>(p, t), s.acc);
     }
 }
@@ -406,7 +406,7 @@ IV_DEVICE void iv_gradient_consume(const iv_gradient_problem &p, const iv_gradie
     for (int at = first; at < p.tiles; at += step) {
         iv_gradient_tile t = iv_gradient_tile_at<S>(p, at, peer);
 #pragma unroll 1
-        for (int index = 0; index < p.plan.parts; index++) iv_gradient_part<S>(p, m, t, s, index);
+        for (int index = 0; index < p.plan.ranges; index++) iv_gradient_range<S>(p, m, t, s, index);
         if (s.behind > 0) s.behind = 1, iv_gradient_stagger<S>(m, s); /* a short tile */
     }
 }

@@ -34,8 +34,8 @@ bool iv_gpu_weight_gradient_takes(const iv_gpu_weight_gradient_args *a, const iv
     if (!fits_tma(a->dy, a->dy_stride) || !fits_tma(a->x, a->x_stride)) return false;
     if (a->n > 1u << 24 || a->k > 1u << 24) return false;
     iv_gradient_instance w = find(a->type, shape);
-    for (int i = 0; i < plan->parts; i++)
-        if (plan->part[i].to == IV_SUM_WAITS && plan->part[i].joins >= w.levels) return false;
+    for (int i = 0; i < plan->ranges; i++)
+        if (plan->range[i].to == IV_SUM_WAITS && plan->range[i].joins >= w.levels) return false;
     return a->sms >= w.peers;
 }
 

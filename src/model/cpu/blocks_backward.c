@@ -8,17 +8,17 @@
 
 #include <string.h>
 
-static const iv_layer_tensors *names_of(const iv_cpu_learner *l, size_t layer) {
-    return &l->names->layer_tensors[layer];
+static const iv_layer_tensors *tensors_of(const iv_cpu_learner *l, size_t layer) {
+    return &l->tensor_owner->layer_tensors[layer];
 }
 
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
-static iv_gradient_piece whole_piece(size_t offset, size_t n, size_t *leaves) {
+static iv_gradient_slice whole_slice(size_t offset, size_t n, size_t *leaves) {
     size_t padded = iv_padded_k(n);
     *leaves = (size_t)iv_leaf_count(padded, IV_SUM_WHOLE);
-    return (iv_gradient_piece){offset, n, padded / *leaves};
+    return (iv_gradient_slice){offset, n, padded / *leaves};
 }
 
 /* ---- norms --------------------------------------------------------------------------------------------------- */
@@ -64,14 +64,14 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer *layer = &l->model->layers[n.layer];
-    const iv_layer_tensors *names = names_of(l, n.layer);
+    const iv_layer_tensors *tensors = tensors_of(l, n.layer);
     norm_job j = {.l = l,
                   .x = attention ? l->tape.now->x : l->tape.now->x_mlp,
                   .weight = attention ? layer->attention_norm : layer->mlp_norm,
                   .dy = l->dnormed,
                   .dx = l->dx};
     if (j.weight)
-        run_norm(&j, attention ? names->attention_norm : names->mlp_norm);
+        run_norm(&j, attention ? tensors->attention_norm : tensors->mlp_norm);
     else
         iv_pool_run(l->compute.pool, l->batch.tokens, add_row, l);
     return IV_OK;
@@ -107,22 +107,22 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    const iv_layer_tensors *names = names_of(l, layer);
-    const iv_mlp_tensors *t = names->experts;
+    const iv_layer_tensors *tensors = tensors_of(l, layer);
+    const iv_mlp_tensors *t = tensors->experts;
     const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
     size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
-    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, names->mlp_post_norm);
+    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors->mlp_post_norm);
     iv_learner_round(l, l->dblock, rows, h, l->dy);
     iv_linear_backward_args down = {.axis = &l->axis,
                                     .rows = rows,
                                     .dy = l->dy,
                                     .dy_stride = h,
-                                    .pieces = 1,
+                                    .slices = 1,
                                     .stride = whole,
                                     .k = n,
                                     .x = l->tape.now->act,
                                     .dx = l->dact};
-    down.piece[0] = whole_piece(t->down->offset + cut->first, h, &down.leaves);
+    down.slice[0] = whole_slice(t->down->offset + cut->first, h, &down.leaves);
     IV_TRY(iv_linear_backward(l, &down, err));
     if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->down_bias->offset);
     iv_pool_run(l->compute.pool, rows, swiglu_row, l);
@@ -137,8 +137,8 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
         .rows = rows,
         .dy = l->dy,
         .dy_stride = 2 * n,
-        .pieces = 2,
-        .piece = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
+        .slices = 2,
+        .slice = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
         .stride = h,
         .k = h,
         .leaves = leaves,
@@ -150,7 +150,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, names_of(l, layer)->mlp_post_norm);
+    begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors_of(l, layer)->mlp_post_norm);
     iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
     return iv_experts_backward(l, layer, err);
 }
@@ -159,7 +159,7 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, q = shard->heads * dim;
     begin_block(l, l->model->layers[layer].attention_post_norm, l->tape.now->attention_y, t->attention_post_norm);
@@ -168,12 +168,12 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .rows = rows,
                                    .dy = l->dy,
                                    .dy_stride = h,
-                                   .pieces = 1,
+                                   .slices = 1,
                                    .stride = (size_t)l->model->config.heads * dim,
                                    .k = q,
                                    .x = l->tape.now->attended,
                                    .dx = l->dattended};
-    out.piece[0] = whole_piece(t->out->offset + shard->head_first * dim, h, &out.leaves);
+    out.slice[0] = whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
     if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->out_bias->offset);
     return IV_OK;
@@ -222,7 +222,7 @@ static void add_k_terms(void *context, size_t row, size_t first, size_t count, f
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer *w = &l->model->layers[layer];
-    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
     iv_heads_backward(&l->compute,
@@ -255,7 +255,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    const iv_layer_tensors *t = names_of(l, layer);
+    const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t rows = l->batch.tokens, h = hidden_of(l), dim = (size_t)l->model->config.head_dim, leaves = l->qkv_leaves;
     size_t q = shard->heads * dim, kv = shard->kv_heads * dim, all = q + 2 * kv;
@@ -271,8 +271,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                  .rows = rows,
                                  .dy = l->dy,
                                  .dy_stride = all,
-                                 .pieces = 3,
-                                 .piece = {{t->q->offset + q_first * h, q, q / leaves},
+                                 .slices = 3,
+                                 .slice = {{t->q->offset + q_first * h, q, q / leaves},
                                            {t->k->offset + kv_first * h, kv, kv / leaves},
                                            {t->v->offset + kv_first * h, kv, kv / leaves}},
                                  .stride = h,
@@ -293,9 +293,9 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     l->tape.now = &l->tape.layers[layer];
     if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
     memcpy(l->forward->x, l->tape.now->x, l->batch.tokens * hidden_of(l) * sizeof(float));
-    l->tape.again = true;
+    l->tape.recomputing = true;
     iv_status status = iv_decoder_recompute(l->model, b, layer, l->tape.recompute, err);
-    l->tape.again = false;
+    l->tape.recomputing = false;
     return status;
 }
 

@@ -61,7 +61,7 @@ iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *batch, iv_error 
 /* Does the forward pass of an MLP run for the tape alone, up to act? Its output is computed too where the tape wants
  * that for the norm behind it. */
 static inline bool iv_cpu_ends_at_act(const iv_cpu_model *s, const iv_layer *l) {
-    return s->tape && s->tape->again && !l->mlp_post_norm;
+    return s->tape && s->tape->recomputing && !l->mlp_post_norm;
 }
 
 extern const iv_backend_ops iv_cpu_ops; /* blocks.c */

@@ -29,7 +29,7 @@ static void list_rows(expert_job *j, int32_t expert) {
         l->axis_sequences[q].tokens = j->rows - before;
     }
     iv_token_axis_make(l->axis_sequences, l->step->count, l->step->ranks, l->from, l->to, l->expert_rows,
-                       l->expert_parts, &j->axis);
+                       l->expert_ranges, &j->axis);
 }
 
 static void gradient_in(void *context, size_t row, size_t worker) { /* dy = R(dx) */
@@ -85,8 +85,8 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
                                     .rows = j->rows,
                                     .dy = l->dy,
                                     .dy_stride = j->h,
-                                    .pieces = 1,
-                                    .piece = {{j->t->down->offset, j->h, j->h}},
+                                    .slices = 1,
+                                    .slice = {{j->t->down->offset, j->h, j->h}},
                                     .stride = j->n,
                                     .k = j->n,
                                     .leaves = IV_EXPERT_LEAVES,
@@ -100,8 +100,8 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
                                   .rows = j->rows,
                                   .dy = l->dy,
                                   .dy_stride = 2 * j->n,
-                                  .pieces = 2,
-                                  .piece = {{j->t->gate->offset, j->n, j->n}, {j->t->up->offset, j->n, j->n}},
+                                  .slices = 2,
+                                  .slice = {{j->t->gate->offset, j->n, j->n}, {j->t->up->offset, j->n, j->n}},
                                   .stride = j->h,
                                   .k = j->h,
                                   .leaves = IV_EXPERT_LEAVES,
@@ -146,7 +146,7 @@ static iv_status share_weights(iv_cpu_learner *l, size_t n, iv_error *err) {
 
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     const iv_model_config *c = &l->model->config;
-    const iv_layer_tensors *names = &l->names->layer_tensors[layer];
+    const iv_layer_tensors *tensors = &l->tensor_owner->layer_tensors[layer];
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t tokens = l->batch.tokens, experts = (size_t)c->experts, padded = iv_padded_k(experts);
     expert_job j = {.l = l,
@@ -156,7 +156,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                     .width = iv_dtype_bytes(l->model->gemm_type)};
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
-        j.t = &names->experts[e];
+        j.t = &tensors->experts[e];
         IV_TRY(run_expert(&j, (int32_t)e, err));
     }
     IV_TRY(share_weights(l, tokens * j.k, err));
@@ -166,8 +166,8 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                                       .rows = tokens,
                                       .dy = l->dy,
                                       .dy_stride = experts,
-                                      .pieces = 1,
-                                      .piece = {{names->router->offset, experts, padded / leaves}},
+                                      .slices = 1,
+                                      .slice = {{tensors->router->offset, experts, padded / leaves}},
                                       .stride = j.h,
                                       .k = j.h,
                                       .leaves = leaves,

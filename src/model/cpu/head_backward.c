@@ -45,7 +45,7 @@ static void block_logits(head_job *j) {
     } else { /* a rank's panels do not end where its leaves do */
         bool shaped = iv_matrix_shape(&w, l->model->head.type, j->n, j->h);
         IV_ASSERT(shaped);
-        w.data = memset(l->turned, 0, iv_matrix_bytes(&w));
+        w.data = memset(l->transposed, 0, iv_matrix_bytes(&w));
         iv_matrix_pack(&w, IV_F32, l->weights + j->tensor->offset + j->first * j->h, j->h, 0, j->n);
         j->logits_first = j->first;
     }
@@ -77,15 +77,15 @@ static void run_block(head_job *j, float *acc) {
     const char *from = iv_learner_rows(l, offset, j->n, j->h, 0);
     size_t row_bytes = j->h * iv_dtype_bytes(iv_learner_rows_type(l));
     for (size_t i = 0; i < j->padded; i++) l->row_list[i] = i < j->n ? from + i * row_bytes : NULL;
-    iv_matrix turned;
-    bool shaped = iv_matrix_shape(&turned, l->model->gemm_type, j->h, j->padded);
+    iv_matrix transposed;
+    bool shaped = iv_matrix_shape(&transposed, l->model->gemm_type, j->h, j->padded);
     IV_ASSERT(shaped);
-    turned.data = l->turned;
-    iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, &turned);
+    transposed.data = l->transposed;
+    iv_pack_columns(&l->compute, iv_learner_rows_type(l), l->row_list, &transposed);
     iv_linear_continue(
         &l->compute,
         &(iv_linear_args){
-            .weight = &turned, .type = l->model->gemm_type, .x = l->dy, .x_stride = j->padded, .rows = j->count},
+            .weight = &transposed, .type = l->model->gemm_type, .x = l->dy, .x_stride = j->padded, .rows = j->count},
         acc);
 }
 
@@ -186,9 +186,9 @@ static void norm_columns(void *context, size_t i, size_t first, size_t count, fl
 }
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
-    const iv_model *names = l->names;
+    const iv_model *owner = l->tensor_owner;
     head_job j = {.l = l,
-                  .tensor = names->head_tensor ? names->head_tensor : names->embedding_tensor,
+                  .tensor = owner->head_tensor ? owner->head_tensor : owner->embedding_tensor,
                   .h = (size_t)l->model->config.hidden_size,
                   .count = l->prediction_count,
                   .width = iv_dtype_bytes(l->model->gemm_type)};
@@ -205,7 +205,7 @@ iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err) {
     memset(l->dx, 0, l->batch.tokens * j.h * sizeof *l->dx);
     iv_pool_run(l->compute.pool, j.count, norm_row, &j);
     if (l->model->rank > 0) return IV_OK;
-    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->head_axis, &l->step->sums, names->final_norm_tensor->offset,
+    iv_axis_sum_columns(&l->compute, &(iv_axis_columns){&l->head_axis, &l->step->sums, owner->final_norm_tensor->offset,
                                                         j.h, norm_columns, &j});
     return IV_OK;
 }

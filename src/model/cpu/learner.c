@@ -140,7 +140,7 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
-    l->turned = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
+    l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
     if (!l->weights) l->unpacked = typed(l, v, w.run, w.inputs);
     l->row_list = iv_carve(v, iv_size_max(l->padded_max, w.run), sizeof *l->row_list);
     l->predictions = iv_carve(v, n, sizeof *l->predictions);
@@ -275,13 +275,14 @@ static iv_status make_axes(iv_cpu_learner *l, iv_error *err) {
     }
     for (size_t q = 0; q < step->count; q++)
         l->axis_sequences[q] = (iv_axis_sequence){step->sequences[q].count, step->sequences[q].rank};
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_rows, l->parts, &l->axis);
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_rows, l->rank_ranges,
+                       &l->axis);
     for (size_t q = l->from; q < l->to; q++) {
         size_t n = 0;
         for (size_t t = 1; t < step->sequences[q].count; t++) n += step->sequences[q].mask[t] != 0.0f;
         l->axis_sequences[q].tokens = n;
     }
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->head_rows, l->head_parts,
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->head_rows, l->head_ranges,
                        &l->head_axis);
     return IV_OK;
 }
@@ -349,11 +350,12 @@ iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o
                        m->tp.ranks);
     iv_cpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
-    l->base.ops = &ops, l->model = m, l->names = o->names, l->kernels = o->kernels, l->weights = o->weights;
+    l->base.ops = &ops, l->model = m, l->tensor_owner = o->tensor_owner, l->kernels = o->kernels,
+    l->weights = o->weights;
     l->tape.recompute = o->recompute;
     l->compute = (iv_compute){.kernels = o->kernels, .arithmetic = o->arithmetic, .pool = o->pool};
     l->padded_max = l->base.rows_max = iv_padded_k(o->rows_max);
-    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    l->tied_offset = l->tensor_owner->config.tie_embeddings ? o->elements : 0;
     iv_status status = open_parts(l, o, err);
     if (status == IV_OK)
         *out = &l->base;

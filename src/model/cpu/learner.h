@@ -13,10 +13,10 @@ typedef struct iv_cpu_learner_options {
     iv_comm *comm;   /* of the tensor-parallel ranks; NULL for one */
     size_t rows_max; /* tokens of a pass, each sequence padded to a multiple of 16; a longer one is refused */
     iv_recompute recompute;
-    const iv_model *names; /* the process's first model, which has the tensors by name */
-    const float *weights;  /* the parameters' row: master weights, of which the model holds the rounded ones; NULL:
-                            * those serve, for one tensor-parallel rank */
-    size_t elements;       /* of the row */
+    const iv_model *tensor_owner; /* the process's first model, which has the tensors by name */
+    const float *weights;         /* the flat buffer: master weights, of which the model holds the rounded ones; NULL:
+                                   * those serve, for one tensor-parallel rank */
+    size_t elements;              /* of the row */
 } iv_cpu_learner_options;
 
 /* IV_UNSUPPORTED names what in the model or in its division over ranks cannot be trained. out->ops->close frees it. */

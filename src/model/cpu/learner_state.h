@@ -18,8 +18,8 @@ typedef struct iv_cpu_learner iv_cpu_learner;
 struct iv_cpu_learner {
     iv_learner base; /* first */
     iv_cpu_model *forward;
-    const iv_model *model; /* the rank's; names belong to `names` */
-    const iv_model *names;
+    const iv_model *model; /* the rank's; tensors belong to `tensor_owner` */
+    const iv_model *tensor_owner;
     const iv_kernels *kernels;
     iv_backend_ops ops;
     iv_compute compute;   /* with the learner's own scratch */
@@ -40,7 +40,7 @@ struct iv_cpu_learner {
     float *factors;        /* [rows][heads]: of norms */
     float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
     void *packed;          /* activations over the token axis */
-    void *turned;          /* weights, transposed */
+    void *transposed;      /* weights, transposed */
     void *unpacked;        /* weights by row, where `weights` is NULL */
     const void **row_list; /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */
@@ -68,7 +68,8 @@ struct iv_cpu_learner {
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
     int32_t *axis_rows, *head_rows, *expert_rows;
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX], head_parts[IV_VIRTUAL_RANKS_MAX], expert_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range rank_ranges[IV_VIRTUAL_RANKS_MAX], head_ranges[IV_VIRTUAL_RANKS_MAX],
+        expert_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis, head_axis;
     /* The pass. */
     const iv_learner_step *step;
@@ -88,21 +89,21 @@ static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
 }
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
-typedef struct iv_gradient_piece {
-    size_t offset;  /* in the parameters' row, of the first output's first used input */
+typedef struct iv_gradient_slice {
+    size_t offset;  /* in the flat buffer, of the first output's first used input */
     size_t n, leaf; /* outputs; those of a leaf, of which the last may have fewer */
-} iv_gradient_piece;
+} iv_gradient_slice;
 
-/* Input and weight gradients of a linear layer whose outputs are its pieces', in order. */
+/* Input and weight gradients of a linear layer whose outputs are its slices', in order. */
 typedef struct iv_linear_backward_args {
     const iv_token_axis *axis;
     size_t rows;
     const void *dy; /* [rows][dy_stride] typed */
     size_t dy_stride;
-    iv_gradient_piece piece[3];
-    size_t pieces;
-    size_t stride, k;        /* elements from one output to the next in the parameters' row; inputs */
-    size_t leaves;           /* of the sum over outputs on this rank: each is a part of every piece */
+    iv_gradient_slice slice[3];
+    size_t slices;
+    size_t stride, k;        /* elements from one output to the next in the flat buffer; inputs */
+    size_t leaves;           /* of the sum over outputs on this rank: each is a leaf slice of every slice */
     const iv_row_cuts *cuts; /* of the leaves over the ranks; NULL: the sum is this rank's alone */
     const void *x;           /* [rows][k] typed, or NULL: no weight gradient */
     float *dx;               /* [rows][k], or NULL: no input gradient */
@@ -110,7 +111,7 @@ typedef struct iv_linear_backward_args {
 
 iv_status iv_linear_backward(iv_cpu_learner *l, const iv_linear_backward_args *args, iv_error *err);
 
-/* weight_rows.c: n rows of the weights at `offset` of the parameters' row, `stride` elements of this type apart. `at`:
+/* weight_rows.c: n rows of the weights at `offset` of the flat buffer, `stride` elements of this type apart. `at`:
  * rows of the same layer that were taken before and still serve. */
 iv_dtype iv_learner_rows_type(const iv_cpu_learner *l);
 const char *iv_learner_rows(iv_cpu_learner *l, size_t offset, size_t n, size_t stride, size_t at);

@@ -37,32 +37,32 @@ void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float 
 static iv_status input_gradient(iv_cpu_learner *l, const iv_linear_backward_args *a, iv_error *err) {
     iv_input_gradient_args g = {.type = l->model->gemm_type,
                                 .weight_type = iv_learner_rows_type(l),
-                                .pieces = a->pieces,
+                                .slices = a->slices,
                                 .leaves = a->leaves,
                                 .row_bytes = a->stride * iv_dtype_bytes(iv_learner_rows_type(l)),
                                 .k = a->k,
                                 .dy = a->dy,
                                 .dy_stride = a->dy_stride,
                                 .rows = a->rows,
-                                .turned = l->turned,
+                                .transposed = l->transposed,
                                 .dy_run = l->dy_run,
                                 .row_list = l->row_list};
-    for (size_t p = 0, at = 0; p < a->pieces; at += a->piece[p++].n)
-        g.piece[p] = (iv_output_piece){iv_learner_rows(l, a->piece[p].offset, a->piece[p].n, a->stride, at),
-                                       a->piece[p].n, a->piece[p].leaf};
-    iv_matrix turned;
+    for (size_t p = 0, at = 0; p < a->slices; at += a->slice[p++].n)
+        g.slice[p] = (iv_output_slice){iv_learner_rows(l, a->slice[p].offset, a->slice[p].n, a->stride, at),
+                                       a->slice[p].n, a->slice[p].leaf};
+    iv_matrix transposed;
     const void *x;
     size_t stride;
-    iv_input_gradient_pack(&l->compute, &g, &turned, &x, &stride);
+    iv_input_gradient_pack(&l->compute, &g, &transposed, &x, &stride);
     if (a->cuts) {
         memset(a->dx, 0, a->rows * a->k * sizeof *a->dx);
         return iv_row_parallel(
             l->forward,
             &(iv_row_parallel_args){
-                .cuts = a->cuts, .nodes = &turned, .x = x, .x_stride = stride, .rows = a->rows, .out = a->dx},
+                .cuts = a->cuts, .nodes = &transposed, .x = x, .x_stride = stride, .rows = a->rows, .out = a->dx},
             err);
     }
-    l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &turned,
+    l->kernels->linear(&l->compute, &(iv_linear_args){.weight = &transposed,
                                                       .type = l->model->gemm_type,
                                                       .x = x,
                                                       .x_stride = stride,
@@ -82,15 +82,15 @@ static void weight_gradients(iv_cpu_learner *l, const iv_linear_backward_args *a
         l->row_list[i] = a->axis->row[i] < 0 ? NULL : (const char *)a->x + (size_t)a->axis->row[i] * a->k * width;
     x.data = l->packed;
     iv_pack_columns(&l->compute, l->model->gemm_type, l->row_list, &x);
-    for (size_t p = 0, column = 0; p < a->pieces; column += a->piece[p++].n)
+    for (size_t p = 0, column = 0; p < a->slices; column += a->slice[p++].n)
         iv_weight_gradient(&l->compute, &(iv_weight_gradient_args){.axis = a->axis,
                                                                    .x = &x,
                                                                    .type = l->model->gemm_type,
                                                                    .dy = (const char *)a->dy + column * width,
                                                                    .dy_stride = a->dy_stride,
-                                                                   .n = a->piece[p].n,
+                                                                   .n = a->slice[p].n,
                                                                    .sums = &l->step->sums,
-                                                                   .offset = a->piece[p].offset,
+                                                                   .offset = a->slice[p].offset,
                                                                    .stride = a->stride});
 }
 

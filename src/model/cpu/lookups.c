@@ -24,7 +24,7 @@ static iv_status reserve(iv_cpu_learner *l, size_t more, iv_error *err) {
 }
 
 static iv_status finish(iv_cpu_learner *l, iv_error *err) {
-    const iv_tensor *t = l->names->embedding_tensor;
+    const iv_tensor *t = l->tensor_owner->embedding_tensor;
     IV_TRY(iv_lookup_gradient(
         &l->compute,
         &(iv_lookup_gradient_args){.ids = l->lookup_ids,

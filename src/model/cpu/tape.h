@@ -30,7 +30,7 @@ typedef struct iv_tape {
     iv_recompute recompute;
     iv_tape_layer *layers; /* [layers]; parts that are computed again are shared by all */
     iv_tape_layer *now;    /* of the layer at work */
-    bool again;            /* the forward ops run for the tape alone: no down projection whose output it lacks, no
+    bool recomputing;      /* the forward ops run for the tape alone: no down projection whose output it lacks, no
                             * error reports */
 } iv_tape;
 

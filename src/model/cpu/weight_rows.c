@@ -27,7 +27,7 @@ iv_dtype iv_learner_rows_type(const iv_cpu_learner *l) { return l->weights ? IV_
 
 const char *iv_learner_rows(iv_cpu_learner *l, size_t offset, size_t n, size_t stride, size_t at) {
     if (l->weights) return (const char *)(l->weights + offset);
-    const iv_tensor *t = iv_parameter_at(l->names, offset);
+    const iv_tensor *t = iv_parameter_at(l->tensor_owner, offset);
     size_t width = iv_dtype_bytes(l->model->gemm_type);
     IV_ASSERT(t->columns == stride && (offset - t->offset) % stride == 0 && t->held == l->model->gemm_type);
     rows_job j = {t, (offset - t->offset) / stride, n, l->model->gemm_type, (char *)l->unpacked + at * stride * width};

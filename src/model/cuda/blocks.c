@@ -55,8 +55,8 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     gpu_forward *f = all->f;
     const iv_matrix *w = &all->m->layers[layer].qkv;
     if (f->tape) f->now = &f->tape->layers[layer];
-    for (size_t i = 0; shard_of(all)->heads && i < all->parts; i++) {
-        gpu_pass p = iv_gpu_part_of(all, i);
+    for (size_t i = 0; shard_of(all)->heads && i < all->microsteps; i++) {
+        gpu_pass p = iv_gpu_microstep(all, i);
         iv_gpu_linear_args a = iv_gpu_layer_args(&p, w, iv_gpu_rows_at(&p, f->normed, p.stride), p.stride);
         a.bias = f->layers[layer].qkv_bias, a.out = f->wide + p.first * w->n, a.out_stride = w->n;
         IV_TRY(iv_gpu_after_allreduce(&p, err));
@@ -129,8 +129,8 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
                             .post_norm = f->layers[layer].attention_post_norm,
                             .y = block_y(all, IV_NORM_ATTENTION),
                             .norm = next_norm(all, next)};
-    for (size_t i = 0; i < all->parts; i++) {
-        gpu_pass p = iv_gpu_part_of(all, i);
+    for (size_t i = 0; i < all->microsteps; i++) {
+        gpu_pass p = iv_gpu_microstep(all, i);
         IV_TRY(iv_gpu_row_parallel(&p, &out, err));
     }
     return IV_OK;
@@ -142,7 +142,7 @@ static iv_status pace(const gpu_pass *p, size_t layer, iv_error *err) {
     return p->f->transport.pace ? p->f->transport.pace(p, layer, err) : IV_OK;
 }
 
-/* gate and up of a part's rows. */
+/* gate and up of a microstep's rows. */
 static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_error *err) {
     gpu_forward *f = p->f;
     const iv_matrix *w = &p->m->layers[layer].experts->gate_up;
@@ -168,8 +168,8 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
                              .post_norm = f->layers[layer].mlp_post_norm,
                              .y = block_y(all, IV_NORM_MLP),
                              .second = true};
-    for (size_t i = 0; i < all->parts; i++) {
-        gpu_pass p = iv_gpu_part_of(all, i);
+    for (size_t i = 0; i < all->microsteps; i++) {
+        gpu_pass p = iv_gpu_microstep(all, i);
         IV_TRY(activate(&p, layer, stride, err));
         if (iv_gpu_ends_at_act(f, layer)) return IV_OK;
         down.norm = next_norm(all, next); /* after gate and up have read the norm before */

@@ -49,7 +49,7 @@ static iv_status run_experts(const gpu_pass *p, const iv_layer *l, iv_gpu_groups
     a.w.expert_bytes = apart, a.groups = groups;
     IV_TRY(pack_rows(p, groups, &a, err));
     IV_TRY(iv_gpu_gate_up(p, &a, &first->gate_up, entries, f->now->act, stride, err));
-    if (f->tape && f->tape->again) return IV_OK;
+    if (f->tape && f->tape->recomputing) return IV_OK;
     a = iv_gpu_layer_args(p, first->down, f->now->act, stride);
     a.w.expert_bytes = apart, a.groups = groups, a.weighted = true;
     a.out = f->terms, a.out_stride = p->hidden;
@@ -65,7 +65,7 @@ static iv_status route(const gpu_pass *p, size_t layer, int32_t *ids, iv_error *
     IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "router", err));
     int code = iv_gpu_route(f->now->router_logits, p->rows, p->in.true_rows, experts, k, c->norm_topk_prob, ids,
                             f->now->expert_weights, f->expert_offsets, f->expert_slots, f->stream);
-    if (!code && f->tape && !f->tape->again)
+    if (!code && f->tape && !f->tape->recomputing)
         code = cudaMemcpyAsync(f->tape->host_ids + layer * f->rows_max * k, ids, p->rows * k * sizeof *ids,
                                cudaMemcpyDeviceToHost, f->stream);
     return iv_gpu_launched(f, code, "routing", err);

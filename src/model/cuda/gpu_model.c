@@ -80,14 +80,14 @@ static const float *gather_bias(gathering *v, const float *from, const iv_matrix
 }
 
 static void gather_all(gpu_rank *r, gathering *v) {
-    const iv_model *m = r->m;
+    const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
            pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
     const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX];
     for (int i = 0; i < m->config.rope_count; i++)
-        cosine[i] = gather(v, m->ropes[i].cosine, pairs), sine[i] = gather(v, m->ropes[i].sine, pairs);
+        cosine[i] = gather(v, first->ropes[i].cosine, pairs), sine[i] = gather(v, first->ropes[i].sine, pairs);
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         const iv_layer *l = &m->layers[i];
         const iv_mlp *mlp = l->experts;
@@ -171,7 +171,7 @@ static iv_status open_reduce_stream(gpu_rank *r, iv_error *err) {
     IV_TRY(iv_gpu_check(r->f.gpu, cudaDeviceGetStreamPriorityRange(&least, &most), "stream", err));
     IV_TRY(iv_gpu_check(r->f.gpu, cudaStreamCreateWithPriority(&r->reduce_stream, cudaStreamNonBlocking, most),
                         "stream", err));
-    for (size_t i = 0; i < PARTS; i++) {
+    for (size_t i = 0; i < MICROSTEPS; i++) {
         IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->computed[i], cudaEventDisableTiming), "event", err));
         IV_TRY(iv_gpu_check(r->f.gpu, cudaEventCreateWithFlags(&r->reduced[i], cudaEventDisableTiming), "event", err));
     }
@@ -311,7 +311,7 @@ static void close_rank(gpu_rank *r) {
     iv_cublas_close(r->blas);
     for (size_t i = 0; i < AHEAD; i++)
         if (r->passed[i]) cudaEventDestroy(r->passed[i]);
-    for (size_t i = 0; i < PARTS; i++) {
+    for (size_t i = 0; i < MICROSTEPS; i++) {
         if (r->computed[i]) cudaEventDestroy(r->computed[i]);
         if (r->reduced[i]) cudaEventDestroy(r->reduced[i]);
     }

@@ -53,11 +53,11 @@ static iv_status sample_slices(const gpu_pass *p, iv_error *err) {
 
 static iv_status head(iv_backend *b, iv_error *err) {
     gpu_pass *p = (gpu_pass *)(void *)b;
-    for (size_t i = 0; i < p->parts; i++) {
-        gpu_pass part = iv_gpu_part_of(p, i);
-        IV_TRY(iv_gpu_after_allreduce(&part, err));
+    for (size_t i = 0; i < p->microsteps; i++) {
+        gpu_pass microstep = iv_gpu_microstep(p, i);
+        IV_TRY(iv_gpu_after_allreduce(&microstep, err));
     }
-    p->parts = 1;
+    p->microsteps = 1;
     return iv_gpu_rank_of(p)->g->step.picks ? sample_slices(p, err) : IV_OK;
 }
 
@@ -87,7 +87,7 @@ iv_status iv_gpu_launch_step(gpu_rank *r, iv_error *err) {
                   .rows = s->rows,
                   .hidden = (size_t)r->m->config.hidden_size,
                   .stride = iv_gpu_hidden_stride(r->m),
-                  .parts = 1};
-    p.parts = iv_gpu_part_count(&p);
+                  .microsteps = 1};
+    p.microsteps = iv_gpu_microsteps(&p);
     return iv_decoder_forward(r->m, &p.backend, err);
 }

@@ -109,14 +109,14 @@ static iv_status write_plans(iv_gpu_model *g, const iv_batch *b, gpu_step *s, iv
     s->input_bytes = s->at.plan;
     if (!m->tp.shard[m->rank].kv_heads) return IV_OK; /* a process without heads */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
-    size_t room = g->inputs_capacity - s->at.plan, used;
-    if (g->window) room /= 2;
-    used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, room);
+    size_t capacity = g->inputs_capacity - s->at.plan, used;
+    if (g->window) capacity /= 2;
+    used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.plan, capacity);
     s->input_bytes = s->at.plan + used;
     if (used && g->window) {
         s->at.window_plan = s->at.plan + first_plan_bytes(g, s, &shape, used);
-        room = g->inputs_capacity - s->at.window_plan, shape = iv_gpu_shape_of(m, g->o.arithmetic, g->window);
-        used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, room);
+        capacity = g->inputs_capacity - s->at.window_plan, shape = iv_gpu_shape_of(m, g->o.arithmetic, g->window);
+        used = iv_gpu_attention_plan(&shape, g->spans, b->span_count, g->sms, g->inputs + s->at.window_plan, capacity);
         s->input_bytes = s->at.window_plan + used;
     }
     if (used) return IV_OK;

@@ -82,4 +82,4 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
 }
 
 /* Measured on H200s (bench/gpu/LOG.md): with two ranks, or fewer rows, all-reduces are too short to gain from it. */
-size_t iv_gpu_part_rows(size_t ranks) { return ranks < 4 ? SIZE_MAX : 2048; }
+size_t iv_gpu_microstep_rows(size_t ranks) { return ranks < 4 ? SIZE_MAX : 2048; }

@@ -82,14 +82,14 @@ static gpu_pass pass_of(gpu_learner *l) {
                       .rows = l->n.rows,
                       .hidden = l->h,
                       .stride = l->h_stride,
-                      .parts = 1};
+                      .microsteps = 1};
 }
 
 static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     l->step = step, l->sums = step->sums, l->from = from, l->to = to;
     IV_TRY(iv_gpu_use(l->f.gpu, err));
-    if (l->base.lent_bytes && from == 0) /* padding is expected to be zero, and all else finite */
-        IV_TRY(iv_gpu_launched(&l->f, cudaMemsetAsync(l->data, 0, l->data_bytes, l->f.stream), "lent memory", err));
+    if (l->base.borrowed_bytes && from == 0) /* padding is expected to be zero, and all else finite */
+        IV_TRY(iv_gpu_launched(&l->f, cudaMemsetAsync(l->data, 0, l->data_bytes, l->f.stream), "borrowed memory", err));
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
     IV_TRY(write_forbidden(l, err));
     l->pass = pass_of(l);
@@ -113,15 +113,15 @@ static iv_status reserve(iv_learner *base, const iv_learner_step *step, size_t l
     return l->f.rank == 0 ? iv_gpu_learner_reserve_lookups(l, step, passes == 1, err) : IV_OK;
 }
 
-/* Ranks meet: none runs before all have allocated. */
-static iv_status meet(gpu_learner *l, iv_status status, iv_error *err) {
+/* A barrier of the ranks: none runs before all have allocated. */
+static iv_status barrier(gpu_learner *l, iv_status status, iv_error *err) {
     uint64_t unused = UINT64_MAX;
     return iv_gpu_learner_agree(l, status, &unused, err);
 }
 
 static iv_status score(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    IV_TRY(meet(l, begin(l, step, from, to, err), err));
+    IV_TRY(barrier(l, begin(l, step, from, to, err), err));
     return end_forward(l, forward(l, false, err), err);
 }
 
@@ -149,12 +149,12 @@ static iv_status weigh(gpu_learner *l, iv_error *err) {
     iv_status status = IV_OK;
     if (!l->step->weigh) return IV_OK;
     if (l->f.rank == 0) status = l->step->weigh(l->step->context, l->from, l->to, err);
-    return meet(l, status, err);
+    return barrier(l, status, err);
 }
 
 static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from, size_t to, iv_error *err) {
     gpu_learner *l = self(base);
-    IV_TRY(meet(l, begin_with_axes(l, step, from, to, err), err));
+    IV_TRY(barrier(l, begin_with_axes(l, step, from, to, err), err));
     l->direct = iv_gpu_learner_is_direct(l);
     if (l->direct) IV_TRY(write_coefficients(l, err));
     IV_TRY(end_forward(l, forward(l, true, err), err));
@@ -166,8 +166,7 @@ static iv_status pass(iv_learner *base, const iv_learner_step *step, size_t from
     return iv_gpu_learner_check_peers(l, err);
 }
 
-/* ---- opening and closing --------------------------------------------------------------------------------------------
- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static void close_learner(iv_learner *base) {
     gpu_learner *l = self(base);
@@ -177,13 +176,13 @@ static void close_learner(iv_learner *base) {
         cudaStreamSynchronize(l->f.stream), cudaStreamDestroy(l->f.stream);
     cudaGetLastError();
     iv_gpu_learner_free_lookups(l);
-    if (!l->base.lent_bytes) memspace->free(memspace, l->data);
+    if (!l->base.borrowed_bytes) memspace->free(memspace, l->data);
     memspace->free(memspace, l->tables), memspace->free(memspace, l->f.kv);
     memspace->free(memspace, l->lists), memspace->free(memspace, l->f.flags);
     if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->layer_parts), free(l->runs), free(l->expert_runs), free(l->tape.layers),
+    free(l->vector_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats), free(l->tape.layers),
         free(l->expert_rows);
     free(l->f.layers), free(l->f.routers);
     free(l->expert_chunks), free(l->chunk_counts);
@@ -193,7 +192,7 @@ static void close_learner(iv_learner *base) {
 
 static size_t bytes_of(const iv_learner *base) {
     const gpu_learner *l = (const gpu_learner *)(const void *)base;
-    return l->data_bytes - l->base.lent_bytes + l->table_bytes + l->lookup_bytes +
+    return l->data_bytes - l->base.borrowed_bytes + l->table_bytes + l->lookup_bytes +
            l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists;
 }
 
@@ -216,18 +215,18 @@ static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_er
 }
 
 static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
-    const iv_model *m = l->names;
+    const iv_model *m = l->tensor_owner;
     size_t layers = (size_t)m->config.layers;
     l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
-    l->layer_parts = calloc(layers, sizeof *l->layer_parts);
-    if (!l->vector_at || !l->layer_parts) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
-    for (size_t i = 0; i < layers; i++) l->layer_parts[i] = iv_parameters_layer_part(m, i);
+    l->layer_buckets = calloc(layers, sizeof *l->layer_buckets);
+    if (!l->vector_at || !l->layer_buckets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    for (size_t i = 0; i < layers; i++) l->layer_buckets[i] = iv_parameters_layer_bucket(m, i);
     for (size_t i = 0; !alone && i < m->tensor_count; i++) l->vector_at[i] = m->tensors[i].offset;
     if (alone) iv_parameters_vectors(m, l->vector_at);
     return IV_OK;
 }
 
-/* Offsets of runs and the rotation's tables: constant. */
+/* Offsets of concatenated outputs and the rotation's tables: constant. */
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
@@ -279,9 +278,9 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
 static iv_status open_data(gpu_learner *l, const iv_gpu_learner_options *o, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     size_t rows = l->base.rows_max, bytes = iv_gpu_learner_carve(l, NULL);
-    bool lent = bytes <= o->lent_bytes;
-    l->base.lent_bytes = lent ? bytes : 0;
-    l->data = lent ? o->lent : bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
+    bool borrowed = bytes <= o->borrowed_bytes;
+    l->base.borrowed_bytes = borrowed ? bytes : 0;
+    l->data = borrowed ? o->borrowed : bytes == SIZE_MAX ? NULL : memspace->alloc(memspace, bytes);
     if (!l->data) return iv_gpu_no_memory(&l->f, "a learner's passes", bytes, err);
     l->data_bytes = bytes;
     iv_gpu_learner_carve(l, l->data);
@@ -298,7 +297,7 @@ static iv_status open_parts(gpu_learner *l, const iv_gpu_learner_options *o, iv_
     IV_TRY(find_parameters(l, o->vectors != NULL, err));
     IV_TRY(iv_learner_divide(l->m, &l->leaves, err));
     iv_gpu_learner_sizes(l);
-    iv_status status = iv_gpu_learner_runs(l, &offsets, err);
+    iv_status status = iv_gpu_learner_concats(l, &offsets, err);
     if (status == IV_OK) status = open_tables(l, offsets, err);
     free(offsets);
     IV_TRY(status);
@@ -313,7 +312,8 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     gpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->base.rows_max = iv_padded_k(o->rows_max);
-    l->m = m, l->names = o->names, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic, l->late = o->late;
+    l->m = m, l->tensor_owner = o->tensor_owner, l->f.gpu = o->gpu, l->f.arithmetic = o->arithmetic,
+    l->deferred_loss = o->deferred_loss;
     l->tape.recompute = o->recompute, l->tape.fuse = !o->separate;
     l->f.ranks = m->tp.ranks, l->f.rank = m->rank, l->shard = &m->tp.shard[m->rank];
     l->peer[0] = l, l->f.peer[0] = &l->f;
@@ -321,7 +321,7 @@ iv_status iv_gpu_learner_open(const iv_model *m, const iv_gpu_learner_options *o
     l->vectors = o->vectors ? o->vectors : o->weights, l->f.sms = iv_gpu_get_info(o->gpu)->sms;
     l->logits_floats = o->logits_max ? o->logits_max : (size_t)1 << 28;
     l->chunk_bytes = o->chunk_max ? o->chunk_max : (size_t)1 << 30;
-    l->tied_offset = l->names->config.tie_embeddings ? o->elements : 0;
+    l->tied_offset = l->tensor_owner->config.tie_embeddings ? o->elements : 0;
     l->ops = iv_gpu_forward_ops, l->ops.head = iv_gpu_learner_head;
     iv_gpu_learner_backward_ops(&l->ops);
     iv_status status = open_parts(l, o, err);

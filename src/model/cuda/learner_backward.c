@@ -38,7 +38,7 @@ static iv_status norm_gradient(gpu_learner *l, const iv_tensor *weight, const fl
 
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, n.layer);
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, n.layer);
     const iv_tensor *weight = n.kind == IV_NORM_ATTENTION ? t->attention_norm : t->mlp_norm;
     iv_gpu_add_args add = {.x = l->dx, .y = l->dnormed, .n = l->h, .rows = l->n.rows, .to = l->dx};
     if (weight)
@@ -47,7 +47,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     else
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_add_rows(&add, l->f.stream), "gradient of the residual stream", err));
     /* attention's norm is the layer's last */
-    return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_part(l, l->layer_parts[n.layer], err) : IV_OK;
+    return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_bucket(l, l->layer_buckets[n.layer], err) : IV_OK;
 }
 
 /* Sets dblock, and its rounded form: the gradient of a block's output, behind which a norm may stand. */
@@ -63,25 +63,25 @@ static iv_status begin_block(gpu_learner *l, const iv_tensor *post_norm, iv_norm
 /* ---- MLP ------------------------------------------------------------------------------------------------------------
  */
 
-static iv_status gate_up_backward(gpu_learner *l, const gpu_run *run, const iv_mlp_tensors *t, iv_error *err) {
-    size_t n = l->up, part = run->n / run->leaves / 2;
+static iv_status gate_up_backward(gpu_learner *l, const output_concat *concat, const iv_mlp_tensors *t, iv_error *err) {
+    size_t n = l->up, leaf_slice = concat->n / concat->leaves / 2;
     float *wide = t->gate_bias ? l->dwide : NULL;
-    int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, part, l->dy,
-                                      run->n, wide, l->f.stream);
+    int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
+                                      l->dy, concat->n, wide, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     if (wide) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));
         IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset + l->up_first, err));
     }
-    return iv_gpu_clear_padding(&l->pass, l->dy, run->n, l->width, err);
+    return iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err);
 }
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *names = iv_gpu_learner_names(l, layer);
-    const iv_mlp_tensors *t = names->experts;
-    const gpu_run *up = l->runs[layer].up, *down = l->runs[layer].down;
-    IV_TRY(begin_block(l, names->mlp_post_norm, IV_NORM_MLP, err));
+    const iv_layer_tensors *tensors = iv_gpu_learner_tensors(l, layer);
+    const iv_mlp_tensors *t = tensors->experts;
+    const output_concat *up = l->concats[layer].up, *down = l->concats[layer].down;
+    IV_TRY(begin_block(l, tensors->mlp_post_norm, IV_NORM_MLP, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, down, &l->axis, l->dx_rounded, l->f.now->act, l->act_stride, err));
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
     if (t->down_bias && l->f.rank == 0)
@@ -94,7 +94,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    IV_TRY(begin_block(l, iv_gpu_learner_names(l, layer)->mlp_post_norm, IV_NORM_MLP, err));
+    IV_TRY(begin_block(l, iv_gpu_learner_tensors(l, layer)->mlp_post_norm, IV_NORM_MLP, err));
     return iv_gpu_learner_experts_backward(l, layer, err);
 }
 
@@ -103,14 +103,14 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    const gpu_run *run = &l->runs[layer].out;
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    const output_concat *concat = &l->concats[layer].out;
     const void *x = l->f.now->attended;
     size_t stride = l->q;
     IV_TRY(begin_block(l, t->attention_post_norm, IV_NORM_ATTENTION, err));
     IV_TRY(iv_gpu_inputs_at(&l->pass, 0, l->q, &x, &stride, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dx_rounded, x, stride, err));
-    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, run, l->dx_rounded, l->dattended, l->dy, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dx_rounded, x, stride, err));
+    IV_TRY(iv_gpu_learner_rounded_input_gradient(l, concat, l->dx_rounded, l->dattended, l->dy, err));
     return t->out_bias && l->f.rank == 0
                ? iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->out_bias->offset, err)
                : IV_OK;
@@ -140,11 +140,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
     return iv_gpu_launched(&l->f, iv_gpu_attention_backward(&a, l->f.stream), "gradient of attention", err);
 }
 
-/* Afterwards dy is the run of q, k and v. */
+/* Afterwards dy is the concatenation of q, k and v. */
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    const gpu_run *run = &l->runs[layer].qkv;
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    const output_concat *concat = &l->concats[layer].qkv;
     size_t dim = (size_t)l->m->config.head_dim;
     iv_gpu_rotate_backward_args a = {.dqkv = l->dqkv,
                                      .keeps = t->q_bias != NULL,
@@ -152,7 +152,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .heads = l->heads,
                                      .kv_heads = l->kv_heads,
                                      .head_dim = dim,
-                                     .leaves = run->leaves,
+                                     .leaves = concat->leaves,
                                      .cosine = l->f.layers[layer].cosine,
                                      .sine = l->f.layers[layer].sine,
                                      .positions = l->on.axis_positions,
@@ -164,7 +164,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .terms = l->head_terms,
                                      .type = l->m->gemm_type,
                                      .dy = l->dy,
-                                     .dy_stride = run->n};
+                                     .dy_stride = concat->n};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_gpu_learner_add_terms(l, err));
@@ -185,8 +185,8 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
 
 static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    const iv_layer_tensors *t = iv_gpu_learner_names(l, layer);
-    const gpu_run *run = &l->runs[layer].qkv;
+    const iv_layer_tensors *t = iv_gpu_learner_tensors(l, layer);
+    const output_concat *concat = &l->concats[layer].qkv;
     size_t all = l->q + 2 * l->kv, dim = (size_t)l->m->config.head_dim, q = l->shard->head_first * dim,
            kv = l->shard->kv_head_first * dim;
     if (t->q_bias) {
@@ -195,8 +195,8 @@ static iv_status qkv_backward(iv_backend *b, size_t layer, iv_error *err) {
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dqkv + l->q + l->kv, all, l->kv, t->v_bias->offset + kv, err));
     }
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_ATTENTION, layer}, err));
-    IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->f.normed, l->h_stride, err));
-    return iv_gpu_learner_cut_gradient(l, run, l->dy, l->dnormed, err);
+    IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
+    return iv_gpu_learner_cut_gradient(l, concat, l->dy, l->dnormed, err);
 }
 
 /* ---- the ends of the pass -------------------------------------------------------------------------------------------
@@ -213,21 +213,21 @@ static iv_status head_backward(iv_backend *b, iv_error *err) {
 static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     l->f.now = &l->tape.layers[layer];
-    iv_gpu_learner_begin_part(l, l->layer_parts[layer]);
+    iv_gpu_learner_begin_bucket(l, l->layer_buckets[layer]);
     if (l->tape.recompute == IV_RECOMPUTE_NONE) return IV_OK;
-    l->f.x = l->f.now->x, l->tape.again = true;
+    l->f.x = l->f.now->x, l->tape.recomputing = true;
     iv_status status = iv_decoder_recompute(l->m, b, layer, l->tape.recompute, err);
-    l->tape.again = false;
+    l->tape.recomputing = false;
     return status;
 }
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    iv_parameters_part part = iv_parameters_tensor_part(l->names->embedding_tensor);
-    if (l->tied_offset) part = (iv_parameters_part){l->tied_offset, l->tied_offset + part.end - part.begin};
-    iv_gpu_learner_begin_part(l, part);
+    iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->tensor_owner->embedding_tensor);
+    if (l->tied_offset) bucket = (iv_gradient_bucket){l->tied_offset, l->tied_offset + bucket.end - bucket.begin};
+    iv_gpu_learner_begin_bucket(l, bucket);
     if (l->f.rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */
-    return iv_gpu_learner_end_part(l, part, err);
+    return iv_gpu_learner_end_bucket(l, bucket, err);
 }
 
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops) {

@@ -40,34 +40,34 @@ static void count_rows(listing *w, size_t *at) {
 /* May expert e be in a chunk that begins with expert `first` and has `rows` rows so far? */
 static bool joins(const listing *w, size_t first, size_t e, size_t rows) {
     const gpu_learner *l = w->l;
-    const gpu_layer_runs *r = &l->runs[w->layer];
-    return rows + w->of[e].padded <= l->expert_rows_max && e - first < l->turned_experts &&
+    const layer_concats *r = &l->concats[w->layer];
+    return rows + w->of[e].padded <= l->expert_rows_max && e - first < l->transposed_experts &&
            r->up[e].offsets == r->up[first].offsets && r->down[e].offsets == r->down[first].offsets;
 }
 
-/* An expert's parts in a table of the chunk: they are those of every axis of the pass, with its own tokens. */
+/* An expert's ranges in a table of the chunk: they are those of every axis of the pass, with its own tokens. */
 static void write_bounds(listing *w, size_t e, size_t chunk_first, uint32_t *to) {
     gpu_learner *l = w->l;
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis;
     for (size_t q = l->from; q < l->to; q++) l->axis_sequences[q].tokens = w->counts[(q - l->from) * l->experts + e];
-    iv_token_axis_make(l->axis_sequences, l->step->count, l->step->ranks, l->from, l->to, l->axis_scratch, parts,
+    iv_token_axis_make(l->axis_sequences, l->step->count, l->step->ranks, l->from, l->to, l->axis_scratch, ranges,
                        &axis);
-    IV_ASSERT(axis.padded == w->of[e].padded && axis.part_count == l->expert_axis.part_count);
-    for (size_t p = 0; p < axis.part_count; p++) {
-        to[2 * p] = (uint32_t)(w->of[e].first - chunk_first + parts[p].begin);
-        to[2 * p + 1] = (uint32_t)(w->of[e].first - chunk_first + parts[p].end);
+    IV_ASSERT(axis.padded == w->of[e].padded && axis.range_count == l->expert_axis.range_count);
+    for (size_t p = 0; p < axis.range_count; p++) {
+        to[2 * p] = (uint32_t)(w->of[e].first - chunk_first + ranges[p].begin);
+        to[2 * p + 1] = (uint32_t)(w->of[e].first - chunk_first + ranges[p].end);
     }
 }
 
-/* Tables of a chunk: where its experts' rows begin, [count + 1]; bounds, [count][parts][2]. */
+/* Tables of a chunk: where its experts' rows begin, [count + 1]; bounds, [count][ranges][2]. */
 static void write_chunk(listing *w, gpu_expert_chunk *c) {
     gpu_learner *l = w->l;
-    size_t parts = l->expert_axis.part_count;
-    c->offsets = w->table, c->bounds = c->offsets + c->count + 1, w->table = c->bounds + 2 * c->count * parts;
+    size_t ranges = l->expert_axis.range_count;
+    c->offsets = w->table, c->bounds = c->offsets + c->count + 1, w->table = c->bounds + 2 * c->count * ranges;
     for (size_t i = 0; i < c->count; i++) {
         l->host_lists[c->offsets + i] = (int32_t)(w->of[c->expert + i].first - c->first);
-        write_bounds(w, c->expert + i, c->first, (uint32_t *)&l->host_lists[c->bounds + 2 * i * parts]);
+        write_bounds(w, c->expert + i, c->first, (uint32_t *)&l->host_lists[c->bounds + 2 * i * ranges]);
     }
     l->host_lists[c->offsets + c->count] = (int32_t)c->rows;
 }
@@ -111,7 +111,7 @@ static void write_lists(listing *w) {
 /* Room for lists of `rows` rows and the tables of all chunks, of which a layer has at most as many as experts. */
 static iv_status reserve(gpu_learner *l, size_t rows, size_t layers, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
-    size_t length = 3 * rows + layers * l->experts * (2 + 2 * l->expert_axis.part_count);
+    size_t length = 3 * rows + layers * l->experts * (2 + 2 * l->expert_axis.range_count);
     l->list_length = rows;
     if (length <= l->lists_max) return IV_OK;
     IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "experts' rows", err));
@@ -153,7 +153,7 @@ static iv_status list_layers(listing *w, iv_error *err) {
 static void make_empty_axis(gpu_learner *l) {
     for (size_t q = l->from; q < l->to; q++) l->axis_sequences[q].tokens = 0;
     iv_token_axis_make(l->axis_sequences, l->step->count, l->step->ranks, l->from, l->to, l->axis_scratch,
-                       l->expert_parts, &l->expert_axis);
+                       l->expert_ranges, &l->expert_axis);
 }
 
 iv_status iv_gpu_learner_list_experts(gpu_learner *l, iv_error *err) {

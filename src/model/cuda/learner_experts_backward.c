@@ -5,17 +5,16 @@
 
 typedef struct expert_job {
     const gpu_expert_chunk *chunk;
-    const gpu_layer_runs *runs;
+    const layer_concats *concats;
     const int32_t *slots, *tokens, *entries;
     iv_token_axis axis;
     iv_gpu_gradient_groups groups; /* without bases */
 } expert_job;
 
-/* ---- gradients of all matrices of one kind --------------------------------------------------------------------------
- */
+/* ---- gradients of all matrices of one kind ----------------------------------------------------------------------- */
 
-static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const gpu_run *run, size_t bases, const void *x,
-                                  size_t x_stride, iv_error *err) {
+static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const output_concat *concat, size_t bases,
+                                  const void *x, size_t x_stride, iv_error *err) {
     iv_gpu_gradient_groups groups = j->groups;
     groups.bases = l->offsets + bases + j->chunk->expert;
     iv_gpu_weight_gradient_args a = {.arithmetic = l->f.arithmetic,
@@ -23,21 +22,21 @@ static iv_status weight_gradients(gpu_learner *l, const expert_job *j, const gpu
                                      .axis = &j->axis,
                                      .groups = &groups,
                                      .dy = l->dy,
-                                     .dy_stride = run->n,
-                                     .n = run->n,
-                                     .offsets = l->offsets + run->offsets,
+                                     .dy_stride = concat->n,
+                                     .n = concat->n,
+                                     .offsets = l->offsets + concat->offsets,
                                      .x = x,
                                      .x_stride = x_stride,
-                                     .k = run->k,
+                                     .k = concat->k,
                                      .sums = l->sums,
                                      .scratch = l->gradient_scratch,
                                      .sms = l->f.sms};
     return iv_gpu_launched(&l->f, iv_gpu_weight_gradient(&a, l->f.stream), "gradient of experts' weights", err);
 }
 
-/* dx [rows][run->k], in the order of the chunk's rows. */
-static iv_status input_gradients(gpu_learner *l, const expert_job *j, const gpu_run *run, size_t bases, float *dx,
-                                 iv_error *err) {
+/* dx [rows][concat->k], in the order of the chunk's rows. */
+static iv_status input_gradients(gpu_learner *l, const expert_job *j, const output_concat *concat, size_t bases,
+                                 float *dx, iv_error *err) {
     const gpu_expert_chunk *c = j->chunk;
     iv_gpu_groups groups = {.experts = c->count,
                             .count = c->count,
@@ -45,16 +44,16 @@ static iv_status input_gradients(gpu_learner *l, const expert_job *j, const gpu_
                             .slots = j->slots,
                             .experts_per_token = 1,
                             .packed = true};
-    iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, run, l->offsets + bases + 2 * l->experts + c->expert, c->count, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, l->dy, run->n, c->rows);
-    a.x_rows = 0, a.groups = &groups, a.w.expert_bytes = run->k * run->stride * l->width;
-    a.bias = l->zeros, a.out = dx, a.out_stride = run->k;
+    iv_matrix transposed;
+    IV_TRY(iv_gpu_learner_transpose(l, concat, l->offsets + bases + 2 * l->experts + c->expert, c->count, &transposed,
+                                    err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &transposed, l->dy, concat->n, c->rows);
+    a.x_rows = 0, a.groups = &groups, a.w.expert_bytes = concat->k * concat->stride * l->width;
+    a.bias = l->zeros, a.out = dx, a.out_stride = concat->k;
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of experts' inputs", err);
 }
 
-/* ---- row ops ------------------------------------------------------------------------------------------------------
- */
+/* ---- row ops ----------------------------------------------------------------------------------------------------- */
 
 /* out = rows of x, `stride` elements each; zeros in padding. */
 static iv_status gather(gpu_learner *l, const expert_job *j, const void *x, const int32_t *pick, size_t stride,
@@ -75,8 +74,8 @@ static iv_status gather_act(gpu_learner *l, const expert_job *j, const void **pa
 }
 
 static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *err) {
-    const gpu_run *run = &j->runs->down[j->chunk->expert];
-    size_t bases = j->runs->down_bases;
+    const output_concat *concat = &j->concats->down[j->chunk->expert];
+    size_t bases = j->concats->down_bases;
     iv_gpu_expert_rows_args a = {.slot = j->slots,
                                  .entries = j->chunk->rows,
                                  .k = l->k,
@@ -88,35 +87,35 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
                                  .da = l->dact,
                                  .dw = l->dw,
                                  .dy = l->dy,
-                                 .dy_stride = run->n};
+                                 .dy_stride = concat->n};
     if (a.entries) {
         IV_TRY(gather_act(l, j, &a.act, err));
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_gradient_in(&a, l->f.stream), "gradient of experts", err));
-        IV_TRY(input_gradients(l, j, run, bases, l->dact, err));
+        IV_TRY(input_gradients(l, j, concat, bases, l->dact, err));
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_expert_weigh(&a, l->f.stream), "gradient of experts' weights", err));
     }
-    return weight_gradients(l, j, run, bases, l->expert_act, l->expert_stride, err);
+    return weight_gradients(l, j, concat, bases, l->expert_act, l->expert_stride, err);
 }
 
 static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err) {
-    const gpu_run *run = &j->runs->up[j->chunk->expert];
-    size_t rows = j->chunk->rows, part = run->n / 2, bases = j->runs->up_bases;
+    const output_concat *concat = &j->concats->up[j->chunk->expert];
+    size_t rows = j->chunk->rows, leaf_slice = concat->n / 2, bases = j->concats->up_bases;
     if (rows) {
         IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
         IV_TRY(gather(l, j, l->f.now->up, j->entries, l->expert_n, l->expert_up, err));
         IV_TRY(gather(l, j, l->f.normed, j->tokens, l->h_stride, l->expert_x, err));
         int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n,
-                                          part, l->dy, run->n, NULL, l->f.stream);
+                                          leaf_slice, l->dy, concat->n, NULL, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
     }
-    IV_TRY(weight_gradients(l, j, run, bases, l->expert_x, l->h_stride, err));
+    IV_TRY(weight_gradients(l, j, concat, bases, l->expert_x, l->h_stride, err));
     if (!rows) return IV_OK;
-    IV_TRY(input_gradients(l, j, run, bases, l->expert_dx, err));
+    IV_TRY(input_gradients(l, j, concat, bases, l->expert_dx, err));
     int code = iv_gpu_scatter_rows(l->expert_dx, j->slots, rows, l->h * sizeof *l->expert_dx, l->f.terms, l->f.stream);
     return iv_gpu_launched(&l->f, code, "experts' terms", err);
 }
 
-static iv_status router_backward(gpu_learner *l, const gpu_run *run, iv_error *err) {
+static iv_status router_backward(gpu_learner *l, const output_concat *concat, iv_error *err) {
     iv_gpu_router_backward_args a = {.logits = l->f.now->router_logits,
                                      .rows = l->n.rows,
                                      .experts = l->experts,
@@ -127,11 +126,12 @@ static iv_status router_backward(gpu_learner *l, const gpu_run *run, iv_error *e
                                      .dw = l->dw,
                                      .type = l->m->gemm_type,
                                      .dy = l->dy,
-                                     .dy_stride = run->n};
+                                     .dy_stride = concat->n};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_router_backward(&a, l->f.stream), "gradient of the router", err));
-    IV_TRY(iv_gpu_clear_padding(&l->pass, l->dy, run->n, l->width, err));
-    if (l->f.rank == 0) IV_TRY(iv_gpu_learner_weight_gradient(l, run, &l->axis, l->dy, l->f.normed, l->h_stride, err));
-    return iv_gpu_learner_input_gradient(l, run, l->n.rows, l->dy, l->dnormed, err);
+    IV_TRY(iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err));
+    if (l->f.rank == 0)
+        IV_TRY(iv_gpu_learner_weight_gradient(l, concat, &l->axis, l->dy, l->f.normed, l->h_stride, err));
+    return iv_gpu_learner_input_gradient(l, concat, l->n.rows, l->dy, l->dnormed, err);
 }
 
 /* dw of other ranks' experts. The rows of a rank's experts are together in the lists. */
@@ -154,13 +154,13 @@ static iv_status share_weights(gpu_learner *l, size_t layer, iv_error *err) {
 }
 
 iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error *err) {
-    const gpu_layer_runs *runs = &l->runs[layer];
+    const layer_concats *concats = &l->concats[layer];
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(
         iv_gpu_clear_padding(&l->pass, l->f.terms, l->k * l->h, sizeof *l->f.terms, err)); /* no expert writes them */
     for (size_t i = 0; i < l->chunk_counts[layer]; i++) {
         const gpu_expert_chunk *c = &l->expert_chunks[layer * l->experts + i];
-        expert_job j = {.chunk = c, .runs = runs, .slots = l->lists + c->first, .axis = l->expert_axis};
+        expert_job j = {.chunk = c, .concats = concats, .slots = l->lists + c->first, .axis = l->expert_axis};
         j.tokens = j.slots + l->list_length, j.entries = j.tokens + l->list_length, j.axis.padded = c->rows;
         j.groups = (iv_gpu_gradient_groups){.count = c->count,
                                             .bounds = (const uint32_t *)(l->lists + c->bounds),
@@ -169,6 +169,6 @@ iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error
         IV_TRY(up_backward(l, &j, err));
     }
     IV_TRY(share_weights(l, layer, err));
-    IV_TRY(router_backward(l, &runs->router, err));
+    IV_TRY(router_backward(l, &concats->router, err));
     return l->f.transport.combine(&l->pass, l->f.now->expert_ids, l->dnormed, err);
 }

@@ -34,13 +34,13 @@ static size_t first_column(const gpu_learner *l, size_t leaf, size_t *n) {
 
 /* Where the gradients of predictions from `first` on go, all leaves'. */
 static iv_gpu_logit_leaves all_leaves(const gpu_learner *l, size_t first) {
-    gpu_run run = iv_gpu_learner_head_leaf(l);
+    output_concat concat = iv_gpu_learner_head_leaf(l);
     return (iv_gpu_logit_leaves){.coefficients = l->coefficients + first,
                                  .type = l->m->gemm_type,
                                  .out = gradients_at(l, 0, first),
-                                 .each = run.n,
-                                 .stride = run.stride,
-                                 .leaf = l->f.rows_max * run.stride};
+                                 .each = concat.n,
+                                 .stride = concat.stride,
+                                 .leaf = l->f.rows_max * concat.stride};
 }
 
 /* The first of the forbidden ids that is `id` or larger. */
@@ -64,15 +64,15 @@ static int forbid(gpu_learner *l, size_t column, size_t n, size_t rows) {
 
 iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
-    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, share, n;
+    size_t vocab = (size_t)l->m->config.vocab_size, slice = slice_of(l, vocab), begin, count, n;
     if (l->n.picks == 0) return IV_OK;
-    iv_gpu_learner_share(l, l->n.picks, l->f.rank, &begin, &share);
-    int code = iv_gpu_rmsnorm(l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->names->final_norm_tensor),
-                              (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride,
-                              l->f.stream);
+    iv_gpu_learner_divide(l, l->n.picks, l->f.rank, &begin, &count);
+    int code = iv_gpu_rmsnorm(
+        l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->tensor_owner->final_norm_tensor),
+        (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
-    for (size_t first = begin; first < begin + share; first += n) {
-        n = iv_size_min(slice, begin + share - first);
+    for (size_t first = begin; first < begin + count; first += n) {
+        n = iv_size_min(slice, begin + count - first);
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
         iv_gpu_logit_leaves leaves = all_leaves(l, first);
@@ -85,15 +85,14 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     return iv_gpu_learner_share_predictions(l, err);
 }
 
-/* ---- backward -------------------------------------------------------------------------------------------------------
- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* The same in the epilogue that has the logits; *fused: it can. */
-static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run, bool *fused, iv_error *err) {
+static iv_status fused_gradients(gpu_learner *l, size_t leaf, const output_concat *concat, bool *fused, iv_error *err) {
     size_t n, column = first_column(l, leaf, &n);
     unsigned char *dl = gradients_at(l, leaf, 0);
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
-    a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = run->stride;
+    a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = concat->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
     *fused = l->n.picks > 0 && iv_gpu_fuses(&l->f, &a);
     if (!*fused) return IV_OK;
@@ -101,19 +100,19 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const gpu_run *run
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
     if (!code)
         code = iv_gpu_forbid_gradients(l->forbidden + first, count, column, l->n.picks, l->on.targets, l->coefficients,
-                                       l->m->gemm_type, dl, run->stride, l->f.stream);
-    if (!code && n < run->stride)
-        code = cudaMemset2DAsync(dl + n * l->width, run->stride * l->width, 0, (run->stride - n) * l->width, l->n.picks,
-                                 l->f.stream);
+                                       l->m->gemm_type, dl, concat->stride, l->f.stream);
+    if (!code && n < concat->stride)
+        code = cudaMemset2DAsync(dl + n * l->width, concat->stride * l->width, 0, (concat->stride - n) * l->width,
+                                 l->n.picks, l->f.stream);
     return iv_gpu_launched(&l->f, code, "gradient of logits", err);
 }
 
 /* dl: the rounded gradients of a leaf's logits. */
-static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run *run, iv_error *err) {
-    size_t n, column = first_column(l, leaf, &n), slice = slice_of(l, run->n), rows;
+static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const output_concat *concat, iv_error *err) {
+    size_t n, column = first_column(l, leaf, &n), slice = slice_of(l, concat->n), rows;
     bool fused;
     if (l->direct) return IV_OK;
-    IV_TRY(fused_gradients(l, leaf, run, &fused, err));
+    IV_TRY(fused_gradients(l, leaf, concat, &fused, err));
     if (fused) return IV_OK;
     for (size_t first = 0; first < l->n.picks; first += rows) {
         rows = iv_size_min(slice, l->n.picks - first);
@@ -122,7 +121,7 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
         IV_TRY(iv_gpu_launched(&l->f, forbid(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
                                           l->coefficients + first, l->max + first, l->sum + first, l->m->gemm_type,
-                                          gradients_at(l, leaf, first), run->stride, l->f.stream);
+                                          gradients_at(l, leaf, first), concat->stride, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of logits", err));
     }
     return IV_OK;
@@ -130,15 +129,15 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const gpu_run 
 
 /* The node of a leaf: its weights' gradient goes into the sums, its part of the inputs' to `node`. */
 static iv_status run_leaf(gpu_learner *l, size_t leaf, float *node, iv_error *err) {
-    gpu_run run = iv_gpu_learner_head_leaf(l);
-    run.offsets += leaf * run.n, run.places += leaf * run.n;
-    IV_TRY(gradients_of_logits(l, leaf, &run, err));
-    IV_TRY(
-        iv_gpu_learner_weight_gradient(l, &run, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride, err));
+    output_concat concat = iv_gpu_learner_head_leaf(l);
+    concat.offsets += leaf * concat.n, concat.weight_offsets += leaf * concat.n;
+    IV_TRY(gradients_of_logits(l, leaf, &concat, err));
+    IV_TRY(iv_gpu_learner_weight_gradient(l, &concat, &l->head_axis, gradients_at(l, leaf, 0), l->picked, l->h_stride,
+                                          err));
     if (l->n.picks == 0) return IV_OK;
-    iv_matrix turned;
-    IV_TRY(iv_gpu_learner_turn(l, &run, NULL, 1, &turned, err));
-    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &turned, gradients_at(l, leaf, 0), run.stride, l->n.picks);
+    iv_matrix transposed;
+    IV_TRY(iv_gpu_learner_transpose(l, &concat, NULL, 1, &transposed, err));
+    iv_gpu_linear_args a = iv_gpu_learner_linear(l, &transposed, gradients_at(l, leaf, 0), concat.stride, l->n.picks);
     a.out = node, a.out_stride = l->h;
     return iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "gradient of the head's inputs", err);
 }
@@ -176,18 +175,18 @@ static iv_status clear_all(gpu_learner *l, iv_error *err) {
 
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     float *dh;
-    const iv_tensor *weight = l->names->final_norm_tensor;
-    iv_parameters_part head = iv_parameters_tensor_part(iv_gpu_learner_head_tensor(l)),
-                       part = iv_parameters_tensor_part(weight);
+    const iv_tensor *weight = l->tensor_owner->final_norm_tensor;
+    iv_gradient_bucket head = iv_parameters_tensor_bucket(iv_gpu_learner_head_tensor(l)),
+                       bucket = iv_parameters_tensor_bucket(weight);
     IV_TRY(clear_all(l, err));
-    iv_gpu_learner_begin_part(l, head);
+    iv_gpu_learner_begin_bucket(l, head);
     int code =
         iv_gpu_logit_rows(l->on.targets, l->coefficients, l->max, l->sum, l->n.picks, l->logit_rows, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "predictions", err));
     IV_TRY(run_leaves(l, &dh, err));
     IV_TRY(iv_gpu_learner_add_ranks(l, &dh, err));
-    IV_TRY(iv_gpu_learner_end_part(l, head, err));
-    iv_gpu_learner_begin_part(l, part);
+    IV_TRY(iv_gpu_learner_end_bucket(l, head, err));
+    iv_gpu_learner_begin_bucket(l, bucket);
     iv_gpu_norm_backward_args norm = {.x = l->tape.x_end,
                                       .pick = l->on.pick,
                                       .weight = iv_gpu_learner_vector(l, weight),
@@ -202,7 +201,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                       .rounded_stride = l->h_stride};
     code = l->n.picks ? iv_gpu_norm_backward(&norm, l->f.stream) : 0;
     IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the final norm", err));
-    if (l->f.rank > 0) return iv_gpu_learner_end_part(l, part, err);
+    if (l->f.rank > 0) return iv_gpu_learner_end_bucket(l, bucket, err);
     iv_gpu_column_sums_args sums = {.kind = IV_GPU_SUM_NORM,
                                     .axis = &l->head_axis,
                                     .row = l->on.pick_rows,
@@ -217,5 +216,5 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
                                     .sums = l->sums,
                                     .scratch = l->column_scratch};
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_column_sums(&sums, l->f.stream), "sums of columns", err));
-    return iv_gpu_learner_end_part(l, part, err);
+    return iv_gpu_learner_end_bucket(l, bucket, err);
 }

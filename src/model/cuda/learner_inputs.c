@@ -36,8 +36,7 @@ size_t iv_gpu_learner_input_bytes(const gpu_learner *l) {
     return carve_inputs(&most, NULL, &unused) + 2 * ((l->plan_max + 63) / 64 * 64);
 }
 
-/* ---- arrays ---------------------------------------------------------------------------------------------------------
- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 static size_t predictions_of(const iv_learner_sequence *s) {
     size_t n = 0;
@@ -112,7 +111,8 @@ static void write_sequences(gpu_learner *l) {
     }
 }
 
-/* The plan of layers without a window, then that of layers with one. Returns the end of the inputs; 0: no room. */
+/* The plan of layers without a window, then that of layers with one. Returns the end of the inputs; 0: over capacity.
+ */
 static size_t write_plans(gpu_learner *l, size_t at) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t used = iv_gpu_attention_plan(&shape, l->at.spans, l->n.sequences, l->f.sms, l->host + at, l->plan_max);
@@ -142,8 +142,7 @@ iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err) {
                            "inputs", err);
 }
 
-/* ---- axes -----------------------------------------------------------------------------------------------------------
- */
+/* ---- axes -------------------------------------------------------------------------------------------------------- */
 
 iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
     const iv_learner_step *step = l->step;
@@ -154,17 +153,16 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err) {
     }
     for (size_t q = 0; q < step->count; q++)
         l->axis_sequences[q] = (iv_axis_sequence){step->sequences[q].count, step->sequences[q].rank};
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->parts,
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->rank_ranges,
                        &l->axis);
     for (size_t q = l->from; q < l->to; q++) l->axis_sequences[q].tokens = predictions_of(&step->sequences[q]);
-    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->head_parts,
+    iv_token_axis_make(l->axis_sequences, step->count, step->ranks, l->from, l->to, l->axis_scratch, l->head_ranges,
                        &l->head_axis);
     IV_ASSERT(l->axis.padded == l->n.rows && l->head_axis.padded == l->n.picks);
     return IV_OK;
 }
 
-/* ---- vectors --------------------------------------------------------------------------------------------------------
- */
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
 /* A layer's biases of qkv, then those of gate and up. */
 static float *biases_of(const gpu_learner *l, size_t layer) {
@@ -177,7 +175,7 @@ static const float *input_norm(const gpu_learner *l, const iv_tensor *t) {
 
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
+        const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         const iv_mlp_tensors *mlp = t->experts;
         const float *biases = biases_of(l, i);
         int rope = l->m->config.layer[i].rope;
@@ -223,7 +221,7 @@ static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const i
 
 iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err) {
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
-        const iv_layer_tensors *t = iv_gpu_learner_names(l, i);
+        const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);
         int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
         if (!code && t->experts->gate_bias)

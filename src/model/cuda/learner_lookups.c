@@ -37,7 +37,7 @@ iv_status iv_gpu_learner_reserve_lookups(gpu_learner *l, const iv_learner_step *
 }
 
 static iv_status finish(gpu_learner *l, const iv_lookup_list *at, const float *dx, iv_error *err) {
-    const iv_tensor *t = l->names->embedding_tensor;
+    const iv_tensor *t = l->tensor_owner->embedding_tensor;
     float *out = l->sums.sum + (l->tied_offset ? l->tied_offset : t->offset);
     size_t ids = 0, bytes;
     iv_lookup_list on = iv_lookup_list_at(l->lookup_data, l->lookup_max, &bytes);

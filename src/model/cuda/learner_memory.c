@@ -36,7 +36,7 @@ size_t iv_gpu_learner_shared_bytes(void) { return 1 << 20; }
 /* Rows of a chunk: all that a layer usually has with their padding, within the limit; one expert's are at most those of
  * the pass. */
 static size_t chunk_rows(const gpu_learner *l) {
-    size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_run_max) * l->width +
+    size_t row = (l->h_stride + l->expert_stride + 2 * l->expert_n + l->expert_concat_max) * l->width +
                  (l->h + l->expert_n) * sizeof(float);
     size_t rows = iv_size_min(2 * l->f.rows_max * l->k, l->chunk_bytes / row);
     return iv_gpu_whole_tiles(iv_size_max(l->f.rows_max, rows));
@@ -103,8 +103,8 @@ static void carve_forward(gpu_learner *l, iv_carving *v, bool dense, bool expert
 
 static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool experts) {
     size_t dim = (size_t)l->m->config.head_dim, n = dense ? l->up : 0, rows = experts ? l->expert_rows_max : 0;
-    size_t dy = l->f.rows_max * iv_size_max(l->run_max, l->q_stride), dact = l->f.rows_max * n;
-    if (experts) dy = iv_size_max(dy, rows * l->expert_run_max), dact = iv_size_max(dact, rows * l->expert_n);
+    size_t dy = l->f.rows_max * iv_size_max(l->concat_max, l->q_stride), dact = l->f.rows_max * n;
+    if (experts) dy = iv_size_max(dy, rows * l->expert_concat_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
     l->dnormed = rows_of(v, l->f.rows_max, l->h, sizeof *l->dnormed);
     if (iv_config_has_post_norms(&l->m->config)) l->post_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->post_dx);
@@ -128,7 +128,7 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
 static void carve_head(gpu_learner *l, iv_carving *v) {
     l->logits = iv_carve(v, l->logits_floats, sizeof *l->logits);
     l->picked = rows_of(v, l->f.rows_max, l->h_stride, l->width);
-    bool all = l->tape.recompute == IV_RECOMPUTE_NONE && l->f.ranks == 1 && !l->late;
+    bool all = l->tape.recompute == IV_RECOMPUTE_NONE && l->f.ranks == 1 && !l->deferred_loss;
     l->dl_leaves = all ? l->head.leaves : 1;
     l->dl = rows_of(v, l->f.rows_max * l->dl_leaves, iv_gpu_learner_head_leaf(l).stride, l->width);
     l->logit_rows = iv_carve(v, l->f.rows_max, sizeof *l->logit_rows);
@@ -140,7 +140,7 @@ static void carve_scratch(gpu_learner *l, iv_carving *v) {
     iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t rows = l->base.rows_max, columns = iv_size_max(l->h, l->q + 2 * l->kv);
     columns = iv_size_max(columns, iv_size_max(l->up, (size_t)l->m->config.head_dim));
-    l->turned = iv_carve(v, l->turned_max, l->width);
+    l->transposed = iv_carve(v, l->transposed_max, l->width);
     l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
     l->tiles_bytes = iv_gpu_attention_backward_tiles(&shape, rows);

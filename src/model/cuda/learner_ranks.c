@@ -33,14 +33,14 @@ iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, 
     size_t bytes[IV_RANKS_MAX];
     const void *parts[IV_RANKS_MAX];
     if (l->f.ranks == 1) return status;
-    gpu_said *mine = &l->said[l->saying];
-    l->saying = 1 - l->saying;
+    gpu_agreement *mine = &l->agreement[l->agreeing];
+    l->agreeing = 1 - l->agreeing;
     mine->status = status, mine->bad = *bad;
     if (status != IV_OK && err) mine->error = *err;
     for (size_t r = 0; r < l->f.ranks; r++) bytes[r] = sizeof *mine;
     IV_TRY(iv_comm_all_gather(l->comm, mine, bytes, parts, err));
     for (size_t r = 0; r < l->f.ranks; r++) {
-        const gpu_said *s = parts[r];
+        const gpu_agreement *s = parts[r];
         if (s->bad < *bad) *bad = s->bad;
         if (status == IV_OK && s->status != IV_OK)
             status = iv_fail(err, s->status, "rank %zu: %s", r, s->error.message);
@@ -57,15 +57,14 @@ iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err) {
     return IV_OK;
 }
 
-/* ---- all-reduce ---------------------------------------------------------------------------------------------------
- */
+/* ---- all-reduce -------------------------------------------------------------------------------------------------- */
 
 /* n values of another rank, by a kernel: copies between GPUs may wait for both of them to be idle. */
 static iv_status take(gpu_learner *l, const float *from, size_t n, float *to, const char *what, iv_error *err) {
     return iv_gpu_launched(&l->f, iv_gpu_sum_rows(&from, 1, n, to, l->f.stream), what, err);
 }
 
-void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
+void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count) {
     size_t blocks = n / IV_CHAIN_STEP, from = blocks * rank / l->f.ranks, to = blocks * (rank + 1) / l->f.ranks;
     *first = from * IV_CHAIN_STEP, *count = (to - from) * IV_CHAIN_STEP;
 }
@@ -89,7 +88,7 @@ static iv_status take_rows(gpu_learner *l, float *x, iv_error *err) {
     IV_TRY(l->f.transport.barrier(&l->pass, err));
     for (size_t i = 1; i < l->f.ranks; i++) {
         size_t r = (l->f.rank + i) % l->f.ranks, first, n;
-        iv_gpu_learner_share(l, l->n.rows, r, &first, &n);
+        iv_gpu_learner_divide(l, l->n.rows, r, &first, &n);
         IV_TRY(
             take(l, of_peer(l, l->peer[r], x) + first * l->h, n * l->h, x + first * l->h, "rows of other ranks", err));
     }
@@ -102,7 +101,7 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
     enum { BLOCKS = 256 };
     size_t first = 0, rows = l->n.rows, least = rows / IV_CHAIN_STEP / l->f.ranks * IV_CHAIN_STEP, n = 0;
     bool shared = least > 0 && rows * l->h * sizeof *x * (l->f.ranks - 1) >= iv_gpu_learner_shared_bytes();
-    if (shared) iv_gpu_learner_share(l, l->n.rows, l->f.rank, &first, &rows);
+    if (shared) iv_gpu_learner_divide(l, l->n.rows, l->f.rank, &first, &rows);
     iv_gpu_peers p = iv_gpu_peers_of(&l->f);
     iv_gpu_allreduce_args a = {.arithmetic = l->f.arithmetic,
                                .rows = rows,
@@ -125,11 +124,11 @@ iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, 
 /* A row-parallel layer: this rank's nodes, then the all-reduce. */
 static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *layer, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of_pass(p);
-    gpu_row_parallel turned = *layer;
+    gpu_row_parallel buffered = *layer;
     size_t nodes[IV_RANKS_MAX];
-    turned.second = l->turn;
+    buffered.second = l->turn;
     IV_TRY(iv_gpu_move_stream(p, layer->to, err));
-    IV_TRY(iv_gpu_compute_nodes(p, &turned, err));
+    IV_TRY(iv_gpu_compute_nodes(p, &buffered, err));
     for (size_t r = 0; r < l->f.ranks; r++) nodes[r] = layer->cuts->of[r].nodes;
     IV_TRY(iv_gpu_learner_all_reduce(l, &layer->cuts->order, nodes, layer->bias, l->f.x, err));
     return iv_gpu_norm_rows(p, layer->norm, err);
@@ -141,8 +140,7 @@ gpu_transport iv_gpu_learner_transport(const gpu_learner *l) {
     return l->f.ranks > 1 ? t : iv_gpu_single;
 }
 
-/* ---- predictions ----------------------------------------------------------------------------------------------------
- */
+/* ---- predictions ------------------------------------------------------------------------------------------------- */
 
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
     if (l->f.ranks == 1) return IV_OK;
@@ -151,7 +149,7 @@ iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err) {
         const gpu_learner *p = l->peer[r];
         float *const to[] = {l->max, l->sum, l->logprobs}, *const from[] = {p->max, p->sum, p->logprobs};
         size_t first, n;
-        iv_gpu_learner_share(l, l->n.picks, r, &first, &n);
+        iv_gpu_learner_divide(l, l->n.picks, r, &first, &n);
         for (size_t i = 0; r != l->f.rank && n && i < 3; i++)
             IV_TRY(take(l, from[i] + first, n, to[i] + first, "predictions of other ranks", err));
     }
@@ -180,7 +178,7 @@ static iv_status copy_head(gpu_learner *l, iv_error *err) {
 iv_status iv_gpu_learner_copy_shared(gpu_learner *l, iv_error *err) {
     IV_TRY(copy_head(l, err));
     for (size_t i = 0; l->f.rank > 0 && i < (size_t)l->m->config.layers; i++) {
-        const iv_matrix *from = &l->names->layers[i].router;
+        const iv_matrix *from = &l->tensor_owner->layers[i].router;
         const float *data = (const float *)(const void *)from->data;
         float *to = (float *)(void *)l->f.routers[i].data;
         if (!to) continue;
@@ -195,10 +193,10 @@ void iv_gpu_learner_place_shared(gpu_learner *l) {
     size_t leaf = iv_padded_k(iv_gpu_learner_head_tensor(l)->rows) / l->leaves.head / l->f.ranks;
     size_t router = iv_padded_k(l->experts) * l->h_stride * l->width;
     if (l->f.ranks > 1) l->head.weights = l->whole_head + l->f.rank * l->leaves.head * leaf * l->h_stride * l->width;
-    l->f.embedding = l->names->embedding;
+    l->f.embedding = l->tensor_owner->embedding;
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         if (l->m->layers[i].config->mlp != IV_MLP_EXPERTS) continue;
-        l->f.routers[i] = l->names->layers[i].router;
+        l->f.routers[i] = l->tensor_owner->layers[i].router;
         if (l->f.rank > 0) l->f.routers[i].data = l->router_data + i * router;
     }
 }
@@ -255,15 +253,15 @@ iv_status iv_gpu_learner_add_terms(gpu_learner *l, iv_error *err) {
                            "gradient of head norms", err);
 }
 
-/* ---- parts of the sums ------------------------------------------------------------------------------------------- */
+/* ---- buckets ------------------------------------------------------------------------------------------- */
 
-void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part) {
-    if (l->step->part) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - part.begin * sizeof *l->sums.sum);
+void iv_gpu_learner_begin_bucket(gpu_learner *l, iv_gradient_bucket bucket) {
+    if (l->step->bucket) l->sums.sum = (float *)((uintptr_t)l->step->sums.sum - bucket.begin * sizeof *l->sums.sum);
 }
 
-iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err) {
-    if (!l->step->part) return IV_OK;
+iv_status iv_gpu_learner_end_bucket(gpu_learner *l, iv_gradient_bucket bucket, iv_error *err) {
+    if (!l->step->bucket) return IV_OK;
     IV_TRY(iv_gpu_launched(&l->f, cudaStreamSynchronize(l->f.stream), "backward pass", err));
     IV_TRY(iv_gpu_learner_check_peers(l, err));
-    return l->step->part(l->step->context, part.begin, part.end, err);
+    return l->step->bucket(l->step->context, bucket.begin, bucket.end, err);
 }

@@ -18,24 +18,24 @@
 
 #include <cuda_runtime_api.h>
 
-/* The outputs of a linear layer as a run (learn.h). Layers of one shape have one table of offsets, relative to the
+/* The outputs of a linear layer, concatenated (learn.h). Layers of one shape have one table of offsets, relative to the
  * layer's first tensor, and one of the packed rows, relative to the layer's first row. */
-typedef struct gpu_run {
-    size_t base;                  /* of the layer in the parameters' row */
+typedef struct output_concat {
+    size_t base;                  /* of the layer in the flat buffer */
     size_t n, k;                  /* columns; inputs, of this rank */
     size_t stride;                /* of rows of its gradients, in columns: n, or more for one leaf */
     size_t leaves;                /* of the sum over outputs */
-    size_t offsets;               /* its first in the learner's offsets: of gradients, in the parameters' row */
-    size_t places;                /* the same of weights, in elements from `weights` on */
+    size_t offsets;               /* its first in the learner's offsets: of gradients, in the flat buffer */
+    size_t weight_offsets;        /* the same of weights, in elements from `weights` on */
     const unsigned char *weights; /* packed, on this GPU; of a router, on rank 0's */
-} gpu_run;
+} output_concat;
 
-typedef struct gpu_layer_runs {
-    gpu_run qkv, out, router;
-    gpu_run *up, *down;          /* [config.experts], or of a dense layer */
+typedef struct layer_concats {
+    output_concat qkv, out, router;
+    output_concat *up, *down;    /* [config.experts], or of a dense layer */
     size_t up_bases, down_bases; /* of experts: each one's `base`, from here on in the learner's offsets; behind all of
                                   * these each one's `weights`, in elements from the model's data on */
-} gpu_layer_runs;
+} layer_concats;
 
 /* Arrays that the host writes for a pass: in pinned memory, and at the same offsets on the GPU. */
 typedef struct gpu_learner_inputs {
@@ -69,12 +69,12 @@ typedef struct gpu_expert_chunk {
     size_t offsets, bounds; /* in the lists: [count + 1], the experts' first rows; of iv_gpu_gradient_groups */
 } gpu_expert_chunk;
 
-/* What a rank says when its forward pass is through. */
-typedef struct gpu_said {
+/* What a rank contributes when its forward pass is through. */
+typedef struct gpu_agreement {
     iv_status status;
     uint64_t bad;
     iv_error error;
-} gpu_said;
+} gpu_agreement;
 
 typedef struct gpu_learner {
     iv_learner base; /* first */
@@ -82,19 +82,19 @@ typedef struct gpu_learner {
     gpu_tape tape;
     gpu_pass pass; /* the one that is running */
     iv_backend_ops ops;
-    const iv_model *m, *names;
-    bool late;                       /* as the options say */
-    const float *vectors;            /* norms and biases of the model, on the GPU */
-    size_t *vector_at;               /* of each tensor among them */
-    iv_parameters_part *layer_parts; /* [layers] */
-    size_t tied_offset;              /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
+    const iv_model *m, *tensor_owner;
+    bool deferred_loss;                /* as the options say */
+    const float *vectors;              /* norms and biases of the model, on the GPU */
+    size_t *vector_at;                 /* of each tensor among them */
+    iv_gradient_bucket *layer_buckets; /* [layers] */
+    size_t tied_offset;                /* of a tied embedding's look-ups in the sums; 0: they are at the embedding */
     /* Tensor-parallel ranks. One rank: peer[0] is this learner, the others and what follows are not used. */
     const iv_tp_shard *shard;
     iv_learner_leaves leaves;
     struct gpu_learner *peer[IV_RANKS_MAX];
     iv_comm *comm;
-    gpu_said said[2];
-    int saying;
+    gpu_agreement agreement[2];
+    int agreeing;               /* which of the two is written next */
     bool turn;                  /* which of the two buffers of nodes serves next */
     unsigned char *whole_head;  /* a copy: R(head), [vocab][h_stride] */
     unsigned char *router_data; /* copies of rank 0's routers, one after another */
@@ -106,13 +106,13 @@ typedef struct gpu_learner {
     size_t qkv_biases, gate_up_biases; /* of a layer: whole lines of memory; 0: the family has none */
     size_t sequences_max;
     /* Linear layers. */
-    gpu_layer_runs *runs; /* [layers] */
-    gpu_run *expert_runs; /* memory of all `up` and `down` */
-    gpu_run head;
+    layer_concats *concats;        /* [layers] */
+    output_concat *expert_concats; /* memory of all `up` and `down` */
+    output_concat head;
     int64_t *offsets; /* device */
     size_t offset_count;
-    size_t run_max, expert_run_max; /* columns: of all runs but the head's and experts', of experts' */
-    size_t k_max, turned_max;       /* of all: inputs, elements at once */
+    size_t concat_max, expert_concat_max; /* columns: of all but the head's and experts', of experts' */
+    size_t k_max, transposed_max;         /* of all: inputs, elements at once */
     unsigned char *tables;
     float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX]; /* in `tables` */
     size_t table_bytes;
@@ -123,12 +123,12 @@ typedef struct gpu_learner {
     unsigned char *dx_rounded; /* R(dblock), [rows][h_stride] */
     float *dblock, *post_dx;   /* of the output of the block at work: dx, or post_dx before a norm */
     float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
-    unsigned char *dy;         /* [rows][widest run] */
+    unsigned char *dy;         /* [rows][widest concatenation] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
-    unsigned char *turned; /* weights of an input gradient */
+    unsigned char *transposed; /* weights of an input gradient */
     unsigned char *backward_scratch, *gradient_scratch, *column_scratch, *tiles;
     size_t tiles_bytes;
-    float *zeros; /* [most inputs of a run] */
+    float *zeros; /* [most inputs of a concatenation] */
     /* The head. */
     float *logits; /* [slice][vocab], [slice][a leaf of it] */
     size_t logits_floats;
@@ -145,14 +145,14 @@ typedef struct gpu_learner {
     float *dw, *shared_dw;
     unsigned char *expert_x, *expert_act, *expert_gate, *expert_up;
     float *expert_dx;
-    gpu_expert_rows *expert_rows;           /* [layers][experts] */
-    size_t chunk_bytes;                     /* of the rows of a chunk, and of its transposed weights */
-    size_t expert_rows_max, turned_experts; /* of a chunk */
-    gpu_expert_chunk *expert_chunks;        /* [layers][experts] */
-    size_t *chunk_counts;                   /* [layers] */
-    int32_t *lists, *host_lists;            /* slots, tokens, entries of all layers' experts; tables of the chunks */
-    size_t lists_max, list_length;          /* numbers; those of slots */
-    iv_axis_part expert_parts[IV_VIRTUAL_RANKS_MAX];
+    gpu_expert_rows *expert_rows;               /* [layers][experts] */
+    size_t chunk_bytes;                         /* of the rows of a chunk, and of its transposed weights */
+    size_t expert_rows_max, transposed_experts; /* of a chunk */
+    gpu_expert_chunk *expert_chunks;            /* [layers][experts] */
+    size_t *chunk_counts;                       /* [layers] */
+    int32_t *lists, *host_lists;   /* slots, tokens, entries of all layers' experts; tables of the chunks */
+    size_t lists_max, list_length; /* numbers; those of slots */
+    iv_rank_range expert_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis expert_axis; /* of an expert without rows */
     size_t kv_bytes;           /* of keys and values */
     /* Look-ups of the step so far. */
@@ -172,11 +172,11 @@ typedef struct gpu_learner {
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
     int32_t *axis_scratch; /* [rows]: unused rows of axes */
-    iv_axis_part parts[IV_VIRTUAL_RANKS_MAX], head_parts[IV_VIRTUAL_RANKS_MAX];
+    iv_rank_range rank_ranges[IV_VIRTUAL_RANKS_MAX], head_ranges[IV_VIRTUAL_RANKS_MAX];
     iv_token_axis axis, head_axis;
     /* The pass. */
     const iv_learner_step *step;
-    iv_axis_sums sums; /* the step's, or of the part that is made */
+    iv_axis_sums sums; /* the step's, or of the bucket that is made */
     size_t from, to;
     gpu_input_sizes n;
 } gpu_learner;
@@ -192,17 +192,17 @@ static inline bool iv_gpu_learner_is_direct(const gpu_learner *l) {
     return !l->step->weigh && l->f.ranks == 1 && l->dl_leaves == l->head.leaves;
 }
 
-static inline const iv_layer_tensors *iv_gpu_learner_names(const gpu_learner *l, size_t layer) {
-    return &l->names->layer_tensors[layer];
+static inline const iv_layer_tensors *iv_gpu_learner_tensors(const gpu_learner *l, size_t layer) {
+    return &l->tensor_owner->layer_tensors[layer];
 }
 
 static inline const iv_tensor *iv_gpu_learner_head_tensor(const gpu_learner *l) {
-    return l->names->head_tensor ? l->names->head_tensor : l->names->embedding_tensor;
+    return l->tensor_owner->head_tensor ? l->tensor_owner->head_tensor : l->tensor_owner->embedding_tensor;
 }
 
 /* A vector of the model on the GPU; NULL if the family has none. */
 static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_tensor *t) {
-    return t ? l->vectors + l->vector_at[t - l->names->tensors] : NULL;
+    return t ? l->vectors + l->vector_at[t - l->tensor_owner->tensors] : NULL;
 }
 
 /* ---- learner_memory.c */
@@ -215,24 +215,26 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base);
 iv_status iv_gpu_learner_reserve_pages(gpu_learner *l, size_t pages, iv_error *err);
 
 /* ---- learner_linear.c */
-/* Makes the runs of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by the caller.
+/* Makes the concatenations of all linear layers, and their offsets on the host: *offsets [l->offset_count], freed by
+ * the caller.
  */
-iv_status iv_gpu_learner_runs(gpu_learner *l, int64_t **offsets, iv_error *err);
-/* Gradients of a linear layer over `axis` from dy [rows][run->n]: of its weights, with x [rows][x_stride]. */
-iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const gpu_run *run, const iv_token_axis *axis, const void *dy,
-                                         const void *x, size_t x_stride, iv_error *err);
-/* And of its inputs: dx [rows][run->k]. */
-iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const gpu_run *run, size_t rows, const void *dy, float *dx,
-                                        iv_error *err);
-/* The same of a run whose leaves are divided over the ranks, for all rows: dx is whole on every rank. */
-iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *dx, iv_error *err);
-/* The same for all rows of the pass, rounded: dx [rows][run->k], not padded. wide: [rows][run->k] of memory. */
-iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const gpu_run *run, const void *dy, float *wide,
-                                                void *dx, iv_error *err);
-/* The run's weights, transposed, in l->turned: launches of iv_gpu_learner_linear wait for them. bases [count]: the
- * weights of as many experts, one after another; NULL: of the run. */
-iv_status iv_gpu_learner_turn(gpu_learner *l, const gpu_run *run, const int64_t *bases, size_t count, iv_matrix *turned,
-                              iv_error *err);
+iv_status iv_gpu_learner_concats(gpu_learner *l, int64_t **offsets, iv_error *err);
+/* Gradients of a linear layer over `axis` from dy [rows][concat->n]: of its weights, with x [rows][x_stride]. */
+iv_status iv_gpu_learner_weight_gradient(gpu_learner *l, const output_concat *concat, const iv_token_axis *axis,
+                                         const void *dy, const void *x, size_t x_stride, iv_error *err);
+/* And of its inputs: dx [rows][concat->k]. */
+iv_status iv_gpu_learner_input_gradient(gpu_learner *l, const output_concat *concat, size_t rows, const void *dy,
+                                        float *dx, iv_error *err);
+/* The same of a concatenation whose leaves are divided over the ranks, for all rows: dx is whole on every rank. */
+iv_status iv_gpu_learner_cut_gradient(gpu_learner *l, const output_concat *concat, const void *dy, float *dx,
+                                      iv_error *err);
+/* The same for all rows of the pass, rounded: dx [rows][concat->k], not padded. wide: [rows][concat->k] of memory. */
+iv_status iv_gpu_learner_rounded_input_gradient(gpu_learner *l, const output_concat *concat, const void *dy,
+                                                float *wide, void *dx, iv_error *err);
+/* The concatenation's weights, transposed, in l->transposed: launches of iv_gpu_learner_linear wait for them. bases
+ * [count]: the weights of as many experts, one after another; NULL: of the concatenation. */
+iv_status iv_gpu_learner_transpose(gpu_learner *l, const output_concat *concat, const int64_t *bases, size_t count,
+                                   iv_matrix *transposed, iv_error *err);
 iv_gpu_linear_args iv_gpu_learner_linear(const gpu_learner *l, const iv_matrix *w, const void *x, size_t x_stride,
                                          size_t rows);
 /* Sums of n columns of dy [rows][stride] over the axis of all tokens. */
@@ -242,15 +244,16 @@ iv_status iv_gpu_learner_bias_gradient(gpu_learner *l, const float *dy, size_t s
 iv_status iv_gpu_learner_normed(gpu_learner *l, iv_norm n, iv_error *err);
 
 /* ---- learner_ranks.c */
-/* All ranks meet and learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what it was
- * given. Whatever allocates comes before a meeting: another rank's GPU, which waits for this one, might not let it. */
+/* A barrier, at which all ranks learn how each fares: the lowest rank's error; *bad: the least of all. One rank: what
+ * it was given. Whatever allocates comes before a barrier: another rank's GPU, which waits for this one, might not let
+ * it. */
 iv_status iv_gpu_learner_agree(gpu_learner *l, iv_status status, uint64_t *bad, iv_error *err);
 /* Several ranks: x = canon(x + y), y the root over all ranks' nodes, + bias; every rank has as many nodes as
  * `nodes` says, in the buffer of l->turn. */
 iv_status iv_gpu_learner_all_reduce(gpu_learner *l, const iv_tree_order *order, const size_t *nodes, const float *bias,
                                     float *x, iv_error *err);
 /* Of n things, those of a rank: whole blocks of 16. */
-void iv_gpu_learner_share(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
+void iv_gpu_learner_divide(const gpu_learner *l, size_t n, size_t rank, size_t *first, size_t *count);
 /* Statistics and log-probabilities of all predictions, of which each rank has its share. */
 iv_status iv_gpu_learner_share_predictions(gpu_learner *l, iv_error *err);
 /* *node, the sum over this rank's leaves of the vocabulary, becomes the root over all ranks'. */
@@ -265,9 +268,9 @@ iv_matrix iv_gpu_learner_head_matrix(const gpu_learner *l);
 gpu_transport iv_gpu_learner_transport(const gpu_learner *l);
 /* IV_IO if a rank waited too long for another. */
 iv_status iv_gpu_learner_check_peers(const gpu_learner *l, iv_error *err);
-/* Before and after the gradients of a part of the row, if the sums are made in parts. */
-void iv_gpu_learner_begin_part(gpu_learner *l, iv_parameters_part part);
-iv_status iv_gpu_learner_end_part(gpu_learner *l, iv_parameters_part part, iv_error *err);
+/* Before and after the gradients of a bucket, if the sums are made in buckets. */
+void iv_gpu_learner_begin_bucket(gpu_learner *l, iv_gradient_bucket bucket);
+iv_status iv_gpu_learner_end_bucket(gpu_learner *l, iv_gradient_bucket bucket, iv_error *err);
 
 /* ---- learner_inputs.c */
 size_t iv_gpu_learner_input_bytes(const gpu_learner *l);
@@ -283,11 +286,11 @@ iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 void iv_gpu_learner_backward_ops(iv_backend_ops *ops);
 
 /* ---- learner_head.c */
-/* A leaf of the head's run. Its rows begin at lines of memory, which copies to shared memory fetch whole. */
-static inline gpu_run iv_gpu_learner_head_leaf(const gpu_learner *l) {
-    gpu_run run = l->head;
-    run.n /= run.leaves, run.leaves = 1, run.stride = (run.n + 63) / 64 * 64;
-    return run;
+/* A leaf of the head's concatenation. Its rows begin at lines of memory, which copies to shared memory fetch whole. */
+static inline output_concat iv_gpu_learner_head_leaf(const gpu_learner *l) {
+    output_concat concat = l->head;
+    concat.n /= concat.leaves, concat.leaves = 1, concat.stride = (concat.n + 63) / 64 * 64;
+    return concat;
 }
 iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err);
 iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err);

@@ -3,7 +3,7 @@
 #include "base/size.h"
 #include "kernels/cuda/learn.h"
 
-enum { BESIDE_SMS = 16 }; /* multiprocessors that layers leave to all-reduces of other parts */
+enum { BESIDE_SMS = 16 }; /* multiprocessors that layers leave to all-reduces of other microsteps */
 
 iv_status iv_gpu_launched(gpu_forward *f, int code, const char *what, iv_error *err) {
     if (code == 0) return IV_OK;
@@ -66,7 +66,7 @@ iv_gpu_linear_args iv_gpu_layer_args(const gpu_pass *p, const iv_matrix *w, cons
                                 .x_stride = x_stride,
                                 .rows = p->rows,
                                 .x_rows = p->f->rows_max - p->first,
-                                .spare = p->parts > 1 ? BESIDE_SMS : 0};
+                                .spare = p->microsteps > 1 ? BESIDE_SMS : 0};
 }
 
 unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t stride) {

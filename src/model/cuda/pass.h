@@ -41,7 +41,7 @@ typedef struct gpu_values {
  * the layer's input. */
 typedef struct gpu_tape {
     iv_recompute recompute;
-    bool again;         /* the forward ops run for the tape alone: no down projection */
+    bool recomputing;   /* the forward ops run for the tape alone: no down projection */
     bool fuse;          /* epilogues may write what the backward pass needs */
     gpu_values *layers; /* [layers]; values that are computed again are shared by all */
     float *x_end;       /* the last layer's output */
@@ -135,27 +135,27 @@ typedef struct gpu_pass_inputs {
     bool decode; /* each span has one row */
 } gpu_pass_inputs;
 
-/* The rows [first, first + rows) of a pass: all of them, or one part of a long step (transport.c). */
+/* The rows [first, first + rows) of a pass: all of them, or one microstep of a long step (transport.c). */
 struct gpu_pass {
     iv_backend backend; /* first */
     gpu_forward *f;
     const iv_model *m;
     gpu_pass_inputs in;
     size_t first, rows, hidden, stride; /* stride: of normed */
-    size_t part, parts;
+    size_t microstep, microsteps;
 };
 
 /* Do the forward ops write a layer's values of attention, and of its MLP, for the backward pass? */
 static inline bool iv_gpu_keeps_attention(const gpu_forward *f) {
-    return f->tape && (f->tape->again || f->tape->recompute == IV_RECOMPUTE_NONE);
+    return f->tape && (f->tape->recomputing || f->tape->recompute == IV_RECOMPUTE_NONE);
 }
 static inline bool iv_gpu_keeps_mlp(const gpu_forward *f) {
-    return f->tape && (f->tape->again || f->tape->recompute != IV_RECOMPUTE_LAYER);
+    return f->tape && (f->tape->recomputing || f->tape->recompute != IV_RECOMPUTE_LAYER);
 }
 
 /* Does an MLP's forward pass run for the tape alone, up to act? Its output is computed too where a norm follows it. */
 static inline bool iv_gpu_ends_at_act(const gpu_forward *f, size_t layer) {
-    return f->tape && f->tape->again && !f->layers[layer].mlp_post_norm;
+    return f->tape && f->tape->recomputing && !f->layers[layer].mlp_post_norm;
 }
 
 /* ---- blocks.c */
@@ -224,10 +224,10 @@ iv_gpu_peers iv_gpu_peers_of(const gpu_forward *f);
 iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_parallel *l);
 /* The first expert of each rank, and their number. */
 void iv_gpu_first_experts(const gpu_pass *p, int32_t firsts[IV_RANKS_MAX + 1]);
-/* How many parts the rows of an engine's step are cut into, and part i. */
-size_t iv_gpu_part_count(const gpu_pass *p);
-gpu_pass iv_gpu_part_of(const gpu_pass *p, size_t part);
-/* The next launches on the stream read what the part's last all-reduce wrote. */
+/* How many microsteps the rows of an engine's step are cut into, and microstep i. */
+size_t iv_gpu_microsteps(const gpu_pass *p);
+gpu_pass iv_gpu_microstep(const gpu_pass *p, size_t microstep);
+/* The next launches on the stream read what the microstep's last all-reduce wrote. */
 iv_status iv_gpu_after_allreduce(const gpu_pass *p, iv_error *err);
 
 #endif

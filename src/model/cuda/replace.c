@@ -7,9 +7,9 @@
 
 #include <stdlib.h>
 
-enum { PIECE_BYTES = 32 * 1024 * 1024 };
+enum { CHUNK_BYTES = 32 * 1024 * 1024 };
 
-/* One copy: the pieces of all ranks, numbered consecutively. */
+/* One copy: the chunks of all ranks, numbered consecutively. */
 typedef struct copying {
     const iv_gpu_model *g;
     const iv_model *first;
@@ -18,18 +18,18 @@ typedef struct copying {
     iv_status status;
 } copying;
 
-static size_t pieces_of(const iv_model *m) { return (m->data_bytes + PIECE_BYTES - 1) / PIECE_BYTES; }
+static size_t chunks_of(const iv_model *m) { return (m->data_bytes + CHUNK_BYTES - 1) / CHUNK_BYTES; }
 
 static void copy_task(void *context, size_t index, size_t worker) {
     (void)worker;
     copying *c = context;
     const iv_model *m = c->first;
     size_t rank = 0;
-    for (; index >= pieces_of(m); m = m->next, rank++) index -= pieces_of(m);
+    for (; index >= chunks_of(m); m = m->next, rank++) index -= chunks_of(m);
     const gpu_rank *r = &c->g->rank[rank];
     iv_memspace *memspace = r->m->memspace;
     iv_error err;
-    size_t at = index * PIECE_BYTES, bytes = iv_size_min(PIECE_BYTES, m->data_bytes - at);
+    size_t at = index * CHUNK_BYTES, bytes = iv_size_min(CHUNK_BYTES, m->data_bytes - at);
     iv_status status = memspace->write(memspace, r->m->data + at, bytes, m->data + at, bytes, bytes, 1, &err);
     if (status == IV_OK) return;
     pthread_mutex_lock(&c->lock);
@@ -39,10 +39,10 @@ static void copy_task(void *context, size_t index, size_t worker) {
 
 static iv_status copy_all(const iv_gpu_model *g, const iv_model *first, iv_pool *pool, iv_error *err) {
     copying c = {.g = g, .first = first};
-    size_t pieces = 0;
-    for (const iv_model *m = first; m; m = m->next) pieces += pieces_of(m);
+    size_t chunks = 0;
+    for (const iv_model *m = first; m; m = m->next) chunks += chunks_of(m);
     pthread_mutex_init(&c.lock, NULL);
-    iv_pool_run(pool, pieces, copy_task, &c);
+    iv_pool_run(pool, chunks, copy_task, &c);
     pthread_mutex_destroy(&c.lock);
     if (c.status != IV_OK) *err = c.error;
     return c.status;

@@ -19,7 +19,7 @@
 enum {
     GRAPH_ROWS_MAX = 256, /* steps of more tokens are launched one by one: their kernels are long enough */
     GRAPHS_MAX = 2 * (GRAPH_ROWS_MAX / 8 + 8),
-    PARTS = 4, /* of a long step's rows */
+    MICROSTEPS = 4, /* of a long step's rows */
     GATHERED_PIECE_BYTES = 256,
     AHEAD = 4 /* layers, or slices of logits, that are launched before the first of them has passed, where another rank
                * may be lost */
@@ -44,9 +44,9 @@ struct gpu_rank {
     iv_cublas *blas; /* computes linear layers it can take; NULL but under vanilla-blas */
     iv_nccl *nccl;   /* adds up row-parallel layers under vanilla-blas, or receives from other processes */
     cudaEvent_t done;
-    cudaEvent_t passed[AHEAD];                   /* with NCCL, without graphs: pieces in flight */
-    cudaStream_t reduce_stream;                  /* all-reduces of the parts of a long step */
-    cudaEvent_t computed[PARTS], reduced[PARTS]; /* nodes of a part, its rows */
+    cudaEvent_t passed[AHEAD];                             /* with NCCL, without graphs: pieces in flight */
+    cudaStream_t reduce_stream;                            /* all-reduces of the microsteps of a long step */
+    cudaEvent_t computed[MICROSTEPS], reduced[MICROSTEPS]; /* nodes of a microstep, its rows */
     /* Device memory: f.kv and two more allocations. */
     unsigned char *work, *vectors;
     size_t vector_bytes;
@@ -129,8 +129,8 @@ size_t iv_gpu_rows_max(const iv_gpu_model *g);
 size_t iv_gpu_pick_rows_max(const iv_gpu_model *g);
 /* Sets all pointers of r->work relative to `base`; with base NULL only measures. SIZE_MAX on overflow. */
 size_t iv_gpu_carve(gpu_rank *r, unsigned char *base);
-/* The least number of rows of a part; shorter steps are not cut. */
-size_t iv_gpu_part_rows(size_t ranks);
+/* The least number of rows of a microstep; shorter steps are not cut. */
+size_t iv_gpu_microstep_rows(size_t ranks);
 /* Of r->gathered, a multiple of GATHERED_PIECE_BYTES per piece: its bytes, and the rows per gather if all ranks' pieces
  * of a row have `row_bytes` in total: the same on all ranks. */
 size_t iv_gpu_gathered_bytes(const iv_model *m);

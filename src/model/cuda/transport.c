@@ -1,10 +1,10 @@
 /* transport.c: one GPU, and GPUs of one process that reach each other's memory; what all transports share.
  *
  * Nodes stay where they were computed; the all-reduce reads them from its peers and makes the additions of the tree.
- * The rows of a long step of several ranks are cut into parts: the all-reduces of one part, whose traffic takes as long
- * as the layers, run on a second stream next to the layers of the other parts, on multiprocessors that these leave
- * free. Rows depend on one another only in attention, which waits for all parts. All-reduces keep their order, so node
- * buffers are free for reuse exactly as without parts. */
+ * The rows of a long step of several ranks are cut into microsteps: the all-reduces of one microstep, whose traffic
+ * takes as long as the layers, run on a second stream next to the layers of the other microsteps, on multiprocessors
+ * that these leave free. Rows depend on one another only in attention, which waits for all microsteps. All-reduces keep
+ * their order, so node buffers are free for reuse exactly as without microsteps. */
 #include "base/size.h"
 #include "model/cuda/state.h"
 
@@ -32,7 +32,7 @@ iv_gpu_allreduce_args iv_gpu_allreduce_of(const gpu_pass *p, const gpu_row_paral
                                .type = p->m->gemm_type,
                                .normed_stride = p->stride,
                                .whole = p->m->config.experts > 0 || l->whole,
-                               .blocks = p->parts > 1 ? BESIDE_BLOCKS : 0};
+                               .blocks = p->microsteps > 1 ? BESIDE_BLOCKS : 0};
     for (size_t r = 0; r < f->ranks; r++) a.normed[r] = iv_gpu_rows_at(p, f->peer[r]->normed, p->stride);
     return a;
 }
@@ -108,12 +108,12 @@ static iv_status row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_e
     gpu_rank *r = iv_gpu_rank_of(p);
     gpu_forward *f = p->f;
     IV_TRY(iv_gpu_compute_nodes(p, l, err));
-    if (p->parts == 1) return allreduce(p, l, f->stream, err);
-    IV_TRY(iv_gpu_launched(f, cudaEventRecord(r->computed[p->part], f->stream), "start of an all-reduce", err));
-    IV_TRY(iv_gpu_launched(f, cudaStreamWaitEvent(r->reduce_stream, r->computed[p->part], 0), "start of an all-reduce",
-                           err));
+    if (p->microsteps == 1) return allreduce(p, l, f->stream, err);
+    IV_TRY(iv_gpu_launched(f, cudaEventRecord(r->computed[p->microstep], f->stream), "start of an all-reduce", err));
+    IV_TRY(iv_gpu_launched(f, cudaStreamWaitEvent(r->reduce_stream, r->computed[p->microstep], 0),
+                           "start of an all-reduce", err));
     IV_TRY(allreduce(p, l, r->reduce_stream, err));
-    return iv_gpu_launched(f, cudaEventRecord(r->reduced[p->part], r->reduce_stream), "end of an all-reduce", err);
+    return iv_gpu_launched(f, cudaEventRecord(r->reduced[p->microstep], r->reduce_stream), "end of an all-reduce", err);
 }
 
 static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, float *x, iv_error *err) {
@@ -124,27 +124,29 @@ static iv_status combine_peers(const gpu_pass *p, const int32_t *ids, float *x, 
 const gpu_transport iv_gpu_peer_transport = {
     .row_parallel = row_parallel, .combine = combine_peers, .logits = logits_in_place, .barrier = barrier};
 
-/* ---- parts --------------------------------------------------------------------------------------------------- */
+/* ---- microsteps ---------------------------------------------------------------------------------------------------
+ */
 
-size_t iv_gpu_part_count(const gpu_pass *p) {
+size_t iv_gpu_microsteps(const gpu_pass *p) {
     const iv_gpu_model *g = iv_gpu_rank_of(p)->g;
-    size_t n = p->rows / iv_gpu_part_rows(g->ranks);
-    bool parted = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block &&
-                  g->o.numerics == IV_INVAR; /* baselines cut by rows */
-    return !parted || g->step.graph || n < PARTS ? 1 : PARTS;
+    size_t n = p->rows / iv_gpu_microstep_rows(g->ranks);
+    bool cut = g->ranks > 1 && p->m->config.experts == 0 && !p->f->block &&
+               g->o.numerics == IV_INVAR; /* baselines cut by rows */
+    return !cut || g->step.graph || n < MICROSTEPS ? 1 : MICROSTEPS;
 }
 
-gpu_pass iv_gpu_part_of(const gpu_pass *p, size_t part) {
+gpu_pass iv_gpu_microstep(const gpu_pass *p, size_t microstep) {
     enum { TILE = 128 };
     gpu_pass q = *p;
-    size_t tile = p->rows / p->parts >= TILE ? TILE : 1, end = p->rows * (part + 1) / p->parts / tile * tile;
-    q.part = part, q.first = p->rows * part / p->parts / tile * tile;
-    q.rows = (part + 1 == p->parts ? p->rows : end) - q.first;
+    size_t tile = p->rows / p->microsteps >= TILE ? TILE : 1,
+           end = p->rows * (microstep + 1) / p->microsteps / tile * tile;
+    q.microstep = microstep, q.first = p->rows * microstep / p->microsteps / tile * tile;
+    q.rows = (microstep + 1 == p->microsteps ? p->rows : end) - q.first;
     return q;
 }
 
 iv_status iv_gpu_after_allreduce(const gpu_pass *p, iv_error *err) {
-    if (p->parts == 1) return IV_OK;
-    return iv_gpu_launched(p->f, cudaStreamWaitEvent(p->f->stream, iv_gpu_rank_of(p)->reduced[p->part], 0),
+    if (p->microsteps == 1) return IV_OK;
+    return iv_gpu_launched(p->f, cudaStreamWaitEvent(p->f->stream, iv_gpu_rank_of(p)->reduced[p->microstep], 0),
                            "wait for an all-reduce", err);
 }

@@ -8,14 +8,14 @@
 
 static size_t run_of(const gpu_columns_key *k) {
     size_t n = 0;
-    for (size_t i = 0; i < k->pieces; i++) n += k->leaves * iv_padded_k(k->leaf[i]);
+    for (size_t i = 0; i < k->slices; i++) n += k->leaves * iv_padded_k(k->leaf[i]);
     return n;
 }
 
 static void fill(const gpu_columns_key *k, int64_t *offsets, int32_t *from) {
     size_t at = 0;
     for (size_t leaf = 0; leaf < k->leaves; leaf++)
-        for (size_t i = 0, column = 0; i < k->pieces; column += k->n[i++])
+        for (size_t i = 0, column = 0; i < k->slices; column += k->n[i++])
             for (size_t e = 0; e < iv_padded_k(k->leaf[i]); e++, at++) {
                 size_t output = leaf * k->leaf[i] + e;
                 bool real = e < k->leaf[i] && output < k->n[i];

@@ -134,16 +134,16 @@ static gpu_columns_key run_of(const gpu_ops *g, const iv_ops_linear *l) {
     size_t width = iv_dtype_bytes(iv_ops_weight_type(&g->base, l));
     memset(&key, 0, sizeof key);
     iv_ops_output_leaves(l, &args);
-    key.pieces = l->weights, key.leaves = args.leaves, key.k = l->k;
+    key.slices = l->weights, key.leaves = args.leaves, key.k = l->k;
     for (size_t i = 0; i < l->weights; i++) {
-        key.n[i] = l->weight[i].n, key.leaf[i] = args.piece[i].leaf;
+        key.n[i] = l->weight[i].n, key.leaf[i] = args.slice[i].leaf;
         key.at[i] = (int64_t)((size_t)((const char *)l->weight[i].data - lowest(l)) / width);
     }
     return key;
 }
 
 /* The weights, transposed, as columns of the run. */
-static iv_status turn(gpu_ops *g, const iv_ops_linear *l, const gpu_columns *c, void **out, iv_error *err) {
+static iv_status transpose(gpu_ops *g, const iv_ops_linear *l, const gpu_columns *c, void **out, iv_error *err) {
     const void *from = lowest(l);
     IV_TRY(iv_gpu_ops_scratch(g, l->k * c->run, iv_ops_width(&g->base), out, err));
     int code = iv_gpu_transpose_weights(iv_ops_weight_type(&g->base, l), g->base.type, from, c->offsets, c->run, l->k,
@@ -177,22 +177,21 @@ static iv_status input_gradient(iv_ops *ops, const iv_ops_linear *l, const void 
     gpu_columns_key key = run_of(g, l);
     const gpu_columns *c;
     const void *x;
-    void *turned;
+    void *transposed;
     if (rows == 0) return IV_OK;
     IV_TRY(GPU_OPS_ADDRESSES(g, err, dy, dx));
     IV_TRY(check_weights(g, l, err));
     IV_TRY(iv_gpu_ops_columns(g, &key, &c, err));
-    IV_TRY(turn(g, l, c, &turned, err));
+    IV_TRY(transpose(g, l, c, &transposed, err));
     IV_TRY(run_rows(g, c, dy, iv_ops_outputs(l), rows, &x, err));
     IV_TRY(iv_gpu_ops_settle(g, err));
-    iv_gpu_linear_args a = layer_of(g, turned, l->k, c->run, (int)key.leaves, x, c->run, rows);
+    iv_gpu_linear_args a = layer_of(g, transposed, l->k, c->run, (int)key.leaves, x, c->run, rows);
     a.out = dx, a.out_stride = l->k;
     if (!l->head) IV_TRY(iv_gpu_ops_zeros(g, l->k, &a.bias, err));
     return iv_gpu_ops_launched(g, iv_gpu_linear(&a, g->stream), err);
 }
 
-/* ---- weight gradient -----------------------------------------------------------------------------------------------
- */
+/* ---- weight gradient --------------------------------------------------------------------------------------------- */
 
 /* Whether the pass's rows are its padded axis. */
 static bool is_padded(const iv_ops_pass *pass) { return pass->rows == pass->axis.padded; }
@@ -212,7 +211,7 @@ static iv_status weight_gradient(iv_ops *ops, const iv_ops_linear *l, const iv_o
         const gpu_columns *c;
         gpu_columns_key key;
         memset(&key, 0, sizeof key);
-        key.pieces = key.leaves = 1, key.n[0] = key.leaf[0] = l->weight[i].n, key.k = l->k;
+        key.slices = key.leaves = 1, key.n[0] = key.leaf[0] = l->weight[i].n, key.k = l->k;
         IV_TRY(iv_gpu_ops_columns(g, &key, &c, err));
         IV_TRY(padded_columns(g, dy, iv_ops_outputs(l), rows, padded, first, l->weight[i].n, &a.dy, &a.dy_stride, err));
         a.n = c->run, a.offsets = c->offsets, a.sums = sums[i];

@@ -2,25 +2,23 @@
 #include "kernels/cuda/lookups.h"
 #include "ops/cuda/state.h"
 
-/* ---- rounding ------------------------------------------------------------------------------------------------------
- */
+/* ---- rounding ---------------------------------------------------------------------------------------------------- */
 
-enum { PIECE = 4096 };
+enum { CHUNK = 4096 };
 
 static iv_status round_all(iv_ops *ops, const float *x, size_t n, void *out, iv_error *err) {
     gpu_ops *g = iv_gpu_ops_of(ops);
-    size_t rows = n / PIECE, whole = rows * PIECE;
+    size_t rows = n / CHUNK, whole = rows * CHUNK;
     IV_TRY(GPU_OPS_ADDRESSES(g, err, x, out));
     if (rows > INT32_MAX) return iv_fail(err, IV_LIMIT, "%s: %zu elements are too many", ops->what, n);
-    int code = iv_gpu_round_rows(x, PIECE, 0, PIECE, rows, ops->type, out, PIECE, g->stream);
+    int code = iv_gpu_round_rows(x, CHUNK, 0, CHUNK, rows, ops->type, out, CHUNK, g->stream);
     if (!code && n > whole)
         code = iv_gpu_round_rows(x + whole, n - whole, 0, n - whole, 1, ops->type,
                                  (char *)out + whole * iv_ops_width(ops), n - whole, g->stream);
     return iv_gpu_ops_launched(g, code, err);
 }
 
-/* ---- norms ---------------------------------------------------------------------------------------------------------
- */
+/* ---- norms ------------------------------------------------------------------------------------------------------- */
 
 static iv_status rms_norm(iv_ops *ops, const float *x, const float *weight, float eps, size_t rows, size_t n,
                           bool typed, void *out, iv_error *err) {
@@ -63,8 +61,7 @@ static iv_status rms_norm_backward(iv_ops *ops, const float *x, const float *wei
                                   err);
 }
 
-/* ---- SwiGLU --------------------------------------------------------------------------------------------------------
- */
+/* ---- SwiGLU ------------------------------------------------------------------------------------------------------ */
 
 static iv_status swiglu(iv_ops *ops, const float *gate_up, size_t rows, size_t n, void *gate, void *up, void *out,
                         iv_error *err) {
@@ -96,8 +93,7 @@ static iv_status swiglu_backward(iv_ops *ops, const void *gate, const void *up, 
     return iv_gpu_ops_launched(g, code, err);
 }
 
-/* ---- embedding -----------------------------------------------------------------------------------------------------
- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 /* The rows of float32 weights, rounded; *ids then are 0, 1, 2, ... */
 static iv_status rounded_rows(gpu_ops *g, const float *weight, size_t n, size_t count, const int32_t **ids, void **rows,

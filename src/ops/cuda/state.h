@@ -27,7 +27,7 @@ typedef struct gpu_slot {
 
 /* The outputs of a layer as a run (kernels/cuda/learn.h), or plain. A function of the key. */
 typedef struct gpu_columns_key {
-    size_t pieces, n[3], leaf[3], leaves, k;
+    size_t slices, n[3], leaf[3], leaves, k;
     int64_t at[3]; /* of each weight from the lowest one on, in elements */
 } gpu_columns_key;
 
