@@ -182,7 +182,7 @@ static void run_step(learned *g, sequences *x, const law_way *w, const free_way 
     late_coefficients late;
     uint64_t *drawn = drawn_ids(w, (size_t)g->model->config.vocab_size);
     step.allowed = drawn;
-    if (f->late) begin_late(&late, x, &step);
+    if (f->deferred_loss) begin_late(&late, x, &step);
     sums_make(g);
     step.sums.sum = g->device_sums;
     bool whole = f->pass >= x->count && iv_learner_fit(l, &step, 0, x->count) == x->count;
@@ -202,7 +202,7 @@ static void run_step(learned *g, sequences *x, const law_way *w, const free_way 
             free(scored[i]);
         }
     }
-    if (f->late) end_late(&late, x);
+    if (f->deferred_loss) end_late(&late, x);
     free(drawn);
     for (size_t i = 0; i < x->count; i++) {
         g->logprobs[i] = realloc(g->logprobs[i], x->of[i].count * sizeof(float));
@@ -236,7 +236,7 @@ static iv_gpu_learner_options options_on(iv_gpu *gpu, const learned *g, const la
                                     .rows_max = f->rows_max,
                                     .recompute = f->recompute,
                                     .separate = f->separate,
-                                    .deferred_loss = f->late && f->pass % 2,
+                                    .deferred_loss = f->deferred_loss && f->pass % 2,
                                     .logits_max = f->logits_max,
                                     .chunk_max = f->chunk_max,
                                     .tensor_owner = g->model,
@@ -304,7 +304,7 @@ static void check_way(const learner_case *c, const law_way *w, const free_way *f
     printf("%s %s %s, %zu virtual ranks, T %g%s, passes of %zu, recomputes %s%s%s: %zu differ\n", c->name,
            w->arithmetic == IV_TC16 ? "tc16" : "fma32", iv_dtype_name(w->dtype), w->virtual_ranks,
            (double)w->temperature, w->policy ? ", a policy" : "", f->pass, recomputes[f->recompute],
-           f->separate ? ", row ops apart" : "", f->late ? ", late coefficients" : "", n);
+           f->separate ? ", row ops apart" : "", f->deferred_loss ? ", late coefficients" : "", n);
     assert_int_equal(n, 0);
 }
 
