@@ -251,6 +251,7 @@ static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
         m->scale_log2e = iv_attention_scale_log2e((size_t)m->config.head_dim);
         m->rope_positions = first->rope_positions;
+        if (m != first) memcpy(m->ropes, first->ropes, sizeof m->ropes);
     }
 }
 
