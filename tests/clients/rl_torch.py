@@ -249,7 +249,7 @@ def test_two_groups():
 
 def test_wrong_groups():
     join_body = {"master_address": "127.0.0.1", "master_port": free_port(), "rank_offset": 1, "world_size": 2, "group_name": "g", "backend": "gloo"}
-    with rl.serving(rl.TINY_MATH, "--update-timeout", "4") as s:
+    with rl.serving(rl.TINY_MATH, "--update-timeout", "15") as s:
         for change, words in [({"rank_offset": 2}, "rank_offset"), ({"backend": "mpi"}, "backend"), ({"master_port": 0}, "master_port"),
                               ({"world_size": "2"}, "world_size"), ({"group_name": "x" * 201}, "group_name"), ({"group_name": 5}, "group_name"),
                               ({"master_address": None}, "master_address"), ({"backend": "nccl"}, "no GPU")]:

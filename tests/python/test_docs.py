@@ -119,7 +119,8 @@ def test_example(name):
     assert len((ROOT / "examples" / name).read_text().splitlines()) <= 80
     with contextlib.ExitStack() as stack:
         if "HOST" in arguments:
-            arguments = [stack.enter_context(serving()).removeprefix("http://"), *arguments[1:]]
+            url = stack.enter_context(serving("--weights-python", sys.executable))
+            arguments = [url.removeprefix("http://"), *arguments[1:]]
         ran = subprocess.run([sys.executable, f"examples/{name}", *arguments], cwd=ROOT, text=True, capture_output=True)
     assert ran.returncode == 0, ran.stdout[-1000:] + ran.stderr[-3000:]
     if callable(wanted):
