@@ -22,15 +22,15 @@ static const learner_case cases[] = {
     {"llama31", "tests/data/hf/llama31", false},
     {"mistral", "tests/data/hf/mistral_v03", false},
     {"qwen3_moe", "tests/data/hf/qwen3_moe", false},
+    {"smollm3", "tests/data/families/smollm3_a", false},
+    {"exaone4", "tests/data/families/exaone4_a", false},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
     {"narrow", "tests/data/shapes/narrow", true},
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
-    {"smollm3", "tests/data/families/smollm3_a", false},
-    {"exaone4", "tests/data/families/exaone4_a", false},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 5 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 7 };
 
 /* What decides the bits. */
 typedef struct law_way {

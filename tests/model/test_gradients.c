@@ -7,18 +7,19 @@
 static const char *const families[] = {"qwen3", "qwen2", "llama31", "mistral_v03", "qwen3_moe"};
 enum { FAMILIES_COUNT = sizeof families / sizeof *families };
 
-/* PyTorch's own bfloat16 backward: the mean of its errors over tensors that are not experts, which it stacks. */
-static double error_of_torch(const char *golden) {
+/* PyTorch's own bfloat16 backward: the mean of its errors over tensors that are not experts, which it stacks. They are
+ * the member `errors` of golden/file. */
+static double error_of_torch(const char *golden, const char *file, const char *errors) {
     char path[4300];
     iv_error err;
     json_t *j, *value;
     const char *key;
     double sum = 0;
     size_t n = 0;
-    snprintf(path, sizeof path, "%s/reference.json", golden);
+    snprintf(path, sizeof path, "%s/%s", golden, file);
     ASSERT_OK(iv_json_read(path, 1 << 20, &j, &err), &err);
-    json_object_foreach(json_object_get(j, "relative_error_of_torch_bf16_gradients"), key,
-                        value) if (!strstr(key, ".experts.")) sum += json_number_value(value),
+    json_object_foreach(json_object_get(j, errors), key, value) if (!strstr(key, ".experts.")) sum +=
+        json_number_value(value),
         n++;
     json_decref(j);
     return sum / (double)n;
@@ -31,7 +32,7 @@ static void compare(const char *name_of, iv_dtype dtype) {
     golden_compare(
         name_of,
         &(gradient_options){.dtype = dtype, .isa = iv_isa_detect(), .threads = 2, .pass = 64, .virtual_ranks = 4}, &e);
-    double torch = error_of_torch(golden_folder(name_of));
+    double torch = error_of_torch(golden_folder(name_of), "reference.json", "relative_error_of_torch_bf16_gradients");
     printf("%s %s: loss %.9f, relative error of a tensor's gradient %.3g on average (PyTorch in bfloat16 %.3g), %.3g "
            "at most\n",
            name_of, iv_dtype_name(dtype), e.loss, e.mean, torch, e.worst);
@@ -51,24 +52,6 @@ static void bfloat16(void **state) {
     for (size_t f = 0; f < FAMILIES_COUNT; f++) compare(families[f], IV_BF16);
 }
 
-/* PyTorch's own bfloat16 backward of a checkpoint of tests/data/families: the mean over its tensors. */
-static double error_of_family(const char *dir) {
-    char path[4300];
-    iv_error err;
-    json_t *j, *value;
-    const char *key;
-    double sum = 0;
-    size_t n = 0;
-    snprintf(path, sizeof path, "%s/gradients.json", dir);
-    ASSERT_OK(iv_json_read(path, 1 << 20, &j, &err), &err);
-    json_object_foreach(json_object_get(j, "relative_error_of_bfloat16_by_parameter"), key, value) {
-        sum += json_number_value(value), n++;
-    }
-    json_decref(j);
-    assert_true(n > 0);
-    return sum / (double)n;
-}
-
 /* In passes of all sequences and with everything computed again. */
 static void compare_family(const char *name) {
     char dir[4200];
@@ -84,7 +67,7 @@ static void compare_family(const char *name) {
                                                   .recompute = (iv_recompute)recompute,
                                                   .virtual_ranks = 2},
                               &e);
-            double torch = error_of_family(dir);
+            double torch = error_of_torch(dir, "gradients.json", "relative_error_of_bfloat16_by_parameter");
             if (!recompute)
                 printf("%s %s: relative error %.3g on average (PyTorch in bfloat16 %.3g), %.3g at most\n", name,
                        exact ? "float32" : "bfloat16", e.mean, torch, e.worst);

@@ -39,7 +39,8 @@ static float *slot_after(const gpu_pass *p, size_t layer) {
 
 /* Where the output of a block is kept that a norm follows. */
 static float *block_y(const gpu_pass *p, iv_norm_kind block) {
-    return p->f->tape ? p->f->now->block_y[block] : p->f->block;
+    float *kept = p->f->now->block_y[block];
+    return kept ? kept : p->f->block;
 }
 
 static float *slot_after_attention(const gpu_pass *p, size_t layer) {

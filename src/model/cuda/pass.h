@@ -108,7 +108,7 @@ struct gpu_forward {
     float *x;                  /* the residual stream, where it is now */
     unsigned char *normed;     /* the norm that linear layers read now: */
     unsigned char *own_normed; /* here, or on the tape */
-    float *block;              /* [rows][hidden]: y of row-parallel layers without a tape, if any is normed */
+    float *block;              /* [rows][hidden]: y of row-parallel layers in an engine, if any is normed */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
     unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
     float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
