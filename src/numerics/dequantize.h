@@ -1,7 +1,7 @@
 /* dequantize.h: stored weights as float32. Law: NUMERICS.md section 16: W = R(dequantize(q, scales)).
  *
  * Every operation is one of float32, rounded to nearest, in the order written here. Codes that are no number (NaN of
- * e4m3 and e8m0) give NaN; whoever reads a file refuses them. */
+ * e4m3 and e8m0) give NaN; the readers of files refuse them. */
 #ifndef IV_NUMERICS_DEQUANTIZE_H
 #define IV_NUMERICS_DEQUANTIZE_H
 
