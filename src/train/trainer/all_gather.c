@@ -1,6 +1,6 @@
 /* all_gather.c: every owner's slice of the master weights, to all devices: whole, after the optimizer, where each has
- * all of them; or, where they are sharded, chunk by chunk for the rank that needs one. In rounds, so that little memory is
- * needed. */
+ * all of them; or, where they are sharded, chunk by chunk for the rank that needs one. In rounds, so that little memory
+ * is needed. */
 #include "comm/agree.h"
 #include "train/trainer/state.h"
 
