@@ -49,11 +49,11 @@ typedef struct family_facts {
     iv_norm_places norms;
     iv_local_rope local_rope;
     bool qk_norm;
-    bool unit_offset_norms; /* and the embedding's scale is the root of hidden_size */
-    double query_scalar;    /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
-    double attention_scale; /* when attention_multiplier is absent; 0: head_dim^-0.5 */
+    bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
+    double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
+    double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
     double attention_cap, logits_cap; /* when absent */
-    bool tied;              /* when tie_word_embeddings is absent */
+    bool tied;                        /* when tie_word_embeddings is absent */
     bool moe;
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */

@@ -85,8 +85,8 @@ static void scale_row(void *context, size_t row, size_t worker) {
     l->kernels->scale(to, h, l->model->scales.residual);
 }
 
-/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there or
- * a scale of the residual addition (iv_scales), not both. */
+/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there
+ * or a scale of the residual addition (iv_scales), not both. */
 static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
     bool scaled = l->model->scales.residual != 1.0f;
     l->dblock = weight || scaled ? l->post_dx : l->dx;
@@ -325,8 +325,7 @@ static void scale_embedding_row(void *context, size_t row, size_t worker) {
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    if (l->model->scales.embedding != 1.0f)
-        iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
+    if (l->model->scales.embedding != 1.0f) iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
     return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
 }
 
