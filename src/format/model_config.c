@@ -47,6 +47,7 @@ typedef struct family_facts {
     iv_norm_places norms;
     bool qk_norm;
     bool moe;
+    iv_activation_kind activation;
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
     bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
@@ -75,6 +76,8 @@ static const family_facts families[] = {
     {"cwm", .kv_heads = 8, .head_dim = 128, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_PATTERN_FIRST,
      .window = 8192, .mlp_bias_field = true},
     {"ministral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_LISTED},
+    {"arcee", .bias_field = true, .bos_id = 128000, .eos_id = 128001, .activation = IV_ACTIVATION_RELU2,
+     .mlp_bias_field = true},
 };
 #undef READS_QK_NORM
 #undef NO_IDS
@@ -196,11 +199,7 @@ static iv_status parse_heads(const iv_json_object *o, const family_facts *f, iv_
 }
 
 static iv_status parse_switches(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
-    const char *act = NULL;
     bool found, bias = false;
-    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
-    if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(iv_json_object_bool(o, "attention_bias", &bias, &found, err));
     c->attention_bias = f->bias_field && !is_absent(o, "attention_bias") ? bias : f->qkv_bias;
     c->attention_out_bias = c->attention_bias && f->bias_field;
@@ -210,6 +209,25 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->qk_norm = f->qk_norm;
+    return IV_OK;
+}
+
+/* ---- activations ---- */
+
+static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
+    [IV_ACTIVATION_SILU] = {"silu", "swish"},
+    [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+};
+
+/* A family has one activation: the field says no other. */
+static iv_status parse_activation(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    const char *const *names = activation_names[f->activation], *act = NULL;
+    bool found;
+    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
+    if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted %s, found '%.60s'", o->file, names[0], act);
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation.kind = f->activation;
     return IV_OK;
 }
 
@@ -386,6 +404,7 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
+    IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(iv_config_parse_rope(o, c, err));
     IV_TRY(parse_layers(o, f, c, err));
     if (f->moe) IV_TRY(parse_experts(o, c, err));

@@ -203,7 +203,7 @@ static void swiglu_tapes(void **state) {
         void *act = calloc(rows * stride + 1, width);
         for (size_t i = 0; i < rows; i++) {
             const float *g = x + i * 2 * n, *u = g + n;
-            iv_ref_swiglu(g, u, n, y);
+            iv_ref_activate(&iv_silu, g, u, n, y);
             for (size_t c = 0; c < n; c++) {
                 put_type(type, gate, i * n + c, iv_canonical(g[c])), put_type(type, up, i * n + c, iv_canonical(u[c]));
                 put_type(type, act, i * stride + c, y[c]);
@@ -214,14 +214,14 @@ static void swiglu_tapes(void **state) {
         float *gpu_wide = gpu_copy(wide, rows * 2 * n * sizeof *wide);
         void *gpu_gate = gpu_room(rows * n * width), *gpu_up = gpu_room(rows * n * width);
         void *gpu_act = gpu_room(rows * stride * width);
-        GPU_OK(iv_gpu_swiglu_tape(gpu_wide, grouped, rows, n, type, gpu_gate, gpu_up, gpu_act, stride, NULL));
+        GPU_OK(iv_gpu_activate_tape(&iv_silu, gpu_wide, grouped, rows, n, type, gpu_gate, gpu_up, gpu_act, stride, NULL));
         assert_gpu_has("gate", gate, gpu_gate, rows * n, width, false);
         assert_gpu_has("up", up, gpu_up, rows * n, width, false);
         assert_gpu_has("act", act, gpu_act, rows * stride, width, false);
         cudaFree(gpu_wide), cudaFree(gpu_gate), cudaFree(gpu_up), cudaFree(gpu_act);
         free(x), free(wide), free(y), free(gate), free(up), free(act);
     }
-    assert_int_not_equal(0, iv_gpu_swiglu_tape(NULL, true, 1, 12, IV_BF16, NULL, NULL, NULL, 16, NULL));
+    assert_int_not_equal(0, iv_gpu_activate_tape(&iv_silu, NULL, true, 1, 12, IV_BF16, NULL, NULL, NULL, 16, NULL));
 }
 
 static void swiglus_backward(void **state) {
@@ -242,7 +242,7 @@ static void swiglus_backward(void **state) {
         void *dy = calloc(rows * stride + 1, width);
         for (size_t i = 0; i < rows; i++) {
             float *dg = wide + i * 2 * n, *du = dg + n;
-            iv_ref_swiglu_backward(type, (char *)gate + i * n * width, (char *)up + i * n * width, da + i * n, n,
+            iv_ref_activate_backward(&iv_silu, type, (char *)gate + i * n * width, (char *)up + i * n * width, da + i * n, n,
                                    IV_F32, dg, du);
             for (size_t c = 0; c < n; c++) {
                 size_t to = i * stride + c / part * 2 * part + c % part;
@@ -253,14 +253,14 @@ static void swiglus_backward(void **state) {
         float *gpu_da = gpu_copy(da, rows * n * sizeof *da);
         void *gpu_dy = gpu_room(rows * stride * width);
         float *gpu_wide = rng_below(&r, 2) ? gpu_room(rows * 2 * n * sizeof *wide) : NULL;
-        GPU_OK(iv_gpu_swiglu_backward(type, gpu_gate, gpu_up, gpu_da, rows, n, part, gpu_dy, stride, gpu_wide, NULL));
+        GPU_OK(iv_gpu_activate_backward(&iv_silu, type, gpu_gate, gpu_up, gpu_da, rows, n, part, gpu_dy, stride, gpu_wide, NULL));
         assert_gpu_has("d gate and d up", dy, gpu_dy, rows * stride, width, false);
         if (gpu_wide) assert_gpu_has("d gate, then d up", wide, gpu_wide, rows * 2 * n, sizeof *wide, false);
         cudaFree(gpu_gate), cudaFree(gpu_up), cudaFree(gpu_da), cudaFree(gpu_dy), cudaFree(gpu_wide);
         free(gate), free(up), free(da), free(wide), free(dy);
     }
-    assert_int_not_equal(0, iv_gpu_swiglu_backward(IV_BF16, NULL, NULL, NULL, 1, 20, 24, NULL, 96, NULL, NULL));
-    assert_int_not_equal(0, iv_gpu_swiglu_backward(IV_BF16, NULL, NULL, NULL, 1, 40, 16, NULL, 64, NULL, NULL));
+    assert_int_not_equal(0, iv_gpu_activate_backward(&iv_silu, IV_BF16, NULL, NULL, NULL, 1, 20, 24, NULL, 96, NULL, NULL));
+    assert_int_not_equal(0, iv_gpu_activate_backward(&iv_silu, IV_BF16, NULL, NULL, NULL, 1, 40, 16, NULL, 64, NULL, NULL));
 }
 
 /* ---- rotation and head norms ------------------------------------------------------------------------------------ */

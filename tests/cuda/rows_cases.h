@@ -101,10 +101,10 @@ static void swiglu(void **state) {
         iv_dtype type = types[trial % 3];
         float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n),
               *y = malloc(rows * n * sizeof *y);
-        for (size_t i = 0; i < rows; i++) iv_ref_swiglu(wide + i * 2 * n, wide + (2 * i + 1) * n, n, y + i * n);
+        for (size_t i = 0; i < rows; i++) iv_ref_activate(&iv_silu, wide + i * 2 * n, wide + (2 * i + 1) * n, n, y + i * n);
         void *want = padded(type, y, rows, n, stride), *act = gpu_room(rows * stride * iv_dtype_bytes(type));
         float *gpu_wide = gpu_copy(wide, rows * 2 * n * sizeof *wide);
-        GPU_OK(iv_gpu_swiglu(gpu_wide, rows, n, type, act, stride, NULL));
+        GPU_OK(iv_gpu_activate(&iv_silu, gpu_wide, rows, n, type, act, stride, NULL));
         assert_gpu_has("swiglu", want, act, rows * stride, iv_dtype_bytes(type), false);
         cudaFree(gpu_wide), cudaFree(act), free(wide), free(y), free(want);
     }
