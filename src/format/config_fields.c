@@ -68,6 +68,8 @@ static const iv_config_field rope_rows[] = {
     {"mscale_all_dim", AT(mscale_all_dim), IV_FIELD_REAL, LINE, .label = "yarn"},
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
+    {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
+    {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
 #undef AT
 

@@ -1,24 +1,24 @@
 /* export.c: the table of tensors as the source of a checkpoint that is written. */
 #include "model/export.h"
-#include "model/tensor_data.h"
+#include "model/stored.h"
 
 #include <stdlib.h>
 
 typedef struct exporting {
-    const iv_tensor **tensors;
+    const iv_stored **tensors;
     iv_tensor_info *infos;
     size_t count;
 } exporting;
 
 static iv_status collect(const iv_model *first, const iv_model_export_options *o, exporting *x, iv_error *err) {
-    x->tensors = calloc(first->tensor_count + 1, sizeof *x->tensors);
-    x->infos = calloc(first->tensor_count + 1, sizeof *x->infos);
+    x->tensors = calloc(first->stored_count + 1, sizeof *x->tensors);
+    x->infos = calloc(first->stored_count + 1, sizeof *x->infos);
     if (!x->tensors || !x->infos)
-        return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu tensors", o->dir, first->tensor_count);
-    for (size_t i = 0; i < first->tensor_count; i++) {
-        const iv_tensor *t = &first->tensors[i];
-        if (t->unused) continue;
-        x->tensors[x->count] = t, x->infos[x->count] = t->info;
+        return iv_fail(err, IV_NO_MEMORY, "%s: no memory for %zu tensors", o->dir, first->stored_count);
+    for (size_t i = 0; i < first->stored_count; i++) {
+        const iv_stored *t = &first->stored[i];
+        if (!t->count) continue;
+        x->tensors[x->count] = t, x->infos[x->count] = iv_stored_info(t);
         if (o->has_dtype) x->infos[x->count].dtype = o->dtype;
         x->count++;
     }
@@ -27,7 +27,7 @@ static iv_status collect(const iv_model *first, const iv_model_export_options *o
 
 static iv_status read_rows(void *user, size_t index, size_t first, size_t rows, void *out, iv_error *err) {
     const exporting *x = user;
-    return iv_tensor_read_rows(x->tensors[index], first, rows, x->infos[index].dtype, out, err);
+    return iv_stored_read_rows(x->tensors[index], first, rows, x->infos[index].dtype, out, err);
 }
 
 iv_status iv_model_export(const iv_model *first, const iv_model_export_options *o, iv_model_exported *out,
