@@ -111,8 +111,15 @@ static iv_status parse_rope_object(const iv_json_object *o, double theta, int64_
     return IV_OK;
 }
 
-/* rope_parameters may hold one object per layer type; only equal ones are one model-wide setting. */
-static iv_status parse_rope_nested(const iv_json_object *o, double theta, iv_rope_config *out, iv_error *err) {
+/* Settings of one member: of all layers, or of those that see all positions, and of those that slide. */
+typedef struct rope_pair {
+    iv_rope_config all, sliding;
+    bool split; /* `sliding` is given */
+} rope_pair;
+
+/* rope_parameters may hold one object per layer type; where the family has one setting, all must be equal. */
+static iv_status parse_rope_nested(const iv_json_object *o, double theta, iv_local_rope local, rope_pair *out,
+                                   iv_error *err) {
     const char *key, *first = NULL;
     json_t *value;
     json_object_foreach(o->json, key, value) {
@@ -122,10 +129,14 @@ static iv_status parse_rope_nested(const iv_json_object *o, double theta, iv_rop
         iv_rope_config settings;
         IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
         IV_TRY(parse_rope_object(&inner, theta, 0, &settings, err));
-        if (first && !rope_equal(&settings, out))
+        if (local != IV_LOCAL_SAME && strcmp(key, "sliding_attention") == 0) {
+            out->sliding = settings, out->split = true;
+            continue;
+        }
+        if (first && !rope_equal(&settings, &out->all))
             return iv_fail(err, IV_UNSUPPORTED, "%s: rope_parameters differ between '%.60s' and '%.60s' layers",
                            o->file, first, key);
-        *out = settings;
+        out->all = settings;
         if (!first) first = key;
     }
     return IV_OK;
@@ -142,19 +153,31 @@ static bool holds_objects(json_t *object) {
 
 /* *found is false for an absent, null or empty object. */
 static iv_status parse_rope_member(const iv_json_object *o, const char *key, const char *path, double theta,
-                                   bool *found, iv_rope_config *out, iv_error *err) {
+                                   iv_local_rope local, bool *found, rope_pair *out, iv_error *err) {
     iv_json_object inner;
     *found = iv_json_object_has(o, key);
     if (!*found) return IV_OK;
     IV_TRY(iv_json_object_of(o->file, path, json_object_get(o->json, key), &inner, err));
     *found = json_object_size(inner.json) > 0;
     if (!*found) return IV_OK;
-    if (holds_objects(inner.json)) return parse_rope_nested(&inner, theta, out, err);
+    if (holds_objects(inner.json)) return parse_rope_nested(&inner, theta, local, out, err);
     int64_t original = 0;
     bool has_original;
     IV_TRY(
         iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &original, &has_original, err));
-    return parse_rope_object(&inner, theta, original, out, err);
+    return parse_rope_object(&inner, theta, original, &out->all, err);
+}
+
+/* The settings of layers that slide, where their own are not given. */
+static iv_status parse_local(const iv_json_object *o, iv_local_rope local, rope_pair *p, iv_error *err) {
+    double theta = local == IV_LOCAL_THETA ? ROPE_THETA_DEFAULT : p->all.theta;
+    bool found = false;
+    if (local == IV_LOCAL_THETA) IV_TRY(iv_json_object_real(o, "rope_local_base_freq", 1, 1e15, &theta, &found, err));
+    if (p->split && found && p->sliding.theta != theta)
+        return iv_fail(err, IV_FORMAT, "%s: rope_local_base_freq is %.17g, but %.17g among the rope settings", o->file,
+                       theta, p->sliding.theta);
+    if (!p->split) p->sliding = (iv_rope_config){.theta = theta, .factor = 1, .attn_factor = 1};
+    return IV_OK;
 }
 
 /* The extended context length may be given by the factor alone. */
@@ -176,21 +199,24 @@ static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_erro
     return IV_OK;
 }
 
-iv_status iv_config_parse_rope(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+iv_status iv_config_parse_rope(const iv_json_object *o, iv_local_rope local, iv_model_config *c, iv_error *err) {
     double theta = ROPE_THETA_DEFAULT;
     bool has_theta, has_old, has_new;
     IV_TRY(check_whole_rotary(o, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &theta, &has_theta, err));
-    iv_rope_config old = {.theta = theta, .factor = 1, .attn_factor = 1}, now = old;
-    IV_TRY(parse_rope_member(o, "rope_scaling", "rope_scaling.", theta, &has_old, &old, err));
-    IV_TRY(parse_rope_member(o, "rope_parameters", "rope_parameters.", theta, &has_new, &now, err));
-    if (has_old && has_new && !rope_equal(&old, &now))
+    rope_pair old = {.all = {.theta = theta, .factor = 1, .attn_factor = 1}}, now = old;
+    IV_TRY(parse_rope_member(o, "rope_scaling", "rope_scaling.", theta, local, &has_old, &old, err));
+    IV_TRY(parse_rope_member(o, "rope_parameters", "rope_parameters.", theta, local, &has_new, &now, err));
+    if (has_old && has_new && !rope_equal(&old.all, &now.all))
         return iv_fail(err, IV_FORMAT, "%s: rope_scaling and rope_parameters disagree", o->file);
     if (has_old && !has_new) now = old;
-    if (has_theta && now.theta != theta)
+    if (has_theta && now.all.theta != theta)
         return iv_fail(err, IV_FORMAT, "%s: rope_theta is %.17g, but %.17g among the rope settings", o->file, theta,
-                       now.theta);
-    if (now.kind == IV_ROPE_YARN) use_yarn(&now, c);
-    c->ropes[0] = now, c->rope_count = 1;
-    return now.kind == IV_ROPE_LINEAR ? use_linear(o, c, err) : IV_OK;
+                       now.all.theta);
+    if (now.all.kind == IV_ROPE_YARN) use_yarn(&now.all, c);
+    c->ropes[0] = now.all, c->rope_count = 1;
+    if (local == IV_LOCAL_SAME) return now.all.kind == IV_ROPE_LINEAR ? use_linear(o, c, err) : IV_OK;
+    IV_TRY(parse_local(o, local, &now, err));
+    if (!rope_equal(&now.all, &now.sliding)) c->ropes[1] = now.sliding, c->rope_count = 2;
+    return IV_OK;
 }

@@ -14,6 +14,7 @@
 #include "format/quantization.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +26,7 @@ typedef enum slide_rule {
     SLIDE_FROM_LAYER,    /* layer_types, else layers from max_window_layers on */
     SLIDE_PATTERN,       /* layer_types, else all layers but each sliding_window_pattern-th */
     SLIDE_PATTERN_FIRST, /* layer_types, else all layers but the first of each four */
+    SLIDE_ALTERNATE,     /* layer_types, else the first of each two */
     SLIDE_NOPE,          /* layer_types, else the layers without a rotation */
     SLIDE_LISTED         /* layer_types, else every layer */
 } slide_rule;
@@ -45,13 +47,19 @@ typedef struct family_facts {
     bool window_switch; /* sliding_window counts only with use_sliding_window */
     nope_rule nope;
     iv_norm_places norms;
+    iv_local_rope local_rope;
     bool qk_norm;
+    bool unit_offset_norms; /* and the embedding's scale is the root of hidden_size */
+    double query_scalar;    /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
+    double attention_scale; /* when attention_multiplier is absent; 0: head_dim^-0.5 */
+    double attention_cap, logits_cap; /* when absent */
+    bool tied;              /* when tie_word_embeddings is absent */
     bool moe;
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
     bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
-    const char *reads[4];            /* members that other families refuse (config_members.h) */
+    const char *reads[8];            /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
@@ -75,6 +83,8 @@ static const family_facts families[] = {
     {"cwm", .kv_heads = 8, .head_dim = 128, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_PATTERN_FIRST,
      .window = 8192, .mlp_bias_field = true},
     {"ministral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_LISTED},
+    {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
+     .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
 };
 #undef READS_QK_NORM
 #undef NO_IDS
@@ -83,7 +93,7 @@ enum { FAMILY_COUNT = sizeof families / sizeof *families };
 #define RMS_NORM_EPS_DEFAULT 1e-6
 #define SLIDING_WINDOW_DEFAULT 4096
 #define MAX_WINDOW_LAYERS_DEFAULT 28
-#define SLIDING_WINDOW_PATTERN_DEFAULT 4
+#define SLIDING_WINDOW_PATTERN_DEFAULT 4 /* but 6 in the families of IV_LOCAL_THETA */
 #define NO_ROPE_INTERVAL_DEFAULT 4
 
 static bool is_absent(const iv_json_object *o, const char *key) { return !json_object_get(o->json, key); }
@@ -213,6 +223,21 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     return IV_OK;
 }
 
+/* Scales and caps beyond those that config_fields.c reads by name. */
+static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    double scalar = f->query_scalar;
+    bool found;
+    if (is_absent(o, "attention_multiplier")) c->attention_scale = f->attention_scale;
+    if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
+    if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
+    c->unit_offset_norms = f->unit_offset_norms;
+    if (f->unit_offset_norms) c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
+    if (scalar == 0) return IV_OK;
+    IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
+    c->attention_scale = 1 / sqrt(scalar);
+    return IV_OK;
+}
+
 /* ---- which layers have no rotation ---- */
 
 static iv_status parse_no_rope_layers(const iv_json_object *o, const iv_model_config *c, bool *nope, iv_error *err) {
@@ -286,6 +311,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
         if (f->slides == SLIDE_PATTERN_FIRST) slides = window > 0 && i % SLIDING_WINDOW_PATTERN_DEFAULT != 0;
+        if (f->slides == SLIDE_ALTERNATE) slides = window > 0 && i % 2 == 0;
         if (f->slides == SLIDE_NOPE) slides = window > 0 && nope[i];
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
@@ -319,7 +345,10 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     IV_TRY(parse_window(o, f, &window, err));
     IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].norms = f->norms;
+    for (int64_t i = 0; i < c->layers; i++) {
+        c->layer[i].norms = f->norms;
+        if (f->local_rope != IV_LOCAL_SAME && c->layer[i].window > 0) c->layer[i].rope = c->rope_count - 1;
+    }
     return IV_OK;
 }
 
@@ -382,11 +411,13 @@ static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_er
     IV_TRY(check_architecture(o, err));
     IV_TRY(check_quantization(o, err));
     IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
-    c->rms_norm_eps = RMS_NORM_EPS_DEFAULT;
+    c->rms_norm_eps = RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
+    c->embedding_scale = c->residual_scale = c->logits_divisor = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
-    IV_TRY(iv_config_parse_rope(o, c, err));
+    IV_TRY(parse_scales(o, f, c, err));
+    IV_TRY(iv_config_parse_rope(o, f->local_rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
     if (f->moe) IV_TRY(parse_experts(o, c, err));
     IV_TRY(parse_dtype(o, c, err));
@@ -428,4 +459,8 @@ iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *
     iv_buf_free(&bytes);
     iv_buf_free(&path);
     return status;
+}
+
+bool iv_config_buffers_blocks(const iv_model_config *c) {
+    return c->residual_scale != 1 || iv_config_has_post_norms(c);
 }

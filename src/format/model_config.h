@@ -78,6 +78,17 @@ typedef struct iv_model_config {
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
 
+    /* Scales and caps. */
+    double attention_scale;     /* of scores; 0: head_dim^-0.5 */
+    double attention_cap;       /* scores become cap * tanh(score / cap); 0: none */
+    double embedding_scale;     /* of the embedding's rows; else 1 */
+    bool embedding_scale_typed; /* it is rounded to the type of GEMM inputs */
+    double residual_scale;      /* of a block's output before it is added; else 1 */
+    double logits_divisor;      /* of the head's products; else 1 */
+    double logits_cap;          /* as attention_cap, after the division; 0: none */
+    bool unit_offset_norms;     /* norms multiply by 1 + weight */
+    bool attention_sinks;       /* a head's softmax has one more term in its sum */
+
     int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
@@ -96,6 +107,9 @@ typedef struct iv_model_config {
 
 /* True if a layer norms the outputs of its blocks. */
 bool iv_config_has_post_norms(const iv_model_config *c);
+
+/* True if a block's output is normed or scaled before it is added to the residual stream. */
+bool iv_config_buffers_blocks(const iv_model_config *c);
 
 /* True if a layer has this kind of MLP. */
 bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);

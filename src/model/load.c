@@ -255,7 +255,7 @@ static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
 /* Copies the first rank's results to the other ranks after loading. */
 static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
-        m->scale_log2e = iv_attention_scale_log2e((size_t)m->config.head_dim);
+        m->scales = iv_scales_of(&m->config, m->gemm_type);
         m->rope_positions = first->rope_positions;
         if (m != first) memcpy(m->ropes, first->ropes, sizeof m->ropes);
     }

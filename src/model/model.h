@@ -13,6 +13,7 @@
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
 #include "kv/groups.h"
+#include "model/scales.h"
 #include "model/tp_plan.h"
 
 enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
@@ -32,7 +33,7 @@ typedef struct iv_mlp_tensors {
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
-    iv_tensor *q_norm, *k_norm, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
     iv_tensor *router;
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
@@ -48,6 +49,7 @@ typedef struct iv_layer {
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
     float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
     iv_matrix router; /* n = experts; unused in dense layers */
@@ -66,7 +68,7 @@ typedef struct iv_model {
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
-    float scale_log2e;                        /* head_dim^-0.5 * log2(e) */
+    iv_scales scales;
     size_t rope_positions;                    /* rows of the tables */
     iv_rope_table ropes[IV_ROPES_MAX];        /* [config.rope_count] */
     iv_kv_groups kv_groups;                   /* layers that share a page table */

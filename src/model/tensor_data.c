@@ -162,9 +162,10 @@ static iv_status write_slice(const iv_tensor *t, const iv_tensor_slice *s, size_
     if (begin >= end) return IV_OK;
     size_t element = (begin - first) * t->columns + s->column, at = s->first + (begin - s->begin);
     const char *part = (const char *)data + element * iv_dtype_bytes(from);
-    if (s->vector)
+    if (s->vector) {
         to_floats(from, part, end - begin, s->vector + at);
-    else if (s->owner->memspace)
+        for (size_t i = at; s->plus_one && i < at + (end - begin); i++) s->plus_one[i] = 1.0f + s->vector[i];
+    } else if (s->owner->memspace)
         return iv_matrix_put(s->matrix, s->owner->memspace, from, part, t->columns, at, end - begin, err);
     else
         iv_matrix_pack(s->matrix, from, part, t->columns, at, end - begin);

@@ -63,17 +63,28 @@ static iv_status add_slice(builder *b, iv_tensor *t, iv_tensor_slice slice) {
     return IV_OK;
 }
 
-/* A vector that every rank has whole; it is stored in the first. */
-static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
+/* A vector that every rank has whole; it is stored in the first. *out: what the arithmetic reads. */
+static iv_status offset_vector(builder *b, const char *prefix, const char *suffix, size_t n, bool plus_one, float **out,
+                               iv_tensor **tensor) {
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);
     IV_TRY(find(b, name, 1, n, 0, &t));
-    *tensor = t;
-    *out = IV_ARENA_NEW(&b->first->arena, n, float);
-    if (!*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
+    float *values = IV_ARENA_NEW(&b->first->arena, n, float);
+    *tensor = t, *out = plus_one ? IV_ARENA_NEW(&b->first->arena, n, float) : values;
+    if (!values || !*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
     t->held = IV_F32;
-    return add_slice(b, t, (iv_tensor_slice){.owner = b->first, .vector = *out, .end = n});
+    return add_slice(
+        b, t,
+        (iv_tensor_slice){.owner = b->first, .vector = values, .plus_one = plus_one ? *out : NULL, .end = n});
+}
+
+static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
+    return offset_vector(b, prefix, suffix, n, false, out, tensor);
+}
+
+static iv_status norm(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
+    return offset_vector(b, prefix, suffix, n, b->first->config.unit_offset_norms, out, tensor);
 }
 
 typedef struct stack_tensor {
@@ -256,7 +267,26 @@ static iv_status norms(builder *b, const char *at, size_t index) {
         char name[PREFIX_BYTES];
         if (!all[i].name[places]) continue;
         snprintf(name, sizeof name, "%s.weight", all[i].name[places]);
-        IV_TRY(vector(b, at, name, hidden, all[i].to, all[i].tensor));
+        IV_TRY(norm(b, at, name, hidden, all[i].to, all[i].tensor));
+    }
+    return IV_OK;
+}
+
+/* One value a query head: of each rank those of its heads. */
+static iv_status sinks(builder *b, const char *at, size_t index) {
+    char name[NAME_BYTES];
+    iv_tensor *t = NULL;
+    snprintf(name, sizeof name, "%sself_attn.sinks", at);
+    IV_TRY(find(b, name, 1, (size_t)b->first->config.heads, 0, &t));
+    t->held = IV_F32, b->first->layer_tensors[index].sinks = t;
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        float *to = m->layers[index].sinks = IV_ARENA_NEW(&m->arena, s->heads ? s->heads : 1, float);
+        if (!to) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
+        IV_TRY(add_slice(
+            b, t,
+            (iv_tensor_slice){.owner = m, .vector = to, .begin = s->head_first, .end = s->head_first + s->heads}));
     }
     return IV_OK;
 }
@@ -289,10 +319,10 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
     if (c->qk_norm) {
-        IV_TRY(vector(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
-        IV_TRY(vector(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
+        IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
+        IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
     }
-    return IV_OK;
+    return c->attention_sinks ? sinks(b, at, index) : IV_OK;
 }
 
 static iv_status experts(builder *b, const char *at, size_t index) {
@@ -390,7 +420,7 @@ static iv_status everything(builder *b) {
     if (!m->layer_tensors) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its layers");
     IV_TRY(whole(b, "", "model.embed_tokens", (size_t)c->vocab_size, hidden, &m->embedding, &m->embedding_tensor));
     if (!c->tie_embeddings) IV_TRY(head(b));
-    IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
+    IV_TRY(norm(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
     if (b->c) tie_head(m);

@@ -16,6 +16,7 @@ typedef struct iv_tensor_slice {
     iv_model *owner;   /* the rank; its memspace holds the matrix, vectors are always in this process's memory */
     iv_matrix *matrix; /* NULL: a vector */
     float *vector;
+    float *plus_one;           /* NULL, or where a vector's values plus 1 are: what norms with an offset multiply by */
     size_t begin, end, column; /* of the tensor */
     size_t first;              /* row or element that `begin` becomes */
 } iv_tensor_slice;
