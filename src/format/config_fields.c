@@ -53,6 +53,19 @@ static const iv_config_field model_rows[] = {
     {"moe_intermediate_size", AT(moe_intermediate_size), IV_FIELD_INT, REQUIRED | EXPERTS | BOTH, .label = "", .min = 1,
      .max = IV_INTERMEDIATE_MAX},
     {"norm_topk_prob", AT(norm_topk_prob), IV_FIELD_FLAG, OPTIONAL | EXPERTS | ARITHMETIC, .label = ""},
+    {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,
+     .max = 1e6},
+    {"attn_logit_softcapping", AT(attention_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .max = 1e6},
+    {"embedding_multiplier", AT(embedding_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "embedding", .neutral = 1,
+     .min = 1e-6, .max = 1e6},
+    {"embedding_multiplier_typed", AT(embedding_scale_typed), IV_FIELD_FLAG, LINE, .label = "embedding"},
+    {"residual_multiplier", AT(residual_scale), IV_FIELD_REAL, OPTIONAL | LINE | MEMORY, .label = "residual",
+     .neutral = 1, .min = 1e-6, .max = 1e6},
+    {"logits_scaling", AT(logits_divisor), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .neutral = 1,
+     .min = 1e-6, .max = 1e6},
+    {"final_logit_softcapping", AT(logits_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .max = 1e6},
+    {"unit_offset_norms", AT(unit_offset_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms offset"},
+    {"attention_sinks", AT(attention_sinks), IV_FIELD_FLAG, LINE | MEMORY, .label = "sinks"},
     {"layers", AT(layer), IV_FIELD_LAYERS, .uses = BOTH},
 };
 #undef AT
@@ -72,6 +85,8 @@ static const iv_config_field rope_rows[] = {
     {"mscale_all_dim", AT(mscale_all_dim), IV_FIELD_REAL, LINE, .label = "yarn"},
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
+    {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
+    {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
 #undef AT
 

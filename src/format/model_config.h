@@ -42,6 +42,8 @@ typedef struct iv_rope_config {
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
+    bool neighbours; /* files have the two rows of a pair next to each other: tensor_places.h */
+    int64_t rotated; /* dimensions of a head that turn, even; 0: all */
 } iv_rope_config;
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
@@ -60,7 +62,9 @@ typedef struct iv_layer_config {
 
 /* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */
 typedef struct iv_model_config {
-    const char *model_type; /* static string that names the family: "qwen3", ... */
+    const char *model_type;    /* static string that names the family: "qwen3", ... */
+    unsigned stored;           /* how its files name and cut tensors: bits of tensor_places.h */
+    int64_t predicting_layers; /* behind the last layer in files, not read: they draft further tokens */
 
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */
@@ -75,6 +79,17 @@ typedef struct iv_model_config {
     bool attention_out_bias; /* on o */
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+
+    /* Scales and caps. */
+    double attention_scale;     /* of scores; 0: head_dim^-0.5 */
+    double attention_cap;       /* scores become cap * tanh(score / cap); 0: none */
+    double embedding_scale;     /* of the embedding's rows; else 1 */
+    bool embedding_scale_typed; /* it is rounded to the type of GEMM inputs */
+    double residual_scale;      /* of a block's output before it is added; else 1 */
+    double logits_divisor;      /* of the head's products; else 1 */
+    double logits_cap;          /* as attention_cap, after the division; 0: none */
+    bool unit_offset_norms;     /* norms multiply by 1 + weight */
+    bool attention_sinks;       /* a head's softmax has one more term in its sum */
 
     int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
 
@@ -94,6 +109,9 @@ typedef struct iv_model_config {
 
 /* True if a layer norms the outputs of its blocks. */
 bool iv_config_has_post_norms(const iv_model_config *c);
+
+/* True if a block's output is normed or scaled before it is added to the residual stream. */
+bool iv_config_buffers_blocks(const iv_model_config *c);
 
 /* True if a layer has this kind of MLP. */
 bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);

@@ -111,6 +111,10 @@ typedef struct iv_kernels {
     void (*sum_weights)(iv_arithmetic arithmetic, iv_dtype type, const void *weights, float alpha, float *lanes);
     /* x[i] = x[i] * s. */
     void (*scale)(float *x, size_t n, float s);
+    /* x[i] = outer * tanh(x[i] * inner), NaN canonical. */
+    void (*cap)(float *x, float inner, float outer, size_t n);
+    /* x[i] = fma(s, y[i], x[i]), NaN canonical. */
+    void (*add_scaled)(float *x, const float *y, float s, size_t n);
     /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */
     void (*merge)(float *total, const float *split, float keep, float add, size_t n);
     /* out[i] = x[i] / d, NaN canonical, rounded to `type`. */
@@ -127,7 +131,7 @@ typedef struct iv_kernels {
     void (*logits_backward)(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
                             iv_dtype type, void *out);
     void (*attention_gradients)(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
     float (*row_dot)(iv_dtype type, const void *a, const void *b, size_t n);
 
     /* The optimizer: the contracts of numerics/optimizer.h. */

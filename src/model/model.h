@@ -13,6 +13,7 @@
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
 #include "kv/groups.h"
+#include "model/scales.h"
 #include "model/tp_plan.h"
 
 enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
@@ -27,12 +28,13 @@ typedef struct iv_mlp {
 
 /* The same by name (tensors.h), whole: NULL where the layer has none. The first model of a process has them. */
 typedef struct iv_tensor iv_tensor;
+typedef struct iv_stored iv_stored;
 typedef struct iv_mlp_tensors {
     iv_tensor *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
-    iv_tensor *q_norm, *k_norm, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
     iv_tensor *router;
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
@@ -48,6 +50,7 @@ typedef struct iv_layer {
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
     float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
     iv_matrix router; /* n = experts; unused in dense layers */
@@ -66,7 +69,7 @@ typedef struct iv_model {
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
-    float scale_log2e;                        /* head_dim^-0.5 * log2(e) */
+    iv_scales scales;
     size_t rope_positions;                    /* rows of the tables */
     iv_rope_table ropes[IV_ROPES_MAX];        /* [config.rope_count] */
     iv_kv_groups kv_groups;                   /* layers that share a page table */
@@ -75,6 +78,8 @@ typedef struct iv_model {
     size_t weight_bytes;                      /* packed, in memory; the first rank of a process counts all of them */
     iv_tensor *tensors;                       /* by name; the first rank's has all of this process */
     size_t tensor_count;
+    iv_stored *stored; /* the checkpoint's, by its names: stored.h; of the first rank */
+    size_t stored_count;
     iv_layer_tensors *layer_tensors;           /* [layers]; of the first rank, as the next three */
     iv_tensor *embedding_tensor, *head_tensor; /* the head is NULL when tied */
     iv_tensor *final_norm_tensor;

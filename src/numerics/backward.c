@@ -57,13 +57,19 @@ void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, f
 
 float iv_ref_attention_lse2(float max, float sum) { return iv_fma(v_log(sum), 0x1.715476p+0f, max); }
 
+float iv_ref_sink_gradient(iv_arithmetic arithmetic, float sink, float lse2, float delta) {
+    return iv_canonical(-(iv_attention_exp2(arithmetic, iv_sink_log2e(sink) - lse2) * delta));
+}
+
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
     for (int j = 0; j < IV_ATTENTION_BLOCK; j++) {
         bool seen = j >= first && j <= last;
         float w = seen ? iv_attention_exp2(arithmetic, iv_fma(score[j], scale_log2e, -lse2)) : 0.0f;
         store(type, p, (size_t)j, w);
-        store(type, ds, (size_t)j, seen ? w * (dp[j] - delta) : 0.0f);
+        float d = w * (dp[j] - delta);
+        if (capped) d = d * iv_fma(-score[j], score[j], 1.0f);
+        store(type, ds, (size_t)j, seen ? d : 0.0f);
     }
 }
 
@@ -132,9 +138,10 @@ static void score_gradients(const iv_ref_attention_backward_args *a, size_t head
             padded_row(a->type, a->k, first_key + (size_t)j, a->head_dim, k);
             padded_row(a->type, a->v, first_key + (size_t)j, a->head_dim, v);
             score[j] = iv_ref_chain(a->arithmetic, a->type, 0.0f, q, k, padded);
+            if (a->score_inner != 0.0f) score[j] = v_tanh(score[j] * a->score_inner);
             dp[j] = iv_ref_chain(a->arithmetic, a->type, 0.0f, d, v, padded);
         }
-        iv_ref_attention_gradients(a->arithmetic, score, dp, first, last, a->scale_log2e, a->lse2[row],
+        iv_ref_attention_gradients(a->arithmetic, score, dp, first, last, a->score_inner != 0.0f, a->scale_log2e, a->lse2[row],
                                    iv_ref_row_dot(a->type, d, o, a->head_dim), a->type, (char *)b->p + i * B * width,
                                    (char *)b->ds + i * B * width);
     }

@@ -47,6 +47,18 @@ void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {
     }
 }
 
+void iv_ref_cap(float *x, float inner, float outer, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = iv_canonical(v_tanh(x[i] * inner) * outer);
+}
+
+float iv_ref_shape_gradient(iv_logit_shape shape, float y, float d) {
+    if (shape.cap != 0.0f && y > -INFINITY) {
+        float t = y * (1.0f / shape.cap);
+        d = d * iv_fma(-t, t, 1.0f);
+    }
+    return shape.divisor == 1.0f ? d : d / shape.divisor;
+}
+
 void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum) {
     float m = -INFINITY, lanes[IV_ROW_LANES] = {0}; /* skips NaN, which reaches the sum */
     for (size_t i = 0; i < n; i++) m = x[i] > m ? x[i] : m;

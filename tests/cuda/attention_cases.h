@@ -208,7 +208,7 @@ static float reference(const problem *p, const iv_gpu_span *span, size_t row, si
         memcpy(v + i * dim * e, from + BLOCK * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    iv_ref_attention_args a = {p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, q, k, v};
+    iv_ref_attention_args a = {p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, 0, NULL, q, k, v};
     assert_true(iv_ref_attention(&a, y));
     for (size_t d = 0; d < dim; d++) put_type(p->s.type, out, d, y[d]);
     float lse2 = reference_lse2(&a);

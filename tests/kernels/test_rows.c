@@ -29,6 +29,11 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->merge((float *)(void *)want, y, z[0], 0.5f, n), k->merge((float *)(void *)got, y, z[0], 0.5f, n), SAME(merge);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->add_scaled((float *)(void *)want, y, z[0], n), k->add_scaled((float *)(void *)got, y, z[0], n),
+        SAME(add_scaled);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->cap((float *)(void *)want, z[0], y[0], n), k->cap((float *)(void *)got, z[0], y[0], n), SAME(cap);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->scale((float *)(void *)want, n, z[0]), k->scale((float *)(void *)got, n, z[0]);
     assert_same_bits(what, want, got, n, 4, true);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);

@@ -177,7 +177,7 @@ static void activations(void **state) {
             for (size_t i = 0; i < n; i++) keep_worst(&terms, fabs((double)da[i] * (fabs(inputs[n + i]) + 1)));
             if (gated)
                 keep_worst(&worst, check_gradient(&r, "gate", activation_forward, &c, inputs, 0, n, d, terms, 2e-6));
-            keep_worst(&worst, check_gradient(&r, "up", activation_forward, &c, inputs, n, n, d + n, 0, 2e-6));
+            keep_worst(&worst, check_gradient(&r, "up", activation_forward, &c, inputs, n, n, d + n, terms, 2e-6));
         }
         printf("activation %d: largest error %.3g\n", kind, worst);
     }

@@ -85,13 +85,15 @@ static void logits_backward(const float *x, size_t first, size_t n, float max, f
 }
 
 static void attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
     size_t width = iv_dtype_bytes(type), begin = (size_t)first, end = (size_t)(last + 1);
     if (first > last) begin = end = 0;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
         vf w = attention_exp2(arithmetic, v_fma(v_load(score + i), v_set(scale_log2e), v_set(-lse2)));
         store_some(type, p, (size_t)i, w, V_LANES);
-        store_some(type, ds, (size_t)i, v_mul(w, v_sub(v_load(dp + i), v_set(delta))), V_LANES);
+        vf d = v_mul(w, v_sub(v_load(dp + i), v_set(delta))), t = v_load(score + i);
+        if (capped) d = v_mul(d, v_fma(v_sub(v_set(0.0f), t), t, v_set(1.0f)));
+        store_some(type, ds, (size_t)i, d, V_LANES);
     }
     if (begin == 0 && end == IV_ATTENTION_BLOCK) return;
     memset(p, 0, begin * width), memset(ds, 0, begin * width);

@@ -39,7 +39,10 @@ static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, siz
 static void embed_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_model *s = context;
-    iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row], s->x + row * (size_t)s->model->config.hidden_size);
+    size_t hidden = (size_t)s->model->config.hidden_size;
+    iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row], s->x + row * hidden);
+    float scale = s->model->scales.embedding;
+    if (scale != 1.0f) s->compute.kernels->scale(s->x + row * hidden, hidden, scale);
 }
 
 static iv_status embed(iv_backend *b, iv_error *err) {
@@ -78,29 +81,38 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
 
 /* ---- the ends of the two blocks ---------------------------------------------------------------------------- */
 
-/* Where a block's output is added: to x, or to zeros if it is normed first. kept: of the tape, or NULL. */
+/* Is a block's output added to x as it is? */
+static bool adds_plainly(const iv_cpu_model *s, const float *post_norm) {
+    return !post_norm && s->model->scales.residual == 1.0f;
+}
+
+/* Where a block's output is added: to x, or to zeros if it is normed or scaled first. kept: of the tape, or NULL. */
 static float *block_output(iv_cpu_model *s, const float *post_norm, float *kept) {
-    if (!post_norm) return s->x;
+    if (adds_plainly(s, post_norm)) return s->x;
     float *y = kept ? kept : s->block;
     memset(y, 0, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *y);
     return y;
 }
 
-static void add_normed_row(void *context, size_t row, size_t worker) {
+static void add_block_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
+    const iv_kernels *k = j->s->compute.kernels;
     size_t hidden = (size_t)j->s->model->config.hidden_size;
+    const float *y = j->x + row * hidden;
     float *normed = j->s->block + row * hidden;
-    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)j->s->model->config.rms_norm_eps, hidden,
-                                   IV_F32, normed);
-    j->s->compute.kernels->add(j->s->x + row * hidden, normed, hidden);
+    if (j->weight) {
+        k->rmsnorm(y, j->weight, (float)j->s->model->config.rms_norm_eps, hidden, IV_F32, normed);
+        y = normed;
+    }
+    k->add_scaled(j->s->x + row * hidden, y, j->s->model->scales.residual, hidden);
 }
 
-/* x += the norm of y, unless the block was added to x. */
+/* x += the scaled norm of y, unless the block was added to x. */
 static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
-    if (!post_norm) return;
+    if (adds_plainly(s, post_norm)) return;
     job j = {.s = s, .x = y, .weight = post_norm};
-    iv_pool_run(s->compute.pool, s->batch->tokens, add_normed_row, &j);
+    iv_pool_run(s->compute.pool, s->batch->tokens, add_block_row, &j);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------- */
@@ -210,7 +222,9 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .group = group,
                                                        .group_first = shard->head_first - shard->kv_head_first * group,
                                                        .window = m->layers[layer].config->window,
-                                                       .scale_log2e = m->scale_log2e,
+                                                       .scale_log2e = m->scales.score_log2e,
+                                                       .score_inner = m->scales.score_inner,
+                                                       .sinks = m->layers[layer].sinks,
                                                        .q = s->q,
                                                        .out = s->attended,
                                                        .spans = spans_of(s, layer),
@@ -303,6 +317,24 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
 
 /* ---- head -------------------------------------------------------------------------------------------------- */
 
+typedef struct logit_rows {
+    const iv_cpu_model *s;
+    float *logits;
+} logit_rows;
+
+static void shape_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const logit_rows *j = context;
+    size_t vocab = (size_t)j->s->model->config.vocab_size;
+    iv_cpu_shape_logits(j->s, j->logits + row * vocab, vocab);
+}
+
+void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n) {
+    iv_logit_shape shape = s->model->scales.logits;
+    if (shape.divisor != 1.0f) s->compute.kernels->divide(x, shape.divisor, n, IV_F32, x);
+    if (shape.cap != 0.0f) s->compute.kernels->cap(x, 1.0f / shape.cap, shape.cap, n);
+}
+
 static iv_status head(iv_backend *b, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
@@ -320,6 +352,8 @@ static iv_status head(iv_backend *b, iv_error *err) {
             IV_TRY(iv_tp_gather_logits(s, first, n, batch->logits, err));
         else
             linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits);
+        if (m->rank == 0 && iv_shapes_logits(&m->scales))
+            iv_pool_run(s->compute.pool, n, shape_row, &(logit_rows){s, batch->logits});
         if (batch->take && m->rank == 0) batch->take(batch->context, first, n);
         if (first == 0) return IV_OK;
     }

@@ -77,9 +77,21 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     return IV_OK;
 }
 
-/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. */
+static void scale_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    size_t h = hidden_of(l);
+    float *to = memcpy(l->post_dx + row * h, l->dx + row * h, h * sizeof *to);
+    l->kernels->scale(to, h, l->model->scales.residual);
+}
+
+/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there or
+ * a scale of the residual addition (iv_scales), not both. */
 static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
-    l->dblock = weight ? l->post_dx : l->dx;
+    bool scaled = l->model->scales.residual != 1.0f;
+    l->dblock = weight || scaled ? l->post_dx : l->dx;
+    IV_ASSERT(!weight || !scaled);
+    if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, l);
     if (!weight) return;
     memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
     run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
@@ -204,8 +216,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                                         .group = (size_t)(c->heads / c->kv_heads),
                                                         .head_dim = dim,
                                                         .window = l->model->layers[layer].config->window,
-                                                        .scale_log2e = l->model->scale_log2e,
-                                                        .scale = iv_attention_scale(dim),
+                                                        .scale_log2e = l->model->scales.score_log2e,
+                                                        .scale = l->model->scales.score,
+                                                        .score_inner = l->model->scales.score_inner,
+                                                        .sinks = l->model->layers[layer].sinks,
+                                                        .sink_terms = l->sink_terms,
                                                         .q = t->q,
                                                         .out = t->attended,
                                                         .dout = l->dy,
@@ -216,6 +231,9 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                                         .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
                                                         .sequences = l->ranges,
                                                         .sequence_count = l->to - l->from});
+    const iv_tensor *sinks = tensors_of(l, layer)->sinks;
+    if (sinks && shard->heads)
+        iv_bias_backward(l, &l->axis, l->sink_terms, shard->heads, 0, shard->heads, sinks->offset + shard->head_first);
     return IV_OK;
 }
 
@@ -310,8 +328,16 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     return status;
 }
 
+static void scale_embedding_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    l->kernels->scale(l->dx + row * hidden_of(l), hidden_of(l), l->model->scales.embedding);
+}
+
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->scales.embedding != 1.0f)
+        iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
     return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
 }
 

@@ -35,7 +35,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
-    if (iv_config_has_post_norms(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
+    if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
     s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.q, width);

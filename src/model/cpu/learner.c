@@ -135,9 +135,10 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     carve_scratch(l, v, &w);
     carve_tape(l, v, &w);
     l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
-    if (iv_config_has_post_norms(&l->model->config)) l->post_dx = floats(v, n, w.h);
+    if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
     l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(w.up, w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
+    if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.q / w.dim);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);

@@ -38,6 +38,7 @@ struct iv_cpu_learner {
     void *dy;              /* [rows][widest]: a GEMM input */
     void *dy_run;          /* [rows][widest]: the same with leaves in a run */
     float *factors;        /* [rows][heads]: of norms */
+    float *sink_terms;     /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
     float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
     void *packed;          /* activations over the token axis */
     void *transposed;      /* weights, transposed */
