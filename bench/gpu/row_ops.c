@@ -140,7 +140,9 @@ static int rotate(size_t rows, iv_gpu_stream s) {
                             .bad = at.bad};
     return iv_gpu_rotate(&a, s);
 }
-static int swiglu(size_t rows, iv_gpu_stream s) { return iv_gpu_swiglu(at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s); }
+static int swiglu(size_t rows, iv_gpu_stream s) {
+    return iv_gpu_activate(&iv_silu, at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s);
+}
 static int route(size_t rows, iv_gpu_stream s) {
     return iv_gpu_route(at.logits, rows, NULL, EXPERTS, K, true, at.expert_ids, at.weights, at.offsets, at.slots, s);
 }

@@ -7,8 +7,7 @@
 #include "format/model_dir.h"
 #include "format/model_files.h"
 #include "format/safetensors_write.h"
-#include "model/model.h"
-#include "model/tensors.h"
+#include "model/stored.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +19,7 @@
 
 enum { CHUNK_BYTES = 4 << 20, CONFIG_BYTES_MAX = 16 << 20 };
 
-static const char HEAD[] = "lm_head.weight", EMBEDDING[] = "model.embed_tokens.weight";
+static const char HEAD[] = "lm_head.weight";
 
 typedef struct part {
     const iv_tensor_info *info; /* of the model */
@@ -32,8 +31,9 @@ typedef struct part {
 struct iv_weights_stage {
     char *path;
     int fd;
-    iv_checkpoint *from; /* the model's own weights */
-    part *parts;         /* in byte order of the names */
+    iv_checkpoint *from;   /* the model's own weights */
+    const char *embedding; /* its name there */
+    part *parts;           /* in byte order of the names */
     size_t count;
     unsigned char *chunk; /* [CHUNK_BYTES] */
     bool tied;
@@ -49,6 +49,8 @@ static iv_status read_model(iv_weights_stage *s, const char *model, bool dummy, 
     IV_TRY(iv_model_plan(model, &o, &m, &s->from, err));
     s->tied = m.config.tie_embeddings;
     iv_arena_free(&m.arena);
+    const iv_tensor_info *embedding = iv_stored_embedding(s->from);
+    s->embedding = embedding ? embedding->name : "";
     s->count = iv_checkpoint_count(s->from);
     s->parts = calloc(s->count ? s->count : 1, sizeof *s->parts);
     s->chunk = malloc(CHUNK_BYTES);
@@ -207,7 +209,7 @@ iv_status iv_weights_stage_put(iv_weights_stage *s, const char *name, const char
     part *p = find(s, name);
     const iv_tensor_info *like = p ? p->info : NULL;
     if (!p && s->tied && strcmp(name, HEAD) == 0) {
-        const part *embedding = find(s, EMBEDDING);
+        const part *embedding = find(s, s->embedding);
         p = &s->head, like = embedding ? embedding->info : NULL;
     }
     if (!like && iv_tensor_is_buffer(name)) return IV_OK;
@@ -273,10 +275,10 @@ iv_status iv_weights_stage_finish(iv_weights_stage *s, char digest[65], iv_error
     if (missing)
         return iv_fail(err, IV_INVALID, "weights: %zu of %zu tensors are missing; the first is %.200s", missing,
                        s->count, first);
-    const part *embedding = find(s, EMBEDDING);
+    const part *embedding = find(s, s->embedding);
     if (s->head.put && embedding && memcmp(s->head.digest, embedding->digest, sizeof all) != 0)
         return iv_fail(err, IV_INVALID, "%s: wanted the bytes of %s, as tie_word_embeddings is true, found others",
-                       HEAD, EMBEDDING);
+                       HEAD, s->embedding);
     iv_digest *d = iv_weights_digest_new(s->count);
     if (!d) return iv_fail(err, IV_NO_MEMORY, "weights: no memory for a digest");
     for (size_t i = 0; i < s->count; i++) iv_weights_digest_add(d, s->parts[i].info, s->parts[i].digest);

@@ -12,6 +12,10 @@ const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {[IV_ROPE_DEFAULT] = "defa
                                                        [IV_ROPE_NONE] = "none"};
 static const char *const norm_places[] = {
     [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
+static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
+                                          [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
+                                          [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
+                                          [IV_ACTIVATION_RELU2] = "relu2"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -81,6 +85,8 @@ static const iv_config_field rope_rows[] = {
     {"mscale_all_dim", AT(mscale_all_dim), IV_FIELD_REAL, LINE, .label = "yarn"},
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
+    {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
+    {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
 #undef AT
 
@@ -91,6 +97,9 @@ static const iv_config_field layer_rows[] = {
     {"mlp", AT(mlp), IV_FIELD_CHOICE, BOTH, .choices = mlp_kinds},
     {"rope", AT(rope), IV_FIELD_CHOICE, LINE, .label = "rope"},
     {"norms", AT(norms), IV_FIELD_CHOICE, LINE | MEMORY, .label = "norms", .choices = norm_places},
+    {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
+    {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
 };
 #undef AT
 
@@ -99,7 +108,7 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
                       iv_layer_fields = {layer_rows, sizeof layer_rows / sizeof *layer_rows};
 
 _Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
-                   sizeof(iv_norm_places) == sizeof(int),
+                   sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int),
                "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {

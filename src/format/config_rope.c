@@ -22,12 +22,26 @@ static bool rope_equal(const iv_rope_config *a, const iv_rope_config *b) {
     return true;
 }
 
-static iv_status check_whole_rotary(const iv_json_object *o, iv_error *err) {
-    double part = 1;
+/* What holds for all settings of a file. */
+typedef struct context {
+    const iv_rope_defaults *family;
+    double theta, partial; /* of the whole configuration */
+    int64_t head_dim;
+} context;
+
+/* partial: the value of the whole configuration, or the default. */
+static iv_status parse_partial(const iv_json_object *o, const context *k, double *partial, iv_error *err) {
     bool found;
-    IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, &part, &found, err));
-    if (part == 1) return IV_OK;
-    return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path, part);
+    IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, partial, &found, err));
+    if (*partial == 1) return IV_OK;
+    int64_t rotated = (int64_t)((double)k->head_dim * *partial);
+    if (k->family->partial == 0)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path,
+                       *partial);
+    if (rotated >= 2 && rotated % 2 == 0) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED,
+                   "%s: %spartial_rotary_factor: wanted an even part of head_dim %lld, found %g of it", o->file,
+                   o->path, (long long)k->head_dim, *partial);
 }
 
 static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_error *err) {
@@ -40,7 +54,8 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
     if (has_old) type = old;
     if (!has_type && !has_old && iv_json_object_has(o, "factor"))
         return iv_json_object_missing(o, "rope_type", "a string", err);
-    for (int i = 0; i < IV_ROPE_NONE; i++) /* which no file names */
+    if (strcmp(type, "mrope") == 0) type = "default"; /* of text: its positions are equal in all sections */
+    for (int i = 0; i < IV_ROPE_NONE; i++)            /* which no file names */
         if (strcmp(type, iv_rope_kind_names[i]) == 0) {
             *out = (iv_rope_kind)i;
             return IV_OK;
@@ -86,13 +101,25 @@ static iv_status parse_original(const iv_json_object *o, int64_t original, iv_ro
     return iv_json_object_missing(o, "original_max_position_embeddings", "an integer", err);
 }
 
-static iv_status parse_rope_object(const iv_json_object *o, double theta, int64_t original, iv_rope_config *out,
+static void set_partial(const context *k, double partial, iv_rope_config *out) {
+    out->rotated = partial == 1 ? 0 : (int64_t)((double)k->head_dim * partial);
+}
+
+static iv_rope_config unscaled(const context *k, double theta) {
+    iv_rope_config out = {.theta = theta, .factor = 1, .attn_factor = 1, .neighbours = k->family->neighbours};
+    set_partial(k, k->partial, &out);
+    return out;
+}
+
+static iv_status parse_rope_object(const iv_json_object *o, const context *k, int64_t original, iv_rope_config *out,
                                    iv_error *err) {
     bool found;
-    *out = (iv_rope_config){.theta = theta, .factor = 1, .attn_factor = 1};
+    double partial = k->partial;
+    *out = unscaled(k, k->theta);
     IV_TRY(parse_rope_kind(o, &out->kind, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &out->theta, &found, err));
-    IV_TRY(check_whole_rotary(o, err));
+    IV_TRY(parse_partial(o, k, &partial, err));
+    set_partial(k, partial, out);
     IV_TRY(iv_config_rope_check(o, err));
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
     IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
@@ -118,8 +145,7 @@ typedef struct rope_pair {
 } rope_pair;
 
 /* rope_parameters may hold one object per layer type; where the family has one setting, all must be equal. */
-static iv_status parse_rope_nested(const iv_json_object *o, double theta, iv_local_rope local, rope_pair *out,
-                                   iv_error *err) {
+static iv_status parse_rope_nested(const iv_json_object *o, const context *k, rope_pair *out, iv_error *err) {
     const char *key, *first = NULL;
     json_t *value;
     json_object_foreach(o->json, key, value) {
@@ -128,8 +154,8 @@ static iv_status parse_rope_nested(const iv_json_object *o, double theta, iv_loc
         iv_json_object inner;
         iv_rope_config settings;
         IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
-        IV_TRY(parse_rope_object(&inner, theta, 0, &settings, err));
-        if (local != IV_LOCAL_SAME && strcmp(key, "sliding_attention") == 0) {
+        IV_TRY(parse_rope_object(&inner, k, 0, &settings, err));
+        if (k->family->local != IV_LOCAL_SAME && strcmp(key, "sliding_attention") == 0) {
             out->sliding = settings, out->split = true;
             continue;
         }
@@ -152,31 +178,32 @@ static bool holds_objects(json_t *object) {
 }
 
 /* *found is false for an absent, null or empty object. */
-static iv_status parse_rope_member(const iv_json_object *o, const char *key, const char *path, double theta,
-                                   iv_local_rope local, bool *found, rope_pair *out, iv_error *err) {
+static iv_status parse_rope_member(const iv_json_object *o, const char *key, const char *path, const context *k,
+                                   bool *found, rope_pair *out, iv_error *err) {
     iv_json_object inner;
     *found = iv_json_object_has(o, key);
     if (!*found) return IV_OK;
     IV_TRY(iv_json_object_of(o->file, path, json_object_get(o->json, key), &inner, err));
     *found = json_object_size(inner.json) > 0;
     if (!*found) return IV_OK;
-    if (holds_objects(inner.json)) return parse_rope_nested(&inner, theta, local, out, err);
+    if (holds_objects(inner.json)) return parse_rope_nested(&inner, k, out, err);
     int64_t original = 0;
     bool has_original;
     IV_TRY(
         iv_json_object_int(o, "original_max_position_embeddings", 1, IV_POSITIONS_MAX, &original, &has_original, err));
-    return parse_rope_object(&inner, theta, original, &out->all, err);
+    return parse_rope_object(&inner, k, original, &out->all, err);
 }
 
 /* The settings of layers that slide, where their own are not given. */
-static iv_status parse_local(const iv_json_object *o, iv_local_rope local, rope_pair *p, iv_error *err) {
+static iv_status parse_local(const iv_json_object *o, const context *k, rope_pair *p, iv_error *err) {
+    iv_local_rope local = k->family->local;
     double theta = local == IV_LOCAL_THETA ? ROPE_THETA_DEFAULT : p->all.theta;
     bool found = false;
     if (local == IV_LOCAL_THETA) IV_TRY(iv_json_object_real(o, "rope_local_base_freq", 1, 1e15, &theta, &found, err));
     if (p->split && found && p->sliding.theta != theta)
         return iv_fail(err, IV_FORMAT, "%s: rope_local_base_freq is %.17g, but %.17g among the rope settings", o->file,
                        theta, p->sliding.theta);
-    if (!p->split) p->sliding = (iv_rope_config){.theta = theta, .factor = 1, .attn_factor = 1};
+    if (!p->split) p->sliding = unscaled(k, theta);
     return IV_OK;
 }
 
@@ -199,24 +226,26 @@ static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_erro
     return IV_OK;
 }
 
-iv_status iv_config_parse_rope(const iv_json_object *o, iv_local_rope local, iv_model_config *c, iv_error *err) {
-    double theta = ROPE_THETA_DEFAULT;
+iv_status iv_config_parse_rope(const iv_json_object *o, const iv_rope_defaults *family, iv_model_config *c,
+                               iv_error *err) {
+    context k = {family, family->theta != 0 ? family->theta : ROPE_THETA_DEFAULT,
+                 family->partial != 0 ? family->partial : 1, c->head_dim};
     bool has_theta, has_old, has_new;
-    IV_TRY(check_whole_rotary(o, err));
-    IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &theta, &has_theta, err));
-    rope_pair old = {.all = {.theta = theta, .factor = 1, .attn_factor = 1}}, now = old;
-    IV_TRY(parse_rope_member(o, "rope_scaling", "rope_scaling.", theta, local, &has_old, &old, err));
-    IV_TRY(parse_rope_member(o, "rope_parameters", "rope_parameters.", theta, local, &has_new, &now, err));
+    IV_TRY(parse_partial(o, &k, &k.partial, err));
+    IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &k.theta, &has_theta, err));
+    rope_pair old = {.all = unscaled(&k, k.theta)}, now = old;
+    IV_TRY(parse_rope_member(o, "rope_scaling", "rope_scaling.", &k, &has_old, &old, err));
+    IV_TRY(parse_rope_member(o, "rope_parameters", "rope_parameters.", &k, &has_new, &now, err));
     if (has_old && has_new && !rope_equal(&old.all, &now.all))
         return iv_fail(err, IV_FORMAT, "%s: rope_scaling and rope_parameters disagree", o->file);
     if (has_old && !has_new) now = old;
-    if (has_theta && now.all.theta != theta)
-        return iv_fail(err, IV_FORMAT, "%s: rope_theta is %.17g, but %.17g among the rope settings", o->file, theta,
+    if (has_theta && now.all.theta != k.theta)
+        return iv_fail(err, IV_FORMAT, "%s: rope_theta is %.17g, but %.17g among the rope settings", o->file, k.theta,
                        now.all.theta);
     if (now.all.kind == IV_ROPE_YARN) use_yarn(&now.all, c);
     c->ropes[0] = now.all, c->rope_count = 1;
-    if (local == IV_LOCAL_SAME) return now.all.kind == IV_ROPE_LINEAR ? use_linear(o, c, err) : IV_OK;
-    IV_TRY(parse_local(o, local, &now, err));
+    if (family->local == IV_LOCAL_SAME) return now.all.kind == IV_ROPE_LINEAR ? use_linear(o, c, err) : IV_OK;
+    IV_TRY(parse_local(o, &k, &now, err));
     if (!rope_equal(&now.all, &now.sliding)) c->ropes[1] = now.sliding, c->rope_count = 2;
     return IV_OK;
 }

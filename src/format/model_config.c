@@ -8,10 +8,12 @@
 #include "format/config_fields.h"
 #include "format/config_members.h"
 #include "format/config_rope.h"
+#include "format/config_wrapper.h"
 #include "format/foreign.h"
 #include "format/json.h"
 #include "format/model_files.h"
 #include "format/quantization.h"
+#include "format/tensor_places.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -49,15 +51,23 @@ typedef struct family_facts {
     iv_norm_places norms;
     iv_local_rope local_rope;
     bool qk_norm;
+    iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
     double attention_cap, logits_cap; /* when absent */
     bool tied;                        /* when tie_word_embeddings is absent */
-    bool moe;
+    double eps, theta;                /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
+    double partial;      /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
+    bool neighbours;     /* pairs of the rotation are neighbours in files */
+    unsigned stored;     /* bits of tensor_places.h */
+    bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
+    bool experts_intermediate;       /* intermediate_size is that of an expert */
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
     bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
+    bool no_out_bias;                /* attention_bias is of q, k and v alone */
+    bool no_window;                  /* there is none when sliding_window is absent */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
     const char *reads[8];            /* members that other families refuse (config_members.h) */
 } family_facts;
@@ -83,6 +93,23 @@ static const family_facts families[] = {
     {"cwm", .kv_heads = 8, .head_dim = 128, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_PATTERN_FIRST,
      .window = 8192, .mlp_bias_field = true},
     {"ministral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_LISTED},
+    {"arcee", .bias_field = true, .bos_id = 128000, .eos_id = 128001, .activation = IV_ACTIVATION_RELU2,
+     .mlp_bias_field = true},
+    {"mixtral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5,
+     .theta = 1e6, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true, .experts_intermediate = true},
+    {"qwen2_5_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .eps = 1e-5, .theta = 1e6},
+    {"qwen3_vl_text", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5,
+     .reads = {READS_QK_NORM}},
+    {"qwen3_vl_moe_text", .kv_heads = 16, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5, .moe = true,
+     .norm_topk = true, .reads = {READS_QK_NORM}},
+    {"phi3", .bos_id = 1, .eos_id = 32000, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5, .partial = 1,
+     .stored = IV_STORED_QKV | IV_STORED_GATE_UP, .reads = {"partial_rotary_factor"}},
+    {"ernie4_5", .kv_heads = 2, .head_dim = 128, .bos_id = 1, .eos_id = 2, .tied = true, .eps = 1e-5, .theta = 5e5,
+     .neighbours = true},
+    {"glm4", .kv_heads = 2, .head_dim = 128, .bias_field = true, .qkv_bias = true, .no_out_bias = true, .bos_id = -1,
+     .eos_id = 151329, .norms = IV_NORMS_BOTH, .eps = 0.00000015625, .partial = 0.5, .neighbours = true,
+     .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
     {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
      .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
 };
@@ -114,6 +141,8 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
     bool ok = true;
     for (int i = 0; i < FAMILY_COUNT && ok; i++)
         ok = iv_buf_printf(&known, "%s%s", i ? ", " : "", families[i].model_type);
+    for (size_t i = 0; iv_config_wrapper_at(i) && ok; i++)
+        ok = iv_buf_printf(&known, ", %s", iv_config_wrapper_at(i)->model_type);
     iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported (supported: %s)", o->file,
                                type, ok ? known.data : "?");
     iv_buf_free(&known);
@@ -122,8 +151,8 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
 
 /* A classifier or reward model of a known family has another head: running it as a language model would
  * answer with noise. */
-static iv_status check_architecture(const iv_json_object *o, iv_error *err) {
-    static const char suffix[] = "ForCausalLM";
+static iv_status check_architecture(const iv_json_object *o, bool wrapped, iv_error *err) {
+    const char *suffix = wrapped ? "ForConditionalGeneration" : "ForCausalLM";
     if (!iv_json_object_has(o, "architectures")) return IV_OK;
     const json_t *list = json_object_get(o->json, "architectures");
     if (!json_is_array(list))
@@ -134,7 +163,7 @@ static iv_status check_architecture(const iv_json_object *o, iv_error *err) {
         if (!json_is_string(item))
             return iv_fail(err, IV_FORMAT, "%s: architectures[%zu]: wanted a string, found %s", o->file, i,
                            iv_json_type_name(item));
-        size_t n = json_string_length(item), tail = sizeof suffix - 1;
+        size_t n = json_string_length(item), tail = strlen(suffix);
         if (n < tail || memcmp(json_string_value(item) + n - tail, suffix, tail) != 0)
             return iv_fail(err, IV_UNSUPPORTED, "%s: architecture '%.100s' is not a causal language model", o->file,
                            json_string_value(item));
@@ -206,20 +235,35 @@ static iv_status parse_heads(const iv_json_object *o, const family_facts *f, iv_
 }
 
 static iv_status parse_switches(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
-    const char *act = NULL;
     bool found, bias = false;
-    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
-    if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(iv_json_object_bool(o, "attention_bias", &bias, &found, err));
     c->attention_bias = f->bias_field && !is_absent(o, "attention_bias") ? bias : f->qkv_bias;
-    c->attention_out_bias = c->attention_bias && f->bias_field;
+    c->attention_out_bias = c->attention_bias && f->bias_field && !f->no_out_bias;
     if (f->out_bias_field) {
         c->attention_out_bias = false;
         IV_TRY(iv_json_object_bool(o, "attention_out_bias", &c->attention_out_bias, &found, err));
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->qk_norm = f->qk_norm;
+    return IV_OK;
+}
+
+/* ---- activations ---- */
+
+static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
+    [IV_ACTIVATION_SILU] = {"silu", "swish"},
+    [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+};
+
+/* A family has one activation: the field says no other. */
+static iv_status parse_activation(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    const char *const *names = activation_names[f->activation], *act = NULL;
+    bool found;
+    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
+    if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
+        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted %s, found '%.60s'", o->file, names[0], act);
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation.kind = f->activation;
     return IV_OK;
 }
 
@@ -262,7 +306,8 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     *window = 0;
     if (f->slides == SLIDE_NEVER) return IV_OK;
     if (f->window_switch) IV_TRY(iv_json_object_bool(o, "use_sliding_window", &on, &found, err));
-    int64_t value = is_absent(o, "sliding_window") ? (f->window ? f->window : SLIDING_WINDOW_DEFAULT) : 0;
+    int64_t value = 0;
+    if (is_absent(o, "sliding_window") && !f->no_window) value = f->window ? f->window : SLIDING_WINDOW_DEFAULT;
     IV_TRY(iv_json_object_int(o, "sliding_window", 1, IV_POSITIONS_MAX, &value, &found, err));
     if (on) *window = value;
     return IV_OK;
@@ -404,20 +449,37 @@ static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_mo
     return IV_OK;
 }
 
-static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+/* Mixtral's experts have the size of its MLP. */
+static iv_status use_experts_size(const iv_json_object *o, iv_error *err) {
+    json_t *size = json_object_get(o->json, "intermediate_size");
+    if (!size || json_object_get(o->json, "moe_intermediate_size")) return IV_OK;
+    return json_object_set(o->json, "moe_intermediate_size", size) == 0
+               ? IV_OK
+               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
+}
+
+static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *wrapper, iv_model_config *c,
+                              iv_error *err) {
     const family_facts *f = NULL;
+    bool found;
     IV_TRY(parse_family(o, &f, err));
-    c->model_type = f->model_type;
-    IV_TRY(check_architecture(o, err));
+    c->model_type = wrapper ? wrapper->model_type : f->model_type;
+    c->stored = f->stored | (wrapper ? wrapper->stored : 0);
+    IV_TRY(check_architecture(o, wrapper != NULL, err));
     IV_TRY(check_quantization(o, err));
     IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
-    c->rms_norm_eps = RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
+    IV_TRY(iv_json_object_int(o, "num_nextn_predict_layers", 0, IV_LAYERS_MAX, &c->predicting_layers, &found, err));
+    if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
+    c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
+    c->norm_topk_prob = f->norm_topk;
     c->embedding_scale = c->residual_scale = c->logits_divisor = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
+    IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
-    IV_TRY(iv_config_parse_rope(o, f->local_rope, c, err));
+    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours};
+    IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
     if (f->moe) IV_TRY(parse_experts(o, c, err));
     IV_TRY(parse_dtype(o, c, err));
@@ -442,7 +504,12 @@ iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv
     memset(out, 0, sizeof *out);
     IV_TRY(iv_json_parse_python(name, json, n, &root, err));
     iv_status status = iv_json_object_of(name, "", root, &top, err);
-    if (status == IV_OK) status = parse_fields(&top, out, err);
+    const iv_config_wrapper *wrapper = NULL;
+    json_t *flat = NULL;
+    if (status == IV_OK) status = iv_config_unwrap(&top, &flat, &wrapper, err);
+    if (status == IV_OK) status = iv_json_object_of(name, "", flat, &top, err);
+    if (status == IV_OK) status = parse_fields(&top, wrapper, out, err);
+    json_decref(flat);
     json_decref(root);
     return status;
 }

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "numerics/activation.h"
 
 #define IV_CONFIG_BYTES_MAX ((size_t)1 << 22)
 #define IV_VOCAB_MAX (1 << 24)
@@ -41,6 +42,8 @@ typedef struct iv_rope_config {
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
+    bool neighbours; /* files have the two rows of a pair next to each other: tensor_places.h */
+    int64_t rotated; /* dimensions of a head that turn, even; 0: all */
 } iv_rope_config;
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
@@ -54,11 +57,14 @@ typedef struct iv_layer_config {
     int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
     int rope;       /* index into iv_model_config.ropes */
     iv_norm_places norms;
+    iv_activation activation; /* of its MLP, or of its experts */
 } iv_layer_config;
 
 /* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */
 typedef struct iv_model_config {
-    const char *model_type; /* static string that names the family: "qwen3", ... */
+    const char *model_type;    /* static string that names the family: "qwen3", ... */
+    unsigned stored;           /* how its files name and cut tensors: bits of tensor_places.h */
+    int64_t predicting_layers; /* behind the last layer in files, not read: they draft further tokens */
 
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */

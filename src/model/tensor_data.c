@@ -1,6 +1,5 @@
 /* tensor_data.c: between a checkpoint's rows and the slices that ranks hold. */
 #include "model/tensor_data.h"
-#include "base/digest.h"
 #include "base/size.h"
 #include "numerics/floats.h"
 
@@ -190,37 +189,5 @@ iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const vo
     t->changed = true;
     for (size_t i = 0; i < first->tensor_count; i++)
         if (first->tensors[i].same_as == t) first->tensors[i].changed = true;
-    return IV_OK;
-}
-
-/* ---- digests -------------------------------------------------------------------------------------------- */
-
-iv_status iv_tensor_digest(iv_tensor *t, iv_error *err) {
-    size_t row = t->columns * iv_dtype_bytes(t->info.dtype), step = iv_size_max(1, CHUNK_BYTES / row);
-    void *chunk = malloc(iv_size_min(step, t->rows) * row);
-    iv_digest *d = chunk ? iv_digest_new() : NULL;
-    iv_status status = d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory for its digest", t->info.name);
-    for (size_t at = 0, n; status == IV_OK && at < t->rows; at += n) {
-        n = iv_size_min(step, t->rows - at);
-        status = iv_tensor_read_rows(t, at, n, t->info.dtype, chunk, err);
-        if (status == IV_OK) iv_digest_add(d, chunk, n * row);
-    }
-    uint8_t digest[32];
-    if (d) iv_digest_finish(d, digest);
-    if (status == IV_OK) memcpy(t->digest, digest, sizeof digest), t->changed = false;
-    free(chunk);
-    return status;
-}
-
-iv_status iv_model_digest(iv_model *first, iv_error *err) {
-    for (size_t i = 0; i < first->tensor_count; i++)
-        if (first->tensors[i].changed) IV_TRY(iv_tensor_digest(&first->tensors[i], err));
-    iv_digest *d = iv_weights_digest_new(first->tensor_count);
-    if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
-    for (size_t i = 0; i < first->tensor_count; i++)
-        iv_weights_digest_add(d, &first->tensors[i].info, first->tensors[i].digest);
-    iv_digest_finish(d, first->weights_digest);
-    for (iv_model *m = first->next; m; m = m->next)
-        memcpy(m->weights_digest, first->weights_digest, sizeof m->weights_digest);
     return IV_OK;
 }

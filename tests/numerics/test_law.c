@@ -194,7 +194,7 @@ static void run_log_softmax(const json_t *c) {
 
 static void run_swiglu(const json_t *c) {
     float y[ROW];
-    iv_ref_swiglu(row_x, row_w, ROW, y);
+    iv_ref_activate(&iv_silu, row_x, row_w, ROW, y);
     compare(c, y, ROW);
 }
 

@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/ranks.h"
 #include "kernels/row_sampling.h"
+#include "numerics/activation.h"
 #include "numerics/attention.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
@@ -254,9 +255,10 @@ typedef struct iv_gpu_rotate_args {
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 
-/* act[row][act_stride] = R(swiglu(gate, up)) from wide[row][2 n]: gates, then ups. Zero from n to act_stride. */
-int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
-                  iv_gpu_stream stream);
+/* act[row][act_stride] = R(the activation) from wide[row][2 n]: gates, then ups; [n] where it has no gate. Zero from n
+ * to act_stride. */
+int iv_gpu_activate(const iv_activation *activation, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
+                    size_t act_stride, iv_gpu_stream stream);
 
 /* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: for inputs that a linear layer cannot
  * read in place. */

@@ -1,5 +1,5 @@
 /* rows.cu: row ops other than linear layers and attention: embedding, RMSNorm, head norms and rotation with the KV
- * write, SwiGLU. Law: NUMERICS.md sections 4 and 8.2.
+ * write, activations. Law: NUMERICS.md sections 4 and 8.2.
  *
  * Thread t of 256 is lane t of the law, or lane t % 32 of a warp holds the lanes congruent to it, so the order of
  * every sum is fixed. */
@@ -340,22 +340,27 @@ int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_str
     return k && v ? rotate_to(a, {k, v}, stream) : (int)cudaErrorInvalidValue;
 }
 
-/* ---- SwiGLU -------------------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------------------- */
 
-template <iv_dtype T, int V> static __global__ void swiglu(const float *wide, size_t n, void *act, size_t stride) {
+template <iv_activation_kind KIND, iv_dtype T, int V>
+static __global__ void activate(iv_activation_floats f, const float *wide, size_t n, void *act, size_t stride) {
+    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
     if (i >= stride) return;
     float gate[V] = {0}, up[V] = {0};
-    const float *from = wide + row * 2 * n + i;
-    if (i < n && V == 4)
-        *(float4 *)gate = *(const float4 *)from, *(float4 *)up = *(const float4 *)(from + n);
-    else if (i < n)
-        gate[0] = from[0], up[0] = from[n];
+    const float *from = wide + row * (GATED ? 2 : 1) * n + i, *ups = GATED ? from + n : from;
+    if (i < n && V == 4) {
+        if (GATED) *(float4 *)gate = *(const float4 *)from;
+        *(float4 *)up = *(const float4 *)ups;
+    } else if (i < n) {
+        if (GATED) gate[0] = from[0];
+        up[0] = ups[0];
+    }
     uint32_t y[V];
 #pragma unroll
-    for (int j = 0; j < V; j++) y[j] = i < n ? rounded<T>(v_silu(gate[j]) * up[j]) : 0;
+    for (int j = 0; j < V; j++) y[j] = i < n ? rounded<T>(v_activate(KIND, f, gate[j], up[j])) : 0;
     if (V == 1)
         put_bits<T>(act, row * stride + i, y[0]);
     else if (T == IV_F32)
@@ -364,21 +369,38 @@ template <iv_dtype T, int V> static __global__ void swiglu(const float *wide, si
         *(uint2 *)((uint16_t *)act + row * stride + i) = make_uint2(y[0] | y[1 % V] << 16, y[2 % V] | y[3 % V] << 16);
 }
 
-template <iv_dtype T>
-static int launch_swiglu(const float *wide, size_t rows, size_t n, void *act, size_t stride, cudaStream_t stream) {
+template <iv_activation_kind KIND, iv_dtype T>
+static int launch_activation(const iv_activation *a, const float *wide, size_t rows, size_t n, void *act, size_t stride,
+                             cudaStream_t stream) {
     int fours = n % 4 == 0 && stride % 4 == 0;
     size_t columns = fours ? 512 : 128;
     dim3 grid((unsigned)rows, (unsigned)((stride + columns - 1) / columns));
-    return iv_launch(fours ? swiglu<T, 4> : swiglu<T, 1>, grid, 128, stream, wide, n, act, stride);
+    auto *kernel = fours ? activate<KIND, T, 4> : activate<KIND, T, 1>;
+    iv_activation_floats f = {(float)a->limit, (float)a->alpha};
+    return iv_launch(kernel, grid, 128, stream, f, wide, n, act, stride);
 }
 
-int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
-                  iv_gpu_stream stream) {
+template <iv_dtype T>
+static int launch_activation_of(const iv_activation *a, const float *wide, size_t rows, size_t n, void *act,
+                                size_t stride, cudaStream_t s) {
+    switch (a->kind) {
+    case IV_ACTIVATION_SILU: return launch_activation<IV_ACTIVATION_SILU, T>(a, wide, rows, n, act, stride, s);
+    case IV_ACTIVATION_GELU_TANH:
+        return launch_activation<IV_ACTIVATION_GELU_TANH, T>(a, wide, rows, n, act, stride, s);
+    case IV_ACTIVATION_SILU_CLAMPED:
+        return launch_activation<IV_ACTIVATION_SILU_CLAMPED, T>(a, wide, rows, n, act, stride, s);
+    case IV_ACTIVATION_RELU2: return launch_activation<IV_ACTIVATION_RELU2, T>(a, wide, rows, n, act, stride, s);
+    }
+    return (int)cudaErrorInvalidValue;
+}
+
+int iv_gpu_activate(const iv_activation *a, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
+                    size_t act_stride, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     switch (type) {
-    case IV_BF16: return launch_swiglu<IV_BF16>(wide, rows, n, act, act_stride, stream);
-    case IV_F16: return launch_swiglu<IV_F16>(wide, rows, n, act, act_stride, stream);
-    case IV_F32: return launch_swiglu<IV_F32>(wide, rows, n, act, act_stride, stream);
+    case IV_BF16: return launch_activation_of<IV_BF16>(a, wide, rows, n, act, act_stride, stream);
+    case IV_F16: return launch_activation_of<IV_F16>(a, wide, rows, n, act, act_stride, stream);
+    case IV_F32: return launch_activation_of<IV_F32>(a, wide, rows, n, act, act_stride, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

@@ -153,7 +153,8 @@ static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_err
     iv_gpu_linear_args a = iv_gpu_layer_args(p, w, iv_gpu_rows_at(p, f->normed, p->stride), p->stride);
     a.bias = f->layers[layer].gate_up_bias;
     IV_TRY(iv_gpu_after_allreduce(p, err));
-    IV_TRY(iv_gpu_gate_up(p, &a, w, p->rows, iv_gpu_rows_at(p, f->now->act, stride), stride, err));
+    IV_TRY(iv_gpu_gate_up(p, &p->m->layers[layer].config->activation, &a, w, p->rows,
+                          iv_gpu_rows_at(p, f->now->act, stride), stride, err));
     if (!iv_gpu_keeps_mlp(f)) return IV_OK;
     return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->gemm_type), err);
 }

@@ -75,15 +75,19 @@ static iv_status begin_block(gpu_learner *l, const iv_tensor *post_norm, iv_norm
 /* ---- MLP ------------------------------------------------------------------------------------------------------------
  */
 
-static iv_status gate_up_backward(gpu_learner *l, const output_concat *concat, const iv_mlp_tensors *t, iv_error *err) {
-    size_t n = l->up, leaf_slice = concat->n / concat->leaves / 2;
-    float *wide = t->gate_bias ? l->dwide : NULL;
-    int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
-                                      l->dy, concat->n, wide, l->f.stream);
-    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
+static iv_status gate_up_backward(gpu_learner *l, size_t layer, const output_concat *concat, const iv_mlp_tensors *t,
+                                  iv_error *err) {
+    const iv_activation *activation = &l->m->layers[layer].config->activation;
+    size_t n = l->up, inputs = iv_activation_inputs(activation), leaf_slice = concat->n / concat->leaves / inputs;
+    float *wide = t->up_bias ? l->dwide : NULL;
+    int code = iv_gpu_activate_backward(activation, l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows,
+                                        n, leaf_slice, l->dy, concat->n, wide, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the activation", err));
     if (wide) {
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset + l->up_first, err));
+        size_t all = inputs * n;
+        if (t->gate_bias)
+            IV_TRY(iv_gpu_learner_bias_gradient(l, wide, all, n, t->gate_bias->offset + l->up_first, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + all - n, all, n, t->up_bias->offset + l->up_first, err));
     }
     return iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err);
 }
@@ -98,7 +102,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
     if (t->down_bias && l->f.rank == 0)
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->down_bias->offset, err));
-    IV_TRY(gate_up_backward(l, up, t, err));
+    IV_TRY(gate_up_backward(l, layer, up, t, err));
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->f.normed, l->h_stride, err));
     return iv_gpu_learner_cut_gradient(l, up, l->dy, l->dnormed, err);

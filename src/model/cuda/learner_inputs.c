@@ -191,7 +191,7 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
                                          .sinks = sinks ? sinks + l->shard->head_first : NULL,
                                          .qkv_bias = t->q_bias ? biases : NULL,
                                          .out_bias = iv_gpu_learner_vector(l, t->out_bias),
-                                         .gate_up_bias = mlp->gate_bias ? biases + l->qkv_biases : NULL,
+                                         .gate_up_bias = mlp->up_bias ? biases + l->qkv_biases : NULL,
                                          .down_bias = iv_gpu_learner_vector(l, mlp->down_bias)};
     }
 }
@@ -213,10 +213,10 @@ static int copy_qkv_biases(const gpu_learner *l, const iv_layer_tensors *t, floa
 /* In the order of the matrix's rows. */
 static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, float *to) {
     const iv_tensor *of[] = {t->gate_bias, t->up_bias};
-    size_t group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
+    size_t first = t->gate_bias ? 0 : 1, group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
     int code = 0;
-    for (size_t i = 0; i < 2 && !code; i++)
-        code = cudaMemcpy2DAsync(to + i * group, 2 * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes,
+    for (size_t i = first; i < 2 && !code; i++)
+        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes,
                                  l->up / group, cudaMemcpyDeviceToDevice, l->f.stream);
     return code;
 }
@@ -238,7 +238,7 @@ iv_status iv_gpu_learner_write_vectors(gpu_learner *l, iv_error *err) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);
         int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
-        if (!code && t->experts->gate_bias)
+        if (!code && t->experts->up_bias)
             code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, to + l->qkv_biases);
         IV_TRY(iv_gpu_launched(&l->f, code, "biases", err));
     }

@@ -169,9 +169,9 @@ extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 
 /* ---- experts.c */
 iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
-/* gate and up with SwiGLU, for rows_out rows of act. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
-                         size_t stride, iv_error *err);
+/* gate and up with their activation, for rows_out rows of act. */
+iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
+                         size_t rows_out, void *act, size_t stride, iv_error *err);
 
 /* ---- pass.c */
 /* code: of the launch of `what`; not 0 becomes the error and f->code. */
