@@ -147,7 +147,7 @@ static iv_status read_row(const iv_json_object *o, const iv_config_field *f, iv_
         IV_TRY(iv_json_object_real(o, f->name, f->min, f->max, (void *)at, &found, err));
     else
         IV_TRY(iv_json_object_bool(o, f->name, (void *)at, &found, err));
-    if (found || !(f->uses & IV_FIELD_REQUIRED)) return IV_OK;
+    if (found || !(f->uses & IV_FIELD_REQUIRED) || iv_config_value(c, f) != 0) return IV_OK;
     return iv_json_object_missing(o, f->name, f->kind == IV_FIELD_INT ? "an integer" : "a number", err);
 }
 

@@ -69,6 +69,8 @@ typedef struct family_facts {
     bool no_out_bias;                /* attention_bias is of q, k and v alone */
     bool no_window;                  /* there is none when sliding_window is absent */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
+    int64_t pattern;                 /* when sliding_window_pattern is absent; 0: SLIDING_WINDOW_PATTERN_DEFAULT */
+    int64_t vocab, heads, positions; /* of the family's first size, which its files may leave out; 0: must be there */
     const char *reads[8];            /* members that other families refuse (config_members.h) */
 } family_facts;
 
@@ -112,6 +114,31 @@ static const family_facts families[] = {
      .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
     {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
      .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"gemma2", .kv_heads = 4, .head_dim = 256, .bias_field = true, .bos_id = 2, .eos_id = 1, .slides = SLIDE_ALTERNATE,
+     .norms = IV_NORMS_BOTH, .activation = IV_ACTIVATION_GELU_TANH, .unit_offset_norms = true, .query_scalar = 256,
+     .attention_cap = 50, .logits_cap = 30, .tied = true,
+     .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation"}},
+    {"gemma3_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .bias_field = true,
+     .bos_id = 2,
+     .eos_id = 1,
+     .slides = SLIDE_PATTERN,
+     .pattern = 6,
+     .norms = IV_NORMS_BOTH,
+     .local_rope = IV_LOCAL_THETA,
+     .theta = 1e6,
+     .qk_norm = true,
+     .activation = IV_ACTIVATION_GELU_TANH,
+     .unit_offset_norms = true,
+     .query_scalar = 256,
+     .tied = true,
+     .vocab = 262208,
+     .heads = 8,
+     .positions = 131072,
+     .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
+               "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
 };
 #undef READS_QK_NORM
 #undef NO_IDS
@@ -120,7 +147,7 @@ enum { FAMILY_COUNT = sizeof families / sizeof *families };
 #define RMS_NORM_EPS_DEFAULT 1e-6
 #define SLIDING_WINDOW_DEFAULT 4096
 #define MAX_WINDOW_LAYERS_DEFAULT 28
-#define SLIDING_WINDOW_PATTERN_DEFAULT 4 /* but 6 in the families of IV_LOCAL_THETA */
+#define SLIDING_WINDOW_PATTERN_DEFAULT 4
 #define NO_ROPE_INTERVAL_DEFAULT 4
 
 static bool is_absent(const iv_json_object *o, const char *key) { return !json_object_get(o->json, key); }
@@ -258,11 +285,14 @@ static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
 
 /* A family has one activation: the field says no other. */
 static iv_status parse_activation(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    static const char *const keys[] = {"hidden_act", "hidden_activation"};
     const char *const *names = activation_names[f->activation], *act = NULL;
     bool found;
-    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
-    if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted %s, found '%.60s'", o->file, names[0], act);
+    for (size_t i = 0; i < 2; i++) {
+        IV_TRY(iv_json_object_string(o, keys[i], &act, &found, err));
+        if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
+            return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted %s, found '%.60s'", o->file, keys[i], names[0], act);
+    }
     for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation.kind = f->activation;
     return IV_OK;
 }
@@ -335,10 +365,11 @@ static iv_status parse_layer_types(const iv_json_object *o, const iv_model_confi
     return IV_OK;
 }
 
-/* Exaone4's published files also write it as letters, next to layer_types. */
-static iv_status parse_pattern(const iv_json_object *o, int64_t *pattern, iv_error *err) {
+/* Exaone4's published files also write it as letters, next to layer_types; Gemma's with an underscore. */
+static iv_status parse_pattern(const iv_json_object *o, const family_facts *f, int64_t *pattern, iv_error *err) {
     bool found;
-    *pattern = SLIDING_WINDOW_PATTERN_DEFAULT;
+    *pattern = f->pattern ? f->pattern : SLIDING_WINDOW_PATTERN_DEFAULT;
+    IV_TRY(iv_json_object_int(o, "_sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err));
     if (json_is_string(json_object_get(o->json, "sliding_window_pattern")) && iv_json_object_has(o, "layer_types"))
         return IV_OK;
     return iv_json_object_int(o, "sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err);
@@ -351,7 +382,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     bool reads_list = f->slides >= SLIDE_FROM_LAYER;
     if (f->slides == SLIDE_FROM_LAYER)
         IV_TRY(iv_json_object_int(o, "max_window_layers", 0, INT32_MAX, &from, &found, err));
-    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, &pattern, err));
+    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, f, &pattern, err));
     IV_TRY(parse_layer_types(o, c, listed, &has_list, err));
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
@@ -472,6 +503,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
+    c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
     c->embedding_scale = c->residual_scale = c->logits_divisor = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
