@@ -75,8 +75,7 @@ static iv_status offset_vector(builder *b, const char *prefix, const char *suffi
     if (!values || !*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
     t->held = IV_F32;
     return add_slice(
-        b, t,
-        (iv_tensor_slice){.owner = b->first, .vector = values, .plus_one = plus_one ? *out : NULL, .end = n});
+        b, t, (iv_tensor_slice){.owner = b->first, .vector = values, .plus_one = plus_one ? *out : NULL, .end = n});
 }
 
 static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
