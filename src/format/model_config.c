@@ -30,7 +30,8 @@ typedef enum slide_rule {
     SLIDE_PATTERN_FIRST, /* layer_types, else all layers but the first of each four */
     SLIDE_ALTERNATE,     /* layer_types, else the first of each two */
     SLIDE_NOPE,          /* layer_types, else the layers without a rotation */
-    SLIDE_LISTED         /* layer_types, else every layer */
+    SLIDE_LISTED,        /* layer_types, else every layer */
+    SLIDE_LISTED_ONLY    /* layer_types, else none */
 } slide_rule;
 
 /* The layers without a rotation. */
@@ -50,7 +51,7 @@ typedef struct family_facts {
     nope_rule nope;
     iv_norm_places norms;
     iv_local_rope local_rope;
-    bool qk_norm;
+    bool qk_norm, qk_norm_behind;     /* behind the rotation */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
@@ -101,14 +102,25 @@ static const family_facts families[] = {
      .theta = 1e6, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true, .experts_intermediate = true},
     {"qwen2_5_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
      .window_switch = true, .eps = 1e-5, .theta = 1e6},
+    {"qwen2_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .eps = 1e-5, .theta = 1e6},
     {"qwen3_vl_text", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5,
      .reads = {READS_QK_NORM}},
     {"qwen3_vl_moe_text", .kv_heads = 16, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5, .moe = true,
      .norm_topk = true, .reads = {READS_QK_NORM}},
     {"phi3", .bos_id = 1, .eos_id = 32000, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5, .partial = 1,
      .stored = IV_STORED_QKV | IV_STORED_GATE_UP, .reads = {"partial_rotary_factor"}},
+    {"hunyuan_v1_dense", .bias_field = true, .bos_id = 1, .eos_id = 2, .qk_norm = true, .qk_norm_behind = true,
+     .eps = 1e-5, .stored = IV_STORED_HUNYUAN_NORMS, .reads = {READS_QK_NORM}},
     {"ernie4_5", .kv_heads = 2, .head_dim = 128, .bos_id = 1, .eos_id = 2, .tied = true, .eps = 1e-5, .theta = 5e5,
      .neighbours = true},
+    {"helium", .head_dim = 128, .bias_field = true, .no_out_bias = true, .bos_id = 1, .eos_id = 2,
+     .mlp_bias_field = true, .eps = 1e-8, .theta = 1e5, .neighbours = true},
+    {"mellum", .kv_heads = 4, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_LISTED_ONLY, .window = 1024,
+     .local_rope = IV_LOCAL_UNSCALED, .qk_norm = true, .theta = 5e5, .stored = IV_STORED_MTP, .moe = true,
+     .norm_topk = true, .reads = {READS_QK_NORM}},
+    {"glm", .kv_heads = 2, .head_dim = 128, .bias_field = true, .qkv_bias = true, .no_out_bias = true, .bos_id = -1,
+     .eos_id = 151329, .eps = 0.00000015625, .partial = 0.5, .neighbours = true, .stored = IV_STORED_GATE_UP},
     {"glm4", .kv_heads = 2, .head_dim = 128, .bias_field = true, .qkv_bias = true, .no_out_bias = true, .bos_id = -1,
      .eos_id = 151329, .norms = IV_NORMS_BOTH, .eps = 0.00000015625, .partial = 0.5, .neighbours = true,
      .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
@@ -271,7 +283,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
         IV_TRY(iv_json_object_bool(o, "attention_out_bias", &c->attention_out_bias, &found, err));
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
-    c->qk_norm = f->qk_norm;
+    c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
     return IV_OK;
 }
 
@@ -388,6 +400,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
         if (f->slides == SLIDE_PATTERN_FIRST) slides = window > 0 && i % SLIDING_WINDOW_PATTERN_DEFAULT != 0;
         if (f->slides == SLIDE_ALTERNATE) slides = window > 0 && i % 2 == 0;
+        if (f->slides == SLIDE_LISTED_ONLY) slides = false;
         if (f->slides == SLIDE_NOPE) slides = window > 0 && nope[i];
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
@@ -443,6 +456,22 @@ static iv_status parse_expert_count(const iv_json_object *o, iv_model_config *c,
     return IV_OK;
 }
 
+static iv_status parse_mlp_types(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    const json_t *list = json_object_get(o->json, "mlp_layer_types");
+    if (!iv_json_object_has(o, "mlp_layer_types")) return IV_OK;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
+        return iv_fail(err, IV_FORMAT, "%s: mlp_layer_types: wanted an array of %" PRId64 " entries, found %s of %zu",
+                       o->file, c->layers, iv_json_type_name(list), json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        if (!type || (strcmp(type, "dense") != 0 && strcmp(type, "sparse") != 0))
+            return iv_fail(err, IV_UNSUPPORTED, "%s: mlp_layer_types[%zu]: wanted dense or sparse, found %.60s",
+                           o->file, i, type ? type : "no string");
+        c->layer[i].mlp = *type == 's' ? IV_MLP_EXPERTS : IV_MLP_DENSE;
+    }
+    return IV_OK;
+}
+
 static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_error *err) {
     int64_t step = 1, dense[IV_LAYERS_MAX];
     size_t dense_count = 0;
@@ -458,7 +487,7 @@ static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_e
         iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
     for (int64_t i = 0; i < c->layers; i++) c->layer[i].mlp = (i + 1) % step == 0 ? IV_MLP_EXPERTS : IV_MLP_DENSE;
     for (size_t i = 0; i < dense_count; i++) c->layer[dense[i]].mlp = IV_MLP_DENSE;
-    return IV_OK;
+    return parse_mlp_types(o, c, err);
 }
 
 /* ---- token ids ---- */
@@ -513,9 +542,15 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
+    iv_config_use_positions(c, c->max_positions);
     if (f->moe) IV_TRY(parse_experts(o, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
+}
+
+void iv_config_use_positions(iv_model_config *c, int64_t positions) {
+    for (int i = 0; i < c->rope_count; i++)
+        c->ropes[i].extended = c->ropes[i].kind == IV_ROPE_LONG && positions > c->ropes[i].original_positions;
 }
 
 bool iv_config_has_post_norms(const iv_model_config *c) {

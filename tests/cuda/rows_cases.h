@@ -211,9 +211,15 @@ typedef struct rotation {
 static void want_raw(const rotation *t) {
     size_t d = t->a.kv.head_dim, q = t->a.heads * d, k = t->a.kv.heads * d;
     for (size_t row = 0; row < t->a.rows; row++)
-        for (size_t i = 0; i < q + k; i++)
-            put_type(t->a.kv.type, i < q ? t->q_raw : t->k_raw, i < q ? row * q + i : row * k + i - q,
-                     iv_canonical(t->a.qkv[row * t->width + i]));
+        for (size_t h = 0; h < q + k; h += d) {
+            size_t angles = (size_t)t->a.positions[row] * (d / 2);
+            float x[512];
+            memcpy(x, t->a.qkv + row * t->width + h, d * sizeof *x);
+            if (t->a.norms_behind) iv_ref_rope(x, t->a.cosine + angles, t->a.sine + angles, d / 2);
+            for (size_t i = h; i < h + d; i++)
+                put_type(t->a.kv.type, i < q ? t->q_raw : t->k_raw, i < q ? row * q + i : row * k + i - q,
+                         iv_canonical(x[i - h]));
+        }
 }
 
 static bool finite_bits(iv_dtype type, const void *p, size_t n) {
@@ -226,8 +232,9 @@ static void want_head(const rotation *t, const float *from, const float *norm, s
     size_t d = t->a.kv.head_dim;
     float x[512];
     memcpy(x, from, d * sizeof *x);
-    if (norm) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
+    if (norm && !t->a.norms_behind) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
     iv_ref_rope(x, t->a.cosine + position * (d / 2), t->a.sine + position * (d / 2), d / 2);
+    if (norm && t->a.norms_behind) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
     for (size_t i = 0; i < d; i++) put_type(t->a.kv.type, out, i, x[i]);
 }
 
@@ -274,6 +281,7 @@ static void rotation_trial(rng *r, size_t trial) {
                                .heads = heads,
                                .q_norm = norms ? norm : NULL,
                                .k_norm = norms ? norm + d : NULL,
+                               .norms_behind = rng_below(r, 2),
                                .eps = 1e-6f,
                                .cosine = table,
                                .sine = table + POSITIONS * d / 2,

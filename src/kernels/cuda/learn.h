@@ -173,6 +173,7 @@ typedef struct iv_gpu_rotate_backward_args {
     const float *cosine, *sine;   /* [position][head_dim / 2] */
     const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
     const float *q_norm, *k_norm; /* NULL: none */
+    bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const void *q_raw, *k_raw; /* [rows][heads * head_dim], [rows][kv_heads * head_dim], typed */
     float *terms;              /* [rows][2][head_dim]: h of q_norm, of k_norm (15.7) */

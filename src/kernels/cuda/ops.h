@@ -242,6 +242,7 @@ typedef struct iv_gpu_rotate_args {
     const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     size_t rows, heads;
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
     const int32_t *positions;   /* [rows] */

@@ -282,12 +282,13 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
         unsigned after = head + step;
         bool query = head < queries;
         if (after < heads) load_head<PER, EXACT>(from + after * d, d, next);
+        if (a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
 #pragma unroll
         for (int j = 0; j < PER; j++)
             if (a.q_raw && (EXACT || lane + 32 * j < d))
                 put<T>(query ? q_raw : k_raw, (query ? head : head - queries) * d + 32 * j, x[j]);
         if (norm) head_norm<PER>(x, w, d, a.eps);
-        rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
+        if (!a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
         if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)

@@ -78,6 +78,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
                                  .heads = shard_of(p)->heads,
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
+                                 .norms_behind = p->m->config.qk_norm_behind,
                                  .eps = (float)p->m->config.rms_norm_eps,
                                  .cosine = v->cosine,
                                  .sine = v->sine,

@@ -181,6 +181,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .positions = l->on.axis_positions,
                                      .q_norm = iv_gpu_learner_norm(l, t->q_norm),
                                      .k_norm = iv_gpu_learner_norm(l, t->k_norm),
+                                     .norms_behind = l->m->config.qk_norm_behind,
                                      .eps = (float)l->m->config.rms_norm_eps,
                                      .q_raw = l->f.now->q_raw,
                                      .k_raw = l->f.now->k_raw,
