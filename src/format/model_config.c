@@ -5,6 +5,7 @@
  * three of them fit 64 bits. */
 #include "format/model_config.h"
 #include "base/file.h"
+#include "format/config_experts.h"
 #include "format/config_fields.h"
 #include "format/config_members.h"
 #include "format/config_rope.h"
@@ -52,28 +53,31 @@ typedef struct family_facts {
     iv_local_rope local_rope;
     bool qk_norm;
     iv_activation_kind activation;
-    bool unit_offset_norms; /* and the embedding's scale is the root of hidden_size */
-    double query_scalar;    /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
-    double attention_scale; /* when attention_multiplier is absent; 0: head_dim^-0.5 */
+    bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
+    double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
+    double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
     double attention_cap, logits_cap; /* when absent */
-    bool tied;              /* when tie_word_embeddings is absent */
-    double eps, theta;      /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
-    double partial;         /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
-    bool neighbours;        /* pairs of the rotation are neighbours in files */
-    unsigned stored;        /* bits of tensor_places.h */
-    bool moe, norm_topk;    /* norm_topk: when norm_topk_prob is absent */
+    bool tied;                        /* when tie_word_embeddings is absent */
+    double eps, theta;                /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
+    double partial;      /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
+    bool neighbours;     /* pairs of the rotation are neighbours in files */
+    unsigned stored;     /* bits of tensor_places.h */
+    bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
     bool experts_intermediate; /* intermediate_size is that of an expert */
+    iv_expert_facts experts;
+    bool qk_norm_field;              /* use_qk_norm says whether there is one */
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
     bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
     bool no_out_bias;                /* attention_bias is of q, k and v alone */
     bool no_window;                  /* there is none when sliding_window is absent */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
-    const char *reads[8];            /* members that other families refuse (config_members.h) */
+    const char *reads[12];           /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
 #define NO_IDS .bos_id = -1, .eos_id = -1
+#define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
 static const family_facts families[] = {
     {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
@@ -97,8 +101,8 @@ static const family_facts families[] = {
      .mlp_bias_field = true},
     {"mixtral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5,
      .theta = 1e6, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true, .experts_intermediate = true},
-    {"qwen2_5_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645,
-     .slides = SLIDE_FROM_LAYER, .window_switch = true, .eps = 1e-5, .theta = 1e6},
+    {"qwen2_5_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .eps = 1e-5, .theta = 1e6},
     {"qwen3_vl_text", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5,
      .reads = {READS_QK_NORM}},
     {"qwen3_vl_moe_text", .kv_heads = 16, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5, .moe = true,
@@ -112,8 +116,19 @@ static const family_facts families[] = {
      .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
     {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
      .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"qwen2_moe", .kv_heads = 16, .qkv_bias = true, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true,
+     .moe = true, .experts = {.shared_size = 5632}, .reads = {"shared_expert_intermediate_size"}},
+    {"glm4_moe", .kv_heads = 8, .head_dim = 128, .bias_field = true, .no_out_bias = true, NO_IDS, .eps = 1e-5,
+     .partial = 0.5, .qk_norm_field = true, .moe = true, .norm_topk = true,
+     .experts = {.score = IV_SCORE_SIGMOID,
+                 .router_correction = true,
+                 .grouped = true,
+                 .dense_first = true,
+                 .shared_counted = true},
+     .reads = {READS_QK_NORM, READS_GROUPS, "first_k_dense_replace", "n_shared_experts", "partial_rotary_factor"}},
 };
 #undef READS_QK_NORM
+#undef READS_GROUPS
 #undef NO_IDS
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -245,6 +260,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->qk_norm = f->qk_norm;
+    if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
     return IV_OK;
 }
 
@@ -308,7 +324,7 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     if (f->window_switch) IV_TRY(iv_json_object_bool(o, "use_sliding_window", &on, &found, err));
     int64_t value = 0;
     if (is_absent(o, "sliding_window") && !f->no_window) value = f->window ? f->window : SLIDING_WINDOW_DEFAULT;
-    IV_TRY(iv_json_object_int(o, "sliding_window", 1, IV_POSITIONS_MAX, &value, &found, err));
+    IV_TRY(iv_json_object_int(o, "sliding_window", on ? 1 : 0, IV_POSITIONS_MAX, &value, &found, err));
     if (on) *window = value;
     return IV_OK;
 }
@@ -397,39 +413,6 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     return IV_OK;
 }
 
-/* ---- experts ---- */
-
-static iv_status parse_expert_count(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t local = 0;
-    bool has, has_local;
-    IV_TRY(iv_json_object_int(o, "num_experts", 1, IV_EXPERTS_MAX, &c->experts, &has, err));
-    IV_TRY(iv_json_object_int(o, "num_local_experts", 1, IV_EXPERTS_MAX, &local, &has_local, err));
-    if (!has && !has_local) return iv_json_object_missing(o, "num_experts", "an integer", err);
-    if (has && has_local && local != c->experts)
-        return iv_fail(err, IV_FORMAT, "%s: num_experts is %" PRId64 ", num_local_experts is %" PRId64, o->file,
-                       c->experts, local);
-    if (!has) c->experts = local;
-    return IV_OK;
-}
-
-static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t step = 1, dense[IV_LAYERS_MAX];
-    size_t dense_count = 0;
-    bool found;
-    IV_TRY(parse_expert_count(o, c, err));
-    IV_TRY(iv_config_read(o, true, c, err));
-    if (c->experts_per_token > c->experts)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: num_experts_per_tok: wanted an integer from 1 to %" PRId64 ", found %" PRId64, o->file,
-                       c->experts, c->experts_per_token);
-    IV_TRY(iv_json_object_int(o, "decoder_sparse_step", 1, INT32_MAX, &step, &found, err));
-    IV_TRY(
-        iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].mlp = (i + 1) % step == 0 ? IV_MLP_EXPERTS : IV_MLP_DENSE;
-    for (size_t i = 0; i < dense_count; i++) c->layer[dense[i]].mlp = IV_MLP_DENSE;
-    return IV_OK;
-}
-
 /* ---- token ids ---- */
 
 /* Ids from the vocabulary's end on, as in a published file whose vocabulary was cut, are those of no token. */
@@ -472,7 +455,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
-    c->embedding_scale = c->residual_scale = c->logits_divisor = 1;
+    c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
@@ -481,7 +464,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
-    if (f->moe) IV_TRY(parse_experts(o, c, err));
+    if (f->moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
 }

@@ -24,6 +24,7 @@ static const form forms[] = {
     {IV_STORED_QKV, "self_attn.v_proj", "self_attn.qkv_proj", V},
     {IV_STORED_GATE_UP, "mlp.gate_proj", "mlp.gate_up_proj", GATE},
     {IV_STORED_GATE_UP, "mlp.up_proj", "mlp.gate_up_proj", UP},
+    {IV_STORED_MIXTRAL, "mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias", WHOLE},
     {IV_STORED_MIXTRAL, "mlp.gate", "block_sparse_moe.gate", WHOLE},
     {IV_STORED_MIXTRAL, "mlp.experts.*.gate_proj", "block_sparse_moe.experts.*.w1", WHOLE},
     {IV_STORED_MIXTRAL, "mlp.experts.*.down_proj", "block_sparse_moe.experts.*.w2", WHOLE},
@@ -57,7 +58,7 @@ static const char *in_layer(const char *name, long *layer) {
     return *end == '.' ? end + 1 : NULL;
 }
 
-/* The rest of the name behind the pattern, ".weight"; NULL: another name. */
+/* The rest of the name behind the pattern, ".weight" or nothing; NULL: another name. */
 static const char *match(const char *pattern, const char *name, long *expert) {
     for (; *pattern; pattern++) {
         if (*pattern == '*') {
@@ -68,7 +69,7 @@ static const char *match(const char *pattern, const char *name, long *expert) {
         } else if (*pattern != *name++)
             return NULL;
     }
-    return *name == '.' && !strchr(name + 1, '.') ? name : NULL;
+    return !*name || (*name == '.' && !strchr(name + 1, '.')) ? name : NULL;
 }
 
 static const char *family_prefix(const iv_model_config *c) {
