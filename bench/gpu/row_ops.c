@@ -119,7 +119,7 @@ typedef int op(size_t rows, iv_gpu_stream s);
 static int embed(size_t rows, iv_gpu_stream s) {
     iv_gpu_matrix m = {
         .format = iv_weight_plain(IV_BF16), .type = IV_BF16, .n = VOCAB, .k_padded = HIDDEN, .data = at.embedding};
-    return iv_gpu_embed(&m, at.ids, rows, HIDDEN, at.x, s);
+    return iv_gpu_embed(&m, at.ids, rows, HIDDEN, 1.0f, at.x, s);
 }
 static int rmsnorm(size_t rows, iv_gpu_stream s) {
     return iv_gpu_rmsnorm(at.x, HIDDEN, NULL, at.weight, 1e-6f, rows, IV_BF16, at.normed, HIDDEN, s);

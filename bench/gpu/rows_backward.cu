@@ -188,12 +188,12 @@ static void head(size_t rows) {
                                        NULL);
     });
     measure("logits_backward", rows, VOCAB * 6.0, [=] {
-        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 1.0f, targets, c, out, out + rows, IV_BF16, dl, VOCAB,
-                                      NULL);
+        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 1.0f, targets, c, out, out + rows,
+                                      iv_logit_shape{1.0f, 0.0f}, IV_BF16, dl, VOCAB, NULL);
     });
     measure("logits_backward, temperature", rows, VOCAB * 6.0, [=] {
-        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 0.999f, targets, c, out, out + rows, IV_BF16, dl, VOCAB,
-                                      NULL);
+        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 0.999f, targets, c, out, out + rows,
+                                      iv_logit_shape{1.0f, 0.0f}, IV_BF16, dl, VOCAB, NULL);
     });
     measure("logit_statistics, temperature", rows, VOCAB * 8.0, [=] {
         return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 0.999f, targets, out, out + rows, out + 2 * rows, NULL,

@@ -130,8 +130,9 @@ WRAP_OR(iv_gpu_linear, iv_gpu_linear_args, vanilla_takes_linear, vanilla_linear,
         product(a->groups ? a->rows * a->groups->experts_per_token : a->rows, a->w.n, a->w.k_padded), 0)
 WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention, 0)
 WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0, rotate_bytes(a))
-WRAP(iv_gpu_embed, (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float *x, iv_gpu_stream s),
-     (m, ids, rows, h, x, s), 0, rows_bytes(rows, h, h, m->type), s)
+WRAP(iv_gpu_embed,
+     (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float scale, float *x, iv_gpu_stream s),
+     (m, ids, rows, h, scale, x, s), 0, rows_bytes(rows, h, h, m->type), s)
 WRAP(iv_gpu_rmsnorm,
      (const float *x, size_t n, const int32_t *pick, const float *w, float eps, size_t rows, iv_dtype t, void *out,
       size_t stride, iv_gpu_stream s),
@@ -179,8 +180,9 @@ WRAP(iv_gpu_logit_statistics,
      rows_bytes(rows, vocab, leaves ? vocab : 0, leaves ? leaves->type : IV_F32), s)
 WRAP(iv_gpu_logits_backward,
      (const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature, const int32_t *targets,
-      const float *c, const float *max, const float *sum, iv_dtype t, void *out, size_t stride, iv_gpu_stream s),
-     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, t, out, stride, s), 0,
+      const float *c, const float *max, const float *sum, iv_logit_shape shape, iv_dtype t, void *out, size_t stride,
+      iv_gpu_stream s),
+     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, shape, t, out, stride, s), 0,
      rows_bytes(rows, n, stride, t), s)
 WRAP(iv_gpu_logit_rows,
      (const int32_t *targets, const float *c, const float *max, const float *sum, size_t rows, iv_gpu_logit_row *out,

@@ -68,6 +68,22 @@ static iv_status parse_shared(const iv_json_object *o, const iv_expert_facts *f,
     return IV_OK;
 }
 
+static iv_status parse_mlp_types(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    const json_t *list = json_object_get(o->json, "mlp_layer_types");
+    if (!iv_json_object_has(o, "mlp_layer_types")) return IV_OK;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
+        return iv_fail(err, IV_FORMAT, "%s: mlp_layer_types: wanted an array of %" PRId64 " entries, found %s of %zu",
+                       o->file, c->layers, iv_json_type_name(list), json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        if (!type || (strcmp(type, "dense") != 0 && strcmp(type, "sparse") != 0))
+            return iv_fail(err, IV_UNSUPPORTED, "%s: mlp_layer_types[%zu]: wanted dense or sparse, found %.60s",
+                           o->file, i, type ? type : "no string");
+        c->layer[i].mlp = *type == 's' ? IV_MLP_EXPERTS : IV_MLP_DENSE;
+    }
+    return IV_OK;
+}
+
 static iv_status parse_places(const iv_json_object *o, const iv_expert_facts *f, iv_model_config *c, iv_error *err) {
     int64_t step = 1, dense[IV_LAYERS_MAX], first = f->dense_first ? 1 : 0;
     size_t dense_count = 0;
@@ -79,7 +95,7 @@ static iv_status parse_places(const iv_json_object *o, const iv_expert_facts *f,
     for (int64_t i = 0; i < c->layers; i++)
         c->layer[i].mlp = i >= first && (i + 1) % step == 0 ? IV_MLP_EXPERTS : IV_MLP_DENSE;
     for (size_t i = 0; i < dense_count; i++) c->layer[dense[i]].mlp = IV_MLP_DENSE;
-    return IV_OK;
+    return parse_mlp_types(o, c, err);
 }
 
 iv_status iv_config_parse_experts(const iv_json_object *o, const iv_expert_facts *f, iv_model_config *c,

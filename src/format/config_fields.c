@@ -5,11 +5,9 @@
 #include <stddef.h>
 #include <string.h>
 
-const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {[IV_ROPE_DEFAULT] = "default",
-                                                       [IV_ROPE_LINEAR] = "linear",
-                                                       [IV_ROPE_LLAMA3] = "llama3",
-                                                       [IV_ROPE_YARN] = "yarn",
-                                                       [IV_ROPE_NONE] = "none"};
+const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
+    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3", [IV_ROPE_YARN] = "yarn",
+    [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope", [IV_ROPE_NTK] = "dynamic"};
 static const char *const norm_places[] = {
     [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
 static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
@@ -47,6 +45,7 @@ static const iv_config_field model_rows[] = {
     {"attention_out_bias", AT(attention_out_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"mlp_bias", AT(mlp_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"qk_norm", AT(qk_norm), IV_FIELD_FLAG, BOTH, .label = "norm"},
+    {"qk_norm_behind", AT(qk_norm_behind), IV_FIELD_FLAG, LINE, .label = "norm behind rotation"},
     {"sliding_window", AT(sliding_window), IV_FIELD_INT, BOTH, .label = "window"},
     {"num_experts", AT(experts), IV_FIELD_INT, BOTH, .label = "experts"},
     {"num_experts_per_tok", AT(experts_per_token), IV_FIELD_INT, REQUIRED | EXPERTS | BOTH, .label = "", .min = 1,
@@ -94,6 +93,7 @@ static const iv_config_field rope_rows[] = {
     {"mscale_all_dim", AT(mscale_all_dim), IV_FIELD_REAL, LINE, .label = "yarn"},
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
+    {"extended", AT(extended), IV_FIELD_FLAG, LINE, .label = "extended"},
     {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
     {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
@@ -157,7 +157,7 @@ static iv_status read_row(const iv_json_object *o, const iv_config_field *f, iv_
         IV_TRY(iv_json_object_real(o, f->name, f->min, f->max, (void *)at, &found, err));
     else
         IV_TRY(iv_json_object_bool(o, f->name, (void *)at, &found, err));
-    if (found || !(f->uses & IV_FIELD_REQUIRED)) return IV_OK;
+    if (found || !(f->uses & IV_FIELD_REQUIRED) || iv_config_value(c, f) != 0) return IV_OK;
     return iv_json_object_missing(o, f->name, f->kind == IV_FIELD_INT ? "an integer" : "a number", err);
 }
 
@@ -224,12 +224,25 @@ static void describe_layers(const iv_model_config *c, iv_digest *d) {
     }
 }
 
+/* The list that is in use. */
+static void describe_long(const iv_model_config *c, iv_digest *d) {
+    const iv_rope_config *r = &c->ropes[0];
+    if (r->kind != IV_ROPE_LONG) return;
+    for (int64_t i = 0; i < (r->rotated ? r->rotated : c->head_dim) / 2; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s%a", i ? " " : "long ", c->long_factors[r->extended][i]);
+        add_text(d, text);
+    }
+    add_text(d, "\n");
+}
+
 void iv_config_describe(const iv_model_config *c, iv_digest *d) {
     add_text(d, c->model_type);
     describe_first_line(&iv_model_fields, c, d);
     add_text(d, "\n");
     describe_lines(&iv_model_fields, c, "", d);
     describe_lines(&iv_rope_fields, &c->ropes[0], "", d);
+    describe_long(c, d);
     for (int i = 1; i < c->rope_count; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "ropes %d ", i);

@@ -26,7 +26,7 @@ static bool rope_equal(const iv_rope_config *a, const iv_rope_config *b) {
 typedef struct context {
     const iv_rope_defaults *family;
     double theta, partial; /* of the whole configuration */
-    int64_t head_dim;
+    iv_model_config *c;
 } context;
 
 /* partial: the value of the whole configuration, or the default. */
@@ -34,14 +34,14 @@ static iv_status parse_partial(const iv_json_object *o, const context *k, double
     bool found;
     IV_TRY(iv_json_object_real(o, "partial_rotary_factor", 0, 1, partial, &found, err));
     if (*partial == 1) return IV_OK;
-    int64_t rotated = (int64_t)((double)k->head_dim * *partial);
+    int64_t rotated = (int64_t)((double)k->c->head_dim * *partial);
     if (k->family->partial == 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: %spartial_rotary_factor: wanted 1, found %g", o->file, o->path,
                        *partial);
     if (rotated >= 2 && rotated % 2 == 0) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED,
                    "%s: %spartial_rotary_factor: wanted an even part of head_dim %lld, found %g of it", o->file,
-                   o->path, (long long)k->head_dim, *partial);
+                   o->path, (long long)k->c->head_dim, *partial);
 }
 
 static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_error *err) {
@@ -55,14 +55,20 @@ static iv_status parse_rope_kind(const iv_json_object *o, iv_rope_kind *out, iv_
     if (!has_type && !has_old && iv_json_object_has(o, "factor"))
         return iv_json_object_missing(o, "rope_type", "a string", err);
     if (strcmp(type, "mrope") == 0) type = "default"; /* of text: its positions are equal in all sections */
-    for (int i = 0; i < IV_ROPE_NONE; i++)            /* which no file names */
-        if (strcmp(type, iv_rope_kind_names[i]) == 0) {
+    if (strcmp(type, "su") == 0 || (strcmp(type, "yarn") == 0 && iv_json_object_has(o, "short_factor")))
+        type = "longrope";                    /* names of older files */
+    for (int i = 0; i < IV_ROPE_KINDS; i++) { /* no file names NONE; without alpha, frequencies depend on the length */
+        bool named = i != IV_ROPE_NONE && (i != IV_ROPE_NTK || iv_json_object_has(o, "alpha"));
+        if (named && strcmp(type, iv_rope_kind_names[i]) == 0) {
             *out = (iv_rope_kind)i;
             return IV_OK;
         }
-    return iv_fail(err, IV_UNSUPPORTED,
-                   "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3, yarn)", o->file,
-                   o->path, type);
+    }
+    return iv_fail(
+        err, IV_UNSUPPORTED,
+        "%s: %srope_type '%.60s' is not supported (supported: default, linear, llama3, yarn, longrope, dynamic with "
+        "alpha)",
+        o->file, o->path, type);
 }
 
 /* attn_factor and extrapolation_factor are vLLM's; transformers does not read them. */
@@ -91,6 +97,41 @@ static iv_status parse_yarn(const iv_json_object *o, iv_rope_config *out, iv_err
                    out->beta_slow, out->beta_fast);
 }
 
+static iv_status parse_factors(const iv_json_object *o, const char *key, size_t count, double *out, iv_error *err) {
+    const json_t *list = json_object_get(o->json, key);
+    if (!json_is_array(list) || json_array_size(list) != count)
+        return iv_fail(err, IV_FORMAT, "%s: %s%s: wanted an array of %zu numbers, found %s of %zu", o->file, o->path,
+                       key, count, iv_json_type_name(list), json_array_size(list));
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(list, i);
+        out[i] = json_number_value(item);
+        if (!json_is_number(item) || !(out[i] >= 1e-6 && out[i] <= 1e6))
+            return iv_fail(err, IV_FORMAT, "%s: %s%s[%zu]: wanted a number from 1e-6 to 1e6, found %s", o->file,
+                           o->path, key, i, json_is_number(item) ? "another" : iv_json_type_name(item));
+    }
+    return IV_OK;
+}
+
+/* factor: only for the scale of sines and cosines; if absent, how far positions are stretched. */
+static iv_status parse_long(const iv_json_object *o, const context *k, iv_rope_config *out, iv_error *err) {
+    static const char *const keys[] = {"short_factor", "long_factor"}, *const scales[] = {"short_mscale",
+                                                                                          "long_mscale"};
+    size_t pairs = (size_t)(out->rotated ? out->rotated : k->c->head_dim) / 2;
+    bool found;
+    for (int i = 0; i < 2; i++) {
+        if (iv_json_object_has(o, scales[i]))
+            return iv_fail(err, IV_UNSUPPORTED, "%s: %s%s is not supported", o->file, o->path, scales[i]);
+        IV_TRY(parse_factors(o, keys[i], pairs, k->c->long_factors[i], err));
+    }
+    out->factor = (double)k->c->max_positions / (double)out->original_positions;
+    IV_TRY(iv_json_object_real(o, "factor", 1e-6, 1e6, &out->factor, &found, err));
+    if (out->factor < 1) out->factor = 1;
+    if (out->factor > 1 && out->original_positions < 2)
+        return iv_fail(err, IV_FORMAT, "%s: %soriginal_max_position_embeddings: wanted 2 at least, found 1", o->file,
+                       o->path);
+    return iv_json_object_real(o, "attention_factor", 1e-6, 1e6, &out->attention, &found, err);
+}
+
 /* original: the value of the whole configuration, which overrides that of the object; 0: none. */
 static iv_status parse_original(const iv_json_object *o, int64_t original, iv_rope_config *out, iv_error *err) {
     bool found;
@@ -102,7 +143,7 @@ static iv_status parse_original(const iv_json_object *o, int64_t original, iv_ro
 }
 
 static void set_partial(const context *k, double partial, iv_rope_config *out) {
-    out->rotated = partial == 1 ? 0 : (int64_t)((double)k->head_dim * partial);
+    out->rotated = partial == 1 ? 0 : (int64_t)((double)k->c->head_dim * partial);
 }
 
 static iv_rope_config unscaled(const context *k, double theta) {
@@ -122,6 +163,15 @@ static iv_status parse_rope_object(const iv_json_object *o, const context *k, in
     set_partial(k, partial, out);
     IV_TRY(iv_config_rope_check(o, err));
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
+    if (out->kind == IV_ROPE_LONG) {
+        IV_TRY(parse_original(o, original, out, err));
+        return parse_long(o, k, out, err);
+    }
+    if (out->kind == IV_ROPE_NTK)
+        return k->c->head_dim == 2 || out->rotated == 2
+                   ? iv_fail(err, IV_UNSUPPORTED,
+                             "%s: %srope_type: wanted more than 2 dimensions with dynamic, found 2", o->file, o->path)
+                   : required_real(o, "alpha", 1, 1e6, &out->factor, err);
     IV_TRY(required_real(o, "factor", 1, 1e6, &out->factor, err));
     if (out->kind == IV_ROPE_LINEAR) return IV_OK;
     if (out->kind == IV_ROPE_YARN) {
@@ -229,7 +279,7 @@ static iv_status use_linear(const iv_json_object *o, iv_model_config *c, iv_erro
 iv_status iv_config_parse_rope(const iv_json_object *o, const iv_rope_defaults *family, iv_model_config *c,
                                iv_error *err) {
     context k = {family, family->theta != 0 ? family->theta : ROPE_THETA_DEFAULT,
-                 family->partial != 0 ? family->partial : 1, c->head_dim};
+                 family->partial != 0 ? family->partial : 1, c};
     bool has_theta, has_old, has_new;
     IV_TRY(parse_partial(o, &k, &k.partial, err));
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &k.theta, &has_theta, err));

@@ -5,7 +5,9 @@
 #include <string.h>
 
 static const iv_config_wrapper wrappers[] = {
+    {"gemma3", "gemma3_text", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
     {"mistral3", "mistral", IV_STORED_TOWERS | IV_STORED_OUTSIDE},
+    {"qwen2_vl", "qwen2_vl_text", IV_STORED_TOWERS},
     {"qwen2_5_vl", "qwen2_5_vl_text", IV_STORED_TOWERS},
     {"qwen3_vl", "qwen3_vl_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
     {"qwen3_vl_moe", "qwen3_vl_moe_text", IV_STORED_TOWERS | IV_STORED_INSIDE | IV_STORED_TRANSPOSED},

@@ -28,7 +28,9 @@ typedef enum iv_rope_kind {
     IV_ROPE_LINEAR,  /* divided by factor */
     IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by factor, or interpolated */
     IV_ROPE_YARN,    /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
-    IV_ROPE_NONE     /* not rotated (NoPE): all frequencies are 0 */
+    IV_ROPE_NONE,    /* not rotated (NoPE): all frequencies are 0 */
+    IV_ROPE_LONG,    /* divided by a factor for each pair, of two lists: `extended` says which */
+    IV_ROPE_NTK      /* theta grows by the factor */
 } iv_rope_kind;
 
 /* Rotary settings; a layer names one of the configuration's by index. */
@@ -37,12 +39,13 @@ typedef struct iv_rope_config {
     double theta;
     double factor;                            /* not DEFAULT; else 1 */
     double low_freq_factor, high_freq_factor; /* LLAMA3, low < high; else 0 */
-    int64_t original_positions;               /* LLAMA3, YARN; else 0 */
+    int64_t original_positions;               /* LLAMA3, YARN, LONG; else 0 */
     double beta_fast, beta_slow;              /* YARN, fast > slow; else 0 */
-    double attention;                         /* YARN: given in the file; 0: follows from the next two */
+    double attention;                         /* YARN, LONG: given in the file; 0: follows from other members */
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
+    bool extended;                            /* LONG: by iv_config_use_positions */
     bool neighbours; /* files have the two rows of a pair next to each other: tensor_places.h */
     int64_t rotated; /* dimensions of a head that turn, even; 0: all */
 } iv_rope_config;
@@ -74,12 +77,14 @@ typedef struct iv_model_config {
 
     iv_rope_config ropes[IV_ROPES_MAX];
     int rope_count;
+    double long_factors[2][IV_HEAD_DIM_MAX / 2]; /* LONG, of each pair: up to the original positions, and extended */
 
     bool tie_embeddings;
     bool attention_bias;     /* on q, k and v */
     bool attention_out_bias; /* on o */
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+    bool qk_norm_behind;     /* behind the rotation instead */
 
     /* Scales and caps. */
     double attention_scale;     /* of scores; 0: head_dim^-0.5 */
@@ -117,6 +122,10 @@ typedef struct iv_model_config {
 
 /* The router of the layers with experts. */
 iv_router iv_config_router(const iv_model_config *c);
+
+/* Settles what depends on the number of positions that a model is opened for: with LONG it is extended if they are more
+ * than the original ones, for all sequences, as in vLLM. */
+void iv_config_use_positions(iv_model_config *c, int64_t positions);
 
 /* True if a layer norms the outputs of its blocks. */
 bool iv_config_has_post_norms(const iv_model_config *c);

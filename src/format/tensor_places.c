@@ -178,6 +178,7 @@ size_t iv_row_order_source(const iv_row_order *o, size_t j) {
 }
 
 bool iv_tensor_is_ignored(const iv_model_config *c, const char *name) {
+    if (c->stored & IV_STORED_MTP && strncmp(name, "mtp.", 4) == 0) return true;
     for (size_t i = 0; c->stored & IV_STORED_TOWERS && i < sizeof towers / sizeof *towers; i++)
         if (strncmp(name, towers[i], strlen(towers[i])) == 0) return true;
     for (const char *const *p = iv_tensor_prefixes; *p; p++) {

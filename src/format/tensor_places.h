@@ -22,7 +22,8 @@ enum {
     IV_STORED_ORDINARY = 127,      /* all of these */
     IV_STORED_GLM4_NORMS = 128,    /* post_self_attn_layernorm, post_attention_layernorm, post_mlp_layernorm */
     IV_STORED_HUNYUAN_NORMS = 256, /* self_attn.query_layernorm, self_attn.key_layernorm */
-    IV_STORED_TOWERS = 512         /* towers for images or sound and their projectors, which are not read */
+    IV_STORED_TOWERS = 512,        /* towers for images or sound and their projectors, which are not read */
+    IV_STORED_MTP = 1024           /* mtp.*: layers that draft further tokens, which are not read */
 };
 
 /* The order of the rows of each head. `head` 0: as in the file. */

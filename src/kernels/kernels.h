@@ -131,7 +131,8 @@ typedef struct iv_kernels {
     void (*logits_backward)(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
                             iv_dtype type, void *out);
     void (*attention_gradients)(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds);
     float (*row_dot)(iv_dtype type, const void *a, const void *b, size_t n);
 
     /* The optimizer: the contracts of numerics/optimizer.h. */

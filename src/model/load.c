@@ -230,12 +230,13 @@ static size_t rope_bytes(const iv_model *m) {
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
     m->rope_positions = o->positions ? o->positions : (size_t)m->config.max_positions;
+    iv_config_use_positions(&m->config, (int64_t)(o->longest ? o->longest : m->rope_positions));
     for (int i = 0; i < m->config.rope_count; i++) {
         iv_rope_table *t = &m->ropes[i];
         t->cosine = iv_memory_alloc(rope_bytes(m)), t->sine = iv_memory_alloc(rope_bytes(m));
         if (!t->cosine || !t->sine)
             return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
-        iv_rope_tables(&m->config.ropes[i], (size_t)m->config.head_dim, pool, m->rope_positions, t->cosine, t->sine);
+        iv_rope_tables(&m->config, i, pool, m->rope_positions, t->cosine, t->sine);
     }
     return IV_OK;
 }

@@ -98,6 +98,7 @@ typedef struct iv_model_options {
     bool has_dtype;
     iv_dtype dtype;                /* BF16, F16 or F32; without has_dtype the checkpoint's own */
     size_t positions;              /* longest sequence that will be run; 0: the model's own maximum */
+    size_t longest;                /* what iv_config_use_positions goes by; 0: positions */
     bool baseline;                 /* partial sums are added rank by rank: tp_plan.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */

@@ -25,26 +25,32 @@ static void rope_task(void *context, size_t index, size_t worker) {
     }
 }
 
-void iv_rope_tables(const iv_rope_config *c, size_t head_dim, iv_pool *pool, size_t positions, float *cosine,
+static double attention_of(const iv_rope_config *c) {
+    if (c->kind != IV_ROPE_YARN && c->kind != IV_ROPE_LONG) return 1;
+    if (c->attention != 0) return c->attention;
+    if (c->kind == IV_ROPE_LONG) return iv_rope_long_attention(c->factor, (double)c->original_positions);
+    return iv_rope_yarn_attention(c->factor, c->mscale, c->mscale_all_dim) * c->attn_factor;
+}
+
+void iv_rope_tables(const iv_model_config *config, int rope, iv_pool *pool, size_t positions, float *cosine,
                     float *sine) {
     double frequencies[IV_HEAD_DIM_MAX / 2];
-    iv_rope_rule rule = {.theta = c->theta,
-                         .factor = c->factor,
+    const iv_rope_config *c = &config->ropes[rope];
+    size_t head_dim = (size_t)config->head_dim, rotated = c->rotated ? (size_t)c->rotated : head_dim;
+    bool long_lists = c->kind == IV_ROPE_LONG, ntk = c->kind == IV_ROPE_NTK;
+    iv_rope_rule rule = {.theta = ntk ? iv_rope_ntk_theta(c->theta, c->factor, rotated) : c->theta,
+                         .factor = long_lists || ntk ? 1 : c->factor,
+                         .factors = long_lists ? config->long_factors[c->extended] : NULL,
                          .low_freq = c->low_freq_factor,
                          .high_freq = c->high_freq_factor,
                          .original_positions = (double)c->original_positions,
                          .beta_fast = c->beta_fast,
                          .beta_slow = c->beta_slow,
                          .truncate = c->truncate};
-    size_t rotated = c->rotated ? (size_t)c->rotated : head_dim;
     if (c->kind == IV_ROPE_NONE)
         memset(frequencies, 0, sizeof frequencies);
     else
         iv_rope_frequencies(&rule, rotated, frequencies);
-    rope_job job = {frequencies, head_dim / 2, rotated / 2, positions, 1, cosine, sine};
-    if (c->kind == IV_ROPE_YARN)
-        job.attention = c->attention != 0
-                            ? c->attention
-                            : iv_rope_yarn_attention(c->factor, c->mscale, c->mscale_all_dim) * c->attn_factor;
+    rope_job job = {frequencies, head_dim / 2, rotated / 2, positions, attention_of(c), cosine, sine};
     iv_pool_run(pool, (positions + ROWS_A_TASK - 1) / ROWS_A_TASK, rope_task, &job);
 }

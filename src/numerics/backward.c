@@ -62,7 +62,8 @@ float iv_ref_sink_gradient(iv_arithmetic arithmetic, float sink, float lse2, flo
 }
 
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds) {
     for (int j = 0; j < IV_ATTENTION_BLOCK; j++) {
         bool seen = j >= first && j <= last;
         float w = seen ? iv_attention_exp2(arithmetic, iv_fma(score[j], scale_log2e, -lse2)) : 0.0f;
@@ -141,9 +142,9 @@ static void score_gradients(const iv_ref_attention_backward_args *a, size_t head
             if (a->score_inner != 0.0f) score[j] = v_tanh(score[j] * a->score_inner);
             dp[j] = iv_ref_chain(a->arithmetic, a->type, 0.0f, d, v, padded);
         }
-        iv_ref_attention_gradients(a->arithmetic, score, dp, first, last, a->score_inner != 0.0f, a->scale_log2e, a->lse2[row],
-                                   iv_ref_row_dot(a->type, d, o, a->head_dim), a->type, (char *)b->p + i * B * width,
-                                   (char *)b->ds + i * B * width);
+        iv_ref_attention_gradients(a->arithmetic, score, dp, first, last, a->score_inner != 0.0f, a->scale_log2e,
+                                   a->lse2[row], iv_ref_row_dot(a->type, d, o, a->head_dim), a->type,
+                                   (char *)b->p + i * B * width, (char *)b->ds + i * B * width);
     }
 }
 

@@ -31,10 +31,11 @@ void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, f
 float iv_ref_attention_lse2(float max, float sum);
 
 /* One query against a block of 64 keys: from raw scores q . k and products dO . v, the weights p and the gradients of
- * the scores, typed; those outside [first, last] are +0. capped: scores are tanh of scaled ones, and the gradients those
- * of the latter. */
+ * the scores, typed; those outside [first, last] are +0. capped: scores are tanh of scaled ones, and the gradients
+ * those of the latter. */
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds);
 
 /* A row's part of the gradient of its head's sink. */
 float iv_ref_sink_gradient(iv_arithmetic arithmetic, float sink, float lse2, float delta);

@@ -298,7 +298,7 @@ static void want_row(const rotation *a, size_t row) {
     size_t dim = a->head_dim, position = (size_t)a->positions[row], run = 0;
     float *d = a->dqkv + row * (a->heads + 2 * a->kv_heads) * dim, sine[HEAD_DIM], x[HEAD_DIM];
     for (size_t i = 0; i < dim / 2; i++) sine[i] = -a->sine[position * (dim / 2) + i];
-    for (size_t h = 0; h < a->heads + a->kv_heads; h++)
+    for (size_t h = 0; h < a->heads + a->kv_heads && !a->norms_behind; h++)
         iv_ref_rope(d + h * dim, a->cosine + position * (dim / 2), sine, dim / 2);
     if (a->q_norm) {
         want_terms(a, row, true, d, a->q_raw, a->terms + row * 2 * dim);
@@ -310,6 +310,8 @@ static void want_row(const rotation *a, size_t row) {
         for (size_t i = 0; i < dim; i++) x[i] = iv_element(a->type, q ? a->q_raw : a->k_raw, from + i);
         iv_ref_rmsnorm_backward(x, q ? a->q_norm : a->k_norm, a->eps, dim, d + h * dim, NULL, d + h * dim);
     }
+    for (size_t h = 0; h < a->heads + a->kv_heads && a->norms_behind; h++)
+        iv_ref_rope(d + h * dim, a->cosine + position * (dim / 2), sine, dim / 2);
     size_t parts[3] = {a->heads * dim / a->leaves, a->kv_heads * dim / a->leaves, a->kv_heads * dim / a->leaves};
     for (size_t l = 0; l < a->leaves; l++)
         for (size_t p = 0, first = 0; p < 3; first += parts[p] * a->leaves, run += iv_padded_k(parts[p]), p++)
@@ -342,6 +344,7 @@ static void rotation_trial(rng *r, size_t trial) {
                   .positions = positions,
                   .q_norm = norms ? norm : NULL,
                   .k_norm = norms ? norm + d : NULL,
+                  .norms_behind = rng_below(r, 2),
                   .eps = rng_below(r, 2) ? 1e-6f : 0.0f,
                   .q_raw = random_values(r, random_family(r), type, rows * heads * d),
                   .k_raw = random_values(r, random_family(r), type, rows * kv_heads * d),

@@ -65,10 +65,8 @@ static void gradient_rows(const iv_kernels *k, rng *r) {
     int first = (int)rng_below(r, 66), last = (int)rng_below(r, 64);
     bool capped = rng_below(r, 2);
     float want[2][64] = {{0}}, got[2][64] = {{0}}, lse2 = random_float(r, NORMAL), delta = random_float(r, NORMAL);
-    iv_ref_attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, want[0],
-                               want[1]);
-    k->attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, got[0],
-                           got[1]);
+    iv_ref_attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, want[0], want[1]);
+    k->attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, got[0], got[1]);
     same("attention_gradients", want, got, sizeof want);
     free(s), free(dp);
 }
@@ -141,8 +139,9 @@ static void one_attention(rng *r) {
             }
             for (size_t j = 0; j < g; j++)
                 for (size_t row = 0; row < m; row++) l[j * m + row] = lse2[(ranges[s].first + row) * heads + h * g + j];
-            iv_ref_attention_backward_args ref = {arithmetic,    a.type, m,    dim,  g,    a.window, a.scale_log2e, a.scale,
-                                                  a.score_inner, t[0],   t[1], t[2], t[3], t[4],     l};
+            iv_ref_attention_backward_args ref = {arithmetic, a.type,        m,       dim,           g,
+                                                  a.window,   a.scale_log2e, a.scale, a.score_inner, t[0],
+                                                  t[1],       t[2],          t[3],    t[4],          l};
             assert_true(iv_ref_attention_backward(&ref, dq, dk, dv));
             for (size_t row = 0; row < m; row++) {
                 float *to = want + (ranges[s].first + row) * a.dqkv_stride;

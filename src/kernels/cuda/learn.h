@@ -94,6 +94,9 @@ typedef struct iv_gpu_attention_backward_args {
     size_t span_count;
     const uint32_t *tables;
     float scale_log2e, scale;
+    float score_inner;          /* of a capped shape, as the forward pass had it */
+    const float *sinks;         /* [heads] or NULL */
+    float *sink_terms;          /* with sinks: [rows][heads], each row's part of their gradients */
     const void *q, *out, *dout; /* [rows][heads * head_dim], typed */
     const float *lse2;          /* [rows][heads]: iv_gpu_attention_args.lse2 */
     float *dqkv;                /* [rows][(heads + 2 kv_heads) * head_dim]: dq, dk, dv. Rows of sequences are written */
@@ -170,6 +173,7 @@ typedef struct iv_gpu_rotate_backward_args {
     const float *cosine, *sine;   /* [position][head_dim / 2] */
     const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
     const float *q_norm, *k_norm; /* NULL: none */
+    bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const void *q_raw, *k_raw; /* [rows][heads * head_dim], [rows][kv_heads * head_dim], typed */
     float *terms;              /* [rows][2][head_dim]: h of q_norm, of k_norm (15.7) */
@@ -199,12 +203,12 @@ int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t str
                             const int32_t *targets, float *max, float *sum, float *logprobs,
                             const iv_gpu_logit_leaves *leaves, iv_gpu_stream stream);
 
-/* dl (15.6, step 1) for columns [first, first + n) of the vocabulary: x [rows][x_stride] holds these columns' logits
- * before the division by the temperature. coefficients: c, already divided. A row whose target is negative is padding:
- * +0. out [rows][out_stride], +0 from n on. */
+/* dl (15.6, step 1) for columns [first, first + n) of the vocabulary: x [rows][x_stride] holds these columns' logits,
+ * shaped, before the division by the temperature. coefficients: c, already divided. A row whose target is negative is
+ * padding: +0. out [rows][out_stride], +0 from n on. */
 int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature,
                            const int32_t *targets, const float *coefficients, const float *max, const float *sum,
-                           iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
+                           iv_logit_shape shape, iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
 /* ids[count] that are not allowed (15.5), all from `first` on: their logits, x [rows][stride] from id `first` on,
  * become -infinity. Before either of the two above. */

@@ -83,10 +83,11 @@ IV_DEVICE void heads_backward(const rotate_args &a, size_t row, unsigned leaf, i
         raws += d * element;
         if (left > 1) load_head<PER, EXACT>(at + d, d, next);
         if (left > 1 && norm) load_typed_head<T, PER, EXACT>(raws, d, next_raw);
+        if (norm && a.norms_behind) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
         rotate_head<PER, EXACT>(x, c, s, d, swap);
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = iv_canon(x[j]);
-        if (norm) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
+        if (norm && !a.norms_behind) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
 #pragma unroll
         for (int j = 0; j < PER; j++)
             if (EXACT || lane + 32 * j < d) {
@@ -436,7 +437,7 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
 static bool fits_fours(const rotate_args *a) {
     uintptr_t floats = (uintptr_t)a->dqkv | (uintptr_t)a->cosine | (uintptr_t)a->sine | (uintptr_t)a->q_norm |
                        (uintptr_t)a->k_norm;
-    return (a->head_dim == 128 || a->head_dim == 256) && a->type != IV_F32 && floats % 16 == 0 &&
+    return (a->head_dim == 128 || a->head_dim == 256) && a->type != IV_F32 && !a->norms_behind && floats % 16 == 0 &&
            a->dy_stride % 4 == 0 && ((uintptr_t)a->q_raw | (uintptr_t)a->k_raw | (uintptr_t)a->dy) % 8 == 0;
 }
 

@@ -24,7 +24,7 @@ template <iv_dtype T> IV_DEVICE void put_four(void *p, size_t i, float4 x) {
 /* V elements per thread. An id outside the vocabulary (padding, or an unknown draft token) takes row 0. */
 template <iv_dtype T, int V>
 static __global__ void embed(const void *table, size_t stride, size_t vocab, const int32_t *ids, size_t hidden,
-                             float *x) {
+                             float scale, float *x) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
@@ -33,36 +33,56 @@ static __global__ void embed(const void *table, size_t stride, size_t vocab, con
     const char *from = (const char *)table + ((id >= 0 && id < vocab ? id : 0) * stride + i) * (T == IV_F32 ? 4 : 2);
     float *to = x + row * hidden + i;
     if (V == 1) {
-        *to = get<T>(from, 0);
+        *to = get<T>(from, 0) * scale;
     } else {
         uint4 words[T == IV_F32 ? 2 : 1];
         words[0] = *(const uint4 *)from;
         if (T == IV_F32) words[1] = ((const uint4 *)from)[1];
         float4 y[2];
         for (int j = 0; j < 2; j++)
-            y[j] = make_float4(get<T>(words, 4 * j), get<T>(words, 4 * j + 1), get<T>(words, 4 * j + 2),
-                               get<T>(words, 4 * j + 3));
+            y[j] = make_float4(get<T>(words, 4 * j) * scale, get<T>(words, 4 * j + 1) * scale,
+                               get<T>(words, 4 * j + 2) * scale, get<T>(words, 4 * j + 3) * scale);
         ((float4 *)to)[0] = y[0], ((float4 *)to)[1] = y[1];
     }
 }
 
 template <iv_dtype T>
-static int launch_embed(const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t hidden, float *x,
+static int launch_embed(const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                         cudaStream_t stream) {
     int wide = hidden % 8 == 0;
     dim3 grid((unsigned)rows, (unsigned)((hidden + (wide ? 1024 : 128) - 1) / (wide ? 1024 : 128)));
-    return iv_launch(wide ? embed<T, 8> : embed<T, 1>, grid, 128, stream, m->data, m->k_padded, m->n, ids, hidden, x);
+    return iv_launch(wide ? embed<T, 8> : embed<T, 1>, grid, 128, stream, m->data, m->k_padded, m->n, ids, hidden,
+                     scale, x);
 }
 
-int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
+int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                  iv_gpu_stream stream) {
     if (rows == 0) return 0;
     switch (embedding->type) {
-    case IV_BF16: return launch_embed<IV_BF16>(embedding, ids, rows, hidden, x, stream);
-    case IV_F16: return launch_embed<IV_F16>(embedding, ids, rows, hidden, x, stream);
-    case IV_F32: return launch_embed<IV_F32>(embedding, ids, rows, hidden, x, stream);
+    case IV_BF16: return launch_embed<IV_BF16>(embedding, ids, rows, hidden, scale, x, stream);
+    case IV_F16: return launch_embed<IV_F16>(embedding, ids, rows, hidden, scale, x, stream);
+    case IV_F32: return launch_embed<IV_F32>(embedding, ids, rows, hidden, scale, x, stream);
     default: return (int)cudaErrorInvalidValue;
     }
+}
+
+/* ---- logits ---------------------------------------------------------------------------------------------- */
+
+static __global__ void shape_logits(iv_logit_shape shape, float *x, size_t n, size_t stride) {
+    iv_let_next();
+    iv_wait();
+    size_t i = (size_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float *at = x + blockIdx.x * stride + i, y = *at;
+    if (shape.divisor != 1.0f) y = iv_canon(__fdiv_rn(y, shape.divisor));
+    if (shape.cap != 0.0f) y = iv_canon(v_tanh(y * __fdiv_rn(1.0f, shape.cap)) * shape.cap);
+    *at = y;
+}
+
+int iv_gpu_shape_logits(iv_logit_shape shape, float *x, size_t rows, size_t n, size_t stride, iv_gpu_stream stream) {
+    if (rows == 0 || n == 0) return 0;
+    dim3 grid((unsigned)rows, (unsigned)((n + 255) / 256));
+    return iv_launch(shape_logits, grid, 256, stream, shape, x, n, stride);
 }
 
 /* ---- RMSNorm -------------------------------------------------------------------------------------------- */
@@ -262,12 +282,13 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
         unsigned after = head + step;
         bool query = head < queries;
         if (after < heads) load_head<PER, EXACT>(from + after * d, d, next);
+        if (a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
 #pragma unroll
         for (int j = 0; j < PER; j++)
             if (a.q_raw && (EXACT || lane + 32 * j < d))
                 put<T>(query ? q_raw : k_raw, (query ? head : head - queries) * d + 32 * j, x[j]);
         if (norm) head_norm<PER>(x, w, d, a.eps);
-        rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
+        if (!a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
         if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)

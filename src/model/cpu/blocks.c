@@ -159,6 +159,8 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const float *cosine = j->layer->rope->cosine + position * dim / 2,
                 *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
+    for (size_t h = 0; h < heads + kv_heads && c->qk_norm_behind; h++)
+        k->rope(qkv_row + h * dim, cosine, sine, dim / 2);
     if (tape && tape->q_raw) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
         k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
@@ -168,7 +170,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
         if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
-        k->rope(x, cosine, sine, dim / 2);
+        if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
     k->round(qkv_row, heads * dim, m->gemm_type, (char *)j->s->q + row * heads * dim * width);
     unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;

@@ -198,6 +198,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .leaves = l->qkv_leaves,
                                                 .q_norm = w->q_norm,
                                                 .k_norm = w->k_norm,
+                                                .norms_behind = l->model->config.qk_norm_behind,
                                                 .eps = (float)l->model->config.rms_norm_eps,
                                                 .cosine = w->rope->cosine,
                                                 .sine = w->rope->sine,

@@ -170,7 +170,7 @@ static float *biases_of(const gpu_learner *l, size_t layer) {
 }
 
 static const float *input_norm(const gpu_learner *l, const iv_tensor *t) {
-    return t ? iv_gpu_learner_vector(l, t) : iv_gpu_rounding;
+    return t ? iv_gpu_learner_norm(l, t) : iv_gpu_rounding;
 }
 
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
@@ -178,15 +178,17 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         const iv_mlp_tensors *mlp = t->experts;
         const float *biases = biases_of(l, i);
+        const float *sinks = iv_gpu_learner_vector(l, t->sinks);
         int rope = l->m->config.layer[i].rope;
         l->f.layers[i] = (layer_vectors){.cosine = l->cosine[rope],
                                          .sine = l->sine[rope],
                                          .attention_norm = input_norm(l, t->attention_norm),
                                          .mlp_norm = input_norm(l, t->mlp_norm),
-                                         .attention_post_norm = iv_gpu_learner_vector(l, t->attention_post_norm),
-                                         .mlp_post_norm = iv_gpu_learner_vector(l, t->mlp_post_norm),
-                                         .q_norm = iv_gpu_learner_vector(l, t->q_norm),
-                                         .k_norm = iv_gpu_learner_vector(l, t->k_norm),
+                                         .attention_post_norm = iv_gpu_learner_norm(l, t->attention_post_norm),
+                                         .mlp_post_norm = iv_gpu_learner_norm(l, t->mlp_post_norm),
+                                         .q_norm = iv_gpu_learner_norm(l, t->q_norm),
+                                         .k_norm = iv_gpu_learner_norm(l, t->k_norm),
+                                         .sinks = sinks ? sinks + l->shard->head_first : NULL,
                                          .qkv_bias = t->q_bias ? biases : NULL,
                                          .out_bias = iv_gpu_learner_vector(l, t->out_bias),
                                          .gate_up_bias = mlp->up_bias ? biases + l->qkv_biases : NULL,
@@ -219,7 +221,19 @@ static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const i
     return code;
 }
 
-iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err) {
+static iv_status write_norms(gpu_learner *l, iv_error *err) {
+    const iv_model *m = l->tensor_owner;
+    for (size_t i = 0; l->norms && i < m->tensor_count; i++) {
+        const iv_tensor *t = &m->tensors[i];
+        if (!iv_parameter_is_vector(t)) continue;
+        int code = iv_gpu_plus_one(iv_gpu_learner_vector(l, t), t->rows, l->norms + l->norm_at[i], l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "norms", err));
+    }
+    return IV_OK;
+}
+
+iv_status iv_gpu_learner_write_vectors(gpu_learner *l, iv_error *err) {
+    IV_TRY(write_norms(l, err));
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);

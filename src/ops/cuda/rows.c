@@ -130,7 +130,7 @@ static iv_status embedding(iv_ops *ops, const void *weight, bool weight_float, s
         IV_TRY(rounded_rows(g, weight, n, count, &at, &rows, err));
         m.n = count, m.data = rows;
     }
-    return iv_gpu_ops_launched(g, iv_gpu_embed(&m, at, count, n, out, g->stream), err);
+    return iv_gpu_ops_launched(g, iv_gpu_embed(&m, at, count, n, 1.0f, out, g->stream), err);
 }
 
 static iv_status embedding_backward(iv_ops *ops, size_t vocab, size_t n, const int32_t *ids, const uint32_t *ranks,
