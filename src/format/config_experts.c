@@ -26,7 +26,8 @@ static iv_status parse_expert_count(const iv_json_object *o, iv_model_config *c,
 static iv_status parse_router(const iv_json_object *o, const iv_expert_facts *f, iv_model_config *c, iv_error *err) {
     const char *score = NULL, *want = f->score == IV_SCORE_SIGMOID ? "sigmoid" : "softmax";
     bool found;
-    c->router_score = f->score, c->router_bias = f->router_bias, c->router_correction = f->router_correction;
+    c->router_score = f->score, c->router_bias = f->biases, c->router_correction = f->router_correction;
+    c->mlp_bias |= f->biases;
     if (!f->grouped) return IV_OK;
     IV_TRY(iv_json_object_string(o, "scoring_func", &score, &found, err));
     if (found && strcmp(score, want) != 0)

@@ -8,7 +8,8 @@
 /* What a family's files mean. */
 typedef struct iv_expert_facts {
     iv_router_score score;
-    bool router_bias, router_correction;
+    bool biases; /* of router and experts */
+    bool router_correction;
     bool grouped;        /* n_group, topk_group and routed_scaling_factor are read */
     bool dense_first;    /* first_k_dense_replace layers have none; 1 when it is absent */
     bool shared_counted; /* n_shared_experts times the size of an expert; 1 when it is absent */

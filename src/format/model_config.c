@@ -52,7 +52,7 @@ typedef struct family_facts {
     nope_rule nope;
     iv_norm_places norms;
     iv_local_rope local_rope;
-    bool qk_norm, qk_norm_behind;     /* behind the rotation */
+    bool qk_norm, qk_norm_behind; /* behind the rotation */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
@@ -66,6 +66,7 @@ typedef struct family_facts {
     bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
     bool experts_intermediate; /* intermediate_size is that of an expert */
     iv_expert_facts experts;
+    bool sinks;
     bool qk_norm_field;              /* use_qk_norm says whether there is one */
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
@@ -140,6 +141,10 @@ static const family_facts families[] = {
                  .dense_first = true,
                  .shared_counted = true},
      .reads = {READS_QK_NORM, READS_GROUPS, "first_k_dense_replace", "n_shared_experts", "partial_rotary_factor"}},
+    {"gpt_oss", .kv_heads = 8, .head_dim = 64, .bias_field = true, .qkv_bias = true, NO_IDS, .slides = SLIDE_ALTERNATE,
+     .window = 128, .sinks = true, .eps = 1e-5, .theta = 150000, .stored = IV_STORED_GPT_OSS, .moe = true,
+     .norm_topk = true, .experts_intermediate = true, .experts = {.biases = true},
+     .activation = IV_ACTIVATION_SILU_CLAMPED, .reads = {"swiglu_limit", "swiglu_alpha"}},
     {"gemma2", .kv_heads = 4, .head_dim = 256, .bias_field = true, .bos_id = 2, .eos_id = 1, .slides = SLIDE_ALTERNATE,
      .norms = IV_NORMS_BOTH, .activation = IV_ACTIVATION_GELU_TANH, .unit_offset_norms = true, .query_scalar = 256,
      .attention_cap = 50, .logits_cap = 30, .tied = true,
@@ -298,6 +303,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
         IV_TRY(iv_json_object_bool(o, "attention_out_bias", &c->attention_out_bias, &found, err));
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
+    c->attention_sinks = f->sinks;
     c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
     if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
     return IV_OK;
@@ -308,6 +314,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
 static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
     [IV_ACTIVATION_SILU] = {"silu", "swish"},
     [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"},
     [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
 };
 
@@ -321,7 +328,13 @@ static iv_status parse_activation(const iv_json_object *o, const family_facts *f
         if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
             return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted %s, found '%.60s'", o->file, keys[i], names[0], act);
     }
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation.kind = f->activation;
+    iv_activation a = {.kind = f->activation};
+    if (a.kind == IV_ACTIVATION_SILU_CLAMPED) {
+        a.limit = 7, a.alpha = 1.702;
+        IV_TRY(iv_json_object_real(o, "swiglu_limit", 1e-6, 1e6, &a.limit, &found, err));
+        IV_TRY(iv_json_object_real(o, "swiglu_alpha", 1e-6, 1e6, &a.alpha, &found, err));
+    }
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation = a;
     return IV_OK;
 }
 

@@ -11,6 +11,7 @@
 typedef struct expert_job {
     iv_cpu_learner *l;
     const iv_mlp_tensors *t;
+    const float *down_bias; /* of the expert at work, or NULL */
     const iv_activation *activation;
     size_t h, n, k, width, rows; /* n: intermediate size; rows: of the expert at work */
     iv_router router;
@@ -53,6 +54,8 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     float *da = l->dact + row * j->n, *dx = l->forward->wide + row * j->h, w = l->tape.now->expert_weights[slot];
     const char *act = (const char *)l->tape.now->act + slot * j->n * j->width;
     l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->gemm_type, da, act, j->n);
+    if (j->down_bias) /* a part of what the weight scales */
+        l->expert_gradients[slot] += l->kernels->row_dot(IV_F32, l->dblock + slot / j->k * j->h, j->down_bias, j->h);
     for (size_t i = 0; i < j->n; i++) da[i] = da[i] * w;
     memcpy((char *)l->forward->act_memory + row * j->n * j->width, act, j->n * j->width);
     memcpy(dx, l->dblock + slot / j->k * j->h, j->h * sizeof *dx);
@@ -192,7 +195,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     IV_TRY(shared_backward(l, layer, err));
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
-        j.t = &tensors->experts[e];
+        j.t = &tensors->experts[e], j.down_bias = l->model->layers[layer].experts[e].down_bias;
         IV_TRY(run_expert(&j, (int32_t)e, err));
     }
     IV_TRY(share_weights(l, tokens * j.k, err));
