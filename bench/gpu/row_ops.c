@@ -119,7 +119,7 @@ typedef int op(size_t rows, iv_gpu_stream s);
 static int embed(size_t rows, iv_gpu_stream s) {
     iv_gpu_matrix m = {
         .format = iv_weight_plain(IV_BF16), .type = IV_BF16, .n = VOCAB, .k_padded = HIDDEN, .data = at.embedding};
-    return iv_gpu_embed(&m, at.ids, rows, HIDDEN, at.x, s);
+    return iv_gpu_embed(&m, at.ids, rows, HIDDEN, 1.0f, at.x, s);
 }
 static int rmsnorm(size_t rows, iv_gpu_stream s) {
     return iv_gpu_rmsnorm(at.x, HIDDEN, NULL, at.weight, 1e-6f, rows, IV_BF16, at.normed, HIDDEN, s);
@@ -140,7 +140,9 @@ static int rotate(size_t rows, iv_gpu_stream s) {
                             .bad = at.bad};
     return iv_gpu_rotate(&a, s);
 }
-static int swiglu(size_t rows, iv_gpu_stream s) { return iv_gpu_swiglu(at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s); }
+static int swiglu(size_t rows, iv_gpu_stream s) {
+    return iv_gpu_activate(&iv_silu, at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s);
+}
 static int route(size_t rows, iv_gpu_stream s) {
     return iv_gpu_route(at.logits, rows, NULL, EXPERTS, K, true, at.expert_ids, at.weights, at.offsets, at.slots, s);
 }

@@ -10,6 +10,10 @@ const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
     [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope", [IV_ROPE_NTK] = "dynamic"};
 static const char *const norm_places[] = {
     [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
+static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
+                                          [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
+                                          [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
+                                          [IV_ACTIVATION_RELU2] = "relu2"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -93,6 +97,9 @@ static const iv_config_field layer_rows[] = {
     {"mlp", AT(mlp), IV_FIELD_CHOICE, BOTH, .choices = mlp_kinds},
     {"rope", AT(rope), IV_FIELD_CHOICE, LINE, .label = "rope"},
     {"norms", AT(norms), IV_FIELD_CHOICE, LINE | MEMORY, .label = "norms", .choices = norm_places},
+    {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
+    {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
 };
 #undef AT
 
@@ -101,7 +108,7 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
                       iv_layer_fields = {layer_rows, sizeof layer_rows / sizeof *layer_rows};
 
 _Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
-                   sizeof(iv_norm_places) == sizeof(int),
+                   sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int),
                "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {
@@ -140,7 +147,7 @@ static iv_status read_row(const iv_json_object *o, const iv_config_field *f, iv_
         IV_TRY(iv_json_object_real(o, f->name, f->min, f->max, (void *)at, &found, err));
     else
         IV_TRY(iv_json_object_bool(o, f->name, (void *)at, &found, err));
-    if (found || !(f->uses & IV_FIELD_REQUIRED)) return IV_OK;
+    if (found || !(f->uses & IV_FIELD_REQUIRED) || iv_config_value(c, f) != 0) return IV_OK;
     return iv_json_object_missing(o, f->name, f->kind == IV_FIELD_INT ? "an integer" : "a number", err);
 }
 

@@ -20,7 +20,7 @@ typedef enum iv_field_kind {
 } iv_field_kind;
 
 enum {
-    IV_FIELD_REQUIRED = 1,   /* read from the member of this name, which must be there */
+    IV_FIELD_REQUIRED = 1,   /* read from the member of this name, which must be there unless a value is preset */
     IV_FIELD_OPTIONAL = 2,   /* read from the member of this name if it is there; else the value that is preset */
     IV_FIELD_EXPERTS = 4,    /* read in families with experts alone */
     IV_FIELD_ARITHMETIC = 8, /* another value is another function of the weights: part of the fingerprint */

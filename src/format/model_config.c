@@ -52,6 +52,7 @@ typedef struct family_facts {
     iv_norm_places norms;
     iv_local_rope local_rope;
     bool qk_norm, qk_norm_behind;     /* behind the rotation */
+    iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
@@ -69,6 +70,8 @@ typedef struct family_facts {
     bool no_out_bias;                /* attention_bias is of q, k and v alone */
     bool no_window;                  /* there is none when sliding_window is absent */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
+    int64_t pattern;                 /* when sliding_window_pattern is absent; 0: SLIDING_WINDOW_PATTERN_DEFAULT */
+    int64_t vocab, heads, positions; /* of the family's first size, which its files may leave out; 0: must be there */
     const char *reads[8];            /* members that other families refuse (config_members.h) */
 } family_facts;
 
@@ -93,6 +96,8 @@ static const family_facts families[] = {
     {"cwm", .kv_heads = 8, .head_dim = 128, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_PATTERN_FIRST,
      .window = 8192, .mlp_bias_field = true},
     {"ministral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_LISTED},
+    {"arcee", .bias_field = true, .bos_id = 128000, .eos_id = 128001, .activation = IV_ACTIVATION_RELU2,
+     .mlp_bias_field = true},
     {"mixtral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5,
      .theta = 1e6, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true, .experts_intermediate = true},
     {"qwen2_5_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
@@ -121,6 +126,31 @@ static const family_facts families[] = {
      .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
     {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
      .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"gemma2", .kv_heads = 4, .head_dim = 256, .bias_field = true, .bos_id = 2, .eos_id = 1, .slides = SLIDE_ALTERNATE,
+     .norms = IV_NORMS_BOTH, .activation = IV_ACTIVATION_GELU_TANH, .unit_offset_norms = true, .query_scalar = 256,
+     .attention_cap = 50, .logits_cap = 30, .tied = true,
+     .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation"}},
+    {"gemma3_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .bias_field = true,
+     .bos_id = 2,
+     .eos_id = 1,
+     .slides = SLIDE_PATTERN,
+     .pattern = 6,
+     .norms = IV_NORMS_BOTH,
+     .local_rope = IV_LOCAL_THETA,
+     .theta = 1e6,
+     .qk_norm = true,
+     .activation = IV_ACTIVATION_GELU_TANH,
+     .unit_offset_norms = true,
+     .query_scalar = 256,
+     .tied = true,
+     .vocab = 262208,
+     .heads = 8,
+     .positions = 131072,
+     .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
+               "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
 };
 #undef READS_QK_NORM
 #undef NO_IDS
@@ -129,7 +159,7 @@ enum { FAMILY_COUNT = sizeof families / sizeof *families };
 #define RMS_NORM_EPS_DEFAULT 1e-6
 #define SLIDING_WINDOW_DEFAULT 4096
 #define MAX_WINDOW_LAYERS_DEFAULT 28
-#define SLIDING_WINDOW_PATTERN_DEFAULT 4 /* but 6 in the families of IV_LOCAL_THETA */
+#define SLIDING_WINDOW_PATTERN_DEFAULT 4
 #define NO_ROPE_INTERVAL_DEFAULT 4
 
 static bool is_absent(const iv_json_object *o, const char *key) { return !json_object_get(o->json, key); }
@@ -244,11 +274,7 @@ static iv_status parse_heads(const iv_json_object *o, const family_facts *f, iv_
 }
 
 static iv_status parse_switches(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
-    const char *act = NULL;
     bool found, bias = false;
-    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
-    if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(iv_json_object_bool(o, "attention_bias", &bias, &found, err));
     c->attention_bias = f->bias_field && !is_absent(o, "attention_bias") ? bias : f->qkv_bias;
     c->attention_out_bias = c->attention_bias && f->bias_field && !f->no_out_bias;
@@ -258,6 +284,28 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
+    return IV_OK;
+}
+
+/* ---- activations ---- */
+
+static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
+    [IV_ACTIVATION_SILU] = {"silu", "swish"},
+    [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+};
+
+/* A family has one activation: the field says no other. */
+static iv_status parse_activation(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    static const char *const keys[] = {"hidden_act", "hidden_activation"};
+    const char *const *names = activation_names[f->activation], *act = NULL;
+    bool found;
+    for (size_t i = 0; i < 2; i++) {
+        IV_TRY(iv_json_object_string(o, keys[i], &act, &found, err));
+        if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
+            return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted %s, found '%.60s'", o->file, keys[i], names[0], act);
+    }
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation.kind = f->activation;
     return IV_OK;
 }
 
@@ -329,10 +377,11 @@ static iv_status parse_layer_types(const iv_json_object *o, const iv_model_confi
     return IV_OK;
 }
 
-/* Exaone4's published files also write it as letters, next to layer_types. */
-static iv_status parse_pattern(const iv_json_object *o, int64_t *pattern, iv_error *err) {
+/* Exaone4's published files also write it as letters, next to layer_types; Gemma's with an underscore. */
+static iv_status parse_pattern(const iv_json_object *o, const family_facts *f, int64_t *pattern, iv_error *err) {
     bool found;
-    *pattern = SLIDING_WINDOW_PATTERN_DEFAULT;
+    *pattern = f->pattern ? f->pattern : SLIDING_WINDOW_PATTERN_DEFAULT;
+    IV_TRY(iv_json_object_int(o, "_sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err));
     if (json_is_string(json_object_get(o->json, "sliding_window_pattern")) && iv_json_object_has(o, "layer_types"))
         return IV_OK;
     return iv_json_object_int(o, "sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err);
@@ -345,7 +394,7 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     bool reads_list = f->slides >= SLIDE_FROM_LAYER;
     if (f->slides == SLIDE_FROM_LAYER)
         IV_TRY(iv_json_object_int(o, "max_window_layers", 0, INT32_MAX, &from, &found, err));
-    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, &pattern, err));
+    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, f, &pattern, err));
     IV_TRY(parse_layer_types(o, c, listed, &has_list, err));
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
@@ -483,10 +532,12 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
+    c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
     c->embedding_scale = c->residual_scale = c->logits_divisor = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
+    IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
     iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));

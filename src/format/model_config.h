@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "numerics/activation.h"
 
 #define IV_CONFIG_BYTES_MAX ((size_t)1 << 22)
 #define IV_VOCAB_MAX (1 << 24)
@@ -59,6 +60,7 @@ typedef struct iv_layer_config {
     int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
     int rope;       /* index into iv_model_config.ropes */
     iv_norm_places norms;
+    iv_activation activation; /* of its MLP, or of its experts */
 } iv_layer_config;
 
 /* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */

@@ -23,8 +23,8 @@ typedef struct iv_attention_args {
     float scale_log2e;
     float score_inner;  /* 0, or scores become tanh(score * score_inner) first */
     const float *sinks; /* [heads] or NULL */
-    const void *q; /* [tokens][heads * key_dim] in layout->type */
-    void *out;     /* [tokens][heads * value_dim], of that type */
+    const void *q;      /* [tokens][heads * key_dim] in layout->type */
+    void *out;          /* [tokens][heads * value_dim], of that type */
     const iv_attention_span *spans;
     size_t span_count;
     float *lse2; /* [tokens][heads] or NULL: log2 of each row's sum of exponentials, for the backward pass */

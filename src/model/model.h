@@ -18,14 +18,15 @@
 
 enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
 
-/* Matrices that share an input are one matrix: q, k, v stacked, and gate over up; of each the rank's rows. Row-parallel
+/* Matrices that share an input are one matrix: q, k, v stacked, and gate over up (up alone if the activation has no
+ * gate); of each the rank's rows. Row-parallel
  * matrices are one for each canonical node of the rank's leaves. Biases are NULL where the family has none. */
 typedef struct iv_mlp {
     iv_matrix gate_up, down[IV_RANK_NODES_MAX];
     float *gate_up_bias, *down_bias;
 } iv_mlp;
 
-/* The same by name (tensors.h), whole: NULL where the family has none. The first model of a process has them. */
+/* The same by name (tensors.h), whole: NULL where the layer has none. The first model of a process has them. */
 typedef struct iv_tensor iv_tensor;
 typedef struct iv_stored iv_stored;
 typedef struct iv_mlp_tensors {

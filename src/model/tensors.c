@@ -214,10 +214,10 @@ typedef struct mlp_shard {
 } mlp_shard;
 
 /* leaves: of every matrix; 0: as its k has them. */
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *mlps,
-                     size_t count, iv_mlp_tensors *named) {
+static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
+                     const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
     const iv_model_config *c = &b->first->config;
-    size_t hidden = (size_t)c->hidden_size, downs = 0;
+    size_t hidden = (size_t)c->hidden_size, downs = 0, ups = iv_activation_inputs(activation);
     const stack_tensor up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
                                {"up_proj", intermediate, &named->up, &named->up_bias}};
     const stack_tensor down[] = {{"down_proj", hidden, &named->down, NULL}};
@@ -232,11 +232,11 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
                            .of = {{begin, end}, {begin, end}},
                            .k = hidden,
                            .leaves = leaves,
-                           .paired = true};
+                           .paired = activation->kind == IV_ACTIVATION_SILU};
         downs = cut_nodes(down_cuts, downs, mlps[i].owner, to->down, row, hidden);
     }
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
-    IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
+    IV_TRY(stacked(b, prefix, up + 2 - ups, ups, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
     if (!c->mlp_bias || count == 0) return IV_OK;
     IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
@@ -343,8 +343,8 @@ static iv_status experts(builder *b, const char *at, size_t index) {
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held, count,
-                   &b->first->layer_tensors[index].experts[e]));
+        IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held,
+                   count, &b->first->layer_tensors[index].experts[e]));
     }
     return IV_OK;
 }
@@ -373,7 +373,7 @@ static iv_status layer(builder *b, size_t index) {
     if (!n->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
     if (moe) return experts(b, at, index);
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */

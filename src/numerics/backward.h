@@ -5,6 +5,7 @@
 #ifndef IV_NUMERICS_BACKWARD_H
 #define IV_NUMERICS_BACKWARD_H
 
+#include "numerics/activation.h"
 #include "numerics/attention.h"
 
 /* RMSNorm at a row x[n] with weights w: from dy the gradient of x, added to add[n] (NULL: not added), into out[n],
@@ -15,10 +16,10 @@ float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t 
 /* One row's part of the gradient of w, added to sum[n]: dy[i] * (x[i] * r). */
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum);
 
-/* gate and up are typed, as the backward pass sees them; da is the gradient of silu(gate) * up. Results are rounded to
- * `to`. */
-void iv_ref_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup);
+/* gate and up are typed, as the backward pass sees them; da is the gradient of the activation. Results are rounded to
+ * `to`. gate and dgate may be NULL if it has no gate. */
+void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup);
 
 /* The gradient of a row's logits, rounded to `type`: c * (softmax(x)[i] - (i == target)), with the row's max and sum as
  * iv_ref_sum_exp makes them. Only columns [first, first + n) of the row are given in x and written. */
@@ -30,10 +31,11 @@ void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, f
 float iv_ref_attention_lse2(float max, float sum);
 
 /* One query against a block of 64 keys: from raw scores q . k and products dO . v, the weights p and the gradients of
- * the scores, typed; those outside [first, last] are +0. capped: scores are tanh of scaled ones, and the gradients those
- * of the latter. */
+ * the scores, typed; those outside [first, last] are +0. capped: scores are tanh of scaled ones, and the gradients
+ * those of the latter. */
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds);
 
 /* A row's part of the gradient of its head's sink. */
 float iv_ref_sink_gradient(iv_arithmetic arithmetic, float sink, float lse2, float delta);

@@ -1,7 +1,7 @@
 /* rows.c: row ops in plain loops, in the order of the law. */
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
-#include "numerics/elementary.h"
+#include "numerics/activate.h"
 
 float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     for (size_t stride = IV_ROW_LANES / 2; stride > 0; stride /= 2)
@@ -29,8 +29,11 @@ void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs)
     }
 }
 
-void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out) {
-    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_silu(gate[i]) * up[i]);
+const iv_activation iv_silu = {.kind = IV_ACTIVATION_SILU};
+
+void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out) {
+    iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_activate(a->kind, f, gate ? gate[i] : 0.0f, up[i]));
 }
 
 void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {

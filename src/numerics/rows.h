@@ -1,10 +1,12 @@
 /* rows.h: the scalar reference of every op that works on one row of floats.
  *
- * Results are fp32. RMSNorm, RoPE and SwiGLU make NaN canonical; sums, routing weights and combined terms are
+ * Results are fp32. RMSNorm, RoPE and activations make NaN canonical; sums, routing weights and combined terms are
  * used by an op that does. If an output is stored in the GEMM type, the caller rounds it with floats.h. Law:
  * NUMERICS.md section 4. */
 #ifndef IV_NUMERICS_ROWS_H
 #define IV_NUMERICS_ROWS_H
+
+#include "numerics/activation.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,8 +25,8 @@ void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, fl
 /* Rotates the pairs (x[i], x[i + pairs]) by the table row, in place. */
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
 
-/* out[i] = silu(gate[i]) * up[i]. */
-void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out);
+/* out[i] = the activation of gate[i] and up[i]; gate may be NULL if it has none. */
+void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out);
 
 /* x[i] = outer * tanh(x[i] * inner): a soft cap, of logits (inner = 1 / cap, outer = cap) or of attention's scores. */
 void iv_ref_cap(float *x, float inner, float outer, size_t n);

@@ -167,8 +167,9 @@ static void json_lists_runs_of_layers(void **state) {
     assert_false(out.failed);
     assert_non_null(strstr(text.data, "\"num_experts\":8"));
     assert_non_null(strstr(text.data, "\"ropes\":[{\"rope_type\":\"yarn\""));
-    assert_non_null(
-        strstr(text.data, "{\"count\":1,\"sliding_window\":20,\"mlp\":\"experts\",\"rope\":0,\"norms\":\"before\"}"));
+    assert_non_null(strstr(text.data,
+                           "{\"count\":1,\"sliding_window\":20,\"mlp\":\"experts\",\"rope\":0,\"norms\":\"before\","
+                           "\"activation\":\"silu\","));
     iv_buf_free(&text);
 }
 

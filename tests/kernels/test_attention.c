@@ -10,7 +10,7 @@ typedef struct problem {
     int64_t window;
     float scale, inner; /* inner: of capped scores, or 0 */
     const float *sinks; /* [heads] or NULL */
-    void *q, *k, *v; /* [tokens][heads][dim], [tokens][kv_heads][dim] */
+    void *q, *k, *v;    /* [tokens][heads][dim], [tokens][kv_heads][dim] */
 } problem;
 
 /* value_dim: the first elements of a value, which are all that it has. */
@@ -63,10 +63,9 @@ static void run_reference(const problem *p, size_t row, size_t head, void *out) 
         memcpy(v + i * dim * e, (char *)p->v + (i * p->kv_heads + kv) * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    assert_true(iv_ref_attention(
-        &(iv_ref_attention_args){p->arithmetic, p->type, dim, (int64_t)t, p->window, p->scale, p->inner,
-                                 p->sinks ? p->sinks + head : NULL, q, k, v},
-        y));
+    assert_true(iv_ref_attention(&(iv_ref_attention_args){p->arithmetic, p->type, dim, (int64_t)t, p->window, p->scale,
+                                                          p->inner, p->sinks ? p->sinks + head : NULL, q, k, v},
+                                 y));
     for (size_t d = 0; d < dim; d++) put_type(p->type, out, d, y[d]);
     free(q), free(k), free(v), free(y);
 }

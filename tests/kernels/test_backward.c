@@ -39,9 +39,14 @@ static void row_ops(const iv_kernels *k, rng *r) {
     same("norm_weight_backward", want, got, n * sizeof *want);
     void *gate = random_values(r, type == IV_F16 ? NORMAL : f, type, n), *up = random_values(r, NORMAL, type, n);
     size_t width = iv_dtype_bytes(to);
-    iv_ref_swiglu_backward(type, gate, up, dy, n, to, want, (char *)want + n * width);
-    k->swiglu_backward(type, gate, up, dy, n, to, got, (char *)got + n * width);
-    same("swiglu_backward", want, got, 2 * n * width);
+    for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
+        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 0.7, .alpha = 1.702};
+        bool gated = iv_activation_is_gated(&a);
+        void *of_want = gated ? (char *)want + n * width : NULL, *of_got = gated ? (char *)got + n * width : NULL;
+        iv_ref_activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_want, want);
+        k->activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_got, got);
+        same("activate_backward", want, got, (gated ? 2 : 1) * n * width);
+    }
     float max, sum, c = random_float(r, NORMAL);
     iv_ref_sum_exp(x, n, &max, &sum);
     size_t first = rng_below(r, n), count = 1 + rng_below(r, n - first), target = rng_below(r, n);
@@ -60,10 +65,8 @@ static void gradient_rows(const iv_kernels *k, rng *r) {
     int first = (int)rng_below(r, 66), last = (int)rng_below(r, 64);
     bool capped = rng_below(r, 2);
     float want[2][64] = {{0}}, got[2][64] = {{0}}, lse2 = random_float(r, NORMAL), delta = random_float(r, NORMAL);
-    iv_ref_attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, want[0],
-                               want[1]);
-    k->attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, got[0],
-                           got[1]);
+    iv_ref_attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, want[0], want[1]);
+    k->attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, got[0], got[1]);
     same("attention_gradients", want, got, sizeof want);
     free(s), free(dp);
 }
@@ -136,8 +139,9 @@ static void one_attention(rng *r) {
             }
             for (size_t j = 0; j < g; j++)
                 for (size_t row = 0; row < m; row++) l[j * m + row] = lse2[(ranges[s].first + row) * heads + h * g + j];
-            iv_ref_attention_backward_args ref = {arithmetic,    a.type, m,    dim,  g,    a.window, a.scale_log2e, a.scale,
-                                                  a.score_inner, t[0],   t[1], t[2], t[3], t[4],     l};
+            iv_ref_attention_backward_args ref = {arithmetic, a.type,        m,       dim,           g,
+                                                  a.window,   a.scale_log2e, a.scale, a.score_inner, t[0],
+                                                  t[1],       t[2],          t[3],    t[4],          l};
             assert_true(iv_ref_attention_backward(&ref, dq, dk, dv));
             for (size_t row = 0; row < m; row++) {
                 float *to = want + (ranges[s].first + row) * a.dqkv_stride;

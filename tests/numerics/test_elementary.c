@@ -1,5 +1,5 @@
-/* exp2, exp, log, silu, ex2 and tanh of the law against libm in double: the largest error in ulps and its argument. All 2^32
- * floats with INVAR_TEST_LONG (some minutes), otherwise a stride; edges and limits always. */
+/* exp2, exp, log, silu, ex2 and tanh of the law against libm in double: the largest error in ulps and its argument. All
+ * 2^32 floats with INVAR_TEST_LONG (some minutes), otherwise a stride; edges and limits always. */
 #include "random.h"
 #include "base/threads.h"
 #include "numerics/ex2.h"

@@ -118,6 +118,62 @@ static void log_softmax_is_accurate(void **state) {
     assert_true(worst < 1e-5 && worst_sum < 8.0);
 }
 
+/* The activation in double, and the size of what it multiplies. */
+static double activation_of(const iv_activation *a, double g, double u, double *size) {
+    double of = g, by = u, s = g;
+    switch (a->kind) {
+    case IV_ACTIVATION_SILU: break;
+    case IV_ACTIVATION_GELU_TANH: /* as it is usually written */
+        *size = fabs(g * u);
+        return 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+    case IV_ACTIVATION_SILU_CLAMPED:
+        of = fmin(g, a->limit), by = fmax(fmin(u, a->limit), -a->limit) + 1, s = (double)(float)a->alpha * of;
+        break;
+    case IV_ACTIVATION_RELU2: *size = u * u; return u > 0 ? u * u : 0;
+    }
+    *size = fabs(of * by);
+    return of / (1 + exp(-s)) * by;
+}
+
+static void activations_are_accurate(void **state) {
+    (void)state;
+    rng r = rng_start("activations");
+    for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
+        const iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 3, .alpha = 1.702};
+        double worst = 0;
+        for (size_t t = 0; t < trials(200, 10000); t++) {
+            enum { N = 256 };
+            float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N];
+            for (size_t i = 0; i < N; i++) g[i] *= 4.0f, u[i] *= 2.0f;
+            iv_ref_activate(&a, iv_activation_is_gated(&a) ? g : NULL, u, N, y);
+            for (size_t i = 0; i < N; i++) {
+                double size, exact = activation_of(&a, g[i], u[i], &size);
+                if (size > 0) worst = fmax(worst, fabs(y[i] - exact) / size);
+            }
+            free(g), free(u);
+        }
+        printf("activation %d: worst %.2f * 2^-24 of gate times up\n", kind, worst * 0x1p24);
+        assert_true(worst > 0 && worst < 0x1p-21);
+    }
+}
+
+/* Clamping keeps a NaN, and infinities become limits. */
+static void activations_at_the_ends(void **state) {
+    (void)state;
+    const iv_activation clamped = {.kind = IV_ACTIVATION_SILU_CLAMPED, .limit = 2, .alpha = 1.702},
+                        relu = {.kind = IV_ACTIVATION_RELU2}, gelu = {.kind = IV_ACTIVATION_GELU_TANH};
+    const float inf = INFINITY, gate[] = {inf, 5, 1, NAN, 1, -1e30f}, up[] = {-inf, 9, NAN, 1, -1, 2};
+    float y[6], at_limit;
+    iv_ref_activate(&clamped, (const float[]){2}, (const float[]){2}, 1, &at_limit);
+    iv_ref_activate(&clamped, gate, up, 6, y);
+    assert_true(y[1] == at_limit && y[2] != y[2] && y[3] != y[3]);
+    assert_true(y[0] < 0 && y[0] == -at_limit / 3 && y[4] == 0 && y[5] == 0);
+    iv_ref_activate(&relu, NULL, up, 6, y);
+    assert_true(y[0] == 0 && y[1] == 81 && y[2] != y[2] && y[3] == 1 && y[4] == 0 && !signbit(y[4]));
+    iv_ref_activate(&gelu, (const float[]){1e30f, -1e30f, 0, NAN}, (const float[]){1, 1, 1, 1}, 4, y);
+    assert_true(y[0] == 1e30f && y[1] == 0 && y[2] == 0 && y[3] != y[3]);
+}
+
 static void swiglu_and_rope_are_accurate(void **state) {
     (void)state;
     rng r = rng_start("swiglu");
@@ -126,7 +182,7 @@ static void swiglu_and_rope_are_accurate(void **state) {
         enum { N = 256 };
         float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N], z[N];
         for (size_t i = 0; i < N; i++) g[i] *= 4.0f;
-        iv_ref_swiglu(g, u, N, y);
+        iv_ref_activate(&iv_silu, g, u, N, y);
         for (size_t i = 0; i < N; i++) worst = fmax(worst, ulps(y[i], g[i] / (1.0 + exp(-(double)g[i])) * u[i]));
         float c[N / 2], s[N / 2];
         for (size_t i = 0; i < N / 2; i++) c[i] = cosf(u[i]), s[i] = sinf(u[i]);
@@ -242,6 +298,8 @@ int main(void) {
         cmocka_unit_test(log_sum_exp_sums_in_lanes),
         cmocka_unit_test(norm_is_accurate),
         cmocka_unit_test(log_softmax_is_accurate),
+        cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(activations_at_the_ends),
         cmocka_unit_test(swiglu_and_rope_are_accurate),
         cmocka_unit_test(equal_logits_go_by_id),
         cmocka_unit_test(route_weighs_as_softmax),

@@ -47,15 +47,29 @@ static void norm_weight_backward(const float *dy, const float *x, float r, size_
     }
 }
 
-static void swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup) {
-    vf one = v_set(1.0f);
+static inline void activate_backward_as(iv_activation_kind kind, iv_activation_floats f, iv_dtype type,
+                                        const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
+                                        void *dgate, void *dup) {
+    bool gated = kind != IV_ACTIVATION_RELU2;
     EACH(i, n) {
-        vf g = load_typed(type, gate, i, left), u = load_typed(type, up, i, left), a = load_some(da + i, left);
-        vf d = v_add(one, v_exp(v_sub(v_set(0.0f), g))), s = v_div(one, d), act = v_div(g, d);
-        store_some(to, dup, i, v_mul(a, act), left);
-        store_some(to, dgate, i, v_mul(v_mul(a, u), v_fma(act, v_sub(one, s), s)), left);
+        vf g = gated ? load_typed(type, gate, i, left) : v_set(0.0f), dg = g, du;
+        v_activate_backward(kind, f, g, load_typed(type, up, i, left), load_some(da + i, left), &dg, &du);
+        store_some(to, dup, i, du, left);
+        if (gated) store_some(to, dgate, i, dg, left);
     }
+}
+
+static void activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup) {
+#define AS(kind) \
+    case kind: activate_backward_as(kind, IV_ACTIVATION_FLOATS(a), type, gate, up, da, n, to, dgate, dup); break
+    switch (a->kind) {
+        AS(IV_ACTIVATION_SILU);
+        AS(IV_ACTIVATION_GELU_TANH);
+        AS(IV_ACTIVATION_SILU_CLAMPED);
+        AS(IV_ACTIVATION_RELU2);
+    }
+#undef AS
 }
 
 static void logits_backward(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
@@ -97,6 +111,6 @@ static float row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
 
 void BACKWARD_NAME(iv_kernels *k) {
     k->rmsnorm_backward = rmsnorm_backward, k->norm_weight_backward = norm_weight_backward;
-    k->swiglu_backward = swiglu_backward, k->logits_backward = logits_backward;
+    k->activate_backward = activate_backward, k->logits_backward = logits_backward;
     k->attention_gradients = attention_gradients, k->row_dot = row_dot;
 }

@@ -35,7 +35,7 @@ IV_DEVICE vm v_less(vf a, vf b) { return a < b; }
 IV_DEVICE vm v_is_nan(vf a) { return a != a; }
 IV_DEVICE vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 
-#include "numerics/elementary.h"
+#include "numerics/activate.h"
 
 /* ex2 of the law (section 5), which describes this instruction. */
 IV_DEVICE vf v_ex2(vf x) {

@@ -15,7 +15,9 @@
 #include "base/dtype.h"
 #include "base/ranks.h"
 #include "kernels/row_sampling.h"
+#include "numerics/activation.h"
 #include "numerics/attention.h"
+#include "numerics/rows.h"
 #include "numerics/tree.h"
 #include "numerics/weight_format.h"
 
@@ -172,6 +174,7 @@ typedef struct iv_gpu_attention_shape {
     size_t heads, kv_heads, head_dim;
     size_t group, group_first; /* see iv_attention_args */
     int64_t window;            /* 0: none */
+    bool capped;               /* scores are, see score_inner: the generic kernels compute it */
 } iv_gpu_attention_shape;
 
 /* Memory that attention needs, for steps of up to rows_max rows, spans_max spans, contexts of up to positions_max
@@ -191,6 +194,8 @@ typedef struct iv_gpu_attention_args {
     iv_gpu_attention_shape shape;
     iv_gpu_kv kv;
     float scale_log2e;
+    float score_inner;        /* of a capped shape: scores become tanh(score * score_inner) first */
+    const float *sinks;       /* [heads] or NULL */
     const void *q;            /* [rows][heads * head_dim] */
     void *out;                /* the same shape and type */
     float *lse2;              /* [rows][heads]: lse2 of 15.8, for a backward pass; NULL: not wanted */
@@ -207,24 +212,31 @@ int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
 /* ---- row ops (rows.cu) ------------------------------------------------------------------------------------ */
 
-/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. An id outside the vocabulary (a padding
- * row) takes row 0. */
-int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
+/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened, times scale. An id outside the vocabulary
+ * (a padding row) takes row 0. */
+int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                  iv_gpu_stream stream);
+
+/* x [rows][stride], n columns from products of the head to logits (8.6), in place. */
+int iv_gpu_shape_logits(iv_logit_shape shape, float *x, size_t rows, size_t n, size_t stride, iv_gpu_stream stream);
 
 /* out[row][out_stride] = R(RMSNorm(x[pick ? pick[row] : row])), zero from n to out_stride. */
 int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
                    iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
-/* to[row] = canon(x[row] + v), v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to may be x. */
+/* to[row] = canon(fma(scale, v, x[row])), v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to may be
+ * x or, without a weight, y. */
 typedef struct iv_gpu_add_args {
-    const float *x, *y;
+    const float *x, *y;  /* x NULL: to[row] = v * scale */
     const float *weight; /* [n] or NULL */
-    float eps;
+    float eps, scale;
     size_t n, rows;
     float *to;
 } iv_gpu_add_args;
 int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream);
+
+/* to[i] = 1 + x[i]. */
+int iv_gpu_plus_one(const float *x, size_t n, float *to, iv_gpu_stream stream);
 
 typedef struct iv_gpu_rotate_args {
     const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
@@ -244,9 +256,10 @@ typedef struct iv_gpu_rotate_args {
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 
-/* act[row][act_stride] = R(swiglu(gate, up)) from wide[row][2 n]: gates, then ups. Zero from n to act_stride. */
-int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
-                  iv_gpu_stream stream);
+/* act[row][act_stride] = R(the activation) from wide[row][2 n]: gates, then ups; [n] where it has no gate. Zero from n
+ * to act_stride. */
+int iv_gpu_activate(const iv_activation *activation, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
+                    size_t act_stride, iv_gpu_stream stream);
 
 /* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: for inputs that a linear layer cannot
  * read in place. */

@@ -263,19 +263,24 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
 
 /* ---- MLP --------------------------------------------------------------------------------------------------- */
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
+void iv_cpu_activate(iv_cpu_model *s, const iv_activation *a, const float *wide, size_t row, size_t n, size_t kept,
+                     void *act) {
+    const iv_kernels *k = s->compute.kernels;
+    iv_dtype type = s->model->gemm_type;
+    const float *up = wide + (row + 1) * iv_activation_inputs(a) * n - n,
+                *gate = iv_activation_is_gated(a) ? up - n : NULL;
+    k->activate(a, gate, up, n, type, act);
+    if (!s->tape) return;
+    if (gate) k->round(gate, n, type, (char *)s->tape->now->gate + kept);
+    k->round(up, n, type, (char *)s->tape->now->up + kept);
+}
+
+static void activate_row(void *context, size_t row, size_t worker) {
     (void)worker;
-    iv_cpu_model *s = context;
-    const iv_model *m = s->model;
-    size_t n = m->tp.down.of[m->rank].k;
-    const float *gate = s->wide + row * 2 * n;
-    if (s->tape) {
-        size_t at = row * n * iv_dtype_bytes(m->gemm_type);
-        s->compute.kernels->round(gate, n, m->gemm_type, (char *)s->tape->now->gate + at);
-        s->compute.kernels->round(gate + n, n, m->gemm_type, (char *)s->tape->now->up + at);
-    }
-    s->compute.kernels->swiglu(gate, gate + n, n, m->gemm_type,
-                               (char *)s->act + row * n * iv_dtype_bytes(m->gemm_type));
+    const job *j = context;
+    const iv_model *m = j->s->model;
+    size_t n = m->tp.down.of[m->rank].k, at = row * n * iv_dtype_bytes(m->gemm_type);
+    iv_cpu_activate(j->s, &j->layer->config->activation, j->s->wide, row, n, at, (char *)j->s->act + at);
 }
 
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
@@ -284,7 +289,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     const iv_layer *l = &m->layers[layer];
     const iv_mlp *w = l->experts;
     linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
-    iv_pool_run(s->compute.pool, s->batch->tokens, swiglu_row, s);
+    iv_pool_run(s->compute.pool, s->batch->tokens, activate_row, &(job){.s = s, .layer = l});
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
     const iv_row_cut *cut = &m->tp.down.of[m->rank];
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);

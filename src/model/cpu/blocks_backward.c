@@ -85,8 +85,8 @@ static void scale_row(void *context, size_t row, size_t worker) {
     l->kernels->scale(to, h, l->model->scales.residual);
 }
 
-/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there or
- * a scale of the residual addition (iv_scales), not both. */
+/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there
+ * or a scale of the residual addition (iv_scales), not both. */
 static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
     bool scaled = l->model->scales.residual != 1.0f;
     l->dblock = weight || scaled ? l->post_dx : l->dx;
@@ -99,22 +99,35 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
+typedef struct activation_job {
+    iv_cpu_learner *l;
+    const iv_activation *activation;
+} activation_job;
+
+static void activation_row(void *context, size_t row, size_t worker) {
     (void)worker;
-    iv_cpu_learner *l = context;
-    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->gemm_type);
-    bool bias = l->model->config.mlp_bias;
+    const activation_job *j = context;
+    iv_cpu_learner *l = j->l;
+    iv_dtype type = l->model->gemm_type;
+    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(type),
+           all = iv_activation_inputs(j->activation) * n;
     const char *gate = (const char *)l->tape.now->gate + row * n * width,
                *up = (const char *)l->tape.now->up + row * n * width;
-    char *dy = (char *)l->dy + row * 2 * n * width;
+    char *dy = (char *)l->dy + row * all * width;
     const float *da = l->dact + row * n;
-    if (!bias) {
-        l->kernels->swiglu_backward(l->model->gemm_type, gate, up, da, n, l->model->gemm_type, dy, dy + n * width);
+    if (!l->model->config.mlp_bias) {
+        l->kernels->activate_backward(j->activation, type, gate, up, da, n, type, dy, dy + (all - n) * width);
         return;
     }
-    float *wide = l->forward->wide + row * 2 * n;
-    l->kernels->swiglu_backward(l->model->gemm_type, gate, up, da, n, IV_F32, wide, wide + n);
-    l->kernels->round(wide, 2 * n, l->model->gemm_type, dy);
+    float *wide = l->forward->wide + row * all;
+    l->kernels->activate_backward(j->activation, type, gate, up, da, n, IV_F32, wide, wide + all - n);
+    l->kernels->round(wide, all, type, dy);
+}
+
+void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, iv_linear_backward_args *a) {
+    const iv_tensor *of[] = {t->gate, t->up};
+    for (size_t i = 0; i < 2; i++)
+        if (of[i]) a->slice[a->slices++] = (iv_gradient_slice){of[i]->offset + first, n, leaf};
 }
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -137,26 +150,24 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     down.slice[0] = whole_slice(t->down->offset + cut->first, h, &down.leaves);
     IV_TRY(iv_linear_backward(l, &down, err));
     if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->down_bias->offset);
-    iv_pool_run(l->compute.pool, rows, swiglu_row, l);
-    if (t->gate_bias) {
-        iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, 0, n, t->gate_bias->offset + cut->first);
-        iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, n, n, t->up_bias->offset + cut->first);
-    }
+    const iv_activation *activation = &l->model->layers[layer].config->activation;
+    size_t all = iv_activation_inputs(activation) * n;
+    iv_pool_run(l->compute.pool, rows, activation_row, &(activation_job){l, activation});
+    if (t->gate_bias) iv_bias_backward(l, &l->axis, l->forward->wide, all, 0, n, t->gate_bias->offset + cut->first);
+    if (t->up_bias) iv_bias_backward(l, &l->axis, l->forward->wide, all, all - n, n, t->up_bias->offset + cut->first);
     iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
     size_t leaves = l->up_leaves, leaf = iv_padded_k(whole) / l->up_leaves / l->model->tp.ranks;
-    iv_linear_backward_args up = {
-        .axis = &l->axis,
-        .rows = rows,
-        .dy = l->dy,
-        .dy_stride = 2 * n,
-        .slices = 2,
-        .slice = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
-        .stride = h,
-        .k = h,
-        .leaves = leaves,
-        .cuts = l->up_cuts,
-        .x = l->forward->normed,
-        .dx = l->dnormed};
+    iv_linear_backward_args up = {.axis = &l->axis,
+                                  .rows = rows,
+                                  .dy = l->dy,
+                                  .dy_stride = all,
+                                  .stride = h,
+                                  .k = h,
+                                  .leaves = leaves,
+                                  .cuts = l->up_cuts,
+                                  .x = l->forward->normed,
+                                  .dx = l->dnormed};
+    iv_up_slices(t, cut->first * h, n, leaf, &up);
     return iv_linear_backward(l, &up, err);
 }
 
@@ -326,8 +337,7 @@ static void scale_embedding_row(void *context, size_t row, size_t worker) {
 
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
-    if (l->model->scales.embedding != 1.0f)
-        iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
+    if (l->model->scales.embedding != 1.0f) iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
     return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
 }
 

@@ -2,6 +2,7 @@
  * expert ids. Rows are independent, so their grouping is free. */
 #include "model/cpu/experts.h"
 #include "kernels/linear.h"
+#include "model/cpu/blocks.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
@@ -31,21 +32,16 @@ static void route_row(void *context, size_t row, size_t worker) {
     iv_ref_sort_experts(ids, weights, k);
 }
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
+static void activate_row(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;
-    const iv_model *m = j->s->model;
-    size_t n = (size_t)m->config.moe_intermediate_size;
-    const float *gate = j->s->wide + row * 2 * n;
-    const iv_kernels *k = j->s->compute.kernels;
-    char *act = (char *)j->s->act + row * n * iv_dtype_bytes(m->gemm_type);
-    k->swiglu(gate, gate + n, n, m->gemm_type, act);
-    if (!j->s->tape) return;
-    iv_tape_layer *t = j->s->tape->now;
-    size_t at =
-        (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->gemm_type);
-    k->round(gate, n, m->gemm_type, (char *)t->gate + at), k->round(gate + n, n, m->gemm_type, (char *)t->up + at);
-    memcpy((char *)t->act + at, act, n * iv_dtype_bytes(m->gemm_type));
+    iv_cpu_model *s = j->s;
+    size_t bytes = (size_t)s->model->config.moe_intermediate_size * iv_dtype_bytes(s->model->gemm_type);
+    size_t kept = (s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1]) * bytes;
+    char *act = (char *)s->act + row * bytes;
+    iv_cpu_activate(s, &j->layer->config->activation, s->wide, row, (size_t)s->model->config.moe_intermediate_size,
+                    kept, act);
+    if (s->tape) memcpy((char *)s->tape->now->act + kept, act, bytes);
 }
 
 /* Weights one expert's output row and puts it where its token's terms wait. */
@@ -187,7 +183,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                                               .rows = j->rows,
                                                               .out = s->wide,
                                                               .out_stride = w->gate_up.n});
-    iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
+    iv_pool_run(s->compute.pool, j->rows, activate_row, j);
     if (iv_cpu_ends_at_act(s, j->layer)) return;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
                                                               .type = m->gemm_type,

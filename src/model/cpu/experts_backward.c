@@ -10,6 +10,7 @@
 typedef struct expert_job {
     iv_cpu_learner *l;
     const iv_mlp_tensors *t;
+    const iv_activation *activation;
     size_t h, n, k, width, rows; /* n: intermediate size; rows: of the expert at work */
     iv_token_axis axis;
 } expert_job;
@@ -56,16 +57,16 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     l->kernels->round(dx, j->h, l->model->gemm_type, (char *)l->dy + row * j->h * j->width);
 }
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
+static void activation_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const expert_job *j = context;
     iv_cpu_learner *l = j->l;
-    size_t slot = slot_of(j, row);
+    size_t slot = slot_of(j, row), all = iv_activation_inputs(j->activation) * j->n;
     const iv_tape_layer *t = l->tape.now;
-    char *dy = (char *)l->dy + row * 2 * j->n * j->width;
-    l->kernels->swiglu_backward(l->model->gemm_type, (const char *)t->gate + slot * j->n * j->width,
-                                (const char *)t->up + slot * j->n * j->width, l->dact + row * j->n, j->n,
-                                l->model->gemm_type, dy, dy + j->n * j->width);
+    char *dy = (char *)l->dy + row * all * j->width;
+    l->kernels->activate_backward(j->activation, l->model->gemm_type, (const char *)t->gate + slot * j->n * j->width,
+                                  (const char *)t->up + slot * j->n * j->width, l->dact + row * j->n, j->n,
+                                  l->model->gemm_type, dy, dy + (all - j->n) * j->width);
     memcpy((char *)l->forward->gathered + row * j->h * j->width,
            (const char *)l->forward->normed + slot / j->k * j->h * j->width, j->h * j->width);
 }
@@ -95,18 +96,17 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
     iv_pool_run(l->compute.pool, j->rows, weigh_row, j);
     down.dx = NULL, down.x = l->forward->act_memory;
     IV_TRY(iv_linear_backward(l, &down, err));
-    iv_pool_run(l->compute.pool, j->rows, swiglu_row, j);
+    iv_pool_run(l->compute.pool, j->rows, activation_row, j);
     iv_linear_backward_args up = {.axis = &j->axis,
                                   .rows = j->rows,
                                   .dy = l->dy,
-                                  .dy_stride = 2 * j->n,
-                                  .slices = 2,
-                                  .slice = {{j->t->gate->offset, j->n, j->n}, {j->t->up->offset, j->n, j->n}},
+                                  .dy_stride = iv_activation_inputs(j->activation) * j->n,
                                   .stride = j->h,
                                   .k = j->h,
                                   .leaves = IV_EXPERT_LEAVES,
                                   .x = l->forward->gathered,
                                   .dx = l->forward->wide};
+    iv_up_slices(j->t, 0, j->n, j->n, &up);
     IV_TRY(iv_linear_backward(l, &up, err));
     iv_pool_run(l->compute.pool, j->rows, scatter_row, j);
     return IV_OK;
@@ -150,6 +150,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t tokens = l->batch.tokens, experts = (size_t)c->experts, padded = iv_padded_k(experts);
     expert_job j = {.l = l,
+                    .activation = &l->model->layers[layer].config->activation,
                     .h = (size_t)c->hidden_size,
                     .n = (size_t)c->moe_intermediate_size,
                     .k = (size_t)c->experts_per_token,

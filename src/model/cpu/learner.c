@@ -186,7 +186,8 @@ static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, 
     leaf = iv_padded_k(q) + 2 * iv_padded_k(kv);
     IV_TRY(cuts_make(ranks, l->qkv_leaves, leaf * l->qkv_leaves, &l->qkv_cuts, err));
     size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;
-    IV_TRY(cuts_make(ranks, l->up_leaves, 2 * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
+    size_t ups = iv_activation_inputs(&l->model->config.layer[0].activation); /* a family has one kind */
+    IV_TRY(cuts_make(ranks, l->up_leaves, ups * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
     IV_TRY(iv_cpu_model_open(l->model, o->kernels, o->arithmetic, o->pool, l->base.rows_max, &l->forward, err));
     l->forward->comm = o->comm, l->forward->learner = l;
     l->ops = iv_cpu_ops;

@@ -124,6 +124,9 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset);
 
+/* Adds the slices of gate and up, or of up alone: n outputs from element `first` on. */
+void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, iv_linear_backward_args *a);
+
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
 

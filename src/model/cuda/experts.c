@@ -6,24 +6,25 @@
 /* Average rows of an expert from which its rows are packed before they are multiplied. */
 enum { PACKED_ROWS = 16 };
 
-/* SwiGLU is the epilogue if the matrix interleaves gate and up, and writes what a tape keeps; otherwise a launch of its
- * own. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
-                         size_t stride, iv_error *err) {
+/* SwiGLU is the epilogue if the matrix interleaves gate and up, and writes what a tape keeps; otherwise, and for other
+ * activations, a launch of its own. */
+iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
+                         size_t rows_out, void *act, size_t stride, iv_error *err) {
     gpu_forward *f = p->f;
+    size_t n = w->n / iv_activation_inputs(activation);
     const gpu_values *kept = iv_gpu_keeps_mlp(f) ? f->now : NULL;
     iv_gpu_linear_args fused = *a;
     fused.epilogue = IV_GPU_SWIGLU, fused.out = act, fused.out_stride = stride;
     if (kept) fused.fused = (iv_gpu_fused){.gate = kept->gate, .up = kept->up};
     /* A tape's act has zeros as padding, which this epilogue does not write. */
-    if (w->paired && (!kept || (stride == w->n / 2 && iv_gpu_fuses(f, &fused))))
+    if (w->paired && (!kept || (stride == n && iv_gpu_fuses(f, &fused))))
         return iv_gpu_launched(f, f->linear(f, &fused), "gate and up", err);
     a->out = f->wide, a->out_stride = w->n;
     IV_TRY(iv_gpu_launched(f, f->linear(f, a), "gate and up", err));
-    int code = kept ? iv_gpu_swiglu_tape(f->wide, w->paired, rows_out, w->n / 2, p->m->gemm_type, kept->gate, kept->up,
-                                         act, stride, f->stream)
-                    : iv_gpu_swiglu(f->wide, rows_out, w->n / 2, p->m->gemm_type, act, stride, f->stream);
-    return iv_gpu_launched(f, code, "swiglu", err);
+    int code = kept ? iv_gpu_activate_tape(activation, f->wide, w->paired, rows_out, n, p->m->gemm_type, kept->gate,
+                                           kept->up, act, stride, f->stream)
+                    : iv_gpu_activate(activation, f->wide, rows_out, n, p->m->gemm_type, act, stride, f->stream);
+    return iv_gpu_launched(f, code, "activation", err);
 }
 
 /* Packs the rows of each expert, where that pays, into `terms`, which down's outputs overwrite afterwards. No peer
@@ -48,7 +49,7 @@ static iv_status run_experts(const gpu_pass *p, const iv_layer *l, iv_gpu_groups
     iv_gpu_linear_args a = iv_gpu_layer_args(p, &first->gate_up, f->normed, p->stride);
     a.w.expert_bytes = apart, a.groups = groups;
     IV_TRY(pack_rows(p, groups, &a, err));
-    IV_TRY(iv_gpu_gate_up(p, &a, &first->gate_up, entries, f->now->act, stride, err));
+    IV_TRY(iv_gpu_gate_up(p, &l->config->activation, &a, &first->gate_up, entries, f->now->act, stride, err));
     if (f->tape && f->tape->recomputing) return IV_OK;
     a = iv_gpu_layer_args(p, first->down, f->now->act, stride);
     a.w.expert_bytes = apart, a.groups = groups, a.weighted = true;

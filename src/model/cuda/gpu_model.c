@@ -96,6 +96,7 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->mlp_norm = l->mlp_norm ? gather(v, l->mlp_norm, hidden) : iv_gpu_rounding;
         to->attention_post_norm = gather(v, l->attention_post_norm, hidden);
         to->mlp_post_norm = gather(v, l->mlp_post_norm, hidden);
+        to->sinks = gather(v, l->sinks, m->tp.shard[m->rank].heads);
         to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);

@@ -55,7 +55,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->f.rows_max = t;
     r->f.x = iv_carve(&v, t * hidden, sizeof(float));
     r->f.normed = r->f.own_normed = iv_carve(&v, t * iv_gpu_hidden_stride(m), width);
-    if (iv_config_has_post_norms(c)) r->f.block = iv_carve(&v, t * hidden, sizeof(float));
+    if (iv_config_buffers_blocks(c)) r->f.block = iv_carve(&v, t * hidden, sizeof(float));
     r->f.wide = iv_carve(&v, t * widest, sizeof(float));
     r->values.q = iv_carve(&v, t * q + 64, width);
     r->values.attended = iv_carve(&v, t * q + 64, width);

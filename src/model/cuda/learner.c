@@ -93,7 +93,7 @@ static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from,
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
     IV_TRY(write_forbidden(l, err));
     l->pass = pass_of(l);
-    IV_TRY(iv_gpu_learner_write_biases(l, err));
+    IV_TRY(iv_gpu_learner_write_vectors(l, err));
     if (l->f.ranks == 1 || (from > 0 && l->has_copies)) return IV_OK;
     return iv_gpu_learner_copy_shared(l, err);
 }
@@ -182,8 +182,8 @@ static void close_learner(iv_learner *base) {
     if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats), free(l->tape.layers),
-        free(l->expert_rows);
+    free(l->vector_at), free(l->norm_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats),
+        free(l->tape.layers), free(l->expert_rows);
     free(l->f.layers), free(l->f.routers);
     free(l->expert_chunks), free(l->chunk_counts);
     free(l->axis_sequences), free(l->axis_scratch), free(l->host_forbidden);
@@ -218,11 +218,13 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     const iv_model *m = l->tensor_owner;
     size_t layers = (size_t)m->config.layers;
     l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
+    l->norm_at = calloc(m->tensor_count, sizeof *l->norm_at);
     l->layer_buckets = calloc(layers, sizeof *l->layer_buckets);
-    if (!l->vector_at || !l->layer_buckets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    if (!l->vector_at || !l->norm_at || !l->layer_buckets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     for (size_t i = 0; i < layers; i++) l->layer_buckets[i] = iv_parameters_layer_bucket(m, i);
     for (size_t i = 0; !alone && i < m->tensor_count; i++) l->vector_at[i] = m->tensors[i].offset;
     if (alone) iv_parameters_vectors(m, l->vector_at);
+    iv_parameters_vectors(m, l->norm_at);
     return IV_OK;
 }
 

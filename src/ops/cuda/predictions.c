@@ -56,7 +56,8 @@ static iv_status logprobs_backward(iv_ops *ops, const float *logits, size_t rows
     int code = iv_gpu_logprob_coefficients(dlogprobs, temperature, rows, c, g->stream);
     if (!code)
         code = iv_gpu_logits_backward(logits, vocab, 0, vocab, rows, temperature, on, c, max, sum,
-                                      typed ? ops->type : IV_F32, dlogits, vocab, g->stream);
+                                      (iv_logit_shape){1.0f, 0.0f}, typed ? ops->type : IV_F32,
+                                      dlogits, vocab, g->stream);
     return iv_gpu_ops_launched(g, code, err);
 }
 
