@@ -202,3 +202,13 @@ bool iv_tensor_is_ignored(const iv_model_config *c, const char *name) {
     }
     return false;
 }
+
+bool iv_tensor_is_buffer(const char *name) {
+    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t tail = strlen(suffixes[i]);
+        if (n > tail && strcmp(name + n - tail, suffixes[i]) == 0) return true;
+    }
+    return false;
+}

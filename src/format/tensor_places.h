@@ -61,4 +61,7 @@ size_t iv_row_order_source(const iv_row_order *o, size_t j);
  * one that predict further tokens (iv_model_config.predicting_layers). */
 bool iv_tensor_is_ignored(const iv_model_config *c, const char *name);
 
+/* Rotary tables, which old exports and ColossalAI's hold as buffers: no engine reads them. */
+bool iv_tensor_is_buffer(const char *name);
+
 #endif

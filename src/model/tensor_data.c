@@ -191,3 +191,12 @@ iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const vo
         if (first->tensors[i].same_as == t) first->tensors[i].changed = true;
     return IV_OK;
 }
+
+/* ---- by name ---------------------------------------------------------------------------------------------- */
+
+static int by_name(const void *name, const void *t) { return strcmp(name, ((const iv_tensor *)t)->info.name); }
+
+iv_tensor *iv_model_tensor(iv_model *first, const char *name) {
+    return first->tensor_count ? bsearch(name, first->tensors, first->tensor_count, sizeof *first->tensors, by_name)
+                               : NULL;
+}

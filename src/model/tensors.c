@@ -428,16 +428,6 @@ static iv_status head(builder *b) {
     return stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }
 
-bool iv_tensor_is_buffer(const char *name) {
-    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t tail = strlen(suffixes[i]);
-        if (n > tail && strcmp(name + n - tail, suffixes[i]) == 0) return true;
-    }
-    return false;
-}
-
 /* A head next to tied embeddings has their values, if it has their shape. */
 static void tie_head(iv_model *m) {
     const iv_tensor *embedding = m->embedding_tensor;
@@ -492,13 +482,6 @@ iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err
     free(wanted.tensors);
     iv_arena_free(&names);
     return status == IV_OK ? everything(&b) : status;
-}
-
-static int by_name(const void *name, const void *t) { return strcmp(name, ((const iv_tensor *)t)->info.name); }
-
-iv_tensor *iv_model_tensor(iv_model *first, const char *name) {
-    return first->tensor_count ? bsearch(name, first->tensors, first->tensor_count, sizeof *first->tensors, by_name)
-                               : NULL;
 }
 
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,

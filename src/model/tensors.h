@@ -36,9 +36,6 @@ struct iv_tensor {
 /* NULL if there is none. A binary search. */
 iv_tensor *iv_model_tensor(iv_model *first, const char *name);
 
-/* Rotary tables, which old exports and ColossalAI's hold as buffers: no engine reads them. */
-bool iv_tensor_is_buffer(const char *name);
-
 /* Allocates the layers and vectors of first and of the models after it in their arenas, shapes their matrices, counts
  * data_bytes (packed matrices, each aligned), and makes the table from the checkpoint, of which every tensor must be
  * used. config, dtype, tp and rank are set before. Matrix data is not allocated. The table's i-th tensor is the

@@ -109,6 +109,9 @@ fam("mellum_a", base(model_type="mellum", head_dim=8, num_hidden_layers=4, num_e
 fam("qwen2_vl_a", dict(model_type="qwen2_vl", dtype="bfloat16", tie_word_embeddings=True, image_token_id=V - 5, video_token_id=V - 6, vision_start_token_id=V - 7, vision_end_token_id=V - 8,
     vision_config=dict(model_type="qwen2_vl_vision", depth=1, embed_dim=8, hidden_size=32, mlp_ratio=1, num_heads=2, patch_size=2, spatial_merge_size=1, temporal_patch_size=1),
     text_config=base(model_type="qwen2_vl_text", num_hidden_layers=2, use_sliding_window=False, tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[1, 1, 2]))), wrapper=True)
+fam("internvl_a", dict(model_type="internvl", dtype="bfloat16", tie_word_embeddings=True, image_token_id=V - 5, image_seq_length=4, downsample_ratio=0.5,
+    vision_config=dict(model_type="internvl_vision", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=[8, 8], patch_size=[2, 2]),
+    text_config=base(model_type="qwen2", num_hidden_layers=2, tie_word_embeddings=True, rope_parameters=theta(1e6))), wrapper=True)
 # ---- OLMo
 fam("olmo3_a", base(model_type="olmo3", num_hidden_layers=4, sliding_window=8, layer_types=["sliding_attention"] * 3 + ["full_attention"],
     rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=500000.0), full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=8.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2079441541679836))))
