@@ -93,6 +93,7 @@ static const iv_config_field rope_rows[] = {
     {"mscale_all_dim", AT(mscale_all_dim), IV_FIELD_REAL, LINE, .label = "yarn"},
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
+    {"llama_4_scaling_beta", AT(query_beta), IV_FIELD_REAL, LINE, .label = "queries"},
     {"extended", AT(extended), IV_FIELD_FLAG, LINE, .label = "extended"},
     {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
     {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},

@@ -160,6 +160,6 @@ iv_status iv_config_members_check(const iv_json_object *o, const char *const *re
     return check(o, members, sizeof members / sizeof *members, reads, count, err);
 }
 
-iv_status iv_config_rope_check(const iv_json_object *o, iv_error *err) {
-    return check(o, rope_members, sizeof rope_members / sizeof *rope_members, NULL, 0, err);
+iv_status iv_config_rope_check(const iv_json_object *o, const char *read, iv_error *err) {
+    return check(o, rope_members, sizeof rope_members / sizeof *rope_members, &read, 1, err);
 }

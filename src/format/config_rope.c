@@ -76,6 +76,7 @@ static iv_status parse_yarn(const iv_json_object *o, iv_rope_config *out, iv_err
     double extrapolation = 1;
     bool found, has_attention;
     out->beta_fast = 32, out->beta_slow = 1, out->truncate = true;
+    IV_TRY(iv_json_object_real(o, "llama_4_scaling_beta", 0, 1e6, &out->query_beta, &found, err));
     IV_TRY(iv_json_object_real(o, "beta_fast", 1e-6, 1e6, &out->beta_fast, &found, err));
     IV_TRY(iv_json_object_real(o, "beta_slow", 1e-6, 1e6, &out->beta_slow, &found, err));
     IV_TRY(iv_json_object_real(o, "attention_factor", 1e-6, 1e6, &out->attention, &has_attention, err));
@@ -161,7 +162,7 @@ static iv_status parse_rope_object(const iv_json_object *o, const context *k, in
     IV_TRY(iv_json_object_real(o, "rope_theta", 1, 1e15, &out->theta, &found, err));
     IV_TRY(parse_partial(o, k, &partial, err));
     set_partial(k, partial, out);
-    IV_TRY(iv_config_rope_check(o, err));
+    IV_TRY(iv_config_rope_check(o, k->family->scales_queries ? "llama_4_scaling_beta" : NULL, err));
     if (out->kind == IV_ROPE_DEFAULT) return IV_OK;
     if (out->kind == IV_ROPE_LONG) {
         IV_TRY(parse_original(o, original, out, err));

@@ -15,9 +15,10 @@ typedef enum iv_local_rope {
 /* What a family's code does where a file says nothing. */
 typedef struct iv_rope_defaults {
     iv_local_rope local;
-    double theta;    /* 0: 10,000 */
-    double partial;  /* partial_rotary_factor; 0: the family turns whole heads */
-    bool neighbours; /* always: iv_rope_config.neighbours */
+    double theta;        /* 0: 10,000 */
+    double partial;      /* partial_rotary_factor; 0: the family turns whole heads */
+    bool neighbours;     /* always: iv_rope_config.neighbours */
+    bool scales_queries; /* llama_4_scaling_beta is read */
 } iv_rope_defaults;
 
 /* Fills c->ropes: [0] of layers that see all positions; [1] of layers that slide, if theirs is another.

@@ -52,6 +52,7 @@ typedef struct family_facts {
     nope_rule nope;
     iv_norm_places norms;
     iv_local_rope local_rope;
+    bool scales_queries;          /* llama_4_scaling_beta is read */
     bool qk_norm, qk_norm_behind; /* behind the rotation */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
@@ -145,6 +146,8 @@ static const family_facts families[] = {
      .window = 128, .sinks = true, .eps = 1e-5, .theta = 150000, .stored = IV_STORED_GPT_OSS, .moe = true,
      .norm_topk = true, .experts_intermediate = true, .experts = {.biases = true},
      .activation = IV_ACTIVATION_SILU_CLAMPED, .reads = {"swiglu_limit", "swiglu_alpha"}},
+    {"ministral3", .kv_heads = 8, .head_dim = 128, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL, .no_window = true,
+     .eps = 1e-5, .scales_queries = true},
     {"gemma2", .kv_heads = 4, .head_dim = 256, .bias_field = true, .bos_id = 2, .eos_id = 1, .slides = SLIDE_ALTERNATE,
      .norms = IV_NORMS_BOTH, .activation = IV_ACTIVATION_GELU_TANH, .unit_offset_norms = true, .query_scalar = 256,
      .attention_cap = 50, .logits_cap = 30, .tied = true,
@@ -519,7 +522,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
-    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours};
+    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
     iv_config_use_positions(c, c->max_positions);

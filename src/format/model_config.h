@@ -45,9 +45,10 @@ typedef struct iv_rope_config {
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
-    bool extended;                            /* LONG: by iv_config_use_positions */
-    bool neighbours; /* files have the two rows of a pair next to each other: tensor_places.h */
-    int64_t rotated; /* dimensions of a head that turn, even; 0: all */
+    double query_beta; /* rotated queries are multiplied by 1 + beta ln(1 + floor(position / original_positions)) */
+    bool extended;     /* LONG: by iv_config_use_positions */
+    bool neighbours;   /* files have the two rows of a pair next to each other: tensor_places.h */
+    int64_t rotated;   /* dimensions of a head that turn, even; 0: all */
 } iv_rope_config;
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;

@@ -237,6 +237,10 @@ static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_poo
         if (!t->cosine || !t->sine)
             return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
         iv_rope_tables(&m->config, i, pool, m->rope_positions, t->cosine, t->sine);
+        if (m->config.ropes[i].query_beta == 0) continue;
+        t->query = iv_memory_alloc(m->rope_positions * sizeof *t->query);
+        if (!t->query) return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
+        iv_rope_query_scales(&m->config.ropes[i], m->rope_positions, t->query);
     }
     return IV_OK;
 }
@@ -284,6 +288,7 @@ void iv_model_close(iv_model *m) {
     for (int i = 0; i < IV_ROPES_MAX; i++) {
         iv_memory_free(m->ropes[i].cosine, rope_bytes(m));
         iv_memory_free(m->ropes[i].sine, rope_bytes(m));
+        iv_memory_free(m->ropes[i].query, m->rope_positions * sizeof *m->ropes[i].query);
     }
     free_shards(m);
 }

@@ -40,9 +40,10 @@ typedef struct iv_layer_tensors {
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
 
-/* A rotation: cosines and sines, [rope_positions][head_dim / 2]. */
+/* A rotation: cosines and sines, [rope_positions][head_dim / 2]; query: NULL, or what rotated queries are multiplied
+ * by, [rope_positions]. */
 typedef struct iv_rope_table {
-    float *cosine, *sine;
+    float *cosine, *sine, *query;
 } iv_rope_table;
 
 typedef struct iv_layer {

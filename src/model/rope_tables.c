@@ -1,6 +1,7 @@
 /* rope_tables.c: from a configuration to the rule of numerics/rope.h. */
 #include "model/rope_tables.h"
 #include "base/size.h"
+#include "numerics/elementary64.h"
 #include "numerics/rope.h"
 
 #include <string.h>
@@ -53,4 +54,9 @@ void iv_rope_tables(const iv_model_config *config, int rope, iv_pool *pool, size
         iv_rope_frequencies(&rule, rotated, frequencies);
     rope_job job = {frequencies, head_dim / 2, rotated / 2, positions, attention_of(c), cosine, sine};
     iv_pool_run(pool, (positions + ROWS_A_TASK - 1) / ROWS_A_TASK, rope_task, &job);
+}
+
+void iv_rope_query_scales(const iv_rope_config *c, size_t positions, float *out) {
+    for (size_t p = 0; p < positions; p++)
+        out[p] = (float)(1 + c->query_beta * iv_log64(1.0 + (double)(p / (size_t)c->original_positions)));
 }

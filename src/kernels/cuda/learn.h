@@ -183,6 +183,10 @@ typedef struct iv_gpu_rotate_backward_args {
 } iv_gpu_rotate_backward_args;
 int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream stream);
 
+/* x[row][0..n) *= scale[positions[row]]; rows of `stride` floats, those at a negative position are left alone. */
+int iv_gpu_scale_queries(float *x, size_t rows, size_t n, size_t stride, const int32_t *positions, const float *scale,
+                         iv_gpu_stream stream);
+
 /* ---- predictions (predictions.cu) ------------------------------------------------------------------------------- */
 
 /* Where the gradients of logits go, leaf after leaf of the vocabulary. */

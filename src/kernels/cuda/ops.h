@@ -245,6 +245,7 @@ typedef struct iv_gpu_rotate_args {
     bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
+    const float *query;         /* [position] or NULL: what rotated queries are multiplied by */
     const int32_t *positions;   /* [rows] */
     const int64_t *slots; /* [rows]: page * 64 + slot of the row's token; -1: no key or value is written or checked */
     iv_gpu_kv kv;         /* written */

@@ -278,6 +278,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
     if (head >= queries) load_head<PER, EXACT>(from + (head + keys) * d, d, v);
     load_angles<PER, EXACT>(a.cosine + angles, d, c);
     load_angles<PER, EXACT>(a.sine + angles, d, s);
+    float of_queries = a.query ? a.query[a.positions[row]] : 1.0f;
     for (;;) {
         unsigned after = head + step;
         bool query = head < queries;
@@ -292,7 +293,7 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
         if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)
-            if (query && (EXACT || lane + 32 * j < d)) put<T>(to, head * d + 32 * j, x[j]);
+            if (query && (EXACT || lane + 32 * j < d)) put<T>(to, head * d + 32 * j, x[j] * of_queries);
         if (after >= heads) return;
         if (query && after >= queries) { /* from queries to keys */
             norm = a.k_norm;

@@ -172,6 +172,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
+    if (j->layer->rope->query) k->scale(qkv_row, heads * dim, j->layer->rope->query[position]);
     k->round(qkv_row, heads * dim, m->gemm_type, (char *)j->s->q + row * heads * dim * width);
     unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;
     for (size_t h = 0; h < kv_heads; h++) {

@@ -184,12 +184,31 @@ static void add_k_terms(void *context, size_t row, size_t first, size_t count, f
     add_terms(context, row, first + (size_t)l->model->config.head_dim, count, acc);
 }
 
+typedef struct query_scaling {
+    iv_cpu_learner *l;
+    const float *scale; /* [positions] */
+} query_scaling;
+
+/* The gradient of a row's rotated queries, from that of the scaled ones. */
+static void scale_queries(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const query_scaling *j = context;
+    iv_cpu_learner *l = j->l;
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t dim = (size_t)l->model->config.head_dim, q = 0;
+    while (row >= l->ranges[q].first + l->ranges[q].rows) q++;
+    l->kernels->scale(l->dqkv + row * (shard->heads + 2 * shard->kv_heads) * dim, shard->heads * dim,
+                      j->scale[row - l->ranges[q].first]);
+}
+
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer *w = &l->model->layers[layer];
     const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
+    if (w->rope->query)
+        iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query});
     iv_heads_backward(&l->compute,
                       &(iv_heads_backward_args){.type = l->model->gemm_type,
                                                 .heads = shard->heads,

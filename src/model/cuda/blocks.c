@@ -82,6 +82,7 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
                                  .eps = (float)p->m->config.rms_norm_eps,
                                  .cosine = v->cosine,
                                  .sine = v->sine,
+                                 .query = v->query,
                                  .positions = p->in.positions,
                                  .slots = p->in.slots + p->m->kv_place[layer].group * p->in.slots_apart,
                                  .kv = iv_gpu_kv_of(p, layer),

@@ -98,9 +98,11 @@ static void gather_all(gpu_rank *r, gathering *v) {
            pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
-    const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX];
-    for (int i = 0; i < m->config.rope_count; i++)
+    const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX];
+    for (int i = 0; i < m->config.rope_count; i++) {
         cosine[i] = gather(v, first->ropes[i].cosine, pairs), sine[i] = gather(v, first->ropes[i].sine, pairs);
+        query[i] = gather(v, first->ropes[i].query, m->rope_positions);
+    }
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         const iv_layer *l = &m->layers[i];
         const iv_mlp *mlp = l->experts;
@@ -111,6 +113,7 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->mlp_post_norm = gather(v, l->mlp_post_norm, hidden);
         to->sinks = gather(v, l->sinks, m->tp.shard[m->rank].heads);
         to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
+        to->query = query[l->config->rope];
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
         if (l->config->mlp == IV_MLP_EXPERTS) continue;

@@ -228,24 +228,32 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     return IV_OK;
 }
 
-/* Offsets of concatenated outputs and the rotation's tables: constant. */
+/* A table that no pass writes; *at: where the next one goes. */
+static iv_status put_table(gpu_learner *l, const void *from, size_t bytes, size_t *at, void *to, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
+    void *there = l->tables + *at;
+    memcpy(to, &there, sizeof there);
+    *at += bytes;
+    return memspace->write(memspace, there, bytes, from, bytes, bytes, 1, err);
+}
+
+/* Offsets of concatenated outputs and the rotations' tables: constant. */
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
-    size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
-           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size,
+    size_t positions = l->m->rope_positions * sizeof(float), pairs = positions * (size_t)l->m->config.head_dim / 2,
+           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size, at = 0,
            ropes = (size_t)l->m->config.rope_count;
-    l->table_bytes = first + 2 * ropes * pairs + vocab * sizeof *l->forbidden;
+    l->table_bytes = first + ropes * (2 * pairs + positions) + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
     if (!l->tables) return iv_gpu_no_memory(&l->f, "a learner's tables", l->table_bytes, err);
-    l->offsets = (int64_t *)(void *)l->tables;
-    l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * ropes * pairs);
-    IV_TRY(memspace->write(memspace, l->offsets, first, offsets, first, first, 1, err));
+    IV_TRY(put_table(l, offsets, first, &at, &l->offsets, err));
     for (size_t i = 0; i < ropes; i++) {
-        l->cosine[i] = (float *)(void *)(l->tables + first + 2 * i * pairs);
-        l->sine[i] = (float *)(void *)(l->tables + first + (2 * i + 1) * pairs);
-        IV_TRY(memspace->write(memspace, l->cosine[i], pairs, l->m->ropes[i].cosine, pairs, pairs, 1, err));
-        IV_TRY(memspace->write(memspace, l->sine[i], pairs, l->m->ropes[i].sine, pairs, pairs, 1, err));
+        const iv_rope_table *t = &l->m->ropes[i];
+        IV_TRY(put_table(l, t->cosine, pairs, &at, &l->cosine[i], err));
+        IV_TRY(put_table(l, t->sine, pairs, &at, &l->sine[i], err));
+        if (t->query) IV_TRY(put_table(l, t->query, positions, &at, &l->query[i], err));
     }
+    l->forbidden = (int32_t *)(void *)(l->tables + at);
     return IV_OK;
 }
 

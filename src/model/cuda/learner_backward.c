@@ -189,6 +189,11 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .type = l->m->gemm_type,
                                      .dy = l->dy,
                                      .dy_stride = concat->n};
+    const float *query = l->f.layers[layer].query;
+    int code = query ? iv_gpu_scale_queries(l->dqkv, l->n.rows, l->q, l->q + 2 * l->kv, l->on.axis_positions, query,
+                                            l->f.stream)
+                     : 0;
+    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of scaled queries", err));
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_gpu_learner_add_terms(l, err));

@@ -182,6 +182,7 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
         int rope = l->m->config.layer[i].rope;
         l->f.layers[i] = (layer_vectors){.cosine = l->cosine[rope],
                                          .sine = l->sine[rope],
+                                         .query = l->query[rope],
                                          .attention_norm = input_norm(l, t->attention_norm),
                                          .mlp_norm = input_norm(l, t->mlp_norm),
                                          .attention_post_norm = iv_gpu_learner_norm(l, t->attention_post_norm),
@@ -216,8 +217,9 @@ static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const i
     size_t first = t->gate_bias ? 0 : 1, group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
     int code = 0;
     for (size_t i = first; i < 2 && !code; i++)
-        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes,
-                                 l->up / group, cudaMemcpyDeviceToDevice, l->f.stream);
+        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes,
+                                 iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes, l->up / group,
+                                 cudaMemcpyDeviceToDevice, l->f.stream);
     return code;
 }
 

@@ -114,7 +114,7 @@ typedef struct gpu_learner {
     size_t concat_max, expert_concat_max; /* columns: of all but the head's and experts', of experts' */
     size_t k_max, transposed_max;         /* of all: inputs, elements at once */
     unsigned char *tables;
-    float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX]; /* in `tables` */
+    float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX]; /* in `tables`; query: or NULL */
     size_t table_bytes;
     /* Device memory of passes. */
     unsigned char *data;

@@ -18,7 +18,7 @@ typedef struct gpu_pass gpu_pass;
  * the block's input is rounded and not normed. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
-    const float *cosine, *sine; /* of the layer's rotation */
+    const float *cosine, *sine, *query; /* of the layer's rotation: iv_rope_table */
     const float *attention_post_norm, *mlp_post_norm;
     const float *sinks; /* of the rank's heads */
 } layer_vectors;
