@@ -14,6 +14,7 @@ static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
                                           [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
                                           [IV_ACTIVATION_RELU2] = "relu2"};
+static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -52,6 +53,14 @@ static const iv_config_field model_rows[] = {
     {"moe_intermediate_size", AT(moe_intermediate_size), IV_FIELD_INT, REQUIRED | EXPERTS | BOTH, .label = "", .min = 1,
      .max = IV_INTERMEDIATE_MAX},
     {"norm_topk_prob", AT(norm_topk_prob), IV_FIELD_FLAG, OPTIONAL | EXPERTS | ARITHMETIC, .label = ""},
+    {"scoring_func", AT(router_score), IV_FIELD_CHOICE, LINE, .label = "router", .choices = router_scores},
+    {"router_bias", AT(router_bias), IV_FIELD_FLAG, LINE | MEMORY, .label = "router"},
+    {"router_correction", AT(router_correction), IV_FIELD_FLAG, LINE | MEMORY, .label = "router"},
+    {"n_group", AT(router_groups), IV_FIELD_INT, LINE, .label = "router"},
+    {"topk_group", AT(router_chosen_groups), IV_FIELD_INT, LINE, .label = "router"},
+    {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
+    {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
+    {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},
     {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,
      .max = 1e6},
     {"attn_logit_softcapping", AT(attention_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .max = 1e6},
@@ -108,7 +117,8 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
                       iv_layer_fields = {layer_rows, sizeof layer_rows / sizeof *layer_rows};
 
 _Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
-                   sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int),
+                   sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int) &&
+                   sizeof(iv_router_score) == sizeof(int),
                "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {

@@ -5,6 +5,7 @@
  * three of them fit 64 bits. */
 #include "format/model_config.h"
 #include "base/file.h"
+#include "format/config_experts.h"
 #include "format/config_fields.h"
 #include "format/config_members.h"
 #include "format/config_rope.h"
@@ -51,7 +52,7 @@ typedef struct family_facts {
     nope_rule nope;
     iv_norm_places norms;
     iv_local_rope local_rope;
-    bool qk_norm, qk_norm_behind;     /* behind the rotation */
+    bool qk_norm, qk_norm_behind; /* behind the rotation */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
@@ -63,7 +64,10 @@ typedef struct family_facts {
     bool neighbours;     /* pairs of the rotation are neighbours in files */
     unsigned stored;     /* bits of tensor_places.h */
     bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
-    bool experts_intermediate;       /* intermediate_size is that of an expert */
+    bool experts_intermediate; /* intermediate_size is that of an expert */
+    iv_expert_facts experts;
+    bool sinks;
+    bool qk_norm_field;              /* use_qk_norm says whether there is one */
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
     bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
@@ -72,11 +76,12 @@ typedef struct family_facts {
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
     int64_t pattern;                 /* when sliding_window_pattern is absent; 0: SLIDING_WINDOW_PATTERN_DEFAULT */
     int64_t vocab, heads, positions; /* of the family's first size, which its files may leave out; 0: must be there */
-    const char *reads[8];            /* members that other families refuse (config_members.h) */
+    const char *reads[12];           /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
 #define NO_IDS .bos_id = -1, .eos_id = -1
+#define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
 static const family_facts families[] = {
     {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
@@ -126,6 +131,20 @@ static const family_facts families[] = {
      .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
     {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
      .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"qwen2_moe", .kv_heads = 16, .qkv_bias = true, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true,
+     .moe = true, .experts = {.shared_size = 5632}, .reads = {"shared_expert_intermediate_size"}},
+    {"glm4_moe", .kv_heads = 8, .head_dim = 128, .bias_field = true, .no_out_bias = true, NO_IDS, .eps = 1e-5,
+     .partial = 0.5, .qk_norm_field = true, .moe = true, .norm_topk = true,
+     .experts = {.score = IV_SCORE_SIGMOID,
+                 .router_correction = true,
+                 .grouped = true,
+                 .dense_first = true,
+                 .shared_counted = true},
+     .reads = {READS_QK_NORM, READS_GROUPS, "first_k_dense_replace", "n_shared_experts", "partial_rotary_factor"}},
+    {"gpt_oss", .kv_heads = 8, .head_dim = 64, .bias_field = true, .qkv_bias = true, NO_IDS, .slides = SLIDE_ALTERNATE,
+     .window = 128, .sinks = true, .eps = 1e-5, .theta = 150000, .stored = IV_STORED_GPT_OSS, .moe = true,
+     .norm_topk = true, .experts_intermediate = true, .experts = {.biases = true},
+     .activation = IV_ACTIVATION_SILU_CLAMPED, .reads = {"swiglu_limit", "swiglu_alpha"}},
     {"gemma2", .kv_heads = 4, .head_dim = 256, .bias_field = true, .bos_id = 2, .eos_id = 1, .slides = SLIDE_ALTERNATE,
      .norms = IV_NORMS_BOTH, .activation = IV_ACTIVATION_GELU_TANH, .unit_offset_norms = true, .query_scalar = 256,
      .attention_cap = 50, .logits_cap = 30, .tied = true,
@@ -153,6 +172,7 @@ static const family_facts families[] = {
                "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
 };
 #undef READS_QK_NORM
+#undef READS_GROUPS
 #undef NO_IDS
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -283,7 +303,9 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
         IV_TRY(iv_json_object_bool(o, "attention_out_bias", &c->attention_out_bias, &found, err));
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
+    c->attention_sinks = f->sinks;
     c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
+    if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
     return IV_OK;
 }
 
@@ -292,6 +314,7 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
 static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
     [IV_ACTIVATION_SILU] = {"silu", "swish"},
     [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"},
     [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
 };
 
@@ -305,7 +328,13 @@ static iv_status parse_activation(const iv_json_object *o, const family_facts *f
         if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
             return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted %s, found '%.60s'", o->file, keys[i], names[0], act);
     }
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation.kind = f->activation;
+    iv_activation a = {.kind = f->activation};
+    if (a.kind == IV_ACTIVATION_SILU_CLAMPED) {
+        a.limit = 7, a.alpha = 1.702;
+        IV_TRY(iv_json_object_real(o, "swiglu_limit", 1e-6, 1e6, &a.limit, &found, err));
+        IV_TRY(iv_json_object_real(o, "swiglu_alpha", 1e-6, 1e6, &a.alpha, &found, err));
+    }
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation = a;
     return IV_OK;
 }
 
@@ -350,7 +379,7 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     if (f->window_switch) IV_TRY(iv_json_object_bool(o, "use_sliding_window", &on, &found, err));
     int64_t value = 0;
     if (is_absent(o, "sliding_window") && !f->no_window) value = f->window ? f->window : SLIDING_WINDOW_DEFAULT;
-    IV_TRY(iv_json_object_int(o, "sliding_window", 1, IV_POSITIONS_MAX, &value, &found, err));
+    IV_TRY(iv_json_object_int(o, "sliding_window", on ? 1 : 0, IV_POSITIONS_MAX, &value, &found, err));
     if (on) *window = value;
     return IV_OK;
 }
@@ -441,55 +470,6 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     return IV_OK;
 }
 
-/* ---- experts ---- */
-
-static iv_status parse_expert_count(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t local = 0;
-    bool has, has_local;
-    IV_TRY(iv_json_object_int(o, "num_experts", 1, IV_EXPERTS_MAX, &c->experts, &has, err));
-    IV_TRY(iv_json_object_int(o, "num_local_experts", 1, IV_EXPERTS_MAX, &local, &has_local, err));
-    if (!has && !has_local) return iv_json_object_missing(o, "num_experts", "an integer", err);
-    if (has && has_local && local != c->experts)
-        return iv_fail(err, IV_FORMAT, "%s: num_experts is %" PRId64 ", num_local_experts is %" PRId64, o->file,
-                       c->experts, local);
-    if (!has) c->experts = local;
-    return IV_OK;
-}
-
-static iv_status parse_mlp_types(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    const json_t *list = json_object_get(o->json, "mlp_layer_types");
-    if (!iv_json_object_has(o, "mlp_layer_types")) return IV_OK;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
-        return iv_fail(err, IV_FORMAT, "%s: mlp_layer_types: wanted an array of %" PRId64 " entries, found %s of %zu",
-                       o->file, c->layers, iv_json_type_name(list), json_array_size(list));
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        if (!type || (strcmp(type, "dense") != 0 && strcmp(type, "sparse") != 0))
-            return iv_fail(err, IV_UNSUPPORTED, "%s: mlp_layer_types[%zu]: wanted dense or sparse, found %.60s",
-                           o->file, i, type ? type : "no string");
-        c->layer[i].mlp = *type == 's' ? IV_MLP_EXPERTS : IV_MLP_DENSE;
-    }
-    return IV_OK;
-}
-
-static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t step = 1, dense[IV_LAYERS_MAX];
-    size_t dense_count = 0;
-    bool found;
-    IV_TRY(parse_expert_count(o, c, err));
-    IV_TRY(iv_config_read(o, true, c, err));
-    if (c->experts_per_token > c->experts)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: num_experts_per_tok: wanted an integer from 1 to %" PRId64 ", found %" PRId64, o->file,
-                       c->experts, c->experts_per_token);
-    IV_TRY(iv_json_object_int(o, "decoder_sparse_step", 1, INT32_MAX, &step, &found, err));
-    IV_TRY(
-        iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].mlp = (i + 1) % step == 0 ? IV_MLP_EXPERTS : IV_MLP_DENSE;
-    for (size_t i = 0; i < dense_count; i++) c->layer[dense[i]].mlp = IV_MLP_DENSE;
-    return parse_mlp_types(o, c, err);
-}
-
 /* ---- token ids ---- */
 
 /* Ids from the vocabulary's end on, as in a published file whose vocabulary was cut, are those of no token. */
@@ -533,7 +513,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
     c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
-    c->embedding_scale = c->residual_scale = c->logits_divisor = 1;
+    c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
@@ -543,7 +523,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
     iv_config_use_positions(c, c->max_positions);
-    if (f->moe) IV_TRY(parse_experts(o, c, err));
+    if (f->moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
 }

@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "numerics/activation.h"
+#include "numerics/router.h"
 
 #define IV_CONFIG_BYTES_MAX ((size_t)1 << 22)
 #define IV_VOCAB_MAX (1 << 24)
@@ -101,6 +102,13 @@ typedef struct iv_model_config {
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
     int64_t experts, experts_per_token, moe_intermediate_size;
     bool norm_topk_prob; /* the chosen experts' probabilities are scaled to sum to 1 */
+    iv_router_score router_score;
+    bool router_bias;                            /* added to the router's logits */
+    bool router_correction;                      /* added to the scores for the choice alone; not trained */
+    int64_t router_groups, router_chosen_groups; /* 0: no groups */
+    double routed_scale;                         /* of the weights */
+    int64_t shared_intermediate_size;            /* of an expert that serves all tokens; 0: there is none */
+    bool shared_gate;                            /* its output is scaled by the sigmoid of a row of weights */
 
     iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */
 
@@ -111,6 +119,9 @@ typedef struct iv_model_config {
     int64_t eos_ids[IV_EOS_IDS_MAX];
     size_t eos_count; /* each < vocab_size */
 } iv_model_config;
+
+/* The router of the layers with experts. */
+iv_router iv_config_router(const iv_model_config *c);
 
 /* Settles what depends on the number of positions that a model is opened for: with LONG it is extended if they are more
  * than the original ones, for all sequences, as in vLLM. */

@@ -16,29 +16,42 @@ typedef struct form {
     unsigned bit;
     const char *name, *stored;
     part part;
+    bool transposed, alternate; /* of experts: gates and ups are rows in turn */
 } form;
 
 static const form forms[] = {
-    {IV_STORED_QKV, "self_attn.q_proj", "self_attn.qkv_proj", Q},
-    {IV_STORED_QKV, "self_attn.k_proj", "self_attn.qkv_proj", K},
-    {IV_STORED_QKV, "self_attn.v_proj", "self_attn.qkv_proj", V},
-    {IV_STORED_GATE_UP, "mlp.gate_proj", "mlp.gate_up_proj", GATE},
-    {IV_STORED_GATE_UP, "mlp.up_proj", "mlp.gate_up_proj", UP},
-    {IV_STORED_MIXTRAL, "mlp.gate", "block_sparse_moe.gate", WHOLE},
-    {IV_STORED_MIXTRAL, "mlp.experts.*.gate_proj", "block_sparse_moe.experts.*.w1", WHOLE},
-    {IV_STORED_MIXTRAL, "mlp.experts.*.down_proj", "block_sparse_moe.experts.*.w2", WHOLE},
-    {IV_STORED_MIXTRAL, "mlp.experts.*.up_proj", "block_sparse_moe.experts.*.w3", WHOLE},
-    {IV_STORED_EXPERTS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", EXPERT_GATE},
-    {IV_STORED_EXPERTS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", EXPERT_UP},
-    {IV_STORED_EXPERTS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", EXPERT_DOWN},
-    {IV_STORED_TRANSPOSED, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", EXPERT_GATE},
-    {IV_STORED_TRANSPOSED, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", EXPERT_UP},
-    {IV_STORED_TRANSPOSED, "mlp.experts.*.down_proj", "mlp.experts.down_proj", EXPERT_DOWN},
-    {IV_STORED_GLM4_NORMS, "post_attention_layernorm", "post_self_attn_layernorm", WHOLE},
-    {IV_STORED_GLM4_NORMS, "pre_feedforward_layernorm", "post_attention_layernorm", WHOLE},
-    {IV_STORED_GLM4_NORMS, "post_feedforward_layernorm", "post_mlp_layernorm", WHOLE},
-    {IV_STORED_HUNYUAN_NORMS, "self_attn.q_norm", "self_attn.query_layernorm", WHOLE},
-    {IV_STORED_HUNYUAN_NORMS, "self_attn.k_norm", "self_attn.key_layernorm", WHOLE},
+    {IV_STORED_QKV, "self_attn.q_proj", "self_attn.qkv_proj", .part = Q},
+    {IV_STORED_QKV, "self_attn.k_proj", "self_attn.qkv_proj", .part = K},
+    {IV_STORED_QKV, "self_attn.v_proj", "self_attn.qkv_proj", .part = V},
+    {IV_STORED_GATE_UP, "mlp.gate_proj", "mlp.gate_up_proj", .part = GATE},
+    {IV_STORED_GATE_UP, "mlp.up_proj", "mlp.gate_up_proj", .part = UP},
+    {IV_STORED_MIXTRAL, "mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.gate", "block_sparse_moe.gate", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.experts.*.gate_proj", "block_sparse_moe.experts.*.w1", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.experts.*.down_proj", "block_sparse_moe.experts.*.w2", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.experts.*.up_proj", "block_sparse_moe.experts.*.w3", .part = WHOLE},
+    {IV_STORED_EXPERTS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE},
+    {IV_STORED_EXPERTS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP},
+    {IV_STORED_EXPERTS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN},
+    {IV_STORED_TRANSPOSED, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE,
+     .transposed = true},
+    {IV_STORED_TRANSPOSED, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP, .transposed = true},
+    {IV_STORED_TRANSPOSED, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN, .transposed = true},
+    {IV_STORED_GPT_OSS, "mlp.gate", "mlp.router", .part = WHOLE},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE, .transposed = true,
+     .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP, .transposed = true,
+     .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN, .transposed = true,
+     .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE, .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP, .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN, .alternate = true},
+    {IV_STORED_GLM4_NORMS, "post_attention_layernorm", "post_self_attn_layernorm", .part = WHOLE},
+    {IV_STORED_GLM4_NORMS, "pre_feedforward_layernorm", "post_attention_layernorm", .part = WHOLE},
+    {IV_STORED_GLM4_NORMS, "post_feedforward_layernorm", "post_mlp_layernorm", .part = WHOLE},
+    {IV_STORED_HUNYUAN_NORMS, "self_attn.q_norm", "self_attn.query_layernorm", .part = WHOLE},
+    {IV_STORED_HUNYUAN_NORMS, "self_attn.k_norm", "self_attn.key_layernorm", .part = WHOLE},
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
@@ -57,7 +70,7 @@ static const char *in_layer(const char *name, long *layer) {
     return *end == '.' ? end + 1 : NULL;
 }
 
-/* The rest of the name behind the pattern, ".weight"; NULL: another name. */
+/* The rest of the name behind the pattern, ".weight" or nothing; NULL: another name. */
 static const char *match(const char *pattern, const char *name, long *expert) {
     for (; *pattern; pattern++) {
         if (*pattern == '*') {
@@ -68,7 +81,7 @@ static const char *match(const char *pattern, const char *name, long *expert) {
         } else if (*pattern != *name++)
             return NULL;
     }
-    return *name == '.' && !strchr(name + 1, '.') ? name : NULL;
+    return !*name || (*name == '.' && !strchr(name + 1, '.')) ? name : NULL;
 }
 
 static const char *family_prefix(const iv_model_config *c) {
@@ -101,9 +114,9 @@ static void stored_name(const form *f, const char *prefix, long layer, long expe
 
 static void of_experts(const iv_model_config *c, const form *f, size_t expert, int ndim, size_t rows, size_t columns,
                        iv_tensor_place *out) {
-    size_t all = f->part == EXPERT_DOWN ? rows : 2 * rows, first = f->part == EXPERT_UP ? rows : 0;
-    bool transposed = f->bit == IV_STORED_TRANSPOSED && ndim == 2;
-    *out = (iv_tensor_place){.ndim = ndim + 1, .begin = first, .step = 1, .transposed = transposed};
+    bool transposed = f->transposed && ndim == 2, alternate = f->alternate && f->part != EXPERT_DOWN;
+    size_t all = f->part == EXPERT_DOWN ? rows : 2 * rows, first = f->part == EXPERT_UP ? (alternate ? 1 : rows) : 0;
+    *out = (iv_tensor_place){.ndim = ndim + 1, .begin = first, .step = alternate ? 2 : 1, .transposed = transposed};
     out->shape[0] = c->experts;
     out->shape[1] = (int64_t)(transposed ? columns : all), out->shape[2] = (int64_t)(transposed ? all : columns);
     if (transposed)

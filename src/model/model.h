@@ -35,7 +35,8 @@ typedef struct iv_mlp_tensors {
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
     iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
-    iv_tensor *router;
+    iv_tensor *router, *router_bias, *router_correction, *shared_gate;
+    iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
 
@@ -53,8 +54,11 @@ typedef struct iv_layer {
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
-    iv_matrix router; /* n = experts; unused in dense layers */
-    iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
+    iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
+    float *router_bias;       /* [router.n], zero for the gate; or NULL */
+    float *router_correction; /* [experts] or NULL */
+    iv_mlp shared;            /* as a dense layer's, by tp.shared; empty if there is none */
+    iv_mlp *experts;          /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
 typedef struct iv_model {

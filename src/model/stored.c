@@ -75,6 +75,19 @@ static const char *shape_text(const int64_t *shape, int ndim, char out[160]) {
     return out;
 }
 
+/* Where a square matrix of experts has two forms, it has that of gate and up, whose sizes differ. */
+static bool is_other_form(const making *k, const char *name, const iv_tensor_place *at) {
+    static const char down[] = "down_proj";
+    char sibling[IV_PLACE_NAME_BYTES + sizeof "gate_up_proj"];
+    size_t n = strlen(name), head = n - (sizeof down - 1);
+    if (at->ndim != 3 || at->shape[1] != at->shape[2] || n < sizeof down || strcmp(name + head, down) != 0)
+        return false;
+    snprintf(sibling, sizeof sibling, "%.*sgate_up_proj", (int)head, name);
+    const iv_stored *s = iv_model_stored(k->first, sibling);
+    if (!s || s->info.ndim != 3) return false;
+    return s->info.shape[at->transposed ? 1 : 2] == 2 * at->shape[1];
+}
+
 /* The stored tensor that holds `wanted`, and where. */
 static iv_status locate(making *k, const iv_tensor_info *wanted, iv_stored **out, iv_tensor_place *at) {
     iv_tensor_place places[IV_PLACES_MAX];
@@ -85,7 +98,7 @@ static iv_status locate(making *k, const iv_tensor_info *wanted, iv_stored **out
     for (size_t i = 0; i < n; i++) {
         iv_stored *s = iv_model_stored(k->first, names[i]);
         if (s && named == IV_PLACES_MAX) named = i;
-        if (!s || !has_shape(&s->info, &places[i])) continue;
+        if (!s || !has_shape(&s->info, &places[i]) || is_other_form(k, names[i], &places[i])) continue;
         if (s->info.dtype != IV_BF16 && s->info.dtype != IV_F16 && s->info.dtype != IV_F32)
             return iv_fail(k->err, IV_UNSUPPORTED, "%s: wanted BF16, F16 or F32, found %s", names[i],
                            iv_dtype_name(s->info.dtype));
@@ -126,6 +139,7 @@ static iv_status add_pieces(making *k, const iv_tensor_info *wanted, size_t coun
         IV_TRY(locate(k, &wanted[i], &s, &of[i].at));
         of[i].stored = (size_t)(s - m->stored);
         s->count++;
+        if (wanted[i].ndim == 1) s->columns = 1, s->rows = s->info.elements; /* biases of all experts, too */
         if (of[i].at.order.head) s->group = of[i].at.order.head;
         if (of[i].at.transposed) s->group = (size_t)s->info.shape[s->info.ndim - 2];
     }

@@ -2,7 +2,8 @@
  * decoder, several matrices in one tensor, or another order of rows (format/tensor_places.h). Everything that leaves or
  * enters a process has this form: loading, digests, export, gradients by name.
  *
- * A stored tensor is rows of `columns` elements: of its last dimension, all others are in the rows. */
+ * A stored tensor is rows of `columns` elements: of its last dimension, all others are in the rows; of one element where
+ * it holds vectors. */
 #ifndef IV_MODEL_STORED_H
 #define IV_MODEL_STORED_H
 

@@ -70,7 +70,7 @@ static iv_status offset_vector(builder *b, const char *prefix, const char *suffi
     iv_tensor *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);
     IV_TRY(find(b, name, 1, n, 0, &t));
-    float *values = IV_ARENA_NEW(&b->first->arena, n, float);
+    float *values = IV_ARENA_NEW(&b->first->arena, n + 1, float); /* a router's gate has no bias: +0 */
     *tensor = t, *out = plus_one ? IV_ARENA_NEW(&b->first->arena, n, float) : values;
     if (!values || !*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
     t->held = IV_F32;
@@ -324,14 +324,44 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     return c->attention_sinks ? sinks(b, at, index) : IV_OK;
 }
 
+/* The router, with the shared expert's gate as its last output, and what is added to logits and scores. */
+static iv_status router(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t experts = (size_t)c->experts, hidden = (size_t)c->hidden_size, gates = c->shared_gate ? 1 : 0;
+    const stack_tensor both[] = {{"mlp.gate", experts, &n->router, &n->router_bias},
+                                 {"mlp.shared_expert_gate", 1, &n->shared_gate, NULL}};
+    cut all = {.owner = b->first, .matrix = &l->router, .of = {{0, experts}, {0, gates}}, .k = hidden};
+    IV_TRY(stacked(b, at, both, 1 + gates, hidden, &all, 1));
+    if (c->router_bias) IV_TRY(vector(b, at, "mlp.gate.bias", experts, &l->router_bias, &n->router_bias));
+    if (!c->router_correction) return IV_OK;
+    IV_TRY(vector(b, at, "mlp.gate.e_score_correction_bias", experts, &l->router_correction, &n->router_correction));
+    n->router_correction->constant = true;
+    return IV_OK;
+}
+
+/* The expert that serves all tokens, divided over the ranks as a dense layer's MLP. */
+static iv_status shared_expert(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    char inner[2 * PREFIX_BYTES];
+    mlp_shard parts[IV_RANKS_MAX];
+    if (!c->shared_intermediate_size) return IV_OK;
+    for (size_t r = 0; r < b->shards; r++)
+        parts[r] =
+            (mlp_shard){b->shard[r], &b->shard[r]->layers[index].shared, &b->shard[r]->tp.shared.of[b->shard[r]->rank]};
+    snprintf(inner, sizeof inner, "%smlp.%s.", at, c->shared_gate ? "shared_expert" : "shared_experts");
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->shared_intermediate_size, 0, parts, b->shards,
+               &b->first->layer_tensors[index].shared);
+}
+
 static iv_status experts(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
     char inner[2 * PREFIX_BYTES];
     if (c->experts_per_token > IV_EXPERTS_PER_TOKEN_MAX)
         return iv_fail(b->err, IV_UNSUPPORTED, "num_experts_per_tok: at most %d are supported, found %lld",
                        IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
-    IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router,
-                 &b->first->layer_tensors[index].router));
+    IV_TRY(router(b, at, index));
     for (size_t e = 0; e < (size_t)c->experts; e++) {
         mlp_shard held;
         size_t count = 0;
@@ -346,7 +376,7 @@ static iv_status experts(builder *b, const char *at, size_t index) {
         IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held,
                    count, &b->first->layer_tensors[index].experts[e]));
     }
-    return IV_OK;
+    return shared_expert(b, at, index);
 }
 
 static iv_status layer(builder *b, size_t index) {
@@ -371,7 +401,13 @@ static iv_status layer(builder *b, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     n->experts = IV_ARENA_NEW(&b->first->arena, moe ? (size_t)c->experts : 1, iv_mlp_tensors);
     if (!n->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
-    if (moe) return experts(b, at, index);
+    if (moe) {
+        IV_TRY(experts(b, at, index));
+        for (size_t r = 1; r < b->shards; r++)
+            b->shard[r]->layers[index].router_bias = first->router_bias,
+            b->shard[r]->layers[index].router_correction = first->router_correction;
+        return IV_OK;
+    }
     snprintf(inner, sizeof inner, "%smlp.", at);
     return mlp(b, inner, &c->layer[index].activation, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
 }
@@ -499,6 +535,7 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
             l->router = first->layers[i].router;
         for (size_t e = 0; e < (l->config->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
+        at = bind(&l->shared.gate_up, at), at = bind_nodes(l->shared.down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);
 }

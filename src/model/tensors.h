@@ -27,6 +27,7 @@ struct iv_tensor {
     iv_dtype held;            /* type of the packed values; vectors are held in float32 */
     iv_tensor_slice *slices;  /* NULL: another process holds it, or it is unused */
     const iv_tensor *same_as; /* a head next to tied embeddings: the embedding; its slices are that one's */
+    bool constant;            /* of the model, but not trained */
     bool unused;              /* a buffer of old exports, a wrapper's tower: hashed at load, not held */
     size_t offset;            /* among the trained parameters: parameters.h */
     bool changed;             /* since the digests were made */

@@ -4,6 +4,7 @@
 #include "kernels/linear.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/experts.h"
+#include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/attention.h"
 
@@ -263,46 +264,15 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
 
 /* ---- MLP --------------------------------------------------------------------------------------------------- */
 
-void iv_cpu_activate(iv_cpu_model *s, const iv_activation *a, const float *wide, size_t row, size_t n, size_t kept,
-                     void *act) {
-    const iv_kernels *k = s->compute.kernels;
-    iv_dtype type = s->model->gemm_type;
-    const float *up = wide + (row + 1) * iv_activation_inputs(a) * n - n,
-                *gate = iv_activation_is_gated(a) ? up - n : NULL;
-    k->activate(a, gate, up, n, type, act);
-    if (!s->tape) return;
-    if (gate) k->round(gate, n, type, (char *)s->tape->now->gate + kept);
-    k->round(up, n, type, (char *)s->tape->now->up + kept);
-}
-
-static void activate_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const job *j = context;
-    const iv_model *m = j->s->model;
-    size_t n = m->tp.down.of[m->rank].k, at = row * n * iv_dtype_bytes(m->gemm_type);
-    iv_cpu_activate(j->s, &j->layer->config->activation, j->s->wide, row, n, at, (char *)j->s->act + at);
-}
-
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_layer *l = &m->layers[layer];
-    const iv_mlp *w = l->experts;
-    linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
-    iv_pool_run(s->compute.pool, s->batch->tokens, activate_row, &(job){.s = s, .layer = l});
+    iv_mlp_part part = iv_cpu_dense_part(s, l);
+    iv_cpu_mlp_act(s, &part);
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
-    const iv_row_cut *cut = &m->tp.down.of[m->rank];
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
-    IV_TRY(iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = &m->tp.down,
-                                                   .nodes = w->down,
-                                                   .bias = w->down_bias,
-                                                   .x = s->act,
-                                                   .x_stride = cut->k,
-                                                   .x_first = cut->first,
-                                                   .rows = s->batch->tokens,
-                                                   .out = y},
-                           err));
+    IV_TRY(iv_cpu_mlp_down(s, &part, y, err));
     add_block(s, l->mlp_post_norm, y);
     return norm(b, next, err);
 }

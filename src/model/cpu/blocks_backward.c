@@ -14,13 +14,6 @@ static const iv_layer_tensors *tensors_of(const iv_cpu_learner *l, size_t layer)
 
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
-/* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
-static iv_gradient_slice whole_slice(size_t offset, size_t n, size_t *leaves) {
-    size_t padded = iv_padded_k(n);
-    *leaves = (size_t)iv_leaf_count(padded, IV_SUM_WHOLE);
-    return (iv_gradient_slice){offset, n, padded / *leaves};
-}
-
 /* ---- norms --------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_job {
@@ -99,76 +92,19 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
 
-typedef struct activation_job {
-    iv_cpu_learner *l;
-    const iv_activation *activation;
-} activation_job;
-
-static void activation_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    const activation_job *j = context;
-    iv_cpu_learner *l = j->l;
-    iv_dtype type = l->model->gemm_type;
-    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(type),
-           all = iv_activation_inputs(j->activation) * n;
-    const char *gate = (const char *)l->tape.now->gate + row * n * width,
-               *up = (const char *)l->tape.now->up + row * n * width;
-    char *dy = (char *)l->dy + row * all * width;
-    const float *da = l->dact + row * n;
-    if (!l->model->config.mlp_bias) {
-        l->kernels->activate_backward(j->activation, type, gate, up, da, n, type, dy, dy + (all - n) * width);
-        return;
-    }
-    float *wide = l->forward->wide + row * all;
-    l->kernels->activate_backward(j->activation, type, gate, up, da, n, IV_F32, wide, wide + all - n);
-    l->kernels->round(wide, all, type, dy);
-}
-
-void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, iv_linear_backward_args *a) {
-    const iv_tensor *of[] = {t->gate, t->up};
-    for (size_t i = 0; i < 2; i++)
-        if (of[i]) a->slice[a->slices++] = (iv_gradient_slice){of[i]->offset + first, n, leaf};
-}
-
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *tensors = tensors_of(l, layer);
-    const iv_mlp_tensors *t = tensors->experts;
-    const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
-    size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors->mlp_post_norm);
-    iv_learner_round(l, l->dblock, rows, h, l->dy);
-    iv_linear_backward_args down = {.axis = &l->axis,
-                                    .rows = rows,
-                                    .dy = l->dy,
-                                    .dy_stride = h,
-                                    .slices = 1,
-                                    .stride = whole,
-                                    .k = n,
-                                    .x = l->tape.now->act,
-                                    .dx = l->dact};
-    down.slice[0] = whole_slice(t->down->offset + cut->first, h, &down.leaves);
-    IV_TRY(iv_linear_backward(l, &down, err));
-    if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->down_bias->offset);
-    const iv_activation *activation = &l->model->layers[layer].config->activation;
-    size_t all = iv_activation_inputs(activation) * n;
-    iv_pool_run(l->compute.pool, rows, activation_row, &(activation_job){l, activation});
-    if (t->gate_bias) iv_bias_backward(l, &l->axis, l->forward->wide, all, 0, n, t->gate_bias->offset + cut->first);
-    if (t->up_bias) iv_bias_backward(l, &l->axis, l->forward->wide, all, all - n, n, t->up_bias->offset + cut->first);
-    iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
-    size_t leaves = l->up_leaves, leaf = iv_padded_k(whole) / l->up_leaves / l->model->tp.ranks;
-    iv_linear_backward_args up = {.axis = &l->axis,
-                                  .rows = rows,
-                                  .dy = l->dy,
-                                  .dy_stride = all,
-                                  .stride = h,
-                                  .k = h,
-                                  .leaves = leaves,
-                                  .cuts = l->up_cuts,
-                                  .x = l->forward->normed,
-                                  .dx = l->dnormed};
-    iv_up_slices(t, cut->first * h, n, leaf, &up);
-    return iv_linear_backward(l, &up, err);
+    iv_mlp_backward_args a = {.part = iv_cpu_dense_part(l->forward, &l->model->layers[layer]),
+                              .t = tensors->experts,
+                              .norm = l->model->layers[layer].mlp_norm,
+                              .whole = (size_t)l->model->config.intermediate_size,
+                              .leaves = l->up_leaves,
+                              .up_cuts = l->up_cuts,
+                              .dx = l->dnormed};
+    a.part.act = l->tape.now->act;
+    return iv_mlp_backward(l, &a, err);
 }
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -196,7 +132,7 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .k = q,
                                    .x = l->tape.now->attended,
                                    .dx = l->dattended};
-    out.slice[0] = whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
+    out.slice[0] = iv_whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
     if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->out_bias->offset);
     return IV_OK;

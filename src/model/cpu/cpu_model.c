@@ -18,7 +18,8 @@ static widths widths_of(const iv_model *m) {
     size_t dim = (size_t)m->config.head_dim;
     return (widths){.q = s->heads * dim,
                     .kv = s->kv_heads * dim,
-                    .intermediate = iv_size_max(m->tp.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
+                    .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
+                                                (size_t)m->config.moe_intermediate_size)};
 }
 
 static void carve_all(iv_cpu_model *s, iv_carving *v) {
@@ -45,7 +46,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);
     }
     if (k == 0) return;
-    s->router_logits = iv_carve(v, t * (size_t)c->experts, sizeof(float));
+    s->router_logits = iv_carve(v, t * ((size_t)c->experts + 1), sizeof(float));
     s->expert_ids = iv_carve(v, t * k, sizeof(int32_t));
     s->expert_weights = iv_carve(v, t * k, sizeof(float));
     s->terms = iv_carve(v, t * k * hidden, sizeof(float));

@@ -8,8 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What experts do on a CPU alone. */
+static const char *missing_of_experts(const iv_model_config *c) {
+    if (c->router_score != IV_SCORE_SOFTMAX) return "a router by sigmoids";
+    if (c->router_bias || c->mlp_bias) return "biases of routers and experts";
+    if (c->routed_scale != 1) return "routed_scaling_factor";
+    return c->shared_intermediate_size ? "shared experts" : NULL;
+}
+
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    if (!iv_config_has_mlp(c, IV_MLP_EXPERTS) || c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
+    if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
+    const char *missing = missing_of_experts(c);
+    if (missing)
+        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
+                       missing);
+    if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",
                    IV_GPU_EXPERTS_MAX, (long long)c->experts);
 }
