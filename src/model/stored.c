@@ -386,6 +386,89 @@ size_t iv_stored_rows_within(const iv_stored *s, iv_dtype dtype, size_t bytes) {
     return iv_size_max(1, rows / s->group) * s->group;
 }
 
+void iv_stored_rows_of(const iv_stored *s, const iv_stored_piece *p, size_t *first, size_t *rows) {
+    *first = p->at.transposed ? p->at.block * s->group : p->at.begin;
+    *rows = p->at.transposed ? s->group : (p->tensor->rows - 1) * p->at.step + 1;
+}
+
+static window whole_piece(const iv_stored *s, const iv_stored_piece *p, size_t width) {
+    window w = {.s = s, .width = width, .to = p->tensor->rows};
+    iv_stored_rows_of(s, p, &w.first, &w.rows);
+    return w;
+}
+
+void iv_stored_take(const iv_stored *s, const iv_stored_piece *p, size_t width, const void *stored, void *own) {
+    window w = whole_piece(s, p, width);
+    move(p, &w, false, (char *)(uintptr_t)stored, own);
+}
+
+void iv_stored_give(const iv_stored *s, const iv_stored_piece *p, size_t width, const void *own, void *stored) {
+    window w = whole_piece(s, p, width);
+    move(p, &w, true, stored, (char *)(uintptr_t)own);
+}
+
+/* ---- other forms ---------------------------------------------------------------------------------------- */
+
+/* Tensors [*from, *to) that a name may be of: those of its layer, or all that are of none. */
+static void candidates(const iv_model *m, const char *name, size_t *from, size_t *to) {
+    const char *at = strstr(name, "layers.");
+    char prefix[48];
+    *from = 0, *to = m->tensor_count;
+    if (!at) return;
+    int n = snprintf(prefix, sizeof prefix, "model.layers.%ld.", strtol(at + 7, NULL, 10));
+    for (size_t low = 0, high = m->tensor_count; low < high;) {
+        size_t middle = (low + high) / 2;
+        if (strcmp(m->tensors[middle].info.name, prefix) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+        *from = low;
+    }
+    for (*to = *from; *to < m->tensor_count && strncmp(m->tensors[*to].info.name, prefix, (size_t)n) == 0;) ++*to;
+}
+
+/* Where a tensor of the model is, if it is in the one described. */
+static bool find_place(const iv_model_config *c, const iv_tensor *t, const iv_tensor_info *in, iv_tensor_place *out) {
+    iv_tensor_place places[IV_PLACES_MAX];
+    char names[IV_PLACES_MAX][IV_PLACE_NAME_BYTES];
+    size_t columns = t->info.ndim == 2 ? t->columns : 0;
+    for (const char *const *p = iv_tensor_prefixes; *p; p++) {
+        if (strncmp(in->name, *p, strlen(*p)) != 0 && strncmp(t->info.name, "model.", 6) == 0) continue;
+        size_t n = iv_tensor_places(c, *p, t->info.name, t->info.ndim, t->rows, columns, places, names);
+        for (size_t i = 0; i < n; i++) {
+            if (strcmp(names[i], in->name) != 0 || !has_shape(in, &places[i])) continue;
+            *out = places[i];
+            return true;
+        }
+    }
+    return false;
+}
+
+iv_status iv_stored_recognize(const iv_model *first, const char *name, int ndim, const int64_t *shape, iv_arena *arena,
+                              iv_stored *out, iv_error *err) {
+    size_t from, to, held = 0;
+    *out = (iv_stored){.info = {.name = name, .ndim = ndim, .elements = 1}, .columns = 1, .group = 1};
+    for (int i = 0; i < ndim; i++) {
+        out->info.shape[i] = shape[i];
+        if (shape[i] <= 0 || !iv_size_mul(out->info.elements, (size_t)shape[i], &out->info.elements)) return IV_OK;
+    }
+    if (ndim >= 2) out->columns = (size_t)shape[ndim - 1];
+    out->rows = out->columns ? out->info.elements / out->columns : 0;
+    candidates(first, name, &from, &to);
+    out->pieces = IV_ARENA_NEW(arena, to - from + 1, iv_stored_piece);
+    if (!out->pieces) return iv_fail(err, IV_NO_MEMORY, "%.200s: no memory", name);
+    for (size_t i = from; i < to; i++) {
+        iv_tensor *t = &first->tensors[i];
+        iv_tensor_place at;
+        if (t->unused || t->same_as || !find_place(&first->config, t, &out->info, &at)) continue;
+        out->pieces[out->count++] = (iv_stored_piece){t, at};
+        if (at.transposed) out->group = (size_t)shape[ndim - 2];
+        held += t->rows * t->columns;
+    }
+    if (held != out->info.elements) out->count = 0;
+    return IV_OK;
+}
+
 /* ---- digests -------------------------------------------------------------------------------------------- */
 
 bool iv_stored_is_held(const iv_stored *s) { return s->count && !s->pieces[0].tensor->same_as; }

@@ -44,6 +44,18 @@ iv_status iv_stored_of_family(const iv_model_config *config, iv_arena *arena, iv
 /* By name; NULL: there is none. */
 iv_stored *iv_model_stored(const iv_model *first, const char *name);
 
+/* A tensor of another program's form: which of the model's it holds, by its name and shape. out->count 0: none, or not
+ * all of its elements have a meaning. Its pieces are in the arena. */
+iv_status iv_stored_recognize(const iv_model *first, const char *name, int ndim, const int64_t *shape, iv_arena *arena,
+                              iv_stored *out, iv_error *err);
+
+/* The stored rows that a piece lies in. */
+void iv_stored_rows_of(const iv_stored *s, const iv_stored_piece *p, size_t *first, size_t *rows);
+
+/* Between those rows, of elements of `width` bytes, and the rows of the piece's tensor, one behind another. */
+void iv_stored_take(const iv_stored *s, const iv_stored_piece *p, size_t width, const void *stored, void *own);
+void iv_stored_give(const iv_stored *s, const iv_stored_piece *p, size_t width, const void *own, void *stored);
+
 /* As it is exported and hashed now: iv_parameters_layout changes types. */
 iv_tensor_info iv_stored_info(const iv_stored *s);
 
