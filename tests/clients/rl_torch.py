@@ -144,7 +144,7 @@ def test_memory_is_sent_again():
     """The sender's shared memory outlives the process that has read it, and a server."""
     two = tensors(rl.TWO)
     for _ in range(2):
-        with rl.serving(rl.TINY_MATH) as s:
+        with rl.serving(rl.TINY_MATH, "--update-timeout", "60") as s:
             update(s, list(two.items()), weight_version="1")
             pid = s.sidecar()
             os.kill(pid, 9)
@@ -306,7 +306,7 @@ def main(functions):
             traceback.print_exc()
             failed, word = failed + 1, "FAILED"
         print(f"{word} {test.__name__} in {time.monotonic() - begin:.1f} s", flush=True)
-    rl.scratch.cleanup()
+    rl.finish()
     print(f"{len(tests)} tests, {failed} failed, {rl.checks} checks, torch {torch.__version__}")
     return int(failed > 0)
 
