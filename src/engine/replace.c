@@ -18,8 +18,6 @@ iv_status iv_replace_check_whole(const iv_engine *e, iv_error *err) {
     return e->replacing ? iv_fail(err, IV_BUSY, "the weights are being replaced") : IV_OK;
 }
 
-uint64_t iv_replace_version(const iv_engine *e) { return e->weights_version; }
-
 iv_status iv_replace_begin(iv_engine *e, iv_model **first, iv_error *err) {
     IV_TRY(iv_ranks_check_update(e->ranks, err));
     if (iv_engine_has_requests(e))

@@ -98,8 +98,8 @@ static void finish_problem(rng *r, problem *p, family queries) {
     p->d.tables = to_device(p->tables, p->pages * sizeof *p->tables);
     CUDA(cudaMalloc(&p->d.out, p->q_bytes));
     CUDA(cudaMalloc((void **)&p->d.lse2, p->rows * p->s.heads * sizeof(float)));
-    CUDA(cudaMalloc(&p->d.scratch, iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536)));
-    CUDA(cudaMalloc(&p->d.plan, iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX, 65536)));
+    CUDA(cudaMalloc(&p->d.scratch, iv_gpu_attention_scratch(&p->s)));
+    CUDA(cudaMalloc(&p->d.plan, iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX)));
 }
 
 static void free_problem(problem *p) {
@@ -136,7 +136,7 @@ static iv_gpu_attention_args args_of(const problem *p, int sms) {
 }
 
 static void *make_plan(const problem *p, bool generic, int sms, size_t *used) {
-    size_t bytes = iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX, 65536);
+    size_t bytes = iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX);
     void *plan = malloc(bytes);
     *used = iv_attention_plan_as(&p->s, generic, p->spans, p->span_count, sms, plan, bytes);
     assert_true(*used > 0 && *used <= bytes);
@@ -148,14 +148,14 @@ static bool takes_generic(const problem *p, bool generic) { return !iv_attention
 /* For the generic kernel only the counters begin as zero. */
 static void reset_scratch(const problem *p, bool generic) {
     size_t counters = IV_ATTENTION_WORKERS_MAX * sizeof(int32_t);
-    size_t bytes = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
+    size_t bytes = iv_gpu_attention_scratch(&p->s);
     CUDA(cudaMemset(p->d.scratch, 0, counters));
     CUDA(cudaMemset((char *)p->d.scratch + counters, takes_generic(p, generic) ? 0xff : 0, bytes - counters));
 }
 
 /* A launch leaves the scratch as it needs to find it. */
 static void check_scratch(const problem *p, bool generic) {
-    size_t bytes = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
+    size_t bytes = iv_gpu_attention_scratch(&p->s);
     if (takes_generic(p, generic)) bytes = IV_ATTENTION_WORKERS_MAX * sizeof(int32_t);
     uint32_t *words = malloc(bytes);
     CUDA(cudaMemcpy(words, p->d.scratch, bytes, cudaMemcpyDeviceToHost));

@@ -177,13 +177,10 @@ typedef struct iv_gpu_attention_shape {
     bool capped;               /* scores are, see score_inner: the generic kernels compute it */
 } iv_gpu_attention_shape;
 
-/* Memory that attention needs, for steps of up to rows_max rows, spans_max spans, contexts of up to positions_max
- * tokens: host bytes of a plan, which the caller copies to the device, and device scratch, zeroed once and left
- * ready by every launch. */
-size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
-                                   size_t positions_max);
-size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
-                                size_t positions_max);
+/* Memory that attention needs: host bytes of a plan, for steps of up to rows_max rows and spans_max spans, which the
+ * caller copies to the device, and device scratch, zeroed once and left ready by every launch. */
+size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max);
+size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s);
 
 /* Host: writes the plan of a step, shared by all layers with the same window. Returns its bytes, at most
  * iv_gpu_attention_plan_bytes, or 0 if the spans exceed the limits given there. Pure. `sms`: of the GPU. */

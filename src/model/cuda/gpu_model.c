@@ -39,8 +39,7 @@ static bool size_inputs(iv_gpu_model *g) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
         if (!shape.heads) continue;
-        plan =
-            iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
+        plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
     g->inputs_capacity =

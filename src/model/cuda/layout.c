@@ -67,8 +67,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
-    r->f.attention_scratch =
-        iv_carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), shard->heads ? 1 : 0);
+    r->f.attention_scratch = iv_carve(&v, iv_gpu_attention_scratch(&shape), shard->heads ? 1 : 0);
     r->sample_scratch = iv_carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
     r->sampled = iv_carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
     r->top_logprobs = iv_carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);

@@ -262,7 +262,7 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t rows = l->base.rows_max, results = (2 * rows + 2) * sizeof(float), layers = (size_t)l->m->config.layers;
-    l->plan_max = iv_gpu_attention_plan_bytes(&shape, rows, l->sequences_max, rows);
+    l->plan_max = iv_gpu_attention_plan_bytes(&shape, rows, l->sequences_max);
     l->inputs_max = iv_gpu_learner_input_bytes(l);
     l->host = memspace->stage(memspace, l->inputs_max + results);
     l->axis_scratch = malloc(rows * sizeof *l->axis_scratch);

@@ -142,7 +142,7 @@ static void carve_scratch(gpu_learner *l, iv_carving *v) {
     size_t rows = l->base.rows_max, columns = iv_size_max(l->h, l->q + 2 * l->kv);
     columns = iv_size_max(columns, iv_size_max(l->up, (size_t)l->m->config.head_dim));
     l->transposed = iv_carve(v, l->transposed_max, l->width);
-    l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
+    l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape), 1);
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
     l->tiles_bytes = iv_gpu_attention_backward_tiles(&shape, rows);
     l->tiles = iv_carve(v, l->tiles_bytes, 1);
