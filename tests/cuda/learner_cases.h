@@ -28,6 +28,7 @@ static const learner_case cases[] = {
     {"granite", "tests/data/families/granite_a", false},
     {"gemma2", "tests/data/families/gemma2_a", false},
     {"gemma3", "tests/data/families/gemma3_text_a", false},
+    {"ministral3", "tests/data/families/ministral3_a", false},
     {"hunyuan", "tests/data/families/hunyuan_v1_dense_alpha_a", false},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
@@ -35,7 +36,7 @@ static const learner_case cases[] = {
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 12 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 13 };
 
 /* What decides the bits. */
 typedef struct law_way {
