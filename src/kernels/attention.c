@@ -83,7 +83,7 @@ static void end_split(const job *j, scratch *s, size_t rows) {
     }
 }
 
-/* The sink of each row's head, merged last (law, 7.3). */
+/* The sink of each row's head, merged last (law, 7). */
 static void merge_sinks(const job *j, scratch *s, size_t head, size_t heads_here, size_t rows) {
     tile_state *t = s->s;
     for (size_t r = 0; r < rows; r++) {

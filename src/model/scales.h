@@ -1,5 +1,5 @@
 /* scales.h: the scales and caps of a model as the arithmetic takes them: floats, each rounded once from the
- * configuration. Law: NUMERICS.md 8.6. */
+ * configuration. Law: NUMERICS.md 8.2. */
 #ifndef IV_MODEL_SCALES_H
 #define IV_MODEL_SCALES_H
 

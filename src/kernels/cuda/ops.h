@@ -214,7 +214,7 @@ int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                  iv_gpu_stream stream);
 
-/* x [rows][stride], n columns from products of the head to logits (8.6), in place. */
+/* x [rows][stride], n columns from products of the head to logits (8.2), in place. */
 int iv_gpu_shape_logits(iv_logit_shape shape, float *x, size_t rows, size_t n, size_t stride, iv_gpu_stream stream);
 
 /* out[row][out_stride] = R(RMSNorm(x[pick ? pick[row] : row])), zero from n to out_stride. */

@@ -64,7 +64,7 @@ static inline bool iv_cpu_ends_at_act(const iv_cpu_model *s, const iv_layer *l) 
     return s->tape && s->tape->recomputing && !l->mlp_post_norm;
 }
 
-/* From n products of the head to logits (8.6), in place. */
+/* From n products of the head to logits (8.2), in place. */
 void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);
 
 extern const iv_backend_ops iv_cpu_ops; /* blocks.c */
