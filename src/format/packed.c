@@ -291,5 +291,6 @@ iv_status iv_packed_rows(const iv_packed *p, iv_packed_source *source, void *use
     if (rows == 0) return IV_OK;
     iv_status status = (is_transposed(p->format) ? by_columns : by_rows)(&w, first, rows, out);
     free(w.raw), free(w.scales), free(w.zeros), free(w.groups);
+    for (size_t i = 0; p->minus_one && status == IV_OK && i < rows * p->columns; i++) out[i] -= 1.0f;
     return status;
 }
