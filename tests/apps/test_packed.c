@@ -72,15 +72,15 @@ static size_t logits_of(const char *model, char *out) {
 /* Every family as GGUF: names, q and k of llama, biases, experts, rotary scaling. */
 static void families_have_the_same_logits(void **state) {
     (void)state;
-    static const char *const names[] = {"llama31", "qwen2", "qwen3", "qwen3_moe"};
+    static const char *const names[] = {"hf/llama31", "hf/qwen2", "hf/qwen3", "hf/qwen3_moe", "families/mixtral_a"};
     static char want[OUTPUT_MAX], got[OUTPUT_MAX], command[16384];
     if (system("python3 -c '' >/dev/null 2>&1") != 0) {
         printf("SKIPPED: families as GGUF: no python3\n");
         skip();
     }
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 5; i++) {
         char model[4096], script[4096], folder_name[64];
-        snprintf(folder_name, sizeof folder_name, "tests/data/hf/%s", names[i]);
+        snprintf(folder_name, sizeof folder_name, "tests/data/%s", names[i]);
         snprintf(model, sizeof model, "%s", source_path(folder_name));
         snprintf(script, sizeof script, "%s", source_path("tests/scripts/to_gguf.py"));
         snprintf(command, sizeof command, "python3 '%s' '%s' '%s'", script, model, in_folder("f.gguf"));
