@@ -206,6 +206,9 @@ static iv_status parse_rope_nested(const iv_json_object *o, const context *k, ro
         iv_rope_config settings;
         IV_TRY(iv_json_object_of(o->file, path, value, &inner, err));
         IV_TRY(parse_rope_object(&inner, k, 0, &settings, err));
+        if (settings.kind == IV_ROPE_LONG && k->family->local != IV_LOCAL_SAME)
+            return iv_fail(err, IV_UNSUPPORTED, "%s: %srope_type: longrope is not supported by layer type", o->file,
+                           path);
         if (k->family->local != IV_LOCAL_SAME && strcmp(key, "sliding_attention") == 0) {
             out->sliding = settings, out->split = true;
             continue;

@@ -49,7 +49,8 @@ iv_status iv_config_unwrap(const iv_json_object *whole, json_t **flat, const iv_
         IV_TRY(iv_json_object_of(whole->file, "text_config.", json_object_get(whole->json, "text_config"), &text, err));
     *flat = json_copy(inside ? text.json : whole->json); /* older files have its members at the top */
     bool ok = *flat && (!inside || merge(*flat, whole->json));
-    if (ok && *out && (!inside || !json_is_string(json_object_get(*flat, "model_type"))))
+    const json_t *own = inside && ok ? json_object_get(*flat, "model_type") : NULL;
+    if (ok && *out && (!own || json_is_null(own)))
         ok = json_object_set_new(*flat, "model_type", json_string((*out)->text_type)) == 0;
     if (ok) return IV_OK;
     json_decref(*flat);

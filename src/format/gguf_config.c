@@ -20,6 +20,9 @@ static const arch archs[] = {{"llama", "llama", "LlamaForCausalLM", false, false
                              {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, true}};
 enum { ARCHS = sizeof archs / sizeof *archs };
 
+/* What the architecture llama is with experts. */
+static const arch mixtral = {"llama", "mixtral", "MixtralForCausalLM", true};
+
 /* Settings of other arithmetic, which the architectures above do not have in these files, and their neutral values. */
 static const struct setting {
     const char *key;
@@ -93,6 +96,13 @@ static iv_status find_arch(reader *r) {
         r->err, IV_UNSUPPORTED,
         "%s: general.architecture '%.*s' is not supported (supported: llama, qwen2, qwen3, qwen3moe, gemma3)", r->path,
         (int)iv_size_min(name->text.len, 60), name->text.data);
+}
+
+static iv_status use_mixtral(reader *r) {
+    int64_t experts;
+    IV_TRY(integer(r, "expert_count", 0, &experts));
+    if (experts > 0 && strcmp(r->arch->name, mixtral.name) == 0) r->arch = &mixtral;
+    return IV_OK;
 }
 
 static iv_status refuse_others(const reader *r) {
@@ -257,7 +267,7 @@ static iv_status experts(const reader *r, iv_json_out *o) {
     }
     IV_TRY(integer(r, "expert_count", -1, &count));
     IV_TRY(integer(r, "expert_used_count", -1, &used));
-    IV_TRY(integer(r, "expert_feed_forward_length", -1, &width));
+    IV_TRY(integer(r, r->arch == &mixtral ? "feed_forward_length" : "expert_feed_forward_length", -1, &width));
     iv_out_kv_int(o, "num_experts", count), iv_out_kv_int(o, "num_experts_per_tok", used);
     iv_out_kv_int(o, "moe_intermediate_size", width), iv_out_kv_bool(o, "norm_topk_prob", true);
     iv_out_kv_int(o, "decoder_sparse_step", 1);
@@ -290,6 +300,7 @@ iv_status iv_gguf_config_json(const iv_gguf_set *s, iv_buf *out, iv_error *err) 
     reader r = {.s = s, .path = s->paths[0], .err = err};
     iv_json_out o = {.buf = out, .spaced = true};
     IV_TRY(find_arch(&r));
+    IV_TRY(use_mixtral(&r));
     iv_buf_clear(out);
     IV_TRY(write_config(&r, &o));
     return o.failed ? iv_fail(err, IV_NO_MEMORY, "%s: no memory for its configuration", r.path) : IV_OK;

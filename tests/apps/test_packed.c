@@ -85,16 +85,17 @@ static const char *gemma(void) {
 /* Every family as GGUF: names, q and k of llama, biases, experts, rotary scaling, Gemma's norms and windows. */
 static void families_have_the_same_logits(void **state) {
     (void)state;
-    static const char *const names[] = {"llama31", "qwen2", "qwen3", "qwen3_moe", "gemma"};
+    static const char *const names[] = {"hf/llama31",   "hf/qwen2",           "hf/qwen3",
+                                        "hf/qwen3_moe", "families/mixtral_a", "gemma"};
     static char want[OUTPUT_MAX], got[OUTPUT_MAX], command[16384];
     if (system("python3 -c '' >/dev/null 2>&1") != 0) {
         printf("SKIPPED: families as GGUF: no python3\n");
         skip();
     }
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < 6; i++) {
         char model[4096], script[4096], folder_name[64];
-        snprintf(folder_name, sizeof folder_name, "tests/data/hf/%s", names[i]);
-        snprintf(model, sizeof model, "%s", i < 4 ? source_path(folder_name) : gemma());
+        snprintf(folder_name, sizeof folder_name, "tests/data/%s", names[i]);
+        snprintf(model, sizeof model, "%s", i < 5 ? source_path(folder_name) : gemma());
         snprintf(script, sizeof script, "%s", source_path("tests/scripts/to_gguf.py"));
         snprintf(command, sizeof command, "python3 '%s' '%s' '%s'", script, model, in_folder("f.gguf"));
         assert_int_equal(system(command), 0);

@@ -255,6 +255,23 @@ static void refused(made_model *m, const char *message) {
     made_close(m);
 }
 
+/* Layers behind the last one draft further tokens: they are passed over as the configuration says, and exported. */
+static void predicting_layers_are_passed_over(void **state) {
+    (void)state;
+    static float want[IDS * VOCAB_MAX], got[IDS * VOCAB_MAX];
+    int64_t shape[1] = {3};
+    made_model m;
+    made_open(&m, "qwen3_moe");
+    logits_of(made_write(&m), want);
+    made_config(&m, "{", "{\"num_nextn_predict_layers\": 1,");
+    add_tensor(&m, "model.layers.2.enorm.weight", &m.tensors[0], 1, shape, calloc(3, 4));
+    logits_of(made_write(&m), got);
+    assert_memory_equal(want, got, sizeof want);
+    export_has_the_same_form(m.s.dir);
+    add_tensor(&m, "model.layers.3.enorm.weight", &m.tensors[0], 1, shape, calloc(3, 4));
+    refused(&m, "model.layers.3.enorm.weight: surplus tensor");
+}
+
 /* Nothing is passed over that the family does not have. */
 static void others_are_refused(void **state) {
     (void)state;
@@ -274,8 +291,8 @@ static void others_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_form_has_the_same_bits),
-                                       cmocka_unit_test(updates_come_in_any_form),
-                                       cmocka_unit_test(others_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_form_has_the_same_bits), cmocka_unit_test(updates_come_in_any_form),
+        cmocka_unit_test(predicting_layers_are_passed_over), cmocka_unit_test(others_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

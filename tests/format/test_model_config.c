@@ -337,6 +337,11 @@ static const struct {
     {"qwen3_vl", "{\"text_config\":{\"is_causal\":false}}", IV_UNSUPPORTED,
      "is_causal: wanted true (others are not implemented for qwen3_vl_text), found false"},
     {"qwen3_vl", "{\"is_causal\":false,\"text_config\":{}}", IV_UNSUPPORTED, "is_causal: wanted true"},
+    {"qwen3_vl", "{\"text_config\":{\"model_type\":5}}", IV_FORMAT, "model_type: wanted a string"},
+    {"mellum",
+     "{\"original_max_position_embeddings\":8,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"longrope\","
+     "\"original_max_position_embeddings\":8,\"short_factor\":[1],\"long_factor\":[1]}},\"head_dim\":2}",
+     IV_UNSUPPORTED, "longrope is not supported by layer type"},
     {"qwen3_vl", "{\"text_config\":[]}", IV_FORMAT, "text_config: wanted an object"},
     {"qwen3_vl", "{\"text_config\":{\"model_type\":\"gpt2\"}}", IV_UNSUPPORTED, "model_type 'gpt2' is not supported"},
     {"qwen3_vl", "{\"architectures\":[\"Qwen3VLForCausalLM\"]}", IV_UNSUPPORTED,
@@ -434,10 +439,8 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
     static const struct {
         const char *harmful, *message, *harmless;
     } cases[] = {
-        {"{\"is_causal\":false}", "c: is_causal: wanted true (others are not implemented for ",
-         "{\"is_causal\":true}"},
-        {"{\"is_causal\":0}", "c: is_causal: wanted true (others are not implemented for ",
-         "{\"is_causal\":null}"},
+        {"{\"is_causal\":false}", "c: is_causal: wanted true (others are not implemented for ", "{\"is_causal\":true}"},
+        {"{\"is_causal\":0}", "c: is_causal: wanted true (others are not implemented for ", "{\"is_causal\":null}"},
         {"{\"use_bidirectional_attention\":true}", "use_bidirectional_attention: wanted false",
          "{\"use_bidirectional_attention\":false}"},
         {"{\"per_layer_config\":{\"1\":{\"head_dim\":32}}}", "per_layer_config: wanted {}",
@@ -446,8 +449,7 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
         {"{\"num_kv_shared_layers\":2}", "num_kv_shared_layers", "{\"num_kv_shared_layers\":0}"},
         {"{\"is_encoder_decoder\":true}", "is_encoder_decoder", "{\"is_encoder_decoder\":false}"},
         {"{\"pruned_heads\":{\"0\":[1]}}", "pruned_heads", "{\"pruned_heads\":{}}"},
-        {"{\"final_logit_softcapping\":30.0}",
-         "final_logit_softcapping: wanted 0 (others are not implemented for ",
+        {"{\"final_logit_softcapping\":30.0}", "final_logit_softcapping: wanted 0 (others are not implemented for ",
          "{\"final_logit_softcapping\":null}"},
         {"{\"attention_multiplier\":0.015625}", "attention_multiplier: wanted null", "{\"attention_multiplier\":null}"},
         {"{\"embedding_multiplier\":12}", "embedding_multiplier: wanted 1", "{\"embedding_multiplier\":1.0}"},

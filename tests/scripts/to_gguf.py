@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""to_gguf.py DIR OUT.gguf: a Hugging Face directory of llama, qwen2, qwen3, qwen3_moe or gemma3_text as GGUF with the same weights, by the rules of
+"""to_gguf.py DIR OUT.gguf: a Hugging Face directory of llama, mixtral, qwen2, qwen3, qwen3_moe or gemma3_text as GGUF with the same weights, by the rules of
 llama.cpp's converter: its names, its order of rows of llama's q and k, experts in one tensor, Llama 3's scaling as rope_freqs, 1 +
 Gemma's norms. Matrices keep
 their type, vectors become float32. No tokenizer. Plain Python. tests/apps/test_packed.c compares logits."""
@@ -11,7 +11,7 @@ import re
 import struct
 import sys
 
-ARCH = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+ARCH = {"llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 INNER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
@@ -57,6 +57,7 @@ def interleaved(tensor, heads):
 def renamed(config, tensors):
     out, experts = {}, {}
     for name, tensor in tensors.items():
+        name = name.replace("block_sparse_moe", "mlp").replace(".w1.", ".gate_proj.").replace(".w2.", ".down_proj.").replace(".w3.", ".up_proj.")
         middle, end = name.rsplit(".", 1)
         if len(tensor[1]) == 1:
             tensor = widened(*tensor)
@@ -70,7 +71,7 @@ def renamed(config, tensors):
         if expert:
             experts.setdefault(f"blk.{layer}.ffn_{expert[2]}_exps.weight", {})[int(expert[1])] = tensor
             continue
-        if config["model_type"] == "llama" and middle in ("self_attn.q_proj", "self_attn.k_proj"):
+        if config["model_type"] in ("llama", "mixtral") and middle in ("self_attn.q_proj", "self_attn.k_proj"):
             tensor = interleaved(tensor, config["num_attention_heads" if middle[10] == "q" else "num_key_value_heads"])
         out[f"blk.{layer}.{(GEMMA if config['model_type'] == 'gemma3_text' else INNER)[middle]}.{end}"] = tensor
     for name, of in experts.items():
@@ -106,6 +107,8 @@ def main(folder, out):
             "feed_forward_length": c["intermediate_size"], "attention.head_count": c["num_attention_heads"],
             "attention.head_count_kv": c["num_key_value_heads"], "attention.key_length": dim, "rope.dimension_count": dim,
             "attention.layer_norm_rms_epsilon": float(c["rms_norm_eps"]), "rope.freq_base": float(theta)}
+    if c["model_type"] == "mixtral":
+        keys |= {"expert_count": c["num_local_experts"], "expert_used_count": c["num_experts_per_tok"]}
     if arch == "qwen3moe":
         keys |= {"expert_count": c.get("num_experts") or c["num_local_experts"], "expert_used_count": c["num_experts_per_tok"],
                  "expert_feed_forward_length": c["moe_intermediate_size"]}

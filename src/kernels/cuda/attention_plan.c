@@ -18,8 +18,8 @@ enum {
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
     iv_attention_geometry g = {0};
-    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !s->capped && (s->head_dim == 64 || s->head_dim == 128) &&
-                  s->group <= IV_ATTENTION_TALL_ROWS;
+    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !s->capped &&
+                  (s->head_dim == 64 || s->head_dim == 128) && s->group <= IV_ATTENTION_TALL_ROWS;
     g.hopper = hopper && !generic;
     g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
     int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
