@@ -26,13 +26,14 @@ static const learner_case cases[] = {
     {"exaone4", "tests/data/families/exaone4_a", false},
     {"glm4", "tests/data/families/glm4_a", false},
     {"hunyuan", "tests/data/families/hunyuan_v1_dense_alpha_a", false},
+    {"arcee", "tests/data/families/arcee_a", false},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
     {"narrow", "tests/data/shapes/narrow", true},
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 9 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 10 };
 
 /* What decides the bits. */
 typedef struct law_way {

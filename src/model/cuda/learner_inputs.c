@@ -216,8 +216,9 @@ static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const i
     size_t first = t->gate_bias ? 0 : 1, group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
     int code = 0;
     for (size_t i = first; i < 2 && !code; i++)
-        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes,
-                                 l->up / group, cudaMemcpyDeviceToDevice, l->f.stream);
+        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes,
+                                 iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes, l->up / group,
+                                 cudaMemcpyDeviceToDevice, l->f.stream);
     return code;
 }
 
