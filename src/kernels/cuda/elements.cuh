@@ -3,7 +3,6 @@
 #define IV_KERNELS_CUDA_ELEMENTS_CUH
 
 #include "kernels/cuda/law.cuh"
-#include "kernels/cuda/ops.h"
 
 template <int V> struct elements { float at[V]; };
 
@@ -21,11 +20,6 @@ template <int V> IV_DEVICE void store(float *p, const elements<V> &e) {
         *(float4 *)p = *(const float4 *)&e;
     else
         *p = e.at[0];
-}
-
-/* y of a row, scaled. */
-IV_DEVICE float iv_scaled(const iv_gpu_row_scales &s, size_t row, float y) {
-    return s.logits ? iv_canon(y) * iv_sigmoid(s.logits[row * s.apart]) : y;
 }
 
 #endif
