@@ -141,10 +141,18 @@ static int rotate(size_t rows, iv_gpu_stream s) {
     return iv_gpu_rotate(&a, s);
 }
 static int swiglu(size_t rows, iv_gpu_stream s) {
-    return iv_gpu_activate(&iv_silu, at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s);
+    return iv_gpu_activate(&iv_silu, at.wide, rows, WIDE, IV_BF16, at.act, WIDE, (iv_gpu_row_scales){0}, s);
 }
 static int route(size_t rows, iv_gpu_stream s) {
-    return iv_gpu_route(at.logits, rows, NULL, EXPERTS, K, true, at.expert_ids, at.weights, at.offsets, at.slots, s);
+    iv_gpu_route_args a = {.router = {.experts = EXPERTS, .k = K, .normalise = true, .scale = 1},
+                           .logits = at.logits,
+                           .stride = EXPERTS,
+                           .rows = rows,
+                           .ids = at.expert_ids,
+                           .weights = at.weights,
+                           .offsets = at.offsets,
+                           .slots = at.slots};
+    return iv_gpu_route(&a, s);
 }
 static int combine(size_t rows, iv_gpu_stream s) {
     const int32_t first[2] = {0, EXPERTS};

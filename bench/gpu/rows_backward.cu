@@ -143,9 +143,9 @@ static void swiglu(size_t rows) {
     float *wide = floats(rows * 2 * WIDE, 1), *da = floats(rows * WIDE, 1);
     void *gate = normal(rows * WIDE, 1, true), *up = normal(rows * WIDE, 1, true), *act = room(rows * 2 * WIDE * 2);
     measure("swiglu_tape", rows, WIDE * 14,
-            [=] { return iv_gpu_activate_tape(&iv_silu, wide, false, rows, WIDE, IV_BF16, gate, up, act, WIDE, NULL); });
+            [=] { return iv_gpu_activate_tape(&iv_silu, wide, false, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{}, NULL); });
     measure("swiglu_tape, grouped", rows, WIDE * 14,
-            [=] { return iv_gpu_activate_tape(&iv_silu, wide, true, rows, WIDE, IV_BF16, gate, up, act, WIDE, NULL); });
+            [=] { return iv_gpu_activate_tape(&iv_silu, wide, true, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{}, NULL); });
     measure("swiglu_backward", rows, WIDE * 12,
             [=] { return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, NULL, NULL); });
     measure("swiglu_backward, biases", rows, WIDE * 20,

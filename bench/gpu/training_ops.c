@@ -161,12 +161,12 @@ WRAP_ARGS(iv_gpu_norm_backward, iv_gpu_norm_backward_args, 0,
           rows_bytes(a->rows, 4 * a->n, a->rounded ? a->rounded_stride : 0, a->type))
 WRAP(iv_gpu_activate_tape,
      (const iv_activation *v, const float *wide, bool grouped, size_t rows, size_t n, iv_dtype t, void *gate, void *up,
-      void *act, size_t stride, iv_gpu_stream s),
-     (v, wide, grouped, rows, n, t, gate, up, act, stride, s), 0, rows_bytes(rows, 2 * n, 2 * n + stride, t), s)
+      void *act, size_t stride, iv_gpu_row_scales x, iv_gpu_stream s),
+     (v, wide, grouped, rows, n, t, gate, up, act, stride, x, s), 0, rows_bytes(rows, 2 * n, 2 * n + stride, t), s)
 WRAP(iv_gpu_activate,
      (const iv_activation *v, const float *wide, size_t rows, size_t n, iv_dtype t, void *act, size_t stride,
-      iv_gpu_stream s),
-     (v, wide, rows, n, t, act, stride, s), 0, rows_bytes(rows, 2 * n, stride, t), s)
+      iv_gpu_row_scales x, iv_gpu_stream s),
+     (v, wide, rows, n, t, act, stride, x, s), 0, rows_bytes(rows, 2 * n, stride, t), s)
 WRAP(iv_gpu_activate_backward,
      (const iv_activation *v, iv_dtype t, const void *gate, const void *up, const float *da, size_t rows, size_t n,
       size_t part, void *dy, size_t stride, float *wide, iv_gpu_stream s),

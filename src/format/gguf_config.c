@@ -21,7 +21,7 @@ static const arch archs[] = {{"llama", "llama", "LlamaForCausalLM", false, false
 enum { ARCHS = sizeof archs / sizeof *archs };
 
 /* What the architecture llama is with experts. */
-static const arch mixtral = {"llama", "mixtral", "MixtralForCausalLM", true};
+static const arch mixtral = {"llama", "mixtral", "MixtralForCausalLM", true, false};
 
 /* Settings of other arithmetic, which the architectures above do not have in these files, and their neutral values. */
 static const struct setting {

@@ -30,13 +30,14 @@ static const learner_case cases[] = {
     {"gemma3", "tests/data/families/gemma3_text_a", false},
     {"ministral3", "tests/data/families/ministral3_a", false},
     {"hunyuan", "tests/data/families/hunyuan_v1_dense_alpha_a", false},
+    {"arcee", "tests/data/families/arcee_a", false},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
     {"narrow", "tests/data/shapes/narrow", true},
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 13 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 14 };
 
 /* What decides the bits. */
 typedef struct law_way {

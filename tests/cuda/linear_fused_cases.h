@@ -99,7 +99,7 @@ static void want_case(const fused_case *c) {
     const iv_gpu_fused *f = &c->a.fused;
     if (c->kind == GATES)
         GPU_OK(iv_gpu_activate_tape(&iv_silu, wide, true, rows, columns, a.type, c->want_gate, c->want_up, packed,
-                                    columns, NULL));
+                                    columns, (iv_gpu_row_scales){0}, NULL));
     if (c->kind == ROUND) GPU_OK(iv_gpu_round_rows(wide, n, 0, n, rows, a.type, packed, n, NULL));
     if (c->kind == LOGITS)
         GPU_OK(iv_gpu_logits_backward(wide, n, f->first, n, rows, f->temperature, c->targets, c->coefficients, c->max,

@@ -216,14 +216,16 @@ static void activation_tapes(void **state) {
         float *gpu_wide = gpu_copy(wide, rows * all * sizeof *wide);
         void *gpu_gate = gpu_room(rows * n * width), *gpu_up = gpu_room(rows * n * width);
         void *gpu_act = gpu_room(rows * stride * width);
-        GPU_OK(iv_gpu_activate_tape(&a, gpu_wide, grouped, rows, n, type, gpu_gate, gpu_up, gpu_act, stride, NULL));
+        GPU_OK(iv_gpu_activate_tape(&a, gpu_wide, grouped, rows, n, type, gpu_gate, gpu_up, gpu_act, stride,
+                                    (iv_gpu_row_scales){0}, NULL));
         if (gated) assert_gpu_has("gate", gate, gpu_gate, rows * n, width, false);
         assert_gpu_has("up", up, gpu_up, rows * n, width, false);
         assert_gpu_has("act", act, gpu_act, rows * stride, width, false);
         cudaFree(gpu_wide), cudaFree(gpu_gate), cudaFree(gpu_up), cudaFree(gpu_act);
         free(x), free(wide), free(y), free(gate), free(up), free(act);
     }
-    assert_int_not_equal(0, iv_gpu_activate_tape(&iv_silu, NULL, true, 1, 12, IV_BF16, NULL, NULL, NULL, 16, NULL));
+    assert_int_not_equal(0, iv_gpu_activate_tape(&iv_silu, NULL, true, 1, 12, IV_BF16, NULL, NULL, NULL, 16,
+                                                 (iv_gpu_row_scales){0}, NULL));
 }
 
 static void activations_backward(void **state) {

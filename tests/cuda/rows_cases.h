@@ -5,6 +5,7 @@
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
 #include "numerics/fma32.h"
+#include "numerics/router.h"
 #include "numerics/rows.h"
 
 static const iv_dtype types[3] = {IV_BF16, IV_F16, IV_F32};
@@ -162,9 +163,13 @@ static void activations(void **state) {
               *y = malloc(rows * n * sizeof *y);
         for (size_t i = 0; i < rows; i++)
             iv_ref_activate(&a, all > n ? wide + i * all : NULL, wide + (i + 1) * all - n, n, y + i * n);
+        float *logits = random_values(&r, NORMAL, IV_F32, 3 * rows), *gpu_logits = gpu_copy(logits, 12 * rows);
+        iv_gpu_row_scales scales = {rng_below(&r, 2) ? gpu_logits : NULL, 3};
+        for (size_t i = 0; scales.logits && i < rows * n; i++) y[i] = y[i] * iv_ref_sigmoid(logits[3 * (i / n)]);
         void *want = padded(type, y, rows, n, stride), *act = gpu_room(rows * stride * iv_dtype_bytes(type));
         float *gpu_wide = gpu_copy(wide, rows * all * sizeof *wide);
-        GPU_OK(iv_gpu_activate(&a, gpu_wide, rows, n, type, act, stride, NULL));
+        GPU_OK(iv_gpu_activate(&a, gpu_wide, rows, n, type, act, stride, scales, NULL));
+        cudaFree(gpu_logits), free(logits);
         assert_gpu_has("activation", want, act, rows * stride, iv_dtype_bytes(type), false);
         cudaFree(gpu_wide), cudaFree(act), free(wide), free(y), free(want);
     }

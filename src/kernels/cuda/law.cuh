@@ -47,6 +47,8 @@ IV_DEVICE vf v_ex2(vf x) {
 /* x, or the canonical NaN. */
 IV_DEVICE float iv_canon(float x) { return x == x ? x : __uint_as_float(IV_NAN_F32_BITS); }
 
+IV_DEVICE float iv_sigmoid(float x) { return __fdiv_rn(1.0f, 1.0f + v_exp(0.0f - x)); }
+
 /* max(m, x) of the law: ignores a NaN x. */
 IV_DEVICE float iv_max(float m, float x) { return x > m ? x : m; }
 

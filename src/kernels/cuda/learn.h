@@ -154,7 +154,8 @@ int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream strea
  * as gates, then ups; [n] where there is no gate: gate, up [rows][n] rounded, act[rows][act_stride] = R(the activation
  * of the unrounded ones). bias: as the columns of wide; already added. Without a gate, `gate` is not written. */
 int iv_gpu_activate_tape(const iv_activation *activation, const float *wide, bool grouped, size_t rows, size_t n,
-                         iv_dtype type, void *gate, void *up, void *act, size_t act_stride, iv_gpu_stream stream);
+                         iv_dtype type, void *gate, void *up, void *act, size_t act_stride, iv_gpu_row_scales scales,
+                         iv_gpu_stream stream);
 
 /* act' (15.7). dy[rows][dy_stride]: the concatenation of gate and up with leaves of `leaf_slice` outputs (a multiple
  * of 16): R(d gate i) in column i / leaf_slice * 2 leaf_slice + i % leaf_slice, R(d up i) `leaf_slice` columns on; +0

@@ -17,6 +17,7 @@
 #include "kernels/row_sampling.h"
 #include "numerics/activation.h"
 #include "numerics/attention.h"
+#include "numerics/router.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 #include "numerics/weight_format.h"
@@ -254,10 +255,16 @@ typedef struct iv_gpu_rotate_args {
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 
-/* act[row][act_stride] = R(the activation) from wide[row][2 n]: gates, then ups; [n] where it has no gate. Zero from n
- * to act_stride. */
+/* Rows that the sigmoid of a logit scales, `apart` floats from row to row. */
+typedef struct iv_gpu_row_scales {
+    const float *logits; /* NULL: not scaled */
+    size_t apart;
+} iv_gpu_row_scales;
+
+/* act[row][act_stride] = R(the activation, scaled) from wide[row][2 n]: gates, then ups; [n] where it has no gate. Zero
+ * from n to act_stride. */
 int iv_gpu_activate(const iv_activation *activation, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
-                    size_t act_stride, iv_gpu_stream stream);
+                    size_t act_stride, iv_gpu_row_scales scales, iv_gpu_stream stream);
 
 /* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: for inputs that a linear layer cannot
  * read in place. */
@@ -269,11 +276,21 @@ int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t 
                      iv_gpu_stream stream);
 
 /* Routing (law, section 9): ascending ids per token, and the groups in order of expert, then row. Rows at or beyond
- * *true_rows are not routed (NULL: all rows are). logits [rows][experts]; ids, weights [rows * k]; offsets [experts
- * + 1]; slots [rows * k]. */
+ * *true_rows are not routed (NULL: all rows are). */
 enum { IV_GPU_EXPERTS_MAX = 512 };
-int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
-                 int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
+typedef struct iv_gpu_route_args {
+    iv_router router;
+    const float *logits; /* [rows][stride] */
+    size_t stride;
+    const float *correction; /* [experts] or NULL */
+    size_t rows;
+    const int32_t *true_rows;
+    int32_t *ids;     /* [rows * k] */
+    float *weights;   /* [rows * k] */
+    int32_t *offsets; /* [experts + 1] */
+    int32_t *slots;   /* [rows * k] */
+} iv_gpu_route_args;
+int iv_gpu_route(const iv_gpu_route_args *a, iv_gpu_stream stream);
 
 /* out[entry] = x[slot / k] for the entries of this GPU's experts: rows of row_bytes, a multiple of 16, at 16-byte
  * addresses. `rows` tokens of the step. */

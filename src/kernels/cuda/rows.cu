@@ -345,7 +345,8 @@ int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_str
 /* ---- activations ----------------------------------------------------------------------------------------- */
 
 template <iv_activation_kind KIND, iv_dtype T, int V>
-static __global__ void activate(iv_activation_floats f, const float *wide, size_t n, void *act, size_t stride) {
+static __global__ void activate(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, size_t n,
+                                void *act, size_t stride) {
     constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
     iv_let_next();
     iv_wait();
@@ -362,7 +363,8 @@ static __global__ void activate(iv_activation_floats f, const float *wide, size_
     }
     uint32_t y[V];
 #pragma unroll
-    for (int j = 0; j < V; j++) y[j] = i < n ? rounded<T>(v_activate(KIND, f, gate[j], up[j])) : 0;
+    for (int j = 0; j < V; j++)
+        y[j] = i < n ? rounded<T>(iv_scaled(scales, row, v_activate(KIND, f, gate[j], up[j]))) : 0;
     if (V == 1)
         put_bits<T>(act, row * stride + i, y[0]);
     else if (T == IV_F32)
@@ -373,36 +375,37 @@ static __global__ void activate(iv_activation_floats f, const float *wide, size_
 
 template <iv_activation_kind KIND, iv_dtype T>
 static int launch_activation(const iv_activation *a, const float *wide, size_t rows, size_t n, void *act, size_t stride,
-                             cudaStream_t stream) {
+                             iv_gpu_row_scales scales, cudaStream_t stream) {
     int fours = n % 4 == 0 && stride % 4 == 0;
     size_t columns = fours ? 512 : 128;
     dim3 grid((unsigned)rows, (unsigned)((stride + columns - 1) / columns));
     auto *kernel = fours ? activate<KIND, T, 4> : activate<KIND, T, 1>;
     iv_activation_floats f = {(float)a->limit, (float)a->alpha};
-    return iv_launch(kernel, grid, 128, stream, f, wide, n, act, stride);
+    return iv_launch(kernel, grid, 128, stream, f, scales, wide, n, act, stride);
 }
 
 template <iv_dtype T>
 static int launch_activation_of(const iv_activation *a, const float *wide, size_t rows, size_t n, void *act,
-                                size_t stride, cudaStream_t s) {
+                                size_t stride, iv_gpu_row_scales scales, cudaStream_t s) {
     switch (a->kind) {
-    case IV_ACTIVATION_SILU: return launch_activation<IV_ACTIVATION_SILU, T>(a, wide, rows, n, act, stride, s);
+    case IV_ACTIVATION_SILU: return launch_activation<IV_ACTIVATION_SILU, T>(a, wide, rows, n, act, stride, scales, s);
     case IV_ACTIVATION_GELU_TANH:
-        return launch_activation<IV_ACTIVATION_GELU_TANH, T>(a, wide, rows, n, act, stride, s);
+        return launch_activation<IV_ACTIVATION_GELU_TANH, T>(a, wide, rows, n, act, stride, scales, s);
     case IV_ACTIVATION_SILU_CLAMPED:
-        return launch_activation<IV_ACTIVATION_SILU_CLAMPED, T>(a, wide, rows, n, act, stride, s);
-    case IV_ACTIVATION_RELU2: return launch_activation<IV_ACTIVATION_RELU2, T>(a, wide, rows, n, act, stride, s);
+        return launch_activation<IV_ACTIVATION_SILU_CLAMPED, T>(a, wide, rows, n, act, stride, scales, s);
+    case IV_ACTIVATION_RELU2:
+        return launch_activation<IV_ACTIVATION_RELU2, T>(a, wide, rows, n, act, stride, scales, s);
     }
     return (int)cudaErrorInvalidValue;
 }
 
 int iv_gpu_activate(const iv_activation *a, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
-                    size_t act_stride, iv_gpu_stream stream) {
+                    size_t act_stride, iv_gpu_row_scales scales, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     switch (type) {
-    case IV_BF16: return launch_activation_of<IV_BF16>(a, wide, rows, n, act, act_stride, stream);
-    case IV_F16: return launch_activation_of<IV_F16>(a, wide, rows, n, act, act_stride, stream);
-    case IV_F32: return launch_activation_of<IV_F32>(a, wide, rows, n, act, act_stride, stream);
+    case IV_BF16: return launch_activation_of<IV_BF16>(a, wide, rows, n, act, act_stride, scales, stream);
+    case IV_F16: return launch_activation_of<IV_F16>(a, wide, rows, n, act, act_stride, scales, stream);
+    case IV_F32: return launch_activation_of<IV_F32>(a, wide, rows, n, act, act_stride, scales, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

@@ -208,8 +208,8 @@ int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream strea
 
 template <iv_activation_kind KIND, iv_dtype T, int V>
 static __global__ void __launch_bounds__(EIGHTS_THREADS)
-    activate_tape(iv_activation_floats f, const float *wide, bool grouped, size_t n, void *gate, void *up, void *act,
-                  size_t act_stride) {
+    activate_tape(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, bool grouped, size_t n,
+                  void *gate, void *up, void *act, size_t act_stride) {
     constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
     iv_let_next();
     iv_wait();
@@ -224,12 +224,13 @@ static __global__ void __launch_bounds__(EIGHTS_THREADS)
         store_whole<T, V>(up, row * n + i, u);
     }
 #pragma unroll
-    for (int j = 0; j < V; j++) y[j] = i < n ? v_activate(KIND, f, g[j], u[j]) : 0.0f;
+    for (int j = 0; j < V; j++) y[j] = i < n ? iv_scaled(scales, row, v_activate(KIND, f, g[j], u[j])) : 0.0f;
     if (i < act_stride) store_whole<T, V>(act, row * act_stride + i, y);
 }
 
 typedef struct tape_args {
     iv_activation_floats f;
+    iv_gpu_row_scales scales;
     const float *wide;
     bool grouped;
     size_t rows, n, act_stride;
@@ -241,8 +242,8 @@ template <iv_activation_kind KIND, iv_dtype T> static int launch_tape(const tape
                 iv_fits_eights(T, a->gate, a->n) && iv_fits_eights(T, a->up, a->n) &&
                 iv_fits_eights(T, a->act, a->act_stride);
     return iv_launch(fits ? activate_tape<KIND, T, 8> : activate_tape<KIND, T, 1>,
-                     iv_eights_grid(a->rows, a->act_stride, fits ? 8 : 1), EIGHTS_THREADS, stream, a->f, a->wide,
-                     a->grouped, a->n, a->gate, a->up, a->act, a->act_stride);
+                     iv_eights_grid(a->rows, a->act_stride, fits ? 8 : 1), EIGHTS_THREADS, stream, a->f, a->scales,
+                     a->wide, a->grouped, a->n, a->gate, a->up, a->act, a->act_stride);
 }
 
 template <iv_dtype T> static int launch_tape_of(iv_activation_kind kind, const tape_args *a, cudaStream_t stream) {
@@ -256,12 +257,21 @@ template <iv_dtype T> static int launch_tape_of(iv_activation_kind kind, const t
 }
 
 int iv_gpu_activate_tape(const iv_activation *activation, const float *wide, bool grouped, size_t rows, size_t n,
-                         iv_dtype type, void *gate, void *up, void *act, size_t act_stride, iv_gpu_stream stream) {
+                         iv_dtype type, void *gate, void *up, void *act, size_t act_stride, iv_gpu_row_scales scales,
+                         iv_gpu_stream stream) {
     if (rows == 0 || n == 0) return 0;
     if (act_stride < n || (grouped && (n % 8 != 0 || !iv_activation_is_gated(activation))))
         return (int)cudaErrorInvalidValue;
-    tape_args a = {
-        {(float)activation->limit, (float)activation->alpha}, wide, grouped, rows, n, act_stride, gate, up, act};
+    tape_args a = {{(float)activation->limit, (float)activation->alpha},
+                   scales,
+                   wide,
+                   grouped,
+                   rows,
+                   n,
+                   act_stride,
+                   gate,
+                   up,
+                   act};
     switch (type) {
     case IV_BF16: return launch_tape_of<IV_BF16>(activation->kind, &a, stream);
     case IV_F16: return launch_tape_of<IV_F16>(activation->kind, &a, stream);

@@ -156,7 +156,7 @@ static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_err
     a.bias = f->layers[layer].gate_up_bias;
     IV_TRY(iv_gpu_after_allreduce(p, err));
     IV_TRY(iv_gpu_gate_up(p, &p->m->layers[layer].config->activation, &a, w, p->rows,
-                          iv_gpu_rows_at(p, f->now->act, stride), stride, err));
+                          iv_gpu_rows_at(p, f->now->act, stride), stride, (iv_gpu_row_scales){0}, NULL, err));
     if (!iv_gpu_keeps_mlp(f)) return IV_OK;
     return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->gemm_type), err);
 }
@@ -200,6 +200,7 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     }
     IV_TRY(iv_gpu_expert_block(p, layer, err));
     if (ends) return IV_OK;
+    if (p->m->config.shared_intermediate_size) IV_TRY(iv_gpu_shared_expert(p, layer, err));
     f->x = buffered ? x : f->x;
     if (buffered) IV_TRY(iv_gpu_add_block(p, y, post_norm, to, err));
     IV_TRY(norm(b, next, err));

@@ -8,20 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What experts do on a CPU alone. */
-static const char *missing_of_experts(const iv_model_config *c) {
-    if (c->router_score != IV_SCORE_SOFTMAX) return "a router by sigmoids";
-    if (c->router_bias || c->mlp_bias) return "biases of routers and experts";
-    if (c->routed_scale != 1) return "routed_scaling_factor";
-    return c->shared_intermediate_size ? "shared experts" : NULL;
-}
-
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
     if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
-    const char *missing = missing_of_experts(c);
-    if (missing)
-        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
-                       missing);
     if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",
                    IV_GPU_EXPERTS_MAX, (long long)c->experts);
@@ -57,7 +45,8 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
         iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
         return 0; /* opening will report the error */
     if (iv_kv_layouts_make(&m, &unused) != IV_OK) return 0;
-    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* heads as of one rank; nodes as of all */
+    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down,
+    m.tp.shared = cut.shared; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
@@ -91,6 +80,26 @@ static const float *gather_bias(gathering *v, const float *from, const iv_matrix
     return out;
 }
 
+static void gather_expert_layer(const iv_model *m, const iv_layer *l, gathering *v, layer_vectors *to) {
+    enum { LINE = 32 }; /* floats, as of gather */
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
+    size_t hidden = (size_t)m->config.hidden_size;
+    to->router_correction = gather(v, l->router_correction, (size_t)m->config.experts);
+    to->router_bias = gather(v, l->router_bias, l->router.n);
+    to->expert_up_bias = to->expert_down_bias = NULL;
+    for (size_t e = s->expert_first; e < s->expert_first + s->experts; e++) {
+        const iv_mlp *x = &l->experts[e];
+        const float *up = gather_bias(v, x->gate_up_bias, &x->gate_up);
+        if (e == s->expert_first)
+            to->expert_up_bias = up, to->expert_up_apart = (x->gate_up.n + LINE - 1) / LINE * LINE;
+    }
+    for (size_t e = s->expert_first; e < s->expert_first + s->experts; e++) {
+        const float *down = gather(v, l->experts[e].down_bias, hidden);
+        if (e == s->expert_first)
+            to->expert_down_bias = down, to->expert_down_apart = (hidden + LINE - 1) / LINE * LINE;
+    }
+}
+
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
@@ -115,7 +124,10 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->query = query[l->config->rope];
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
-        if (l->config->mlp == IV_MLP_EXPERTS) continue;
+        if (l->config->mlp == IV_MLP_EXPERTS) {
+            gather_expert_layer(m, l, v, to);
+            continue;
+        }
         to->gate_up_bias = gather_bias(v, mlp->gate_up_bias, &mlp->gate_up);
         to->down_bias = gather(v, mlp->down_bias, hidden);
     }

@@ -4,6 +4,7 @@
 #define IV_MODEL_CUDA_PASS_H
 
 #include "device/gpu.h"
+#include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/ops.h"
 #include "model/backend.h"
 #include "model/learner.h"
@@ -19,7 +20,9 @@ typedef struct gpu_pass gpu_pass;
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
     const float *cosine, *sine, *query; /* of the layer's rotation: iv_rope_table */
-    const float *attention_post_norm, *mlp_post_norm;
+    const float *attention_post_norm, *mlp_post_norm, *router_bias, *router_correction;
+    const float *expert_up_bias, *expert_down_bias; /* of the rank's experts, one after another */
+    size_t expert_up_apart, expert_down_apart;
     const float *sinks; /* of the rank's heads */
 } layer_vectors;
 
@@ -111,6 +114,7 @@ struct gpu_forward {
     unsigned char *own_normed; /* here, or on the tape */
     float *block;              /* [rows][hidden]: y of blocks that are normed or scaled, if no tape keeps it; or NULL */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
+    float *ones;               /* as expert_weights, where experts have biases: iv_gpu_expert_bias */
     unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
     float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
     size_t nodes_max;          /* of a layer on this rank, 1 at least */
@@ -169,9 +173,13 @@ extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 
 /* ---- experts.c */
 iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
-/* gate and up with their activation, for rows_out rows of act. */
+/* x += the expert that serves all tokens, of all ranks. */
+iv_status iv_gpu_shared_expert(const gpu_pass *p, size_t layer, iv_error *err);
+size_t iv_gpu_shared_act_stride(const iv_model *m);
+/* gate and up with their activation, for rows_out rows of act. bias: NULL, or that of each expert, added before it. */
 iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
-                         size_t rows_out, void *act, size_t stride, iv_error *err);
+                         size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
+                         const iv_gpu_expert_bias_args *bias, iv_error *err);
 
 /* ---- pass.c */
 /* code: of the launch of `what`; not 0 becomes the error and f->code. */

@@ -69,8 +69,9 @@ static iv_status swiglu(iv_ops *ops, const float *gate_up, size_t rows, size_t n
     IV_TRY(GPU_OPS_ADDRESSES(g, err, gate_up, gate, up, out));
     return iv_gpu_ops_launched(
         g,
-        gate ? iv_gpu_activate_tape(&iv_silu, gate_up, false, rows, n, ops->type, gate, up, out, n, g->stream)
-             : iv_gpu_activate(&iv_silu, gate_up, rows, n, ops->type, out, n, g->stream),
+        gate ? iv_gpu_activate_tape(&iv_silu, gate_up, false, rows, n, ops->type, gate, up, out, n,
+                                    (iv_gpu_row_scales){0}, g->stream)
+             : iv_gpu_activate(&iv_silu, gate_up, rows, n, ops->type, out, n, (iv_gpu_row_scales){0}, g->stream),
         err);
 }
 
