@@ -213,9 +213,9 @@ typedef struct mlp_shard {
     const iv_row_cut *row;
 } mlp_shard;
 
-/* leaves: of every matrix; 0: as its k has them. */
+/* leaves: of every matrix; 0: as its k has them. scaled: a GPU does not fuse the activation. */
 static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
-                     const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
+                     bool scaled, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
     const iv_model_config *c = &b->first->config;
     size_t hidden = (size_t)c->hidden_size, downs = 0, ups = iv_activation_inputs(activation);
     const stack_tensor up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
@@ -232,7 +232,7 @@ static iv_status mlp(builder *b, const char *prefix, const iv_activation *activa
                            .of = {{begin, end}, {begin, end}},
                            .k = hidden,
                            .leaves = leaves,
-                           .paired = activation->kind == IV_ACTIVATION_SILU};
+                           .paired = activation->kind == IV_ACTIVATION_SILU && !scaled};
         downs = cut_nodes(down_cuts, downs, mlps[i].owner, to->down, row, hidden);
     }
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
@@ -351,8 +351,8 @@ static iv_status shared_expert(builder *b, const char *at, size_t index) {
         parts[r] =
             (mlp_shard){b->shard[r], &b->shard[r]->layers[index].shared, &b->shard[r]->tp.shared.of[b->shard[r]->rank]};
     snprintf(inner, sizeof inner, "%smlp.%s.", at, c->shared_gate ? "shared_expert" : "shared_experts");
-    return mlp(b, inner, &c->layer[index].activation, (size_t)c->shared_intermediate_size, 0, parts, b->shards,
-               &b->first->layer_tensors[index].shared);
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->shared_intermediate_size, 0, c->shared_gate, parts,
+               b->shards, &b->first->layer_tensors[index].shared);
 }
 
 static iv_status experts(builder *b, const char *at, size_t index) {
@@ -373,8 +373,8 @@ static iv_status experts(builder *b, const char *at, size_t index) {
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held,
-                   count, &b->first->layer_tensors[index].experts[e]));
+        IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES,
+                   c->mlp_bias, &held, count, &b->first->layer_tensors[index].experts[e]));
     }
     return shared_expert(b, at, index);
 }
@@ -409,7 +409,8 @@ static iv_status layer(builder *b, size_t index) {
         return IV_OK;
     }
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, &c->layer[index].activation, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->intermediate_size, 0, false, mlps, b->shards,
+               n->experts);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */

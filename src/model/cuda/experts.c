@@ -23,6 +23,7 @@ iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_
         return iv_gpu_launched(f, f->linear(f, &fused), "gate and up", err);
     a->out = f->wide, a->out_stride = w->n;
     IV_TRY(iv_gpu_launched(f, f->linear(f, a), "gate and up", err));
+    if (bias) IV_TRY(iv_gpu_launched(f, iv_gpu_expert_bias(bias, f->stream), "biases of experts", err));
     int code = kept
                    ? iv_gpu_activate_tape(activation, f->wide, w->paired, rows_out, n, p->m->gemm_type, kept->gate,
                                           kept->up, act, stride, scales, f->stream)
