@@ -635,9 +635,9 @@ IV_API void iv_weights_stage_close(iv_weights_stage *stage);
 typedef iv_status iv_weights_read(void *user, size_t offset, size_t n, void *out, iv_error *err);
 
 /* Writes one tensor: its name, its dtype ("bfloat16", ...), its shape. A second time replaces the first. A head next to
- * tied embeddings is compared with them at the end; rotary buffers of old exports are ignored, and towers that the model
- * has not under this name. Other forms than the files' (docs/formats/tensors.md: prefixes, experts in one tensor) are
- * read, too. IV_INVALID names what differs from the model. After an error this tensor counts as missing. */
+ * tied embeddings is compared with them at the end; rotary buffers of old exports are ignored, and towers that the
+ * model has not under this name. Other forms than the files' (docs/formats/tensors.md: prefixes, experts in one tensor)
+ * are read, too. IV_INVALID names what differs from the model. After an error this tensor counts as missing. */
 IV_API iv_status iv_weights_stage_put(iv_weights_stage *stage, const char *name, const char *dtype,
                                       const int64_t *shape, size_t dims, iv_weights_read *read, void *user,
                                       iv_error *err);

@@ -34,7 +34,6 @@ static const model_case cases[] = {
     {"granite", "tests/data/families/granite_a", false, false, {1, 5, 64, 66, 130}},
     {"gemma2", "tests/data/families/gemma2_a", false, false, {1, 5, 64, 66, 130}},
     {"gemma3", "tests/data/families/gemma3_text_a", false, false, {1, 5, 64, 66, 130}},
-    {"ministral3", "tests/data/families/ministral3_a", false, false, {1, 5, 64, 66, 130}},
     {"tiny-math", "models/tiny-math", false, false, {3, 17, 40, 90}},
     {"wide", "tests/data/shapes/wide", true, false, {1, 9, 30, 70, 270}},
     {"narrow", "tests/data/shapes/narrow", true, false, {2, 33, 64, 65, 290}},

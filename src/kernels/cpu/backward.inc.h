@@ -85,7 +85,8 @@ static void logits_backward(const float *x, size_t first, size_t n, float max, f
 }
 
 static void attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds) {
     size_t width = iv_dtype_bytes(type), begin = (size_t)first, end = (size_t)(last + 1);
     if (first > last) begin = end = 0;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
