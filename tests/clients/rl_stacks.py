@@ -6,6 +6,7 @@ http_server_engine.py, sglang_rollout.py) and SGLang's weight_sync/utils.py. Mes
 checkpoints of one shape: after an update the answers, digests and fingerprints are those of a server that was started on
 the second."""
 
+import atexit
 import base64
 import contextlib
 import json
@@ -147,6 +148,7 @@ def serving(model, *flags, environment=None):
         server.stop()
 
 
+@atexit.register  # also of programs that import this one
 def finish():
     while kept:
         kept.pop().stop()
