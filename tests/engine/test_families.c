@@ -1,6 +1,7 @@
 /* Every checkpoint of tests/data/families against its float64 reference: logits in float32 and bfloat16, and greedy
  * tokens; its export, and dummy weights. A new family is a new folder. */
 #include "client.h"
+#include "exported.h"
 #include "format/checkpoint.h"
 #include "format/json.h"
 #include "format/scratch.h"
@@ -126,26 +127,6 @@ static void check_dtype(const golden *f, const char *name, const char *dtype) {
     iv_engine_close(e);
 }
 
-/* The form that was read, towers too. */
-static void check_export(const golden *f) {
-    scratch s;
-    iv_export_info info;
-    iv_export_options o;
-    iv_checkpoint *a, *b;
-    uint8_t x[32], y[32];
-    iv_error err;
-    scratch_open(&s);
-    iv_export_options_init(&o);
-    ASSERT_OK(iv_export(f->dir, s.dir, &o, &info, &err), &err);
-    ASSERT_OK(iv_checkpoint_open(f->dir, &a, &err), &err);
-    ASSERT_OK(iv_checkpoint_open(s.dir, &b, &err), &err);
-    ASSERT_OK(iv_checkpoint_digest(a, NULL, NULL, x, &err), &err);
-    ASSERT_OK(iv_checkpoint_digest(b, NULL, NULL, y, &err), &err);
-    assert_memory_equal(x, y, sizeof x);
-    iv_checkpoint_close(a), iv_checkpoint_close(b);
-    scratch_close(&s);
-}
-
 /* Seeded weights have the names and shapes of the published files, without towers. */
 static void check_dummy(const golden *f) {
     iv_checkpoint *real, *dummy;
@@ -180,7 +161,7 @@ static void logits_are_those_of_float64(void **state) {
         family_open(&f, entry->d_name);
         check_dtype(&f, entry->d_name, "float32");
         check_dtype(&f, entry->d_name, "bfloat16");
-        check_export(&f);
+        export_has_the_same_form(f.dir);
         check_dummy(&f);
         family_close(&f);
         count++;

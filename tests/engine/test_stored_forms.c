@@ -1,5 +1,6 @@
 /* One model in the forms that files have: prefixes, other names, matrices in one tensor. Every form has the bits of the
  * plain one, and an export has the form that was read. */
+#include "exported.h"
 #include "made_model.h"
 
 enum { IDS = 12, VOCAB_MAX = 1024 };
@@ -129,25 +130,6 @@ static void change(made_model *m, form f) {
     case GATE_UP: stack_layers(m, "gate up", "mlp", "gate_up_proj", "weight"); break;
     case FORMS: break;
     }
-}
-
-static void export_has_the_same_form(const char *dir) {
-    scratch s;
-    iv_export_info info;
-    iv_export_options o;
-    iv_checkpoint *a, *b;
-    uint8_t x[32], y[32];
-    iv_error err;
-    scratch_open(&s);
-    iv_export_options_init(&o);
-    ASSERT_OK(iv_export(dir, s.dir, &o, &info, &err), &err);
-    ASSERT_OK(iv_checkpoint_open(dir, &a, &err), &err);
-    ASSERT_OK(iv_checkpoint_open(s.dir, &b, &err), &err);
-    ASSERT_OK(iv_checkpoint_digest(a, NULL, NULL, x, &err), &err);
-    ASSERT_OK(iv_checkpoint_digest(b, NULL, NULL, y, &err), &err);
-    assert_memory_equal(x, y, sizeof x);
-    iv_checkpoint_close(a), iv_checkpoint_close(b);
-    scratch_close(&s);
 }
 
 static void every_form_has_the_same_bits(void **state) {
