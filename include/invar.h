@@ -125,6 +125,9 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
+    size_t state_cache_bytes; /* models with linear attention: memory over all ranks for states at block borders, from
+                               * which a cached prefix can be continued; never changes a bit. 0: at most a sixteenth of
+                               * the free memory */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX

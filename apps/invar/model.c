@@ -176,6 +176,7 @@ void cli_engine_options(const cli_args *args, iv_engine_options *o) {
     o->step_target_ms = cli_count(args, "step-target", o->step_target_ms);
     const cli_value *memory = cli_find(args, "kv-cache-memory");
     if (memory) o->kv_bytes = memory->count, o->kv_fraction = (double)memory->real;
+    o->state_cache_bytes = cli_count(args, "state-cache-memory", 0);
     o->prefix_caching = !cli_has(args, "no-enable-prefix-caching");
     o->sample_all_ids = cli_has(args, "sample-all-ids");
     o->speculative = cli_text(args, "speculative", o->speculative);

@@ -94,6 +94,8 @@ static const cli_flag engine_flags[] = {
     {MEMORY("kv-cache-memory", "SIZE"),
      .unset = "all sequences at full length, at most 0.25 of free memory (0.9 on GPUs)",
      .help = "memory for keys and values: 2G, 512M, or 0.5 of free memory"},
+    {BYTES("state-cache-memory", "SIZE", 1, UINT64_MAX / 4), .unset = "at most 1/16 of free memory",
+     .help = "memory for states of linear attention, which cached prefixes need; never changes a bit"},
     {.name = "no-enable-prefix-caching", .help = "do not reuse cached prefixes"},
     {.name = "sample-all-ids",
      .help = "also draw ids without a token, as of a padded vocabulary; part of the fingerprint"},

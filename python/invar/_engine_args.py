@@ -33,7 +33,7 @@ _FLAGS = ("enable_prefix_caching", "enforce_eager", "trust_remote_code", "disabl
 _SIZES = {"tensor_parallel_size": 1, "threads": 0, "dummy_seed": 0}  # field: smallest
 _OPTIONAL_SIZES = {
     "max_model_len": 1, "max_num_seqs": 1, "max_num_batched_tokens": 1, "kv_cache_memory_bytes": 1, "rank_timeout_ms": 1,
-    "step_target_ms": 0,
+    "step_target_ms": 0, "state_cache_memory_bytes": 1,
 }  # fmt: skip
 _TEXTS = ("load_format", "device", "arithmetic", "numerics", "isa")
 
@@ -77,6 +77,7 @@ class EngineArgs:
     dummy_seed: int = 0
     sample_all_ids: bool = False  # also draw ids without a token, as of a padded vocabulary
     rank_timeout_ms: int | None = None
+    state_cache_memory_bytes: int | None = None  # for states of linear attention, which cached prefixes need
     step_target_ms: int | None = 0  # of a step that reads prompts next to running requests; 0: no target; None: 50 on GPUs
 
     def __post_init__(self) -> None:
@@ -135,6 +136,7 @@ class EngineArgs:
         o.enforce_eager, o.prefix_caching = self.enforce_eager, self.enable_prefix_caching
         o.threads, o.trainable, o.dummy_seed = self.threads, self.trainable, self.dummy_seed
         o.kv_bytes = self.kv_cache_memory_bytes or 0
+        o.state_cache_bytes = self.state_cache_memory_bytes or 0
         o.single_process = True
         o.sample_all_ids = self.sample_all_ids
         o.step_target_ms = ffi.cast("size_t", -1) if self.step_target_ms is None else self.step_target_ms

@@ -9,10 +9,15 @@
 #include "engine/sized.h"
 #include "baseline/ops.h"
 #include "model/kv_layouts.h"
+#include "model/state_layouts.h"
 #include "model/widen.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* A snapshot in so many blocks of a sequence; by default snapshots take at most one part in STATE_SHARE of the memory
+ * behind the weights. */
+enum { STATE_EVERY = 16, STATE_SHARE = 16, STATE_SNAPSHOTS_MAX = 1 << 20 };
 
 static iv_engine_options default_options(void) {
     return (iv_engine_options){.load_format = "auto",
@@ -110,6 +115,34 @@ static iv_status no_room(const iv_engine *e, const iv_engine_options *o, size_t 
 /* A number of pages in blocks, which have a page of every KV group. */
 static size_t blocks_of(const iv_kv_groups *g, size_t pages) { return (pages + g->count - 1) / g->count; }
 
+/* Bytes of the states of all ranks, and of the rows of open blocks. */
+static bool states_bytes(const iv_state_layout *l, size_t slots, size_t ranks, size_t *out) {
+    size_t tails;
+    return iv_size_mul(slots, l->bytes, out) && iv_size_mul(2 * l->tails, l->tail_bytes, &tails) &&
+           iv_size_add(*out, tails, out) && iv_size_mul(*out, l->layers, out) && iv_size_mul(*out, ranks, out);
+}
+
+/* Slots for states: each sequence holds one and writes one; the others are snapshots, for cached prefixes. *bytes:
+ * what they all take. available: memory behind the weights, 0: unknown. */
+static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_model *plan, size_t available,
+                             size_t *bytes, iv_error *err) {
+    size_t ranks = iv_ranks_size(e->ranks), running = 2 * e->max_num_seqs, snapshots = 0, state;
+    iv_state_layout *l = &e->state_layout;
+    *l = plan->state_layout, *bytes = 0;
+    if (!l->layers) return IV_OK;
+    l->every = STATE_EVERY, l->tails = e->max_num_seqs;
+    state = iv_state_bytes(plan) * ranks;
+    if (o->prefix_caching) snapshots = o->state_cache_bytes ? o->state_cache_bytes / state : 2 * running;
+    if (o->prefix_caching && !o->state_cache_bytes && available)
+        snapshots = iv_size_min(snapshots, available / STATE_SHARE / state);
+    e->state_slots = running + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
+    if (!states_bytes(l, e->state_slots, ranks, bytes) || (available && *bytes > available / 2))
+        return iv_fail(err, IV_LIMIT,
+                       "states: max_num_seqs %zu and a state cache of %zu states take %zu bytes, there is room for %zu",
+                       e->max_num_seqs, e->state_slots - running, *bytes, available / 2);
+    return IV_OK;
+}
+
 /* Decides the longest sequence and the number of pages from headers, before anything is loaded. */
 static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_options *m, size_t *pages, iv_error *err) {
     iv_model plan;
@@ -122,6 +155,9 @@ static iv_status size_kv(const iv_engine_options *o, iv_engine *e, iv_model_opti
     size_t working = 0, available = e->gpus[0]
                                         ? iv_device_memory_available(e, &plan.config, plan.gemm_type, o, &working)
                                         : iv_ranks_memory_available(e->ranks);
+    size_t states = 0, behind = available > plan.weight_bytes ? available - plan.weight_bytes : 1;
+    if (status == IV_OK) status = size_states(o, e, &plan, available ? behind : 0, &states, err);
+    if (available) available = available > states ? available - states : 1;
     size_t block = token * IV_ATTENTION_BLOCK, wish, all,
            room = kv_room(o, e->gpus[0], available, plan.weight_bytes, block, &wish);
     iv_checkpoint_close(c);
@@ -182,7 +218,8 @@ static iv_status open_kv(iv_engine *e, size_t pages, iv_error *err) {
     const iv_model *m = e->model;
     size_t blocks = iv_kv_pages_for(e->max_model_len);
     if (!iv_kv_groups_slide(&m->kv_groups) || !iv_size_mul(blocks, e->max_num_seqs, &blocks)) blocks = 0;
-    return iv_kv_pool_open_groups(&e->kv, m->kv_layout, &m->kv_groups, pages, blocks, NULL, 0, err);
+    return iv_kv_pool_open_groups(&e->kv, m->kv_layout, &m->kv_groups, pages, blocks, &e->state_layout, e->state_slots,
+                                  err);
 }
 
 static iv_status open_samplers(iv_engine *e, iv_error *err) {

@@ -47,6 +47,7 @@ static iv_status run_whole(iv_engine *e, const int32_t *ids, size_t count, float
                       .states = e->kv.states.slots ? e->states : NULL,
                       .slots = e->kv.states.data,
                       .slots_layer_bytes = iv_states_layer_bytes(&e->kv.states),
+                      .tails_at = iv_states_tails_at(&e->kv.states),
                       .logit_rows = rows,
                       .logit_count = n,
                       .logits = out + at * vocab};

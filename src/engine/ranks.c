@@ -206,13 +206,11 @@ static iv_status start_helpers(iv_engine *e, iv_error *err) {
 
 /* On GPUs the slices of logits and the padding of graphs decide how many bytes are sent, and follow from each rank's
  * own options. */
-enum { MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_PAGES, LOGITS_MAX, ENFORCE_EAGER, NUMBERS };
-static const char *const number_names[NUMBERS] = {"max_model_len",
-                                                  "max_num_seqs",
-                                                  "max_num_batched_tokens",
-                                                  "KV pages",
-                                                  "rows of logits at once (of max_num_seqs and speculative)",
-                                                  "enforce_eager"};
+enum { MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_PAGES, STATE_SLOTS, LOGITS_MAX, ENFORCE_EAGER, NUMBERS };
+static const char *const number_names[NUMBERS] = {
+    "max_model_len", "max_num_seqs",    "max_num_batched_tokens",
+    "KV pages",      "slots of states", "rows of logits at once (of max_num_seqs and speculative)",
+    "enforce_eager"};
 
 /* What must be equal on all ranks, and the result of opening. */
 typedef struct rank_facts {
@@ -236,6 +234,7 @@ static void fill_facts(const iv_engine *e, iv_status status, const iv_error *err
     snprintf(out->transport, sizeof out->transport, "%s", r->gpus ? r->transport : "");
     out->number[MAX_MODEL_LEN] = e->max_model_len, out->number[MAX_NUM_SEQS] = e->max_num_seqs;
     out->number[MAX_NUM_BATCHED_TOKENS] = e->max_num_batched_tokens, out->number[KV_PAGES] = e->kv.pages;
+    out->number[STATE_SLOTS] = e->kv.states.slots;
     if (r->gpus) out->number[LOGITS_MAX] = e->logits_max, out->number[ENFORCE_EAGER] = r->eager;
 }
 
@@ -375,7 +374,8 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
                              .positions = e->max_model_len,
                              .pages = e->kv.pages,
                              .groups = e->kv.groups.count,
-                             .slots = e->kv.states.slots};
+                             .slots = e->kv.states.slots,
+                             .buffers = 2 * e->kv.states.layout.tails};
     iv_status status = IV_OK;
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     while (status == IV_OK || status == IV_NOT_FINITE) {
@@ -391,6 +391,7 @@ iv_status iv_engine_serve_rank(iv_engine *e, iv_error *err) {
         read.batch.kv = e->kv.data, read.batch.kv_layer_bytes = iv_kv_plane_bytes(&e->kv);
         read.batch.slots = e->kv.states.data;
         read.batch.slots_layer_bytes = iv_states_layer_bytes(&e->kv.states);
+        read.batch.tails_at = iv_states_tails_at(&e->kv.states);
         status = forward(e, &read.batch, err);
     }
     iv_fp_env_leave(mode);

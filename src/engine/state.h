@@ -81,9 +81,11 @@ struct iv_engine {
     iv_isa isa;
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     iv_pace pace;
-    size_t kv_token_bytes; /* over all ranks */
-    size_t tile_rows;      /* rows of a tile of the linear kernel */
-    size_t rows_max;       /* logit rows of one sequence in a step: one, and the longest draft */
+    size_t kv_token_bytes;        /* over all ranks */
+    iv_state_layout state_layout; /* of layers with a state, of one rank */
+    size_t state_slots;
+    size_t tile_rows; /* rows of a tile of the linear kernel */
+    size_t rows_max;  /* logit rows of one sequence in a step: one, and the longest draft */
     size_t longest_token_bytes;
     bool prefix_caching;
     double load_seconds;

@@ -237,7 +237,8 @@ static bool add_routes(iv_engine *e, const iv_step_item *item, size_t row, size_
 iv_state_span iv_step_state_span(const iv_state_track *t, size_t end) {
     uint32_t count = t->write_count;
     while (count > 0 && t->writes[count - 1].block > end / IV_ATTENTION_BLOCK) count--;
-    return (iv_state_span){.from = t->slot, .write_count = count, .writes = t->writes};
+    uint32_t rows = t->tail == IV_NO_SLOT ? 0 : 2 * t->tail + t->turn;
+    return (iv_state_span){.from = t->slot, .rows = rows, .write_count = count, .writes = t->writes};
 }
 
 /* Lays items out as one batch. The rows of logits from which tokens are drawn come first: the slice that has them is
@@ -277,6 +278,7 @@ static void fill_batch(iv_engine *e, iv_step_item *items, size_t count, iv_batch
                     .states = e->kv.states.slots ? e->states : NULL,
                     .slots = e->kv.states.data,
                     .slots_layer_bytes = iv_states_layer_bytes(&e->kv.states),
+                    .tails_at = iv_states_tails_at(&e->kv.states),
                     .logit_rows = e->logit_rows,
                     .logit_count = wanted,
                     .logits = e->logits,

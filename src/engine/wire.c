@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD = 6, SPAN = 5 };
+enum { HEAD = 6, SPAN = 6 };
 
 static size_t pages_of(size_t end) { return (end + IV_ATTENTION_BLOCK - 1) / IV_ATTENTION_BLOCK; }
 
@@ -20,8 +20,8 @@ iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error 
     for (size_t i = 0; i < b->span_count; i++) {
         const iv_attention_span *s = &b->spans[i];
         const iv_state_span *state = b->states ? &b->states[i] : &none;
-        uint64_t span[SPAN] = {s->rows, (uint64_t)s->position, pages_of((size_t)s->position + s->rows), state->from,
-                               state->write_count};
+        uint64_t span[SPAN] = {s->rows,     (uint64_t)s->position, pages_of((size_t)s->position + s->rows),
+                               state->from, state->write_count,    state->rows};
         fits = fits && iv_buf_append(out, span, sizeof span);
     }
     for (size_t i = 0; i < groups * b->span_count; i++) {
@@ -85,7 +85,11 @@ static iv_status read_states(const unsigned char *at, const uint64_t head[HEAD],
         if (l->slots && (span[3] == IV_NO_SLOT) != (block == 0))
             return bad(err, "slot of a position", l->slots, span[1]);
         if (span[4] > head[5] - write) return bad(err, "states of a sequence", head[5] - write, span[4]);
-        out->states[i] = (iv_state_span){(uint32_t)span[3], (uint32_t)span[4], out->writes + write};
+        if (span[5] >= iv_size_max(l->buffers, 1)) return bad(err, "buffer of rows", l->buffers, span[5]);
+        out->states[i] = (iv_state_span){.from = (uint32_t)span[3],
+                                         .rows = (uint32_t)span[5],
+                                         .write_count = (uint32_t)span[4],
+                                         .writes = out->writes + write};
         for (size_t end = write + span[4]; write < end; write++) {
             const iv_state_write *w = &out->writes[write];
             if (w->block <= block || w->block > border) return bad(err, "block of a state", border, w->block);

@@ -2,7 +2,7 @@
  * the same kind of machine.
  *
  *     u64 tokens, spans, logit rows, blocks in all, logit rows of a slice (0: all), states to write in all
- *     per span: u64 rows, position, blocks, slot of its state (2^32 - 1: none), states to write
+ *     per span: u64 rows, position, blocks, slot of its state (2^32 - 1: none), states to write, buffer of rows
  *     u32 page numbers, KV group after KV group, span after span;  i32 ids;  u32 logit rows
  *     per state to write: u32 block, slot */
 #ifndef IV_ENGINE_WIRE_H
@@ -14,9 +14,10 @@
 /* Replaces the content of out. Omits pages after a span's last position. groups: the KV groups of the batch. */
 iv_status iv_wire_write(const iv_batch *b, size_t groups, iv_buf *out, iv_error *err);
 
-/* Upper limits of a batch's fields, and its KV groups. slots 0: no layer has a state. */
+/* Upper limits of a batch's fields, and its KV groups. slots 0: no layer has a state. buffers: of
+ * tails. */
 typedef struct iv_wire_limits {
-    size_t vocab, tokens, spans, positions, pages, groups, slots;
+    size_t vocab, tokens, spans, positions, pages, groups, slots, buffers;
 } iv_wire_limits;
 
 /* A batch and its memory, which the next read reuses. The reader sets kv, slots and logits. */

@@ -15,6 +15,7 @@ static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
                                           [IV_ACTIVATION_RELU2] = "relu2"};
 static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
+static const char *const mixers[] = {[IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -74,6 +75,11 @@ static const iv_config_field model_rows[] = {
     {"final_logit_softcapping", AT(logits_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .max = 1e6},
     {"unit_offset_norms", AT(unit_offset_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms offset"},
     {"attention_sinks", AT(attention_sinks), IV_FIELD_FLAG, LINE | MEMORY, .label = "sinks"},
+    {"linear_num_key_heads", AT(linear_key_heads), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
+    {"linear_num_value_heads", AT(linear_value_heads), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
+    {"linear_key_head_dim", AT(linear_key_dim), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
+    {"linear_value_head_dim", AT(linear_value_dim), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
+    {"linear_conv_kernel_dim", AT(linear_conv_taps), IV_FIELD_INT, LINE | MEMORY, .label = "linear"},
     {"layers", AT(layer), IV_FIELD_LAYERS, .uses = BOTH},
 };
 #undef AT
@@ -110,6 +116,8 @@ static const iv_config_field layer_rows[] = {
     {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
     {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
     {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"mixer", AT(mixer), IV_FIELD_CHOICE, LINE | MEMORY, .label = "mixer", .choices = mixers},
+    {"attention_gate", AT(attention_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "mixer"},
 };
 #undef AT
 
@@ -119,7 +127,7 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
 
 _Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
                    sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int) &&
-                   sizeof(iv_router_score) == sizeof(int),
+                   sizeof(iv_router_score) == sizeof(int) && sizeof(iv_mixer_kind) == sizeof(int),
                "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {

@@ -12,6 +12,8 @@ static const iv_config_wrapper wrappers[] = {
     {"qwen2_5_vl", "qwen2_5_vl_text", IV_STORED_TOWERS},
     {"qwen3_vl", "qwen3_vl_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
     {"qwen3_vl_moe", "qwen3_vl_moe_text", IV_STORED_TOWERS | IV_STORED_INSIDE | IV_STORED_TRANSPOSED},
+    {"qwen3_5", "qwen3_5_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
+    {"qwen3_5_moe", "qwen3_5_moe_text", IV_STORED_TOWERS | IV_STORED_INSIDE},
 };
 enum { WRAPPERS = sizeof wrappers / sizeof *wrappers };
 

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "format/config_experts.h"
 #include "format/config_fields.h"
+#include "format/config_linear.h"
 #include "format/config_members.h"
 #include "format/config_rope.h"
 #include "format/config_wrapper.h"
@@ -56,6 +57,8 @@ typedef struct family_facts {
     bool qk_norm, qk_norm_behind; /* behind the rotation */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
+    bool offset_norms;                /* without that scale */
+    bool linear;                      /* has linear-attention layers, and gates on attention's output */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
     double attention_cap, logits_cap; /* when absent */
@@ -76,8 +79,9 @@ typedef struct family_facts {
     bool no_window;                  /* there is none when sliding_window is absent */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
     int64_t pattern;                 /* when sliding_window_pattern is absent; 0: SLIDING_WINDOW_PATTERN_DEFAULT */
-    int64_t vocab, heads, positions; /* of the family's first size, which its files may leave out; 0: must be there */
-    const char *reads[12];           /* members that other families refuse (config_members.h) */
+    /* Of the family's first size, which its files may leave out; 0: must be there. */
+    int64_t vocab, heads, positions, intermediate;
+    const char *reads[12]; /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
@@ -173,6 +177,17 @@ static const family_facts families[] = {
      .positions = 131072,
      .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
                "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
+    {"qwen3_next", .kv_heads = 2, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true, .offset_norms = true,
+     .linear = true, .positions = 32768, .intermediate = 5120, .partial = 0.25, .stored = IV_STORED_DELTA_FUSED,
+     .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
+     .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor"}},
+    {"qwen3_5_text", .kv_heads = 4, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true, .offset_norms = true,
+     .linear = true, .positions = 32768, .partial = 0.25, .stored = IV_STORED_DELTA,
+     .reads = {READS_QK_NORM, "partial_rotary_factor"}},
+    {"qwen3_5_moe_text", .kv_heads = 2, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true,
+     .offset_norms = true, .linear = true, .positions = 32768, .intermediate = 512, .partial = 0.25,
+     .stored = IV_STORED_DELTA | IV_STORED_EXPERTS, .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
+     .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor"}},
 };
 #undef READS_QK_NORM
 #undef READS_GROUPS
@@ -348,7 +363,7 @@ static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv
     if (is_absent(o, "attention_multiplier")) c->attention_scale = f->attention_scale;
     if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
     if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
-    c->unit_offset_norms = f->unit_offset_norms;
+    c->unit_offset_norms = f->unit_offset_norms || f->offset_norms;
     if (f->unit_offset_norms) c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
     if (scalar == 0) return IV_OK;
     IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
@@ -464,7 +479,10 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     int64_t window;
     if (f->nope == NOPE_LISTED) IV_TRY(parse_no_rope_layers(o, c, nope, err));
     IV_TRY(parse_window(o, f, &window, err));
-    IV_TRY(parse_sliding(o, f, window, nope, c, err));
+    if (f->linear)
+        IV_TRY(iv_config_parse_linear(o, c, err));
+    else
+        IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);
     for (int64_t i = 0; i < c->layers; i++) {
         c->layer[i].norms = f->norms;
@@ -516,6 +534,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
     c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
+    c->intermediate_size = f->intermediate;
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));

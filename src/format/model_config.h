@@ -21,6 +21,7 @@
 #define IV_POSITIONS_MAX (1 << 30)
 #define IV_EOS_IDS_MAX 16
 #define IV_ROPES_MAX 2
+#define IV_CONV_TAPS_MAX 8
 
 /* The scaling of the inverse frequencies f_i = theta^(-2i / head_dim). */
 typedef enum iv_rope_kind {
@@ -56,11 +57,16 @@ typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 /* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
 typedef enum iv_norm_places { IV_NORMS_BEFORE, IV_NORMS_BEHIND, IV_NORMS_BOTH } iv_norm_places;
 
+/* What mixes the positions: attention over keys and values, or a gated delta rule over a state (NUMERICS.md 17). */
+typedef enum iv_mixer_kind { IV_MIXER_ATTENTION, IV_MIXER_DELTA } iv_mixer_kind;
+
 /* What one layer is. */
 typedef struct iv_layer_config {
     iv_mlp_kind mlp;
-    int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
-    int rope;       /* index into iv_model_config.ropes */
+    iv_mixer_kind mixer;
+    bool attention_gate; /* attention's output is scaled by sigmoids of a projection of its input */
+    int64_t window;      /* query i sees keys j with i - window < j <= i; 0: all j <= i */
+    int rope;            /* index into iv_model_config.ropes */
     iv_norm_places norms;
     iv_activation activation; /* of its MLP, or of its experts */
 } iv_layer_config;
@@ -100,6 +106,9 @@ typedef struct iv_model_config {
 
     int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
 
+    /* Of layers of IV_MIXER_DELTA; 0: there are none. linear_value_heads % linear_key_heads == 0. */
+    int64_t linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim, linear_conv_taps;
+
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
     int64_t experts, experts_per_token, moe_intermediate_size;
     bool norm_topk_prob; /* the chosen experts' probabilities are scaled to sum to 1 */
@@ -136,6 +145,13 @@ bool iv_config_buffers_blocks(const iv_model_config *c);
 
 /* True if a layer has this kind of MLP. */
 bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);
+
+/* Layers of this kind. */
+size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind);
+
+/* IV_UNSUPPORTED, by name, if a layer is of a kind or has a gate that `what` ("training", "device cuda") has no kernels
+ * for yet. */
+iv_status iv_config_check_attention_only(const iv_model_config *c, const char *what, iv_error *err);
 
 /* Parses n bytes; `name` heads the errors. Pure. IV_FORMAT for a field of the wrong type or out of range,
  * IV_UNSUPPORTED, by name, for a well-formed feature that invar does not implement. */

@@ -9,7 +9,29 @@ const char *const iv_tensor_prefixes[] = {
     "model.", "model.language_model.", "language_model.model.", "language_model.", "", NULL};
 
 /* Which part of the stored tensor. */
-typedef enum part { WHOLE, Q, K, V, GATE, UP, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } part;
+typedef enum part {
+    WHOLE,
+    Q,
+    K,
+    V,
+    GATE,
+    UP,
+    GATED_QUERY,
+    QUERY_GATE, /* of attention with an output gate */
+    CONV,
+    LINEAR_Q,
+    LINEAR_K,
+    LINEAR_V, /* of in_proj_qkv */
+    FUSED_Q,
+    FUSED_K,
+    FUSED_V,
+    FUSED_Z,
+    FUSED_B,
+    FUSED_A,
+    EXPERT_GATE,
+    EXPERT_UP,
+    EXPERT_DOWN /* last */
+} part;
 
 /* Names without "model.layers.N." and without ".weight" or ".bias"; * is an expert's number. */
 typedef struct form {
@@ -19,6 +41,8 @@ typedef struct form {
     bool transposed, alternate; /* of experts: gates and ups are rows in turn */
 } form;
 
+#define DELTA (IV_STORED_DELTA & ~IV_STORED_MTP)
+#define FUSED (IV_STORED_DELTA_FUSED & ~IV_STORED_MTP)
 static const form forms[] = {
     {IV_STORED_QKV, "self_attn.q_proj", "self_attn.qkv_proj", .part = Q},
     {IV_STORED_QKV, "self_attn.k_proj", "self_attn.qkv_proj", .part = K},
@@ -52,7 +76,25 @@ static const form forms[] = {
     {IV_STORED_GLM4_NORMS, "post_feedforward_layernorm", "post_mlp_layernorm", .part = WHOLE},
     {IV_STORED_HUNYUAN_NORMS, "self_attn.q_norm", "self_attn.query_layernorm", .part = WHOLE},
     {IV_STORED_HUNYUAN_NORMS, "self_attn.k_norm", "self_attn.key_layernorm", .part = WHOLE},
+    {IV_STORED_QUERY_GATE, "self_attn.q_proj", "self_attn.q_proj", .part = GATED_QUERY},
+    {IV_STORED_QUERY_GATE, "self_attn.gate_proj", "self_attn.q_proj", .part = QUERY_GATE},
+    {DELTA, "linear_attn.conv1d", "linear_attn.conv1d", .part = CONV},
+    {DELTA, "linear_attn.q_proj", "linear_attn.in_proj_qkv", .part = LINEAR_Q},
+    {DELTA, "linear_attn.k_proj", "linear_attn.in_proj_qkv", .part = LINEAR_K},
+    {DELTA, "linear_attn.v_proj", "linear_attn.in_proj_qkv", .part = LINEAR_V},
+    {DELTA, "linear_attn.z_proj", "linear_attn.in_proj_z", .part = WHOLE},
+    {DELTA, "linear_attn.b_proj", "linear_attn.in_proj_b", .part = WHOLE},
+    {DELTA, "linear_attn.a_proj", "linear_attn.in_proj_a", .part = WHOLE},
+    {FUSED, "linear_attn.conv1d", "linear_attn.conv1d", .part = CONV},
+    {FUSED, "linear_attn.q_proj", "linear_attn.in_proj_qkvz", .part = FUSED_Q},
+    {FUSED, "linear_attn.k_proj", "linear_attn.in_proj_qkvz", .part = FUSED_K},
+    {FUSED, "linear_attn.v_proj", "linear_attn.in_proj_qkvz", .part = FUSED_V},
+    {FUSED, "linear_attn.z_proj", "linear_attn.in_proj_qkvz", .part = FUSED_Z},
+    {FUSED, "linear_attn.b_proj", "linear_attn.in_proj_ba", .part = FUSED_B},
+    {FUSED, "linear_attn.a_proj", "linear_attn.in_proj_ba", .part = FUSED_A},
 };
+#undef DELTA
+#undef FUSED
 enum { FORMS = sizeof forms / sizeof *forms };
 
 static const char *const towers[] = {"visual.",       "model.visual.",       "vision_tower.",
@@ -125,12 +167,53 @@ static void of_experts(const iv_model_config *c, const form *f, size_t expert, i
         out->begin += expert * all;
 }
 
+/* Rows of a key head in a fused projection: those of its parts one behind another. */
+static void of_key_head(const iv_model_config *c, part p, size_t columns, iv_tensor_place *out) {
+    size_t heads = (size_t)c->linear_key_heads, group = (size_t)c->linear_value_heads / heads;
+    size_t key = (size_t)c->linear_key_dim, value = group * (size_t)c->linear_value_dim;
+    const size_t rows[] = {key, key, value, value, group, group};
+    bool second = p >= FUSED_B;
+    size_t from = second ? FUSED_B : FUSED_Q, to = second ? FUSED_A : FUSED_Z, all = 0, begin = 0;
+    for (size_t i = from; i <= to; i++) {
+        if (i == (size_t)p) begin = all;
+        all += rows[i - FUSED_Q];
+    }
+    *out = (iv_tensor_place){.ndim = 2,
+                             .shape = {(int64_t)(heads * all), (int64_t)columns},
+                             .begin = begin,
+                             .step = 1,
+                             .run = rows[p - FUSED_Q],
+                             .stride = all};
+}
+
+/* Parts of a linear-attention layer, and of attention with an output gate. */
+static void of_heads(const iv_model_config *c, part p, int ndim, size_t rows, size_t columns, iv_tensor_place *out) {
+    size_t key = (size_t)(c->linear_key_heads * c->linear_key_dim), taps = (size_t)c->linear_conv_taps;
+    size_t value = (size_t)(c->linear_value_heads * c->linear_value_dim), head = (size_t)c->head_dim;
+    if (p >= FUSED_Q) {
+        of_key_head(c, p, columns, out);
+        return;
+    }
+    *out = (iv_tensor_place){.ndim = ndim, .shape = {(int64_t)(2 * key + value), (int64_t)columns}, .step = 1};
+    if (p == CONV) {
+        *out = (iv_tensor_place){.ndim = 3, .shape = {(int64_t)(rows / taps), 1, (int64_t)taps}, .step = 1};
+    } else if (p == GATED_QUERY || p == QUERY_GATE) {
+        out->shape[0] = (int64_t)(2 * rows), out->run = head, out->stride = 2 * head;
+        out->begin = p == QUERY_GATE ? head : 0;
+    } else
+        out->begin = p == LINEAR_Q ? 0 : p == LINEAR_K ? key : 2 * key;
+}
+
 static void place(const iv_model_config *c, const form *f, size_t expert, int ndim, size_t rows, size_t columns,
                   iv_tensor_place *out) {
     size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim), all = rows, begin = 0;
     part p = f ? f->part : WHOLE;
     if (p >= EXPERT_GATE) {
         of_experts(c, f, expert, ndim, rows, columns, out);
+        return;
+    }
+    if (p >= GATED_QUERY) {
+        of_heads(c, p, ndim, rows, columns, out);
         return;
     }
     if (p == Q || p == K || p == V) all = q + 2 * kv, begin = p == Q ? 0 : p == K ? q : q + kv;

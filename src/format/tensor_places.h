@@ -24,7 +24,13 @@ enum {
     IV_STORED_HUNYUAN_NORMS = 256, /* self_attn.query_layernorm, self_attn.key_layernorm */
     IV_STORED_GPT_OSS = 2048,      /* mlp.router; experts' gates and ups in turn, transposed in bfloat16 files */
     IV_STORED_TOWERS = 512,        /* towers for images or sound and their projectors, which are not read */
-    IV_STORED_MTP = 1024           /* mtp.*: layers that draft further tokens, which are not read */
+    IV_STORED_MTP = 1024,          /* mtp.*: layers that draft further tokens, which are not read */
+    IV_STORED_QUERY_GATE = 1 << 16, /* self_attn.q_proj: of each head the rows of q, then those of its output gate */
+    /* linear_attn.conv1d [C, 1, taps]; linear_attn.in_proj_qkv: rows of q, k, v; in_proj_z, in_proj_b, in_proj_a; mtp.*
+     */
+    IV_STORED_DELTA = 1 << 17 | IV_STORED_MTP,
+    /* The same with linear_attn.in_proj_qkvz: of each key head the rows of q, k, v, z, and in_proj_ba: of b, a */
+    IV_STORED_DELTA_FUSED = 1 << 18 | IV_STORED_MTP
 };
 
 /* The order of the rows of each head. `head` 0: as in the file. */
@@ -40,6 +46,8 @@ typedef struct iv_tensor_place {
     bool transposed; /* row r is a column of the stored matrix `block`, one behind another along the first dimension */
     size_t block;    /* 0 where not transposed */
     size_t begin, step; /* row r is row, or column, begin + r * step, before the order */
+    size_t run,
+        stride; /* rows of each head, and from head to head: row r is begin + r / run * stride + r % run; 0, 0 */
     iv_row_order order;
 } iv_tensor_place;
 
@@ -53,6 +61,11 @@ extern const char *const iv_tensor_prefixes[];
  * vector of rows. names[i] is that of the stored tensor. */
 size_t iv_tensor_places(const iv_model_config *c, const char *prefix, const char *name, int ndim, size_t rows,
                         size_t columns, iv_tensor_place *out, char (*names)[IV_PLACE_NAME_BYTES]);
+
+/* Row r of the decoder's tensor in the stored one, before the order. */
+static inline size_t iv_place_row(const iv_tensor_place *p, size_t r) {
+    return p->begin + (p->run ? r / p->run * p->stride + r % p->run : r * p->step);
+}
 
 /* In a head of an order, the row of the file that becomes row j. */
 size_t iv_row_order_source(const iv_row_order *o, size_t j);

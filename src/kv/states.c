@@ -7,7 +7,7 @@
 #include <string.h>
 
 iv_status iv_states_open(iv_states *s, const iv_state_layout *layout, size_t slots, bool elsewhere, iv_error *err) {
-    size_t bytes;
+    size_t bytes, tail_bytes;
     *s = (iv_states){.layout = *layout, .slots = slots, .free_count = slots};
     if (layout->layers == 0) {
         s->slots = s->free_count = 0;
@@ -17,24 +17,29 @@ iv_status iv_states_open(iv_states *s, const iv_state_layout *layout, size_t slo
         return iv_fail(err, IV_INVALID,
                        "states: wanted at least 2 slots and a snapshot in every block, found %zu and %zu", slots,
                        layout->every);
-    if (slots > UINT32_MAX / 2 || !iv_size_mul(layout->bytes, layout->layers, &bytes) ||
-        !iv_size_mul(bytes, slots, &bytes))
+    if (slots > UINT32_MAX / 2 || layout->tails > UINT32_MAX / 4 || !iv_size_mul(layout->bytes, slots, &bytes) ||
+        !iv_size_mul(2 * layout->tails, layout->tail_bytes, &tail_bytes) || !iv_size_add(bytes, tail_bytes, &bytes) ||
+        !iv_size_mul(bytes, layout->layers, &bytes))
         return iv_fail(err, IV_LIMIT, "states: %zu slots are more than can be addressed", slots);
     s->data_bytes = elsewhere ? 0 : bytes;
     s->data = iv_memory_alloc(s->data_bytes);
     s->free_slots = malloc(slots * sizeof *s->free_slots);
     s->holders = calloc(slots, sizeof *s->holders);
-    if ((!s->data && s->data_bytes) || !s->free_slots || !s->holders) {
+    s->free_tails = malloc(layout->tails ? layout->tails * sizeof *s->free_tails : 1);
+    if ((!s->data && s->data_bytes) || !s->free_slots || !s->holders || !s->free_tails) {
         iv_states_close(s);
-        return iv_fail(err, IV_NO_MEMORY, "states: no memory for %zu slots of %zu bytes", slots, bytes / slots);
+        return iv_fail(err, IV_NO_MEMORY, "states: no memory for %zu slots and %zu sequences (%zu bytes)", slots,
+                       layout->tails, bytes);
     }
+    for (; s->free_tail_count < layout->tails; s->free_tail_count++)
+        s->free_tails[s->free_tail_count] = (uint32_t)(layout->tails - 1 - s->free_tail_count);
     for (size_t i = 0; i < slots; i++) s->free_slots[i] = (uint32_t)(slots - 1 - i);
     return IV_OK;
 }
 
 void iv_states_close(iv_states *s) {
     iv_memory_free(s->data, s->data_bytes);
-    free(s->free_slots), free(s->holders);
+    free(s->free_slots), free(s->holders), free(s->free_tails);
     *s = (iv_states){0};
 }
 
@@ -84,6 +89,10 @@ void iv_state_drop_snapshots(iv_state_track *t, iv_states *s, iv_prefix_index *x
 void iv_state_begin(iv_state_track *t, iv_states *s, iv_prefix_index *x, size_t end) {
     size_t border = end / IV_ATTENTION_BLOCK;
     iv_state_drop_snapshots(t, s, x);
+    if (s->layout.tails && t->tail == IV_NO_SLOT) {
+        IV_ASSERT(s->free_tail_count > 0);
+        t->tail = s->free_tails[--s->free_tail_count];
+    }
     if (s->slots && border > t->block) t->writes[t->write_count++] = (iv_state_write){(uint32_t)border, take(s, x)};
 }
 
@@ -107,7 +116,7 @@ void iv_state_settle(iv_state_track *t, iv_states *s, iv_prefix_index *x, size_t
     iv_state_write now = t->writes[--t->write_count];
     IV_ASSERT(now.block == border); /* else the next step would lack the state at its border */
     if (t->block) drop(s, x, t->slot, t->block % s->layout.every == 0 || t->block == prompt_block);
-    t->slot = now.slot, t->block = now.block;
+    t->slot = now.slot, t->block = now.block, t->turn = 1 - t->turn;
 }
 
 /* The slot goes to the index, or gives way to that which the index has for the node. */
@@ -143,6 +152,7 @@ void iv_state_attach(iv_state_track *t, iv_states *s, iv_prefix_index *x, uint32
 void iv_state_release(iv_state_track *t, iv_states *s, iv_prefix_index *x) {
     iv_state_drop_snapshots(t, s, x);
     if (t->block) drop(s, x, t->slot, true);
+    if (t->tail != IV_NO_SLOT) s->free_tails[s->free_tail_count++] = t->tail;
     *t = IV_STATE_NONE;
 }
 

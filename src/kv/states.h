@@ -7,6 +7,8 @@
  *   - a fork, or a sequence that finds a cached prefix, holds the same slot, and nothing is copied;
  *   - a step that failed runs again from the state before;
  *   - a border that only accepted drafts reach is adopted if they are all accepted, else its slot is dropped.
+ * The rows of a block that is not complete may be in pages, or in a tail, which a sequence has as long as it runs: two
+ * buffers, used in turn, for the rows of the block that a step begins in and of that which it ends in.
  * A snapshot is a slot that the prefix index has: a prefix can be continued only where there is one. A sequence leaves
  * the state where it ends or is preempted, that at the end of its prompt, and one in every `every` blocks; they are
  * idle until evicted, least recently used first. */
@@ -24,14 +26,18 @@ enum { IV_STATE_WRITES_MAX = 8 };
 typedef struct iv_state_layout {
     size_t layers, bytes; /* bytes: of one layer's state of a sequence */
     size_t every;         /* blocks from one snapshot to the next, at least 1 */
+    size_t tails;         /* as many as sequences run at once; 0: rows are in pages */
+    size_t tail_bytes;    /* of one buffer of one layer */
 } iv_state_layout;
 
 typedef struct iv_states {
     iv_state_layout layout;
     size_t slots, free_count;
-    unsigned char *data; /* [layer][slot]; NULL if they are in other memory */
+    unsigned char *data; /* [layer]: the slots, then the tails, [tail][2]; NULL if they are in other memory */
     size_t data_bytes;
     uint32_t *free_slots, *holders; /* as those of pages */
+    uint32_t *free_tails;
+    size_t free_tail_count;
 } iv_states;
 
 /* The state after `block` blocks goes to a slot. */
@@ -43,13 +49,18 @@ typedef struct iv_state_write {
  * ascending, and then its snapshots until they are published. */
 typedef struct iv_state_track {
     uint32_t slot, block; /* block 0: no state, and no slot */
+    uint32_t tail, turn;  /* IV_NO_SLOT: none; turn: which of its buffers has the rows of the open block */
     uint32_t write_count;
     iv_state_write writes[IV_STATE_WRITES_MAX];
 } iv_state_track;
 
-#define IV_STATE_NONE ((iv_state_track){.slot = IV_NO_SLOT})
+#define IV_STATE_NONE ((iv_state_track){.slot = IV_NO_SLOT, .tail = IV_NO_SLOT})
 
-static inline size_t iv_states_layer_bytes(const iv_states *s) { return s->slots * s->layout.bytes; }
+/* Where the tails of a layer begin, and the bytes of a layer. */
+static inline size_t iv_states_tails_at(const iv_states *s) { return s->slots * s->layout.bytes; }
+static inline size_t iv_states_layer_bytes(const iv_states *s) {
+    return iv_states_tails_at(s) + 2 * s->layout.tails * s->layout.tail_bytes;
+}
 
 /* elsewhere: the slots are in other memory. slots: 2 at least, as a sequence holds one and writes another. */
 iv_status iv_states_open(iv_states *s, const iv_state_layout *layout, size_t slots, bool elsewhere, iv_error *err);
@@ -60,7 +71,8 @@ static inline size_t iv_states_available(const iv_states *s, const iv_prefix_ind
     return s->free_count + x->idle[IV_PREFIX_SLOT].count;
 }
 
-/* The step will compute up to position `end`: takes a slot if that passes a border. One must be available. */
+/* The step will compute up to position `end`: takes a tail if the sequence has none, and a slot if that passes a
+ * border. One of each must be available. */
 void iv_state_begin(iv_state_track *t, iv_states *s, iv_prefix_index *x, size_t end);
 
 /* Then slots for snapshots before that border, as far as slots are available. */

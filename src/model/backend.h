@@ -37,11 +37,13 @@ typedef struct iv_backend_ops {
     iv_status (*embed)(iv_backend *b, iv_error *err);
     /* normed = RMSNorm(x). */
     iv_status (*norm)(iv_backend *b, iv_norm norm, iv_error *err);
-    /* q, k, v = W normed + bias, for the rank's heads. */
+    /* q, k, v = W normed + bias, for the rank's heads; of linear attention also z, b, a. */
     iv_status (*qkv)(iv_backend *b, size_t layer, iv_error *err);
     /* Head norms and rotation of q and k; k and v are written to the layer's pages. */
     iv_status (*rope_kv)(iv_backend *b, size_t layer, iv_error *err);
-    /* attended = attention of q over the pages, with the layer's window. */
+    /* Instead of these two in a layer of linear attention: attended = the gated norm of the delta rule's rows. */
+    iv_status (*delta)(iv_backend *b, size_t layer, iv_error *err);
+    /* attended = attention of q over the pages, with the layer's window; then its output gate. */
     iv_status (*attention)(iv_backend *b, size_t layer, iv_error *err);
     /* x += W attended + bias, summed over the ranks; then normed = `next` of x. */
     iv_status (*attention_out)(iv_backend *b, size_t layer, iv_norm next, iv_error *err);

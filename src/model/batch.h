@@ -9,6 +9,7 @@
 /* The state of a span's sequence (kv/states.h). */
 typedef struct iv_state_span {
     uint32_t from; /* the slot of the state at the last border at or before the span's position; IV_NO_SLOT: at 0 */
+    uint32_t rows; /* the buffer of the block that the span begins in; rows ^ 1: of that it ends in, if it is another */
     uint32_t write_count;
     const iv_state_write *writes; /* borders at or before the span's end, ascending: the state there goes to the slot */
 } iv_state_span;
@@ -24,11 +25,11 @@ typedef struct iv_batch {
     /* The pages of a CPU's rank: [plane][page], as iv_kv_pool keeps them, or [layer][page]. GPUs have their own. */
     unsigned char *kv;
     size_t kv_layer_bytes;
-    /* Layers with a state; NULL: there are none. The slots of a CPU's rank are [layer][slot], as iv_states keeps them.
-     */
+    /* Layers with a state; NULL: there are none. The slots of a CPU's rank are [layer][slot], as iv_states keeps them,
+     * and its tails' buffers [layer][rows], from tails_at on in a layer. */
     const iv_state_span *states; /* [span_count] */
     unsigned char *slots;
-    size_t slots_layer_bytes;
+    size_t slots_layer_bytes, tails_at;
     uint16_t *const *routed; /* [tokens], or NULL: where rank 0 writes a row's experts, [layers][per token] of ascending
                               * ids; NULL: nowhere */
     const uint32_t *logit_rows; /* rows whose logits are computed, ascending */

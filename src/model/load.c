@@ -3,6 +3,7 @@
 #include "base/size.h"
 #include "device/memory.h"
 #include "model/kv_layouts.h"
+#include "model/state_layouts.h"
 #include "model/rope_tables.h"
 #include "model/stored.h"
 #include "numerics/attention.h"
@@ -64,6 +65,7 @@ static iv_status shape_all(iv_model *first, const iv_checkpoint *c, iv_error *er
     IV_TRY(iv_tensors_make(first, c, err));
     for (iv_model *m = first; m; m = m->next) {
         IV_TRY(iv_kv_layouts_make(m, err));
+        IV_TRY(iv_state_layouts_make(m, err));
         if (!iv_size_add(first->weight_bytes, m->data_bytes, &first->weight_bytes))
             return iv_fail(err, IV_LIMIT, "model: its weights are too large");
     }

@@ -10,9 +10,11 @@
 #include "device/memspace.h"
 #include "format/checkpoint.h"
 #include "format/model_config.h"
+#include "kernels/delta.h"
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
 #include "kv/groups.h"
+#include "kv/states.h"
 #include "model/scales.h"
 #include "model/tp_plan.h"
 
@@ -35,6 +37,8 @@ typedef struct iv_mlp_tensors {
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
     iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *gate, *gate_bias;                                /* of attention's output */
+    iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias, *delta_norm; /* of linear attention, with q, k, v and out */
     iv_tensor *router, *router_bias, *router_correction, *shared_gate;
     iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
@@ -46,6 +50,13 @@ typedef struct iv_rope_table {
     float *cosine, *sine, *query;
 } iv_rope_table;
 
+/* Vectors of linear attention, of the rank's heads. */
+typedef struct iv_delta_weights {
+    float *conv;            /* [channels][taps] */
+    float *a_log, *dt_bias; /* [value heads] */
+    float *norm;            /* [linear_value_dim] */
+} iv_delta_weights;
+
 typedef struct iv_layer {
     const iv_layer_config *config;              /* the decoder (decoder.c) chooses its ops by it */
     const iv_rope_table *rope;                  /* the rotation of q and k */
@@ -53,7 +64,9 @@ typedef struct iv_layer {
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
     float *q_norm, *k_norm;                     /* [head_dim] or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
-    iv_matrix qkv, out[IV_RANK_NODES_MAX];
+    iv_delta_weights delta;                     /* of linear attention */
+    iv_matrix qkv;                              /* with a gate's rows behind v; of linear attention q, k, v, z, b, a */
+    iv_matrix out[IV_RANK_NODES_MAX];           /* by tp.out or, of linear attention, tp.delta_out */
     float *qkv_bias, *out_bias;
     iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
     float *router_bias;       /* [router.n], zero for the gate; or NULL */
@@ -80,6 +93,9 @@ typedef struct iv_model {
     iv_kv_groups kv_groups;                   /* layers that share a page table */
     iv_kv_place kv_place[IV_LAYERS_MAX];      /* [layers] */
     iv_kv_layout kv_layout[IV_KV_GROUPS_MAX]; /* [kv_groups.count]: of the rank's KV heads, perhaps none */
+    iv_state_layout state_layout;             /* of layers with a state; its bytes are those of the widest rank */
+    iv_delta_layout delta_layout;             /* of the rank's heads */
+    uint32_t state_place[IV_LAYERS_MAX];      /* which of the layers with a state a layer is */
     size_t weight_bytes;                      /* packed, in memory; the first rank of a process counts all of them */
     iv_tensor *tensors;                       /* by name; the first rank's has all of this process */
     size_t tensor_count;

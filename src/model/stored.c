@@ -141,6 +141,7 @@ static iv_status add_pieces(making *k, const iv_tensor_info *wanted, size_t coun
         s->count++;
         if (wanted[i].ndim == 1) s->columns = 1, s->rows = s->info.elements; /* biases of all experts, too */
         if (of[i].at.order.head) s->group = of[i].at.order.head;
+        if (of[i].at.run) s->group = of[i].at.stride;
         if (of[i].at.transposed) s->group = (size_t)s->info.shape[s->info.ndim - 2];
     }
     for (size_t i = 0; i < m->stored_count; i++) {
@@ -268,6 +269,11 @@ static bool cut(const iv_stored_piece *p, window *w) {
         return begin >= w->first && begin < w->first + w->rows;
     }
     size_t begin = p->at.begin, step = p->at.step, end = w->first + w->rows;
+    if (p->at.run) { /* whole groups */
+        w->from = iv_size_min(w->first / p->at.stride * p->at.run, all);
+        w->to = iv_size_min((end + p->at.stride - 1) / p->at.stride * p->at.run, all);
+        return w->from < w->to;
+    }
     w->from = w->first > begin ? (w->first - begin + step - 1) / step : 0;
     w->to = end > begin ? (end - begin + step - 1) / step : 0;
     w->to = iv_size_min(w->to, all);
@@ -278,7 +284,7 @@ static bool cut(const iv_stored_piece *p, window *w) {
 static size_t stored_row(const iv_stored_piece *p, const window *w, size_t r) {
     const iv_row_order *o = &p->at.order;
     if (o->head) r = r / o->head * o->head + iv_row_order_source(o, r % o->head);
-    return p->at.begin + r * p->at.step - w->first;
+    return iv_place_row(&p->at, r) - w->first;
 }
 
 /* Between the stored rows and rows [from, to) of the tensor, one behind another. */
@@ -300,7 +306,9 @@ static void move(const iv_stored_piece *p, const window *w, bool to_stored, char
         }
 }
 
-static bool is_straight(const iv_stored_piece *p) { return !p->at.transposed && !p->at.order.head && p->at.step == 1; }
+static bool is_straight(const iv_stored_piece *p) {
+    return !p->at.transposed && !p->at.order.head && !p->at.run && p->at.step == 1;
+}
 
 static iv_status temporary(const iv_stored_piece *p, const window *w, char **out, iv_error *err) {
     *out = malloc((w->to - w->from) * p->tensor->columns * w->width);
@@ -388,7 +396,7 @@ size_t iv_stored_rows_within(const iv_stored *s, iv_dtype dtype, size_t bytes) {
 
 void iv_stored_rows_of(const iv_stored *s, const iv_stored_piece *p, size_t *first, size_t *rows) {
     *first = p->at.transposed ? p->at.block * s->group : p->at.begin;
-    *rows = p->at.transposed ? s->group : (p->tensor->rows - 1) * p->at.step + 1;
+    *rows = p->at.transposed ? s->group : iv_place_row(&p->at, p->tensor->rows - 1) + 1 - p->at.begin;
 }
 
 static window whole_piece(const iv_stored *s, const iv_stored_piece *p, size_t width) {
@@ -462,6 +470,7 @@ iv_status iv_stored_recognize(const iv_model *first, const char *name, int ndim,
         iv_tensor_place at;
         if (t->unused || t->same_as || !find_place(&first->config, t, &out->info, &at)) continue;
         out->pieces[out->count++] = (iv_stored_piece){t, at};
+        if (t->info.ndim == 1) out->columns = 1, out->rows = out->info.elements;
         if (at.transposed) out->group = (size_t)shape[ndim - 2];
         held += t->rows * t->columns;
     }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFIX_BYTES = 96, NAME_BYTES = 256, STACK_MAX = 3, CUTS_MAX = IV_RANKS_MAX * IV_RANK_NODES_MAX };
+enum { PREFIX_BYTES = 96, NAME_BYTES = 256, STACK_MAX = 6, CUTS_MAX = IV_RANKS_MAX * IV_RANK_NODES_MAX };
 
 typedef struct builder {
     iv_model *first;               /* of this process */
@@ -298,9 +298,11 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     const stack_tensor qkv[] = {{"self_attn.q_proj", q, &n->q, &n->q_bias},
                                 {"self_attn.k_proj", kv, &n->k, &n->k_bias},
-                                {"self_attn.v_proj", kv, &n->v, &n->v_bias}};
+                                {"self_attn.v_proj", kv, &n->v, &n->v_bias},
+                                {"self_attn.gate_proj", q, &n->gate, &n->gate_bias}};
     const stack_tensor out[] = {{"self_attn.o_proj", hidden, &n->out, NULL}};
     cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
+    bool gated = c->layer[index].attention_gate;
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         const iv_tp_shard *s = &m->tp.shard[m->rank];
@@ -311,10 +313,11 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .bias = c->attention_bias ? &m->layers[index].qkv_bias : NULL,
                            .of = {{q_begin, q_end}, {kv_begin, kv_end}, {kv_begin, kv_end}},
                            .k = hidden};
+        if (gated) in_cuts[r].of[3].begin = q_begin, in_cuts[r].of[3].end = q_end;
         outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
     }
     IV_TRY(norms(b, at, index));
-    IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
+    IV_TRY(stacked(b, at, qkv, 3 + gated, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
     if (c->qk_norm) {
@@ -322,6 +325,92 @@ static iv_status attention(builder *b, const char *at, size_t index) {
         IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
     }
     return c->attention_sinks ? sinks(b, at, index) : IV_OK;
+}
+
+/* A vector of which each rank has the values of its heads. parts: as many as `begin` and `end` have, of one rank. */
+typedef struct head_parts {
+    size_t count, begin[3], end[3];
+    float **out;
+} head_parts;
+
+static iv_status head_vector(builder *b, const char *at, const char *suffix, size_t n, const head_parts *ranks,
+                             iv_tensor **tensor) {
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%slinear_attn.%s", at, suffix);
+    IV_TRY(find(b, name, 1, n, 0, tensor));
+    iv_tensor *t = *tensor;
+    t->held = IV_F32;
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const head_parts *p = &ranks[r];
+        size_t all = 0, first = 0;
+        for (size_t i = 0; i < p->count; i++) all += p->end[i] - p->begin[i];
+        *p->out = IV_ARENA_NEW(&m->arena, all ? all : 1, float);
+        if (!*p->out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
+        for (size_t i = 0; i < p->count; first += p->end[i] - p->begin[i], i++)
+            IV_TRY(
+                add_slice(b, t,
+                          (iv_tensor_slice){
+                              .owner = m, .vector = *p->out, .begin = p->begin[i], .end = p->end[i], .first = first}));
+    }
+    return IV_OK;
+}
+
+/* The convolution's taps, and what the decays are made of. */
+static iv_status delta_vectors(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t heads = (size_t)c->linear_value_heads, key = (size_t)c->linear_key_dim, value = (size_t)c->linear_value_dim;
+    size_t keys = (size_t)c->linear_key_heads * key, taps = (size_t)c->linear_conv_taps;
+    head_parts conv[IV_RANKS_MAX], a_log[IV_RANKS_MAX], dt_bias[IV_RANKS_MAX];
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        iv_delta_weights *w = &m->layers[index].delta;
+        size_t k0 = s->linear_key_first * key, k1 = k0 + s->linear_keys * key;
+        size_t v0 = s->linear_value_first * value, v1 = v0 + s->linear_values * value;
+        conv[r] = (head_parts){3,
+                               {k0 * taps, (keys + k0) * taps, (2 * keys + v0) * taps},
+                               {k1 * taps, (keys + k1) * taps, (2 * keys + v1) * taps},
+                               &w->conv};
+        a_log[r] = (head_parts){1, {s->linear_value_first}, {s->linear_value_first + s->linear_values}, &w->a_log};
+        dt_bias[r] = a_log[r], dt_bias[r].out = &w->dt_bias;
+    }
+    IV_TRY(head_vector(b, at, "conv1d.weight", (2 * keys + heads * value) * taps, conv, &n->conv));
+    IV_TRY(head_vector(b, at, "A_log", heads, a_log, &n->a_log));
+    return head_vector(b, at, "dt_bias", heads, dt_bias, &n->dt_bias);
+}
+
+static iv_status linear_attention(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    size_t hidden = (size_t)c->hidden_size, outs = 0, heads = (size_t)c->linear_value_heads;
+    size_t key_dim = (size_t)c->linear_key_dim, value_dim = (size_t)c->linear_value_dim;
+    size_t keys = (size_t)c->linear_key_heads * key_dim, values = heads * value_dim;
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    const stack_tensor in[] = {{"linear_attn.q_proj", keys, &n->q, NULL},   {"linear_attn.k_proj", keys, &n->k, NULL},
+                               {"linear_attn.v_proj", values, &n->v, NULL}, {"linear_attn.z_proj", values, &n->z, NULL},
+                               {"linear_attn.b_proj", heads, &n->b, NULL},  {"linear_attn.a_proj", heads, &n->a, NULL}};
+    const stack_tensor out[] = {{"linear_attn.out_proj", hidden, &n->out, NULL}};
+    cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        size_t k0 = s->linear_key_first * key_dim, k1 = k0 + s->linear_keys * key_dim, h0 = s->linear_value_first;
+        size_t h1 = h0 + s->linear_values, v0 = h0 * value_dim, v1 = h1 * value_dim;
+        in_cuts[r] = (cut){.owner = m,
+                           .matrix = &m->layers[index].qkv,
+                           .of = {{k0, k1}, {k0, k1}, {v0, v1}, {v0, v1}, {h0, h1}, {h0, h1}},
+                           .k = hidden};
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.delta_out.of[m->rank], hidden);
+    }
+    IV_TRY(norms(b, at, index));
+    IV_TRY(stacked(b, at, in, 6, hidden, in_cuts, b->shards));
+    IV_TRY(stacked(b, at, out, 1, values, out_cuts, outs));
+    IV_TRY(delta_vectors(b, at, index));
+    float **norm = &b->first->layers[index].delta.norm;
+    IV_TRY(vector(b, at, "linear_attn.norm.weight", value_dim, norm, &n->delta_norm));
+    for (size_t r = 1; r < b->shards; r++) b->shard[r]->layers[index].delta.norm = *norm;
+    return IV_OK;
 }
 
 /* The router, with the shared expert's gate as its last output, and what is added to logits and scores. */
@@ -385,7 +474,7 @@ static iv_status layer(builder *b, size_t index) {
     snprintf(at, sizeof at, "model.layers.%zu.", index);
     bool moe = c->layer[index].mlp == IV_MLP_EXPERTS;
     mlp_shard mlps[IV_RANKS_MAX];
-    IV_TRY(attention(b, at, index));
+    IV_TRY(c->layer[index].mixer == IV_MIXER_DELTA ? linear_attention(b, at, index) : attention(b, at, index));
     const iv_layer *first = &b->first->layers[index];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];

@@ -38,6 +38,8 @@ typedef struct iv_row_cuts {
 typedef struct iv_tp_shard {
     size_t head_first, heads;       /* query heads; one divided by a leaf boundary belongs to two ranks */
     size_t kv_head_first, kv_heads; /* those that the query heads read */
+    /* Of linear attention: value heads, likewise, and the key heads that they read. */
+    size_t linear_key_first, linear_keys, linear_value_first, linear_values;
     size_t expert_first, experts;
     size_t vocab_first, vocab; /* columns of the head: whole panels */
 } iv_tp_shard;
@@ -46,6 +48,7 @@ typedef struct iv_tp_plan {
     size_t ranks;
     iv_tp_shard shard[IV_RANKS_MAX];
     iv_row_cuts out, down;   /* down: of dense layers */
+    iv_row_cuts delta_out;   /* out of linear attention; no cut where no layer has it */
     iv_row_cuts shared;      /* down of the shared expert; a rank may have none of it */
     iv_row_cuts expert_down; /* of one expert, which one rank has whole */
 } iv_tp_plan;

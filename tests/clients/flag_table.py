@@ -33,7 +33,7 @@ ROWS = {
     "load-format": (CHANGES, "dummy"), "dummy-seed": (CHANGES, "7", *DUMMY), "device": (NEVER, "cpu"), "enforce-eager": (NEVER, None),
     "arithmetic": (CHANGES, "tc16"), "dtype": (CHANGES, "float32"), "numerics": (CHANGES, "vanilla"), "isa": (NEVER, "scalar"), "threads": (NEVER, "1"),
     "tensor-parallel-size": (NEVER, "2"), "rank-transport": (NEVER, "host"), "rank-timeout": (NEVER, "1000"), "max-model-len": (NEVER, "512"),
-    "max-num-seqs": (NEVER, "2"), "max-num-batched-tokens": (NEVER, "16"), "step-target": (NEVER, "5"), "kv-cache-memory": (NEVER, "16M"),
+    "max-num-seqs": (NEVER, "2"), "max-num-batched-tokens": (NEVER, "16"), "step-target": (NEVER, "5"), "kv-cache-memory": (NEVER, "16M"), "state-cache-memory": (NEVER, "1M"),
     "sample-all-ids": (CHANGES, None, *DUMMY),
     "no-enable-prefix-caching": (NEVER, None), "speculative": (NEVER, "ngram"), "num-speculative-tokens": (NEVER, "3", "--speculative", "ngram"),
 }

@@ -3,7 +3,7 @@
 #include "engine/wire.h"
 
 static const iv_wire_limits limits = {
-    .vocab = 1000, .tokens = 200, .spans = 20, .positions = 640, .pages = 50, .groups = 2, .slots = 30};
+    .vocab = 1000, .tokens = 200, .spans = 20, .positions = 640, .pages = 50, .groups = 2, .slots = 30, .buffers = 12};
 
 typedef struct made {
     iv_batch batch;
@@ -26,6 +26,7 @@ static void make(rng *r, made *m) {
         row += rows;
         size_t block = position / 64, border = (position + rows) / 64;
         m->states[i] = (iv_state_span){.from = block ? (uint32_t)rng_below(r, limits.slots) : IV_NO_SLOT,
+                                       .rows = (uint32_t)rng_below(r, limits.buffers),
                                        .writes = m->writes[i],
                                        .write_count = border > block && rng_below(r, 4)};
         m->writes[i][0] = (iv_state_write){(uint32_t)border, (uint32_t)rng_below(r, limits.slots)};
@@ -96,6 +97,7 @@ static void check_taken(const iv_batch *b) {
         size_t block = (size_t)b->spans[i].position / 64,
                border = ((size_t)b->spans[i].position + b->spans[i].rows) / 64;
         assert_true(block ? s->from < limits.slots : s->from == IV_NO_SLOT);
+        assert_true(s->rows < limits.buffers);
         for (size_t w = 0; w < s->write_count; block = s->writes[w++].block)
             assert_true(s->writes[w].slot < limits.slots && s->writes[w].block > block && s->writes[w].block <= border);
     }

@@ -276,6 +276,7 @@ ENGINE = {
     "max_num_seqs": [*NO_INTEGER, 0],
     "max_num_batched_tokens": [*NO_INTEGER, 0],
     "kv_cache_memory_bytes": [*NO_INTEGER, 0, -1],
+    "state_cache_memory_bytes": [*NO_INTEGER, 0, -1],
     "rank_timeout_ms": [*NO_INTEGER, 0],
     "step_target_ms": [*NO_INTEGER, -1],
     "gpu_memory_utilization": [*NO_NUMBER, 0, 1.5],

@@ -7,6 +7,8 @@
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/attention.h"
+#include "numerics/floats.h"
+#include "numerics/router.h"
 
 #include <string.h>
 
@@ -131,12 +133,11 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     if (s->tape) open_slot(s, layer);
-    if (shard_of(s->model)->heads) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide);
+    if (l->qkv.n) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide);
     return IV_OK;
 }
 
-/* The first bad span is reported, whichever thread finds it. */
-static void note_bad_span(iv_cpu_model *s, size_t span) {
+void iv_cpu_note_bad_span(iv_cpu_model *s, size_t span) {
     size_t seen = atomic_load(&s->bad_span);
     while (span < seen && !atomic_compare_exchange_weak(&s->bad_span, &seen, span)) continue;
 }
@@ -151,7 +152,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const iv_batch *b = j->s->batch;
     size_t dim = (size_t)c->head_dim, heads = shard_of(m)->heads, kv_heads = shard_of(m)->kv_heads,
            width = iv_dtype_bytes(m->gemm_type);
-    float *qkv_row = j->s->wide + row * (heads + 2 * kv_heads) * dim;
+    float *qkv_row = j->s->wide + row * j->layer->qkv.n;
     size_t span = 0;
     while (row >= b->spans[span].first_row + b->spans[span].rows) span++;
     const iv_attention_span *sp = &j->spans[span];
@@ -179,7 +180,8 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         float key[IV_HEAD_DIM_MAX], value[IV_HEAD_DIM_MAX]; /* storage for any dtype */
         k->round(qkv_row + (heads + h) * dim, dim, j->layout->type, key);
         k->round(qkv_row + (heads + kv_heads + h) * dim, dim, j->layout->type, value);
-        if (!iv_kv_write(j->layout, page, h, position % IV_ATTENTION_BLOCK, key, value)) note_bad_span(j->s, span);
+        if (!iv_kv_write(j->layout, page, h, position % IV_ATTENTION_BLOCK, key, value))
+            iv_cpu_note_bad_span(j->s, span);
         if (!tape) continue;
         size_t at = (row * kv_heads + h) * dim * width;
         memcpy((char *)tape->k + at, key, dim * width), memcpy((char *)tape->v + at, value, dim * width);
@@ -212,6 +214,22 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
+/* The output gate, whose values lie behind v. */
+static void gate_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    const iv_model *m = j->s->model;
+    size_t n = shard_of(m)->heads * (size_t)m->config.head_dim;
+    const float *gate = j->s->wide + (row + 1) * j->layer->qkv.n - n;
+    unsigned char *attended = (unsigned char *)j->s->attended + row * n * iv_dtype_bytes(m->gemm_type);
+    for (size_t at = 0, k; at < n; at += k, attended += k * iv_dtype_bytes(m->gemm_type)) {
+        float x[IV_HEAD_DIM_MAX];
+        k = iv_size_min(n - at, IV_HEAD_DIM_MAX);
+        for (size_t i = 0; i < k; i++) x[i] = iv_element(m->gemm_type, attended, i) * iv_ref_sigmoid(gate[at + i]);
+        j->s->compute.kernels->round(x, k, m->gemm_type, attended);
+    }
+}
+
 static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
@@ -234,6 +252,8 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .spans = spans_of(s, layer),
                                                        .span_count = s->batch->span_count,
                                                        .lse2 = s->tape ? s->tape->now->lse2 : NULL});
+    job j = {.s = s, .layer = &m->layers[layer]};
+    if (j.layer->config->attention_gate) iv_pool_run(s->compute.pool, s->batch->tokens, gate_row, &j);
     return IV_OK;
 }
 
@@ -242,19 +262,21 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     const iv_model *m = s->model;
     const iv_layer *l = &m->layers[layer];
     const iv_tp_shard *shard = shard_of(m);
-    size_t dim = (size_t)m->config.head_dim, bad = atomic_load(&s->bad_span);
+    bool delta = l->config->mixer == IV_MIXER_DELTA;
+    size_t dim = (size_t)(delta ? m->config.linear_value_dim : m->config.head_dim), bad = atomic_load(&s->bad_span);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
-    IV_TRY(iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = &m->tp.out,
-                                                   .nodes = l->out,
-                                                   .bias = l->out_bias,
-                                                   .x = s->attended,
-                                                   .x_stride = shard->heads * dim,
-                                                   .x_first = shard->head_first * dim,
-                                                   .rows = s->batch->tokens,
-                                                   .least = &bad,
-                                                   .out = y},
-                           err));
+    IV_TRY(iv_row_parallel(
+        s,
+        &(iv_row_parallel_args){.cuts = delta ? &m->tp.delta_out : &m->tp.out,
+                                .nodes = l->out,
+                                .bias = l->out_bias,
+                                .x = s->attended,
+                                .x_stride = (delta ? shard->linear_values : shard->heads) * dim,
+                                .x_first = (delta ? shard->linear_value_first : shard->head_first) * dim,
+                                .rows = s->batch->tokens,
+                                .least = &bad,
+                                .out = y},
+        err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
@@ -337,6 +359,7 @@ const iv_backend_ops iv_cpu_ops = {.embed = embed,
                                    .qkv = qkv,
                                    .rope_kv = rope_kv,
                                    .attention = attention,
+                                   .delta = iv_cpu_delta,
                                    .attention_out = attention_out,
                                    .mlp = mlp,
                                    .experts = experts,

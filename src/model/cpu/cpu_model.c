@@ -10,14 +10,19 @@
 
 /* The widths of this rank's activations. */
 typedef struct widths {
-    size_t q, kv, intermediate;
+    size_t q, kv, intermediate, mixed, attended; /* mixed: of the projection before a mixer */
 } widths;
 
 static widths widths_of(const iv_model *m) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t dim = (size_t)m->config.head_dim;
+    const iv_delta_layout *d = &m->delta_layout;
+    size_t mixed = d->width, attended = d->value_heads * d->value_dim;
+    for (int64_t l = 0; l < m->config.layers; l++) mixed = iv_size_max(mixed, m->layers[l].qkv.n);
     return (widths){.q = s->heads * dim,
                     .kv = s->kv_heads * dim,
+                    .mixed = mixed,
+                    .attended = iv_size_max(s->heads * dim, attended),
                     .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
                                                 (size_t)m->config.moe_intermediate_size)};
 }
@@ -27,8 +32,11 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     widths w = widths_of(s->model);
     size_t t = s->tokens_max, hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(s->model->gemm_type);
     size_t k = (size_t)c->experts_per_token, ranks = s->model->tp.ranks;
-    size_t linear = 0, attention = 0, total = 0, inputs = iv_size_max(hidden, iv_size_max(w.q, w.intermediate));
-    for (size_t g = 0, one; g < s->model->kv_groups.count; g++, attention = iv_size_max(attention, one))
+    const iv_delta_layout *d = &s->model->delta_layout;
+    size_t linear = 0, attention = 0, total = 0, one = 0;
+    size_t inputs = iv_size_max(hidden, iv_size_max(w.attended, w.intermediate));
+    if (d->value_heads && !iv_delta_scratch(d, &attention)) v->overflow = true;
+    for (size_t g = 0; g < s->model->kv_groups.count; g++, attention = iv_size_max(attention, one))
         if (!iv_attention_scratch(&s->model->kv_layout[g], &one)) v->overflow = true, one = 0;
     if (!iv_linear_scratch(t, inputs, &linear) || !iv_size_mul(attention, iv_pool_threads(s->compute.pool), &total))
         v->overflow = true;
@@ -37,9 +45,13 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
     if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
-    s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
+    s->wide = iv_carve(v, t * iv_size_max(w.mixed, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
-    s->attended = iv_carve(v, t * w.q, width);
+    s->attended = iv_carve(v, t * w.attended, width);
+    if (d->value_heads) {
+        s->delta_inputs = iv_carve(v, t * d->channels, width);
+        s->delta_qk = iv_carve(v, t * 2 * d->keys, width);
+    }
     s->act = s->act_memory = iv_carve(v, t * w.intermediate, width);
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;

@@ -27,6 +27,8 @@ typedef struct iv_cpu_model {
     float *block;          /* [tokens][hidden]: of a block whose output is normed or scaled; NULL if none is */
     float *wide;           /* [tokens][widest linear output] */
     void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
+    void *delta_inputs;    /* [tokens][channels] in dtype: of convolutions; NULL without linear attention */
+    void *delta_qk;        /* [tokens][2 * keys] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
     void *act_memory;      /* where act is unless a tape holds it */
     float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
@@ -63,6 +65,12 @@ iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *batch, iv_error 
 static inline bool iv_cpu_ends_at_act(const iv_cpu_model *s, const iv_layer *l) {
     return s->tape && s->tape->recomputing && !l->mlp_post_norm;
 }
+
+/* Notes that a span's step is not finite: the first one is reported, whichever thread finds it. */
+void iv_cpu_note_bad_span(iv_cpu_model *s, size_t span);
+
+/* The delta op (delta.c). */
+iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err);
 
 /* From n products of the head to logits (8.2), in place. */
 void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);

@@ -359,6 +359,7 @@ iv_status iv_cpu_learner_open(const iv_model *m, const iv_cpu_learner_options *o
     if (!o->weights && m->tp.ranks > 1)
         return iv_fail(err, IV_UNSUPPORTED, "learner without master weights: wanted 1 tensor-parallel rank, found %zu",
                        m->tp.ranks);
+    IV_TRY(iv_config_check_attention_only(&m->config, "training", err));
     iv_cpu_learner *l = calloc(1, sizeof *l);
     if (!l) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     l->base.ops = &ops, l->model = m, l->tensor_owner = o->tensor_owner, l->kernels = o->kernels,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
+    IV_TRY(iv_config_check_attention_only(c, "device cuda", err));
     if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
     if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",

@@ -1,0 +1,87 @@
+/* delta.h: gated delta-rule layers for a batch of rows. Law: NUMERICS.md section 17.
+ *
+ * A sequence has, per layer, a state at the last border of its blocks of 64 positions (a slot: never written again) and
+ * a tail: what the rows of its open block leave for later ones. A tail has two buffers, used in turn: the rows of the
+ * block that a step begins in go to one, those of the block that it ends in, if that is another, to the other one. So
+ * a step that failed, or whose drafts are rejected, runs again from what it found. Blocks in between leave nothing.
+ *
+ * The ops run in this order, each over threads: inputs of all rows; open of all spans; mix of all rows; heads of all
+ * spans and key heads; norm of all rows. */
+#ifndef IV_KERNELS_DELTA_H
+#define IV_KERNELS_DELTA_H
+
+#include "kernels/compute.h"
+#include "kernels/matrix.h"
+
+/* Sizes of a rank's part of a layer, and where things lie in a slot and in a buffer of a tail. */
+typedef struct iv_delta_layout {
+    iv_dtype type;
+    size_t key_heads, value_heads; /* of the rank; none: it takes no part */
+    size_t group;                  /* value heads of a key head */
+    size_t group_first;            /* index of value head 0 in the group of key head 0 */
+    size_t key_dim, value_dim, taps;
+    size_t keys, channels;          /* key_heads * key_dim; channels of the convolution: q, k, v */
+    size_t width;                   /* of a row of the projection: channels, z, b, a */
+    iv_matrix key, update, rounded; /* shapes only, of one head: [64][key_dim]; [value_dim][64]; [value_dim][key_dim] */
+    size_t state_bytes;             /* of a head: float32, [value panel][padded key_dim][32] */
+    size_t slot_inputs, slot_bytes; /* a slot: states, then the last taps - 1 rows of inputs */
+    size_t tail_updates, tail_rounded, tail_totals, tail_inputs, tail_bytes; /* a buffer: keys first */
+} iv_delta_layout;
+
+typedef struct iv_delta_sizes {
+    size_t key_heads, value_heads, group, group_first, key_dim, value_dim, taps;
+} iv_delta_sizes;
+
+/* False when a size overflows. Bytes are multiples of 64. */
+bool iv_delta_layout_make(iv_delta_layout *l, iv_dtype type, const iv_delta_sizes *sizes);
+
+enum { IV_DELTA_WRITES_MAX = 8 };
+
+/* Consecutive rows of one sequence. Slots and buffers are of this layer, 64-byte aligned; buffers hold finite values
+ * throughout. */
+typedef struct iv_delta_span {
+    size_t first_row, rows, position;
+    const unsigned char *from; /* the slot of the border at or before `position`; NULL: that is position 0 */
+    unsigned char *now, *next; /* buffers of the blocks in which the rows begin and end */
+    size_t write_count;
+    struct {
+        size_t block; /* the state after so many blocks, ascending: behind `position`, at the end at most */
+        unsigned char *slot;
+    } writes[IV_DELTA_WRITES_MAX];
+} iv_delta_span;
+
+typedef struct iv_delta_args {
+    const iv_delta_layout *layout;
+    const float *conv;            /* [channels][taps] */
+    const float *a_log, *dt_bias; /* [value_heads] */
+    const float *norm;            /* [value_dim] */
+    float eps;
+    float *x;     /* [rows][width]: the projection; mix and heads replace it in place, o stands where v was */
+    void *inputs; /* [rows][channels] in the type */
+    void *qk;     /* [rows][2 * keys] in the type: q, k */
+    void *out;    /* [rows][value_heads * value_dim] in the type */
+} iv_delta_args;
+
+/* Rounds a row's inputs of the convolution. */
+void iv_delta_inputs(const iv_compute *c, const iv_delta_args *a, size_t row);
+
+/* The span's inputs into tails and slots. */
+void iv_delta_open(const iv_delta_args *a, const iv_delta_span *s);
+
+/* Row i of the span: convolution, q and k, decays and betas. False: a key is not finite. */
+bool iv_delta_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i);
+
+/* Scratch for one thread, in bytes; the compute's has threads times as much. */
+bool iv_delta_scratch(const iv_delta_layout *l, size_t *bytes);
+
+/* The value heads of one key head for all rows of a span. False: an update is not finite. */
+bool iv_delta_heads(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t key_head,
+                    void *scratch);
+
+/* The gated norm of a row. */
+void iv_delta_norm(const iv_compute *c, const iv_delta_args *a, size_t row);
+
+/* Are n elements finite? */
+bool iv_delta_finite(iv_dtype type, const void *p, size_t n);
+
+#endif

@@ -1,0 +1,100 @@
+/* delta.c: layers of linear attention on the CPU: spans with the slots and tails of the step, rows and key heads over
+ * threads. */
+#include "base/size.h"
+#include "model/cpu/cpu_model.h"
+#include "numerics/attention.h"
+
+typedef struct job {
+    iv_cpu_model *s;
+    iv_delta_args a;
+    unsigned char *slots, *tails; /* of the layer */
+    size_t slot_bytes, tail_bytes, scratch_bytes;
+} job;
+
+_Static_assert((int)IV_STATE_WRITES_MAX <= (int)IV_DELTA_WRITES_MAX, "a span takes all writes of a step");
+
+static iv_delta_span span_at(const job *j, size_t i) {
+    const iv_attention_span *of = &j->s->batch->spans[i];
+    const iv_state_span *st = &j->s->batch->states[i];
+    iv_delta_span s = {.first_row = of->first_row,
+                       .rows = of->rows,
+                       .position = (size_t)of->position,
+                       .from = st->from == IV_NO_SLOT ? NULL : j->slots + st->from * j->slot_bytes,
+                       .now = j->tails + st->rows * j->tail_bytes,
+                       .next = j->tails + (st->rows ^ 1) * j->tail_bytes,
+                       .write_count = st->write_count};
+    for (size_t w = 0; w < st->write_count; w++)
+        s.writes[w].block = st->writes[w].block, s.writes[w].slot = j->slots + st->writes[w].slot * j->slot_bytes;
+    return s;
+}
+
+static void inputs_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    iv_delta_inputs(&j->s->compute, &j->a, row);
+}
+
+static void open_span(void *context, size_t i, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    iv_delta_span s = span_at(j, i);
+    iv_delta_open(&j->a, &s);
+}
+
+static void mix_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    const iv_attention_span *spans = j->s->batch->spans;
+    size_t i = 0;
+    while (row >= spans[i].first_row + spans[i].rows) i++;
+    iv_delta_span s = span_at(j, i);
+    if (!iv_delta_mix(&j->s->compute, &j->a, &s, row - s.first_row)) iv_cpu_note_bad_span(j->s, i);
+}
+
+static void span_head(void *context, size_t index, size_t worker) {
+    const job *j = context;
+    size_t heads = j->a.layout->key_heads, i = index / heads;
+    iv_delta_span s = span_at(j, i);
+    unsigned char *scratch = (unsigned char *)j->s->compute.scratch + worker * j->scratch_bytes;
+    if (!iv_delta_heads(&j->s->compute, &j->a, &s, index % heads, scratch)) iv_cpu_note_bad_span(j->s, i);
+}
+
+static void norm_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    iv_delta_norm(&j->s->compute, &j->a, row);
+}
+
+iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err) {
+    (void)err;
+    iv_cpu_model *s = (iv_cpu_model *)(void *)b;
+    const iv_model *m = s->model;
+    const iv_batch *batch = s->batch;
+    const iv_delta_weights *w = &m->layers[layer].delta;
+    size_t tokens = batch->tokens;
+    if (!m->delta_layout.value_heads) return IV_OK;
+    IV_ASSERT(batch->states && batch->slots);
+    job j = {.s = s,
+             .a = {.layout = &m->delta_layout,
+                   .conv = w->conv,
+                   .a_log = w->a_log,
+                   .dt_bias = w->dt_bias,
+                   .norm = w->norm,
+                   .eps = (float)m->config.rms_norm_eps,
+                   .x = s->wide,
+                   .inputs = s->delta_inputs,
+                   .qk = s->delta_qk,
+                   .out = s->attended},
+             .slots = batch->slots + m->state_place[layer] * batch->slots_layer_bytes,
+             .slot_bytes = m->state_layout.bytes,
+             .tail_bytes = m->state_layout.tail_bytes};
+    j.tails = j.slots + batch->tails_at;
+    bool fits = iv_delta_scratch(&m->delta_layout, &j.scratch_bytes);
+    IV_ASSERT(fits && j.scratch_bytes * iv_pool_threads(s->compute.pool) <= s->compute.scratch_bytes);
+    iv_pool_run(s->compute.pool, tokens, inputs_row, &j);
+    iv_pool_run(s->compute.pool, batch->span_count, open_span, &j);
+    iv_pool_run(s->compute.pool, tokens, mix_row, &j);
+    iv_pool_run(s->compute.pool, batch->span_count * m->delta_layout.key_heads, span_head, &j);
+    iv_pool_run(s->compute.pool, tokens, norm_row, &j);
+    return IV_OK;
+}
