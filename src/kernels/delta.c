@@ -305,7 +305,10 @@ bool iv_delta_heads(const iv_compute *c, const iv_delta_args *a, const iv_delta_
              .finite = true};
     iv_carving v = {.base = memory, .align = 64};
     carve(l, &v, &j.s);
-    if (last > s->position / B + 1) memset(j.s.block.updates, 0, l->group * iv_matrix_bytes(&l->update)); /* finite */
+    if (last > s->position / B + 1) { /* blocks in between: finite, and padded with zeros */
+        memset(j.s.block.keys, 0, iv_matrix_bytes(&l->key));
+        memset(j.s.block.updates, 0, l->group * iv_matrix_bytes(&l->update));
+    }
     for (size_t index = s->position / B; index <= last && j.finite; index++) {
         bool is_first = index == s->position / B;
         block b = is_first ? block_of(&j, s->now) : index == last ? block_of(&j, s->next) : j.s.block;
