@@ -1,7 +1,7 @@
 /* States that are no page, through a whole engine: a fake op keeps the hash of all tokens before a border in a slot,
- * and those behind it by page, as recurrent layers will. After every chunk, batch, cached prefix, fork, rejected draft,
- * preemption and step that failed it must have the hash of the sequence's own tokens. Slots that are free are
- * overwritten after each step. */
+ * and those behind it by page, or in a tail as layers of linear attention do. After every chunk, batch, cached prefix,
+ * fork, rejected draft, preemption and step that failed it must have the hash of the sequence's own tokens. Slots and
+ * tails that are free are overwritten after each step. */
 #include "client.h"
 #include "engine/state.h"
 
@@ -11,7 +11,7 @@ typedef struct state {
     uint64_t hash[2];
 } state;
 
-typedef enum fault { NO_FAULT, LOST_WRITE, OTHER_SLOT, FAULTS } fault;
+typedef enum fault { NO_FAULT, LOST_WRITE, OTHER_SLOT, OTHER_TURN, FAULTS } fault;
 
 /* The engine under test: the ops of a model have no other way to it. */
 static struct {
@@ -31,6 +31,13 @@ static state *slot_at(const iv_batch *b, size_t layer, uint32_t slot) {
     return (state *)(void *)(b->slots + layer * b->slots_layer_bytes) + slot;
 }
 
+/* The tokens of an open block; NULL: they are in pages. */
+static int32_t *tail_at(const iv_batch *b, size_t layer, uint32_t rows) {
+    const iv_state_layout *l = &fake.engine->kv.states.layout;
+    if (!l->tails) return NULL;
+    return (int32_t *)(void *)(b->slots + layer * b->slots_layer_bytes + b->tails_at + rows * l->tail_bytes);
+}
+
 static const iv_sequence *owner_of(const iv_attention_span *span) {
     const iv_queue *q = &fake.engine->running;
     for (size_t i = 0; i < q->count; i++)
@@ -45,17 +52,25 @@ static void run_span(const iv_batch *b, size_t i, size_t layer) {
     const iv_sequence *s = owner_of(span);
     size_t position = (size_t)span->position, at = position / PAGE * PAGE, write = 0;
     state now = {{0}}, want = {{0}};
+    int32_t *open = tail_at(b, layer, st->rows), *last = tail_at(b, layer, st->rows ^ 1);
+    if (fake.fault == OTHER_TURN && position / PAGE % 3 == 1) open = last;
+    size_t last_block = (position + span->rows - 1) / PAGE;
     if (st->from != IV_NO_SLOT) now = *slot_at(b, layer, st->from), fake.from_slot++;
     if ((at > 0) != (st->from != IV_NO_SLOT)) fake.wrong++;
     for (size_t p = 0; p < position && s; p++) {
         want = continued(want, s->tokens.data[p], layer);
-        if (p >= at) now = continued(now, fake.rows[span->pages[p / PAGE] * PAGE + p % PAGE], layer);
+        int32_t held = open ? open[p % PAGE] : fake.rows[span->pages[p / PAGE] * PAGE + p % PAGE];
+        if (p >= at) now = continued(now, held, layer);
     }
     if (s) fake.wrong += memcmp(&now, &want, sizeof now) != 0;
     for (size_t r = 0; r < span->rows; r++) {
         int32_t token = b->ids[span->first_row + r];
         size_t end = position + r + 1;
         fake.rows[span->pages[(end - 1) / PAGE] * PAGE + (end - 1) % PAGE] = token;
+        if (open && (end - 1) / PAGE == position / PAGE)
+            open[(end - 1) % PAGE] = token;
+        else if (open && (end - 1) / PAGE == last_block)
+            last[(end - 1) % PAGE] = token;
         now = continued(now, token, layer);
         if (write == st->write_count || end != st->writes[write].block * PAGE) continue;
         bool lose = fake.fault == LOST_WRITE && fake.written % 7 == 3;
@@ -82,7 +97,7 @@ typedef struct way {
     const char *name;
     size_t chunk, seqs, slots, every;
     const char *speculative;
-    bool caching, preempts, fails;
+    bool caching, preempts, fails, tails;
 } way;
 
 static iv_engine *open_way(const way *w, iv_backend_ops *ops) {
@@ -93,7 +108,8 @@ static iv_engine *open_way(const way *w, iv_backend_ops *ops) {
     iv_engine *e = open_with(&o);
     iv_kv_layout layout = e->model->kv_layout[0];
     iv_kv_groups groups = e->kv.groups;
-    iv_state_layout states = {LAYERS, sizeof(state), w->every};
+    iv_state_layout states = {.layers = LAYERS, .bytes = sizeof(state), .every = w->every};
+    if (w->tails) states.tails = w->seqs, states.tail_bytes = PAGE * sizeof(int32_t);
     size_t pages = e->kv.pages;
     iv_kv_pool_close(&e->kv);
     ASSERT_OK(iv_kv_pool_open_groups(&e->kv, &layout, &groups, pages, 0, &states, w->slots, &err), &err);
@@ -115,6 +131,11 @@ static void poison_free_slots(iv_engine *e) {
     for (size_t i = 0; i < s->free_count; i++)
         for (size_t layer = 0; layer < LAYERS; layer++)
             memset(s->data + layer * iv_states_layer_bytes(s) + s->free_slots[i] * sizeof(state), 0x5a, sizeof(state));
+    for (size_t i = 0; i < s->free_tail_count; i++)
+        for (size_t layer = 0; layer < LAYERS; layer++)
+            memset(s->data + layer * iv_states_layer_bytes(s) + iv_states_tails_at(s) +
+                       2 * s->free_tails[i] * s->layout.tail_bytes,
+                   0x5a, 2 * s->layout.tail_bytes);
 }
 
 static void run_all_cases(iv_engine *e, const way *w, answer *a) {
@@ -151,6 +172,7 @@ static answer *run_way(const way *w, iv_engine_stats *stats) {
     const iv_states *s = &e->kv.states;
     assert_int_equal(iv_states_available(s, &e->kv.index), s->slots);
     assert_true(w->caching || s->free_count == s->slots);
+    assert_int_equal(s->free_tail_count, s->layout.tails);
     iv_engine_reset_prefix_cache(e);
     assert_int_equal(s->free_count, s->slots);
     iv_engine_close(e);
@@ -158,20 +180,20 @@ static answer *run_way(const way *w, iv_engine_stats *stats) {
     return a;
 }
 
-static const way alone = {"alone", 1000, 1, 2, 1, NULL, false, false, false};
+static const way alone = {"alone", 1000, 1, 2, 1, NULL, false, false, false, false};
 
 static void states_are_those_of_the_tokens(void **state_) {
     (void)state_;
-    static const way ways[] = {{"chunks of 7", 7, 8, 30, 1, NULL, false, false, false},
-                               {"chunks of 64", 64, 3, 30, 1, NULL, false, false, false},
-                               {"few slots", 200, 8, 3, 1, NULL, false, false, false},
-                               {"drafts", 128, 8, 30, 2, "ngram", false, false, false},
-                               {"drafts, few slots", 128, 8, 4, 2, "ngram", true, false, false},
-                               {"cached", 400, 4, 60, 2, NULL, true, false, false},
-                               {"cached, few slots", 300, 8, 5, 3, NULL, true, false, false},
-                               {"preempted", 128, 8, 40, 2, NULL, true, true, false},
-                               {"steps that fail", 90, 8, 40, 2, "ngram", true, false, true},
-                               {"all", 70, 6, 9, 1, "ngram", true, true, true}};
+    static const way ways[] = {{"chunks of 7", 7, 8, 30, 1, NULL, false, false, false, true},
+                               {"chunks of 64", 64, 3, 30, 1, NULL, false, false, false, true},
+                               {"few slots", 200, 8, 3, 1, NULL, false, false, false, false},
+                               {"drafts", 128, 8, 30, 2, "ngram", false, false, false, true},
+                               {"drafts, few slots", 128, 8, 4, 2, "ngram", true, false, false, false},
+                               {"cached", 400, 4, 60, 2, NULL, true, false, false, true},
+                               {"cached, few slots", 300, 8, 5, 3, NULL, true, false, false, true},
+                               {"preempted", 128, 8, 40, 2, NULL, true, true, false, true},
+                               {"steps that fail", 90, 8, 40, 2, "ngram", true, false, true, true},
+                               {"all", 70, 6, 9, 1, "ngram", true, true, true, true}};
     iv_engine_stats stats;
     size_t cached = 0, preempted = 0, rejected = 0, accepted = 0, snapshots = 0;
     answer *want = run_way(&alone, &stats);
@@ -196,7 +218,7 @@ static void states_are_those_of_the_tokens(void **state_) {
 /* Lost and misplaced writes are seen. */
 static void control_faults_are_seen(void **state_) {
     (void)state_;
-    static const way w = {"faults", 128, 8, 30, 2, "ngram", true, true, false};
+    static const way w = {"faults", 128, 8, 30, 2, "ngram", true, true, false, true};
     for (fake.fault = LOST_WRITE; fake.fault < FAULTS; fake.fault++) {
         iv_engine_stats stats;
         answers_free(run_way(&w, &stats), CASES);
@@ -209,7 +231,7 @@ static void control_faults_are_seen(void **state_) {
 static void logits_carry_a_state(void **state_) {
     (void)state_;
     iv_backend_ops ops;
-    way w = {"logits", 100, 2, 2, 1, NULL, false, false, false};
+    way w = {"logits", 100, 2, 2, 1, NULL, false, false, false, true};
     iv_engine *e = open_way(&w, &ops);
     int32_t ids[TOKENS_MAX];
     iv_error err;
