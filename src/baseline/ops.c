@@ -4,8 +4,10 @@
 #include "baseline/blas.h"
 #include "baseline/widened.h"
 #include "kernels/attention.h"
+#include "kernels/delta.h"
 #include "kernels/linear.h"
 #include "kernels/tree_allreduce.h"
+#include "numerics/delta.h"
 #include "numerics/floats.h"
 
 #include <stdlib.h>
@@ -64,6 +66,46 @@ static void ring_allreduce(const iv_compute *c, const iv_allreduce_args *a) {
     iv_residual_add(sum, a->bias, a->n, a->x);
 }
 
+/* Element n of a packed matrix's input k. */
+static float packed(const iv_matrix *m, const unsigned char *data, size_t n, size_t k) {
+    size_t panel = n / IV_PANEL_COLUMNS * (m->k_padded * IV_PANEL_COLUMNS);
+    return iv_element(m->type, data, panel + iv_panel_index(m->type, k, n % IV_PANEL_COLUMNS));
+}
+
+/* o of one row as the recurrence has it: the state at the border, decayed and updated row by row. */
+static void recur(const iv_delta_args *a, const iv_delta_span *s, size_t key_head, size_t value_head) {
+    const iv_delta_layout *l = a->layout;
+    size_t at = s->position % IV_DELTA_BLOCK, width = iv_dtype_bytes(l->type);
+    const float *totals = (const float *)(const void *)(s->now + l->tail_totals) + value_head * IV_DELTA_BLOCK;
+    const unsigned char *keys = s->now + key_head * iv_matrix_bytes(&l->key);
+    const unsigned char *updates = s->now + l->tail_updates + value_head * iv_matrix_bytes(&l->update);
+    const float *border = s->from ? (const float *)(const void *)(s->from + value_head * l->state_bytes) : NULL;
+    const char *q = (const char *)a->qk + (s->first_row * 2 * l->keys + key_head * l->key_dim) * width;
+    float *o = a->x + s->first_row * l->width + 2 * l->keys + value_head * l->value_dim;
+    for (size_t j = 0; j < l->value_dim; j++) {
+        float sum = 0.0f;
+        for (size_t c = 0; c < l->key_dim; c++) {
+            size_t panel = j / IV_PANEL_COLUMNS * l->rounded.k_padded + c;
+            float state = border ? border[panel * IV_PANEL_COLUMNS + j % IV_PANEL_COLUMNS] : 0.0f;
+            for (size_t i = 0; i <= at; i++)
+                state = state * iv_ref_delta_factor(totals[i], i ? totals[i - 1] : 0.0f) +
+                        packed(&l->key, keys, i, c) * packed(&l->update, updates, j, i);
+            sum += state * iv_element(l->type, q, c);
+        }
+        o[j] = sum;
+    }
+}
+
+/* A step of one row by the recurrence, of more by blocks. */
+static bool recurrent_delta(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t key_head,
+                            void *scratch) {
+    const iv_delta_layout *l = a->layout;
+    bool finite = iv_delta_heads(c, a, s, key_head, scratch);
+    for (size_t h = 0; s->rows == 1 && finite && h < l->value_heads; h++)
+        if ((h + l->group_first) / l->group == key_head) recur(a, s, key_head, h);
+    return finite;
+}
+
 iv_status iv_baseline_open(iv_numerics numerics, const iv_kernels *kernels, size_t threads, iv_baseline **out,
                            iv_error *err) {
     IV_ASSERT(numerics != IV_INVAR);
@@ -71,7 +113,8 @@ iv_status iv_baseline_open(iv_numerics numerics, const iv_kernels *kernels, size
     if (!b) return iv_fail(err, IV_NO_MEMORY, "numerics %s: no memory", iv_numerics_name(numerics));
     b->kernels = *kernels, b->numerics = numerics;
     b->kernels.linear = cut_linear;
-    if (numerics != IV_BIO) b->kernels.attention = cut_attention, b->kernels.allreduce = ring_allreduce;
+    if (numerics != IV_BIO)
+        b->kernels.attention = cut_attention, b->kernels.allreduce = ring_allreduce, b->kernels.delta = recurrent_delta;
     if (numerics == IV_VANILLA_BLAS) {
         b->kernels.linear = blas_linear;
         iv_status status = iv_blas_open(threads, &b->blas, err);

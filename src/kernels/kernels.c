@@ -3,6 +3,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tile_common.h"
+#include "kernels/delta.h"
 #if defined(__x86_64__)
 #include "kernels/cpu/x86/x86.h"
 #endif
@@ -64,6 +65,7 @@ static void fill(void) {
         iv_kernels *k = &tables[i];
         k->isa = (iv_isa)i;
         k->linear = iv_linear, k->attention = iv_attention, k->allreduce = allreduce;
+        k->delta = iv_delta_heads;
         iv_kernels_put_fma32(k, IV_BF16, &iv_tile_bf16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F16, &iv_tile_f16_fma32_scalar);
         iv_kernels_put_fma32(k, IV_F32, &iv_tile_f32_fma32_scalar);

@@ -73,16 +73,20 @@ struct iv_compute;
 struct iv_linear_args;
 struct iv_attention_args;
 struct iv_allreduce_args;
+struct iv_delta_args;
+struct iv_delta_span;
 struct iv_adamw_step;
 
 typedef struct iv_kernels {
     iv_isa isa;
 
-    /* Ops on whole matrices, the same on every instruction set: linear.h, attention.h, tree_allreduce.h. A baseline's
-     * table has others (src/baseline). */
+    /* Ops on whole matrices, the same on every instruction set: linear.h, attention.h, tree_allreduce.h, delta.h. A
+     * baseline's table has others (src/baseline). */
     void (*linear)(const struct iv_compute *c, const struct iv_linear_args *args);
     void (*attention)(const struct iv_compute *c, const struct iv_attention_args *args);
     void (*allreduce)(const struct iv_compute *c, const struct iv_allreduce_args *args);
+    bool (*delta)(const struct iv_compute *c, const struct iv_delta_args *args, const struct iv_delta_span *span,
+                  size_t key_head, void *scratch);
 
     iv_tile_table tiles;
 

@@ -56,7 +56,7 @@ static void span_head(void *context, size_t index, size_t worker) {
     size_t heads = j->a.layout->key_heads, i = index / heads;
     iv_delta_span s = span_at(j, i);
     unsigned char *scratch = (unsigned char *)j->s->compute.scratch + worker * j->scratch_bytes;
-    if (!iv_delta_heads(&j->s->compute, &j->a, &s, index % heads, scratch)) iv_cpu_note_bad_span(j->s, i);
+    if (!j->s->compute.kernels->delta(&j->s->compute, &j->a, &s, index % heads, scratch)) iv_cpu_note_bad_span(j->s, i);
 }
 
 static void norm_row(void *context, size_t row, size_t worker) {
