@@ -1,0 +1,150 @@
+/* Layers of linear attention through whole engines: one set of bits for steps of any size, batches, cached prefixes,
+ * preemptions, drafts and ranks; a step of one row by the recurrence, as other engines decode, has others. */
+#include "client.h"
+#include "baseline/ops.h"
+#include "engine/state.h"
+
+enum { CASES = 6, TOKENS_MAX = 1600, WHOLE = 330 };
+
+typedef struct way {
+    const char *name, *speculative, *isa;
+    size_t chunk, seqs, threads, ranks, state_cache;
+    bool caching, preempts;
+} way;
+
+static iv_engine *open_way(const char *name, const way *w) {
+    iv_engine_options o;
+    iv_engine *e;
+    iv_error err;
+    char dir[200];
+    snprintf(dir, sizeof dir, "tests/data/families/%s", name);
+    iv_engine_options_init(&o);
+    o.model = source_path(dir), o.device = "cpu", o.threads = w->threads, o.tensor_parallel_size = w->ranks;
+    o.max_model_len = TOKENS_MAX + 64, o.max_num_batched_tokens = w->chunk, o.max_num_seqs = w->seqs;
+    o.isa = w->isa ? w->isa : "auto", o.speculative = w->speculative ? w->speculative : "off";
+    o.prefix_caching = w->caching, o.state_cache_bytes = w->state_cache;
+    ASSERT_OK(iv_engine_open(&o, &e, &err), &err);
+    return e;
+}
+
+/* Two have a long beginning in common; one repeats itself, so that drafts are accepted. */
+static size_t make_prompt(size_t i, int32_t *ids) {
+    static const size_t lengths[CASES] = {1500, 1290, 64, 63, 200, 1};
+    for (size_t t = 0; t < lengths[i]; t++)
+        ids[t] = (int32_t)(i == 4 ? t % 7 + 20 : (t * t % 251 + t / 100 + (t > 1100 ? i : 0)) % 300);
+    return lengths[i];
+}
+
+static void run_cases(iv_engine *e, const way *w, answer *a) {
+    iv_error err;
+    size_t steps = 0;
+    for (size_t i = 0; i < CASES; i++) {
+        int32_t ids[TOKENS_MAX];
+        iv_request r = ask_ids(e, ids, make_prompt(i, ids), 90);
+        r.temperature = i % 2 ? 0.7f : 0.0f, r.seed = i, r.ignore_eos = true;
+        submit(e, &r, &a[i]);
+    }
+    for (bool busy = true; busy; steps++) {
+        if (w->preempts && steps % 7 == 6) iv_engine_preempt(e, a[steps / 7 % CASES].request, &err);
+        ASSERT_OK(iv_engine_step(e, &busy, &err), &err);
+        take_events(e, a, CASES);
+    }
+}
+
+/* The answers of the last of two rounds with caching. */
+static answer *run_way(const char *name, const way *w, iv_engine_stats *stats) {
+    iv_engine *e = open_way(name, w);
+    answer *a = answers_new(CASES);
+    for (int round = 0; round < 1 + w->caching; round++) {
+        answers_free(a, CASES);
+        a = answers_new(CASES);
+        run_cases(e, w, a);
+    }
+    iv_engine_get_stats(e, stats);
+    for (size_t i = 0; i < CASES; i++) stats->accepted_tokens += a[i].accepted_tokens;
+    iv_engine_reset_prefix_cache(e);
+    assert_int_equal(e->kv.states.free_count, e->kv.states.slots);
+    assert_int_equal(e->kv.states.free_tail_count, w->seqs);
+    iv_engine_close(e);
+    return a;
+}
+
+static void one_set_of_answers(void **state) {
+    (void)state;
+    static const way alone = {.name = "alone", .chunk = 2000, .seqs = 1, .threads = 1, .ranks = 1};
+    static const way ways[] = {
+        {.name = "chunks of 17", .chunk = 17, .seqs = 6, .threads = 2, .ranks = 1},
+        {.name = "chunks of 64", .chunk = 64, .seqs = 3, .threads = 1, .ranks = 1, .isa = "scalar"},
+        {.name = "cached", .chunk = 300, .seqs = 4, .threads = 2, .ranks = 1, .caching = true},
+        {.name = "cached, few states",
+         .chunk = 300,
+         .seqs = 4,
+         .threads = 1,
+         .ranks = 1,
+         .caching = true,
+         .state_cache = 1},
+        {.name = "preempted", .chunk = 200, .seqs = 6, .threads = 1, .ranks = 1, .caching = true, .preempts = true},
+        {.name = "drafts", .chunk = 256, .seqs = 6, .threads = 1, .ranks = 1, .caching = true, .speculative = "ngram"},
+        {.name = "ranks", .chunk = 256, .seqs = 6, .threads = 2, .ranks = 2, .caching = true, .speculative = "ngram"}};
+    static const char *const families[] = {"qwen3_next_a", "qwen3_5_moe_a"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        iv_engine_stats stats, few = {0};
+        answer *want = run_way(families[f], &alone, &stats);
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w += 1 + SANITIZED) {
+            answer *got = run_way(families[f], &ways[w], &stats);
+            printf("%s, %s: %llu of %llu prompt tokens from the cache, %llu preemptions, %llu drafts accepted\n",
+                   families[f], ways[w].name, (unsigned long long)stats.cached_tokens,
+                   (unsigned long long)stats.prompt_tokens, (unsigned long long)stats.preemptions,
+                   (unsigned long long)stats.accepted_tokens);
+            for (size_t i = 0; i < CASES; i++) assert_same_answer(ways[w].name, &want[i], &got[i]);
+            assert_true(!ways[w].preempts || stats.preemptions > 5);
+            assert_true(!ways[w].speculative || stats.accepted_tokens > 0);
+            if (ways[w].state_cache) few = stats;
+            assert_true(!ways[w].caching || ways[w].state_cache || stats.cached_tokens > 2500);
+            answers_free(got, CASES);
+        }
+        assert_true(SANITIZED || few.cached_tokens < 2500); /* no state, no prefix */
+        answers_free(want, CASES);
+    }
+}
+
+/* Logits of a sequence in steps of a size; delta: NULL, or the op of another table. */
+static void logits_of(const char *name, size_t chunk, const iv_kernels *other, float *out) {
+    way w = {.chunk = chunk, .seqs = 1, .threads = 1, .ranks = 1};
+    iv_engine *e = open_way(name, &w);
+    iv_kernels table = *e->forward->compute.kernels;
+    iv_error err;
+    int32_t ids[TOKENS_MAX];
+    make_prompt(0, ids);
+    if (other) table.delta = other->delta;
+    e->forward->compute.kernels = &table;
+    ASSERT_OK(iv_engine_logits(e, ids, WHOLE, out, &err), &err);
+    iv_engine_close(e);
+}
+
+static void one_set_of_logits(void **state) {
+    (void)state;
+    static const size_t chunks[] = {1, 17, 61, 64, 256};
+    static float want[WHOLE * 320], got[WHOLE * 320];
+    iv_baseline *vanilla;
+    iv_error err;
+    logits_of("qwen3_5_text_a", 1000, NULL, want);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        logits_of("qwen3_5_text_a", chunks[i], NULL, got);
+        assert_memory_equal(want, got, sizeof want);
+    }
+    ASSERT_OK(iv_baseline_open(IV_VANILLA, iv_kernels_select(iv_isa_detect()), 1, &vanilla, &err), &err);
+    logits_of("qwen3_5_text_a", 1000, iv_baseline_kernels(vanilla), got);
+    assert_memory_equal(want, got, sizeof want);
+    logits_of("qwen3_5_text_a", 1, iv_baseline_kernels(vanilla), got); /* the control: a recurrence in decode */
+    size_t rows = 0;
+    for (size_t r = 0; r < WHOLE; r++) rows += memcmp(want + r * 320, got + r * 320, 320 * sizeof *got) != 0;
+    printf("the recurrence in steps of one row: %zu of %d rows have other bits\n", rows, (int)WHOLE);
+    assert_true(rows > WHOLE / 2);
+    iv_baseline_close(vanilla);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_set_of_logits), cmocka_unit_test(one_set_of_answers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
