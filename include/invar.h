@@ -562,6 +562,9 @@ typedef struct iv_model_info {
     bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
+    /* Layers of linear attention: their states at one border of blocks, which is also what a snapshot for cached
+     * prefixes takes, and the rows of open blocks of one running sequence. 0: there are none */
+    uint64_t linear_layers, state_bytes, open_block_bytes;
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 

@@ -66,6 +66,9 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
     iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
     iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
+    iv_out_kv_uint(&json, "linear_layers", m->linear_layers);
+    iv_out_kv_uint(&json, "state_bytes", m->state_bytes);
+    iv_out_kv_uint(&json, "open_block_bytes", m->open_block_bytes);
     iv_out_kv_uint(&json, "memory_available", m->memory_available);
     iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
     write_context(&json, c);
@@ -91,6 +94,7 @@ static void print_shape(FILE *out, const iv_model_info *m) {
     if (m->experts)
         fprintf(out, "  %-18s %lld, %lld per token\n", "experts", (long long)m->experts,
                 (long long)m->experts_per_token);
+    if (m->linear_layers) print_count(out, "linear attention", (int64_t)m->linear_layers);
     if (m->sliding_window) print_count(out, "sliding window", m->sliding_window);
     fprintf(out, "  %-18s %lld%s\n", "vocabulary", (long long)m->vocab_size,
             m->tied_embeddings ? ", embeddings tied" : "");
@@ -143,6 +147,10 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
     print_bytes(out, "cache per token", m->kv_bytes_per_token);
+    if (m->linear_layers) {
+        print_bytes(out, "state of a prefix", m->state_bytes);
+        print_bytes(out, "per sequence", 2 * m->state_bytes + m->open_block_bytes);
+    }
     print_bytes(out, "memory available", m->memory_available);
     if (m->tokens_that_fit)
         fprintf(out, "  %-18s %llu\n", "tokens that fit", (unsigned long long)m->tokens_that_fit);

@@ -6,6 +6,7 @@
 #include "format/generation_config.h"
 #include "kv/pages.h"
 #include "model/kv_layouts.h"
+#include "model/state_layouts.h"
 #include "numerics/weight_format.h"
 
 #include <stdio.h>
@@ -43,6 +44,9 @@ iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, 
     *info = (iv_model_info){.file_bytes = o.dummy ? 0 : iv_checkpoint_stored_bytes(c),
                             .weight_bytes = m.weight_bytes,
                             .kv_bytes_per_token = iv_kv_token_bytes(&m),
+                            .linear_layers = m.state_layout.layers,
+                            .state_bytes = iv_state_bytes(&m),
+                            .open_block_bytes = iv_state_tail_bytes(&m),
                             .memory_available = iv_memory_available(),
                             .layers = g->layers,
                             .hidden_size = g->hidden_size,

@@ -137,11 +137,6 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
-void iv_cpu_note_bad_span(iv_cpu_model *s, size_t span) {
-    size_t seen = atomic_load(&s->bad_span);
-    while (span < seen && !atomic_compare_exchange_weak(&s->bad_span, &seen, span)) continue;
-}
-
 /* One token: qkv row -> q in dtype, k and v in the page. */
 static void rope_kv_row(void *context, size_t row, size_t worker) {
     (void)worker;

@@ -66,8 +66,11 @@ static inline bool iv_cpu_ends_at_act(const iv_cpu_model *s, const iv_layer *l) 
     return s->tape && s->tape->recomputing && !l->mlp_post_norm;
 }
 
-/* Notes that a span's step is not finite: the first one is reported, whichever thread finds it. */
-void iv_cpu_note_bad_span(iv_cpu_model *s, size_t span);
+/* A span's step is not finite: the first one is reported, whichever thread finds it. */
+static inline void iv_cpu_note_bad_span(iv_cpu_model *s, size_t span) {
+    size_t seen = atomic_load(&s->bad_span);
+    while (span < seen && !atomic_compare_exchange_weak(&s->bad_span, &seen, span)) continue;
+}
 
 /* The delta op (delta.c). */
 iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err);
