@@ -94,19 +94,31 @@ void iv_delta_open(const iv_delta_args *a, const iv_delta_span *s) {
 
 /* ---- a row ----------------------------------------------------------------------------------------------- */
 
+static void widen(iv_dtype type, const void *x, size_t from, size_t n, float *out) {
+    switch (type) {
+    case IV_BF16:
+        for (size_t i = 0; i < n; i++) out[i] = iv_bf16_to_f32(((const iv_bf16 *)x)[from + i]);
+        return;
+    case IV_F16:
+        for (size_t i = 0; i < n; i++) out[i] = iv_f16_to_f32(((const iv_f16 *)x)[from + i]);
+        return;
+    default: memcpy(out, (const float *)x + from, n * sizeof *out);
+    }
+}
+
 static void convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position, float *x) {
     static const iv_activation silu = {.kind = IV_ACTIVATION_SILU};
     const iv_delta_layout *l = a->layout;
-    const char *rows[16];
-    float y[CHUNK], ones[CHUNK];
-    for (size_t j = 0; j < l->taps; j++) rows[j] = input_at(a, s, position, j);
+    float y[CHUNK], input[CHUNK], weight[CHUNK], ones[CHUNK];
     for (size_t i = 0; i < CHUNK; i++) ones[i] = 1.0f;
     for (size_t from = 0, n; from < l->channels; from += n) {
         n = iv_size_min(CHUNK, l->channels - from);
         memset(y, 0, sizeof y);
-        for (size_t j = 0; j < l->taps; j++)
-            for (size_t i = 0; i < n; i++)
-                y[i] = iv_fma(a->conv[(from + i) * l->taps + j], iv_element(l->type, rows[j], from + i), y[i]);
+        for (size_t j = 0; j < l->taps; j++) {
+            widen(l->type, input_at(a, s, position, j), from, n, input);
+            for (size_t i = 0; i < n; i++) weight[i] = a->conv[(from + i) * l->taps + j];
+            c->kernels->add_product(y, weight, input, n);
+        }
         c->kernels->activate(&silu, y, ones, n, IV_F32, x + from); /* silu(y) * 1 */
     }
 }
@@ -120,7 +132,7 @@ bool iv_delta_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_sp
     convolve(c, a, s, s->position + i, x);
     for (size_t h = 0; h < 2 * l->key_heads; h++) {
         float *head = x + h * l->key_dim;
-        k->scale(head, l->key_dim, iv_ref_l2_factor(head, l->key_dim));
+        k->scale(head, l->key_dim, iv_l2_factor_of(k->row_dot(IV_F32, head, head, l->key_dim)));
         if (h < l->key_heads) k->scale(head, l->key_dim, iv_delta_query_scale(l->key_dim));
     }
     k->round(x, 2 * l->keys, l->type, qk);

@@ -119,6 +119,8 @@ typedef struct iv_kernels {
     void (*cap)(float *x, float inner, float outer, size_t n);
     /* x[i] = fma(s, y[i], x[i]), NaN canonical. */
     void (*add_scaled)(float *x, const float *y, float s, size_t n);
+    /* x[i] = fma(y[i], z[i], x[i]), NaN canonical. */
+    void (*add_product)(float *x, const float *y, const float *z, size_t n);
     /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */
     void (*merge)(float *total, const float *split, float keep, float add, size_t n);
     /* out[i] = x[i] / d, NaN canonical, rounded to `type`. */

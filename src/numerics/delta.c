@@ -34,7 +34,7 @@ float iv_ref_delta_conv(const float *weight, const float *x, size_t taps) {
 float iv_ref_l2_factor(const float *x, size_t n) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
-    return 1.0f / __builtin_sqrtf(iv_ref_fold_lanes(lanes) + 1e-6f);
+    return iv_l2_factor_of(iv_ref_fold_lanes(lanes));
 }
 
 static void store(iv_dtype type, void *p, size_t i, float x) {

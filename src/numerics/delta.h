@@ -25,7 +25,8 @@ float iv_ref_delta_factor(float total, float before);
  */
 float iv_ref_delta_conv(const float *weight, const float *x, size_t taps);
 
-/* 1 / sqrt(sum of squares + 1e-6), in lanes. */
+/* 1 / sqrt(sum of squares + 1e-6), the sum in lanes. */
+static inline float iv_l2_factor_of(float sum) { return 1.0f / __builtin_sqrtf(sum + 1e-6f); }
 float iv_ref_l2_factor(const float *x, size_t n);
 
 /* 1 / sqrt(key_dim) in double, rounded once: the scale of queries. */

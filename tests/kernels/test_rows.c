@@ -32,6 +32,8 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     ref->add_scaled((float *)(void *)want, y, z[0], n), k->add_scaled((float *)(void *)got, y, z[0], n),
         SAME(add_scaled);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->add_product((float *)(void *)want, y, z, n), k->add_product((float *)(void *)got, y, z, n), SAME(add_product);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->cap((float *)(void *)want, z[0], y[0], n), k->cap((float *)(void *)got, z[0], y[0], n), SAME(cap);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->scale((float *)(void *)want, n, z[0]), k->scale((float *)(void *)got, n, z[0]);

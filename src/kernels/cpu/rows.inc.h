@@ -212,6 +212,11 @@ static void add_scaled(float *x, const float *y, float s, size_t n) {
     EACH(i, n) store_some(IV_F32, x, i, v_fma(v_set(s), load_some(y + i, left), load_some(x + i, left)), left);
 }
 
+static void add_product(float *x, const float *y, const float *z, size_t n) {
+    EACH(i, n)
+    store_some(IV_F32, x, i, v_fma(load_some(y + i, left), load_some(z + i, left), load_some(x + i, left)), left);
+}
+
 static void merge(float *total, const float *split, float keep, float add, size_t n) {
     EACH(i, n) {
         vf y = v_fma(load_some(split + i, left), v_set(add), v_mul(load_some(total + i, left), v_set(keep)));
@@ -278,6 +283,6 @@ void ROWS_NAME(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = rope, k->activate = activate, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
-    k->cap = cap, k->add_scaled = add_scaled;
+    k->cap = cap, k->add_scaled = add_scaled, k->add_product = add_product;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
 }
