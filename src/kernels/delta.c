@@ -133,9 +133,9 @@ static void score(const job *j, const block *b, const tile *t) {
 static void weigh(const job *j, const float *totals, size_t at, size_t r) {
     float factor[B], key[B] = {0}, query[B] = {0};
     size_t bytes = B * iv_dtype_bytes(j->l->type);
+    j->c->kernels->decays(totals[at], totals, at + 1, factor);
     for (size_t i = 0; i <= at; i++) {
         size_t from = (i / C * T + r) * C + i % C;
-        factor[i] = iv_ref_delta_factor(totals[at], totals[i]);
         if (i < at) key[i] = factor[i] * j->s.key_scores[from];
         query[i] = factor[i] * j->s.query_scores[from];
     }
@@ -232,7 +232,7 @@ static void move_border(const job *j, const block *b, size_t value) {
     const unsigned char *updates = b->updates + value * iv_matrix_bytes(&l->update);
     float *state = (float *)(void *)(j->s.state + value * l->state_bytes), row[B], factor[B];
     size_t width = iv_dtype_bytes(l->type), k_padded = l->rounded.k_padded;
-    for (size_t i = 0; i < B; i++) factor[i] = iv_ref_delta_factor(totals[B - 1], totals[i]);
+    j->c->kernels->decays(totals[B - 1], totals, B, factor);
     for (size_t k = 0; k < l->key_dim; k++) {
         for (size_t i = 0; i < B; i++) row[i] = factor[i] * iv_element(l->type, b->keys, index_of(&l->key, i, k));
         j->c->kernels->round(row, B, l->type, j->s.decayed + k * B * width);

@@ -119,6 +119,8 @@ typedef struct iv_kernels {
     void (*cap)(float *x, float inner, float outer, size_t n);
     /* x[i] = fma(s, y[i], x[i]), NaN canonical. */
     void (*add_scaled)(float *x, const float *y, float s, size_t n);
+    /* out[i] = exp(total - before[i]), NaN canonical: a delta rule's decays from rows to a later one. */
+    void (*decays)(float total, const float *before, size_t n, float *out);
     /* x[i] = fma(y[i], z[i], x[i]), NaN canonical. */
     void (*add_product)(float *x, const float *y, const float *z, size_t n);
     /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */

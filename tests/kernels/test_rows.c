@@ -33,6 +33,7 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
         SAME(add_scaled);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->add_product((float *)(void *)want, y, z, n), k->add_product((float *)(void *)got, y, z, n), SAME(add_product);
+    ref->decays(z[0], y, n, (float *)(void *)want), k->decays(z[0], y, n, (float *)(void *)got), SAME(decays);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->cap((float *)(void *)want, z[0], y[0], n), k->cap((float *)(void *)got, z[0], y[0], n), SAME(cap);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);

@@ -217,6 +217,10 @@ static void add_product(float *x, const float *y, const float *z, size_t n) {
     store_some(IV_F32, x, i, v_fma(load_some(y + i, left), load_some(z + i, left), load_some(x + i, left)), left);
 }
 
+static void decays(float total, const float *before, size_t n, float *out) {
+    EACH(i, n) store_some(IV_F32, out, i, v_exp(v_sub(v_set(total), load_some(before + i, left))), left);
+}
+
 static void merge(float *total, const float *split, float keep, float add, size_t n) {
     EACH(i, n) {
         vf y = v_fma(load_some(split + i, left), v_set(add), v_mul(load_some(total + i, left), v_set(keep)));
@@ -283,6 +287,6 @@ void ROWS_NAME(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = rope, k->activate = activate, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
-    k->cap = cap, k->add_scaled = add_scaled, k->add_product = add_product;
+    k->cap = cap, k->add_scaled = add_scaled, k->add_product = add_product, k->decays = decays;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
 }

@@ -1,6 +1,7 @@
 /* rows_scalar.c: the row ops of src/numerics, rounded to the result type. */
 #include "kernels/cpu/rows.h"
 #include "numerics/backward.h"
+#include "numerics/delta.h"
 #include "numerics/philox.h"
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
@@ -103,11 +104,15 @@ static void add_product(float *x, const float *y, const float *z, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = iv_canonical(iv_fma(y[i], z[i], x[i]));
 }
 
+static void decays(float total, const float *before, size_t n, float *out) {
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(iv_ref_delta_factor(total, before[i]));
+}
+
 void iv_rows_scalar(iv_kernels *k) {
     k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->activate = activate, k->round = round_row;
     k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
-    k->cap = iv_ref_cap, k->add_scaled = add_scaled, k->add_product = add_product;
+    k->cap = iv_ref_cap, k->add_scaled = add_scaled, k->add_product = add_product, k->decays = decays;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
     k->rmsnorm_backward = iv_ref_rmsnorm_backward, k->norm_weight_backward = iv_ref_norm_weight_backward;
     k->activate_backward = iv_ref_activate_backward, k->logits_backward = iv_ref_logits_backward;
