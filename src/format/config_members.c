@@ -87,6 +87,7 @@ static const config_member members[] = {
     {"attention_k_eq_v", "false"},
     {"hidden_size_per_layer_input", "0"},
     {"use_double_wide_mlp", "false"},
+    {"attn_output_gate", "false"},
     /* experts */
     {"routed_scaling_factor", "1"},
     {"scoring_func", "\"softmax\""},

@@ -180,14 +180,14 @@ static const family_facts families[] = {
     {"qwen3_next", .kv_heads = 2, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true, .offset_norms = true,
      .linear = true, .positions = 32768, .intermediate = 5120, .partial = 0.25, .stored = IV_STORED_DELTA_FUSED,
      .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
-     .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor"}},
+     .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor", "attn_output_gate"}},
     {"qwen3_5_text", .kv_heads = 4, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true, .offset_norms = true,
      .linear = true, .positions = 32768, .partial = 0.25, .stored = IV_STORED_DELTA,
-     .reads = {READS_QK_NORM, "partial_rotary_factor"}},
+     .reads = {READS_QK_NORM, "partial_rotary_factor", "attn_output_gate"}},
     {"qwen3_5_moe_text", .kv_heads = 2, .head_dim = 256, .bias_field = true, NO_IDS, .qk_norm = true,
      .offset_norms = true, .linear = true, .positions = 32768, .intermediate = 512, .partial = 0.25,
      .stored = IV_STORED_DELTA | IV_STORED_EXPERTS, .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
-     .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor"}},
+     .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor", "attn_output_gate"}},
 };
 #undef READS_QK_NORM
 #undef READS_GROUPS
