@@ -96,7 +96,7 @@ static void open_world(world *w, rng r, bug b) {
     assert_true(iv_kv_layout_make(&layout, IV_BF16, 1, 2, 2));
     iv_kv_groups groups = draw_groups(&w->r);
     size_t blocks = rng_below(&w->r, 2) ? 0 : LIVE * TOKENS_MAX / PAGE;
-    iv_state_layout states = {1, sizeof(uint64_t), 1 + rng_below(&w->r, 3)};
+    iv_state_layout states = {.layers = 1, .bytes = sizeof(uint64_t), .every = 1 + rng_below(&w->r, 3)};
     bool has_states = b >= KEEP_A_WRONG_STATE || rng_below(&w->r, 2);
     size_t slots = 2 + rng_below(&w->r, rng_below(&w->r, 2) ? 4 : 40);
     ASSERT_OK(
