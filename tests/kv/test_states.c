@@ -5,7 +5,7 @@
 enum { PAGE = IV_ATTENTION_BLOCK, BLOCKS = 10, EVERY = 4, PROMPT = 2 };
 
 static void open_pool(iv_kv_pool *pool, size_t slots) {
-    static const iv_state_layout states = {3, 16, EVERY};
+    static const iv_state_layout states = {.layers = 3, .bytes = 16, .every = EVERY};
     iv_kv_groups one = iv_kv_groups_of(1);
     iv_kv_layout layout;
     iv_error err;
@@ -102,12 +102,19 @@ static void bad_sizes_are_refused(void **state) {
     (void)state;
     iv_states s;
     iv_error err;
-    assert_int_equal(iv_states_open(&s, &(iv_state_layout){1, 8, 1}, 1, false, &err), IV_INVALID);
-    assert_int_equal(iv_states_open(&s, &(iv_state_layout){1, 8, 0}, 2, false, &err), IV_INVALID);
-    assert_int_equal(iv_states_open(&s, &(iv_state_layout){SIZE_MAX / 2, 8, 1}, 2, false, &err), IV_LIMIT);
-    assert_int_equal(iv_states_open(&s, &(iv_state_layout){1, 8, 1}, SIZE_MAX, false, &err), IV_LIMIT);
-    assert_int_equal(iv_states_open(&s, &(iv_state_layout){1000, (size_t)1 << 40, 1}, 2, false, &err), IV_NO_MEMORY);
-    ASSERT_OK(iv_states_open(&s, &(iv_state_layout){1, 8, 1}, 2, true, &err), &err);
+    assert_int_equal(iv_states_open(&s, &(iv_state_layout){.layers = 1, .bytes = 8, .every = 1}, 1, false, &err),
+                     IV_INVALID);
+    assert_int_equal(iv_states_open(&s, &(iv_state_layout){.layers = 1, .bytes = 8, .every = 0}, 2, false, &err),
+                     IV_INVALID);
+    assert_int_equal(
+        iv_states_open(&s, &(iv_state_layout){.layers = SIZE_MAX / 2, .bytes = 8, .every = 1}, 2, false, &err),
+        IV_LIMIT);
+    assert_int_equal(iv_states_open(&s, &(iv_state_layout){.layers = 1, .bytes = 8, .every = 1}, SIZE_MAX, false, &err),
+                     IV_LIMIT);
+    assert_int_equal(
+        iv_states_open(&s, &(iv_state_layout){.layers = 1000, .bytes = (size_t)1 << 40, .every = 1}, 2, false, &err),
+        IV_NO_MEMORY);
+    ASSERT_OK(iv_states_open(&s, &(iv_state_layout){.layers = 1, .bytes = 8, .every = 1}, 2, true, &err), &err);
     assert_true(!s.data && s.data_bytes == 0);
     iv_states_close(&s);
     ASSERT_OK(iv_states_open(&s, &(iv_state_layout){0}, 9, false, &err), &err);
