@@ -125,11 +125,14 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
+    const char *weights;   /* "packed" (NULL is the same): on a CPU, quantized matrices stay as the file stores them and
+                            * are widened in each product; "expanded": they are held in dtype. Never changes a bit.
+                            * GPUs and trainable engines hold them expanded */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
 
-/* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
+/* auto (type, weights, arithmetic), packed, cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
  * speculation. */
 IV_API void iv_engine_options_init_sized(iv_engine_options *options, size_t size);
 static inline void iv_engine_options_init(iv_engine_options *options) {
@@ -559,6 +562,7 @@ typedef struct iv_model_info {
     bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
+    uint64_t expanded_bytes;  /* weight_bytes if no matrix were held packed, as on GPUs */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 

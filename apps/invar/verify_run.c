@@ -195,6 +195,7 @@ static iv_status open_engine(runner *r, iv_error *err) {
     o.speculative = c->value[VERIFY_SPECULATIVE] ? "ngram" : "off";
     o.kv_bytes = kv_bytes(job, c, seats);
     if (c->value[VERIFY_DEVICE]) o.device = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_CPU ? "cpu" : "cuda";
+    if (c->value[VERIFY_WEIGHTS]) o.weights = c->value[VERIFY_WEIGHTS] == VERIFY_EXPANDED ? "expanded" : "packed";
     o.enforce_eager = c->value[VERIFY_DEVICE] == VERIFY_DEVICE_EAGER;
     return iv_engine_open(&o, &r->engine, err);
 }

@@ -25,7 +25,8 @@ static iv_engine_options default_options(void) {
                                .rank_timeout_ms = 6000,
                                .prefix_caching = true,
                                .speculative = "off",
-                               .speculative_tokens = 5};
+                               .speculative_tokens = 5,
+                               .weights = "packed"};
 }
 
 void iv_engine_options_init_sized(iv_engine_options *o, size_t size) {
@@ -38,6 +39,13 @@ static iv_status parse_load_format(const iv_engine_options *o, iv_model_options 
     m->dummy = strcmp(how, "dummy") == 0, m->dummy_seed = o->dummy_seed;
     if (m->dummy || strcmp(how, "auto") == 0) return IV_OK;
     return iv_fail(err, IV_INVALID, "load_format: wanted auto or dummy, found '%s'", how);
+}
+
+static iv_status parse_weights(const iv_engine_options *o, iv_model_options *m, iv_error *err) {
+    const char *how = o->weights ? o->weights : "packed";
+    m->packed = strcmp(how, "packed") == 0 && !o->trainable;
+    if (strcmp(how, "packed") == 0 || strcmp(how, "expanded") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "weights: wanted packed or expanded, found '%s'", how);
 }
 
 static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_error *err) {
@@ -55,6 +63,7 @@ static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_
 static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_model_options *m, iv_error *err) {
     if (!o->model || !*o->model) return iv_fail(err, IV_INVALID, "model: wanted a model directory, found nothing");
     IV_TRY(parse_load_format(o, m, err));
+    IV_TRY(parse_weights(o, m, err));
     IV_TRY(iv_gemm_type_parse(o->dtype, &m->has_dtype, &m->dtype, err));
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));

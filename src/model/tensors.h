@@ -28,6 +28,8 @@ struct iv_tensor {
     const iv_tensor *same_as; /* a head next to tied embeddings: the embedding; its slices are that one's */
     bool unused;              /* a buffer of old exports: hashed at load, not held */
     size_t offset;            /* among the trained parameters: parameters.h */
+    bool packed;              /* some slices are packed matrices */
+    iv_code_form codes;       /* of the file's rows, where packed */
     bool changed;             /* since its digest was made */
     uint8_t digest[32];       /* of the data in info.dtype */
 };
