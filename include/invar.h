@@ -125,14 +125,15 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
-    const char *weights;   /* "packed" (NULL is the same): on a CPU, quantized matrices stay as the file stores them and
-                            * are widened in each product; "expanded": they are held in dtype. Never changes a bit.
-                            * GPUs and trainable engines hold them expanded */
+    const char *weights;   /* "packed": on a CPU, quantized matrices stay as the file stores them, where their form
+                            * allows it, are widened in each product, and cannot be written tensor by tensor; refused
+                            * on GPUs and by trainable engines. "expanded": they are held in dtype. "auto" (NULL is the
+                            * same): packed where it is not refused. Never changes a bit */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
 
-/* auto (type, weights, arithmetic), packed, cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
+/* auto (type, weights, arithmetic), cpu, invar, all CPUs, one rank (or those of mpirun), prefix caching, no
  * speculation. */
 IV_API void iv_engine_options_init_sized(iv_engine_options *options, size_t size);
 static inline void iv_engine_options_init(iv_engine_options *options) {
@@ -639,8 +640,9 @@ IV_API void iv_weights_stage_close(iv_weights_stage *stage);
 typedef iv_status iv_weights_read(void *user, size_t offset, size_t n, void *out, iv_error *err);
 
 /* Writes one tensor: its name, its dtype ("bfloat16", ...), its shape. A second time replaces the first. A head next to
- * tied embeddings is compared with them at the end; rotary buffers of old exports are ignored. IV_INVALID names what
- * differs from the model. After an error this tensor counts as missing. */
+ * tied embeddings is compared with them at the end; rotary buffers of old exports are ignored, and towers that the
+ * model has not under this name. Other forms than the files' (docs/formats/tensors.md: prefixes, experts in one tensor)
+ * are read, too. IV_INVALID names what differs from the model. After an error this tensor counts as missing. */
 IV_API iv_status iv_weights_stage_put(iv_weights_stage *stage, const char *name, const char *dtype,
                                       const int64_t *shape, size_t dims, iv_weights_read *read, void *user,
                                       iv_error *err);

@@ -130,7 +130,8 @@ static void drop_weights(const cli_args *args, verify *v) {
     bool expanded = own && strcmp(own, "expanded") == 0,
          same = v->job.model->expanded_bytes == v->job.model->weight_bytes;
     verify_axes_drop(&v->axes, VERIFY_WEIGHTS, expanded ? VERIFY_EXPANDED : VERIFY_PACKED);
-    if (same && !cli_has(args, "axes")) v->axes.counts[VERIFY_WEIGHTS] = 0;
+    bool cuda = strcmp(v->job.options.device, "cuda") == 0;
+    if ((same || cuda) && !cli_has(args, "axes")) v->axes.counts[VERIFY_WEIGHTS] = 0;
 }
 
 static int run_all(const cli_args *args, verify *v, iv_error *err) {

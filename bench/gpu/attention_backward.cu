@@ -73,10 +73,10 @@ static void make_forward(problem *p, int sms) {
     f->q = normal(p, n), f->out = room(p, n * 2), f->lse2 = (float *)room(p, p->rows * p->heads * sizeof(float));
     f->spans = (iv_gpu_span *)copied(p, &p->span, sizeof p->span);
     f->tables = (uint32_t *)copied(p, tables, pages * sizeof *tables);
-    size_t scratch = iv_gpu_attention_scratch(&f->shape, p->rows, 1, p->rows);
+    size_t scratch = iv_gpu_attention_scratch(&f->shape);
     f->scratch = room(p, scratch);
     CHECK(cudaMemset(f->scratch, 0, scratch));
-    size_t bytes = iv_gpu_attention_plan_bytes(&f->shape, p->rows, 1, p->rows);
+    size_t bytes = iv_gpu_attention_plan_bytes(&f->shape, p->rows, 1);
     void *plan = malloc(bytes);
     f->plan = copied(p, plan, iv_gpu_attention_plan(&f->shape, &p->span, 1, sms, plan, bytes));
     free(tables), free(plan);

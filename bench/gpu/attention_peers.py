@@ -38,14 +38,14 @@ class Ours:
         self.pages, self.page_count = pages, n
         spans = (Span * batch)(*[Span(i * rows, rows, context - rows, i * self.blocks) for i in range(batch)])
         size = (HEADS, KV_HEADS, dim)
-        limits = (ctypes.c_size_t(self.rows), ctypes.c_size_t(batch), ctypes.c_size_t(context))
+        limits = (ctypes.c_size_t(self.rows), ctypes.c_size_t(batch))
         plan = ctypes.create_string_buffer(lib.shim_plan_bytes(*size, *limits))
         self.sms = torch.cuda.get_device_properties(0).multi_processor_count
         used = lib.shim_plan(*size, spans, ctypes.c_size_t(batch), self.sms, plan, ctypes.c_size_t(len(plan)))
         assert used > 0
         self.plan = torch.frombuffer(bytearray(plan.raw[:used]), dtype=torch.uint8).cuda()
         self.spans = torch.frombuffer(bytearray(bytes(spans)), dtype=torch.uint8).cuda()
-        self.scratch = torch.zeros(lib.shim_scratch(*size, *limits), dtype=torch.uint8, device="cuda")
+        self.scratch = torch.zeros(lib.shim_scratch(*size), dtype=torch.uint8, device="cuda")
         self.decode = rows == 1
         self.scale = 1.4426950408889634 / math.sqrt(dim)
 

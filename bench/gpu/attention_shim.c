@@ -12,13 +12,13 @@ static iv_gpu_attention_shape shape_of(int heads, int kv_heads, int head_dim) {
                                     .group = (size_t)(heads / kv_heads)};
 }
 
-API size_t shim_scratch(int heads, int kv_heads, int head_dim, size_t rows, size_t spans, size_t positions) {
+API size_t shim_scratch(int heads, int kv_heads, int head_dim) {
     iv_gpu_attention_shape s = shape_of(heads, kv_heads, head_dim);
-    return iv_gpu_attention_scratch(&s, rows, spans, positions);
+    return iv_gpu_attention_scratch(&s);
 }
-API size_t shim_plan_bytes(int heads, int kv_heads, int head_dim, size_t rows, size_t spans, size_t positions) {
+API size_t shim_plan_bytes(int heads, int kv_heads, int head_dim, size_t rows, size_t spans) {
     iv_gpu_attention_shape s = shape_of(heads, kv_heads, head_dim);
-    return iv_gpu_attention_plan_bytes(&s, rows, spans, positions);
+    return iv_gpu_attention_plan_bytes(&s, rows, spans);
 }
 API size_t shim_plan(int heads, int kv_heads, int head_dim, const iv_gpu_span *spans, size_t count, int sms, void *plan,
                      size_t bytes) {

@@ -8,7 +8,7 @@
 #define OPS(X) \
     X(linear) X(linear_with) X(linear_configs) X(linear_choose) X(linear_describe) \
     X(attention) X(attention_plan) X(attention_plan_bytes) X(attention_scratch) X(embed) X(rmsnorm) X(rotate) \
-    X(swiglu) X(route) X(pack_rows) X(combine) X(sample) X(sample_scratch) X(tree_allreduce) X(barrier)
+    X(activate) X(route) X(pack_rows) X(combine) X(sample) X(sample_scratch) X(tree_allreduce) X(barrier)
 /* clang-format on */
 
 #pragma weak iv_gpu_linear
@@ -23,7 +23,7 @@
 #pragma weak iv_gpu_embed
 #pragma weak iv_gpu_rmsnorm
 #pragma weak iv_gpu_rotate
-#pragma weak iv_gpu_swiglu
+#pragma weak iv_gpu_activate
 #pragma weak iv_gpu_route
 #pragma weak iv_gpu_pack_rows
 #pragma weak iv_gpu_combine

@@ -58,12 +58,14 @@ class Span(ctypes.Structure):
 
 class AttentionShape(ctypes.Structure):
     _fields_ = [("arithmetic", c_int), ("type", c_int), ("heads", c_size_t), ("kv_heads", c_size_t),
-                ("head_dim", c_size_t), ("group", c_size_t), ("group_first", c_size_t), ("window", c_int64)]
+                ("head_dim", c_size_t), ("group", c_size_t), ("group_first", c_size_t), ("window", c_int64),
+                ("capped", c_bool)]
 
 
 class AttentionArgs(ctypes.Structure):
-    _fields_ = [("shape", AttentionShape), ("kv", KV), ("scale_log2e", c_float), ("q", c_void_p), ("out", c_void_p),
-                ("lse2", c_void_p), ("plan", c_void_p), ("spans", c_void_p), ("tables", c_void_p),
+    _fields_ = [("shape", AttentionShape), ("kv", KV), ("scale_log2e", c_float), ("score_inner", c_float),
+                ("sinks", c_void_p), ("q", c_void_p), ("out", c_void_p), ("lse2", c_void_p), ("plan", c_void_p),
+                ("spans", c_void_p), ("tables", c_void_p),
                 ("scratch", c_void_p), ("decode", c_bool), ("sms", c_int), ("rows", c_size_t)]
 
 

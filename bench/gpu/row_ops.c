@@ -119,7 +119,7 @@ typedef int op(size_t rows, iv_gpu_stream s);
 static int embed(size_t rows, iv_gpu_stream s) {
     iv_gpu_matrix m = {
         .format = iv_weight_plain(IV_BF16), .type = IV_BF16, .n = VOCAB, .k_padded = HIDDEN, .data = at.embedding};
-    return iv_gpu_embed(&m, at.ids, rows, HIDDEN, at.x, s);
+    return iv_gpu_embed(&m, at.ids, rows, HIDDEN, 1.0f, at.x, s);
 }
 static int rmsnorm(size_t rows, iv_gpu_stream s) {
     return iv_gpu_rmsnorm(at.x, HIDDEN, NULL, at.weight, 1e-6f, rows, IV_BF16, at.normed, HIDDEN, s);
@@ -140,9 +140,19 @@ static int rotate(size_t rows, iv_gpu_stream s) {
                             .bad = at.bad};
     return iv_gpu_rotate(&a, s);
 }
-static int swiglu(size_t rows, iv_gpu_stream s) { return iv_gpu_swiglu(at.wide, rows, WIDE, IV_BF16, at.act, WIDE, s); }
+static int swiglu(size_t rows, iv_gpu_stream s) {
+    return iv_gpu_activate(&iv_silu, at.wide, rows, WIDE, IV_BF16, at.act, WIDE, (iv_gpu_row_scales){0}, s);
+}
 static int route(size_t rows, iv_gpu_stream s) {
-    return iv_gpu_route(at.logits, rows, NULL, EXPERTS, K, true, at.expert_ids, at.weights, at.offsets, at.slots, s);
+    iv_gpu_route_args a = {.router = {.experts = EXPERTS, .k = K, .normalise = true, .scale = 1},
+                           .logits = at.logits,
+                           .stride = EXPERTS,
+                           .rows = rows,
+                           .ids = at.expert_ids,
+                           .weights = at.weights,
+                           .offsets = at.offsets,
+                           .slots = at.slots};
+    return iv_gpu_route(&a, s);
 }
 static int combine(size_t rows, iv_gpu_stream s) {
     const int32_t first[2] = {0, EXPERTS};

@@ -143,13 +143,13 @@ static void swiglu(size_t rows) {
     float *wide = floats(rows * 2 * WIDE, 1), *da = floats(rows * WIDE, 1);
     void *gate = normal(rows * WIDE, 1, true), *up = normal(rows * WIDE, 1, true), *act = room(rows * 2 * WIDE * 2);
     measure("swiglu_tape", rows, WIDE * 14,
-            [=] { return iv_gpu_swiglu_tape(wide, false, rows, WIDE, IV_BF16, gate, up, act, WIDE, NULL); });
+            [=] { return iv_gpu_activate_tape(&iv_silu, wide, false, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{}, NULL); });
     measure("swiglu_tape, grouped", rows, WIDE * 14,
-            [=] { return iv_gpu_swiglu_tape(wide, true, rows, WIDE, IV_BF16, gate, up, act, WIDE, NULL); });
+            [=] { return iv_gpu_activate_tape(&iv_silu, wide, true, rows, WIDE, IV_BF16, gate, up, act, WIDE, iv_gpu_row_scales{}, NULL); });
     measure("swiglu_backward", rows, WIDE * 12,
-            [=] { return iv_gpu_swiglu_backward(IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, NULL, NULL); });
+            [=] { return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, NULL, NULL); });
     measure("swiglu_backward, biases", rows, WIDE * 20,
-            [=] { return iv_gpu_swiglu_backward(IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, wide, NULL); });
+            [=] { return iv_gpu_activate_backward(&iv_silu, IV_BF16, gate, up, da, rows, WIDE, PART, act, 2 * WIDE, wide, NULL); });
     cudaFree(wide), cudaFree(da), cudaFree(gate), cudaFree(up), cudaFree(act);
 }
 
@@ -188,12 +188,12 @@ static void head(size_t rows) {
                                        NULL);
     });
     measure("logits_backward", rows, VOCAB * 6.0, [=] {
-        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 1.0f, targets, c, out, out + rows, IV_BF16, dl, VOCAB,
-                                      NULL);
+        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 1.0f, targets, c, out, out + rows,
+                                      iv_logit_shape{1.0f, 0.0f}, IV_BF16, dl, VOCAB, NULL);
     });
     measure("logits_backward, temperature", rows, VOCAB * 6.0, [=] {
-        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 0.999f, targets, c, out, out + rows, IV_BF16, dl, VOCAB,
-                                      NULL);
+        return iv_gpu_logits_backward(x, VOCAB, 0, VOCAB, rows, 0.999f, targets, c, out, out + rows,
+                                      iv_logit_shape{1.0f, 0.0f}, IV_BF16, dl, VOCAB, NULL);
     });
     measure("logit_statistics, temperature", rows, VOCAB * 8.0, [=] {
         return iv_gpu_logit_statistics(x, rows, VOCAB, VOCAB, 0.999f, targets, out, out + rows, out + 2 * rows, NULL,

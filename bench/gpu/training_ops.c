@@ -130,8 +130,9 @@ WRAP_OR(iv_gpu_linear, iv_gpu_linear_args, vanilla_takes_linear, vanilla_linear,
         product(a->groups ? a->rows * a->groups->experts_per_token : a->rows, a->w.n, a->w.k_padded), 0)
 WRAP_ARGS(iv_gpu_attention, iv_gpu_attention_args, events.attention, 0)
 WRAP_ARGS(iv_gpu_rotate, iv_gpu_rotate_args, 0, rotate_bytes(a))
-WRAP(iv_gpu_embed, (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float *x, iv_gpu_stream s),
-     (m, ids, rows, h, x, s), 0, rows_bytes(rows, h, h, m->type), s)
+WRAP(iv_gpu_embed,
+     (const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t h, float scale, float *x, iv_gpu_stream s),
+     (m, ids, rows, h, scale, x, s), 0, rows_bytes(rows, h, h, m->type), s)
 WRAP(iv_gpu_rmsnorm,
      (const float *x, size_t n, const int32_t *pick, const float *w, float eps, size_t rows, iv_dtype t, void *out,
       size_t stride, iv_gpu_stream s),
@@ -158,16 +159,19 @@ WRAP(iv_gpu_clear_rows, (const int32_t *list, size_t n, void *out, size_t bytes,
      (list, n, out, bytes, stride, s), 0, bytes_of(n, bytes, 1), s)
 WRAP_ARGS(iv_gpu_norm_backward, iv_gpu_norm_backward_args, 0,
           rows_bytes(a->rows, 4 * a->n, a->rounded ? a->rounded_stride : 0, a->type))
-WRAP(iv_gpu_swiglu_tape,
-     (const float *wide, bool grouped, size_t rows, size_t n, iv_dtype t, void *gate, void *up, void *act,
-      size_t stride, iv_gpu_stream s),
-     (wide, grouped, rows, n, t, gate, up, act, stride, s), 0, rows_bytes(rows, 2 * n, 2 * n + stride, t), s)
-WRAP(iv_gpu_swiglu, (const float *wide, size_t rows, size_t n, iv_dtype t, void *act, size_t stride, iv_gpu_stream s),
-     (wide, rows, n, t, act, stride, s), 0, rows_bytes(rows, 2 * n, stride, t), s)
-WRAP(iv_gpu_swiglu_backward,
-     (iv_dtype t, const void *gate, const void *up, const float *da, size_t rows, size_t n, size_t part, void *dy,
-      size_t stride, float *wide, iv_gpu_stream s),
-     (t, gate, up, da, rows, n, part, dy, stride, wide, s), 0, rows_bytes(rows, wide ? 3 * n : n, 2 * n + stride, t), s)
+WRAP(iv_gpu_activate_tape,
+     (const iv_activation *v, const float *wide, bool grouped, size_t rows, size_t n, iv_dtype t, void *gate, void *up,
+      void *act, size_t stride, iv_gpu_row_scales x, iv_gpu_stream s),
+     (v, wide, grouped, rows, n, t, gate, up, act, stride, x, s), 0, rows_bytes(rows, 2 * n, 2 * n + stride, t), s)
+WRAP(iv_gpu_activate,
+     (const iv_activation *v, const float *wide, size_t rows, size_t n, iv_dtype t, void *act, size_t stride,
+      iv_gpu_row_scales x, iv_gpu_stream s),
+     (v, wide, rows, n, t, act, stride, x, s), 0, rows_bytes(rows, 2 * n, stride, t), s)
+WRAP(iv_gpu_activate_backward,
+     (const iv_activation *v, iv_dtype t, const void *gate, const void *up, const float *da, size_t rows, size_t n,
+      size_t part, void *dy, size_t stride, float *wide, iv_gpu_stream s),
+     (v, t, gate, up, da, rows, n, part, dy, stride, wide, s), 0, rows_bytes(rows, wide ? 3 * n : n, 2 * n + stride, t),
+     s)
 WRAP_ARGS(iv_gpu_rotate_backward, iv_gpu_rotate_backward_args, 0, rotate_backward_bytes(a))
 WRAP(iv_gpu_logit_statistics,
      (float *x, size_t rows, size_t vocab, size_t stride, float temperature, const int32_t *targets, float *max,
@@ -176,8 +180,9 @@ WRAP(iv_gpu_logit_statistics,
      rows_bytes(rows, vocab, leaves ? vocab : 0, leaves ? leaves->type : IV_F32), s)
 WRAP(iv_gpu_logits_backward,
      (const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature, const int32_t *targets,
-      const float *c, const float *max, const float *sum, iv_dtype t, void *out, size_t stride, iv_gpu_stream s),
-     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, t, out, stride, s), 0,
+      const float *c, const float *max, const float *sum, iv_logit_shape shape, iv_dtype t, void *out, size_t stride,
+      iv_gpu_stream s),
+     (x, x_stride, first, n, rows, temperature, targets, c, max, sum, shape, t, out, stride, s), 0,
      rows_bytes(rows, n, stride, t), s)
 WRAP(iv_gpu_logit_rows,
      (const int32_t *targets, const float *c, const float *max, const float *sum, size_t rows, iv_gpu_logit_row *out,

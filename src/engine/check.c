@@ -3,26 +3,24 @@
 #include "base/digest.h"
 #include "base/json_out.h"
 #include "engine/ranks.h"
-#include "model/tensor_data.h"
+#include "model/stored.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct hashing {
-    iv_tensor *copies; /* [count]: the model keeps its own digests */
+    iv_stored *copies; /* [count]: the model keeps its own digests */
     iv_error *errors;  /* [workers]: of the last tensor that failed */
 } hashing;
 
-static bool is_held(const iv_tensor *t) { return !t->unused && !t->same_as; }
-
 static void hash_one(void *context, size_t index, size_t worker) {
     hashing *h = context;
-    if (is_held(&h->copies[index])) iv_tensor_digest(&h->copies[index], &h->errors[worker]);
+    if (iv_stored_is_held(&h->copies[index])) iv_stored_digest(&h->copies[index], &h->errors[worker]);
 }
 
 /* A GPU's memory is read by one thread. */
-static iv_status hash_all(iv_engine *e, iv_tensor *copies, iv_error *err) {
-    size_t n = e->model->tensor_count, workers = iv_pool_threads(e->pool);
+static iv_status hash_all(iv_engine *e, iv_stored *copies, iv_error *err) {
+    size_t n = e->model->stored_count, workers = iv_pool_threads(e->pool);
     hashing h = {copies, calloc(workers, sizeof *h.errors)};
     if (!h.errors) return iv_fail(err, IV_NO_MEMORY, "weights: no memory to check them");
     if (e->gpu_model)
@@ -36,28 +34,35 @@ static iv_status hash_all(iv_engine *e, iv_tensor *copies, iv_error *err) {
     return status;
 }
 
-/* A head next to tied embeddings has their bytes. */
-static void digest_all(const iv_engine *e, const iv_tensor *copies, iv_digest *d) {
-    const iv_tensor *own = e->model->tensors;
-    for (size_t i = 0; i < e->model->tensor_count; i++) {
-        const iv_tensor *t = own[i].same_as ? &copies[own[i].same_as - own] : &copies[i];
-        iv_weights_digest_add(d, &own[i].info, t->digest);
+/* The place of the tensor's digest: a head next to tied embeddings has their bytes. */
+static const iv_stored *hashed(const iv_engine *e, const iv_stored *copies, size_t i) {
+    const iv_stored *s = &copies[i];
+    const iv_tensor *same = s->count ? s->pieces[0].tensor->same_as : NULL;
+    for (size_t k = 0; same && k < e->model->stored_count; k++)
+        if (copies[k].count && copies[k].pieces[0].tensor == same) return &copies[k];
+    return s;
+}
+
+static void digest_all(const iv_engine *e, const iv_stored *copies, iv_digest *d) {
+    for (size_t i = 0; i < e->model->stored_count; i++) {
+        iv_tensor_info info = iv_stored_info(&copies[i]);
+        iv_weights_digest_add(d, &info, hashed(e, copies, i)->digest);
     }
 }
 
-static iv_status write_all(const iv_engine *e, const iv_tensor *copies, iv_text *out, char digest[65], iv_error *err) {
+static iv_status write_all(const iv_engine *e, const iv_stored *copies, iv_text *out, char digest[65], iv_error *err) {
     iv_buf text = {0};
     iv_json_out o = {.buf = &text};
     uint8_t all[32];
     char hex[65];
-    iv_digest *d = iv_weights_digest_new(e->model->tensor_count);
+    iv_digest *d = iv_weights_digest_new(e->model->stored_count);
     if (!d) return iv_fail(err, IV_NO_MEMORY, "weights: no memory to check them");
     digest_all(e, copies, d);
     iv_digest_finish(d, all);
     iv_digest_hex(all, digest);
     iv_out_open(&o, '{');
-    for (size_t i = 0; i < e->model->tensor_count; i++) {
-        if (!is_held(&copies[i])) continue;
+    for (size_t i = 0; i < e->model->stored_count; i++) {
+        if (!iv_stored_is_held(&copies[i])) continue;
         iv_digest_hex(copies[i].digest, hex);
         iv_out_kv_text(&o, copies[i].info.name, hex);
     }
@@ -78,10 +83,10 @@ iv_status iv_engine_check_weights(iv_engine *e, iv_text *json, char digest[65], 
     if (iv_engine_has_requests(e))
         return iv_fail(err, IV_BUSY, "weights: %zu requests run and %zu wait", e->running.count,
                        e->waiting.count + e->held.count);
-    size_t n = e->model->tensor_count;
-    iv_tensor *copies = malloc((n ? n : 1) * sizeof *copies);
+    size_t n = e->model->stored_count;
+    iv_stored *copies = malloc((n ? n : 1) * sizeof *copies);
     if (!copies) return iv_fail(err, IV_NO_MEMORY, "weights: no memory to check them");
-    memcpy(copies, e->model->tensors, n * sizeof *copies);
+    memcpy(copies, e->model->stored, n * sizeof *copies);
     unsigned mode = iv_fp_env_enter(IV_FP_DEFAULT);
     iv_status status = hash_all(e, copies, err);
     iv_fp_env_leave(mode);

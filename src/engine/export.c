@@ -52,7 +52,7 @@ static iv_status write_model(iv_model_dir *d, const iv_export_options *o, iv_mod
     progress p = {.o = o};
     iv_model *m = NULL;
     iv_model_exported written = {0};
-    x->progress = step_write, x->user = &p;
+    x->progress = step_write, x->user = &p, x->source = d->source;
     iv_status status = load(d->source, o, x->has_dtype, &p, &m, err);
     if (status == IV_OK) status = iv_model_dir_clear(d, err);
     if (status == IV_OK) status = iv_model_export(m, x, &written, err);

@@ -4,6 +4,7 @@
 #include "base/size.h"
 #include "engine/info.h"
 #include "engine/ranks.h"
+#include "model/stored.h"
 #include "model/tensor_data.h"
 #include "model/widen.h"
 #include "numerics/floats.h"
@@ -16,8 +17,6 @@ enum { PIECE_BYTES = 1 << 20 };
 iv_status iv_replace_check_whole(const iv_engine *e, iv_error *err) {
     return e->replacing ? iv_fail(err, IV_BUSY, "the weights are being replaced") : IV_OK;
 }
-
-uint64_t iv_replace_version(const iv_engine *e) { return e->weights_version; }
 
 iv_status iv_replace_begin(iv_engine *e, iv_model **first, iv_error *err) {
     IV_TRY(iv_ranks_check_update(e->ranks, err));
@@ -86,7 +85,7 @@ iv_status iv_replace_write(iv_model *first, iv_tensor *t, size_t row, size_t row
         return iv_fail(err, IV_INVALID, "%s: wanted rows within %zu, found %zu from %zu on", t->info.name, t->rows,
                        rows, row);
     if (t->packed)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: is held packed: open the engine trainable, or with expanded weights",
+        return iv_fail(err, IV_UNSUPPORTED, "%s: is held packed: rows can be written where the engine has weights expanded",
                        t->info.name);
     if (rows == 0) return IV_OK;
     IV_TRY(check_values(t, row * t->columns, rows * t->columns, values, err));
@@ -98,30 +97,6 @@ iv_status iv_replace_write(iv_model *first, iv_tensor *t, size_t row, size_t row
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------- */
-
-typedef struct hashing {
-    iv_tensor *tensors;
-    iv_error *errors; /* [workers]: of the last tensor that failed */
-} hashing;
-
-static void hash_one(void *context, size_t index, size_t worker) {
-    hashing *h = context;
-    if (h->tensors[index].changed) iv_tensor_digest(&h->tensors[index], &h->errors[worker]);
-}
-
-/* The tensors that have changed, by all threads of rank 0. Other ranks wait for a step. */
-static iv_status hash_tensors(iv_engine *e, iv_error *err) {
-    size_t n = e->model->tensor_count, workers = iv_pool_threads(e->pool);
-    hashing h = {e->model->tensors, calloc(workers, sizeof *h.errors)};
-    iv_status status = h.errors ? IV_OK : iv_fail(err, IV_NO_MEMORY, "replace weights: no memory");
-    if (status == IV_OK) {
-        iv_pool_run(e->pool, n, hash_one, &h);
-        for (size_t w = 0; w < workers && status == IV_OK; w++)
-            if (h.errors[w].status != IV_OK) *err = h.errors[w], status = err->status;
-    }
-    free(h.errors);
-    return status;
-}
 
 void *iv_replace_lend(iv_engine *e, size_t *bytes) {
     *bytes = 0;
@@ -139,10 +114,9 @@ static iv_status follow(iv_engine *e, const uint8_t *digest, iv_error *err) {
     }
     if (digest)
         for (iv_model *m = e->model; m; m = m->next) memcpy(m->weights_digest, digest, sizeof m->weights_digest);
-    else {
-        if (!e->gpu_model) IV_TRY(hash_tensors(e, err)); /* a GPU's memory is read by one thread */
-        IV_TRY(iv_model_digest(e->model, err));
-    }
+    else
+        IV_TRY(
+            iv_model_digest(e->model, e->gpu_model ? NULL : e->pool, err)); /* a GPU's memory is read by one thread */
     IV_TRY(iv_identity_make(e, err));
     return iv_fingerprint_make(e, e->fingerprint, err);
 }

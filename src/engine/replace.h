@@ -37,9 +37,6 @@ iv_status iv_replace_end(iv_engine *e, const iv_replace_options *o, iv_error *er
  * of all requests and iv_replace_end, which makes the pages zero again. *bytes: of them. */
 void *iv_replace_lend(iv_engine *e, size_t *bytes);
 
-/* How often the weights changed since the engine was opened: here and by iv_engine_update_weights. */
-uint64_t iv_replace_version(const iv_engine *e);
-
 /* IV_BUSY between begin and end. */
 iv_status iv_replace_check_whole(const iv_engine *e, iv_error *err);
 

@@ -15,6 +15,8 @@ static const char *const unseen[] = {"refusal", "audio", "function_call", NULL};
 /* Members that clients add for themselves or other servers. */
 static const char *const labels[] = {"annotations", "cache_control", "provider_specific_fields", NULL};
 static const char *const part_types[] = {"text", "input_text", "output_text", "refusal", NULL};
+static const char *const media[] = {"image",       "image_url", "input_image", "video", "video_url",
+                                    "input_audio", "audio",     "audio_url",   NULL};
 
 static bool one_of(const char *name, const char *const *list) {
     for (; *list; list++)
@@ -42,6 +44,9 @@ static iv_status read_part(const char *name, size_t i, json_t *part, json_t **ou
     bool refusal = type && strcmp(type, "refusal") == 0; /* assistants may have refused */
     json_t *text = json_object_get(part, refusal ? "refusal" : "text");
     if (json_is_string(part)) text = part, type = "text";
+    if (type && one_of(type, media))
+        return iv_fail(err, IV_UNSUPPORTED,
+                       "%s[%zu].type: wanted \"text\", as models read text alone here, found \"%s\"", name, i, type);
     if (!type || !one_of(type, part_types))
         return iv_fail(err, IV_UNSUPPORTED, "%s[%zu].type: wanted \"text\", found \"%.40s\"", name, i,
                        type ? type : "nothing");

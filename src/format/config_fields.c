@@ -5,13 +5,16 @@
 #include <stddef.h>
 #include <string.h>
 
-const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {[IV_ROPE_DEFAULT] = "default",
-                                                       [IV_ROPE_LINEAR] = "linear",
-                                                       [IV_ROPE_LLAMA3] = "llama3",
-                                                       [IV_ROPE_YARN] = "yarn",
-                                                       [IV_ROPE_NONE] = "none"};
+const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
+    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3", [IV_ROPE_YARN] = "yarn",
+    [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope", [IV_ROPE_NTK] = "dynamic"};
 static const char *const norm_places[] = {
     [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
+static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
+                                          [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
+                                          [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
+                                          [IV_ACTIVATION_RELU2] = "relu2"};
+static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -42,6 +45,7 @@ static const iv_config_field model_rows[] = {
     {"attention_out_bias", AT(attention_out_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"mlp_bias", AT(mlp_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"qk_norm", AT(qk_norm), IV_FIELD_FLAG, BOTH, .label = "norm"},
+    {"qk_norm_behind", AT(qk_norm_behind), IV_FIELD_FLAG, LINE, .label = "norm behind rotation"},
     {"sliding_window", AT(sliding_window), IV_FIELD_INT, BOTH, .label = "window"},
     {"num_experts", AT(experts), IV_FIELD_INT, BOTH, .label = "experts"},
     {"num_experts_per_tok", AT(experts_per_token), IV_FIELD_INT, REQUIRED | EXPERTS | BOTH, .label = "", .min = 1,
@@ -49,6 +53,27 @@ static const iv_config_field model_rows[] = {
     {"moe_intermediate_size", AT(moe_intermediate_size), IV_FIELD_INT, REQUIRED | EXPERTS | BOTH, .label = "", .min = 1,
      .max = IV_INTERMEDIATE_MAX},
     {"norm_topk_prob", AT(norm_topk_prob), IV_FIELD_FLAG, OPTIONAL | EXPERTS | ARITHMETIC, .label = ""},
+    {"scoring_func", AT(router_score), IV_FIELD_CHOICE, LINE, .label = "router", .choices = router_scores},
+    {"router_bias", AT(router_bias), IV_FIELD_FLAG, LINE | MEMORY, .label = "router"},
+    {"router_correction", AT(router_correction), IV_FIELD_FLAG, LINE | MEMORY, .label = "router"},
+    {"n_group", AT(router_groups), IV_FIELD_INT, LINE, .label = "router"},
+    {"topk_group", AT(router_chosen_groups), IV_FIELD_INT, LINE, .label = "router"},
+    {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
+    {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
+    {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},
+    {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,
+     .max = 1e6},
+    {"attn_logit_softcapping", AT(attention_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .max = 1e6},
+    {"embedding_multiplier", AT(embedding_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "embedding", .neutral = 1,
+     .min = 1e-6, .max = 1e6},
+    {"embedding_multiplier_typed", AT(embedding_scale_typed), IV_FIELD_FLAG, LINE, .label = "embedding"},
+    {"residual_multiplier", AT(residual_scale), IV_FIELD_REAL, OPTIONAL | LINE | MEMORY, .label = "residual",
+     .neutral = 1, .min = 1e-6, .max = 1e6},
+    {"logits_scaling", AT(logits_divisor), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .neutral = 1, .min = 1e-6,
+     .max = 1e6},
+    {"final_logit_softcapping", AT(logits_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .max = 1e6},
+    {"unit_offset_norms", AT(unit_offset_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms offset"},
+    {"attention_sinks", AT(attention_sinks), IV_FIELD_FLAG, LINE | MEMORY, .label = "sinks"},
     {"layers", AT(layer), IV_FIELD_LAYERS, .uses = BOTH},
 };
 #undef AT
@@ -68,6 +93,10 @@ static const iv_config_field rope_rows[] = {
     {"mscale_all_dim", AT(mscale_all_dim), IV_FIELD_REAL, LINE, .label = "yarn"},
     {"truncate", AT(truncate), IV_FIELD_FLAG, LINE, .label = "yarn"},
     {"attn_factor", AT(attn_factor), IV_FIELD_REAL, LINE, .label = "attn", .neutral = 1},
+    {"llama_4_scaling_beta", AT(query_beta), IV_FIELD_REAL, LINE, .label = "queries"},
+    {"extended", AT(extended), IV_FIELD_FLAG, LINE, .label = "extended"},
+    {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
+    {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
 #undef AT
 
@@ -78,6 +107,9 @@ static const iv_config_field layer_rows[] = {
     {"mlp", AT(mlp), IV_FIELD_CHOICE, BOTH, .choices = mlp_kinds},
     {"rope", AT(rope), IV_FIELD_CHOICE, LINE, .label = "rope"},
     {"norms", AT(norms), IV_FIELD_CHOICE, LINE | MEMORY, .label = "norms", .choices = norm_places},
+    {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
+    {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
 };
 #undef AT
 
@@ -86,7 +118,8 @@ const iv_config_table iv_model_fields = {model_rows, sizeof model_rows / sizeof 
                       iv_layer_fields = {layer_rows, sizeof layer_rows / sizeof *layer_rows};
 
 _Static_assert(sizeof(iv_rope_kind) == sizeof(int) && sizeof(iv_mlp_kind) == sizeof(int) &&
-                   sizeof(iv_norm_places) == sizeof(int),
+                   sizeof(iv_norm_places) == sizeof(int) && sizeof(iv_activation_kind) == sizeof(int) &&
+                   sizeof(iv_router_score) == sizeof(int),
                "an enum is read as an int");
 
 double iv_config_value(const void *of, const iv_config_field *f) {
@@ -125,7 +158,7 @@ static iv_status read_row(const iv_json_object *o, const iv_config_field *f, iv_
         IV_TRY(iv_json_object_real(o, f->name, f->min, f->max, (void *)at, &found, err));
     else
         IV_TRY(iv_json_object_bool(o, f->name, (void *)at, &found, err));
-    if (found || !(f->uses & IV_FIELD_REQUIRED)) return IV_OK;
+    if (found || !(f->uses & IV_FIELD_REQUIRED) || iv_config_value(c, f) != 0) return IV_OK;
     return iv_json_object_missing(o, f->name, f->kind == IV_FIELD_INT ? "an integer" : "a number", err);
 }
 
@@ -192,12 +225,25 @@ static void describe_layers(const iv_model_config *c, iv_digest *d) {
     }
 }
 
+/* The list that is in use. */
+static void describe_long(const iv_model_config *c, iv_digest *d) {
+    const iv_rope_config *r = &c->ropes[0];
+    if (r->kind != IV_ROPE_LONG) return;
+    for (int64_t i = 0; i < (r->rotated ? r->rotated : c->head_dim) / 2; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s%a", i ? " " : "long ", c->long_factors[r->extended][i]);
+        add_text(d, text);
+    }
+    add_text(d, "\n");
+}
+
 void iv_config_describe(const iv_model_config *c, iv_digest *d) {
     add_text(d, c->model_type);
     describe_first_line(&iv_model_fields, c, d);
     add_text(d, "\n");
     describe_lines(&iv_model_fields, c, "", d);
     describe_lines(&iv_rope_fields, &c->ropes[0], "", d);
+    describe_long(c, d);
     for (int i = 1; i < c->rope_count; i++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "ropes %d ", i);

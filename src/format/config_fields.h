@@ -20,7 +20,7 @@ typedef enum iv_field_kind {
 } iv_field_kind;
 
 enum {
-    IV_FIELD_REQUIRED = 1,   /* read from the member of this name, which must be there */
+    IV_FIELD_REQUIRED = 1,   /* read from the member of this name, which must be there unless a value is preset */
     IV_FIELD_OPTIONAL = 2,   /* read from the member of this name if it is there; else the value that is preset */
     IV_FIELD_EXPERTS = 4,    /* read in families with experts alone */
     IV_FIELD_ARITHMETIC = 8, /* another value is another function of the weights: part of the fingerprint */
@@ -49,7 +49,7 @@ typedef struct iv_config_table {
 /* Rows of iv_model_config, iv_rope_config and iv_layer_config. */
 extern const iv_config_table iv_model_fields, iv_rope_fields, iv_layer_fields;
 
-enum { IV_ROPE_KINDS = IV_ROPE_NONE + 1 };
+enum { IV_ROPE_KINDS = IV_ROPE_NTK + 1 };
 extern const char *const iv_rope_kind_names[IV_ROPE_KINDS];
 
 /* An INT, REAL, FLAG or CHOICE of a struct as a number, which is exact: integers are below 2^53. */

@@ -147,9 +147,11 @@ static iv_status check(const iv_json_object *o, const config_member *table, size
         if (!iv_json_object_has(o, m->key) || is_read(m->key, reads, read_count)) continue;
         IV_TRY(is_harmless(m->harmless, found, &harmless, err));
         if (harmless) continue;
-        return iv_fail(err, IV_UNSUPPORTED, "%s: %s%s: wanted %.*s (others are not implemented), found %s", o->file,
-                       o->path, m->key, *m->harmless ? (int)strcspn(m->harmless, "|") : 4,
-                       *m->harmless ? m->harmless : "null", iv_json_shown(found, shown));
+        const char *type = json_string_value(json_object_get(o->json, "model_type"));
+        return iv_fail(err, IV_UNSUPPORTED, "%s: %s%s: wanted %.*s (others are not implemented%s%.60s), found %s",
+                       o->file, o->path, m->key, *m->harmless ? (int)strcspn(m->harmless, "|") : 4,
+                       *m->harmless ? m->harmless : "null", type ? " for " : "", type ? type : "",
+                       iv_json_shown(found, shown));
     }
     return IV_OK;
 }
@@ -158,6 +160,6 @@ iv_status iv_config_members_check(const iv_json_object *o, const char *const *re
     return check(o, members, sizeof members / sizeof *members, reads, count, err);
 }
 
-iv_status iv_config_rope_check(const iv_json_object *o, iv_error *err) {
-    return check(o, rope_members, sizeof rope_members / sizeof *rope_members, NULL, 0, err);
+iv_status iv_config_rope_check(const iv_json_object *o, const char *read, iv_error *err) {
+    return check(o, rope_members, sizeof rope_members / sizeof *rope_members, &read, 1, err);
 }

@@ -10,6 +10,6 @@
 iv_status iv_config_members_check(const iv_json_object *o, const char *const *reads, size_t count, iv_error *err);
 
 /* The same for an object of rotary settings. */
-iv_status iv_config_rope_check(const iv_json_object *o, iv_error *err);
+iv_status iv_config_rope_check(const iv_json_object *o, const char *read, iv_error *err);
 
 #endif

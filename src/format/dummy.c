@@ -59,7 +59,7 @@ static void round_group(iv_dtype type, const float x[GROUP], void *out) {
 
 static bool is_bias(const char *name) {
     size_t n = strlen(name);
-    return n >= 5 && strcmp(name + n - 5, ".bias") == 0;
+    return n >= 5 && (strcmp(name + n - 5, ".bias") == 0 || strcmp(name + n - 5, "_bias") == 0);
 }
 
 void iv_dummy_fill(uint64_t seed, const iv_tensor_info *t, void *dst, size_t offset, size_t n) {

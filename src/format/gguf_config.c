@@ -10,14 +10,18 @@
 
 typedef struct arch {
     const char *name, *model_type, *class;
-    bool moe;
+    bool moe, gemma;
 } arch;
 
-static const arch archs[] = {{"llama", "llama", "LlamaForCausalLM", false},
-                             {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
-                             {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
-                             {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", true}};
+static const arch archs[] = {{"llama", "llama", "LlamaForCausalLM", false, false},
+                             {"qwen2", "qwen2", "Qwen2ForCausalLM", false, false},
+                             {"qwen3", "qwen3", "Qwen3ForCausalLM", false, false},
+                             {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", true, false},
+                             {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, true}};
 enum { ARCHS = sizeof archs / sizeof *archs };
+
+/* What the architecture llama is with experts. */
+static const arch mixtral = {"llama", "mixtral", "MixtralForCausalLM", true, false};
 
 /* Settings of other arithmetic, which the architectures above do not have in these files, and their neutral values. */
 static const struct setting {
@@ -88,15 +92,23 @@ static iv_status find_arch(reader *r) {
             r->arch = &archs[i];
             return IV_OK;
         }
-    return iv_fail(r->err, IV_UNSUPPORTED,
-                   "%s: general.architecture '%.*s' is not supported (supported: llama, qwen2, qwen3, qwen3moe)",
-                   r->path, (int)iv_size_min(name->text.len, 60), name->text.data);
+    return iv_fail(
+        r->err, IV_UNSUPPORTED,
+        "%s: general.architecture '%.*s' is not supported (supported: llama, qwen2, qwen3, qwen3moe, gemma3)", r->path,
+        (int)iv_size_min(name->text.len, 60), name->text.data);
+}
+
+static iv_status use_mixtral(reader *r) {
+    int64_t experts;
+    IV_TRY(integer(r, "expert_count", 0, &experts));
+    if (experts > 0 && strcmp(r->arch->name, mixtral.name) == 0) r->arch = &mixtral;
+    return IV_OK;
 }
 
 static iv_status refuse_others(const reader *r) {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const iv_gguf_value *v = iv_gguf_arch_find(&r->s->g, refused[i].key);
-        if (!v) continue;
+        if (!v || (r->arch->gemma && strcmp(refused[i].key, "attention.sliding_window") == 0)) continue;
         bool neutral = v->type != IV_GGUF_ARRAY && v->type != IV_GGUF_STRING &&
                        (is_integer(v) ? (double)v->integer : v->real) == refused[i].neutral;
         if (!neutral)
@@ -231,6 +243,20 @@ static iv_status sizes(const reader *r, iv_json_out *o, int64_t *head_dim) {
     return IV_OK;
 }
 
+/* What Gemma 3's files do not say is as in llama.cpp: the local theta, the pattern, and the scale of scores, which is
+ * another one in the model of 62 layers. */
+static iv_status gemma(const reader *r, int64_t head_dim, iv_json_out *o) {
+    int64_t window, hidden, heads, layers;
+    IV_TRY(integer(r, "attention.sliding_window", -1, &window));
+    IV_TRY(integer(r, "embedding_length", -1, &hidden));
+    IV_TRY(integer(r, "attention.head_count", -1, &heads));
+    IV_TRY(integer(r, "block_count", -1, &layers));
+    iv_out_kv_int(o, "sliding_window", window), iv_out_kv_int(o, "sliding_window_pattern", 6);
+    iv_out_kv_int(o, "query_pre_attn_scalar", layers == 62 && heads ? hidden / heads : head_dim);
+    iv_out_kv_int(o, "rope_local_base_freq", 10000);
+    return IV_OK;
+}
+
 static iv_status experts(const reader *r, iv_json_out *o) {
     int64_t count, used, width;
     if (!r->arch->moe) {
@@ -241,7 +267,7 @@ static iv_status experts(const reader *r, iv_json_out *o) {
     }
     IV_TRY(integer(r, "expert_count", -1, &count));
     IV_TRY(integer(r, "expert_used_count", -1, &used));
-    IV_TRY(integer(r, "expert_feed_forward_length", -1, &width));
+    IV_TRY(integer(r, r->arch == &mixtral ? "feed_forward_length" : "expert_feed_forward_length", -1, &width));
     iv_out_kv_int(o, "num_experts", count), iv_out_kv_int(o, "num_experts_per_tok", used);
     iv_out_kv_int(o, "moe_intermediate_size", width), iv_out_kv_bool(o, "norm_topk_prob", true);
     iv_out_kv_int(o, "decoder_sparse_step", 1);
@@ -255,8 +281,10 @@ static iv_status write_config(const reader *r, iv_json_out *o) {
     iv_out_kv_open(o, "architectures", '['), iv_out_text(o, r->arch->class), iv_out_close(o, ']');
     iv_out_kv_text(o, "model_type", r->arch->model_type);
     iv_out_kv_text(o, "torch_dtype", iv_dtype_name(iv_gguf_dtype(r->s)));
-    iv_out_kv_text(o, "hidden_act", "silu");
+    iv_out_kv_text(o, r->arch->gemma ? "hidden_activation" : "hidden_act",
+                   r->arch->gemma ? "gelu_pytorch_tanh" : "silu");
     IV_TRY(sizes(r, o, &head_dim));
+    if (r->arch->gemma) IV_TRY(gemma(r, head_dim, o));
     IV_TRY(rotary(r, head_dim, o));
     IV_TRY(experts(r, o));
     iv_out_kv_bool(o, "attention_bias", iv_gguf_set_find(r->s, "blk.0.attn_q.bias") != NULL);
@@ -272,6 +300,7 @@ iv_status iv_gguf_config_json(const iv_gguf_set *s, iv_buf *out, iv_error *err) 
     reader r = {.s = s, .path = s->paths[0], .err = err};
     iv_json_out o = {.buf = out, .spaced = true};
     IV_TRY(find_arch(&r));
+    IV_TRY(use_mixtral(&r));
     iv_buf_clear(out);
     IV_TRY(write_config(&r, &o));
     return o.failed ? iv_fail(err, IV_NO_MEMORY, "%s: no memory for its configuration", r.path) : IV_OK;

@@ -28,6 +28,11 @@ static const renamed inner[] = {{"attn_norm", "input_layernorm"},
                                 {"ffn_up_exps", "mlp.experts.%zu.up_proj"},
                                 {"ffn_down_exps", "mlp.experts.%zu.down_proj"}};
 
+/* Gemma's layers have norms before and behind their blocks, by 1 + weight, which GGUF has as one number. */
+static const renamed of_gemma[] = {{"ffn_norm", "pre_feedforward_layernorm"},
+                                   {"post_attention_norm", "post_attention_layernorm"},
+                                   {"post_ffw_norm", "post_feedforward_layernorm"}};
+
 static const char *look_up(const renamed *table, size_t count, const char *name, size_t n) {
     for (size_t i = 0; i < count; i++)
         if (strlen(table[i].from) == n && memcmp(table[i].from, name, n) == 0) return table[i].to;
@@ -35,7 +40,7 @@ static const char *look_up(const renamed *table, size_t count, const char *name,
 }
 
 /* Splits "blk.7.attn_q.weight" into a layer (-1: none), the new middle and the ending. */
-static bool split(const char *name, long *layer, const char **middle, const char **ending) {
+static bool split(bool gemma, const char *name, long *layer, const char **middle, const char **ending) {
     const char *rest = name;
     char *end;
     *layer = -1;
@@ -48,6 +53,8 @@ static bool split(const char *name, long *layer, const char **middle, const char
     *ending = strrchr(rest, '.');
     if (!*ending || (strcmp(*ending, ".weight") != 0 && strcmp(*ending, ".bias") != 0)) return false;
     size_t n = (size_t)(*ending - rest);
+    *middle = gemma && *layer >= 0 ? look_up(of_gemma, sizeof of_gemma / sizeof *of_gemma, rest, n) : NULL;
+    if (*middle) return true;
     *middle = *layer < 0 ? look_up(outer, sizeof outer / sizeof *outer, rest, n)
                          : look_up(inner, sizeof inner / sizeof *inner, rest, n);
     return *middle != NULL;
@@ -59,6 +66,7 @@ typedef struct expanding {
     iv_arena *arena;
     iv_expansion *x;
     size_t head_rows; /* of llama's q and k; 0: their rows are in order */
+    bool gemma;
     iv_error *err;
 } expanding;
 
@@ -70,9 +78,9 @@ static iv_status add(expanding *e, const iv_gguf_tensor *t, const char *name, si
     info->name = iv_arena_strndup(e->arena, name, strlen(name));
     if (!info->name) return iv_fail(e->err, IV_NO_MEMORY, "%s: no memory for names", t->info.name);
     if (lead) info->ndim = 2, info->shape[0] = t->info.shape[1], info->shape[1] = t->info.shape[2], info->shape[2] = 0;
-    bool plain = iv_weight_is_plain(t->format);
+    bool plain = iv_weight_is_plain(t->format), offset = e->gemma && plain && strstr(name, "norm.weight") != NULL;
     e->x->count++;
-    if (plain && !lead && !permuted) return IV_OK; /* read as it is */
+    if (plain && !lead && !permuted && !offset) return IV_OK; /* read as it is */
     iv_tensor_info *stored = IV_ARENA_NEW(e->arena, 1, iv_tensor_info);
     if (!stored) return iv_fail(e->err, IV_NO_MEMORY, "%s: no memory", t->info.name);
     *stored = t->info;
@@ -85,6 +93,7 @@ static iv_status add(expanding *e, const iv_gguf_tensor *t, const char *name, si
     size_t columns = info->ndim == 2 ? (size_t)info->shape[1] : plain ? 1 : info->elements;
     size_t rows = columns ? info->elements / columns : 0;
     *p = (iv_packed){.format = t->format, .data = stored, .rows = rows, .columns = columns, .base = expert * rows};
+    p->minus_one = offset;
     if (permuted) p->head_rows = e->head_rows;
     return iv_packed_check(p, e->err);
 }
@@ -94,7 +103,7 @@ static iv_status rename_one(expanding *e, const iv_gguf_tensor *t) {
     const char *middle = NULL, *ending = NULL;
     long layer;
     if (strcmp(t->info.name, "rope_freqs.weight") == 0) return IV_OK; /* in config.json */
-    if (!split(t->info.name, &layer, &middle, &ending) || t->info.ndim > 3)
+    if (!split(e->gemma, t->info.name, &layer, &middle, &ending) || t->info.ndim > 3)
         return iv_fail(e->err, IV_UNSUPPORTED, "%s: tensor '%.200s' is not known for this architecture", e->s->paths[0],
                        t->info.name);
     bool experts = strstr(middle, "%zu") != NULL, plural = t->info.ndim == 3;
@@ -119,13 +128,17 @@ static iv_status rename_one(expanding *e, const iv_gguf_tensor *t) {
     return IV_OK;
 }
 
+static bool is_arch(const iv_gguf *g, const char *name) {
+    const iv_gguf_value *v = iv_gguf_find(g, "general.architecture");
+    return v && v->text.len == strlen(name) && memcmp(v->text.data, name, v->text.len) == 0;
+}
+
 /* llama.cpp's llama turns neighbouring rows of a head together, Hugging Face's its halves. */
 static size_t llama_head(const iv_gguf *g) {
-    const iv_gguf_value *name = iv_gguf_find(g, "general.architecture");
     const iv_gguf_value *dim = iv_gguf_arch_find(g, "attention.key_length");
     const iv_gguf_value *hidden = iv_gguf_arch_find(g, "embedding_length");
     const iv_gguf_value *heads = iv_gguf_arch_find(g, "attention.head_count");
-    if (!name || name->text.len != 5 || memcmp(name->text.data, "llama", 5) != 0) return 0;
+    if (!is_arch(g, "llama")) return 0;
     const iv_gguf_value *values[] = {dim, hidden, heads};
     int64_t of[3] = {0, 0, 0};
     for (size_t i = 0; i < 3; i++) { /* an array: a number per layer, all the same (gguf_config.c) */
@@ -148,7 +161,7 @@ iv_status iv_gguf_expand(const iv_gguf_set *s, iv_dtype type, iv_arena *arena, i
     }
     expanding e = {
         .s = s, .type = type == IV_DTYPE_COUNT ? iv_gguf_dtype(s) : type, .arena = arena, .x = out, .err = err};
-    e.head_rows = llama_head(&s->g);
+    e.head_rows = llama_head(&s->g), e.gemma = is_arch(&s->g, "gemma3");
     out->tensors = IV_ARENA_NEW(arena, count + 1, iv_tensor_info);
     out->packed = IV_ARENA_NEW(arena, count + 1, iv_packed);
     if (!out->tensors || !out->packed) return iv_fail(err, IV_NO_MEMORY, "%s: no memory for tensors", s->paths[0]);

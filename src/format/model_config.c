@@ -5,15 +5,19 @@
  * three of them fit 64 bits. */
 #include "format/model_config.h"
 #include "base/file.h"
+#include "format/config_experts.h"
 #include "format/config_fields.h"
 #include "format/config_members.h"
 #include "format/config_rope.h"
+#include "format/config_wrapper.h"
 #include "format/foreign.h"
 #include "format/json.h"
 #include "format/model_files.h"
 #include "format/quantization.h"
+#include "format/tensor_places.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,8 +29,10 @@ typedef enum slide_rule {
     SLIDE_FROM_LAYER,    /* layer_types, else layers from max_window_layers on */
     SLIDE_PATTERN,       /* layer_types, else all layers but each sliding_window_pattern-th */
     SLIDE_PATTERN_FIRST, /* layer_types, else all layers but the first of each four */
+    SLIDE_ALTERNATE,     /* layer_types, else the first of each two */
     SLIDE_NOPE,          /* layer_types, else the layers without a rotation */
-    SLIDE_LISTED         /* layer_types, else every layer */
+    SLIDE_LISTED,        /* layer_types, else every layer */
+    SLIDE_LISTED_ONLY    /* layer_types, else none */
 } slide_rule;
 
 /* The layers without a rotation. */
@@ -45,17 +51,38 @@ typedef struct family_facts {
     bool window_switch; /* sliding_window counts only with use_sliding_window */
     nope_rule nope;
     iv_norm_places norms;
-    bool qk_norm;
-    bool moe;
+    iv_local_rope local_rope;
+    bool scales_queries;          /* llama_4_scaling_beta is read */
+    bool qk_norm, qk_norm_behind; /* behind the rotation */
+    iv_activation_kind activation;
+    bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
+    double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
+    double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
+    double attention_cap, logits_cap; /* when absent */
+    bool tied;                        /* when tie_word_embeddings is absent */
+    double eps, theta;                /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
+    double partial;      /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
+    bool neighbours;     /* pairs of the rotation are neighbours in files */
+    unsigned stored;     /* bits of tensor_places.h */
+    bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
+    bool experts_intermediate; /* intermediate_size is that of an expert */
+    iv_expert_facts experts;
+    bool sinks;
+    bool qk_norm_field;              /* use_qk_norm says whether there is one */
     bool bias_field, mlp_bias_field; /* attention_bias, mlp_bias have an effect */
     bool qkv_bias;                   /* always there, or with bias_field if that is absent */
     bool out_bias_field;             /* attention_out_bias, not attention_bias, says whether o has one */
+    bool no_out_bias;                /* attention_bias is of q, k and v alone */
+    bool no_window;                  /* there is none when sliding_window is absent */
     int64_t window;                  /* when sliding_window is absent; 0: SLIDING_WINDOW_DEFAULT */
-    const char *reads[4];            /* members that other families refuse (config_members.h) */
+    int64_t pattern;                 /* when sliding_window_pattern is absent; 0: SLIDING_WINDOW_PATTERN_DEFAULT */
+    int64_t vocab, heads, positions; /* of the family's first size, which its files may leave out; 0: must be there */
+    const char *reads[12];           /* members that other families refuse (config_members.h) */
 } family_facts;
 
 /* From the configuration_*.py and modeling_*.py files of transformers 4.51 to 5. */
 #define NO_IDS .bos_id = -1, .eos_id = -1
+#define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
 static const family_facts families[] = {
     {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
@@ -75,8 +102,80 @@ static const family_facts families[] = {
     {"cwm", .kv_heads = 8, .head_dim = 128, .bos_id = 128000, .eos_id = 128001, .slides = SLIDE_PATTERN_FIRST,
      .window = 8192, .mlp_bias_field = true},
     {"ministral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_LISTED},
+    {"arcee", .bias_field = true, .bos_id = 128000, .eos_id = 128001, .activation = IV_ACTIVATION_RELU2,
+     .mlp_bias_field = true},
+    {"mixtral", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5,
+     .theta = 1e6, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true, .experts_intermediate = true},
+    {"qwen2_5_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .eps = 1e-5, .theta = 1e6},
+    {"qwen2_vl_text", .kv_heads = 8, .qkv_bias = true, .bos_id = 151643, .eos_id = 151645, .slides = SLIDE_FROM_LAYER,
+     .window_switch = true, .eps = 1e-5, .theta = 1e6},
+    {"qwen3_vl_text", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5,
+     .reads = {READS_QK_NORM}},
+    {"qwen3_vl_moe_text", .kv_heads = 16, .bias_field = true, NO_IDS, .qk_norm = true, .theta = 5e5, .moe = true,
+     .norm_topk = true, .reads = {READS_QK_NORM}},
+    {"phi3", .bos_id = 1, .eos_id = 32000, .slides = SLIDE_ALL, .no_window = true, .eps = 1e-5, .partial = 1,
+     .stored = IV_STORED_QKV | IV_STORED_GATE_UP, .reads = {"partial_rotary_factor"}},
+    {"hunyuan_v1_dense", .bias_field = true, .bos_id = 1, .eos_id = 2, .qk_norm = true, .qk_norm_behind = true,
+     .eps = 1e-5, .stored = IV_STORED_HUNYUAN_NORMS, .reads = {READS_QK_NORM}},
+    {"ernie4_5", .kv_heads = 2, .head_dim = 128, .bos_id = 1, .eos_id = 2, .tied = true, .eps = 1e-5, .theta = 5e5,
+     .neighbours = true},
+    {"helium", .head_dim = 128, .bias_field = true, .no_out_bias = true, .bos_id = 1, .eos_id = 2,
+     .mlp_bias_field = true, .eps = 1e-8, .theta = 1e5, .neighbours = true},
+    {"mellum", .kv_heads = 4, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_LISTED_ONLY, .window = 1024,
+     .local_rope = IV_LOCAL_UNSCALED, .qk_norm = true, .theta = 5e5, .stored = IV_STORED_MTP, .moe = true,
+     .norm_topk = true, .reads = {READS_QK_NORM}},
+    {"glm", .kv_heads = 2, .head_dim = 128, .bias_field = true, .qkv_bias = true, .no_out_bias = true, .bos_id = -1,
+     .eos_id = 151329, .eps = 0.00000015625, .partial = 0.5, .neighbours = true, .stored = IV_STORED_GATE_UP},
+    {"glm4", .kv_heads = 2, .head_dim = 128, .bias_field = true, .qkv_bias = true, .no_out_bias = true, .bos_id = -1,
+     .eos_id = 151329, .norms = IV_NORMS_BOTH, .eps = 0.00000015625, .partial = 0.5, .neighbours = true,
+     .stored = IV_STORED_GATE_UP | IV_STORED_GLM4_NORMS},
+    {"granite", .bias_field = true, .bos_id = 1, .eos_id = 2, .mlp_bias_field = true, .attention_scale = 1,
+     .reads = {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
+    {"qwen2_moe", .kv_heads = 16, .qkv_bias = true, NO_IDS, .slides = SLIDE_FROM_LAYER, .window_switch = true,
+     .moe = true, .experts = {.shared_size = 5632}, .reads = {"shared_expert_intermediate_size"}},
+    {"glm4_moe", .kv_heads = 8, .head_dim = 128, .bias_field = true, .no_out_bias = true, NO_IDS, .eps = 1e-5,
+     .partial = 0.5, .qk_norm_field = true, .moe = true, .norm_topk = true,
+     .experts = {.score = IV_SCORE_SIGMOID,
+                 .router_correction = true,
+                 .grouped = true,
+                 .dense_first = true,
+                 .shared_counted = true},
+     .reads = {READS_QK_NORM, READS_GROUPS, "first_k_dense_replace", "n_shared_experts", "partial_rotary_factor"}},
+    {"gpt_oss", .kv_heads = 8, .head_dim = 64, .bias_field = true, .qkv_bias = true, NO_IDS, .slides = SLIDE_ALTERNATE,
+     .window = 128, .sinks = true, .eps = 1e-5, .theta = 150000, .stored = IV_STORED_GPT_OSS, .moe = true,
+     .norm_topk = true, .experts_intermediate = true, .experts = {.biases = true},
+     .activation = IV_ACTIVATION_SILU_CLAMPED, .reads = {"swiglu_limit", "swiglu_alpha"}},
+    {"ministral3", .kv_heads = 8, .head_dim = 128, .bos_id = 1, .eos_id = 2, .slides = SLIDE_ALL, .no_window = true,
+     .eps = 1e-5, .scales_queries = true},
+    {"gemma2", .kv_heads = 4, .head_dim = 256, .bias_field = true, .bos_id = 2, .eos_id = 1, .slides = SLIDE_ALTERNATE,
+     .norms = IV_NORMS_BOTH, .activation = IV_ACTIVATION_GELU_TANH, .unit_offset_norms = true, .query_scalar = 256,
+     .attention_cap = 50, .logits_cap = 30, .tied = true,
+     .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation"}},
+    {"gemma3_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .bias_field = true,
+     .bos_id = 2,
+     .eos_id = 1,
+     .slides = SLIDE_PATTERN,
+     .pattern = 6,
+     .norms = IV_NORMS_BOTH,
+     .local_rope = IV_LOCAL_THETA,
+     .theta = 1e6,
+     .qk_norm = true,
+     .activation = IV_ACTIVATION_GELU_TANH,
+     .unit_offset_norms = true,
+     .query_scalar = 256,
+     .tied = true,
+     .vocab = 262208,
+     .heads = 8,
+     .positions = 131072,
+     .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
+               "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
 };
 #undef READS_QK_NORM
+#undef READS_GROUPS
 #undef NO_IDS
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
@@ -104,6 +203,8 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
     bool ok = true;
     for (int i = 0; i < FAMILY_COUNT && ok; i++)
         ok = iv_buf_printf(&known, "%s%s", i ? ", " : "", families[i].model_type);
+    for (size_t i = 0; iv_config_wrapper_at(i) && ok; i++)
+        ok = iv_buf_printf(&known, ", %s", iv_config_wrapper_at(i)->model_type);
     iv_status status = iv_fail(err, IV_UNSUPPORTED, "%s: model_type '%.60s' is not supported (supported: %s)", o->file,
                                type, ok ? known.data : "?");
     iv_buf_free(&known);
@@ -112,8 +213,8 @@ static iv_status parse_family(const iv_json_object *o, const family_facts **out,
 
 /* A classifier or reward model of a known family has another head: running it as a language model would
  * answer with noise. */
-static iv_status check_architecture(const iv_json_object *o, iv_error *err) {
-    static const char suffix[] = "ForCausalLM";
+static iv_status check_architecture(const iv_json_object *o, bool wrapped, iv_error *err) {
+    const char *suffix = wrapped ? "ForConditionalGeneration" : "ForCausalLM";
     if (!iv_json_object_has(o, "architectures")) return IV_OK;
     const json_t *list = json_object_get(o->json, "architectures");
     if (!json_is_array(list))
@@ -124,7 +225,7 @@ static iv_status check_architecture(const iv_json_object *o, iv_error *err) {
         if (!json_is_string(item))
             return iv_fail(err, IV_FORMAT, "%s: architectures[%zu]: wanted a string, found %s", o->file, i,
                            iv_json_type_name(item));
-        size_t n = json_string_length(item), tail = sizeof suffix - 1;
+        size_t n = json_string_length(item), tail = strlen(suffix);
         if (n < tail || memcmp(json_string_value(item) + n - tail, suffix, tail) != 0)
             return iv_fail(err, IV_UNSUPPORTED, "%s: architecture '%.100s' is not a causal language model", o->file,
                            json_string_value(item));
@@ -196,20 +297,62 @@ static iv_status parse_heads(const iv_json_object *o, const family_facts *f, iv_
 }
 
 static iv_status parse_switches(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
-    const char *act = NULL;
     bool found, bias = false;
-    IV_TRY(iv_json_object_string(o, "hidden_act", &act, &found, err));
-    if (found && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        return iv_fail(err, IV_UNSUPPORTED, "%s: hidden_act: wanted silu, found '%.60s'", o->file, act);
     IV_TRY(iv_json_object_bool(o, "attention_bias", &bias, &found, err));
     c->attention_bias = f->bias_field && !is_absent(o, "attention_bias") ? bias : f->qkv_bias;
-    c->attention_out_bias = c->attention_bias && f->bias_field;
+    c->attention_out_bias = c->attention_bias && f->bias_field && !f->no_out_bias;
     if (f->out_bias_field) {
         c->attention_out_bias = false;
         IV_TRY(iv_json_object_bool(o, "attention_out_bias", &c->attention_out_bias, &found, err));
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
-    c->qk_norm = f->qk_norm;
+    c->attention_sinks = f->sinks;
+    c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
+    if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
+    return IV_OK;
+}
+
+/* ---- activations ---- */
+
+static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
+    [IV_ACTIVATION_SILU] = {"silu", "swish"},
+    [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"},
+    [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+};
+
+/* A family has one activation: the field says no other. */
+static iv_status parse_activation(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    static const char *const keys[] = {"hidden_act", "hidden_activation"};
+    const char *const *names = activation_names[f->activation], *act = NULL;
+    bool found;
+    for (size_t i = 0; i < 2; i++) {
+        IV_TRY(iv_json_object_string(o, keys[i], &act, &found, err));
+        if (found && strcmp(act, names[0]) != 0 && strcmp(act, names[1]) != 0)
+            return iv_fail(err, IV_UNSUPPORTED, "%s: %s: wanted %s, found '%.60s'", o->file, keys[i], names[0], act);
+    }
+    iv_activation a = {.kind = f->activation};
+    if (a.kind == IV_ACTIVATION_SILU_CLAMPED) {
+        a.limit = 7, a.alpha = 1.702;
+        IV_TRY(iv_json_object_real(o, "swiglu_limit", 1e-6, 1e6, &a.limit, &found, err));
+        IV_TRY(iv_json_object_real(o, "swiglu_alpha", 1e-6, 1e6, &a.alpha, &found, err));
+    }
+    for (int64_t i = 0; i < c->layers; i++) c->layer[i].activation = a;
+    return IV_OK;
+}
+
+/* Scales and caps beyond those that config_fields.c reads by name. */
+static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
+    double scalar = f->query_scalar;
+    bool found;
+    if (is_absent(o, "attention_multiplier")) c->attention_scale = f->attention_scale;
+    if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
+    if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
+    c->unit_offset_norms = f->unit_offset_norms;
+    if (f->unit_offset_norms) c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
+    if (scalar == 0) return IV_OK;
+    IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
+    c->attention_scale = 1 / sqrt(scalar);
     return IV_OK;
 }
 
@@ -237,8 +380,9 @@ static iv_status parse_window(const iv_json_object *o, const family_facts *f, in
     *window = 0;
     if (f->slides == SLIDE_NEVER) return IV_OK;
     if (f->window_switch) IV_TRY(iv_json_object_bool(o, "use_sliding_window", &on, &found, err));
-    int64_t value = is_absent(o, "sliding_window") ? (f->window ? f->window : SLIDING_WINDOW_DEFAULT) : 0;
-    IV_TRY(iv_json_object_int(o, "sliding_window", 1, IV_POSITIONS_MAX, &value, &found, err));
+    int64_t value = 0;
+    if (is_absent(o, "sliding_window") && !f->no_window) value = f->window ? f->window : SLIDING_WINDOW_DEFAULT;
+    IV_TRY(iv_json_object_int(o, "sliding_window", on ? 1 : 0, IV_POSITIONS_MAX, &value, &found, err));
     if (on) *window = value;
     return IV_OK;
 }
@@ -265,10 +409,11 @@ static iv_status parse_layer_types(const iv_json_object *o, const iv_model_confi
     return IV_OK;
 }
 
-/* Exaone4's published files also write it as letters, next to layer_types. */
-static iv_status parse_pattern(const iv_json_object *o, int64_t *pattern, iv_error *err) {
+/* Exaone4's published files also write it as letters, next to layer_types; Gemma's with an underscore. */
+static iv_status parse_pattern(const iv_json_object *o, const family_facts *f, int64_t *pattern, iv_error *err) {
     bool found;
-    *pattern = SLIDING_WINDOW_PATTERN_DEFAULT;
+    *pattern = f->pattern ? f->pattern : SLIDING_WINDOW_PATTERN_DEFAULT;
+    IV_TRY(iv_json_object_int(o, "_sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err));
     if (json_is_string(json_object_get(o->json, "sliding_window_pattern")) && iv_json_object_has(o, "layer_types"))
         return IV_OK;
     return iv_json_object_int(o, "sliding_window_pattern", 1, IV_LAYERS_MAX, pattern, &found, err);
@@ -281,11 +426,13 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
     bool reads_list = f->slides >= SLIDE_FROM_LAYER;
     if (f->slides == SLIDE_FROM_LAYER)
         IV_TRY(iv_json_object_int(o, "max_window_layers", 0, INT32_MAX, &from, &found, err));
-    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, &pattern, err));
+    if (f->slides == SLIDE_PATTERN) IV_TRY(parse_pattern(o, f, &pattern, err));
     IV_TRY(parse_layer_types(o, c, listed, &has_list, err));
     for (int64_t i = 0; i < c->layers; i++) {
         bool slides = window > 0 && i >= from && !(pattern && (i + 1) % pattern == 0);
         if (f->slides == SLIDE_PATTERN_FIRST) slides = window > 0 && i % SLIDING_WINDOW_PATTERN_DEFAULT != 0;
+        if (f->slides == SLIDE_ALTERNATE) slides = window > 0 && i % 2 == 0;
+        if (f->slides == SLIDE_LISTED_ONLY) slides = false;
         if (f->slides == SLIDE_NOPE) slides = window > 0 && nope[i];
         if (has_list && listed[i] && window == 0)
             return iv_fail(err, IV_FORMAT, "%s: layer_types[%" PRId64 "] slides, but there is no sliding_window",
@@ -319,40 +466,10 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     IV_TRY(parse_window(o, f, &window, err));
     IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].norms = f->norms;
-    return IV_OK;
-}
-
-/* ---- experts ---- */
-
-static iv_status parse_expert_count(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t local = 0;
-    bool has, has_local;
-    IV_TRY(iv_json_object_int(o, "num_experts", 1, IV_EXPERTS_MAX, &c->experts, &has, err));
-    IV_TRY(iv_json_object_int(o, "num_local_experts", 1, IV_EXPERTS_MAX, &local, &has_local, err));
-    if (!has && !has_local) return iv_json_object_missing(o, "num_experts", "an integer", err);
-    if (has && has_local && local != c->experts)
-        return iv_fail(err, IV_FORMAT, "%s: num_experts is %" PRId64 ", num_local_experts is %" PRId64, o->file,
-                       c->experts, local);
-    if (!has) c->experts = local;
-    return IV_OK;
-}
-
-static iv_status parse_experts(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t step = 1, dense[IV_LAYERS_MAX];
-    size_t dense_count = 0;
-    bool found;
-    IV_TRY(parse_expert_count(o, c, err));
-    IV_TRY(iv_config_read(o, true, c, err));
-    if (c->experts_per_token > c->experts)
-        return iv_fail(err, IV_FORMAT,
-                       "%s: num_experts_per_tok: wanted an integer from 1 to %" PRId64 ", found %" PRId64, o->file,
-                       c->experts, c->experts_per_token);
-    IV_TRY(iv_json_object_int(o, "decoder_sparse_step", 1, INT32_MAX, &step, &found, err));
-    IV_TRY(
-        iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
-    for (int64_t i = 0; i < c->layers; i++) c->layer[i].mlp = (i + 1) % step == 0 ? IV_MLP_EXPERTS : IV_MLP_DENSE;
-    for (size_t i = 0; i < dense_count; i++) c->layer[dense[i]].mlp = IV_MLP_DENSE;
+    for (int64_t i = 0; i < c->layers; i++) {
+        c->layer[i].norms = f->norms;
+        if (f->local_rope != IV_LOCAL_SAME && c->layer[i].window > 0) c->layer[i].rope = c->rope_count - 1;
+    }
     return IV_OK;
 }
 
@@ -375,22 +492,48 @@ static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_mo
     return IV_OK;
 }
 
-static iv_status parse_fields(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+/* Mixtral's experts have the size of its MLP. */
+static iv_status use_experts_size(const iv_json_object *o, iv_error *err) {
+    json_t *size = json_object_get(o->json, "intermediate_size");
+    if (!size || json_object_get(o->json, "moe_intermediate_size")) return IV_OK;
+    return json_object_set(o->json, "moe_intermediate_size", size) == 0
+               ? IV_OK
+               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
+}
+
+static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *wrapper, iv_model_config *c,
+                              iv_error *err) {
     const family_facts *f = NULL;
+    bool found;
     IV_TRY(parse_family(o, &f, err));
-    c->model_type = f->model_type;
-    IV_TRY(check_architecture(o, err));
+    c->model_type = wrapper ? wrapper->model_type : f->model_type;
+    c->stored = f->stored | (wrapper ? wrapper->stored : 0);
+    IV_TRY(check_architecture(o, wrapper != NULL, err));
     IV_TRY(check_quantization(o, err));
     IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
-    c->rms_norm_eps = RMS_NORM_EPS_DEFAULT;
+    IV_TRY(iv_json_object_int(o, "num_nextn_predict_layers", 0, IV_LAYERS_MAX, &c->predicting_layers, &found, err));
+    if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
+    c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
+    c->norm_topk_prob = f->norm_topk;
+    c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
+    c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
     IV_TRY(parse_switches(o, f, c, err));
-    IV_TRY(iv_config_parse_rope(o, c, err));
+    IV_TRY(parse_activation(o, f, c, err));
+    IV_TRY(parse_scales(o, f, c, err));
+    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries};
+    IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
-    if (f->moe) IV_TRY(parse_experts(o, c, err));
+    iv_config_use_positions(c, c->max_positions);
+    if (f->moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
+}
+
+void iv_config_use_positions(iv_model_config *c, int64_t positions) {
+    for (int i = 0; i < c->rope_count; i++)
+        c->ropes[i].extended = c->ropes[i].kind == IV_ROPE_LONG && positions > c->ropes[i].original_positions;
 }
 
 bool iv_config_has_post_norms(const iv_model_config *c) {
@@ -411,7 +554,12 @@ iv_status iv_model_config_parse(const char *name, const char *json, size_t n, iv
     memset(out, 0, sizeof *out);
     IV_TRY(iv_json_parse_python(name, json, n, &root, err));
     iv_status status = iv_json_object_of(name, "", root, &top, err);
-    if (status == IV_OK) status = parse_fields(&top, out, err);
+    const iv_config_wrapper *wrapper = NULL;
+    json_t *flat = NULL;
+    if (status == IV_OK) status = iv_config_unwrap(&top, &flat, &wrapper, err);
+    if (status == IV_OK) status = iv_json_object_of(name, "", flat, &top, err);
+    if (status == IV_OK) status = parse_fields(&top, wrapper, out, err);
+    json_decref(flat);
     json_decref(root);
     return status;
 }
@@ -428,4 +576,8 @@ iv_status iv_model_config_read(const char *dir, iv_model_config *out, iv_error *
     iv_buf_free(&bytes);
     iv_buf_free(&path);
     return status;
+}
+
+bool iv_config_buffers_blocks(const iv_model_config *c) {
+    return c->residual_scale != 1 || iv_config_has_post_norms(c);
 }

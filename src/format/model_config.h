@@ -7,6 +7,8 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "numerics/activation.h"
+#include "numerics/router.h"
 
 #define IV_CONFIG_BYTES_MAX ((size_t)1 << 22)
 #define IV_VOCAB_MAX (1 << 24)
@@ -26,7 +28,9 @@ typedef enum iv_rope_kind {
     IV_ROPE_LINEAR,  /* divided by factor */
     IV_ROPE_LLAMA3,  /* by wavelength: kept, divided by factor, or interpolated */
     IV_ROPE_YARN,    /* by pair, interpolated between beta_fast and beta_slow; sines are scaled */
-    IV_ROPE_NONE     /* not rotated (NoPE): all frequencies are 0 */
+    IV_ROPE_NONE,    /* not rotated (NoPE): all frequencies are 0 */
+    IV_ROPE_LONG,    /* divided by a factor for each pair, of two lists: `extended` says which */
+    IV_ROPE_NTK      /* theta grows by the factor */
 } iv_rope_kind;
 
 /* Rotary settings; a layer names one of the configuration's by index. */
@@ -35,12 +39,16 @@ typedef struct iv_rope_config {
     double theta;
     double factor;                            /* not DEFAULT; else 1 */
     double low_freq_factor, high_freq_factor; /* LLAMA3, low < high; else 0 */
-    int64_t original_positions;               /* LLAMA3, YARN; else 0 */
+    int64_t original_positions;               /* LLAMA3, YARN, LONG; else 0 */
     double beta_fast, beta_slow;              /* YARN, fast > slow; else 0 */
-    double attention;                         /* YARN: given in the file; 0: follows from the next two */
+    double attention;                         /* YARN, LONG: given in the file; 0: follows from other members */
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
+    double query_beta; /* rotated queries are multiplied by 1 + beta ln(1 + floor(position / original_positions)) */
+    bool extended;     /* LONG: by iv_config_use_positions */
+    bool neighbours;   /* files have the two rows of a pair next to each other: tensor_places.h */
+    int64_t rotated;   /* dimensions of a head that turn, even; 0: all */
 } iv_rope_config;
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
@@ -54,11 +62,14 @@ typedef struct iv_layer_config {
     int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
     int rope;       /* index into iv_model_config.ropes */
     iv_norm_places norms;
+    iv_activation activation; /* of its MLP, or of its experts */
 } iv_layer_config;
 
 /* A new member also gets a row in config_fields.c, from which it is parsed, compared, fingerprinted and shown. */
 typedef struct iv_model_config {
-    const char *model_type; /* static string that names the family: "qwen3", ... */
+    const char *model_type;    /* static string that names the family: "qwen3", ... */
+    unsigned stored;           /* how its files name and cut tensors: bits of tensor_places.h */
+    int64_t predicting_layers; /* behind the last layer in files, not read: they draft further tokens */
 
     int64_t vocab_size, hidden_size, intermediate_size, layers, heads, kv_heads; /* heads % kv_heads == 0 */
     int64_t head_dim;                                                            /* even */
@@ -67,18 +78,38 @@ typedef struct iv_model_config {
 
     iv_rope_config ropes[IV_ROPES_MAX];
     int rope_count;
+    double long_factors[2][IV_HEAD_DIM_MAX / 2]; /* LONG, of each pair: up to the original positions, and extended */
 
     bool tie_embeddings;
     bool attention_bias;     /* on q, k and v */
     bool attention_out_bias; /* on o */
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+    bool qk_norm_behind;     /* behind the rotation instead */
+
+    /* Scales and caps. */
+    double attention_scale;     /* of scores; 0: head_dim^-0.5 */
+    double attention_cap;       /* scores become cap * tanh(score / cap); 0: none */
+    double embedding_scale;     /* of the embedding's rows; else 1 */
+    bool embedding_scale_typed; /* it is rounded to the type of GEMM inputs */
+    double residual_scale;      /* of a block's output before it is added; else 1 */
+    double logits_divisor;      /* of the head's products; else 1 */
+    double logits_cap;          /* as attention_cap, after the division; 0: none */
+    bool unit_offset_norms;     /* norms multiply by 1 + weight */
+    bool attention_sinks;       /* a head's softmax has one more term in its sum */
 
     int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
     int64_t experts, experts_per_token, moe_intermediate_size;
     bool norm_topk_prob; /* the chosen experts' probabilities are scaled to sum to 1 */
+    iv_router_score router_score;
+    bool router_bias;                            /* added to the router's logits */
+    bool router_correction;                      /* added to the scores for the choice alone; not trained */
+    int64_t router_groups, router_chosen_groups; /* 0: no groups */
+    double routed_scale;                         /* of the weights */
+    int64_t shared_intermediate_size;            /* of an expert that serves all tokens; 0: there is none */
+    bool shared_gate;                            /* its output is scaled by the sigmoid of a row of weights */
 
     iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */
 
@@ -90,8 +121,18 @@ typedef struct iv_model_config {
     size_t eos_count; /* each < vocab_size */
 } iv_model_config;
 
+/* The router of the layers with experts. */
+iv_router iv_config_router(const iv_model_config *c);
+
+/* Settles what depends on the number of positions that a model is opened for: with LONG it is extended if they are more
+ * than the original ones, for all sequences, as in vLLM. */
+void iv_config_use_positions(iv_model_config *c, int64_t positions);
+
 /* True if a layer norms the outputs of its blocks. */
 bool iv_config_has_post_norms(const iv_model_config *c);
+
+/* True if a block's output is normed or scaled before it is added to the residual stream. */
+bool iv_config_buffers_blocks(const iv_model_config *c);
 
 /* True if a layer has this kind of MLP. */
 bool iv_config_has_mlp(const iv_model_config *c, iv_mlp_kind kind);

@@ -315,6 +315,7 @@ iv_status iv_packed_rows(const iv_packed *p, iv_packed_source *source, void *use
     if (rows == 0) return IV_OK;
     iv_status status = (is_transposed(p->format) ? by_columns : by_rows)(&w, first, rows, out);
     free(w.raw), free(w.scales), free(w.zeros), free(w.groups);
+    for (size_t i = 0; p->minus_one && status == IV_OK && i < rows * p->columns; i++) out[i] -= 1.0f;
     return status;
 }
 
@@ -341,7 +342,7 @@ static iv_dtype scale_type_of(const iv_packed *p) {
 }
 
 bool iv_packed_form(const iv_packed *p, iv_code_form *out) {
-    if (!p->data || iv_weight_is_plain(p->format) || p->group_of) return false;
+    if (!p->data || iv_weight_is_plain(p->format) || p->group_of || p->minus_one) return false;
     if (iv_weight_is_gguf_block(p->format)) {
         *out = iv_gguf_form(p->format);
         return true;

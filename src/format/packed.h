@@ -27,6 +27,7 @@ typedef struct iv_packed {
     size_t head_rows;         /* GGUF's llama: rows of a head, whose halves are interleaved; 0: not */
     size_t block_rows, group; /* rows and columns that share a scale */
     size_t scale_rows, scale_columns;
+    bool minus_one;     /* GGUF's norms by 1 + weight */
     bool zero_from_one; /* GPTQ's first form: stored zero points are one too small */
 } iv_packed;
 

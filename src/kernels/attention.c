@@ -83,6 +83,20 @@ static void end_split(const job *j, scratch *s, size_t rows) {
     }
 }
 
+/* The sink of each row's head, merged last (law, 7). */
+static void merge_sinks(const job *j, scratch *s, size_t head, size_t heads_here, size_t rows) {
+    tile_state *t = s->s;
+    for (size_t r = 0; r < rows; r++) {
+        float sink = iv_sink_log2e(j->a->sinks[head + r % heads_here]);
+        float max = sink > t->total_max[r] ? sink : t->total_max[r];
+        float keep = iv_attention_exp2(j->c->arithmetic, t->total_max[r] - max);
+        t->total_sum[r] = iv_fma(t->total_sum[r], keep, iv_attention_exp2(j->c->arithmetic, sink - max));
+        for (size_t p = 0; p < j->a->layout->values.panels; p++)
+            j->c->kernels->scale(s->total + (p * rows + r) * C, C, keep);
+        t->total_max[r] = max;
+    }
+}
+
 static void begin_split(const job *j, scratch *s, size_t rows) {
     tile_state *t = s->s;
     memset(s->out, 0, j->a->layout->values.panels * rows * C * sizeof *s->out);
@@ -120,6 +134,7 @@ static void block_step(const job *j, scratch *s, const unsigned char *page, size
         }
         memcpy(score, t->score[0] + r * C, C * sizeof *score);
         memcpy(score + C, t->score[1] + r * C, C * sizeof *score);
+        if (j->a->score_inner != 0.0f) k->cap(score, j->a->score_inner, 1.0f, B);
         k->softmax_block(j->c->arithmetic, score, first, last, j->a->scale_log2e, &t->max[r], &alpha, l->type, weights);
         k->sum_weights(j->c->arithmetic, l->type, weights, alpha, t->lanes[r]);
         t->seen[r] = true;
@@ -160,6 +175,7 @@ static void run_tile(const job *j, scratch *s, const iv_attention_span *span, si
             begin_split(j, s, rows);
         }
     }
+    if (a->sinks) merge_sinks(j, s, head, heads_here, rows);
     for (size_t r = 0; r < rows; r++) {
         float row[C];
         if (a->lse2)

@@ -21,8 +21,10 @@ typedef struct iv_attention_args {
     size_t group_first;      /* index of query head 0 in the group of KV head 0; 0 unless heads are sharded */
     int64_t window;          /* 0: none */
     float scale_log2e;
-    const void *q; /* [tokens][heads * key_dim] in layout->type */
-    void *out;     /* [tokens][heads * value_dim], of that type */
+    float score_inner;  /* 0, or scores become tanh(score * score_inner) first */
+    const float *sinks; /* [heads] or NULL */
+    const void *q;      /* [tokens][heads * key_dim] in layout->type */
+    void *out;          /* [tokens][heads * value_dim], of that type */
     const iv_attention_span *spans;
     size_t span_count;
     float *lse2; /* [tokens][heads] or NULL: log2 of each row's sum of exponentials, for the backward pass */

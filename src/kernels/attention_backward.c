@@ -5,6 +5,7 @@
 #include "base/carve.h"
 #include "kernels/matrix.h"
 #include "kernels/pack_columns.h"
+#include "numerics/backward.h"
 #include "numerics/floats.h"
 #include "numerics/tree.h"
 
@@ -180,8 +181,10 @@ static void block_gradients(const job *j, scratch *m, size_t query_block, size_t
                 memcpy(score + p * C, m->score + p * TILE_FLOATS + r * C, C * sizeof *score);
                 memcpy(dp + p * C, m->dp + p * TILE_FLOATS + r * C, C * sizeof *dp);
             }
-            k->attention_gradients(j->c->arithmetic, score, dp, first, last, j->a->scale_log2e, lse2[row], delta[row],
-                                   j->a->type, weights, gradients);
+            bool capped = j->a->score_inner != 0.0f;
+            if (capped) k->cap(score, j->a->score_inner, 1.0f, B);
+            k->attention_gradients(j->c->arithmetic, score, dp, first, last, capped, j->a->scale_log2e, lse2[row],
+                                   delta[row], j->a->type, weights, gradients);
         }
     }
 }
@@ -215,6 +218,9 @@ static void run_head(const job *j, scratch *m, const sequence *s, size_t head) {
         for (size_t r = 0; r < rows; r++) {
             lse2[r] = a->lse2[(s->first + i * B + r) * heads + head];
             delta[r] = j->c->kernels->row_dot(a->type, row_at(j, &d, i * B + r), row_at(j, &o, i * B + r), dim);
+            if (a->sinks)
+                a->sink_terms[(s->first + i * B + r) * heads + head] =
+                    iv_ref_sink_gradient(j->c->arithmetic, a->sinks[head], lse2[r], delta[r]);
         }
         pack_rows(j, &q, i, m->q_rows), pack_rows(j, &d, i, m->do_rows);
         pack_values(j, &q, i, m->q_values), pack_values(j, &d, i, m->do_values);

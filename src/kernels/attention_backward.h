@@ -14,6 +14,9 @@ typedef struct iv_attention_backward_args {
     size_t kv_heads, group, head_dim; /* group query heads read a KV head */
     int64_t window;                   /* 0: none */
     float scale_log2e, scale;
+    float score_inner;          /* as iv_attention_args */
+    const float *sinks;         /* [kv_heads * group] or NULL */
+    float *sink_terms;          /* with sinks: [rows][kv_heads * group], each row's part of their gradients */
     const void *q, *out, *dout; /* [rows][kv_heads * group * head_dim], typed: q as attention took it, its output, and
                                  * that output's gradient */
     const void *k, *v;          /* [rows][kv_heads * head_dim], typed */

@@ -60,9 +60,10 @@ static void row_backward(void *context, size_t row, size_t worker) {
     for (size_t h = 0; h < a->heads + a->kv_heads; h++, d += dim) {
         bool q = h < a->heads;
         size_t leaf = q ? h / (a->heads / leaves) : (h - a->heads) / (a->kv_heads / leaves);
-        j->kernels->rope(d, a->cosine + position * dim / 2, sine, dim / 2);
         const float *weight = q ? a->q_norm : a->k_norm;
+        if (!a->norms_behind) j->kernels->rope(d, a->cosine + position * dim / 2, sine, dim / 2);
         if (weight) norm_backward(j, row, h, weight, d, terms[!q] + leaf * dim);
+        if (a->norms_behind) j->kernels->rope(d, a->cosine + position * dim / 2, sine, dim / 2);
     }
     if (!a->q_norm) return;
     for (int i = 0; i < 2; i++) {

@@ -9,6 +9,7 @@ typedef struct iv_heads_backward_args {
     iv_dtype type;
     size_t heads, kv_heads, dim, leaves; /* leaves of the sums over heads */
     const float *q_norm, *k_norm;        /* [dim], or NULL: there are none */
+    bool norms_behind;                   /* the rotation: q_raw and k_raw are rotated */
     float eps;
     const float *cosine, *sine;    /* [position][dim / 2] */
     const iv_row_range *sequences; /* each from its position 0 on */

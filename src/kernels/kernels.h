@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "numerics/activation.h"
 #include "numerics/attention.h"
 #include "numerics/weight_codes.h"
 
@@ -92,7 +93,7 @@ typedef struct iv_kernels {
     /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);
     void (*rope)(float *x, const float *cosine, const float *sine, size_t pairs);
-    void (*swiglu)(const float *gate, const float *up, size_t n, iv_dtype type, void *out);
+    void (*activate)(const iv_activation *a, const float *gate, const float *up, size_t n, iv_dtype type, void *out);
     void (*round)(const float *x, size_t n, iv_dtype type, void *out);
     void (*sum_exp)(const float *x, size_t n, float *max, float *sum);
 
@@ -114,6 +115,10 @@ typedef struct iv_kernels {
     void (*sum_weights)(iv_arithmetic arithmetic, iv_dtype type, const void *weights, float alpha, float *lanes);
     /* x[i] = x[i] * s. */
     void (*scale)(float *x, size_t n, float s);
+    /* x[i] = outer * tanh(x[i] * inner), NaN canonical. */
+    void (*cap)(float *x, float inner, float outer, size_t n);
+    /* x[i] = fma(s, y[i], x[i]), NaN canonical. */
+    void (*add_scaled)(float *x, const float *y, float s, size_t n);
     /* total[i] = fma(split[i], add, total[i] * keep), NaN canonical. */
     void (*merge)(float *total, const float *split, float keep, float add, size_t n);
     /* out[i] = x[i] / d, NaN canonical, rounded to `type`. */
@@ -125,12 +130,13 @@ typedef struct iv_kernels {
     float (*rmsnorm_backward)(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
                               float *out);
     void (*norm_weight_backward)(const float *dy, const float *x, float r, size_t n, float *sum);
-    void (*swiglu_backward)(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup);
+    void (*activate_backward)(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup);
     void (*logits_backward)(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
                             iv_dtype type, void *out);
     void (*attention_gradients)(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds);
     float (*row_dot)(iv_dtype type, const void *a, const void *b, size_t n);
 
     /* The optimizer: the contracts of numerics/optimizer.h. */

@@ -28,10 +28,12 @@ iv_status iv_learner_divide(const iv_model *m, iv_learner_leaves *out, iv_error 
     IV_TRY(check_leaves(head, ranks, "the head (vocabulary)", err));
     bool dense = iv_config_has_mlp(c, IV_MLP_DENSE);
     if (dense) IV_TRY(check_leaves(up, ranks, "gate and up (intermediate size)", err));
+    size_t shared = c->shared_intermediate_size ? leaves_of((size_t)c->shared_intermediate_size) : ranks;
+    IV_TRY(check_leaves(shared, ranks, "gate and up of the shared expert", err));
     if (c->experts && (size_t)c->experts % ranks)
         return iv_fail(err, IV_UNSUPPORTED, "training on %zu tensor-parallel ranks: wanted a divisor of %lld experts",
                        ranks, (long long)c->experts);
-    *out = (iv_learner_leaves){qkv / ranks, dense ? up / ranks : 1, head / ranks};
+    *out = (iv_learner_leaves){qkv / ranks, dense ? up / ranks : 1, shared / ranks, head / ranks};
     return IV_OK;
 }
 

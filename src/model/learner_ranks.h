@@ -4,9 +4,10 @@
 
 #include "model/model.h"
 
-/* Leaves of one rank: q, k and v; gate and up of dense layers (1 if there are none); the head. */
+/* Leaves of one rank: q, k and v; gate and up of dense layers, and of shared experts (1 if there are none); the head.
+ */
 typedef struct iv_learner_leaves {
-    size_t qkv, up, head;
+    size_t qkv, up, shared, head;
 } iv_learner_leaves;
 
 /* Leaves of q, k and v over all ranks. */

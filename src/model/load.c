@@ -4,7 +4,7 @@
 #include "device/memory.h"
 #include "model/kv_layouts.h"
 #include "model/rope_tables.h"
-#include "model/tensor_data.h"
+#include "model/stored.h"
 #include "numerics/attention.h"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ static iv_status choose_dtype(const iv_model_options *o, iv_model *m, const iv_c
     }
     m->gemm_type = m->config.dtype;
     if (!m->config.has_dtype) { /* the type of the embedding, which exists in every family */
-        const iv_tensor_info *t = iv_checkpoint_find(c, "model.embed_tokens.weight");
+        const iv_tensor_info *t = iv_stored_embedding(c);
         if (!t) return iv_fail(err, IV_FORMAT, "model.embed_tokens.weight: not in the checkpoint");
         m->gemm_type = t->dtype;
     }
@@ -128,7 +128,7 @@ iv_status iv_model_dtype(const char *dir, const iv_model_options *o, iv_dtype *o
 
 typedef struct loading {
     const iv_checkpoint *c;
-    iv_tensor **order; /* largest first */
+    iv_stored **order; /* largest first */
     const iv_model_options *o;
     size_t total_bytes;
     atomic_size_t done_bytes;
@@ -138,7 +138,7 @@ typedef struct loading {
 } loading;
 
 static int larger_first(const void *a, const void *b) {
-    const iv_tensor *x = *(iv_tensor *const *)a, *y = *(iv_tensor *const *)b;
+    const iv_stored *x = *(iv_stored *const *)a, *y = *(iv_stored *const *)b;
     if (x->info.bytes != y->info.bytes) return x->info.bytes < y->info.bytes ? 1 : -1;
     return strcmp(x->info.name, y->info.name);
 }
@@ -152,22 +152,23 @@ static void count_bytes(loading *job, size_t n) {
 }
 
 /* Rows of a tensor of which slices are packed, read a second time as codes. */
-static iv_status load_codes(const loading *job, const iv_tensor *t, const iv_tensor_info *from, size_t first,
+static iv_status load_codes(const loading *job, const iv_stored *t, const iv_tensor_info *from, size_t first,
                             size_t rows, iv_error *err) {
-    size_t groups = (t->columns - 1) / t->codes.group + 1;
+    size_t groups = iv_stored_code_groups(t);
     iv_packed_codes_out o = {.codes = malloc(rows * t->columns), .scales = malloc(rows * groups * sizeof *o.scales)};
     o.seconds = malloc(rows * groups * sizeof *o.seconds);
     iv_status status = o.codes && o.scales && o.seconds
                            ? iv_checkpoint_codes(job->c, from, first, rows, &o, err)
                            : iv_fail(err, IV_NO_MEMORY, "%s: no memory to read it", t->info.name);
-    if (status == IV_OK) iv_tensor_write_codes(t, first, rows, &o);
+    if (status == IV_OK) status = iv_stored_write_codes(t, first, rows, &o, err);
     free(o.codes), free(o.scales), free(o.seconds);
     return status;
 }
 
-static iv_status load_tensor(loading *job, iv_tensor *t, const iv_tensor_info *from, iv_error *err) {
+static iv_status load_tensor(loading *job, iv_stored *t, const iv_tensor_info *from, iv_error *err) {
     size_t row = t->columns * iv_dtype_bytes(t->info.dtype), bytes = t->info.bytes;
-    size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS * row; /* whole groups of rows */
+    size_t step = iv_size_max(1, CHUNK_BYTES / (row * CHUNK_ROWS)) * CHUNK_ROWS; /* whole groups of rows */
+    step = (step + t->group - 1) / t->group * t->group * row;
     iv_memspace *memspace = job->o->memspace[0];
     size_t room = iv_size_min(step, bytes ? bytes : 1);
     unsigned char *chunk = memspace ? memspace->stage(memspace, room) : malloc(room);
@@ -178,8 +179,8 @@ static iv_status load_tensor(loading *job, iv_tensor *t, const iv_tensor_info *f
         status = iv_checkpoint_read(job->c, from, chunk, at, n, err);
         if (status != IV_OK) break;
         iv_digest_add(d, chunk, n);
-        if (!t->unused && !t->same_as) status = iv_tensor_write_rows(t, at / row, n / row, t->info.dtype, chunk, err);
-        if (status == IV_OK && t->packed && !t->same_as) status = load_codes(job, t, from, at / row, n / row, err);
+        if (iv_stored_is_held(t)) status = iv_stored_write_rows(t, at / row, n / row, t->info.dtype, chunk, err);
+        if (status == IV_OK && iv_stored_code_groups(t)) status = load_codes(job, t, from, at / row, n / row, err);
         if (status != IV_OK) iv_error_prefix(err, "%s", iv_checkpoint_path(job->c, from));
         count_bytes(job, n);
     }
@@ -196,7 +197,7 @@ static void load_task(void *context, size_t index, size_t worker) {
     loading *job = context;
     iv_error err;
     if (atomic_load(&job->failed)) return;
-    iv_tensor *t = job->order[index];
+    iv_stored *t = job->order[index];
     if (load_tensor(job, t, iv_checkpoint_find(job->c, t->info.name), &err) == IV_OK) return;
     pthread_mutex_lock(&job->lock);
     if (!atomic_exchange(&job->failed, true)) *job->err = err;
@@ -206,28 +207,33 @@ static void load_task(void *context, size_t index, size_t worker) {
 /* A head next to tied embeddings is unused, so it must equal them: otherwise it is ambiguous whether it or the
  * configuration is correct. */
 static iv_status check_tied_head(iv_model *m, const iv_checkpoint *c, iv_error *err) {
-    static const char head_name[] = "lm_head.weight", embedding_name[] = "model.embed_tokens.weight";
-    const iv_tensor *head = iv_model_tensor(m, head_name), *embedding = iv_model_tensor(m, embedding_name);
-    if (!m->config.tie_embeddings || !head || !embedding) return IV_OK;
+    const iv_stored *head = NULL, *embedding = NULL;
+    for (size_t i = 0; m->config.tie_embeddings && i < m->stored_count; i++) {
+        const iv_stored *s = &m->stored[i];
+        const iv_tensor *t = s->count ? s->pieces[0].tensor : NULL;
+        if (t == m->embedding_tensor) embedding = s;
+        if (t && t->same_as) head = s;
+    }
+    if (!head || !embedding) return IV_OK;
     if (head->info.dtype == embedding->info.dtype && memcmp(head->digest, embedding->digest, 32) == 0) return IV_OK;
-    return iv_fail(err, IV_FORMAT,
-                   "%s: %s: wanted the bytes of %s, as tie_word_embeddings is true in config.json, found others",
-                   iv_checkpoint_path(c, iv_checkpoint_find(c, head_name)), head_name, embedding_name);
+    return iv_fail(
+        err, IV_FORMAT, "%s: %s: wanted the bytes of %s, as tie_word_embeddings is true in config.json, found others",
+        iv_checkpoint_path(c, iv_checkpoint_find(c, head->info.name)), head->info.name, embedding->info.name);
 }
 
 static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_model_options *o, iv_pool *pool,
                           iv_error *err) {
     loading job = {.c = c, .o = o, .total_bytes = iv_checkpoint_bytes(c), .err = err};
-    job.order = calloc(m->tensor_count + 1, sizeof *job.order);
-    if (!job.order) return iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu tensors", m->tensor_count);
-    for (size_t i = 0; i < m->tensor_count; i++) job.order[i] = &m->tensors[i];
-    qsort(job.order, m->tensor_count, sizeof *job.order, larger_first);
+    job.order = calloc(m->stored_count + 1, sizeof *job.order);
+    if (!job.order) return iv_fail(err, IV_NO_MEMORY, "model: no memory for %zu tensors", m->stored_count);
+    for (size_t i = 0; i < m->stored_count; i++) job.order[i] = &m->stored[i];
+    qsort(job.order, m->stored_count, sizeof *job.order, larger_first);
     pthread_mutex_init(&job.lock, NULL);
-    iv_pool_run(pool, m->tensor_count, load_task, &job);
+    iv_pool_run(pool, m->stored_count, load_task, &job);
     iv_status status = atomic_load(&job.failed) ? err->status : IV_OK;
     if (status == IV_OK && o->progress) o->progress(o->user, job.total_bytes, job.total_bytes);
     if (status == IV_OK) status = check_tied_head(m, c, err);
-    if (status == IV_OK) status = iv_model_digest(m, err);
+    if (status == IV_OK) status = iv_model_digest(m, NULL, err);
     pthread_mutex_destroy(&job.lock);
     free(job.order);
     return status;
@@ -239,12 +245,17 @@ static size_t rope_bytes(const iv_model *m) {
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
     m->rope_positions = o->positions ? o->positions : (size_t)m->config.max_positions;
+    iv_config_use_positions(&m->config, (int64_t)(o->longest ? o->longest : m->rope_positions));
     for (int i = 0; i < m->config.rope_count; i++) {
         iv_rope_table *t = &m->ropes[i];
         t->cosine = iv_memory_alloc(rope_bytes(m)), t->sine = iv_memory_alloc(rope_bytes(m));
         if (!t->cosine || !t->sine)
             return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
-        iv_rope_tables(&m->config.ropes[i], (size_t)m->config.head_dim, pool, m->rope_positions, t->cosine, t->sine);
+        iv_rope_tables(&m->config, i, pool, m->rope_positions, t->cosine, t->sine);
+        if (m->config.ropes[i].query_beta == 0) continue;
+        t->query = iv_memory_alloc(m->rope_positions * sizeof *t->query);
+        if (!t->query) return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
+        iv_rope_query_scales(&m->config.ropes[i], m->rope_positions, t->query);
     }
     return IV_OK;
 }
@@ -264,7 +275,7 @@ static iv_status allocate_all(const char *dir, iv_model *first, iv_error *err) {
 /* Copies the first rank's results to the other ranks after loading. */
 static void copy_to_ranks(iv_model *first) {
     for (iv_model *m = first; m; m = m->next) {
-        m->scale_log2e = iv_attention_scale_log2e((size_t)m->config.head_dim);
+        m->scales = iv_scales_of(&m->config, m->gemm_type);
         m->rope_positions = first->rope_positions;
         if (m != first) memcpy(m->ropes, first->ropes, sizeof m->ropes);
     }
@@ -292,6 +303,7 @@ void iv_model_close(iv_model *m) {
     for (int i = 0; i < IV_ROPES_MAX; i++) {
         iv_memory_free(m->ropes[i].cosine, rope_bytes(m));
         iv_memory_free(m->ropes[i].sine, rope_bytes(m));
+        iv_memory_free(m->ropes[i].query, m->rope_positions * sizeof *m->ropes[i].query);
     }
     free_shards(m);
 }

@@ -13,32 +13,37 @@
 #include "kernels/matrix.h"
 #include "kernels/paged_kv.h"
 #include "kv/groups.h"
+#include "model/scales.h"
 #include "model/tp_plan.h"
 
 enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
 
-/* Matrices that share an input are one matrix: q, k, v stacked, and gate over up; of each the rank's rows. Row-parallel
+/* Matrices that share an input are one matrix: q, k, v stacked, and gate over up (up alone if the activation has no
+ * gate); of each the rank's rows. Row-parallel
  * matrices are one for each canonical node of the rank's leaves. Biases are NULL where the family has none. */
 typedef struct iv_mlp {
     iv_matrix gate_up, down[IV_RANK_NODES_MAX];
     float *gate_up_bias, *down_bias;
 } iv_mlp;
 
-/* The same by name (tensors.h), whole: NULL where the family has none. The first model of a process has them. */
+/* The same by name (tensors.h), whole: NULL where the layer has none. The first model of a process has them. */
 typedef struct iv_tensor iv_tensor;
+typedef struct iv_stored iv_stored;
 typedef struct iv_mlp_tensors {
     iv_tensor *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
-    iv_tensor *q_norm, *k_norm, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
-    iv_tensor *router;
+    iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *router, *router_bias, *router_correction, *shared_gate;
+    iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
 } iv_layer_tensors;
 
-/* A rotation: cosines and sines, [rope_positions][head_dim / 2]. */
+/* A rotation: cosines and sines, [rope_positions][head_dim / 2]; query: NULL, or what rotated queries are multiplied
+ * by, [rope_positions]. */
 typedef struct iv_rope_table {
-    float *cosine, *sine;
+    float *cosine, *sine, *query;
 } iv_rope_table;
 
 typedef struct iv_layer {
@@ -47,10 +52,14 @@ typedef struct iv_layer {
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
     float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
-    iv_matrix router; /* n = experts; unused in dense layers */
-    iv_mlp *experts;  /* [config.experts], of other ranks empty; one for a dense layer */
+    iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
+    float *router_bias;       /* [router.n], zero for the gate; or NULL */
+    float *router_correction; /* [experts] or NULL */
+    iv_mlp shared;            /* as a dense layer's, by tp.shared; empty if there is none */
+    iv_mlp *experts;          /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
 typedef struct iv_model {
@@ -65,7 +74,7 @@ typedef struct iv_model {
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
     float *final_norm;
-    float scale_log2e;                        /* head_dim^-0.5 * log2(e) */
+    iv_scales scales;
     size_t rope_positions;                    /* rows of the tables */
     iv_rope_table ropes[IV_ROPES_MAX];        /* [config.rope_count] */
     iv_kv_groups kv_groups;                   /* layers that share a page table */
@@ -74,6 +83,8 @@ typedef struct iv_model {
     size_t weight_bytes;                      /* packed, in memory; the first rank of a process counts all of them */
     iv_tensor *tensors;                       /* by name; the first rank's has all of this process */
     size_t tensor_count;
+    iv_stored *stored; /* the checkpoint's, by its names: stored.h; of the first rank */
+    size_t stored_count;
     iv_layer_tensors *layer_tensors;           /* [layers]; of the first rank, as the next three */
     iv_tensor *embedding_tensor, *head_tensor; /* the head is NULL when tied */
     iv_tensor *final_norm_tensor;
@@ -88,6 +99,7 @@ typedef struct iv_model_options {
     bool has_dtype;
     iv_dtype dtype;                /* BF16, F16 or F32; without has_dtype the checkpoint's own */
     size_t positions;              /* longest sequence that will be run; 0: the model's own maximum */
+    size_t longest;                /* what iv_config_use_positions goes by; 0: positions */
     bool baseline;                 /* partial sums are added rank by rank: tp_plan.h */
     size_t ranks;                  /* tensor-parallel; 0 means 1 */
     size_t rank_first, rank_count; /* those of this process; count 0 means 1 */

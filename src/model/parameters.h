@@ -2,8 +2,8 @@
  * state.
  *
  * Tensors are in byte order of their names; each starts at a multiple of IV_PARAMETER_BLOCK elements and is padded with
- * zeros to one. A tied head and buffers that no one reads are not among them. The flat buffer is the same for every
- * number of ranks. */
+ * zeros to one. A tied head, constants and buffers that no one reads are not among them. The flat buffer is the same
+ * for every number of ranks. */
 #ifndef IV_MODEL_PARAMETERS_H
 #define IV_MODEL_PARAMETERS_H
 
@@ -16,7 +16,7 @@ enum { IV_PARAMETER_BLOCK = 4096 };
  * learned is lost: matrices in the model's dtype, vectors in float32. */
 size_t iv_parameters_layout(iv_model *first);
 
-static inline bool iv_parameter_is_trained(const iv_tensor *t) { return !t->unused && !t->same_as; }
+static inline bool iv_parameter_is_trained(const iv_tensor *t) { return !t->unused && !t->same_as && !t->constant; }
 
 /* Where the gradient of a tied embedding's look-ups is summed: behind the flat buffer, as long as the embedding. The
  * head's gradient is at the embedding's offset. 0 if the head is not tied. */

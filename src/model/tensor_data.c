@@ -1,6 +1,5 @@
 /* tensor_data.c: between a checkpoint's rows and the slices that ranks hold. */
 #include "model/tensor_data.h"
-#include "base/digest.h"
 #include "base/size.h"
 #include "kernels/packed_panel.h"
 #include "numerics/floats.h"
@@ -164,9 +163,10 @@ static iv_status write_slice(const iv_tensor *t, const iv_tensor_slice *s, size_
     if (begin >= end) return IV_OK;
     size_t element = (begin - first) * t->columns + s->column, at = s->first + (begin - s->begin);
     const char *part = (const char *)data + element * iv_dtype_bytes(from);
-    if (s->vector)
+    if (s->vector) {
         to_floats(from, part, end - begin, s->vector + at);
-    else if (!iv_weight_is_plain(s->matrix->format))
+        for (size_t i = at; s->plus_one && i < at + (end - begin); i++) s->plus_one[i] = 1.0f + s->vector[i];
+    } else if (!iv_weight_is_plain(s->matrix->format))
         return IV_OK;
     else if (s->owner->memspace)
         return iv_matrix_put(s->matrix, s->owner->memspace, from, part, t->columns, at, end - begin, err);
@@ -212,34 +212,11 @@ iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const vo
     return IV_OK;
 }
 
-/* ---- digests -------------------------------------------------------------------------------------------- */
+/* ---- by name ---------------------------------------------------------------------------------------------- */
 
-iv_status iv_tensor_digest(iv_tensor *t, iv_error *err) {
-    size_t row = t->columns * iv_dtype_bytes(t->info.dtype), step = iv_size_max(1, CHUNK_BYTES / row);
-    void *chunk = malloc(iv_size_min(step, t->rows) * row);
-    iv_digest *d = chunk ? iv_digest_new() : NULL;
-    iv_status status = d ? IV_OK : iv_fail(err, IV_NO_MEMORY, "%s: no memory for its digest", t->info.name);
-    for (size_t at = 0, n; status == IV_OK && at < t->rows; at += n) {
-        n = iv_size_min(step, t->rows - at);
-        status = iv_tensor_read_rows(t, at, n, t->info.dtype, chunk, err);
-        if (status == IV_OK) iv_digest_add(d, chunk, n * row);
-    }
-    uint8_t digest[32];
-    if (d) iv_digest_finish(d, digest);
-    if (status == IV_OK) memcpy(t->digest, digest, sizeof digest), t->changed = false;
-    free(chunk);
-    return status;
-}
+static int by_name(const void *name, const void *t) { return strcmp(name, ((const iv_tensor *)t)->info.name); }
 
-iv_status iv_model_digest(iv_model *first, iv_error *err) {
-    for (size_t i = 0; i < first->tensor_count; i++)
-        if (first->tensors[i].changed) IV_TRY(iv_tensor_digest(&first->tensors[i], err));
-    iv_digest *d = iv_weights_digest_new(first->tensor_count);
-    if (!d) return iv_fail(err, IV_NO_MEMORY, "no memory for the weights digest");
-    for (size_t i = 0; i < first->tensor_count; i++)
-        iv_weights_digest_add(d, &first->tensors[i].info, first->tensors[i].digest);
-    iv_digest_finish(d, first->weights_digest);
-    for (iv_model *m = first->next; m; m = m->next)
-        memcpy(m->weights_digest, first->weights_digest, sizeof m->weights_digest);
-    return IV_OK;
+iv_tensor *iv_model_tensor(iv_model *first, const char *name) {
+    return first->tensor_count ? bsearch(name, first->tensors, first->tensor_count, sizeof *first->tensors, by_name)
+                               : NULL;
 }

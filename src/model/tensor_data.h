@@ -1,4 +1,4 @@
-/* tensor_data.h: the values of a model's tensors, in a checkpoint's layout: rows of `columns` elements in BF16, F16 or
+/* tensor_data.h: the values of a model's tensors: rows of `columns` elements in BF16, F16 or
  * F32. Packed forms are made and read here, for loading and for everything else. */
 #ifndef IV_MODEL_TENSOR_DATA_H
 #define IV_MODEL_TENSOR_DATA_H
@@ -28,12 +28,5 @@ void iv_tensor_write_codes(const iv_tensor *t, size_t first, size_t rows, const 
  * iv_model_digest; on GPUs iv_gpu_model_refresh follows the last of several writes. IV_INVALID: the tensor is unused,
  * or is the same as another, which is to be written instead. */
 iv_status iv_tensor_write(iv_model *first, iv_tensor *t, iv_dtype from, const void *data, size_t bytes, iv_error *err);
-
-/* Makes the digest of one tensor again. Different tensors may be hashed by several threads at once. */
-iv_status iv_tensor_digest(iv_tensor *t, iv_error *err);
-
-/* Makes weights_digest of all ranks again, as of a checkpoint with the present values in the checkpoint's types. Reads
- * the tensors that have changed. */
-iv_status iv_model_digest(iv_model *first, iv_error *err);
 
 #endif

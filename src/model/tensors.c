@@ -4,6 +4,7 @@
 #include "base/size.h"
 #include "kernels/kernels.h"
 #include "kernels/packed_panel.h"
+#include "model/stored.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
@@ -18,7 +19,6 @@ typedef struct builder {
     iv_model *shard[IV_RANKS_MAX]; /* [0] is first */
     size_t shards;
     const iv_checkpoint *c; /* NULL: names and shapes are collected, nothing is made */
-    bool *used;             /* [checkpoint count] */
     struct collection *wanted;
     iv_error *err;
 } builder;
@@ -50,22 +50,8 @@ static iv_status collect(builder *b, const char *name, int ndim, size_t rows, si
 
 static iv_status find(builder *b, const char *name, int ndim, size_t rows, size_t columns, iv_tensor **out) {
     if (!b->c) return collect(b, name, ndim, rows, columns, out);
-    const iv_tensor_info *t = iv_checkpoint_find(b->c, name);
-    if (!t)
-        return iv_fail(b->err, IV_FORMAT, "%s: wanted by %s, not in the checkpoint", name, b->first->config.model_type);
-    if (t->ndim != ndim || (size_t)t->shape[0] != rows || (ndim == 2 && (size_t)t->shape[1] != columns)) {
-        char found[256] = "", *at = found;
-        for (int i = 0; i < t->ndim; i++)
-            at += snprintf(at, sizeof found - (size_t)(at - found), "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-        if (ndim == 2)
-            return iv_fail(b->err, IV_FORMAT, "%s: wanted shape [%zu, %zu], found [%s]", name, rows, columns, found);
-        return iv_fail(b->err, IV_FORMAT, "%s: wanted shape [%zu], found [%s]", name, rows, found);
-    }
-    if (t->dtype != IV_BF16 && t->dtype != IV_F16 && t->dtype != IV_F32)
-        return iv_fail(b->err, IV_UNSUPPORTED, "%s: wanted BF16, F16 or F32, found %s", name, iv_dtype_name(t->dtype));
-    size_t i = (size_t)(t - iv_checkpoint_at(b->c, 0));
-    b->used[i] = true;
-    *out = &b->first->tensors[i];
+    *out = iv_model_tensor(b->first, name);
+    IV_ASSERT(*out); /* the walk that collected names found it */
     return IV_OK;
 }
 
@@ -78,17 +64,27 @@ static iv_status add_slice(builder *b, iv_tensor *t, iv_tensor_slice slice) {
     return IV_OK;
 }
 
-/* A vector that every rank has whole; it is stored in the first. */
-static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
+/* A vector that every rank has whole; it is stored in the first. *out: what the arithmetic reads. */
+static iv_status offset_vector(builder *b, const char *prefix, const char *suffix, size_t n, bool plus_one, float **out,
+                               iv_tensor **tensor) {
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
     snprintf(name, sizeof name, "%s%s", prefix, suffix);
     IV_TRY(find(b, name, 1, n, 0, &t));
-    *tensor = t;
-    *out = IV_ARENA_NEW(&b->first->arena, n, float);
-    if (!*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
+    float *values = IV_ARENA_NEW(&b->first->arena, n + 1, float); /* a router's gate has no bias: +0 */
+    *tensor = t, *out = plus_one ? IV_ARENA_NEW(&b->first->arena, n, float) : values;
+    if (!values || !*out) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
     t->held = IV_F32;
-    return add_slice(b, t, (iv_tensor_slice){.owner = b->first, .vector = *out, .end = n});
+    return add_slice(
+        b, t, (iv_tensor_slice){.owner = b->first, .vector = values, .plus_one = plus_one ? *out : NULL, .end = n});
+}
+
+static iv_status vector(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
+    return offset_vector(b, prefix, suffix, n, false, out, tensor);
+}
+
+static iv_status norm(builder *b, const char *prefix, const char *suffix, size_t n, float **out, iv_tensor **tensor) {
+    return offset_vector(b, prefix, suffix, n, b->first->config.unit_offset_norms, out, tensor);
 }
 
 typedef struct stack_tensor {
@@ -174,10 +170,8 @@ static iv_status biases(builder *b, const char *prefix, const stack_tensor *tens
 /* Whether tensors that are stacked may stay packed: they have one form, and their expansion is of the matrix's type. */
 static bool common_form(const builder *b, iv_tensor *const *t, size_t count, iv_dtype type, iv_code_form *out) {
     for (size_t i = 0; i < count; i++) {
-        iv_code_form f;
-        if (!b->c || !b->first->packed || t[i]->info.dtype != type ||
-            !iv_checkpoint_form(b->c, (size_t)(t[i] - b->first->tensors), &f))
-            return false;
+        if (!b->c || !t[i]->has_codes || t[i]->info.dtype != type) return false;
+        iv_code_form f = t[i]->codes;
         if (i > 0 && (f.format != out->format || f.second != out->second || f.scale_type != out->scale_type ||
                       f.group != out->group))
             return false;
@@ -207,8 +201,7 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
     bool packed = common_form(b, t, count, type, &form);
     for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count, packed ? &form : NULL, k));
     for (size_t i = 0; i < count; i++) {
-        t[i]->held = type, t[i]->packed = packed;
-        if (packed) t[i]->codes = form;
+        t[i]->held = type;
         for (size_t j = 0; j < cut_count; j++) {
             size_t begin = cuts[j].of[i].begin, end = cuts[j].k ? cuts[j].of[i].end : begin;
             IV_TRY(add_slice(b, t[i],
@@ -219,6 +212,7 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
                                                .column = cuts[j].column,
                                                .first = first[j]}));
             first[j] += end - begin;
+            if (!iv_weight_is_plain(cuts[j].matrix->format)) t[i]->packed = true;
         }
     }
     return cut_count && cuts[0].bias ? biases(b, prefix, tensors, count, cuts, cut_count) : IV_OK;
@@ -251,11 +245,11 @@ typedef struct mlp_shard {
     const iv_row_cut *row;
 } mlp_shard;
 
-/* leaves: of every matrix; 0: as its k has them. */
-static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int leaves, const mlp_shard *mlps,
-                     size_t count, iv_mlp_tensors *named) {
+/* leaves: of every matrix; 0: as its k has them. scaled: a GPU does not fuse the activation. */
+static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
+                     bool scaled, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
     const iv_model_config *c = &b->first->config;
-    size_t hidden = (size_t)c->hidden_size, downs = 0;
+    size_t hidden = (size_t)c->hidden_size, downs = 0, ups = iv_activation_inputs(activation);
     const stack_tensor up[] = {{"gate_proj", intermediate, &named->gate, &named->gate_bias},
                                {"up_proj", intermediate, &named->up, &named->up_bias}};
     const stack_tensor down[] = {{"down_proj", hidden, &named->down, NULL}};
@@ -270,11 +264,11 @@ static iv_status mlp(builder *b, const char *prefix, size_t intermediate, int le
                            .of = {{begin, end}, {begin, end}},
                            .k = hidden,
                            .leaves = leaves,
-                           .paired = true};
+                           .paired = activation->kind == IV_ACTIVATION_SILU && !scaled};
         downs = cut_nodes(down_cuts, downs, mlps[i].owner, to->down, row, hidden);
     }
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
-    IV_TRY(stacked(b, prefix, up, 2, hidden, up_cuts, count));
+    IV_TRY(stacked(b, prefix, up + 2 - ups, ups, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
     if (!c->mlp_bias || count == 0) return IV_OK;
     IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
@@ -304,7 +298,26 @@ static iv_status norms(builder *b, const char *at, size_t index) {
         char name[PREFIX_BYTES];
         if (!all[i].name[places]) continue;
         snprintf(name, sizeof name, "%s.weight", all[i].name[places]);
-        IV_TRY(vector(b, at, name, hidden, all[i].to, all[i].tensor));
+        IV_TRY(norm(b, at, name, hidden, all[i].to, all[i].tensor));
+    }
+    return IV_OK;
+}
+
+/* One value a query head: of each rank those of its heads. */
+static iv_status sinks(builder *b, const char *at, size_t index) {
+    char name[NAME_BYTES];
+    iv_tensor *t = NULL;
+    snprintf(name, sizeof name, "%sself_attn.sinks", at);
+    IV_TRY(find(b, name, 1, (size_t)b->first->config.heads, 0, &t));
+    t->held = IV_F32, b->first->layer_tensors[index].sinks = t;
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        float *to = m->layers[index].sinks = IV_ARENA_NEW(&m->arena, s->heads ? s->heads : 1, float);
+        if (!to) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
+        IV_TRY(add_slice(
+            b, t,
+            (iv_tensor_slice){.owner = m, .vector = to, .begin = s->head_first, .end = s->head_first + s->heads}));
     }
     return IV_OK;
 }
@@ -337,10 +350,41 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
     if (c->qk_norm) {
-        IV_TRY(vector(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
-        IV_TRY(vector(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
+        IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
+        IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
     }
+    return c->attention_sinks ? sinks(b, at, index) : IV_OK;
+}
+
+/* The router, with the shared expert's gate as its last output, and what is added to logits and scores. */
+static iv_status router(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t experts = (size_t)c->experts, hidden = (size_t)c->hidden_size, gates = c->shared_gate ? 1 : 0;
+    const stack_tensor both[] = {{"mlp.gate", experts, &n->router, &n->router_bias},
+                                 {"mlp.shared_expert_gate", 1, &n->shared_gate, NULL}};
+    cut all = {.owner = b->first, .matrix = &l->router, .of = {{0, experts}, {0, gates}}, .k = hidden};
+    IV_TRY(stacked(b, at, both, 1 + gates, hidden, &all, 1));
+    if (c->router_bias) IV_TRY(vector(b, at, "mlp.gate.bias", experts, &l->router_bias, &n->router_bias));
+    if (!c->router_correction) return IV_OK;
+    IV_TRY(vector(b, at, "mlp.gate.e_score_correction_bias", experts, &l->router_correction, &n->router_correction));
+    n->router_correction->constant = true;
     return IV_OK;
+}
+
+/* The expert that serves all tokens, divided over the ranks as a dense layer's MLP. */
+static iv_status shared_expert(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    char inner[2 * PREFIX_BYTES];
+    mlp_shard parts[IV_RANKS_MAX];
+    if (!c->shared_intermediate_size) return IV_OK;
+    for (size_t r = 0; r < b->shards; r++)
+        parts[r] =
+            (mlp_shard){b->shard[r], &b->shard[r]->layers[index].shared, &b->shard[r]->tp.shared.of[b->shard[r]->rank]};
+    snprintf(inner, sizeof inner, "%smlp.%s.", at, c->shared_gate ? "shared_expert" : "shared_experts");
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->shared_intermediate_size, 0, c->shared_gate, parts,
+               b->shards, &b->first->layer_tensors[index].shared);
 }
 
 static iv_status experts(builder *b, const char *at, size_t index) {
@@ -349,8 +393,7 @@ static iv_status experts(builder *b, const char *at, size_t index) {
     if (c->experts_per_token > IV_EXPERTS_PER_TOKEN_MAX)
         return iv_fail(b->err, IV_UNSUPPORTED, "num_experts_per_tok: at most %d are supported, found %lld",
                        IV_EXPERTS_PER_TOKEN_MAX, (long long)c->experts_per_token);
-    IV_TRY(whole(b, at, "mlp.gate", (size_t)c->experts, (size_t)c->hidden_size, &b->first->layers[index].router,
-                 &b->first->layer_tensors[index].router));
+    IV_TRY(router(b, at, index));
     for (size_t e = 0; e < (size_t)c->experts; e++) {
         mlp_shard held;
         size_t count = 0;
@@ -362,10 +405,10 @@ static iv_status experts(builder *b, const char *at, size_t index) {
             count = 1;
         }
         snprintf(inner, sizeof inner, "%smlp.experts.%zu.", at, e);
-        IV_TRY(mlp(b, inner, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES, &held, count,
-                   &b->first->layer_tensors[index].experts[e]));
+        IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES,
+                   c->mlp_bias, &held, count, &b->first->layer_tensors[index].experts[e]));
     }
-    return IV_OK;
+    return shared_expert(b, at, index);
 }
 
 static iv_status layer(builder *b, size_t index) {
@@ -390,9 +433,16 @@ static iv_status layer(builder *b, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     n->experts = IV_ARENA_NEW(&b->first->arena, moe ? (size_t)c->experts : 1, iv_mlp_tensors);
     if (!n->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
-    if (moe) return experts(b, at, index);
+    if (moe) {
+        IV_TRY(experts(b, at, index));
+        for (size_t r = 1; r < b->shards; r++)
+            b->shard[r]->layers[index].router_bias = first->router_bias,
+            b->shard[r]->layers[index].router_correction = first->router_correction;
+        return IV_OK;
+    }
     snprintf(inner, sizeof inner, "%smlp.", at);
-    return mlp(b, inner, (size_t)c->intermediate_size, 0, mlps, b->shards, n->experts);
+    return mlp(b, inner, &c->layer[index].activation, (size_t)c->intermediate_size, 0, false, mlps, b->shards,
+               n->experts);
 }
 
 /* The head, panel by panel; a tied one is a view of the embedding (iv_tensors_bind). */
@@ -411,31 +461,13 @@ static iv_status head(builder *b) {
     return stacked(b, "", one, 1, (size_t)c->hidden_size, cuts, b->shards);
 }
 
-bool iv_tensor_is_buffer(const char *name) {
-    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t tail = strlen(suffixes[i]);
-        if (n > tail && strcmp(name + n - tail, suffixes[i]) == 0) return true;
-    }
-    return false;
-}
-
-/* Tensors that transformers leaves unread, too: buffers of old exports, and a head next to tied embeddings. Their bytes
- * are hashed all the same. */
-static iv_status add_unread(builder *b, iv_tensor *t) {
-    if (iv_tensor_is_buffer(t->info.name)) {
-        t->unused = true;
-        return IV_OK;
-    }
-    if (b->first->config.tie_embeddings && strcmp(t->info.name, "lm_head.weight") == 0) {
-        const iv_tensor *embedding = iv_model_tensor(b->first, "model.embed_tokens.weight");
-        t->unused = t->rows != embedding->rows || t->columns != embedding->columns;
-        if (!t->unused) t->same_as = embedding, t->slices = embedding->slices, t->held = embedding->held;
-        return IV_OK;
-    }
-    return iv_fail(b->err, IV_FORMAT, "%s: surplus tensor: %s has none of this name", t->info.name,
-                   b->first->config.model_type);
+/* A head next to tied embeddings has their values, if it has their shape. */
+static void tie_head(iv_model *m) {
+    const iv_tensor *embedding = m->embedding_tensor;
+    iv_tensor *t = iv_model_tensor(m, "lm_head.weight");
+    if (!m->config.tie_embeddings || !t || t->rows != embedding->rows || t->columns != embedding->columns) return;
+    t->unused = false, t->same_as = embedding, t->slices = embedding->slices, t->held = embedding->held;
+    iv_stored_add_head(m, t);
 }
 
 static iv_status everything(builder *b) {
@@ -446,65 +478,54 @@ static iv_status everything(builder *b) {
     if (!m->layer_tensors) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its layers");
     IV_TRY(whole(b, "", "model.embed_tokens", (size_t)c->vocab_size, hidden, &m->embedding, &m->embedding_tensor));
     if (!c->tie_embeddings) IV_TRY(head(b));
-    IV_TRY(vector(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
+    IV_TRY(norm(b, "model.", "norm.weight", hidden, &m->final_norm, &m->final_norm_tensor));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->final_norm = m->final_norm;
     for (size_t i = 0; i < (size_t)c->layers; i++) IV_TRY(layer(b, i));
-    for (size_t i = 0; i < m->tensor_count; i++)
-        if (!b->used[i]) IV_TRY(add_unread(b, &m->tensors[i]));
+    if (b->c) tie_head(m);
     return IV_OK;
 }
 
-/* The checkpoint's tensors, before they are bound. */
-static iv_status copy_infos(builder *b) {
-    iv_model *m = b->first;
-    size_t count = iv_checkpoint_count(b->c);
-    m->tensors = IV_ARENA_NEW(&m->arena, count + 1, iv_tensor);
-    b->used = IV_ARENA_NEW(&m->arena, count + 1, bool);
-    bool memory = m->tensors && b->used;
-    for (; memory && m->tensor_count < count; m->tensor_count++) {
-        iv_tensor *t = &m->tensors[m->tensor_count];
-        t->info = *iv_checkpoint_at(b->c, m->tensor_count);
-        t->info.name = iv_arena_strndup(&m->arena, t->info.name, strlen(t->info.name));
-        memory = t->info.name != NULL;
-        t->columns = t->info.ndim == 2 && t->info.shape[1] ? (size_t)t->info.shape[1] : 1;
-        t->rows = t->info.elements / t->columns;
-    }
-    return memory ? IV_OK : iv_fail(b->err, IV_NO_MEMORY, "model: no memory for %zu tensors", count);
+/* The walk without a checkpoint, by a model that is thrown away. *names owns those of wanted. */
+static iv_status collect_all(const iv_model_config *config, iv_dtype type, collection *wanted, iv_arena *names,
+                             iv_error *err) {
+    iv_model *m = calloc(1, sizeof *m);
+    if (!m) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its names");
+    m->config = *config, m->gemm_type = type, wanted->type = type;
+    builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = wanted, .err = err};
+    iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
+    m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
+    if (status == IV_OK && !m->layers) status = iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
+    if (status == IV_OK) status = everything(&b);
+    *names = m->arena;
+    free(m);
+    return status;
 }
 
 iv_status iv_tensors_make(iv_model *first, const iv_checkpoint *c, iv_error *err) {
     builder b = {.first = first, .c = c, .err = err};
+    collection wanted = {0};
+    iv_arena names = {0};
     for (iv_model *m = first; m; m = m->next) {
         b.shard[b.shards++] = m;
         m->layers = IV_ARENA_NEW(&m->arena, (size_t)m->config.layers, iv_layer);
         if (!m->layers) return iv_fail(err, IV_NO_MEMORY, "model: no memory for its layers");
     }
-    IV_TRY(copy_infos(&b));
-    return everything(&b);
-}
-
-static int by_name(const void *name, const void *t) { return strcmp(name, ((const iv_tensor *)t)->info.name); }
-
-iv_tensor *iv_model_tensor(iv_model *first, const char *name) {
-    return first->tensor_count ? bsearch(name, first->tensors, first->tensor_count, sizeof *first->tensors, by_name)
-                               : NULL;
+    iv_status status = collect_all(&first->config, first->gemm_type, &wanted, &names, err);
+    if (status == IV_OK) status = iv_stored_make(first, c, wanted.tensors, wanted.count, err);
+    free(wanted.tensors);
+    iv_arena_free(&names);
+    return status == IV_OK ? everything(&b) : status;
 }
 
 iv_status iv_tensors_dummy(const iv_model_config *config, iv_dtype type, uint64_t seed, iv_checkpoint **out,
                            iv_error *err) {
-    collection wanted = {.type = type};
-    iv_model *m = calloc(1, sizeof *m);
-    if (!m) return iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory");
-    m->config = *config, m->gemm_type = type;
-    builder b = {.first = m, .shard = {m}, .shards = 1, .wanted = &wanted, .err = err};
-    iv_status status = iv_tp_plan_make(config, 1, false, &m->tp, err);
-    m->layers = IV_ARENA_NEW(&m->arena, (size_t)config->layers, iv_layer);
-    if (status == IV_OK && !m->layers) status = iv_fail(err, IV_NO_MEMORY, "dummy weights: no memory for its layers");
-    if (status == IV_OK) status = everything(&b);
+    collection wanted = {0};
+    iv_arena names = {0};
+    iv_status status = collect_all(config, type, &wanted, &names, err);
+    if (status == IV_OK) status = iv_stored_of_family(config, &names, wanted.tensors, &wanted.count, err);
     if (status == IV_OK) status = iv_checkpoint_dummy(wanted.tensors, wanted.count, seed, out, err);
     free(wanted.tensors);
-    iv_arena_free(&m->arena);
-    free(m);
+    iv_arena_free(&names);
     return status;
 }
 
@@ -547,6 +568,7 @@ void iv_tensors_bind(iv_model *m, const iv_model *first) {
             l->router = first->layers[i].router;
         for (size_t e = 0; e < (l->config->mlp == IV_MLP_EXPERTS ? (size_t)m->config.experts : 1); e++)
             at = bind(&l->experts[e].gate_up, at), at = bind_nodes(l->experts[e].down, at);
+        at = bind(&l->shared.gate_up, at), at = bind_nodes(l->shared.down, at);
     }
     IV_ASSERT(at == m->data + m->data_bytes);
 }

@@ -1,8 +1,8 @@
-/* tensors.h: a model's tensors by name: shape, types, and which ranks hold which part of each. The five families use
- * the same names; the configuration says what a family adds or omits (biases, head norms, experts).
+/* tensors.h: a model's tensors by name: shape, types, and which ranks hold which part of each. All families have the
+ * same names; the configuration says what a family adds or omits (biases, head norms, experts).
  *
- * The table belongs to the first model of a process and lists what the checkpoint holds, in byte order of the names. It
- * serves loading, reading back, replacing (tensor_data.h) and export; dummy weights come from the same walk. */
+ * The table belongs to the first model of a process, in byte order of the names. Files may have other names and forms:
+ * stored.h, which serves loading and export. Dummy weights come from the same walk. */
 #ifndef IV_MODEL_TENSORS_H
 #define IV_MODEL_TENSORS_H
 
@@ -16,29 +16,28 @@ typedef struct iv_tensor_slice {
     iv_model *owner;   /* the rank; its memspace holds the matrix, vectors are always in this process's memory */
     iv_matrix *matrix; /* NULL: a vector */
     float *vector;
+    float *plus_one;           /* NULL, or where a vector's values plus 1 are: what norms with an offset multiply by */
     size_t begin, end, column; /* of the tensor */
     size_t first;              /* row or element that `begin` becomes */
 } iv_tensor_slice;
 
 struct iv_tensor {
-    iv_tensor_info info;      /* as in the checkpoint; offset and shard are not used */
+    iv_tensor_info info;      /* type as in the checkpoint; offset and shard are not used */
     size_t rows, columns;     /* of a vector: elements, 1 */
     iv_dtype held;            /* type of the packed values; vectors are held in float32 */
     iv_tensor_slice *slices;  /* NULL: another process holds it, or it is unused */
     const iv_tensor *same_as; /* a head next to tied embeddings: the embedding; its slices are that one's */
-    bool unused;              /* a buffer of old exports: hashed at load, not held */
+    bool constant;            /* of the model, but not trained */
+    bool unused;              /* a buffer of old exports, a wrapper's tower: hashed at load, not held */
     size_t offset;            /* among the trained parameters: parameters.h */
+    bool has_codes;           /* the file has it in a form in which a CPU may hold it: packed.h */
     bool packed;              /* some slices are packed matrices */
-    iv_code_form codes;       /* of the file's rows, where packed */
-    bool changed;             /* since its digest was made */
-    uint8_t digest[32];       /* of the data in info.dtype */
+    iv_code_form codes;       /* where has_codes: of the file's rows */
+    bool changed;             /* since the digests were made */
 };
 
 /* NULL if there is none. A binary search. */
 iv_tensor *iv_model_tensor(iv_model *first, const char *name);
-
-/* Rotary tables, which old exports and ColossalAI's hold as buffers: no engine reads them. */
-bool iv_tensor_is_buffer(const char *name);
 
 /* Allocates the layers and vectors of first and of the models after it in their arenas, shapes their matrices, counts
  * data_bytes (packed matrices, each aligned), and makes the table from the checkpoint, of which every tensor must be

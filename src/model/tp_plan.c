@@ -86,6 +86,7 @@ iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline,
     *out = (iv_tp_plan){.ranks = ranks};
     cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks, baseline);
     cut_rows(&out->down, (size_t)c->intermediate_size, ranks, baseline);
+    if (c->shared_intermediate_size) cut_rows(&out->shared, (size_t)c->shared_intermediate_size, ranks, baseline);
     if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1, baseline);
     for (size_t r = 0; r < ranks; r++) shard_of(c, out, r, &out->shard[r]);
     return IV_OK;

@@ -46,6 +46,7 @@ typedef struct iv_tp_plan {
     size_t ranks;
     iv_tp_shard shard[IV_RANKS_MAX];
     iv_row_cuts out, down;   /* down: of dense layers */
+    iv_row_cuts shared;      /* down of the shared expert; a rank may have none of it */
     iv_row_cuts expert_down; /* of one expert, which one rank has whole */
 } iv_tp_plan;
 

@@ -61,6 +61,7 @@ static void block_step(const iv_ref_attention_args *a, int64_t first_key, row_st
         bool visible = key >= low && key <= a->position;
         const char *k = (const char *)a->keys + (size_t)key * padded * element;
         score[j] = visible ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, k, padded) : -INFINITY;
+        if (visible && a->score_inner != 0.0f) score[j] = v_tanh(score[j] * a->score_inner);
         if (score[j] > largest) largest = score[j];
     }
     float max = iv_attention_next_max(s->max, largest * a->scale_log2e);
@@ -90,6 +91,15 @@ static void merge(const iv_ref_attention_args *a, row_state *total, const row_st
     total->max = max;
 }
 
+/* The sink is merged last, as a split with this maximum, a sum of 1 and no output. */
+static void merge_sink(const iv_ref_attention_args *a, row_state *total) {
+    float sink = iv_sink_log2e(*a->sink), max = sink > total->max ? sink : total->max;
+    float keep = iv_attention_exp2(a->arithmetic, total->max - max);
+    total->sum = iv_fma(total->sum, keep, iv_attention_exp2(a->arithmetic, sink - max));
+    for (size_t d = 0; d < a->head_dim; d++) total->out[d] = total->out[d] * keep;
+    total->max = max;
+}
+
 bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
     if (a->head_dim > HEAD_DIM_MAX) return false;
     row_state *total = calloc(2, sizeof *total), *split = total + 1;
@@ -107,6 +117,7 @@ bool iv_ref_attention(const iv_ref_attention_args *a, float *out) {
         else
             merge(a, total, split);
     }
+    if (a->sink) merge_sink(a, total);
     for (size_t d = 0; d < a->head_dim; d++) out[d] = iv_canonical(total->out[d] / total->sum);
     free(total);
     return true;

@@ -37,6 +37,9 @@ static inline float iv_attention_scale_log2e(size_t head_dim) {
     return (float)(1.4426950408889634 / __builtin_sqrt((double)head_dim));
 }
 
+/* A sink as the softmax takes it: times log2(e), rounded once. */
+static inline float iv_sink_log2e(float sink) { return sink * 0x1.715476p+0f; }
+
 /* Which keys a row at `position` sees: [iv_first_visible, position]. window 0 means all. */
 static inline int64_t iv_first_visible(int64_t position, int64_t window) {
     return window > 0 && position >= window ? position - window + 1 : 0;
@@ -54,7 +57,9 @@ typedef struct iv_ref_attention_args {
     size_t head_dim;    /* elements; q and each key hold iv_padded_k(head_dim), zero at the end */
     int64_t position;   /* of the query */
     int64_t window;     /* 0, or how many keys including its own a row sees */
-    float scale_log2e;  /* head_dim^-0.5 * log2(e), rounded once to float; above 0 */
+    float scale_log2e;  /* of scores, times log2(e), rounded once to float; above 0 */
+    float score_inner;  /* 0, or scores become tanh(score * score_inner) first */
+    const float *sink;  /* NULL, or the head's: one more term of the softmax's sum, without a value */
     const void *q;      /* [padded head_dim] */
     const void *keys;   /* [position + 1][padded head_dim] */
     const void *values; /* [position + 1][head_dim] */

@@ -3,7 +3,7 @@
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 #include "numerics/vec_scalar.h"
-#include "numerics/elementary.h"
+#include "numerics/activate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,13 +34,15 @@ static void store(iv_dtype type, void *p, size_t i, float x) {
         ((uint16_t *)p)[i] = type == IV_BF16 ? iv_bf16_from_f32(x) : iv_f16_from_f32(x);
 }
 
-void iv_ref_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup) {
+void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup) {
+    iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
     for (size_t i = 0; i < n; i++) {
-        float g = iv_element(type, gate, i), u = iv_element(type, up, i), a = da[i];
-        float d = 1.0f + v_exp(0.0f - g), s = 1.0f / d, act = g / d;
-        store(to, dup, i, a * act);
-        store(to, dgate, i, (a * u) * iv_fma(act, 1.0f - s, s));
+        float dg = 0.0f, du;
+        v_activate_backward(a->kind, f, gate ? iv_element(type, gate, i) : 0.0f, iv_element(type, up, i), da[i], &dg,
+                            &du);
+        store(to, dup, i, du);
+        if (gate) store(to, dgate, i, dg);
     }
 }
 
@@ -55,13 +57,20 @@ void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, f
 
 float iv_ref_attention_lse2(float max, float sum) { return iv_fma(v_log(sum), 0x1.715476p+0f, max); }
 
+float iv_ref_sink_gradient(iv_arithmetic arithmetic, float sink, float lse2, float delta) {
+    return iv_canonical(-(iv_attention_exp2(arithmetic, iv_sink_log2e(sink) - lse2) * delta));
+}
+
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds) {
     for (int j = 0; j < IV_ATTENTION_BLOCK; j++) {
         bool seen = j >= first && j <= last;
         float w = seen ? iv_attention_exp2(arithmetic, iv_fma(score[j], scale_log2e, -lse2)) : 0.0f;
         store(type, p, (size_t)j, w);
-        store(type, ds, (size_t)j, seen ? w * (dp[j] - delta) : 0.0f);
+        float d = w * (dp[j] - delta);
+        if (capped) d = d * iv_fma(-score[j], score[j], 1.0f);
+        store(type, ds, (size_t)j, seen ? d : 0.0f);
     }
 }
 
@@ -130,11 +139,12 @@ static void score_gradients(const iv_ref_attention_backward_args *a, size_t head
             padded_row(a->type, a->k, first_key + (size_t)j, a->head_dim, k);
             padded_row(a->type, a->v, first_key + (size_t)j, a->head_dim, v);
             score[j] = iv_ref_chain(a->arithmetic, a->type, 0.0f, q, k, padded);
+            if (a->score_inner != 0.0f) score[j] = v_tanh(score[j] * a->score_inner);
             dp[j] = iv_ref_chain(a->arithmetic, a->type, 0.0f, d, v, padded);
         }
-        iv_ref_attention_gradients(a->arithmetic, score, dp, first, last, a->scale_log2e, a->lse2[row],
-                                   iv_ref_row_dot(a->type, d, o, a->head_dim), a->type, (char *)b->p + i * B * width,
-                                   (char *)b->ds + i * B * width);
+        iv_ref_attention_gradients(a->arithmetic, score, dp, first, last, a->score_inner != 0.0f, a->scale_log2e,
+                                   a->lse2[row], iv_ref_row_dot(a->type, d, o, a->head_dim), a->type,
+                                   (char *)b->p + i * B * width, (char *)b->ds + i * B * width);
     }
 }
 

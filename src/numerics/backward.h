@@ -5,6 +5,7 @@
 #ifndef IV_NUMERICS_BACKWARD_H
 #define IV_NUMERICS_BACKWARD_H
 
+#include "numerics/activation.h"
 #include "numerics/attention.h"
 
 /* RMSNorm at a row x[n] with weights w: from dy the gradient of x, added to add[n] (NULL: not added), into out[n],
@@ -15,10 +16,10 @@ float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t 
 /* One row's part of the gradient of w, added to sum[n]: dy[i] * (x[i] * r). */
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum);
 
-/* gate and up are typed, as the backward pass sees them; da is the gradient of silu(gate) * up. Results are rounded to
- * `to`. */
-void iv_ref_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup);
+/* gate and up are typed, as the backward pass sees them; da is the gradient of the activation. Results are rounded to
+ * `to`. gate and dgate may be NULL if it has no gate. */
+void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup);
 
 /* The gradient of a row's logits, rounded to `type`: c * (softmax(x)[i] - (i == target)), with the row's max and sum as
  * iv_ref_sum_exp makes them. Only columns [first, first + n) of the row are given in x and written. */
@@ -30,9 +31,14 @@ void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, f
 float iv_ref_attention_lse2(float max, float sum);
 
 /* One query against a block of 64 keys: from raw scores q . k and products dO . v, the weights p and the gradients of
- * the scores, typed; those outside [first, last] are +0. */
+ * the scores, typed; those outside [first, last] are +0. capped: scores are tanh of scaled ones, and the gradients
+ * those of the latter. */
 void iv_ref_attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds);
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds);
+
+/* A row's part of the gradient of its head's sink. */
+float iv_ref_sink_gradient(iv_arithmetic arithmetic, float sink, float lse2, float delta);
 
 /* delta of a query: the product of two typed rows, in the lanes of section 4. */
 float iv_ref_row_dot(iv_dtype type, const void *a, const void *b, size_t n);
@@ -50,7 +56,8 @@ typedef struct iv_ref_attention_backward_args {
     iv_dtype type; /* of every typed array */
     size_t n, head_dim, group;
     int64_t window;
-    float scale_log2e, scale;   /* head_dim^-0.5 * log2(e), and head_dim^-0.5 */
+    float scale_log2e, scale;   /* of scores, times log2(e); of scores */
+    float score_inner;          /* 0, or as iv_ref_attention_args */
     const void *q, *out, *dout; /* [group][n][head_dim], typed */
     const void *k, *v;          /* [n][head_dim], typed */
     const float *lse2;          /* [group][n] */

@@ -87,6 +87,23 @@ IV_ELEMENTARY vf v_log(vf x) {
     return v_select(v_is_nan(x), v_float(vi_set(IV_NAN_F32_BITS)), y);
 }
 
+/* The hyperbolic tangent: a polynomial below 0.6875, else 1 - 2 / (e^2|x| + 1). NaN: a NaN. */
+IV_ELEMENTARY vf v_tanh(vf x) {
+    vf zero = v_set(0.0f), one = v_set(1.0f);
+    vm negative = v_less(x, zero);
+    vf a = v_select(negative, v_sub(zero, x), x), z = v_mul(a, a);
+    vf p = v_set(0x1.131d2cp-9f);
+    p = v_fma(p, z, v_set(-0x1.0b3af6p-7f));
+    p = v_fma(p, z, v_set(0x1.639de0p-6f));
+    p = v_fma(p, z, v_set(-0x1.b9f682p-5f));
+    p = v_fma(p, z, v_set(0x1.1110b2p-3f));
+    p = v_fma(p, z, v_set(-0x1.555556p-2f));
+    vf small = v_fma(v_mul(p, z), a, a);
+    vf large = v_sub(one, v_div(v_set(2.0f), v_add(v_exp(v_add(a, a)), one)));
+    vf y = v_select(v_less(a, v_set(0.6875f)), small, large);
+    return v_select(negative, v_sub(zero, y), y);
+}
+
 /* The sigmoid-weighted unit x / (1 + e^-x). */
 IV_ELEMENTARY vf v_silu(vf x) { return v_div(x, v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), x)))); }
 

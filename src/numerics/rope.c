@@ -5,6 +5,8 @@
 #include "numerics/elementary64.h"
 #include "numerics/strict.h"
 
+#include <math.h>
+
 #define TWO_PI 0x1.921fb54442d18p+2
 
 static double llama3_scaled(const iv_rope_rule *rule, double frequency) {
@@ -45,6 +47,14 @@ static double yarn_scaled(const iv_rope_rule *rule, double low, double high, dou
     return frequency / rule->factor * ramp + frequency * (1.0 - ramp);
 }
 
+double iv_rope_long_attention(double factor, double original_positions) {
+    return factor > 1.0 ? sqrt(1.0 + iv_log64(factor) / iv_log64(original_positions)) : 1.0;
+}
+
+double iv_rope_ntk_theta(double theta, double alpha, size_t head_dim) {
+    return theta * iv_exp64(iv_log64(alpha) * ((double)head_dim / ((double)head_dim - 2.0)));
+}
+
 void iv_rope_frequencies(const iv_rope_rule *rule, size_t head_dim, double *frequencies) {
     double log_theta = iv_log64(rule->theta), low = 0.0, high = 0.0;
     bool yarn = rule->beta_fast > 0.0;
@@ -54,7 +64,8 @@ void iv_rope_frequencies(const iv_rope_rule *rule, size_t head_dim, double *freq
         if (yarn)
             frequencies[i] = yarn_scaled(rule, low, high, (double)i, f);
         else
-            frequencies[i] = rule->low_freq > 0.0 ? llama3_scaled(rule, f) : f / rule->factor;
+            frequencies[i] =
+                rule->low_freq > 0.0 ? llama3_scaled(rule, f) : f / (rule->factors ? rule->factors[i] : rule->factor);
     }
 }
 

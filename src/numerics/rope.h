@@ -17,10 +17,17 @@ typedef struct iv_rope_rule {
     double original_positions;   /* llama3 and yarn only */
     double beta_fast, beta_slow; /* yarn only: turns over the original positions; beta_fast 0 means another rule */
     bool truncate;               /* yarn only: between whole pairs */
+    const double *factors;       /* longrope only: [pairs], divides the frequency of each; else NULL */
 } iv_rope_rule;
 
 /* What yarn multiplies cosines and sines with: of a factor, and of mscale and mscale_all_dim (0: not given). */
 double iv_rope_yarn_attention(double factor, double mscale, double mscale_all);
+
+/* The same of longrope, by how far positions are stretched (1 or more) over the original ones. */
+double iv_rope_long_attention(double factor, double original_positions);
+
+/* The theta of "dynamic" scaling with a constant alpha; head_dim above 2. */
+double iv_rope_ntk_theta(double theta, double alpha, size_t head_dim);
 
 /* Writes the frequency of each of head_dim/2 pairs. */
 void iv_rope_frequencies(const iv_rope_rule *rule, size_t head_dim, double *frequencies);

@@ -1,7 +1,7 @@
 /* rows.c: row ops in plain loops, in the order of the law. */
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
-#include "numerics/elementary.h"
+#include "numerics/activate.h"
 
 float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     for (size_t stride = IV_ROW_LANES / 2; stride > 0; stride /= 2)
@@ -29,8 +29,11 @@ void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs)
     }
 }
 
-void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out) {
-    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_silu(gate[i]) * up[i]);
+const iv_activation iv_silu = {.kind = IV_ACTIVATION_SILU};
+
+void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out) {
+    iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_activate(a->kind, f, gate ? gate[i] : 0.0f, up[i]));
 }
 
 void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {
@@ -42,6 +45,18 @@ void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {
         for (; zeros; zeros &= zeros - 1) x[i + (size_t)__builtin_ctzll(zeros)] = -INFINITY;
         i += bits;
     }
+}
+
+void iv_ref_cap(float *x, float inner, float outer, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = iv_canonical(v_tanh(x[i] * inner) * outer);
+}
+
+float iv_ref_shape_gradient(iv_logit_shape shape, float y, float d) {
+    if (shape.cap != 0.0f && y > -INFINITY) {
+        float t = y * (1.0f / shape.cap);
+        d = d * iv_fma(-t, t, 1.0f);
+    }
+    return shape.divisor == 1.0f ? d : d / shape.divisor;
 }
 
 void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum) {

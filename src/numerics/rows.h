@@ -1,10 +1,12 @@
 /* rows.h: the scalar reference of every op that works on one row of floats.
  *
- * Results are fp32. RMSNorm, RoPE and SwiGLU make NaN canonical; sums, routing weights and combined terms are
+ * Results are fp32. RMSNorm, RoPE and activations make NaN canonical; sums, routing weights and combined terms are
  * used by an op that does. If an output is stored in the GEMM type, the caller rounds it with floats.h. Law:
  * NUMERICS.md section 4. */
 #ifndef IV_NUMERICS_ROWS_H
 #define IV_NUMERICS_ROWS_H
+
+#include "numerics/activation.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,13 +25,24 @@ void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, fl
 /* Rotates the pairs (x[i], x[i + pairs]) by the table row, in place. */
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
 
-/* out[i] = silu(gate[i]) * up[i]. */
-void iv_ref_swiglu(const float *gate, const float *up, size_t n, float *out);
+/* out[i] = the activation of gate[i] and up[i]; gate may be NULL if it has none. */
+void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out);
 
-/* The largest element and the sum of exponentials relative to it, in lanes. */
+/* x[i] = outer * tanh(x[i] * inner): a soft cap, of logits (inner = 1 / cap, outer = cap) or of attention's scores. */
+void iv_ref_cap(float *x, float inner, float outer, size_t n);
+
+/* From a head's products to logits: x / divisor, then the cap; 0: none. */
+typedef struct iv_logit_shape {
+    float divisor, cap;
+} iv_logit_shape;
+
+/* The slope of a shaped logit y, times the gradient d. A logit of -infinity, which was forbidden, has d. */
+float iv_ref_shape_gradient(iv_logit_shape shape, float y, float d);
+
 /* x[0..n) are the logits of ids [first, first + n): -infinity for those whose bit in `allowed` (10.2) is 0. */
 void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed);
 
+/* The largest element and the sum of exponentials relative to it, in lanes. */
 void iv_ref_sum_exp(const float *x, size_t n, float *max, float *sum);
 
 /* The same with the sum's logarithm: log softmax of x[i] is (x[i] - max) - log_sum. */

@@ -19,7 +19,7 @@ static iv_status write_tables(iv_ops *ops, const iv_model_config *c, size_t posi
     size_t n = positions * (size_t)c->head_dim / 2;
     float *tables = malloc((2 * n + 1) * sizeof *tables);
     if (!tables) return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", positions);
-    iv_rope_tables(&c->ropes[0], (size_t)c->head_dim, ops->pool, positions, tables, tables + n);
+    iv_rope_tables(c, 0, ops->pool, positions, tables, tables + n);
     iv_status status = ops->gpu->write(ops, tables, n, cosine, err);
     if (status == IV_OK) status = ops->gpu->write(ops, tables + n, n, sine, err);
     free(tables);
@@ -33,8 +33,9 @@ iv_status iv_ops_rope_tables(iv_ops *ops, const char *json, size_t bytes, size_t
     if (positions > IV_POSITIONS_MAX)
         return iv_fail(err, IV_LIMIT, "rope tables: wanted at most %d positions, found %zu", IV_POSITIONS_MAX,
                        positions);
+    iv_config_use_positions(&c, (int64_t)positions);
     IV_TRY(iv_ops_enter(ops, "rope tables", err));
     if (ops->gpu) return iv_ops_leave(ops, write_tables(ops, &c, positions, cosine, sine, err));
-    iv_rope_tables(&c.ropes[0], (size_t)c.head_dim, ops->pool, positions, cosine, sine);
+    iv_rope_tables(&c, 0, ops->pool, positions, cosine, sine);
     return iv_ops_leave(ops, IV_OK);
 }

@@ -132,7 +132,7 @@ static void swiglu_row(void *context, size_t row, size_t worker) {
         j->kernels->round(gate, j->n, j->type, j->gate + at);
         j->kernels->round(gate + j->n, j->n, j->type, j->up + at);
     }
-    j->kernels->swiglu(gate, gate + j->n, j->n, j->type, j->out + at);
+    j->kernels->activate(&iv_silu, gate, gate + j->n, j->n, j->type, j->out + at);
 }
 
 iv_status iv_ops_swiglu(iv_ops *ops, const float *gate_up, size_t rows, size_t n, void *gate, void *up, void *out,
@@ -158,8 +158,8 @@ static void swiglu_row_backward(void *context, size_t row, size_t worker) {
     const swiglu_job *j = context;
     size_t at = row * j->n * j->width, to = iv_dtype_bytes(j->to);
     char *out = j->out + row * 2 * j->n * to;
-    j->kernels->swiglu_backward(j->type, j->gate_in + at, j->up_in + at, j->da + row * j->n, j->n, j->to, out,
-                                out + j->n * to);
+    j->kernels->activate_backward(&iv_silu, j->type, j->gate_in + at, j->up_in + at, j->da + row * j->n, j->n, j->to,
+                                  out, out + j->n * to);
 }
 
 iv_status iv_ops_swiglu_backward(iv_ops *ops, const void *gate, const void *up, const float *da, size_t rows, size_t n,

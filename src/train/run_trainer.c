@@ -148,6 +148,7 @@ static iv_status parse_options(iv_run *r, iv_train_options *t, iv_numerics *nume
     iv_train_setup setup = setup_of(r, &options);
     IV_TRY(iv_train_options_parse(&setup, t, numerics, err));
     IV_TRY(size_passes(r, t, err));
+    t->longest = iv_run_longest(r);
     if (*numerics == IV_INVAR) return IV_OK;
     IV_TRY(iv_baseline_open(*numerics, t->kernels, 1, &r->baseline, err));
     t->kernels = iv_baseline_kernels(r->baseline);

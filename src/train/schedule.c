@@ -10,7 +10,6 @@
 
 static const char *const names[IV_SCHEDULE_COUNT] = {"constant", "constant_with_warmup", "linear",
                                                      "cosine",   "cosine_with_min_lr",   "warmup_stable_decay"};
-static const char *const shapes[IV_DECAY_COUNT] = {"cosine", "linear", "1-sqrt"};
 
 const char *iv_schedule_name(iv_schedule_kind kind) { return names[kind]; }
 
@@ -22,12 +21,6 @@ iv_status iv_schedule_parse(const char *text, iv_schedule_kind *kind, iv_error *
                    "schedule: wanted constant, constant_with_warmup, linear, cosine, cosine_with_min_lr or "
                    "warmup_stable_decay (wsd), found '%s'",
                    text);
-}
-
-iv_status iv_decay_shape_parse(const char *text, iv_decay_shape *shape, iv_error *err) {
-    for (int i = 0; i < IV_DECAY_COUNT; i++)
-        if (strcmp(text, shapes[i]) == 0) return *shape = (iv_decay_shape)i, IV_OK;
-    return iv_fail(err, IV_INVALID, "decay shape: wanted cosine, linear or 1-sqrt, found '%s'", text);
 }
 
 iv_status iv_schedule_steps_parse(const char *what, const char *text, uint64_t steps, uint64_t *out, iv_error *err) {

@@ -53,8 +53,6 @@ typedef struct iv_schedule {
 /* "constant", "linear", "cosine", ...: transformers' names, and "wsd" for warmup_stable_decay. */
 iv_status iv_schedule_parse(const char *text, iv_schedule_kind *kind, iv_error *err);
 const char *iv_schedule_name(iv_schedule_kind kind);
-/* "cosine", "linear", "1-sqrt". */
-iv_status iv_decay_shape_parse(const char *text, iv_decay_shape *shape, iv_error *err);
 
 /* Steps written as a count ("100") or as a ratio of `steps` with a point ("0.03"), which is rounded up. `what` heads
  * the error. */

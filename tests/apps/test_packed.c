@@ -88,7 +88,7 @@ static void weights_never_change_a_bit(void **state) {
             assert_memory_equal(want, got, n);
         }
     RUN("logits", source_path(models[0].model), "--ids", "1", "--weights", "8bit", "--out", in_folder("logits"));
-    expect_error(2, "--weights: wanted one of: packed expanded, found '8bit'");
+    expect_error(2, "--weights: wanted one of: auto packed expanded, found '8bit'");
 }
 
 /* One unit in the last place of one scale is another model. */
@@ -107,19 +107,33 @@ static void a_changed_scale_is_another_model(void **state) {
     if (memcmp(want, got, n) == 0) fail_msg("a scale was changed, the logits were not");
 }
 
-/* Every family as GGUF: names, q and k of llama, biases, experts, rotary scaling. */
+/* A copy of Gemma 3's checkpoint whose layers have the pattern of its GGUF files. */
+static const char *gemma(void) {
+    char command[16384];
+    snprintf(command, sizeof command,
+             "cp -r '%s' '%s' && chmod -R u+w '%s' && python3 -c 'import json, sys; f = sys.argv[1]; c = "
+             "json.load(open(f)); "
+             "del c[\"layer_types\"]; json.dump(c, open(f, \"w\"))' '%s/config.json'",
+             source_path("tests/data/families/gemma3_text_a"), in_folder("gemma"), in_folder("gemma"),
+             in_folder("gemma"));
+    assert_int_equal(system(command), 0);
+    return in_folder("gemma");
+}
+
+/* Every family as GGUF: names, q and k of llama, biases, experts, rotary scaling, Gemma's norms and windows. */
 static void families_have_the_same_logits(void **state) {
     (void)state;
-    static const char *const names[] = {"llama31", "qwen2", "qwen3", "qwen3_moe"};
+    static const char *const names[] = {"hf/llama31",   "hf/qwen2",           "hf/qwen3",
+                                        "hf/qwen3_moe", "families/mixtral_a", "gemma"};
     static char want[OUTPUT_MAX], got[OUTPUT_MAX], command[16384];
     if (system("python3 -c '' >/dev/null 2>&1") != 0) {
         printf("SKIPPED: families as GGUF: no python3\n");
         skip();
     }
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 6; i++) {
         char model[4096], script[4096], folder_name[64];
-        snprintf(folder_name, sizeof folder_name, "tests/data/hf/%s", names[i]);
-        snprintf(model, sizeof model, "%s", source_path(folder_name));
+        snprintf(folder_name, sizeof folder_name, "tests/data/%s", names[i]);
+        snprintf(model, sizeof model, "%s", i < 5 ? source_path(folder_name) : gemma());
         snprintf(script, sizeof script, "%s", source_path("tests/scripts/to_gguf.py"));
         snprintf(command, sizeof command, "python3 '%s' '%s' '%s'", script, model, in_folder("f.gguf"));
         assert_int_equal(system(command), 0);

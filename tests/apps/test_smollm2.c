@@ -1,5 +1,6 @@
-/* Real weights (SmolLM2-135M-Instruct, GGUF Q4_1), where `./run get smollm2` has fetched them: the tokenizer's ids as
- * transformers reads them from the same file, known answers, the same bits from one thread and two ranks. */
+/* Real weights (SmolLM2-135M-Instruct, GGUF Q4_1; Gemma 3 270M, GGUF Q4_K_M), where `./run get` has fetched them: the
+ * tokenizer's ids as transformers reads them from the same file, known answers, the same bits from one thread and
+ * several ranks. */
 #include "program.h"
 
 static const char *weights(void) {
@@ -11,6 +12,43 @@ static const char *weights(void) {
     printf("SKIPPED: real weights: %s is missing (./run get smollm2 fetches it)\n", path);
     skip();
     return NULL;
+}
+
+static const char *gemma(void) {
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/build/models/gemma3/gemma-3-270m-q4_k_m.gguf", INVAR_SOURCE_DIR);
+    const char *given = getenv("INVAR_GEMMA3");
+    if (given) snprintf(path, sizeof path, "%s", given);
+    if (access(path, R_OK) == 0) return path;
+    printf("SKIPPED: real weights: %s is missing (./run get gemma3 fetches it)\n", path);
+    skip();
+    return NULL;
+}
+
+/* Its greedy continuations in float32 are those of transformers 5.24 from the same file. */
+static void gemma_continues_as_transformers_does(void **state) {
+    (void)state;
+    static const struct {
+        const char *prompt, *text;
+    } cases[] = {
+        {"The capital of France is", " the capital of the country of France. It is the largest city in France and the "
+                                     "second largest city in Europe. It"},
+        {"1, 2, 3, 5, 8, 13,", " 17, 21, 26, 30, 33, 37,"},
+        {"Die Hauptstadt von Deutschland",
+         " ist ein Ort, der sich mit seinen vielen Sehensw\xc3\xbcrdigkeiten und kulturellen "
+         "Sehensw\xc3\xbcrdigkeiten verbindet. In diesem Artikel"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char digest[80];
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            RUN("generate", gemma(), "-p", cases[i].prompt, "--temperature", "0", "--max-tokens", "24", "--dtype",
+                "float32", "--tp", ranks == 1 ? "1" : "2");
+            expect_ok();
+            expect_out(cases[i].text);
+            if (ranks == 1) snprintf(digest, sizeof digest, "%.79s", strstr(came.err, "\ndigest sha256:"));
+            assert_non_null(strstr(came.err, digest));
+        }
+    }
 }
 
 static void text_has_the_ids_of_transformers(void **state) {
@@ -53,6 +91,7 @@ static void it_knows_a_capital(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(text_has_the_ids_of_transformers),
-                                       cmocka_unit_test(it_knows_a_capital)};
+                                       cmocka_unit_test(it_knows_a_capital),
+                                       cmocka_unit_test(gemma_continues_as_transformers_does)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -31,6 +31,8 @@ DEVICE = os.environ["INVAR_DEVICE"] = os.environ.get("INVAR_RL_DEVICE", "cuda") 
 import rl_torch as rt
 from rl_torch import rl
 
+rl.keeping = False  # processes and GPU memory of one test at a time
+
 LARGE = pathlib.Path(__file__).resolve().parents[2] / "bench" / "gpu" / "configs" / "qwen3-0.6b"
 UPDATE_S = "60"
 

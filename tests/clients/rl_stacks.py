@@ -6,6 +6,7 @@ http_server_engine.py, sglang_rollout.py) and SGLang's weight_sync/utils.py. Mes
 checkpoints of one shape: after an update the answers, digests and fingerprints are those of a server that was started on
 the second."""
 
+import atexit
 import base64
 import contextlib
 import json
@@ -107,6 +108,13 @@ class Server:
             time.sleep(0.02)
         raise AssertionError("no engine after its death")
 
+    def restore(self):
+        """As it was started: a half-sent update dropped, the weights of the first checkpoint."""
+        if self.call("POST", "/continue_generation", {})[0] != 200:
+            self.post("/continue_generation", {})
+        self.post("/update_weights_from_disk", {"model_path": str(TINY_MATH)})
+        check(self.answer() == FIRST, "the next test's server")
+
     def stop(self):
         if self.process.poll() is None:
             self.process.terminate()
@@ -117,17 +125,35 @@ class Server:
         return self.log.read()
 
 
+keeping = True
+kept = []  # the server of tests that want no flags: it and its weights process, which takes seconds to import torch, serve them all
+KEPT_FLAGS = ("--max-request-body", "64M")
+
+
 @contextlib.contextmanager
 def serving(model, *flags, environment=None):
-    server = Server(model, *flags, environment=environment)
+    keep = keeping and model == TINY_MATH and flags in ((), KEPT_FLAGS) and not environment
+    server = kept.pop() if keep and kept else Server(model, *(KEPT_FLAGS if keep else flags), environment=environment)
     try:
         yield server
+        if keep and server.process.poll() is None:
+            server.restore()
+            kept.append(server)
     except BaseException:
         print(server.text()[-3000:])
         server.process.kill()
+        server.process.wait()
         raise
-    finally:
-        server.stop() if server.process.poll() is None else None
+    if server.process.poll() is None and server not in kept:
+        server.stop()
+
+
+@atexit.register  # also of programs that import this one
+def finish():
+    while kept:
+        kept.pop().stop()
+    tm.free_all()
+    scratch.cleanup()
 
 
 def tensors_of(folder):
@@ -156,7 +182,7 @@ SECOND = second_checkpoint(scratch.name)
 ONE, TWO = tensors_of(TINY_MATH), tensors_of(SECOND)
 with serving(SECOND) as s:
     WANTED = s.answer()
-with serving(TINY_MATH) as s:
+with serving(TINY_MATH, "--update-timeout", "60") as s:
     FIRST = s.answer()
 check(WANTED[0] != FIRST[0] and WANTED[1] != FIRST[1], "a control: the checkpoints differ")
 
@@ -762,5 +788,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        tm.free_all()
-        scratch.cleanup()
+        finish()

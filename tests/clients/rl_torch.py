@@ -5,8 +5,10 @@ import base64
 import dataclasses
 import io
 import os
+import pathlib
 import pickle
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +32,7 @@ sys.modules["torch_messages"].free_all = lambda: None
 import rl_stacks as rl
 
 torch.multiprocessing.set_sharing_strategy("file_system")
+HERE = pathlib.Path(__file__).resolve().parent
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 
 
@@ -141,7 +144,7 @@ def test_memory_is_sent_again():
     """The sender's shared memory outlives the process that has read it, and a server."""
     two = tensors(rl.TWO)
     for _ in range(2):
-        with rl.serving(rl.TINY_MATH) as s:
+        with rl.serving(rl.TINY_MATH, "--update-timeout", "60") as s:
             update(s, list(two.items()), weight_version="1")
             pid = s.sidecar()
             os.kill(pid, 9)
@@ -150,6 +153,26 @@ def test_memory_is_sent_again():
             time.sleep(3)  # torch's manager of shared memory waits for 2 s
             update(s, list(two.items()), weight_version="2")
             rl.check(s.answer() == rl.WANTED, s.answer())
+
+
+TRAINER = """
+import sys, rl_torch
+s = object.__new__(rl_torch.rl.Server)
+s.port = int(sys.argv[1])
+rl_torch.update(s, list(rl_torch.tensors(rl_torch.rl.TWO).items()))
+name, t = next(iter(rl_torch.tensors(rl_torch.rl.ONE).items()))
+status, answer = s.call("POST", "/update_weights_from_tensor", {"serialized_named_tensors": [rl_torch.serialize([(name, t), 5])]})
+assert status == 400, answer
+print("sent")
+"""
+
+
+def test_pipes_end():
+    """A trainer's pipes end with it: the server does not keep the manager of its shared memory, which has them too."""
+    with rl.serving(rl.TINY_MATH) as s:
+        ran = subprocess.run([sys.executable, "-c", TRAINER, str(s.port)], cwd=HERE, capture_output=True, text=True, timeout=60)
+        rl.check(ran.returncode == 0 and ran.stdout == "sent\n", ran)
+        rl.check(s.answer() == rl.WANTED and s.sidecar() is not None)
 
 
 def test_file_descriptors():
@@ -283,7 +306,7 @@ def main(functions):
             traceback.print_exc()
             failed, word = failed + 1, "FAILED"
         print(f"{word} {test.__name__} in {time.monotonic() - begin:.1f} s", flush=True)
-    rl.scratch.cleanup()
+    rl.finish()
     print(f"{len(tests)} tests, {failed} failed, {rl.checks} checks, torch {torch.__version__}")
     return int(failed > 0)
 

@@ -26,10 +26,10 @@ typedef struct problem {
     iv_gpu_span spans[SPANS_MAX];
     uint32_t *tables;
     void *q, *out, *dout, *kv; /* host */
-    float *lse2;
-    struct { /* device */
+    float *lse2, *sinks;       /* sinks: [heads] or NULL */
+    struct {                   /* device */
         void *q, *out, *dout, *kv, *scratch, *tiles;
-        float *lse2, *dqkv;
+        float *lse2, *dqkv, *sinks, *terms;
         iv_gpu_span *spans;
         uint32_t *tables;
     } d;
@@ -40,6 +40,8 @@ static size_t width_of(const problem *p) { return (p->s.heads + 2 * p->s.kv_head
 static size_t dqkv_bytes(const problem *p) { return p->rows * width_of(p) * sizeof(float); }
 static float scale_of(const problem *p) { return (float)(1.0 / sqrt((double)p->s.head_dim)); }
 static float scale_log2e_of(const problem *p) { return (float)(1.4426950408889634 / sqrt((double)p->s.head_dim)); }
+
+static float inner_of(const problem *p) { return p->s.capped ? 0.06f : 0.0f; }
 
 /* Rows past a sequence's end, and slots of its last page past it, are random too. */
 static void fill(rng *r, const problem *p, family f, void *to, size_t n) {
@@ -103,16 +105,19 @@ static void finish_problem(rng *r, problem *p, family gradients) {
     p->d.kv = gpu_copy(p->kv, kv * e), p->d.lse2 = gpu_copy(p->lse2, p->rows * p->s.heads * sizeof *p->lse2);
     p->d.spans = gpu_copy(p->spans, sizeof p->spans);
     p->d.tables = gpu_copy(p->tables, p->pages * sizeof *p->tables);
+    p->sinks = rng_below(r, 3) ? NULL : random_values(r, NORMAL, IV_F32, p->s.heads);
+    p->d.sinks = p->sinks ? gpu_copy(p->sinks, p->s.heads * sizeof *p->sinks) : NULL;
+    p->d.terms = gpu_room(p->rows * p->s.heads * sizeof *p->d.terms);
     p->d.scratch = gpu_room(iv_gpu_attention_backward_scratch(&p->s, p->rows, p->span_count));
     p->d.dqkv = gpu_room(dqkv_bytes(p));
     p->tiles_bytes = random_tiles(r, p), p->d.tiles = gpu_room(p->tiles_bytes + 1);
 }
 
 static void free_problem(problem *p) {
-    void *all[] = {p->d.q,    p->d.out,     p->d.dout,  p->d.kv,    p->d.lse2,
-                   p->d.dqkv, p->d.scratch, p->d.tiles, p->d.spans, p->d.tables};
+    void *all[] = {p->d.q,       p->d.out,   p->d.dout,  p->d.kv,     p->d.lse2,  p->d.dqkv,
+                   p->d.scratch, p->d.tiles, p->d.spans, p->d.tables, p->d.sinks, p->d.terms};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) GPU_OK(cudaFree(all[i]));
-    free(p->tables), free(p->q), free(p->out), free(p->dout), free(p->kv), free(p->lse2);
+    free(p->tables), free(p->q), free(p->out), free(p->dout), free(p->kv), free(p->lse2), free(p->sinks);
 }
 
 static iv_gpu_attention_backward_args args_of(const problem *p, int sms) {
@@ -124,6 +129,9 @@ static iv_gpu_attention_backward_args args_of(const problem *p, int sms) {
                                             .tables = p->d.tables,
                                             .scale_log2e = scale_log2e_of(p),
                                             .scale = scale_of(p),
+                                            .score_inner = inner_of(p),
+                                            .sinks = p->d.sinks,
+                                            .sink_terms = p->d.terms,
                                             .q = p->d.q,
                                             .out = p->d.out,
                                             .dout = p->d.dout,
@@ -172,7 +180,7 @@ static void reference_head(const problem *p, const iv_gpu_span *s, size_t kv, fl
     }
     assert_true(iv_ref_attention_backward(&(iv_ref_attention_backward_args){p->s.arithmetic, p->s.type, n, dim, group,
                                                                             p->s.window, scale_log2e_of(p), scale_of(p),
-                                                                            q, o, d, k, v, lse2},
+                                                                            inner_of(p), q, o, d, k, v, lse2},
                                           dq, dk, dv));
     for (size_t h = 0; h < group; h++) scatter(p, dqkv, s, kv * group + h, dq + h * n * dim);
     scatter(p, dqkv, s, p->s.heads + kv, dk), scatter(p, dqkv, s, p->s.heads + p->s.kv_heads + kv, dv);
@@ -188,6 +196,20 @@ static float *reference(const problem *p) {
     return want;
 }
 
+/* The terms of sinks that the last run left, in rows of sequences. */
+static void check_sinks(const problem *p) {
+    size_t n = p->rows * p->s.heads, bytes = p->s.head_dim * element(p);
+    float *got = malloc(n * sizeof *got);
+    GPU_OK(cudaMemcpy(got, p->d.terms, n * sizeof *got, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; p->sinks && i < n; i++) {
+        if (!has_sequence(p, i / p->s.heads)) continue;
+        float delta = iv_ref_row_dot(p->s.type, (char *)p->dout + i * bytes, (char *)p->out + i * bytes, p->s.head_dim);
+        float want = iv_ref_sink_gradient(p->s.arithmetic, p->sinks[i % p->s.heads], p->lse2[i], delta);
+        assert_same_bits("a sink's term", &want, &got[i], 1, 4, false);
+    }
+    free(got);
+}
+
 static void describe(const problem *p, char *text, size_t bytes) {
     int at = snprintf(text, bytes, "%s %s heads %zu/%zu dim %zu window %lld values %d rows", iv_dtype_name(p->s.type),
                       p->s.arithmetic == IV_TC16 ? "tc16" : "fma32", p->s.heads, p->s.kv_heads, p->s.head_dim,
@@ -199,6 +221,7 @@ static void assert_whole(const problem *p, const char *what, const float *want, 
     char text[600];
     describe(p, text, 400);
     snprintf(text + strlen(text), sizeof text - strlen(text), "; %s, rows of %zu", what, width_of(p));
+    check_sinks(p);
     assert_same_bits(text, want, got, dqkv_bytes(p) / 4, 4, false);
 }
 
@@ -238,6 +261,7 @@ static void random_shape(rng *r, problem *p, bool fast, bool tc16, size_t heads_
     s->kv_heads = 1 + rng_below(r, heads_most / s->group);
     s->heads = s->kv_heads * s->group;
     s->window = rng_below(r, 3) ? 0 : (int64_t)(1 + rng_below(r, 150));
+    s->capped = !fast && rng_below(r, 4) == 0;
     p->values = (family[]){NORMAL, NORMAL, WIDE, SUBNORMAL, CANCEL, SPARSE}[s->type == IV_F16 ? 0 : rng_below(r, 6)];
 }
 

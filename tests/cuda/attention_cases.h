@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_plan.h"
 #include "numerics/attention.h"
 #include "numerics/backward.h"
+#include "numerics/rows.h"
 #include "numerics/tree.h"
 
 #include <cuda_runtime_api.h>
@@ -29,7 +30,8 @@ static bool is_hopper(void) {
 
 typedef struct problem {
     iv_gpu_attention_shape s;
-    float scale;
+    float scale, inner; /* inner: of a capped shape */
+    float *sinks;       /* [heads] or NULL */
     family keys;
     size_t span_count, rows, pages, table_count;
     iv_gpu_span spans[SPANS_MAX];
@@ -39,7 +41,7 @@ typedef struct problem {
     bool no_lse2; /* runs do not ask for it */
     struct {      /* device */
         void *q, *kv, *out, *plan, *scratch;
-        float *lse2;
+        float *lse2, *sinks;
         iv_gpu_span *spans;
         uint32_t *tables;
     } d;
@@ -86,17 +88,23 @@ static void finish_problem(rng *r, problem *p, family queries) {
         n = few - from < values - at ? few - from : values - at;
         memcpy((char *)p->kv + at * element(p), (char *)p->kv + from * element(p), n * element(p));
     }
+    p->inner = p->s.capped ? 0.05f : 0.0f, p->sinks = NULL, p->d.sinks = NULL;
+    if (rng_below(r, 3) == 0) {
+        p->sinks = random_values(r, rng_below(r, 3) ? NORMAL : WIDE, IV_F32, p->s.heads);
+        p->d.sinks = to_device(p->sinks, p->s.heads * sizeof(float));
+    }
     p->d.q = to_device(p->q, p->q_bytes), p->d.kv = to_device(p->kv, p->kv_bytes);
     p->d.spans = to_device(p->spans, sizeof p->spans);
     p->d.tables = to_device(p->tables, p->pages * sizeof *p->tables);
     CUDA(cudaMalloc(&p->d.out, p->q_bytes));
     CUDA(cudaMalloc((void **)&p->d.lse2, p->rows * p->s.heads * sizeof(float)));
-    CUDA(cudaMalloc(&p->d.scratch, iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536)));
-    CUDA(cudaMalloc(&p->d.plan, iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX, 65536)));
+    CUDA(cudaMalloc(&p->d.scratch, iv_gpu_attention_scratch(&p->s)));
+    CUDA(cudaMalloc(&p->d.plan, iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX)));
 }
 
 static void free_problem(problem *p) {
-    free(p->tables), free(p->q), free(p->kv);
+    free(p->tables), free(p->q), free(p->kv), free(p->sinks);
+    CUDA(cudaFree(p->d.sinks));
     CUDA(cudaFree(p->d.q));
     CUDA(cudaFree(p->d.kv));
     CUDA(cudaFree(p->d.out));
@@ -113,6 +121,8 @@ static iv_gpu_attention_args args_of(const problem *p, int sms) {
     return (iv_gpu_attention_args){.shape = p->s,
                                    .kv = {p->s.type, p->s.kv_heads, p->s.head_dim, p->d.kv, p->pages},
                                    .scale_log2e = p->scale,
+                                   .score_inner = p->inner,
+                                   .sinks = p->d.sinks,
                                    .q = p->d.q,
                                    .out = p->d.out,
                                    .lse2 = p->no_lse2 ? NULL : p->d.lse2,
@@ -126,7 +136,7 @@ static iv_gpu_attention_args args_of(const problem *p, int sms) {
 }
 
 static void *make_plan(const problem *p, bool generic, int sms, size_t *used) {
-    size_t bytes = iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX, 65536);
+    size_t bytes = iv_gpu_attention_plan_bytes(&p->s, p->rows, SPANS_MAX);
     void *plan = malloc(bytes);
     *used = iv_attention_plan_as(&p->s, generic, p->spans, p->span_count, sms, plan, bytes);
     assert_true(*used > 0 && *used <= bytes);
@@ -138,14 +148,14 @@ static bool takes_generic(const problem *p, bool generic) { return !iv_attention
 /* For the generic kernel only the counters begin as zero. */
 static void reset_scratch(const problem *p, bool generic) {
     size_t counters = IV_ATTENTION_WORKERS_MAX * sizeof(int32_t);
-    size_t bytes = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
+    size_t bytes = iv_gpu_attention_scratch(&p->s);
     CUDA(cudaMemset(p->d.scratch, 0, counters));
     CUDA(cudaMemset((char *)p->d.scratch + counters, takes_generic(p, generic) ? 0xff : 0, bytes - counters));
 }
 
 /* A launch leaves the scratch as it needs to find it. */
 static void check_scratch(const problem *p, bool generic) {
-    size_t bytes = iv_gpu_attention_scratch(&p->s, p->rows, SPANS_MAX, 65536);
+    size_t bytes = iv_gpu_attention_scratch(&p->s);
     if (takes_generic(p, generic)) bytes = IV_ATTENTION_WORKERS_MAX * sizeof(int32_t);
     uint32_t *words = malloc(bytes);
     CUDA(cudaMemcpy(words, p->d.scratch, bytes, cudaMemcpyDeviceToHost));
@@ -167,6 +177,7 @@ static void reference_split(const iv_ref_attention_args *a, int64_t split, float
             bool seen = first + j >= low && first + j <= a->position;
             const char *key = (const char *)a->keys + (size_t)(first + j) * padded * e;
             score[j] = seen ? iv_ref_chain(a->arithmetic, a->type, 0.0f, a->q, key, padded) : -INFINITY;
+            if (seen && a->score_inner != 0.0f) iv_ref_cap(&score[j], a->score_inner, 1.0f, 1);
             most = score[j] > most ? score[j] : most;
         }
         float m = iv_attention_next_max(*max, most * a->scale_log2e),
@@ -192,6 +203,11 @@ static float reference_lse2(const iv_ref_attention_args *a) {
         float keep = iv_attention_exp2(a->arithmetic, max - both), add = iv_attention_exp2(a->arithmetic, m - both);
         sum = fmaf(s, add, sum * keep), max = both;
     }
+    if (a->sink) {
+        float sink = iv_sink_log2e(*a->sink), both = sink > max ? sink : max;
+        sum = fmaf(sum, iv_attention_exp2(a->arithmetic, max - both), iv_attention_exp2(a->arithmetic, sink - both));
+        max = both;
+    }
     return iv_ref_attention_lse2(max, sum);
 }
 
@@ -208,7 +224,17 @@ static float reference(const problem *p, const iv_gpu_span *span, size_t row, si
         memcpy(v + i * dim * e, from + BLOCK * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    iv_ref_attention_args a = {p->s.arithmetic, p->s.type, dim, (int64_t)t, p->s.window, p->scale, q, k, v};
+    iv_ref_attention_args a = {p->s.arithmetic,
+                               p->s.type,
+                               dim,
+                               (int64_t)t,
+                               p->s.window,
+                               p->scale,
+                               p->inner,
+                               p->sinks ? p->sinks + head : NULL,
+                               q,
+                               k,
+                               v};
     assert_true(iv_ref_attention(&a, y));
     for (size_t d = 0; d < dim; d++) put_type(p->s.type, out, d, y[d]);
     float lse2 = reference_lse2(&a);
@@ -217,10 +243,10 @@ static float reference(const problem *p, const iv_gpu_span *span, size_t row, si
 }
 
 static void describe(const problem *p, char *text, size_t bytes) {
-    snprintf(text, bytes, "%s %s heads %zu/%zu group %zu first %zu dim %zu window %lld scale %a keys %d spans %zu",
+    snprintf(text, bytes, "%s %s heads %zu/%zu group %zu first %zu dim %zu window %lld scale %a%s%s keys %d spans %zu",
              iv_dtype_name(p->s.type), p->s.arithmetic == IV_TC16 ? "tc16" : "fma32", p->s.heads, p->s.kv_heads,
-             p->s.group, p->s.group_first, p->s.head_dim, (long long)p->s.window, (double)p->scale, (int)p->keys,
-             p->span_count);
+             p->s.group, p->s.group_first, p->s.head_dim, (long long)p->s.window, (double)p->scale,
+             p->s.capped ? " capped" : "", p->sinks ? " sinks" : "", (int)p->keys, p->span_count);
 }
 
 /* lse2 of the last run, to be freed; then the device's is poisoned. */
@@ -295,6 +321,7 @@ static void random_shape(rng *r, problem *p, bool fast) {
         if (s->heads == 0) s->heads = 1;
     }
     s->window = rng_below(r, 3) ? 0 : (int64_t)(1 + rng_below(r, 700));
+    s->capped = !fast && rng_below(r, 4) == 0;
     p->scale = (float)(1.4426950408889634 / sqrt((double)s->head_dim)) * (rng_below(r, 4) ? 1.0f : 40.0f);
     p->keys = (family[]){NORMAL, NORMAL, WIDE, SUBNORMAL, CANCEL, SPARSE}[s->type == IV_F16 ? 0 : rng_below(r, 6)];
 }

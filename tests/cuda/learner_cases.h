@@ -24,13 +24,20 @@ static const learner_case cases[] = {
     {"qwen3_moe", "tests/data/hf/qwen3_moe", false},
     {"smollm3", "tests/data/families/smollm3_a", false},
     {"exaone4", "tests/data/families/exaone4_a", false},
+    {"glm4", "tests/data/families/glm4_a", false},
+    {"granite", "tests/data/families/granite_a", false},
+    {"gemma2", "tests/data/families/gemma2_a", false},
+    {"gemma3", "tests/data/families/gemma3_text_a", false},
+    {"ministral3", "tests/data/families/ministral3_a", false},
+    {"hunyuan", "tests/data/families/hunyuan_v1_dense_alpha_a", false},
+    {"arcee", "tests/data/families/arcee_a", false},
     {"odd", "tests/data/shapes/odd", true},
     {"window", "tests/data/shapes/window", true},
     {"narrow", "tests/data/shapes/narrow", true},
     {"moe", "tests/data/shapes/moe", true},
     {"wide", "tests/data/shapes/wide", true},
 };
-enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 7 };
+enum { CASES = sizeof cases / sizeof *cases, FAMILIES_COUNT = 14 };
 
 /* What decides the bits. */
 typedef struct law_way {

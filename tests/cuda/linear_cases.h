@@ -96,7 +96,7 @@ static void refer(const problem *p, size_t expert, size_t x_row, size_t out_row,
     if (p->a.epilogue == IV_GPU_SWIGLU) {
         size_t gate = column / 8 * 16 + column % 8;
         float g = reference(p, expert, x_row, gate), u = reference(p, expert, x_row, gate + 8), y;
-        iv_ref_swiglu(&g, &u, 1, &y);
+        iv_ref_activate(&iv_silu, &g, &u, 1, &y);
         put_type(p->a.type, p->want, at, iv_canonical(y));
         return;
     }

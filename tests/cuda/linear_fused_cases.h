@@ -98,11 +98,12 @@ static void want_case(const fused_case *c) {
     GPU_OK(iv_gpu_linear(&a, NULL));
     const iv_gpu_fused *f = &c->a.fused;
     if (c->kind == GATES)
-        GPU_OK(iv_gpu_swiglu_tape(wide, true, rows, columns, a.type, c->want_gate, c->want_up, packed, columns, NULL));
+        GPU_OK(iv_gpu_activate_tape(&iv_silu, wide, true, rows, columns, a.type, c->want_gate, c->want_up, packed,
+                                    columns, (iv_gpu_row_scales){0}, NULL));
     if (c->kind == ROUND) GPU_OK(iv_gpu_round_rows(wide, n, 0, n, rows, a.type, packed, n, NULL));
     if (c->kind == LOGITS)
         GPU_OK(iv_gpu_logits_backward(wide, n, f->first, n, rows, f->temperature, c->targets, c->coefficients, c->max,
-                                      c->sum, a.type, packed, n, NULL));
+                                      c->sum, (iv_logit_shape){1.0f, 0.0f}, a.type, packed, n, NULL));
     if (c->kind != ADDEND)
         GPU_OK(cudaMemcpy2DAsync(c->want, c->a.out_stride * 2, packed, columns * 2, columns * 2, rows,
                                  cudaMemcpyDeviceToDevice, NULL));

@@ -136,7 +136,10 @@ static void logits_backward_trial(rng *r, iv_dtype type) {
     float t = random_temperature(r), *x = random_logits(r, rows, vocab), c[10], max[10], sum[10];
     float *block = random_values(r, NORMAL, IV_F32, rows * x_stride);
     int32_t targets[10];
+    iv_logit_shape shape = {1.0f, 0.0f};
+    if (rng_below(r, 3) == 0) shape = (iv_logit_shape){rng_below(r, 2) ? 8.0f : 1.0f, rng_below(r, 2) ? 30.0f : 0.0f};
     void *want = calloc(rows * stride + 1, width);
+    float *d = malloc(vocab * sizeof *d);
     for (size_t i = 0; i < rows; i++) {
         float *row = x + i * vocab;
         memcpy(block + i * x_stride, row + first, n * sizeof *block);
@@ -145,19 +148,21 @@ static void logits_backward_trial(rng *r, iv_dtype type) {
         c[i] = random_float(r, rng_below(r, 5) ? NORMAL : SPECIAL);
         for (size_t k = 0; k < vocab && t != 1.0f; k++) row[k] = row[k] / t;
         iv_ref_sum_exp(row, vocab, &max[i], &sum[i]);
-        if (targets[i] >= 0)
-            iv_ref_logits_backward(row + first, first, n, max[i], sum[i], c[i], (size_t)targets[i], type,
-                                   (char *)want + i * stride * width);
+        if (targets[i] < 0) continue;
+        iv_ref_logits_backward(row + first, first, n, max[i], sum[i], c[i], (size_t)targets[i], IV_F32, d);
+        for (size_t k = 0; k < n; k++)
+            put_type(type, want, i * stride + k,
+                     iv_canonical(iv_ref_shape_gradient(shape, block[i * x_stride + k], d[k])));
     }
     float *gpu_x = gpu_copy(block, rows * x_stride * sizeof *block), *gpu_c = gpu_copy(c, rows * sizeof *c);
     float *gpu_max = gpu_copy(max, rows * sizeof *max), *gpu_sum = gpu_copy(sum, rows * sizeof *sum);
     int32_t *gpu_targets = gpu_copy(targets, rows * sizeof *targets);
     void *out = gpu_room(rows * stride * width);
-    GPU_OK(iv_gpu_logits_backward(gpu_x, x_stride, first, n, rows, t, gpu_targets, gpu_c, gpu_max, gpu_sum, type, out,
-                                  stride, NULL));
+    GPU_OK(iv_gpu_logits_backward(gpu_x, x_stride, first, n, rows, t, gpu_targets, gpu_c, gpu_max, gpu_sum, shape, type,
+                                  out, stride, NULL));
     assert_gpu_has("gradients of logits", want, out, rows * stride, width, false);
     cudaFree(gpu_x), cudaFree(gpu_c), cudaFree(gpu_max), cudaFree(gpu_sum), cudaFree(gpu_targets), cudaFree(out);
-    free(x), free(block), free(want);
+    free(d), free(x), free(block), free(want);
 }
 
 static void logits_backward(void **state) {

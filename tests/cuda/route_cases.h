@@ -5,6 +5,7 @@
 
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
+#include "numerics/router.h"
 #include "numerics/rows.h"
 
 static size_t random_experts(rng *r) {
@@ -17,12 +18,13 @@ static size_t random_rows(rng *r) {
     return usual[rng_below(r, sizeof usual / sizeof *usual)];
 }
 
-static void want_routes(const float *logits, size_t rows, size_t experts, size_t k, bool normalise, int32_t *ids,
-                        float *weights) {
+static void want_routes(const iv_router *router, const float *logits, size_t stride, const float *correction,
+                        size_t rows, int32_t *ids, float *weights) {
+    size_t k = router->k;
     for (size_t row = 0; row < rows; row++) {
         int32_t *id = ids + row * k;
         float *w = weights + row * k;
-        iv_ref_route(logits + row * experts, experts, k, normalise, id, w);
+        iv_ref_route_by(router, logits + row * stride, correction, id, w);
         for (size_t i = 1; i < k; i++)
             for (size_t j = i; j > 0 && id[j] < id[j - 1]; j--) {
                 int32_t t = id[j];
@@ -47,25 +49,46 @@ static void route_trial(rng *r, size_t experts, size_t rows) {
     if (rng_below(r, 5) == 0) k = 1 + rng_below(r, most);
     int32_t counted = (int32_t)(rng_below(r, 3) ? rows : rng_below(r, rows + 1));
     family f = rng_below(r, 3) ? NORMAL : (family)rng_below(r, FAMILIES);
-    bool normalise = rng_below(r, 2), ties = rng_below(r, 3) == 0;
-    float *logits = random_values(r, f, IV_F32, rows * experts), *weights = malloc(rows * k * sizeof *weights);
-    for (size_t i = 0; ties && i < rows * experts; i++) logits[i] = floorf(logits[i]) * (i % 2 ? 0.0f : -1.0f);
+    bool ties = rng_below(r, 3) == 0;
+    iv_router router = {.experts = experts, .k = k, .normalise = rng_below(r, 2), .scale = rng_below(r, 2) ? 1 : 2.5f};
+    if (rng_below(r, 2)) router.score = IV_SCORE_SIGMOID;
+    if (router.score == IV_SCORE_SIGMOID && experts % 4 == 0 && rng_below(r, 2)) {
+        router.groups = experts % 8 == 0 && rng_below(r, 2) ? 8 : 4, router.chosen_groups = router.groups / 2;
+        if (k > experts / 2) router.chosen_groups = router.groups;
+    }
+    size_t stride = experts + rng_below(r, 2);
+    float *correction = random_values(r, NORMAL, IV_F32, experts), *weights = malloc(rows * k * sizeof *weights);
+    float *logits = random_values(r, f, IV_F32, rows * stride);
+    if (rng_below(r, 3) == 0) memset(correction, 0, experts * sizeof *correction);
+    for (size_t i = 0; ties && i < rows * stride; i++) logits[i] = floorf(logits[i]) * (i % 2 ? 0.0f : -1.0f);
     int32_t *ids = malloc(rows * k * sizeof *ids), *offsets = malloc((experts + 1) * sizeof *offsets);
     int32_t *slots = malloc(rows * k * sizeof *slots);
-    want_routes(logits, rows, experts, k, normalise, ids, weights);
+    bool corrects = router.score == IV_SCORE_SIGMOID && rng_below(r, 2);
+    want_routes(&router, logits, stride, corrects ? correction : NULL, rows, ids, weights);
     want_groups(ids, (size_t)counted, experts, k, offsets, slots);
-    float *gpu_logits = gpu_copy(logits, rows * experts * sizeof *logits), *gpu_weights = gpu_room(rows * k * 4);
+    float *gpu_logits = gpu_copy(logits, rows * stride * sizeof *logits), *gpu_weights = gpu_room(rows * k * 4);
+    float *gpu_correction = gpu_copy(correction, experts * sizeof *correction);
     int32_t *gpu_ids = gpu_room(rows * k * 4), *gpu_offsets = gpu_room((experts + 1) * 4),
             *gpu_slots = gpu_room(rows * k * 4);
     int32_t *gpu_counted = gpu_copy(&counted, sizeof counted);
-    GPU_OK(iv_gpu_route(gpu_logits, rows, gpu_counted, experts, k, normalise, gpu_ids, gpu_weights, gpu_offsets,
-                        gpu_slots, NULL));
+    GPU_OK(iv_gpu_route(&(iv_gpu_route_args){.router = router,
+                                             .logits = gpu_logits,
+                                             .stride = stride,
+                                             .correction = corrects ? gpu_correction : NULL,
+                                             .rows = rows,
+                                             .true_rows = gpu_counted,
+                                             .ids = gpu_ids,
+                                             .weights = gpu_weights,
+                                             .offsets = gpu_offsets,
+                                             .slots = gpu_slots},
+                        NULL));
     assert_gpu_has("ids", ids, gpu_ids, rows * k, 4, false);
     assert_gpu_has("weights", weights, gpu_weights, rows * k, 4, true);
     assert_gpu_has("offsets", offsets, gpu_offsets, experts + 1, 4, false);
     assert_gpu_has("slots", slots, gpu_slots, (size_t)counted * k, 4, false);
     cudaFree(gpu_logits), cudaFree(gpu_weights), cudaFree(gpu_ids), cudaFree(gpu_offsets), cudaFree(gpu_slots);
-    cudaFree(gpu_counted), free(logits), free(weights), free(ids), free(offsets), free(slots);
+    cudaFree(gpu_counted), cudaFree(gpu_correction), free(correction), free(logits), free(weights), free(ids),
+        free(offsets), free(slots);
 }
 
 static void routes(void **state) {

@@ -186,81 +186,92 @@ static void norms_backward(void **state) {
     GPU_OK(iv_gpu_norm_backward(&(iv_gpu_norm_backward_args){.n = 4}, NULL));
 }
 
-/* ---- SwiGLU --------------------------------------------------------------------------------------------------- */
+/* ---- activations ---------------------------------------------------------------------------------------------------
+ */
 
-static void swiglu_tapes(void **state) {
+static void activation_tapes(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
-    rng r = rng_start("swiglu with a tape");
+    rng r = rng_start("activations with a tape");
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
         size_t n = random_n(&r), rows = rng_below(&r, 16), stride = rng_below(&r, 2) ? iv_padded_k(n) : n;
         iv_dtype type = types[trial % 3];
-        bool grouped = n % 8 == 0 && rng_below(&r, 2);
-        size_t width = iv_dtype_bytes(type);
+        iv_activation a = {(iv_activation_kind)rng_below(&r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+        bool gated = iv_activation_is_gated(&a), grouped = gated && n % 8 == 0 && rng_below(&r, 2);
+        size_t width = iv_dtype_bytes(type), all = gated ? 2 * n : n;
         float *x = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n);
-        float *wide = malloc(rows * 2 * n * sizeof *wide + 1), *y = malloc(n * sizeof *y);
+        float *wide = malloc(rows * all * sizeof *wide + 1), *y = malloc(n * sizeof *y);
         void *gate = malloc(rows * n * width + 1), *up = malloc(rows * n * width + 1);
         void *act = calloc(rows * stride + 1, width);
         for (size_t i = 0; i < rows; i++) {
             const float *g = x + i * 2 * n, *u = g + n;
-            iv_ref_swiglu(g, u, n, y);
+            iv_ref_activate(&a, gated ? g : NULL, u, n, y);
             for (size_t c = 0; c < n; c++) {
                 put_type(type, gate, i * n + c, iv_canonical(g[c])), put_type(type, up, i * n + c, iv_canonical(u[c]));
                 put_type(type, act, i * stride + c, y[c]);
-                wide[i * 2 * n + (grouped ? c / 8 * 16 + c % 8 : c)] = g[c];
-                wide[i * 2 * n + (grouped ? c / 8 * 16 + c % 8 + 8 : n + c)] = u[c];
+                if (gated) wide[i * all + (grouped ? c / 8 * 16 + c % 8 : c)] = g[c];
+                wide[i * all + (grouped ? c / 8 * 16 + c % 8 + 8 : all - n + c)] = u[c];
             }
         }
-        float *gpu_wide = gpu_copy(wide, rows * 2 * n * sizeof *wide);
+        float *gpu_wide = gpu_copy(wide, rows * all * sizeof *wide);
         void *gpu_gate = gpu_room(rows * n * width), *gpu_up = gpu_room(rows * n * width);
         void *gpu_act = gpu_room(rows * stride * width);
-        GPU_OK(iv_gpu_swiglu_tape(gpu_wide, grouped, rows, n, type, gpu_gate, gpu_up, gpu_act, stride, NULL));
-        assert_gpu_has("gate", gate, gpu_gate, rows * n, width, false);
+        GPU_OK(iv_gpu_activate_tape(&a, gpu_wide, grouped, rows, n, type, gpu_gate, gpu_up, gpu_act, stride,
+                                    (iv_gpu_row_scales){0}, NULL));
+        if (gated) assert_gpu_has("gate", gate, gpu_gate, rows * n, width, false);
         assert_gpu_has("up", up, gpu_up, rows * n, width, false);
         assert_gpu_has("act", act, gpu_act, rows * stride, width, false);
         cudaFree(gpu_wide), cudaFree(gpu_gate), cudaFree(gpu_up), cudaFree(gpu_act);
         free(x), free(wide), free(y), free(gate), free(up), free(act);
     }
-    assert_int_not_equal(0, iv_gpu_swiglu_tape(NULL, true, 1, 12, IV_BF16, NULL, NULL, NULL, 16, NULL));
+    assert_int_not_equal(0, iv_gpu_activate_tape(&iv_silu, NULL, true, 1, 12, IV_BF16, NULL, NULL, NULL, 16,
+                                                 (iv_gpu_row_scales){0}, NULL));
 }
 
-static void swiglus_backward(void **state) {
+static void activations_backward(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
-    rng r = rng_start("swiglu backward");
+    rng r = rng_start("activations backward");
     for (size_t trial = 0; trial < trials(80, 1000); trial++) {
         size_t n = random_n(&r), rows = rng_below(&r, 12), all = iv_padded_k(n),
                leaves = (size_t)iv_leaf_count(all, IV_SUM_OF_RANKS);
         size_t part = rng_below(&r, 2) ? all / leaves : 16 * (1 + rng_below(&r, all / 16 + 4));
-        size_t stride = ((n + part - 1) / part + rng_below(&r, 2)) * 2 * part + rng_below(&r, 3) * 4;
+        iv_activation a = {(iv_activation_kind)rng_below(&r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+        bool gated = iv_activation_is_gated(&a);
+        size_t inputs = gated ? 2 : 1, apart = gated ? part : 0;
+        size_t stride = ((n + part - 1) / part + rng_below(&r, 2)) * inputs * part + rng_below(&r, 3) * 4;
         iv_dtype type = types[trial % 3];
         size_t width = iv_dtype_bytes(type);
         void *gate = random_values(&r, random_family(&r), type, rows * n);
         void *up = random_values(&r, random_family(&r), type, rows * n);
         float *da = random_values(&r, random_family(&r), IV_F32, rows * n);
-        float *wide = malloc(rows * 2 * n * sizeof *wide + 1);
+        float *wide = malloc(rows * inputs * n * sizeof *wide + 1);
         void *dy = calloc(rows * stride + 1, width);
         for (size_t i = 0; i < rows; i++) {
-            float *dg = wide + i * 2 * n, *du = dg + n;
-            iv_ref_swiglu_backward(type, (char *)gate + i * n * width, (char *)up + i * n * width, da + i * n, n,
-                                   IV_F32, dg, du);
+            float *dg = wide + i * inputs * n, *du = dg + (inputs - 1) * n;
+            iv_ref_activate_backward(&a, type, gated ? (char *)gate + i * n * width : NULL, (char *)up + i * n * width,
+                                     da + i * n, n, IV_F32, gated ? dg : NULL, du);
             for (size_t c = 0; c < n; c++) {
-                size_t to = i * stride + c / part * 2 * part + c % part;
-                put_type(type, dy, to, dg[c]), put_type(type, dy, to + part, du[c]);
+                size_t to = i * stride + c / part * (part + apart) + c % part;
+                if (gated) put_type(type, dy, to, dg[c]);
+                put_type(type, dy, to + apart, du[c]);
             }
         }
         void *gpu_gate = gpu_copy(gate, rows * n * width), *gpu_up = gpu_copy(up, rows * n * width);
         float *gpu_da = gpu_copy(da, rows * n * sizeof *da);
         void *gpu_dy = gpu_room(rows * stride * width);
-        float *gpu_wide = rng_below(&r, 2) ? gpu_room(rows * 2 * n * sizeof *wide) : NULL;
-        GPU_OK(iv_gpu_swiglu_backward(type, gpu_gate, gpu_up, gpu_da, rows, n, part, gpu_dy, stride, gpu_wide, NULL));
+        float *gpu_wide = rng_below(&r, 2) ? gpu_room(rows * inputs * n * sizeof *wide) : NULL;
+        GPU_OK(iv_gpu_activate_backward(&a, type, gpu_gate, gpu_up, gpu_da, rows, n, part, gpu_dy, stride, gpu_wide,
+                                        NULL));
         assert_gpu_has("d gate and d up", dy, gpu_dy, rows * stride, width, false);
-        if (gpu_wide) assert_gpu_has("d gate, then d up", wide, gpu_wide, rows * 2 * n, sizeof *wide, false);
+        if (gpu_wide) assert_gpu_has("d gate, then d up", wide, gpu_wide, rows * inputs * n, sizeof *wide, false);
         cudaFree(gpu_gate), cudaFree(gpu_up), cudaFree(gpu_da), cudaFree(gpu_dy), cudaFree(gpu_wide);
         free(gate), free(up), free(da), free(wide), free(dy);
     }
-    assert_int_not_equal(0, iv_gpu_swiglu_backward(IV_BF16, NULL, NULL, NULL, 1, 20, 24, NULL, 96, NULL, NULL));
-    assert_int_not_equal(0, iv_gpu_swiglu_backward(IV_BF16, NULL, NULL, NULL, 1, 40, 16, NULL, 64, NULL, NULL));
+    assert_int_not_equal(
+        0, iv_gpu_activate_backward(&iv_silu, IV_BF16, NULL, NULL, NULL, 1, 20, 24, NULL, 96, NULL, NULL));
+    assert_int_not_equal(
+        0, iv_gpu_activate_backward(&iv_silu, IV_BF16, NULL, NULL, NULL, 1, 40, 16, NULL, 64, NULL, NULL));
 }
 
 /* ---- rotation and head norms ------------------------------------------------------------------------------------ */
@@ -289,7 +300,7 @@ static void want_row(const rotation *a, size_t row) {
     size_t dim = a->head_dim, position = (size_t)a->positions[row], run = 0;
     float *d = a->dqkv + row * (a->heads + 2 * a->kv_heads) * dim, sine[HEAD_DIM], x[HEAD_DIM];
     for (size_t i = 0; i < dim / 2; i++) sine[i] = -a->sine[position * (dim / 2) + i];
-    for (size_t h = 0; h < a->heads + a->kv_heads; h++)
+    for (size_t h = 0; h < a->heads + a->kv_heads && !a->norms_behind; h++)
         iv_ref_rope(d + h * dim, a->cosine + position * (dim / 2), sine, dim / 2);
     if (a->q_norm) {
         want_terms(a, row, true, d, a->q_raw, a->terms + row * 2 * dim);
@@ -301,6 +312,8 @@ static void want_row(const rotation *a, size_t row) {
         for (size_t i = 0; i < dim; i++) x[i] = iv_element(a->type, q ? a->q_raw : a->k_raw, from + i);
         iv_ref_rmsnorm_backward(x, q ? a->q_norm : a->k_norm, a->eps, dim, d + h * dim, NULL, d + h * dim);
     }
+    for (size_t h = 0; h < a->heads + a->kv_heads && a->norms_behind; h++)
+        iv_ref_rope(d + h * dim, a->cosine + position * (dim / 2), sine, dim / 2);
     size_t parts[3] = {a->heads * dim / a->leaves, a->kv_heads * dim / a->leaves, a->kv_heads * dim / a->leaves};
     for (size_t l = 0; l < a->leaves; l++)
         for (size_t p = 0, first = 0; p < 3; first += parts[p] * a->leaves, run += iv_padded_k(parts[p]), p++)
@@ -333,6 +346,7 @@ static void rotation_trial(rng *r, size_t trial) {
                   .positions = positions,
                   .q_norm = norms ? norm : NULL,
                   .k_norm = norms ? norm + d : NULL,
+                  .norms_behind = rng_below(r, 2),
                   .eps = rng_below(r, 2) ? 1e-6f : 0.0f,
                   .q_raw = random_values(r, random_family(r), type, rows * heads * d),
                   .k_raw = random_values(r, random_family(r), type, rows * kv_heads * d),
@@ -376,6 +390,6 @@ static void rotations_backward(void **state) {
 
 #define ROWS_BACKWARD_CASES(test)                                                                    \
     test(rounded_rows), test(cleared_and_gathered_rows), test(scattered_rows), test(norms_backward), \
-        test(swiglu_tapes), test(swiglus_backward), test(rotations_backward)
+        test(activation_tapes), test(activations_backward), test(rotations_backward)
 
 #endif

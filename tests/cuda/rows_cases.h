@@ -4,6 +4,8 @@
 
 #include "cuda/on_gpu.h"
 #include "kernels/cuda/ops.h"
+#include "numerics/fma32.h"
+#include "numerics/router.h"
 #include "numerics/rows.h"
 
 static const iv_dtype types[3] = {IV_BF16, IV_F16, IV_F32};
@@ -30,11 +32,11 @@ static void embedding(void **state) {
         iv_dtype type = types[trial % 3];
         void *table = random_values(&r, WIDE, type, vocab * k);
         int32_t ids[40];
-        float *want = malloc(rows * hidden * sizeof *want);
+        float *want = malloc(rows * hidden * sizeof *want), scale = trial % 2 ? random_float(&r, NORMAL) : 1.0f;
         for (size_t i = 0; i < rows; i++) {
             ids[i] = rng_below(&r, 20) ? (int32_t)rng_below(&r, vocab) : rng_below(&r, 2) ? -1 : (int32_t)vocab;
             size_t id = ids[i] < 0 || (size_t)ids[i] >= vocab ? 0 : (size_t)ids[i];
-            for (size_t j = 0; j < hidden; j++) want[i * hidden + j] = as_float(type, table, id * k + j);
+            for (size_t j = 0; j < hidden; j++) want[i * hidden + j] = as_float(type, table, id * k + j) * scale;
         }
         iv_gpu_matrix m = {.format = iv_weight_plain(type),
                            .type = type,
@@ -43,9 +45,60 @@ static void embedding(void **state) {
                            .data = gpu_copy(table, vocab * k * iv_dtype_bytes(type))};
         int32_t *gpu_ids = gpu_copy(ids, rows * sizeof *ids);
         float *x = gpu_room(rows * hidden * sizeof *x);
-        GPU_OK(iv_gpu_embed(&m, gpu_ids, rows, hidden, x, NULL));
+        GPU_OK(iv_gpu_embed(&m, gpu_ids, rows, hidden, scale, x, NULL));
         assert_gpu_has("embedding", want, x, rows * hidden, sizeof *x, false);
         cudaFree((void *)m.data), cudaFree(gpu_ids), cudaFree(x), free(table), free(want);
+    }
+}
+
+/* Residual additions of every form, and weights of norms plus 1. */
+static void additions(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("additions");
+    for (size_t trial = 0; trial < trials(60, 1000); trial++) {
+        size_t n = random_n(&r), rows = 1 + rng_below(&r, 10), all = rows * n;
+        bool normed = rng_below(&r, 2), plain = !normed && rng_below(&r, 2); /* plain: there is no x */
+        family f = (family)rng_below(&r, FAMILIES);
+        float *x = random_values(&r, f, IV_F32, all), *y = random_values(&r, f, IV_F32, all),
+              *w = random_values(&r, NORMAL, IV_F32, n), *want = malloc(all * sizeof *want), scale = 1.0f;
+        if (rng_below(&r, 2)) scale = random_float(&r, NORMAL);
+        for (size_t i = 0; i < rows; i++) {
+            float *v = want + i * n;
+            memcpy(v, y + i * n, n * sizeof *v);
+            if (normed) iv_ref_rmsnorm(y + i * n, w, 1e-5f, n, v);
+            for (size_t j = 0; j < n; j++)
+                v[j] = iv_canonical(plain ? v[j] * scale : iv_fma(scale, iv_canonical(v[j]), x[i * n + j]));
+        }
+        float *gpu_x = gpu_copy(x, all * sizeof *x), *gpu_y = gpu_copy(y, all * sizeof *y),
+              *gpu_w = gpu_copy(w, n * sizeof *w), *to = plain ? gpu_y : gpu_x;
+        iv_gpu_add_args a = {plain ? NULL : gpu_x, gpu_y, normed ? gpu_w : NULL, 1e-5f, scale, n, rows, to};
+        GPU_OK(iv_gpu_add_rows(&a, NULL));
+        assert_gpu_has("a residual addition", want, to, all, sizeof *want, false);
+        for (size_t j = 0; j < n; j++) want[j] = 1.0f + w[j];
+        GPU_OK(iv_gpu_plus_one(gpu_w, n, gpu_w, NULL));
+        assert_gpu_has("weights plus 1", want, gpu_w, n, sizeof *want, false);
+        cudaFree(gpu_x), cudaFree(gpu_y), cudaFree(gpu_w), free(x), free(y), free(w), free(want);
+    }
+}
+
+static void logit_shapes(void **state) {
+    (void)state;
+    SKIP_WITHOUT_GPUS(1);
+    rng r = rng_start("logit shapes");
+    for (size_t trial = 0; trial < trials(40, 1000); trial++) {
+        size_t n = 1 + rng_below(&r, 2000), stride = n + rng_below(&r, 9), rows = 1 + rng_below(&r, 6);
+        iv_logit_shape shape = {rng_below(&r, 2) ? 8.0f : 1.0f, rng_below(&r, 3) ? 30.0f : 0.0f};
+        float *x = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * stride);
+        float *gpu_x = gpu_copy(x, rows * stride * sizeof *x);
+        for (size_t i = 0; i < rows; i++) {
+            for (size_t j = 0; shape.divisor != 1.0f && j < n; j++)
+                x[i * stride + j] = iv_canonical(x[i * stride + j] / shape.divisor);
+            if (shape.cap != 0.0f) iv_ref_cap(x + i * stride, 1.0f / shape.cap, shape.cap, n);
+        }
+        GPU_OK(iv_gpu_shape_logits(shape, gpu_x, rows, n, stride, NULL));
+        assert_gpu_has("logits", x, gpu_x, rows * stride, sizeof *x, false);
+        cudaFree(gpu_x), free(x);
     }
 }
 
@@ -92,20 +145,32 @@ static void rmsnorm(void **state) {
     assert_true(other_order > 0); /* sums in another order differ: the comparison can fail */
 }
 
-static void swiglu(void **state) {
+/* Any kind, with a small limit, which values reach. */
+static iv_activation random_activation(rng *r) {
+    return (iv_activation){(iv_activation_kind)rng_below(r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+}
+
+static void activations(void **state) {
     (void)state;
     SKIP_WITHOUT_GPUS(1);
-    rng r = rng_start("swiglu");
+    rng r = rng_start("activations");
     for (size_t trial = 0; trial < trials(60, 1000); trial++) {
         size_t n = random_n(&r), rows = 1 + rng_below(&r, 20), stride = rng_below(&r, 2) ? iv_padded_k(n) : n;
         iv_dtype type = types[trial % 3];
-        float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * 2 * n),
+        iv_activation a = random_activation(&r);
+        size_t all = iv_activation_inputs(&a) * n;
+        float *wide = random_values(&r, (family)rng_below(&r, FAMILIES), IV_F32, rows * all),
               *y = malloc(rows * n * sizeof *y);
-        for (size_t i = 0; i < rows; i++) iv_ref_swiglu(wide + i * 2 * n, wide + (2 * i + 1) * n, n, y + i * n);
+        for (size_t i = 0; i < rows; i++)
+            iv_ref_activate(&a, all > n ? wide + i * all : NULL, wide + (i + 1) * all - n, n, y + i * n);
+        float *logits = random_values(&r, NORMAL, IV_F32, 3 * rows), *gpu_logits = gpu_copy(logits, 12 * rows);
+        iv_gpu_row_scales scales = {rng_below(&r, 2) ? gpu_logits : NULL, 3};
+        for (size_t i = 0; scales.logits && i < rows * n; i++) y[i] = y[i] * iv_ref_sigmoid(logits[3 * (i / n)]);
         void *want = padded(type, y, rows, n, stride), *act = gpu_room(rows * stride * iv_dtype_bytes(type));
-        float *gpu_wide = gpu_copy(wide, rows * 2 * n * sizeof *wide);
-        GPU_OK(iv_gpu_swiglu(gpu_wide, rows, n, type, act, stride, NULL));
-        assert_gpu_has("swiglu", want, act, rows * stride, iv_dtype_bytes(type), false);
+        float *gpu_wide = gpu_copy(wide, rows * all * sizeof *wide);
+        GPU_OK(iv_gpu_activate(&a, gpu_wide, rows, n, type, act, stride, scales, NULL));
+        cudaFree(gpu_logits), free(logits);
+        assert_gpu_has("activation", want, act, rows * stride, iv_dtype_bytes(type), false);
         cudaFree(gpu_wide), cudaFree(act), free(wide), free(y), free(want);
     }
 }
@@ -151,9 +216,15 @@ typedef struct rotation {
 static void want_raw(const rotation *t) {
     size_t d = t->a.kv.head_dim, q = t->a.heads * d, k = t->a.kv.heads * d;
     for (size_t row = 0; row < t->a.rows; row++)
-        for (size_t i = 0; i < q + k; i++)
-            put_type(t->a.kv.type, i < q ? t->q_raw : t->k_raw, i < q ? row * q + i : row * k + i - q,
-                     iv_canonical(t->a.qkv[row * t->width + i]));
+        for (size_t h = 0; h < q + k; h += d) {
+            size_t angles = (size_t)t->a.positions[row] * (d / 2);
+            float x[512];
+            memcpy(x, t->a.qkv + row * t->width + h, d * sizeof *x);
+            if (t->a.norms_behind) iv_ref_rope(x, t->a.cosine + angles, t->a.sine + angles, d / 2);
+            for (size_t i = h; i < h + d; i++)
+                put_type(t->a.kv.type, i < q ? t->q_raw : t->k_raw, i < q ? row * q + i : row * k + i - q,
+                         iv_canonical(x[i - h]));
+        }
 }
 
 static bool finite_bits(iv_dtype type, const void *p, size_t n) {
@@ -166,8 +237,9 @@ static void want_head(const rotation *t, const float *from, const float *norm, s
     size_t d = t->a.kv.head_dim;
     float x[512];
     memcpy(x, from, d * sizeof *x);
-    if (norm) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
+    if (norm && !t->a.norms_behind) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
     iv_ref_rope(x, t->a.cosine + position * (d / 2), t->a.sine + position * (d / 2), d / 2);
+    if (norm && t->a.norms_behind) iv_ref_rmsnorm(x, norm, t->a.eps, d, x);
     for (size_t i = 0; i < d; i++) put_type(t->a.kv.type, out, i, x[i]);
 }
 
@@ -214,6 +286,7 @@ static void rotation_trial(rng *r, size_t trial) {
                                .heads = heads,
                                .q_norm = norms ? norm : NULL,
                                .k_norm = norms ? norm + d : NULL,
+                               .norms_behind = rng_below(r, 2),
                                .eps = 1e-6f,
                                .cosine = table,
                                .sine = table + POSITIONS * d / 2,

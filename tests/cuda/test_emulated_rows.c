@@ -97,7 +97,9 @@ static void local_allreduces(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(embedding, any_machine),
                                        cmocka_unit_test_setup(rmsnorm, any_machine),
-                                       cmocka_unit_test_setup(swiglu, any_machine),
+                                       cmocka_unit_test_setup(additions, any_machine),
+                                       cmocka_unit_test_setup(logit_shapes, any_machine),
+                                       cmocka_unit_test_setup(activations, any_machine),
                                        cmocka_unit_test_setup(copies, any_machine),
                                        cmocka_unit_test_setup(rotations, any_machine),
                                        cmocka_unit_test_setup(routes, any_machine),

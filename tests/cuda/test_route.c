@@ -3,9 +3,12 @@
 
 static void what_cannot_be_is_refused(void **state) {
     (void)state;
-    assert_int_not_equal(iv_gpu_route(NULL, 1, NULL, 513, 8, true, NULL, NULL, NULL, NULL, NULL), 0);
-    assert_int_not_equal(iv_gpu_route(NULL, 1, NULL, 8, 9, true, NULL, NULL, NULL, NULL, NULL), 0);
-    assert_int_not_equal(iv_gpu_route(NULL, 1, NULL, 128, 65, true, NULL, NULL, NULL, NULL, NULL), 0);
+    assert_int_not_equal(
+        iv_gpu_route(&(iv_gpu_route_args){.router = {.experts = 513, .k = 8}, .stride = 513, .rows = 1}, NULL), 0);
+    assert_int_not_equal(
+        iv_gpu_route(&(iv_gpu_route_args){.router = {.experts = 8, .k = 9}, .stride = 8, .rows = 1}, NULL), 0);
+    assert_int_not_equal(
+        iv_gpu_route(&(iv_gpu_route_args){.router = {.experts = 128, .k = 65}, .stride = 128, .rows = 1}, NULL), 0);
     iv_gpu_groups g = {.experts = 8, .count = 8, .experts_per_token = 2};
     assert_int_not_equal(iv_gpu_pack_rows(&g, 1, NULL, 24, NULL, NULL), 0);
     assert_int_not_equal(iv_gpu_pack_rows(&g, 1, (const char *)16 + 8, 32, NULL, NULL), 0);

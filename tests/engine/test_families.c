@@ -1,8 +1,11 @@
 /* Every checkpoint of tests/data/families against its float64 reference: logits in float32 and bfloat16, and greedy
- * tokens. A new family is a new folder. */
+ * tokens; its export, and dummy weights. A new family is a new folder. */
 #include "client.h"
+#include "exported.h"
 #include "format/checkpoint.h"
 #include "format/json.h"
+#include "format/scratch.h"
+#include "model/stored.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -124,6 +127,29 @@ static void check_dtype(const golden *f, const char *name, const char *dtype) {
     iv_engine_close(e);
 }
 
+/* Seeded weights have the names and shapes of the published files, without towers. */
+static void check_dummy(const golden *f) {
+    iv_checkpoint *real, *dummy;
+    iv_model_config config;
+    iv_error err;
+    ASSERT_OK(iv_model_config_read(f->dir, &config, &err), &err);
+    ASSERT_OK(iv_checkpoint_open(f->dir, &real, &err), &err);
+    ASSERT_OK(iv_tensors_dummy(&config, IV_BF16, 3, &dummy, &err), &err);
+    size_t towers = 0;
+    for (size_t i = 0; i < iv_checkpoint_count(real); i++) {
+        const iv_tensor_info *want = iv_checkpoint_at(real, i), *got = iv_checkpoint_find(dummy, want->name);
+        if (!got && iv_tensor_is_ignored(&config, want->name)) {
+            towers++;
+            continue;
+        }
+        if (!got) fail_msg("%s: dummy weights have no %s", f->dir, want->name);
+        assert_int_equal(got->ndim, want->ndim);
+        assert_memory_equal(got->shape, want->shape, (size_t)got->ndim * sizeof *got->shape);
+    }
+    assert_int_equal(iv_checkpoint_count(dummy) + towers, iv_checkpoint_count(real));
+    iv_checkpoint_close(real), iv_checkpoint_close(dummy);
+}
+
 static void logits_are_those_of_float64(void **state) {
     (void)state;
     DIR *d = opendir(source_path("tests/data/families"));
@@ -135,6 +161,8 @@ static void logits_are_those_of_float64(void **state) {
         family_open(&f, entry->d_name);
         check_dtype(&f, entry->d_name, "float32");
         check_dtype(&f, entry->d_name, "bfloat16");
+        export_has_the_same_form(f.dir);
+        check_dummy(&f);
         family_close(&f);
         count++;
     }

@@ -8,8 +8,9 @@ typedef struct problem {
     iv_arithmetic arithmetic;
     size_t heads, kv_heads, head_dim, first, rows; /* query tokens [first, first + rows) of a sequence */
     int64_t window;
-    float scale;
-    void *q, *k, *v; /* [tokens][heads][dim], [tokens][kv_heads][dim] */
+    float scale, inner; /* inner: of capped scores, or 0 */
+    const float *sinks; /* [heads] or NULL */
+    void *q, *k, *v;    /* [tokens][heads][dim], [tokens][kv_heads][dim] */
 } problem;
 
 /* value_dim: the first elements of a value, which are all that it has. */
@@ -35,8 +36,18 @@ static void *run_fast(const problem *p, iv_isa isa, size_t threads, size_t value
     char *out = calloc(p->rows * p->heads * value_dim, e);
     iv_attention_span span = {0, p->rows, (int64_t)p->first, pages};
     const void *q = (char *)p->q + p->first * p->heads * dim * e;
-    iv_attention(
-        &c, &(iv_attention_args){&l, kv, p->heads, p->heads / l.heads, 0, p->window, p->scale, q, out, &span, 1, NULL});
+    iv_attention(&c, &(iv_attention_args){.layout = &l,
+                                          .kv = kv,
+                                          .heads = p->heads,
+                                          .group = p->heads / l.heads,
+                                          .window = p->window,
+                                          .scale_log2e = p->scale,
+                                          .score_inner = p->inner,
+                                          .sinks = p->sinks,
+                                          .q = q,
+                                          .out = out,
+                                          .spans = &span,
+                                          .span_count = 1});
     free(kv), free(pages), free(c.scratch);
     iv_pool_close(c.pool);
     return out;
@@ -52,8 +63,9 @@ static void run_reference(const problem *p, size_t row, size_t head, void *out) 
         memcpy(v + i * dim * e, (char *)p->v + (i * p->kv_heads + kv) * dim * e, dim * e);
     }
     float *y = calloc(dim, sizeof *y);
-    assert_true(iv_ref_attention(
-        &(iv_ref_attention_args){p->arithmetic, p->type, dim, (int64_t)t, p->window, p->scale, q, k, v}, y));
+    assert_true(iv_ref_attention(&(iv_ref_attention_args){p->arithmetic, p->type, dim, (int64_t)t, p->window, p->scale,
+                                                          p->inner, p->sinks ? p->sinks + head : NULL, q, k, v},
+                                 y));
     for (size_t d = 0; d < dim; d++) put_type(p->type, out, d, y[d]);
     free(q), free(k), free(v), free(y);
 }
@@ -68,6 +80,8 @@ static void one_problem(rng *r) {
     p.scale = random_float(r, NORMAL) * (rng_below(r, 2) ? 1.0f : 30.0f);
     family f = (family[]){NORMAL, WIDE, SUBNORMAL, CANCEL, SPARSE}[p.type == IV_F16 ? 0 : rng_below(r, 5)];
     size_t tokens = p.first + p.rows, e = iv_dtype_bytes(p.type);
+    float *sinks = random_values(r, rng_below(r, 3) ? NORMAL : WIDE, IV_F32, p.heads);
+    p.inner = rng_below(r, 3) ? 0.0f : 0.02f, p.sinks = rng_below(r, 3) ? NULL : sinks;
     p.q = random_values(r, NORMAL, p.type, tokens * p.heads * p.head_dim);
     p.k = random_values(r, f, p.type, tokens * p.kv_heads * p.head_dim);
     p.v = random_values(r, f, p.type, tokens * p.kv_heads * p.head_dim);
@@ -94,7 +108,7 @@ static void one_problem(rng *r) {
         assert_memory_equal(few + i * narrow * e, got[0] + i * p.head_dim * e, narrow * e);
     free(few);
     for (int isa = 0; isa < IV_ISA_COUNT; isa++) free(got[isa]);
-    free(want), free(p.q), free(p.k), free(p.v);
+    free(want), free(sinks), free(p.q), free(p.k), free(p.v);
 }
 
 static void paged_attention_has_the_reference_bits(void **state) {

@@ -39,9 +39,14 @@ static void row_ops(const iv_kernels *k, rng *r) {
     same("norm_weight_backward", want, got, n * sizeof *want);
     void *gate = random_values(r, type == IV_F16 ? NORMAL : f, type, n), *up = random_values(r, NORMAL, type, n);
     size_t width = iv_dtype_bytes(to);
-    iv_ref_swiglu_backward(type, gate, up, dy, n, to, want, (char *)want + n * width);
-    k->swiglu_backward(type, gate, up, dy, n, to, got, (char *)got + n * width);
-    same("swiglu_backward", want, got, 2 * n * width);
+    for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
+        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 0.7, .alpha = 1.702};
+        bool gated = iv_activation_is_gated(&a);
+        void *of_want = gated ? (char *)want + n * width : NULL, *of_got = gated ? (char *)got + n * width : NULL;
+        iv_ref_activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_want, want);
+        k->activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_got, got);
+        same("activate_backward", want, got, (gated ? 2 : 1) * n * width);
+    }
     float max, sum, c = random_float(r, NORMAL);
     iv_ref_sum_exp(x, n, &max, &sum);
     size_t first = rng_below(r, n), count = 1 + rng_below(r, n - first), target = rng_below(r, n);
@@ -58,9 +63,10 @@ static void gradient_rows(const iv_kernels *k, rng *r) {
     iv_dtype type = (iv_dtype)rng_below(r, 3);
     iv_arithmetic arithmetic = rng_below(r, 2) ? IV_TC16 : IV_FMA32;
     int first = (int)rng_below(r, 66), last = (int)rng_below(r, 64);
+    bool capped = rng_below(r, 2);
     float want[2][64] = {{0}}, got[2][64] = {{0}}, lse2 = random_float(r, NORMAL), delta = random_float(r, NORMAL);
-    iv_ref_attention_gradients(arithmetic, s, dp, first, last, 0.3f, lse2, delta, type, want[0], want[1]);
-    k->attention_gradients(arithmetic, s, dp, first, last, 0.3f, lse2, delta, type, got[0], got[1]);
+    iv_ref_attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, want[0], want[1]);
+    k->attention_gradients(arithmetic, s, dp, first, last, capped, 0.3f, lse2, delta, type, got[0], got[1]);
     same("attention_gradients", want, got, sizeof want);
     free(s), free(dp);
 }
@@ -96,7 +102,7 @@ static void one_attention(rng *r) {
     iv_arithmetic arithmetic = a.type != IV_F32 && rng_below(r, 2) ? IV_TC16 : IV_FMA32;
     a.group = 1 + rng_below(r, 3), a.head_dim = dims[rng_below(r, 6)],
     a.window = rng_below(r, 2) ? 0 : 1 + (int64_t)rng_below(r, 90);
-    a.scale_log2e = 0.25f, a.scale = 0.17f;
+    a.scale_log2e = 0.25f, a.scale = 0.17f, a.score_inner = rng_below(r, 2) ? 0.03f : 0.0f;
     size_t n[2] = {1 + rng_below(r, 70), 1 + rng_below(r, 100)}, rows = n[0] + n[1], width = iv_dtype_bytes(a.type);
     iv_row_range ranges[2] = {{0, n[0]}, {n[0], n[1]}};
     a.sequences = ranges, a.sequence_count = 2;
@@ -110,6 +116,12 @@ static void one_attention(rng *r) {
     float *lse2 = floats(r, NORMAL, rows * heads);
     a.q = q, a.out = o, a.dout = d, a.k = k, a.v = v, a.lse2 = lse2;
     float *got = calloc(rows * a.dqkv_stride, sizeof *got), *want = calloc(rows * a.dqkv_stride, sizeof *want);
+    float *sinks = floats(r, NORMAL, heads), *terms = calloc(rows * heads, sizeof *terms),
+          *want_terms = calloc(rows * heads, sizeof *terms);
+    a.sinks = rng_below(r, 2) ? sinks : NULL;
+    for (size_t i = 0; a.sinks && i < rows * heads; i++)
+        want_terms[i] = iv_ref_sink_gradient(arithmetic, sinks[i % heads], lse2[i],
+                                             iv_ref_row_dot(a.type, d + i * dim * width, o + i * dim * width, dim));
     for (size_t s = 0; s < 2; s++)
         for (size_t h = 0; h < a.kv_heads; h++) { /* the reference has heads apart */
             size_t m = n[s], g = a.group;
@@ -127,8 +139,9 @@ static void one_attention(rng *r) {
             }
             for (size_t j = 0; j < g; j++)
                 for (size_t row = 0; row < m; row++) l[j * m + row] = lse2[(ranges[s].first + row) * heads + h * g + j];
-            iv_ref_attention_backward_args ref = {arithmetic, a.type, m,    dim,  g,    a.window, a.scale_log2e,
-                                                  a.scale,    t[0],   t[1], t[2], t[3], t[4],     l};
+            iv_ref_attention_backward_args ref = {arithmetic, a.type,        m,       dim,           g,
+                                                  a.window,   a.scale_log2e, a.scale, a.score_inner, t[0],
+                                                  t[1],       t[2],          t[3],    t[4],          l};
             assert_true(iv_ref_attention_backward(&ref, dq, dk, dv));
             for (size_t row = 0; row < m; row++) {
                 float *to = want + (ranges[s].first + row) * a.dqkv_stride;
@@ -145,11 +158,14 @@ static void one_attention(rng *r) {
         assert_true(iv_attention_backward_scratch(a.type, dim, iv_size_max(n[0], n[1]), &bytes));
         iv_compute c = compute_open((iv_isa)isa, arithmetic, threads, bytes * threads);
         a.dqkv = memset(got, 0, rows * a.dqkv_stride * sizeof *got);
+        a.sink_terms = memset(terms, 0, rows * heads * sizeof *terms);
         iv_attention_backward(&c, &a);
         same("attention_backward", want, got, rows * a.dqkv_stride * sizeof *got);
+        same("sinks", want_terms, terms, rows * heads * sizeof *terms);
         compute_close(&c);
     }
     free(q), free(o), free(d), free(k), free(v), free(lse2), free(got), free(want);
+    free(sinks), free(terms), free(want_terms);
 }
 
 static void attention_of_every_isa(void **state) {

@@ -16,7 +16,11 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     snprintf(what, sizeof what, "%s n %zu family %d %s", iv_isa_name(k->isa), n, (int)f, iv_dtype_name(type));
 #define SAME(op) assert_same_bits(what, want, got, n, e, false), memset(want, 0, n * 4), memset(got, 0, n * 4)
     ref->rmsnorm(x, y, 1e-5f, n, type, want), k->rmsnorm(x, y, 1e-5f, n, type, got), SAME(rmsnorm);
-    ref->swiglu(x, y, n, type, want), k->swiglu(x, y, n, type, got), SAME(swiglu);
+    for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
+        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 7, .alpha = 1.702};
+        const float *gate = iv_activation_is_gated(&a) ? x : NULL;
+        ref->activate(&a, gate, y, n, type, want), k->activate(&a, gate, y, n, type, got), SAME(activate);
+    }
     ref->round(x, n, type, want), k->round(x, n, type, got), SAME(round);
     ref->divide(x, y[0], n, type, want), k->divide(x, y[0], n, type, got), SAME(divide);
     e = 4;
@@ -24,6 +28,11 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     ref->add((float *)(void *)want, y, n), k->add((float *)(void *)got, y, n), SAME(add);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->merge((float *)(void *)want, y, z[0], 0.5f, n), k->merge((float *)(void *)got, y, z[0], 0.5f, n), SAME(merge);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->add_scaled((float *)(void *)want, y, z[0], n), k->add_scaled((float *)(void *)got, y, z[0], n),
+        SAME(add_scaled);
+    memcpy(want, x, n * 4), memcpy(got, x, n * 4);
+    ref->cap((float *)(void *)want, z[0], y[0], n), k->cap((float *)(void *)got, z[0], y[0], n), SAME(cap);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->scale((float *)(void *)want, n, z[0]), k->scale((float *)(void *)got, n, z[0]);
     assert_same_bits(what, want, got, n, 4, true);

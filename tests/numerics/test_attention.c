@@ -35,7 +35,15 @@ static row random_row(rng *r, iv_dtype type, iv_arithmetic arithmetic, int64_t p
              .keys = random_values(r, NORMAL, type, KEYS_MAX * padded),
              .values = random_values(r, NORMAL, type, KEYS_MAX * dim)};
     zero_padding(type, x.q, 1, dim), zero_padding(type, x.keys, KEYS_MAX, dim);
-    x.a = (iv_ref_attention_args){arithmetic, type, dim, position, window, scale_of(dim), x.q, x.keys, x.values};
+    x.a = (iv_ref_attention_args){.arithmetic = arithmetic,
+                                  .type = type,
+                                  .head_dim = dim,
+                                  .position = position,
+                                  .window = window,
+                                  .scale_log2e = scale_of(dim),
+                                  .q = x.q,
+                                  .keys = x.keys,
+                                  .values = x.values};
     return x;
 }
 
@@ -59,9 +67,11 @@ static void exact(const iv_ref_attention_args *a, exact_row *x) {
             double product = at(a->type, a->q, d) * at(a->type, a->keys, (size_t)t * padded + d);
             dot += product, mass += fabs(product);
         }
-        weight[t] = dot / sqrt((double)a->head_dim);
+        weight[t] = a->score_inner != 0.0f ? a->scale_log2e / M_LOG2E * tanh(dot * a->score_inner)
+                                           : dot / sqrt((double)a->head_dim);
         max = fmax(max, weight[t]), x->mass = fmax(x->mass, mass * a->scale_log2e);
     }
+    if (a->sink) max = fmax(max, *a->sink), sum = exp(*a->sink - max);
     for (int64_t t = low; t <= a->position; t++) sum += weight[t] = exp(weight[t] - max);
     for (size_t d = 0; d < a->head_dim; d++) {
         for (int64_t t = low; t <= a->position; t++) {
@@ -70,6 +80,7 @@ static void exact(const iv_ref_attention_args *a, exact_row *x) {
         }
         for (int64_t t = low; t <= a->position; t++)
             x->spread[d] += weight[t] / sum * fabs(at(a->type, a->values, (size_t)t * a->head_dim + d) - x->out[d]);
+        if (a->sink) x->spread[d] += exp(*a->sink - max) / sum * fabs(x->out[d]);
     }
 }
 
@@ -108,6 +119,10 @@ static void rows_are_accurate(void **state) {
             int64_t position = (int64_t)rng_below(&r, 700),
                     window = rng_below(&r, 2) ? 0 : (int64_t)(1 + rng_below(&r, 500));
             row x = random_row(&r, p->type, p->arithmetic, position, window);
+            float sink = random_float(&r, NORMAL);
+            if (rng_below(&r, 3) == 0) x.a.sink = &sink;
+            if (rng_below(&r, 3) == 0) /* capped at 4 */
+                x.a.score_inner = x.a.scale_log2e / (4 * (float)M_LOG2E), x.a.scale_log2e = 4 * (float)M_LOG2E;
             exact_row want;
             double of_row = 0.0;
             float got[DIM_MAX];
@@ -166,7 +181,7 @@ static void hidden_keys_do_not_matter(void **state) {
 static float of_values(const float *values, int64_t position, int64_t window) {
     static float q[16], keys[KEYS_MAX * 16];
     float out;
-    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, position, window, 1.0f, q, keys, values};
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, position, window, 1.0f, 0, NULL, q, keys, values};
     assert_true(iv_ref_attention(&a, &out));
     return out;
 }
@@ -195,7 +210,7 @@ static void three_keys_by_the_formulas(void **state) {
     (void)state;
     float q[16] = {1.0f}, keys[3 * 16] = {0}, v[3] = {0.3f, -0.7f, 1.1f}, out;
     keys[16] = 1.0f, keys[32] = -2.0f;
-    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 2, 0, 1.0f, q, keys, v};
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 2, 0, 1.0f, 0, NULL, q, keys, v};
     assert_true(iv_ref_attention(&a, &out));
     float w[3] = {v_exp2(-1.0f), v_exp2(0.0f), v_exp2(-3.0f)};
     float o = iv_fma(w[1], v[1], 0.0f); /* the odd k of the first pair, then the even one, then key 2 */
@@ -214,7 +229,7 @@ static void each_arithmetic_has_its_exponential(void **state) {
     float out[2];
     for (int i = 0; i < 2; i++) {
         iv_arithmetic arithmetic = i ? IV_TC16 : IV_FMA32;
-        iv_ref_attention_args a = {arithmetic, IV_BF16, 1, 2, 0, scale, q, keys, v};
+        iv_ref_attention_args a = {arithmetic, IV_BF16, 1, 2, 0, scale, 0, NULL, q, keys, v};
         assert_true(iv_ref_attention(&a, &out[i]));
         float m = s[1] * scale;
         for (int j = 0; j < 3; j++) {
@@ -275,7 +290,7 @@ static void a_maximum_is_kept_while_it_suffices(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const float score[3] = {cases[i].first, cases[i].second, cases[i].third};
         for (size_t j = 0; j < 66; j++) keys[16 * j] = j == 0 ? score[0] : j < 64 ? -1000.0f : score[j - 63];
-        iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 65, 0, 1.0f, q, keys, values};
+        iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 65, 0, 1.0f, 0, NULL, q, keys, values};
         assert_true(iv_ref_attention(&a, &out));
         assert_int_equal(iv_bits(out), iv_bits(of_two_blocks(score, v, cases[i].moves)));
         assert_int_not_equal(iv_bits(out), iv_bits(of_two_blocks(score, v, !cases[i].moves)));
@@ -291,7 +306,7 @@ static void a_sum_of_minus_zero_becomes_positive(void **state) {
     static float q[16], keys[64 * 16]; /* key 62 has weight 1/2: its product is flushed to -0, the last of its chain */
     q[0] = 1.0f, keys[0] = 1.0f;
     float out;
-    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 62, 0, 1.0f, q, keys, v};
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 62, 0, 1.0f, 0, NULL, q, keys, v};
     assert_true(iv_ref_attention(&a, &out));
     assert_int_equal(iv_bits(out), 0); /* + 0 after the block */
 }
@@ -301,7 +316,7 @@ static void what_is_not_finite_is_a_canonical_nan(void **state) {
     (void)state;
     float q[16] = {0x1p100f}, keys[2 * 16] = {0}, v[2] = {1.0f, 2.0f}, out;
     keys[0] = keys[16] = -0x1p100f;
-    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 1, 0, 1.0f, q, keys, v};
+    iv_ref_attention_args a = {IV_FMA32, IV_F32, 1, 1, 0, 1.0f, 0, NULL, q, keys, v};
     assert_true(iv_ref_attention(&a, &out));
     assert_int_equal(iv_bits(out), IV_NAN_F32_BITS);
     keys[0] = 0.0f; /* one finite score: the other key has weight 0 */
@@ -327,7 +342,7 @@ static void one_key_that_is_not_finite(void **state) {
         float x = bad[t / 12], out;
         uint16_t kept = keys[16 * place];
         keys[16 * place] = iv_bf16_from_f32(x);
-        iv_ref_attention_args a = {t % 2 ? IV_TC16 : IV_FMA32, IV_BF16, 1, KEYS - 1, 0, 0.3f, q, keys, values};
+        iv_ref_attention_args a = {t % 2 ? IV_TC16 : IV_FMA32, IV_BF16, 1, KEYS - 1, 0, 0.3f, 0, NULL, q, keys, values};
         assert_true(iv_ref_attention(&a, &out));
         if (x == -INFINITY)
             assert_true(fabsf(out - 1.0f) < 0.01f); /* such a key has weight 0 */

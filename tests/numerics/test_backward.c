@@ -128,14 +128,59 @@ static void swiglu(void **state) {
         swiglu_case c = {n, da};
         double terms = 0;
         fill(&r, x, 2 * n, trial % 2 ? 4.0f : 30.0f), fill(&r, da, n, 1.0f), widen(x, 2 * n, inputs);
-        iv_ref_swiglu_backward(IV_F32, x, x + n, da, n, IV_F32, d, d + n);
+        iv_ref_activate_backward(&iv_silu, IV_F32, x, x + n, da, n, IV_F32, d, d + n);
         for (size_t i = 0; i < n; i++) keep_worst(&terms, fabs((double)(da[i] * x[n + i])));
         keep_worst(&worst, check_gradient(&r, "swiglu, gate", swiglu_forward, &c, inputs, 0, n, d, terms, 2e-6));
         keep_worst(&worst, check_gradient(&r, "swiglu, up", swiglu_forward, &c, inputs, n, n, d + n, 0, 2e-6));
-        iv_ref_swiglu_backward(IV_F32, x, x + n, da, n, IV_BF16, typed, typed + n);
+        iv_ref_activate_backward(&iv_silu, IV_F32, x, x + n, da, n, IV_BF16, typed, typed + n);
         for (size_t i = 0; i < 2 * n; i++) assert_int_equal(typed[i], iv_bf16_from_f32(d[i]));
     }
     printf("swiglu: largest error %.3g\n", worst);
+}
+
+typedef struct activation_case {
+    size_t n;
+    const float *da;
+    iv_activation a;
+} activation_case;
+
+static double activation_forward(const void *context, const double *x) {
+    const activation_case *c = context;
+    double out = 0, limit = c->a.limit;
+    for (size_t i = 0; i < c->n; i++) {
+        double g = x[i], u = x[c->n + i], y = 0;
+        if (c->a.kind == IV_ACTIVATION_GELU_TANH)
+            y = 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+        if (c->a.kind == IV_ACTIVATION_SILU_CLAMPED)
+            g = fmin(g, limit), y = (fmax(fmin(u, limit), -limit) + 1) * g / (1 + exp(-1.702 * g));
+        if (c->a.kind == IV_ACTIVATION_RELU2) y = u > 0 ? u * u : 0;
+        out += (double)c->da[i] * y;
+    }
+    return out;
+}
+
+static void activations(void **state) {
+    (void)state;
+    rng r = rng_start("backward activations");
+    for (int kind = IV_ACTIVATION_GELU_TANH; kind < IV_ACTIVATION_KINDS; kind++) {
+        double worst = 0;
+        for (size_t trial = 0; trial < trials(60, 1000); trial++) {
+            float x[400], da[200], d[400] = {0};
+            double inputs[400], terms = 0;
+            activation_case c = {1 + rng_below(&r, 200), da, {(iv_activation_kind)kind, 7, 1.702}};
+            bool gated = iv_activation_is_gated(&c.a);
+            size_t n = c.n;
+            fill(&r, x, 2 * n, trial % 2 ? 2.0f : 6.0f), fill(&r, da, n, 1.0f), widen(x, 2 * n, inputs);
+            for (size_t i = 0; i < 2 * n; i++) /* not near a kink, where two gradients meet */
+                if (fabs(fabs(inputs[i]) - c.a.limit) < 0.01 || fabs(inputs[i]) < 0.01) inputs[i] = x[i] = 1;
+            iv_ref_activate_backward(&c.a, IV_F32, gated ? x : NULL, x + n, da, n, IV_F32, gated ? d : NULL, d + n);
+            for (size_t i = 0; i < n; i++) keep_worst(&terms, fabs((double)da[i] * (fabs(inputs[n + i]) + 1)));
+            if (gated)
+                keep_worst(&worst, check_gradient(&r, "gate", activation_forward, &c, inputs, 0, n, d, terms, 2e-6));
+            keep_worst(&worst, check_gradient(&r, "up", activation_forward, &c, inputs, n, n, d + n, terms, 2e-6));
+        }
+        printf("activation %d: largest error %.3g\n", kind, worst);
+    }
 }
 
 typedef struct logits_case {
@@ -349,8 +394,8 @@ static void statistics(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rmsnorm),   cmocka_unit_test(swiglu),
-                                       cmocka_unit_test(logits),    cmocka_unit_test(rope),
-                                       cmocka_unit_test(attention), cmocka_unit_test(statistics)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rmsnorm), cmocka_unit_test(swiglu),    cmocka_unit_test(activations), cmocka_unit_test(logits),
+        cmocka_unit_test(rope),    cmocka_unit_test(attention), cmocka_unit_test(statistics)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* exp2, exp, log, silu and ex2 of the law against libm in double: the largest error in ulps and its argument. All 2^32
- * floats with INVAR_TEST_LONG (some minutes), otherwise a stride; edges and limits always. */
+/* exp2, exp, log, silu, ex2 and tanh of the law against libm in double: the largest error in ulps and its argument. All
+ * 2^32 floats with INVAR_TEST_LONG (some minutes), otherwise a stride; edges and limits always. */
 #include "random.h"
 #include "base/threads.h"
 #include "numerics/ex2.h"
@@ -44,17 +44,23 @@ static bool given_silu(float x, float *y) {
     return isnan(x) || x < -EXP_HIGH || fabsf(x) < 0x1p-26f || x > 32.0f;
 }
 
+static bool given_tanh(float x, float *y) {
+    *y = isnan(x) ? NAN : fabsf(x) < 0x1p-14f ? x : copysignf(1.0f, x);
+    return isnan(x) || fabsf(x) < 0x1p-14f || fabsf(x) > 10.0f;
+}
+
 static double exact_silu(double x) { return x / (1.0 + exp(-x)); }
 
 static float call_exp2(float x) { return v_exp2(x); }
 static float call_exp(float x) { return v_exp(x); }
 static float call_log(float x) { return v_log(x); }
 static float call_silu(float x) { return v_silu(x); }
+static float call_tanh(float x) { return v_tanh(x); }
 
 static const function functions[] = {
     {"exp2", call_exp2, exp2, given_exp2, 3.2, 1}, {"exp", call_exp, exp, given_exp, 1.0, 1},
     {"log", call_log, log, given_log, 1.0, 0},     {"silu", call_silu, exact_silu, given_silu, 3.0, UINT32_MAX},
-    {"ex2", iv_ex2, exp2, given_exp2, 2.1, 0},
+    {"ex2", iv_ex2, exp2, given_exp2, 2.1, 0},     {"tanh", call_tanh, tanh, given_tanh, 1.5, 1},
 };
 
 /* |y - exact| in units of the last place of a float of exact's size. */
@@ -157,6 +163,11 @@ static void every_float_of_ex2(void **state) {
     sweep_function(&functions[4]);
 }
 
+static void every_float_of_tanh(void **state) {
+    (void)state;
+    sweep_function(&functions[5]);
+}
+
 /* 2^20 consecutive floats around x. */
 static void turn(const function *f, float middle) {
     float before = NAN;
@@ -173,17 +184,18 @@ static void turn(const function *f, float middle) {
 }
 
 /* Critical arguments: the halves and limits of exp2 and exp, the mantissa's edge of log, the minimum of silu,
- * table boundaries of ex2. */
+ * table boundaries of ex2, the end of tanh's polynomial. */
 static void places_where_the_formula_turns(void **state) {
     (void)state;
-    static const float at[5][6] = {
+    static const float at[6][6] = {
         {0.5f, -0.5f, 127.5f, -125.5f, 0x1.fffffep6f, -126.0f},
         {0x1.62e43p-2f, -0x1.62e43p-2f, EXP_LOW, EXP_HIGH, 0x1.0a2b24p+0f, 64.0f},
         {1.0f, 0x1.6a09e6p-1f, 0x1.6a09e6p+0f, 0x1p-126f, 0x1p-140f, 0x1.fffffep127f},
         {-1.2784645f, 1.0f, -EXP_HIGH, -17.0f, 17.0f, -80.0f},
         {0x1.02p+0f, -0x1.02p+0f, 0x1.fffffep6f, -126.0f, -0x1p-6f, 0x1p-23f},
+        {0.6875f, -0.6875f, 9.0f, -45.0f, 0x1p-13f, 0x1p-126f},
     };
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < 6; i++)
         for (size_t j = 0; j < 6; j++) turn(&functions[i], at[i][j]);
 }
 
@@ -194,7 +206,7 @@ typedef struct edge {
 
 static void edges(void **state) {
     (void)state;
-    enum { EXP2, EXP, LOG, SILU, EX2 };
+    enum { EXP2, EXP, LOG, SILU, EX2, TANH };
     static const edge e[] = {
         {EXP2, 0x00000000, 0x3f800000}, {EXP2, 0x80000000, 0x3f800000}, {EXP2, 0x00000001, 0x3f800000},
         {EXP2, 0xc2fc0000, 0x00800000}, {EXP2, 0xc2fc0001, 0x00000000}, {EXP2, 0x43000000, 0x7f800000},
@@ -209,7 +221,9 @@ static void edges(void **state) {
         {EX2, 0xc2fc0000, 0x00800000},  {EX2, 0xc2fc0001, 0x00000000},  {EX2, 0x43000000, 0x7f800000},
         {EX2, 0x42ffffff, 0x7f7fffa8},  {EX2, 0x7f800000, 0x7f800000},  {EX2, 0xff800000, 0x00000000},
         {EX2, 0xffc00001, 0x7fffffff},  {EX2, 0x7f800001, 0x7fffffff},  {EX2, 0x33ffffff, 0x3f800000},
-        {EX2, 0xb3ffffff, 0x3f800000},  {EX2, 0xb4000000, 0x3f7ffffe},
+        {EX2, 0xb3ffffff, 0x3f800000},  {EX2, 0xb4000000, 0x3f7ffffe},  {TANH, 0x00000000, 0x00000000},
+        {TANH, 0x80000000, 0x00000000}, {TANH, 0x7f800000, 0x3f800000}, {TANH, 0xff800000, 0xbf800000},
+        {TANH, 0x00000001, 0x00000001}, {TANH, 0x807fffff, 0x807fffff},
     };
     for (size_t i = 0; i < sizeof e / sizeof *e; i++) {
         uint32_t y = iv_bits(functions[e[i].function].f(iv_float(e[i].x)));
@@ -238,6 +252,7 @@ int main(void) {
         cmocka_unit_test(every_float_of_log),
         cmocka_unit_test(every_float_of_silu),
         cmocka_unit_test(every_float_of_ex2),
+        cmocka_unit_test(every_float_of_tanh),
         cmocka_unit_test(places_where_the_formula_turns),
         cmocka_unit_test(edges),
         cmocka_unit_test(control_a_wrong_coefficient_is_seen),

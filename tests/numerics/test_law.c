@@ -158,9 +158,10 @@ static void run_attention(const json_t *c) {
         inputs(5, (position + 1) * dim, type, 0, values);
     for (size_t t = 0; t <= position; t++) memcpy(keys + t * padded * e, dense + t * dim * e, dim * e);
     float scale = (float)(1.4426950408889634 / sqrt((double)dim));
-    assert_true(iv_ref_attention(&(iv_ref_attention_args){arithmetic_of(c), type, dim, (int64_t)position,
-                                                          (int64_t)number(c, "window"), scale, q, keys, values},
-                                 y));
+    assert_true(
+        iv_ref_attention(&(iv_ref_attention_args){arithmetic_of(c), type, dim, (int64_t)position,
+                                                  (int64_t)number(c, "window"), scale, 0, NULL, q, keys, values},
+                         y));
     compare(c, y, dim);
     free(q), free(dense), free(keys), free(values), free(y);
 }
@@ -193,7 +194,7 @@ static void run_log_softmax(const json_t *c) {
 
 static void run_swiglu(const json_t *c) {
     float y[ROW];
-    iv_ref_swiglu(row_x, row_w, ROW, y);
+    iv_ref_activate(&iv_silu, row_x, row_w, ROW, y);
     compare(c, y, ROW);
 }
 

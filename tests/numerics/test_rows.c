@@ -2,6 +2,7 @@
  * combining. */
 #include "random.h"
 #include "numerics/fma32.h"
+#include "numerics/router.h"
 #include "numerics/rows.h"
 
 enum { N_MAX = 5000 };
@@ -118,6 +119,62 @@ static void log_softmax_is_accurate(void **state) {
     assert_true(worst < 1e-5 && worst_sum < 8.0);
 }
 
+/* The activation in double, and the size of what it multiplies. */
+static double activation_of(const iv_activation *a, double g, double u, double *size) {
+    double of = g, by = u, s = g;
+    switch (a->kind) {
+    case IV_ACTIVATION_SILU: break;
+    case IV_ACTIVATION_GELU_TANH: /* as it is usually written */
+        *size = fabs(g * u);
+        return 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+    case IV_ACTIVATION_SILU_CLAMPED:
+        of = fmin(g, a->limit), by = fmax(fmin(u, a->limit), -a->limit) + 1, s = (double)(float)a->alpha * of;
+        break;
+    case IV_ACTIVATION_RELU2: *size = u * u; return u > 0 ? u * u : 0;
+    }
+    *size = fabs(of * by);
+    return of / (1 + exp(-s)) * by;
+}
+
+static void activations_are_accurate(void **state) {
+    (void)state;
+    rng r = rng_start("activations");
+    for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
+        const iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 3, .alpha = 1.702};
+        double worst = 0;
+        for (size_t t = 0; t < trials(200, 10000); t++) {
+            enum { N = 256 };
+            float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N];
+            for (size_t i = 0; i < N; i++) g[i] *= 4.0f, u[i] *= 2.0f;
+            iv_ref_activate(&a, iv_activation_is_gated(&a) ? g : NULL, u, N, y);
+            for (size_t i = 0; i < N; i++) {
+                double size, exact = activation_of(&a, g[i], u[i], &size);
+                if (size > 0) worst = fmax(worst, fabs(y[i] - exact) / size);
+            }
+            free(g), free(u);
+        }
+        printf("activation %d: worst %.2f * 2^-24 of gate times up\n", kind, worst * 0x1p24);
+        assert_true(worst > 0 && worst < 0x1p-21);
+    }
+}
+
+/* Clamping keeps a NaN, and infinities become limits. */
+static void activations_at_the_ends(void **state) {
+    (void)state;
+    const iv_activation clamped = {.kind = IV_ACTIVATION_SILU_CLAMPED, .limit = 2, .alpha = 1.702},
+                        relu = {.kind = IV_ACTIVATION_RELU2}, gelu = {.kind = IV_ACTIVATION_GELU_TANH};
+    const float inf = INFINITY, gate[] = {inf, 5, 1, NAN, 1, -1e30f}, up[] = {-inf, 9, NAN, 1, -1, 2};
+    float y[6], at_limit;
+    iv_ref_activate(&clamped, (const float[]){2}, (const float[]){2}, 1, &at_limit);
+    iv_ref_activate(&clamped, gate, up, 6, y);
+    assert_true(y[1] == at_limit && y[2] != y[2] && y[3] != y[3]);
+    assert_true(y[0] < 0 && y[0] == -at_limit / 3 && y[4] == 0 && y[5] == 0);
+    iv_ref_activate(&relu, NULL, up, 6, y);
+    assert_true(y[0] == 0 && y[1] == 81 && y[2] != y[2] && y[3] == 1 && y[4] == 0 && !signbit(y[4]));
+    iv_ref_activate(&gelu, (const float[]){1e30f, -1e30f, 0, NAN}, (const float[]){1, 1, 1, 1}, 4, y);
+    assert_true(y[0] == 1e30f && y[1] == 0 && y[2] == 0 && y[3] != y[3]);
+}
+
 static void swiglu_and_rope_are_accurate(void **state) {
     (void)state;
     rng r = rng_start("swiglu");
@@ -126,7 +183,7 @@ static void swiglu_and_rope_are_accurate(void **state) {
         enum { N = 256 };
         float *g = random_values(&r, NORMAL, IV_F32, N), *u = random_values(&r, NORMAL, IV_F32, N), y[N], z[N];
         for (size_t i = 0; i < N; i++) g[i] *= 4.0f;
-        iv_ref_swiglu(g, u, N, y);
+        iv_ref_activate(&iv_silu, g, u, N, y);
         for (size_t i = 0; i < N; i++) worst = fmax(worst, ulps(y[i], g[i] / (1.0 + exp(-(double)g[i])) * u[i]));
         float c[N / 2], s[N / 2];
         for (size_t i = 0; i < N / 2; i++) c[i] = cosf(u[i]), s[i] = sinf(u[i]);
@@ -186,6 +243,77 @@ static void route_weighs_as_softmax(void **state) {
 
 static float combine(const int32_t *ids, const float *terms, size_t k) { return iv_ref_combine(ids, terms, k); }
 
+/* Sigmoid routers against the definition in double; ties by id; groups; the gradient by differences. */
+static double weight_of(const iv_router *r, const double *logits, const int32_t *ids, const float *dw) {
+    double sum = 0, out = 0, scale = r->scale;
+    for (size_t j = 0; j < r->k; j++) sum += 1 / (1 + exp(-logits[ids[j]]));
+    for (size_t j = 0; j < r->k; j++)
+        out += (double)dw[j] * scale / (1 + exp(-logits[ids[j]])) / (r->normalise ? sum : 1);
+    return out;
+}
+
+static void sigmoid_routers(void **state) {
+    (void)state;
+    rng r = rng_start("sigmoid routers");
+    size_t outside = 0;
+    for (size_t t = 0; t < trials(200, 5000); t++) {
+        enum { N = 24, K = 4 };
+        iv_router route = {.experts = N, .k = K, .score = IV_SCORE_SIGMOID, .normalise = rng_below(&r, 2), .scale = 1};
+        if (rng_below(&r, 2)) route.scale = 2.5f;
+        if (rng_below(&r, 2)) route.groups = 6, route.chosen_groups = 2;
+        float *x = random_values(&r, NORMAL, IV_F32, N), *bias = random_values(&r, NORMAL, IV_F32, N), w[K], dw[K],
+              d[N];
+        int32_t ids[K];
+        double score[N], group[6];
+        bool open[6] = {false};
+        if (rng_below(&r, 4) == 0) x[5] = x[6] = x[9] = 3, bias[5] = bias[6] = bias[9] = 0; /* ties */
+        iv_ref_route_by(&route, x, bias, ids, w);
+        for (size_t e = 0; e < N; e++) score[e] = (double)(iv_ref_sigmoid(x[e]) + bias[e]);
+        for (size_t g = 0; g < 6; g++) {
+            double first = -1e9, second = -1e9;
+            for (size_t e = 4 * g; e < 4 * g + 4; e++)
+                if (score[e] > first)
+                    second = first, first = score[e];
+                else if (score[e] > second)
+                    second = score[e];
+            group[g] = (double)((float)first + (float)second);
+        }
+        for (int i = 0; i < 2; i++) {
+            int best = -1;
+            for (int g = 0; g < 6; g++)
+                if (!open[g] && (best < 0 || group[g] > group[best])) best = g;
+            open[best] = true;
+        }
+        bool taken[N] = {false};
+        double sum = 0;
+        for (size_t j = 0; j < K; j++) {
+            int best = -1;
+            for (int e = 0; e < N; e++)
+                if (!taken[e] && (!route.groups || open[e / 4]) && (best < 0 || score[e] > score[best])) best = e;
+            assert_int_equal(ids[j], best);
+            taken[best] = true, sum += 1 / (1 + exp(-(double)x[best]));
+        }
+        for (int e = 0; e < N; e++)
+            outside += route.groups && !open[e / 4] && !taken[e] && score[e] > score[ids[K - 1]];
+        for (size_t j = 0; j < K; j++) {
+            double want = 1 / (1 + exp(-(double)x[ids[j]])) * (double)route.scale / (route.normalise ? sum : 1);
+            assert_true(fabs(w[j] - want) < 1e-6 * fabs(want));
+            dw[j] = (float)rng_below(&r, 9) - 4;
+        }
+        iv_ref_route_by_backward(&route, x, ids, w, dw, d);
+        for (size_t e = 0; e < N; e++) {
+            double at[N], h = 1e-5, ends[2];
+            for (int side = 0; side < 2; side++) {
+                for (size_t i = 0; i < N; i++) at[i] = (double)x[i] + (i == e ? (side ? h : -h) : 0);
+                ends[side] = weight_of(&route, at, ids, dw);
+            }
+            assert_true(fabs(d[e] - (ends[1] - ends[0]) / (2 * h)) < 1e-5);
+        }
+        free(x), free(bias);
+    }
+    assert_true(outside > 0); /* groups excluded better experts */
+}
+
 static void experts_combine_by_the_tree_of_ids(void **state) {
     (void)state;
     const float big_first[] = {0x1p24f, 1.0f, 1.0f}, big_last[] = {1.0f, 1.0f, 0x1p24f};
@@ -237,15 +365,12 @@ static void ranks_combine_the_same(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lanes_fold_by_halves),
-        cmocka_unit_test(norm_sums_squares_in_lanes),
-        cmocka_unit_test(log_sum_exp_sums_in_lanes),
-        cmocka_unit_test(norm_is_accurate),
-        cmocka_unit_test(log_softmax_is_accurate),
-        cmocka_unit_test(swiglu_and_rope_are_accurate),
-        cmocka_unit_test(equal_logits_go_by_id),
-        cmocka_unit_test(route_weighs_as_softmax),
-        cmocka_unit_test(experts_combine_by_the_tree_of_ids),
+        cmocka_unit_test(lanes_fold_by_halves),      cmocka_unit_test(norm_sums_squares_in_lanes),
+        cmocka_unit_test(log_sum_exp_sums_in_lanes), cmocka_unit_test(norm_is_accurate),
+        cmocka_unit_test(log_softmax_is_accurate),   cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(activations_at_the_ends),   cmocka_unit_test(swiglu_and_rope_are_accurate),
+        cmocka_unit_test(equal_logits_go_by_id),     cmocka_unit_test(route_weighs_as_softmax),
+        cmocka_unit_test(sigmoid_routers),           cmocka_unit_test(experts_combine_by_the_tree_of_ids),
         cmocka_unit_test(ranks_combine_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

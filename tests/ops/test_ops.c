@@ -376,15 +376,15 @@ static void attention_heads(void **state) {
                     void *query = head_rows(&w, q, first, n, heads, h, dim, padded), *part;
                     for (size_t t = 0; t < n; t++) {
                         float wanted[64], found[64];
-                        iv_ref_attention_args args = {w.arithmetic,
-                                                      w.type,
-                                                      dim,
-                                                      (int64_t)t,
-                                                      a.window,
-                                                      iv_attention_scale_log2e(dim),
-                                                      (char *)query + t * padded * w.width,
-                                                      keys,
-                                                      values};
+                        iv_ref_attention_args args = {.arithmetic = w.arithmetic,
+                                                      .type = w.type,
+                                                      .head_dim = dim,
+                                                      .position = (int64_t)t,
+                                                      .window = a.window,
+                                                      .scale_log2e = iv_attention_scale_log2e(dim),
+                                                      .q = (char *)query + t * padded * w.width,
+                                                      .keys = keys,
+                                                      .values = values};
                         assert_true(iv_ref_attention(&args, wanted));
                         void *rounded = typed(&w, wanted, dim);
                         for (size_t d = 0; d < dim; d++) {

@@ -9,7 +9,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -122,13 +121,9 @@ def test_example(name):
         if "HOST" in arguments:
             url = stack.enter_context(serving("--weights-python", sys.executable))
             arguments = [url.removeprefix("http://"), *arguments[1:]]
-        # Files, not pipes: torch's process for shared memory inherits them and lives as long as a server that reads it.
-        out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
-        code = subprocess.run([sys.executable, f"examples/{name}", *arguments], cwd=ROOT, stdout=out, stderr=err).returncode
-        out.seek(0), err.seek(0)
-        printed, complaints = out.read(), err.read()
-    assert code == 0, printed[-1000:] + complaints[-3000:]
+        ran = subprocess.run([sys.executable, f"examples/{name}", *arguments], cwd=ROOT, text=True, capture_output=True)
+    assert ran.returncode == 0, ran.stdout[-1000:] + ran.stderr[-3000:]
     if callable(wanted):
-        assert wanted(printed), printed
+        assert wanted(ran.stdout), ran.stdout
     else:
-        assert all(re.search(pattern, printed, re.M) for pattern in wanted), printed
+        assert all(re.search(pattern, ran.stdout, re.M) for pattern in wanted), ran.stdout

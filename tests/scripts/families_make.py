@@ -97,6 +97,21 @@ fam("deepseek_v3_a", base(model_type="deepseek_v3", num_key_value_heads=4, q_lor
 fam("mixtral_a", base(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2, intermediate_size=16, sliding_window=None, rope_parameters=theta(1e6)))
 # ---- Phi 3, 4
 fam("phi3_a", base(model_type="phi3", num_key_value_heads=4, sliding_window=8, original_max_position_embeddings=4096, rope_parameters=theta()), note="as Phi-3-mini-4k")
+fam("phi3_long_a", base(model_type="phi3", sliding_window=None, max_position_embeddings=64, original_max_position_embeddings=8,
+    rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.2], long_factor=[1.0, 2.5, 6.0])), lengths=(9, 11, 40), note="as Phi-4-mini: every sequence longer than the original positions")
+# ---- rotation of a part of a head, of neighbours
+fam("glm_a", base(model_type="glm", head_dim=8, attention_bias=True, rope_parameters=theta(partial_rotary_factor=0.5)))
+fam("glm4_a", base(model_type="glm4", head_dim=8, attention_bias=True, rope_parameters=theta(partial_rotary_factor=0.5)))
+fam("helium_a", base(model_type="helium", head_dim=8, rope_parameters=theta(100000.0)))
+fam("hunyuan_v1_dense_alpha_a", base(model_type="hunyuan_v1_dense", head_dim=8, attention_bias=True, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0)))
+fam("mellum_a", base(model_type="mellum", head_dim=8, num_hidden_layers=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, sliding_window=8, layer_types=["sliding_attention"] * 3 + ["full_attention"], mlp_layer_types=["dense"] + ["sparse"] * 3,
+    rope_parameters=dict(full_attention=theta(500000.0), sliding_attention=theta())))
+fam("qwen2_vl_a", dict(model_type="qwen2_vl", dtype="bfloat16", tie_word_embeddings=True, image_token_id=V - 5, video_token_id=V - 6, vision_start_token_id=V - 7, vision_end_token_id=V - 8,
+    vision_config=dict(model_type="qwen2_vl_vision", depth=1, embed_dim=8, hidden_size=32, mlp_ratio=1, num_heads=2, patch_size=2, spatial_merge_size=1, temporal_patch_size=1),
+    text_config=base(model_type="qwen2_vl_text", num_hidden_layers=2, use_sliding_window=False, tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[1, 1, 2]))), wrapper=True)
+fam("internvl_a", dict(model_type="internvl", dtype="bfloat16", tie_word_embeddings=True, image_token_id=V - 5, image_seq_length=4, downsample_ratio=0.5,
+    vision_config=dict(model_type="internvl_vision", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=[8, 8], patch_size=[2, 2]),
+    text_config=base(model_type="qwen2", num_hidden_layers=2, tie_word_embeddings=True, rope_parameters=theta(1e6))), wrapper=True)
 # ---- OLMo
 fam("olmo3_a", base(model_type="olmo3", num_hidden_layers=4, sliding_window=8, layer_types=["sliding_attention"] * 3 + ["full_attention"],
     rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=500000.0), full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=8.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0, attention_factor=1.2079441541679836))))

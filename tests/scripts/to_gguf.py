@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""to_gguf.py DIR OUT.gguf: a Hugging Face directory of llama, qwen2, qwen3 or qwen3_moe as GGUF with the same weights, by the rules of
-llama.cpp's converter: its names, its order of rows of llama's q and k, experts in one tensor, Llama 3's scaling as rope_freqs. Matrices keep
+"""to_gguf.py DIR OUT.gguf: a Hugging Face directory of llama, mixtral, qwen2, qwen3, qwen3_moe or gemma3_text as GGUF with the same weights, by the rules of
+llama.cpp's converter: its names, its order of rows of llama's q and k, experts in one tensor, Llama 3's scaling as rope_freqs, 1 +
+Gemma's norms. Matrices keep
 their type, vectors become float32. No tokenizer. Plain Python. tests/apps/test_packed.c compares logits."""
 import array
 import glob
@@ -10,11 +11,13 @@ import re
 import struct
 import sys
 
-ARCH = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}
+ARCH = {"llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 INNER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp"}
+GEMMA = INNER | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                 "post_feedforward_layernorm": "post_ffw_norm"}
 TYPE = {"F32": 0, "F16": 1, "BF16": 30}
 
 
@@ -37,6 +40,11 @@ def widened(dtype, shape, data):
     return "F32", shape, struct.pack("<%dI" % shape[0], *(v << 16 for v in values))
 
 
+def plus_one(dtype, shape, data):
+    n = shape[0]
+    return dtype, shape, struct.pack("<%df" % n, *(1 + w for w in struct.unpack("<%df" % n, data)))
+
+
 def interleaved(tensor, heads):
     """Row i of a head's first half and of its second become neighbours."""
     dtype, shape, data = tensor
@@ -49,9 +57,12 @@ def interleaved(tensor, heads):
 def renamed(config, tensors):
     out, experts = {}, {}
     for name, tensor in tensors.items():
+        name = name.replace("block_sparse_moe", "mlp").replace(".w1.", ".gate_proj.").replace(".w2.", ".down_proj.").replace(".w3.", ".up_proj.")
         middle, end = name.rsplit(".", 1)
         if len(tensor[1]) == 1:
             tensor = widened(*tensor)
+        if middle.endswith("norm") and config["model_type"] == "gemma3_text":
+            tensor = plus_one(*tensor)
         if middle in OUTER:
             out[OUTER[middle] + "." + end] = tensor
             continue
@@ -60,9 +71,9 @@ def renamed(config, tensors):
         if expert:
             experts.setdefault(f"blk.{layer}.ffn_{expert[2]}_exps.weight", {})[int(expert[1])] = tensor
             continue
-        if config["model_type"] == "llama" and middle in ("self_attn.q_proj", "self_attn.k_proj"):
+        if config["model_type"] in ("llama", "mixtral") and middle in ("self_attn.q_proj", "self_attn.k_proj"):
             tensor = interleaved(tensor, config["num_attention_heads" if middle[10] == "q" else "num_key_value_heads"])
-        out[f"blk.{layer}.{INNER[middle]}.{end}"] = tensor
+        out[f"blk.{layer}.{(GEMMA if config['model_type'] == 'gemma3_text' else INNER)[middle]}.{end}"] = tensor
     for name, of in experts.items():
         out[name] = of[0][0], [len(of)] + of[0][1], b"".join(of[i][2] for i in range(len(of)))
     return out
@@ -84,7 +95,7 @@ def main(folder, out):
     c = json.load(open(folder + "/config.json"))
     arch, dim = ARCH[c["model_type"]], c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
-    theta = c.get("rope_theta") or rope["rope_theta"]
+    theta = c.get("rope_theta") or rope.get("rope_theta") or 0
     weights = {}
     for path in sorted(glob.glob(folder + "/model*.safetensors")):
         weights |= load(path)
@@ -96,12 +107,22 @@ def main(folder, out):
             "feed_forward_length": c["intermediate_size"], "attention.head_count": c["num_attention_heads"],
             "attention.head_count_kv": c["num_key_value_heads"], "attention.key_length": dim, "rope.dimension_count": dim,
             "attention.layer_norm_rms_epsilon": float(c["rms_norm_eps"]), "rope.freq_base": float(theta)}
+    if c["model_type"] == "mixtral":
+        keys |= {"expert_count": c["num_local_experts"], "expert_used_count": c["num_experts_per_tok"]}
     if arch == "qwen3moe":
         keys |= {"expert_count": c.get("num_experts") or c["num_local_experts"], "expert_used_count": c["num_experts_per_tok"],
                  "expert_feed_forward_length": c["moe_intermediate_size"]}
+    if arch == "gemma3":  # every sixth layer sees all positions; the others turn by 10,000
+        rope, theta = rope["full_attention"], rope["full_attention"]["rope_theta"]
+        keys |= {"attention.sliding_window": c["sliding_window"], "rope.freq_base": float(theta), "rope.scaling.factor": float(rope["factor"]),
+                 "rope.scaling.type": rope["rope_type"]}
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys) + 1) + string("general.architecture") + struct.pack("<I", 8) + string(arch)
     for key, value in keys.items():
-        head += string(f"{arch}.{key}") + (struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value))
+        head += string(f"{arch}.{key}")
+        if isinstance(value, str):
+            head += struct.pack("<I", 8) + string(value)
+        else:
+            head += struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
     data = b""
     for name, (dtype, shape, raw) in tensors.items():
         head += string(name) + struct.pack("<I", len(shape)) + struct.pack("<%dQ" % len(shape), *reversed(shape))

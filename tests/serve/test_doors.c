@@ -137,6 +137,10 @@ static void common(bool calls) {
     refused_by_all("[" U("a") ",{\"role\":\"user\",\"content\":\"b\",\"xyzzy\":1}]", "messages[1].xyzzy: ");
     refused_by_all("[" U("a") ",{\"role\":\"ghost\",\"content\":\"b\"}]", "messages[1].role: wanted system");
     refused_by_all("[" U("a") ",{\"role\":\"user\",\"content\":7}]", "messages[1].content: wanted a string");
+    refused_by_all(
+        "[" U("a") ",{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"},{\"type\":\"image_url\","
+                   "\"image_url\":{\"url\":\"data:,\"}}]}]",
+        "messages[1].content[1].type: wanted \"text\", as models read text alone here, found \"image_url\"");
     refused_by_all("[" U("a") "," CALL("\"{\\\"x\\\": \"") "]", "messages[1].tool_calls[0].function.arguments: wanted");
     refused_by_all("[" U("a") "," CALL("[1]") "]", "messages[1].tool_calls[0].function.arguments: wanted");
     refused_by_all("[" U("a") ",{\"role\":\"assistant\",\"content\":\"\",\"reasoning\":\"a\",\"thinking\":\"b\"}]",

@@ -44,8 +44,9 @@ class Server:
     """The routes."""
 
     def __init__(self, channel: Channel) -> None:
-        from . import _groups
+        from . import _apart, _groups
 
+        _apart.prepare()
         self._channel, self._groups = channel, _groups.Groups()
 
     def answer(self, head: dict[str, Any], body: dict[str, Any]) -> int:

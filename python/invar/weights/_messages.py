@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _frames, _pickles, _sets, _storages
+from . import _apart, _frames, _pickles, _sets, _storages
 from ._frames import Refused
 from ._pickles import Call, Global, describe, is_call
 from ._storages import Storage
@@ -232,7 +232,7 @@ def decode(text: Any) -> bytes:
         raise Refused("invalid", "wanted base64, found something else") from None
 
 
-def read_all(texts: list[Any], flattened: bool) -> tuple[list[Message], list[Placed]]:
+def read_all(texts: list[Any], flattened: bool, working: Callable[[], None]) -> tuple[list[Message], list[Placed]]:
     """The messages, and their tensors; one that an earlier message has is left out, as each rank's message has its own copy."""
     messages, placed, seen = [], [], set[str]()
     for i, text in enumerate(texts):
@@ -242,41 +242,80 @@ def read_all(texts: list[Any], flattened: bool) -> tuple[list[Message], list[Pla
             try:
                 mine = [p for p in message.tensors() if p.entry.name not in seen]
             except BaseException:
-                release(messages, set())
+                release(storages_of(messages), working)
                 raise
         placed += mine
         seen |= {p.entry.name for p in mine}
     return messages, placed
 
 
-def release(messages: list[Message], opened: set[int]) -> None:
+def storages_of(messages: list[Message]) -> list[Storage]:
+    return [storage for message in messages for _, storage in message.storages.values()]
+
+
+def give_back(storages: list[Storage]) -> None:
+    for storage in storages:
+        try:
+            storage.release()
+        except (Refused, RuntimeError):
+            pass  # the sender's memory is gone
+
+
+def release(storages: list[Storage], working: Callable[[], None]) -> None:
     """Of storages that were not opened."""
-    for message in messages:
-        for _, storage in message.storages.values():
-            if id(storage) not in opened:
-                try:
-                    storage.release()
-                except (Refused, RuntimeError):
-                    pass  # the sender's memory is gone
+    give_back([storage for storage in storages if not storage.apart])
+    apart = [storage for storage in storages if storage.apart]
+    if apart:
+        _apart.run(lambda _: give_back(apart), working)
+
+
+class Copy:
+    """Placed tensors to their places in a set."""
+
+    def __init__(self, placed: list[Placed], out: _sets.Set, opened: set[int]) -> None:
+        order = {id(storage): i for i, storage in enumerate(p.storage for p in placed)}
+        self._out, self._opened = out, opened
+        self._placed = sorted(enumerate(placed), key=lambda item: order[id(item[1].storage)])  # each is opened once
+
+    def here(self, working: Callable[[], None], apart: bool = False) -> None:
+        storage, data = None, torch.empty(0, dtype=torch.uint8)
+        for i, p in self._placed:
+            if p.storage.apart != apart:
+                continue
+            with named(p.entry.name):
+                if p.storage is not storage:
+                    data = p.storage.open()
+                    storage = p.storage
+                    self._opened.add(id(storage))
+                self._out.put(i, data[p.offset : p.offset + p.entry.bytes])
+            working()
+
+    def apart(self, storages: list[Storage], working: Callable[[], None]) -> None:
+        """Those in storages that are opened apart; also gives back the references of the others."""
+
+        def work(working: Callable[[], None]) -> None:
+            try:
+                self.here(working, True)
+            finally:
+                give_back([storage for storage in storages if id(storage) not in self._opened])
+
+        try:
+            _apart.run(work, working)
+        finally:
+            self._opened.update(id(storage) for storage in storages)
 
 
 def take(texts: list[Any], flattened: bool, path: str, working: Callable[[], None]) -> int:
     """Writes the tensors to `path`; their number."""
-    messages, placed = read_all(texts, flattened)
-    opened: set[int] = set()
-    order = {id(storage): i for i, storage in enumerate(p.storage for p in placed)}
+    messages, placed = read_all(texts, flattened, working)
+    storages, opened = storages_of(messages), set[int]()
+    apart = [storage for storage in storages if storage.apart]
     try:
         with _sets.Set(path, [p.entry for p in placed]) as out:
-            storage, data = None, torch.empty(0, dtype=torch.uint8)
-            for i, p in sorted(enumerate(placed), key=lambda item: order[id(item[1].storage)]):  # each is opened once
-                with named(p.entry.name):
-                    if p.storage is not storage:
-                        data = p.storage.open()
-                        storage = p.storage
-                        opened.add(id(storage))
-                    out.put(i, data[p.offset : p.offset + p.entry.bytes])
-                working()
-            del data
+            copy = Copy(placed, out, opened)
+            if apart:
+                copy.apart(apart, working)
+            copy.here(working)
     finally:
-        release(messages, opened)
+        release([storage for storage in storages if id(storage) not in opened], working)
     return len(placed)

@@ -42,6 +42,7 @@ def check_shm(name: str, size: int) -> None:
 class Storage(ABC):
     bytes: int
     dtype: str | None = None  # of a typed one
+    apart = False  # it is opened and released in a process that ends with the request
 
     @abstractmethod
     def open(self) -> torch.Tensor:
@@ -86,10 +87,12 @@ def manager_of(value: Any) -> bytes:
 
 
 class Shared(Storage):
-    """torch's file_system strategy."""
+    """torch's file_system strategy. A process that has opened one stays connected to the sender's manager, which then lives on and keeps
+    the sender's standard output open."""
 
     def __init__(self, manager: Any, name: Any, size: int) -> None:
         self._manager, self._name, self.bytes = manager_of(manager), shm_name(name), size
+        self.apart = self._manager != b""
 
     def _open(self, size: int) -> torch.UntypedStorage:
         check_shm(self._name, size)

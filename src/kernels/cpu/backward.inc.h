@@ -47,15 +47,29 @@ static void norm_weight_backward(const float *dy, const float *x, float r, size_
     }
 }
 
-static void swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
-                            void *dgate, void *dup) {
-    vf one = v_set(1.0f);
+static inline void activate_backward_as(iv_activation_kind kind, iv_activation_floats f, iv_dtype type,
+                                        const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
+                                        void *dgate, void *dup) {
+    bool gated = kind != IV_ACTIVATION_RELU2;
     EACH(i, n) {
-        vf g = load_typed(type, gate, i, left), u = load_typed(type, up, i, left), a = load_some(da + i, left);
-        vf d = v_add(one, v_exp(v_sub(v_set(0.0f), g))), s = v_div(one, d), act = v_div(g, d);
-        store_some(to, dup, i, v_mul(a, act), left);
-        store_some(to, dgate, i, v_mul(v_mul(a, u), v_fma(act, v_sub(one, s), s)), left);
+        vf g = gated ? load_typed(type, gate, i, left) : v_set(0.0f), dg = g, du;
+        v_activate_backward(kind, f, g, load_typed(type, up, i, left), load_some(da + i, left), &dg, &du);
+        store_some(to, dup, i, du, left);
+        if (gated) store_some(to, dgate, i, dg, left);
     }
+}
+
+static void activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
+                              size_t n, iv_dtype to, void *dgate, void *dup) {
+#define AS(kind) \
+    case kind: activate_backward_as(kind, IV_ACTIVATION_FLOATS(a), type, gate, up, da, n, to, dgate, dup); break
+    switch (a->kind) {
+        AS(IV_ACTIVATION_SILU);
+        AS(IV_ACTIVATION_GELU_TANH);
+        AS(IV_ACTIVATION_SILU_CLAMPED);
+        AS(IV_ACTIVATION_RELU2);
+    }
+#undef AS
 }
 
 static void logits_backward(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
@@ -71,13 +85,16 @@ static void logits_backward(const float *x, size_t first, size_t n, float max, f
 }
 
 static void attention_gradients(iv_arithmetic arithmetic, const float *score, const float *dp, int first, int last,
-                                float scale_log2e, float lse2, float delta, iv_dtype type, void *p, void *ds) {
+                                bool capped, float scale_log2e, float lse2, float delta, iv_dtype type, void *p,
+                                void *ds) {
     size_t width = iv_dtype_bytes(type), begin = (size_t)first, end = (size_t)(last + 1);
     if (first > last) begin = end = 0;
     for (int i = 0; i < IV_ATTENTION_BLOCK; i += V_LANES) {
         vf w = attention_exp2(arithmetic, v_fma(v_load(score + i), v_set(scale_log2e), v_set(-lse2)));
         store_some(type, p, (size_t)i, w, V_LANES);
-        store_some(type, ds, (size_t)i, v_mul(w, v_sub(v_load(dp + i), v_set(delta))), V_LANES);
+        vf d = v_mul(w, v_sub(v_load(dp + i), v_set(delta))), t = v_load(score + i);
+        if (capped) d = v_mul(d, v_fma(v_sub(v_set(0.0f), t), t, v_set(1.0f)));
+        store_some(type, ds, (size_t)i, d, V_LANES);
     }
     if (begin == 0 && end == IV_ATTENTION_BLOCK) return;
     memset(p, 0, begin * width), memset(ds, 0, begin * width);
@@ -95,6 +112,6 @@ static float row_dot(iv_dtype type, const void *a, const void *b, size_t n) {
 
 void BACKWARD_NAME(iv_kernels *k) {
     k->rmsnorm_backward = rmsnorm_backward, k->norm_weight_backward = norm_weight_backward;
-    k->swiglu_backward = swiglu_backward, k->logits_backward = logits_backward;
+    k->activate_backward = activate_backward, k->logits_backward = logits_backward;
     k->attention_gradients = attention_gradients, k->row_dot = row_dot;
 }

@@ -2,7 +2,7 @@
 #include "kernels/cpu/ex2.inc.h"
 #include "kernels/kernels.h"
 #include "numerics/attention.h"
-#include "numerics/elementary.h"
+#include "numerics/activate.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
@@ -81,8 +81,25 @@ static void rope(float *x, const float *cosine, const float *sine, size_t pairs)
     }
 }
 
-static void swiglu(const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
-    EACH(i, n) store_some(type, out, i, v_mul(v_silu(load_some(gate + i, left)), load_some(up + i, left)), left);
+static inline void activate_as(iv_activation_kind kind, iv_activation_floats f, const float *gate, const float *up,
+                               size_t n, iv_dtype type, void *out) {
+    bool gated = kind != IV_ACTIVATION_RELU2;
+    EACH(i, n) {
+        vf g = gated ? load_some(gate + i, left) : v_set(0.0f);
+        store_some(type, out, i, v_activate(kind, f, g, load_some(up + i, left)), left);
+    }
+}
+
+static void activate(const iv_activation *a, const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
+#define AS(kind) \
+    case kind: activate_as(kind, IV_ACTIVATION_FLOATS(a), gate, up, n, type, out); break
+    switch (a->kind) { /* each kind has a loop of its own */
+        AS(IV_ACTIVATION_SILU);
+        AS(IV_ACTIVATION_GELU_TANH);
+        AS(IV_ACTIVATION_SILU_CLAMPED);
+        AS(IV_ACTIVATION_RELU2);
+    }
+#undef AS
 }
 
 static void round_row(const float *x, size_t n, iv_dtype type, void *out) {
@@ -184,6 +201,17 @@ static void scale(float *x, size_t n, float s) {
     }
 }
 
+static void cap(float *x, float inner, float outer, size_t n) {
+    EACH(i, n) {
+        vf t = v_tanh(v_mul(load_some(x + i, left), v_set(inner)));
+        store_some(IV_F32, x, i, v_mul(t, v_set(outer)), left);
+    }
+}
+
+static void add_scaled(float *x, const float *y, float s, size_t n) {
+    EACH(i, n) store_some(IV_F32, x, i, v_fma(v_set(s), load_some(y + i, left), load_some(x + i, left)), left);
+}
+
 static void merge(float *total, const float *split, float keep, float add, size_t n) {
     EACH(i, n) {
         vf y = v_fma(load_some(split + i, left), v_set(add), v_mul(load_some(total + i, left), v_set(keep)));
@@ -247,8 +275,9 @@ static size_t largest(const float *x, size_t n) {
 }
 
 void ROWS_NAME(iv_kernels *k) {
-    k->rmsnorm = rmsnorm, k->rope = rope, k->swiglu = swiglu, k->round = round_row, k->sum_exp = sum_exp;
+    k->rmsnorm = rmsnorm, k->rope = rope, k->activate = activate, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
+    k->cap = cap, k->add_scaled = add_scaled;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
 }

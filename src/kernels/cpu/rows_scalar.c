@@ -28,11 +28,11 @@ static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv
     for (size_t i = 0; i < n; i++) put(type, out, i, (x[i] * r) * weight[i]);
 }
 
-static void swiglu(const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
+static void activate(const iv_activation *a, const float *gate, const float *up, size_t n, iv_dtype type, void *out) {
     float t[CHUNK];
     for (size_t i = 0; i < n; i += CHUNK) {
         size_t m = n - i < CHUNK ? n - i : CHUNK;
-        iv_ref_swiglu(gate + i, up + i, m, t);
+        iv_ref_activate(a, gate ? gate + i : NULL, up + i, m, t);
         round_row(t, m, type, (char *)out + i * iv_dtype_bytes(type));
     }
 }
@@ -95,12 +95,17 @@ static size_t find_above(const float *x, size_t from, size_t n, float than) {
     return from;
 }
 
+static void add_scaled(float *x, const float *y, float s, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = iv_canonical(iv_fma(s, y[i], x[i]));
+}
+
 void iv_rows_scalar(iv_kernels *k) {
-    k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->swiglu = swiglu, k->round = round_row;
+    k->rmsnorm = rmsnorm, k->rope = iv_ref_rope, k->activate = activate, k->round = round_row;
     k->sum_exp = iv_ref_sum_exp, k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
+    k->cap = iv_ref_cap, k->add_scaled = add_scaled;
     k->random = random_words, k->largest = largest, k->find_above = find_above;
     k->rmsnorm_backward = iv_ref_rmsnorm_backward, k->norm_weight_backward = iv_ref_norm_weight_backward;
-    k->swiglu_backward = iv_ref_swiglu_backward, k->logits_backward = iv_ref_logits_backward;
+    k->activate_backward = iv_ref_activate_backward, k->logits_backward = iv_ref_logits_backward;
     k->attention_gradients = iv_ref_attention_gradients, k->row_dot = iv_ref_row_dot;
 }

@@ -17,8 +17,9 @@ typedef struct iv_attention_params {
     int32_t stride, heads, kv_heads, head_dim, group, group_first, slices, width;
     int32_t short_inverse; /* row / width = row * this >> 8 for rows below 16 */
     int64_t window;
-    float scale;
-    bool resident; /* all CTAs of the launch are resident at once */
+    float scale, score_inner;
+    const float *sinks; /* [heads] or NULL */
+    bool resident;      /* all CTAs of the launch are resident at once */
 } iv_attention_params;
 
 static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_args *a, bool generic) {
@@ -35,6 +36,7 @@ static inline iv_attention_params iv_attention_params_of(const iv_gpu_attention_
     p.group = (int32_t)a->shape.group, p.group_first = (int32_t)a->shape.group_first;
     p.slices = g.slices, p.width = g.width, p.short_inverse = (255 + g.width) / g.width;
     p.window = a->shape.window, p.scale = a->scale_log2e;
+    p.score_inner = a->shape.capped ? a->score_inner : 0.0f, p.sinks = a->sinks;
     return p;
 }
 
@@ -137,6 +139,19 @@ template <bool TC16> IV_DEVICE iv_attention_factors iv_attention_factors_of(floa
 
 IV_DEVICE float iv_attention_merged(float total, float split, iv_attention_factors j) {
     return __fmaf_rn(split, j.add, __fmul_rn(total, j.keep));
+}
+
+/* See iv_sink_log2e. */
+IV_DEVICE float iv_sink_in_log2(float sink) { return __fmul_rn(sink, 0x1.715476p+0f); }
+
+/* Merges a head's sink into a row's total, whose output is to be multiplied by the result. */
+template <bool TC16> IV_DEVICE float iv_attention_sink(const iv_attention_params &p, int head, float *max, float *sum) {
+    if (!p.sinks) return 1.0f;
+    float sink = iv_sink_in_log2(p.sinks[head]), m = sink > *max ? sink : *max;
+    float keep = iv_attention_exp2<TC16>(v_sub(*max, m));
+    *sum = __fmaf_rn(*sum, keep, iv_attention_exp2<TC16>(v_sub(sink, m)));
+    *max = m;
+    return keep;
 }
 
 /* What a backward pass needs of a row (law, 15.8), from the row's total. */

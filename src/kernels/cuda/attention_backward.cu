@@ -145,6 +145,12 @@ IV_DEVICE void make_queues(const iv_backward_params &p) {
     }
 }
 
+/* A row's part of the gradient of its head's sink. */
+IV_DEVICE float sink_term(const iv_backward_params &p, int head, float lse2, float delta) {
+    float x = v_sub(iv_sink_in_log2(p.sinks[head]), lse2);
+    return iv_canon(-__fmul_rn(p.tc16 ? v_ex2(x) : v_exp2(x), delta));
+}
+
 /* Block 0 makes the work lists, if wanted; the others take a row per warp. */
 template <iv_dtype TYPE> static __global__ void __launch_bounds__(THREADS) prepare_kernel(const iv_backward_params p) {
     iv_let_next();
@@ -161,6 +167,7 @@ template <iv_dtype TYPE> static __global__ void __launch_bounds__(THREADS) prepa
         float delta = delta_of<TYPE>(p, from * p.head_dim);
         if (threadIdx.x % 32 != 0) continue;
         p.row_delta[to] = delta;
+        if (p.sinks) p.sink_terms[from] = sink_term(p, head, p.lse2[from], delta);
         if (p.queue) p.row_lse2[to] = p.lse2[from];
     }
 }
@@ -178,7 +185,7 @@ static int prepare(iv_dtype type, const iv_backward_params &p, cudaStream_t stre
 /* ---- the call --------------------------------------------------------------------------------------------------- */
 
 bool iv_attention_backward_is_hopper(const iv_gpu_attention_shape *s) {
-    return s->arithmetic == IV_TC16 && s->type != IV_F32 && (s->head_dim == 64 || s->head_dim == 128);
+    return s->arithmetic == IV_TC16 && s->type != IV_F32 && !s->capped && (s->head_dim == 64 || s->head_dim == 128);
 }
 
 enum { PARTS_MAX = 8, QUEUE_BYTES = 2 * PARTS_MAX * sizeof(iv_backward_queue) };
@@ -236,7 +243,8 @@ static iv_backward_params params_of(const iv_gpu_attention_backward_args *a, boo
     p.span_count = (int32_t)a->span_count, p.rows = (int32_t)a->rows, p.row_stride = (int32_t)stride;
     p.heads = (int32_t)s->heads, p.kv_heads = (int32_t)s->kv_heads, p.head_dim = (int32_t)s->head_dim;
     p.group = (int32_t)s->group, p.window = s->window;
-    p.scale_log2e = a->scale_log2e, p.scale = a->scale;
+    p.scale_log2e = a->scale_log2e, p.scale = a->scale, p.score_inner = s->capped ? a->score_inner : 0.0f;
+    p.sinks = a->sinks, p.sink_terms = a->sink_terms, p.tc16 = s->arithmetic == IV_TC16;
     p.parts = 1, p.kv_count = p.kv_heads, p.numbers = 2;
     if (hopper) divide(a, &p);
     return p;

@@ -16,8 +16,8 @@ typedef struct iv_backward_work {
 } iv_backward_work;
 
 /* A tile: rounded score gradients of 64 keys and 64 queries, as the keys' kernel holds them: [warp: 16 keys][16
- * queries][register of the operand][lane] pairs of queries, the second one in the low half. A head's tiles of a sequence: those of query block i from i (i + 1) / 2 on, one
- * for each block of keys. */
+ * queries][register of the operand][lane] pairs of queries, the second one in the low half. A head's tiles of a
+ * sequence: those of query block i from i (i + 1) / 2 on, one for each block of keys. */
 enum { IV_TILE_BYTES = IV_ATTENTION_BLOCK * IV_ATTENTION_BLOCK * 2 };
 
 /* Filled by iv_attention_backward_prepare. */
@@ -36,14 +36,17 @@ typedef struct iv_backward_params {
     float *row_lse2, *row_delta; /* [heads][row_stride]: the scratch. row_lse2 is written for the Hopper kernels only */
     iv_backward_queue *queue;    /* of keys, of queries; with tiles of each part of the KV heads */
     iv_backward_work *work[2];
-    char *tiles;         /* NULL: none. [head of the part][tile] */
-    int32_t *first_tile; /* of each span */
-    int32_t tile_count;  /* of a head */
+    char *tiles;                       /* NULL: none. [head of the part][tile] */
+    int32_t *first_tile;               /* of each span */
+    int32_t tile_count;                /* of a head */
     int32_t parts, kv_first, kv_count; /* parts of the KV heads; the one of a launch */
     int32_t numbers;                   /* of a unit of queries */
     int32_t span_count, rows, row_stride, heads, kv_heads, head_dim, group;
     int64_t window;
-    float scale_log2e, scale;
+    float scale_log2e, scale, score_inner;
+    const float *sinks;
+    float *sink_terms;
+    bool tc16;
 } iv_backward_params;
 
 /* Rows of the statistics: the 64 rows from any row of a sequence are readable. */
@@ -72,7 +75,8 @@ IV_DEVICE iv_backward_number iv_backward_number_of(const iv_backward_params &p, 
     return a;
 }
 
-/* The tile of a head, a block of queries and a block of keys. The next block of queries has it query_block + 1 later. */
+/* The tile of a head, a block of queries and a block of keys. The next block of queries has it query_block + 1 later.
+ */
 IV_DEVICE uint32_t iv_backward_tile(const iv_backward_params &p, int first_tile, int head, int query_block,
                                     int key_block) {
     uint32_t at = (uint32_t)(head - p.kv_first * p.group) * (uint32_t)p.tile_count + (uint32_t)first_tile;

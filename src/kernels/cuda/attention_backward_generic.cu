@@ -193,8 +193,11 @@ IV_DEVICE void weigh(const iv_backward_params &p, const state &s, const owner &w
         if (query < w.span.rows && key <= query && key >= iv_attention_low(query, p.window)) {
             float lse2 = p.lse2[(size_t)row * p.heads + o.head];
             float delta = p.row_delta[(size_t)o.head * p.row_stride + row];
-            weight = iv_attention_exp2<TC16>(__fmaf_rn(s.product[0][i], p.scale_log2e, -lse2));
+            float score = s.product[0][i];
+            if (p.score_inner != 0.0f) score = v_tanh(__fmul_rn(score, p.score_inner));
+            weight = iv_attention_exp2<TC16>(__fmaf_rn(score, p.scale_log2e, -lse2));
             gradient = __fmul_rn(weight, __fsub_rn(s.product[1][i], delta));
+            if (p.score_inner != 0.0f) gradient = __fmul_rn(gradient, __fmaf_rn(-score, score, 1.0f));
         }
         store_weight<TC16, TYPE>(s.weights[0], i, gradient);
         if (KEYS) store_weight<TC16, TYPE>(s.weights[1], i, weight);

@@ -16,7 +16,7 @@ enum {
     EACH = IV_ATTENTION_BLOCKS_PER_SPLIT,
     RING_BYTES = 192 * 1024,
     W_STRIDE = IV_KV_SPLIT + 8, /* avoids bank conflicts */
-    MERGE_SLOTS = 128,                 /* states merged at a time */
+    MERGE_SLOTS = 128,          /* states merged at a time */
     SLOTS_EACH = MERGE_SLOTS / 32,
     AHEAD = 4, /* states of a chain that are loaded together; two such groups in flight */
     AHEAD_GLOBAL = 8
@@ -59,6 +59,11 @@ IV_DEVICE void sync_consumers() { iv_named_sync(1, CONSUMERS); }
 IV_DEVICE int position_of(const iv_attention_params &p, const iv_attention_run &r, int row) {
     int token = row * p.short_inverse >> 8;
     return r.tile.position + (token < r.tile.tokens ? token : 0);
+}
+
+/* The query head of a packed row that exists. */
+IV_DEVICE int head_of(const iv_attention_params &p, const iv_attention_run &r, int row) {
+    return r.head + row - (row * p.short_inverse >> 8) * p.width;
 }
 
 /* The element in q and out where packed row `row` begins; false if there is no such row. */
@@ -107,6 +112,11 @@ IV_DEVICE bool ready(float2 v) { return ready(v.x) && ready(v.y); }
 IV_DEVICE bool ready(float4 v) { return ready(v.x) && ready(v.y) && ready(v.z) && ready(v.w); }
 
 IV_DEVICE float4 inverse(float4 v) { return make_float4(inverse(v.x), inverse(v.y), inverse(v.z), inverse(v.w)); }
+
+IV_DEVICE float times(float v, float by) { return __fmul_rn(v, by); }
+IV_DEVICE float4 times(const float4 &v, float by) {
+    return make_float4(__fmul_rn(v.x, by), __fmul_rn(v.y, by), __fmul_rn(v.z, by), __fmul_rn(v.w, by));
+}
 
 /* Four words that were already loaded once: polls until they are ready, and clears them. */
 IV_DEVICE float4 take4(float4 *at, float4 v) {
@@ -330,6 +340,22 @@ IV_DEVICE bool seen_by_all(const iv_attention_params &p, int kv_split, int parts
     return (int)before == parts - 1;
 }
 
+/* Merges sinks into the totals: a warp has rows `warp` and `warp + 8`, with these maxima. The factors of the outputs go
+ * to split_max, which no run uses any more. */
+IV_DEVICE void merge_sinks(const iv_attention_params &p, shared_state *s, const iv_attention_run &r, int rows,
+                           float (&max)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = (int)threadIdx.x / 32 + 8 * h;
+        size_t element;
+        if (row >= rows || !element_of(p, r, row, &element)) continue;
+        float sum = s->total_sum[row], keep = iv_attention_sink<true>(p, head_of(p, r, row), &max[h], &sum);
+        __syncwarp(); /* all lanes have read it */
+        if (threadIdx.x % 32 == 0) s->total_sum[row] = sum, s->split_max[row] = keep;
+    }
+    sync_consumers();
+}
+
 /* This CTA's part of a shared slice's result. NEAR: through `stage`, shared memory that is otherwise unused by now,
  * one element per thread; else four elements per thread. */
 template <int DIM, iv_dtype TYPE, bool NEAR>
@@ -380,6 +406,14 @@ IV_DEVICE void merge(const iv_attention_params &p, shared_state *s, float4 *stag
             s->total_sum[sum_row] = sum;
         }
         sync_consumers();
+    }
+    if (p.sinks) {
+        merge_sinks(p, s, r, m.rows, max);
+#pragma unroll
+        for (int k = 0; k < MINE; k++) {
+            int row = (m.begin * 4 + ((int)threadIdx.x + k * CONSUMERS) * WIDTH) / DIM;
+            if (mine[k]) result[k] = times(result[k], s->split_max[row]);
+        }
     }
 #pragma unroll
     for (int k = 0; k < MINE; k++) {

@@ -337,10 +337,12 @@ template <int DIM, iv_dtype TYPE> struct consumer {
         for (int h = 0; h < 2; h++) {
             size_t to;
             if (!element_of(p, r, g + 8 * h, &to)) continue;
+            float keep = iv_attention_sink<true>(p, head_of(p, r, g + 8 * h), &total_max[h], &total_sum[h]);
             float l = total_sum[h];
 #pragma unroll
             for (int i = 0; i < z::TILES; i++)
-                put<TYPE>(p, to + (warp * z::TILES + i) * 8 + 2 * t, total[i][2 * h], total[i][2 * h + 1], l);
+                put<TYPE>(p, to + (warp * z::TILES + i) * 8 + 2 * t, __fmul_rn(total[i][2 * h], keep),
+                          __fmul_rn(total[i][2 * h + 1], keep), l);
             if (p.lse2 && warp == 0 && t == 0) p.lse2[to / DIM] = iv_attention_lse2(total_max[h], l);
         }
     }

@@ -206,6 +206,7 @@ IV_DEVICE void softmax(const iv_attention_params &p, const state &s, row_state &
     for (int i = 0; i < 4; i++) {
         int j = t.part + 16 * i;
         x[i] = j >= low && j <= high ? score[j] : -INFINITY;
+        if (p.score_inner != 0.0f && j >= low && j <= high) x[i] = v_tanh(__fmul_rn(x[i], p.score_inner));
         m = iv_max(m, x[i]);
     }
 #pragma unroll
@@ -313,24 +314,26 @@ IV_DEVICE void merge_parts(const iv_attention_params &p, const iv_attention_run 
     for (int i = 0; i <= r.splits - kv_split.split; i++) {
         const float *from = p.partial + (size_t)(kv_split.partial + i * rows) * p.stride;
         int split = r.first_split + (i ? kv_split.split + i - 1 : 0), count = i ? 1 : kv_split.split;
-        bool seen =
-            t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, count * IV_KV_SPLIT);
+        bool seen = t.here && iv_attention_sees(t.position, p.window, split * IV_KV_SPLIT, count * IV_KV_SPLIT);
         const float *end = from + t.row * p.stride + p.stride - 2;
         float max = seen ? __ldcg(end) : 0.0f, sum = seen ? __ldcg(end + 1) : 0.0f;
         merge_rows<TC16, true>(s, t, seen, max, sum, from, p.stride, p.head_dim);
     }
 }
 
-template <iv_dtype TYPE>
-IV_DEVICE void write_out(const iv_attention_params &p, const iv_attention_run &r, const state &s, const row_state &t) {
-    int dim = p.head_dim;
-    if (t.part == 0) s.alpha[t.row] = t.total_sum;
+template <bool TC16, iv_dtype TYPE>
+IV_DEVICE void write_out(const iv_attention_params &p, const iv_attention_run &r, const state &s, row_state &t) {
+    int dim = p.head_dim, own = r.head + t.row % r.width;
+    float keep = 1.0f;
+    if (t.row % r.width < r.present && own >= 0 && own < p.heads)
+        keep = iv_attention_sink<TC16>(p, own, &t.total_max, &t.total_sum);
+    if (t.part == 0) s.alpha[t.row] = t.total_sum, s.sum[t.row] = keep;
     __syncthreads();
     for (int i = threadIdx.x; i < ROWS * dim; i += THREADS) {
         int row = i / dim, token = row / r.width, in_group = row % r.width, head = r.head + in_group;
         if (token >= r.tile.tokens || in_group >= r.present || head < 0 || head >= p.heads) continue;
         size_t at = ((size_t)(r.tile.first_row + token) * p.heads + head) * dim + i % dim;
-        store<TYPE>(p.out, at, iv_canon(__fdiv_rn(s.total[i], s.alpha[row])));
+        store<TYPE>(p.out, at, iv_canon(__fdiv_rn(__fmul_rn(s.total[i], s.sum[row]), s.alpha[row])));
     }
     if (p.lse2) {
         int token = t.row / r.width, in_group = t.row % r.width, head = r.head + in_group;
@@ -370,7 +373,7 @@ IV_DEVICE void one_run(const iv_attention_params &p, const iv_attention_run &r, 
         if (!iv_attention_arrive(p, r.kv_split, kv_split.parts, s.flag, THREADS, threadIdx.x == 0)) return;
         merge_parts<TC16>(p, r, s, t, kv_split, rows);
     }
-    write_out<TYPE>(p, r, s, t);
+    write_out<TC16, TYPE>(p, r, s, t);
 }
 
 template <bool TC16, iv_dtype TYPE>

@@ -18,8 +18,8 @@ enum {
 
 iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, bool generic) {
     iv_attention_geometry g = {0};
-    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && (s->head_dim == 64 || s->head_dim == 128) &&
-                  s->group <= IV_ATTENTION_TALL_ROWS;
+    bool hopper = s->arithmetic == IV_TC16 && s->type != IV_F32 && !s->capped &&
+                  (s->head_dim == 64 || s->head_dim == 128) && s->group <= IV_ATTENTION_TALL_ROWS;
     g.hopper = hopper && !generic;
     g.rows = g.hopper ? HOPPER_ROWS : GENERIC_ROWS;
     int group = (int)s->group, slices = (group + g.rows - 1) / g.rows;
@@ -31,9 +31,7 @@ iv_attention_geometry iv_attention_geometry_of(const iv_gpu_attention_shape *s, 
     return g;
 }
 
-size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
-                                   size_t positions_max) {
-    (void)positions_max;
+size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max) {
     size_t tiles = 0;
     for (int generic = 0; generic < 2; generic++) {
         iv_attention_geometry g = iv_attention_geometry_of(s, generic);
@@ -45,9 +43,7 @@ size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_
            IV_ATTENTION_WORKERS_MAX * sizeof(iv_attention_kv_split) + tiles * sizeof(iv_attention_tile);
 }
 
-size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
-                                size_t positions_max) {
-    (void)rows_max, (void)spans_max, (void)positions_max;
+size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s) {
     return IV_ATTENTION_WORKERS_MAX * sizeof(int32_t) +
            (size_t)IV_ATTENTION_PARTIAL_ROWS * iv_attention_partial_stride(s->head_dim) * sizeof(float);
 }

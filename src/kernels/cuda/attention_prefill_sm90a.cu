@@ -247,13 +247,15 @@ template <int DIM, iv_dtype TYPE> struct consumer {
             int row = row_of(h), token = row / p.group, in_group = row - token * p.group;
             int head = it.kv_head * p.group + in_group - p.group_first;
             if (token >= it.tile.tokens || head < 0 || head >= p.heads) continue;
+            float keep = iv_attention_sink<true>(p, head, &total_max[h], &total_sum[h]);
             uint16_t *to = (uint16_t *)p.out + ((size_t)(it.tile.first_row + token) * p.heads + head) * DIM + 2 * t;
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++) {
                 int own = z::TOTAL_SHARED ? 0 : 4 * i + 2 * h;
                 float2 o = z::TOTAL_SHARED ? ((float2 *)(at.total + i * 128 * GROUPS))[h]
                                            : make_float2(total[own], total[z::TOTAL_SHARED ? 0 : own + 1]);
-                o.x = iv_canon(__fdiv_rn(o.x, total_sum[h])), o.y = iv_canon(__fdiv_rn(o.y, total_sum[h]));
+                o.x = iv_canon(__fdiv_rn(__fmul_rn(o.x, keep), total_sum[h]));
+                o.y = iv_canon(__fdiv_rn(__fmul_rn(o.y, keep), total_sum[h]));
                 *(uint32_t *)(to + 8 * i) = iv_pack16(TYPE, o.x, o.y);
             }
             if (p.lse2 && t == 0)

@@ -221,7 +221,8 @@ IV_DEVICE void iv_copies_commit(void) { asm volatile("cp.async.commit_group;" ::
 template <int PENDING> IV_DEVICE void iv_copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-/* Before a barrier: ordinary writes become visible to TMA and wgmma; ordinary reads end before TMA overwrites theirs. */
+/* Before a barrier: ordinary writes become visible to TMA and wgmma; ordinary reads end before TMA overwrites theirs.
+ */
 IV_DEVICE void iv_fence_async(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* True in one lane of a whole warp, known to the compiler as uniform. */

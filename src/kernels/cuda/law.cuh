@@ -35,7 +35,7 @@ IV_DEVICE vm v_less(vf a, vf b) { return a < b; }
 IV_DEVICE vm v_is_nan(vf a) { return a != a; }
 IV_DEVICE vf v_select(vm m, vf yes, vf no) { return m ? yes : no; }
 
-#include "numerics/elementary.h"
+#include "numerics/activate.h"
 
 /* ex2 of the law (section 5), which describes this instruction. */
 IV_DEVICE vf v_ex2(vf x) {
@@ -46,6 +46,8 @@ IV_DEVICE vf v_ex2(vf x) {
 
 /* x, or the canonical NaN. */
 IV_DEVICE float iv_canon(float x) { return x == x ? x : __uint_as_float(IV_NAN_F32_BITS); }
+
+IV_DEVICE float iv_sigmoid(float x) { return __fdiv_rn(1.0f, 1.0f + v_exp(0.0f - x)); }
 
 /* max(m, x) of the law: ignores a NaN x. */
 IV_DEVICE float iv_max(float m, float x) { return x > m ? x : m; }

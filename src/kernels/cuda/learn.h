@@ -94,6 +94,9 @@ typedef struct iv_gpu_attention_backward_args {
     size_t span_count;
     const uint32_t *tables;
     float scale_log2e, scale;
+    float score_inner;          /* of a capped shape, as the forward pass had it */
+    const float *sinks;         /* [heads] or NULL */
+    float *sink_terms;          /* with sinks: [rows][heads], each row's part of their gradients */
     const void *q, *out, *dout; /* [rows][heads * head_dim], typed */
     const float *lse2;          /* [rows][heads]: iv_gpu_attention_args.lse2 */
     float *dqkv;                /* [rows][(heads + 2 kv_heads) * head_dim]: dq, dk, dv. Rows of sequences are written */
@@ -148,16 +151,19 @@ typedef struct iv_gpu_norm_backward_args {
 int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream stream);
 
 /* The forward pass with a tape: from wide[rows][2 n], whose columns come in groups of 8 gates then 8 ups (`grouped`) or
- * as gates, then ups: gate, up [rows][n] rounded, act[rows][act_stride] = R(swiglu of the unrounded ones). bias: as the
- * columns of wide; already added. */
-int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, iv_dtype type, void *gate, void *up,
-                       void *act, size_t act_stride, iv_gpu_stream stream);
+ * as gates, then ups; [n] where there is no gate: gate, up [rows][n] rounded, act[rows][act_stride] = R(the activation
+ * of the unrounded ones). bias: as the columns of wide; already added. Without a gate, `gate` is not written. */
+int iv_gpu_activate_tape(const iv_activation *activation, const float *wide, bool grouped, size_t rows, size_t n,
+                         iv_dtype type, void *gate, void *up, void *act, size_t act_stride, iv_gpu_row_scales scales,
+                         iv_gpu_stream stream);
 
-/* swiglu' (15.7). dy[rows][dy_stride]: the concatenation of gate and up with leaves of `leaf_slice` outputs (a multiple
+/* act' (15.7). dy[rows][dy_stride]: the concatenation of gate and up with leaves of `leaf_slice` outputs (a multiple
  * of 16): R(d gate i) in column i / leaf_slice * 2 leaf_slice + i % leaf_slice, R(d up i) `leaf_slice` columns on; +0
- * in all other columns. wide, if not NULL: [rows][2 n], d gate then d up in float32, for biases. */
-int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
-                           size_t leaf_slice, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream);
+ * in all other columns. Without a gate: R(d up i) in column i. wide, if not NULL: [rows][2 n], d gate then d up in
+ * float32, or [rows][n], d up alone, for biases. */
+int iv_gpu_activate_backward(const iv_activation *activation, iv_dtype type, const void *gate, const void *up,
+                             const float *da, size_t rows, size_t n, size_t leaf_slice, void *dy, size_t dy_stride,
+                             float *wide, iv_gpu_stream stream);
 
 /* rope' and the head norms' backward of dqkv (15.6, step 10): dy, its rounded concatenation with `leaves` leaves:
  * in leaf i the i-th leaf slice of q's outputs, of k's, of v's, each padded to a multiple of 16. */
@@ -168,6 +174,7 @@ typedef struct iv_gpu_rotate_backward_args {
     const float *cosine, *sine;   /* [position][head_dim / 2] */
     const int32_t *positions;     /* [rows]; -1: padding: dy and terms are +0, dqkv is not read */
     const float *q_norm, *k_norm; /* NULL: none */
+    bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const void *q_raw, *k_raw; /* [rows][heads * head_dim], [rows][kv_heads * head_dim], typed */
     float *terms;              /* [rows][2][head_dim]: h of q_norm, of k_norm (15.7) */
@@ -176,6 +183,10 @@ typedef struct iv_gpu_rotate_backward_args {
     size_t dy_stride;
 } iv_gpu_rotate_backward_args;
 int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream stream);
+
+/* x[row][0..n) *= scale[positions[row]]; rows of `stride` floats, those at a negative position are left alone. */
+int iv_gpu_scale_queries(float *x, size_t rows, size_t n, size_t stride, const int32_t *positions, const float *scale,
+                         iv_gpu_stream stream);
 
 /* ---- predictions (predictions.cu) ------------------------------------------------------------------------------- */
 
@@ -197,12 +208,12 @@ int iv_gpu_logit_statistics(float *logits, size_t rows, size_t vocab, size_t str
                             const int32_t *targets, float *max, float *sum, float *logprobs,
                             const iv_gpu_logit_leaves *leaves, iv_gpu_stream stream);
 
-/* dl (15.6, step 1) for columns [first, first + n) of the vocabulary: x [rows][x_stride] holds these columns' logits
- * before the division by the temperature. coefficients: c, already divided. A row whose target is negative is padding:
- * +0. out [rows][out_stride], +0 from n on. */
+/* dl (15.6, step 1) for columns [first, first + n) of the vocabulary: x [rows][x_stride] holds these columns' logits,
+ * shaped, before the division by the temperature. coefficients: c, already divided. A row whose target is negative is
+ * padding: +0. out [rows][out_stride], +0 from n on. */
 int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature,
                            const int32_t *targets, const float *coefficients, const float *max, const float *sum,
-                           iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
+                           iv_logit_shape shape, iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
 /* ids[count] that are not allowed (15.5), all from `first` on: their logits, x [rows][stride] from id `first` on,
  * become -infinity. Before either of the two above. */

@@ -289,10 +289,10 @@ IV_DEVICE void iv_wgmma_store_typed(const iv_wgmma_plan &plan, const iv_wgmma_ou
         v.z = counts ? iv_wgmma_logit(plan, old, v.z, n + 2) : 0.0f;
         v.w = counts ? iv_wgmma_logit(plan, old, v.w, n + 3) : 0.0f;
     }
-    iv_store2_if((float *)out,
-                 make_float2(__uint_as_float(iv_pack16(S::TYPE, v.x, v.y)),
-                             __uint_as_float(iv_pack16(S::TYPE, v.z, v.w))),
-                 there);
+    iv_store2_if(
+        (float *)out,
+        make_float2(__uint_as_float(iv_pack16(S::TYPE, v.x, v.y)), __uint_as_float(iv_pack16(S::TYPE, v.z, v.w))),
+        there);
 }
 
 /* NaN sums and products are canonical on this hardware. */

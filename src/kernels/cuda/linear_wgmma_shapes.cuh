@@ -19,8 +19,8 @@
         iv_wgmma_make<T, 2, 256, true, 1>() /* one chain */
 
 /* Pairs of wide tiles with the epilogues of training steps. */
-#define IV_WGMMA_FUSED_SHAPES(T)                                                                      \
-    iv_wgmma_make<T, 2, 128, true, 1, 2, true>(), iv_wgmma_make<T, 2, 128, true, 2, 2, true>(),        \
+#define IV_WGMMA_FUSED_SHAPES(T)                                                                \
+    iv_wgmma_make<T, 2, 128, true, 1, 2, true>(), iv_wgmma_make<T, 2, 128, true, 2, 2, true>(), \
         iv_wgmma_make<T, 2, 128, true, 4, 2, true>(), iv_wgmma_make<T, 2, 128, true, 8, 2, true>()
 
 #define IV_WGMMA_PART(name, ...)                              \

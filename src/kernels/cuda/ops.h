@@ -15,7 +15,10 @@
 #include "base/dtype.h"
 #include "base/ranks.h"
 #include "kernels/row_sampling.h"
+#include "numerics/activation.h"
 #include "numerics/attention.h"
+#include "numerics/router.h"
+#include "numerics/rows.h"
 #include "numerics/tree.h"
 #include "numerics/weight_format.h"
 
@@ -172,15 +175,13 @@ typedef struct iv_gpu_attention_shape {
     size_t heads, kv_heads, head_dim;
     size_t group, group_first; /* see iv_attention_args */
     int64_t window;            /* 0: none */
+    bool capped;               /* scores are, see score_inner: the generic kernels compute it */
 } iv_gpu_attention_shape;
 
-/* Memory that attention needs, for steps of up to rows_max rows, spans_max spans, contexts of up to positions_max
- * tokens: host bytes of a plan, which the caller copies to the device, and device scratch, zeroed once and left
- * ready by every launch. */
-size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
-                                   size_t positions_max);
-size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max,
-                                size_t positions_max);
+/* Memory that attention needs: host bytes of a plan, for steps of up to rows_max rows and spans_max spans, which the
+ * caller copies to the device, and device scratch, zeroed once and left ready by every launch. */
+size_t iv_gpu_attention_plan_bytes(const iv_gpu_attention_shape *s, size_t rows_max, size_t spans_max);
+size_t iv_gpu_attention_scratch(const iv_gpu_attention_shape *s);
 
 /* Host: writes the plan of a step, shared by all layers with the same window. Returns its bytes, at most
  * iv_gpu_attention_plan_bytes, or 0 if the spans exceed the limits given there. Pure. `sms`: of the GPU. */
@@ -191,6 +192,8 @@ typedef struct iv_gpu_attention_args {
     iv_gpu_attention_shape shape;
     iv_gpu_kv kv;
     float scale_log2e;
+    float score_inner;        /* of a capped shape: scores become tanh(score * score_inner) first */
+    const float *sinks;       /* [heads] or NULL */
     const void *q;            /* [rows][heads * head_dim] */
     void *out;                /* the same shape and type */
     float *lse2;              /* [rows][heads]: lse2 of 15.8, for a backward pass; NULL: not wanted */
@@ -207,31 +210,40 @@ int iv_gpu_attention(const iv_gpu_attention_args *a, iv_gpu_stream stream);
 
 /* ---- row ops (rows.cu) ------------------------------------------------------------------------------------ */
 
-/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened. An id outside the vocabulary (a padding
- * row) takes row 0. */
-int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
+/* x[row][hidden] = row ids[row] of the embedding [vocab][k_padded], widened, times scale. An id outside the vocabulary
+ * (a padding row) takes row 0. */
+int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                  iv_gpu_stream stream);
+
+/* x [rows][stride], n columns from products of the head to logits (8.2), in place. */
+int iv_gpu_shape_logits(iv_logit_shape shape, float *x, size_t rows, size_t n, size_t stride, iv_gpu_stream stream);
 
 /* out[row][out_stride] = R(RMSNorm(x[pick ? pick[row] : row])), zero from n to out_stride. */
 int iv_gpu_rmsnorm(const float *x, size_t n, const int32_t *pick, const float *weight, float eps, size_t rows,
                    iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream);
 
-/* to[row] = canon(x[row] + v), v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to may be x. */
+/* to[row] = canon(fma(scale, v, x[row])), v = RMSNorm(y[row]), or y[row] without a weight. Rows of n floats; to may be
+ * x or, without a weight, y. */
 typedef struct iv_gpu_add_args {
-    const float *x, *y;
+    const float *x, *y;  /* x NULL: to[row] = v * scale */
     const float *weight; /* [n] or NULL */
-    float eps;
+    float eps, scale;
     size_t n, rows;
     float *to;
 } iv_gpu_add_args;
 int iv_gpu_add_rows(const iv_gpu_add_args *a, iv_gpu_stream stream);
 
+/* to[i] = 1 + x[i]. */
+int iv_gpu_plus_one(const float *x, size_t n, float *to, iv_gpu_stream stream);
+
 typedef struct iv_gpu_rotate_args {
     const float *qkv; /* [rows][(heads + 2 kv_heads) * head_dim] */
     size_t rows, heads;
     const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    bool norms_behind;            /* the rotation; q_raw and k_raw are rotated */
     float eps;
     const float *cosine, *sine; /* [position][head_dim / 2] */
+    const float *query;         /* [position] or NULL: what rotated queries are multiplied by */
     const int32_t *positions;   /* [rows] */
     const int64_t *slots; /* [rows]: page * 64 + slot of the row's token; -1: no key or value is written or checked */
     iv_gpu_kv kv;         /* written */
@@ -243,9 +255,16 @@ typedef struct iv_gpu_rotate_args {
 /* Head norms, rotation, rounding, the KV write. A head whose key or value is not finite is not written. */
 int iv_gpu_rotate(const iv_gpu_rotate_args *a, iv_gpu_stream stream);
 
-/* act[row][act_stride] = R(swiglu(gate, up)) from wide[row][2 n]: gates, then ups. Zero from n to act_stride. */
-int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
-                  iv_gpu_stream stream);
+/* Rows that the sigmoid of a logit scales, `apart` floats from row to row. */
+typedef struct iv_gpu_row_scales {
+    const float *logits; /* NULL: not scaled */
+    size_t apart;
+} iv_gpu_row_scales;
+
+/* act[row][act_stride] = R(the activation, scaled) from wide[row][2 n]: gates, then ups; [n] where it has no gate. Zero
+ * from n to act_stride. */
+int iv_gpu_activate(const iv_activation *activation, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
+                    size_t act_stride, iv_gpu_row_scales scales, iv_gpu_stream stream);
 
 /* to[row][to_stride] = x[row][column .. column + k), zero from k to to_stride: for inputs that a linear layer cannot
  * read in place. */
@@ -257,11 +276,21 @@ int iv_gpu_pick_rows(iv_dtype type, const void *x, size_t stride, const int32_t 
                      iv_gpu_stream stream);
 
 /* Routing (law, section 9): ascending ids per token, and the groups in order of expert, then row. Rows at or beyond
- * *true_rows are not routed (NULL: all rows are). logits [rows][experts]; ids, weights [rows * k]; offsets [experts
- * + 1]; slots [rows * k]. */
+ * *true_rows are not routed (NULL: all rows are). */
 enum { IV_GPU_EXPERTS_MAX = 512 };
-int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
-                 int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream);
+typedef struct iv_gpu_route_args {
+    iv_router router;
+    const float *logits; /* [rows][stride] */
+    size_t stride;
+    const float *correction; /* [experts] or NULL */
+    size_t rows;
+    const int32_t *true_rows;
+    int32_t *ids;     /* [rows * k] */
+    float *weights;   /* [rows * k] */
+    int32_t *offsets; /* [experts + 1] */
+    int32_t *slots;   /* [rows * k] */
+} iv_gpu_route_args;
+int iv_gpu_route(const iv_gpu_route_args *a, iv_gpu_stream stream);
 
 /* out[entry] = x[slot / k] for the entries of this GPU's experts: rows of row_bytes, a multiple of 16, at 16-byte
  * addresses. `rows` tokens of the step. */

@@ -74,7 +74,17 @@ typedef struct logit_rows {
     const float *coefficients, *max, *sum;
     void *out;
     size_t out_stride;
+    iv_logit_shape shape;
 } logit_rows;
+
+/* See iv_ref_shape_gradient. */
+IV_DEVICE float shape_gradient(iv_logit_shape s, float y, float d) {
+    if (s.cap != 0.0f && y > -INFINITY) {
+        float t = __fmul_rn(y, __fdiv_rn(1.0f, s.cap));
+        d = __fmul_rn(d, __fmaf_rn(-t, t, 1.0f));
+    }
+    return s.divisor == 1.0f ? d : __fdiv_rn(d, s.divisor);
+}
 
 template <iv_dtype T, int V>
 static __global__ void __launch_bounds__(EIGHTS_THREADS) logits_backward(const __grid_constant__ logit_rows a) {
@@ -90,7 +100,8 @@ static __global__ void __launch_bounds__(EIGHTS_THREADS) logits_backward(const _
 #pragma unroll
         for (int j = 0; j < V; j++) {
             float x = a.temperature == 1.0f ? y[j] : __fdiv_rn(y[j], a.temperature), p = v_exp(x - m) * q;
-            y[j] = i + j < a.n ? c * (a.first + i + j == (size_t)target ? p - 1.0f : p) : 0.0f;
+            float d = c * (a.first + i + j == (size_t)target ? p - 1.0f : p);
+            y[j] = i + j < a.n ? shape_gradient(a.shape, y[j], d) : 0.0f;
         }
     }
     store_whole<T, V>(a.out, row * a.out_stride + i, y);
@@ -105,10 +116,10 @@ template <iv_dtype T> static int launch_logits(const logit_rows *a, size_t rows,
 
 int iv_gpu_logits_backward(const float *x, size_t x_stride, size_t first, size_t n, size_t rows, float temperature,
                            const int32_t *targets, const float *coefficients, const float *max, const float *sum,
-                           iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream) {
+                           iv_logit_shape shape, iv_dtype type, void *out, size_t out_stride, iv_gpu_stream stream) {
     if (rows == 0 || out_stride == 0) return 0;
     if (n > x_stride || n > out_stride || !(temperature > 0.0f)) return (int)cudaErrorInvalidValue;
-    logit_rows a = {x, x_stride, first, n, temperature, targets, coefficients, max, sum, out, out_stride};
+    logit_rows a = {x, x_stride, first, n, temperature, targets, coefficients, max, sum, out, out_stride, shape};
     switch (type) {
     case IV_BF16: return launch_logits<IV_BF16>(&a, rows, stream);
     case IV_F16: return launch_logits<IV_F16>(&a, rows, stream);
@@ -124,8 +135,9 @@ static int gradients_of_leaves(const iv_statistics_args *a, iv_gpu_stream stream
     int error = 0;
     for (size_t at = 0, i = 0; at < a->vocab && !error; at += l->each, i++)
         error = iv_gpu_logits_backward(a->logits + at, a->stride, at, l->each < a->vocab - at ? l->each : a->vocab - at,
-                                       a->rows, 1.0f, a->targets, l->coefficients, a->max, a->sum, l->type,
-                                       (char *)l->out + i * l->leaf * width, l->stride, stream);
+                                       a->rows, 1.0f, a->targets, l->coefficients, a->max, a->sum,
+                                       iv_logit_shape{1.0f, 0.0f}, l->type, (char *)l->out + i * l->leaf * width,
+                                       l->stride, stream);
     return error;
 }
 
@@ -154,14 +166,15 @@ static __global__ void __launch_bounds__(EIGHTS_THREADS)
     if (i < rows) out[i] = {max[i], __fdiv_rn(1.0f, sum[i]), coefficients[i], targets[i]};
 }
 
-int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum, size_t rows,
-                      iv_gpu_logit_row *out, iv_gpu_stream stream) {
+int iv_gpu_logit_rows(const int32_t *targets, const float *coefficients, const float *max, const float *sum,
+                      size_t rows, iv_gpu_logit_row *out, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     dim3 grid((unsigned)((rows + EIGHTS_THREADS - 1) / EIGHTS_THREADS));
     return iv_launch(rows_of_logits, grid, EIGHTS_THREADS, stream, targets, coefficients, max, sum, rows, out);
 }
 
-/* ---- ids that are not allowed ------------------------------------------------------------------------------------- */
+/* ---- ids that are not allowed -------------------------------------------------------------------------------------
+ */
 
 typedef struct forbidden {
     const int32_t *ids;
@@ -174,7 +187,8 @@ typedef struct forbidden {
 enum { FORBID_THREADS = 128, FORBID_BLOCKS = 64 }; /* of a row */
 
 /* Logits are -infinity; gradients the zero of c's sign, or of padding. */
-template <class bits> static __global__ void __launch_bounds__(FORBID_THREADS) forbid(const __grid_constant__ forbidden a) {
+template <class bits>
+static __global__ void __launch_bounds__(FORBID_THREADS) forbid(const __grid_constant__ forbidden a) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x;

@@ -1,6 +1,6 @@
-/* rotate_backward.cu: the backward op of rotation and head norms: NUMERICS.md 15.6 and 15.7. A warp, or half of it, has a
- * leaf of a row: its query heads, then its key heads, in ascending order, so that a leaf's terms are one chain; then its
- * values. A block has ROTATE_WARPS leaves, or twice as many, of one row or several. */
+/* rotate_backward.cu: the backward op of rotation and head norms: NUMERICS.md 15.6 and 15.7. A warp, or half of it, has
+ * a leaf of a row: its query heads, then its key heads, in ascending order, so that a leaf's terms are one chain; then
+ * its values. A block has ROTATE_WARPS leaves, or twice as many, of one row or several. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/learn.h"
 #include "kernels/cuda/rows.cuh"
@@ -83,10 +83,11 @@ IV_DEVICE void heads_backward(const rotate_args &a, size_t row, unsigned leaf, i
         raws += d * element;
         if (left > 1) load_head<PER, EXACT>(at + d, d, next);
         if (left > 1 && norm) load_typed_head<T, PER, EXACT>(raws, d, next_raw);
+        if (norm && a.norms_behind) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
         rotate_head<PER, EXACT>(x, c, s, d, swap);
 #pragma unroll
         for (int j = 0; j < PER; j++) x[j] = iv_canon(x[j]);
-        if (norm) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
+        if (norm && !a.norms_behind) head_norm_backward<PER, EXACT>(x, raw, w, d, a.eps, h);
 #pragma unroll
         for (int j = 0; j < PER; j++)
             if (EXACT || lane + 32 * j < d) {
@@ -193,9 +194,9 @@ template <iv_dtype T> static int launch_rotate_of(const rotate_args *a, cudaStre
 /* ---- heads of 128 and 256, 16 bits ------------------------------------------------------------------------------ */
 
 /* Half a warp has a head, and the other half the same head of the next row, so that sums, divisions and addresses are
- * those of two heads. A lane has elements 64 j + 4 lane, and the three after it, for j < FOURS: loads of 16 and eight bytes,
- * and both elements that are rotated together. Blocks go from row to row, and each warp loads two heads ahead, also of
- * the next row. */
+ * those of two heads. A lane has elements 64 j + 4 lane, and the three after it, for j < FOURS: loads of 16 and eight
+ * bytes, and both elements that are rotated together. Blocks go from row to row, and each warp loads two heads ahead,
+ * also of the next row. */
 enum { ROTATE_HALVES = 2 * ROTATE_WARPS };
 
 template <int FOURS> struct head {
@@ -256,8 +257,7 @@ IV_DEVICE void load_next(const rotate_args &a, const leaf_heads &l, const walk &
             for (int j = 0; j < FOURS; j++) to.raw[j] = *(const uint2 *)(at.raw + 64 * j + 4 * half_lane());
     }
     at.head++, at.x += D, at.raw += D;
-    if (at.head == l.q)
-        at.x += l.to_k, at.raw = (const uint16_t *)a.k_raw + (at.row * a.kv_heads + l.leaf * l.kv) * D;
+    if (at.head == l.q) at.x += l.to_k, at.raw = (const uint16_t *)a.k_raw + (at.row * a.kv_heads + l.leaf * l.kv) * D;
     if (at.head == l.q + l.kv) at.x += l.to_v;
     if (at.head == l.all) at = begin_row(a, l, then, D);
 }
@@ -288,7 +288,7 @@ IV_DEVICE void rotate_fours(float4 (&x)[FOURS], const float4 (&c)[FOURS / 2], co
 #pragma unroll
     for (int j = 0; j < FOURS / 2; j++) {
         float4 u = x[j], v = x[j + FOURS / 2];
-#define ROTATE(i)                                                                            \
+#define ROTATE(i) \
     x[j].i = __fmaf_rn(u.i, c[j].i, -(v.i * -s[j].i)), x[j + FOURS / 2].i = __fmaf_rn(v.i, c[j].i, u.i * -s[j].i);
         EACH_OF_FOUR(ROTATE)
 #undef ROTATE
@@ -396,7 +396,8 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
     iv_wait();
     unsigned step = gridDim.x * each, first = blockIdx.x * each;
     walk w = row_at(a, first + own), then = row_at(a, first + own + step);
-    if (a.q_norm && threadIdx.x < D) norms[0][threadIdx.x] = a.q_norm[threadIdx.x], norms[1][threadIdx.x] = a.k_norm[threadIdx.x];
+    if (a.q_norm && threadIdx.x < D)
+        norms[0][threadIdx.x] = a.q_norm[threadIdx.x], norms[1][threadIdx.x] = a.k_norm[threadIdx.x];
     __syncthreads();
     loading at = begin_row(a, l, w, D);
     load_next<FOURS>(a, l, then, at, now), load_next<FOURS>(a, l, then, at, next);
@@ -417,8 +418,8 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
             now = next, next = after;
         }
         uint16_t *row = (uint16_t *)a.dy + w.row * a.dy_stride;
-        for (size_t i = (size_t)leaves * l.all * D + half_lane(); leaf + 1 == leaves && w.row < a.rows && i < a.dy_stride;
-             i += 16)
+        for (size_t i = (size_t)leaves * l.all * D + half_lane();
+             leaf + 1 == leaves && w.row < a.rows && i < a.dy_stride; i += 16)
             put<T>(row, i, 0.0f);
         if (a.q_norm) {
             put_leaf_terms<FOURS>(w, h, terms[own * leaves + leaf]);
@@ -434,9 +435,9 @@ static __global__ void __launch_bounds__(ROTATE_WARPS * 32, FOURS == 2 ? 2 : 1)
 
 /* Whole fours at their addresses. */
 static bool fits_fours(const rotate_args *a) {
-    uintptr_t floats = (uintptr_t)a->dqkv | (uintptr_t)a->cosine | (uintptr_t)a->sine | (uintptr_t)a->q_norm |
-                       (uintptr_t)a->k_norm;
-    return (a->head_dim == 128 || a->head_dim == 256) && a->type != IV_F32 && floats % 16 == 0 &&
+    uintptr_t floats =
+        (uintptr_t)a->dqkv | (uintptr_t)a->cosine | (uintptr_t)a->sine | (uintptr_t)a->q_norm | (uintptr_t)a->k_norm;
+    return (a->head_dim == 128 || a->head_dim == 256) && a->type != IV_F32 && !a->norms_behind && floats % 16 == 0 &&
            a->dy_stride % 4 == 0 && ((uintptr_t)a->q_raw | (uintptr_t)a->k_raw | (uintptr_t)a->dy) % 8 == 0;
 }
 
@@ -473,4 +474,18 @@ int iv_gpu_rotate_backward(const iv_gpu_rotate_backward_args *a, iv_gpu_stream s
     case IV_F32: return launch_rotate_of<IV_F32>(a, stream);
     default: return (int)cudaErrorInvalidValue;
     }
+}
+
+static __global__ void scale_queries(float *x, size_t n, size_t stride, const int32_t *positions, const float *scale) {
+    iv_let_next();
+    iv_wait();
+    size_t i = (size_t)blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x;
+    if (i < n && positions[row] >= 0) x[row * stride + i] *= scale[positions[row]];
+}
+
+int iv_gpu_scale_queries(float *x, size_t rows, size_t n, size_t stride, const int32_t *positions, const float *scale,
+                         iv_gpu_stream stream) {
+    if (rows == 0 || n == 0) return 0;
+    return iv_launch(scale_queries, dim3((unsigned)rows, (unsigned)((n + 255) / 256)), 256, (cudaStream_t)stream, x, n,
+                     stride, positions, scale);
 }

@@ -99,32 +99,97 @@ IV_DEVICE void choose(uint32_t key[PER], bool nan, size_t i, uint32_t *best, uin
     *best = largest_of<PER>(key, at);
 }
 
-template <int PER>
-IV_DEVICE void select_experts(const float *logits, size_t experts, size_t k, bool normalise, choices *c) {
+/* The scan of the law over a group's scores, by one lane: the best but `but`. */
+IV_DEVICE int best_in_group(const float *score, int first, int end, int but) {
+    int best = -1;
+    for (int e = first; e < end; e++)
+        if (e != but && (best < 0 || score[e] > score[best])) best = e;
+    return best;
+}
+
+/* Lane g has group g: bits of the groups that are chosen, on every lane. score: the row's, shared by the warp. */
+IV_DEVICE uint32_t choose_groups(const iv_router &r, const float *score) {
+    int lane = threadIdx.x % 32, each = (int)(r.experts / r.groups), groups = (int)r.groups;
+    float own = 0.0f;
+    if (lane < groups) {
+        int first = best_in_group(score, lane * each, (lane + 1) * each, -1),
+            second = best_in_group(score, lane * each, (lane + 1) * each, first);
+        own = second < 0 ? score[first] : score[first] + score[second];
+    }
+    uint32_t open = 0;
+    for (size_t i = 0; i < r.chosen_groups; i++) {
+        int best = -1;
+        float of_best = 0.0f;
+        for (int g = 0; g < groups; g++) {
+            float of_group = __shfl_sync(WHOLE_WARP, own, g);
+            if (!(open >> g & 1) && (best < 0 || of_group > of_best)) best = g, of_best = of_group;
+        }
+        open |= 1u << best;
+    }
+    return open;
+}
+
+/* What is chosen by: logits, or sigmoids with their correction; those of groups that are not chosen are taken. score:
+ * memory of the warp, or NULL without groups. */
+template <int PER, bool SIGMOID>
+IV_DEVICE void keys_of(const iv_gpu_route_args &a, float x[PER], float *score, uint32_t key[PER]) {
     unsigned lane = threadIdx.x % 32;
-    float x[PER], max, sum, selected = 0.0f;
+    size_t experts = a.router.experts;
+    if (SIGMOID) {
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            x[j] = iv_sigmoid(x[j]);
+            if (a.correction && lane + 32 * j < experts) x[j] = x[j] + a.correction[lane + 32 * j];
+        }
+    }
+    uint32_t open = UINT32_MAX;
+    bool grouped = SIGMOID && a.router.groups > 1;
+    if (grouped) {
+        for (int j = 0; j < PER; j++)
+            if (lane + 32 * j < experts) score[lane + 32 * j] = x[j];
+        __syncwarp();
+        open = choose_groups(a.router, score);
+    }
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        size_t e = lane + 32 * j;
+        bool barred = e >= experts || (grouped && !(open >> (e / (experts / a.router.groups)) & 1));
+        key[j] = barred ? TAKEN : key_of(x[j]);
+    }
+}
+
+template <int PER, bool SIGMOID>
+IV_DEVICE void select_experts(const iv_gpu_route_args &a, size_t row, float *score, choices *c) {
+    const float *logits = a.logits + row * a.stride;
+    unsigned lane = threadIdx.x % 32;
+    size_t experts = a.router.experts, k = a.router.k;
+    float x[PER], max = 0.0f, sum = 1.0f, selected = 0.0f;
     uint32_t key[PER];
     bool nan = false;
 #pragma unroll
     for (int j = 0; j < PER; j++) x[j] = lane + 32 * j < experts ? logits[lane + 32 * j] : 0.0f;
+    if (!SIGMOID) sum_exp<PER>(x, experts, &max, &sum);
+    keys_of<PER, SIGMOID>(a, x, score, key);
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        key[j] = lane + 32 * j < experts ? key_of(x[j]) : TAKEN;
-        nan |= key[j] == NAN_KEY;
-    }
+    for (int j = 0; j < PER; j++) nan |= key[j] == NAN_KEY;
     nan = __any_sync(WHOLE_WARP, nan);
-    sum_exp<PER>(x, experts, &max, &sum);
     uint32_t at = 0, best = largest_of<PER>(key, &at);
     for (size_t i = 0; i < k; i++) choose<PER>(key, nan, i, &best, &at, c);
     __syncwarp();
 #pragma unroll 1
-    for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(v_exp(logit_of(c->key[i]) - max), sum);
+    for (size_t i = lane; i < k; i += 32)
+        c->weight[i] = SIGMOID ? iv_sigmoid(logits[c->id[i]]) : __fdiv_rn(v_exp(logit_of(c->key[i]) - max), sum);
     __syncwarp();
-    if (!normalise) return;
+    float scale = a.router.scale;
+    if (!a.router.normalise && scale == 1.0f) return;
     for (size_t i = 0; i < k; i++) selected = selected + c->weight[i];
+    if (SIGMOID) selected = selected + 1e-20f;
     __syncwarp();
 #pragma unroll 1
-    for (size_t i = lane; i < k; i += 32) c->weight[i] = __fdiv_rn(c->weight[i], selected);
+    for (size_t i = lane; i < k; i += 32) {
+        float w = a.router.normalise ? __fdiv_rn(c->weight[i], selected) : c->weight[i];
+        c->weight[i] = scale == 1.0f ? w : w * scale;
+    }
     __syncwarp();
 }
 
@@ -143,17 +208,16 @@ IV_DEVICE void put_choices(const choices *c, size_t row, size_t k, int32_t *ids,
     }
 }
 
-template <int PER>
-static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
-    route_rows(const float *logits, size_t rows, size_t experts, size_t k, bool normalise, int32_t *ids,
-               float *weights) {
+template <int PER, bool SIGMOID>
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32) route_rows(const __grid_constant__ iv_gpu_route_args a) {
     __shared__ choices c[ROUTE_WARPS];
+    __shared__ float score[SIGMOID ? ROUTE_WARPS : 1][SIGMOID ? PER * 32 : 1];
     size_t warp = threadIdx.x / 32, row = (size_t)blockIdx.x * ROUTE_WARPS + warp;
     iv_let_next();
     iv_wait();
-    if (row >= rows) return;
-    select_experts<PER>(logits + row * experts, experts, k, normalise, &c[warp]);
-    put_choices(&c[warp], row, k, ids, weights);
+    if (row >= a.rows) return;
+    select_experts<PER, SIGMOID>(a, row, score[SIGMOID ? warp : 0], &c[warp]);
+    put_choices(&c[warp], row, a.router.k, a.ids, a.weights);
 }
 
 /* ---- groups --------------------------------------------------------------------------------------------- */
@@ -223,49 +287,56 @@ IV_DEVICE void offsets_of(const uint32_t *mask, size_t experts, uint32_t *offset
 
 /* Few rows: all in one block, one warp per row. */
 template <int PER>
-static __global__ void __launch_bounds__(SMALL_ROWS * 32)
-    route_small(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
-                int32_t *ids, float *weights, int32_t *offsets, int32_t *slots) {
+static __global__ void __launch_bounds__(SMALL_ROWS * 32) route_small(const __grid_constant__ iv_gpu_route_args a) {
     __shared__ choices c[SMALL_ROWS];
     __shared__ uint32_t mask[EXPERTS_MAX], offset[EXPERTS_MAX]; /* mask: the rows of each expert */
-    size_t lane = threadIdx.x % 32, row = threadIdx.x / 32;
+    size_t lane = threadIdx.x % 32, row = threadIdx.x / 32, k = a.router.k, experts = a.router.experts;
     for (size_t e = threadIdx.x; e < experts; e += blockDim.x) mask[e] = 0;
     iv_let_next();
     iv_wait();
-    size_t counted = counted_rows(rows, true_rows);
+    size_t counted = counted_rows(a.rows, a.true_rows);
     __syncthreads();
-    if (row < rows) select_experts<PER>(logits + row * experts, experts, k, normalise, &c[row]);
+    if (row < a.rows) select_experts<PER, false>(a, row, NULL, &c[row]);
 #pragma unroll 1
     for (size_t i = lane; i < k && row < counted; i += 32) atomicOr(&mask[c[row].id[i]], 1u << row);
     __syncthreads();
-    offsets_of(mask, experts, offset, offsets);
+    offsets_of(mask, experts, offset, a.offsets);
     __syncthreads();
 #pragma unroll 1
-    for (size_t i = lane; i < k && row < rows; i += 32) {
+    for (size_t i = lane; i < k && row < a.rows; i += 32) {
         size_t index = index_of(&c[row], k, i), slot = row * k + index;
         int32_t id = c[row].id[i];
-        ids[slot] = id, weights[slot] = c[row].weight[i];
-        if (row < counted) slots[offset[id] + __popc(mask[id] & ((1u << row) - 1))] = (int32_t)slot;
+        a.ids[slot] = id, a.weights[slot] = c[row].weight[i];
+        if (row < counted) a.slots[offset[id] + __popc(mask[id] & ((1u << row) - 1))] = (int32_t)slot;
     }
 }
 
-int iv_gpu_route(const float *logits, size_t rows, const int32_t *true_rows, size_t experts, size_t k, bool normalise,
-                 int32_t *ids, float *weights, int32_t *offsets, int32_t *slots, iv_gpu_stream stream) {
-    if (experts < 1 || experts > EXPERTS_MAX || k < 1 || k > experts || k > IV_EXPERTS_PER_TOKEN_MAX)
-        return (int)cudaErrorInvalidValue;
-    if (rows == 0 || rows > (size_t)INT32_MAX / k) return rows == 0 ? 0 : (int)cudaErrorInvalidValue;
-    if (rows <= SMALL_ROWS) {
-        auto *kernel = experts <= 128 ? route_small<4> : experts <= 256 ? route_small<8> : route_small<16>;
-        int threads = rows * 32 < SMALL_THREADS ? SMALL_THREADS : (int)rows * 32;
-        return iv_launch(kernel, dim3(1), threads, stream, logits, rows, true_rows, experts, k, normalise, ids, weights,
-                         offsets, slots);
-    }
-    auto *kernel = experts <= 128 ? route_rows<4> : experts <= 256 ? route_rows<8> : route_rows<16>;
-    int error = iv_launch(kernel, dim3((unsigned)((rows + ROUTE_WARPS - 1) / ROUTE_WARPS)), ROUTE_WARPS * 32, stream,
-                          logits, rows, experts, k, normalise, ids, weights);
+template <bool SIGMOID> static int launch_rows(const iv_gpu_route_args *a, cudaStream_t stream) {
+    size_t experts = a->router.experts;
+    auto *kernel = experts <= 128   ? route_rows<4, SIGMOID>
+                   : experts <= 256 ? route_rows<8, SIGMOID>
+                                    : route_rows<16, SIGMOID>;
+    int error =
+        iv_launch(kernel, dim3((unsigned)((a->rows + ROUTE_WARPS - 1) / ROUTE_WARPS)), ROUTE_WARPS * 32, stream, *a);
     if (error) return error;
-    return iv_launch(group_rows, dim3((unsigned)experts), GROUP_THREADS, stream, (const int32_t *)ids, rows, true_rows,
-                     experts, k, offsets, slots);
+    return iv_launch(group_rows, dim3((unsigned)experts), GROUP_THREADS, stream, (const int32_t *)a->ids, a->rows,
+                     a->true_rows, experts, a->router.k, a->offsets, a->slots);
+}
+
+int iv_gpu_route(const iv_gpu_route_args *a, iv_gpu_stream stream) {
+    const iv_router *r = &a->router;
+    if (r->experts < 1 || r->experts > EXPERTS_MAX || r->k < 1 || r->k > r->experts ||
+        r->k > IV_EXPERTS_PER_TOKEN_MAX || a->stride < r->experts)
+        return (int)cudaErrorInvalidValue;
+    if (r->groups > 1 && (r->groups > 32 || r->experts % r->groups || r->score != IV_SCORE_SIGMOID ||
+                          r->chosen_groups * (r->experts / r->groups) < r->k || r->chosen_groups > r->groups))
+        return (int)cudaErrorInvalidValue;
+    if (a->rows == 0 || a->rows > (size_t)INT32_MAX / r->k) return a->rows == 0 ? 0 : (int)cudaErrorInvalidValue;
+    if (r->score == IV_SCORE_SIGMOID) return launch_rows<true>(a, stream);
+    if (a->rows > SMALL_ROWS) return launch_rows<false>(a, stream);
+    auto *kernel = r->experts <= 128 ? route_small<4> : r->experts <= 256 ? route_small<8> : route_small<16>;
+    int threads = a->rows * 32 < SMALL_THREADS ? SMALL_THREADS : (int)a->rows * 32;
+    return iv_launch(kernel, dim3(1), threads, stream, *a);
 }
 
 /* ---- packing ---------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* rows.cu: row ops other than linear layers and attention: embedding, RMSNorm, head norms and rotation with the KV
- * write, SwiGLU. Law: NUMERICS.md sections 4 and 8.2.
+ * write, activations. Law: NUMERICS.md sections 4 and 8.2.
  *
  * Thread t of 256 is lane t of the law, or lane t % 32 of a warp holds the lanes congruent to it, so the order of
  * every sum is fixed. */
@@ -24,7 +24,7 @@ template <iv_dtype T> IV_DEVICE void put_four(void *p, size_t i, float4 x) {
 /* V elements per thread. An id outside the vocabulary (padding, or an unknown draft token) takes row 0. */
 template <iv_dtype T, int V>
 static __global__ void embed(const void *table, size_t stride, size_t vocab, const int32_t *ids, size_t hidden,
-                             float *x) {
+                             float scale, float *x) {
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
@@ -33,36 +33,56 @@ static __global__ void embed(const void *table, size_t stride, size_t vocab, con
     const char *from = (const char *)table + ((id >= 0 && id < vocab ? id : 0) * stride + i) * (T == IV_F32 ? 4 : 2);
     float *to = x + row * hidden + i;
     if (V == 1) {
-        *to = get<T>(from, 0);
+        *to = get<T>(from, 0) * scale;
     } else {
         uint4 words[T == IV_F32 ? 2 : 1];
         words[0] = *(const uint4 *)from;
         if (T == IV_F32) words[1] = ((const uint4 *)from)[1];
         float4 y[2];
         for (int j = 0; j < 2; j++)
-            y[j] = make_float4(get<T>(words, 4 * j), get<T>(words, 4 * j + 1), get<T>(words, 4 * j + 2),
-                               get<T>(words, 4 * j + 3));
+            y[j] = make_float4(get<T>(words, 4 * j) * scale, get<T>(words, 4 * j + 1) * scale,
+                               get<T>(words, 4 * j + 2) * scale, get<T>(words, 4 * j + 3) * scale);
         ((float4 *)to)[0] = y[0], ((float4 *)to)[1] = y[1];
     }
 }
 
 template <iv_dtype T>
-static int launch_embed(const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t hidden, float *x,
+static int launch_embed(const iv_gpu_matrix *m, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                         cudaStream_t stream) {
     int wide = hidden % 8 == 0;
     dim3 grid((unsigned)rows, (unsigned)((hidden + (wide ? 1024 : 128) - 1) / (wide ? 1024 : 128)));
-    return iv_launch(wide ? embed<T, 8> : embed<T, 1>, grid, 128, stream, m->data, m->k_padded, m->n, ids, hidden, x);
+    return iv_launch(wide ? embed<T, 8> : embed<T, 1>, grid, 128, stream, m->data, m->k_padded, m->n, ids, hidden,
+                     scale, x);
 }
 
-int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float *x,
+int iv_gpu_embed(const iv_gpu_matrix *embedding, const int32_t *ids, size_t rows, size_t hidden, float scale, float *x,
                  iv_gpu_stream stream) {
     if (rows == 0) return 0;
     switch (embedding->type) {
-    case IV_BF16: return launch_embed<IV_BF16>(embedding, ids, rows, hidden, x, stream);
-    case IV_F16: return launch_embed<IV_F16>(embedding, ids, rows, hidden, x, stream);
-    case IV_F32: return launch_embed<IV_F32>(embedding, ids, rows, hidden, x, stream);
+    case IV_BF16: return launch_embed<IV_BF16>(embedding, ids, rows, hidden, scale, x, stream);
+    case IV_F16: return launch_embed<IV_F16>(embedding, ids, rows, hidden, scale, x, stream);
+    case IV_F32: return launch_embed<IV_F32>(embedding, ids, rows, hidden, scale, x, stream);
     default: return (int)cudaErrorInvalidValue;
     }
+}
+
+/* ---- logits ---------------------------------------------------------------------------------------------- */
+
+static __global__ void shape_logits(iv_logit_shape shape, float *x, size_t n, size_t stride) {
+    iv_let_next();
+    iv_wait();
+    size_t i = (size_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float *at = x + blockIdx.x * stride + i, y = *at;
+    if (shape.divisor != 1.0f) y = iv_canon(__fdiv_rn(y, shape.divisor));
+    if (shape.cap != 0.0f) y = iv_canon(v_tanh(y * __fdiv_rn(1.0f, shape.cap)) * shape.cap);
+    *at = y;
+}
+
+int iv_gpu_shape_logits(iv_logit_shape shape, float *x, size_t rows, size_t n, size_t stride, iv_gpu_stream stream) {
+    if (rows == 0 || n == 0) return 0;
+    dim3 grid((unsigned)rows, (unsigned)((n + 255) / 256));
+    return iv_launch(shape_logits, grid, 256, stream, shape, x, n, stride);
 }
 
 /* ---- RMSNorm -------------------------------------------------------------------------------------------- */
@@ -106,8 +126,8 @@ static __global__ void __launch_bounds__(LANES)
  * v[k] is elements 128 k + 4 lane on, so l[4 h + j] is lane 128 h + 4 lane + j of the law. */
 template <iv_dtype T, int K>
 static __global__ void __launch_bounds__(32 * NORM_WARPS)
-    rmsnorm_of_warp(const float *x, const int32_t *pick, const float *__restrict__ weight, float eps,
-                    size_t rows, void *__restrict__ out, size_t stride) {
+    rmsnorm_of_warp(const float *x, const int32_t *pick, const float *__restrict__ weight, float eps, size_t rows,
+                    void *__restrict__ out, size_t stride) {
     iv_let_next();
     iv_wait();
     size_t row = (size_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
@@ -116,8 +136,7 @@ static __global__ void __launch_bounds__(32 * NORM_WARPS)
     const float *from = x + (pick ? (size_t)pick[row] : row) * (128 * K) + first;
     float4 v[K];
 #pragma unroll
-    for (int k = 0; k < K; k++)
-        v[k] = *(const float4 *)(from + 128 * k);
+    for (int k = 0; k < K; k++) v[k] = *(const float4 *)(from + 128 * k);
     float l[8] = {0};
 #pragma unroll
     for (int k = 0; k < K; k++) {
@@ -259,20 +278,22 @@ static __global__ void __launch_bounds__(HEAD_WARPS * 32)
     if (head >= queries) load_head<PER, EXACT>(from + (head + keys) * d, d, v);
     load_angles<PER, EXACT>(a.cosine + angles, d, c);
     load_angles<PER, EXACT>(a.sine + angles, d, s);
+    float of_queries = a.query ? a.query[a.positions[row]] : 1.0f;
     for (;;) {
         unsigned after = head + step;
         bool query = head < queries;
         if (after < heads) load_head<PER, EXACT>(from + after * d, d, next);
+        if (a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
 #pragma unroll
         for (int j = 0; j < PER; j++)
             if (a.q_raw && (EXACT || lane + 32 * j < d))
                 put<T>(query ? q_raw : k_raw, (query ? head : head - queries) * d + 32 * j, x[j]);
         if (norm) head_norm<PER>(x, w, d, a.eps);
-        rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
+        if (!a.norms_behind) rotate_head<PER, EXACT>(x, c, s, d, swap[EXACT ? 0 : warp]);
         if (!query) write_kv<T, PER, EXACT>(a, kv, row, head - queries, slot, x, v);
 #pragma unroll
         for (int j = 0; j < PER; j++)
-            if (query && (EXACT || lane + 32 * j < d)) put<T>(to, head * d + 32 * j, x[j]);
+            if (query && (EXACT || lane + 32 * j < d)) put<T>(to, head * d + 32 * j, x[j] * of_queries);
         if (after >= heads) return;
         if (query && after >= queries) { /* from queries to keys */
             norm = a.k_norm;
@@ -321,22 +342,29 @@ int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_str
     return k && v ? rotate_to(a, {k, v}, stream) : (int)cudaErrorInvalidValue;
 }
 
-/* ---- SwiGLU -------------------------------------------------------------------------------------------- */
+/* ---- activations ----------------------------------------------------------------------------------------- */
 
-template <iv_dtype T, int V> static __global__ void swiglu(const float *wide, size_t n, void *act, size_t stride) {
+template <iv_activation_kind KIND, iv_dtype T, int V>
+static __global__ void activate(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, size_t n,
+                                void *act, size_t stride) {
+    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
     if (i >= stride) return;
     float gate[V] = {0}, up[V] = {0};
-    const float *from = wide + row * 2 * n + i;
-    if (i < n && V == 4)
-        *(float4 *)gate = *(const float4 *)from, *(float4 *)up = *(const float4 *)(from + n);
-    else if (i < n)
-        gate[0] = from[0], up[0] = from[n];
+    const float *from = wide + row * (GATED ? 2 : 1) * n + i, *ups = GATED ? from + n : from;
+    if (i < n && V == 4) {
+        if (GATED) *(float4 *)gate = *(const float4 *)from;
+        *(float4 *)up = *(const float4 *)ups;
+    } else if (i < n) {
+        if (GATED) gate[0] = from[0];
+        up[0] = ups[0];
+    }
     uint32_t y[V];
 #pragma unroll
-    for (int j = 0; j < V; j++) y[j] = i < n ? rounded<T>(v_silu(gate[j]) * up[j]) : 0;
+    for (int j = 0; j < V; j++)
+        y[j] = i < n ? rounded<T>(iv_scaled(scales, row, v_activate(KIND, f, gate[j], up[j]))) : 0;
     if (V == 1)
         put_bits<T>(act, row * stride + i, y[0]);
     else if (T == IV_F32)
@@ -345,21 +373,39 @@ template <iv_dtype T, int V> static __global__ void swiglu(const float *wide, si
         *(uint2 *)((uint16_t *)act + row * stride + i) = make_uint2(y[0] | y[1 % V] << 16, y[2 % V] | y[3 % V] << 16);
 }
 
-template <iv_dtype T>
-static int launch_swiglu(const float *wide, size_t rows, size_t n, void *act, size_t stride, cudaStream_t stream) {
+template <iv_activation_kind KIND, iv_dtype T>
+static int launch_activation(const iv_activation *a, const float *wide, size_t rows, size_t n, void *act, size_t stride,
+                             iv_gpu_row_scales scales, cudaStream_t stream) {
     int fours = n % 4 == 0 && stride % 4 == 0;
     size_t columns = fours ? 512 : 128;
     dim3 grid((unsigned)rows, (unsigned)((stride + columns - 1) / columns));
-    return iv_launch(fours ? swiglu<T, 4> : swiglu<T, 1>, grid, 128, stream, wide, n, act, stride);
+    auto *kernel = fours ? activate<KIND, T, 4> : activate<KIND, T, 1>;
+    iv_activation_floats f = {(float)a->limit, (float)a->alpha};
+    return iv_launch(kernel, grid, 128, stream, f, scales, wide, n, act, stride);
 }
 
-int iv_gpu_swiglu(const float *wide, size_t rows, size_t n, iv_dtype type, void *act, size_t act_stride,
-                  iv_gpu_stream stream) {
+template <iv_dtype T>
+static int launch_activation_of(const iv_activation *a, const float *wide, size_t rows, size_t n, void *act,
+                                size_t stride, iv_gpu_row_scales scales, cudaStream_t s) {
+    switch (a->kind) {
+    case IV_ACTIVATION_SILU: return launch_activation<IV_ACTIVATION_SILU, T>(a, wide, rows, n, act, stride, scales, s);
+    case IV_ACTIVATION_GELU_TANH:
+        return launch_activation<IV_ACTIVATION_GELU_TANH, T>(a, wide, rows, n, act, stride, scales, s);
+    case IV_ACTIVATION_SILU_CLAMPED:
+        return launch_activation<IV_ACTIVATION_SILU_CLAMPED, T>(a, wide, rows, n, act, stride, scales, s);
+    case IV_ACTIVATION_RELU2:
+        return launch_activation<IV_ACTIVATION_RELU2, T>(a, wide, rows, n, act, stride, scales, s);
+    }
+    return (int)cudaErrorInvalidValue;
+}
+
+int iv_gpu_activate(const iv_activation *a, const float *wide, size_t rows, size_t n, iv_dtype type, void *act,
+                    size_t act_stride, iv_gpu_row_scales scales, iv_gpu_stream stream) {
     if (rows == 0) return 0;
     switch (type) {
-    case IV_BF16: return launch_swiglu<IV_BF16>(wide, rows, n, act, act_stride, stream);
-    case IV_F16: return launch_swiglu<IV_F16>(wide, rows, n, act, act_stride, stream);
-    case IV_F32: return launch_swiglu<IV_F32>(wide, rows, n, act, act_stride, stream);
+    case IV_BF16: return launch_activation_of<IV_BF16>(a, wide, rows, n, act, act_stride, scales, stream);
+    case IV_F16: return launch_activation_of<IV_F16>(a, wide, rows, n, act, act_stride, scales, stream);
+    case IV_F32: return launch_activation_of<IV_F32>(a, wide, rows, n, act, act_stride, scales, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

@@ -4,6 +4,7 @@
 #define IV_KERNELS_CUDA_ROWS_CUH
 
 #include "kernels/cuda/law.cuh"
+#include "kernels/cuda/ops.h"
 
 #include <stddef.h>
 
@@ -107,6 +108,11 @@ IV_DEVICE void rotate_head(float x[PER], const float c[PER], const float s[PER],
         x[j] = __fmaf_rn(x[j], c[j], first ? -cross : cross);
     }
     if (!EXACT) __syncwarp(); /* swap is free again */
+}
+
+/* y of a row, scaled. */
+IV_DEVICE float iv_scaled(const iv_gpu_row_scales &s, size_t row, float y) {
+    return s.logits ? iv_canon(y) * iv_sigmoid(s.logits[row * s.apart]) : y;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* rows_backward.cu: row ops of a training step: rounding, clearing and gathering of rows, the backward ops of RMSNorm
- * and SwiGLU (of the rotation: rotate_backward.cu). Law: NUMERICS.md 15.6 and 15.7.
+ * and activations (of the rotation: rotate_backward.cu). Law: NUMERICS.md 15.6 and 15.7.
  *
  * All are bound by memory: every value is read and written once. Elementwise ops take eight elements a thread; rows
  * with sums stay in registers, thread t of 256 being lane t of the law. Weights are read after iv_wait: a training step
@@ -204,106 +204,168 @@ int iv_gpu_norm_backward(const iv_gpu_norm_backward_args *a, iv_gpu_stream strea
     }
 }
 
-/* ---- SwiGLU ---------------------------------------------------------------------------------------------------- */
+/* ---- activations ------------------------------------------------------------------------------------------------- */
 
-template <iv_dtype T, int V>
+template <iv_activation_kind KIND, iv_dtype T, int V>
 static __global__ void __launch_bounds__(EIGHTS_THREADS)
-    swiglu_tape(const float *wide, bool grouped, size_t n, void *gate, void *up, void *act, size_t act_stride) {
+    activate_tape(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, bool grouped, size_t n,
+                  void *gate, void *up, void *act, size_t act_stride) {
+    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = first_column<V>();
     if (i >= act_stride && i >= n) return;
     float g[V] = {0}, u[V] = {0}, y[V];
     if (i < n) { /* with eights, n is a multiple of 8 */
-        const float *from = wide + row * 2 * n;
-        load_whole<IV_F32, V>(from, grouped ? i / 8 * 16 + i % 8 : i, g);
-        load_whole<IV_F32, V>(from, grouped ? i / 8 * 16 + i % 8 + 8 : n + i, u);
-        store_whole<T, V>(gate, row * n + i, g);
+        const float *from = wide + row * (GATED ? 2 : 1) * n;
+        if (GATED) load_whole<IV_F32, V>(from, grouped ? i / 8 * 16 + i % 8 : i, g);
+        load_whole<IV_F32, V>(from, !GATED ? i : grouped ? i / 8 * 16 + i % 8 + 8 : n + i, u);
+        if (GATED) store_whole<T, V>(gate, row * n + i, g);
         store_whole<T, V>(up, row * n + i, u);
     }
 #pragma unroll
-    for (int j = 0; j < V; j++) y[j] = i < n ? v_silu(g[j]) * u[j] : 0.0f;
+    for (int j = 0; j < V; j++) y[j] = i < n ? iv_scaled(scales, row, v_activate(KIND, f, g[j], u[j])) : 0.0f;
     if (i < act_stride) store_whole<T, V>(act, row * act_stride + i, y);
 }
 
-template <iv_dtype T>
-static int launch_tape(const float *wide, bool grouped, size_t rows, size_t n, void *gate, void *up, void *act,
-                       size_t act_stride, cudaStream_t stream) {
-    bool fits = n % 8 == 0 && act_stride % 8 == 0 && iv_fits_eights(IV_F32, wide, n) && iv_fits_eights(T, gate, n) &&
-                iv_fits_eights(T, up, n) && iv_fits_eights(T, act, act_stride);
-    return iv_launch(fits ? swiglu_tape<T, 8> : swiglu_tape<T, 1>, iv_eights_grid(rows, act_stride, fits ? 8 : 1),
-                     EIGHTS_THREADS, stream, wide, grouped, n, gate, up, act, act_stride);
+typedef struct tape_args {
+    iv_activation_floats f;
+    iv_gpu_row_scales scales;
+    const float *wide;
+    bool grouped;
+    size_t rows, n, act_stride;
+    void *gate, *up, *act;
+} tape_args;
+
+template <iv_activation_kind KIND, iv_dtype T> static int launch_tape(const tape_args *a, cudaStream_t stream) {
+    bool fits = a->n % 8 == 0 && a->act_stride % 8 == 0 && iv_fits_eights(IV_F32, a->wide, a->n) &&
+                iv_fits_eights(T, a->gate, a->n) && iv_fits_eights(T, a->up, a->n) &&
+                iv_fits_eights(T, a->act, a->act_stride);
+    return iv_launch(fits ? activate_tape<KIND, T, 8> : activate_tape<KIND, T, 1>,
+                     iv_eights_grid(a->rows, a->act_stride, fits ? 8 : 1), EIGHTS_THREADS, stream, a->f, a->scales,
+                     a->wide, a->grouped, a->n, a->gate, a->up, a->act, a->act_stride);
 }
 
-int iv_gpu_swiglu_tape(const float *wide, bool grouped, size_t rows, size_t n, iv_dtype type, void *gate, void *up,
-                       void *act, size_t act_stride, iv_gpu_stream stream) {
+template <iv_dtype T> static int launch_tape_of(iv_activation_kind kind, const tape_args *a, cudaStream_t stream) {
+    switch (kind) {
+    case IV_ACTIVATION_SILU: return launch_tape<IV_ACTIVATION_SILU, T>(a, stream);
+    case IV_ACTIVATION_GELU_TANH: return launch_tape<IV_ACTIVATION_GELU_TANH, T>(a, stream);
+    case IV_ACTIVATION_SILU_CLAMPED: return launch_tape<IV_ACTIVATION_SILU_CLAMPED, T>(a, stream);
+    case IV_ACTIVATION_RELU2: return launch_tape<IV_ACTIVATION_RELU2, T>(a, stream);
+    }
+    return (int)cudaErrorInvalidValue;
+}
+
+int iv_gpu_activate_tape(const iv_activation *activation, const float *wide, bool grouped, size_t rows, size_t n,
+                         iv_dtype type, void *gate, void *up, void *act, size_t act_stride, iv_gpu_row_scales scales,
+                         iv_gpu_stream stream) {
     if (rows == 0 || n == 0) return 0;
-    if (act_stride < n || (grouped && n % 8 != 0)) return (int)cudaErrorInvalidValue;
+    if (act_stride < n || (grouped && (n % 8 != 0 || !iv_activation_is_gated(activation))))
+        return (int)cudaErrorInvalidValue;
+    tape_args a = {{(float)activation->limit, (float)activation->alpha},
+                   scales,
+                   wide,
+                   grouped,
+                   rows,
+                   n,
+                   act_stride,
+                   gate,
+                   up,
+                   act};
     switch (type) {
-    case IV_BF16: return launch_tape<IV_BF16>(wide, grouped, rows, n, gate, up, act, act_stride, stream);
-    case IV_F16: return launch_tape<IV_F16>(wide, grouped, rows, n, gate, up, act, act_stride, stream);
-    case IV_F32: return launch_tape<IV_F32>(wide, grouped, rows, n, gate, up, act, act_stride, stream);
+    case IV_BF16: return launch_tape_of<IV_BF16>(activation->kind, &a, stream);
+    case IV_F16: return launch_tape_of<IV_F16>(activation->kind, &a, stream);
+    case IV_F32: return launch_tape_of<IV_F32>(activation->kind, &a, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }
 
-typedef struct swiglu_args {
+typedef struct backward_args {
+    iv_activation_floats f;
     const void *gate, *up;
     const float *da;
     size_t n, dy_stride;
     uint32_t leaf_slice;
     void *dy;
     float *wide;
-} swiglu_args;
+} backward_args;
 
-/* A column of the leaf slices of gate, and the same of up. Slices are whole eights. */
-template <iv_dtype T, int V>
-static __global__ void __launch_bounds__(EIGHTS_THREADS) swiglu_backward(const __grid_constant__ swiglu_args a) {
+/* A column of the leaf slices of gate, and the same of up; without a gate one of up. Slices are whole eights. */
+template <iv_activation_kind KIND, iv_dtype T, int V>
+static __global__ void __launch_bounds__(EIGHTS_THREADS) activate_backward(const __grid_constant__ backward_args a) {
+    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
     iv_let_next();
     iv_wait();
-    size_t row = blockIdx.x, i = first_column<V>(), column = i + (size_t)((uint32_t)i / a.leaf_slice) * a.leaf_slice;
+    size_t row = blockIdx.x, i = first_column<V>(),
+           column = GATED ? i + (size_t)((uint32_t)i / a.leaf_slice) * a.leaf_slice : i;
     if (column >= a.dy_stride) return;
     float dg[V] = {0}, du[V] = {0};
     if (i < a.n) {
-        float g[V], u[V], da[V];
-        load_whole<T, V>(a.gate, row * a.n + i, g);
+        float g[V] = {0}, u[V], da[V];
+        if (GATED) load_whole<T, V>(a.gate, row * a.n + i, g);
         load_whole<T, V>(a.up, row * a.n + i, u);
         load_whole<IV_F32, V>(a.da, row * a.n + i, da);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            float d = 1.0f + v_exp(0.0f - g[j]), s = __fdiv_rn(1.0f, d), z = __fdiv_rn(g[j], d);
-            du[j] = iv_canon(da[j] * z), dg[j] = iv_canon((da[j] * u[j]) * __fmaf_rn(z, 1.0f - s, s));
+            v_activate_backward(KIND, a.f, g[j], u[j], da[j], &dg[j], &du[j]);
+            du[j] = iv_canon(du[j]), dg[j] = iv_canon(dg[j]);
         }
         if (a.wide) {
-            store_whole<IV_F32, V>(a.wide, row * 2 * a.n + i, dg);
-            store_whole<IV_F32, V>(a.wide, (row * 2 + 1) * a.n + i, du);
+            if (GATED) store_whole<IV_F32, V>(a.wide, row * 2 * a.n + i, dg);
+            store_whole<IV_F32, V>(a.wide, GATED ? (row * 2 + 1) * a.n + i : row * a.n + i, du);
         }
+    }
+    if (!GATED) {
+        store_whole<T, V>(a.dy, row * a.dy_stride + column, du);
+        return;
     }
     store_whole<T, V>(a.dy, row * a.dy_stride + column, dg);
     if (column + a.leaf_slice < a.dy_stride) store_whole<T, V>(a.dy, row * a.dy_stride + column + a.leaf_slice, du);
 }
 
-template <iv_dtype T> static int launch_swiglu_backward(const swiglu_args *a, size_t rows, cudaStream_t stream) {
+template <iv_activation_kind KIND, iv_dtype T>
+static int launch_backward(const backward_args *a, size_t rows, cudaStream_t stream) {
     bool fits = a->n % 8 == 0 && a->dy_stride % 8 == 0 && iv_fits_eights(T, a->gate, a->n) &&
                 iv_fits_eights(T, a->up, a->n) && iv_fits_eights(IV_F32, a->da, a->n) &&
                 iv_fits_eights(T, a->dy, a->dy_stride) && (uintptr_t)a->wide % 16 == 0;
     size_t leaves = (a->dy_stride + 2 * a->leaf_slice - 1) / (2 * (size_t)a->leaf_slice),
-           columns = leaves * a->leaf_slice;
-    return iv_launch(fits ? swiglu_backward<T, 8> : swiglu_backward<T, 1>, iv_eights_grid(rows, columns, fits ? 8 : 1),
-                     EIGHTS_THREADS, stream, *a);
+           columns = KIND == IV_ACTIVATION_RELU2 ? a->dy_stride : leaves * a->leaf_slice;
+    return iv_launch(fits ? activate_backward<KIND, T, 8> : activate_backward<KIND, T, 1>,
+                     iv_eights_grid(rows, columns, fits ? 8 : 1), EIGHTS_THREADS, stream, *a);
 }
 
-int iv_gpu_swiglu_backward(iv_dtype type, const void *gate, const void *up, const float *da, size_t rows, size_t n,
-                           size_t leaf_slice, void *dy, size_t dy_stride, float *wide, iv_gpu_stream stream) {
+template <iv_dtype T>
+static int launch_backward_of(iv_activation_kind kind, const backward_args *a, size_t rows, cudaStream_t stream) {
+    switch (kind) {
+    case IV_ACTIVATION_SILU: return launch_backward<IV_ACTIVATION_SILU, T>(a, rows, stream);
+    case IV_ACTIVATION_GELU_TANH: return launch_backward<IV_ACTIVATION_GELU_TANH, T>(a, rows, stream);
+    case IV_ACTIVATION_SILU_CLAMPED: return launch_backward<IV_ACTIVATION_SILU_CLAMPED, T>(a, rows, stream);
+    case IV_ACTIVATION_RELU2: return launch_backward<IV_ACTIVATION_RELU2, T>(a, rows, stream);
+    }
+    return (int)cudaErrorInvalidValue;
+}
+
+int iv_gpu_activate_backward(const iv_activation *activation, iv_dtype type, const void *gate, const void *up,
+                             const float *da, size_t rows, size_t n, size_t leaf_slice, void *dy, size_t dy_stride,
+                             float *wide, iv_gpu_stream stream) {
+    size_t inputs = iv_activation_inputs(activation);
     if (rows == 0 || dy_stride == 0) return 0;
     if (leaf_slice == 0 || leaf_slice % 16 != 0 || leaf_slice > UINT32_MAX / 4 || dy_stride > UINT32_MAX / 4 ||
-        (n + leaf_slice - 1) / leaf_slice * 2 * leaf_slice > dy_stride)
+        (inputs == 2 ? (n + leaf_slice - 1) / leaf_slice * 2 * leaf_slice : n) > dy_stride)
         return (int)cudaErrorInvalidValue;
-    swiglu_args a = {gate, up, da, n, dy_stride, (uint32_t)leaf_slice, dy, wide};
+    backward_args a = {{(float)activation->limit, (float)activation->alpha},
+                       gate,
+                       up,
+                       da,
+                       n,
+                       dy_stride,
+                       (uint32_t)leaf_slice,
+                       dy,
+                       wide};
     switch (type) {
-    case IV_BF16: return launch_swiglu_backward<IV_BF16>(&a, rows, stream);
-    case IV_F16: return launch_swiglu_backward<IV_F16>(&a, rows, stream);
-    case IV_F32: return launch_swiglu_backward<IV_F32>(&a, rows, stream);
+    case IV_BF16: return launch_backward_of<IV_BF16>(activation->kind, &a, rows, stream);
+    case IV_F16: return launch_backward_of<IV_F16>(activation->kind, &a, rows, stream);
+    case IV_F32: return launch_backward_of<IV_F32>(activation->kind, &a, rows, stream);
     default: return (int)cudaErrorInvalidValue;
     }
 }

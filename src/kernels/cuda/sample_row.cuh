@@ -75,7 +75,7 @@ typedef struct row_scratch {
     /* [chunks]: largest logit of each chunk, and of its ids that may be drawn; best token with noise of each slice of
      * the vocabulary */
     uint64_t *largest, *largest_allowed, *best;
-    uint64_t *kept; /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
+    uint64_t *kept;         /* [CANDIDATES]: tokens that the filters may keep, as entries of the divided logits */
     uint64_t *top_logprobs; /* [TOP_CANDIDATES]: tokens that may be among the top ones, as entries of the logits */
     float *lanes;           /* [2][LANES]: sums of exp of the logits, and of the divided logits */
     uint32_t *groups;       /* [chunks][GROUPS]: the largest logit of each group that may be drawn, in order_of */
@@ -131,7 +131,9 @@ typedef struct row_view {
 
 IV_DEVICE float divided(const row_view &r, float x) { return r.temperature == 1.0f ? x : __fdiv_rn(x, r.temperature); }
 
-IV_DEVICE bool is_allowed(const uint32_t *allowed, size_t id) { return !allowed || (allowed[id / 32] >> (id % 32) & 1); }
+IV_DEVICE bool is_allowed(const uint32_t *allowed, size_t id) {
+    return !allowed || (allowed[id / 32] >> (id % 32) & 1);
+}
 
 IV_DEVICE float max_of(uint64_t largest) {
     return (largest >> 32) == 0 ? __uint_as_float(INFINITE | 0x80000000u) : logit_of(largest) + 0.0f;

@@ -366,7 +366,7 @@ IV_DEVICE void iv_gradient_chain(const iv_gradient_shared &m, iv_gradient_state<
 
 template <class S>
 IV_DEVICE void iv_gradient_range(const iv_gradient_problem &p, const iv_gradient_shared &m, const iv_gradient_tile &t,
-                                iv_gradient_state<S> &s, int index) {
+                                 iv_gradient_state<S> &s, int index) {
     const iv_sum_range &range = p.plan.range[index];
     iv_gradient_span span = iv_gradient_tokens<S>(p, t, index);
     if constexpr (S::GROUPED) /* known to the compiler as the same in all threads of a warp */

@@ -4,6 +4,7 @@
 #include "kernels/linear.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/experts.h"
+#include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/attention.h"
 
@@ -39,7 +40,10 @@ static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, siz
 static void embed_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_model *s = context;
-    iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row], s->x + row * (size_t)s->model->config.hidden_size);
+    size_t hidden = (size_t)s->model->config.hidden_size;
+    iv_matrix_row(&s->model->embedding, (size_t)s->batch->ids[row], s->x + row * hidden);
+    float scale = s->model->scales.embedding;
+    if (scale != 1.0f) s->compute.kernels->scale(s->x + row * hidden, hidden, scale);
 }
 
 static iv_status embed(iv_backend *b, iv_error *err) {
@@ -78,29 +82,38 @@ static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
 
 /* ---- the ends of the two blocks ---------------------------------------------------------------------------- */
 
-/* Where a block's output is added: to x, or to zeros if it is normed first. kept: of the tape, or NULL. */
+/* Is a block's output added to x as it is? */
+static bool adds_plainly(const iv_cpu_model *s, const float *post_norm) {
+    return !post_norm && s->model->scales.residual == 1.0f;
+}
+
+/* Where a block's output is added: to x, or to zeros if it is normed or scaled first. kept: of the tape, or NULL. */
 static float *block_output(iv_cpu_model *s, const float *post_norm, float *kept) {
-    if (!post_norm) return s->x;
+    if (adds_plainly(s, post_norm)) return s->x;
     float *y = kept ? kept : s->block;
     memset(y, 0, s->batch->tokens * (size_t)s->model->config.hidden_size * sizeof *y);
     return y;
 }
 
-static void add_normed_row(void *context, size_t row, size_t worker) {
+static void add_block_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const job *j = context;
+    const iv_kernels *k = j->s->compute.kernels;
     size_t hidden = (size_t)j->s->model->config.hidden_size;
+    const float *y = j->x + row * hidden;
     float *normed = j->s->block + row * hidden;
-    j->s->compute.kernels->rmsnorm(j->x + row * hidden, j->weight, (float)j->s->model->config.rms_norm_eps, hidden,
-                                   IV_F32, normed);
-    j->s->compute.kernels->add(j->s->x + row * hidden, normed, hidden);
+    if (j->weight) {
+        k->rmsnorm(y, j->weight, (float)j->s->model->config.rms_norm_eps, hidden, IV_F32, normed);
+        y = normed;
+    }
+    k->add_scaled(j->s->x + row * hidden, y, j->s->model->scales.residual, hidden);
 }
 
-/* x += the norm of y, unless the block was added to x. */
+/* x += the scaled norm of y, unless the block was added to x. */
 static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
-    if (!post_norm) return;
+    if (adds_plainly(s, post_norm)) return;
     job j = {.s = s, .x = y, .weight = post_norm};
-    iv_pool_run(s->compute.pool, s->batch->tokens, add_normed_row, &j);
+    iv_pool_run(s->compute.pool, s->batch->tokens, add_block_row, &j);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------- */
@@ -146,6 +159,8 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const float *cosine = j->layer->rope->cosine + position * dim / 2,
                 *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
+    for (size_t h = 0; h < heads + kv_heads && c->qk_norm_behind; h++)
+        k->rope(qkv_row + h * dim, cosine, sine, dim / 2);
     if (tape && tape->q_raw) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
         k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
@@ -155,8 +170,9 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
         if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
-        k->rope(x, cosine, sine, dim / 2);
+        if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
+    if (j->layer->rope->query) k->scale(qkv_row, heads * dim, j->layer->rope->query[position]);
     k->round(qkv_row, heads * dim, m->gemm_type, (char *)j->s->q + row * heads * dim * width);
     unsigned char *page = j->kv + sp->pages[position / IV_ATTENTION_BLOCK] * j->layout->page_bytes;
     for (size_t h = 0; h < kv_heads; h++) {
@@ -210,7 +226,9 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
                                                        .group = group,
                                                        .group_first = shard->head_first - shard->kv_head_first * group,
                                                        .window = m->layers[layer].config->window,
-                                                       .scale_log2e = m->scale_log2e,
+                                                       .scale_log2e = m->scales.score_log2e,
+                                                       .score_inner = m->scales.score_inner,
+                                                       .sinks = m->layers[layer].sinks,
                                                        .q = s->q,
                                                        .out = s->attended,
                                                        .spans = spans_of(s, layer),
@@ -247,41 +265,15 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
 
 /* ---- MLP --------------------------------------------------------------------------------------------------- */
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    iv_cpu_model *s = context;
-    const iv_model *m = s->model;
-    size_t n = m->tp.down.of[m->rank].k;
-    const float *gate = s->wide + row * 2 * n;
-    if (s->tape) {
-        size_t at = row * n * iv_dtype_bytes(m->gemm_type);
-        s->compute.kernels->round(gate, n, m->gemm_type, (char *)s->tape->now->gate + at);
-        s->compute.kernels->round(gate + n, n, m->gemm_type, (char *)s->tape->now->up + at);
-    }
-    s->compute.kernels->swiglu(gate, gate + n, n, m->gemm_type,
-                               (char *)s->act + row * n * iv_dtype_bytes(m->gemm_type));
-}
-
 static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_layer *l = &m->layers[layer];
-    const iv_mlp *w = l->experts;
-    linear(s, &w->gate_up, s->normed, s->batch->tokens, w->gate_up_bias, s->wide);
-    iv_pool_run(s->compute.pool, s->batch->tokens, swiglu_row, s);
+    iv_mlp_part part = iv_cpu_dense_part(s, l);
+    iv_cpu_mlp_act(s, &part);
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
-    const iv_row_cut *cut = &m->tp.down.of[m->rank];
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
-    IV_TRY(iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = &m->tp.down,
-                                                   .nodes = w->down,
-                                                   .bias = w->down_bias,
-                                                   .x = s->act,
-                                                   .x_stride = cut->k,
-                                                   .x_first = cut->first,
-                                                   .rows = s->batch->tokens,
-                                                   .out = y},
-                           err));
+    IV_TRY(iv_cpu_mlp_down(s, &part, y, err));
     add_block(s, l->mlp_post_norm, y);
     return norm(b, next, err);
 }
@@ -297,6 +289,24 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
 }
 
 /* ---- head -------------------------------------------------------------------------------------------------- */
+
+typedef struct logit_rows {
+    const iv_cpu_model *s;
+    float *logits;
+} logit_rows;
+
+static void shape_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const logit_rows *j = context;
+    size_t vocab = (size_t)j->s->model->config.vocab_size;
+    iv_cpu_shape_logits(j->s, j->logits + row * vocab, vocab);
+}
+
+void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n) {
+    iv_logit_shape shape = s->model->scales.logits;
+    if (shape.divisor != 1.0f) s->compute.kernels->divide(x, shape.divisor, n, IV_F32, x);
+    if (shape.cap != 0.0f) s->compute.kernels->cap(x, 1.0f / shape.cap, shape.cap, n);
+}
 
 static iv_status head(iv_backend *b, iv_error *err) {
     iv_cpu_model *s = self(b);
@@ -315,6 +325,8 @@ static iv_status head(iv_backend *b, iv_error *err) {
             IV_TRY(iv_tp_gather_logits(s, first, n, batch->logits, err));
         else
             linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits);
+        if (m->rank == 0 && iv_shapes_logits(&m->scales))
+            iv_pool_run(s->compute.pool, n, shape_row, &(logit_rows){s, batch->logits});
         if (batch->take && m->rank == 0) batch->take(batch->context, first, n);
         if (first == 0) return IV_OK;
     }

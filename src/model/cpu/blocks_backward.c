@@ -14,13 +14,6 @@ static const iv_layer_tensors *tensors_of(const iv_cpu_learner *l, size_t layer)
 
 static size_t hidden_of(const iv_cpu_learner *l) { return (size_t)l->model->config.hidden_size; }
 
-/* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
-static iv_gradient_slice whole_slice(size_t offset, size_t n, size_t *leaves) {
-    size_t padded = iv_padded_k(n);
-    *leaves = (size_t)iv_leaf_count(padded, IV_SUM_WHOLE);
-    return (iv_gradient_slice){offset, n, padded / *leaves};
-}
-
 /* ---- norms --------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_job {
@@ -77,9 +70,21 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     return IV_OK;
 }
 
-/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. */
+static void scale_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    size_t h = hidden_of(l);
+    float *to = memcpy(l->post_dx + row * h, l->dx + row * h, h * sizeof *to);
+    l->kernels->scale(to, h, l->model->scales.residual);
+}
+
+/* Sets dblock, the gradient of a block's output y; `weight` NULL: no norm stands behind it. A family has a norm there
+ * or a scale of the residual addition (iv_scales), not both. */
 static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, const iv_tensor *name) {
-    l->dblock = weight ? l->post_dx : l->dx;
+    bool scaled = l->model->scales.residual != 1.0f;
+    l->dblock = weight || scaled ? l->post_dx : l->dx;
+    IV_ASSERT(!weight || !scaled);
+    if (scaled) iv_pool_run(l->compute.pool, l->batch.tokens, scale_row, l);
     if (!weight) return;
     memset(l->post_dx, 0, l->batch.tokens * hidden_of(l) * sizeof *l->post_dx);
     run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
@@ -87,65 +92,19 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
 
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
-    (void)worker;
-    iv_cpu_learner *l = context;
-    size_t n = l->model->tp.down.of[l->model->rank].k, width = iv_dtype_bytes(l->model->gemm_type);
-    bool bias = l->model->config.mlp_bias;
-    const char *gate = (const char *)l->tape.now->gate + row * n * width,
-               *up = (const char *)l->tape.now->up + row * n * width;
-    char *dy = (char *)l->dy + row * 2 * n * width;
-    const float *da = l->dact + row * n;
-    if (!bias) {
-        l->kernels->swiglu_backward(l->model->gemm_type, gate, up, da, n, l->model->gemm_type, dy, dy + n * width);
-        return;
-    }
-    float *wide = l->forward->wide + row * 2 * n;
-    l->kernels->swiglu_backward(l->model->gemm_type, gate, up, da, n, IV_F32, wide, wide + n);
-    l->kernels->round(wide, 2 * n, l->model->gemm_type, dy);
-}
-
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *tensors = tensors_of(l, layer);
-    const iv_mlp_tensors *t = tensors->experts;
-    const iv_row_cut *cut = &l->model->tp.down.of[l->model->rank];
-    size_t rows = l->batch.tokens, h = hidden_of(l), n = cut->k, whole = (size_t)l->model->config.intermediate_size;
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors->mlp_post_norm);
-    iv_learner_round(l, l->dblock, rows, h, l->dy);
-    iv_linear_backward_args down = {.axis = &l->axis,
-                                    .rows = rows,
-                                    .dy = l->dy,
-                                    .dy_stride = h,
-                                    .slices = 1,
-                                    .stride = whole,
-                                    .k = n,
-                                    .x = l->tape.now->act,
-                                    .dx = l->dact};
-    down.slice[0] = whole_slice(t->down->offset + cut->first, h, &down.leaves);
-    IV_TRY(iv_linear_backward(l, &down, err));
-    if (t->down_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->down_bias->offset);
-    iv_pool_run(l->compute.pool, rows, swiglu_row, l);
-    if (t->gate_bias) {
-        iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, 0, n, t->gate_bias->offset + cut->first);
-        iv_bias_backward(l, &l->axis, l->forward->wide, 2 * n, n, n, t->up_bias->offset + cut->first);
-    }
-    iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
-    size_t leaves = l->up_leaves, leaf = iv_padded_k(whole) / l->up_leaves / l->model->tp.ranks;
-    iv_linear_backward_args up = {
-        .axis = &l->axis,
-        .rows = rows,
-        .dy = l->dy,
-        .dy_stride = 2 * n,
-        .slices = 2,
-        .slice = {{t->gate->offset + cut->first * h, n, leaf}, {t->up->offset + cut->first * h, n, leaf}},
-        .stride = h,
-        .k = h,
-        .leaves = leaves,
-        .cuts = l->up_cuts,
-        .x = l->forward->normed,
-        .dx = l->dnormed};
-    return iv_linear_backward(l, &up, err);
+    iv_mlp_backward_args a = {.part = iv_cpu_dense_part(l->forward, &l->model->layers[layer]),
+                              .t = tensors->experts,
+                              .norm = l->model->layers[layer].mlp_norm,
+                              .whole = (size_t)l->model->config.intermediate_size,
+                              .leaves = l->up_leaves,
+                              .up_cuts = l->up_cuts,
+                              .dx = l->dnormed};
+    a.part.act = l->tape.now->act;
+    return iv_mlp_backward(l, &a, err);
 }
 
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
@@ -173,7 +132,7 @@ static iv_status attention_out_backward(iv_backend *b, size_t layer, iv_error *e
                                    .k = q,
                                    .x = l->tape.now->attended,
                                    .dx = l->dattended};
-    out.slice[0] = whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
+    out.slice[0] = iv_whole_slice(t->out->offset + shard->head_first * dim, h, &out.leaves);
     IV_TRY(iv_linear_backward(l, &out, err));
     if (t->out_bias && l->model->rank == 0) iv_bias_backward(l, &l->axis, l->dblock, h, 0, h, t->out_bias->offset);
     return IV_OK;
@@ -193,8 +152,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                                         .group = (size_t)(c->heads / c->kv_heads),
                                                         .head_dim = dim,
                                                         .window = l->model->layers[layer].config->window,
-                                                        .scale_log2e = l->model->scale_log2e,
-                                                        .scale = iv_attention_scale(dim),
+                                                        .scale_log2e = l->model->scales.score_log2e,
+                                                        .scale = l->model->scales.score,
+                                                        .score_inner = l->model->scales.score_inner,
+                                                        .sinks = l->model->layers[layer].sinks,
+                                                        .sink_terms = l->sink_terms,
                                                         .q = t->q,
                                                         .out = t->attended,
                                                         .dout = l->dy,
@@ -205,6 +167,9 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                                         .dqkv_stride = (shard->heads + 2 * shard->kv_heads) * dim,
                                                         .sequences = l->ranges,
                                                         .sequence_count = l->to - l->from});
+    const iv_tensor *sinks = tensors_of(l, layer)->sinks;
+    if (sinks && shard->heads)
+        iv_bias_backward(l, &l->axis, l->sink_terms, shard->heads, 0, shard->heads, sinks->offset + shard->head_first);
     return IV_OK;
 }
 
@@ -219,12 +184,31 @@ static void add_k_terms(void *context, size_t row, size_t first, size_t count, f
     add_terms(context, row, first + (size_t)l->model->config.head_dim, count, acc);
 }
 
+typedef struct query_scaling {
+    iv_cpu_learner *l;
+    const float *scale; /* [positions] */
+} query_scaling;
+
+/* The gradient of a row's rotated queries, from that of the scaled ones. */
+static void scale_queries(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const query_scaling *j = context;
+    iv_cpu_learner *l = j->l;
+    const iv_tp_shard *shard = iv_learner_shard(l);
+    size_t dim = (size_t)l->model->config.head_dim, q = 0;
+    while (row >= l->ranges[q].first + l->ranges[q].rows) q++;
+    l->kernels->scale(l->dqkv + row * (shard->heads + 2 * shard->kv_heads) * dim, shard->heads * dim,
+                      j->scale[row - l->ranges[q].first]);
+}
+
 static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer *w = &l->model->layers[layer];
     const iv_layer_tensors *t = tensors_of(l, layer);
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim;
+    if (w->rope->query)
+        iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query});
     iv_heads_backward(&l->compute,
                       &(iv_heads_backward_args){.type = l->model->gemm_type,
                                                 .heads = shard->heads,
@@ -233,6 +217,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .leaves = l->qkv_leaves,
                                                 .q_norm = w->q_norm,
                                                 .k_norm = w->k_norm,
+                                                .norms_behind = l->model->config.qk_norm_behind,
                                                 .eps = (float)l->model->config.rms_norm_eps,
                                                 .cosine = w->rope->cosine,
                                                 .sine = w->rope->sine,
@@ -299,8 +284,15 @@ static iv_status restore(iv_backend *b, size_t layer, iv_error *err) {
     return status;
 }
 
+static void scale_embedding_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    l->kernels->scale(l->dx + row * hidden_of(l), hidden_of(l), l->model->scales.embedding);
+}
+
 static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
+    if (l->model->scales.embedding != 1.0f) iv_pool_run(l->compute.pool, l->batch.tokens, scale_embedding_row, l);
     return l->model->rank == 0 ? iv_lookups_add(l, err) : IV_OK;
 }
 

@@ -18,7 +18,8 @@ static widths widths_of(const iv_model *m) {
     size_t dim = (size_t)m->config.head_dim;
     return (widths){.q = s->heads * dim,
                     .kv = s->kv_heads * dim,
-                    .intermediate = iv_size_max(m->tp.down.of[m->rank].k, (size_t)m->config.moe_intermediate_size)};
+                    .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
+                                                (size_t)m->config.moe_intermediate_size)};
 }
 
 static void carve_all(iv_cpu_model *s, iv_carving *v) {
@@ -39,7 +40,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     }
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
-    if (iv_config_has_post_norms(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
+    if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
     s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.q, width);
@@ -49,7 +50,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);
     }
     if (k == 0) return;
-    s->router_logits = iv_carve(v, t * (size_t)c->experts, sizeof(float));
+    s->router_logits = iv_carve(v, t * ((size_t)c->experts + 1), sizeof(float));
     s->expert_ids = iv_carve(v, t * k, sizeof(int32_t));
     s->expert_weights = iv_carve(v, t * k, sizeof(float));
     s->terms = iv_carve(v, t * k * hidden, sizeof(float));

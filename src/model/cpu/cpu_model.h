@@ -24,12 +24,12 @@ typedef struct iv_cpu_model {
     size_t data_bytes;
     float *x;              /* [tokens][hidden]: the residual stream */
     void *normed;          /* [tokens][hidden] in the model's dtype */
-    float *block;          /* [tokens][hidden]: of a block whose output is normed; NULL if none is */
+    float *block;          /* [tokens][hidden]: of a block whose output is normed or scaled; NULL if none is */
     float *wide;           /* [tokens][widest linear output] */
     void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
     void *act_memory;      /* where act is unless a tape holds it */
-    float *router_logits;  /* [tokens][experts] */
+    float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
     int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */
     float *terms;          /* [tokens][experts_per_token][hidden] */
@@ -63,6 +63,9 @@ iv_status iv_cpu_model_forward(iv_cpu_model *s, const iv_batch *batch, iv_error 
 static inline bool iv_cpu_ends_at_act(const iv_cpu_model *s, const iv_layer *l) {
     return s->tape && s->tape->recomputing && !l->mlp_post_norm;
 }
+
+/* From n products of the head to logits (8.2), in place. */
+void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);
 
 extern const iv_backend_ops iv_cpu_ops; /* blocks.c */
 

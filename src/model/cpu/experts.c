@@ -2,6 +2,7 @@
  * expert ids. Rows are independent, so their grouping is free. */
 #include "model/cpu/experts.h"
 #include "kernels/linear.h"
+#include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
 #include "numerics/floats.h"
 #include "numerics/rows.h"
@@ -11,6 +12,7 @@
 typedef struct job {
     iv_cpu_model *s;
     const iv_layer *layer;
+    iv_router router;
     const iv_mlp *expert;
     size_t rows; /* gathered for the expert at work */
     float *out;  /* [tokens][hidden]: the weighted sums are added to it */
@@ -23,29 +25,26 @@ static size_t k_of(const iv_cpu_model *s) { return (size_t)s->model->config.expe
 static void route_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_model *s = ((job *)context)->s;
-    const iv_model_config *c = &s->model->config;
     size_t k = k_of(s);
     int32_t *ids = s->expert_ids + row * k;
     float *weights = s->expert_weights + row * k;
-    iv_ref_route(s->router_logits + row * (size_t)c->experts, (size_t)c->experts, k, c->norm_topk_prob, ids, weights);
+    const iv_layer *l = ((job *)context)->layer;
+    iv_ref_route_by(&((job *)context)->router, s->router_logits + row * l->router.n, l->router_correction, ids,
+                    weights);
     iv_ref_sort_experts(ids, weights, k);
 }
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
+static void activate_row(void *context, size_t row, size_t worker) {
     (void)worker;
     job *j = context;
-    const iv_model *m = j->s->model;
-    size_t n = (size_t)m->config.moe_intermediate_size;
-    const float *gate = j->s->wide + row * 2 * n;
-    const iv_kernels *k = j->s->compute.kernels;
-    char *act = (char *)j->s->act + row * n * iv_dtype_bytes(m->gemm_type);
-    k->swiglu(gate, gate + n, n, m->gemm_type, act);
-    if (!j->s->tape) return;
-    iv_tape_layer *t = j->s->tape->now;
-    size_t at =
-        (j->s->expert_rows[2 * row] * k_of(j->s) + j->s->expert_rows[2 * row + 1]) * n * iv_dtype_bytes(m->gemm_type);
-    k->round(gate, n, m->gemm_type, (char *)t->gate + at), k->round(gate + n, n, m->gemm_type, (char *)t->up + at);
-    memcpy((char *)t->act + at, act, n * iv_dtype_bytes(m->gemm_type));
+    iv_cpu_model *s = j->s;
+    size_t bytes = (size_t)s->model->config.moe_intermediate_size * iv_dtype_bytes(s->model->gemm_type);
+    size_t kept = (s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1]) * bytes;
+    char *act = (char *)s->act + row * bytes;
+    iv_tape_layer *t = s->tape ? s->tape->now : NULL;
+    iv_cpu_activate(s, &j->layer->config->activation, s->wide, row, (size_t)s->model->config.moe_intermediate_size,
+                    s->model->gemm_type, act, t ? (char *)t->gate + kept : NULL, t ? (char *)t->up + kept : NULL);
+    if (t) memcpy((char *)s->tape->now->act + kept, act, bytes);
 }
 
 /* Weights one expert's output row and puts it where its token's terms wait. */
@@ -185,23 +184,26 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
                                                               .x = s->gathered,
                                                               .x_stride = w->gate_up.k,
                                                               .rows = j->rows,
+                                                              .bias = w->gate_up_bias,
                                                               .out = s->wide,
                                                               .out_stride = w->gate_up.n});
-    iv_pool_run(s->compute.pool, j->rows, swiglu_row, j);
+    iv_pool_run(s->compute.pool, j->rows, activate_row, j);
     if (iv_cpu_ends_at_act(s, j->layer)) return;
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w->down,
                                                               .type = m->gemm_type,
                                                               .x = s->act,
                                                               .x_stride = w->down->k,
                                                               .rows = j->rows,
+                                                              .bias = w->down_bias,
                                                               .out = s->wide,
                                                               .out_stride = w->down->n});
     iv_pool_run(s->compute.pool, j->rows, scatter_row, j);
 }
 
-static void keep_routing(iv_cpu_model *s, size_t tokens) {
+static void keep_routing(const job *j, size_t tokens) {
+    iv_cpu_model *s = j->s;
     iv_tape_layer *t = s->tape->now;
-    memcpy(t->router_logits, s->router_logits, tokens * (size_t)s->model->config.experts * sizeof(float));
+    memcpy(t->router_logits, s->router_logits, tokens * j->layer->router.n * sizeof(float));
     memcpy(t->expert_ids, s->expert_ids, tokens * k_of(s) * sizeof(int32_t));
     memcpy(t->expert_weights, s->expert_weights, tokens * k_of(s) * sizeof(float));
 }
@@ -215,24 +217,29 @@ static void report_routing(const iv_cpu_model *s, const iv_layer *layer, size_t 
 }
 
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err) {
-    job j = {.s = s, .layer = layer};
+    job j = {.s = s, .layer = layer, .router = iv_config_router(&s->model->config)};
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
                                                               .type = s->model->gemm_type,
                                                               .x = s->normed,
                                                               .x_stride = layer->router.k,
                                                               .rows = tokens,
+                                                              .bias = layer->router_bias,
                                                               .out = s->router_logits,
                                                               .out_stride = layer->router.n});
     iv_pool_run(s->compute.pool, tokens, route_row, &j);
-    if (s->tape) keep_routing(s, tokens);
+    if (s->tape) keep_routing(&j, tokens);
     if (s->batch && s->batch->routed && s->model->rank == 0) report_routing(s, layer, tokens);
     const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.expert = &layer->experts[e];
         run_expert(&j, tokens, (int32_t)e);
     }
-    if (iv_cpu_ends_at_act(s, layer)) return IV_OK;
-    return iv_cpu_experts_combine(s, tokens, out, err);
+    bool ends = iv_cpu_ends_at_act(s, layer);
+    if (!ends) IV_TRY(iv_cpu_experts_combine(s, tokens, out, err));
+    if (!s->model->config.shared_intermediate_size) return IV_OK;
+    iv_mlp_part part = iv_cpu_shared_part(s, layer);
+    iv_cpu_mlp_act(s, &part);
+    return ends ? IV_OK : iv_cpu_mlp_down(s, &part, out, err);
 }
 
 iv_status iv_cpu_experts_combine(iv_cpu_model *s, size_t tokens, float *out, iv_error *err) {

@@ -4,9 +4,9 @@
 
 #include "model/cpu/cpu_model.h"
 
-/* out[tokens][hidden] += the combined expert outputs, for rows [0, tokens) of s->normed. A rank runs its own experts.
- * Every rank derives from the routing which nodes of the combine tree exist for a token, so only their values are
- * gathered. */
+/* out[tokens][hidden] += the combined expert outputs, then the shared expert's, for rows [0, tokens) of s->normed. A
+ * rank runs its own experts. Every rank derives from the routing which nodes of the combine tree exist for a token, so
+ * only their values are gathered. */
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err);
 
 /* out[tokens][hidden] += the sums of s->terms over the experts in s->expert_ids, in the tree over expert ids, of all

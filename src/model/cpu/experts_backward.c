@@ -4,13 +4,18 @@
 #include "model/cpu/experts.h"
 #include "model/cpu/learner_state.h"
 #include "numerics/backward.h"
+#include "numerics/router.h"
 
 #include <string.h>
 
 typedef struct expert_job {
     iv_cpu_learner *l;
     const iv_mlp_tensors *t;
+    const float *down_bias; /* of the expert at work, or NULL */
+    const iv_activation *activation;
     size_t h, n, k, width, rows; /* n: intermediate size; rows: of the expert at work */
+    iv_router router;
+    size_t outputs; /* of the router, with the shared expert's gate */
     iv_token_axis axis;
 } expert_job;
 
@@ -49,6 +54,8 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     float *da = l->dact + row * j->n, *dx = l->forward->wide + row * j->h, w = l->tape.now->expert_weights[slot];
     const char *act = (const char *)l->tape.now->act + slot * j->n * j->width;
     l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->gemm_type, da, act, j->n);
+    if (j->down_bias) /* a part of what the weight scales */
+        l->expert_gradients[slot] += l->kernels->row_dot(IV_F32, l->dblock + slot / j->k * j->h, j->down_bias, j->h);
     for (size_t i = 0; i < j->n; i++) da[i] = da[i] * w;
     memcpy((char *)l->forward->act_memory + row * j->n * j->width, act, j->n * j->width);
     memcpy(dx, l->dblock + slot / j->k * j->h, j->h * sizeof *dx);
@@ -56,16 +63,20 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     l->kernels->round(dx, j->h, l->model->gemm_type, (char *)l->dy + row * j->h * j->width);
 }
 
-static void swiglu_row(void *context, size_t row, size_t worker) {
+static void activation_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const expert_job *j = context;
     iv_cpu_learner *l = j->l;
-    size_t slot = slot_of(j, row);
+    size_t slot = slot_of(j, row), all = iv_activation_inputs(j->activation) * j->n;
     const iv_tape_layer *t = l->tape.now;
-    char *dy = (char *)l->dy + row * 2 * j->n * j->width;
-    l->kernels->swiglu_backward(l->model->gemm_type, (const char *)t->gate + slot * j->n * j->width,
-                                (const char *)t->up + slot * j->n * j->width, l->dact + row * j->n, j->n,
-                                l->model->gemm_type, dy, dy + j->n * j->width);
+    const char *gate = (const char *)t->gate + slot * j->n * j->width,
+               *up = (const char *)t->up + slot * j->n * j->width;
+    bool bias = j->t->up_bias != NULL;
+    iv_dtype type = l->model->gemm_type, to = bias ? IV_F32 : type;
+    char *typed = (char *)l->dy + row * all * j->width, *dy = bias ? (char *)(l->forward->wide + row * all) : typed;
+    l->kernels->activate_backward(j->activation, type, gate, up, l->dact + row * j->n, j->n, to, dy,
+                                  dy + (all - j->n) * iv_dtype_bytes(to));
+    if (bias) l->kernels->round(l->forward->wide + row * all, all, type, typed);
     memcpy((char *)l->forward->gathered + row * j->h * j->width,
            (const char *)l->forward->normed + slot / j->k * j->h * j->width, j->h * j->width);
 }
@@ -95,18 +106,21 @@ static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
     iv_pool_run(l->compute.pool, j->rows, weigh_row, j);
     down.dx = NULL, down.x = l->forward->act_memory;
     IV_TRY(iv_linear_backward(l, &down, err));
-    iv_pool_run(l->compute.pool, j->rows, swiglu_row, j);
+    if (j->t->down_bias) iv_bias_backward(l, &j->axis, l->forward->wide, j->h, 0, j->h, j->t->down_bias->offset);
+    iv_pool_run(l->compute.pool, j->rows, activation_row, j);
+    size_t all = iv_activation_inputs(j->activation) * j->n;
+    if (j->t->gate_bias) iv_bias_backward(l, &j->axis, l->forward->wide, all, 0, j->n, j->t->gate_bias->offset);
+    if (j->t->up_bias) iv_bias_backward(l, &j->axis, l->forward->wide, all, all - j->n, j->n, j->t->up_bias->offset);
     iv_linear_backward_args up = {.axis = &j->axis,
                                   .rows = j->rows,
                                   .dy = l->dy,
-                                  .dy_stride = 2 * j->n,
-                                  .slices = 2,
-                                  .slice = {{j->t->gate->offset, j->n, j->n}, {j->t->up->offset, j->n, j->n}},
+                                  .dy_stride = all,
                                   .stride = j->h,
                                   .k = j->h,
                                   .leaves = IV_EXPERT_LEAVES,
                                   .x = l->forward->gathered,
                                   .dx = l->forward->wide};
+    iv_up_slices(j->t, 0, j->n, j->n, &up);
     IV_TRY(iv_linear_backward(l, &up, err));
     iv_pool_run(l->compute.pool, j->rows, scatter_row, j);
     return IV_OK;
@@ -117,14 +131,12 @@ static void route_row(void *context, size_t t, size_t worker) {
     (void)worker;
     const expert_job *j = context;
     iv_cpu_learner *l = j->l;
-    const iv_model_config *c = &l->model->config;
-    size_t experts = (size_t)c->experts;
     const iv_tape_layer *tape = l->tape.now;
-    float *out = l->router_gradients + t * experts;
-    iv_ref_route_backward(tape->router_logits + t * experts, experts, tape->expert_ids + t * j->k,
-                          tape->expert_weights + t * j->k, l->expert_gradients + t * j->k, j->k, c->norm_topk_prob,
-                          out);
-    l->kernels->round(out, experts, l->model->gemm_type, (char *)l->dy + t * experts * j->width);
+    float *out = l->router_gradients + t * j->outputs;
+    iv_ref_route_by_backward(&j->router, tape->router_logits + t * j->outputs, tape->expert_ids + t * j->k,
+                             tape->expert_weights + t * j->k, l->expert_gradients + t * j->k, out);
+    if (j->outputs > j->router.experts) out[j->router.experts] = l->scale_gradients[t];
+    l->kernels->round(out, j->outputs, l->model->gemm_type, (char *)l->dy + t * j->outputs * j->width);
 }
 
 /* Each rank has the gradients of its own experts' weights. */
@@ -144,19 +156,46 @@ static iv_status share_weights(iv_cpu_learner *l, size_t n, iv_error *err) {
     return IV_OK;
 }
 
+/* Before the experts: its gate's gradient is one of the router's outputs. */
+static iv_status shared_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
+    const iv_layer *w = &l->model->layers[layer];
+    size_t whole = (size_t)l->model->config.shared_intermediate_size;
+    if (!whole) return IV_OK;
+    iv_mlp_backward_args a = {.part = iv_cpu_shared_part(l->forward, w),
+                              .t = &l->tensor_owner->layer_tensors[layer].shared,
+                              .norm = w->mlp_norm,
+                              .whole = whole,
+                              .leaves = l->shared_leaves,
+                              .up_cuts = l->shared_cuts,
+                              .dx = l->shared_dx,
+                              .scale_gradients = l->scale_gradients};
+    if (a.part.scales) a.part.scales = l->tape.now->router_logits + l->model->config.experts;
+    return iv_mlp_backward(l, &a, err);
+}
+
+static void add_shared_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const expert_job *j = context;
+    j->l->kernels->add(j->l->dnormed + row * j->h, j->l->shared_dx + row * j->h, j->h);
+}
+
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     const iv_model_config *c = &l->model->config;
     const iv_layer_tensors *tensors = &l->tensor_owner->layer_tensors[layer];
     const iv_tp_shard *shard = iv_learner_shard(l);
     size_t tokens = l->batch.tokens, experts = (size_t)c->experts, padded = iv_padded_k(experts);
     expert_job j = {.l = l,
+                    .activation = &l->model->layers[layer].config->activation,
+                    .router = iv_config_router(c),
+                    .outputs = l->model->layers[layer].router.n,
                     .h = (size_t)c->hidden_size,
                     .n = (size_t)c->moe_intermediate_size,
                     .k = (size_t)c->experts_per_token,
                     .width = iv_dtype_bytes(l->model->gemm_type)};
+    IV_TRY(shared_backward(l, layer, err));
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
-        j.t = &tensors->experts[e];
+        j.t = &tensors->experts[e], j.down_bias = l->model->layers[layer].experts[e].down_bias;
         IV_TRY(run_expert(&j, (int32_t)e, err));
     }
     IV_TRY(share_weights(l, tokens * j.k, err));
@@ -165,7 +204,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     iv_linear_backward_args router = {.axis = &l->axis,
                                       .rows = tokens,
                                       .dy = l->dy,
-                                      .dy_stride = experts,
+                                      .dy_stride = j.outputs,
                                       .slices = 1,
                                       .slice = {{tensors->router->offset, experts, padded / leaves}},
                                       .stride = j.h,
@@ -173,6 +212,11 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                                       .leaves = leaves,
                                       .dx = l->dnormed,
                                       .x = l->model->rank == 0 ? l->forward->normed : NULL};
+    if (tensors->shared_gate) router.slice[router.slices++] = (iv_gradient_slice){tensors->shared_gate->offset, 1, 1};
     IV_TRY(iv_linear_backward(l, &router, err));
-    return iv_cpu_experts_combine(l->forward, tokens, l->dnormed, err);
+    if (tensors->router_bias && l->model->rank == 0)
+        iv_bias_backward(l, &l->axis, l->router_gradients, j.outputs, 0, experts, tensors->router_bias->offset);
+    IV_TRY(iv_cpu_experts_combine(l->forward, tokens, l->dnormed, err));
+    if (l->shared_dx) iv_pool_run(l->compute.pool, tokens, add_shared_row, &j);
+    return IV_OK;
 }

@@ -20,16 +20,39 @@ typedef struct head_job {
     iv_matrix x;                 /* the normed rows over the axis */
 } head_job;
 
+/* The gradient of the head's products through the shape of logits y. */
+static void shaped_gradient(const head_job *j, size_t i, const float *y, const float *x, char *out) {
+    iv_cpu_learner *l = j->l;
+    enum { CHUNK = 256 };
+    for (size_t at = 0; at < j->n; at += CHUNK) {
+        float d[CHUNK];
+        size_t n = iv_size_min(CHUNK, j->n - at);
+        l->kernels->logits_backward(x + at, j->first + at, n, l->max[i], l->sum[i], l->coefficients[i],
+                                    (size_t)l->predictions[i].target, IV_F32, d);
+        for (size_t k = 0; k < n; k++) d[k] = iv_ref_shape_gradient(l->model->scales.logits, y[at + k], d[k]);
+        l->kernels->round(d, n, l->model->gemm_type, out + at * j->width);
+    }
+}
+
 static void gradient_row(void *context, size_t i, size_t worker) {
     (void)worker;
     const head_job *j = context;
     iv_cpu_learner *l = j->l;
+    bool shaped = iv_shapes_logits(&l->model->scales);
     float *x = l->logits + i * j->stride + (j->first - j->logits_first), t = l->step->temperature;
+    float y[IV_VOCABULARY_BLOCK];
     char *out = (char *)l->dy + i * j->padded * j->width;
+    if (shaped) {
+        iv_cpu_shape_logits(l->forward, x, j->n);
+        memcpy(y, x, j->n * sizeof *y);
+    }
     for (size_t k = 0; t != 1.0f && k < j->n; k++) x[k] = x[k] / t;
     if (l->step->allowed) iv_ref_forbid(x, j->first, j->n, l->step->allowed);
-    l->kernels->logits_backward(x, j->first, j->n, l->max[i], l->sum[i], l->coefficients[i],
-                                (size_t)l->predictions[i].target, l->model->gemm_type, out);
+    if (shaped)
+        shaped_gradient(j, i, y, x, out);
+    else
+        l->kernels->logits_backward(x, j->first, j->n, l->max[i], l->sum[i], l->coefficients[i],
+                                    (size_t)l->predictions[i].target, l->model->gemm_type, out);
     memset(out + j->n * j->width, 0, (j->padded - j->n) * j->width);
 }
 

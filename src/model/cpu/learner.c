@@ -37,10 +37,11 @@ static iv_status cuts_make(size_t ranks, size_t leaves, size_t k, iv_row_cuts **
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 
 typedef struct widths {
-    size_t h, q, kv, up, expert, k, experts, heads, dim, vocab, layers; /* up: gate's and up's, of this rank */
-    size_t run;                                                         /* the longest sum over outputs */
-    size_t widest;                                                      /* of a GEMM input of the backward pass */
-    size_t inputs;                                                      /* of a layer */
+    size_t h, q, kv, up, shared, expert, k, experts, heads, dim, vocab,
+        layers;    /* up, shared: gate's and up's, of this rank */
+    size_t run;    /* the longest sum over outputs */
+    size_t widest; /* of a GEMM input of the backward pass */
+    size_t inputs; /* of a layer */
 } widths;
 
 static widths widths_of(const iv_cpu_learner *l) {
@@ -52,14 +53,15 @@ static widths widths_of(const iv_cpu_learner *l) {
                 .heads = s->heads,
                 .layers = (size_t)c->layers,
                 .up = m->tp.down.of[m->rank].k,
+                .shared = m->tp.shared.of[m->rank].k,
                 .expert = c->experts ? (size_t)c->moe_intermediate_size : 0,
                 .k = (size_t)c->experts_per_token,
                 .experts = (size_t)c->experts,
                 .vocab = (size_t)c->vocab_size};
     w.q = s->heads * w.dim, w.kv = s->kv_heads * w.dim;
-    size_t pad = 3 * IV_LEAVES_MAX * IV_CHAIN_STEP, wide = iv_size_max(w.up, w.expert);
+    size_t pad = 3 * IV_LEAVES_MAX * IV_CHAIN_STEP, wide = iv_size_max(iv_size_max(w.up, w.shared), w.expert);
     w.widest = iv_size_max(iv_size_max(w.q + 2 * w.kv, 2 * wide),
-                           iv_size_max(w.h, iv_size_max(w.experts, IV_VOCABULARY_BLOCK)));
+                           iv_size_max(w.h, iv_size_max(w.experts + 1, IV_VOCABULARY_BLOCK)));
     w.run = w.widest + pad;
     w.inputs = iv_size_max(iv_size_max(w.h, w.q), wide);
     return w;
@@ -91,7 +93,9 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
     t->x_mlp = floats(v, n, w->h);
     t->gate = typed(l, v, n, wide), t->up = typed(l, v, n, wide), t->act = typed(l, v, n, wide);
     if (!w->experts) return;
-    t->router_logits = floats(v, n, w->experts), t->expert_weights = floats(v, n, w->k);
+    t->shared_gate = typed(l, v, n, w->shared), t->shared_up = typed(l, v, n, w->shared);
+    t->shared_act = typed(l, v, n, w->shared);
+    t->router_logits = floats(v, n, w->experts + 1), t->expert_weights = floats(v, n, w->k);
     t->expert_ids = iv_carve(v, n * w->k, sizeof *t->expert_ids);
 }
 
@@ -123,7 +127,9 @@ static void carve_scratch(iv_cpu_learner *l, iv_carving *v, const widths *w) {
 static void carve_experts(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     size_t n = l->base.rows_max;
     l->expert_gradients = floats(v, n, w->k);
-    l->router_gradients = floats(v, n, w->experts);
+    l->router_gradients = floats(v, n, w->experts + 1);
+    if (l->model->config.shared_intermediate_size)
+        l->shared_dx = floats(v, n, w->h), l->scale_gradients = floats(v, n, 1);
     l->expert_slots = iv_carve(v, n, sizeof *l->expert_slots);
     l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
 }
@@ -135,9 +141,10 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     carve_scratch(l, v, &w);
     carve_tape(l, v, &w);
     l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
-    if (iv_config_has_post_norms(&l->model->config)) l->post_dx = floats(v, n, w.h);
-    l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(w.up, w.expert));
+    if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
+    l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
+    if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.q / w.dim);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);
@@ -177,7 +184,8 @@ static iv_status allocate(iv_cpu_learner *l, iv_error *err) {
 static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, iv_error *err) {
     iv_learner_leaves leaves;
     IV_TRY(iv_learner_divide(l->model, &leaves, err));
-    l->qkv_leaves = leaves.qkv, l->up_leaves = leaves.up, l->head_leaves = leaves.head;
+    l->qkv_leaves = leaves.qkv, l->up_leaves = leaves.up, l->shared_leaves = leaves.shared,
+    l->head_leaves = leaves.head;
     size_t ranks = l->model->tp.ranks;
     const iv_tp_shard *s = iv_learner_shard(l);
     size_t dim = (size_t)l->model->config.head_dim, leaf = 0, q = s->heads * dim / l->qkv_leaves,
@@ -185,7 +193,10 @@ static iv_status open_parts(iv_cpu_learner *l, const iv_cpu_learner_options *o, 
     leaf = iv_padded_k(q) + 2 * iv_padded_k(kv);
     IV_TRY(cuts_make(ranks, l->qkv_leaves, leaf * l->qkv_leaves, &l->qkv_cuts, err));
     size_t up = iv_padded_k((size_t)l->model->config.intermediate_size) / ranks / l->up_leaves;
-    IV_TRY(cuts_make(ranks, l->up_leaves, 2 * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
+    size_t ups = iv_activation_inputs(&l->model->config.layer[0].activation); /* a family has one kind */
+    IV_TRY(cuts_make(ranks, l->up_leaves, ups * iv_padded_k(up) * l->up_leaves, &l->up_cuts, err));
+    size_t shared = iv_padded_k((size_t)l->model->config.shared_intermediate_size) / ranks / l->shared_leaves;
+    IV_TRY(cuts_make(ranks, l->shared_leaves, ups * iv_padded_k(shared) * l->shared_leaves, &l->shared_cuts, err));
     IV_TRY(iv_cpu_model_open(l->model, o->kernels, o->arithmetic, o->pool, l->base.rows_max, &l->forward, err));
     l->forward->comm = o->comm, l->forward->learner = l;
     l->ops = iv_cpu_ops;
@@ -332,7 +343,7 @@ static void close_learner(iv_learner *base) {
     iv_cpu_model_close(l->forward);
     iv_lookups_close(l);
     iv_memory_free(l->data, l->data_bytes);
-    free(l->tape.layers), free(l->qkv_cuts), free(l->up_cuts), free(l->axis_sequences);
+    free(l->tape.layers), free(l->qkv_cuts), free(l->up_cuts), free(l->shared_cuts), free(l->axis_sequences);
     free(l);
 }
 

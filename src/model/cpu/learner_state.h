@@ -3,6 +3,7 @@
 #define IV_MODEL_CPU_LEARNER_STATE_H
 
 #include "model/cpu/learner.h"
+#include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
 #include "model/parameters.h"
 
@@ -38,6 +39,7 @@ struct iv_cpu_learner {
     void *dy;              /* [rows][widest]: a GEMM input */
     void *dy_run;          /* [rows][widest]: the same with leaves in a run */
     float *factors;        /* [rows][heads]: of norms */
+    float *sink_terms;     /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
     float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
     void *packed;          /* activations over the token axis */
     void *transposed;      /* weights, transposed */
@@ -54,7 +56,9 @@ struct iv_cpu_learner {
     float *leaf_sums[4]; /* accumulators of the head's input gradient: a leaf and waiting subtrees */
     /* Experts. */
     float *expert_gradients; /* [rows][experts_per_token]: of routing weights */
-    float *router_gradients; /* [rows][experts] */
+    float *router_gradients; /* [rows][the router's outputs] */
+    float *shared_dx;        /* [rows][hidden]: of the shared expert's input */
+    float *scale_gradients;  /* [rows]: of its gate's logits */
     uint32_t *expert_slots;  /* [rows]: token * experts_per_token + slot of each row of the expert at work */
     /* Look-ups of the whole step so far. */
     float *lookups; /* [lookup_count][hidden] */
@@ -62,8 +66,8 @@ struct iv_cpu_learner {
     uint32_t *lookup_ranks;
     size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
     size_t lookup_count, lookup_max;
-    size_t qkv_leaves, up_leaves, head_leaves; /* of sums over outputs, on this rank */
-    iv_row_cuts *qkv_cuts, *up_cuts;           /* how ranks share them; NULL for one rank */
+    size_t qkv_leaves, up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank */
+    iv_row_cuts *qkv_cuts, *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
     /* Axes. */
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
@@ -122,6 +126,24 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
 /* Sums of columns of [rows][stride] floats over the axis, from `column` on, into `offset`. */
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset);
+
+/* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
+iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);
+
+/* mlp_backward.c: from dblock, the gradients of an MLP's weights and of its input, dx. */
+typedef struct iv_mlp_backward_args {
+    iv_mlp_part part; /* values of the tape */
+    const iv_mlp_tensors *t;
+    const float *norm;          /* before it */
+    size_t whole, leaves;       /* values and leaves: of all ranks, of this one */
+    const iv_row_cuts *up_cuts; /* of the leaves of gate and up */
+    float *dx;                  /* [rows][hidden] */
+    float *scale_gradients;     /* [rows]: of the logits part.scales, on every rank */
+} iv_mlp_backward_args;
+iv_status iv_mlp_backward(iv_cpu_learner *l, const iv_mlp_backward_args *a, iv_error *err);
+
+/* Adds the slices of gate and up, or of up alone: n outputs from element `first` on. */
+void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, iv_linear_backward_args *a);
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);

@@ -11,7 +11,8 @@ static iv_status embed(iv_backend *b, iv_error *err) {
     gpu_forward *f = p->f;
     iv_gpu_matrix w = iv_gpu_matrix_of(&f->embedding);
     IV_TRY(iv_gpu_launched(f, cudaMemsetAsync(f->bad, 0xff, sizeof *f->bad, f->stream), "clearing", err));
-    return iv_gpu_launched(f, iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, f->x, f->stream), "embedding", err);
+    return iv_gpu_launched(f, iv_gpu_embed(&w, p->in.ids, p->rows, p->hidden, p->m->scales.embedding, f->x, f->stream),
+                           "embedding", err);
 }
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
@@ -37,7 +38,7 @@ static float *slot_after(const gpu_pass *p, size_t layer) {
     return layer + 1 < (size_t)p->m->config.layers ? t->layers[layer + 1].x : t->x_end;
 }
 
-/* Where the output of a block is kept that a norm follows. */
+/* Where the output of a block is kept that is normed or scaled before it is added. */
 static float *block_y(const gpu_pass *p, iv_norm_kind block) {
     float *kept = p->f->now->block_y[block];
     return kept ? kept : p->f->block;
@@ -77,9 +78,11 @@ static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
                                  .heads = shard_of(p)->heads,
                                  .q_norm = v->q_norm,
                                  .k_norm = v->k_norm,
+                                 .norms_behind = p->m->config.qk_norm_behind,
                                  .eps = (float)p->m->config.rms_norm_eps,
                                  .cosine = v->cosine,
                                  .sine = v->sine,
+                                 .query = v->query,
                                  .positions = p->in.positions,
                                  .slots = p->in.slots + p->m->kv_place[layer].group * p->in.slots_apart,
                                  .kv = iv_gpu_kv_of(p, layer),
@@ -99,7 +102,9 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     iv_gpu_attention_args a = {
         .shape = iv_gpu_shape_of(p->m, f->arithmetic, window),
         .kv = iv_gpu_kv_of(p, layer),
-        .scale_log2e = p->m->scale_log2e,
+        .scale_log2e = p->m->scales.score_log2e,
+        .score_inner = p->m->scales.score_inner,
+        .sinks = f->layers[layer].sinks,
         .q = f->now->q,
         .out = f->now->attended,
         .lse2 = iv_gpu_keeps_attention(f) ? f->now->lse2 : NULL,
@@ -150,7 +155,8 @@ static iv_status activate(const gpu_pass *p, size_t layer, size_t stride, iv_err
     iv_gpu_linear_args a = iv_gpu_layer_args(p, w, iv_gpu_rows_at(p, f->normed, p->stride), p->stride);
     a.bias = f->layers[layer].gate_up_bias;
     IV_TRY(iv_gpu_after_allreduce(p, err));
-    IV_TRY(iv_gpu_gate_up(p, &a, w, p->rows, iv_gpu_rows_at(p, f->now->act, stride), stride, err));
+    IV_TRY(iv_gpu_gate_up(p, &p->m->layers[layer].config->activation, &a, w, p->rows,
+                          iv_gpu_rows_at(p, f->now->act, stride), stride, (iv_gpu_row_scales){0}, NULL, err));
     if (!iv_gpu_keeps_mlp(f)) return IV_OK;
     return iv_gpu_clear_padding(p, f->now->act, stride, iv_dtype_bytes(p->m->gemm_type), err);
 }
@@ -184,8 +190,8 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     gpu_forward *f = p->f;
     const float *post_norm = f->layers[layer].mlp_post_norm;
     float *x = f->x, *y = block_y(p, IV_NORM_MLP), *to = slot_after(p, layer);
-    bool ends = iv_gpu_ends_at_act(f, layer);
-    if (post_norm) {
+    bool ends = iv_gpu_ends_at_act(f, layer), buffered = !ends && !iv_gpu_adds_plainly(p, post_norm);
+    if (buffered) {
         int code = cudaMemsetAsync(y, 0, p->rows * p->hidden * sizeof *y, f->stream);
         IV_TRY(iv_gpu_launched(f, code, "clearing", err));
         f->x = y;
@@ -194,8 +200,9 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     }
     IV_TRY(iv_gpu_expert_block(p, layer, err));
     if (ends) return IV_OK;
-    f->x = post_norm ? x : f->x;
-    if (post_norm) IV_TRY(iv_gpu_add_normed(p, y, post_norm, to, err));
+    if (p->m->config.shared_intermediate_size) IV_TRY(iv_gpu_shared_expert(p, layer, err));
+    f->x = buffered ? x : f->x;
+    if (buffered) IV_TRY(iv_gpu_add_block(p, y, post_norm, to, err));
     IV_TRY(norm(b, next, err));
     return pace(p, layer, err);
 }

@@ -9,7 +9,8 @@
 #include <string.h>
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    if (!iv_config_has_mlp(c, IV_MLP_EXPERTS) || c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
+    if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
+    if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",
                    IV_GPU_EXPERTS_MAX, (long long)c->experts);
 }
@@ -26,8 +27,7 @@ static bool size_inputs(iv_gpu_model *g) {
         const iv_model *m = g->rank[r].m;
         iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
         if (!shape.heads) continue;
-        plan =
-            iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max, g->o.positions_max));
+        plan = iv_size_max(plan, iv_gpu_attention_plan_bytes(&shape, g->o.tokens_max, g->o.spans_max));
     }
     size_t rows = (g->o.tokens_max + 7) / 8 * 8;
     g->inputs_capacity =
@@ -45,7 +45,8 @@ size_t iv_gpu_model_working_bytes(const iv_model_config *c, iv_dtype type, const
         iv_tp_plan_make(c, ranks, false, &cut, &unused) != IV_OK)
         return 0; /* opening will report the error */
     if (iv_kv_layouts_make(&m, &unused) != IV_OK) return 0;
-    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down; /* heads as of one rank; nodes as of all */
+    m.tp.ranks = ranks, m.tp.out = cut.out, m.tp.down = cut.down,
+    m.tp.shared = cut.shared; /* heads as of one rank; nodes as of all */
     g.rank[0] = (gpu_rank){.g = &g, .m = &m};
     if (!size_inputs(&g)) return SIZE_MAX;
     size_t bytes = iv_gpu_carve(&g.rank[0], NULL), tables;
@@ -79,15 +80,37 @@ static const float *gather_bias(gathering *v, const float *from, const iv_matrix
     return out;
 }
 
+static void gather_expert_layer(const iv_model *m, const iv_layer *l, gathering *v, layer_vectors *to) {
+    enum { LINE = 32 }; /* floats, as of gather */
+    const iv_tp_shard *s = &m->tp.shard[m->rank];
+    size_t hidden = (size_t)m->config.hidden_size;
+    to->router_correction = gather(v, l->router_correction, (size_t)m->config.experts);
+    to->router_bias = gather(v, l->router_bias, l->router.n);
+    to->expert_up_bias = to->expert_down_bias = NULL;
+    for (size_t e = s->expert_first; e < s->expert_first + s->experts; e++) {
+        const iv_mlp *x = &l->experts[e];
+        const float *up = gather_bias(v, x->gate_up_bias, &x->gate_up);
+        if (e == s->expert_first)
+            to->expert_up_bias = up, to->expert_up_apart = (x->gate_up.n + LINE - 1) / LINE * LINE;
+    }
+    for (size_t e = s->expert_first; e < s->expert_first + s->experts; e++) {
+        const float *down = gather(v, l->experts[e].down_bias, hidden);
+        if (e == s->expert_first)
+            to->expert_down_bias = down, to->expert_down_apart = (hidden + LINE - 1) / LINE * LINE;
+    }
+}
+
 static void gather_all(gpu_rank *r, gathering *v) {
     const iv_model *m = r->m, *first = r->g->rank[0].m; /* which has the tables of rotations */
     size_t hidden = (size_t)m->config.hidden_size, dim = (size_t)m->config.head_dim,
            pairs = m->rope_positions * dim / 2;
     r->final_norm = gather(v, m->final_norm, hidden);
     r->f.last_norm = m->tp.ranks > 1 ? r->final_norm : NULL;
-    const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX];
-    for (int i = 0; i < m->config.rope_count; i++)
+    const float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX];
+    for (int i = 0; i < m->config.rope_count; i++) {
         cosine[i] = gather(v, first->ropes[i].cosine, pairs), sine[i] = gather(v, first->ropes[i].sine, pairs);
+        query[i] = gather(v, first->ropes[i].query, m->rope_positions);
+    }
     for (size_t i = 0; i < (size_t)m->config.layers; i++) {
         const iv_layer *l = &m->layers[i];
         const iv_mlp *mlp = l->experts;
@@ -96,10 +119,15 @@ static void gather_all(gpu_rank *r, gathering *v) {
         to->mlp_norm = l->mlp_norm ? gather(v, l->mlp_norm, hidden) : iv_gpu_rounding;
         to->attention_post_norm = gather(v, l->attention_post_norm, hidden);
         to->mlp_post_norm = gather(v, l->mlp_post_norm, hidden);
+        to->sinks = gather(v, l->sinks, m->tp.shard[m->rank].heads);
         to->cosine = cosine[l->config->rope], to->sine = sine[l->config->rope];
+        to->query = query[l->config->rope];
         to->q_norm = gather(v, l->q_norm, dim), to->k_norm = gather(v, l->k_norm, dim);
         to->qkv_bias = gather_bias(v, l->qkv_bias, &l->qkv), to->out_bias = gather(v, l->out_bias, hidden);
-        if (l->config->mlp == IV_MLP_EXPERTS) continue;
+        if (l->config->mlp == IV_MLP_EXPERTS) {
+            gather_expert_layer(m, l, v, to);
+            continue;
+        }
         to->gate_up_bias = gather_bias(v, mlp->gate_up_bias, &mlp->gate_up);
         to->down_bias = gather(v, mlp->down_bias, hidden);
     }

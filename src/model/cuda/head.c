@@ -24,6 +24,10 @@ static iv_status head_rows(const gpu_pass *p, size_t first, size_t n, iv_error *
         a.out = r->g->rank[0].logits + p->m->tp.shard[p->m->rank].vocab_first, a.out_stride = vocab;
         if (r->g->o.processes > 1 && p->m->rank > 0) a.out = r->logits, a.out_stride = p->m->head.n;
         IV_TRY(iv_gpu_launched(f, f->linear(f, &a), "head", err));
+        if (iv_shapes_logits(&p->m->scales)) {
+            code = iv_gpu_shape_logits(p->m->scales.logits, a.out, n, p->m->head.n, a.out_stride, f->stream);
+            IV_TRY(iv_gpu_launched(f, code, "logits", err));
+        }
     }
     return f->transport.logits(p, n, err);
 }

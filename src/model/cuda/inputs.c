@@ -99,7 +99,7 @@ static const iv_model *planned_for(const iv_gpu_model *g) {
 static size_t first_plan_bytes(const iv_gpu_model *g, const gpu_step *s, const iv_gpu_attention_shape *shape,
                                size_t used) {
     size_t spans = iv_size_min(s->rows, g->o.spans_max);
-    if (s->graph) used = iv_gpu_attention_plan_bytes(shape, s->rows, spans, g->o.positions_max);
+    if (s->graph) used = iv_gpu_attention_plan_bytes(shape, s->rows, spans);
     return (used + 63) / 64 * 64;
 }
 

@@ -28,9 +28,11 @@ static void carve_experts(gpu_rank *r, iv_carving *v, size_t t) {
     const iv_model_config *c = &r->m->config;
     size_t k = (size_t)c->experts_per_token, layers = r->m->rank == 0 ? (size_t)c->layers : 1;
     r->f.ids_apart = layers > 1 ? t * k : 0;
-    r->values.router_logits = iv_carve(v, t * (size_t)c->experts, sizeof(float));
+    r->values.router_logits =
+        iv_carve(v, t * ((size_t)c->experts + 1), sizeof(float)); /* and the shared expert's gate */
     r->values.expert_ids = iv_carve(v, layers * t * k, sizeof(int32_t));
     r->values.expert_weights = iv_carve(v, t * k, sizeof(float));
+    if (c->mlp_bias) r->f.ones = iv_carve(v, t * k, sizeof(float));
     r->f.expert_offsets = iv_carve(v, (size_t)c->experts + 1, sizeof(int32_t));
     r->f.expert_slots = iv_carve(v, t * k, sizeof(int32_t));
     r->f.terms = iv_carve(v, t * k * (size_t)c->hidden_size, sizeof(float));
@@ -44,10 +46,11 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     iv_carving v = {.base = base, .align = 1024};
     size_t t = iv_gpu_rows_max(g), hidden = (size_t)c->hidden_size, width = iv_dtype_bytes(m->gemm_type),
            dim = (size_t)c->head_dim;
-    size_t q = shard->heads * dim, kv = shard->kv_heads * dim, act = iv_gpu_act_stride(m),
-           moe = (size_t)c->moe_intermediate_size, k = (size_t)c->experts_per_token,
-           widest = iv_size_max(q + 2 * kv, 2 * act);
+    size_t q = shard->heads * dim, kv = shard->kv_heads * dim,
+           act = iv_size_max(iv_gpu_act_stride(m), iv_gpu_shared_act_stride(m)), moe = (size_t)c->moe_intermediate_size,
+           k = (size_t)c->experts_per_token, widest = iv_size_max(q + 2 * kv, 2 * act);
     size_t nodes = iv_size_max(m->tp.out.of[m->rank].nodes, m->tp.down.of[m->rank].nodes);
+    nodes = iv_size_max(nodes, m->tp.shared.of[m->rank].nodes);
     r->f.nodes_max = iv_size_max(nodes, 1); /* NCCL's sum needs one on a rank without nodes, too */
     iv_gpu_attention_shape shape = iv_gpu_shape_of(m, g->o.arithmetic, 0);
     size_t slice = iv_gpu_slice(g), vocab = (size_t)c->vocab_size;
@@ -55,7 +58,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     r->f.rows_max = t;
     r->f.x = iv_carve(&v, t * hidden, sizeof(float));
     r->f.normed = r->f.own_normed = iv_carve(&v, t * iv_gpu_hidden_stride(m), width);
-    if (iv_config_has_post_norms(c)) r->f.block = iv_carve(&v, t * hidden, sizeof(float));
+    if (iv_config_buffers_blocks(c)) r->f.block = iv_carve(&v, t * hidden, sizeof(float));
     r->f.wide = iv_carve(&v, t * widest, sizeof(float));
     r->values.q = iv_carve(&v, t * q + 64, width);
     r->values.attended = iv_carve(&v, t * q + 64, width);
@@ -67,8 +70,7 @@ size_t iv_gpu_carve(gpu_rank *r, unsigned char *base) {
     if (c->experts) carve_experts(r, &v, t);
     bool first = m->rank == 0; /* another process keeps its columns of the logits until rank 0 has gathered them */
     if (first || g->o.processes > 1) r->logits = iv_carve(&v, slice * (first ? vocab : shard->vocab), sizeof(float));
-    r->f.attention_scratch =
-        iv_carve(&v, iv_gpu_attention_scratch(&shape, t, g->o.spans_max, g->o.positions_max), shard->heads ? 1 : 0);
+    r->f.attention_scratch = iv_carve(&v, iv_gpu_attention_scratch(&shape), shard->heads ? 1 : 0);
     r->sample_scratch = iv_carve(&v, first ? iv_gpu_sample_scratch(slice, vocab) : 0, 1);
     r->sampled = iv_carve(&v, first ? iv_gpu_picks_max(g) : 0, sizeof *r->sampled);
     r->top_logprobs = iv_carve(&v, first ? iv_gpu_picks_max(g) * IV_TOP_LOGPROBS_MAX : 0, sizeof *r->top_logprobs);

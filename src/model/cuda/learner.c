@@ -93,7 +93,7 @@ static iv_status begin(gpu_learner *l, const iv_learner_step *step, size_t from,
     IV_TRY(iv_gpu_learner_write_inputs(l, err));
     IV_TRY(write_forbidden(l, err));
     l->pass = pass_of(l);
-    IV_TRY(iv_gpu_learner_write_biases(l, err));
+    IV_TRY(iv_gpu_learner_write_vectors(l, err));
     if (l->f.ranks == 1 || (from > 0 && l->has_copies)) return IV_OK;
     return iv_gpu_learner_copy_shared(l, err);
 }
@@ -182,8 +182,8 @@ static void close_learner(iv_learner *base) {
     if (l->f.rank == 0) memspace->unstage(memspace, l->f.given_up);
     memspace->unstage(memspace, l->host), memspace->unstage(memspace, l->tape.host_ids);
     memspace->unstage(memspace, l->host_lists);
-    free(l->vector_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats), free(l->tape.layers),
-        free(l->expert_rows);
+    free(l->vector_at), free(l->norm_at), free(l->layer_buckets), free(l->concats), free(l->expert_concats),
+        free(l->tape.layers), free(l->expert_rows);
     free(l->f.layers), free(l->f.routers);
     free(l->expert_chunks), free(l->chunk_counts);
     free(l->axis_sequences), free(l->axis_scratch), free(l->host_forbidden);
@@ -196,7 +196,20 @@ static size_t bytes_of(const iv_learner *base) {
            l->lookup_dx_max * l->h * sizeof *l->lookup_dx + l->kv_bytes + l->lists_max * sizeof *l->lists;
 }
 
+/* What learners do on a CPU alone. */
+static iv_status check_experts(const iv_model_config *c, iv_error *err) {
+    const char *missing = c->router_score != IV_SCORE_SOFTMAX             ? "the gradient of a router by sigmoids"
+                          : c->router_bias || (c->experts && c->mlp_bias) ? "biases of routers and experts"
+                          : c->routed_scale != 1                          ? "routed_scaling_factor"
+                          : c->shared_intermediate_size                   ? "shared experts"
+                                                                          : NULL;
+    if (!missing) return IV_OK;
+    return iv_fail(err, IV_UNSUPPORTED, "model_type %s: training on device cuda has no %s yet (device cpu has)",
+                   c->model_type, missing);
+}
+
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
+    IV_TRY(check_experts(&m->config, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
     if (o->numerics != IV_INVAR)
@@ -218,32 +231,42 @@ static iv_status find_parameters(gpu_learner *l, bool alone, iv_error *err) {
     const iv_model *m = l->tensor_owner;
     size_t layers = (size_t)m->config.layers;
     l->vector_at = calloc(m->tensor_count, sizeof *l->vector_at);
+    l->norm_at = calloc(m->tensor_count, sizeof *l->norm_at);
     l->layer_buckets = calloc(layers, sizeof *l->layer_buckets);
-    if (!l->vector_at || !l->layer_buckets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
+    if (!l->vector_at || !l->norm_at || !l->layer_buckets) return iv_fail(err, IV_NO_MEMORY, "learner: no memory");
     for (size_t i = 0; i < layers; i++) l->layer_buckets[i] = iv_parameters_layer_bucket(m, i);
     for (size_t i = 0; !alone && i < m->tensor_count; i++) l->vector_at[i] = m->tensors[i].offset;
     if (alone) iv_parameters_vectors(m, l->vector_at);
+    iv_parameters_vectors(m, l->norm_at);
     return IV_OK;
 }
 
-/* Offsets of concatenated outputs and the rotation's tables: constant. */
+/* A table that no pass writes; *at: where the next one goes. */
+static iv_status put_table(gpu_learner *l, const void *from, size_t bytes, size_t *at, void *to, iv_error *err) {
+    iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
+    void *there = l->tables + *at;
+    memcpy(to, &there, sizeof there);
+    *at += bytes;
+    return memspace->write(memspace, there, bytes, from, bytes, bytes, 1, err);
+}
+
+/* Offsets of concatenated outputs and the rotations' tables: constant. */
 static iv_status open_tables(gpu_learner *l, const int64_t *offsets, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
-    size_t pairs = l->m->rope_positions * (size_t)l->m->config.head_dim / 2 * sizeof(float),
-           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size,
+    size_t positions = l->m->rope_positions * sizeof(float), pairs = positions * (size_t)l->m->config.head_dim / 2,
+           first = l->offset_count * sizeof *offsets, vocab = (size_t)l->m->config.vocab_size, at = 0,
            ropes = (size_t)l->m->config.rope_count;
-    l->table_bytes = first + 2 * ropes * pairs + vocab * sizeof *l->forbidden;
+    l->table_bytes = first + ropes * (2 * pairs + positions) + vocab * sizeof *l->forbidden;
     l->tables = memspace->alloc(memspace, l->table_bytes);
     if (!l->tables) return iv_gpu_no_memory(&l->f, "a learner's tables", l->table_bytes, err);
-    l->offsets = (int64_t *)(void *)l->tables;
-    l->forbidden = (int32_t *)(void *)(l->tables + first + 2 * ropes * pairs);
-    IV_TRY(memspace->write(memspace, l->offsets, first, offsets, first, first, 1, err));
+    IV_TRY(put_table(l, offsets, first, &at, &l->offsets, err));
     for (size_t i = 0; i < ropes; i++) {
-        l->cosine[i] = (float *)(void *)(l->tables + first + 2 * i * pairs);
-        l->sine[i] = (float *)(void *)(l->tables + first + (2 * i + 1) * pairs);
-        IV_TRY(memspace->write(memspace, l->cosine[i], pairs, l->m->ropes[i].cosine, pairs, pairs, 1, err));
-        IV_TRY(memspace->write(memspace, l->sine[i], pairs, l->m->ropes[i].sine, pairs, pairs, 1, err));
+        const iv_rope_table *t = &l->m->ropes[i];
+        IV_TRY(put_table(l, t->cosine, pairs, &at, &l->cosine[i], err));
+        IV_TRY(put_table(l, t->sine, pairs, &at, &l->sine[i], err));
+        if (t->query) IV_TRY(put_table(l, t->query, positions, &at, &l->query[i], err));
     }
+    l->forbidden = (int32_t *)(void *)(l->tables + at);
     return IV_OK;
 }
 
@@ -252,7 +275,7 @@ static iv_status open_host(gpu_learner *l, iv_error *err) {
     iv_memspace *memspace = iv_gpu_memspace(l->f.gpu);
     iv_gpu_attention_shape shape = iv_gpu_shape_of(l->m, l->f.arithmetic, 0);
     size_t rows = l->base.rows_max, results = (2 * rows + 2) * sizeof(float), layers = (size_t)l->m->config.layers;
-    l->plan_max = iv_gpu_attention_plan_bytes(&shape, rows, l->sequences_max, rows);
+    l->plan_max = iv_gpu_attention_plan_bytes(&shape, rows, l->sequences_max);
     l->inputs_max = iv_gpu_learner_input_bytes(l);
     l->host = memspace->stage(memspace, l->inputs_max + results);
     l->axis_scratch = malloc(rows * sizeof *l->axis_scratch);

@@ -3,13 +3,11 @@
 #include "model/cuda/learner_state.h"
 #include "model/decoder.h"
 
-#include <math.h>
-
 /* dx += the gradient through the norm of x. */
 static iv_status norm_gradient(gpu_learner *l, const iv_tensor *weight, const float *x, const float *dy, float *dx,
                                iv_error *err) {
     iv_gpu_norm_backward_args norm = {.x = x,
-                                      .weight = iv_gpu_learner_vector(l, weight),
+                                      .weight = iv_gpu_learner_norm(l, weight),
                                       .eps = (float)l->m->config.rms_norm_eps,
                                       .n = l->h,
                                       .rows = l->n.rows,
@@ -40,7 +38,7 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     gpu_learner *l = iv_gpu_learner_of(b);
     const iv_layer_tensors *t = iv_gpu_learner_tensors(l, n.layer);
     const iv_tensor *weight = n.kind == IV_NORM_ATTENTION ? t->attention_norm : t->mlp_norm;
-    iv_gpu_add_args add = {.x = l->dx, .y = l->dnormed, .n = l->h, .rows = l->n.rows, .to = l->dx};
+    iv_gpu_add_args add = {.x = l->dx, .y = l->dnormed, .scale = 1, .n = l->h, .rows = l->n.rows, .to = l->dx};
     if (weight)
         IV_TRY(norm_gradient(l, weight, n.kind == IV_NORM_ATTENTION ? l->f.now->x : l->f.now->x_mlp, l->dnormed, l->dx,
                              err));
@@ -50,11 +48,25 @@ static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     return n.kind == IV_NORM_ATTENTION ? iv_gpu_learner_end_bucket(l, l->layer_buckets[n.layer], err) : IV_OK;
 }
 
-/* Sets dblock, and its rounded form: the gradient of a block's output, behind which a norm may stand. */
+/* to = dx * scale. */
+static iv_status scale_dx(gpu_learner *l, float scale, float *to, iv_error *err) {
+    iv_gpu_add_args a = {.y = l->dx, .scale = scale, .n = l->h, .rows = l->n.rows, .to = to};
+    return iv_gpu_launched(&l->f, iv_gpu_add_rows(&a, l->f.stream), "scaled gradient", err);
+}
+
+/* Sets dblock, and its rounded form: the gradient of a block's output, behind which a norm or a scale may stand. */
 static iv_status begin_block(gpu_learner *l, const iv_tensor *post_norm, iv_norm_kind block, iv_error *err) {
+    float scale = l->m->scales.residual;
     l->dblock = l->dx;
-    if (!post_norm) return IV_OK;
+    if (!post_norm && scale == 1.0f) return IV_OK;
     l->dblock = l->post_dx;
+    IV_ASSERT(!post_norm || scale == 1.0f); /* see the CPU's */
+    if (!post_norm) {
+        IV_TRY(scale_dx(l, scale, l->post_dx, err));
+        int code = iv_gpu_round_rows(l->post_dx, l->h, 0, l->h, l->n.rows, l->m->gemm_type, l->dx_rounded, l->h_stride,
+                                     l->f.stream);
+        return iv_gpu_launched(&l->f, code, "rounding", err);
+    }
     int code = cudaMemsetAsync(l->post_dx, 0, l->n.rows * l->h * sizeof *l->post_dx, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "clearing", err));
     return norm_gradient(l, post_norm, l->f.now->block_y[block], l->dx, l->post_dx, err);
@@ -63,15 +75,19 @@ static iv_status begin_block(gpu_learner *l, const iv_tensor *post_norm, iv_norm
 /* ---- MLP ------------------------------------------------------------------------------------------------------------
  */
 
-static iv_status gate_up_backward(gpu_learner *l, const output_concat *concat, const iv_mlp_tensors *t, iv_error *err) {
-    size_t n = l->up, leaf_slice = concat->n / concat->leaves / 2;
-    float *wide = t->gate_bias ? l->dwide : NULL;
-    int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows, n, leaf_slice,
-                                      l->dy, concat->n, wide, l->f.stream);
-    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
+static iv_status gate_up_backward(gpu_learner *l, size_t layer, const output_concat *concat, const iv_mlp_tensors *t,
+                                  iv_error *err) {
+    const iv_activation *activation = &l->m->layers[layer].config->activation;
+    size_t n = l->up, inputs = iv_activation_inputs(activation), leaf_slice = concat->n / concat->leaves / inputs;
+    float *wide = t->up_bias ? l->dwide : NULL;
+    int code = iv_gpu_activate_backward(activation, l->m->gemm_type, l->f.now->gate, l->f.now->up, l->dact, l->n.rows,
+                                        n, leaf_slice, l->dy, concat->n, wide, l->f.stream);
+    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the activation", err));
     if (wide) {
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide, 2 * n, n, t->gate_bias->offset + l->up_first, err));
-        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + n, 2 * n, n, t->up_bias->offset + l->up_first, err));
+        size_t all = inputs * n;
+        if (t->gate_bias)
+            IV_TRY(iv_gpu_learner_bias_gradient(l, wide, all, n, t->gate_bias->offset + l->up_first, err));
+        IV_TRY(iv_gpu_learner_bias_gradient(l, wide + all - n, all, n, t->up_bias->offset + l->up_first, err));
     }
     return iv_gpu_clear_padding(&l->pass, l->dy, concat->n, l->width, err);
 }
@@ -86,7 +102,7 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     IV_TRY(iv_gpu_learner_input_gradient(l, down, l->n.rows, l->dx_rounded, l->dact, err));
     if (t->down_bias && l->f.rank == 0)
         IV_TRY(iv_gpu_learner_bias_gradient(l, l->dblock, l->h, l->h, t->down_bias->offset, err));
-    IV_TRY(gate_up_backward(l, up, t, err));
+    IV_TRY(gate_up_backward(l, layer, up, t, err));
     IV_TRY(iv_gpu_learner_normed(l, (iv_norm){IV_NORM_MLP, layer}, err));
     IV_TRY(iv_gpu_learner_weight_gradient(l, up, &l->axis, l->dy, l->f.normed, l->h_stride, err));
     return iv_gpu_learner_cut_gradient(l, up, l->dy, l->dnormed, err);
@@ -125,8 +141,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                         .host_spans = l->at.spans,
                                         .span_count = l->n.sequences,
                                         .tables = l->on.tables,
-                                        .scale_log2e = l->m->scale_log2e,
-                                        .scale = (float)(1.0 / sqrt((double)l->m->config.head_dim)),
+                                        .scale_log2e = l->m->scales.score_log2e,
+                                        .scale = l->m->scales.score,
+                                        .score_inner = l->m->scales.score_inner,
+                                        .sinks = l->f.layers[layer].sinks,
+                                        .sink_terms = l->sink_terms,
                                         .q = l->f.now->q,
                                         .out = l->f.now->attended,
                                         .dout = l->dy,
@@ -137,7 +156,11 @@ static iv_status attention_backward(iv_backend *b, size_t layer, iv_error *err) 
                                         .tiles = l->tiles,
                                         .tiles_bytes = l->tiles_bytes,
                                         .sms = l->f.sms};
-    return iv_gpu_launched(&l->f, iv_gpu_attention_backward(&a, l->f.stream), "gradient of attention", err);
+    IV_TRY(iv_gpu_launched(&l->f, iv_gpu_attention_backward(&a, l->f.stream), "gradient of attention", err));
+    const iv_tensor *sinks = iv_gpu_learner_tensors(l, layer)->sinks;
+    if (!sinks) return IV_OK;
+    return iv_gpu_learner_bias_gradient(l, l->sink_terms, l->heads, l->heads, sinks->offset + l->shard->head_first,
+                                        err);
 }
 
 /* Afterwards dy is the concatenation of q, k and v. */
@@ -156,8 +179,9 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .cosine = l->f.layers[layer].cosine,
                                      .sine = l->f.layers[layer].sine,
                                      .positions = l->on.axis_positions,
-                                     .q_norm = iv_gpu_learner_vector(l, t->q_norm),
-                                     .k_norm = iv_gpu_learner_vector(l, t->k_norm),
+                                     .q_norm = iv_gpu_learner_norm(l, t->q_norm),
+                                     .k_norm = iv_gpu_learner_norm(l, t->k_norm),
+                                     .norms_behind = l->m->config.qk_norm_behind,
                                      .eps = (float)l->m->config.rms_norm_eps,
                                      .q_raw = l->f.now->q_raw,
                                      .k_raw = l->f.now->k_raw,
@@ -165,6 +189,11 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                      .type = l->m->gemm_type,
                                      .dy = l->dy,
                                      .dy_stride = concat->n};
+    const float *query = l->f.layers[layer].query;
+    int code = query ? iv_gpu_scale_queries(l->dqkv, l->n.rows, l->q, l->q + 2 * l->kv, l->on.axis_positions, query,
+                                            l->f.stream)
+                     : 0;
+    IV_TRY(iv_gpu_launched(&l->f, code, "gradient of scaled queries", err));
     IV_TRY(iv_gpu_launched(&l->f, iv_gpu_rotate_backward(&a, l->f.stream), "gradient of the rotation", err));
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_gpu_learner_add_terms(l, err));
@@ -226,6 +255,7 @@ static iv_status embed_backward(iv_backend *b, iv_error *err) {
     iv_gradient_bucket bucket = iv_parameters_tensor_bucket(l->tensor_owner->embedding_tensor);
     if (l->tied_offset) bucket = (iv_gradient_bucket){l->tied_offset, l->tied_offset + bucket.end - bucket.begin};
     iv_gpu_learner_begin_bucket(l, bucket);
+    if (l->m->scales.embedding != 1.0f) IV_TRY(scale_dx(l, l->m->scales.embedding, l->dx, err));
     if (l->f.rank == 0) IV_TRY(iv_gpu_learner_lookups(l, err)); /* all ranks have the same dx */
     return iv_gpu_learner_end_bucket(l, bucket, err);
 }

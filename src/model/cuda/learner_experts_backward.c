@@ -6,6 +6,7 @@
 typedef struct expert_job {
     const gpu_expert_chunk *chunk;
     const layer_concats *concats;
+    const iv_activation *activation;
     const int32_t *slots, *tokens, *entries;
     iv_token_axis axis;
     iv_gpu_gradient_groups groups; /* without bases */
@@ -99,14 +100,16 @@ static iv_status down_backward(gpu_learner *l, const expert_job *j, iv_error *er
 
 static iv_status up_backward(gpu_learner *l, const expert_job *j, iv_error *err) {
     const output_concat *concat = &j->concats->up[j->chunk->expert];
-    size_t rows = j->chunk->rows, leaf_slice = concat->n / 2, bases = j->concats->up_bases;
+    size_t rows = j->chunk->rows, leaf_slice = concat->n / iv_activation_inputs(j->activation),
+           bases = j->concats->up_bases;
     if (rows) {
-        IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
+        if (iv_activation_is_gated(j->activation))
+            IV_TRY(gather(l, j, l->f.now->gate, j->entries, l->expert_n, l->expert_gate, err));
         IV_TRY(gather(l, j, l->f.now->up, j->entries, l->expert_n, l->expert_up, err));
         IV_TRY(gather(l, j, l->f.normed, j->tokens, l->h_stride, l->expert_x, err));
-        int code = iv_gpu_swiglu_backward(l->m->gemm_type, l->expert_gate, l->expert_up, l->dact, rows, l->expert_n,
-                                          leaf_slice, l->dy, concat->n, NULL, l->f.stream);
-        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of swiglu", err));
+        int code = iv_gpu_activate_backward(j->activation, l->m->gemm_type, l->expert_gate, l->expert_up, l->dact, rows,
+                                            l->expert_n, leaf_slice, l->dy, concat->n, NULL, l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "gradient of the activation", err));
     }
     IV_TRY(weight_gradients(l, j, concat, bases, l->expert_x, l->h_stride, err));
     if (!rows) return IV_OK;
@@ -160,7 +163,11 @@ iv_status iv_gpu_learner_experts_backward(gpu_learner *l, size_t layer, iv_error
         iv_gpu_clear_padding(&l->pass, l->f.terms, l->k * l->h, sizeof *l->f.terms, err)); /* no expert writes them */
     for (size_t i = 0; i < l->chunk_counts[layer]; i++) {
         const gpu_expert_chunk *c = &l->expert_chunks[layer * l->experts + i];
-        expert_job j = {.chunk = c, .concats = concats, .slots = l->lists + c->first, .axis = l->expert_axis};
+        expert_job j = {.chunk = c,
+                        .concats = concats,
+                        .activation = &l->m->layers[layer].config->activation,
+                        .slots = l->lists + c->first,
+                        .axis = l->expert_axis};
         j.tokens = j.slots + l->list_length, j.entries = j.tokens + l->list_length, j.axis.padded = c->rows;
         j.groups = (iv_gpu_gradient_groups){.count = c->count,
                                             .bounds = (const uint32_t *)(l->lists + c->bounds),

@@ -56,8 +56,12 @@ static size_t forbidden_from(const gpu_learner *l, size_t id) {
     return low;
 }
 
-/* Logits [rows][n] of outputs from `column` on. */
-static int forbid(gpu_learner *l, size_t column, size_t n, size_t rows) {
+/* From products [rows][n] of outputs from `column` on to logits: their shape, and what is not allowed. */
+static int finish_logits(gpu_learner *l, size_t column, size_t n, size_t rows) {
+    int code = 0;
+    if (iv_shapes_logits(&l->m->scales))
+        code = iv_gpu_shape_logits(l->m->scales.logits, l->logits, rows, n, n, l->f.stream);
+    if (code) return code;
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
     return iv_gpu_forbid(l->forbidden + first, count, column, rows, l->logits, n, l->f.stream);
 }
@@ -68,7 +72,7 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
     if (l->n.picks == 0) return IV_OK;
     iv_gpu_learner_divide(l, l->n.picks, l->f.rank, &begin, &count);
     int code = iv_gpu_rmsnorm(
-        l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_vector(l, l->tensor_owner->final_norm_tensor),
+        l->f.x, l->h, l->on.forward_pick, iv_gpu_learner_norm(l, l->tensor_owner->final_norm_tensor),
         (float)l->m->config.rms_norm_eps, l->n.picks, l->m->gemm_type, l->picked, l->h_stride, l->f.stream);
     IV_TRY(iv_gpu_launched(&l->f, code, "final norm", err));
     for (size_t first = begin; first < begin + count; first += n) {
@@ -76,7 +80,7 @@ iv_status iv_gpu_learner_head(iv_backend *b, iv_error *err) {
         iv_gpu_linear_args a = logits_of(l, first, n, 0, vocab);
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
         iv_gpu_logit_leaves leaves = all_leaves(l, first);
-        IV_TRY(iv_gpu_launched(&l->f, forbid(l, 0, vocab, n), "head", err));
+        IV_TRY(iv_gpu_launched(&l->f, finish_logits(l, 0, vocab, n), "head", err));
         code = iv_gpu_logit_statistics(l->logits, n, vocab, vocab, l->step->temperature, l->on.targets + first,
                                        l->max + first, l->sum + first, l->logprobs + first,
                                        l->f.tape && l->direct ? &leaves : NULL, l->f.stream);
@@ -94,7 +98,7 @@ static iv_status fused_gradients(gpu_learner *l, size_t leaf, const output_conca
     iv_gpu_linear_args a = logits_of(l, 0, l->n.picks, column, n);
     a.epilogue = IV_GPU_LOGITS, a.out = dl, a.out_stride = concat->stride;
     a.fused = (iv_gpu_fused){.logits = l->logit_rows, .first = column, .temperature = l->step->temperature};
-    *fused = l->n.picks > 0 && iv_gpu_fuses(&l->f, &a);
+    *fused = l->n.picks > 0 && !iv_shapes_logits(&l->m->scales) && iv_gpu_fuses(&l->f, &a);
     if (!*fused) return IV_OK;
     int code = iv_gpu_linear(&a, l->f.stream);
     size_t first = forbidden_from(l, column), count = forbidden_from(l, column + n) - first;
@@ -118,10 +122,10 @@ static iv_status gradients_of_logits(gpu_learner *l, size_t leaf, const output_c
         rows = iv_size_min(slice, l->n.picks - first);
         iv_gpu_linear_args a = logits_of(l, first, rows, column, n);
         IV_TRY(iv_gpu_launched(&l->f, iv_gpu_linear(&a, l->f.stream), "head", err));
-        IV_TRY(iv_gpu_launched(&l->f, forbid(l, column, n, rows), "head", err));
+        IV_TRY(iv_gpu_launched(&l->f, finish_logits(l, column, n, rows), "head", err));
         int code = iv_gpu_logits_backward(l->logits, n, column, n, rows, l->step->temperature, l->on.targets + first,
-                                          l->coefficients + first, l->max + first, l->sum + first, l->m->gemm_type,
-                                          gradients_at(l, leaf, first), concat->stride, l->f.stream);
+                                          l->coefficients + first, l->max + first, l->sum + first, l->m->scales.logits,
+                                          l->m->gemm_type, gradients_at(l, leaf, first), concat->stride, l->f.stream);
         IV_TRY(iv_gpu_launched(&l->f, code, "gradient of logits", err));
     }
     return IV_OK;
@@ -189,7 +193,7 @@ iv_status iv_gpu_learner_head_backward(gpu_learner *l, iv_error *err) {
     iv_gpu_learner_begin_bucket(l, bucket);
     iv_gpu_norm_backward_args norm = {.x = l->tape.x_end,
                                       .pick = l->on.pick,
-                                      .weight = iv_gpu_learner_vector(l, weight),
+                                      .weight = iv_gpu_learner_norm(l, weight),
                                       .eps = (float)l->m->config.rms_norm_eps,
                                       .n = l->h,
                                       .rows = l->n.picks,

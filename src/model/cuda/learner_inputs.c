@@ -170,7 +170,7 @@ static float *biases_of(const gpu_learner *l, size_t layer) {
 }
 
 static const float *input_norm(const gpu_learner *l, const iv_tensor *t) {
-    return t ? iv_gpu_learner_vector(l, t) : iv_gpu_rounding;
+    return t ? iv_gpu_learner_norm(l, t) : iv_gpu_rounding;
 }
 
 void iv_gpu_learner_place_vectors(gpu_learner *l) {
@@ -178,18 +178,21 @@ void iv_gpu_learner_place_vectors(gpu_learner *l) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         const iv_mlp_tensors *mlp = t->experts;
         const float *biases = biases_of(l, i);
+        const float *sinks = iv_gpu_learner_vector(l, t->sinks);
         int rope = l->m->config.layer[i].rope;
         l->f.layers[i] = (layer_vectors){.cosine = l->cosine[rope],
                                          .sine = l->sine[rope],
+                                         .query = l->query[rope],
                                          .attention_norm = input_norm(l, t->attention_norm),
                                          .mlp_norm = input_norm(l, t->mlp_norm),
-                                         .attention_post_norm = iv_gpu_learner_vector(l, t->attention_post_norm),
-                                         .mlp_post_norm = iv_gpu_learner_vector(l, t->mlp_post_norm),
-                                         .q_norm = iv_gpu_learner_vector(l, t->q_norm),
-                                         .k_norm = iv_gpu_learner_vector(l, t->k_norm),
+                                         .attention_post_norm = iv_gpu_learner_norm(l, t->attention_post_norm),
+                                         .mlp_post_norm = iv_gpu_learner_norm(l, t->mlp_post_norm),
+                                         .q_norm = iv_gpu_learner_norm(l, t->q_norm),
+                                         .k_norm = iv_gpu_learner_norm(l, t->k_norm),
+                                         .sinks = sinks ? sinks + l->shard->head_first : NULL,
                                          .qkv_bias = t->q_bias ? biases : NULL,
                                          .out_bias = iv_gpu_learner_vector(l, t->out_bias),
-                                         .gate_up_bias = mlp->gate_bias ? biases + l->qkv_biases : NULL,
+                                         .gate_up_bias = mlp->up_bias ? biases + l->qkv_biases : NULL,
                                          .down_bias = iv_gpu_learner_vector(l, mlp->down_bias)};
     }
 }
@@ -211,20 +214,33 @@ static int copy_qkv_biases(const gpu_learner *l, const iv_layer_tensors *t, floa
 /* In the order of the matrix's rows. */
 static int copy_gate_up_biases(const gpu_learner *l, const iv_matrix *w, const iv_mlp_tensors *t, float *to) {
     const iv_tensor *of[] = {t->gate_bias, t->up_bias};
-    size_t group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
+    size_t first = t->gate_bias ? 0 : 1, group = w->paired ? 8 : l->up, bytes = group * sizeof *to;
     int code = 0;
-    for (size_t i = 0; i < 2 && !code; i++)
-        code = cudaMemcpy2DAsync(to + i * group, 2 * bytes, iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes,
-                                 l->up / group, cudaMemcpyDeviceToDevice, l->f.stream);
+    for (size_t i = first; i < 2 && !code; i++)
+        code = cudaMemcpy2DAsync(to + (i - first) * group, (2 - first) * bytes,
+                                 iv_gpu_learner_vector(l, of[i]) + l->up_first, bytes, bytes, l->up / group,
+                                 cudaMemcpyDeviceToDevice, l->f.stream);
     return code;
 }
 
-iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err) {
+static iv_status write_norms(gpu_learner *l, iv_error *err) {
+    const iv_model *m = l->tensor_owner;
+    for (size_t i = 0; l->norms && i < m->tensor_count; i++) {
+        const iv_tensor *t = &m->tensors[i];
+        if (!iv_parameter_is_vector(t)) continue;
+        int code = iv_gpu_plus_one(iv_gpu_learner_vector(l, t), t->rows, l->norms + l->norm_at[i], l->f.stream);
+        IV_TRY(iv_gpu_launched(&l->f, code, "norms", err));
+    }
+    return IV_OK;
+}
+
+iv_status iv_gpu_learner_write_vectors(gpu_learner *l, iv_error *err) {
+    IV_TRY(write_norms(l, err));
     for (size_t i = 0; i < (size_t)l->m->config.layers; i++) {
         const iv_layer_tensors *t = iv_gpu_learner_tensors(l, i);
         float *to = biases_of(l, i);
         int code = t->q_bias ? copy_qkv_biases(l, t, to) : 0;
-        if (!code && t->experts->gate_bias)
+        if (!code && t->experts->up_bias)
             code = copy_gate_up_biases(l, &l->m->layers[i].experts->gate_up, t->experts, to + l->qkv_biases);
         IV_TRY(iv_gpu_launched(&l->f, code, "biases", err));
     }

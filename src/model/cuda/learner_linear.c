@@ -163,17 +163,17 @@ static size_t whole_leaves(size_t n) { return (size_t)iv_leaf_count(iv_padded_k(
 
 static iv_status add_mlp(building *b, const iv_mlp_tensors *t, output_concat *up, output_concat *down, iv_error *err) {
     const gpu_learner *l = b->l;
-    size_t leaf = iv_padded_k(t->gate->rows) / l->leaves.up / l->f.ranks;
+    size_t leaf = iv_padded_k(t->up->rows) / l->leaves.up / l->f.ranks, first = t->gate ? 0 : 1;
     const tensor_slice tensors[] = {{t->gate, l->up_first, l->up, 0, leaf}, {t->up, l->up_first, l->up, 0, leaf}};
-    IV_TRY(add_concat(b, tensors, 2, l->h, l->leaves.up, up, err));
+    IV_TRY(add_concat(b, tensors + first, 2 - first, l->h, l->leaves.up, up, err));
     return add_plain(b, t->down, l->up_first, l->up, whole_leaves(l->h), down, err);
 }
 
 static iv_status add_expert(building *b, const iv_mlp_tensors *t, output_concat *up, output_concat *down,
                             iv_error *err) {
-    size_t n = t->gate->rows;
+    size_t n = t->up->rows, first = t->gate ? 0 : 1;
     const tensor_slice tensors[] = {{t->gate, 0, n, 0, n}, {t->up, 0, n, 0, n}};
-    IV_TRY(add_concat(b, tensors, 2, b->l->h, IV_EXPERT_LEAVES, up, err));
+    IV_TRY(add_concat(b, tensors + first, 2 - first, b->l->h, IV_EXPERT_LEAVES, up, err));
     return add_plain(b, t->down, 0, n, IV_EXPERT_LEAVES, down, err);
 }
 

@@ -107,10 +107,11 @@ static void carve_backward(gpu_learner *l, iv_carving *v, bool dense, bool exper
     if (experts) dy = iv_size_max(dy, rows * l->expert_concat_max), dact = iv_size_max(dact, rows * l->expert_n);
     l->dy = iv_carve(v, dy, l->width);
     l->dnormed = rows_of(v, l->f.rows_max, l->h, sizeof *l->dnormed);
-    if (iv_config_has_post_norms(&l->m->config)) l->post_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->post_dx);
+    if (iv_config_buffers_blocks(&l->m->config)) l->post_dx = rows_of(v, l->f.rows_max, l->h, sizeof *l->post_dx);
     l->dact = iv_carve(v, dact, sizeof *l->dact);
     l->dattended = rows_of(v, l->f.rows_max, l->q, sizeof *l->dattended);
     l->dqkv = rows_of(v, l->f.rows_max, l->q + 2 * l->kv, sizeof *l->dqkv);
+    if (l->m->config.attention_sinks) l->sink_terms = rows_of(v, l->f.rows_max, l->heads, sizeof *l->sink_terms);
     if (l->m->config.qk_norm) l->head_terms = rows_of(v, l->f.rows_max, 2 * dim, sizeof *l->head_terms);
     if (l->m->config.mlp_bias) l->dwide = rows_of(v, l->f.rows_max, 2 * n, sizeof *l->dwide);
     if (!experts) return;
@@ -141,7 +142,7 @@ static void carve_scratch(gpu_learner *l, iv_carving *v) {
     size_t rows = l->base.rows_max, columns = iv_size_max(l->h, l->q + 2 * l->kv);
     columns = iv_size_max(columns, iv_size_max(l->up, (size_t)l->m->config.head_dim));
     l->transposed = iv_carve(v, l->transposed_max, l->width);
-    l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape, rows, l->sequences_max, rows), 1);
+    l->f.attention_scratch = iv_carve(v, iv_gpu_attention_scratch(&shape), 1);
     l->backward_scratch = iv_carve(v, iv_gpu_attention_backward_scratch(&shape, rows, l->sequences_max), 1);
     l->tiles_bytes = iv_gpu_attention_backward_tiles(&shape, rows);
     l->tiles = iv_carve(v, l->tiles_bytes, 1);
@@ -169,10 +170,14 @@ size_t iv_gpu_learner_carve(gpu_learner *l, unsigned char *base) {
     if (experts) l->expert_rows_max = chunk_rows(l);
     carve_tape(l, &v, dense, experts);
     l->dx = rows_of(&v, l->f.rows_max, l->h, sizeof *l->dx);
+    if (iv_config_buffers_blocks(&l->m->config) && !iv_config_has_post_norms(&l->m->config))
+        l->f.block = rows_of(&v, l->f.rows_max, l->h, sizeof *l->f.block);
     l->dx_rounded = rows_of(&v, l->f.rows_max, l->h_stride, l->width);
     l->factors = iv_carve(&v, floats, sizeof(float)), l->max = iv_carve(&v, floats, sizeof(float));
     l->sum = iv_carve(&v, floats, sizeof(float)), l->logprobs = iv_carve(&v, floats, sizeof(float));
     l->coefficients = iv_carve(&v, floats, sizeof(float));
+    if (l->m->config.unit_offset_norms)
+        l->norms = iv_carve(&v, iv_parameters_vectors(l->tensor_owner, NULL), sizeof *l->norms);
     l->biases = iv_carve(&v, (size_t)l->m->config.layers * (l->qkv_biases + l->gate_up_biases), sizeof *l->biases);
     l->f.bad = iv_carve(&v, 1, sizeof *l->f.bad);
     l->zeros = iv_carve(&v, l->k_max, sizeof *l->zeros);

@@ -114,7 +114,7 @@ typedef struct gpu_learner {
     size_t concat_max, expert_concat_max; /* columns: of all but the head's and experts', of experts' */
     size_t k_max, transposed_max;         /* of all: inputs, elements at once */
     unsigned char *tables;
-    float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX]; /* in `tables` */
+    float *cosine[IV_ROPES_MAX], *sine[IV_ROPES_MAX], *query[IV_ROPES_MAX]; /* in `tables`; query: or NULL */
     size_t table_bytes;
     /* Device memory of passes. */
     unsigned char *data;
@@ -122,6 +122,9 @@ typedef struct gpu_learner {
     float *dx;                 /* [rows][hidden] */
     unsigned char *dx_rounded; /* R(dblock), [rows][h_stride] */
     float *dblock, *post_dx;   /* of the output of the block at work: dx, or post_dx before a norm */
+    float *norms;              /* 1 + the norms' weights, where norms multiply by that; else NULL */
+    size_t *norm_at;           /* [tensors]: where */
+    float *sink_terms;         /* [rows][heads]: of the gradients of attention's sinks, or NULL */
     float *biases;             /* of qkv, and of gate and up, of all layers, each in the order of the outputs */
     unsigned char *dy;         /* [rows][widest concatenation] */
     float *dnormed, *dattended, *dqkv, *dact, *dwide, *head_terms, *factors;
@@ -189,7 +192,7 @@ static inline gpu_learner *iv_gpu_learner_of(iv_backend *b) { return iv_gpu_lear
 /* Are coefficients known before the forward pass, and is there memory for the gradients of all logits? Then they are
  * computed where the logits are, instead of from the same logits a second time. */
 static inline bool iv_gpu_learner_is_direct(const gpu_learner *l) {
-    return !l->step->weigh && l->f.ranks == 1 && l->dl_leaves == l->head.leaves;
+    return !l->step->weigh && l->f.ranks == 1 && l->dl_leaves == l->head.leaves && !iv_shapes_logits(&l->m->scales);
 }
 
 static inline const iv_layer_tensors *iv_gpu_learner_tensors(const gpu_learner *l, size_t layer) {
@@ -203,6 +206,12 @@ static inline const iv_tensor *iv_gpu_learner_head_tensor(const gpu_learner *l) 
 /* A vector of the model on the GPU; NULL if the family has none. */
 static inline const float *iv_gpu_learner_vector(const gpu_learner *l, const iv_tensor *t) {
     return t ? l->vectors + l->vector_at[t - l->tensor_owner->tensors] : NULL;
+}
+
+/* What a norm multiplies by. */
+static inline const float *iv_gpu_learner_norm(const gpu_learner *l, const iv_tensor *t) {
+    if (!t || !l->norms) return iv_gpu_learner_vector(l, t);
+    return l->norms + l->norm_at[t - l->tensor_owner->tensors];
 }
 
 /* ---- learner_memory.c */
@@ -276,9 +285,10 @@ iv_status iv_gpu_learner_end_bucket(gpu_learner *l, iv_gradient_bucket bucket, i
 size_t iv_gpu_learner_input_bytes(const gpu_learner *l);
 /* Writes the inputs of sequences [from, to), and their copy to the GPU. */
 iv_status iv_gpu_learner_write_inputs(gpu_learner *l, iv_error *err);
-/* The model's vectors by layer: l->f.layers. Biases of several tensors are copies, which each pass writes. */
+/* The model's vectors by layer: l->f.layers. Biases of several tensors are copies, which each pass
+ * writes, and so are norms with an offset. */
 void iv_gpu_learner_place_vectors(gpu_learner *l);
-iv_status iv_gpu_learner_write_biases(gpu_learner *l, iv_error *err);
+iv_status iv_gpu_learner_write_vectors(gpu_learner *l, iv_error *err);
 /* The axes of the pass: all tokens, predictions. */
 iv_status iv_gpu_learner_axes(gpu_learner *l, iv_error *err);
 

@@ -48,7 +48,8 @@ iv_gpu_attention_shape iv_gpu_shape_of(const iv_model *m, iv_arithmetic arithmet
                                     .head_dim = (size_t)m->config.head_dim,
                                     .group = group,
                                     .group_first = s->head_first - s->kv_head_first * group,
-                                    .window = window};
+                                    .window = window,
+                                    .capped = m->scales.score_inner != 0.0f};
 }
 
 iv_gpu_kv iv_gpu_kv_of(const gpu_pass *p, size_t layer) {
@@ -126,12 +127,13 @@ iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err
     return iv_gpu_launched(f, code, "norm", err);
 }
 
-iv_status iv_gpu_add_normed(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err) {
+iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err) {
     size_t at = p->first * p->hidden;
     iv_gpu_add_args a = {.x = p->f->x + at,
                          .y = y + at,
                          .weight = weight,
                          .eps = (float)p->m->config.rms_norm_eps,
+                         .scale = p->m->scales.residual,
                          .n = p->hidden,
                          .rows = p->rows,
                          .to = to + at};
@@ -141,18 +143,19 @@ iv_status iv_gpu_add_normed(const gpu_pass *p, const float *y, const float *weig
 
 iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err) {
     gpu_forward *f = p->f;
-    if (!l->post_norm && l->norm != iv_gpu_rounding) return f->transport.row_parallel(p, l, err);
+    bool buffered = !iv_gpu_adds_plainly(p, l->post_norm);
+    if (!buffered && l->norm != iv_gpu_rounding) return f->transport.row_parallel(p, l, err);
     gpu_row_parallel inner = *l;
     float *x = f->x;
     inner.norm = NULL, inner.whole = true;
-    if (l->post_norm) {
+    if (buffered) {
         int code = cudaMemsetAsync(l->y + p->first * p->hidden, 0, p->rows * p->hidden * sizeof *l->y, f->stream);
         IV_TRY(iv_gpu_launched(f, code, "clearing", err));
         inner.to = f->x = l->y;
     }
     IV_TRY(f->transport.row_parallel(p, &inner, err));
-    f->x = l->post_norm ? x : f->x;
-    if (l->post_norm) IV_TRY(iv_gpu_add_normed(p, l->y, l->post_norm, l->to, err));
+    f->x = buffered ? x : f->x;
+    if (buffered) IV_TRY(iv_gpu_add_block(p, l->y, l->post_norm, l->to, err));
     return iv_gpu_norm_rows(p, l->norm, err);
 }
 

@@ -4,6 +4,7 @@
 #define IV_MODEL_CUDA_PASS_H
 
 #include "device/gpu.h"
+#include "kernels/cuda/expert_bias.h"
 #include "kernels/cuda/ops.h"
 #include "model/backend.h"
 #include "model/learner.h"
@@ -18,8 +19,11 @@ typedef struct gpu_pass gpu_pass;
  * the block's input is rounded and not normed. */
 typedef struct layer_vectors {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm, *qkv_bias, *out_bias, *gate_up_bias, *down_bias;
-    const float *cosine, *sine; /* of the layer's rotation */
-    const float *attention_post_norm, *mlp_post_norm;
+    const float *cosine, *sine, *query; /* of the layer's rotation: iv_rope_table */
+    const float *attention_post_norm, *mlp_post_norm, *router_bias, *router_correction;
+    const float *expert_up_bias, *expert_down_bias; /* of the rank's experts, one after another */
+    size_t expert_up_apart, expert_down_apart;
+    const float *sinks; /* of the rank's heads */
 } layer_vectors;
 
 /* A layer's values, by row. Without a tape all layers use one of these. */
@@ -108,8 +112,9 @@ struct gpu_forward {
     float *x;                  /* the residual stream, where it is now */
     unsigned char *normed;     /* the norm that linear layers read now: */
     unsigned char *own_normed; /* here, or on the tape */
-    float *block;              /* [rows][hidden]: y of row-parallel layers in an engine, if any is normed */
+    float *block;              /* [rows][hidden]: y of blocks that are normed or scaled, if no tape keeps it; or NULL */
     float *wide, *terms;       /* outputs of qkv, of gate and up; of experts */
+    float *ones;               /* as expert_weights, where experts have biases: iv_gpu_expert_bias */
     unsigned char *packed;     /* inputs of a row-parallel layer that cannot be read in place; NULL: all can */
     float *nodes;              /* [2][nodes_max][rows_max][hidden]: of row-parallel layers */
     size_t nodes_max;          /* of a layer on this rank, 1 at least */
@@ -153,6 +158,11 @@ static inline bool iv_gpu_keeps_mlp(const gpu_forward *f) {
     return f->tape && (f->tape->recomputing || f->tape->recompute != IV_RECOMPUTE_LAYER);
 }
 
+/* Is a block's output added to x as it is? */
+static inline bool iv_gpu_adds_plainly(const gpu_pass *p, const float *post_norm) {
+    return !post_norm && p->m->scales.residual == 1.0f;
+}
+
 /* Does an MLP's forward pass run for the tape alone, up to act? Its output is computed too where a norm follows it. */
 static inline bool iv_gpu_ends_at_act(const gpu_forward *f, size_t layer) {
     return f->tape && f->tape->recomputing && !f->layers[layer].mlp_post_norm;
@@ -163,9 +173,13 @@ extern const iv_backend_ops iv_gpu_forward_ops; /* without `head` */
 
 /* ---- experts.c */
 iv_status iv_gpu_expert_block(const gpu_pass *p, size_t layer, iv_error *err);
-/* gate and up with SwiGLU, for rows_out rows of act. */
-iv_status iv_gpu_gate_up(const gpu_pass *p, iv_gpu_linear_args *a, const iv_matrix *w, size_t rows_out, void *act,
-                         size_t stride, iv_error *err);
+/* x += the expert that serves all tokens, of all ranks. */
+iv_status iv_gpu_shared_expert(const gpu_pass *p, size_t layer, iv_error *err);
+size_t iv_gpu_shared_act_stride(const iv_model *m);
+/* gate and up with their activation, for rows_out rows of act. bias: NULL, or that of each expert, added before it. */
+iv_status iv_gpu_gate_up(const gpu_pass *p, const iv_activation *activation, iv_gpu_linear_args *a, const iv_matrix *w,
+                         size_t rows_out, void *act, size_t stride, iv_gpu_row_scales scales,
+                         const iv_gpu_expert_bias_args *bias, iv_error *err);
 
 /* ---- pass.c */
 /* code: of the launch of `what`; not 0 becomes the error and f->code. */
@@ -206,8 +220,8 @@ unsigned char *iv_gpu_rows_at(const gpu_pass *p, unsigned char *rows, size_t str
 extern const float iv_gpu_rounding[1];
 /* f->transport.row_parallel, with a norm of the layer's result and what a transport does not fuse. */
 iv_status iv_gpu_row_parallel(const gpu_pass *p, const gpu_row_parallel *l, iv_error *err);
-/* x goes on at `to` as x + the norm of y. */
-iv_status iv_gpu_add_normed(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err);
+/* x goes on at `to` as x + the scaled norm of y; weight NULL: y is not normed. */
+iv_status iv_gpu_add_block(const gpu_pass *p, const float *y, const float *weight, float *to, iv_error *err);
 /* normed = the norm of x; weight NULL: none follows. */
 iv_status iv_gpu_norm_rows(const gpu_pass *p, const float *weight, iv_error *err);
 /* May this layer's epilogue do the row op that follows it? With a tape. */

@@ -88,7 +88,7 @@ static iv_status lay_out(gpu_ops *g, const iv_ops_attention *a, size_t rows, boo
     }
     IV_TRY(check_limits(g, l, err));
     l->pads = backward && l->padded > rows;
-    if (!backward) l->plan_bytes = iv_gpu_attention_plan_bytes(&l->shape, rows, l->spans, rows);
+    if (!backward) l->plan_bytes = iv_gpu_attention_plan_bytes(&l->shape, rows, l->spans);
     arrays_in(l, NULL, &bytes, &overflow);
     if (overflow) return iv_fail(err, IV_LIMIT, "%s: %zu rows are too many", g->base.what, rows);
     IV_TRY(iv_gpu_ops_inputs(g, bytes, &l->in, err));
@@ -111,7 +111,7 @@ static bool is_same(const iv_gpu_attention_shape *a, const iv_gpu_attention_shap
 
 /* Zeros, or what a launch of this shape left there. */
 static iv_status ready_partials(gpu_ops *g, const iv_gpu_attention_shape *s, iv_error *err) {
-    size_t bytes = iv_gpu_attention_scratch(s, 0, 0, 0);
+    size_t bytes = iv_gpu_attention_scratch(s);
     if (bytes > g->partials_bytes) {
         IV_TRY(iv_gpu_ops_launched(g, (int)cudaStreamSynchronize(g->stream), err));
         g->memspace->free(g->memspace, g->partials);

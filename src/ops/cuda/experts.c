@@ -17,7 +17,17 @@ static iv_status route(iv_ops *ops, const float *logits, size_t rows, size_t exp
     IV_TRY(iv_gpu_ops_scratch(g, experts + 1, sizeof *offsets, &offsets, err));
     IV_TRY(iv_gpu_ops_scratch(g, rows * k, sizeof *slots, &slots, err));
     return iv_gpu_ops_launched(
-        g, iv_gpu_route(logits, rows, NULL, experts, k, normalize, ids, weights, offsets, slots, g->stream), err);
+        g,
+        iv_gpu_route(&(iv_gpu_route_args){.router = {.experts = experts, .k = k, .normalise = normalize, .scale = 1},
+                                          .logits = logits,
+                                          .stride = experts,
+                                          .rows = rows,
+                                          .ids = ids,
+                                          .weights = weights,
+                                          .offsets = offsets,
+                                          .slots = slots},
+                     g->stream),
+        err);
 }
 
 static iv_status route_backward(iv_ops *ops, const float *logits, size_t rows, size_t experts, size_t k, bool normalize,

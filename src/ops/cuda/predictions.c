@@ -55,8 +55,9 @@ static iv_status logprobs_backward(iv_ops *ops, const float *logits, size_t rows
     IV_TRY(iv_gpu_ops_scratch(g, rows, sizeof *c, &c, err));
     int code = iv_gpu_logprob_coefficients(dlogprobs, temperature, rows, c, g->stream);
     if (!code)
-        code = iv_gpu_logits_backward(logits, vocab, 0, vocab, rows, temperature, on, c, max, sum,
-                                      typed ? ops->type : IV_F32, dlogits, vocab, g->stream);
+        code =
+            iv_gpu_logits_backward(logits, vocab, 0, vocab, rows, temperature, on, c, max, sum,
+                                   (iv_logit_shape){1.0f, 0.0f}, typed ? ops->type : IV_F32, dlogits, vocab, g->stream);
     return iv_gpu_ops_launched(g, code, err);
 }
 

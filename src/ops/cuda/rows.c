@@ -67,11 +67,12 @@ static iv_status swiglu(iv_ops *ops, const float *gate_up, size_t rows, size_t n
                         iv_error *err) {
     gpu_ops *g = iv_gpu_ops_of(ops);
     IV_TRY(GPU_OPS_ADDRESSES(g, err, gate_up, gate, up, out));
-    return iv_gpu_ops_launched(g,
-                               gate
-                                   ? iv_gpu_swiglu_tape(gate_up, false, rows, n, ops->type, gate, up, out, n, g->stream)
-                                   : iv_gpu_swiglu(gate_up, rows, n, ops->type, out, n, g->stream),
-                               err);
+    return iv_gpu_ops_launched(
+        g,
+        gate ? iv_gpu_activate_tape(&iv_silu, gate_up, false, rows, n, ops->type, gate, up, out, n,
+                                    (iv_gpu_row_scales){0}, g->stream)
+             : iv_gpu_activate(&iv_silu, gate_up, rows, n, ops->type, out, n, (iv_gpu_row_scales){0}, g->stream),
+        err);
 }
 
 /* The kernel writes rounded gradients in whole steps of 16, and float32 ones as they are. */
@@ -87,7 +88,8 @@ static iv_status swiglu_backward(iv_ops *ops, const void *gate, const void *up, 
     if (!in_place) IV_TRY(iv_gpu_ops_scratch(g, rows * 2 * part, iv_ops_width(ops), &dy, err));
     if (!typed) wide = dgate_up;
     if (typed && !in_place) IV_TRY(iv_gpu_ops_scratch(g, rows * 2 * n, sizeof *wide, &wide, err));
-    int code = iv_gpu_swiglu_backward(ops->type, gate, up, da, rows, n, part, dy, 2 * part, wide, g->stream);
+    int code =
+        iv_gpu_activate_backward(&iv_silu, ops->type, gate, up, da, rows, n, part, dy, 2 * part, wide, g->stream);
     if (!code && typed && !in_place)
         code = iv_gpu_round_rows(wide, 2 * n, 0, 2 * n, rows, ops->type, dgate_up, 2 * n, g->stream);
     return iv_gpu_ops_launched(g, code, err);
@@ -129,7 +131,7 @@ static iv_status embedding(iv_ops *ops, const void *weight, bool weight_float, s
         IV_TRY(rounded_rows(g, weight, n, count, &at, &rows, err));
         m.n = count, m.data = rows;
     }
-    return iv_gpu_ops_launched(g, iv_gpu_embed(&m, at, count, n, out, g->stream), err);
+    return iv_gpu_ops_launched(g, iv_gpu_embed(&m, at, count, n, 1.0f, out, g->stream), err);
 }
 
 static iv_status embedding_backward(iv_ops *ops, size_t vocab, size_t n, const int32_t *ids, const uint32_t *ranks,

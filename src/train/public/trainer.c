@@ -7,6 +7,7 @@
 #include "engine/sized.h"
 #include "engine/text_model.h"
 #include "format/json.h"
+#include "model/stored.h"
 #include "numerics/version.h"
 #include "train/trainer/options.h"
 #include "train/rollout/sync.h"
@@ -243,17 +244,22 @@ iv_status iv_trainer_gradients(iv_trainer *t, const iv_trainer_batch *batch, dou
     return gradients(t, &b, denominator, err);
 }
 
+static iv_status read_gradient(void *user, const iv_tensor *x, size_t first, size_t rows, iv_dtype dtype, void *out,
+                               iv_error *err) {
+    (void)dtype; /* float32 */
+    return iv_train_read(user, IV_FLAT_GRADIENT, x->offset + first * x->columns, rows * x->columns, out, err);
+}
+
 iv_status iv_trainer_get_gradient(const iv_trainer *t, const char *tensor, float *out, size_t elements, iv_error *err) {
     IV_TRY(iv_train_public_check(t, err));
     if (!tensor || !out)
         return iv_fail(err, IV_INVALID, "iv_trainer_get_gradient: wanted a name and a place, found NULL");
     if (!t->ready) return iv_fail(err, IV_INVALID, "%s: no gradients wait: wanted iv_trainer_gradients first", tensor);
-    const iv_tensor *x = iv_model_tensor(t->model, tensor);
-    if (!x || !iv_parameter_is_trained(x))
-        return iv_fail(err, IV_NOT_FOUND, "%s: the model trains no such tensor", tensor);
+    const iv_stored *x = iv_model_stored(t->model, tensor);
+    if (!x || !iv_stored_is_held(x)) return iv_fail(err, IV_NOT_FOUND, "%s: the model trains no such tensor", tensor);
     if (elements != x->rows * x->columns)
         return iv_fail(err, IV_INVALID, "%s: wanted %zu elements, found %zu", tensor, x->rows * x->columns, elements);
-    IV_TRY(iv_train_read((iv_trainer *)(uintptr_t)t, IV_FLAT_GRADIENT, x->offset, elements, out, err));
+    IV_TRY(iv_stored_read_from(x, 0, x->rows, IV_F32, read_gradient, (void *)(uintptr_t)t, out, err));
     for (size_t i = 0; i < elements; i++) out[i] = (float)((double)out[i] / t->public->denominator);
     return IV_OK;
 }

@@ -1,5 +1,5 @@
-/* gather.c: the completions of all processes in each of them, as bytes: the totals, then each completion's
- * numbers, ids, log-probabilities and text. */
+/* gather.c: the completions of all processes in each of them, as bytes: each completion's numbers, ids,
+ * log-probabilities and text. */
 #include "base/size.h"
 #include "comm/agree.h"
 #include "train/rollout/state.h"
@@ -13,7 +13,7 @@ typedef struct header {
 static bool put(iv_buf *to, const void *bytes, size_t n) { return n == 0 || iv_buf_append(to, bytes, n); }
 
 static iv_status write_all(const iv_rollout *r, iv_buf *to, iv_error *err) {
-    bool ok = put(to, &r->totals, sizeof r->totals);
+    bool ok = true;
     for (size_t i = 0; ok && i < r->prompts * r->group; i++) {
         const iv_rollout_collected *c = &r->at[i];
         header h = {c->seed, c->ids.count, c->text.len, (uint64_t)c->finish};
@@ -59,13 +59,9 @@ static bool read_one(reading *r, iv_rollout_collected *c) {
     return true;
 }
 
-static bool read_all(reading *r, size_t completions, iv_rollout_collected *at, iv_rollout_totals *totals) {
-    iv_rollout_totals t;
-    if (!take(r, &t, sizeof t)) return false;
+static bool read_all(reading *r, size_t completions, iv_rollout_collected *at) {
     for (size_t i = 0; i < completions; i++)
         if (!read_one(r, &at[i])) return false;
-    totals->completions += t.completions, totals->tokens += t.tokens;
-    totals->prompt_tokens += t.prompt_tokens, totals->cached_tokens += t.cached_tokens;
     return r->left == 0;
 }
 
@@ -86,7 +82,7 @@ static iv_status gather(iv_comm *comm, const iv_rollout *mine, size_t group, iv_
     IV_TRY(iv_comm_all_gather(comm, bytes->data, sizes, blocks, err));
     for (size_t p = 0; p < comm->size; at += parts[p++].prompts) {
         reading r = {blocks[p], sizes[p]};
-        if (parts[p].prompts && !read_all(&r, parts[p].prompts * group, (*out)->at + at * group, &(*out)->totals))
+        if (parts[p].prompts && !read_all(&r, parts[p].prompts * group, (*out)->at + at * group))
             return iv_fail(err, IV_NO_MEMORY, "rollout: the completions of process %zu cannot be read", p);
     }
     return IV_OK;

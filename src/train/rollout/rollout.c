@@ -14,6 +14,7 @@ typedef struct running {
     iv_rollout *r;
     size_t *order; /* [submitted]: completions in the order of their request ids, which ascend */
     size_t total, submitted, done;
+    uint64_t tokens;
 } running;
 
 void iv_rollout_options_init(iv_rollout_options *o) {
@@ -126,7 +127,7 @@ static iv_status take_token(running *s, size_t completion, const iv_event *v, iv
         !iv_buf_append(&c->sampling_logprobs, &v->sampling_logprob, sizeof v->sampling_logprob) ||
         !iv_buf_append(&c->text, v->text, v->text_bytes))
         return iv_fail(err, IV_NO_MEMORY, "rollout: no memory for its tokens");
-    s->r->totals.tokens++;
+    s->tokens++;
     return IV_OK;
 }
 
@@ -134,8 +135,6 @@ static iv_status take_done(running *s, size_t completion, const iv_event *v, iv_
     iv_rollout_collected *c = &s->r->at[completion];
     c->done = true, c->finish = v->finish;
     s->done++;
-    s->r->totals.completions++;
-    s->r->totals.prompt_tokens += v->prompt_tokens, s->r->totals.cached_tokens += v->cached_tokens;
     if (v->finish == IV_FINISH_ERROR) return iv_fail(err, v->error_status, "%s", v->error);
     if (v->finish == IV_FINISH_CANCELLED) return iv_fail(err, IV_INVALID, "the request was cancelled");
     if (!iv_buf_append(&c->text, v->text, v->text_bytes) || !iv_buf_reserve(&c->text, 1))
@@ -159,7 +158,7 @@ static iv_status take_events(running *s, iv_error *err) {
 /* ---- the run -------------------------------------------------------------------------------------------- */
 
 static void report(const running *s) {
-    iv_rollout_progress p = {.done = s->done, .total = s->total, .tokens = s->r->totals.tokens};
+    iv_rollout_progress p = {.done = s->done, .total = s->total, .tokens = s->tokens};
     if (s->o->progress) s->o->progress(s->o->user, &p);
 }
 
@@ -240,5 +239,3 @@ iv_completion iv_rollout_at(const iv_rollout *r, size_t prompt, size_t index) {
                            .text = c->text.data,
                            .text_bytes = c->text.len};
 }
-
-iv_rollout_totals iv_rollout_get_totals(const iv_rollout *r) { return r->totals; }

@@ -76,11 +76,4 @@ iv_status iv_rollout_gather(iv_comm *comm, const iv_rollout *mine, size_t group,
 /* In the order of the prompts; index < group. */
 iv_completion iv_rollout_at(const iv_rollout *r, size_t prompt, size_t index);
 
-typedef struct iv_rollout_totals {
-    size_t completions;
-    uint64_t tokens;                       /* generated */
-    uint64_t prompt_tokens, cached_tokens; /* over completions; cached: not computed again. Depends on the settings */
-} iv_rollout_totals;
-iv_rollout_totals iv_rollout_get_totals(const iv_rollout *r);
-
 #endif

@@ -17,7 +17,6 @@ typedef struct iv_rollout_collected {
 struct iv_rollout {
     size_t prompts, group;
     iv_rollout_collected *at; /* [prompts][group] */
-    iv_rollout_totals totals;
 };
 
 /* Without completions yet. prompts may be 0. */

@@ -1,7 +1,7 @@
 /* identity.c */
 #include "train/trainer/identity.h"
 #include "base/digest.h"
-#include "model/tensor_data.h"
+#include "model/stored.h"
 #include "numerics/version.h"
 #include "train/trainer/state.h"
 
@@ -24,7 +24,7 @@ iv_status iv_train_identify(iv_trainer *t, json_t *hyperparameters, const char *
     out->hyperparameters = hyperparameters ? json_dumps(hyperparameters, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
     json_decref(hyperparameters);
     if (!out->hyperparameters) return iv_fail(err, IV_NO_MEMORY, "trainer: no memory");
-    IV_TRY(iv_model_digest(t->model, err));
+    IV_TRY(iv_model_digest(t->model, NULL, err));
     iv_digest_hex(t->model->weights_digest, hex);
     snprintf(out->initial, sizeof out->initial, "sha256:%s", hex);
     iv_digest *d = iv_digest_new();

@@ -65,8 +65,10 @@ iv_status iv_training_export_to(const iv_training_model *m, bool overwrite, cons
     iv_model_dir d;
     IV_TRY(
         iv_model_dir_open(o->dir, m->source, overwrite, true, o->has_dtype ? o->dtype : m->model->gemm_type, &d, err));
+    iv_model_export_options with = *o;
+    with.source = m->source;
     iv_status status = iv_model_dir_clear(&d, err);
-    if (status == IV_OK) status = iv_model_export(m->model, o, written, err);
+    if (status == IV_OK) status = iv_model_export(m->model, &with, written, err);
     return iv_model_dir_close(&d, status, err);
 }
 

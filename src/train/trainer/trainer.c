@@ -58,6 +58,7 @@ static iv_status open_model(iv_trainer *t, train_device *d, iv_error *err) {
     iv_model_options o = {.has_dtype = t->o.has_dtype,
                           .dtype = t->o.dtype,
                           .widen = true,
+                          .longest = t->o.longest,
                           .ranks = t->o.tp,
                           .rank_count = t->o.tp,
                           .dummy = t->o.dummy,

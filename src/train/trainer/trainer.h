@@ -35,6 +35,7 @@ typedef struct iv_train_options {
     iv_comm *processes;              /* NULL: one process; at most world * tp */
     size_t pass_tokens;              /* most tokens of a pass */
     size_t pass_tokens_least;        /* 0: as pass_tokens. A GPU without memory for more may have as few as this */
+    size_t longest;                  /* sequence of the run: iv_model_options.longest; 0: not known */
     size_t micro_batch;              /* most sequences of a pass; 0: as many as fit */
     iv_recompute recompute;
     bool separate, deferred_loss; /* iv_gpu_learner_options */

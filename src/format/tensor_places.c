@@ -1,0 +1,214 @@
+/* tensor_places.c: the table of forms. */
+#include "format/tensor_places.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const iv_tensor_prefixes[] = {
+    "model.", "model.language_model.", "language_model.model.", "language_model.", "", NULL};
+
+/* Which part of the stored tensor. */
+typedef enum part { WHOLE, Q, K, V, GATE, UP, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } part;
+
+/* Names without "model.layers.N." and without ".weight" or ".bias"; * is an expert's number. */
+typedef struct form {
+    unsigned bit;
+    const char *name, *stored;
+    part part;
+    bool transposed, alternate; /* of experts: gates and ups are rows in turn */
+} form;
+
+static const form forms[] = {
+    {IV_STORED_QKV, "self_attn.q_proj", "self_attn.qkv_proj", .part = Q},
+    {IV_STORED_QKV, "self_attn.k_proj", "self_attn.qkv_proj", .part = K},
+    {IV_STORED_QKV, "self_attn.v_proj", "self_attn.qkv_proj", .part = V},
+    {IV_STORED_GATE_UP, "mlp.gate_proj", "mlp.gate_up_proj", .part = GATE},
+    {IV_STORED_GATE_UP, "mlp.up_proj", "mlp.gate_up_proj", .part = UP},
+    {IV_STORED_MIXTRAL, "mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.gate", "block_sparse_moe.gate", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.experts.*.gate_proj", "block_sparse_moe.experts.*.w1", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.experts.*.down_proj", "block_sparse_moe.experts.*.w2", .part = WHOLE},
+    {IV_STORED_MIXTRAL, "mlp.experts.*.up_proj", "block_sparse_moe.experts.*.w3", .part = WHOLE},
+    {IV_STORED_EXPERTS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE},
+    {IV_STORED_EXPERTS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP},
+    {IV_STORED_EXPERTS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN},
+    {IV_STORED_TRANSPOSED, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE,
+     .transposed = true},
+    {IV_STORED_TRANSPOSED, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP, .transposed = true},
+    {IV_STORED_TRANSPOSED, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN, .transposed = true},
+    {IV_STORED_GPT_OSS, "mlp.gate", "mlp.router", .part = WHOLE},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE, .transposed = true,
+     .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP, .transposed = true,
+     .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN, .transposed = true,
+     .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.gate_proj", "mlp.experts.gate_up_proj", .part = EXPERT_GATE, .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.up_proj", "mlp.experts.gate_up_proj", .part = EXPERT_UP, .alternate = true},
+    {IV_STORED_GPT_OSS, "mlp.experts.*.down_proj", "mlp.experts.down_proj", .part = EXPERT_DOWN, .alternate = true},
+    {IV_STORED_GLM4_NORMS, "post_attention_layernorm", "post_self_attn_layernorm", .part = WHOLE},
+    {IV_STORED_GLM4_NORMS, "pre_feedforward_layernorm", "post_attention_layernorm", .part = WHOLE},
+    {IV_STORED_GLM4_NORMS, "post_feedforward_layernorm", "post_mlp_layernorm", .part = WHOLE},
+    {IV_STORED_HUNYUAN_NORMS, "self_attn.q_norm", "self_attn.query_layernorm", .part = WHOLE},
+    {IV_STORED_HUNYUAN_NORMS, "self_attn.k_norm", "self_attn.key_layernorm", .part = WHOLE},
+};
+enum { FORMS = sizeof forms / sizeof *forms };
+
+static const char *const towers[] = {"visual.",       "model.visual.",       "vision_tower.",
+                                     "vision_model.", "model.vision_tower.", "multi_modal_projector.",
+                                     "audio_tower.",  "model.audio_tower.",  "model.multi_modal_projector."};
+
+/* ---- names ---------------------------------------------------------------------------------------------- */
+
+/* Splits "model.layers.12.mlp.up_proj.weight" behind the layer's number. NULL: no layer's. */
+static const char *in_layer(const char *name, long *layer) {
+    static const char layers[] = "model.layers.";
+    char *end;
+    if (strncmp(name, layers, sizeof layers - 1) != 0) return NULL;
+    *layer = strtol(name + sizeof layers - 1, &end, 10);
+    return *end == '.' ? end + 1 : NULL;
+}
+
+/* The rest of the name behind the pattern, ".weight" or nothing; NULL: another name. */
+static const char *match(const char *pattern, const char *name, long *expert) {
+    for (; *pattern; pattern++) {
+        if (*pattern == '*') {
+            char *end;
+            *expert = strtol(name, &end, 10);
+            if (end == name) return NULL;
+            name = end;
+        } else if (*pattern != *name++)
+            return NULL;
+    }
+    return !*name || (*name == '.' && !strchr(name + 1, '.')) ? name : NULL;
+}
+
+static const char *family_prefix(const iv_model_config *c) {
+    return c->stored & IV_STORED_INSIDE    ? "model.language_model."
+           : c->stored & IV_STORED_OUTSIDE ? "language_model.model."
+                                           : "model.";
+}
+
+/* With the checkpoint's prefix instead of "model."; the head is outside of it, but for a wrapper around all. */
+static void prefixed(const char *prefix, const char *name, char out[IV_PLACE_NAME_BYTES]) {
+    if (strncmp(name, "model.", 6) == 0)
+        snprintf(out, IV_PLACE_NAME_BYTES, "%s%s", prefix, name + 6);
+    else
+        snprintf(out, IV_PLACE_NAME_BYTES, "%s%s",
+                 strcmp(prefix, "language_model.model.") == 0 ? "language_model." : "", name);
+}
+
+static void stored_name(const form *f, const char *prefix, long layer, long expert, const char *suffix,
+                        char out[IV_PLACE_NAME_BYTES]) {
+    const char *star = strchr(f->stored, '*');
+    int before = star ? (int)(star - f->stored) : (int)strlen(f->stored);
+    char number[24] = "";
+    if (star) snprintf(number, sizeof number, "%ld", expert);
+    if (f->part >= EXPERT_GATE) suffix = strcmp(suffix, ".bias") == 0 ? "_bias" : "";
+    snprintf(out, IV_PLACE_NAME_BYTES, "%slayers.%ld.%.*s%s%s%s", prefix, layer, before, f->stored, number,
+             star ? star + 1 : "", suffix);
+}
+
+/* ---- places --------------------------------------------------------------------------------------------- */
+
+static void of_experts(const iv_model_config *c, const form *f, size_t expert, int ndim, size_t rows, size_t columns,
+                       iv_tensor_place *out) {
+    bool transposed = f->transposed && ndim == 2, alternate = f->alternate && f->part != EXPERT_DOWN;
+    size_t all = f->part == EXPERT_DOWN ? rows : 2 * rows, first = f->part == EXPERT_UP ? (alternate ? 1 : rows) : 0;
+    *out = (iv_tensor_place){.ndim = ndim + 1, .begin = first, .step = alternate ? 2 : 1, .transposed = transposed};
+    out->shape[0] = c->experts;
+    out->shape[1] = (int64_t)(transposed ? columns : all), out->shape[2] = (int64_t)(transposed ? all : columns);
+    if (transposed)
+        out->block = expert;
+    else
+        out->begin += expert * all;
+}
+
+static void place(const iv_model_config *c, const form *f, size_t expert, int ndim, size_t rows, size_t columns,
+                  iv_tensor_place *out) {
+    size_t q = (size_t)(c->heads * c->head_dim), kv = (size_t)(c->kv_heads * c->head_dim), all = rows, begin = 0;
+    part p = f ? f->part : WHOLE;
+    if (p >= EXPERT_GATE) {
+        of_experts(c, f, expert, ndim, rows, columns, out);
+        return;
+    }
+    if (p == Q || p == K || p == V) all = q + 2 * kv, begin = p == Q ? 0 : p == K ? q : q + kv;
+    if (p == GATE || p == UP) all = 2 * rows, begin = p == UP ? rows : 0;
+    *out = (iv_tensor_place){.ndim = ndim, .shape = {(int64_t)all, (int64_t)columns}, .begin = begin, .step = 1};
+}
+
+static iv_row_order order_of(const iv_model_config *c, long layer, const char *rest) {
+    static const char *const turned[] = {"self_attn.q_proj.", "self_attn.k_proj.", "self_attn.q_norm.",
+                                         "self_attn.k_norm."};
+    const iv_rope_config *r = &c->ropes[c->layer[layer].rope];
+    size_t head = (size_t)c->head_dim, rotated = r->rotated ? (size_t)r->rotated : head;
+    if (r->kind == IV_ROPE_NONE || (rotated == head && !r->neighbours)) return (iv_row_order){0};
+    for (size_t i = 0; i < sizeof turned / sizeof *turned; i++)
+        if (strncmp(rest, turned[i], strlen(turned[i])) == 0) return (iv_row_order){head, rotated, r->neighbours};
+    return (iv_row_order){0};
+}
+
+/* The forms of the family, or the others. */
+static size_t add_forms(const iv_model_config *c, bool own, const char *prefix, long layer, const char *rest, int ndim,
+                        size_t rows, size_t columns, iv_tensor_place *out, char (*names)[IV_PLACE_NAME_BYTES],
+                        bool *exclusive) {
+    size_t n = 0;
+    for (size_t i = 0; i < FORMS; i++) {
+        long expert = 0;
+        const form *f = &forms[i];
+        const char *suffix = match(f->name, rest, &expert);
+        if (!suffix || !(c->stored & f->bit) == own || (!own && !(f->bit & IV_STORED_ORDINARY))) continue;
+        place(c, f, (size_t)expert, ndim, rows, columns, &out[n]);
+        stored_name(f, prefix, layer, expert, suffix, names[n++]);
+        *exclusive |= !(f->bit & IV_STORED_ORDINARY);
+    }
+    return n;
+}
+
+size_t iv_tensor_places(const iv_model_config *c, const char *prefix, const char *name, int ndim, size_t rows,
+                        size_t columns, iv_tensor_place *out, char (*names)[IV_PLACE_NAME_BYTES]) {
+    long layer = 0;
+    const char *rest = in_layer(name, &layer);
+    size_t n = 0;
+    bool exclusive = false;
+    if (!prefix) prefix = family_prefix(c);
+    if (rest) n = add_forms(c, true, prefix, layer, rest, ndim, rows, columns, out, names, &exclusive);
+    if (!exclusive) {
+        place(c, NULL, 0, ndim, rows, columns, &out[n]);
+        prefixed(prefix, name, names[n++]);
+        if (rest) n += add_forms(c, false, prefix, layer, rest, ndim, rows, columns, out + n, names + n, &exclusive);
+    }
+    for (size_t i = 0; rest && i < n; i++) out[i].order = order_of(c, layer, rest);
+    return n;
+}
+
+size_t iv_row_order_source(const iv_row_order *o, size_t j) {
+    size_t half = j / (o->head / 2), pair = j % (o->head / 2), turning = o->rotated / 2;
+    if (pair >= turning) return o->rotated + half * (o->head - o->rotated) / 2 + (pair - turning);
+    return o->neighbours ? 2 * pair + half : half * turning + pair;
+}
+
+bool iv_tensor_is_ignored(const iv_model_config *c, const char *name) {
+    if (c->stored & IV_STORED_MTP && strncmp(name, "mtp.", 4) == 0) return true;
+    for (size_t i = 0; c->stored & IV_STORED_TOWERS && i < sizeof towers / sizeof *towers; i++)
+        if (strncmp(name, towers[i], strlen(towers[i])) == 0) return true;
+    for (const char *const *p = iv_tensor_prefixes; *p; p++) {
+        char layers[64], *end;
+        int n = snprintf(layers, sizeof layers, "%slayers.", *p);
+        if (strncmp(name, layers, (size_t)n) != 0) continue;
+        long layer = strtol(name + n, &end, 10);
+        if (*end == '.') return layer >= c->layers && layer < c->layers + c->predicting_layers;
+    }
+    return false;
+}
+
+bool iv_tensor_is_buffer(const char *name) {
+    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached", ".rotary_emb.sin_cached"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t tail = strlen(suffixes[i]);
+        if (n > tail && strcmp(name + n - tail, suffixes[i]) == 0) return true;
+    }
+    return false;
+}
