@@ -125,6 +125,10 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
+    const char *weights;   /* "packed": on a CPU, quantized matrices stay as the file stores them, where their form
+                            * allows it, are widened in each product, and cannot be written tensor by tensor; refused
+                            * on GPUs and by trainable engines. "expanded": they are held in dtype. "auto" (NULL is the
+                            * same): packed where it is not refused. Never changes a bit */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
@@ -559,6 +563,7 @@ typedef struct iv_model_info {
     bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
+    uint64_t expanded_bytes;  /* weight_bytes if no matrix were held packed, as on GPUs */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "numerics/activation.h"
 #include "numerics/attention.h"
-#include "numerics/weight_format.h"
+#include "numerics/weight_codes.h"
 
 #include <stdalign.h>
 #include <stdbool.h>
@@ -85,6 +85,10 @@ typedef struct iv_kernels {
     void (*allreduce)(const struct iv_compute *c, const struct iv_allreduce_args *args);
 
     iv_tile_table tiles;
+
+    /* A group of a packed panel (packed_panel.h) as a plain panel of `type`: k x 32 weights, k a multiple of 16.
+     * scales: the group's head. No weight may be a NaN. */
+    void (*widen)(const iv_code_form *form, iv_dtype type, const void *scales, const void *codes, size_t k, void *out);
 
     /* Row ops: the contracts of numerics/rows.h; `type` is the type the result is rounded to. */
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);

@@ -66,10 +66,10 @@ typedef struct iv_model {
     iv_model_config config;
     iv_tp_plan tp;
     size_t rank;
-    bool widen, plain_rows; /* as iv_model_options */
-    iv_memspace *memspace;  /* where the matrices are; NULL: here. Vectors are here in any case */
-    struct iv_model *next;  /* the shard of the next rank of this process; the first closes them all */
-    iv_dtype gemm_type;     /* of GEMM inputs; that of keys and values is the kv_layout's */
+    bool widen, plain_rows, packed; /* as iv_model_options */
+    iv_memspace *memspace;          /* where the matrices are; NULL: here. Vectors are here in any case */
+    struct iv_model *next;          /* the shard of the next rank of this process; the first closes them all */
+    iv_dtype gemm_type;             /* of GEMM inputs; that of keys and values is the kv_layout's */
     iv_layer *layers;
     iv_matrix embedding; /* rows are gathered from its panels */
     iv_matrix head;      /* the rank's panels; shares the embedding's data when tied */
@@ -107,6 +107,8 @@ typedef struct iv_model_options {
         *memspace[IV_RANKS_MAX]; /* memory of the matrices of each rank of this process: NULL, or all GPUs. Such a
                                   * rank has its own embedding and routers only once the GPUs share them out */
     bool expand_as_saved;        /* packed weights become the dtype of config.json, whatever `dtype` is */
+    bool packed;                 /* here, not in a memory space: quantized matrices stay as the file stores them where
+                                  * their form allows, and rows of them cannot be written */
     bool widen;                  /* in float32, matrices that the checkpoint has in 16 bits are held as float32 */
     bool plain_rows;             /* in a memory space: gate and up are not interleaved */
     bool unread;                 /* weights stay zero: the caller writes them (parameters.h) */

@@ -3,6 +3,7 @@
 #include "model/tensors.h"
 #include "base/size.h"
 #include "kernels/kernels.h"
+#include "kernels/packed_panel.h"
 #include "model/stored.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
@@ -111,12 +112,27 @@ static size_t cut_rows(const cut *c, size_t tensors) {
     return n;
 }
 
-static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t tensors) {
+/* A cut inside a group keeps copies of the scale: its groups are as long as divides the cut's begin. A cut whose groups
+ * would be no multiple of 16 stays plain. */
+static bool pack_cut(cut *c, const iv_code_form *form, size_t columns) {
+    size_t group = form->group;
+    if (group >= columns) return iv_packed_panel_shape(c->matrix, form, c->k);
+    for (size_t rest = c->column; rest;) {
+        size_t next = group % rest;
+        group = rest, rest = next;
+    }
+    return group % 16 != 0 || iv_packed_panel_shape(c->matrix, form, group);
+}
+
+/* form: of the tensors' rows, which are `columns` wide; NULL: the matrix is plain. */
+static iv_status shape_cut(builder *b, const char *name, cut *c, iv_dtype type, size_t tensors,
+                           const iv_code_form *form, size_t columns) {
     size_t n = cut_rows(c, tensors), bytes;
     if (n == 0 || c->k == 0) return IV_OK;
     bool paired = c->paired && n % 16 == 0 && !c->owner->plain_rows;
     if (!(c->owner->memspace ? iv_matrix_shape_rows(c->matrix, type, n, c->k, paired)
                              : iv_matrix_shape(c->matrix, type, n, c->k)) ||
+        (form && !c->owner->memspace && !pack_cut(c, form, columns)) ||
         !iv_size_round_up(iv_matrix_bytes(c->matrix), IV_MODEL_ALIGN, &bytes) ||
         !iv_size_add(c->owner->data_bytes, bytes, &c->owner->data_bytes))
         return iv_fail(b->err, IV_LIMIT, "%s: too large to pack", name);
@@ -151,6 +167,19 @@ static iv_status biases(builder *b, const char *prefix, const stack_tensor *tens
     return IV_OK;
 }
 
+/* Whether tensors that are stacked may stay packed: they have one form, and their expansion is of the matrix's type. */
+static bool common_form(const builder *b, iv_tensor *const *t, size_t count, iv_dtype type, iv_code_form *out) {
+    for (size_t i = 0; i < count; i++) {
+        if (!b->c || !t[i]->has_codes || t[i]->info.dtype != type) return false;
+        iv_code_form f = t[i]->codes;
+        if (i > 0 && (f.format != out->format || f.second != out->second || f.scale_type != out->scale_type ||
+                      f.group != out->group))
+            return false;
+        *out = f;
+    }
+    return true;
+}
+
 /* Matrices stacked from tensors[0..count) of k columns, one for each cut, and their biases where the cuts want them. */
 static iv_status stacked(builder *b, const char *prefix, const stack_tensor *tensors, size_t count, size_t k, cut *cuts,
                          size_t cut_count) {
@@ -168,7 +197,9 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
             if (t[i]->info.dtype != type) type = IV_F32;
     }
     size_t first[CUTS_MAX] = {0};
-    for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count));
+    iv_code_form form;
+    bool packed = common_form(b, t, count, type, &form);
+    for (size_t j = 0; j < cut_count; j++) IV_TRY(shape_cut(b, name, &cuts[j], type, count, packed ? &form : NULL, k));
     for (size_t i = 0; i < count; i++) {
         t[i]->held = type;
         for (size_t j = 0; j < cut_count; j++) {
@@ -181,6 +212,7 @@ static iv_status stacked(builder *b, const char *prefix, const stack_tensor *ten
                                                .column = cuts[j].column,
                                                .first = first[j]}));
             first[j] += end - begin;
+            if (!iv_weight_is_plain(cuts[j].matrix->format)) t[i]->packed = true;
         }
     }
     return cut_count && cuts[0].bias ? biases(b, prefix, tensors, count, cuts, cut_count) : IV_OK;

@@ -34,6 +34,10 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
     s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);
+    if (s->model->packed) {
+        s->compute.widened_bytes = iv_padded_k(inputs) * IV_PANEL_COLUMNS * width;
+        s->compute.widened = iv_carve(v, s->compute.widened_bytes * (iv_pool_threads(s->compute.pool)), 1);
+    }
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
     if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
