@@ -28,10 +28,10 @@ static iv_status parse_router(const iv_json_object *o, const iv_expert_facts *f,
     bool found;
     c->router_score = f->score, c->router_bias = f->biases, c->router_correction = f->router_correction;
     c->mlp_bias |= f->biases;
-    if (!f->grouped) return IV_OK;
-    IV_TRY(iv_json_object_string(o, "scoring_func", &score, &found, err));
-    if (found && strcmp(score, want) != 0)
+    if (f->score == IV_SCORE_SIGMOID) IV_TRY(iv_json_object_string(o, "scoring_func", &score, &found, err));
+    if (score && strcmp(score, want) != 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: scoring_func: wanted %s, found '%.60s'", o->file, want, score);
+    if (!f->grouped) return IV_OK;
     IV_TRY(iv_json_object_real(o, "routed_scaling_factor", 1e-6, 1e6, &c->routed_scale, &found, err));
     IV_TRY(iv_json_object_int(o, "n_group", 1, IV_ROUTER_GROUPS_MAX, &c->router_groups, &found, err));
     IV_TRY(iv_json_object_int(o, "topk_group", 1, IV_ROUTER_GROUPS_MAX, &c->router_chosen_groups, &found, err));

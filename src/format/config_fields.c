@@ -45,6 +45,7 @@ static const iv_config_field model_rows[] = {
     {"attention_out_bias", AT(attention_out_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"mlp_bias", AT(mlp_bias), IV_FIELD_FLAG, BOTH, .label = ""},
     {"qk_norm", AT(qk_norm), IV_FIELD_FLAG, BOTH, .label = "norm"},
+    {"qk_norm_whole", AT(qk_norm_whole), IV_FIELD_FLAG, LINE | MEMORY, .label = "norm over heads"},
     {"qk_norm_behind", AT(qk_norm_behind), IV_FIELD_FLAG, LINE, .label = "norm behind rotation"},
     {"sliding_window", AT(sliding_window), IV_FIELD_INT, BOTH, .label = "window"},
     {"num_experts", AT(experts), IV_FIELD_INT, BOTH, .label = "experts"},

@@ -96,6 +96,8 @@ static const config_member members[] = {
     {"n_shared_experts", "0"},
     {"num_shared_experts", "0"},
     {"shared_expert_intermediate_size", "0"},
+    {"shared_intermediate_size", "0"},
+    {"use_routing_bias", "true"},
     {"use_expert_bias", "false"},
     /* a norm of q and k, in families without one */
     {"use_qk_norm", "false"},

@@ -54,6 +54,7 @@ typedef struct family_facts {
     iv_local_rope local_rope;
     bool scales_queries;          /* llama_4_scaling_beta is read */
     bool qk_norm, qk_norm_behind; /* behind the rotation */
+    bool qk_norm_whole;           /* over all heads */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
@@ -62,6 +63,7 @@ typedef struct family_facts {
     bool tied;                        /* when tie_word_embeddings is absent */
     double eps, theta;                /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
     double partial;      /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
+    bool rotary_dim;     /* it may be given as rotary_dim */
     bool neighbours;     /* pairs of the rotation are neighbours in files */
     unsigned stored;     /* bits of tensor_places.h */
     bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
@@ -173,6 +175,14 @@ static const family_facts families[] = {
      .positions = 131072,
      .reads = {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "hidden_activation",
                "sliding_window_pattern", "_sliding_window_pattern", "rope_local_base_freq"}},
+    {"olmo2", .bias_field = true, .bos_id = -1, .eos_id = 50279, .norms = IV_NORMS_BEHIND, .qk_norm_whole = true,
+     .eps = 1e-5, .reads = {READS_QK_NORM}},
+    {"olmo3", .bias_field = true, .bos_id = -1, .eos_id = 50279, .slides = SLIDE_PATTERN, .norms = IV_NORMS_BEHIND,
+     .local_rope = IV_LOCAL_UNSCALED, .qk_norm_whole = true, .eps = 1e-5, .theta = 5e5, .reads = {READS_QK_NORM}},
+    {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
+     .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
+     .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
+     .reads = {READS_QK_NORM, "scoring_func", "rotary_dim", "partial_rotary_factor"}},
 };
 #undef READS_QK_NORM
 #undef READS_GROUPS
@@ -307,7 +317,8 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
     }
     if (f->mlp_bias_field) IV_TRY(iv_json_object_bool(o, "mlp_bias", &c->mlp_bias, &found, err));
     c->attention_sinks = f->sinks;
-    c->qk_norm = f->qk_norm, c->qk_norm_behind = f->qk_norm_behind;
+    c->qk_norm_whole = f->qk_norm_whole;
+    c->qk_norm = f->qk_norm || f->qk_norm_whole, c->qk_norm_behind = f->qk_norm_behind;
     if (f->qk_norm_field) IV_TRY(iv_json_object_bool(o, "use_qk_norm", &c->qk_norm, &found, err));
     return IV_OK;
 }
@@ -501,6 +512,17 @@ static iv_status use_experts_size(const iv_json_object *o, iv_error *err) {
                : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
 }
 
+/* MiniMax-M2 says in dimensions how much of a head turns. */
+static iv_status use_rotary_dim(const iv_json_object *o, int64_t head_dim, iv_error *err) {
+    int64_t turns = 0;
+    bool found;
+    IV_TRY(iv_json_object_int(o, "rotary_dim", 2, head_dim, &turns, &found, err));
+    if (!found || json_object_get(o->json, "partial_rotary_factor")) return IV_OK;
+    return json_object_set_new(o->json, "partial_rotary_factor", json_real((double)turns / (double)head_dim)) == 0
+               ? IV_OK
+               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
+}
+
 static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *wrapper, iv_model_config *c,
                               iv_error *err) {
     const family_facts *f = NULL;
@@ -519,6 +541,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
+    if (f->rotary_dim) IV_TRY(use_rotary_dim(o, c->head_dim, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));

@@ -85,6 +85,7 @@ typedef struct iv_model_config {
     bool attention_out_bias; /* on o */
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+    bool qk_norm_whole;      /* one over all heads of q and one over all of k instead, before the rotation */
     bool qk_norm_behind;     /* behind the rotation instead */
 
     /* Scales and caps. */

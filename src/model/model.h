@@ -51,7 +51,7 @@ typedef struct iv_layer {
     const iv_rope_table *rope;                  /* the rotation of q and k */
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
-    float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *q_norm, *k_norm;                     /* [head_dim], over all heads [the rank's heads][head_dim]; or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;

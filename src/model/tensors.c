@@ -7,6 +7,7 @@
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -271,22 +272,49 @@ static iv_status norms(builder *b, const char *at, size_t index) {
     return IV_OK;
 }
 
-/* One value a query head: of each rank those of its heads. */
-static iv_status sinks(builder *b, const char *at, size_t index) {
+/* Some values a head: of each rank those of its query heads, or of its KV heads. */
+typedef struct head_vector {
+    const char *name;
+    bool kv;
+    size_t each; /* values of a head */
+    size_t to;   /* offset of the vector in iv_layer */
+    iv_tensor **tensor;
+} head_vector;
+
+static iv_status head_values(builder *b, const char *at, size_t index, const head_vector *v) {
+    const iv_model_config *c = &b->first->config;
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
-    snprintf(name, sizeof name, "%sself_attn.sinks", at);
-    IV_TRY(find(b, name, 1, (size_t)b->first->config.heads, 0, &t));
-    t->held = IV_F32, b->first->layer_tensors[index].sinks = t;
+    snprintf(name, sizeof name, "%s%s", at, v->name);
+    IV_TRY(find(b, name, 1, (size_t)(v->kv ? c->kv_heads : c->heads) * v->each, 0, &t));
+    t->held = IV_F32, *v->tensor = t;
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         const iv_tp_shard *s = &m->tp.shard[m->rank];
-        float *to = m->layers[index].sinks = IV_ARENA_NEW(&m->arena, s->heads ? s->heads : 1, float);
+        size_t begin = (v->kv ? s->kv_head_first : s->head_first) * v->each,
+               n = (v->kv ? s->kv_heads : s->heads) * v->each;
+        float *to = IV_ARENA_NEW(&m->arena, n ? n : 1, float);
         if (!to) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
-        IV_TRY(add_slice(
-            b, t,
-            (iv_tensor_slice){.owner = m, .vector = to, .begin = s->head_first, .end = s->head_first + s->heads}));
+        *(float **)(void *)((char *)&m->layers[index] + v->to) = to;
+        IV_TRY(add_slice(b, t, (iv_tensor_slice){.owner = m, .vector = to, .begin = begin, .end = begin + n}));
     }
+    return IV_OK;
+}
+
+static iv_status head_norms(builder *b, const char *at, size_t index) {
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t dim = (size_t)b->first->config.head_dim;
+    if (b->first->config.qk_norm_whole) {
+        const head_vector q = {"self_attn.q_norm.weight", false, dim, offsetof(iv_layer, q_norm), &n->q_norm},
+                          k = {"self_attn.k_norm.weight", true, dim, offsetof(iv_layer, k_norm), &n->k_norm};
+        IV_TRY(head_values(b, at, index, &q));
+        return head_values(b, at, index, &k);
+    }
+    IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
+    IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
+    for (size_t r = 1; r < b->shards; r++)
+        b->shard[r]->layers[index].q_norm = l->q_norm, b->shard[r]->layers[index].k_norm = l->k_norm;
     return IV_OK;
 }
 
@@ -317,11 +345,9 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
-    if (c->qk_norm) {
-        IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
-        IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
-    }
-    return c->attention_sinks ? sinks(b, at, index) : IV_OK;
+    if (c->qk_norm) IV_TRY(head_norms(b, at, index));
+    const head_vector sinks = {"self_attn.sinks", false, 1, offsetof(iv_layer, sinks), &n->sinks};
+    return c->attention_sinks ? head_values(b, at, index, &sinks) : IV_OK;
 }
 
 /* The router, with the shared expert's gate as its last output, and what is added to logits and scores. */
@@ -393,7 +419,7 @@ static iv_status layer(builder *b, size_t index) {
         l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->attention_post_norm = first->attention_post_norm, l->mlp_post_norm = first->mlp_post_norm;
-        l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
+        l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
         mlps[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};

@@ -8,19 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
-                              float *out) {
-    float r = iv_ref_rms_factor(x, eps, n), lanes[IV_ROW_LANES] = {0};
+float iv_ref_norm_dot(const float *x, const float *w, float r, size_t n, const float *dy) {
+    float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) {
         float *lane = &lanes[i % IV_ROW_LANES];
         *lane = iv_fma(dy[i] * w[i], x[i] * r, *lane);
     }
-    float c = iv_ref_fold_lanes(lanes) / (float)n;
+    return iv_ref_fold_lanes(lanes);
+}
+
+float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
+                              float *out) {
+    float r = iv_ref_rms_factor(x, eps, n), c = iv_ref_norm_dot(x, w, r, n, dy) / (float)n;
     for (size_t i = 0; i < n; i++) {
         float t = iv_fma(-(x[i] * r), c, dy[i] * w[i]);
         out[i] = iv_canonical(add ? iv_fma(t, r, add[i]) : t * r);
     }
     return r;
+}
+
+void iv_ref_norm_by_backward(const float *x, const float *w, float r, float c, size_t n, const float *dy, float *out) {
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(iv_fma(-(x[i] * r), c, dy[i] * w[i]) * r);
 }
 
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum) {

@@ -13,6 +13,11 @@
 float iv_ref_rmsnorm_backward(const float *x, const float *w, float eps, size_t n, const float *dy, const float *add,
                               float *out);
 
+/* The same for one of several heads with a common factor r (iv_ref_heads_factor): a head's part of the sum of
+ * (dy * w) (x * r), in lanes; and the gradient of x from c, the sum of these parts in order over all elements. */
+float iv_ref_norm_dot(const float *x, const float *w, float r, size_t n, const float *dy);
+void iv_ref_norm_by_backward(const float *x, const float *w, float r, float c, size_t n, const float *dy, float *out);
+
 /* One row's part of the gradient of w, added to sum[n]: dy[i] * (x[i] * r). */
 void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_t n, float *sum);
 

@@ -9,16 +9,29 @@ float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     return lanes[0];
 }
 
-float iv_ref_rms_factor(const float *x, float eps, size_t n) {
+float iv_ref_squares(const float *x, size_t n) {
     float lanes[IV_ROW_LANES] = {0};
     for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = iv_fma(x[i], x[i], lanes[i % IV_ROW_LANES]);
-    float mean = iv_ref_fold_lanes(lanes) / (float)n;
+    return iv_ref_fold_lanes(lanes);
+}
+
+float iv_ref_rms_factor(const float *x, float eps, size_t n) {
+    float mean = iv_ref_squares(x, n) / (float)n;
     return 1.0f / sqrtf(mean + eps);
 }
 
-void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
-    float r = iv_ref_rms_factor(x, eps, n);
+float iv_ref_heads_factor(const float *squares, size_t heads, size_t head_dim, float eps) {
+    float sum = 0.0f;
+    for (size_t h = 0; h < heads; h++) sum = sum + squares[h];
+    return 1.0f / sqrtf(sum / (float)(heads * head_dim) + eps);
+}
+
+void iv_ref_norm_by(const float *x, const float *weight, float r, size_t n, float *out) {
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical((x[i] * r) * weight[i]);
+}
+
+void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out) {
+    iv_ref_norm_by(x, weight, iv_ref_rms_factor(x, eps, n), n, out);
 }
 
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs) {

@@ -22,6 +22,12 @@ float iv_ref_rms_factor(const float *x, float eps, size_t n);
 /* out[i] = (x[i] * r) * weight[i]. */
 void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, float *out);
 
+/* The parts of a norm over several heads, whose elements ranks share: a head's sum of squares, in lanes; the factor of
+ * all of them, their sums added in order; and out[i] = (x[i] * r) * weight[i]. */
+float iv_ref_squares(const float *x, size_t n);
+float iv_ref_heads_factor(const float *squares, size_t heads, size_t head_dim, float eps);
+void iv_ref_norm_by(const float *x, const float *weight, float r, size_t n, float *out);
+
 /* Rotates the pairs (x[i], x[i + pairs]) by the table row, in place. */
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
 

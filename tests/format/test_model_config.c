@@ -477,6 +477,23 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
         }
     expect_error("norm", parse_edit("llama", "{\"use_qk_norm\":true}", &c, &err), &err, IV_UNSUPPORTED,
                  "use_qk_norm: wanted false");
+    parse_ok("llama",
+             "{\"model_type\":\"minimax_m2\",\"head_dim\":16,\"rotary_dim\":8,\"num_local_experts\":4,"
+             "\"num_experts_per_tok\":2,\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,"
+             "\"shared_intermediate_size\":0}",
+             &c); /* MiniMax-M2 */
+    assert_true(c.qk_norm && c.qk_norm_whole && c.ropes[0].rotated == 8 && c.router_correction && c.norm_topk_prob);
+    expect_error("norm",
+                 parse_edit("llama",
+                            "{\"model_type\":\"minimax_m2\",\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+                            "\"scoring_func\":\"softmax\"}",
+                            &c, &err),
+                 &err, IV_UNSUPPORTED, "scoring_func: wanted sigmoid, found 'softmax'");
+    parse_ok("llama",
+             "{\"model_type\":\"olmo3\",\"rope_theta\":500000,\"sliding_window\":64,\"rope_scaling\":{\"rope_type\":"
+             "\"yarn\",\"factor\":8,\"original_max_position_embeddings\":64}}",
+             &c); /* Olmo-3-7B: the scaling is of the layers that see all positions */
+    assert_true(c.rope_count == 2 && c.ropes[1].kind == IV_ROPE_DEFAULT && c.layer[0].rope == 1);
     parse_ok("qwen3_moe", "{\"use_qk_norm\":true,\"qkv_bias\":false}", &c); /* Qwen3-Coder-480B-A35B */
 }
 

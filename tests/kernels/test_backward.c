@@ -34,6 +34,10 @@ static void row_ops(const iv_kernels *k, rng *r) {
         same("rmsnorm_backward", want, got, n * sizeof *want);
         if (a == a) assert_int_equal(iv_bits(a), iv_bits(b));
     }
+    float dot[2] = {iv_ref_norm_dot(x, w, 0.37f, n, dy), k->norm_dot(x, w, 0.37f, n, dy)};
+    if (dot[0] == dot[0]) assert_int_equal(iv_bits(dot[0]), iv_bits(dot[1]));
+    iv_ref_norm_by_backward(x, w, 0.37f, 0.8f, n, dy, want), k->norm_by_backward(x, w, 0.37f, 0.8f, n, dy, got);
+    same("norm_by_backward", want, got, n * sizeof *want);
     memcpy(want, add, n * sizeof *want), memcpy(got, add, n * sizeof *got);
     iv_ref_norm_weight_backward(dy, x, 0.37f, n, want), k->norm_weight_backward(dy, x, 0.37f, n, got);
     same("norm_weight_backward", want, got, n * sizeof *want);

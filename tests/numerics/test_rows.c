@@ -46,6 +46,17 @@ static float norm_of(const size_t *at, size_t n) {
 
 static float norm_expected(float sum) { return 4096.0f * (1.0f / sqrtf(sum / 520.0f)); }
 
+/* Of one head it is the row's; heads are added in order: 1 is lost behind 2^24, and two before it are not. */
+static void heads_share_a_factor(void **state) {
+    (void)state;
+    float x[70], sums[3] = {1.0f, 1.0f, 0x1p24f}, behind[3] = {0x1p24f, 1.0f, 1.0f};
+    for (size_t i = 0; i < 70; i++) x[i] = (float)i * 0.37f - 11.0f;
+    float squares = iv_ref_squares(x, 70);
+    assert_true(iv_ref_heads_factor(&squares, 1, 70, 1e-5f) == iv_ref_rms_factor(x, 1e-5f, 70));
+    assert_true(iv_ref_heads_factor(sums, 3, 2, 0.0f) == 1.0f / sqrtf((0x1p24f + 2.0f) / 6.0f));
+    assert_true(iv_ref_heads_factor(behind, 3, 2, 0.0f) == 1.0f / sqrtf(0x1p24f / 6.0f));
+}
+
 static void norm_sums_squares_in_lanes(void **state) {
     (void)state;
     float near = norm_expected(0x1p24f), far = norm_expected(0x1p24f + 6.0f);
@@ -365,12 +376,19 @@ static void ranks_combine_the_same(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lanes_fold_by_halves),      cmocka_unit_test(norm_sums_squares_in_lanes),
-        cmocka_unit_test(log_sum_exp_sums_in_lanes), cmocka_unit_test(norm_is_accurate),
-        cmocka_unit_test(log_softmax_is_accurate),   cmocka_unit_test(activations_are_accurate),
-        cmocka_unit_test(activations_at_the_ends),   cmocka_unit_test(swiglu_and_rope_are_accurate),
-        cmocka_unit_test(equal_logits_go_by_id),     cmocka_unit_test(route_weighs_as_softmax),
-        cmocka_unit_test(sigmoid_routers),           cmocka_unit_test(experts_combine_by_the_tree_of_ids),
+        cmocka_unit_test(lanes_fold_by_halves),
+        cmocka_unit_test(norm_sums_squares_in_lanes),
+        cmocka_unit_test(heads_share_a_factor),
+        cmocka_unit_test(log_sum_exp_sums_in_lanes),
+        cmocka_unit_test(norm_is_accurate),
+        cmocka_unit_test(log_softmax_is_accurate),
+        cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(activations_at_the_ends),
+        cmocka_unit_test(swiglu_and_rope_are_accurate),
+        cmocka_unit_test(equal_logits_go_by_id),
+        cmocka_unit_test(route_weighs_as_softmax),
+        cmocka_unit_test(sigmoid_routers),
+        cmocka_unit_test(experts_combine_by_the_tree_of_ids),
         cmocka_unit_test(ranks_combine_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include "model/cpu/experts.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
+#include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
 
 #include <string.h>
@@ -161,7 +162,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
     for (size_t h = 0; h < heads + kv_heads && c->qk_norm_behind; h++)
         k->rope(qkv_row + h * dim, cosine, sine, dim / 2);
-    if (tape && tape->q_raw) {
+    if (tape && tape->q_raw && !c->qk_norm_whole) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
         k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
                  (char *)tape->k_raw + row * kv_heads * dim * width);
@@ -169,7 +170,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
-        if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
+        if (head_norm && !c->qk_norm_whole) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
     if (j->layer->rope->query) k->scale(qkv_row, heads * dim, j->layer->rope->query[position]);
@@ -200,8 +201,8 @@ static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_model *s = self(b);
+    if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
     if (!shard_of(s->model)->heads) return IV_OK;
     job j = {.s = s,
              .layer = &s->model->layers[layer],

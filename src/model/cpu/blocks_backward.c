@@ -4,6 +4,7 @@
 #include "kernels/heads_backward.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
+#include "model/cpu/whole_norm.h"
 #include "model/decoder.h"
 
 #include <string.h>
@@ -209,14 +210,15 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     size_t dim = (size_t)l->model->config.head_dim;
     if (w->rope->query)
         iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query});
+    bool whole = l->model->config.qk_norm_whole;
     iv_heads_backward(&l->compute,
                       &(iv_heads_backward_args){.type = l->model->gemm_type,
                                                 .heads = shard->heads,
                                                 .kv_heads = shard->kv_heads,
                                                 .dim = dim,
                                                 .leaves = l->qkv_leaves,
-                                                .q_norm = w->q_norm,
-                                                .k_norm = w->k_norm,
+                                                .q_norm = whole ? NULL : w->q_norm,
+                                                .k_norm = whole ? NULL : w->k_norm,
                                                 .norms_behind = l->model->config.qk_norm_behind,
                                                 .eps = (float)l->model->config.rms_norm_eps,
                                                 .cosine = w->rope->cosine,
@@ -228,6 +230,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .dqkv = l->dqkv,
                                                 .terms = l->head_terms},
                       l->batch.tokens);
+    if (whole) return iv_whole_norm_backward(l, w, t, err);
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_ranks_add_rows(l, l->head_terms, l->batch.tokens * 2 * dim, false, err));
     if (l->model->rank > 0) return IV_OK;

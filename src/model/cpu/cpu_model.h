@@ -29,6 +29,8 @@ typedef struct iv_cpu_model {
     void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */
     void *act_memory;      /* where act is unless a tape holds it */
+    float *head_sums;      /* [tokens][the rank's heads and KV heads]: of norms over all heads; NULL without them */
+    float *head_means;     /* [tokens][2] */
     float *router_logits;  /* [tokens][experts, and one for the shared expert's gate] */
     int32_t *expert_ids;   /* [tokens][experts_per_token], ascending */
     float *expert_weights; /* as expert_ids */

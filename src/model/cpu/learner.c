@@ -85,6 +85,7 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
     if (attention) {
         t->q = typed(l, v, n, w->q), t->k = typed(l, v, n, w->kv), t->v = typed(l, v, n, w->kv);
         if (l->model->config.qk_norm) t->q_raw = typed(l, v, n, w->q), t->k_raw = typed(l, v, n, w->kv);
+        if (l->model->config.qk_norm_whole) t->qk_factors = floats(v, n, 2);
         t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
     }
     if (!mlp) return;

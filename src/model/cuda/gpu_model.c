@@ -9,6 +9,10 @@
 #include <string.h>
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
+    const char *missing = c->qk_norm_whole ? "norm over all heads" : NULL;
+    if (missing)
+        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
+                       missing);
     if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
     if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",
