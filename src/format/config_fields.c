@@ -9,7 +9,7 @@ const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
     [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3", [IV_ROPE_YARN] = "yarn",
     [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope", [IV_ROPE_NTK] = "dynamic"};
 static const char *const norm_places[] = {
-    [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both"};
+    [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both", [IV_NORMS_SHARED] = "shared"};
 static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
                                           [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
@@ -73,6 +73,7 @@ static const iv_config_field model_rows[] = {
     {"logits_scaling", AT(logits_divisor), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .neutral = 1, .min = 1e-6,
      .max = 1e6},
     {"final_logit_softcapping", AT(logits_cap), IV_FIELD_REAL, OPTIONAL | LINE, .label = "logits", .max = 1e6},
+    {"layer_norm", AT(layer_norm), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms centered"},
     {"unit_offset_norms", AT(unit_offset_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "norms offset"},
     {"attention_sinks", AT(attention_sinks), IV_FIELD_FLAG, LINE | MEMORY, .label = "sinks"},
     {"layers", AT(layer), IV_FIELD_LAYERS, .uses = BOTH},

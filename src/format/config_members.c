@@ -73,6 +73,8 @@ static const config_member members[] = {
     {"position_embedding_type", "\"rope\"|\"rotary\""},
     /* blocks */
     {"parallel_attn", "false"},
+    {"use_parallel_block", "true"},
+    {"use_gated_activation", "true"},
     {"parallel_residual", "false"},
     {"use_parallel_residual", "false"},
     {"apply_residual_connection_post_layernorm", "false"},

@@ -39,6 +39,7 @@ typedef enum slide_rule {
 typedef enum nope_rule {
     NOPE_NEVER,
     NOPE_LISTED,        /* a 0 in no_rope_layers, else each no_rope_layer_interval-th layer */
+    NOPE_UNLESS_WINDOW, /* layers that see all positions */
     NOPE_WITHOUT_WINDOW /* layers that see all positions, in models where others slide */
 } nope_rule;
 
@@ -55,6 +56,8 @@ typedef struct family_facts {
     bool scales_queries;          /* llama_4_scaling_beta is read */
     bool qk_norm, qk_norm_behind; /* behind the rotation */
     bool qk_norm_whole;           /* over all heads */
+    bool layer_norm;              /* with layer_norm_eps */
+    double logit_scale;           /* when logit_scale is absent; 0: the family has none */
     iv_activation_kind activation;
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
@@ -179,6 +182,9 @@ static const family_facts families[] = {
      .eps = 1e-5, .reads = {READS_QK_NORM}},
     {"olmo3", .bias_field = true, .bos_id = -1, .eos_id = 50279, .slides = SLIDE_PATTERN, .norms = IV_NORMS_BEHIND,
      .local_rope = IV_LOCAL_UNSCALED, .qk_norm_whole = true, .eps = 1e-5, .theta = 5e5, .reads = {READS_QK_NORM}},
+    {"cohere2", .bias_field = true, .bos_id = 5, .eos_id = 255001, .slides = SLIDE_PATTERN, .nope = NOPE_UNLESS_WINDOW,
+     .norms = IV_NORMS_SHARED, .layer_norm = true, .logit_scale = 0.0625, .tied = true, .eps = 1e-5, .neighbours = true,
+     .reads = {"logit_scale", "sliding_window_pattern", "position_embedding_type"}},
     {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
      .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
      .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
@@ -354,8 +360,17 @@ static iv_status parse_activation(const iv_json_object *o, const family_facts *f
 
 /* Scales and caps beyond those that config_fields.c reads by name. */
 static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv_model_config *c, iv_error *err) {
-    double scalar = f->query_scalar;
+    double scalar = f->query_scalar, logit_scale = f->logit_scale;
     bool found;
+    if (logit_scale != 0) {
+        IV_TRY(iv_json_object_real(o, "logit_scale", 1e-6, 1e6, &logit_scale, &found, err));
+        c->logits_divisor = 1 / logit_scale;
+    }
+    c->layer_norm = f->layer_norm;
+    if (f->layer_norm) {
+        c->rms_norm_eps = f->eps;
+        IV_TRY(iv_json_object_real(o, "layer_norm_eps", 1e-30, 1, &c->rms_norm_eps, &found, err));
+    }
     if (is_absent(o, "attention_multiplier")) c->attention_scale = f->attention_scale;
     if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
     if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
@@ -463,7 +478,10 @@ static iv_status parse_sliding(const iv_json_object *o, const family_facts *f, i
 static void use_nope(const family_facts *f, bool hybrid, const bool *listed, iv_model_config *c) {
     int none = c->rope_count;
     for (int64_t i = 0; i < c->layers; i++) {
-        if (f->nope == NOPE_WITHOUT_WINDOW ? !hybrid || c->layer[i].window > 0 : !listed[i]) continue;
+        bool rotates = f->nope == NOPE_WITHOUT_WINDOW  ? !hybrid || c->layer[i].window > 0
+                       : f->nope == NOPE_UNLESS_WINDOW ? c->layer[i].window > 0
+                                                       : !listed[i];
+        if (rotates) continue;
         c->layer[i].rope = none;
         c->ropes[none] = (iv_rope_config){.kind = IV_ROPE_NONE, .theta = 1, .factor = 1, .attn_factor = 1};
         c->rope_count = none + 1;
@@ -561,7 +579,7 @@ void iv_config_use_positions(iv_model_config *c, int64_t positions) {
 
 bool iv_config_has_post_norms(const iv_model_config *c) {
     for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].norms != IV_NORMS_BEFORE) return true;
+        if (c->layer[i].norms == IV_NORMS_BEHIND || c->layer[i].norms == IV_NORMS_BOTH) return true;
     return false;
 }
 

@@ -54,7 +54,12 @@ typedef struct iv_rope_config {
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 
 /* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
-typedef enum iv_norm_places { IV_NORMS_BEFORE, IV_NORMS_BEHIND, IV_NORMS_BOTH } iv_norm_places;
+typedef enum iv_norm_places {
+    IV_NORMS_BEFORE,
+    IV_NORMS_BEHIND,
+    IV_NORMS_BOTH,
+    IV_NORMS_SHARED /* of the layer's input, which both blocks take: they run side by side */
+} iv_norm_places;
 
 /* What one layer is. */
 typedef struct iv_layer_config {
@@ -75,6 +80,7 @@ typedef struct iv_model_config {
     int64_t head_dim;                                                            /* even */
     int64_t max_positions;
     double rms_norm_eps;
+    bool layer_norm; /* norms of the residual stream are of centered rows */
 
     iv_rope_config ropes[IV_ROPES_MAX];
     int rope_count;

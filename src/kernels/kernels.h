@@ -90,6 +90,7 @@ typedef struct iv_kernels {
     void (*rmsnorm)(const float *x, const float *weight, float eps, size_t n, iv_dtype type, void *out);
     float (*squares)(const float *x, size_t n);
     void (*norm_by)(const float *x, const float *weight, float r, size_t n, iv_dtype type, void *out);
+    void (*center)(const float *x, size_t n, float *out);
     void (*rope)(float *x, const float *cosine, const float *sine, size_t pairs);
     void (*activate)(const iv_activation *a, const float *gate, const float *up, size_t n, iv_dtype type, void *out);
     void (*round)(const float *x, size_t n, iv_dtype type, void *out);

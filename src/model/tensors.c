@@ -252,11 +252,11 @@ static iv_status norms(builder *b, const char *at, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     iv_norm_places places = b->first->config.layer[index].norms;
     const struct {
-        const char *name[IV_NORMS_BOTH + 1]; /* by iv_norm_places; NULL: there is none */
+        const char *name[IV_NORMS_SHARED + 1]; /* by iv_norm_places; NULL: there is none */
         float **to;
         iv_tensor **tensor;
     } all[] = {
-        {{"input_layernorm", NULL, "input_layernorm"}, &l->attention_norm, &n->attention_norm},
+        {{"input_layernorm", NULL, "input_layernorm", "input_layernorm"}, &l->attention_norm, &n->attention_norm},
         {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
          &l->attention_post_norm,
          &n->attention_post_norm},

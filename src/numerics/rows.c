@@ -34,6 +34,13 @@ void iv_ref_rmsnorm(const float *x, const float *weight, float eps, size_t n, fl
     iv_ref_norm_by(x, weight, iv_ref_rms_factor(x, eps, n), n, out);
 }
 
+void iv_ref_center(const float *x, size_t n, float *out) {
+    float lanes[IV_ROW_LANES] = {0};
+    for (size_t i = 0; i < n; i++) lanes[i % IV_ROW_LANES] = lanes[i % IV_ROW_LANES] + x[i];
+    float mean = iv_ref_fold_lanes(lanes) / (float)n;
+    for (size_t i = 0; i < n; i++) out[i] = iv_canonical(x[i] - mean);
+}
+
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs) {
     for (size_t i = 0; i < pairs; i++) {
         float a = x[i], b = x[i + pairs], as = a * sine[i], bs = b * sine[i];

@@ -28,6 +28,9 @@ float iv_ref_squares(const float *x, size_t n);
 float iv_ref_heads_factor(const float *squares, size_t heads, size_t head_dim, float eps);
 void iv_ref_norm_by(const float *x, const float *weight, float r, size_t n, float *out);
 
+/* out[i] = x[i] - the mean of x, whose sum is in lanes. A LayerNorm is the RMSNorm of a centered row. */
+void iv_ref_center(const float *x, size_t n, float *out);
+
 /* Rotates the pairs (x[i], x[i + pairs]) by the table row, in place. */
 void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs);
 

@@ -490,6 +490,14 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
                             &c, &err),
                  &err, IV_UNSUPPORTED, "scoring_func: wanted sigmoid, found 'softmax'");
     parse_ok("llama",
+             "{\"model_type\":\"cohere2\",\"logit_scale\":0.25,\"layer_norm_eps\":1e-4,\"sliding_window\":64,"
+             "\"sliding_window_pattern\":2,\"position_embedding_type\":\"rope_gptj\",\"rotary_pct\":1.0,"
+             "\"use_parallel_block\":true,\"use_gated_activation\":true}",
+             &c); /* Command A */
+    assert_true(c.layer_norm && c.rms_norm_eps == 1e-4 && c.logits_divisor == 4 && c.ropes[0].neighbours);
+    assert_true(c.layer[0].norms == IV_NORMS_SHARED && c.layer[0].window == 64 && c.layer[0].rope == 0);
+    assert_true(c.layer[1].window == 0 && c.ropes[c.layer[1].rope].kind == IV_ROPE_NONE);
+    parse_ok("llama",
              "{\"model_type\":\"olmo3\",\"rope_theta\":500000,\"sliding_window\":64,\"rope_scaling\":{\"rope_type\":"
              "\"yarn\",\"factor\":8,\"original_max_position_embeddings\":64}}",
              &c); /* Olmo-3-7B: the scaling is of the layers that see all positions */

@@ -27,6 +27,7 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     ref->round(x, n, type, want), k->round(x, n, type, got), SAME(round);
     ref->divide(x, y[0], n, type, want), k->divide(x, y[0], n, type, got), SAME(divide);
     e = 4;
+    ref->center(x, n, (float *)(void *)want), k->center(x, n, (float *)(void *)got), SAME(center);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);
     ref->add((float *)(void *)want, y, n), k->add((float *)(void *)got, y, n), SAME(add);
     memcpy(want, x, n * 4), memcpy(got, x, n * 4);

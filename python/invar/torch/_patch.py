@@ -112,8 +112,6 @@ def check_modules(model: Any, config: Any) -> None:
             linear(at + name, module, n, k, bias)
         if has_experts(config, i):
             check_experts(at, mlp, config)
-        if config.qk_norm_whole:
-            raise refuse(f"patch: {at}self_attn: a norm over all heads is not supported")
         if hasattr(a, "q_norm") != config.qk_norm:
             raise refuse(f"patch: {at}self_attn: wanted head norms exactly if the family has them")
 

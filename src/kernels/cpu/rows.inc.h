@@ -82,6 +82,15 @@ static void rmsnorm(const float *x, const float *weight, float eps, size_t n, iv
     weigh(x, weight, v_div(v_set(1.0f), v_sqrt(v_add(mean, v_set(eps)))), n, type, out);
 }
 
+static void center(const float *x, size_t n, float *out) {
+    vf lanes[LANE_VECTORS];
+    for (int i = 0; i < LANE_VECTORS; i++) lanes[i] = v_set(0.0f);
+    EACH_LANE(i, lane, n)
+    lanes[lane] = v_add(lanes[lane], load_some(x + i, left)); /* no lane is -0 */
+    vf mean = v_div(v_set(fold(lanes)), v_set((float)n));
+    EACH(i, n) store_some(IV_F32, out, i, v_sub(load_some(x + i, left), mean), left);
+}
+
 static void rope(float *x, const float *cosine, const float *sine, size_t pairs) {
     EACH(i, pairs) {
         vf a = load_some(x + i, left), b = load_some(x + i + pairs, left);
@@ -286,8 +295,8 @@ static size_t largest(const float *x, size_t n) {
 }
 
 void ROWS_NAME(iv_kernels *k) {
-    k->squares = squares, k->norm_by = norm_by, k->rmsnorm = rmsnorm, k->rope = rope, k->activate = activate,
-    k->round = round_row, k->sum_exp = sum_exp;
+    k->squares = squares, k->norm_by = norm_by, k->center = center, k->rmsnorm = rmsnorm, k->rope = rope,
+    k->activate = activate, k->round = round_row, k->sum_exp = sum_exp;
     k->softmax_block = softmax_block, k->sum_weights = sum_weights;
     k->scale = scale, k->merge = merge, k->divide = divide, k->add = add;
     k->cap = cap, k->add_scaled = add_scaled;

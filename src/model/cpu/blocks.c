@@ -61,6 +61,10 @@ static void norm_row(void *context, size_t row, size_t worker) {
     size_t hidden = (size_t)m->config.hidden_size;
     const float *x = j->x + row * hidden;
     char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
+    if (m->config.layer_norm && j->weight) {
+        j->s->compute.kernels->center(x, hidden, j->s->centered + row * hidden);
+        x = j->s->centered + row * hidden;
+    }
     if (j->weight)
         j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
     else
@@ -75,7 +79,7 @@ void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
 static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
-    if (n.kind == IV_NORM_FINAL) return IV_OK; /* head norms the rows that it needs */
+    if (n.kind == IV_NORM_FINAL || n.kind == IV_NORM_KEPT) return IV_OK; /* head norms the rows that it needs */
     const iv_layer *l = &s->model->layers[n.layer];
     iv_cpu_norm(s, s->x, n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm);
     return IV_OK;
@@ -317,9 +321,12 @@ static iv_status head(iv_backend *b, iv_error *err) {
     size_t count = batch->logit_count, slice = batch->logits_max ? batch->logits_max : count;
     if (count == 0) return IV_OK;
     IV_ASSERT(count <= slice || batch->take || m->rank > 0);
-    for (size_t i = 0; i < count; i++)
-        s->compute.kernels->rmsnorm(s->x + batch->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
-                                    hidden, m->gemm_type, (char *)s->normed + i * hidden * width);
+    for (size_t i = 0; i < count; i++) {
+        const float *x = s->x + batch->logit_rows[i] * hidden;
+        if (m->config.layer_norm) s->compute.kernels->center(x, hidden, s->centered), x = s->centered;
+        s->compute.kernels->rmsnorm(x, m->final_norm, (float)m->config.rms_norm_eps, hidden, m->gemm_type,
+                                    (char *)s->normed + i * hidden * width);
+    }
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
         if (m->tp.ranks > 1)

@@ -25,6 +25,7 @@ typedef struct iv_cpu_model {
     float *x;              /* [tokens][hidden]: the residual stream */
     void *normed;          /* [tokens][hidden] in the model's dtype */
     float *block;          /* [tokens][hidden]: of a block whose output is normed or scaled; NULL if none is */
+    float *centered;       /* [tokens][hidden]: rows of norms that center them; NULL if none does */
     float *wide;           /* [tokens][widest linear output] */
     void *q, *attended;    /* [tokens][the rank's heads * head_dim] in dtype */
     void *act;             /* [tokens][intermediate] in dtype; the rows of an expert start at the first */

@@ -164,6 +164,7 @@ static iv_status shared_backward(iv_cpu_learner *l, size_t layer, iv_error *err)
     iv_mlp_backward_args a = {.part = iv_cpu_shared_part(l->forward, w),
                               .t = &l->tensor_owner->layer_tensors[layer].shared,
                               .norm = w->mlp_norm,
+                              .x = l->tape.now->x_mlp,
                               .whole = whole,
                               .leaves = l->shared_leaves,
                               .up_cuts = l->shared_cuts,

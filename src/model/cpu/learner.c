@@ -143,6 +143,8 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     carve_tape(l, v, &w);
     l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
     if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
+    if (l->model->config.layer[0].norms == IV_NORMS_SHARED) l->kept_dnormed = floats(v, n, w.h);
+    if (l->model->config.layer_norm) l->centered = floats(v, 2 * n, w.h);
     l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
     if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.q / w.dim);

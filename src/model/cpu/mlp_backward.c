@@ -102,7 +102,7 @@ iv_status iv_mlp_backward(iv_cpu_learner *l, const iv_mlp_backward_args *a, iv_e
     iv_pool_run(l->compute.pool, rows, activation_row, &j);
     if (t->gate_bias) iv_bias_backward(l, &l->axis, l->forward->wide, all, 0, n, t->gate_bias->offset + cut->first);
     if (t->up_bias) iv_bias_backward(l, &l->axis, l->forward->wide, all, all - n, n, t->up_bias->offset + cut->first);
-    iv_cpu_norm(l->forward, l->tape.now->x_mlp, a->norm);
+    iv_cpu_norm(l->forward, a->x, a->norm);
     iv_linear_backward_args up = {.axis = &l->axis,
                                   .rows = rows,
                                   .dy = l->dy,
