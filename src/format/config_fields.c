@@ -13,7 +13,8 @@ static const char *const norm_places[] = {
 static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_GELU_TANH] = "gelu_tanh",
                                           [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
-                                          [IV_ACTIVATION_RELU2] = "relu2"};
+                                          [IV_ACTIVATION_RELU2] = "relu2",
+                                          [IV_ACTIVATION_XIELU] = "xielu"};
 static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 

@@ -65,12 +65,13 @@ typedef struct family_facts {
     double attention_cap, logits_cap; /* when absent */
     bool tied;                        /* when tie_word_embeddings is absent */
     double eps, theta;                /* when rms_norm_eps, rope_theta are absent; 0: 1e-6, 10,000 */
-    double partial;      /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
-    bool rotary_dim;     /* it may be given as rotary_dim */
-    bool neighbours;     /* pairs of the rotation are neighbours in files */
-    unsigned stored;     /* bits of tensor_places.h */
-    bool moe, norm_topk; /* norm_topk: when norm_topk_prob is absent */
-    bool experts_intermediate; /* intermediate_size is that of an expert */
+    double partial; /* of a head that turns, when partial_rotary_factor is absent; 0: all, and it must be 1 */
+    const char *rope_when_absent; /* rope_parameters where the file has no rotary settings at all */
+    bool rotary_dim;              /* it may be given as rotary_dim */
+    bool neighbours;              /* pairs of the rotation are neighbours in files */
+    unsigned stored;              /* bits of tensor_places.h */
+    bool moe, norm_topk;          /* norm_topk: when norm_topk_prob is absent */
+    bool experts_intermediate;    /* intermediate_size is that of an expert */
     iv_expert_facts experts;
     bool sinks;
     bool qk_norm_field;              /* use_qk_norm says whether there is one */
@@ -89,6 +90,9 @@ typedef struct family_facts {
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
+#define APERTUS_ROPE                                                                                        \
+    "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"original_max_position_embeddings\":8192," \
+    "\"low_freq_factor\":1,\"high_freq_factor\":4}"
 static const family_facts families[] = {
     {"qwen3", .kv_heads = 32, .head_dim = 128, .bias_field = true, NO_IDS, .slides = SLIDE_FROM_LAYER,
      .window_switch = true, .qk_norm = true, .reads = {READS_QK_NORM}},
@@ -185,6 +189,9 @@ static const family_facts families[] = {
     {"cohere2", .bias_field = true, .bos_id = 5, .eos_id = 255001, .slides = SLIDE_PATTERN, .nope = NOPE_UNLESS_WINDOW,
      .norms = IV_NORMS_SHARED, .layer_norm = true, .logit_scale = 0.0625, .tied = true, .eps = 1e-5, .neighbours = true,
      .reads = {"logit_scale", "sliding_window_pattern", "position_embedding_type"}},
+    {"apertus", .bias_field = true, .bos_id = 1, .eos_id = 2, .qk_norm = true, .activation = IV_ACTIVATION_XIELU,
+     .eps = 1e-5, .theta = 12e6, .stored = IV_STORED_APERTUS, .rope_when_absent = APERTUS_ROPE,
+     .reads = {READS_QK_NORM}},
     {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
      .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
      .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
@@ -332,10 +339,9 @@ static iv_status parse_switches(const iv_json_object *o, const family_facts *f, 
 /* ---- activations ---- */
 
 static const char *const activation_names[IV_ACTIVATION_KINDS][2] = {
-    [IV_ACTIVATION_SILU] = {"silu", "swish"},
-    [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
-    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"},
-    [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+    [IV_ACTIVATION_SILU] = {"silu", "swish"},         [IV_ACTIVATION_GELU_TANH] = {"gelu_pytorch_tanh", "gelu_tanh"},
+    [IV_ACTIVATION_SILU_CLAMPED] = {"silu", "swish"}, [IV_ACTIVATION_RELU2] = {"relu2", "relu2"},
+    [IV_ACTIVATION_XIELU] = {"xielu", "xielu"},
 };
 
 /* A family has one activation: the field says no other. */
@@ -541,6 +547,16 @@ static iv_status use_rotary_dim(const iv_json_object *o, int64_t head_dim, iv_er
                : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
 }
 
+static iv_status use_rope(const iv_json_object *o, const char *text, iv_error *err) {
+    static const char *const settings[] = {"rope_parameters", "rope_scaling", "rope_theta"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (iv_json_object_has(o, settings[i])) return IV_OK;
+    json_t *value = json_loads(text, 0, NULL);
+    return value && json_object_set_new(o->json, "rope_parameters", value) == 0
+               ? IV_OK
+               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
+}
+
 static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *wrapper, iv_model_config *c,
                               iv_error *err) {
     const family_facts *f = NULL;
@@ -559,6 +575,7 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
+    if (f->rope_when_absent) IV_TRY(use_rope(o, f->rope_when_absent, err));
     if (f->rotary_dim) IV_TRY(use_rotary_dim(o, c->head_dim, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));

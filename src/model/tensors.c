@@ -214,6 +214,21 @@ typedef struct mlp_shard {
     const iv_row_cut *row;
 } mlp_shard;
 
+/* The numbers of the activation, which every rank has. */
+static iv_status xielu(builder *b, const char *prefix, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
+    iv_mlp *first = mlps[0].mlp;
+    IV_TRY(vector(b, prefix, "act_fn.alpha_p", 1, &first->alpha_p, &named->alpha_p));
+    IV_TRY(vector(b, prefix, "act_fn.alpha_n", 1, &first->alpha_n, &named->alpha_n));
+    IV_TRY(vector(b, prefix, "act_fn.beta", 1, &first->beta, &named->beta));
+    IV_TRY(vector(b, prefix, "act_fn.eps", 1, &first->eps, &named->eps));
+    named->beta->constant = named->eps->constant = true;
+    for (size_t i = 1; i < count; i++) {
+        iv_mlp *to = mlps[i].mlp;
+        to->alpha_p = first->alpha_p, to->alpha_n = first->alpha_n, to->beta = first->beta, to->eps = first->eps;
+    }
+    return IV_OK;
+}
+
 /* leaves: of every matrix; 0: as its k has them. scaled: a GPU does not fuse the activation. */
 static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
                      bool scaled, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
@@ -239,6 +254,7 @@ static iv_status mlp(builder *b, const char *prefix, const iv_activation *activa
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
     IV_TRY(stacked(b, prefix, up + 2 - ups, ups, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
+    if (activation->kind == IV_ACTIVATION_XIELU && count) IV_TRY(xielu(b, prefix, mlps, count, named));
     if (!c->mlp_bias || count == 0) return IV_OK;
     IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
     for (size_t i = 1; i < count; i++) mlps[i].mlp->down_bias = mlps[0].mlp->down_bias;

@@ -54,6 +54,17 @@ void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void 
     }
 }
 
+void iv_ref_xielu_sums(const iv_activation *a, iv_dtype type, const void *x, const float *da, size_t n, float sums[2]) {
+    float lanes[2][IV_ROW_LANES] = {{0}}, eps = (float)a->eps;
+    for (size_t i = 0; i < n; i++) {
+        float v = iv_element(type, x, i);
+        bool above = v > 0.0f;
+        float *lane = &lanes[!above][i % IV_ROW_LANES], part = above ? v * v : v_xielu_rest(v, v_at_most(v, eps));
+        *lane = iv_fma(da[i], part, *lane);
+    }
+    for (size_t k = 0; k < 2; k++) sums[k] = iv_ref_fold_lanes(lanes[k]);
+}
+
 void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,
                             iv_dtype type, void *out) {
     float q = 1.0f / sum;

@@ -26,6 +26,10 @@ void iv_ref_norm_weight_backward(const float *dy, const float *x, float r, size_
 void iv_ref_activate_backward(const iv_activation *a, iv_dtype type, const void *gate, const void *up, const float *da,
                               size_t n, iv_dtype to, void *dgate, void *dup);
 
+/* A row's parts of the gradients of xIELU's two numbers, over typed x: of `positive`, the fold of lanes fma(da, x^2, l)
+ * over x > 0, and of `negative` that of fma(da, e, l) over the others, e what it multiplies. */
+void iv_ref_xielu_sums(const iv_activation *a, iv_dtype type, const void *x, const float *da, size_t n, float sums[2]);
+
 /* The gradient of a row's logits, rounded to `type`: c * (softmax(x)[i] - (i == target)), with the row's max and sum as
  * iv_ref_sum_exp makes them. Only columns [first, first + n) of the row are given in x and written. */
 void iv_ref_logits_backward(const float *x, size_t first, size_t n, float max, float sum, float c, size_t target,

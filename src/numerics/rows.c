@@ -2,6 +2,7 @@
 #include "numerics/rows.h"
 #include "numerics/vec_scalar.h"
 #include "numerics/activate.h"
+#include "numerics/elementary64.h"
 
 float iv_ref_fold_lanes(float lanes[IV_ROW_LANES]) {
     for (size_t stride = IV_ROW_LANES / 2; stride > 0; stride /= 2)
@@ -54,6 +55,16 @@ const iv_activation iv_silu = {.kind = IV_ACTIVATION_SILU};
 void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out) {
     iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
     for (size_t i = 0; i < n; i++) out[i] = iv_canonical(v_activate(a->kind, f, gate ? gate[i] : 0.0f, up[i]));
+}
+
+static double softplus(double x) { return x > 700 ? x : iv_log64(1 + iv_exp64(x)); }
+
+iv_activation iv_ref_xielu(float alpha_p, float alpha_n, float beta, float eps) {
+    return (iv_activation){.kind = IV_ACTIVATION_XIELU,
+                           .positive = softplus((double)alpha_p),
+                           .negative = (double)beta + softplus((double)alpha_n),
+                           .beta = (double)beta,
+                           .eps = (double)eps};
 }
 
 void iv_ref_forbid(float *x, size_t first, size_t n, const uint64_t *allowed) {

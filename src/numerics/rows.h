@@ -37,6 +37,9 @@ void iv_ref_rope(float *x, const float *cosine, const float *sine, size_t pairs)
 /* out[i] = the activation of gate[i] and up[i]; gate may be NULL if it has none. */
 void iv_ref_activate(const iv_activation *a, const float *gate, const float *up, size_t n, float *out);
 
+/* xIELU's numbers from a layer's weights: softplus(alpha_p), beta + softplus(alpha_n), in double. */
+iv_activation iv_ref_xielu(float alpha_p, float alpha_n, float beta, float eps);
+
 /* x[i] = outer * tanh(x[i] * inner): a soft cap, of logits (inner = 1 / cap, outer = cap) or of attention's scores. */
 void iv_ref_cap(float *x, float inner, float outer, size_t n);
 

@@ -44,7 +44,13 @@ static void row_ops(const iv_kernels *k, rng *r) {
     void *gate = random_values(r, type == IV_F16 ? NORMAL : f, type, n), *up = random_values(r, NORMAL, type, n);
     size_t width = iv_dtype_bytes(to);
     for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
-        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 0.7, .alpha = 1.702};
+        iv_activation a = {.kind = (iv_activation_kind)kind,
+                           .limit = 0.7,
+                           .alpha = 1.702,
+                           .positive = 0.8,
+                           .negative = 0.7,
+                           .beta = 0.5,
+                           .eps = -1e-2};
         bool gated = iv_activation_is_gated(&a);
         void *of_want = gated ? (char *)want + n * width : NULL, *of_got = gated ? (char *)got + n * width : NULL;
         iv_ref_activate_backward(&a, type, gated ? gate : NULL, up, dy, n, to, of_want, want);

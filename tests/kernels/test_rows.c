@@ -20,7 +20,13 @@ static void one_row(rng *r, const iv_kernels *ref, const iv_kernels *k) {
     float sum[2] = {ref->squares(x, n), k->squares(x, n)};
     assert_same_bits(what, &sum[0], &sum[1], 1, 4, true);
     for (int kind = 0; kind < IV_ACTIVATION_KINDS; kind++) {
-        iv_activation a = {.kind = (iv_activation_kind)kind, .limit = 7, .alpha = 1.702};
+        iv_activation a = {.kind = (iv_activation_kind)kind,
+                           .limit = 7,
+                           .alpha = 1.702,
+                           .positive = 0.8,
+                           .negative = 0.7,
+                           .beta = 0.5,
+                           .eps = -1e-2};
         const float *gate = iv_activation_is_gated(&a) ? x : NULL;
         ref->activate(&a, gate, y, n, type, want), k->activate(&a, gate, y, n, type, got), SAME(activate);
     }

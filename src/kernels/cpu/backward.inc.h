@@ -64,7 +64,7 @@ static void norm_weight_backward(const float *dy, const float *x, float r, size_
 static inline void activate_backward_as(iv_activation_kind kind, iv_activation_floats f, iv_dtype type,
                                         const void *gate, const void *up, const float *da, size_t n, iv_dtype to,
                                         void *dgate, void *dup) {
-    bool gated = kind != IV_ACTIVATION_RELU2;
+    bool gated = IV_ACTIVATION_HAS_GATE(kind);
     EACH(i, n) {
         vf g = gated ? load_typed(type, gate, i, left) : v_set(0.0f), dg = g, du;
         v_activate_backward(kind, f, g, load_typed(type, up, i, left), load_some(da + i, left), &dg, &du);
@@ -82,6 +82,7 @@ static void activate_backward(const iv_activation *a, iv_dtype type, const void 
         AS(IV_ACTIVATION_GELU_TANH);
         AS(IV_ACTIVATION_SILU_CLAMPED);
         AS(IV_ACTIVATION_RELU2);
+        AS(IV_ACTIVATION_XIELU);
     }
 #undef AS
 }

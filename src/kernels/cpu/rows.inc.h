@@ -103,7 +103,7 @@ static void rope(float *x, const float *cosine, const float *sine, size_t pairs)
 
 static inline void activate_as(iv_activation_kind kind, iv_activation_floats f, const float *gate, const float *up,
                                size_t n, iv_dtype type, void *out) {
-    bool gated = kind != IV_ACTIVATION_RELU2;
+    bool gated = IV_ACTIVATION_HAS_GATE(kind);
     EACH(i, n) {
         vf g = gated ? load_some(gate + i, left) : v_set(0.0f);
         store_some(type, out, i, v_activate(kind, f, g, load_some(up + i, left)), left);
@@ -118,6 +118,7 @@ static void activate(const iv_activation *a, const float *gate, const float *up,
         AS(IV_ACTIVATION_GELU_TANH);
         AS(IV_ACTIVATION_SILU_CLAMPED);
         AS(IV_ACTIVATION_RELU2);
+        AS(IV_ACTIVATION_XIELU);
     }
 #undef AS
 }

@@ -36,17 +36,18 @@ struct iv_cpu_learner {
     float *dx, *dnormed, *dattended, *dqkv, *dact;
     float *dblock; /* of the output of the block at work: dx, or post_dx behind a norm */
     float *post_dx;
-    void *dy;              /* [rows][widest]: a GEMM input */
-    void *dy_run;          /* [rows][widest]: the same with leaves in a run */
-    float *kept_dnormed;   /* [rows][hidden]: of an MLP that shares its norm with attention; NULL if none does */
-    float *centered;       /* [2][rows][hidden]: of norms that center rows: these, and their gradients; or NULL */
-    float *factors;        /* [rows][heads]: of norms */
-    float *sink_terms;     /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
-    float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
-    void *packed;          /* activations over the token axis */
-    void *transposed;      /* weights, transposed */
-    void *unpacked;        /* weights by row, where `weights` is NULL */
-    const void **row_list; /* [padded_max or the most outputs] */
+    void *dy;                /* [rows][widest]: a GEMM input */
+    void *dy_run;            /* [rows][widest]: the same with leaves in a run */
+    float *kept_dnormed;     /* [rows][hidden]: of an MLP that shares its norm with attention; NULL if none does */
+    float *centered;         /* [2][rows][hidden]: of norms that center rows: these, and their gradients; or NULL */
+    float *activation_terms; /* [rows][2]: of the numbers of xIELU; NULL without it */
+    float *factors;          /* [rows][heads]: of norms */
+    float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
+    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
+    void *packed;            /* activations over the token axis */
+    void *transposed;        /* weights, transposed */
+    void *unpacked;          /* weights by row, where `weights` is NULL */
+    const void **row_list;   /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
     uint32_t *logit_rows;

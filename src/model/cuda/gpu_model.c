@@ -9,7 +9,10 @@
 #include <string.h>
 
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
-    const char *missing = c->qk_norm_whole ? "norm over all heads" : c->layer_norm ? "LayerNorm" : NULL;
+    const char *missing = c->qk_norm_whole                                     ? "norm over all heads"
+                          : c->layer_norm                                      ? "LayerNorm"
+                          : c->layer[0].activation.kind == IV_ACTIVATION_XIELU ? "activation xIELU"
+                                                                               : NULL;
     if (missing)
         return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
                        missing);
