@@ -317,6 +317,17 @@ static iv_status head_values(builder *b, const char *at, size_t index, const hea
     return IV_OK;
 }
 
+/* No tensors: weights of 1, in layers with a rotation. */
+static iv_status plain_head_norms(builder *b, size_t index, size_t dim) {
+    const iv_model_config *c = &b->first->config;
+    if (c->ropes[c->layer[index].rope].kind == IV_ROPE_NONE) return IV_OK;
+    float *ones = IV_ARENA_NEW(&b->first->arena, dim, float);
+    if (!ones) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
+    for (size_t i = 0; i < dim; i++) ones[i] = 1.0f;
+    for (size_t r = 0; r < b->shards; r++) b->shard[r]->layers[index].q_norm = b->shard[r]->layers[index].k_norm = ones;
+    return IV_OK;
+}
+
 static iv_status head_norms(builder *b, const char *at, size_t index) {
     iv_layer *l = &b->first->layers[index];
     iv_layer_tensors *n = &b->first->layer_tensors[index];
@@ -327,6 +338,7 @@ static iv_status head_norms(builder *b, const char *at, size_t index) {
         IV_TRY(head_values(b, at, index, &q));
         return head_values(b, at, index, &k);
     }
+    if (b->first->config.qk_norm_plain) return plain_head_norms(b, index, dim);
     IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
     IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
     for (size_t r = 1; r < b->shards; r++)

@@ -490,6 +490,16 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
                             &c, &err),
                  &err, IV_UNSUPPORTED, "scoring_func: wanted sigmoid, found 'softmax'");
     parse_ok("llama",
+             "{\"model_type\":\"llama4_text\",\"intermediate_size_mlp\":96,\"num_local_experts\":4,"
+             "\"interleave_moe_layer_step\":2,\"attention_chunk_size\":32,\"no_rope_layers\":[],\"use_qk_norm\":true,"
+             "\"no_rope_layer_interval\":2,\"attn_temperature_tuning\":4,\"num_experts_per_tok\":1}",
+             &c); /* Llama 4 Maverick */
+    assert_true(c.intermediate_size == 96 && c.shared_intermediate_size == c.moe_intermediate_size);
+    assert_true(c.layer[0].mlp == IV_MLP_DENSE && c.layer[1].mlp == IV_MLP_EXPERTS && c.router_scales_inputs);
+    assert_true(c.layer[0].window == -32 && c.layer[1].window == 0 && c.sliding_window == 32);
+    const iv_rope_config *none = &c.ropes[c.layer[1].rope];
+    assert_true(none->kind == IV_ROPE_NONE && none->query_shift == 1 && none->original_positions == 8192);
+    parse_ok("llama",
              "{\"model_type\":\"cohere2\",\"logit_scale\":0.25,\"layer_norm_eps\":1e-4,\"sliding_window\":64,"
              "\"sliding_window_pattern\":2,\"position_embedding_type\":\"rope_gptj\",\"rotary_pct\":1.0,"
              "\"use_parallel_block\":true,\"use_gated_activation\":true}",
