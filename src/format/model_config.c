@@ -9,6 +9,7 @@
 #include "format/config_fields.h"
 #include "format/config_members.h"
 #include "format/config_rope.h"
+#include "format/config_wide.h"
 #include "format/config_wrapper.h"
 #include "format/foreign.h"
 #include "format/json.h"
@@ -62,6 +63,8 @@ typedef struct family_facts {
     bool layer_norm;              /* with layer_norm_eps */
     double logit_scale;           /* when logit_scale is absent; 0: the family has none */
     iv_activation_kind activation;
+    bool wide;                        /* layers that see all positions have heads of other sizes (config_wide.h), v is
+                                       * normed, layers have scalars, and the embedding's scale is as below */
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
@@ -94,6 +97,9 @@ typedef struct family_facts {
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
+#define GEMMA4_ROPE                                                                             \
+    "{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4},\"full_attention\":" \
+    "{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,\"rope_theta\":1e6}}"
 #define APERTUS_ROPE                                                                                        \
     "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"original_max_position_embeddings\":8192," \
     "\"low_freq_factor\":1,\"high_freq_factor\":4}"
@@ -217,6 +223,30 @@ static const family_facts families[] = {
      .experts = {.score = IV_SCORE_SIGMOID, .scales_inputs = true, .interleaved = true, .shared_counted = true},
      .reads = {READS_QK_NORM, "no_rope_layers", "no_rope_layer_interval", "attention_chunk_size",
                "attn_temperature_tuning"}},
+    {"gemma4_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .bias_field = true,
+     .bos_id = 2,
+     .eos_id = 1,
+     .slides = SLIDE_PATTERN,
+     .pattern = 6,
+     .window = 512,
+     .norms = IV_NORMS_BOTH,
+     .local_rope = IV_LOCAL_THETA,
+     .theta = 1e6,
+     .partial = 1,
+     .rope_when_absent = GEMMA4_ROPE,
+     .qk_norm = true,
+     .wide = true,
+     .activation = IV_ACTIVATION_GELU_TANH,
+     .attention_scale = 1,
+     .tied = true,
+     .vocab = 262144,
+     .heads = 8,
+     .positions = 131072,
+     .reads = {"per_layer_config", "attention_k_eq_v", "final_logit_softcapping", "hidden_activation",
+               "use_bidirectional_attention", "hidden_size_per_layer_input"}},
     {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
      .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
      .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
@@ -413,7 +443,9 @@ static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv
     if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
     if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
     c->unit_offset_norms = f->unit_offset_norms;
-    if (f->unit_offset_norms) c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
+    c->value_norm = c->layer_scalars = f->wide;
+    if (f->unit_offset_norms || f->wide)
+        c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
     if (scalar == 0) return IV_OK;
     IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
     c->attention_scale = 1 / sqrt(scalar);
@@ -647,9 +679,11 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
-    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries};
+    if (f->wide) IV_TRY(iv_config_parse_wide(o, c, err));
+    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries, f->wide};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
+    if (f->wide) IV_TRY(iv_config_use_wide(o, c, err));
     iv_config_use_positions(c, c->max_positions);
     if (f->moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
     IV_TRY(parse_dtype(o, c, err));
@@ -659,6 +693,12 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
 void iv_config_use_positions(iv_model_config *c, int64_t positions) {
     for (int i = 0; i < c->rope_count; i++)
         c->ropes[i].extended = c->ropes[i].kind == IV_ROPE_LONG && positions > c->ropes[i].original_positions;
+}
+
+bool iv_config_has_wide(const iv_model_config *c) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].wide) return true;
+    return false;
 }
 
 bool iv_config_has_post_norms(const iv_model_config *c) {

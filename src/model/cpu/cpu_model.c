@@ -14,10 +14,10 @@ typedef struct widths {
 } widths;
 
 static widths widths_of(const iv_model *m) {
-    const iv_tp_shard *s = &m->tp.shard[m->rank];
-    size_t dim = (size_t)m->config.head_dim;
-    return (widths){.q = s->heads * dim,
-                    .kv = s->kv_heads * dim,
+    const iv_tp_shard *s = &m->tp.shard[m->rank], *w = &m->tp.wide[m->rank];
+    size_t dim = (size_t)m->config.head_dim, wide = (size_t)m->config.wide_head_dim;
+    return (widths){.q = iv_size_max(s->heads * dim, w->heads * wide),
+                    .kv = iv_size_max(s->kv_heads * dim, w->kv_heads * wide),
                     .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
                                                 (size_t)m->config.moe_intermediate_size)};
 }

@@ -69,8 +69,9 @@ struct iv_cpu_learner {
     uint32_t *lookup_ranks;
     size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
     size_t lookup_count, lookup_max;
-    size_t qkv_leaves, up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank */
-    iv_row_cuts *qkv_cuts, *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
+    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank; [1]: of layers
+                                                                  * that are wide */
+    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
     /* Axes. */
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
@@ -93,6 +94,12 @@ static inline iv_cpu_learner *iv_cpu_learner_of(iv_backend *b) { return ((iv_cpu
 
 static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
     return &l->model->tp.shard[l->model->rank];
+}
+
+/* The same with the heads of a layer, and the size of these. */
+static inline const iv_tp_shard *iv_learner_heads(const iv_cpu_learner *l, size_t layer, size_t *dim) {
+    *dim = (size_t)iv_config_head_dim(&l->model->config, (int64_t)layer);
+    return iv_tp_shard_of(&l->model->tp, l->model->rank, l->model->config.layer[layer].wide);
 }
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */

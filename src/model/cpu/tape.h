@@ -17,6 +17,7 @@ typedef struct iv_tape_layer {
     float *attention_y; /* [T][hidden]: the outputs of the blocks before their norms; NULL where there are none */
     float *mlp_y;
     void *q, *k, *v;                            /* as attention took them */
+    void *v_raw;                                /* before its norm; NULL where it has none */
     void *q_raw, *k_raw;                        /* before the head norms; NULL where there are none */
     float *qk_factors;                          /* [T][2]: of norms over all heads; NULL where there are none */
     void *attended;                             /* [T][q] */
