@@ -70,6 +70,7 @@ static const iv_config_field model_rows[] = {
     {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
     {"router_scales_inputs", AT(router_scales_inputs), IV_FIELD_FLAG, LINE, .label = "routed inputs"},
     {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
+    {"expert_norms", AT(expert_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "expert norms"},
     {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},
     {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,
      .max = 1e6},
@@ -119,12 +120,12 @@ static const iv_config_field layer_rows[] = {
     {"sliding_window", AT(window), IV_FIELD_INT, .uses = BOTH},
     {"mlp", AT(mlp), IV_FIELD_CHOICE, BOTH, .choices = mlp_kinds},
     {"rope", AT(rope), IV_FIELD_CHOICE, LINE, .label = "rope"},
-    {"wide", AT(wide), IV_FIELD_FLAG, LINE | MEMORY, .label = "wide"},
-    {"values_are_keys", AT(values_are_keys), IV_FIELD_FLAG, LINE | MEMORY, .label = "values"},
     {"norms", AT(norms), IV_FIELD_CHOICE, LINE | MEMORY, .label = "norms", .choices = norm_places},
     {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
     {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
     {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"wide", AT(wide), IV_FIELD_FLAG, LINE | MEMORY, .label = "wide"},
+    {"values_are_keys", AT(values_are_keys), IV_FIELD_FLAG, LINE | MEMORY, .label = "values"},
 };
 #undef AT
 

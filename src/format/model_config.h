@@ -129,6 +129,8 @@ typedef struct iv_model_config {
     double routed_scale;                         /* of the weights */
     bool router_scales_inputs;                   /* the weights scale the experts' inputs, not their outputs */
     int64_t shared_intermediate_size;            /* of an expert that serves all tokens; 0: there is none */
+    bool expert_norms;                           /* experts and the shared one have norms of their own behind the
+                                                  * residual stream, the router a third, and weights a factor each */
     bool shared_gate;                            /* its output is scaled by the sigmoid of a row of weights */
 
     iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */

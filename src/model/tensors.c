@@ -404,6 +404,24 @@ static iv_status router(builder *b, const char *at, size_t index) {
     return IV_OK;
 }
 
+/* Norms of experts, of the shared one, and of the router. */
+static iv_status expert_norms(builder *b, const char *at, size_t index) {
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t hidden = (size_t)b->first->config.hidden_size, experts = (size_t)b->first->config.experts;
+    IV_TRY(vector(b, at, "router.scale", hidden, &l->router_norm, &n->router_norm));
+    IV_TRY(vector(b, at, "router.per_expert_scale", experts, &l->expert_scales, &n->expert_scales));
+    IV_TRY(norm(b, at, "pre_feedforward_layernorm_2.weight", hidden, &l->experts_norm, &n->experts_norm));
+    IV_TRY(norm(b, at, "post_feedforward_layernorm_1.weight", hidden, &l->shared_post_norm, &n->shared_post_norm));
+    IV_TRY(norm(b, at, "post_feedforward_layernorm_2.weight", hidden, &l->experts_post_norm, &n->experts_post_norm));
+    for (size_t r = 1; r < b->shards; r++) {
+        iv_layer *to = &b->shard[r]->layers[index];
+        to->router_norm = l->router_norm, to->expert_scales = l->expert_scales, to->experts_norm = l->experts_norm;
+        to->shared_post_norm = l->shared_post_norm, to->experts_post_norm = l->experts_post_norm;
+    }
+    return IV_OK;
+}
+
 /* The expert that serves all tokens, divided over the ranks as a dense layer's MLP. */
 static iv_status shared_expert(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
@@ -439,6 +457,7 @@ static iv_status experts(builder *b, const char *at, size_t index) {
         IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES,
                    c->mlp_bias, &held, count, &b->first->layer_tensors[index].experts[e]));
     }
+    if (c->expert_norms) IV_TRY(expert_norms(b, at, index));
     return shared_expert(b, at, index);
 }
 

@@ -315,7 +315,8 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
-    IV_TRY(iv_cpu_experts(s, l, s->batch->tokens, y, err));
+    IV_TRY(l->experts_norm ? iv_cpu_normed_experts(s, l, s->tape ? s->tape->now->x_mlp : s->x, y, err)
+                           : iv_cpu_experts(s, l, s->batch->tokens, y, err));
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
     add_block(s, l->mlp_post_norm, y);
     scale_stream(s, l);

@@ -63,6 +63,11 @@ static void run_norm(norm_job *j, const iv_tensor *weight) {
                         &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset, hidden_of(l), norm_columns, j});
 }
 
+void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
+                     float *dx) {
+    run_norm(&(norm_job){.l = l, .x = x, .weight = weight, .dy = dy, .dx = dx}, tensor);
+}
+
 static void add_row(void *context, size_t row, size_t worker) {
     (void)worker;
     iv_cpu_learner *l = context;
@@ -167,6 +172,7 @@ static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     scale_stream(l, layer);
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors_of(l, layer)->mlp_post_norm);
     const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
+    if (l->model->config.expert_norms) return iv_normed_experts_backward(l, layer, err);
     iv_cpu_norm(l->forward, x, norm);
     return iv_experts_backward(l, layer, err);
 }

@@ -38,6 +38,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->normed = iv_carve(v, t * hidden, width);
     if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
     if (c->layer_norm) s->centered = iv_carve(v, t * hidden, sizeof(float));
+    for (int i = 0; i < 2 && c->expert_norms; i++) s->sums[i] = iv_carve(v, t * hidden, sizeof(float));
     s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.q, width);

@@ -100,6 +100,10 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
     if (!w->experts) return;
     t->shared_gate = typed(l, v, n, w->shared), t->shared_up = typed(l, v, n, w->shared);
     t->shared_act = typed(l, v, n, w->shared);
+    if (l->model->config.expert_norms) {
+        t->shared_y = floats(v, n, w->h), t->experts_y = floats(v, n, w->h);
+        t->expert_shares = floats(v, n, w->k);
+    }
     t->router_logits = floats(v, n, w->experts + 1), t->expert_weights = floats(v, n, w->k);
     t->expert_ids = iv_carve(v, n * w->k, sizeof *t->expert_ids);
 }
@@ -135,6 +139,7 @@ static void carve_experts(iv_cpu_learner *l, iv_carving *v, const widths *w) {
     l->router_gradients = floats(v, n, w->experts + 1);
     if (l->model->config.shared_intermediate_size)
         l->shared_dx = floats(v, n, w->h), l->scale_gradients = floats(v, n, 1);
+    if (l->model->config.expert_norms) l->sums_dx = floats(v, 2 * n, w->h), l->scale_terms = floats(v, n, w->experts);
     l->expert_slots = iv_carve(v, n, sizeof *l->expert_slots);
     l->expert_rows = iv_carve(v, l->padded_max, sizeof *l->expert_rows);
 }

@@ -11,6 +11,7 @@
 static const char *missing_on_gpus(const iv_model_config *c) {
     if (c->qk_norm_whole) return "norm over all heads";
     if (c->layer_norm) return "LayerNorm";
+    if (c->expert_norms) return "norms of experts";
     if (c->value_norm) return "norm of values";
     if (c->layer_scalars) return "scalars of layers";
     if (iv_config_has_wide(c)) return "heads of two sizes";
