@@ -569,7 +569,7 @@ IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info 
 
 /* The KV cache of one sequence: layers with the same window, and the same widths of a head's key and value. */
 typedef struct iv_kv_need {
-    int64_t window; /* 0: every position is kept */
+    int64_t window; /* 0: every position is kept; below 0: those of a chunk of -window */
     size_t layers, key_dim, value_dim;
     size_t tables;         /* page tables: these layers are divided into so many groups, which take pages apart */
     uint64_t pages, bytes; /* at once, as pages behind the window are freed */

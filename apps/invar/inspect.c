@@ -121,7 +121,10 @@ static void print_context(FILE *out, cli_style s, const iv_context_info *c) {
         snprintf(layers, sizeof layers, "%zu %s", n->layers, n->layers == 1 ? "layer" : "layers");
         fprintf(out, "  %-18s %llu pages, %s", layers, (unsigned long long)n->pages,
                 cli_human_bytes((double)n->bytes, human));
-        if (n->window)
+        if (n->window < 0)
+            fprintf(out, ": the last chunk of %lld positions (of all: %llu pages, %s)", (long long)-n->window,
+                    (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
+        else if (n->window)
             fprintf(out, ": the last %lld positions (of all: %llu pages, %s)", (long long)n->window,
                     (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
         fprintf(out, "\n");

@@ -45,21 +45,30 @@ typedef struct iv_rope_config {
     double mscale, mscale_all_dim;            /* YARN, of the file; 0: not given */
     double attn_factor;                       /* multiplies what follows from the factor (YARN); else 1 */
     bool truncate;                            /* YARN */
-    double query_beta; /* rotated queries are multiplied by 1 + beta ln(1 + floor(position / original_positions)) */
-    bool extended;     /* LONG: by iv_config_use_positions */
-    bool neighbours;   /* files have the two rows of a pair next to each other: tensor_places.h */
-    int64_t rotated;   /* dimensions of a head that turn, even; 0: all */
+    /* Queries are multiplied, after the rotation, by 1 + beta ln(1 + floor((position + shift) / original_positions)).
+     */
+    double query_beta;
+    int64_t query_shift;
+    bool extended;   /* LONG: by iv_config_use_positions */
+    bool neighbours; /* files have the two rows of a pair next to each other: tensor_places.h */
+    int64_t rotated; /* dimensions of a head that turn, even; 0: all */
 } iv_rope_config;
 
 typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 
 /* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
-typedef enum iv_norm_places { IV_NORMS_BEFORE, IV_NORMS_BEHIND, IV_NORMS_BOTH } iv_norm_places;
+typedef enum iv_norm_places {
+    IV_NORMS_BEFORE,
+    IV_NORMS_BEHIND,
+    IV_NORMS_BOTH,
+    IV_NORMS_SHARED /* of the layer's input, which both blocks take: they run side by side */
+} iv_norm_places;
 
 /* What one layer is. */
 typedef struct iv_layer_config {
     iv_mlp_kind mlp;
-    int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i */
+    int64_t window; /* query i sees keys j with i - window < j <= i; 0: all j <= i; below 0: those of its chunk, of
+                     * -window positions (iv_first_visible) */
     int rope;       /* index into iv_model_config.ropes */
     iv_norm_places norms;
     iv_activation activation; /* of its MLP, or of its experts */
@@ -75,6 +84,7 @@ typedef struct iv_model_config {
     int64_t head_dim;                                                            /* even */
     int64_t max_positions;
     double rms_norm_eps;
+    bool layer_norm; /* norms of the residual stream are of centered rows */
 
     iv_rope_config ropes[IV_ROPES_MAX];
     int rope_count;
@@ -85,6 +95,8 @@ typedef struct iv_model_config {
     bool attention_out_bias; /* on o */
     bool mlp_bias;           /* on gate, up and down */
     bool qk_norm;            /* an RMSNorm over each head of q and of k before the rotation */
+    bool qk_norm_whole;      /* one over all heads of q and one over all of k instead, before the rotation */
+    bool qk_norm_plain;      /* without weights, and only in layers with a rotation */
     bool qk_norm_behind;     /* behind the rotation instead */
 
     /* Scales and caps. */
@@ -98,7 +110,7 @@ typedef struct iv_model_config {
     bool unit_offset_norms;     /* norms multiply by 1 + weight */
     bool attention_sinks;       /* a head's softmax has one more term in its sum */
 
-    int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
+    int64_t sliding_window; /* the largest window, or chunk, of a layer; 0 when no layer slides */
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
     int64_t experts, experts_per_token, moe_intermediate_size;
@@ -108,6 +120,7 @@ typedef struct iv_model_config {
     bool router_correction;                      /* added to the scores for the choice alone; not trained */
     int64_t router_groups, router_chosen_groups; /* 0: no groups */
     double routed_scale;                         /* of the weights */
+    bool router_scales_inputs;                   /* the weights scale the experts' inputs, not their outputs */
     int64_t shared_intermediate_size;            /* of an expert that serves all tokens; 0: there is none */
     bool shared_gate;                            /* its output is scaled by the sigmoid of a row of weights */
 

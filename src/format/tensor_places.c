@@ -9,7 +9,7 @@ const char *const iv_tensor_prefixes[] = {
     "model.", "model.language_model.", "language_model.model.", "language_model.", "", NULL};
 
 /* Which part of the stored tensor. */
-typedef enum part { WHOLE, Q, K, V, GATE, UP, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } part;
+typedef enum part { WHOLE, Q, K, V, GATE, UP, NUMBER, EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } part;
 
 /* Names without "model.layers.N." and without ".weight" or ".bias"; * is an expert's number. */
 typedef struct form {
@@ -50,6 +50,23 @@ static const form forms[] = {
     {IV_STORED_GLM4_NORMS, "post_attention_layernorm", "post_self_attn_layernorm", .part = WHOLE},
     {IV_STORED_GLM4_NORMS, "pre_feedforward_layernorm", "post_attention_layernorm", .part = WHOLE},
     {IV_STORED_GLM4_NORMS, "post_feedforward_layernorm", "post_mlp_layernorm", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.gate", "feed_forward.router", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.gate_proj", "feed_forward.gate_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.up_proj", "feed_forward.up_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.down_proj", "feed_forward.down_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.shared_experts.gate_proj", "feed_forward.shared_expert.gate_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.shared_experts.up_proj", "feed_forward.shared_expert.up_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.shared_experts.down_proj", "feed_forward.shared_expert.down_proj", .part = WHOLE},
+    {IV_STORED_LLAMA4, "mlp.experts.*.gate_proj", "feed_forward.experts.gate_up_proj", .part = EXPERT_GATE,
+     .transposed = true},
+    {IV_STORED_LLAMA4, "mlp.experts.*.up_proj", "feed_forward.experts.gate_up_proj", .part = EXPERT_UP,
+     .transposed = true},
+    {IV_STORED_LLAMA4, "mlp.experts.*.down_proj", "feed_forward.experts.down_proj", .part = EXPERT_DOWN,
+     .transposed = true},
+    {IV_STORED_APERTUS, "input_layernorm", "attention_layernorm", .part = WHOLE},
+    {IV_STORED_APERTUS, "post_attention_layernorm", "feedforward_layernorm", .part = WHOLE},
+    {IV_STORED_APERTUS, "mlp.act_fn.beta", "mlp.act_fn.beta", .part = NUMBER},
+    {IV_STORED_APERTUS, "mlp.act_fn.eps", "mlp.act_fn.eps", .part = NUMBER},
     {IV_STORED_HUNYUAN_NORMS, "self_attn.q_norm", "self_attn.query_layernorm", .part = WHOLE},
     {IV_STORED_HUNYUAN_NORMS, "self_attn.k_norm", "self_attn.key_layernorm", .part = WHOLE},
 };
@@ -134,6 +151,7 @@ static void place(const iv_model_config *c, const form *f, size_t expert, int nd
         return;
     }
     if (p == Q || p == K || p == V) all = q + 2 * kv, begin = p == Q ? 0 : p == K ? q : q + kv;
+    if (p == NUMBER) ndim = 0; /* its shape is [] */
     if (p == GATE || p == UP) all = 2 * rows, begin = p == UP ? rows : 0;
     *out = (iv_tensor_place){.ndim = ndim, .shape = {(int64_t)all, (int64_t)columns}, .begin = begin, .step = 1};
 }

@@ -1,5 +1,7 @@
 /* groups.c: dividing layers into groups, and the pages that they need. */
 #include "kv/groups.h"
+
+#include <stdlib.h>
 #include "base/size.h"
 
 enum { WASTE = 16 }; /* of the layers, one in so many may be an unused plane */
@@ -67,7 +69,7 @@ bool iv_kv_groups_slide(const iv_kv_groups *g) {
 }
 
 size_t iv_kv_group_peak(const iv_kv_groups *g, size_t group, size_t tokens, size_t chunk) {
-    size_t all = iv_kv_pages_for(tokens), window = (size_t)g->kind[group].window;
+    size_t all = iv_kv_pages_for(tokens), window = (size_t)llabs(g->kind[group].window);
     if (window == 0) return all;
     return iv_size_min(all, iv_kv_pages_for(window - 1) + iv_kv_pages_for(chunk));
 }

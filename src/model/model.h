@@ -24,6 +24,7 @@ enum { IV_MODEL_ALIGN = 256 }; /* of a matrix among the others */
 typedef struct iv_mlp {
     iv_matrix gate_up, down[IV_RANK_NODES_MAX];
     float *gate_up_bias, *down_bias;
+    float *alpha_p, *alpha_n, *beta, *eps; /* of xIELU, one number each; or NULL */
 } iv_mlp;
 
 /* The same by name (tensors.h), whole: NULL where the layer has none. The first model of a process has them. */
@@ -31,6 +32,7 @@ typedef struct iv_tensor iv_tensor;
 typedef struct iv_stored iv_stored;
 typedef struct iv_mlp_tensors {
     iv_tensor *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+    iv_tensor *alpha_p, *alpha_n, *beta, *eps; /* of xIELU */
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
@@ -51,7 +53,7 @@ typedef struct iv_layer {
     const iv_rope_table *rope;                  /* the rotation of q and k */
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
-    float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *q_norm, *k_norm;                     /* [head_dim], over all heads [the rank's heads][head_dim]; or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;

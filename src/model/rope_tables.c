@@ -58,5 +58,7 @@ void iv_rope_tables(const iv_model_config *config, int rope, iv_pool *pool, size
 
 void iv_rope_query_scales(const iv_rope_config *c, size_t positions, float *out) {
     for (size_t p = 0; p < positions; p++)
-        out[p] = (float)(1 + c->query_beta * iv_log64(1.0 + (double)(p / (size_t)c->original_positions)));
+        out[p] =
+            (float)(1 + c->query_beta *
+                            iv_log64(1.0 + (double)((p + (size_t)c->query_shift) / (size_t)c->original_positions)));
 }

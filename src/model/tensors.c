@@ -8,6 +8,7 @@
 #include "numerics/rows.h"
 #include "numerics/tree.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,6 +246,21 @@ typedef struct mlp_shard {
     const iv_row_cut *row;
 } mlp_shard;
 
+/* The numbers of the activation, which every rank has. */
+static iv_status xielu(builder *b, const char *prefix, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
+    iv_mlp *first = mlps[0].mlp;
+    IV_TRY(vector(b, prefix, "act_fn.alpha_p", 1, &first->alpha_p, &named->alpha_p));
+    IV_TRY(vector(b, prefix, "act_fn.alpha_n", 1, &first->alpha_n, &named->alpha_n));
+    IV_TRY(vector(b, prefix, "act_fn.beta", 1, &first->beta, &named->beta));
+    IV_TRY(vector(b, prefix, "act_fn.eps", 1, &first->eps, &named->eps));
+    named->beta->constant = named->eps->constant = true;
+    for (size_t i = 1; i < count; i++) {
+        iv_mlp *to = mlps[i].mlp;
+        to->alpha_p = first->alpha_p, to->alpha_n = first->alpha_n, to->beta = first->beta, to->eps = first->eps;
+    }
+    return IV_OK;
+}
+
 /* leaves: of every matrix; 0: as its k has them. scaled: a GPU does not fuse the activation. */
 static iv_status mlp(builder *b, const char *prefix, const iv_activation *activation, size_t intermediate, int leaves,
                      bool scaled, const mlp_shard *mlps, size_t count, iv_mlp_tensors *named) {
@@ -270,6 +286,7 @@ static iv_status mlp(builder *b, const char *prefix, const iv_activation *activa
     for (size_t i = 0; leaves && i < downs; i++) down_cuts[i].leaves = leaves;
     IV_TRY(stacked(b, prefix, up + 2 - ups, ups, hidden, up_cuts, count));
     IV_TRY(stacked(b, prefix, down, 1, intermediate, down_cuts, downs));
+    if (activation->kind == IV_ACTIVATION_XIELU && count) IV_TRY(xielu(b, prefix, mlps, count, named));
     if (!c->mlp_bias || count == 0) return IV_OK;
     IV_TRY(vector(b, prefix, "down_proj.bias", hidden, &mlps[0].mlp->down_bias, &named->down_bias));
     for (size_t i = 1; i < count; i++) mlps[i].mlp->down_bias = mlps[0].mlp->down_bias;
@@ -283,11 +300,11 @@ static iv_status norms(builder *b, const char *at, size_t index) {
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     iv_norm_places places = b->first->config.layer[index].norms;
     const struct {
-        const char *name[IV_NORMS_BOTH + 1]; /* by iv_norm_places; NULL: there is none */
+        const char *name[IV_NORMS_SHARED + 1]; /* by iv_norm_places; NULL: there is none */
         float **to;
         iv_tensor **tensor;
     } all[] = {
-        {{"input_layernorm", NULL, "input_layernorm"}, &l->attention_norm, &n->attention_norm},
+        {{"input_layernorm", NULL, "input_layernorm", "input_layernorm"}, &l->attention_norm, &n->attention_norm},
         {{NULL, "post_attention_layernorm", "post_attention_layernorm"},
          &l->attention_post_norm,
          &n->attention_post_norm},
@@ -303,22 +320,61 @@ static iv_status norms(builder *b, const char *at, size_t index) {
     return IV_OK;
 }
 
-/* One value a query head: of each rank those of its heads. */
-static iv_status sinks(builder *b, const char *at, size_t index) {
+/* Some values a head: of each rank those of its query heads, or of its KV heads. */
+typedef struct head_vector {
+    const char *name;
+    bool kv;
+    size_t each; /* values of a head */
+    size_t to;   /* offset of the vector in iv_layer */
+    iv_tensor **tensor;
+} head_vector;
+
+static iv_status head_values(builder *b, const char *at, size_t index, const head_vector *v) {
+    const iv_model_config *c = &b->first->config;
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
-    snprintf(name, sizeof name, "%sself_attn.sinks", at);
-    IV_TRY(find(b, name, 1, (size_t)b->first->config.heads, 0, &t));
-    t->held = IV_F32, b->first->layer_tensors[index].sinks = t;
+    snprintf(name, sizeof name, "%s%s", at, v->name);
+    IV_TRY(find(b, name, 1, (size_t)(v->kv ? c->kv_heads : c->heads) * v->each, 0, &t));
+    t->held = IV_F32, *v->tensor = t;
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
         const iv_tp_shard *s = &m->tp.shard[m->rank];
-        float *to = m->layers[index].sinks = IV_ARENA_NEW(&m->arena, s->heads ? s->heads : 1, float);
+        size_t begin = (v->kv ? s->kv_head_first : s->head_first) * v->each,
+               n = (v->kv ? s->kv_heads : s->heads) * v->each;
+        float *to = IV_ARENA_NEW(&m->arena, n ? n : 1, float);
         if (!to) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", name);
-        IV_TRY(add_slice(
-            b, t,
-            (iv_tensor_slice){.owner = m, .vector = to, .begin = s->head_first, .end = s->head_first + s->heads}));
+        *(float **)(void *)((char *)&m->layers[index] + v->to) = to;
+        IV_TRY(add_slice(b, t, (iv_tensor_slice){.owner = m, .vector = to, .begin = begin, .end = begin + n}));
     }
+    return IV_OK;
+}
+
+/* No tensors: weights of 1, in layers with a rotation. */
+static iv_status plain_head_norms(builder *b, size_t index, size_t dim) {
+    const iv_model_config *c = &b->first->config;
+    if (c->ropes[c->layer[index].rope].kind == IV_ROPE_NONE) return IV_OK;
+    float *ones = IV_ARENA_NEW(&b->first->arena, dim, float);
+    if (!ones) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
+    for (size_t i = 0; i < dim; i++) ones[i] = 1.0f;
+    for (size_t r = 0; r < b->shards; r++) b->shard[r]->layers[index].q_norm = b->shard[r]->layers[index].k_norm = ones;
+    return IV_OK;
+}
+
+static iv_status head_norms(builder *b, const char *at, size_t index) {
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t dim = (size_t)b->first->config.head_dim;
+    if (b->first->config.qk_norm_whole) {
+        const head_vector q = {"self_attn.q_norm.weight", false, dim, offsetof(iv_layer, q_norm), &n->q_norm},
+                          k = {"self_attn.k_norm.weight", true, dim, offsetof(iv_layer, k_norm), &n->k_norm};
+        IV_TRY(head_values(b, at, index, &q));
+        return head_values(b, at, index, &k);
+    }
+    if (b->first->config.qk_norm_plain) return plain_head_norms(b, index, dim);
+    IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
+    IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
+    for (size_t r = 1; r < b->shards; r++)
+        b->shard[r]->layers[index].q_norm = l->q_norm, b->shard[r]->layers[index].k_norm = l->k_norm;
     return IV_OK;
 }
 
@@ -349,11 +405,9 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
-    if (c->qk_norm) {
-        IV_TRY(norm(b, at, "self_attn.q_norm.weight", dim, &l->q_norm, &n->q_norm));
-        IV_TRY(norm(b, at, "self_attn.k_norm.weight", dim, &l->k_norm, &n->k_norm));
-    }
-    return c->attention_sinks ? sinks(b, at, index) : IV_OK;
+    if (c->qk_norm) IV_TRY(head_norms(b, at, index));
+    const head_vector sinks = {"self_attn.sinks", false, 1, offsetof(iv_layer, sinks), &n->sinks};
+    return c->attention_sinks ? head_values(b, at, index, &sinks) : IV_OK;
 }
 
 /* The router, with the shared expert's gate as its last output, and what is added to logits and scores. */
@@ -425,7 +479,7 @@ static iv_status layer(builder *b, size_t index) {
         l->config = &m->config.layer[index], l->rope = &b->first->ropes[l->config->rope];
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->attention_post_norm = first->attention_post_norm, l->mlp_post_norm = first->mlp_post_norm;
-        l->q_norm = first->q_norm, l->k_norm = first->k_norm, l->out_bias = first->out_bias;
+        l->out_bias = first->out_bias;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
         mlps[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};

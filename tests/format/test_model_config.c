@@ -477,6 +477,41 @@ static void members_that_change_the_arithmetic_are_refused(void **state) {
         }
     expect_error("norm", parse_edit("llama", "{\"use_qk_norm\":true}", &c, &err), &err, IV_UNSUPPORTED,
                  "use_qk_norm: wanted false");
+    parse_ok("llama",
+             "{\"model_type\":\"minimax_m2\",\"head_dim\":16,\"rotary_dim\":8,\"num_local_experts\":4,"
+             "\"num_experts_per_tok\":2,\"scoring_func\":\"sigmoid\",\"use_routing_bias\":true,"
+             "\"shared_intermediate_size\":0}",
+             &c); /* MiniMax-M2 */
+    assert_true(c.qk_norm && c.qk_norm_whole && c.ropes[0].rotated == 8 && c.router_correction && c.norm_topk_prob);
+    expect_error("norm",
+                 parse_edit("llama",
+                            "{\"model_type\":\"minimax_m2\",\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+                            "\"scoring_func\":\"softmax\"}",
+                            &c, &err),
+                 &err, IV_UNSUPPORTED, "scoring_func: wanted sigmoid, found 'softmax'");
+    parse_ok("llama",
+             "{\"model_type\":\"llama4_text\",\"intermediate_size_mlp\":96,\"num_local_experts\":4,"
+             "\"interleave_moe_layer_step\":2,\"attention_chunk_size\":32,\"no_rope_layers\":[],\"use_qk_norm\":true,"
+             "\"no_rope_layer_interval\":2,\"attn_temperature_tuning\":4,\"num_experts_per_tok\":1}",
+             &c); /* Llama 4 Maverick */
+    assert_true(c.intermediate_size == 96 && c.shared_intermediate_size == c.moe_intermediate_size);
+    assert_true(c.layer[0].mlp == IV_MLP_DENSE && c.layer[1].mlp == IV_MLP_EXPERTS && c.router_scales_inputs);
+    assert_true(c.layer[0].window == -32 && c.layer[1].window == 0 && c.sliding_window == 32);
+    const iv_rope_config *none = &c.ropes[c.layer[1].rope];
+    assert_true(none->kind == IV_ROPE_NONE && none->query_shift == 1 && none->original_positions == 8192);
+    parse_ok("llama",
+             "{\"model_type\":\"cohere2\",\"logit_scale\":0.25,\"layer_norm_eps\":1e-4,\"sliding_window\":64,"
+             "\"sliding_window_pattern\":2,\"position_embedding_type\":\"rope_gptj\",\"rotary_pct\":1.0,"
+             "\"use_parallel_block\":true,\"use_gated_activation\":true}",
+             &c); /* Command A */
+    assert_true(c.layer_norm && c.rms_norm_eps == 1e-4 && c.logits_divisor == 4 && c.ropes[0].neighbours);
+    assert_true(c.layer[0].norms == IV_NORMS_SHARED && c.layer[0].window == 64 && c.layer[0].rope == 0);
+    assert_true(c.layer[1].window == 0 && c.ropes[c.layer[1].rope].kind == IV_ROPE_NONE);
+    parse_ok("llama",
+             "{\"model_type\":\"olmo3\",\"rope_theta\":500000,\"sliding_window\":64,\"rope_scaling\":{\"rope_type\":"
+             "\"yarn\",\"factor\":8,\"original_max_position_embeddings\":64}}",
+             &c); /* Olmo-3-7B: the scaling is of the layers that see all positions */
+    assert_true(c.rope_count == 2 && c.ropes[1].kind == IV_ROPE_DEFAULT && c.layer[0].rope == 1);
     parse_ok("qwen3_moe", "{\"use_qk_norm\":true,\"qkv_bias\":false}", &c); /* Qwen3-Coder-480B-A35B */
 }
 

@@ -6,6 +6,7 @@
 #include "model/cpu/experts.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
+#include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
 
 #include <string.h>
@@ -60,6 +61,10 @@ static void norm_row(void *context, size_t row, size_t worker) {
     size_t hidden = (size_t)m->config.hidden_size;
     const float *x = j->x + row * hidden;
     char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
+    if (m->config.layer_norm && j->weight) {
+        j->s->compute.kernels->center(x, hidden, j->s->centered + row * hidden);
+        x = j->s->centered + row * hidden;
+    }
     if (j->weight)
         j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
     else
@@ -74,7 +79,7 @@ void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
 static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
-    if (n.kind == IV_NORM_FINAL) return IV_OK; /* head norms the rows that it needs */
+    if (n.kind == IV_NORM_FINAL || n.kind == IV_NORM_KEPT) return IV_OK; /* head norms the rows that it needs */
     const iv_layer *l = &s->model->layers[n.layer];
     iv_cpu_norm(s, s->x, n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm);
     return IV_OK;
@@ -161,7 +166,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
     for (size_t h = 0; h < heads + kv_heads && c->qk_norm_behind; h++)
         k->rope(qkv_row + h * dim, cosine, sine, dim / 2);
-    if (tape && tape->q_raw) {
+    if (tape && tape->q_raw && !c->qk_norm_whole) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
         k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
                  (char *)tape->k_raw + row * kv_heads * dim * width);
@@ -169,7 +174,7 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
-        if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
+        if (head_norm && !c->qk_norm_whole) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
     if (j->layer->rope->query) k->scale(qkv_row, heads * dim, j->layer->rope->query[position]);
@@ -200,8 +205,8 @@ static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_model *s = self(b);
+    if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
     if (!shard_of(s->model)->heads) return IV_OK;
     job j = {.s = s,
              .layer = &s->model->layers[layer],
@@ -316,9 +321,12 @@ static iv_status head(iv_backend *b, iv_error *err) {
     size_t count = batch->logit_count, slice = batch->logits_max ? batch->logits_max : count;
     if (count == 0) return IV_OK;
     IV_ASSERT(count <= slice || batch->take || m->rank > 0);
-    for (size_t i = 0; i < count; i++)
-        s->compute.kernels->rmsnorm(s->x + batch->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
-                                    hidden, m->gemm_type, (char *)s->normed + i * hidden * width);
+    for (size_t i = 0; i < count; i++) {
+        const float *x = s->x + batch->logit_rows[i] * hidden;
+        if (m->config.layer_norm) s->compute.kernels->center(x, hidden, s->centered), x = s->centered;
+        s->compute.kernels->rmsnorm(x, m->final_norm, (float)m->config.rms_norm_eps, hidden, m->gemm_type,
+                                    (char *)s->normed + i * hidden * width);
+    }
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
         if (m->tp.ranks > 1)

@@ -4,6 +4,7 @@
 #include "kernels/heads_backward.h"
 #include "model/cpu/blocks.h"
 #include "model/cpu/learner_state.h"
+#include "model/cpu/whole_norm.h"
 #include "model/decoder.h"
 
 #include <string.h>
@@ -22,13 +23,28 @@ typedef struct norm_job {
     float *dx; /* to which the gradient is added */
 } norm_job;
 
+float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
+                          float *centered, size_t apart) {
+    const iv_kernels *k = l->kernels;
+    size_t h = hidden_of(l);
+    float eps = (float)l->model->config.rms_norm_eps;
+    if (!l->model->config.layer_norm) return k->rmsnorm_backward(x, weight, eps, h, dy, dx, dx);
+    float *gradient = centered + apart;
+    k->center(x, h, centered);
+    float r = k->rmsnorm_backward(centered, weight, eps, h, dy, NULL, gradient);
+    k->center(gradient, h, gradient);
+    k->add(dx, gradient, h);
+    return r;
+}
+
 static void norm_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const norm_job *j = context;
     iv_cpu_learner *l = j->l;
     size_t h = hidden_of(l), at = row * h;
-    l->factors[row] = l->kernels->rmsnorm_backward(j->x + at, j->weight, (float)l->model->config.rms_norm_eps, h,
-                                                   j->dy + at, j->dx + at, j->dx + at);
+    float *centered = l->centered ? l->centered + at : NULL;
+    l->factors[row] =
+        iv_learner_norm_row(l, j->x + at, j->weight, j->dy + at, j->dx + at, centered, l->base.rows_max * h);
 }
 
 static void norm_columns(void *context, size_t row, size_t first, size_t count, float *acc) {
@@ -41,6 +57,7 @@ static void norm_columns(void *context, size_t row, size_t first, size_t count, 
 static void run_norm(norm_job *j, const iv_tensor *weight) {
     iv_cpu_learner *l = j->l;
     iv_pool_run(l->compute.pool, l->batch.tokens, norm_row, j);
+    if (l->model->config.layer_norm) j->x = l->centered;
     if (l->model->rank > 0) return;
     iv_axis_sum_columns(&l->compute,
                         &(iv_axis_columns){&l->axis, &l->step->sums, weight->offset, hidden_of(l), norm_columns, j});
@@ -52,12 +69,23 @@ static void add_row(void *context, size_t row, size_t worker) {
     l->kernels->add(l->dx + row * hidden_of(l), l->dnormed + row * hidden_of(l), hidden_of(l));
 }
 
+static void add_kept_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    iv_cpu_learner *l = context;
+    l->kernels->add(l->dnormed + row * hidden_of(l), l->kept_dnormed + row * hidden_of(l), hidden_of(l));
+}
+
 static iv_status norm_backward(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     bool attention = n.kind == IV_NORM_ATTENTION;
     const iv_layer *layer = &l->model->layers[n.layer];
     const iv_layer_tensors *tensors = tensors_of(l, n.layer);
+    if (n.kind == IV_NORM_KEPT) {
+        memcpy(l->kept_dnormed, l->dnormed, l->batch.tokens * hidden_of(l) * sizeof *l->dnormed);
+        return IV_OK;
+    }
+    if (layer->config->norms == IV_NORMS_SHARED) iv_pool_run(l->compute.pool, l->batch.tokens, add_kept_row, l);
     norm_job j = {.l = l,
                   .x = attention ? l->tape.now->x : l->tape.now->x_mlp,
                   .weight = attention ? layer->attention_norm : layer->mlp_norm,
@@ -90,15 +118,24 @@ static void begin_block(iv_cpu_learner *l, const float *weight, const float *y, 
     run_norm(&(norm_job){.l = l, .x = y, .weight = weight, .dy = l->dx, .dx = l->post_dx}, name);
 }
 
+/* The norm before an MLP, and its input. */
+static const float *mlp_norm_of(const iv_layer *layer, const iv_tape_layer *t, const float **x) {
+    bool shared = layer->config->norms == IV_NORMS_SHARED;
+    *x = shared ? t->x : t->x_mlp;
+    return shared ? layer->attention_norm : layer->mlp_norm;
+}
+
 /* ---- MLP ------------------------------------------------------------------------------------------------------ */
 
 static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     const iv_layer_tensors *tensors = tensors_of(l, layer);
+    const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors->mlp_post_norm);
     iv_mlp_backward_args a = {.part = iv_cpu_dense_part(l->forward, &l->model->layers[layer]),
                               .t = tensors->experts,
-                              .norm = l->model->layers[layer].mlp_norm,
+                              .norm = norm,
+                              .x = x,
                               .whole = (size_t)l->model->config.intermediate_size,
                               .leaves = l->up_leaves,
                               .up_cuts = l->up_cuts,
@@ -110,7 +147,8 @@ static iv_status mlp_backward(iv_backend *b, size_t layer, iv_error *err) {
 static iv_status experts_backward(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_learner *l = iv_cpu_learner_of(b);
     begin_block(l, l->model->layers[layer].mlp_post_norm, l->tape.now->mlp_y, tensors_of(l, layer)->mlp_post_norm);
-    iv_cpu_norm(l->forward, l->tape.now->x_mlp, l->model->layers[layer].mlp_norm);
+    const float *x, *norm = mlp_norm_of(&l->model->layers[layer], l->tape.now, &x);
+    iv_cpu_norm(l->forward, x, norm);
     return iv_experts_backward(l, layer, err);
 }
 
@@ -209,14 +247,15 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
     size_t dim = (size_t)l->model->config.head_dim;
     if (w->rope->query)
         iv_pool_run(l->compute.pool, l->batch.tokens, scale_queries, &(query_scaling){l, w->rope->query});
+    bool whole = l->model->config.qk_norm_whole;
     iv_heads_backward(&l->compute,
                       &(iv_heads_backward_args){.type = l->model->gemm_type,
                                                 .heads = shard->heads,
                                                 .kv_heads = shard->kv_heads,
                                                 .dim = dim,
                                                 .leaves = l->qkv_leaves,
-                                                .q_norm = w->q_norm,
-                                                .k_norm = w->k_norm,
+                                                .q_norm = whole ? NULL : w->q_norm,
+                                                .k_norm = whole ? NULL : w->k_norm,
                                                 .norms_behind = l->model->config.qk_norm_behind,
                                                 .eps = (float)l->model->config.rms_norm_eps,
                                                 .cosine = w->rope->cosine,
@@ -228,6 +267,7 @@ static iv_status rope_kv_backward(iv_backend *b, size_t layer, iv_error *err) {
                                                 .dqkv = l->dqkv,
                                                 .terms = l->head_terms},
                       l->batch.tokens);
+    if (whole) return iv_whole_norm_backward(l, w, t, err);
     if (!t->q_norm) return IV_OK;
     IV_TRY(iv_ranks_add_rows(l, l->head_terms, l->batch.tokens * 2 * dim, false, err));
     if (l->model->rank > 0) return IV_OK;

@@ -41,10 +41,16 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
     if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
+    if (c->layer_norm) s->centered = iv_carve(v, t * hidden, sizeof(float));
     s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.q, width);
     s->act = s->act_memory = iv_carve(v, t * w.intermediate, width);
+    if (c->qk_norm_whole) {
+        const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
+        s->head_sums = iv_carve(v, t * (shard->heads + shard->kv_heads), sizeof(float));
+        s->head_means = iv_carve(v, t * 2, sizeof(float));
+    }
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);

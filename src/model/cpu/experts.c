@@ -9,14 +9,17 @@
 
 #include <string.h>
 
+enum { INPUT_FLOATS = 512 };
+
 typedef struct job {
     iv_cpu_model *s;
     const iv_layer *layer;
     iv_router router;
     const iv_mlp *expert;
-    size_t rows; /* gathered for the expert at work */
-    float *out;  /* [tokens][hidden]: the weighted sums are added to it */
-    float *part; /* the own nodes, token by token */
+    bool scales_inputs; /* the routing weights do, not outputs */
+    size_t rows;        /* gathered for the expert at work */
+    float *out;         /* [tokens][hidden]: the weighted sums are added to it */
+    float *part;        /* the own nodes, token by token */
     const float *parts[IV_RANKS_MAX];
 } job;
 
@@ -55,7 +58,7 @@ static void scatter_row(void *context, size_t row, size_t worker) {
     size_t hidden = (size_t)s->model->config.hidden_size,
            slot = s->expert_rows[2 * row] * k_of(s) + s->expert_rows[2 * row + 1];
     const float *y = s->wide + row * hidden;
-    float *term = s->terms + slot * hidden, w = s->expert_weights[slot];
+    float *term = s->terms + slot * hidden, w = j->scales_inputs ? 1.0f : s->expert_weights[slot];
     for (size_t i = 0; i < hidden; i++) term[i] = w * y[i];
 }
 
@@ -165,6 +168,22 @@ static void join_row(void *context, size_t row, size_t worker) {
     }
 }
 
+void iv_cpu_expert_input(const iv_cpu_model *s, size_t slot, void *out) {
+    const iv_model *m = s->model;
+    size_t hidden = (size_t)m->config.hidden_size, width = iv_dtype_bytes(m->gemm_type);
+    const char *row = (const char *)s->normed + slot / k_of(s) * hidden * width;
+    float x[INPUT_FLOATS], w = s->expert_weights[slot];
+    if (!m->config.router_scales_inputs) {
+        memcpy(out, row, hidden * width);
+        return;
+    }
+    for (size_t i = 0; i < hidden; i += INPUT_FLOATS) {
+        size_t n = iv_size_min(INPUT_FLOATS, hidden - i);
+        for (size_t e = 0; e < n; e++) x[e] = iv_element(m->gemm_type, row, i + e) * w;
+        s->compute.kernels->round(x, n, m->gemm_type, (char *)out + i * width);
+    }
+}
+
 static void run_expert(job *j, size_t tokens, int32_t expert) {
     iv_cpu_model *s = j->s;
     const iv_model *m = s->model;
@@ -173,7 +192,7 @@ static void run_expert(job *j, size_t tokens, int32_t expert) {
     for (size_t t = 0; t < tokens; t++)
         for (size_t e = 0; e < k; e++) {
             if (s->expert_ids[t * k + e] != expert) continue;
-            memcpy((char *)s->gathered + j->rows * row_bytes, (char *)s->normed + t * row_bytes, row_bytes);
+            iv_cpu_expert_input(s, t * k + e, (char *)s->gathered + j->rows * row_bytes);
             s->expert_rows[2 * j->rows] = (uint32_t)t, s->expert_rows[2 * j->rows + 1] = (uint32_t)e;
             j->rows++;
         }
@@ -217,7 +236,10 @@ static void report_routing(const iv_cpu_model *s, const iv_layer *layer, size_t 
 }
 
 iv_status iv_cpu_experts(iv_cpu_model *s, const iv_layer *layer, size_t tokens, float *out, iv_error *err) {
-    job j = {.s = s, .layer = layer, .router = iv_config_router(&s->model->config)};
+    job j = {.s = s,
+             .layer = layer,
+             .router = iv_config_router(&s->model->config),
+             .scales_inputs = s->model->config.router_scales_inputs};
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = &layer->router,
                                                               .type = s->model->gemm_type,
                                                               .x = s->normed,

@@ -14,6 +14,7 @@ typedef struct expert_job {
     const float *down_bias; /* of the expert at work, or NULL */
     const iv_activation *activation;
     size_t h, n, k, width, rows; /* n: intermediate size; rows: of the expert at work */
+    bool scales_inputs;          /* the routing weights do, not outputs */
     iv_router router;
     size_t outputs; /* of the router, with the shared expert's gate */
     iv_token_axis axis;
@@ -53,6 +54,10 @@ static void weigh_row(void *context, size_t row, size_t worker) {
     size_t slot = slot_of(j, row);
     float *da = l->dact + row * j->n, *dx = l->forward->wide + row * j->h, w = l->tape.now->expert_weights[slot];
     const char *act = (const char *)l->tape.now->act + slot * j->n * j->width;
+    if (j->scales_inputs) {
+        memcpy((char *)l->forward->act_memory + row * j->n * j->width, act, j->n * j->width);
+        return;
+    }
     l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->gemm_type, da, act, j->n);
     if (j->down_bias) /* a part of what the weight scales */
         l->expert_gradients[slot] += l->kernels->row_dot(IV_F32, l->dblock + slot / j->k * j->h, j->down_bias, j->h);
@@ -77,15 +82,19 @@ static void activation_row(void *context, size_t row, size_t worker) {
     l->kernels->activate_backward(j->activation, type, gate, up, l->dact + row * j->n, j->n, to, dy,
                                   dy + (all - j->n) * iv_dtype_bytes(to));
     if (bias) l->kernels->round(l->forward->wide + row * all, all, type, typed);
-    memcpy((char *)l->forward->gathered + row * j->h * j->width,
-           (const char *)l->forward->normed + slot / j->k * j->h * j->width, j->h * j->width);
+    iv_cpu_expert_input(l->forward, slot, (char *)l->forward->gathered + row * j->h * j->width);
 }
 
 static void scatter_row(void *context, size_t row, size_t worker) {
     (void)worker;
     const expert_job *j = context;
     iv_cpu_learner *l = j->l;
-    memcpy(l->forward->terms + slot_of(j, row) * j->h, l->forward->wide + row * j->h, j->h * sizeof(float));
+    size_t slot = slot_of(j, row);
+    float *term = memcpy(l->forward->terms + slot * j->h, l->forward->wide + row * j->h, j->h * sizeof *term);
+    if (!j->scales_inputs) return;
+    const char *input = (const char *)l->forward->normed + slot / j->k * j->h * j->width;
+    l->expert_gradients[slot] = iv_ref_expert_weight_gradient(l->model->gemm_type, term, input, j->h);
+    l->kernels->scale(term, j->h, l->tape.now->expert_weights[slot]);
 }
 
 static iv_status run_expert(expert_job *j, int32_t expert, iv_error *err) {
@@ -164,6 +173,7 @@ static iv_status shared_backward(iv_cpu_learner *l, size_t layer, iv_error *err)
     iv_mlp_backward_args a = {.part = iv_cpu_shared_part(l->forward, w),
                               .t = &l->tensor_owner->layer_tensors[layer].shared,
                               .norm = w->mlp_norm,
+                              .x = l->tape.now->x_mlp,
                               .whole = whole,
                               .leaves = l->shared_leaves,
                               .up_cuts = l->shared_cuts,
@@ -187,6 +197,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
     expert_job j = {.l = l,
                     .activation = &l->model->layers[layer].config->activation,
                     .router = iv_config_router(c),
+                    .scales_inputs = c->router_scales_inputs,
                     .outputs = l->model->layers[layer].router.n,
                     .h = (size_t)c->hidden_size,
                     .n = (size_t)c->moe_intermediate_size,
@@ -194,6 +205,7 @@ iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err) {
                     .width = iv_dtype_bytes(l->model->gemm_type)};
     IV_TRY(shared_backward(l, layer, err));
     memcpy(l->forward->expert_ids, l->tape.now->expert_ids, tokens * j.k * sizeof(int32_t));
+    memcpy(l->forward->expert_weights, l->tape.now->expert_weights, tokens * j.k * sizeof(float));
     for (size_t e = shard->expert_first; e < shard->expert_first + shard->experts; e++) {
         j.t = &tensors->experts[e], j.down_bias = l->model->layers[layer].experts[e].down_bias;
         IV_TRY(run_expert(&j, (int32_t)e, err));

@@ -85,6 +85,7 @@ static void carve_slot(iv_cpu_learner *l, iv_carving *v, const widths *w, iv_tap
     if (attention) {
         t->q = typed(l, v, n, w->q), t->k = typed(l, v, n, w->kv), t->v = typed(l, v, n, w->kv);
         if (l->model->config.qk_norm) t->q_raw = typed(l, v, n, w->q), t->k_raw = typed(l, v, n, w->kv);
+        if (l->model->config.qk_norm_whole) t->qk_factors = floats(v, n, 2);
         t->attended = typed(l, v, n, w->q), t->lse2 = floats(v, n, w->heads);
     }
     if (!mlp) return;
@@ -142,9 +143,12 @@ static void carve_all(iv_cpu_learner *l, iv_carving *v) {
     carve_tape(l, v, &w);
     l->dx = l->dblock = floats(v, n, w.h), l->dnormed = floats(v, n, w.h), l->dattended = floats(v, n, w.q);
     if (iv_config_buffers_blocks(&l->model->config)) l->post_dx = floats(v, n, w.h);
+    if (l->model->config.layer[0].norms == IV_NORMS_SHARED) l->kept_dnormed = floats(v, n, w.h);
+    if (l->model->config.layer_norm) l->centered = floats(v, 2 * n, w.h);
     l->dqkv = floats(v, n, w.q + 2 * w.kv), l->dact = floats(v, n, iv_size_max(iv_size_max(w.up, w.shared), w.expert));
     l->dy = typed(l, v, n, w.widest), l->dy_run = typed(l, v, n, w.run);
     if (l->model->config.attention_sinks) l->sink_terms = floats(v, n, w.q / w.dim);
+    if (l->model->config.layer[0].activation.kind == IV_ACTIVATION_XIELU) l->activation_terms = floats(v, n, 2);
     l->factors = floats(v, n, 1), l->head_terms = floats(v, n, 2 * w.dim);
     l->packed = typed(l, v, l->padded_max, (w.inputs + IV_PANEL_COLUMNS - 1) / IV_PANEL_COLUMNS * IV_PANEL_COLUMNS);
     l->transposed = typed(l, v, w.run, w.inputs + IV_PANEL_COLUMNS);

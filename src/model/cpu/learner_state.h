@@ -36,15 +36,18 @@ struct iv_cpu_learner {
     float *dx, *dnormed, *dattended, *dqkv, *dact;
     float *dblock; /* of the output of the block at work: dx, or post_dx behind a norm */
     float *post_dx;
-    void *dy;              /* [rows][widest]: a GEMM input */
-    void *dy_run;          /* [rows][widest]: the same with leaves in a run */
-    float *factors;        /* [rows][heads]: of norms */
-    float *sink_terms;     /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
-    float *head_terms;     /* [rows][2][head_dim]: of q_norm and k_norm */
-    void *packed;          /* activations over the token axis */
-    void *transposed;      /* weights, transposed */
-    void *unpacked;        /* weights by row, where `weights` is NULL */
-    const void **row_list; /* [padded_max or the most outputs] */
+    void *dy;                /* [rows][widest]: a GEMM input */
+    void *dy_run;            /* [rows][widest]: the same with leaves in a run */
+    float *kept_dnormed;     /* [rows][hidden]: of an MLP that shares its norm with attention; NULL if none does */
+    float *centered;         /* [2][rows][hidden]: of norms that center rows: these, and their gradients; or NULL */
+    float *activation_terms; /* [rows][2]: of the numbers of xIELU; NULL without it */
+    float *factors;          /* [rows][heads]: of norms */
+    float *sink_terms;       /* [rows][the rank's heads]: of the gradients of attention's sinks, or NULL */
+    float *head_terms;       /* [rows][2][head_dim]: of q_norm and k_norm */
+    void *packed;            /* activations over the token axis */
+    void *transposed;        /* weights, transposed */
+    void *unpacked;          /* weights by row, where `weights` is NULL */
+    const void **row_list;   /* [padded_max or the most outputs] */
     /* Predictions, [rows]. */
     iv_prediction *predictions;
     uint32_t *logit_rows;
@@ -127,6 +130,11 @@ void iv_learner_round(iv_cpu_learner *l, const float *x, size_t rows, size_t n, 
 void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float *dy, size_t stride, size_t column,
                       size_t n, size_t offset);
 
+/* norm' of one row of the residual stream: dx += the gradient; returns the factor. centered: room for the row as the
+ * gradient of the weights takes it, where norms center it, and for one more at `apart`. */
+float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
+                          float *centered, size_t apart);
+
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
 iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);
 
@@ -134,7 +142,7 @@ iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);
 typedef struct iv_mlp_backward_args {
     iv_mlp_part part; /* values of the tape */
     const iv_mlp_tensors *t;
-    const float *norm;          /* before it */
+    const float *x, *norm;      /* of the norm before it */
     size_t whole, leaves;       /* values and leaves: of all ranks, of this one */
     const iv_row_cuts *up_cuts; /* of the leaves of gate and up */
     float *dx;                  /* [rows][hidden] */

@@ -18,6 +18,7 @@ typedef struct iv_tape_layer {
     float *mlp_y;
     void *q, *k, *v;                            /* as attention took them */
     void *q_raw, *k_raw;                        /* before the head norms; NULL where there are none */
+    float *qk_factors;                          /* [T][2]: of norms over all heads; NULL where there are none */
     void *attended;                             /* [T][q] */
     float *lse2;                                /* [T][heads] */
     void *gate, *up, *act;                      /* [T][intermediate], or [T][experts_per_token][moe_intermediate] */
