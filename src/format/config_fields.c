@@ -15,7 +15,8 @@ static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_SILU_CLAMPED] = "silu_clamped",
                                           [IV_ACTIVATION_RELU2] = "relu2"};
 static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
-static const char *const mixers[] = {[IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta"};
+static const char *const mixers[] = {
+    [IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta", [IV_MIXER_CONV] = "short_conv"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -60,6 +61,7 @@ static const iv_config_field model_rows[] = {
     {"n_group", AT(router_groups), IV_FIELD_INT, LINE, .label = "router"},
     {"topk_group", AT(router_chosen_groups), IV_FIELD_INT, LINE, .label = "router"},
     {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
+    {"router_least", AT(router_least), IV_FIELD_REAL, LINE, .label = "router least"},
     {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
     {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},
     {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,

@@ -57,8 +57,9 @@ typedef enum iv_mlp_kind { IV_MLP_DENSE, IV_MLP_EXPERTS } iv_mlp_kind;
 /* Where the norms of a layer's two blocks stand: of the block's input, of its output before that is added, or both. */
 typedef enum iv_norm_places { IV_NORMS_BEFORE, IV_NORMS_BEHIND, IV_NORMS_BOTH } iv_norm_places;
 
-/* What mixes the positions: attention over keys and values, or a gated delta rule over a state (NUMERICS.md 17). */
-typedef enum iv_mixer_kind { IV_MIXER_ATTENTION, IV_MIXER_DELTA } iv_mixer_kind;
+/* What mixes the positions: attention over keys and values; or, with a state (NUMERICS.md 17), a gated delta rule or a
+ * short convolution between two gates. A model has layers of at most one kind with a state. */
+typedef enum iv_mixer_kind { IV_MIXER_ATTENTION, IV_MIXER_DELTA, IV_MIXER_CONV } iv_mixer_kind;
 
 /* What one layer is. */
 typedef struct iv_layer_config {
@@ -106,7 +107,8 @@ typedef struct iv_model_config {
 
     int64_t sliding_window; /* the largest window of a layer; 0 when no layer slides */
 
-    /* Of layers of IV_MIXER_DELTA; 0: there are none. linear_value_heads % linear_key_heads == 0. */
+    /* Of layers of IV_MIXER_DELTA, the taps of IV_MIXER_CONV too; 0: there are none. linear_value_heads is a multiple
+     * of linear_key_heads. */
     int64_t linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim, linear_conv_taps;
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
@@ -117,8 +119,9 @@ typedef struct iv_model_config {
     bool router_correction;                      /* added to the scores for the choice alone; not trained */
     int64_t router_groups, router_chosen_groups; /* 0: no groups */
     double routed_scale;                         /* of the weights */
-    int64_t shared_intermediate_size;            /* of an expert that serves all tokens; 0: there is none */
-    bool shared_gate;                            /* its output is scaled by the sigmoid of a row of weights */
+    double router_least;              /* added to the sum of sigmoids that weights are divided by; 0: 1e-20 */
+    int64_t shared_intermediate_size; /* of an expert that serves all tokens; 0: there is none */
+    bool shared_gate;                 /* its output is scaled by the sigmoid of a row of weights */
 
     iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */
 

@@ -17,7 +17,8 @@ static widths widths_of(const iv_model *m) {
     const iv_tp_shard *s = &m->tp.shard[m->rank];
     size_t dim = (size_t)m->config.head_dim;
     const iv_delta_layout *d = &m->delta_layout;
-    size_t mixed = d->width, attended = d->value_heads * d->value_dim;
+    bool heads = d->value_heads > 0;
+    size_t mixed = d->width, attended = heads ? d->value_heads * d->value_dim : d->channels;
     for (int64_t l = 0; l < m->config.layers; l++) mixed = iv_size_max(mixed, m->layers[l].qkv.n);
     return (widths){.q = s->heads * dim,
                     .kv = s->kv_heads * dim,
@@ -48,7 +49,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->wide = iv_carve(v, t * iv_size_max(w.mixed, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.attended, width);
-    if (d->value_heads) {
+    if (d->channels) {
         s->delta_inputs = iv_carve(v, t * d->channels, width);
         s->delta_qk = iv_carve(v, t * 2 * d->keys, width);
     }

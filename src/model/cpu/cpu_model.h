@@ -72,8 +72,8 @@ static inline void iv_cpu_note_bad_span(iv_cpu_model *s, size_t span) {
     while (span < seen && !atomic_compare_exchange_weak(&s->bad_span, &seen, span)) continue;
 }
 
-/* The delta op (delta.c). */
-iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err);
+/* The op of layers with a state (recurrent.c). */
+iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
 
 /* From n products of the head to logits (8.2), in place. */
 void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);

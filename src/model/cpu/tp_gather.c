@@ -27,7 +27,7 @@ bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     size_t rows = iv_size_max(tp->out.of[m->rank].nodes,
                               iv_size_max(tp->down.of[m->rank].nodes, tp->shared.of[m->rank].nodes)),
            logits, hidden;
-    rows = iv_size_max(rows, tp->delta_out.of[m->rank].nodes);
+    rows = iv_size_max(rows, tp->mixer_out.of[m->rank].nodes);
     rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, shard->experts));
     return iv_size_mul(logit_rows(s), shard->vocab, &logits) && iv_size_mul(rows, s->tokens_max, &hidden) &&
            iv_size_mul(hidden, (size_t)m->config.hidden_size, &hidden) &&
