@@ -27,8 +27,12 @@ static iv_status parse_router(const iv_json_object *o, const iv_expert_facts *f,
     const char *score = NULL, *want = f->score == IV_SCORE_SIGMOID ? "sigmoid" : "softmax";
     bool found;
     c->router_score = f->score, c->router_bias = f->biases, c->router_correction = f->router_correction;
-    c->router_scales_inputs = f->scales_inputs;
+    c->router_scales_inputs = f->scales_inputs, c->router_least = f->least;
     c->mlp_bias |= f->biases;
+    if (f->correction_field) {
+        c->router_correction = true;
+        IV_TRY(iv_json_object_bool(o, "use_expert_bias", &c->router_correction, &found, err));
+    }
     if (f->score == IV_SCORE_SIGMOID) IV_TRY(iv_json_object_string(o, "scoring_func", &score, &found, err));
     if (score && strcmp(score, want) != 0)
         return iv_fail(err, IV_UNSUPPORTED, "%s: scoring_func: wanted %s, found '%.60s'", o->file, want, score);
@@ -107,6 +111,10 @@ static iv_status parse_places(const iv_json_object *o, const iv_expert_facts *f,
                               &step, &found, err));
     IV_TRY(
         iv_json_object_ints(o, "mlp_only_layers", 0, c->layers - 1, dense, IV_LAYERS_MAX, &dense_count, &found, err));
+    if (f->dense_layers) {
+        first = 2;
+        IV_TRY(iv_json_object_int(o, "num_dense_layers", 0, IV_LAYERS_MAX, &first, &found, err));
+    }
     if (f->dense_first) IV_TRY(iv_json_object_int(o, "first_k_dense_replace", 0, IV_LAYERS_MAX, &first, &found, err));
     for (int64_t i = 0; i < c->layers; i++)
         c->layer[i].mlp = i >= first && (i + 1) % step == 0 ? IV_MLP_EXPERTS : IV_MLP_DENSE;
@@ -134,5 +142,6 @@ iv_router iv_config_router(const iv_model_config *c) {
                        .normalise = c->norm_topk_prob,
                        .groups = (size_t)c->router_groups,
                        .chosen_groups = (size_t)c->router_chosen_groups,
-                       .scale = (float)c->routed_scale};
+                       .scale = (float)c->routed_scale,
+                       .least = (float)c->router_least};
 }

@@ -18,7 +18,8 @@ static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
                                           [IV_ACTIVATION_RELU2] = "relu2",
                                           [IV_ACTIVATION_XIELU] = "xielu"};
 static const char *const router_scores[] = {[IV_SCORE_SOFTMAX] = "softmax", [IV_SCORE_SIGMOID] = "sigmoid"};
-static const char *const mixers[] = {[IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta"};
+static const char *const mixers[] = {
+    [IV_MIXER_ATTENTION] = "attention", [IV_MIXER_DELTA] = "gated_delta", [IV_MIXER_CONV] = "short_conv"};
 static const char *const mlp_kinds[] = {[IV_MLP_DENSE] = "dense", [IV_MLP_EXPERTS] = "experts"};
 
 enum {
@@ -70,6 +71,7 @@ static const iv_config_field model_rows[] = {
     {"topk_group", AT(router_chosen_groups), IV_FIELD_INT, LINE, .label = "router"},
     {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
     {"router_scales_inputs", AT(router_scales_inputs), IV_FIELD_FLAG, LINE, .label = "routed inputs"},
+    {"router_least", AT(router_least), IV_FIELD_REAL, LINE, .label = "router least"},
     {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
     {"expert_norms", AT(expert_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "expert norms"},
     {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},

@@ -1,4 +1,5 @@
-/* config_linear.c: see config_linear.h. Defaults are those of Qwen3NextConfig and Qwen3_5TextConfig. */
+/* config_linear.c: see config_linear.h. Defaults are those of Qwen3NextConfig, Qwen3_5TextConfig and
+ * Lfm2Config. */
 #include "format/config_linear.h"
 #include "format/tensor_places.h"
 
@@ -27,29 +28,39 @@ static iv_status parse_sizes(const iv_json_object *o, iv_model_config *c, iv_err
                    c->linear_key_heads, c->linear_value_heads);
 }
 
-/* layer_types, else all layers but each full_attention_interval-th. */
-static iv_status parse_kinds(const iv_json_object *o, iv_model_config *c, iv_error *err) {
-    int64_t interval = FULL_ATTENTION_INTERVAL_DEFAULT;
-    bool found, has_list = iv_json_object_has(o, "layer_types");
+/* layer_types: `name` or full_attention for each layer. */
+static iv_status parse_list(const iv_json_object *o, iv_model_config *c, const char *name, iv_mixer_kind kind,
+                            iv_error *err) {
     const json_t *list = json_object_get(o->json, "layer_types");
-    IV_TRY(iv_json_object_int(o, "full_attention_interval", 1, IV_LAYERS_MAX, &interval, &found, err));
-    if (has_list && (!json_is_array(list) || json_array_size(list) != (size_t)c->layers))
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
         return iv_fail(err, IV_FORMAT, "%s: layer_types: wanted an array of %" PRId64 " entries, found %s of %zu",
                        o->file, c->layers, iv_json_type_name(list), json_array_size(list));
     for (int64_t i = 0; i < c->layers; i++) {
-        bool linear = (i + 1) % interval != 0;
-        if (has_list) {
-            const char *type = json_string_value(json_array_get(list, (size_t)i));
-            linear = type && strcmp(type, "linear_attention") == 0;
-            if (!type || (!linear && strcmp(type, "full_attention") != 0))
-                return iv_fail(err, IV_UNSUPPORTED,
-                               "%s: layer_types[%" PRId64 "]: wanted linear_attention or full_attention, found %.60s",
-                               o->file, i, type ? type : "no string");
-        }
-        c->layer[i].mixer = linear ? IV_MIXER_DELTA : IV_MIXER_ATTENTION;
+        const char *type = json_string_value(json_array_get(list, (size_t)i));
+        bool is = type && strcmp(type, name) == 0;
+        if (!type || (!is && strcmp(type, "full_attention") != 0))
+            return iv_fail(err, IV_UNSUPPORTED,
+                           "%s: layer_types[%" PRId64 "]: wanted %s or full_attention, found %.60s", o->file, i, name,
+                           type ? type : "no string");
+        c->layer[i].mixer = is ? kind : IV_MIXER_ATTENTION;
     }
+    return IV_OK;
+}
+
+static iv_status check_attention(const iv_json_object *o, const iv_model_config *c, iv_error *err) {
     if (iv_config_mixers(c, IV_MIXER_ATTENTION)) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "%s: layer_types: wanted a full_attention layer, found none", o->file);
+}
+
+/* layer_types, else all layers but each full_attention_interval-th. */
+static iv_status parse_kinds(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    int64_t interval = FULL_ATTENTION_INTERVAL_DEFAULT;
+    bool found;
+    IV_TRY(iv_json_object_int(o, "full_attention_interval", 1, IV_LAYERS_MAX, &interval, &found, err));
+    for (int64_t i = 0; i < c->layers; i++)
+        c->layer[i].mixer = (i + 1) % interval != 0 ? IV_MIXER_DELTA : IV_MIXER_ATTENTION;
+    if (iv_json_object_has(o, "layer_types")) IV_TRY(parse_list(o, c, "linear_attention", IV_MIXER_DELTA, err));
+    return check_attention(o, c, err);
 }
 
 iv_status iv_config_parse_linear(const iv_json_object *o, iv_model_config *c, iv_error *err) {
@@ -63,6 +74,52 @@ iv_status iv_config_parse_linear(const iv_json_object *o, iv_model_config *c, iv
     return IV_OK;
 }
 
+/* ---- short convolutions -------------------------------------------------------------------------------------- */
+
+/* layer_types (conv, full_attention), else full_attn_idxs, else attention alone. */
+static iv_status parse_conv_kinds(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    int64_t full[IV_LAYERS_MAX];
+    size_t count = 0;
+    bool found, has_list = iv_json_object_has(o, "layer_types");
+    IV_TRY(iv_json_object_ints(o, "full_attn_idxs", 0, c->layers - 1, full, IV_LAYERS_MAX, &count, &found, err));
+    if (has_list) return parse_list(o, c, "conv", IV_MIXER_CONV, err);
+    for (int64_t i = 0; i < c->layers && count; i++) c->layer[i].mixer = IV_MIXER_CONV;
+    for (size_t i = 0; i < count; i++) c->layer[full[i]].mixer = IV_MIXER_ATTENTION;
+    return IV_OK;
+}
+
+/* intermediate_size as Lfm2MLP makes it: two thirds of it, times a factor, rounded up. */
+static iv_status adjust_intermediate(const iv_json_object *o, iv_model_config *c, iv_error *err) {
+    bool adjusts = true, found;
+    int64_t multiple = 256;
+    double factor = 1;
+    IV_TRY(iv_json_object_bool(o, "block_auto_adjust_ff_dim", &adjusts, &found, err));
+    IV_TRY(iv_json_object_int(o, "block_multiple_of", 1, IV_INTERMEDIATE_MAX, &multiple, &found, err));
+    IV_TRY(iv_json_object_real(o, "block_ffn_dim_multiplier", 1e-3, 1e3, &factor, &found, err));
+    IV_TRY(iv_json_object_int(o, "block_ff_dim", 1, IV_INTERMEDIATE_MAX, &c->intermediate_size, &found, err));
+    if (!adjusts) return IV_OK;
+    double size = (double)(int64_t)(2.0 * (double)c->intermediate_size / 3.0) * factor;
+    c->intermediate_size = ((int64_t)size + multiple - 1) / multiple * multiple;
+    if (c->intermediate_size >= 1 && c->intermediate_size <= IV_INTERMEDIATE_MAX) return IV_OK;
+    return iv_fail(err, IV_FORMAT, "%s: intermediate_size: wanted 1 to %d after its adjustment, found %" PRId64,
+                   o->file, IV_INTERMEDIATE_MAX, c->intermediate_size);
+}
+
+iv_status iv_config_parse_short_conv(const iv_json_object *o, bool adjusts, iv_model_config *c, iv_error *err) {
+    bool bias = false, found;
+    int64_t taps = 3;
+    IV_TRY(parse_conv_kinds(o, c, err));
+    IV_TRY(iv_json_object_int(o, "conv_L_cache", 1, IV_CONV_TAPS_MAX, &taps, &found, err));
+    IV_TRY(iv_json_object_bool(o, "conv_bias", &bias, &found, err));
+    if (bias) return iv_fail(err, IV_UNSUPPORTED, "%s: conv_bias: wanted false, found true", o->file);
+    if (iv_config_mixers(c, IV_MIXER_CONV)) c->linear_conv_taps = taps;
+    IV_TRY(iv_json_object_real(o, "norm_eps", 1e-30, 1, &c->rms_norm_eps, &found, err)); /* rms_norm_eps is not read */
+    if (!found) c->rms_norm_eps = 1e-5;
+    IV_TRY(iv_json_object_bool(o, "tie_embedding", &c->tie_embeddings, &found, err));
+    IV_TRY(check_attention(o, c, err));
+    return adjusts ? adjust_intermediate(o, c, err) : IV_OK;
+}
+
 size_t iv_config_mixers(const iv_model_config *c, iv_mixer_kind kind) {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) n += c->layer[i].mixer == kind;
@@ -74,6 +131,8 @@ iv_status iv_config_check_attention_only(const iv_model_config *c, const char *w
         if (c->layer[i].mixer != IV_MIXER_ATTENTION || c->layer[i].attention_gate)
             return iv_fail(err, IV_UNSUPPORTED, "model_type %s: %s has no %s yet (device cpu computes answers)",
                            c->model_type, what,
-                           c->layer[i].mixer != IV_MIXER_ATTENTION ? "linear attention" : "attention output gates");
+                           c->layer[i].mixer == IV_MIXER_DELTA  ? "linear attention"
+                           : c->layer[i].mixer == IV_MIXER_CONV ? "short convolutions"
+                                                                : "attention output gates");
     return IV_OK;
 }

@@ -70,6 +70,7 @@ typedef struct family_facts {
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     bool offset_norms;                /* without that scale */
     bool linear;                      /* has linear-attention layers, and gates on attention's output */
+    bool short_conv;                  /* has layers of short convolutions */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
     double attention_cap, logits_cap; /* when absent */
@@ -272,6 +273,13 @@ static const family_facts families[] = {
      .offset_norms = true, .linear = true, .positions = 32768, .intermediate = 512, .partial = 0.25,
      .stored = IV_STORED_DELTA | IV_STORED_EXPERTS, .moe = true, .norm_topk = true, .experts = {.shared_size = 512},
      .reads = {READS_QK_NORM, "shared_expert_intermediate_size", "partial_rotary_factor", "attn_output_gate"}},
+    {"lfm2", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .short_conv = true, .qk_norm = true, .tied = true, .theta = 1e6,
+     .stored = IV_STORED_LFM2, .reads = {READS_QK_NORM}},
+    {"lfm2_moe", .kv_heads = 8, .bos_id = 1, .eos_id = 2, .short_conv = true, .qk_norm = true, .tied = true,
+     .theta = 1e6, .stored = IV_STORED_LFM2, .moe = true, .norm_topk = true,
+     .experts =
+         {.score = IV_SCORE_SIGMOID, .grouped = true, .correction_field = true, .dense_layers = true, .least = 1e-6},
+     .reads = {READS_QK_NORM, "routed_scaling_factor", "use_expert_bias"}},
 };
 #undef READS_QK_NORM
 #undef READS_GROUPS
@@ -610,6 +618,8 @@ static iv_status parse_layers(const iv_json_object *o, const family_facts *f, iv
     IV_TRY(parse_window(o, f, &window, err));
     if (f->linear)
         IV_TRY(iv_config_parse_linear(o, c, err));
+    else if (f->short_conv)
+        IV_TRY(iv_config_parse_short_conv(o, !f->moe, c, err));
     else
         IV_TRY(parse_sliding(o, f, window, nope, c, err));
     use_nope(f, window > 0, nope, c);

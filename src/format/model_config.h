@@ -67,8 +67,9 @@ typedef enum iv_norm_places {
     IV_NORMS_SHARED /* of the layer's input, which both blocks take: they run side by side */
 } iv_norm_places;
 
-/* What mixes the positions: attention over keys and values, or a gated delta rule over a state (NUMERICS.md 17). */
-typedef enum iv_mixer_kind { IV_MIXER_ATTENTION, IV_MIXER_DELTA } iv_mixer_kind;
+/* What mixes the positions: attention over keys and values; or, with a state (NUMERICS.md 17), a gated delta rule or a
+ * short convolution between two gates. A model has layers of at most one kind with a state. */
+typedef enum iv_mixer_kind { IV_MIXER_ATTENTION, IV_MIXER_DELTA, IV_MIXER_CONV } iv_mixer_kind;
 
 /* What one layer is. */
 typedef struct iv_layer_config {
@@ -125,7 +126,8 @@ typedef struct iv_model_config {
 
     int64_t sliding_window; /* the largest window, or chunk, of a layer; 0 when no layer slides */
 
-    /* Of layers of IV_MIXER_DELTA; 0: there are none. linear_value_heads % linear_key_heads == 0. */
+    /* Of layers of IV_MIXER_DELTA, the taps of IV_MIXER_CONV too; 0: there are none. linear_value_heads is a multiple
+     * of linear_key_heads. */
     int64_t linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim, linear_conv_taps;
 
     /* Mixture of experts: 0 experts and no MoE layer in dense families. */
@@ -137,10 +139,11 @@ typedef struct iv_model_config {
     int64_t router_groups, router_chosen_groups; /* 0: no groups */
     double routed_scale;                         /* of the weights */
     bool router_scales_inputs;                   /* the weights scale the experts' inputs, not their outputs */
-    int64_t shared_intermediate_size;            /* of an expert that serves all tokens; 0: there is none */
-    bool expert_norms;                           /* experts and the shared one have norms of their own behind the
-                                                  * residual stream, the router a third, and weights a factor each */
-    bool shared_gate;                            /* its output is scaled by the sigmoid of a row of weights */
+    double router_least;              /* added to the sum of sigmoids that weights are divided by; 0: 1e-20 */
+    int64_t shared_intermediate_size; /* of an expert that serves all tokens; 0: there is none */
+    bool expert_norms;                /* experts and the shared one have norms of their own behind the
+                                       * residual stream, the router a third, and weights a factor each */
+    bool shared_gate;                 /* its output is scaled by the sigmoid of a row of weights */
 
     iv_layer_config layer[IV_LAYERS_MAX]; /* [layers] */
 

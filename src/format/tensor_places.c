@@ -23,6 +23,9 @@ typedef enum part {
     LINEAR_Q,
     LINEAR_K,
     LINEAR_V, /* of in_proj_qkv */
+    CONV_B,
+    CONV_C,
+    CONV_X,
     FUSED_Q,
     FUSED_K,
     FUSED_V,
@@ -117,6 +120,23 @@ static const form forms[] = {
     {FUSED, "linear_attn.z_proj", "linear_attn.in_proj_qkvz", .part = FUSED_Z},
     {FUSED, "linear_attn.b_proj", "linear_attn.in_proj_ba", .part = FUSED_B},
     {FUSED, "linear_attn.a_proj", "linear_attn.in_proj_ba", .part = FUSED_A},
+    {IV_STORED_LFM2, "input_layernorm", "operator_norm", .part = WHOLE},
+    {IV_STORED_LFM2, "post_attention_layernorm", "ffn_norm", .part = WHOLE},
+    {IV_STORED_LFM2, "self_attn.q_norm", "self_attn.q_layernorm", .part = WHOLE},
+    {IV_STORED_LFM2, "self_attn.k_norm", "self_attn.k_layernorm", .part = WHOLE},
+    {IV_STORED_LFM2, "self_attn.o_proj", "self_attn.out_proj", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.gate_proj", "feed_forward.w1", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.down_proj", "feed_forward.w2", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.up_proj", "feed_forward.w3", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.gate.e_score_correction_bias", "feed_forward.expert_bias", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.gate", "feed_forward.gate", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.experts.*.gate_proj", "feed_forward.experts.*.w1", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.experts.*.down_proj", "feed_forward.experts.*.w2", .part = WHOLE},
+    {IV_STORED_LFM2, "mlp.experts.*.up_proj", "feed_forward.experts.*.w3", .part = WHOLE},
+    {IV_STORED_LFM2, "conv.b_proj", "conv.in_proj", .part = CONV_B},
+    {IV_STORED_LFM2, "conv.c_proj", "conv.in_proj", .part = CONV_C},
+    {IV_STORED_LFM2, "conv.x_proj", "conv.in_proj", .part = CONV_X},
+    {IV_STORED_LFM2, "conv.conv", "conv.conv", .part = CONV},
 };
 #undef DELTA
 #undef FUSED
@@ -166,7 +186,8 @@ static const char *family_prefix(const iv_model_config *c) {
 }
 
 /* With the checkpoint's prefix instead of "model."; the head is outside of it, but for a wrapper around all. */
-static void prefixed(const char *prefix, const char *name, char out[IV_PLACE_NAME_BYTES]) {
+static void prefixed(const iv_model_config *c, const char *prefix, const char *name, char out[IV_PLACE_NAME_BYTES]) {
+    if (c->stored & IV_STORED_LFM2 && strcmp(name, "model.norm.weight") == 0) name = "model.embedding_norm.weight";
     if (strncmp(name, "model.", 6) == 0)
         snprintf(out, IV_PLACE_NAME_BYTES, "%s%s", prefix, name + 6);
     else
@@ -233,6 +254,8 @@ static void of_heads(const iv_model_config *c, part p, int ndim, size_t rows, si
     } else if (p == GATED_QUERY || p == QUERY_GATE) {
         out->shape[0] = (int64_t)(2 * rows), out->run = head, out->stride = 2 * head;
         out->begin = p == QUERY_GATE ? head : 0;
+    } else if (p >= CONV_B) {
+        out->shape[0] = (int64_t)(3 * rows), out->begin = (size_t)(p - CONV_B) * rows;
     } else
         out->begin = p == LINEAR_Q ? 0 : p == LINEAR_K ? key : 2 * key;
 }
@@ -295,7 +318,7 @@ size_t iv_tensor_places(const iv_model_config *c, const char *prefix, const char
     if (rest) n = add_forms(c, true, prefix, layer, rest, ndim, rows, columns, out, names, &exclusive);
     if (!exclusive) {
         place(c, layer, NULL, 0, ndim, rows, columns, &out[n]);
-        prefixed(prefix, name, names[n++]);
+        prefixed(c, prefix, name, names[n++]);
         if (rest) n += add_forms(c, false, prefix, layer, rest, ndim, rows, columns, out + n, names + n, &exclusive);
     }
     for (size_t i = 0; rest && i < n; i++) out[i].order = order_of(c, layer, rest);

@@ -33,7 +33,10 @@ enum {
      */
     IV_STORED_DELTA = 1 << 17 | IV_STORED_MTP,
     /* The same with linear_attn.in_proj_qkvz: of each key head the rows of q, k, v, z, and in_proj_ba: of b, a */
-    IV_STORED_DELTA_FUSED = 1 << 18 | IV_STORED_MTP
+    IV_STORED_DELTA_FUSED = 1 << 18 | IV_STORED_MTP,
+    /* operator_norm, ffn_norm, feed_forward.w1 (gate), w2 (down), w3 (up), self_attn.out_proj, q_layernorm,
+     * k_layernorm, embedding_norm (the last one); conv.in_proj: rows of b, c, x; conv.conv [C, 1, taps] */
+    IV_STORED_LFM2 = 1 << 19
 };
 
 /* The order of the rows of each head. `head` 0: as in the file. */

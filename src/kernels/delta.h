@@ -35,6 +35,10 @@ typedef struct iv_delta_sizes {
 /* False when a size overflows. Bytes are multiples of 64. */
 bool iv_delta_layout_make(iv_delta_layout *l, iv_dtype type, const iv_delta_sizes *sizes);
 
+/* The same for a short convolution between two gates, of which a slot and a buffer hold nothing but inputs: no heads,
+ * and rows of a projection b, c, x of `channels` each. */
+bool iv_conv_layout_make(iv_delta_layout *l, iv_dtype type, size_t channels, size_t taps);
+
 enum { IV_DELTA_WRITES_MAX = 8 };
 
 /* Consecutive rows of one sequence. Slots and buffers are of this layer, 64-byte aligned; buffers hold finite values
@@ -80,6 +84,11 @@ bool iv_delta_heads(const iv_compute *c, const iv_delta_args *a, const iv_delta_
 
 /* The gated norm of a row. */
 void iv_delta_norm(const iv_compute *c, const iv_delta_args *a, size_t row);
+
+/* A short convolution's ops, with iv_delta_open between them: inputs R(b x) of a row, false if one is not finite; then
+ * of row i of the span R(c y), y their convolution, into `out`. */
+bool iv_conv_inputs(const iv_compute *c, const iv_delta_args *a, size_t row);
+void iv_conv_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i);
 
 /* Are n elements finite? */
 bool iv_delta_finite(iv_dtype type, const void *p, size_t n);

@@ -43,6 +43,12 @@ bool iv_delta_layout_make(iv_delta_layout *l, iv_dtype type, const iv_delta_size
     return fits && add(&l->tail_bytes, (z->taps - 1 + B) * l->channels, width);
 }
 
+bool iv_conv_layout_make(iv_delta_layout *l, iv_dtype type, size_t channels, size_t taps) {
+    size_t width = iv_dtype_bytes(type);
+    *l = (iv_delta_layout){.type = type, .taps = taps, .channels = channels, .width = 3 * channels};
+    return add(&l->slot_bytes, (taps - 1) * channels, width) && add(&l->tail_bytes, (taps - 1 + B) * channels, width);
+}
+
 bool iv_delta_finite(iv_dtype type, const void *p, size_t n) {
     static const uint32_t exponent[3] = {0x7f80u, 0x7c00u, 0x7f800000u};
     uint32_t mask = exponent[type];
@@ -106,20 +112,29 @@ static void widen(iv_dtype type, const void *x, size_t from, size_t n, float *ou
     }
 }
 
-static void convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position, float *x) {
-    static const iv_activation silu = {.kind = IV_ACTIVATION_SILU};
+/* y[0 .. n) of channels from `from` on, n at most CHUNK: the sums of taps and inputs. */
+static void convolve(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position, size_t from,
+                     size_t n, float *y) {
     const iv_delta_layout *l = a->layout;
-    float y[CHUNK], input[CHUNK], weight[CHUNK], ones[CHUNK];
+    float input[CHUNK], weight[CHUNK];
+    memset(y, 0, n * sizeof *y);
+    for (size_t j = 0; j < l->taps; j++) {
+        widen(l->type, input_at(a, s, position, j), from, n, input);
+        for (size_t i = 0; i < n; i++) weight[i] = a->conv[(from + i) * l->taps + j];
+        c->kernels->add_product(y, weight, input, n);
+    }
+}
+
+/* The convolution of a delta layer, and its activation: silu(y) * 1. */
+static void convolve_row(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t position,
+                         float *x) {
+    static const iv_activation silu = {.kind = IV_ACTIVATION_SILU};
+    float y[CHUNK], ones[CHUNK];
     for (size_t i = 0; i < CHUNK; i++) ones[i] = 1.0f;
-    for (size_t from = 0, n; from < l->channels; from += n) {
-        n = iv_size_min(CHUNK, l->channels - from);
-        memset(y, 0, sizeof y);
-        for (size_t j = 0; j < l->taps; j++) {
-            widen(l->type, input_at(a, s, position, j), from, n, input);
-            for (size_t i = 0; i < n; i++) weight[i] = a->conv[(from + i) * l->taps + j];
-            c->kernels->add_product(y, weight, input, n);
-        }
-        c->kernels->activate(&silu, y, ones, n, IV_F32, x + from); /* silu(y) * 1 */
+    for (size_t from = 0, n; from < a->layout->channels; from += n) {
+        n = iv_size_min(CHUNK, a->layout->channels - from);
+        convolve(c, a, s, position, from, n, y);
+        c->kernels->activate(&silu, y, ones, n, IV_F32, x + from);
     }
 }
 
@@ -129,7 +144,7 @@ bool iv_delta_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_sp
     size_t row = s->first_row + i, width = iv_dtype_bytes(l->type);
     float *x = a->x + row * l->width, *b = x + l->width - 2 * l->value_heads, *decay = b + l->value_heads;
     char *qk = (char *)a->qk + row * 2 * l->keys * width;
-    convolve(c, a, s, s->position + i, x);
+    convolve_row(c, a, s, s->position + i, x);
     for (size_t h = 0; h < 2 * l->key_heads; h++) {
         float *head = x + h * l->key_dim;
         k->scale(head, l->key_dim, iv_l2_factor_of(k->row_dot(IV_F32, head, head, l->key_dim)));
@@ -151,4 +166,32 @@ void iv_delta_norm(const iv_compute *c, const iv_delta_args *a, size_t row) {
     for (size_t h = 0; h < l->value_heads; h++)
         c->kernels->rmsnorm(o + h * l->value_dim, a->norm, a->eps, l->value_dim, IV_F32, o + h * l->value_dim);
     c->kernels->activate(&silu, o + values, o, values, l->type, (char *)a->out + row * values * width);
+}
+
+/* ---- short convolutions ----------------------------------------------------------------------------------- */
+
+bool iv_conv_inputs(const iv_compute *c, const iv_delta_args *a, size_t row) {
+    const iv_delta_layout *l = a->layout;
+    const float *b = a->x + row * l->width, *x = b + 2 * l->channels;
+    char *inputs = (char *)a->inputs + row * input_bytes(l);
+    float product[CHUNK];
+    for (size_t from = 0, n; from < l->channels; from += n) {
+        n = iv_size_min(CHUNK, l->channels - from);
+        for (size_t i = 0; i < n; i++) product[i] = b[from + i] * x[from + i];
+        c->kernels->round(product, n, l->type, inputs + from * iv_dtype_bytes(l->type));
+    }
+    return iv_delta_finite(l->type, inputs, l->channels);
+}
+
+void iv_conv_mix(const iv_compute *c, const iv_delta_args *a, const iv_delta_span *s, size_t i) {
+    const iv_delta_layout *l = a->layout;
+    const float *gate = a->x + (s->first_row + i) * l->width + l->channels;
+    char *out = (char *)a->out + (s->first_row + i) * input_bytes(l);
+    float y[CHUNK];
+    for (size_t from = 0, n; from < l->channels; from += n) {
+        n = iv_size_min(CHUNK, l->channels - from);
+        convolve(c, a, s, s->position + i, from, n, y);
+        for (size_t k = 0; k < n; k++) y[k] = gate[from + k] * y[k];
+        c->kernels->round(y, n, l->type, out + from * iv_dtype_bytes(l->type));
+    }
 }

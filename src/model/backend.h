@@ -38,12 +38,13 @@ typedef struct iv_backend_ops {
     iv_status (*embed)(iv_backend *b, iv_error *err);
     /* normed = RMSNorm(x). */
     iv_status (*norm)(iv_backend *b, iv_norm norm, iv_error *err);
-    /* q, k, v = W normed + bias, for the rank's heads; of linear attention also z, b, a. */
+    /* q, k, v = W normed + bias, for the rank's heads; or the projections of a layer with a state. */
     iv_status (*qkv)(iv_backend *b, size_t layer, iv_error *err);
     /* Head norms and rotation of q and k; k and v are written to the layer's pages. */
     iv_status (*rope_kv)(iv_backend *b, size_t layer, iv_error *err);
-    /* Instead of these two in a layer of linear attention: attended = the gated norm of the delta rule's rows. */
-    iv_status (*delta)(iv_backend *b, size_t layer, iv_error *err);
+    /* Instead of rope_kv and attention in a layer with a state: attended = the gated norm of the delta rule's rows, or
+     * a gated short convolution. */
+    iv_status (*recurrent)(iv_backend *b, size_t layer, iv_error *err);
     /* attended = attention of q over the pages, with the layer's window; then its output gate. */
     iv_status (*attention)(iv_backend *b, size_t layer, iv_error *err);
     /* x += W attended + bias, summed over the ranks; then normed = `next` of x. */

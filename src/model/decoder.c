@@ -10,7 +10,7 @@
  *         q, k     = rope([rmsnorm per head] of q, k)        rope_kv
  *         q, k, v  = R(q), R(k), R(v); k, v into the pages   rope_kv
  *         attended = R(softmax(q k) v), weights rounded too  attention
- *         [or attended of a gated delta rule                 delta]
+ *         [or attended of a layer with a state               recurrent]
  *         x       += W_out attended [+ bias]                 attention_out
  *         normed   = R(rmsnorm(x))                           attention_out
  *         act      = R(silu(gate) up), gate and up = W_gate_up normed [+ bias]
@@ -42,8 +42,8 @@ static iv_status mlp_block(iv_backend *b, const iv_layer *l, size_t i, iv_norm n
 /* A layer after its first norm. `attention_only`: it ends with `attended`. */
 static iv_status layer_forward(const iv_model *m, iv_backend *b, size_t i, bool attention_only, iv_error *err) {
     IV_TRY(b->ops->qkv(b, i, err));
-    if (m->layers[i].config->mixer == IV_MIXER_DELTA) {
-        IV_TRY(b->ops->delta(b, i, err));
+    if (m->layers[i].config->mixer != IV_MIXER_ATTENTION) {
+        IV_TRY(b->ops->recurrent(b, i, err));
     } else {
         IV_TRY(b->ops->rope_kv(b, i, err));
         IV_TRY(b->ops->attention(b, i, err));

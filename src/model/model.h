@@ -41,8 +41,9 @@ typedef struct iv_layer_tensors {
     iv_tensor *scalar;
     iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
     iv_tensor *router_norm, *expert_scales, *experts_norm, *experts_post_norm, *shared_post_norm;
-    iv_tensor *gate, *gate_bias;                                /* of attention's output */
-    iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias, *delta_norm; /* of linear attention, with q, k, v and out */
+    iv_tensor *gate, *gate_bias; /* of attention's output */
+    iv_tensor *z, *b, *a, *conv, *a_log, *dt_bias,
+        *delta_norm; /* of linear attention, with q, k, v and out; of a short convolution b, z (c), v (x), conv, out */
     iv_tensor *router, *router_bias, *router_correction, *shared_gate;
     iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
@@ -54,7 +55,7 @@ typedef struct iv_rope_table {
     float *cosine, *sine, *query;
 } iv_rope_table;
 
-/* Vectors of linear attention, of the rank's heads. */
+/* Vectors of linear attention, of the rank's heads; a short convolution has conv alone. */
 typedef struct iv_delta_weights {
     float *conv;            /* [channels][taps] */
     float *a_log, *dt_bias; /* [value heads] */
@@ -71,8 +72,9 @@ typedef struct iv_layer {
     float *scalar;                              /* of the residual stream behind the layer, or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_delta_weights delta;                     /* of linear attention */
-    iv_matrix qkv;                              /* with a gate's rows behind v; of linear attention q, k, v, z, b, a */
-    iv_matrix out[IV_RANK_NODES_MAX];           /* by tp.out or, of linear attention, tp.delta_out */
+    iv_matrix qkv;                    /* with a gate's rows behind v; of linear attention q, k, v, z, b, a; of a short
+                                       * convolution b, c, x */
+    iv_matrix out[IV_RANK_NODES_MAX]; /* by tp.out or, of a layer with a state, tp.mixer_out */
     float *qkv_bias, *out_bias;
     iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
     float *router_bias;       /* [router.n], zero for the gate; or NULL */

@@ -432,7 +432,7 @@ typedef struct head_parts {
 static iv_status vector_of_parts(builder *b, const char *at, const char *suffix, size_t n, const head_parts *ranks,
                                  iv_tensor **tensor) {
     char name[NAME_BYTES];
-    snprintf(name, sizeof name, "%slinear_attn.%s", at, suffix);
+    snprintf(name, sizeof name, "%s%s", at, suffix);
     IV_TRY(find(b, name, 1, n, 0, tensor));
     iv_tensor *t = *tensor;
     t->held = IV_F32;
@@ -472,9 +472,9 @@ static iv_status delta_vectors(builder *b, const char *at, size_t index) {
         a_log[r] = (head_parts){1, {s->linear_value_first}, {s->linear_value_first + s->linear_values}, &w->a_log};
         dt_bias[r] = a_log[r], dt_bias[r].out = &w->dt_bias;
     }
-    IV_TRY(vector_of_parts(b, at, "conv1d.weight", (2 * keys + heads * value) * taps, conv, &n->conv));
-    IV_TRY(vector_of_parts(b, at, "A_log", heads, a_log, &n->a_log));
-    return vector_of_parts(b, at, "dt_bias", heads, dt_bias, &n->dt_bias);
+    IV_TRY(vector_of_parts(b, at, "linear_attn.conv1d.weight", (2 * keys + heads * value) * taps, conv, &n->conv));
+    IV_TRY(vector_of_parts(b, at, "linear_attn.A_log", heads, a_log, &n->a_log));
+    return vector_of_parts(b, at, "linear_attn.dt_bias", heads, dt_bias, &n->dt_bias);
 }
 
 static iv_status linear_attention(builder *b, const char *at, size_t index) {
@@ -497,7 +497,7 @@ static iv_status linear_attention(builder *b, const char *at, size_t index) {
                            .matrix = &m->layers[index].qkv,
                            .of = {{k0, k1}, {k0, k1}, {v0, v1}, {v0, v1}, {h0, h1}, {h0, h1}},
                            .k = hidden};
-        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.delta_out.of[m->rank], hidden);
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.mixer_out.of[m->rank], hidden);
     }
     IV_TRY(norms(b, at, index));
     IV_TRY(stacked(b, at, in, 6, hidden, in_cuts, b->shards));
@@ -507,6 +507,42 @@ static iv_status linear_attention(builder *b, const char *at, size_t index) {
     IV_TRY(vector(b, at, "linear_attn.norm.weight", value_dim, norm, &n->delta_norm));
     for (size_t r = 1; r < b->shards; r++) b->shard[r]->layers[index].delta.norm = *norm;
     return IV_OK;
+}
+
+/* A short convolution between two gates: each rank has the channels that it needs for its leaves of out. */
+static iv_status short_conv(builder *b, const char *at, size_t index) {
+    const iv_model_config *c = &b->first->config;
+    size_t hidden = (size_t)c->hidden_size, taps = (size_t)c->linear_conv_taps, outs = 0;
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    const stack_tensor in[] = {{"conv.b_proj", hidden, &n->b, NULL},
+                               {"conv.c_proj", hidden, &n->z, NULL},
+                               {"conv.x_proj", hidden, &n->v, NULL}};
+    const stack_tensor out[] = {{"conv.out_proj", hidden, &n->out, NULL}};
+    cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
+    head_parts conv[IV_RANKS_MAX];
+    for (size_t r = 0; r < b->shards; r++) {
+        iv_model *m = b->shard[r];
+        const iv_row_cut *row = &m->tp.mixer_out.of[m->rank];
+        size_t begin = row->first, end = begin + row->k;
+        in_cuts[r] = (cut){
+            .owner = m, .matrix = &m->layers[index].qkv, .of = {{begin, end}, {begin, end}, {begin, end}}, .k = hidden};
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, row, hidden);
+        conv[r] = (head_parts){1, {begin * taps}, {end * taps}, &m->layers[index].delta.conv};
+    }
+    IV_TRY(norms(b, at, index));
+    IV_TRY(stacked(b, at, in, 3, hidden, in_cuts, b->shards));
+    IV_TRY(stacked(b, at, out, 1, hidden, out_cuts, outs));
+    return vector_of_parts(b, at, "conv.conv.weight", hidden * taps, conv, &n->conv);
+}
+
+static iv_status mixer(builder *b, const char *at, size_t index) {
+    switch (b->first->config.layer[index].mixer) {
+    case IV_MIXER_ATTENTION: return attention(b, at, index);
+    case IV_MIXER_DELTA: return linear_attention(b, at, index);
+    case IV_MIXER_CONV: return short_conv(b, at, index);
+    }
+    IV_ASSERT(!"a kind of mixer that has no tensors");
+    return IV_UNSUPPORTED;
 }
 
 /* The router, with the shared expert's gate as its last output, and what is added to logits and scores. */
@@ -589,7 +625,7 @@ static iv_status layer(builder *b, size_t index) {
     snprintf(at, sizeof at, "model.layers.%zu.", index);
     bool moe = c->layer[index].mlp == IV_MLP_EXPERTS;
     mlp_shard mlps[IV_RANKS_MAX];
-    IV_TRY(c->layer[index].mixer == IV_MIXER_DELTA ? linear_attention(b, at, index) : attention(b, at, index));
+    IV_TRY(mixer(b, at, index));
     if (c->layer_scalars) {
         iv_tensor **scalar = &b->first->layer_tensors[index].scalar;
         IV_TRY(vector(b, at, "layer_scalar", 1, &b->first->layers[index].scalar, scalar));

@@ -59,8 +59,8 @@ static void shard_of(const iv_model_config *c, const iv_tp_plan *tp, size_t r, b
         s->kv_head_first = s->head_first / group;
         s->kv_heads = (s->head_first + s->heads - 1) / group + 1 - s->kv_head_first;
     }
-    const iv_row_cut *delta = &tp->delta_out.of[r];
-    if (delta->k) {
+    const iv_row_cut *delta = &tp->mixer_out.of[r];
+    if (delta->k && c->linear_value_heads) {
         size_t value = (size_t)c->linear_value_dim, per_key = (size_t)(c->linear_value_heads / c->linear_key_heads);
         s->linear_value_first = delta->first / value;
         s->linear_values = (delta->first + delta->k + value - 1) / value - s->linear_value_first;
@@ -95,7 +95,8 @@ iv_status iv_tp_plan_make(const iv_model_config *c, size_t ranks, bool baseline,
     *out = (iv_tp_plan){.ranks = ranks};
     cut_rows(&out->out, (size_t)(c->heads * c->head_dim), ranks, baseline);
     if (c->linear_value_heads)
-        cut_rows(&out->delta_out, (size_t)(c->linear_value_heads * c->linear_value_dim), ranks, baseline);
+        cut_rows(&out->mixer_out, (size_t)(c->linear_value_heads * c->linear_value_dim), ranks, baseline);
+    if (iv_config_mixers(c, IV_MIXER_CONV)) cut_rows(&out->mixer_out, (size_t)c->hidden_size, ranks, baseline);
     cut_rows(&out->down, (size_t)c->intermediate_size, ranks, baseline);
     if (c->shared_intermediate_size) cut_rows(&out->shared, (size_t)c->shared_intermediate_size, ranks, baseline);
     if (c->experts) cut_rows(&out->expert_down, (size_t)c->moe_intermediate_size, 1, baseline);

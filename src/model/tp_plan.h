@@ -50,7 +50,7 @@ typedef struct iv_tp_plan {
     iv_tp_shard wide[IV_RANKS_MAX]; /* the same with the heads of layers that are wide; those of `shard` without any */
     iv_row_cuts out, down;          /* down: of dense layers */
     iv_row_cuts wide_out;
-    iv_row_cuts delta_out;   /* out of linear attention; no cut where no layer has it */
+    iv_row_cuts mixer_out;   /* out of layers with a state; no cut where there are none */
     iv_row_cuts shared;      /* down of the shared expert; a rank may have none of it */
     iv_row_cuts expert_down; /* of one expert, which one rank has whole */
 } iv_tp_plan;

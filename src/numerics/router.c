@@ -63,7 +63,8 @@ static void route_sigmoid(const iv_router *r, const float *logits, const float *
         weights[j] = iv_ref_sigmoid(logits[ids[j]]);
         sum += weights[j];
     }
-    for (size_t j = 0; r->normalise && j < r->k; j++) weights[j] = weights[j] / (sum + LEAST);
+    float least = r->least != 0.0f ? r->least : LEAST;
+    for (size_t j = 0; r->normalise && j < r->k; j++) weights[j] = weights[j] / (sum + least);
 }
 
 void iv_ref_route_by(const iv_router *r, const float *logits, const float *correction, int32_t *ids, float *weights) {

@@ -17,6 +17,7 @@ typedef struct iv_router {
     bool normalise;               /* the chosen ones' weights are scaled to sum to 1 */
     size_t groups, chosen_groups; /* SIGMOID: experts of the best groups alone are chosen; 0 or 1 group: of all */
     float scale;                  /* of the weights, at last */
+    float least;                  /* SIGMOID: added to the sum that weights are divided by; 0: 1e-20 */
 } iv_router;
 
 /* sigmoid(x) = 1 / (1 + exp(0 - x)). */

@@ -1,4 +1,4 @@
-/* Linear attention in config.json, and where files have the rows of its projections. */
+/* Linear attention and short convolutions in config.json, and where files have the rows of its projections. */
 #include "scratch.h"
 #include "format/model_config.h"
 #include "format/tensor_places.h"
@@ -73,6 +73,36 @@ static void kinds_and_refusals(void **state) {
     }
 }
 
+static void short_convolutions(void **state) {
+    (void)state;
+    iv_model_config c;
+    iv_error err;
+    static const char kinds[] = ",\"max_position_embeddings\":64,"
+                                "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\"],\"rms_norm_eps\":1e-3";
+    char more[600];
+    ASSERT_OK(parse("lfm2", kinds, &c, &err), &err);
+    assert_int_equal(iv_config_mixers(&c, IV_MIXER_CONV), 3);
+    assert_true(c.tie_embeddings && c.qk_norm && c.rms_norm_eps == 1e-5 && c.linear_conv_taps == 3);
+    assert_int_equal(c.intermediate_size, 256); /* 96 * 2 / 3, rounded up */
+    snprintf(more, sizeof more, "%s,\"block_ff_dim\":12288,\"norm_eps\":1e-6,\"tie_embedding\":false", kinds);
+    ASSERT_OK(parse("lfm2", more, &c, &err), &err);
+    assert_int_equal(c.intermediate_size, 8192); /* LFM2-1.2B's */
+    assert_true(!c.tie_embeddings && c.rms_norm_eps == 1e-6);
+    ASSERT_OK(parse("lfm2",
+                    ",\"max_position_embeddings\":64,\"full_attn_idxs\":[2],"
+                    "\"block_auto_adjust_ff_dim\":false",
+                    &c, &err),
+              &err);
+    assert_true(c.layer[2].mixer == IV_MIXER_ATTENTION && iv_config_mixers(&c, IV_MIXER_CONV) == 3);
+    assert_int_equal(c.intermediate_size, 96);
+    ASSERT_OK(parse("lfm2_moe", kinds, &c, &err), &err);
+    assert_true(c.router_correction && c.router_score == IV_SCORE_SIGMOID && c.router_least == 1e-6);
+    assert_true(c.layer[1].mlp == IV_MLP_DENSE && c.layer[2].mlp == IV_MLP_EXPERTS && c.intermediate_size == 96);
+    snprintf(more, sizeof more, "%s,\"conv_bias\":true", kinds);
+    assert_int_equal(parse("lfm2", more, &c, &err), IV_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "conv_bias: wanted false, found true"));
+}
+
 /* The stored row of a decoder's row, and the stored name. */
 static size_t row_of(const iv_model_config *c, const char *layer, const char *tensor, size_t rows, size_t r,
                      const char *stored, int64_t all) {
@@ -111,6 +141,7 @@ static void rows_of_fused_projections(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(kinds_and_refusals),
+                                       cmocka_unit_test(short_convolutions),
                                        cmocka_unit_test(rows_of_fused_projections)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "numerics/attention.h"
 #include "numerics/delta.h"
 #include "numerics/floats.h"
+#include "numerics/fma32.h"
 #include "numerics/router.h"
 #include "numerics/rows.h"
 #include "numerics/tree.h"
@@ -228,7 +229,50 @@ static void one_set_of_bits(void **state) {
     }
 }
 
+/* A short convolution in random steps, against its formula. */
+static void short_convolutions(void **state) {
+    (void)state;
+    rng r = rng_start("short convolutions");
+    for (size_t round = 0; round < 12; round++) {
+        iv_dtype type = (iv_dtype)(round % 3);
+        size_t channels = 1 + rng_below(&r, 150), taps = 1 + rng_below(&r, 8), width = iv_dtype_bytes(type);
+        iv_delta_layout l;
+        assert_true(iv_conv_layout_make(&l, type, channels, taps));
+        float *x = vector(&r, TOKENS * l.width, 2.0f), *conv = vector(&r, channels * taps, 1.0f), want;
+        unsigned char *slots = aligned(SLOTS * l.slot_bytes), *tail = aligned(2 * l.tail_bytes);
+        void *inputs = malloc(TOKENS * channels * width), *out = malloc(TOKENS * channels * width);
+        iv_delta_args a = {.layout = &l, .conv = conv, .x = x, .inputs = inputs, .out = out};
+        iv_compute c = {.kernels = iv_kernels_select((iv_isa)rng_below(&r, (size_t)iv_isa_detect() + 1))};
+        memset(slots, 0xff, SLOTS * l.slot_bytes), memset(tail, 0xff, 2 * l.tail_bytes);
+        unsigned turn = 0;
+        for (size_t at = 0, n; at < TOKENS; at += n) {
+            n = 1 + rng_below(&r, iv_size_min(round % 2 ? 150 : 20, TOKENS - at));
+            iv_delta_span s = {.first_row = at, .rows = n, .position = at, .from = slots + at / B * l.slot_bytes};
+            if (at < B) s.from = NULL;
+            s.now = tail + turn * l.tail_bytes, s.next = tail + (1 - turn) * l.tail_bytes;
+            for (size_t b = at / B + 1; b <= (at + n) / B; b++)
+                s.writes[s.write_count].block = b, s.writes[s.write_count++].slot = slots + b * l.slot_bytes;
+            for (size_t i = 0; i < n; i++) assert_true(iv_conv_inputs(&c, &a, at + i));
+            iv_delta_open(&a, &s);
+            for (size_t i = 0; i < n; i++) iv_conv_mix(&c, &a, &s, i);
+            if ((at + n) / B > at / B) turn = 1 - turn;
+        }
+        for (size_t t = 0; t < TOKENS; t++)
+            for (size_t k = 0; k < channels; k++) {
+                float y = 0.0f;
+                for (size_t j = 0; j < taps; j++) {
+                    const float *row = x + (t + j - (taps - 1)) * l.width;
+                    float s = t + j < taps - 1 ? 0.0f : rounded(type, row[k] * row[2 * channels + k]);
+                    y = iv_fma(conv[k * taps + j], s, y);
+                }
+                store(type, &want, 0, x[t * l.width + channels + k] * y);
+                assert_memory_equal(&want, (char *)out + (t * channels + k) * width, width);
+            }
+        free(x), free(conv), free(slots), free(tail), free(inputs), free(out);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_set_of_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_set_of_bits), cmocka_unit_test(short_convolutions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

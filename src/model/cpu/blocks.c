@@ -282,26 +282,38 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     return IV_OK;
 }
 
+/* The columns [*first, *first + *n) of a mixer's output that the rank has in `attended`: whole heads. */
+static void attended_columns(const iv_model *m, const iv_layer *l, size_t *first, size_t *n) {
+    const iv_tp_shard *s = shard_of(m, l);
+    const iv_row_cut *cut = &m->tp.mixer_out.of[m->rank];
+    size_t head = dim_of(m, l), value = (size_t)m->config.linear_value_dim;
+    switch (l->config->mixer) {
+    case IV_MIXER_ATTENTION: *first = s->head_first * head, *n = s->heads * head; return;
+    case IV_MIXER_DELTA: *first = s->linear_value_first * value, *n = s->linear_values * value; return;
+    case IV_MIXER_CONV: *first = cut->first, *n = cut->k; return;
+    }
+}
+
 static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_layer *l = &m->layers[layer];
-    const iv_tp_shard *shard = shard_of(m, l);
-    bool delta = l->config->mixer == IV_MIXER_DELTA;
-    size_t dim = delta ? (size_t)m->config.linear_value_dim : dim_of(m, l), bad = atomic_load(&s->bad_span);
+    bool attends = l->config->mixer == IV_MIXER_ATTENTION;
+    size_t first = 0, n = 0, bad = atomic_load(&s->bad_span);
+    attended_columns(m, l, &first, &n);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
-    IV_TRY(iv_row_parallel(
-        s,
-        &(iv_row_parallel_args){.cuts = delta ? &m->tp.delta_out : iv_tp_out(&m->tp, l->config->wide),
-                                .nodes = l->out,
-                                .bias = l->out_bias,
-                                .x = s->attended,
-                                .x_stride = (delta ? shard->linear_values : shard->heads) * dim,
-                                .x_first = (delta ? shard->linear_value_first : shard->head_first) * dim,
-                                .rows = s->batch->tokens,
-                                .least = &bad,
-                                .out = y},
-        err));
+    IV_TRY(
+        iv_row_parallel(s,
+                        &(iv_row_parallel_args){.cuts = attends ? iv_tp_out(&m->tp, l->config->wide) : &m->tp.mixer_out,
+                                                .nodes = l->out,
+                                                .bias = l->out_bias,
+                                                .x = s->attended,
+                                                .x_stride = n,
+                                                .x_first = first,
+                                                .rows = s->batch->tokens,
+                                                .least = &bad,
+                                                .out = y},
+                        err));
     if (bad != SIZE_MAX) /* of any rank: all ranks end the step here */
         return iv_fail(err, IV_NOT_FINITE, "layer %zu: a key or value of sequence %zu of the step is not finite", layer,
                        bad);
@@ -390,7 +402,7 @@ const iv_backend_ops iv_cpu_ops = {.embed = embed,
                                    .qkv = qkv,
                                    .rope_kv = rope_kv,
                                    .attention = attention,
-                                   .delta = iv_cpu_delta,
+                                   .recurrent = iv_cpu_recurrent,
                                    .attention_out = attention_out,
                                    .mlp = mlp,
                                    .experts = experts,

@@ -17,11 +17,12 @@ static widths widths_of(const iv_model *m) {
     const iv_tp_shard *s = &m->tp.shard[m->rank], *w = &m->tp.wide[m->rank];
     size_t dim = (size_t)m->config.head_dim, wide = (size_t)m->config.wide_head_dim;
     const iv_delta_layout *d = &m->delta_layout;
-    size_t q = iv_size_max(s->heads * dim, w->heads * wide), mixed = 0;
+    size_t q = iv_size_max(s->heads * dim, w->heads * wide), mixed = d->width;
+    size_t attended = d->value_heads ? d->value_heads * d->value_dim : d->channels;
     for (int64_t l = 0; l < m->config.layers; l++) mixed = iv_size_max(mixed, iv_cpu_mixer_row(m, &m->layers[l]));
     return (widths){.q = q,
                     .mixed = mixed,
-                    .attended = iv_size_max(q, d->value_heads * d->value_dim),
+                    .attended = iv_size_max(q, attended),
                     .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
                                                 (size_t)m->config.moe_intermediate_size)};
 }
@@ -53,7 +54,7 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
     s->wide = iv_carve(v, t * iv_size_max(w.mixed, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.attended, width);
-    if (d->value_heads) {
+    if (d->channels) {
         s->delta_inputs = iv_carve(v, t * d->channels, width);
         s->delta_qk = iv_carve(v, t * 2 * d->keys, width);
     }

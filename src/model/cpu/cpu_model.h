@@ -84,8 +84,8 @@ static inline size_t iv_cpu_mixer_row(const iv_model *m, const iv_layer *l) {
                           (size_t)(wide ? m->config.wide_head_dim : m->config.head_dim);
 }
 
-/* The delta op (delta.c). */
-iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err);
+/* The op of layers with a state (recurrent.c). */
+iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err);
 
 /* From n products of the head to logits (8.2), in place. */
 void iv_cpu_shape_logits(const iv_cpu_model *s, float *x, size_t n);

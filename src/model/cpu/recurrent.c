@@ -1,4 +1,4 @@
-/* delta.c: layers of linear attention on the CPU: spans with the slots and tails of the step, rows and key heads over
+/* recurrent.c: layers with a state on the CPU: spans with the slots and tails of the step, rows and key heads over
  * threads. */
 #include "base/size.h"
 #include "model/cpu/cpu_model.h"
@@ -65,14 +65,53 @@ static void norm_row(void *context, size_t row, size_t worker) {
     iv_delta_norm(&j->s->compute, &j->a, row);
 }
 
-iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err) {
+static void conv_inputs_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    const iv_attention_span *spans = j->s->batch->spans;
+    size_t i = 0;
+    if (iv_conv_inputs(&j->s->compute, &j->a, row)) return;
+    while (row >= spans[i].first_row + spans[i].rows) i++;
+    iv_cpu_note_bad_span(j->s, i);
+}
+
+static void conv_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    const iv_attention_span *spans = j->s->batch->spans;
+    size_t i = 0;
+    while (row >= spans[i].first_row + spans[i].rows) i++;
+    iv_delta_span s = span_at(j, i);
+    iv_conv_mix(&j->s->compute, &j->a, &s, row - s.first_row);
+}
+
+static void run_conv(job *j) {
+    const iv_batch *batch = j->s->batch;
+    iv_pool *pool = j->s->compute.pool;
+    iv_pool_run(pool, batch->tokens, conv_inputs_row, j);
+    iv_pool_run(pool, batch->span_count, open_span, j);
+    iv_pool_run(pool, batch->tokens, conv_row, j);
+}
+
+static void run_delta(job *j) {
+    const iv_batch *batch = j->s->batch;
+    iv_pool *pool = j->s->compute.pool;
+    bool fits = iv_delta_scratch(j->a.layout, &j->scratch_bytes);
+    IV_ASSERT(fits && j->scratch_bytes * iv_pool_threads(pool) <= j->s->compute.scratch_bytes);
+    iv_pool_run(pool, batch->tokens, inputs_row, j);
+    iv_pool_run(pool, batch->span_count, open_span, j);
+    iv_pool_run(pool, batch->tokens, mix_row, j);
+    iv_pool_run(pool, batch->span_count * j->a.layout->key_heads, span_head, j);
+    iv_pool_run(pool, batch->tokens, norm_row, j);
+}
+
+iv_status iv_cpu_recurrent(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = (iv_cpu_model *)(void *)b;
     const iv_model *m = s->model;
     const iv_batch *batch = s->batch;
     const iv_delta_weights *w = &m->layers[layer].delta;
-    size_t tokens = batch->tokens;
-    if (!m->delta_layout.value_heads) return IV_OK;
+    if (!m->delta_layout.channels) return IV_OK;
     IV_ASSERT(batch->states && batch->slots);
     job j = {.s = s,
              .a = {.layout = &m->delta_layout,
@@ -89,12 +128,9 @@ iv_status iv_cpu_delta(iv_backend *b, size_t layer, iv_error *err) {
              .slot_bytes = m->state_layout.bytes,
              .tail_bytes = m->state_layout.tail_bytes};
     j.tails = j.slots + batch->tails_at;
-    bool fits = iv_delta_scratch(&m->delta_layout, &j.scratch_bytes);
-    IV_ASSERT(fits && j.scratch_bytes * iv_pool_threads(s->compute.pool) <= s->compute.scratch_bytes);
-    iv_pool_run(s->compute.pool, tokens, inputs_row, &j);
-    iv_pool_run(s->compute.pool, batch->span_count, open_span, &j);
-    iv_pool_run(s->compute.pool, tokens, mix_row, &j);
-    iv_pool_run(s->compute.pool, batch->span_count * m->delta_layout.key_heads, span_head, &j);
-    iv_pool_run(s->compute.pool, tokens, norm_row, &j);
+    if (m->layers[layer].config->mixer == IV_MIXER_DELTA)
+        run_delta(&j);
+    else
+        run_conv(&j);
     return IV_OK;
 }
