@@ -61,6 +61,7 @@ static iv_status parse_shared(const iv_json_object *o, const iv_expert_facts *f,
                                   &c->shared_intermediate_size, &found, err));
         c->shared_gate = c->shared_intermediate_size > 0;
     }
+    if (f->dense_too) c->shared_intermediate_size = c->intermediate_size, c->expert_norms = true;
     if (!f->shared_counted) return IV_OK;
     IV_TRY(iv_json_object_int(o, "n_shared_experts", 0, IV_EXPERTS_MAX, &count, &found, err));
     c->shared_intermediate_size = count * c->moe_intermediate_size;

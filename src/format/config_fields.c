@@ -6,8 +6,10 @@
 #include <string.h>
 
 const char *const iv_rope_kind_names[IV_ROPE_KINDS] = {
-    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear", [IV_ROPE_LLAMA3] = "llama3", [IV_ROPE_YARN] = "yarn",
-    [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope", [IV_ROPE_NTK] = "dynamic"};
+    [IV_ROPE_DEFAULT] = "default", [IV_ROPE_LINEAR] = "linear",
+    [IV_ROPE_LLAMA3] = "llama3",   [IV_ROPE_YARN] = "yarn",
+    [IV_ROPE_NONE] = "none",       [IV_ROPE_LONG] = "longrope",
+    [IV_ROPE_NTK] = "dynamic",     [IV_ROPE_PROPORTIONAL] = "proportional"};
 static const char *const norm_places[] = {
     [IV_NORMS_BEFORE] = "before", [IV_NORMS_BEHIND] = "behind", [IV_NORMS_BOTH] = "both", [IV_NORMS_SHARED] = "shared"};
 static const char *const activations[] = {[IV_ACTIVATION_SILU] = "silu",
@@ -38,6 +40,8 @@ static const iv_config_field model_rows[] = {
     {"num_attention_heads", AT(heads), IV_FIELD_INT, REQUIRED | BOTH, .label = "", .min = 1, .max = IV_HEADS_MAX},
     {"num_key_value_heads", AT(kv_heads), IV_FIELD_INT, BOTH, .label = ""},
     {"head_dim", AT(head_dim), IV_FIELD_INT, BOTH, .label = ""},
+    {"wide_head_dim", AT(wide_head_dim), IV_FIELD_INT, LINE | MEMORY, .label = "wide"},
+    {"wide_kv_heads", AT(wide_kv_heads), IV_FIELD_INT, LINE | MEMORY, .label = "wide"},
     {"max_position_embeddings", AT(max_positions), IV_FIELD_INT, REQUIRED, .min = 1, .max = IV_POSITIONS_MAX},
     {"rms_norm_eps", AT(rms_norm_eps), IV_FIELD_REAL, OPTIONAL | ARITHMETIC, .label = "eps", .min = 1e-30, .max = 1},
     {"ropes", AT(ropes), IV_FIELD_ROPES, .uses = ARITHMETIC},
@@ -48,6 +52,8 @@ static const iv_config_field model_rows[] = {
     {"qk_norm", AT(qk_norm), IV_FIELD_FLAG, BOTH, .label = "norm"},
     {"qk_norm_whole", AT(qk_norm_whole), IV_FIELD_FLAG, LINE | MEMORY, .label = "norm over heads"},
     {"qk_norm_plain", AT(qk_norm_plain), IV_FIELD_FLAG, LINE | MEMORY, .label = "norm without weights"},
+    {"value_norm", AT(value_norm), IV_FIELD_FLAG, LINE, .label = "norm of values"},
+    {"layer_scalars", AT(layer_scalars), IV_FIELD_FLAG, LINE | MEMORY, .label = "layer scalars"},
     {"qk_norm_behind", AT(qk_norm_behind), IV_FIELD_FLAG, LINE, .label = "norm behind rotation"},
     {"sliding_window", AT(sliding_window), IV_FIELD_INT, BOTH, .label = "window"},
     {"num_experts", AT(experts), IV_FIELD_INT, BOTH, .label = "experts"},
@@ -64,6 +70,7 @@ static const iv_config_field model_rows[] = {
     {"routed_scaling_factor", AT(routed_scale), IV_FIELD_REAL, LINE, .label = "routed", .neutral = 1},
     {"router_scales_inputs", AT(router_scales_inputs), IV_FIELD_FLAG, LINE, .label = "routed inputs"},
     {"shared_expert_intermediate_size", AT(shared_intermediate_size), IV_FIELD_INT, LINE | MEMORY, .label = "shared"},
+    {"expert_norms", AT(expert_norms), IV_FIELD_FLAG, LINE | MEMORY, .label = "expert norms"},
     {"shared_expert_gate", AT(shared_gate), IV_FIELD_FLAG, LINE | MEMORY, .label = "shared"},
     {"attention_multiplier", AT(attention_scale), IV_FIELD_REAL, OPTIONAL | LINE, .label = "scores", .min = 1e-6,
      .max = 1e6},
@@ -102,6 +109,7 @@ static const iv_config_field rope_rows[] = {
     {"query_shift", AT(query_shift), IV_FIELD_INT, LINE, .label = "queries"},
     {"extended", AT(extended), IV_FIELD_FLAG, LINE, .label = "extended"},
     {"rotary_dim", AT(rotated), IV_FIELD_INT, LINE, .label = "part"},
+    {"head_dim", AT(head_dim), IV_FIELD_INT, LINE, .label = "head"},
     {"interleaved", AT(neighbours), IV_FIELD_FLAG, LINE, .label = "part"},
 };
 #undef AT
@@ -116,6 +124,8 @@ static const iv_config_field layer_rows[] = {
     {"activation", AT(activation.kind), IV_FIELD_CHOICE, LINE | MEMORY, .label = "activation", .choices = activations},
     {"activation_limit", AT(activation.limit), IV_FIELD_REAL, LINE, .label = "activation"},
     {"activation_alpha", AT(activation.alpha), IV_FIELD_REAL, LINE, .label = "activation"},
+    {"wide", AT(wide), IV_FIELD_FLAG, LINE | MEMORY, .label = "wide"},
+    {"values_are_keys", AT(values_are_keys), IV_FIELD_FLAG, LINE | MEMORY, .label = "values"},
 };
 #undef AT
 

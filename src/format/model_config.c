@@ -8,7 +8,9 @@
 #include "format/config_experts.h"
 #include "format/config_fields.h"
 #include "format/config_members.h"
+#include "format/config_names.h"
 #include "format/config_rope.h"
+#include "format/config_wide.h"
 #include "format/config_wrapper.h"
 #include "format/foreign.h"
 #include "format/json.h"
@@ -62,6 +64,8 @@ typedef struct family_facts {
     bool layer_norm;              /* with layer_norm_eps */
     double logit_scale;           /* when logit_scale is absent; 0: the family has none */
     iv_activation_kind activation;
+    bool wide;                        /* layers that see all positions have heads of other sizes (config_wide.h), v is
+                                       * normed, layers have scalars, and the embedding's scale is as below */
     bool unit_offset_norms;           /* and the embedding's scale is the root of hidden_size */
     double query_scalar;              /* of query_pre_attn_scalar, when that is absent; 0: the family has none */
     double attention_scale;           /* when attention_multiplier is absent; 0: head_dim^-0.5 */
@@ -73,6 +77,7 @@ typedef struct family_facts {
     bool rotary_dim;              /* it may be given as rotary_dim */
     bool neighbours;              /* pairs of the rotation are neighbours in files */
     unsigned stored;              /* bits of tensor_places.h */
+    const char *moe_switch;       /* the member that says whether there are experts; NULL: moe does */
     bool moe, norm_topk;          /* norm_topk: when norm_topk_prob is absent */
     const char *dense_size;       /* the member that has the size of a dense layer's MLP; NULL: intermediate_size */
     bool experts_intermediate;    /* intermediate_size is that of an expert */
@@ -94,6 +99,9 @@ typedef struct family_facts {
 #define NO_IDS .bos_id = -1, .eos_id = -1
 #define READS_GROUPS "routed_scaling_factor", "n_group", "topk_group", "scoring_func"
 #define READS_QK_NORM "use_qk_norm", "qk_norm", "qk_layernorm"
+#define GEMMA4_ROPE                                                                             \
+    "{\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4},\"full_attention\":" \
+    "{\"rope_type\":\"proportional\",\"partial_rotary_factor\":0.25,\"rope_theta\":1e6}}"
 #define APERTUS_ROPE                                                                                        \
     "{\"rope_type\":\"llama3\",\"rope_theta\":12e6,\"factor\":8,\"original_max_position_embeddings\":8192," \
     "\"low_freq_factor\":1,\"high_freq_factor\":4}"
@@ -217,6 +225,34 @@ static const family_facts families[] = {
      .experts = {.score = IV_SCORE_SIGMOID, .scales_inputs = true, .interleaved = true, .shared_counted = true},
      .reads = {READS_QK_NORM, "no_rope_layers", "no_rope_layer_interval", "attention_chunk_size",
                "attn_temperature_tuning"}},
+    {"gemma4_text",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .bias_field = true,
+     .bos_id = 2,
+     .eos_id = 1,
+     .slides = SLIDE_PATTERN,
+     .pattern = 6,
+     .window = 512,
+     .norms = IV_NORMS_BOTH,
+     .local_rope = IV_LOCAL_THETA,
+     .theta = 1e6,
+     .partial = 1,
+     .rope_when_absent = GEMMA4_ROPE,
+     .qk_norm = true,
+     .wide = true,
+     .stored = IV_STORED_GEMMA4,
+     .moe_switch = "enable_moe_block",
+     .norm_topk = true,
+     .experts = {.dense_too = true},
+     .activation = IV_ACTIVATION_GELU_TANH,
+     .attention_scale = 1,
+     .tied = true,
+     .vocab = 262144,
+     .heads = 8,
+     .positions = 131072,
+     .reads = {"per_layer_config", "attention_k_eq_v", "final_logit_softcapping", "hidden_activation",
+               "use_bidirectional_attention", "hidden_size_per_layer_input"}},
     {"minimax_m2", .kv_heads = 8, .head_dim = 128, .bos_id = 200034, .eos_id = 200020, .qk_norm_whole = true,
      .theta = 5e6, .partial = 1, .rotary_dim = true, .stored = IV_STORED_MIXTRAL, .moe = true, .norm_topk = true,
      .experts_intermediate = true, .experts = {.score = IV_SCORE_SIGMOID, .router_correction = true},
@@ -413,7 +449,9 @@ static iv_status parse_scales(const iv_json_object *o, const family_facts *f, iv
     if (is_absent(o, "attn_logit_softcapping")) c->attention_cap = f->attention_cap;
     if (is_absent(o, "final_logit_softcapping")) c->logits_cap = f->logits_cap;
     c->unit_offset_norms = f->unit_offset_norms;
-    if (f->unit_offset_norms) c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
+    c->value_norm = c->layer_scalars = f->wide;
+    if (f->unit_offset_norms || f->wide)
+        c->embedding_scale = sqrt((double)c->hidden_size), c->embedding_scale_typed = true;
     if (scalar == 0) return IV_OK;
     IV_TRY(iv_json_object_real(o, "query_pre_attn_scalar", 1e-6, 1e6, &scalar, &found, err));
     c->attention_scale = 1 / sqrt(scalar);
@@ -584,45 +622,6 @@ static iv_status parse_ids(const iv_json_object *o, const family_facts *f, iv_mo
     return IV_OK;
 }
 
-/* Mixtral's experts have the size of its MLP. */
-static iv_status use_experts_size(const iv_json_object *o, iv_error *err) {
-    json_t *size = json_object_get(o->json, "intermediate_size");
-    if (!size || json_object_get(o->json, "moe_intermediate_size")) return IV_OK;
-    return json_object_set(o->json, "moe_intermediate_size", size) == 0
-               ? IV_OK
-               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
-}
-
-/* Llama 4's dense layers have a size of their own. */
-static iv_status use_dense_size(const iv_json_object *o, const char *key, iv_error *err) {
-    json_t *size = json_object_get(o->json, key);
-    if (!size || json_is_null(size)) return iv_json_object_missing(o, key, "an integer", err);
-    return json_object_set(o->json, "intermediate_size", size) == 0
-               ? IV_OK
-               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
-}
-
-/* MiniMax-M2 says in dimensions how much of a head turns. */
-static iv_status use_rotary_dim(const iv_json_object *o, int64_t head_dim, iv_error *err) {
-    int64_t turns = 0;
-    bool found;
-    IV_TRY(iv_json_object_int(o, "rotary_dim", 2, head_dim, &turns, &found, err));
-    if (!found || json_object_get(o->json, "partial_rotary_factor")) return IV_OK;
-    return json_object_set_new(o->json, "partial_rotary_factor", json_real((double)turns / (double)head_dim)) == 0
-               ? IV_OK
-               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
-}
-
-static iv_status use_rope(const iv_json_object *o, const char *text, iv_error *err) {
-    static const char *const settings[] = {"rope_parameters", "rope_scaling", "rope_theta"};
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        if (iv_json_object_has(o, settings[i])) return IV_OK;
-    json_t *value = json_loads(text, 0, NULL);
-    return value && json_object_set_new(o->json, "rope_parameters", value) == 0
-               ? IV_OK
-               : iv_fail(err, IV_NO_MEMORY, "%s: no memory", o->file);
-}
-
 static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *wrapper, iv_model_config *c,
                               iv_error *err) {
     const family_facts *f = NULL;
@@ -634,24 +633,29 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
     IV_TRY(check_quantization(o, err));
     IV_TRY(iv_config_members_check(o, f->reads, sizeof f->reads / sizeof *f->reads, err));
     IV_TRY(iv_json_object_int(o, "num_nextn_predict_layers", 0, IV_LAYERS_MAX, &c->predicting_layers, &found, err));
-    if (f->experts_intermediate) IV_TRY(use_experts_size(o, err));
-    if (f->dense_size) IV_TRY(use_dense_size(o, f->dense_size, err));
+    if (f->experts_intermediate) IV_TRY(iv_config_use_experts_size(o, err));
+    if (f->dense_size) IV_TRY(iv_config_use_dense_size(o, f->dense_size, err));
     c->rms_norm_eps = f->eps != 0 ? f->eps : RMS_NORM_EPS_DEFAULT, c->tie_embeddings = f->tied;
     c->norm_topk_prob = f->norm_topk;
     c->vocab_size = f->vocab, c->heads = f->heads, c->max_positions = f->positions;
     c->embedding_scale = c->residual_scale = c->logits_divisor = c->routed_scale = 1;
     IV_TRY(iv_config_read(o, false, c, err));
     IV_TRY(parse_heads(o, f, c, err));
-    if (f->rope_when_absent) IV_TRY(use_rope(o, f->rope_when_absent, err));
-    if (f->rotary_dim) IV_TRY(use_rotary_dim(o, c->head_dim, err));
+    if (f->rope_when_absent) IV_TRY(iv_config_use_rope(o, f->rope_when_absent, err));
+    if (f->rotary_dim) IV_TRY(iv_config_use_rotary_dim(o, c->head_dim, err));
     IV_TRY(parse_switches(o, f, c, err));
     IV_TRY(parse_activation(o, f, c, err));
     IV_TRY(parse_scales(o, f, c, err));
-    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries};
+    if (f->wide) IV_TRY(iv_config_parse_wide(o, c, err));
+    iv_rope_defaults rope = {f->local_rope, f->theta, f->partial, f->neighbours, f->scales_queries, f->wide};
     IV_TRY(iv_config_parse_rope(o, &rope, c, err));
     IV_TRY(parse_layers(o, f, c, err));
+    if (f->wide) IV_TRY(iv_config_use_wide(o, c, err));
     iv_config_use_positions(c, c->max_positions);
-    if (f->moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
+    bool moe = f->moe;
+    if (f->moe_switch) IV_TRY(iv_json_object_bool(o, f->moe_switch, &moe, &found, err));
+    if (f->moe_switch && moe) IV_TRY(iv_config_use_top_k(o, err));
+    if (moe) IV_TRY(iv_config_parse_experts(o, &f->experts, c, err));
     IV_TRY(parse_dtype(o, c, err));
     return parse_ids(o, f, c, err);
 }
@@ -659,6 +663,12 @@ static iv_status parse_fields(const iv_json_object *o, const iv_config_wrapper *
 void iv_config_use_positions(iv_model_config *c, int64_t positions) {
     for (int i = 0; i < c->rope_count; i++)
         c->ropes[i].extended = c->ropes[i].kind == IV_ROPE_LONG && positions > c->ropes[i].original_positions;
+}
+
+bool iv_config_has_wide(const iv_model_config *c) {
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].wide) return true;
+    return false;
 }
 
 bool iv_config_has_post_norms(const iv_model_config *c) {

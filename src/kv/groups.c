@@ -1,13 +1,13 @@
 /* groups.c: dividing layers into groups, and the pages that they need. */
 #include "kv/groups.h"
+#include "base/size.h"
 
 #include <stdlib.h>
-#include "base/size.h"
 
 enum { WASTE = 16 }; /* of the layers, one in so many may be an unused plane */
 
 static bool same_kind(const iv_kv_kind *a, const iv_kv_kind *b) {
-    return a->window == b->window && a->key_dim == b->key_dim && a->value_dim == b->value_dim;
+    return a->window == b->window && a->key_dim == b->key_dim && a->value_dim == b->value_dim && a->wide == b->wide;
 }
 
 /* The distinct kinds, in order of their first layer, and how many layers each has. */

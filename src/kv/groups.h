@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "numerics/attention.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,7 @@ enum { IV_KV_GROUPS_MAX = 32 };
 typedef struct iv_kv_kind {
     int64_t window; /* as iv_first_visible takes it: 0: none, below 0: chunks */
     size_t key_dim, value_dim;
+    bool wide; /* of layers with another number of heads */
 } iv_kv_kind;
 
 typedef struct iv_kv_groups {

@@ -239,8 +239,8 @@ static iv_status load_all(iv_model *m, const iv_checkpoint *c, const iv_model_op
     return status;
 }
 
-static size_t rope_bytes(const iv_model *m) {
-    return m->rope_positions * (size_t)m->config.head_dim / 2 * sizeof(float);
+static size_t rope_bytes(const iv_model *m, int rope) {
+    return m->rope_positions * (size_t)iv_config_rope_dim(&m->config, rope) / 2 * sizeof(float);
 }
 
 static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_pool *pool, iv_error *err) {
@@ -248,7 +248,7 @@ static iv_status make_rope_tables(iv_model *m, const iv_model_options *o, iv_poo
     iv_config_use_positions(&m->config, (int64_t)(o->longest ? o->longest : m->rope_positions));
     for (int i = 0; i < m->config.rope_count; i++) {
         iv_rope_table *t = &m->ropes[i];
-        t->cosine = iv_memory_alloc(rope_bytes(m)), t->sine = iv_memory_alloc(rope_bytes(m));
+        t->cosine = iv_memory_alloc(rope_bytes(m, i)), t->sine = iv_memory_alloc(rope_bytes(m, i));
         if (!t->cosine || !t->sine)
             return iv_fail(err, IV_NO_MEMORY, "rope tables: no memory for %zu positions", m->rope_positions);
         iv_rope_tables(&m->config, i, pool, m->rope_positions, t->cosine, t->sine);
@@ -301,8 +301,8 @@ iv_status iv_model_open(const char *dir, const iv_model_options *o, iv_pool *poo
 void iv_model_close(iv_model *m) {
     if (!m) return;
     for (int i = 0; i < IV_ROPES_MAX; i++) {
-        iv_memory_free(m->ropes[i].cosine, rope_bytes(m));
-        iv_memory_free(m->ropes[i].sine, rope_bytes(m));
+        iv_memory_free(m->ropes[i].cosine, rope_bytes(m, i));
+        iv_memory_free(m->ropes[i].sine, rope_bytes(m, i));
         iv_memory_free(m->ropes[i].query, m->rope_positions * sizeof *m->ropes[i].query);
     }
     free_shards(m);

@@ -36,7 +36,9 @@ typedef struct iv_mlp_tensors {
 } iv_mlp_tensors;
 typedef struct iv_layer_tensors {
     iv_tensor *attention_norm, *mlp_norm, *attention_post_norm, *mlp_post_norm;
+    iv_tensor *scalar;
     iv_tensor *q_norm, *k_norm, *sinks, *q, *k, *v, *out, *q_bias, *k_bias, *v_bias, *out_bias;
+    iv_tensor *router_norm, *expert_scales, *experts_norm, *experts_post_norm, *shared_post_norm;
     iv_tensor *router, *router_bias, *router_correction, *shared_gate;
     iv_mlp_tensors shared;   /* the expert that serves all tokens */
     iv_mlp_tensors *experts; /* [config.experts]; one for a dense layer */
@@ -54,14 +56,20 @@ typedef struct iv_layer {
     float *attention_norm, *mlp_norm;           /* [hidden], of the blocks' inputs; NULL: not normed */
     float *attention_post_norm, *mlp_post_norm; /* [hidden], of their outputs; NULL: not normed */
     float *q_norm, *k_norm;                     /* [head_dim], over all heads [the rank's heads][head_dim]; or NULL */
+    float *v_norm;                              /* [head_dim] of ones, or NULL */
+    float *scalar;                              /* of the residual stream behind the layer, or NULL */
     float *sinks;                               /* [the rank's heads] or NULL */
     iv_matrix qkv, out[IV_RANK_NODES_MAX];
     float *qkv_bias, *out_bias;
     iv_matrix router;         /* n = experts, and one for the shared expert's gate; unused in dense layers */
     float *router_bias;       /* [router.n], zero for the gate; or NULL */
     float *router_correction; /* [experts] or NULL */
-    iv_mlp shared;            /* as a dense layer's, by tp.shared; empty if there is none */
-    iv_mlp *experts;          /* [config.experts], of other ranks empty; one for a dense layer */
+    float *router_norm;   /* [hidden], of the router's input, which is scaled by hidden^-0.5; or NULL: it is normed */
+    float *expert_scales; /* [experts]: of the routing weights, or NULL */
+    float *experts_norm;  /* [hidden], of the experts' inputs; NULL: mlp_norm, which is that of the shared one */
+    float *experts_post_norm, *shared_post_norm; /* [hidden], of the sums of experts and of the shared one; or NULL */
+    iv_mlp shared;                               /* as a dense layer's, by tp.shared; empty if there is none */
+    iv_mlp *experts;                             /* [config.experts], of other ranks empty; one for a dense layer */
 } iv_layer;
 
 typedef struct iv_model {

@@ -334,11 +334,12 @@ static iv_status head_values(builder *b, const char *at, size_t index, const hea
     char name[NAME_BYTES];
     iv_tensor *t = NULL;
     snprintf(name, sizeof name, "%s%s", at, v->name);
-    IV_TRY(find(b, name, 1, (size_t)(v->kv ? c->kv_heads : c->heads) * v->each, 0, &t));
+    size_t heads = (size_t)(v->kv ? iv_config_kv_heads(c, (int64_t)index) : c->heads);
+    IV_TRY(find(b, name, 1, heads * v->each, 0, &t));
     t->held = IV_F32, *v->tensor = t;
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
-        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        const iv_tp_shard *s = iv_tp_shard_of(&m->tp, m->rank, c->layer[index].wide);
         size_t begin = (v->kv ? s->kv_head_first : s->head_first) * v->each,
                n = (v->kv ? s->kv_heads : s->heads) * v->each;
         float *to = IV_ARENA_NEW(&m->arena, n ? n : 1, float);
@@ -349,21 +350,27 @@ static iv_status head_values(builder *b, const char *at, size_t index, const hea
     return IV_OK;
 }
 
+/* The weights of a norm that has none; at an offset of iv_layer. */
+static iv_status ones(builder *b, size_t index, size_t dim, size_t to) {
+    float *values = IV_ARENA_NEW(&b->first->arena, dim, float);
+    if (!values) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
+    for (size_t i = 0; i < dim; i++) values[i] = 1.0f;
+    for (size_t r = 0; r < b->shards; r++) *(float **)(void *)((char *)&b->shard[r]->layers[index] + to) = values;
+    return IV_OK;
+}
+
 /* No tensors: weights of 1, in layers with a rotation. */
 static iv_status plain_head_norms(builder *b, size_t index, size_t dim) {
     const iv_model_config *c = &b->first->config;
     if (c->ropes[c->layer[index].rope].kind == IV_ROPE_NONE) return IV_OK;
-    float *ones = IV_ARENA_NEW(&b->first->arena, dim, float);
-    if (!ones) return iv_fail(b->err, IV_NO_MEMORY, "model: no memory for its norms");
-    for (size_t i = 0; i < dim; i++) ones[i] = 1.0f;
-    for (size_t r = 0; r < b->shards; r++) b->shard[r]->layers[index].q_norm = b->shard[r]->layers[index].k_norm = ones;
-    return IV_OK;
+    IV_TRY(ones(b, index, dim, offsetof(iv_layer, q_norm)));
+    return ones(b, index, dim, offsetof(iv_layer, k_norm));
 }
 
 static iv_status head_norms(builder *b, const char *at, size_t index) {
     iv_layer *l = &b->first->layers[index];
     iv_layer_tensors *n = &b->first->layer_tensors[index];
-    size_t dim = (size_t)b->first->config.head_dim;
+    size_t dim = (size_t)iv_config_head_dim(&b->first->config, (int64_t)index);
     if (b->first->config.qk_norm_whole) {
         const head_vector q = {"self_attn.q_norm.weight", false, dim, offsetof(iv_layer, q_norm), &n->q_norm},
                           k = {"self_attn.k_norm.weight", true, dim, offsetof(iv_layer, k_norm), &n->k_norm};
@@ -380,8 +387,9 @@ static iv_status head_norms(builder *b, const char *at, size_t index) {
 
 static iv_status attention(builder *b, const char *at, size_t index) {
     const iv_model_config *c = &b->first->config;
-    size_t hidden = (size_t)c->hidden_size, dim = (size_t)c->head_dim, outs = 0;
-    size_t q = (size_t)c->heads * dim, kv = (size_t)c->kv_heads * dim;
+    size_t hidden = (size_t)c->hidden_size, dim = (size_t)iv_config_head_dim(c, (int64_t)index), outs = 0;
+    size_t q = (size_t)c->heads * dim, kv = (size_t)iv_config_kv_heads(c, (int64_t)index) * dim;
+    bool wide = c->layer[index].wide;
     iv_layer *l = &b->first->layers[index];
     iv_layer_tensors *n = &b->first->layer_tensors[index];
     const stack_tensor qkv[] = {{"self_attn.q_proj", q, &n->q, &n->q_bias},
@@ -391,7 +399,7 @@ static iv_status attention(builder *b, const char *at, size_t index) {
     cut in_cuts[CUTS_MAX], out_cuts[CUTS_MAX];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
-        const iv_tp_shard *s = &m->tp.shard[m->rank];
+        const iv_tp_shard *s = iv_tp_shard_of(&m->tp, m->rank, wide);
         size_t q_begin = s->head_first * dim, kv_begin = s->kv_head_first * dim;
         size_t q_end = q_begin + s->heads * dim, kv_end = kv_begin + s->kv_heads * dim;
         in_cuts[r] = (cut){.owner = m,
@@ -399,13 +407,14 @@ static iv_status attention(builder *b, const char *at, size_t index) {
                            .bias = c->attention_bias ? &m->layers[index].qkv_bias : NULL,
                            .of = {{q_begin, q_end}, {kv_begin, kv_end}, {kv_begin, kv_end}},
                            .k = hidden};
-        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &m->tp.out.of[m->rank], hidden);
+        outs = cut_nodes(out_cuts, outs, m, m->layers[index].out, &iv_tp_out(&m->tp, wide)->of[m->rank], hidden);
     }
     IV_TRY(norms(b, at, index));
-    IV_TRY(stacked(b, at, qkv, 3, hidden, in_cuts, b->shards));
+    IV_TRY(stacked(b, at, qkv, c->layer[index].values_are_keys ? 2 : 3, hidden, in_cuts, b->shards));
     IV_TRY(stacked(b, at, out, 1, q, out_cuts, outs));
     if (c->attention_out_bias) IV_TRY(vector(b, at, "self_attn.o_proj.bias", hidden, &l->out_bias, &n->out_bias));
     if (c->qk_norm) IV_TRY(head_norms(b, at, index));
+    if (c->value_norm) IV_TRY(ones(b, index, dim, offsetof(iv_layer, v_norm)));
     const head_vector sinks = {"self_attn.sinks", false, 1, offsetof(iv_layer, sinks), &n->sinks};
     return c->attention_sinks ? head_values(b, at, index, &sinks) : IV_OK;
 }
@@ -424,6 +433,24 @@ static iv_status router(builder *b, const char *at, size_t index) {
     if (!c->router_correction) return IV_OK;
     IV_TRY(vector(b, at, "mlp.gate.e_score_correction_bias", experts, &l->router_correction, &n->router_correction));
     n->router_correction->constant = true;
+    return IV_OK;
+}
+
+/* Norms of experts, of the shared one, and of the router. */
+static iv_status expert_norms(builder *b, const char *at, size_t index) {
+    iv_layer *l = &b->first->layers[index];
+    iv_layer_tensors *n = &b->first->layer_tensors[index];
+    size_t hidden = (size_t)b->first->config.hidden_size, experts = (size_t)b->first->config.experts;
+    IV_TRY(vector(b, at, "router.scale", hidden, &l->router_norm, &n->router_norm));
+    IV_TRY(vector(b, at, "router.per_expert_scale", experts, &l->expert_scales, &n->expert_scales));
+    IV_TRY(norm(b, at, "pre_feedforward_layernorm_2.weight", hidden, &l->experts_norm, &n->experts_norm));
+    IV_TRY(norm(b, at, "post_feedforward_layernorm_1.weight", hidden, &l->shared_post_norm, &n->shared_post_norm));
+    IV_TRY(norm(b, at, "post_feedforward_layernorm_2.weight", hidden, &l->experts_post_norm, &n->experts_post_norm));
+    for (size_t r = 1; r < b->shards; r++) {
+        iv_layer *to = &b->shard[r]->layers[index];
+        to->router_norm = l->router_norm, to->expert_scales = l->expert_scales, to->experts_norm = l->experts_norm;
+        to->shared_post_norm = l->shared_post_norm, to->experts_post_norm = l->experts_post_norm;
+    }
     return IV_OK;
 }
 
@@ -462,6 +489,7 @@ static iv_status experts(builder *b, const char *at, size_t index) {
         IV_TRY(mlp(b, inner, &c->layer[index].activation, (size_t)c->moe_intermediate_size, IV_EXPERT_LEAVES,
                    c->mlp_bias, &held, count, &b->first->layer_tensors[index].experts[e]));
     }
+    if (c->expert_norms) IV_TRY(expert_norms(b, at, index));
     return shared_expert(b, at, index);
 }
 
@@ -472,6 +500,11 @@ static iv_status layer(builder *b, size_t index) {
     bool moe = c->layer[index].mlp == IV_MLP_EXPERTS;
     mlp_shard mlps[IV_RANKS_MAX];
     IV_TRY(attention(b, at, index));
+    if (c->layer_scalars) {
+        iv_tensor **scalar = &b->first->layer_tensors[index].scalar;
+        IV_TRY(vector(b, at, "layer_scalar", 1, &b->first->layers[index].scalar, scalar));
+        (*scalar)->constant = true;
+    }
     const iv_layer *first = &b->first->layers[index];
     for (size_t r = 0; r < b->shards; r++) {
         iv_model *m = b->shard[r];
@@ -480,6 +513,7 @@ static iv_status layer(builder *b, size_t index) {
         l->attention_norm = first->attention_norm, l->mlp_norm = first->mlp_norm;
         l->attention_post_norm = first->attention_post_norm, l->mlp_post_norm = first->mlp_post_norm;
         l->out_bias = first->out_bias;
+        l->scalar = first->scalar;
         l->experts = IV_ARENA_NEW(&m->arena, moe ? (size_t)c->experts : 1, iv_mlp);
         if (!l->experts) return iv_fail(b->err, IV_NO_MEMORY, "%s: no memory", at);
         mlps[r] = (mlp_shard){m, l->experts, &m->tp.down.of[m->rank]};

@@ -61,16 +61,19 @@ struct iv_cpu_learner {
     float *expert_gradients; /* [rows][experts_per_token]: of routing weights */
     float *router_gradients; /* [rows][the router's outputs] */
     float *shared_dx;        /* [rows][hidden]: of the shared expert's input */
-    float *scale_gradients;  /* [rows]: of its gate's logits */
-    uint32_t *expert_slots;  /* [rows]: token * experts_per_token + slot of each row of the expert at work */
+    float *sums_dx;     /* [2][rows][hidden]: of the sums of the shared expert and of the others; NULL without norms */
+    float *scale_terms; /* [rows][experts]: of the factors of routing weights; or NULL */
+    float *scale_gradients; /* [rows]: of its gate's logits */
+    uint32_t *expert_slots; /* [rows]: token * experts_per_token + slot of each row of the expert at work */
     /* Look-ups of the whole step so far. */
     float *lookups; /* [lookup_count][hidden] */
     int32_t *lookup_ids;
     uint32_t *lookup_ranks;
     size_t tied_offset; /* of the look-ups of a tied embedding in the sums; 0: at the embedding */
     size_t lookup_count, lookup_max;
-    size_t qkv_leaves, up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank */
-    iv_row_cuts *qkv_cuts, *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
+    size_t qkv_leaves[2], up_leaves, shared_leaves, head_leaves; /* of sums over outputs, on this rank; [1]: of layers
+                                                                  * that are wide */
+    iv_row_cuts *qkv_cuts[2], *up_cuts, *shared_cuts;            /* how ranks share them; NULL for one rank */
     /* Axes. */
     iv_axis_sequence *axis_sequences; /* [sequences of the step] */
     size_t axis_sequences_max;
@@ -93,6 +96,12 @@ static inline iv_cpu_learner *iv_cpu_learner_of(iv_backend *b) { return ((iv_cpu
 
 static inline const iv_tp_shard *iv_learner_shard(const iv_cpu_learner *l) {
     return &l->model->tp.shard[l->model->rank];
+}
+
+/* The same with the heads of a layer, and the size of these. */
+static inline const iv_tp_shard *iv_learner_heads(const iv_cpu_learner *l, size_t layer, size_t *dim) {
+    *dim = (size_t)iv_config_head_dim(&l->model->config, (int64_t)layer);
+    return iv_tp_shard_of(&l->model->tp, l->model->rank, l->model->config.layer[layer].wide);
 }
 
 /* A tensor, or a rank's rows of one, whose outputs are `n` columns of dy. */
@@ -135,6 +144,10 @@ void iv_bias_backward(iv_cpu_learner *l, const iv_token_axis *axis, const float 
 float iv_learner_norm_row(const iv_cpu_learner *l, const float *x, const float *weight, const float *dy, float *dx,
                           float *centered, size_t apart);
 
+/* The same over all rows, and the gradient of the weights; dx: to which it is added. */
+void iv_learner_norm(iv_cpu_learner *l, const float *x, const float *weight, const iv_tensor *tensor, const float *dy,
+                     float *dx);
+
 /* Leaves of a sum over the outputs of a row-parallel layer, which no rank cuts. */
 iv_gradient_slice iv_whole_slice(size_t offset, size_t n, size_t *leaves);
 
@@ -155,6 +168,9 @@ void iv_up_slices(const iv_mlp_tensors *t, size_t first, size_t n, size_t leaf, 
 
 iv_status iv_head_backward(iv_cpu_learner *l, iv_error *err);
 iv_status iv_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
+/* The same with norms of their own (iv_cpu_normed_experts): dx gains all but the gradient through the norm before the
+ * shared expert, of which dnormed has the input's. */
+iv_status iv_normed_experts_backward(iv_cpu_learner *l, size_t layer, iv_error *err);
 
 /* lookups.c: dx of the tokens' embedding rows is kept until the step's last pass, which adds it up by token id. */
 iv_status iv_lookups_add(iv_cpu_learner *l, iv_error *err);

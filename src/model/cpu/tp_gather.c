@@ -24,7 +24,7 @@ bool iv_tp_gather_bytes(const iv_cpu_model *s, size_t *bytes) {
     const iv_model *m = s->model;
     const iv_tp_plan *tp = &m->tp;
     const iv_tp_shard *shard = &tp->shard[m->rank];
-    size_t rows = iv_size_max(tp->out.of[m->rank].nodes,
+    size_t rows = iv_size_max(iv_size_max(tp->out.of[m->rank].nodes, tp->wide_out.of[m->rank].nodes),
                               iv_size_max(tp->down.of[m->rank].nodes, tp->shared.of[m->rank].nodes)),
            logits, hidden;
     rows = iv_size_max(rows, iv_size_min((size_t)m->config.experts_per_token, shard->experts));
