@@ -2,7 +2,7 @@
  * without calls is complete. Input: a byte of flags, a byte of sizes, then text. */
 #include "base/status.h"
 #include "format/json.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
  *     qwen3_coder       <tool_call>\n<function=NAME>\n then for each argument
  *                       <parameter=KEY>\nVALUE\n</parameter>\n and </function>\n</tool_call>, one to a line
  *
- * In the last form strings are written as they are, other values as JSON; src/serve/api reads them back as values that
+ * In the last form strings are written as they are, other values as JSON; src/chat reads them back as values that
  * satisfy the schema. */
 #include "grammar/kinds.h"
 #include "grammar/schema_names.h"

@@ -1,7 +1,7 @@
 /* Calls together with a format: random answers under that constraint are calls or JSON of the format, and are parsed
  * accordingly, however their text is cut. */
 #include "grammar/random_walk.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 #include "support.h"
 
 #include <jansson.h>

@@ -2,7 +2,7 @@
  * it satisfies its schema, as it is read. */
 #include "api_case.h"
 #include "grammar/random_walk.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 
 /* ---- the request ---------------------------------------------------------------------------------------- */
 

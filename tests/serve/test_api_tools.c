@@ -3,7 +3,7 @@
 #include "api_case.h"
 #include "chat_templates.h"
 #include "grammar/grammar.h"
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 #include "serve/api/constraint.h"
 #include "serve/api/task.h"
 #include "text/jinja/template.h"

@@ -1,5 +1,5 @@
 /* chat_text.c: a state machine over the text; tags are searched only where they can begin. */
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 
 #include <string.h>
 

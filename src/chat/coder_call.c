@@ -2,7 +2,7 @@
 #include "base/json_out.h"
 #include "format/json.h"
 #include "format/json_schema.h"
-#include "serve/api/tool_calls.h"
+#include "chat/tool_calls.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
 #include "format/json.h"
 #include "format/json_schema.h"
 #include "grammar/random_walk.h"
-#include "serve/api/chat_text.h"
-#include "serve/api/tool_calls.h"
+#include "chat/chat_text.h"
+#include "chat/tool_calls.h"
 
 /* ---- values -------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* tool_calls.c: reads a call from JSON; finds calls in the forms of Llama and Mistral: a state machine finds the end
  * of the calls, then they are parsed. */
-#include "serve/api/tool_calls.h"
+#include "chat/tool_calls.h"
 #include "format/json.h"
 
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* tool_calls.h: finds and parses tool calls while a model's text comes.
  *
  * Invariant: the result does not depend on how the text was cut. */
-#ifndef IV_SERVE_API_TOOL_CALLS_H
-#define IV_SERVE_API_TOOL_CALLS_H
+#ifndef IV_CHAT_TOOL_CALLS_H
+#define IV_CHAT_TOOL_CALLS_H
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "serve/api/json_scan.h"
+#include "chat/json_scan.h"
 
 #include <jansson.h>
 #include <stdbool.h>

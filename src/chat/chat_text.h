@@ -10,12 +10,12 @@
  *
  * Invariants: the parts do not depend on how the text was cut into pushes; output is never taken back; an invalid
  * tool call stays in the content, with its tags. */
-#ifndef IV_SERVE_API_CHAT_TEXT_H
-#define IV_SERVE_API_CHAT_TEXT_H
+#ifndef IV_CHAT_CHAT_TEXT_H
+#define IV_CHAT_CHAT_TEXT_H
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "serve/api/tool_calls.h"
+#include "chat/tool_calls.h"
 
 enum { IV_CHAT_CALLS_MAX = 128 }; /* further calls stay text */
 
