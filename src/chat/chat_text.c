@@ -1,34 +1,51 @@
 /* chat_text.c: a state machine over the text; tags are searched only where they can begin. */
-#include "chat/chat_text.h"
+#include "chat/chat_parts.h"
 
 #include <string.h>
 
-static const char THINK[] = "<think>", THOUGHT[] = "</think>", CALL[] = "<tool_call>", CALLED[] = "</tool_call>",
-                  FUNCTION[] = "<function=";
+static const iv_tool_marks *marks_of(const iv_chat_text *c) { return iv_tool_marks_of(c->form); }
 
-typedef const char *const *tags; /* NULL-terminated */
+static void add_tag(iv_chat_tags *list, const char *tag) {
+    if (tag && *tag) list->tags[list->count++] = tag;
+}
 
 /* The tags that begin a call. */
-static tags start_tags(const iv_chat_text *c) {
-    static const char *const hermes[] = {CALL, NULL}, *const llama[] = {"<|python_tag|>", NULL},
-                             *const mistral[] = {"[TOOL_CALLS]", NULL}, *const coder[] = {CALL, FUNCTION, NULL};
-    switch (c->form) {
-    case IV_TOOL_FORM_HERMES: return hermes;
-    case IV_TOOL_FORM_LLAMA3_JSON: return llama;
-    case IV_TOOL_FORM_QWEN3_CODER: return coder;
-    default: return mistral;
-    }
+static iv_chat_tags start_tags(const iv_chat_text *c) {
+    const iv_tool_marks *m = marks_of(c);
+    iv_chat_tags list = {.count = 0};
+    bool bare = m->kind == IV_TOOLS_MARKED || (m->kind == IV_TOOLS_TAGS && (m->several || m->value_lines));
+    add_tag(&list, m->open), add_tag(&list, m->open_too);
+    if (bare) add_tag(&list, m->function);
+    return list;
+}
+
+/* The tag that closes a block of calls, which each of them leaves. */
+static const char *block_end(const iv_chat_text *c) {
+    const iv_tool_marks *m = marks_of(c);
+    bool left = m->kind == IV_TOOLS_LIST || m->kind == IV_TOOLS_MARKED || (m->kind == IV_TOOLS_TAGS && m->several) ||
+                (m->kind == IV_TOOLS_PYTHON && !m->lines);
+    return left ? m->close : NULL;
 }
 
 static bool looks_for_calls(const iv_chat_text *c) { return c->tools && !c->no_calls && c->form != IV_TOOL_FORM_NONE; }
 
+static bool is_harmony(const iv_chat_text *c) {
+    return c->reasoning_form == IV_REASONING_FORM_HARMONY || c->form == IV_TOOL_FORM_HARMONY;
+}
+
+/* Whether the whole content may be a call without a tag. */
+static bool bare_kind(const iv_chat_text *c) {
+    return marks_of(c)->kind == IV_TOOLS_BARE || (marks_of(c)->kind == IV_TOOLS_PYTHON && !marks_of(c)->lines);
+}
+
 void iv_chat_text_init(iv_chat_text *c, bool split, bool inside, bool tools, bool one_call) {
-    *c = (iv_chat_text){.tools = tools, .one_call = one_call};
+    *c = (iv_chat_text){.split = split, .tools = tools, .one_call = one_call};
     c->state = !split ? IV_CHAT_BEGIN : inside ? IV_CHAT_REASONING : IV_CHAT_START;
 }
 
 void iv_chat_text_free(iv_chat_text *c) {
-    iv_buf_free(&c->pending), iv_buf_free(&c->space), iv_buf_free(&c->reasoning), iv_buf_free(&c->content);
+    iv_buf_free(&c->pending), iv_buf_free(&c->space), iv_buf_free(&c->reasoning), iv_buf_free(&c->content),
+        iv_buf_free(&c->header);
     for (size_t i = 0; i < c->call_count; i++) iv_chat_call_free(&c->calls[i]);
     c->call_count = 0;
 }
@@ -39,17 +56,13 @@ static void add(iv_chat_text *c, iv_buf *to, const char *s, size_t n) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* The text not decided yet. */
-typedef struct rest {
-    const char *s;
-    size_t n;
-} rest;
+typedef iv_chat_rest rest;
 
-static rest pending(const iv_chat_text *c) {
+rest iv_chat_pending(const iv_chat_text *c) {
     return c->pending.len ? (rest){c->pending.data + c->taken, c->pending.len - c->taken} : (rest){"", 0};
 }
 
-static void drop(iv_chat_text *c, size_t n) {
+void iv_chat_drop(iv_chat_text *c, size_t n) {
     c->taken += n;
     if (c->taken == c->pending.len) iv_buf_clear(&c->pending), c->taken = 0;
 }
@@ -63,14 +76,18 @@ static void close_up(iv_chat_text *c) {
     b->data[b->len] = 0;
 }
 
-/* With tools, white space around calls is dropped: it is content only if content follows. */
-static void add_content(iv_chat_text *c, const char *s, size_t n) {
+void iv_chat_add_reasoning(iv_chat_text *c, const char *s, size_t n) { add(c, &c->reasoning, s, n); }
+
+/* With tools, white space around calls is dropped: it is content only if content follows. So is the end of a wrapper.
+ */
+void iv_chat_add_content(iv_chat_text *c, const char *s, size_t n) {
     while (c->trimming && n && *s == '\n') s++, n--, c->reasoning_bytes++;
     if (n == 0) return;
     size_t solid = n;
     c->trimming = false;
-    while (looks_for_calls(c) && solid && is_space(s[solid - 1])) solid--;
+    while ((looks_for_calls(c) || c->wrapped) && solid && is_space(s[solid - 1])) solid--;
     if (solid) {
+        c->after_calls = c->closed = false;
         add(c, &c->content, c->space.data, c->space.len);
         iv_buf_clear(&c->space);
         add(c, &c->content, s, solid);
@@ -80,17 +97,16 @@ static void add_content(iv_chat_text *c, const char *s, size_t n) {
 
 /* ---- tool calls --------------------------------------------------------------------------------------- */
 
-/* After the text of calls was dropped: their places. */
-static void place_calls(iv_chat_text *c, size_t from) {
+void iv_chat_place_calls(iv_chat_text *c, size_t from) {
+    if (from < c->call_count) c->after_calls = true;
     for (; from < c->call_count; from++) {
         c->calls[from].content = c->content.len;
-        c->calls[from].begin = c->call_begin, c->calls[from].end = c->pushed - pending(c).n;
+        c->calls[from].begin = c->call_begin, c->calls[from].end = c->pushed - iv_chat_pending(c).n;
     }
 }
 
-static bool take_call(iv_chat_text *c, const char *s, size_t n) {
-    iv_chat_call call;
-    if (c->call_count == IV_CHAT_CALLS_MAX || !iv_chat_call_read(s, n, false, &call)) return false;
+bool iv_chat_take_call(iv_chat_text *c, iv_chat_call call) {
+    if (c->call_count == IV_CHAT_CALLS_MAX) return false;
     if (c->one_call && c->call_count)
         iv_chat_call_free(&call);
     else
@@ -98,13 +114,19 @@ static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     return true;
 }
 
+static bool take_call(iv_chat_text *c, const char *s, size_t n) {
+    iv_chat_call call;
+    return c->call_count < IV_CHAT_CALLS_MAX && iv_chat_call_read(s, n, false, &call) && iv_chat_take_call(c, call);
+}
+
 /* Finds the end of a call's text: the first end tag outside its strings. */
 static bool find_call_end(iv_chat_text *c, size_t *n) {
-    size_t tag = strlen(CALLED);
-    const rest p = pending(c);
+    const char *end = marks_of(c)->close;
+    size_t tag = strlen(end);
+    const rest p = iv_chat_pending(c);
     for (; c->searched + tag <= p.n; c->searched++) {
         const char *s = p.s + c->searched;
-        bool is_tag = *s == '<' && memcmp(s, CALLED, tag) == 0;
+        bool is_tag = *s == '<' && memcmp(s, end, tag) == 0;
         if (is_tag && (c->quotes_wrong || !c->in_string)) {
             *n = c->searched;
             return true;
@@ -123,48 +145,67 @@ static bool find_call_end(iv_chat_text *c, size_t *n) {
 /* Ends the text of a call; `closed`: its end tag was found. A text that is no call may have an unmatched quote; it
  * ends at its first end tag. That is searched once per text, because each search may cost the whole rest. */
 static void end_call(iv_chat_text *c, size_t n, bool closed) {
-    const char *s = pending(c).s;
+    const char *s = iv_chat_pending(c).s;
     size_t before = c->call_count;
     if (take_call(c, s, n)) {
         iv_buf_clear(&c->space);
     } else {
         if (c->quoted_end) n = c->quoted_end - 1, closed = c->quotes_wrong = true;
-        add_content(c, CALL, strlen(CALL));
-        add_content(c, s, n);
-        if (closed) add_content(c, CALLED, strlen(CALLED));
+        iv_chat_add_content(c, marks_of(c)->open, strlen(marks_of(c)->open));
+        iv_chat_add_content(c, s, n);
+        if (closed) iv_chat_add_content(c, marks_of(c)->close, strlen(marks_of(c)->close));
     }
-    drop(c, n + (closed ? strlen(CALLED) : 0));
-    place_calls(c, before);
+    iv_chat_drop(c, n + (closed ? strlen(marks_of(c)->close) : 0));
+    iv_chat_place_calls(c, before);
     c->searched = c->quoted_end = 0, c->in_string = c->escaped = false;
     c->state = IV_CHAT_CONTENT;
 }
 
 /* From here on calls of the other forms are searched. start_tag: the tag that was found; NULL: none. */
 static void begin_calls(iv_chat_text *c, const char *start_tag) {
-    c->found = (iv_chat_calls){.llama = c->form == IV_TOOL_FORM_LLAMA3_JSON};
-    c->coder = (iv_coder_call){.tools = c->schemas, .bare = start_tag == FUNCTION};
+    const iv_tool_marks *m = marks_of(c);
+    bool in_call = start_tag && m->function && strcmp(start_tag, m->function) == 0;
+    bool mistral = m->open && strcmp(m->open, "[TOOL_CALLS]") == 0;
+    c->found = (iv_chat_calls){.llama = m->kind == IV_TOOLS_BARE, .list_only = !mistral};
+    c->tags = (iv_tags_call){.marks = m, .tools = c->schemas, .bare = in_call};
+    c->marked = (iv_marked_call){.marks = m, .bare = in_call};
+    c->python = (iv_python_calls){.marks = m, .bare = !start_tag};
     c->start_tag = start_tag;
     c->state = IV_CHAT_CALLS;
 }
 
-static size_t room(const iv_chat_text *c) { return IV_CHAT_CALLS_MAX - c->call_count; }
+/* Examines the pending text. */
+static iv_calls_found scan_calls(iv_chat_text *c, rest p, bool last) {
+    switch (marks_of(c)->kind) {
+    case IV_TOOLS_TAGS: return iv_tags_call_scan(&c->tags, p.s, p.n, last);
+    case IV_TOOLS_MARKED: return iv_marked_call_scan(&c->marked, p.s, p.n, last);
+    case IV_TOOLS_PYTHON: return iv_python_calls_scan(&c->python, p.s, p.n, last);
+    default: return iv_chat_calls_scan(&c->found, p.s, p.n, last);
+    }
+}
 
 /* Takes the calls found in s: their count and their bytes. */
 static size_t take_calls(iv_chat_text *c, const char *s, size_t *bytes) {
-    *bytes = c->form == IV_TOOL_FORM_QWEN3_CODER ? c->coder.at : c->found.at;
-    if (c->form != IV_TOOL_FORM_QWEN3_CODER) return iv_chat_calls_take(&c->found, s, c->calls + c->call_count, room(c));
-    if (!room(c)) return 0;
-    if (iv_coder_call_take(&c->coder, s, &c->calls[c->call_count])) return 1;
-    c->failed = true;
-    return 0;
+    iv_chat_call *out = c->calls + c->call_count;
+    size_t room = IV_CHAT_CALLS_MAX - c->call_count;
+    switch (marks_of(c)->kind) {
+    case IV_TOOLS_TAGS:
+        *bytes = c->tags.at;
+        if (!room) return 0;
+        if (iv_tags_call_take(&c->tags, s, out)) return 1;
+        c->failed = true;
+        return 0;
+    case IV_TOOLS_MARKED: *bytes = c->marked.at; return room && iv_marked_call_take(&c->marked, s, out);
+    case IV_TOOLS_PYTHON: *bytes = c->python.bytes; return iv_python_calls_take(&c->python, s, out, room);
+    default: *bytes = c->found.at; return iv_chat_calls_take(&c->found, s, out, room);
+    }
 }
 
 /* The pending text may be calls; otherwise it becomes content. False: more text is needed. */
 static bool turn_calls(iv_chat_text *c, bool last) {
-    const rest p = pending(c);
-    bool coder = c->form == IV_TOOL_FORM_QWEN3_CODER;
-    iv_calls_found found =
-        coder ? iv_coder_call_scan(&c->coder, p.s, p.n, last) : iv_chat_calls_scan(&c->found, p.s, p.n, last);
+    const rest p = iv_chat_pending(c);
+    bool tags = marks_of(c)->kind == IV_TOOLS_TAGS;
+    iv_calls_found found = scan_calls(c, p, last);
     if (found == IV_CALLS_MORE) return false;
     size_t count = 0, bytes = 0;
     if (found == IV_CALLS_DONE) count = take_calls(c, p.s, &bytes);
@@ -173,15 +214,16 @@ static bool turn_calls(iv_chat_text *c, bool last) {
         c->call_count += count;
         while (c->one_call && c->call_count > 1) iv_chat_call_free(&c->calls[--c->call_count]);
         iv_buf_clear(&c->space);
-        drop(c, bytes);
-        place_calls(c, before);
+        iv_chat_drop(c, bytes);
+        iv_chat_place_calls(c, before);
+        c->after_calls = true;
     } else if (c->start_tag) {
-        add_content(c, c->start_tag, strlen(c->start_tag));
+        iv_chat_add_content(c, c->start_tag, strlen(c->start_tag));
     }
     /* No search inside an unfinished value or beyond the maximum number of calls: each could cost the whole rest. */
-    size_t text = !coder || count ? 0 : found == IV_CALLS_DONE ? bytes : c->coder.cut ? p.n : 0;
-    add_content(c, p.s, text);
-    drop(c, text);
+    size_t text = !tags || count ? 0 : found == IV_CALLS_DONE ? bytes : c->tags.cut ? p.n : 0;
+    iv_chat_add_content(c, p.s, text);
+    iv_chat_drop(c, text);
     c->state = IV_CHAT_CONTENT;
     return c->pending.len > 0;
 }
@@ -196,95 +238,161 @@ static size_t held(rest p, const char *tag) {
     return n;
 }
 
-/* Finds the first of the tags; *found: which one. NULL: none yet. */
-static size_t find_tag(rest p, tags list, bool last, const char **found) {
+size_t iv_chat_find_tag(rest p, const iv_chat_tags *list, bool last, const char **found) {
     size_t first = p.n, open = p.n;
     *found = NULL;
-    for (; *list; list++) {
-        const char *at = p.n ? memmem(p.s, p.n, *list, strlen(*list)) : NULL;
-        if (at && (size_t)(at - p.s) < first) first = (size_t)(at - p.s), *found = *list;
-        if (!last && p.n - held(p, *list) < open) open = p.n - held(p, *list);
+    for (size_t i = 0; i < list->count; i++) {
+        const char *tag = list->tags[i], *at = p.n ? memmem(p.s, p.n, tag, strlen(tag)) : NULL;
+        if (at && (size_t)(at - p.s) < first) first = (size_t)(at - p.s), *found = tag;
+        if (!last && p.n - held(p, tag) < open) open = p.n - held(p, tag);
     }
     return *found ? first : open;
 }
 
-static bool turn_start(iv_chat_text *c, bool last) {
-    const rest p = pending(c);
-    size_t from = 0, n = strlen(THINK);
-    while (from < p.n && is_space(p.s[from])) from++;
-    bool may = p.n - from < n && !last && memcmp(p.s + from, THINK, p.n - from) == 0;
-    if (may) return false;
-    bool is = p.n - from >= n && memcmp(p.s + from, THINK, n) == 0;
-    if (is && c->joined) add_content(c, p.s, from + n);
-    if (is) drop(c, from + n);
-    c->state = is ? IV_CHAT_REASONING : IV_CHAT_BEGIN;
-    return true;
-}
-
-/* Whether s begins with one of the tags. */
-static iv_calls_found begins_with(const char *s, size_t n, tags list) {
+/* Which of the tags the text begins with; MORE: it is too short to tell. */
+static iv_calls_found begins_with(const char *s, size_t n, const iv_chat_tags *list, const char **tag) {
     iv_calls_found best = IV_CALLS_WRONG;
-    for (; *list; list++) {
-        size_t length = strlen(*list);
-        if (memcmp(s, *list, n < length ? n : length) != 0) continue;
-        if (n >= length) return IV_CALLS_DONE;
+    *tag = NULL;
+    for (size_t i = 0; i < list->count; i++) {
+        size_t length = strlen(list->tags[i]);
+        if (memcmp(s, list->tags[i], n < length ? n : length) != 0) continue;
+        if (n >= length) {
+            *tag = list->tags[i];
+            return IV_CALLS_DONE;
+        }
         best = IV_CALLS_MORE;
     }
     return best;
 }
 
-/* Decides between calls and JSON. False: more text is needed. */
-static bool decide_calls_or_json(iv_chat_text *c, bool last) {
-    const rest p = pending(c);
+static iv_chat_tags reasoning_tags(const iv_chat_text *c, bool begin) {
+    const iv_reasoning_marks *r = iv_reasoning_marks_of(c->reasoning_form);
+    iv_chat_tags list = {.count = 0};
+    for (int i = 0; i < 2; i++) add_tag(&list, begin ? r->begin[i] : r->end[i]);
+    return list;
+}
+
+static bool turn_start(iv_chat_text *c, bool last) {
+    const rest p = iv_chat_pending(c);
+    const iv_chat_tags tags = reasoning_tags(c, true);
+    const char *tag;
     size_t from = 0;
     while (from < p.n && is_space(p.s[from])) from++;
-    bool llama = c->form == IV_TOOL_FORM_LLAMA3_JSON;
-    iv_calls_found found = llama ? iv_chat_calls_open(c->schemas, p.s + from, p.n - from)
-                                 : begins_with(p.s + from, p.n - from, start_tags(c));
+    if (begins_with(p.s + from, p.n - from, &tags, &tag) == IV_CALLS_MORE && !last) return false;
+    size_t n = tag ? from + strlen(tag) : 0;
+    if (tag && c->joined) iv_chat_add_content(c, p.s, n);
+    iv_chat_drop(c, n);
+    c->state = tag ? IV_CHAT_REASONING : IV_CHAT_BEGIN;
+    return true;
+}
+
+/* Decides between calls and JSON. False: more text is needed. */
+static bool decide_calls_or_json(iv_chat_text *c, bool last) {
+    const rest p = iv_chat_pending(c);
+    const iv_chat_tags tags = start_tags(c);
+    const char *tag;
+    size_t from = 0;
+    while (from < p.n && is_space(p.s[from])) from++;
+    iv_calls_found found;
+    if (c->form == IV_TOOL_FORM_LLAMA3_JSON)
+        found = iv_chat_calls_open(c->schemas, p.s + from, p.n - from);
+    else if (c->form == IV_TOOL_FORM_PYTHONIC)
+        found = iv_python_calls_open(c->schemas, p.s + from, p.n - from);
+    else
+        found = begins_with(p.s + from, p.n - from, &tags, &tag);
     c->no_calls = found == IV_CALLS_WRONG;
     return found != IV_CALLS_MORE || last;
 }
 
-/* Llama's calls may begin the content without a tag. */
+/* The mark around the content, if the form has one. False: more text is needed. */
+static bool unwrap(iv_chat_text *c, bool last) {
+    const rest p = iv_chat_pending(c);
+    iv_chat_tags tags = {.count = 0};
+    const char *tag;
+    size_t from = 0;
+    add_tag(&tags, c->split && !c->joined ? iv_reasoning_marks_of(c->reasoning_form)->answer : NULL);
+    while (from < p.n && is_space(p.s[from])) from++;
+    if (!tags.count || c->wrapped) return true;
+    if (begins_with(p.s + from, p.n - from, &tags, &tag) == IV_CALLS_MORE && !last) return false;
+    if (!tag) return true;
+    size_t n = from + strlen(tag);
+    iv_chat_drop(c, n);
+    c->reasoning_bytes += c->reasoning_bytes ? n : 0;
+    c->wrapped = c->trimming = true;
+    return c->pending.len > 0 || last;
+}
+
+/* Llama's and Python's calls may begin the content without a tag. */
 static bool turn_begin(iv_chat_text *c, bool last) {
+    if (!unwrap(c, last)) return false;
     if (c->calls_or_json && looks_for_calls(c) && !decide_calls_or_json(c, last)) return false;
-    const rest p = pending(c);
-    bool bare = looks_for_calls(c) && c->form == IV_TOOL_FORM_LLAMA3_JSON;
+    const rest p = iv_chat_pending(c);
+    bool bare = looks_for_calls(c) && bare_kind(c);
     size_t from = 0;
     while (bare && from < p.n && is_space(p.s[from])) from++;
     if (bare && from == p.n && !last) return false;
     c->state = IV_CHAT_CONTENT;
-    if (bare && from < p.n && p.s[from] == '{') c->call_begin = c->pushed - p.n + from, begin_calls(c, NULL);
+    char first = marks_of(c)->kind == IV_TOOLS_PYTHON ? '[' : '{';
+    if (bare && from < p.n && p.s[from] == first) c->call_begin = c->pushed - p.n + from, begin_calls(c, NULL);
     return true;
 }
 
 static bool turn_call(iv_chat_text *c, bool last) {
-    size_t n = pending(c).n;
+    size_t n = iv_chat_pending(c).n;
     bool closed = find_call_end(c, &n);
     if (!closed && !last) return false;
     end_call(c, n, closed);
     return c->pending.len > 0;
 }
 
-/* Passes reasoning or content on, up to the next tag. */
-static bool turn_text(iv_chat_text *c, bool last) {
-    static const char *const thought[] = {THOUGHT, NULL};
-    const rest p = pending(c);
-    bool reasoning = c->state == IV_CHAT_REASONING;
+/* Passes reasoning on, up to its end. */
+static bool turn_reasoning(iv_chat_text *c, bool last) {
+    const iv_chat_tags tags = reasoning_tags(c, false);
+    const rest p = iv_chat_pending(c);
     const char *tag;
-    size_t n = find_tag(p, reasoning ? thought : start_tags(c), last, &tag);
-    if (reasoning && !c->joined)
-        add(c, &c->reasoning, p.s, n);
+    size_t n = iv_chat_find_tag(p, &tags, last, &tag);
+    if (c->joined)
+        iv_chat_add_content(c, p.s, n);
     else
-        add_content(c, p.s, n);
-    c->call_begin = c->pushed - p.n + n;
-    drop(c, n + (tag ? strlen(tag) : 0));
+        iv_chat_add_reasoning(c, p.s, n);
+    iv_chat_drop(c, n + (tag ? strlen(tag) : 0));
     if (!tag) return false;
-    if (reasoning && c->joined) add_content(c, tag, strlen(tag));
-    c->trimming = c->trim && reasoning && !c->joined;
-    if (reasoning)
-        c->state = IV_CHAT_BEGIN, c->reasoning_bytes = c->joined ? 0 : c->pushed - pending(c).n;
-    else if (c->form == IV_TOOL_FORM_HERMES)
+    if (c->joined) iv_chat_add_content(c, tag, strlen(tag));
+    c->trimming = c->trim && !c->joined;
+    c->state = IV_CHAT_BEGIN, c->reasoning_bytes = c->joined ? 0 : c->pushed - iv_chat_pending(c).n;
+    return true;
+}
+
+/* A tag that is no part of a call: dropped at its place, text elsewhere. */
+static bool end_block(iv_chat_text *c, const char *tag) {
+    const char *answer_end = c->wrapped ? iv_reasoning_marks_of(c->reasoning_form)->answer_end : NULL;
+    if (answer_end && strcmp(tag, answer_end) == 0) {
+        add(c, &c->space, tag, strlen(tag));
+        c->closed = true;
+        return true;
+    }
+    if (!block_end(c) || strcmp(tag, block_end(c)) != 0) return false;
+    if (c->after_calls)
+        iv_buf_clear(&c->space);
+    else
+        iv_chat_add_content(c, tag, strlen(tag));
+    return true;
+}
+
+/* Passes content on, up to the next tag. */
+static bool turn_content(iv_chat_text *c, bool last) {
+    iv_chat_tags tags = {.count = 0};
+    if (looks_for_calls(c)) tags = start_tags(c), add_tag(&tags, block_end(c));
+    if (c->wrapped) add_tag(&tags, iv_reasoning_marks_of(c->reasoning_form)->answer_end);
+    const rest p = iv_chat_pending(c);
+    const char *tag;
+    size_t n = iv_chat_find_tag(p, &tags, last, &tag);
+    iv_chat_add_content(c, p.s, n);
+    c->call_begin = c->pushed - p.n + n;
+    iv_chat_drop(c, n + (tag ? strlen(tag) : 0));
+    if (!tag) return false;
+    if (end_block(c, tag)) return true;
+    if (marks_of(c)->kind == IV_TOOLS_JSON)
         c->state = IV_CHAT_CALL;
     else
         begin_calls(c, tag);
@@ -293,17 +401,15 @@ static bool turn_text(iv_chat_text *c, bool last) {
 
 /* One step in the current state; false: more text is needed. */
 static bool turn(iv_chat_text *c, bool last) {
+    if (is_harmony(c)) return iv_chat_turn_harmony(c, last);
     switch (c->state) {
     case IV_CHAT_START: return turn_start(c, last);
+    case IV_CHAT_REASONING: return turn_reasoning(c, last);
     case IV_CHAT_BEGIN: return turn_begin(c, last);
     case IV_CHAT_CALL: return turn_call(c, last);
     case IV_CHAT_CALLS: return turn_calls(c, last);
-    default: break;
+    default: return turn_content(c, last);
     }
-    if (c->state == IV_CHAT_REASONING || looks_for_calls(c)) return turn_text(c, last);
-    add_content(c, pending(c).s, pending(c).n);
-    drop(c, pending(c).n);
-    return false;
 }
 
 void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n) {
@@ -313,15 +419,21 @@ void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n) {
     while (c->pending.len && turn(c, false)) {}
 }
 
+static bool in_call(const iv_chat_text *c) {
+    bool message = c->state == IV_CHAT_MESSAGE && c->part == IV_HARMONY_CALL;
+    return c->state == IV_CHAT_CALL || c->state == IV_CHAT_CALLS || message;
+}
+
 void iv_chat_text_end(iv_chat_text *c) {
-    while ((c->pending.len || c->state == IV_CHAT_CALL || c->state == IV_CHAT_CALLS) && turn(c, true)) {}
-    if (c->call_count == 0) add(c, &c->content, c->space.data, c->space.len);
+    while ((c->pending.len || in_call(c)) && turn(c, true)) {}
+    if (c->call_count == 0 && !c->closed) add(c, &c->content, c->space.data, c->space.len);
     iv_buf_clear(&c->space);
 }
 
-size_t iv_chat_text_decided(const iv_chat_text *c) { return c->pushed - pending(c).n; }
+size_t iv_chat_text_decided(const iv_chat_text *c) { return c->pushed - iv_chat_pending(c).n; }
 
 size_t iv_chat_text_reasoning_bytes(const iv_chat_text *c) {
     if (c->joined) return 0;
+    if (is_harmony(c)) return !c->split ? 0 : c->answered ? c->reasoning_bytes : c->pushed;
     return c->state == IV_CHAT_START || c->state == IV_CHAT_REASONING ? c->pushed : c->reasoning_bytes;
 }
