@@ -1,4 +1,4 @@
-/* chat_parts.h: what chat_text.c lends to harmony.c: the text that is not decided yet, and adding decided parts. */
+/* chat_parts.h: what chat_text.c and harmony.c share: the text that is not decided yet, and adding decided parts. */
 #ifndef IV_CHAT_CHAT_PARTS_H
 #define IV_CHAT_CHAT_PARTS_H
 
@@ -14,6 +14,7 @@ typedef struct iv_chat_tags {
     size_t count;
 } iv_chat_tags;
 
+bool iv_chat_looks_for_calls(const iv_chat_text *c);
 iv_chat_rest iv_chat_pending(const iv_chat_text *c);
 void iv_chat_drop(iv_chat_text *c, size_t n);
 void iv_chat_add_reasoning(iv_chat_text *c, const char *s, size_t n);

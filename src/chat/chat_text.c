@@ -27,8 +27,6 @@ static const char *block_end(const iv_chat_text *c) {
     return left ? m->close : NULL;
 }
 
-static bool looks_for_calls(const iv_chat_text *c) { return c->tools && !c->no_calls && c->form != IV_TOOL_FORM_NONE; }
-
 static bool is_harmony(const iv_chat_text *c) {
     return c->reasoning_form == IV_REASONING_FORM_HARMONY || c->form == IV_TOOL_FORM_HARMONY;
 }
@@ -50,22 +48,9 @@ void iv_chat_text_free(iv_chat_text *c) {
     c->call_count = 0;
 }
 
-static void add(iv_chat_text *c, iv_buf *to, const char *s, size_t n) {
-    if (n && !iv_buf_append(to, s, n)) c->failed = true;
-}
-
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 typedef iv_chat_rest rest;
-
-rest iv_chat_pending(const iv_chat_text *c) {
-    return c->pending.len ? (rest){c->pending.data + c->taken, c->pending.len - c->taken} : (rest){"", 0};
-}
-
-void iv_chat_drop(iv_chat_text *c, size_t n) {
-    c->taken += n;
-    if (c->taken == c->pending.len) iv_buf_clear(&c->pending), c->taken = 0;
-}
 
 /* Once per push, however many parts it has. */
 static void close_up(iv_chat_text *c) {
@@ -76,43 +61,7 @@ static void close_up(iv_chat_text *c) {
     b->data[b->len] = 0;
 }
 
-void iv_chat_add_reasoning(iv_chat_text *c, const char *s, size_t n) { add(c, &c->reasoning, s, n); }
-
-/* With tools, white space around calls is dropped: it is content only if content follows. So is the end of a wrapper.
- */
-void iv_chat_add_content(iv_chat_text *c, const char *s, size_t n) {
-    while (c->trimming && n && *s == '\n') s++, n--, c->reasoning_bytes++;
-    if (n == 0) return;
-    size_t solid = n;
-    c->trimming = false;
-    while ((looks_for_calls(c) || c->wrapped) && solid && is_space(s[solid - 1])) solid--;
-    if (solid) {
-        c->after_calls = c->closed = false;
-        add(c, &c->content, c->space.data, c->space.len);
-        iv_buf_clear(&c->space);
-        add(c, &c->content, s, solid);
-    }
-    add(c, &c->space, s + solid, n - solid);
-}
-
 /* ---- tool calls --------------------------------------------------------------------------------------- */
-
-void iv_chat_place_calls(iv_chat_text *c, size_t from) {
-    if (from < c->call_count) c->after_calls = true;
-    for (; from < c->call_count; from++) {
-        c->calls[from].content = c->content.len;
-        c->calls[from].begin = c->call_begin, c->calls[from].end = c->pushed - iv_chat_pending(c).n;
-    }
-}
-
-bool iv_chat_take_call(iv_chat_text *c, iv_chat_call call) {
-    if (c->call_count == IV_CHAT_CALLS_MAX) return false;
-    if (c->one_call && c->call_count)
-        iv_chat_call_free(&call);
-    else
-        c->calls[c->call_count++] = call;
-    return true;
-}
 
 static bool take_call(iv_chat_text *c, const char *s, size_t n) {
     iv_chat_call call;
@@ -230,25 +179,6 @@ static bool turn_calls(iv_chat_text *c, bool last) {
 
 /* ---- the state machine -------------------------------------------------------------------------------- */
 
-/* How many trailing bytes may begin the tag. */
-static size_t held(rest p, const char *tag) {
-    size_t n = strlen(tag) - 1;
-    if (n > p.n) n = p.n;
-    while (n && memcmp(p.s + p.n - n, tag, n) != 0) n--;
-    return n;
-}
-
-size_t iv_chat_find_tag(rest p, const iv_chat_tags *list, bool last, const char **found) {
-    size_t first = p.n, open = p.n;
-    *found = NULL;
-    for (size_t i = 0; i < list->count; i++) {
-        const char *tag = list->tags[i], *at = p.n ? memmem(p.s, p.n, tag, strlen(tag)) : NULL;
-        if (at && (size_t)(at - p.s) < first) first = (size_t)(at - p.s), *found = tag;
-        if (!last && p.n - held(p, tag) < open) open = p.n - held(p, tag);
-    }
-    return *found ? first : open;
-}
-
 /* Which of the tags the text begins with; MORE: it is too short to tell. */
 static iv_calls_found begins_with(const char *s, size_t n, const iv_chat_tags *list, const char **tag) {
     iv_calls_found best = IV_CALLS_WRONG;
@@ -325,9 +255,9 @@ static bool unwrap(iv_chat_text *c, bool last) {
 /* Llama's and Python's calls may begin the content without a tag. */
 static bool turn_begin(iv_chat_text *c, bool last) {
     if (!unwrap(c, last)) return false;
-    if (c->calls_or_json && looks_for_calls(c) && !decide_calls_or_json(c, last)) return false;
+    if (c->calls_or_json && iv_chat_looks_for_calls(c) && !decide_calls_or_json(c, last)) return false;
     const rest p = iv_chat_pending(c);
-    bool bare = looks_for_calls(c) && bare_kind(c);
+    bool bare = iv_chat_looks_for_calls(c) && bare_kind(c);
     size_t from = 0;
     while (bare && from < p.n && is_space(p.s[from])) from++;
     if (bare && from == p.n && !last) return false;
@@ -367,7 +297,7 @@ static bool turn_reasoning(iv_chat_text *c, bool last) {
 static bool end_block(iv_chat_text *c, const char *tag) {
     const char *answer_end = c->wrapped ? iv_reasoning_marks_of(c->reasoning_form)->answer_end : NULL;
     if (answer_end && strcmp(tag, answer_end) == 0) {
-        add(c, &c->space, tag, strlen(tag));
+        if (!iv_buf_puts(&c->space, tag)) c->failed = true;
         c->closed = true;
         return true;
     }
@@ -382,7 +312,7 @@ static bool end_block(iv_chat_text *c, const char *tag) {
 /* Passes content on, up to the next tag. */
 static bool turn_content(iv_chat_text *c, bool last) {
     iv_chat_tags tags = {.count = 0};
-    if (looks_for_calls(c)) tags = start_tags(c), add_tag(&tags, block_end(c));
+    if (iv_chat_looks_for_calls(c)) tags = start_tags(c), add_tag(&tags, block_end(c));
     if (c->wrapped) add_tag(&tags, iv_reasoning_marks_of(c->reasoning_form)->answer_end);
     const rest p = iv_chat_pending(c);
     const char *tag;
@@ -414,7 +344,7 @@ static bool turn(iv_chat_text *c, bool last) {
 
 void iv_chat_text_push(iv_chat_text *c, const char *text, size_t n) {
     close_up(c);
-    add(c, &c->pending, text, n);
+    if (n && !iv_buf_append(&c->pending, text, n)) c->failed = true;
     c->pushed += n;
     while (c->pending.len && turn(c, false)) {}
 }
@@ -426,7 +356,8 @@ static bool in_call(const iv_chat_text *c) {
 
 void iv_chat_text_end(iv_chat_text *c) {
     while ((c->pending.len || in_call(c)) && turn(c, true)) {}
-    if (c->call_count == 0 && !c->closed) add(c, &c->content, c->space.data, c->space.len);
+    bool kept = c->call_count == 0 && !c->closed && c->space.len;
+    if (kept && !iv_buf_append(&c->content, c->space.data, c->space.len)) c->failed = true;
     iv_buf_clear(&c->space);
 }
 

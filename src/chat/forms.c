@@ -101,11 +101,8 @@ static const iv_tool_marks calls[] = {
                           .keyed = "</arg_key>",
                           .value = "<arg_value>",
                           .value_end = "</arg_value>"},
-    [IV_TOOL_FORM_SEED_OSS] = {.name = "seed_oss",
-                               .others = "||",
-                               .open = "<seed:tool_call>",
-                               .close = "</seed:tool_call>",
-                               CODER_TAGS},
+    [IV_TOOL_FORM_SEED_OSS] =
+        {.name = "seed_oss", .others = "||", .open = "<seed:tool_call>", .close = "</seed:tool_call>", CODER_TAGS},
     [IV_TOOL_FORM_MINIMAX_M2] = {.name = "minimax_m2",
                                  .others = "||",
                                  .kind = IV_TOOLS_TAGS,

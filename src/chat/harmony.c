@@ -135,7 +135,7 @@ static bool turn_header(iv_chat_text *c, bool last) {
         return false;
     }
     if (found != IV_CALLS_DONE || !message || n > HEADER_BYTES_MAX) { /* text without a header is content */
-        c->final = true; /* a continued message */
+        c->final = true;                                              /* a continued message */
         begin_message(c, IV_HARMONY_CONTENT);
         add_text(c, p.s, 1); /* so that it does not begin a message again */
         iv_chat_drop(c, 1);
