@@ -88,11 +88,11 @@ static json_t *seed_string(uint64_t seed) {
     return json_string(digits);
 }
 
-/* "none", "open", "optional"; for another form than <think> its name follows: "open seed_oss". */
+/* "none", "open", "optional"; for another form than <think> its name follows: "open:seed_oss". */
 static void spell_reasoning(iv_reasoning reasoning, char out[40]) {
     static const char *const names[] = {"none", "open", "optional"};
     iv_reasoning_form form = iv_reasoning_form_in(reasoning);
-    snprintf(out, 40, "%s%s%s", names[iv_reasoning_without_form(reasoning)], form ? " " : "",
+    snprintf(out, 40, "%s%s%s", names[iv_reasoning_without_form(reasoning)], form ? ":" : "",
              form ? iv_reasoning_form_name(form) : "");
 }
 
