@@ -134,14 +134,15 @@ static iv_calls_found scan_calls(iv_chat_text *c, rest p, bool last) {
 }
 
 /* Takes the calls found in s: their count and their bytes. */
-static size_t take_calls(iv_chat_text *c, const char *s, size_t *bytes) {
+static size_t take_calls(iv_chat_text *c, rest p, size_t *bytes) {
+    const char *s = p.s;
     iv_chat_call *out = c->calls + c->call_count;
     size_t room = IV_CHAT_CALLS_MAX - c->call_count;
     switch (marks_of(c)->kind) {
     case IV_TOOLS_TAGS:
         *bytes = c->tags.at;
         if (!room) return 0;
-        if (iv_tags_call_take(&c->tags, s, out)) return 1;
+        if (iv_tags_call_take(&c->tags, s, p.n, out)) return 1;
         c->failed = true;
         return 0;
     case IV_TOOLS_MARKED: *bytes = c->marked.at; return room && iv_marked_call_take(&c->marked, s, out);
@@ -157,7 +158,7 @@ static bool turn_calls(iv_chat_text *c, bool last) {
     iv_calls_found found = scan_calls(c, p, last);
     if (found == IV_CALLS_MORE) return false;
     size_t count = 0, bytes = 0;
-    if (found == IV_CALLS_DONE) count = take_calls(c, p.s, &bytes);
+    if (found == IV_CALLS_DONE) count = take_calls(c, p, &bytes);
     if (count) {
         size_t before = c->call_count;
         c->call_count += count;

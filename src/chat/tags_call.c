@@ -156,9 +156,10 @@ static match take_forgotten_end(const iv_tags_call *k, const char *s, size_t n, 
 
 /* Without lines of its own, a value that begins with a line end is written as if it had. */
 static void end_value(iv_tags_call *k, const char *s, size_t end, size_t at) {
+    bool forgotten = end == at; /* the next tag is on a line of its own */
     bool begins = k->value < end && s[k->value] == '\n';
     if (begins) k->value++;
-    if ((begins || k->marks->value_lines) && k->value < end && s[end - 1] == '\n') end--;
+    if ((begins || forgotten || k->marks->value_lines) && k->value < end && s[end - 1] == '\n') end--;
     k->value_end = end, k->at = at, k->step = IV_TAGS_TAG;
 }
 
@@ -354,14 +355,14 @@ static bool write_arguments(json_t *values, iv_buf *out) {
     return ok && iv_buf_puts(out, "}");
 }
 
-bool iv_tags_call_take(const iv_tags_call *k, const char *s, iv_chat_call *out) {
+bool iv_tags_call_take(const iv_tags_call *k, const char *s, size_t n, iv_chat_call *out) {
     iv_tags_call again = {.marks = k->marks, .tools = k->tools, .bare = k->bare};
     json_t *values = json_object();
     iv_buf text = {0};
     bool ok = values != NULL;
     while (ok && again.step != IV_TAGS_WHOLE) {
         bool in_value = again.step == IV_TAGS_VALUE;
-        ok = advance(&again, s, k->at, true) == YES && (!in_value || keep_value(&again, s, values));
+        ok = advance(&again, s, n, true) == YES && (!in_value || keep_value(&again, s, values));
     }
     ok = ok && write_arguments(values, &text);
     *out = (iv_chat_call){0};

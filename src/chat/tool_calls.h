@@ -96,9 +96,9 @@ typedef struct iv_tags_call {
 
 /* Examines the new part of the text s; `last`: it is complete. DONE: its first k->at bytes are a call. */
 iv_calls_found iv_tags_call_scan(iv_tags_call *k, const char *s, size_t n, bool last);
-/* After DONE: the call, for iv_chat_call_free. Arguments keep their order; of repeated ones the last value counts,
- * at the first position. False: no memory. */
-bool iv_tags_call_take(const iv_tags_call *k, const char *s, iv_chat_call *out);
+/* After DONE in the n bytes at s: the call, for iv_chat_call_free. Arguments keep their order; of repeated ones the
+ * last value counts, at the first position. False: no memory. */
+bool iv_tags_call_take(const iv_tags_call *k, const char *s, size_t n, iv_chat_call *out);
 
 /* Converts the text of a parameter, which the model wrote without quotes, to JSON. The kinds that its schema allows
  * decide (iv_json_parameter_kinds in format/json_schema.h):

@@ -114,6 +114,9 @@ static const struct example {
     {WITH(MINIMAX_M2), PLAIN, "<minimax:tool_call>\n<invoke name=\"g\">\n</invoke>", "", "", "g({});"},
     {WITH(MINIMAX_M2), PLAIN, "<minimax:tool_call>x</minimax:tool_call>", "",
      "<minimax:tool_call>x</minimax:tool_call>", ""},
+    {WITH(MINIMAX_M2), PLAIN,
+     "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">a\n</invoke>\n</minimax:tool_call>", "", "",
+     "f({\"s\": \"a\"});"},
     {WITH(MINIMAX_M2), PLAIN, "a </minimax:tool_call> b", "", "a </minimax:tool_call> b", ""},
     /* lists of JSON */
     {WITH(GRANITE), PLAIN, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"s\": \"]\"}}, {\"name\": \"g\"}]", "", "",

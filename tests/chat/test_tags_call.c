@@ -98,7 +98,7 @@ static void looks_have_an_end(void **state) {
         for (size_t i = 0; i < counts[k]; i++) assert_true(iv_buf_puts(&b, "<parameter=i>7</parameter>"));
         assert_true(iv_buf_puts(&b, "</function></tool_call>"));
         assert_int_equal(iv_tags_call_scan(&c, b.data, b.len, true), IV_CALLS_DONE);
-        assert_true(iv_tags_call_take(&c, b.data, &call));
+        assert_true(iv_tags_call_take(&c, b.data, b.len, &call));
         assert_string_equal(call.arguments, k ? "{\"i\": \"7\"}" : "{\"i\": 7}");
         iv_chat_call_free(&call);
         iv_buf_free(&b);
