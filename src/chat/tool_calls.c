@@ -55,7 +55,7 @@ bool iv_chat_call_read(const char *s, size_t n, bool whole, iv_chat_call *out) {
 
 bool iv_chat_call_make(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out) {
     *out = (iv_chat_call){0};
-    if (!is_json_object(arguments, n)) return false;
+    if (!name_bytes || memchr(name, 0, name_bytes) || !is_json_object(arguments, n)) return false;
     *out = (iv_chat_call){.name = strndup(name, name_bytes), .arguments = strndup(arguments, n)};
     return is_whole(out);
 }
