@@ -125,6 +125,10 @@ typedef struct iv_engine_options {
     bool sample_all_ids;   /* also draw ids that have no token and end nothing (a padded vocabulary). Without it their
                             * probability is 0 (NUMERICS.md, 10.2); log-probabilities of the model are the same. Part of
                             * the fingerprint of a model that has such ids */
+    const char *weights;   /* "packed": on a CPU, quantized matrices stay as the file stores them, where their form
+                            * allows it, are widened in each product, and cannot be written tensor by tensor; refused
+                            * on GPUs and by trainable engines. "expanded": they are held in dtype. "auto" (NULL is the
+                            * same): packed where it is not refused. Never changes a bit */
 } iv_engine_options;
 
 #define IV_STEP_TARGET_STREAMS SIZE_MAX
@@ -605,12 +609,13 @@ typedef struct iv_model_info {
     bool activations_unquantized; /* the files ask for quantized activations (W8A8): they are read as weights alone */
     size_t tensors, shards;
     uint64_t tokens_that_fit; /* KV cache tokens that fit the available memory next to the weights */
+    uint64_t expanded_bytes;  /* weight_bytes if no matrix were held packed, as on GPUs */
 } iv_model_info;
 IV_API iv_status iv_inspect(const char *model, const char *dtype, iv_model_info *info, iv_error *err);
 
 /* The KV cache of one sequence: layers with the same window, and the same widths of a head's key and value. */
 typedef struct iv_kv_need {
-    int64_t window; /* 0: every position is kept */
+    int64_t window; /* 0: every position is kept; below 0: those of a chunk of -window */
     size_t layers, key_dim, value_dim;
     size_t tables;         /* page tables: these layers are divided into so many groups, which take pages apart */
     uint64_t pages, bytes; /* at once, as pages behind the window are freed */

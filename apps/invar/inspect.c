@@ -65,6 +65,7 @@ static void write_json(FILE *file, const char *model, const iv_model_info *m, co
     iv_out_kv_bool(&json, "activations_unquantized", m->activations_unquantized);
     iv_out_kv_uint(&json, "file_bytes", m->file_bytes);
     iv_out_kv_uint(&json, "weight_bytes", m->weight_bytes);
+    iv_out_kv_uint(&json, "expanded_bytes", m->expanded_bytes);
     iv_out_kv_uint(&json, "kv_bytes_per_token", m->kv_bytes_per_token);
     iv_out_kv_uint(&json, "memory_available", m->memory_available);
     iv_out_kv_uint(&json, "tokens_that_fit", m->tokens_that_fit);
@@ -120,7 +121,10 @@ static void print_context(FILE *out, cli_style s, const iv_context_info *c) {
         snprintf(layers, sizeof layers, "%zu %s", n->layers, n->layers == 1 ? "layer" : "layers");
         fprintf(out, "  %-18s %llu pages, %s", layers, (unsigned long long)n->pages,
                 cli_human_bytes((double)n->bytes, human));
-        if (n->window)
+        if (n->window < 0)
+            fprintf(out, ": the last chunk of %lld positions (of all: %llu pages, %s)", (long long)-n->window,
+                    (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
+        else if (n->window)
             fprintf(out, ": the last %lld positions (of all: %llu pages, %s)", (long long)n->window,
                     (unsigned long long)n->pages_kept, cli_human_bytes((double)n->bytes_kept, kept));
         fprintf(out, "\n");
@@ -142,6 +146,7 @@ static void print_table(FILE *out, cli_style s, const char *model, const iv_mode
     print_files(out, m);
     fprintf(out, "\n%sIn memory as %s%s\n", s.bold, m->dtype, s.plain);
     print_bytes(out, "weights", m->weight_bytes);
+    if (m->expanded_bytes != m->weight_bytes) print_bytes(out, "expanded", m->expanded_bytes);
     print_bytes(out, "cache per token", m->kv_bytes_per_token);
     print_bytes(out, "memory available", m->memory_available);
     if (m->tokens_that_fit)

@@ -73,6 +73,8 @@ static const cli_flag engine_flags[] = {
     {.name = "enforce-eager", .help = "cuda: launch kernels one by one, without CUDA graphs; never changes a bit"},
     {ARITHMETIC_ROW},
     {DTYPE_ROW},
+    {CHOICE("weights", "HOW", "auto packed expanded"), .unset = "auto: packed on a CPU",
+     .help = "hold quantized weights as the file has them (CPU), or in 16 bits; never changes a bit"},
     {NUMERICS_ROW},
     {CHOICE("isa", "NAME", "auto scalar avx2 avx512"), .unset = "auto: the CPU's best",
      .help = "instruction set; never changes a bit"},

@@ -25,7 +25,8 @@ static iv_engine_options default_options(void) {
                                .rank_timeout_ms = 6000,
                                .prefix_caching = true,
                                .speculative = "off",
-                               .speculative_tokens = 5};
+                               .speculative_tokens = 5,
+                               .weights = "auto"};
 }
 
 void iv_engine_options_init_sized(iv_engine_options *o, size_t size) {
@@ -38,6 +39,17 @@ static iv_status parse_load_format(const iv_engine_options *o, iv_model_options 
     m->dummy = strcmp(how, "dummy") == 0, m->dummy_seed = o->dummy_seed;
     if (m->dummy || strcmp(how, "auto") == 0) return IV_OK;
     return iv_fail(err, IV_INVALID, "load_format: wanted auto or dummy, found '%s'", how);
+}
+
+static iv_status parse_weights(const iv_engine_options *o, const iv_engine *e, iv_model_options *m, iv_error *err) {
+    const char *how = o->weights ? o->weights : "auto";
+    bool automatic = strcmp(how, "auto") == 0, packed = strcmp(how, "packed") == 0, gpus = e->gpus[0] != NULL;
+    m->packed = (automatic || packed) && !gpus && !o->trainable;
+    if (packed && !m->packed)
+        return iv_fail(err, IV_UNSUPPORTED, "weights packed: %s; wanted auto or expanded",
+                       gpus ? "a GPU holds them expanded" : "an engine that is trainable holds them expanded");
+    if (automatic || packed || strcmp(how, "expanded") == 0) return IV_OK;
+    return iv_fail(err, IV_INVALID, "weights: wanted auto, packed or expanded, found '%s'", how);
 }
 
 static iv_status parse_speculative(const iv_engine_options *o, iv_engine *e, iv_error *err) {
@@ -59,6 +71,7 @@ static iv_status parse_options(const iv_engine_options *o, iv_engine *e, iv_mode
     IV_TRY(iv_isa_parse(o->isa ? o->isa : "auto", &e->isa, err));
     IV_TRY(iv_numerics_parse(o->numerics ? o->numerics : "invar", &e->numerics, err));
     IV_TRY(iv_device_choose(o, e, m, err));
+    IV_TRY(parse_weights(o, e, m, err));
     IV_TRY(parse_speculative(o, e, err));
     if (o->max_num_seqs > IV_SEQS_MAX)
         return iv_fail(err, IV_INVALID, "max_num_seqs: wanted 1 to %d, found %zu", IV_SEQS_MAX, o->max_num_seqs);

@@ -31,6 +31,7 @@ ROWS = {
     "allow-flush": (NEVER, None), "allowed-hosts": (NEVER, "a"), "allowed-origins": (NEVER, "http://a"), "metrics-compat": (NEVER, "vllm"),
     "log-format": (NEVER, "json"), "log-level": (NEVER, "info"), "log-file": (NEVER, "/dev/stderr"), "disable-log-requests": (NEVER, None),
     "load-format": (CHANGES, "dummy"), "dummy-seed": (CHANGES, "7", *DUMMY), "device": (NEVER, "cpu"), "enforce-eager": (NEVER, None),
+    "weights": (NEVER, "expanded"),
     "arithmetic": (CHANGES, "tc16"), "dtype": (CHANGES, "float32"), "numerics": (CHANGES, "vanilla"), "isa": (NEVER, "scalar"), "threads": (NEVER, "1"),
     "tensor-parallel-size": (NEVER, "2"), "rank-transport": (NEVER, "host"), "rank-timeout": (NEVER, "1000"), "max-model-len": (NEVER, "512"),
     "max-num-seqs": (NEVER, "2"), "max-num-batched-tokens": (NEVER, "16"), "step-target": (NEVER, "5"), "kv-cache-memory": (NEVER, "16M"),

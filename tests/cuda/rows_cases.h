@@ -147,7 +147,7 @@ static void rmsnorm(void **state) {
 
 /* Any kind, with a small limit, which values reach. */
 static iv_activation random_activation(rng *r) {
-    return (iv_activation){(iv_activation_kind)rng_below(r, IV_ACTIVATION_KINDS), 0.7, 1.702};
+    return (iv_activation){(iv_activation_kind)rng_below(r, IV_ACTIVATION_KINDS), 0.7, 1.702, 0.8, 0.7, 0.5, -1e-2};
 }
 
 static void activations(void **state) {

@@ -347,7 +347,7 @@ int iv_gpu_rotate_rows(const iv_gpu_rotate_args *a, void *k, void *v, iv_gpu_str
 template <iv_activation_kind KIND, iv_dtype T, int V>
 static __global__ void activate(iv_activation_floats f, iv_gpu_row_scales scales, const float *wide, size_t n,
                                 void *act, size_t stride) {
-    constexpr bool GATED = KIND != IV_ACTIVATION_RELU2;
+    constexpr bool GATED = IV_ACTIVATION_HAS_GATE(KIND);
     iv_let_next();
     iv_wait();
     size_t row = blockIdx.x, i = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
@@ -380,7 +380,7 @@ static int launch_activation(const iv_activation *a, const float *wide, size_t r
     size_t columns = fours ? 512 : 128;
     dim3 grid((unsigned)rows, (unsigned)((stride + columns - 1) / columns));
     auto *kernel = fours ? activate<KIND, T, 4> : activate<KIND, T, 1>;
-    iv_activation_floats f = {(float)a->limit, (float)a->alpha};
+    iv_activation_floats f = IV_ACTIVATION_FLOATS(a);
     return iv_launch(kernel, grid, 128, stream, f, scales, wide, n, act, stride);
 }
 
@@ -395,6 +395,8 @@ static int launch_activation_of(const iv_activation *a, const float *wide, size_
         return launch_activation<IV_ACTIVATION_SILU_CLAMPED, T>(a, wide, rows, n, act, stride, scales, s);
     case IV_ACTIVATION_RELU2:
         return launch_activation<IV_ACTIVATION_RELU2, T>(a, wide, rows, n, act, stride, scales, s);
+    case IV_ACTIVATION_XIELU:
+        return launch_activation<IV_ACTIVATION_XIELU, T>(a, wide, rows, n, act, stride, scales, s);
     }
     return (int)cudaErrorInvalidValue;
 }

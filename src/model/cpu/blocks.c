@@ -6,6 +6,7 @@
 #include "model/cpu/experts.h"
 #include "model/cpu/mlp.h"
 #include "model/cpu/tp_gather.h"
+#include "model/cpu/whole_norm.h"
 #include "numerics/attention.h"
 
 #include <string.h>
@@ -21,10 +22,16 @@ typedef struct job { /* what a parallel task sees */
 
 static iv_cpu_model *self(iv_backend *b) { return (iv_cpu_model *)(void *)b; }
 
-static const iv_tp_shard *shard_of(const iv_model *m) { return &m->tp.shard[m->rank]; }
+static const iv_tp_shard *shard_of(const iv_model *m, const iv_layer *l) {
+    return iv_tp_shard_of(&m->tp, m->rank, l->config->wide);
+}
 
-static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias,
-                   float *out) {
+static size_t dim_of(const iv_model *m, const iv_layer *l) {
+    return (size_t)(l->config->wide ? m->config.wide_head_dim : m->config.head_dim);
+}
+
+static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, size_t rows, const float *bias, float *out,
+                   size_t out_stride) {
     s->compute.kernels->linear(&s->compute, &(iv_linear_args){.weight = w,
                                                               .type = s->model->gemm_type,
                                                               .x = x,
@@ -32,7 +39,7 @@ static void linear(const iv_cpu_model *s, const iv_matrix *w, const void *x, siz
                                                               .rows = rows,
                                                               .bias = bias,
                                                               .out = out,
-                                                              .out_stride = w->n});
+                                                              .out_stride = out_stride});
 }
 
 /* ---- embedding and norms --------------------------------------------------------------------------------- */
@@ -60,6 +67,10 @@ static void norm_row(void *context, size_t row, size_t worker) {
     size_t hidden = (size_t)m->config.hidden_size;
     const float *x = j->x + row * hidden;
     char *normed = (char *)j->s->normed + row * hidden * iv_dtype_bytes(m->gemm_type);
+    if (m->config.layer_norm && j->weight) {
+        j->s->compute.kernels->center(x, hidden, j->s->centered + row * hidden);
+        x = j->s->centered + row * hidden;
+    }
     if (j->weight)
         j->s->compute.kernels->rmsnorm(x, j->weight, (float)m->config.rms_norm_eps, hidden, m->gemm_type, normed);
     else
@@ -74,7 +85,7 @@ void iv_cpu_norm(iv_cpu_model *s, const float *x, const float *weight) {
 static iv_status norm(iv_backend *b, iv_norm n, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
-    if (n.kind == IV_NORM_FINAL) return IV_OK; /* head norms the rows that it needs */
+    if (n.kind == IV_NORM_FINAL || n.kind == IV_NORM_KEPT) return IV_OK; /* head norms the rows that it needs */
     const iv_layer *l = &s->model->layers[n.layer];
     iv_cpu_norm(s, s->x, n.kind == IV_NORM_ATTENTION ? l->attention_norm : l->mlp_norm);
     return IV_OK;
@@ -116,6 +127,18 @@ static void add_block(iv_cpu_model *s, const float *post_norm, const float *y) {
     iv_pool_run(s->compute.pool, s->batch->tokens, add_block_row, &j);
 }
 
+static void scale_stream_row(void *context, size_t row, size_t worker) {
+    (void)worker;
+    const job *j = context;
+    size_t hidden = (size_t)j->s->model->config.hidden_size;
+    j->s->compute.kernels->scale(j->s->x + row * hidden, hidden, *j->layer->scalar);
+}
+
+/* The end of a layer: after its last addition. */
+static void scale_stream(iv_cpu_model *s, const iv_layer *l) {
+    if (l->scalar) iv_pool_run(s->compute.pool, s->batch->tokens, scale_stream_row, &(job){.s = s, .layer = l});
+}
+
 /* ---- attention --------------------------------------------------------------------------------------------- */
 
 /* Opens a layer's slot of the tape: from here on its values are computed in place there. */
@@ -131,7 +154,9 @@ static iv_status qkv(iv_backend *b, size_t layer, iv_error *err) {
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     if (s->tape) open_slot(s, layer);
-    if (shard_of(s->model)->heads) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide);
+    const iv_tp_shard *shard = shard_of(s->model, l);
+    size_t all = (shard->heads + 2 * shard->kv_heads) * dim_of(s->model, l);
+    if (shard->heads) linear(s, &l->qkv, s->normed, s->batch->tokens, l->qkv_bias, s->wide, all);
     return IV_OK;
 }
 
@@ -149,7 +174,8 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const iv_model_config *c = &m->config;
     const iv_kernels *k = j->s->compute.kernels;
     const iv_batch *b = j->s->batch;
-    size_t dim = (size_t)c->head_dim, heads = shard_of(m)->heads, kv_heads = shard_of(m)->kv_heads,
+    const iv_tp_shard *shard = shard_of(m, j->layer);
+    size_t dim = dim_of(m, j->layer), heads = shard->heads, kv_heads = shard->kv_heads,
            width = iv_dtype_bytes(m->gemm_type);
     float *qkv_row = j->s->wide + row * (heads + 2 * kv_heads) * dim;
     size_t span = 0;
@@ -159,17 +185,23 @@ static void rope_kv_row(void *context, size_t row, size_t worker) {
     const float *cosine = j->layer->rope->cosine + position * dim / 2,
                 *sine = j->layer->rope->sine + position * dim / 2;
     iv_tape_layer *tape = j->s->tape ? j->s->tape->now : NULL;
+    float *values = qkv_row + (heads + kv_heads) * dim;
+    if (j->layer->config->values_are_keys) memcpy(values, values - kv_heads * dim, kv_heads * dim * sizeof *values);
     for (size_t h = 0; h < heads + kv_heads && c->qk_norm_behind; h++)
         k->rope(qkv_row + h * dim, cosine, sine, dim / 2);
-    if (tape && tape->q_raw) {
+    if (tape && tape->q_raw && !c->qk_norm_whole) {
         k->round(qkv_row, heads * dim, m->gemm_type, (char *)tape->q_raw + row * heads * dim * width);
         k->round(qkv_row + heads * dim, kv_heads * dim, m->gemm_type,
                  (char *)tape->k_raw + row * kv_heads * dim * width);
     }
+    if (tape && tape->v_raw)
+        k->round(values, kv_heads * dim, m->gemm_type, (char *)tape->v_raw + row * kv_heads * dim * width);
+    for (size_t h = 0; h < kv_heads && j->layer->v_norm; h++)
+        k->rmsnorm(values + h * dim, j->layer->v_norm, (float)c->rms_norm_eps, dim, IV_F32, values + h * dim);
     for (size_t h = 0; h < heads + kv_heads; h++) {
         float *x = qkv_row + h * dim;
         const float *head_norm = h < heads ? j->layer->q_norm : j->layer->k_norm;
-        if (head_norm) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
+        if (head_norm && !c->qk_norm_whole) k->rmsnorm(x, head_norm, (float)c->rms_norm_eps, dim, IV_F32, x);
         if (!c->qk_norm_behind) k->rope(x, cosine, sine, dim / 2);
     }
     if (j->layer->rope->query) k->scale(qkv_row, heads * dim, j->layer->rope->query[position]);
@@ -200,9 +232,9 @@ static const iv_kv_layout *layout_of(const iv_cpu_model *s, size_t layer) {
 }
 
 static iv_status rope_kv(iv_backend *b, size_t layer, iv_error *err) {
-    (void)err;
     iv_cpu_model *s = self(b);
-    if (!shard_of(s->model)->heads) return IV_OK;
+    if (s->model->config.qk_norm_whole) IV_TRY(iv_cpu_whole_norm(s, &s->model->layers[layer], err));
+    if (!shard_of(s->model, &s->model->layers[layer])->heads) return IV_OK;
     job j = {.s = s,
              .layer = &s->model->layers[layer],
              .layout = layout_of(s, layer),
@@ -216,8 +248,8 @@ static iv_status attention(iv_backend *b, size_t layer, iv_error *err) {
     (void)err;
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
-    const iv_tp_shard *shard = shard_of(m);
-    size_t group = (size_t)(m->config.heads / m->config.kv_heads);
+    const iv_tp_shard *shard = shard_of(m, &m->layers[layer]);
+    size_t group = (size_t)(m->config.heads / iv_config_kv_heads(&m->config, (int64_t)layer));
     if (!shard->heads) return IV_OK;
     s->compute.kernels->attention(&s->compute,
                                   &(iv_attention_args){.layout = layout_of(s, layer),
@@ -241,11 +273,11 @@ static iv_status attention_out(iv_backend *b, size_t layer, iv_norm next, iv_err
     iv_cpu_model *s = self(b);
     const iv_model *m = s->model;
     const iv_layer *l = &m->layers[layer];
-    const iv_tp_shard *shard = shard_of(m);
-    size_t dim = (size_t)m->config.head_dim, bad = atomic_load(&s->bad_span);
+    const iv_tp_shard *shard = shard_of(m, l);
+    size_t dim = dim_of(m, l), bad = atomic_load(&s->bad_span);
     float *y = block_output(s, l->attention_post_norm, s->tape ? s->tape->now->attention_y : NULL);
     IV_TRY(iv_row_parallel(s,
-                           &(iv_row_parallel_args){.cuts = &m->tp.out,
+                           &(iv_row_parallel_args){.cuts = iv_tp_out(&m->tp, l->config->wide),
                                                    .nodes = l->out,
                                                    .bias = l->out_bias,
                                                    .x = s->attended,
@@ -275,6 +307,7 @@ static iv_status mlp(iv_backend *b, size_t layer, iv_norm next, iv_error *err) {
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
     IV_TRY(iv_cpu_mlp_down(s, &part, y, err));
     add_block(s, l->mlp_post_norm, y);
+    scale_stream(s, l);
     return norm(b, next, err);
 }
 
@@ -282,9 +315,11 @@ static iv_status experts(iv_backend *b, size_t layer, iv_norm next, iv_error *er
     iv_cpu_model *s = self(b);
     const iv_layer *l = &s->model->layers[layer];
     float *y = block_output(s, l->mlp_post_norm, s->tape ? s->tape->now->mlp_y : NULL);
-    IV_TRY(iv_cpu_experts(s, l, s->batch->tokens, y, err));
+    IV_TRY(l->experts_norm ? iv_cpu_normed_experts(s, l, s->tape ? s->tape->now->x_mlp : s->x, y, err)
+                           : iv_cpu_experts(s, l, s->batch->tokens, y, err));
     if (iv_cpu_ends_at_act(s, l)) return IV_OK;
     add_block(s, l->mlp_post_norm, y);
+    scale_stream(s, l);
     return norm(b, next, err);
 }
 
@@ -316,15 +351,18 @@ static iv_status head(iv_backend *b, iv_error *err) {
     size_t count = batch->logit_count, slice = batch->logits_max ? batch->logits_max : count;
     if (count == 0) return IV_OK;
     IV_ASSERT(count <= slice || batch->take || m->rank > 0);
-    for (size_t i = 0; i < count; i++)
-        s->compute.kernels->rmsnorm(s->x + batch->logit_rows[i] * hidden, m->final_norm, (float)m->config.rms_norm_eps,
-                                    hidden, m->gemm_type, (char *)s->normed + i * hidden * width);
+    for (size_t i = 0; i < count; i++) {
+        const float *x = s->x + batch->logit_rows[i] * hidden;
+        if (m->config.layer_norm) s->compute.kernels->center(x, hidden, s->centered), x = s->centered;
+        s->compute.kernels->rmsnorm(x, m->final_norm, (float)m->config.rms_norm_eps, hidden, m->gemm_type,
+                                    (char *)s->normed + i * hidden * width);
+    }
     for (size_t first = (count - 1) / slice * slice;; first -= slice) {
         size_t n = iv_size_min(slice, count - first);
         if (m->tp.ranks > 1)
             IV_TRY(iv_tp_gather_logits(s, first, n, batch->logits, err));
         else
-            linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits);
+            linear(s, &m->head, (char *)s->normed + first * hidden * width, n, NULL, batch->logits, m->head.n);
         if (m->rank == 0 && iv_shapes_logits(&m->scales))
             iv_pool_run(s->compute.pool, n, shape_row, &(logit_rows){s, batch->logits});
         if (batch->take && m->rank == 0) batch->take(batch->context, first, n);

@@ -14,10 +14,10 @@ typedef struct widths {
 } widths;
 
 static widths widths_of(const iv_model *m) {
-    const iv_tp_shard *s = &m->tp.shard[m->rank];
-    size_t dim = (size_t)m->config.head_dim;
-    return (widths){.q = s->heads * dim,
-                    .kv = s->kv_heads * dim,
+    const iv_tp_shard *s = &m->tp.shard[m->rank], *w = &m->tp.wide[m->rank];
+    size_t dim = (size_t)m->config.head_dim, wide = (size_t)m->config.wide_head_dim;
+    return (widths){.q = iv_size_max(s->heads * dim, w->heads * wide),
+                    .kv = iv_size_max(s->kv_heads * dim, w->kv_heads * wide),
                     .intermediate = iv_size_max(iv_size_max(m->tp.down.of[m->rank].k, m->tp.shared.of[m->rank].k),
                                                 (size_t)m->config.moe_intermediate_size)};
 }
@@ -34,13 +34,24 @@ static void carve_all(iv_cpu_model *s, iv_carving *v) {
         v->overflow = true;
     s->compute.scratch_bytes = iv_size_max(linear, total);
     s->compute.scratch = iv_carve(v, s->compute.scratch_bytes, 1);
+    if (s->model->packed) {
+        s->compute.widened_bytes = iv_padded_k(inputs) * IV_PANEL_COLUMNS * width;
+        s->compute.widened = iv_carve(v, s->compute.widened_bytes * (iv_pool_threads(s->compute.pool)), 1);
+    }
     s->x = iv_carve(v, t * hidden, sizeof(float));
     s->normed = iv_carve(v, t * hidden, width);
     if (iv_config_buffers_blocks(c)) s->block = iv_carve(v, t * hidden, sizeof(float));
+    if (c->layer_norm) s->centered = iv_carve(v, t * hidden, sizeof(float));
+    for (int i = 0; i < 2 && c->expert_norms; i++) s->sums[i] = iv_carve(v, t * hidden, sizeof(float));
     s->wide = iv_carve(v, t * iv_size_max(w.q + 2 * w.kv, iv_size_max(2 * w.intermediate, hidden)), sizeof(float));
     s->q = iv_carve(v, t * w.q, width);
     s->attended = iv_carve(v, t * w.q, width);
     s->act = s->act_memory = iv_carve(v, t * w.intermediate, width);
+    if (c->qk_norm_whole) {
+        const iv_tp_shard *shard = &s->model->tp.shard[s->model->rank];
+        s->head_sums = iv_carve(v, t * (shard->heads + shard->kv_heads), sizeof(float));
+        s->head_means = iv_carve(v, t * 2, sizeof(float));
+    }
     if (ranks > 1) {
         if (!iv_tp_gather_bytes(s, &s->part_bytes)) v->overflow = true;
         for (int i = 0; i < 2; i++) s->parts[i] = iv_carve(v, s->part_bytes, 1);

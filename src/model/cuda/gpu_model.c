@@ -8,7 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *missing_on_gpus(const iv_model_config *c) {
+    if (c->qk_norm_whole) return "norm over all heads";
+    if (c->layer_norm) return "LayerNorm";
+    if (c->expert_norms) return "norms of experts";
+    if (c->value_norm) return "norm of values";
+    if (c->layer_scalars) return "scalars of layers";
+    if (iv_config_has_wide(c)) return "heads of two sizes";
+    if (c->router_scales_inputs) return "router that scales the experts' inputs";
+    for (int64_t i = 0; i < c->layers; i++) {
+        if (c->layer[i].activation.kind == IV_ACTIVATION_XIELU) return "activation xIELU";
+        if (c->layer[i].window < 0) return "attention in chunks";
+    }
+    return NULL;
+}
+
 iv_status iv_gpu_model_check(const iv_model_config *c, iv_error *err) {
+    const char *missing = missing_on_gpus(c);
+    if (missing)
+        return iv_fail(err, IV_UNSUPPORTED, "model_type %s: device cuda has no %s yet (device cpu has)", c->model_type,
+                       missing);
     if (!iv_config_has_mlp(c, IV_MLP_EXPERTS)) return IV_OK;
     if (c->experts <= IV_GPU_EXPERTS_MAX) return IV_OK;
     return iv_fail(err, IV_UNSUPPORTED, "num_experts: device cuda takes at most %d, found %lld (device cpu takes more)",

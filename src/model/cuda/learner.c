@@ -2,6 +2,7 @@
 #include "base/size.h"
 #include "model/cuda/learner_state.h"
 #include "model/decoder.h"
+#include "model/gpu_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -209,6 +210,7 @@ static iv_status check_experts(const iv_model_config *c, iv_error *err) {
 }
 
 static iv_status check(const iv_model *m, const iv_gpu_learner_options *o, iv_error *err) {
+    IV_TRY(iv_gpu_model_check(&m->config, err));
     IV_TRY(check_experts(&m->config, err));
     if (o->rows_max < 2 || o->rows_max > INT32_MAX / 32)
         return iv_fail(err, IV_INVALID, "tokens of a pass: wanted 2 to 2^26, found %zu", o->rows_max);
