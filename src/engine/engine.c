@@ -250,10 +250,24 @@ static void measure_tokens(iv_engine *e) {
         if (iv_tokenizer_token(t, (int32_t)id, &n)) e->longest_token_bytes = iv_size_max(e->longest_token_bytes, n);
 }
 
+/* Adds a token of the vocabulary to the `kept` first ids; returns their count. */
+static size_t add_eos(iv_engine *e, size_t kept, const char *token) {
+    int64_t *ids = e->generation.eos_ids;
+    int32_t id;
+    const iv_tokenizer *t = e->text_model->tokenizer;
+    bool wanted = t && iv_tokenizer_find(t, token, strlen(token), &id) && id < e->model->config.vocab_size;
+    for (size_t i = 0; wanted && i < kept; i++) wanted = ids[i] != id;
+    if (wanted && kept < IV_EOS_IDS_MAX) ids[kept++] = id;
+    return kept;
+}
+
 /* Adds the tokenizer's end-of-sequence token to those of generation_config.json, as vLLM and SGLang do: many fine-tuned
  * models end their turns with it although both configurations name the base model's token. Drops ids outside the
- * vocabulary: they cannot occur, and a request made from a receipt could not name them. */
+ * vocabulary: they cannot occur, and a request made from a receipt could not name them. In Harmony's form the end of
+ * the answer and of a call end it, as vLLM has it. */
 static void complete_eos_ids(iv_engine *e) {
+    static const char *const harmony[] = {"<|return|>", "<|call|>"};
+    bool channels = iv_reasoning_form_of(e->text_model) == IV_REASONING_FORM_HARMONY;
     iv_generation_config *g = &e->generation;
     int64_t eos = e->text_model->eos_id, vocab = e->model->config.vocab_size;
     size_t kept = 0, count = g->has_eos ? g->eos_count : 0;
@@ -263,6 +277,7 @@ static void complete_eos_ids(iv_engine *e) {
         if (g->eos_ids[i] < vocab) g->eos_ids[kept++] = g->eos_ids[i];
     }
     if (!known && kept < IV_EOS_IDS_MAX) g->eos_ids[kept++] = eos;
+    for (size_t i = 0; i < sizeof harmony / sizeof *harmony && channels; i++) kept = add_eos(e, kept, harmony[i]);
     g->eos_count = kept, g->has_eos = kept > 0;
 }
 

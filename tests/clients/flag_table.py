@@ -22,7 +22,7 @@ DUMMY = ("--load-format", "dummy")
 # flag: kind, its value (None: it has none), and flags that the comparison has, too
 ROWS = {
     "config": (NEVER, MADE / "config.yaml"), "host": (NEVER, "127.0.0.1"), "port": (NEVER, "0"), "served-model-name": (NEVER, "a,b"),
-    "tool-call-parser": (NEVER, "none"), "split-special-tokens": (CHANGES, None), "proof-urls": (NEVER, "http://127.0.0.1:9"),
+    "tool-call-parser": (NEVER, "none"), "reasoning-parser": (NEVER, "deepseek_r1"), "split-special-tokens": (CHANGES, None), "proof-urls": (NEVER, "http://127.0.0.1:9"),
     "max-queued-requests": (NEVER, "9"), "max-connections-per-client": (NEVER, "9"), "max-request-body": (NEVER, "100000"),
     "max-unread-bytes": (NEVER, "1000000"), "response-dir": (NEVER, MADE / "responses"), "max-stored-responses": (NEVER, "9", "--response-dir", MADE / "a"),
     "max-stored-bytes": (NEVER, "9M", "--response-dir", MADE / "b"), "drain-timeout": (NEVER, "3"), "engine-process": (NEVER, "off"),

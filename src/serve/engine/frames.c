@@ -236,7 +236,7 @@ static void request(wire *w, iv_request *r, const char **stop) {
     r->stop_ids = array(w, r->stop_ids, &r->stop_id_count, sizeof *r->stop_ids);
     CHOICE(w, r->constraint, IV_CONSTRAINT_TOKENS);
     text(w, &r->constraint_text);
-    CHOICE(w, r->reasoning, IV_REASONING_OPTIONAL);
+    CHOICE(w, r->reasoning, IV_REASONING_FORM_NONE * IV_REASONING_FORM_STEP);
     flag(w, &r->ignore_eos), flag(w, &r->keep_special);
     r->show_ids = array(w, r->show_ids, &r->show_id_count, sizeof *r->show_ids);
     flag(w, &r->keep_receipt);

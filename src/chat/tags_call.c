@@ -1,8 +1,9 @@
-/* coder_call.c: Qwen3-Coder's form. Incomplete tags are matched again from their start when more text has come. */
+/* tags_call.c: calls whose arguments are text between marks. Incomplete marks are matched again from their start when
+ * more text has come. */
 #include "base/json_out.h"
 #include "format/json.h"
 #include "format/json_schema.h"
-#include "serve/api/tool_calls.h"
+#include "chat/tool_calls.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,33 +37,51 @@ static match take(cursor *c, const char *what) {
     return YES;
 }
 
-/* Takes a name and the > after it. */
-static match take_name(cursor *c, size_t *from, size_t *end) {
+/* Takes a name and the mark after it. */
+static match take_name(cursor *c, const char *mark, size_t *from, size_t *end) {
     *from = c->at;
     for (*end = c->at; *end < c->n; ++*end) {
         unsigned char b = (unsigned char)c->s[*end];
-        if (b == '>' && *end > *from) {
-            c->at = *end + 1;
-            return YES;
+        if (b == (unsigned char)*mark && *end > *from) {
+            c->at = *end;
+            return take(c, mark);
         }
         if (b < 0x20 || b == 0x7f || b == '<' || b == '>' || *end - *from == NAME_MAX_BYTES) return NO;
     }
     return MAYBE;
 }
 
+/* Takes a name that a line end or another mark follows. */
+static match take_bare_name(cursor *c, size_t *from, size_t *end) {
+    skip_space(c);
+    *from = *end = c->at;
+    while (*end < c->n && *end - *from < NAME_MAX_BYTES && iv_tool_name_is_bare(c->s + *end, 1)) ++*end;
+    c->at = *end;
+    if (*end == c->n) return MAYBE;
+    return *end > *from && (c->s[*end] == '<' || is_space(c->s[*end])) ? YES : NO;
+}
+
+/* Takes a name and what follows it, up to the value. */
+static match take_key(const iv_tool_marks *marks, cursor *c, size_t *from, size_t *end) {
+    match m = take_name(c, marks->keyed, from, end);
+    if (m != YES || !marks->value) return m;
+    skip_space(c);
+    return take(c, marks->value);
+}
+
 typedef enum tag { PARAMETER, FUNCTION_END, CALL_END } tag;
 
 /* Takes the next tag after white space; from, end: a parameter's name. */
-static match take_tag(cursor *c, tag *which, size_t *from, size_t *end) {
-    static const char *const tags[] = {"<parameter=", "</function>", "</tool_call>"};
+static match take_tag(const iv_tool_marks *marks, cursor *c, tag *which, size_t *from, size_t *end) {
+    const char *const tags[] = {marks->key, marks->function_end, marks->close};
     match best = NO;
     skip_space(c);
     for (int i = 0; i < 3; i++) {
-        match m = take(c, tags[i]);
+        match m = tags[i] ? take(c, tags[i]) : NO;
         if (m == MAYBE) best = MAYBE;
         if (m != YES) continue;
         *which = (tag)i;
-        return i == PARAMETER ? take_name(c, from, end) : YES;
+        return i == PARAMETER ? take_key(marks, c, from, end) : YES;
     }
     return best;
 }
@@ -94,13 +113,13 @@ static own_name name_of(const char *name, size_t n) {
     return out;
 }
 
-static bool is_property(const iv_coder_call *k, const char *name, size_t n) {
+static bool is_property(const iv_tags_call *k, const char *name, size_t n) {
     own_name own = name_of(name, n);
     return json_object_get(json_object_get(k->parameters, "properties"), own.text) != NULL;
 }
 
 /* Beyond the limit on schema nodes, values are strings. */
-static unsigned kinds_of(iv_coder_call *k, const char *name, size_t n) {
+static unsigned kinds_of(iv_tags_call *k, const char *name, size_t n) {
     own_name own = name_of(name, n);
     size_t schema_visits;
     if (!k->parameters || k->schema_visits > SCHEMA_VISITS_MAX) return IV_KIND_STRING;
@@ -111,58 +130,62 @@ static unsigned kinds_of(iv_coder_call *k, const char *name, size_t n) {
 
 /* ---- values ------------------------------------------------------------------------------------------- */
 
-/* </parameter> and the tag that must follow; *after: the end of </parameter>. */
-static match take_value_end(const char *s, size_t n, size_t at, size_t *after) {
+/* The end of a value and the tag that must follow; *after: where that begins. */
+static match take_value_end(const iv_tags_call *k, const char *s, size_t n, size_t at, size_t *after) {
     cursor c = {s, n, at};
     tag unused;
     size_t from, end;
-    match m = take(&c, "</parameter>");
+    match m = take(&c, k->marks->value_end);
     *after = c.at;
-    return m == YES ? take_tag(&c, &unused, &from, &end) : m;
+    return m == YES ? take_tag(k->marks, &c, &unused, &from, &end) : m;
 }
 
-/* The next tag at the start of a line, where </parameter> is missing. */
-static match take_forgotten_end(const iv_coder_call *k, const char *s, size_t n, size_t at) {
+/* The next tag at the start of a line, where the end of the value is missing. */
+static match take_forgotten_end(const iv_tags_call *k, const char *s, size_t n, size_t at) {
     cursor c = {s, n, at};
     size_t from, end;
     tag which;
-    if (at == 0 || s[at - 1] != '\n') return NO;
-    match m = take_tag(&c, &which, &from, &end);
+    if (at == 0 || s[at - 1] != '\n' || !k->marks->function_end) return NO;
+    match m = take_tag(k->marks, &c, &which, &from, &end);
     if (m != YES || which == CALL_END) return m == YES ? NO : m;
-    if (which == PARAMETER) return is_property(k, s + from, end - from) ? take(&c, "\n") : NO;
+    if (which == PARAMETER)
+        return is_property(k, s + from, end - from) ? take(&c, k->marks->value_lines ? "\n" : "") : NO;
     skip_space(&c);
-    return take(&c, "</tool_call>");
+    return take(&c, k->marks->close);
 }
 
-static void end_value(iv_coder_call *k, const char *s, size_t end, size_t at) {
-    if (k->value < end && s[k->value] == '\n') k->value++;
-    if (k->value < end && s[end - 1] == '\n') end--;
-    k->value_end = end, k->at = at, k->step = IV_CODER_TAG;
+/* Without lines of its own, a value that begins with a line end is written as if it had. */
+static void end_value(iv_tags_call *k, const char *s, size_t end, size_t at) {
+    bool forgotten = end == at; /* the next tag is on a line of its own */
+    bool begins = k->value < end && s[k->value] == '\n';
+    if (begins) k->value++;
+    if ((begins || forgotten || k->marks->value_lines) && k->value < end && s[end - 1] == '\n') end--;
+    k->value_end = end, k->at = at, k->step = IV_TAGS_TAG;
 }
 
 /* An object or list: up to its closing bracket, then to the end of the value. NO: it is text. */
-static match scan_json(iv_coder_call *k, const char *s, size_t n) {
-    for (; k->value_form == IV_CODER_JSON && k->scanned < n; k->scanned++) {
+static match scan_json(iv_tags_call *k, const char *s, size_t n) {
+    for (; k->value_form == IV_TAGS_JSON && k->scanned < n; k->scanned++) {
         iv_json_scanned found = iv_json_scan_byte(&k->scan, s[k->scanned]);
         if (found == IV_JSON_WRONG) return NO;
-        if (found == IV_JSON_DONE) k->value_form = IV_CODER_CLOSED;
+        if (found == IV_JSON_DONE) k->value_form = IV_TAGS_CLOSED;
     }
-    if (k->value_form == IV_CODER_JSON) return MAYBE;
+    if (k->value_form == IV_TAGS_JSON) return MAYBE;
     cursor c = {s, n, k->scanned};
     size_t after;
     skip_space(&c);
-    match m = take_value_end(s, n, c.at, &after);
+    match m = take_value_end(k, s, n, c.at, &after);
     if (m == YES) end_value(k, s, c.at, after);
     return m;
 }
 
-static match scan_text(iv_coder_call *k, const char *s, size_t n, bool last) {
+static match scan_text(iv_tags_call *k, const char *s, size_t n, bool last) {
     for (; k->at < n; k->at++) {
         const char *found = memchr(s + k->at, '<', n - k->at);
         size_t after;
         k->at = found ? (size_t)(found - s) : n;
         if (!found) break;
-        match m = take_value_end(s, n, k->at, &after);
+        match m = take_value_end(k, s, n, k->at, &after);
         match forgotten = m == NO ? take_forgotten_end(k, s, n, k->at) : NO;
         if (m == YES || forgotten == YES) {
             end_value(k, s, k->at, m == YES ? after : k->at);
@@ -173,77 +196,78 @@ static match scan_text(iv_coder_call *k, const char *s, size_t n, bool last) {
     return MAYBE;
 }
 
-static match scan_value(iv_coder_call *k, const char *s, size_t n, bool last) {
-    if (k->value_form == IV_CODER_UNKNOWN) {
+static match scan_value(iv_tags_call *k, const char *s, size_t n, bool last) {
+    if (k->value_form == IV_TAGS_UNKNOWN) {
         while (k->scanned < n && is_space(s[k->scanned])) k->scanned++;
         if (k->scanned == n && !last) return MAYBE;
         char first = k->scanned < n ? s[k->scanned] : 0;
         bool json = (first == '{' && k->kinds & IV_KIND_OBJECT) || (first == '[' && k->kinds & IV_KIND_ARRAY);
-        k->value_form = json ? IV_CODER_JSON : IV_CODER_TEXT;
+        k->value_form = json ? IV_TAGS_JSON : IV_TAGS_TEXT;
         k->scan = (iv_json_scan){0};
     }
-    if (k->value_form != IV_CODER_TEXT) {
+    if (k->value_form != IV_TAGS_TEXT) {
         match m = scan_json(k, s, n);
         if (m == YES || (m == MAYBE && !last)) return m;
-        k->value_form = IV_CODER_TEXT;
+        k->value_form = IV_TAGS_TEXT;
     }
     return scan_text(k, s, n, last);
 }
 
 /* ---- the state machine -------------------------------------------------------------------------------- */
 
-static match scan_open(iv_coder_call *k, cursor *c) {
+static match scan_open(iv_tags_call *k, cursor *c) {
     if (!k->bare) skip_space(c);
-    match m = k->bare ? YES : take(c, "<function=");
-    if (m == YES) k->at = c->at, k->step = IV_CODER_NAME;
+    match m = k->bare ? YES : take(c, k->marks->function);
+    if (m == YES) k->at = c->at, k->step = IV_TAGS_NAME;
     return m;
 }
 
-static match scan_name(iv_coder_call *k, cursor *c) {
-    match m = take_name(c, &k->name, &k->name_end);
+static match scan_name(iv_tags_call *k, cursor *c) {
+    match m = *k->marks->function ? take_name(c, k->marks->named, &k->name, &k->name_end)
+                                  : take_bare_name(c, &k->name, &k->name_end);
     if (m != YES) return m;
     bool known = find_tool(k->tools, c->s + k->name, k->name_end - k->name, &k->parameters);
-    k->at = c->at, k->step = IV_CODER_TAG;
+    k->at = c->at, k->step = IV_TAGS_TAG;
     return known || !k->bare ? YES : NO;
 }
 
-static match scan_tag(iv_coder_call *k, cursor *c) {
+static match scan_tag(iv_tags_call *k, cursor *c) {
     tag which;
-    match m = take_tag(c, &which, &k->key, &k->key_end);
+    match m = take_tag(k->marks, c, &which, &k->key, &k->key_end);
     if (m != YES) return m;
     k->at = c->at;
-    k->step = which == PARAMETER ? IV_CODER_VALUE : which == FUNCTION_END ? IV_CODER_AFTER : IV_CODER_WHOLE;
+    k->step = which == PARAMETER ? IV_TAGS_VALUE : which == FUNCTION_END ? IV_TAGS_AFTER : IV_TAGS_WHOLE;
     if (which != PARAMETER) return YES;
-    k->value = k->scanned = k->at, k->value_form = IV_CODER_UNKNOWN;
+    k->value = k->scanned = k->at, k->value_form = IV_TAGS_UNKNOWN;
     k->kinds = kinds_of(k, c->s + k->key, k->key_end - k->key);
     return YES;
 }
 
-static match scan_after(iv_coder_call *k, cursor *c, bool last) {
+static match scan_after(iv_tags_call *k, cursor *c, bool last) {
     skip_space(c);
-    match m = take(c, "</tool_call>");
+    match m = k->marks->several ? NO : take(c, k->marks->close); /* else the block may hold another call */
     if (m == MAYBE && !last) return MAYBE;
     if (m == YES) k->at = c->at;
-    k->step = IV_CODER_WHOLE;
+    k->step = IV_TAGS_WHOLE;
     return YES;
 }
 
 /* YES: it advanced. */
-static match advance(iv_coder_call *k, const char *s, size_t n, bool last) {
+static match advance(iv_tags_call *k, const char *s, size_t n, bool last) {
     cursor c = {s, n, k->at};
     switch (k->step) {
-    case IV_CODER_OPEN: return scan_open(k, &c);
-    case IV_CODER_NAME: return scan_name(k, &c);
-    case IV_CODER_TAG: return scan_tag(k, &c);
-    case IV_CODER_VALUE: return scan_value(k, s, n, last);
-    case IV_CODER_AFTER: return scan_after(k, &c, last);
-    case IV_CODER_WHOLE: break;
+    case IV_TAGS_OPEN: return scan_open(k, &c);
+    case IV_TAGS_NAME: return scan_name(k, &c);
+    case IV_TAGS_TAG: return scan_tag(k, &c);
+    case IV_TAGS_VALUE: return scan_value(k, s, n, last);
+    case IV_TAGS_AFTER: return scan_after(k, &c, last);
+    case IV_TAGS_WHOLE: break;
     }
     return NO;
 }
 
-iv_calls_found iv_coder_call_scan(iv_coder_call *k, const char *s, size_t n, bool last) {
-    while (k->step != IV_CODER_WHOLE) {
+iv_calls_found iv_tags_call_scan(iv_tags_call *k, const char *s, size_t n, bool last) {
+    while (k->step != IV_TAGS_WHOLE) {
         match m = advance(k, s, n, last);
         if (m == YES) continue;
         if (m == MAYBE && !last) return IV_CALLS_MORE;
@@ -287,7 +311,7 @@ static bool write_string(const char *s, size_t n, iv_buf *out) {
     return !o.failed;
 }
 
-bool iv_coder_value_write(unsigned kinds, const char *text, size_t n, iv_buf *out) {
+bool iv_tags_value_write(unsigned kinds, const char *text, size_t n, iv_buf *out) {
     unsigned others = kinds & ~(unsigned)IV_KIND_STRING;
     if (!others) return write_string(text, n, out);
     if (kinds & IV_KIND_STRING) {
@@ -306,10 +330,10 @@ bool iv_coder_value_write(unsigned kinds, const char *text, size_t n, iv_buf *ou
 
 /* ---- the finished call -------------------------------------------------------------------------------- */
 
-static bool keep_value(const iv_coder_call *k, const char *s, json_t *values) {
+static bool keep_value(const iv_tags_call *k, const char *s, json_t *values) {
     own_name own = name_of(s + k->key, k->key_end - k->key);
     iv_buf text = {0};
-    bool ok = iv_coder_value_write(k->kinds, s + k->value, k->value_end - k->value, &text) &&
+    bool ok = iv_tags_value_write(k->kinds, s + k->value, k->value_end - k->value, &text) &&
               json_object_set_new_nocheck(values, own.text, json_stringn_nocheck(text.data, text.len)) == 0;
     iv_buf_free(&text);
     return ok;
@@ -331,14 +355,14 @@ static bool write_arguments(json_t *values, iv_buf *out) {
     return ok && iv_buf_puts(out, "}");
 }
 
-bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out) {
-    iv_coder_call again = {.tools = k->tools, .bare = k->bare};
+bool iv_tags_call_take(const iv_tags_call *k, const char *s, size_t n, iv_chat_call *out) {
+    iv_tags_call again = {.marks = k->marks, .tools = k->tools, .bare = k->bare};
     json_t *values = json_object();
     iv_buf text = {0};
     bool ok = values != NULL;
-    while (ok && again.step != IV_CODER_WHOLE) {
-        bool in_value = again.step == IV_CODER_VALUE;
-        ok = advance(&again, s, k->at, true) == YES && (!in_value || keep_value(&again, s, values));
+    while (ok && again.step != IV_TAGS_WHOLE) {
+        bool in_value = again.step == IV_TAGS_VALUE;
+        ok = advance(&again, s, n, true) == YES && (!in_value || keep_value(&again, s, values));
     }
     ok = ok && write_arguments(values, &text);
     *out = (iv_chat_call){0};

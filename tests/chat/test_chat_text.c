@@ -1,5 +1,5 @@
 /* Reasoning, content and tool calls, however the text is cut. */
-#include "serve/api/chat_text.h"
+#include "chat/chat_text.h"
 #include "support.h"
 
 typedef struct example {

@@ -1,6 +1,6 @@
 /* tool_calls.c: reads a call from JSON; finds calls in the forms of Llama and Mistral: a state machine finds the end
  * of the calls, then they are parsed. */
-#include "serve/api/tool_calls.h"
+#include "chat/tool_calls.h"
 #include "format/json.h"
 
 #include <stdio.h>
@@ -53,10 +53,9 @@ bool iv_chat_call_read(const char *s, size_t n, bool whole, iv_chat_call *out) {
     return is_whole(out);
 }
 
-/* From a name and the text of its arguments. */
-static bool make_call(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out) {
+bool iv_chat_call_make(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out) {
     *out = (iv_chat_call){0};
-    if (!is_json_object(arguments, n)) return false;
+    if (!name_bytes || memchr(name, 0, name_bytes) || !is_json_object(arguments, n)) return false;
     *out = (iv_chat_call){.name = strndup(name, name_bytes), .arguments = strndup(arguments, n)};
     return is_whole(out);
 }
@@ -105,7 +104,7 @@ static iv_calls_found begin_bracket(iv_chat_calls *k) {
 static iv_calls_found scan_before(iv_chat_calls *k, char c) {
     if (is_space(c)) return IV_CALLS_MORE;
     if (c == (k->llama ? '{' : '[')) return begin_json(k, c);
-    if (k->llama || !iv_tool_name_is_bare(&c, 1)) return IV_CALLS_WRONG;
+    if (k->llama || k->list_only || !iv_tool_name_is_bare(&c, 1)) return IV_CALLS_WRONG;
     k->step = IV_CALLS_NAME, k->name = k->at;
     return IV_CALLS_MORE;
 }
@@ -231,6 +230,6 @@ size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *o
     if (k->llama) return take_objects(s, 0, k->at, ";", true, out, room);
     const char *json = s + k->json;
     size_t n = k->at - k->json;
-    if (*json == '{') return room && make_call(s + k->name, k->name_end - k->name, json, n, out);
+    if (*json == '{') return room && iv_chat_call_make(s + k->name, k->name_end - k->name, json, n, out);
     return is_json(json, n) ? take_objects(json, 1, n - 1, ",", false, out, room) : 0;
 }

@@ -4,8 +4,8 @@
 #include "format/json.h"
 #include "format/json_schema.h"
 #include "grammar/random_walk.h"
-#include "serve/api/chat_text.h"
-#include "serve/api/tool_calls.h"
+#include "chat/chat_text.h"
+#include "chat/tool_calls.h"
 
 /* ---- values -------------------------------------------------------------------------------------------- */
 
@@ -63,7 +63,7 @@ static void values(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         iv_buf out = {0};
-        assert_true(iv_coder_value_write(cases[i].kinds, cases[i].text, strlen(cases[i].text), &out));
+        assert_true(iv_tags_value_write(cases[i].kinds, cases[i].text, strlen(cases[i].text), &out));
         if (strcmp(out.data, cases[i].wanted) != 0)
             fail_msg("%u '%s': wanted %s, found %s", cases[i].kinds, cases[i].text, cases[i].wanted, out.data);
         iv_buf_free(&out);
@@ -74,10 +74,10 @@ static void values(void **state) {
 static void any_bytes(void **state) {
     (void)state;
     iv_buf out = {0};
-    assert_true(iv_coder_value_write(IV_KIND_STRING, "a\0b", 3, &out));
+    assert_true(iv_tags_value_write(IV_KIND_STRING, "a\0b", 3, &out));
     assert_string_equal(out.data, "\"a\\u0000b\"");
     iv_buf_clear(&out);
-    assert_true(iv_coder_value_write(IV_KIND_INTEGER, "1\0", 2, &out));
+    assert_true(iv_tags_value_write(IV_KIND_INTEGER, "1\0", 2, &out));
     assert_string_equal(out.data, "\"1\\u0000\"");
     iv_buf_free(&out);
 }
@@ -92,13 +92,13 @@ static void looks_have_an_end(void **state) {
     assert_non_null(tools);
     for (size_t k = 0; k < 2; k++) {
         iv_buf b = {0};
-        iv_coder_call c = {.tools = tools};
+        iv_tags_call c = {.marks = iv_tool_marks_of(IV_TOOL_FORM_QWEN3_CODER), .tools = tools};
         iv_chat_call call;
         assert_true(iv_buf_puts(&b, "<function=f>"));
         for (size_t i = 0; i < counts[k]; i++) assert_true(iv_buf_puts(&b, "<parameter=i>7</parameter>"));
         assert_true(iv_buf_puts(&b, "</function></tool_call>"));
-        assert_int_equal(iv_coder_call_scan(&c, b.data, b.len, true), IV_CALLS_DONE);
-        assert_true(iv_coder_call_take(&c, b.data, &call));
+        assert_int_equal(iv_tags_call_scan(&c, b.data, b.len, true), IV_CALLS_DONE);
+        assert_true(iv_tags_call_take(&c, b.data, b.len, &call));
         assert_string_equal(call.arguments, k ? "{\"i\": \"7\"}" : "{\"i\": 7}");
         iv_chat_call_free(&call);
         iv_buf_free(&b);
@@ -114,6 +114,22 @@ static const char *const pieces[] = {"</parameter>",
                                      "</function>",
                                      "\n</function>\n",
                                      "</tool_call>",
+                                     "</arg_value>",
+                                     "</arg_value>\n<arg_key>b</arg_key>\n<arg_value>",
+                                     "\n<parameter name=\"b\">",
+                                     "</invoke>",
+                                     "\n</seed:tool_call>",
+                                     "</parameter>\n</function>\n</seed:tool_call>",
+                                     "\n```<"
+                                     "\xef\xbd\x9c",
+                                     "<|tool_call_end|>",
+                                     ", b=",
+                                     ")",
+                                     "'",
+                                     "\\u00e9",
+                                     "\\ud83d\\ude00",
+                                     "\\ud83d",
+                                     "\\/",
                                      "\n<parameter=b>\n",
                                      "<parameter=a>",
                                      "<tool_call>",
@@ -132,12 +148,13 @@ static const char *const pieces[] = {"</parameter>",
                                      "\n</parameter>"};
 enum { PIECES = sizeof pieces / sizeof *pieces, MOST = 1500 };
 
-static void check_read(const char *parameters, json_t *tools, const iv_buf *text, iv_grammar *json) {
+static void check_read(iv_tool_form form, const char *parameters, json_t *tools, const iv_buf *text, iv_grammar *json) {
     static iv_chat_text c;
     iv_error err;
     bool matches;
     iv_chat_text_init(&c, true, false, true, false);
-    c.form = IV_TOOL_FORM_QWEN3_CODER, c.schemas = tools;
+    c.form = form, c.schemas = tools;
+    if (form == IV_TOOL_FORM_HARMONY) c.reasoning_form = IV_REASONING_FORM_HARMONY;
     for (size_t at = 0, step; at < text->len; at += step) {
         step = at % 11 + 1 < text->len - at ? at % 11 + 1 : text->len - at;
         iv_chat_text_push(&c, text->data + at, step);
@@ -153,8 +170,8 @@ static void check_read(const char *parameters, json_t *tools, const iv_buf *text
     iv_chat_text_free(&c);
 }
 
-static void forced_is_read(void **state) {
-    (void)state;
+/* Returns the answers that were read. */
+static size_t forced_is_read_in(iv_tool_form form) {
     static const char *const schemas[] = {
         "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":\"string\"}},\"required\":["
         "\"a\"]}",
@@ -184,27 +201,37 @@ static void forced_is_read(void **state) {
     open_pieces(pieces, PIECES, &v);
     for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
         iv_grammar *g, *json;
-        iv_buf form = {0};
+        iv_buf formed = {0};
         json_t *tools = json_pack("[{s:s,s:{s:s,s:o}}]", "type", "function", "function", "name", "f", "parameters",
                                   json_loads(schemas[i], 0, NULL));
         assert_non_null(tools);
-        assert_true(iv_buf_printf(&form, "{\"form\":\"qwen3_coder\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
-                                  schemas[i]));
-        ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_TOOL_CALLS, form.data, IV_REASONING_NONE, &v, &g, &err), &err);
+        assert_true(iv_buf_printf(&formed, "{\"form\":\"%s\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
+                                  iv_tool_form_name(form), schemas[i]));
+        ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_TOOL_CALLS, formed.data, IV_REASONING_NONE, &v, &g, &err), &err);
         ASSERT_OK(iv_grammar_open(IV_CONSTRAINT_JSON_SCHEMA, schemas[i], IV_REASONING_NONE, &v, &json, &err), &err);
         for (size_t round = 0; round < (SANITIZED ? 15 : 1000); round++) {
             if (!random_walk(g, &v, MOST, 3, &r, &text)) continue;
-            check_read(schemas[i], tools, &text, json);
+            check_read(form, schemas[i], tools, &text, json);
             ended++;
         }
         iv_grammar_close(g), iv_grammar_close(json);
-        iv_buf_free(&form);
+        iv_buf_free(&formed);
         json_decref(tools);
     }
-    print_message("%zu answers were read\n", ended);
-    assert_true(ended > (SANITIZED ? 50 : 5000));
+    print_message("%s: %zu answers were read\n", iv_tool_form_name(form), ended);
     iv_buf_free(&text);
     iv_vocabulary_close(&v);
+    return ended;
+}
+
+static void forced_is_read(void **state) {
+    (void)state;
+    for (int form = 0; form < IV_TOOL_FORM_NONE; form++) {
+        iv_tool_kind kind = iv_tool_marks_of((iv_tool_form)form)->kind;
+        if (kind != IV_TOOLS_TAGS && kind != IV_TOOLS_PYTHON && kind != IV_TOOLS_MARKED && kind != IV_TOOLS_CHANNELS)
+            continue;
+        assert_true(forced_is_read_in((iv_tool_form)form) > (SANITIZED ? 50 : 4000));
+    }
 }
 
 int main(void) {

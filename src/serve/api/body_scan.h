@@ -1,34 +1,12 @@
-/* json_scan.h: scans the bytes of JSON before it is parsed: the end of a value, and the cost of a body. */
-#ifndef IV_SERVE_API_JSON_SCAN_H
-#define IV_SERVE_API_JSON_SCAN_H
+/* body_scan.h: the cost of a body of JSON, before it is parsed. */
+#ifndef IV_SERVE_API_BODY_SCAN_H
+#define IV_SERVE_API_BODY_SCAN_H
 
 #include "base/status.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* ---- the end of a value ------------------------------------------------------------------------------- */
-
-/* Finds the end of an object or a list of JSON, byte by byte.
- *
- * WRONG: not JSON, with any continuation. DONE: its brackets match; whether it is JSON is decided by the parser. */
-enum { IV_JSON_SCAN_DEPTH_MAX = 1024 };
-
-typedef enum iv_json_scanned { IV_JSON_MORE, IV_JSON_DONE, IV_JSON_WRONG } iv_json_scanned;
-
-/* Zeroed: before the first bracket. */
-typedef struct iv_json_scan {
-    size_t depth;
-    uint64_t objects[IV_JSON_SCAN_DEPTH_MAX / 64]; /* a bit for each open bracket: {, not [ */
-    bool in_string, escaped;
-} iv_json_scan;
-
-iv_json_scanned iv_json_scan_byte(iv_json_scan *j, char c);
-/* Length of the value at s; 0: incomplete or wrong. */
-size_t iv_json_scan_end(const char *s, size_t n);
-
-/* ---- a body ------------------------------------------------------------------------------------------- */
 
 /* Scans a body before it is parsed, to bound the parser's memory.
  *

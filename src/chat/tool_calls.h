@@ -1,12 +1,13 @@
 /* tool_calls.h: finds and parses tool calls while a model's text comes.
  *
  * Invariant: the result does not depend on how the text was cut. */
-#ifndef IV_SERVE_API_TOOL_CALLS_H
-#define IV_SERVE_API_TOOL_CALLS_H
+#ifndef IV_CHAT_TOOL_CALLS_H
+#define IV_CHAT_TOOL_CALLS_H
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "serve/api/json_scan.h"
+#include "chat/forms.h"
+#include "chat/json_scan.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -34,7 +35,8 @@ typedef enum iv_calls_found { IV_CALLS_MORE, IV_CALLS_DONE, IV_CALLS_WRONG } iv_
 
 /* Zero-initialise all but the form. */
 typedef struct iv_chat_calls {
-    bool llama; /* else Mistral's */
+    bool llama;     /* else Mistral's */
+    bool list_only; /* no names without JSON */
     enum {
         IV_CALLS_BEFORE,
         IV_CALLS_NAME,
@@ -60,9 +62,9 @@ iv_calls_found iv_chat_calls_open(const json_t *tools, const char *s, size_t n);
 /* After DONE: the calls, at most `room`, owned by the caller. 0: invalid. */
 size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *out, size_t room);
 
-/* ---- Qwen3-Coder's form: coder_call.c ----------------------------------------------------------------- */
+/* ---- text between marks: tags_call.c ------------------------------------------------------------------ */
 
-/* Qwen3-Coder's form:
+/* Forms of the kind IV_TOOLS_TAGS; Qwen3-Coder's for example:
  *
  *     <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> ... </function> </tool_call>
  *
@@ -72,30 +74,31 @@ size_t iv_chat_calls_take(const iv_chat_calls *k, const char *s, iv_chat_call *o
  * A value ends at the first </parameter> that is followed by the next tag; others belong to the value, as do those
  * inside strings of an object or a list, if the schema allows these. Models may omit tags: a value also ends where a
  * line begins with </function> and </tool_call>, or is <parameter=KEY> with a KEY of this tool. </tool_call> may
- * replace </function>, and may be omitted.
+ * replace </function>, and may be omitted. GLM's form has no mark of a function: NAME follows <tool_call>.
  *
  * A byte is examined a few times at most. */
-/* Zero-initialise all but the first two. */
-typedef struct iv_coder_call {
+/* Zero-initialise all but the first three. */
+typedef struct iv_tags_call {
+    const iv_tool_marks *marks;
     const json_t *tools; /* as in a chat's body; NULL: unknown; borrowed */
-    bool bare;           /* the text begins after <function=, else after <tool_call> */
-    enum { IV_CODER_OPEN, IV_CODER_NAME, IV_CODER_TAG, IV_CODER_VALUE, IV_CODER_AFTER, IV_CODER_WHOLE } step;
+    bool bare;           /* the text begins after the mark of a function, else after that of a block */
+    enum { IV_TAGS_OPEN, IV_TAGS_NAME, IV_TAGS_TAG, IV_TAGS_VALUE, IV_TAGS_AFTER, IV_TAGS_WHOLE } step;
     size_t at; /* bytes of the text already parsed */
     size_t name, name_end, key, key_end, value, value_end;
     json_t *parameters;   /* schema of the tool's parameters; NULL: unknown */
     unsigned kinds;       /* of the value */
     size_t schema_visits; /* schema nodes visited for all values */
-    enum { IV_CODER_UNKNOWN, IV_CODER_TEXT, IV_CODER_JSON, IV_CODER_CLOSED } value_form;
+    enum { IV_TAGS_UNKNOWN, IV_TAGS_TEXT, IV_TAGS_JSON, IV_TAGS_CLOSED } value_form;
     size_t scanned; /* of a value that may be an object or a list */
     iv_json_scan scan;
     bool cut; /* with WRONG: the text ended too early to decide */
-} iv_coder_call;
+} iv_tags_call;
 
 /* Examines the new part of the text s; `last`: it is complete. DONE: its first k->at bytes are a call. */
-iv_calls_found iv_coder_call_scan(iv_coder_call *k, const char *s, size_t n, bool last);
-/* After DONE: the call, for iv_chat_call_free. Arguments keep their order; of repeated ones the last value counts,
- * at the first position. False: no memory. */
-bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out);
+iv_calls_found iv_tags_call_scan(iv_tags_call *k, const char *s, size_t n, bool last);
+/* After DONE in the n bytes at s: the call, for iv_chat_call_free. Arguments keep their order; of repeated ones the
+ * last value counts, at the first position. False: no memory. */
+bool iv_tags_call_take(const iv_tags_call *k, const char *s, size_t n, iv_chat_call *out);
 
 /* Converts the text of a parameter, which the model wrote without quotes, to JSON. The kinds that its schema allows
  * decide (iv_json_parameter_kinds in format/json_schema.h):
@@ -105,6 +108,47 @@ bool iv_coder_call_take(const iv_coder_call *k, const char *s, iv_chat_call *out
  *   a string and others  JSON of one of the others without surrounding white space (null in any case); else the text.
  */
 /* Appends the JSON. False: no memory. */
-bool iv_coder_value_write(unsigned kinds, const char *text, size_t n, iv_buf *out);
+bool iv_tags_value_write(unsigned kinds, const char *text, size_t n, iv_buf *out);
+
+/* ---- marks around names and JSON: marked_call.c ------------------------------------------------------- */
+
+/* Forms of the kind IV_TOOLS_MARKED: the mark of a call, NAME, a mark, {...}, and the mark of its end. White space may
+ * surround each part. Kimi's NAME is functions.NAME:INDEX. Zero-initialise all but the first two. */
+typedef struct iv_marked_call {
+    const iv_tool_marks *marks;
+    bool bare; /* the text begins after the mark of a call, else after that of a block */
+    enum { IV_MARKED_OPEN, IV_MARKED_NAME, IV_MARKED_JSON, IV_MARKED_END, IV_MARKED_WHOLE } step;
+    size_t at, name, name_end, json, json_end, scanned;
+    iv_json_scan scan;
+} iv_marked_call;
+
+iv_calls_found iv_marked_call_scan(iv_marked_call *k, const char *s, size_t n, bool last);
+/* After DONE: the call. False: its arguments are no object, or no memory. */
+bool iv_marked_call_take(const iv_marked_call *k, const char *s, iv_chat_call *out);
+
+/* ---- calls as those of functions: python_call.c ------------------------------------------------------- */
+
+/* Forms of the kind IV_TOOLS_PYTHON: [NAME(KEY=VALUE, ...), ...], or one call to a line up to the closing mark. Values
+ * are literals of Python or JSON. Zero-initialise all but the first two. */
+typedef struct iv_python_calls {
+    const iv_tool_marks *marks;
+    bool bare; /* not after a mark: the list must be the whole rest of the answer */
+    size_t at; /* bytes examined */
+    size_t depth, name_bytes;
+    bool begun, named, closed; /* the first bracket; the first name; the last bracket */
+    char quote;
+    bool escaped;
+    size_t end, bytes; /* after DONE: of the calls; and with the closing mark */
+} iv_python_calls;
+
+iv_calls_found iv_python_calls_scan(iv_python_calls *k, const char *s, size_t n, bool last);
+/* After DONE: at most `room` calls; 0: invalid. */
+size_t iv_python_calls_take(const iv_python_calls *k, const char *s, iv_chat_call *out, size_t room);
+
+/* The same beginning as iv_chat_calls_open, of a call of one of the tools: [NAME( as a constraint spells it. */
+iv_calls_found iv_python_calls_open(const json_t *tools, const char *s, size_t n);
+
+/* From a name and the text of its arguments. False: they are no JSON object, or no memory. */
+bool iv_chat_call_make(const char *name, size_t name_bytes, const char *arguments, size_t n, iv_chat_call *out);
 
 #endif
