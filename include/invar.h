@@ -99,7 +99,8 @@ typedef struct iv_engine_options {
     const char *isa;         /* "auto", "scalar", "avx2", "avx512": never changes a bit */
     size_t threads;          /* 0: one per CPU; never changes a bit */
     size_t max_model_len;    /* longest sequence in tokens; 0: the model's, or as many as fit KV memory if fewer */
-    size_t max_num_seqs;     /* sequences run together; 0: 16 on a CPU, 256 on GPUs */
+    size_t max_num_seqs;     /* sequences run together; 0: 16 on a CPU, 256 on GPUs; fewer where the states of linear
+                              * attention would take more than a quarter of the memory behind the weights */
     size_t max_num_batched_tokens; /* tokens in one step: longer prompts are read in chunks; 0: 512, 8192 on GPUs */
     const char *numerics;          /* "invar", or a baseline (NUMERICS.md, 14): "bio", "vanilla", "vanilla-blas" */
     size_t tensor_parallel_size;   /* ranks, up to 8 (on cuda a GPU each); 0: the processes of mpirun, or 1 */

@@ -128,31 +128,35 @@ static iv_status no_room(const iv_engine *e, const iv_engine_options *o, size_t 
 /* A number of pages in blocks, which have a page of every KV group. */
 static size_t blocks_of(const iv_kv_groups *g, size_t pages) { return (pages + g->count - 1) / g->count; }
 
-/* Bytes of the states of all ranks, and of the rows of open blocks. */
-static bool states_bytes(const iv_state_layout *l, size_t slots, size_t ranks, size_t *out) {
+/* Bytes of states and of the rows of open blocks, of all ranks together. */
+static bool states_bytes(const iv_state_layout *l, size_t slots, size_t *out) {
     size_t tails;
     return iv_size_mul(slots, l->bytes, out) && iv_size_mul(2 * l->tails, l->tail_bytes, &tails) &&
-           iv_size_add(*out, tails, out) && iv_size_mul(*out, l->layers, out) && iv_size_mul(*out, ranks, out);
+           iv_size_add(*out, tails, out) && iv_size_mul(*out, l->layers, out);
 }
 
 /* Slots for states: each sequence holds one and writes one; the others are snapshots, for cached prefixes. *bytes:
- * what they all take. available: memory behind the weights, 0: unknown. */
+ * what they all take. available: memory behind the weights, 0: unknown; a number of sequences that is not given is
+ * lowered until their states take a quarter of it at most. */
 static iv_status size_states(const iv_engine_options *o, iv_engine *e, const iv_model *plan, size_t available,
                              size_t *bytes, iv_error *err) {
-    size_t ranks = iv_ranks_size(e->ranks), running = 2 * e->max_num_seqs, snapshots = 0, state;
     iv_state_layout *l = &e->state_layout;
+    size_t snapshots = 0, state = iv_state_bytes(plan);
     *l = plan->state_layout, *bytes = 0;
     if (!l->layers) return IV_OK;
     l->every = STATE_EVERY, l->tails = e->max_num_seqs;
-    state = iv_state_bytes(plan) * ranks;
-    if (o->prefix_caching) snapshots = o->state_cache_bytes ? o->state_cache_bytes / state : 2 * running;
+    while (!o->max_num_seqs && available && l->tails > 1 &&
+           (!states_bytes(l, 2 * l->tails, bytes) || *bytes > available / 4))
+        l->tails--;
+    e->max_num_seqs = l->tails;
+    if (o->prefix_caching) snapshots = o->state_cache_bytes ? o->state_cache_bytes / state : 4 * l->tails;
     if (o->prefix_caching && !o->state_cache_bytes && available)
         snapshots = iv_size_min(snapshots, available / STATE_SHARE / state);
-    e->state_slots = running + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
-    if (!states_bytes(l, e->state_slots, ranks, bytes) || (available && *bytes > available / 2))
+    e->state_slots = 2 * l->tails + iv_size_min(snapshots, STATE_SNAPSHOTS_MAX);
+    if (!states_bytes(l, e->state_slots, bytes) || (available && *bytes > available / 2))
         return iv_fail(err, IV_LIMIT,
                        "states: max_num_seqs %zu and a state cache of %zu states take %zu bytes, there is room for %zu",
-                       e->max_num_seqs, e->state_slots - running, *bytes, available / 2);
+                       e->max_num_seqs, e->state_slots - 2 * l->tails, *bytes, available / 2);
     return IV_OK;
 }
 
@@ -231,6 +235,8 @@ static iv_status open_kv(iv_engine *e, size_t pages, iv_error *err) {
     const iv_model *m = e->model;
     size_t blocks = iv_kv_pages_for(e->max_model_len);
     if (!iv_kv_groups_slide(&m->kv_groups) || !iv_size_mul(blocks, e->max_num_seqs, &blocks)) blocks = 0;
+    e->state_layout.bytes = m->state_layout.bytes,
+    e->state_layout.tail_bytes = m->state_layout.tail_bytes; /* a rank's */
     return iv_kv_pool_open_groups(&e->kv, m->kv_layout, &m->kv_groups, pages, blocks, &e->state_layout, e->state_slots,
                                   err);
 }

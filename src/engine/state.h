@@ -82,7 +82,7 @@ struct iv_engine {
     size_t max_model_len, max_num_seqs, max_num_batched_tokens;
     iv_pace pace;
     size_t kv_token_bytes;        /* over all ranks */
-    iv_state_layout state_layout; /* of layers with a state, of one rank */
+    iv_state_layout state_layout; /* of layers with a state: of one rank, once the model is open */
     size_t state_slots;
     size_t tile_rows; /* rows of a tile of the linear kernel */
     size_t rows_max;  /* logit rows of one sequence in a step: one, and the longest draft */

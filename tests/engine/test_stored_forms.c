@@ -226,6 +226,25 @@ static void updates_come_in_any_form(void **state) {
     scratch_close(&s), made_close(&m);
 }
 
+/* Projections of which each head has its rows one behind another, and convolutions, with a wrapper's prefix. */
+static void layers_with_a_state(void **state) {
+    (void)state;
+    static const char *const models[] = {"tests/data/families/qwen3_next_a", "tests/data/families/qwen3_5_text_a",
+                                         "tests/data/families/lfm2_a"};
+    static float want[IDS * VOCAB_MAX], got[IDS * VOCAB_MAX];
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+        made_model plain, other;
+        made_open(&plain, models[k]), made_open(&other, models[k]);
+        rename_all(&other, "model.", "model.language_model.", false);
+        logits_of(made_write(&plain), want), logits_of(made_write(&other), got);
+        assert_memory_equal(want, got, sizeof want);
+        export_has_the_same_form(other.s.dir);
+        stage_all(&plain, &other, SIZE_MAX), stage_all(&other, &plain, SIZE_MAX);
+        for (size_t i = 0; i < plain.count; i += 5) stage_all(&plain, &other, i);
+        made_close(&plain), made_close(&other);
+    }
+}
+
 static void refused(made_model *m, const char *message) {
     iv_engine_options o;
     iv_engine *e;
@@ -275,6 +294,7 @@ static void others_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_has_the_same_bits), cmocka_unit_test(updates_come_in_any_form),
-        cmocka_unit_test(predicting_layers_are_passed_over), cmocka_unit_test(others_are_refused)};
+        cmocka_unit_test(layers_with_a_state), cmocka_unit_test(predicting_layers_are_passed_over),
+        cmocka_unit_test(others_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
